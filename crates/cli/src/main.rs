@@ -1,0 +1,2 @@
+//! The lanefs command.
+fn main() {}

@@ -1,0 +1,121 @@
+//! The trait that every medium implements.
+
+use crate::{DeviceError, Op, Result};
+use std::fmt::Debug;
+
+/// One read of a batch.
+#[derive(Debug)]
+pub struct ReadOp<'a> {
+    /// First byte on the device.
+    pub offset: u64,
+    /// Filled whole.
+    pub buf: &'a mut [u8],
+}
+
+/// One write of a batch: pieces of memory that lie one behind the other on the device.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteOp<'a> {
+    /// First byte on the device.
+    pub offset: u64,
+    /// The bytes, gathered in order.
+    pub data: &'a [&'a [u8]],
+}
+
+impl WriteOp<'_> {
+    /// Length of the write in bytes.
+    pub fn len(&self) -> u64 {
+        self.data.iter().map(|d| d.len() as u64).sum()
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A medium of fixed size, addressed by byte. Shared between threads: every call takes `&self`.
+///
+/// Reads and writes are whole or an error. Two calls that overlap in time and range may
+/// interleave in any way; callers keep them apart.
+pub trait BlockDevice: Send + Sync + Debug {
+    /// Size in bytes.
+    fn size(&self) -> u64;
+
+    /// Whether writes are refused.
+    fn read_only(&self) -> bool;
+
+    /// What offsets, lengths and memory addresses must be multiples of: 1 but for O_DIRECT.
+    fn alignment(&self) -> usize {
+        1
+    }
+
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// A range beyond the end, or the medium's failure.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Writes `data` at `offset`. Volatile until [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// A range beyond the end, a read-only device, or the medium's failure.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Runs all `ops`, in any order. On an error any of them may have been done.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
+        ops.iter_mut().try_for_each(|op| self.read_at(op.offset, op.buf))
+    }
+
+    /// Runs all `ops`, in any order. On an error any of them may have been done.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
+        for op in ops {
+            let mut at = op.offset;
+            for piece in op.data {
+                self.write_at(at, piece)?;
+                at += piece.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything whose write has returned durable.
+    ///
+    /// # Errors
+    /// The medium's failure. What was written since the last good flush is then of unknown fate.
+    fn flush(&self) -> Result<()>;
+
+    /// Tells the medium that a range holds nothing of worth; it reads as anything afterwards.
+    ///
+    /// # Errors
+    /// A range beyond the end, a read-only device, or the medium's failure.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Makes a range read as zeros, by the cheapest way that the medium has.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        let zeros = crate::AlignedBuf::zeroed(len.min(1 << 20) as usize);
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(zeros.len() as u64);
+            self.write_at(offset + done, &zeros[..n as usize])?;
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+/// Checks that a range lies inside a device of `size` bytes.
+pub(crate) fn check_range(op: Op, size: u64, offset: u64, len: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(DeviceError::out_of_range(op, offset, len, size)),
+    }
+}
