@@ -101,15 +101,21 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// # Errors
     /// As [`write_at`](Self::write_at).
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        let zeros = crate::AlignedBuf::zeroed(len.min(1 << 20) as usize);
-        let mut done = 0;
-        while done < len {
-            let n = (len - done).min(zeros.len() as u64);
-            self.write_at(offset + done, &zeros[..n as usize])?;
-            done += n;
-        }
-        Ok(())
+        zero_by_writing(self, offset, len)
     }
+}
+
+/// Writes zeros: what [`BlockDevice::write_zeroes`] does on a medium that knows no shorter way.
+pub(crate) fn zero_by_writing<D: BlockDevice + ?Sized>(device: &D, offset: u64, len: u64) -> Result<()> {
+    check_range(Op::Write, device.size(), offset, len)?;
+    let zeros = crate::AlignedBuf::zeroed(len.min(1 << 20) as usize);
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(zeros.len() as u64);
+        device.write_at(offset + done, &zeros[..n as usize])?;
+        done += n;
+    }
+    Ok(())
 }
 
 /// Checks that a range lies inside a device of `size` bytes.

@@ -1,5 +1,6 @@
 //! What a device says when an operation fails.
 
+use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 /// Result of a device operation.
@@ -36,8 +37,9 @@ impl fmt::Display for Op {
 }
 
 /// A failed device operation: what was asked, where, and what the system said.
-#[derive(Debug, thiserror::Error)]
-#[error("{op} of {len} bytes at byte {offset}: {source}")]
+///
+/// A failure to open or lock reads as one line that starts with the path.
+#[derive(Debug)]
 pub struct DeviceError {
     /// What was asked.
     pub op: Op,
@@ -47,6 +49,23 @@ pub struct DeviceError {
     pub len: u64,
     /// The system's reason.
     pub source: io::Error,
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { op, offset, len, source } = self;
+        match op {
+            Op::Open | Op::Lock => write!(f, "{source}"),
+            Op::Flush => write!(f, "flush: {source}"),
+            Op::Read | Op::Write | Op::Discard => write!(f, "{op} of {len} bytes at byte {offset}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
 }
 
 impl DeviceError {
@@ -60,4 +79,33 @@ impl DeviceError {
         let msg = format!("beyond the end of the device ({size} bytes)");
         Self::new(op, offset, len, io::Error::new(io::ErrorKind::UnexpectedEof, msg))
     }
+
+    /// A refused open or lock of `path`: `reason` follows the path in the message.
+    pub(crate) fn at_path(op: Op, path: &Path, errno: i32, reason: impl Into<String>) -> Self {
+        let kind = io::Error::from_raw_os_error(errno).kind();
+        let refused = Refused { path: path.to_owned(), reason: reason.into(), errno };
+        Self::new(op, 0, 0, io::Error::new(kind, refused))
+    }
+
+    /// The number that a system call would have failed with (`libc::EIO` where there is none).
+    pub fn errno(&self) -> i32 {
+        let refused = || self.source.get_ref()?.downcast_ref::<Refused>().map(|r| r.errno);
+        self.source.raw_os_error().or_else(refused).unwrap_or(libc::EIO)
+    }
 }
+
+/// Why a path was not opened. The number is kept beside the words, because `io::Error` has room for one.
+#[derive(Debug)]
+struct Refused {
+    path: PathBuf,
+    reason: String,
+    errno: i32,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.reason)
+    }
+}
+
+impl std::error::Error for Refused {}

@@ -7,9 +7,11 @@
 mod block_device;
 mod buf;
 mod error;
+mod file;
 mod mem;
 
 pub use block_device::{BlockDevice, ReadOp, WriteOp};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
+pub use file::{FileDevice, FileOptions};
 pub use mem::MemDevice;

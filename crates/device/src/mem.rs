@@ -75,3 +75,36 @@ impl fmt::Debug for MemDevice {
         write!(f, "MemDevice({} bytes)", self.size)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ReadOp, WriteOp};
+
+    #[test]
+    fn reads_what_was_written() {
+        let dev = MemDevice::from_bytes(vec![7; 10_000]);
+        dev.write_at(9_000, &[1; 1_000]).unwrap();
+        dev.write_batch(&[WriteOp { offset: 1, data: &[b"ab", b"", b"cd"] }]).unwrap();
+        dev.write_zeroes(2_000, 3_000).unwrap();
+        let (mut head, mut tail) = ([9; 6], [9; 1_001]);
+        let mut ops = [ReadOp { offset: 8_999, buf: &mut tail }, ReadOp { offset: 0, buf: &mut head }];
+        dev.read_batch(&mut ops).unwrap();
+        assert_eq!(&head, b"\x07abcd\x07");
+        assert!(tail[0] == 7 && tail[1..].iter().all(|&b| b == 1));
+        let bytes = dev.to_bytes();
+        assert!(bytes[1_999] == 7 && bytes[5_000] == 7 && bytes[2_000..5_000].iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn ranges_end_at_the_size() {
+        let dev = MemDevice::new(100);
+        dev.write_at(100, b"").unwrap();
+        for (offset, len) in [(100, 1), (99, 2), (u64::MAX, 1)] {
+            assert_eq!(dev.read_at(offset, &mut vec![0; len]).unwrap_err().op, Op::Read);
+            assert_eq!(dev.write_at(offset, &vec![0; len]).unwrap_err().op, Op::Write);
+            assert_eq!(dev.write_zeroes(offset, len as u64).unwrap_err().op, Op::Write);
+            assert_eq!(dev.discard(offset, len as u64).unwrap_err().op, Op::Discard);
+        }
+    }
+}

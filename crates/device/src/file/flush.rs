@@ -1,0 +1,120 @@
+//! One flush for all who wait, and a failed one for ever.
+//!
+//! A caller needs a flush that starts after its call. While one runs, callers queue; when it ends,
+//! one of them runs the next on behalf of all. Only one `fdatasync` is under way at a time: the kernel
+//! reports a write-back error once for each open file, and a second call at the same time could miss it.
+
+use rustix::io::Errno;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug, Default)]
+struct State {
+    /// Flushes that have started.
+    started: u64,
+    /// The newest flush that has ended well.
+    done: u64,
+    running: bool,
+    failed: Option<Errno>,
+}
+
+/// The state that flushes of one device share.
+#[derive(Debug, Default)]
+pub(super) struct Flusher {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+impl Flusher {
+    /// Returns when a `sync` that started after this call has ended well, run here or by another caller.
+    pub(super) fn flush(&self, sync: impl FnOnce() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+        let mut state = self.lock();
+        let needed = state.started + 1;
+        loop {
+            if let Some(errno) = state.failed {
+                return Err(errno);
+            }
+            if state.done >= needed {
+                return Ok(());
+            }
+            if !state.running {
+                break;
+            }
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.started += 1;
+        state.running = true;
+        let ticket = state.started;
+        drop(state);
+
+        let result = sync();
+
+        let mut state = self.lock();
+        state.running = false;
+        match result {
+            Ok(()) => state.done = ticket,
+            Err(errno) => state.failed = Some(errno),
+        }
+        self.ended.notify_all();
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn failure_is_kept() {
+        let flusher = Flusher::default();
+        assert_eq!(flusher.flush(|| Ok(())), Ok(()));
+        assert_eq!(flusher.flush(|| Err(Errno::NOSPC)), Err(Errno::NOSPC));
+        assert_eq!(flusher.flush(|| panic!("must not run again")), Err(Errno::NOSPC));
+    }
+
+    /// Callers that come while a flush runs must not be content with it, and share the next one.
+    #[test]
+    fn waiters_share_the_next() {
+        let flusher = Flusher::default();
+        let runs = AtomicU32::new(0);
+        let (entered_tx, entered) = channel();
+        let (go, go_rx) = channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                flusher.flush(move || {
+                    entered_tx.send(()).unwrap();
+                    go_rx.recv().unwrap();
+                    Ok(())
+                })
+            });
+            entered.recv().unwrap();
+            let waiters: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        flusher.flush(|| {
+                            // Long enough for the others to be queued behind the first flush.
+                            runs.fetch_add(1, Ordering::Relaxed);
+                            Ok(())
+                        })
+                    })
+                })
+                .collect();
+            let patience = Instant::now();
+            while patience.elapsed() < Duration::from_millis(200) {
+                assert!(waiters.iter().all(|w| !w.is_finished()), "content with a flush that began before");
+                std::thread::yield_now();
+            }
+            go.send(()).unwrap();
+            for waiter in waiters {
+                assert_eq!(waiter.join().unwrap(), Ok(()));
+            }
+        });
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+    }
+}

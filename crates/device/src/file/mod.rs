@@ -1,0 +1,238 @@
+//! A regular file or a block special file as a device.
+//!
+//! - The size is taken once, at open. A file that shrinks later fails reads, it is never grown.
+//! - From open to drop it holds a lock on the file (see `open`): one writer alone, or readers.
+//! - A flush that failed once fails for ever: the kernel drops pages that it could not write, so a
+//!   later `fdatasync` that succeeds would say nothing about them.
+//! - With O_DIRECT, calls that are not aligned go through a bounce buffer (see `direct`).
+
+mod direct;
+mod flush;
+mod open;
+#[cfg(test)]
+mod tests;
+mod vectored;
+
+pub use open::FileOptions;
+
+use crate::block_device::{check_range, zero_by_writing};
+use crate::{BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
+use flush::Flusher;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::{Errno, retry_on_intr};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::{fmt, os::unix::fs::FileExt};
+
+/// What kind of file it is, and what follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Regular,
+    /// A block special file, with its logical block size in bytes.
+    Block {
+        sector: u64,
+    },
+}
+
+/// A volume in a regular file or on a block special file.
+///
+/// Open one with [`FileDevice::open`], [`FileDevice::create`] or [`FileOptions`].
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    kind: Kind,
+    size: u64,
+    read_only: bool,
+    /// 1 for buffered I/O, else what O_DIRECT asks of offset, length and address.
+    align: usize,
+    /// Held by a write that reads a sector first, because it covers only a part of it.
+    partial_sector: Mutex<()>,
+    flusher: Flusher,
+}
+
+impl FileDevice {
+    /// Opens `path` for reading and writing. See [`FileOptions::open`].
+    ///
+    /// # Errors
+    /// As [`FileOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        FileOptions::new().open(path)
+    }
+
+    /// Opens `path` for reading, beside any number of other readers.
+    ///
+    /// # Errors
+    /// As [`FileOptions::open`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        FileOptions::new().read_only(true).open(path)
+    }
+
+    /// Makes a sparse file of `size` bytes. See [`FileOptions::create`].
+    ///
+    /// # Errors
+    /// As [`FileOptions::create`].
+    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
+        FileOptions::new().create(path, size)
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is a block special file.
+    pub fn is_block_special(&self) -> bool {
+        matches!(self.kind, Kind::Block { .. })
+    }
+
+    /// Whether reads and writes go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.align > 1
+    }
+
+    /// Checks that a range may be changed.
+    fn check_change(&self, op: Op, offset: u64, len: u64) -> Result<()> {
+        if self.read_only {
+            return Err(DeviceError::new(op, offset, len, io::Error::from_raw_os_error(libc::EROFS)));
+        }
+        check_range(op, self.size, offset, len)
+    }
+
+    fn fallocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> rustix::io::Result<()> {
+        retry_on_intr(|| rustix::fs::fallocate(&self.file, mode | FallocateFlags::KEEP_SIZE, offset, len))
+    }
+
+    fn discard_sectors(&self, sector: u64, offset: u64, len: u64) -> rustix::io::Result<()> {
+        // Whole sectors inside the range: the rest may stay as it is.
+        let first = offset.next_multiple_of(sector);
+        let end = (offset + len) / sector * sector;
+        if first < end { blkdiscard(&self.file, first, end - first) } else { Ok(()) }
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn alignment(&self) -> usize {
+        self.align
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let len = buf.len() as u64;
+        check_range(Op::Read, self.size, offset, len)?;
+        let done = if self.is_direct() {
+            self.read_direct(offset, buf)
+        } else {
+            self.file.read_exact_at(buf, offset)
+        };
+        done.map_err(|e| DeviceError::new(Op::Read, offset, len, e))
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let len = data.len() as u64;
+        self.check_change(Op::Write, offset, len)?;
+        let done = if self.is_direct() {
+            self.write_direct(offset, data)
+        } else {
+            self.file.write_all_at(data, offset)
+        };
+        done.map_err(|e| DeviceError::new(Op::Write, offset, len, e))
+    }
+
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
+        self.read_vectored(ops)
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
+        self.write_vectored(ops)
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.flusher
+            .flush(|| retry_on_intr(|| rustix::fs::fdatasync(&self.file)))
+            .map_err(|e| DeviceError::new(Op::Flush, 0, 0, e.into()))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_change(Op::Discard, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let done = match self.kind {
+            Kind::Regular => self.fallocate(FallocateFlags::PUNCH_HOLE, offset, len),
+            Kind::Block { sector } => self.discard_sectors(sector, offset, len),
+        };
+        match done {
+            Err(e) if !unsupported(e) => Err(DeviceError::new(Op::Discard, offset, len, e.into())),
+            _ => Ok(()),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_change(Op::Write, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let modes: &[FallocateFlags] = match self.kind {
+            Kind::Regular => &[FallocateFlags::PUNCH_HOLE],
+            // The kernel writes the zeros itself where the hardware has no command for it.
+            Kind::Block { sector } if offset % sector == 0 && len % sector == 0 => {
+                &[FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE]
+            }
+            Kind::Block { .. } => &[],
+        };
+        for &mode in modes {
+            match self.fallocate(mode, offset, len) {
+                Ok(()) => return Ok(()),
+                Err(e) if unsupported(e) => {}
+                Err(e) => return Err(DeviceError::new(Op::Write, offset, len, e.into())),
+            }
+        }
+        zero_by_writing(self, offset, len)
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        // Closing would unlock too, but not while a child process that is between fork and exec
+        // still has a copy of the descriptor.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+impl fmt::Debug for FileDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileDevice")
+            .field("path", &self.path)
+            .field("size", &self.size)
+            .field("read_only", &self.read_only)
+            .field("align", &self.align)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether the medium has no such operation, as against having failed at it.
+fn unsupported(e: Errno) -> bool {
+    matches!(e, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)
+}
+
+/// BLKDISCARD: gives sectors of a block special file back.
+#[allow(unsafe_code)]
+fn blkdiscard(file: &File, offset: u64, len: u64) -> rustix::io::Result<()> {
+    const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);
+    // SAFETY: BLKDISCARD takes a pointer to two u64 (first byte, length), which it only reads.
+    let request = unsafe { rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([offset, len]) };
+    // SAFETY: the request lives through the call, and the kernel keeps no pointer to it.
+    unsafe { rustix::ioctl::ioctl(file, request) }
+}

@@ -1,0 +1,253 @@
+//! Opening: what may be a volume, who may have it, and what to say when not.
+//!
+//! The lock is `flock`: it belongs to the open file, so it holds between processes and between two
+//! opens in one process, and goes with the process that dies. Readers share, a writer excludes all.
+//! A writer of a block special file opens it with O_EXCL as well, which the kernel refuses while it
+//! is mounted, and a writer of a regular file looks for a mounted loop device on top of it.
+
+use super::{FileDevice, Kind};
+use crate::{AlignedBuf, DeviceError, Op, Result};
+use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+/// How to open a [`FileDevice`]: for reading and writing through the page cache, unless told otherwise.
+#[derive(Debug, Clone, Default)]
+pub struct FileOptions {
+    read_only: bool,
+    direct: bool,
+}
+
+impl FileOptions {
+    /// Reading and writing, through the page cache.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Open for reading: writes fail, and other readers may share.
+    pub fn read_only(mut self, yes: bool) -> Self {
+        self.read_only = yes;
+        self
+    }
+
+    /// Go past the page cache (O_DIRECT).
+    pub fn direct(mut self, yes: bool) -> Self {
+        self.direct = yes;
+        self
+    }
+
+    /// Opens a regular file or a block special file that exists, and locks it until drop.
+    ///
+    /// # Errors
+    /// [`Op::Open`] for what is missing, not permitted, empty, or of another kind (a folder, a
+    /// pipe), or where O_DIRECT is asked for and not to be had; [`Op::Lock`] (EBUSY) while another
+    /// opener or a mount has it.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<FileDevice> {
+        let path = path.as_ref();
+        let (file, kind) = self.open_existing(path)?;
+        self.finish(path, file, kind)
+    }
+
+    /// Makes a sparse file of `size` zero bytes, in place of what the file held before; a block
+    /// special file must have at least `size` bytes and keeps what it holds.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and where the file system cannot hold a file of that size.
+    pub fn create(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
+        let path = path.as_ref();
+        let refuse = |errno, why: &str| DeviceError::at_path(Op::Open, path, errno, why);
+        if self.read_only {
+            return Err(refuse(libc::EINVAL, "cannot be made read-only"));
+        }
+        if size == 0 {
+            return Err(refuse(libc::EINVAL, "a volume of 0 bytes"));
+        }
+        let (file, kind, is_new) = match self.system_open(path, true) {
+            Ok(file) => (file, Kind::Regular, true),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                let (file, kind) = self.open_existing(path)?;
+                (file, kind, false)
+            }
+            Err(e) => return Err(explain(path, e, self.direct)),
+        };
+        let made = self.lock(path, &file, kind).and_then(|()| {
+            if kind == Kind::Regular {
+                // Emptied under the lock only: another opener may be at work on it.
+                let resized = file.set_len(0).and_then(|()| file.set_len(size));
+                resized.map_err(|e| explain(path, e, self.direct))?;
+            }
+            let device = self.finish_locked(path, file, kind)?;
+            if device.size < size {
+                let why = format!("has {} bytes, {size} are asked for", device.size);
+                return Err(DeviceError::at_path(Op::Open, path, libc::ENOSPC, why));
+            }
+            Ok(device)
+        });
+        if made.is_err() && is_new {
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    fn system_open(&self, path: &Path, create: bool) -> io::Result<File> {
+        let mut flags = OFlags::empty();
+        if self.direct {
+            flags |= OFlags::DIRECT;
+        }
+        if !create && !self.read_only && std::fs::metadata(path)?.file_type().is_block_device() {
+            flags |= OFlags::EXCL;
+        }
+        OpenOptions::new()
+            .read(true)
+            .write(!self.read_only)
+            .create_new(create)
+            .custom_flags(flags.bits().cast_signed())
+            .open(path)
+    }
+
+    fn open_existing(&self, path: &Path) -> Result<(File, Kind)> {
+        let explain = |e| explain(path, e, self.direct);
+        // Before the open, which would hang on a pipe.
+        kind_of(path, &std::fs::metadata(path).map_err(explain)?)?;
+        let file = self.system_open(path, false).map_err(explain)?;
+        let mut kind = kind_of(path, &file.metadata().map_err(explain)?)?;
+        if let Kind::Block { sector } = &mut kind {
+            *sector = u64::from(rustix::fs::ioctl_blksszget(&file).map_err(|e| explain(e.into()))?);
+        }
+        Ok((file, kind))
+    }
+
+    fn finish(&self, path: &Path, file: File, kind: Kind) -> Result<FileDevice> {
+        self.lock(path, &file, kind)?;
+        self.finish_locked(path, file, kind)
+    }
+
+    fn finish_locked(&self, path: &Path, mut file: File, kind: Kind) -> Result<FileDevice> {
+        let refuse = |errno, why: String| Err(DeviceError::at_path(Op::Open, path, errno, why));
+        let size = file.seek(SeekFrom::End(0)).map_err(|e| explain(path, e, self.direct))?;
+        if size == 0 {
+            return refuse(libc::EINVAL, "is empty (0 bytes), no volume".into());
+        }
+        let align = if self.direct { direct_alignment(&file, kind) } else { 1 };
+        if align > AlignedBuf::ALIGN {
+            return refuse(libc::EINVAL, format!("asks for direct I/O in units of {align} bytes"));
+        }
+        if !size.is_multiple_of(align as u64) {
+            let why = format!("its size, {size} bytes, is not a multiple of {align}, as direct I/O asks");
+            return refuse(libc::EINVAL, why);
+        }
+        Ok(FileDevice {
+            file,
+            path: path.to_owned(),
+            kind,
+            size,
+            read_only: self.read_only,
+            align,
+            partial_sector: Default::default(),
+            flusher: Default::default(),
+        })
+    }
+
+    fn lock(&self, path: &Path, file: &File, kind: Kind) -> Result<()> {
+        let refuse = |errno, why| Err(DeviceError::at_path(Op::Lock, path, errno, why));
+        let how = match self.read_only {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        // A device manager locks a block special file for a moment to look at it when it was closed.
+        let mut tries = if matches!(kind, Kind::Block { .. }) { 20 } else { 1 };
+        loop {
+            tries -= 1;
+            match rustix::fs::flock(file, how) {
+                Ok(()) => break,
+                Err(Errno::INTR) => tries += 1,
+                Err(Errno::WOULDBLOCK) if tries > 0 => std::thread::sleep(Duration::from_millis(50)),
+                Err(Errno::WOULDBLOCK) if self.read_only => {
+                    return refuse(libc::EBUSY, "is in use: another opener is writing to it".into());
+                }
+                Err(Errno::WOULDBLOCK) => {
+                    return refuse(libc::EBUSY, "is in use: another opener has locked it".into());
+                }
+                Err(e) => {
+                    return refuse(e.raw_os_error(), format!("cannot be locked: {}", io::Error::from(e)));
+                }
+            }
+        }
+        if !self.read_only
+            && kind == Kind::Regular
+            && let Some(name) = mounted_loop_device(file)
+        {
+            return refuse(libc::EBUSY, format!("is in use: mounted by way of /dev/{name}"));
+        }
+        Ok(())
+    }
+}
+
+fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind> {
+    let kind = meta.file_type();
+    let (errno, why) = if kind.is_file() {
+        return Ok(Kind::Regular);
+    } else if kind.is_block_device() {
+        return Ok(Kind::Block { sector: 512 });
+    } else if kind.is_dir() {
+        (libc::EISDIR, "is a directory, neither a file nor a block device")
+    } else {
+        (libc::EINVAL, "is neither a regular file nor a block device")
+    };
+    Err(DeviceError::at_path(Op::Open, path, errno, why))
+}
+
+/// A failed open in one line that says what to do about it.
+fn explain(path: &Path, e: io::Error, direct: bool) -> DeviceError {
+    let errno = e.raw_os_error().unwrap_or(libc::EIO);
+    let why = match errno {
+        libc::ENOENT => "no such file or directory".into(),
+        libc::EACCES | libc::EPERM => "permission denied".into(),
+        libc::EROFS => "lies on a read-only file system or device".into(),
+        libc::EFBIG => "the file system cannot hold a file of that size".into(),
+        libc::EINVAL if direct => "its file system does not support direct I/O".into(),
+        libc::EBUSY => {
+            let why = "is in use: mounted, or opened exclusively by another process";
+            return DeviceError::at_path(Op::Lock, path, errno, why);
+        }
+        _ => e.to_string(),
+    };
+    DeviceError::at_path(Op::Open, path, errno, why)
+}
+
+/// What O_DIRECT asks of offsets, lengths and addresses: what the kernel says (6.1 and later), or
+/// the logical block size, or 4096, which suits every common device.
+fn direct_alignment(file: &File, kind: Kind) -> usize {
+    let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let align = match (stat, kind) {
+        (Ok(s), _) if s.stx_dio_offset_align > 0 && s.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+            s.stx_dio_offset_align.max(s.stx_dio_mem_align) as usize
+        }
+        (_, Kind::Block { sector }) => sector as usize,
+        (_, Kind::Regular) => AlignedBuf::ALIGN,
+    };
+    // More than 1 also tells direct from buffered.
+    align.max(512)
+}
+
+/// The name of a loop device that is backed by `file` and claimed by a mount.
+fn mounted_loop_device(file: &File) -> Option<String> {
+    let ours = file.metadata().ok()?;
+    std::fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {
+        let name = entry.file_name().into_string().ok().filter(|n| n.starts_with("loop"))?;
+        let backing = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        let theirs = std::fs::metadata(backing.trim_end_matches('\n')).ok()?;
+        if (theirs.dev(), theirs.ino()) != (ours.dev(), ours.ino()) {
+            return None;
+        }
+        let claim = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::EXCL.bits().cast_signed())
+            .open(Path::new("/dev").join(&name));
+        claim.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY)).then_some(name)
+    })
+}

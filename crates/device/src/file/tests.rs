@@ -1,0 +1,442 @@
+//! Judged by what we did not write where possible: `flock(1)`, `losetup`, the kernel's mount, `std::fs`.
+
+use super::*;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+
+/// Fills with bytes that differ from sector to sector.
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 9) as u8 ^ seed).collect()
+}
+
+fn scratch() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume.img");
+    (dir, path)
+}
+
+fn run(program: &str, args: &[&str]) -> String {
+    let out = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    assert!(
+        out.status.success(),
+        "{program} {args:?} (needs root): {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8(out.stdout).unwrap().trim().to_owned()
+}
+
+/// A loop device over a file, detached on drop.
+struct Loop(String);
+
+impl Loop {
+    fn attach(path: &Path) -> Self {
+        Self(run("losetup", &["--find", "--show", path.to_str().unwrap()]))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// A mount, unmounted on drop.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+/// Another process that holds the lock until drop.
+struct Holder(Child);
+
+impl Holder {
+    fn lock(how: &str, path: &Path) -> Self {
+        let mut child = Command::new("flock")
+            .args([how.as_ref(), path.as_os_str()])
+            .args(["sh", "-c", "echo held; read wait"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "held\n");
+        Self(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+fn flock_gets(how: &str, path: &Path) -> bool {
+    Command::new("flock").args(["-n", how]).arg(path).arg("true").status().unwrap().success()
+}
+
+fn refused(result: Result<FileDevice>, op: Op, errno: i32, words: &[&str]) {
+    let e = result.expect_err("must be refused");
+    assert_eq!((e.op, e.errno()), (op, errno), "{e}");
+    let line = e.to_string();
+    assert!(!line.contains('\n'));
+    for word in words {
+        assert!(line.contains(word), "{word:?} is not in {line:?}");
+    }
+}
+
+#[test]
+fn creates_sparse() {
+    use std::os::unix::fs::MetadataExt;
+    let (_dir, path) = scratch();
+    let dev = FileDevice::create(&path, 1 << 40).unwrap();
+    assert_eq!(dev.size(), 1 << 40);
+    dev.write_at((1 << 40) - 3, b"end").unwrap();
+    dev.flush().unwrap();
+    let meta = std::fs::metadata(&path).unwrap();
+    assert_eq!(meta.len(), 1 << 40);
+    assert!(meta.blocks() * 512 < 1 << 20, "{} blocks", meta.blocks());
+}
+
+#[test]
+fn create_empties_what_was_there() {
+    let (_dir, path) = scratch();
+    std::fs::write(&path, pattern(9000, 1)).unwrap();
+    drop(FileDevice::create(&path, 5000).unwrap());
+    assert_eq!(std::fs::read(&path).unwrap(), vec![0; 5000]);
+}
+
+#[test]
+fn create_spares_a_file_in_use() {
+    let (_dir, path) = scratch();
+    let dev = FileDevice::create(&path, 4096).unwrap();
+    dev.write_at(0, b"kept").unwrap();
+    refused(FileDevice::create(&path, 8192), Op::Lock, libc::EBUSY, &["in use"]);
+    assert_eq!(std::fs::read(&path).unwrap().len(), 4096);
+    assert_eq!(&std::fs::read(&path).unwrap()[..4], b"kept");
+}
+
+#[test]
+fn create_leaves_nothing_after_failure() {
+    let (_dir, path) = scratch();
+    refused(FileDevice::create(&path, 1 << 62), Op::Open, libc::EFBIG, &["volume.img", "that size"]);
+    assert!(!path.exists());
+    refused(FileDevice::create(&path, 0), Op::Open, libc::EINVAL, &["0 bytes"]);
+    assert!(!path.exists());
+}
+
+#[test]
+fn refuses_what_is_no_volume() {
+    let (dir, path) = scratch();
+    refused(FileDevice::open(&path), Op::Open, libc::ENOENT, &["volume.img: no such file"]);
+    refused(FileDevice::open(dir.path()), Op::Open, libc::EISDIR, &["is a directory"]);
+    refused(FileDevice::create(dir.path(), 4096), Op::Open, libc::EISDIR, &["is a directory"]);
+    refused(FileDevice::open_read_only(dir.path()), Op::Open, libc::EISDIR, &["is a directory"]);
+    std::fs::write(&path, b"").unwrap();
+    refused(FileDevice::open(&path), Op::Open, libc::EINVAL, &["volume.img: is empty"]);
+    let fifo = dir.path().join("fifo");
+    run("mkfifo", &[fifo.to_str().unwrap()]);
+    refused(FileDevice::open_read_only(&fifo), Op::Open, libc::EINVAL, &["neither a regular file"]);
+    refused(FileDevice::open("/dev/null"), Op::Open, libc::EINVAL, &["neither a regular file"]);
+}
+
+#[test]
+fn locks_within_a_process() {
+    let (_dir, path) = scratch();
+    let writer = FileDevice::create(&path, 4096).unwrap();
+    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["volume.img", "in use"]);
+    refused(FileDevice::open_read_only(&path), Op::Lock, libc::EBUSY, &["in use", "writing"]);
+    drop(writer);
+    let reader = FileDevice::open_read_only(&path).unwrap();
+    let other = FileDevice::open_read_only(&path).unwrap();
+    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["in use"]);
+    drop(reader);
+    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["in use"]);
+    drop(other);
+    FileDevice::open(&path).unwrap();
+}
+
+#[test]
+fn locks_across_processes() {
+    let (_dir, path) = scratch();
+    let dev = FileDevice::create(&path, 4096).unwrap();
+    assert!(!flock_gets("-x", &path) && !flock_gets("-s", &path));
+    drop(dev);
+    let dev = FileDevice::open_read_only(&path).unwrap();
+    assert!(!flock_gets("-x", &path) && flock_gets("-s", &path));
+    drop(dev);
+    assert!(flock_gets("-x", &path));
+
+    let holder = Holder::lock("-x", &path);
+    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["in use"]);
+    refused(FileDevice::open_read_only(&path), Op::Lock, libc::EBUSY, &["in use"]);
+    drop(holder);
+    let holder = Holder::lock("-s", &path);
+    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["in use"]);
+    FileDevice::open_read_only(&path).unwrap();
+    drop(holder);
+    FileDevice::open(&path).unwrap();
+}
+
+#[test]
+fn ranges_and_read_only() {
+    let (_dir, path) = scratch();
+    let dev = FileDevice::create(&path, 4096).unwrap();
+    for (offset, len) in [(4096, 1), (4095, 2), (u64::MAX, 1), (u64::MAX - 1, 4)] {
+        assert_eq!(dev.read_at(offset, &mut vec![0; len]).unwrap_err().op, Op::Read);
+        assert_eq!(dev.write_at(offset, &vec![0; len]).unwrap_err().op, Op::Write);
+        assert_eq!(dev.discard(offset, len as u64).unwrap_err().op, Op::Discard);
+        assert_eq!(dev.write_zeroes(offset, len as u64).unwrap_err().op, Op::Write);
+        assert!(dev.write_batch(&[WriteOp { offset, data: &[&vec![0; len]] }]).is_err());
+        assert!(dev.read_batch(&mut [ReadOp { offset, buf: &mut vec![0; len] }]).is_err());
+    }
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 4096);
+    drop(dev);
+    let dev = FileDevice::open_read_only(&path).unwrap();
+    assert!(dev.read_only());
+    assert_eq!(dev.write_at(0, b"x").unwrap_err().errno(), libc::EROFS);
+    assert_eq!(dev.discard(0, 1).unwrap_err().errno(), libc::EROFS);
+    assert_eq!(dev.write_zeroes(0, 1).unwrap_err().errno(), libc::EROFS);
+    assert!(dev.write_batch(&[WriteOp { offset: 0, data: &[b"x"] }]).is_err());
+    dev.flush().unwrap();
+}
+
+#[test]
+fn a_file_that_shrank_is_an_error() {
+    let (_dir, path) = scratch();
+    let dev = FileDevice::create(&path, 8192).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    assert_eq!(dev.read_at(4000, &mut [0; 200]).unwrap_err().op, Op::Read);
+    assert!(dev.read_batch(&mut [ReadOp { offset: 4000, buf: &mut [0; 200] }]).is_err());
+}
+
+/// Random reads, writes, batches, zeros and discards against a plain Vec.
+fn exercise(dev: &FileDevice) {
+    let size = dev.size() as usize;
+    let mut model = pattern(size, 7);
+    dev.write_at(0, &model).unwrap();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for step in 0..300 {
+        let at = random(size);
+        // Mostly small; some larger than a bounce buffer.
+        let most = if random(8) == 0 { size } else { 9000 };
+        let mut len = random(most.min(size - at)) + 1;
+        let mut at = at;
+        if random(3) == 0 {
+            at = at / 4096 * 4096;
+            len = (len.next_multiple_of(4096)).min(size - at);
+        }
+        match random(6) {
+            0 => {
+                let data = pattern(len, step as u8);
+                dev.write_at(at as u64, &data).unwrap();
+                model[at..at + len].copy_from_slice(&data);
+            }
+            1 => {
+                let mut got = vec![1; len];
+                dev.read_at(at as u64, &mut got).unwrap();
+                assert!(got == model[at..at + len], "read of {len} at {at}");
+            }
+            2 => {
+                // Cut into ops and pieces, submitted back to front, one left out.
+                let data = pattern(len, step as u8);
+                let cut = random(len) / 3 + 1;
+                let ops: Vec<(u64, Vec<&[u8]>)> = data
+                    .chunks(cut * 3)
+                    .enumerate()
+                    .map(|(i, c)| ((at + i * cut * 3) as u64, c.chunks(cut).collect()))
+                    .collect();
+                let skip = random(ops.len() + 1);
+                let mut ops: Vec<WriteOp<'_>> = ops
+                    .iter()
+                    .enumerate()
+                    .filter(|&(i, _)| i != skip)
+                    .map(|(_, (offset, data))| WriteOp { offset: *offset, data })
+                    .collect();
+                ops.reverse();
+                dev.write_batch(&ops).unwrap();
+                for op in ops {
+                    let bytes = op.data.concat();
+                    model[op.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+                }
+            }
+            3 => {
+                let mut got = vec![1; len];
+                let cut = random(len) + 1;
+                let mut ops: Vec<ReadOp<'_>> = got
+                    .chunks_mut(cut)
+                    .enumerate()
+                    .map(|(i, buf)| ReadOp { offset: (at + i * cut) as u64, buf })
+                    .collect();
+                ops.reverse();
+                dev.read_batch(&mut ops).unwrap();
+                assert!(got == model[at..at + len], "batch read of {len} at {at} cut by {cut}");
+            }
+            4 => {
+                dev.write_zeroes(at as u64, len as u64).unwrap();
+                model[at..at + len].fill(0);
+            }
+            _ => {
+                dev.discard(at as u64, len as u64).unwrap();
+                dev.write_at(at as u64, &model[at..at + len]).unwrap();
+            }
+        }
+    }
+    dev.flush().unwrap();
+    let mut all = vec![0; size];
+    dev.read_at(0, &mut all).unwrap();
+    assert!(all == model);
+    assert!(std::fs::read(dev.path()).unwrap() == model, "the file differs from what the device reads");
+}
+
+#[test]
+fn buffered_file() {
+    let (_dir, path) = scratch();
+    exercise(&FileDevice::create(&path, (3 << 20) + 1111).unwrap());
+}
+
+#[test]
+fn direct_file() {
+    let (_dir, path) = scratch();
+    let dev = FileOptions::new().direct(true).create(&path, 3 << 20).unwrap();
+    assert!(dev.is_direct() && dev.alignment() >= 512);
+    exercise(&dev);
+}
+
+#[test]
+fn direct_goes_past_the_cache() {
+    let (_dir, path) = scratch();
+    let dev = FileOptions::new().direct(true).create(&path, 1 << 20).unwrap();
+    let flags = rustix::fs::fcntl_getfl(&dev.file).unwrap();
+    assert!(flags.contains(rustix::fs::OFlags::DIRECT));
+    drop(dev);
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len((1 << 20) + 100).unwrap();
+    let odd = FileOptions::new().direct(true).open(&path);
+    refused(odd, Op::Open, libc::EINVAL, &["1048676 bytes", "multiple"]);
+}
+
+/// Two threads write the two halves of each sector; neither undoes the other.
+#[test]
+fn direct_partial_sectors_by_two_threads() {
+    let (_dir, path) = scratch();
+    let dev = FileOptions::new().direct(true).create(&path, 64 << 10).unwrap();
+    std::thread::scope(|scope| {
+        for half in 0..2_u64 {
+            let dev = &dev;
+            scope.spawn(move || {
+                for round in 1..=10 {
+                    for at in (0..dev.size()).step_by(512) {
+                        dev.write_at(at + half * 256, &[round * 2 + half as u8; 256]).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let bytes = std::fs::read(&path).unwrap();
+    for (i, half) in bytes.chunks(256).enumerate() {
+        assert!(half.iter().all(|&b| b == 20 + (i % 2) as u8), "half sector {i}: {}", half[0]);
+    }
+}
+
+#[test]
+fn more_pieces_than_one_call_takes() {
+    for direct in [false, true] {
+        let (_dir, path) = scratch();
+        let dev = FileOptions::new().direct(direct).create(&path, 3000 * 512).unwrap();
+        let data = pattern(3000 * 512, 3);
+        let pieces: Vec<[&[u8]; 1]> = data.chunks(512).map(|c| [c]).collect();
+        let ops: Vec<WriteOp<'_>> =
+            pieces.iter().enumerate().map(|(i, data)| WriteOp { offset: i as u64 * 512, data }).collect();
+        dev.write_batch(&ops).unwrap();
+        assert!(std::fs::read(&path).unwrap() == data);
+        let mut got = vec![0; data.len()];
+        let mut ops: Vec<ReadOp<'_>> =
+            got.chunks_mut(512).enumerate().map(|(i, buf)| ReadOp { offset: i as u64 * 512, buf }).collect();
+        dev.read_batch(&mut ops).unwrap();
+        assert!(got == data);
+    }
+}
+
+#[test]
+fn discard_and_zeroes_give_space_back() {
+    use std::os::unix::fs::MetadataExt;
+    let (_dir, path) = scratch();
+    let dev = FileDevice::create(&path, 4 << 20).unwrap();
+    dev.write_at(0, &pattern(4 << 20, 1)).unwrap();
+    dev.flush().unwrap();
+    let blocks = || std::fs::metadata(&path).unwrap().blocks();
+    let full = blocks();
+    dev.discard(0, 1 << 20).unwrap();
+    dev.write_zeroes(2 << 20, 1 << 20).unwrap();
+    assert!(blocks() <= full / 2, "{} of {full} blocks", blocks());
+}
+
+#[test]
+fn block_special_file() {
+    let (_dir, path) = scratch();
+    std::fs::write(&path, vec![0; 4 << 20]).unwrap();
+    let loop_dev = Loop::attach(&path);
+    for direct in [false, true] {
+        let dev = FileOptions::new().direct(direct).open(&loop_dev.0).unwrap();
+        assert!(dev.is_block_special());
+        assert_eq!(dev.size(), 4 << 20);
+        exercise(&dev);
+        refused(FileDevice::open(&loop_dev.0), Op::Lock, libc::EBUSY, &[&loop_dev.0, "in use"]);
+        refused(FileDevice::open_read_only(&loop_dev.0), Op::Lock, libc::EBUSY, &["in use"]);
+    }
+    let dev = FileDevice::create(&loop_dev.0, 1 << 20).unwrap();
+    assert_eq!(dev.size(), 4 << 20);
+    drop(dev);
+    let larger = FileDevice::create(&loop_dev.0, 8 << 20);
+    refused(larger, Op::Open, libc::ENOSPC, &["4194304", "8388608"]);
+}
+
+#[test]
+fn a_mounted_volume_is_refused_for_writing() {
+    let (dir, path) = scratch();
+    drop(FileDevice::create(&path, 8 << 20).unwrap());
+    run("mke2fs", &["-q", "-t", "ext4", path.to_str().unwrap()]);
+    let loop_dev = Loop::attach(&path);
+    let mnt = dir.path().join("mnt");
+    std::fs::create_dir(&mnt).unwrap();
+    drop(FileDevice::open(&path).unwrap());
+    run("mount", &[&loop_dev.0, mnt.to_str().unwrap()]);
+    let mounted = Mounted(&mnt);
+    refused(FileDevice::open(&loop_dev.0), Op::Lock, libc::EBUSY, &[&loop_dev.0, "mounted"]);
+    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["volume.img", "mounted", &loop_dev.0]);
+    FileDevice::open_read_only(&loop_dev.0).unwrap();
+    FileDevice::open_read_only(&path).unwrap();
+    drop(mounted);
+    FileDevice::open(&loop_dev.0).unwrap();
+    FileDevice::open(&path).unwrap();
+}
+
+/// A write that the medium refuses, below a full file system: the error names place and number.
+#[test]
+fn a_full_file_system_below() {
+    let (dir, path) = scratch();
+    drop(FileDevice::create(&path, 4 << 20).unwrap());
+    run("mke2fs", &["-q", "-t", "ext4", path.to_str().unwrap()]);
+    let loop_dev = Loop::attach(&path);
+    let mnt = dir.path().join("mnt");
+    std::fs::create_dir(&mnt).unwrap();
+    run("mount", &[&loop_dev.0, mnt.to_str().unwrap()]);
+    let mounted = Mounted(&mnt);
+    let dev = FileDevice::create(mnt.join("inner"), 64 << 20).unwrap();
+    let error = (0..16).find_map(|i| dev.write_at(i << 20, &pattern(1 << 20, 1)).err()).unwrap();
+    assert_eq!((error.op, error.errno(), error.len), (Op::Write, libc::ENOSPC, 1 << 20));
+    drop(dev);
+    drop(mounted);
+}
