@@ -1,2 +1,5 @@
-//! The lanefs command.
+//! The `lanefs` command: arguments in, messages and exit codes out. No file-system logic.
+
+#![forbid(unsafe_code)]
+
 fn main() {}

@@ -1,0 +1,46 @@
+# The two commands of the README are `make demo` and `make test`. Each installs what it lacks.
+.POSIX:
+.PHONY: help setup build demo test lint docs loom fuzz-short ci
+
+help:
+	@echo "make demo         make a volume, fill it, kill it, recover it, let e2fsck judge"
+	@echo "make test         every test"
+	@echo "make lint         format, clippy, licences, documentation"
+	@echo "make bench-NAME   one benchmark of bench/src/bin, against its peer in the same run"
+	@echo "make loom         model checks of the concurrent parts"
+	@echo "make fuzz-short   each fuzz target for FUZZ_SECONDS (30)"
+	@echo "make ci           what CI runs"
+
+setup:
+	@scripts/setup.sh
+
+build: setup
+	cargo build --release -p lanefs-cli
+
+demo: build
+	@scripts/demo.sh
+
+test: setup
+	cargo test --workspace
+
+lint: setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	scripts/deny.sh
+	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
+
+# Private items too: the doc comments of the inside are read as much as those of the outside.
+docs: setup
+	cargo doc --workspace --no-deps --document-private-items
+
+bench-%: setup
+	cargo run --profile bench -p lanefs-bench --bin $* -- $(ARGS)
+
+loom: setup
+	@scripts/loom.sh
+
+fuzz-short: setup
+	@scripts/fuzz.sh $${FUZZ_SECONDS:-30}
+
+ci:
+	@.ci/run

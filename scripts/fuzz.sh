@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Runs each fuzz target for a while: scripts/fuzz.sh [SECONDS [TARGET...]]. On the stable toolchain: libFuzzer's
+# instrumentation is asked for by hand. A crash leaves its input in fuzz/artifacts and fails the run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-30}
+shift || true
+if [ ! -f fuzz/Cargo.toml ]; then
+    echo "there is no fuzz/Cargo.toml" >&2
+    exit 1
+fi
+host=$(rustc -vV | sed -n 's/^host: //p')
+target_dir=$(realpath -m "${CARGO_TARGET_DIR:-target}")/fuzz
+export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares -Clink-dead-code -Ccodegen-units=1 --cfg fuzzing"
+cargo build --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir "$target_dir"
+unset RUSTFLAGS
+
+if [ $# -gt 0 ]; then
+    targets=("$@")
+else
+    mapfile -t targets < <(find fuzz/fuzz_targets -maxdepth 1 -name '*.rs' -exec basename {} .rs \; | sort)
+fi
+for name in "${targets[@]}"; do
+    echo "fuzz: $name for $seconds s" >&2
+    mkdir -p "fuzz/corpus/$name" "fuzz/artifacts/$name"
+    seeds=()
+    [ ! -d "fuzz/seeds/$name" ] || seeds=("fuzz/seeds/$name")
+    "$target_dir/$host/release/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=1024 -print_final_stats=1 \
+        -artifact_prefix="fuzz/artifacts/$name/" "fuzz/corpus/$name" "${seeds[@]}"
+done

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs what a build or a test needs and this machine lacks. Silent when nothing is missing.
+set -euo pipefail
+
+if ! command -v cargo >/dev/null; then
+    if [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
+        echo "cargo is installed, but not in PATH. Run:  . \"${CARGO_HOME:-$HOME/.cargo}/env\"" >&2
+    else
+        echo "There is no Rust here. Run:  curl -sSf https://sh.rustup.rs | sh -s -- -y && . ~/.cargo/env" >&2
+    fi
+    exit 1
+fi
+
+PATH=$PATH:/usr/sbin:/sbin
+packages=()
+need() { command -v "$1" >/dev/null || packages+=("$2"); }
+need cc gcc
+need mke2fs e2fsprogs
+need debugfs e2fsprogs
+need setfacl acl
+need setfattr attr
+need losetup mount
+need mount mount
+need tar tar
+need flock util-linux
+[ ${#packages[@]} -gt 0 ] || exit 0
+
+mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
+if ! command -v apt-get >/dev/null; then
+    echo "Missing: ${packages[*]} (Debian's names). Install them with this system's package manager." >&2
+    exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+        echo "Missing: ${packages[*]}. Run as root:  apt-get install ${packages[*]}" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+fi
+echo "installing ${packages[*]}" >&2
+install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${packages[@]}")
+# The package lists may be absent or stale: fetch them only if the first try fails.
+"${install[@]}" >/dev/null 2>&1 || { "${as_root[@]}" apt-get update -q >&2 && "${install[@]}" >&2; }

@@ -1,0 +1,183 @@
+//! What no compiler checks: which crate may know which, how long a file may be, where `unsafe` may live.
+//!
+//! Everything here reads the sources of this checkout. A new crate gets a line in [`LAYERS`].
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The layer of each crate. A dependency points to a lower layer, never to its own or a higher one.
+const LAYERS: &[(&str, u8)] = &[
+    ("lanefs-sync", 0),
+    ("lanefs-device", 0),
+    ("lanefs-format", 0),
+    ("lanefs-sim", 1),
+    ("lanefs-rangelock", 1),
+    ("lanefs-journal", 1),
+    ("lanefs-mkfs", 1),
+    ("lanefs", 2),
+    ("lanefs-cli", 3),
+    ("lanefs-fuse", 3),
+    ("lanefs-capi", 3),
+    ("lanefs-lab", 3),
+    ("lanefs-tests", 4),
+    ("lanefs-bench", 4),
+];
+
+/// Crates that tests may use and products may not.
+const FOR_TESTS_ONLY: &[&str] = &["lanefs-sim"];
+
+/// Folders under `crates/` whose sources may say `unsafe`.
+const MAY_BE_UNSAFE: &[&str] = &["device", "rangelock", "capi"];
+
+/// Lines without tests: aim, and end.
+const LONG: usize = 400;
+const TOO_LONG: usize = 800;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_path_buf()
+}
+
+/// Every file of the checkout below `dir` that `wanted` names, but for what builds and fuzzing leave behind.
+fn files(dir: &Path, wanted: &dyn Fn(&Path) -> bool, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("read_dir").map(|e| e.expect("entry")) {
+        let path = entry.path();
+        let name = entry.file_name();
+        if entry.file_type().expect("type").is_dir() {
+            if ![".git", "target", "corpus", "artifacts"].iter().any(|skip| name == *skip) {
+                files(&path, wanted, found);
+            }
+        } else if wanted(&path) {
+            found.push(path);
+        }
+    }
+}
+
+fn sources() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    files(&root(), &|p| p.extension().is_some_and(|e| e == "rs"), &mut found);
+    assert!(found.len() > 10, "only {} sources found below {}", found.len(), root().display());
+    found.sort();
+    found
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).expect("below the root").display().to_string()
+}
+
+#[test]
+fn dependencies_point_down() {
+    let out = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let meta: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let layers: BTreeMap<&str, u8> = LAYERS.iter().copied().collect();
+
+    let mut wrong = Vec::new();
+    for package in meta["packages"].as_array().expect("packages") {
+        let name = package["name"].as_str().expect("name");
+        let Some(&layer) = layers.get(name) else {
+            wrong.push(format!("{name} has no layer: add it to LAYERS"));
+            continue;
+        };
+        for dep in package["dependencies"].as_array().expect("dependencies") {
+            let on = dep["name"].as_str().expect("name");
+            let Some(&below) = layers.get(on) else { continue };
+            let for_tests = dep["kind"] == "dev" || layer == 4;
+            if below > layer || (below == layer && !for_tests) {
+                wrong.push(format!("{name} (layer {layer}) depends on {on} (layer {below})"));
+            }
+            if FOR_TESTS_ONLY.contains(&on) && !for_tests {
+                wrong.push(format!("{name} depends on {on}, which is for tests only"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Lines of a source up to its inline tests; 0 for a file that is a test.
+fn product_lines(path: &Path, text: &str) -> usize {
+    let is_test = path.components().any(|c| c.as_os_str() == "tests")
+        || path.file_name().is_some_and(|n| n == "tests.rs" || n == "test.rs");
+    if is_test {
+        return 0;
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    lines
+        .windows(2)
+        .position(|w| w[0].trim() == "#[cfg(test)]" && w[1].contains("mod ") && w[1].ends_with('{'))
+        .unwrap_or(lines.len())
+}
+
+#[test]
+fn files_are_short() {
+    let mut long: Vec<(usize, String)> =
+        sources().iter().map(|p| (product_lines(p, &text(p)), shown(p))).filter(|(n, _)| *n > LONG).collect();
+    long.sort_by(|a, b| b.cmp(a));
+    for (lines, file) in &long {
+        println!("{lines:5} lines: {file}");
+    }
+    long.retain(|(n, _)| *n > TOO_LONG);
+    assert!(long.is_empty(), "longer than {TOO_LONG} lines without tests: {long:?}");
+}
+
+#[test]
+fn every_source_has_a_head() {
+    let bare: Vec<String> =
+        sources().iter().filter(|p| !text(p).trim_start().starts_with("//!")).map(|p| shown(p)).collect();
+    assert!(bare.is_empty(), "no `//!` head that says what the file is for:\n{}", bare.join("\n"));
+}
+
+#[test]
+fn unsafe_is_forbidden_where_it_is_not_needed() {
+    let mut wrong = Vec::new();
+    for entry in std::fs::read_dir(root().join("crates")).expect("crates").map(|e| e.expect("entry")) {
+        if MAY_BE_UNSAFE.iter().any(|c| entry.file_name() == *c) {
+            continue;
+        }
+        for top in ["src/lib.rs", "src/main.rs"].map(|f| entry.path().join(f)).iter().filter(|p| p.exists()) {
+            if !text(top).contains("#![forbid(unsafe_code)]") {
+                wrong.push(shown(top));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no #![forbid(unsafe_code)]:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_path_of_one_machine() {
+    // In pieces, so that this file does not hold what it forbids.
+    let forbidden = ["work", "root", "tmp/w"].map(|dir| format!("/{dir}/"));
+    let texts = ["rs", "toml", "md", "sh", "yml", "c", "h", "json", "py"];
+    let mut found = Vec::new();
+    files(
+        &root(),
+        &|p| {
+            let name = p.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            p.extension().and_then(|e| e.to_str()).is_some_and(|e| texts.contains(&e))
+                || ["Makefile", "run"].contains(&name)
+        },
+        &mut found,
+    );
+    let mut wrong = Vec::new();
+    for path in found {
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        for (i, line) in text.lines().enumerate() {
+            for at in forbidden.iter().flat_map(|dir| line.match_indices(dir.as_str())).map(|(at, _)| at) {
+                // The end of a relative path or of a variable is no absolute path.
+                let before = line[..at].chars().next_back();
+                if !before.is_some_and(|c| c.is_alphanumeric() || "._-:$}".contains(c)) {
+                    wrong.push(format!("{}:{}: {}", shown(&path), i + 1, line.trim()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
