@@ -187,7 +187,7 @@ impl BlockDevice for FileDevice {
         let modes: &[FallocateFlags] = match self.kind {
             Kind::Regular => &[FallocateFlags::PUNCH_HOLE],
             // The kernel writes the zeros itself where the hardware has no command for it.
-            Kind::Block { sector } if offset % sector == 0 && len % sector == 0 => {
+            Kind::Block { sector } if offset.is_multiple_of(sector) && len.is_multiple_of(sector) => {
                 &[FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE]
             }
             Kind::Block { .. } => &[],
