@@ -1,1 +1,21 @@
-//! (under construction)
+//! jbd2 in user space: transactions over a cache of metadata blocks.
+//!
+//! The journal is the only way to a volume's metadata. [`Journal::read`] gives a [`Buffer`];
+//! [`Journal::start`] gives a [`Handle`] through which buffers are changed, made and freed.
+//! All that one handle did becomes durable together or not at all.
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod error;
+mod handle;
+mod journal;
+mod options;
+mod tid;
+
+pub use buffer::{Buffer, ReadGuard, WriteGuard};
+pub use error::{JournalError, Result};
+pub use handle::Handle;
+pub use journal::Journal;
+pub use options::{Freed, LogConfig, LogRun, OnFreed, Options, Stats};
+pub use tid::Tid;
+pub mod recovery;

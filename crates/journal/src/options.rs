@@ -1,0 +1,94 @@
+//! How a journal is opened, and what it says of itself.
+
+use std::time::Duration;
+
+/// Called after a commit with all that it freed. Must not call the journal.
+pub type OnFreed = Box<dyn Fn(&[Freed]) + Send + Sync>;
+
+/// How to open a [`Journal`](crate::Journal).
+pub struct Options {
+    /// Bytes of a block: 1024 to 65536.
+    pub block_size: u32,
+    /// Blocks that the cache keeps; those in use or in a transaction come on top.
+    pub cache_blocks: usize,
+    /// Where the log is. `None`: no journal, a commit writes the blocks home.
+    pub log: Option<LogConfig>,
+    /// How long a change stays uncommitted when nobody asks. Zero: until somebody asks.
+    pub commit_interval: Duration,
+    /// Who wants to know what a committed transaction freed.
+    pub on_freed: Option<OnFreed>,
+    /// Refuse every handle.
+    pub read_only: bool,
+}
+
+impl Options {
+    /// Options with a 16 MiB cache, no log, a commit every five seconds.
+    pub fn new(block_size: u32) -> Self {
+        Self {
+            block_size,
+            cache_blocks: (16 << 20) / block_size.max(1) as usize,
+            log: None,
+            commit_interval: Duration::from_secs(5),
+            on_freed: None,
+            read_only: false,
+        }
+    }
+}
+
+/// A run of blocks that a transaction gave back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Freed {
+    /// First block.
+    pub start: u64,
+    /// Number of blocks.
+    pub len: u64,
+}
+
+/// One contiguous piece of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRun {
+    /// First block within the log (the journal inode's logical block).
+    pub logical: u32,
+    /// The same block on the volume.
+    pub physical: u64,
+    /// Number of blocks.
+    pub len: u32,
+}
+
+/// Where the log lies, and what the file system wants of it.
+#[derive(Debug, Clone, Default)]
+pub struct LogConfig {
+    /// The journal inode's blocks by logical block, without holes.
+    pub runs: Vec<LogRun>,
+    /// The file system has metadata_csum: a log without checksums gets v3.
+    pub metadata_csum: bool,
+    /// The file system has 64bit: tags carry 64-bit block numbers.
+    pub is_64bit: bool,
+}
+
+/// Counters since the journal was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Handles started.
+    pub handles: u64,
+    /// Credits that handles asked for.
+    pub credits_asked: u64,
+    /// Credits that they used: distinct blocks of a transaction.
+    pub credits_used: u64,
+    /// Credits used beyond what was asked.
+    pub credits_overdrawn: u64,
+    /// Handles that had to wait at start or restart.
+    pub waits: u64,
+    /// Transactions committed.
+    pub commits: u64,
+    /// Copies of metadata blocks written to the log.
+    pub blocks_logged: u64,
+    /// Revoke records written.
+    pub revokes: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Blocks that checkpoints wrote home.
+    pub blocks_checkpointed: u64,
+    /// Metadata blocks read from the device.
+    pub blocks_read: u64,
+}
