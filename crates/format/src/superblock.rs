@@ -1,0 +1,561 @@
+//! The superblock: the shape of a volume, its features and its counts.
+//!
+//! A [`Superblock`] has passed every check: its numbers fit each other, so that [`Layout`] can
+//! divide by them. Only what a mounted volume changes can be set; the rest is mkfs's, which fills
+//! a [`RawSuperblock`] and has it checked by [`Superblock::from_raw`].
+
+mod raw;
+
+pub use raw::RawSuperblock;
+
+use crate::checksum::{Checksummer, ext4_chksum};
+use crate::le::join;
+use crate::{Compat, Features, FormatError, Incompat, Layout, Result, RoCompat, Unsupported};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Byte on the device at which the primary superblock starts, whatever the block size.
+pub const SUPERBLOCK_OFFSET: u64 = 1024;
+/// Its length in bytes.
+pub const SUPERBLOCK_SIZE: usize = 1024;
+
+/// What `s_magic` is.
+const EXT4_SUPER_MAGIC: u16 = 0xEF53;
+const MAX_LOG_BLOCK_SIZE: u32 = 6;
+const MAX_DESC_SIZE: u32 = 1024;
+const CHECKSUM_AT: usize = SUPERBLOCK_SIZE - 4;
+
+bitflags::bitflags! {
+    /// `s_state`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct State: u16 {
+        /// Unmounted cleanly.
+        const VALID_FS = 1;
+        /// Errors were found.
+        const ERROR_FS = 2;
+        /// Orphans are being worked on.
+        const ORPHAN_FS = 4;
+        /// Fast-commit replay is going on.
+        const FC_REPLAY = 0x20;
+        const _ = !0;
+    }
+
+    /// `s_flags`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct HashFlags: u32 {
+        /// Directory hashes take characters as signed.
+        const SIGNED_HASH = 1;
+        /// Directory hashes take characters as unsigned.
+        const UNSIGNED_HASH = 2;
+        /// Made to test file systems; not for data of worth.
+        const TEST_FILESYS = 4;
+        const _ = !0;
+    }
+}
+
+/// One entry of the error log of the superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ErrorRecord<'a> {
+    /// Seconds since 1970, 40 bits are kept.
+    pub time: u64,
+    /// The inode, 0 if none is to blame.
+    pub ino: u32,
+    /// The block, 0 if none is to blame.
+    pub block: u64,
+    /// Where it was noticed; cut at 32 bytes.
+    pub func: &'a str,
+    /// The line in that source.
+    pub line: u32,
+    /// The kernel's `EXT4_ERR_*` code.
+    pub code: u8,
+}
+
+/// A superblock that has passed every check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    raw: RawSuperblock,
+}
+
+impl Superblock {
+    /// Checks the 1024 bytes that start at [`SUPERBLOCK_OFFSET`], or those of a backup.
+    ///
+    /// The size of the device is not known here; call [`check_device`](Self::check_device) too.
+    ///
+    /// # Errors
+    /// The first rule that they break.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let (raw, _) = RawSuperblock::read_from_prefix(bytes).map_err(|_| FormatError::Truncated {
+            what: "superblock",
+            len: bytes.len(),
+            need: SUPERBLOCK_SIZE,
+        })?;
+        let sb = Self { raw };
+        sb.check_magic()?;
+        sb.check_checksum()?;
+        sb.check()?;
+        Ok(sb)
+    }
+
+    /// Checks fields that mkfs has filled in. `s_checksum` is made by [`encode`](Self::encode).
+    ///
+    /// # Errors
+    /// The first rule that they break.
+    pub fn from_raw(raw: RawSuperblock) -> Result<Self> {
+        let sb = Self { raw };
+        sb.check_magic()?;
+        sb.check()?;
+        Ok(sb)
+    }
+
+    /// The bytes for the primary place, with the checksum made.
+    pub fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
+        self.encode_for(self.raw.s_block_group_nr.get())
+    }
+
+    /// The bytes for the copy in `group`; groups beyond 65535 keep the low 16 bits, as mke2fs does.
+    pub fn encode_backup(&self, group: u32) -> [u8; SUPERBLOCK_SIZE] {
+        self.encode_for(group as u16)
+    }
+
+    fn encode_for(&self, group: u16) -> [u8; SUPERBLOCK_SIZE] {
+        let mut raw = self.raw.clone();
+        raw.s_block_group_nr = group.into();
+        if self.has_ro(RoCompat::METADATA_CSUM) {
+            raw.s_checksum = Self::checksum(raw.as_bytes()).into();
+        }
+        zerocopy::transmute!(raw)
+    }
+
+    fn checksum(bytes: &[u8]) -> u32 {
+        ext4_chksum(!0, bytes.get(..CHECKSUM_AT).unwrap_or_default())
+    }
+
+    fn check_magic(&self) -> Result<()> {
+        match self.raw.s_magic.get() {
+            EXT4_SUPER_MAGIC => Ok(()),
+            found => Err(FormatError::BadMagic { found }),
+        }
+    }
+
+    fn check_checksum(&self) -> Result<()> {
+        if !self.has_ro(RoCompat::METADATA_CSUM) {
+            return Ok(());
+        }
+        if self.raw.s_checksum_type != 1 {
+            return Err(FormatError::ChecksumType { value: self.raw.s_checksum_type });
+        }
+        let (found, expected) = (self.raw.s_checksum.get(), Self::checksum(self.raw.as_bytes()));
+        if found != expected {
+            return Err(FormatError::SuperblockChecksum { found, expected });
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        let r = &self.raw;
+        if r.s_rev_level > 1 {
+            return Err(FormatError::RevLevel { value: r.s_rev_level.get() });
+        }
+        if r.s_log_block_size > MAX_LOG_BLOCK_SIZE {
+            return Err(FormatError::LogBlockSize { value: r.s_log_block_size.get() });
+        }
+        self.check_groups()?;
+        self.check_inodes()?;
+        self.check_descriptors()?;
+        self.check_counts()
+    }
+
+    /// Blocks, clusters and groups.
+    fn check_groups(&self) -> Result<()> {
+        let r = &self.raw;
+        let bigalloc = self.has_ro(RoCompat::BIGALLOC);
+        let (log_block, log_cluster) = (r.s_log_block_size.get(), r.s_log_cluster_size.get());
+        let max = if bigalloc { log_block + 16 } else { log_block };
+        if !(log_block..=max).contains(&log_cluster) {
+            return Err(FormatError::LogClusterSize { value: log_cluster, min: log_block, max });
+        }
+        let ratio_bits = log_cluster - log_block;
+        let (bpg, bits) = (r.s_blocks_per_group.get(), 8 * u64::from(self.block_size()));
+        if bpg == 0 || !bpg.is_multiple_of(8) || u64::from(bpg) > bits << ratio_bits {
+            return Err(FormatError::BlocksPerGroup { value: bpg, max: bits << ratio_bits });
+        }
+        let cpg = r.s_clusters_per_group.get();
+        if u64::from(cpg) << ratio_bits != u64::from(bpg) {
+            return Err(FormatError::ClustersPerGroup { value: cpg, expected: bpg >> ratio_bits });
+        }
+        let expected = u32::from(log_block == 0 && ratio_bits == 0);
+        let first = r.s_first_data_block.get();
+        if first != expected && !(bigalloc && log_block == 0 && first == 1) {
+            return Err(FormatError::FirstDataBlock { value: first, expected });
+        }
+        if self.blocks_count() <= u64::from(first) {
+            return Err(FormatError::TooFewBlocks { value: self.blocks_count() });
+        }
+        Ok(())
+    }
+
+    fn check_inodes(&self) -> Result<()> {
+        let r = &self.raw;
+        let block_size = self.block_size();
+        let size = self.inode_size();
+        if !size.is_power_of_two() || size < 128 || u32::from(size) > block_size {
+            return Err(FormatError::InodeSize { value: size, max: block_size });
+        }
+        let (ipg, min, max) = (r.s_inodes_per_group.get(), block_size / u32::from(size), 8 * block_size);
+        if !(min..=max).contains(&ipg) {
+            return Err(FormatError::InodesPerGroup { value: ipg, min, max });
+        }
+        let groups = self.group_count_u64();
+        let expected = groups.saturating_mul(u64::from(ipg));
+        if groups > u64::from(u32::MAX / ipg) {
+            return Err(FormatError::TooManyGroups {
+                value: self.blocks_count(),
+                max: u64::from(u32::MAX / ipg),
+            });
+        }
+        let count = r.s_inodes_count.get();
+        if u64::from(count) != expected {
+            return Err(FormatError::InodesCount { value: count, groups, per_group: ipg, expected });
+        }
+        if !(11..=count.max(11)).contains(&self.first_ino()) {
+            return Err(FormatError::FirstIno { value: self.first_ino(), max: count });
+        }
+        if self.has(Compat::HAS_JOURNAL) && r.s_journal_inum > count {
+            return Err(FormatError::JournalInum { value: r.s_journal_inum.get(), max: count });
+        }
+        if self.has(Compat::ORPHAN_FILE) && r.s_orphan_file_inum > count {
+            return Err(FormatError::OrphanFileInum { value: r.s_orphan_file_inum.get(), max: count });
+        }
+        Ok(())
+    }
+
+    fn check_descriptors(&self) -> Result<()> {
+        let r = &self.raw;
+        if self.has_in(Incompat::BIT64) {
+            let (value, max) = (r.s_desc_size.get(), MAX_DESC_SIZE);
+            if !value.is_power_of_two() || value < 64 || u32::from(value) > max {
+                return Err(FormatError::DescSize { value, min: 64, max });
+            }
+        }
+        let max = self.block_size() / 4;
+        if u32::from(r.s_reserved_gdt_blocks.get()) > max {
+            return Err(FormatError::ReservedGdtBlocks { value: r.s_reserved_gdt_blocks.get(), max });
+        }
+        let per_block = u64::from(self.block_size() / u32::from(self.desc_size()));
+        let max = self.group_count_u64().div_ceil(per_block) as u32;
+        if self.has_in(Incompat::META_BG) && r.s_first_meta_bg > max {
+            return Err(FormatError::FirstMetaBg { value: r.s_first_meta_bg.get(), max });
+        }
+        if r.s_log_groups_per_flex > 31 {
+            return Err(FormatError::LogGroupsPerFlex { value: r.s_log_groups_per_flex });
+        }
+        Ok(())
+    }
+
+    fn check_counts(&self) -> Result<()> {
+        let max = self.blocks_count();
+        if self.free_blocks_count() > max {
+            return Err(FormatError::FreeBlocksCount { value: self.free_blocks_count(), max });
+        }
+        if self.reserved_blocks_count() > max {
+            return Err(FormatError::ReservedBlocksCount { value: self.reserved_blocks_count(), max });
+        }
+        let max = self.inodes_count();
+        if self.free_inodes_count() > max {
+            return Err(FormatError::FreeInodesCount { value: self.free_inodes_count(), max });
+        }
+        Ok(())
+    }
+
+    /// Checks that the volume fits on a device of `device` bytes.
+    ///
+    /// # Errors
+    /// [`FormatError::BlocksCountDevice`].
+    pub fn check_device(&self, device: u64) -> Result<()> {
+        let (blocks, block_size) = (self.blocks_count(), self.block_size());
+        match blocks.checked_mul(u64::from(block_size)) {
+            Some(bytes) if bytes <= device => Ok(()),
+            _ => Err(FormatError::BlocksCountDevice { blocks, block_size, device }),
+        }
+    }
+
+    fn group_count_u64(&self) -> u64 {
+        let blocks = self.blocks_count() - u64::from(self.raw.s_first_data_block.get());
+        blocks.div_ceil(u64::from(self.raw.s_blocks_per_group.get()))
+    }
+
+    /// Every field, for those that have no method of their own.
+    pub fn raw(&self) -> &RawSuperblock {
+        &self.raw
+    }
+
+    /// The feature bits.
+    pub fn features(&self) -> Features {
+        let r = &self.raw;
+        Features::from_words([
+            r.s_feature_compat.get(),
+            r.s_feature_incompat.get(),
+            r.s_feature_ro_compat.get(),
+        ])
+    }
+
+    /// Whether all these `compat` bits are set.
+    pub fn has(&self, bits: Compat) -> bool {
+        self.features().compat.contains(bits)
+    }
+
+    /// Whether all these `incompat` bits are set.
+    pub fn has_in(&self, bits: Incompat) -> bool {
+        self.features().incompat.contains(bits)
+    }
+
+    /// Whether all these `ro_compat` bits are set.
+    pub fn has_ro(&self, bits: RoCompat) -> bool {
+        self.features().ro_compat.contains(bits)
+    }
+
+    /// What stands in the way of reading and writing the volume, by name: feature bits, and a
+    /// journal on another device (`external journal`), without which the volume can be read if
+    /// that journal holds nothing.
+    pub fn unsupported(&self) -> Unsupported {
+        let mut unsupported = self.features().unsupported();
+        if self.has(Compat::HAS_JOURNAL) && self.raw.s_journal_inum == 0 {
+            let list = match self.has_in(Incompat::RECOVER) {
+                true => &mut unsupported.unreadable,
+                false => &mut unsupported.unwritable,
+            };
+            list.push("external journal".to_owned());
+        }
+        unsupported
+    }
+
+    /// What the volume's checksums are made with.
+    pub fn checksummer(&self) -> Checksummer {
+        let uuid = self.raw.s_uuid;
+        if self.has_ro(RoCompat::METADATA_CSUM) {
+            Checksummer::metadata_csum(match self.has_in(Incompat::CSUM_SEED) {
+                true => self.raw.s_checksum_seed.get(),
+                false => ext4_chksum(!0, &uuid),
+            })
+        } else if self.has_ro(RoCompat::GDT_CSUM) {
+            Checksummer::gdt_csum(uuid)
+        } else {
+            Checksummer::NONE
+        }
+    }
+
+    /// Where everything lies.
+    pub fn layout(&self) -> Layout {
+        Layout::new(self)
+    }
+
+    /// Bytes in a block: 1024 to 65536.
+    pub fn block_size(&self) -> u32 {
+        1024 << self.raw.s_log_block_size.get()
+    }
+
+    /// Blocks of the volume.
+    pub fn blocks_count(&self) -> u64 {
+        self.wide(self.raw.s_blocks_count_lo.get(), self.raw.s_blocks_count_hi.get())
+    }
+
+    /// Blocks that only the privileged may take.
+    pub fn reserved_blocks_count(&self) -> u64 {
+        self.wide(self.raw.s_r_blocks_count_lo.get(), self.raw.s_r_blocks_count_hi.get())
+    }
+
+    /// Free blocks (free clusters with `bigalloc`).
+    pub fn free_blocks_count(&self) -> u64 {
+        self.wide(self.raw.s_free_blocks_count_lo.get(), self.raw.s_free_blocks_count_hi.get())
+    }
+
+    fn wide(&self, lo: u32, hi: u32) -> u64 {
+        join(lo, if self.has_in(Incompat::BIT64) { hi } else { 0 })
+    }
+
+    /// Inodes of the volume.
+    pub fn inodes_count(&self) -> u32 {
+        self.raw.s_inodes_count.get()
+    }
+
+    /// Free inodes.
+    pub fn free_inodes_count(&self) -> u32 {
+        self.raw.s_free_inodes_count.get()
+    }
+
+    /// Bytes in an inode: 128 in revision 0.
+    pub fn inode_size(&self) -> u16 {
+        if self.raw.s_rev_level == 0 { 128 } else { self.raw.s_inode_size.get() }
+    }
+
+    /// The first inode that is not reserved.
+    pub fn first_ino(&self) -> u32 {
+        if self.raw.s_rev_level == 0 { 11 } else { self.raw.s_first_ino.get() }
+    }
+
+    /// Bytes in a group descriptor: 32 without `64bit`.
+    pub fn desc_size(&self) -> u16 {
+        if self.has_in(Incompat::BIT64) { self.raw.s_desc_size.get() } else { 32 }
+    }
+
+    /// `s_state`.
+    pub fn state(&self) -> State {
+        State::from_bits_retain(self.raw.s_state.get())
+    }
+
+    /// `s_flags`.
+    pub fn flags(&self) -> HashFlags {
+        HashFlags::from_bits_retain(self.raw.s_flags.get())
+    }
+
+    /// `s_hash_seed` as the directory hash takes it.
+    pub fn hash_seed(&self) -> [u32; 4] {
+        self.raw.s_hash_seed.map(|w| w.get())
+    }
+
+    /// `s_volume_name` up to its first zero byte.
+    pub fn label(&self) -> &[u8] {
+        let name = &self.raw.s_volume_name;
+        name.split(|&b| b == 0).next().unwrap_or(name)
+    }
+
+    /// The first inode of the orphan list, 0 if it is empty.
+    pub fn last_orphan(&self) -> u32 {
+        self.raw.s_last_orphan.get()
+    }
+
+    /// Seconds since 1970 of the last mount, the last write, the making and the last check.
+    pub fn times(&self) -> [u64; 4] {
+        let r = &self.raw;
+        [
+            join(r.s_mtime.get(), r.s_mtime_hi.into()),
+            join(r.s_wtime.get(), r.s_wtime_hi.into()),
+            join(r.s_mkfs_time.get(), r.s_mkfs_time_hi.into()),
+            join(r.s_lastcheck.get(), r.s_lastcheck_hi.into()),
+        ]
+    }
+
+    /// Sets the free blocks (clusters), at most all.
+    pub fn set_free_blocks_count(&mut self, n: u64) {
+        let n = n.min(self.blocks_count());
+        self.raw.s_free_blocks_count_lo = (n as u32).into();
+        if self.has_in(Incompat::BIT64) {
+            self.raw.s_free_blocks_count_hi = ((n >> 32) as u32).into();
+        }
+    }
+
+    /// Sets the free inodes, at most all.
+    pub fn set_free_inodes_count(&mut self, n: u32) {
+        self.raw.s_free_inodes_count = n.min(self.inodes_count()).into();
+    }
+
+    /// Sets `s_state`.
+    pub fn set_state(&mut self, state: State) {
+        self.raw.s_state = state.bits().into();
+    }
+
+    /// Sets the head of the orphan list.
+    pub fn set_last_orphan(&mut self, ino: u32) {
+        self.raw.s_last_orphan = ino.into();
+    }
+
+    /// Sets or clears `needs_recovery`.
+    pub fn set_recover(&mut self, on: bool) {
+        let mut bits = self.features().incompat;
+        bits.set(Incompat::RECOVER, on);
+        self.raw.s_feature_incompat = bits.bits().into();
+    }
+
+    /// Sets or clears `orphan_present`.
+    pub fn set_orphan_present(&mut self, on: bool) {
+        self.set_ro(RoCompat::ORPHAN_PRESENT, on);
+    }
+
+    /// Sets `large_file`, which the first file of 2 GiB needs.
+    pub fn set_large_file(&mut self) {
+        self.set_ro(RoCompat::LARGE_FILE, true);
+    }
+
+    fn set_ro(&mut self, bit: RoCompat, on: bool) {
+        let mut bits = self.features().ro_compat;
+        bits.set(bit, on);
+        self.raw.s_feature_ro_compat = bits.bits().into();
+    }
+
+    /// Sets the time of the last mount, in seconds since 1970 (40 bits are kept).
+    pub fn set_mtime(&mut self, time: u64) {
+        (self.raw.s_mtime, self.raw.s_mtime_hi) = split_time(time);
+    }
+
+    /// Sets the time of the last write, in seconds since 1970 (40 bits are kept).
+    pub fn set_wtime(&mut self, time: u64) {
+        (self.raw.s_wtime, self.raw.s_wtime_hi) = split_time(time);
+    }
+
+    /// Sets the number of mounts since the last check.
+    pub fn set_mnt_count(&mut self, n: u16) {
+        self.raw.s_mnt_count = n.into();
+    }
+
+    /// Sets the directory of the last mount; cut at 63 bytes.
+    pub fn set_last_mounted(&mut self, dir: &[u8]) {
+        self.raw.s_last_mounted = [0; 64];
+        copy_cut(&mut self.raw.s_last_mounted[..63], dir);
+    }
+
+    /// Sets the kibibytes that were ever written.
+    pub fn set_kbytes_written(&mut self, n: u64) {
+        self.raw.s_kbytes_written = n.into();
+    }
+
+    /// Sets the volume's name; cut at 16 bytes.
+    pub fn set_label(&mut self, name: &[u8]) {
+        self.raw.s_volume_name = [0; 16];
+        copy_cut(&mut self.raw.s_volume_name, name);
+    }
+
+    /// Sets the copy of the journal inode's `i_block` and size that recovers a lost journal inode.
+    pub fn set_journal_backup(&mut self, i_block: &[u8; 60], size: u64) {
+        self.raw.s_jnl_backup_type = 1;
+        let words: &mut [zerocopy::little_endian::U32; 17] = &mut self.raw.s_jnl_blocks;
+        for (word, bytes) in words.iter_mut().zip(i_block.chunks_exact(4)) {
+            *word = crate::le::u32_at(bytes, 0).into();
+        }
+        words[15] = ((size >> 32) as u32).into();
+        words[16] = (size as u32).into();
+    }
+
+    /// Counts an error, and keeps it as the last one, and as the first if there was none.
+    pub fn record_error(&mut self, e: &ErrorRecord<'_>) {
+        let r = &mut self.raw;
+        r.s_state = (r.s_state.get() | State::ERROR_FS.bits()).into();
+        let mut func = [0; 32];
+        copy_cut(&mut func, e.func.as_bytes());
+        (r.s_last_error_time, r.s_last_error_time_hi) = split_time(e.time);
+        r.s_last_error_ino = e.ino.into();
+        r.s_last_error_block = e.block.into();
+        r.s_last_error_func = func;
+        r.s_last_error_line = e.line.into();
+        r.s_last_error_errcode = e.code;
+        if r.s_error_count == 0 {
+            (r.s_first_error_time, r.s_first_error_time_hi) = split_time(e.time);
+            r.s_first_error_ino = e.ino.into();
+            r.s_first_error_block = e.block.into();
+            r.s_first_error_func = func;
+            r.s_first_error_line = e.line.into();
+            r.s_first_error_errcode = e.code;
+        }
+        r.s_error_count = r.s_error_count.get().saturating_add(1).into();
+    }
+}
+
+fn split_time(time: u64) -> (zerocopy::little_endian::U32, u8) {
+    ((time as u32).into(), (time >> 32) as u8)
+}
+
+fn copy_cut(dst: &mut [u8], src: &[u8]) {
+    let n = dst.len().min(src.len());
+    dst[..n].copy_from_slice(&src[..n]);
+}
+
+#[cfg(test)]
+mod tests;
