@@ -6,6 +6,7 @@
 //! features are the kernel's and e2fsprogs' own.
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod bitmap;
 pub mod checksum;
 mod error;
@@ -14,6 +15,7 @@ mod geometry;
 mod group_desc;
 mod le;
 mod superblock;
+pub mod xattr;
 
 pub use checksum::{Checksummer, ext4_chksum};
 pub use error::{FormatError, Result};
