@@ -1,0 +1,115 @@
+//! The attribute block of an inode: reading it, and putting another one in its place.
+
+use super::XattrError;
+use crate::alloc::BlockKind;
+use crate::error::{Error, Result};
+use crate::txn::Txn;
+use crate::volume::{Fs, kind};
+use lanefs_format::Inode;
+use lanefs_format::xattr::{self as codec, Attr, BlockHeader};
+use lanefs_journal::Buffer;
+
+/// The attribute block `block` of an inode, verified; `None` for block 0.
+pub(super) fn load(fs: &Fs, ino: u32, block: u64) -> Result<Option<Buffer>> {
+    if block == 0 {
+        return Ok(None);
+    }
+    let seed = fs.checksummer.fs_seed();
+    let verify = |bytes: &[u8]| {
+        seed.map_or(Ok(()), |seed| codec::verify_block(bytes, block, seed))
+            .and_then(|()| codec::parse_block(bytes).map(|_| ()))
+            .map_err(|source| XattrError::Block { ino, block, source }.into())
+    };
+    fs.file_block(block, kind::XATTR, verify).map(Some)
+}
+
+pub(super) fn parse(ino: u32, block: u64, bytes: &[u8]) -> Result<Vec<Attr<'_>>> {
+    codec::parse_block(bytes).map_err(|source| XattrError::Block { ino, block, source }.into())
+}
+
+fn header(ino: u32, buffer: &Buffer) -> Result<BlockHeader> {
+    let block = buffer.block();
+    BlockHeader::parse(&buffer.read()).map_err(|source| XattrError::Block { ino, block, source }.into())
+}
+
+/// The bytes of a block with these attributes, `None` for a list without any.
+///
+/// # Errors
+/// [`Error::NoSpace`] if they do not fit.
+pub(super) fn encode(fs: &Fs, mut attrs: Vec<Attr<'_>>) -> Result<Option<Vec<u8>>> {
+    if attrs.is_empty() {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; fs.block_size as usize];
+    if codec::encode_block(&mut bytes, &mut attrs) { Ok(Some(bytes)) } else { Err(Error::NoSpace) }
+}
+
+/// Makes `content` the inode's attribute block: an equal one that exists, the inode's own one
+/// changed in its place, or a new one. The old one loses a user.
+pub(super) fn replace(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, content: Option<Vec<u8>>) -> Result<()> {
+    let fs = txn.fs();
+    let old = load(fs, ino, inode.file_acl)?;
+    // From here to the end no other inode may start or stop sharing a block.
+    let mut sharing = fs.xattr_sharing.lock();
+    let old_header = old.as_ref().map(|old| header(ino, old)).transpose()?;
+    let new = match &content {
+        None => 0,
+        Some(content) => {
+            let hash = codec::BlockHeader::parse(content).map(|h| h.hash).unwrap_or(0);
+            let twin = match sharing.find(fs, ino, hash, content)? {
+                Some(twin) if twin.block() != inode.file_acl => Some(twin),
+                _ => None,
+            };
+            match (twin, &old, old_header) {
+                (Some(twin), ..) => {
+                    let users = header(ino, &twin)?.refcount + 1;
+                    write(txn, &twin, |bytes| codec::set_refcount(bytes, users))?;
+                    if users >= codec::EXT4_XATTR_REFCOUNT_MAX {
+                        sharing.forget(hash, twin.block());
+                    }
+                    twin.block()
+                }
+                (None, Some(old), Some(BlockHeader { refcount: 1, hash: old_hash })) => {
+                    sharing.forget(old_hash, old.block());
+                    write(txn, old, |bytes| bytes.copy_from_slice(content))?;
+                    sharing.remember(hash, old.block());
+                    return Ok(());
+                }
+                _ => {
+                    let goal = fs.layout.group_first_block(fs.layout.inode_slot(ino)?.group)?;
+                    let block = txn.alloc_meta(goal)?;
+                    let buffer = txn.create(block)?;
+                    write(txn, &buffer, |bytes| bytes.copy_from_slice(content))?;
+                    buffer.set_verified(kind::XATTR);
+                    sharing.remember(hash, block);
+                    block
+                }
+            }
+        }
+    };
+    if let (Some(old), Some(BlockHeader { refcount, hash })) = (old, old_header) {
+        if refcount > 1 {
+            write(txn, &old, |bytes| codec::set_refcount(bytes, refcount - 1))?;
+            sharing.remember(hash, old.block());
+        } else {
+            sharing.forget(hash, old.block());
+            txn.free(old.block(), 1, BlockKind::Metadata)?;
+        }
+    }
+    // Every user of a shared block counts it among its own.
+    let sectors = u64::from(fs.block_size / 512);
+    match (inode.file_acl != 0, new != 0) {
+        (false, true) => inode.blocks += sectors,
+        (true, false) => inode.blocks = inode.blocks.saturating_sub(sectors),
+        _ => {}
+    }
+    inode.file_acl = new;
+    Ok(())
+}
+
+fn write(txn: &Txn<'_>, buffer: &Buffer, change: impl FnOnce(&mut [u8])) -> Result<()> {
+    let mut bytes = txn.write(buffer)?;
+    change(&mut bytes);
+    codec::seal_block(&mut bytes, buffer.block(), txn.fs().checksummer.fs_seed());
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! Extended attributes of an inode.
+//!
+//! An attribute lies in the spare room of its inode or in one attribute block (`i_file_acl`); the
+//! inode comes first. A change reads both lists, works out both new ones, and only then touches
+//! anything: the block before the inode, because only the block can fail.
+//!
+//! The caller holds the inode's lock and writes the inode afterwards. Blocks shared with other
+//! inodes are the matter of [`share`].
+
+mod acl;
+mod block;
+mod error;
+mod share;
+
+pub(crate) use acl::{chmod_acl, inherit_acl};
+pub use error::XattrError;
+pub(crate) use share::Sharing;
+
+use crate::data;
+use crate::error::{Error, Result};
+use crate::txn::Txn;
+use crate::volume::Fs;
+use lanefs_format::xattr::{self as codec, Attr, Name, Value, index};
+use lanefs_format::{FileType, Inode, InodeFlags};
+
+/// When [`set`] makes and when it replaces an attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SetXattr {
+    /// Whichever is needed.
+    #[default]
+    Any,
+    /// The attribute must not exist (`XATTR_CREATE`).
+    Create,
+    /// The attribute must exist (`XATTR_REPLACE`).
+    Replace,
+}
+
+/// The value of the attribute `name`, prefix included. ACLs come in the form that programs know.
+///
+/// # Errors
+/// [`Error::NoData`]; [`Error::NotSupported`] for a prefix that ext4 does not store.
+pub(crate) fn get(fs: &Fs, ino: u32, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+    let name = Name::parse(name)?;
+    match name.index {
+        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => {
+            Ok(acl::get(fs, ino, inode, name)?.ok_or(Error::NoData)?.to_xattr())
+        }
+        index::USER if !takes_user(inode) => Err(Error::NoData),
+        _ => find(fs, ino, inode, name)?.ok_or(Error::NoData),
+    }
+}
+
+/// The names of all attributes that programs see, prefixes included.
+pub(crate) fn list(fs: &Fs, ino: u32, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+    let mut names: Vec<_> = in_inode(ino, inode)?.iter().filter_map(|a| a.name.full()).collect();
+    if let Some(buffer) = block::load(fs, ino, inode.file_acl)? {
+        let bytes = buffer.read();
+        names.extend(block::parse(ino, buffer.block(), &bytes)?.iter().filter_map(|a| a.name.full()));
+    }
+    Ok(names)
+}
+
+/// Sets the attribute `name`, prefix included.
+///
+/// An access ACL sets the mode too, and is not stored if the mode says it all.
+///
+/// # Errors
+/// [`Error::Exists`] and [`Error::NoData`] by `how`; [`Error::NoSpace`] if it fits in neither place or no
+/// block is free; [`Error::ValueTooBig`]; [`Error::NotPermitted`] for `user.` on anything but files and
+/// directories. With any of them nothing has changed.
+pub(crate) fn set(
+    txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: &[u8], value: &[u8], how: SetXattr,
+) -> Result<()> {
+    let name = Name::parse(name)?;
+    if value.len() > codec::XATTR_SIZE_MAX {
+        return Err(Error::ValueTooBig { len: value.len() });
+    }
+    match name.index {
+        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => acl::set(txn, ino, inode, name, value),
+        index::USER if !takes_user(inode) => Err(Error::NotPermitted("user attributes of a special file")),
+        _ => change(txn, ino, inode, name, Some(value), how),
+    }
+}
+
+/// Removes the attribute `name`, prefix included.
+///
+/// # Errors
+/// [`Error::NoData`] if there is none, but not for ACLs.
+pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: &[u8]) -> Result<()> {
+    let name = Name::parse(name)?;
+    match name.index {
+        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => change(txn, ino, inode, name, None, SetXattr::Any),
+        index::USER if !takes_user(inode) => Err(Error::NotPermitted("user attributes of a special file")),
+        _ => change(txn, ino, inode, name, None, SetXattr::Replace),
+    }
+}
+
+/// Gives the attribute block back. The inode is being deleted.
+pub(crate) fn free_all(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
+    block::replace(txn, ino, inode, None)
+}
+
+fn takes_user(inode: &Inode) -> bool {
+    matches!(inode.file_type(), Some(FileType::Regular | FileType::Directory))
+}
+
+fn in_inode(ino: u32, inode: &Inode) -> Result<Vec<Attr<'_>>> {
+    codec::parse_inode(&inode.xattr_area).map_err(|source| XattrError::Inode { ino, source }.into())
+}
+
+/// The stored bytes of one attribute.
+fn find(fs: &Fs, ino: u32, inode: &Inode, name: Name<'_>) -> Result<Option<Vec<u8>>> {
+    if let Some(attr) = in_inode(ino, inode)?.iter().find(|a| a.name == name) {
+        return value_of(fs, ino, attr).map(Some);
+    }
+    let Some(buffer) = block::load(fs, ino, inode.file_acl)? else { return Ok(None) };
+    let (attr, value);
+    {
+        let bytes = buffer.read();
+        let attrs = block::parse(ino, buffer.block(), &bytes)?;
+        let Some(found) = attrs.iter().find(|a| a.name == name) else { return Ok(None) };
+        match found.value {
+            Value::Bytes(bytes) => return Ok(Some(bytes.to_vec())),
+            Value::Inode { .. } => value = found.value,
+        }
+        attr = Attr { name, value, hash: 0 };
+    }
+    value_of(fs, ino, &attr).map(Some)
+}
+
+fn value_of(fs: &Fs, ino: u32, attr: &Attr<'_>) -> Result<Vec<u8>> {
+    let (value_ino, size) = match attr.value {
+        Value::Bytes(bytes) => return Ok(bytes.to_vec()),
+        Value::Inode { ino, size } => (ino, size),
+    };
+    let broken = |rule| Error::from(XattrError::ValueInode { ino, value_ino, rule });
+    let holder = fs.read_inode(value_ino)?;
+    if !holder.flags.contains(InodeFlags::EA_INODE) {
+        return Err(broken("lacks the flag of an attribute's inode"));
+    }
+    if holder.size != u64::from(size) {
+        return Err(broken("has another size than e_value_size"));
+    }
+    let mut value = vec![0; size as usize];
+    let n = data::read(fs, value_ino, &holder, 0, &mut value)?;
+    if n == value.len() { Ok(value) } else { Err(broken("ends early")) }
+}
+
+/// Sets (or with no `value` removes) one attribute by its stored name and form.
+fn change(
+    txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>, value: Option<&[u8]>, how: SetXattr,
+) -> Result<()> {
+    let fs = txn.fs();
+    let buffer = block::load(fs, ino, inode.file_acl)?;
+    let (new_inode, new_block) = {
+        let bytes = buffer.as_ref().map(|b| b.read());
+        let inner = in_inode(ino, inode)?;
+        let outer = match (&buffer, &bytes) {
+            (Some(buffer), Some(bytes)) => block::parse(ino, buffer.block(), bytes)?,
+            _ => Vec::new(),
+        };
+        let old = inner.iter().chain(&outer).find(|a| a.name == name);
+        match (old, how, value) {
+            (Some(_), SetXattr::Create, _) => return Err(Error::Exists),
+            (None, SetXattr::Replace, _) => return Err(Error::NoData),
+            (None, _, None) => return Ok(()),
+            _ => {}
+        }
+        if let Some(Attr { value: Value::Inode { .. }, .. }) = old {
+            return Err(Error::NotSupported("changing a value that has an inode of its own (ea_inode)".into()));
+        }
+        let new = value.map(|value| Attr::new(name, value));
+        if let (Some(old), Some(new)) = (old, &new) {
+            if old.same(new) {
+                return Ok(());
+            }
+        }
+        let mut area = vec![0; room(inode)];
+        let in_outer = outer.iter().any(|a| a.name == name);
+        if codec::encode_inode(&mut area, &edited(&inner, name, new)) {
+            (area, in_outer.then(|| edited(&outer, name, None)).map(|list| block::encode(fs, list)).transpose()?)
+        } else {
+            // Only a set can fail to fit: a list with an attribute less is not longer.
+            let list = block::encode(fs, edited(&outer, name, new))?;
+            if !codec::encode_inode(&mut area, &edited(&inner, name, None)) {
+                return Err(Error::NoSpace);
+            }
+            (area, Some(list))
+        }
+    };
+    if let Some(content) = new_block {
+        block::replace(txn, ino, inode, content)?;
+    }
+    inode.xattr_area = new_inode;
+    inode.ctime = fs.now();
+    Ok(())
+}
+
+/// Bytes that the inode has for attributes.
+fn room(inode: &Inode) -> usize {
+    inode.xattr_area.len()
+}
+
+/// `list` with `name` replaced in its place or appended, or without it.
+fn edited<'a>(list: &[Attr<'a>], name: Name<'_>, new: Option<Attr<'a>>) -> Vec<Attr<'a>> {
+    let mut list = list.to_vec();
+    match (new, list.iter().position(|a| a.name == name)) {
+        (Some(new), Some(at)) => list[at] = new,
+        (Some(new), None) => list.push(new),
+        (None, _) => list.retain(|a| a.name != name),
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests;
