@@ -1,0 +1,70 @@
+//! An image as a device.
+
+use crate::Image;
+use lanefs_device::{BlockDevice, DeviceError, Op, Result};
+use parking_lot::RwLock;
+
+/// A device over an [`Image`]: reads fall through to the base, writes stay in the overlay.
+#[derive(Debug)]
+pub struct OverlayDevice {
+    size: u64,
+    image: RwLock<Image>,
+}
+
+impl OverlayDevice {
+    /// A device that starts with `image`.
+    pub fn new(image: Image) -> Self {
+        Self { size: image.size(), image: RwLock::new(image) }
+    }
+
+    /// What it holds now.
+    pub fn image(&self) -> Image {
+        self.image.read().clone()
+    }
+}
+
+impl BlockDevice for OverlayDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        check(Op::Read, self.size, offset, buf.len() as u64)?;
+        self.image.read().read(offset, buf);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        check(Op::Write, self.size, offset, data.len() as u64)?;
+        self.image.write().write(offset, data);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        check(Op::Discard, self.size, offset, len)?;
+        self.image.write().zero(offset, len);
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        check(Op::Write, self.size, offset, len)?;
+        self.image.write().zero(offset, len);
+        Ok(())
+    }
+}
+
+/// Checks that a range lies inside a device of `size` bytes.
+pub(crate) fn check(op: Op, size: u64, offset: u64, len: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(DeviceError::out_of_range(op, offset, len, size)),
+    }
+}

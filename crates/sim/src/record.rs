@@ -1,0 +1,224 @@
+//! A device that remembers every change in order.
+
+use crate::Image;
+use crate::overlay::check;
+use lanefs_device::{BlockDevice, Op, Result, WriteOp};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+
+/// One thing that happened to a [`RecordingDevice`].
+#[derive(Clone)]
+pub enum Entry {
+    /// Bytes were written.
+    Write {
+        /// First byte on the device.
+        offset: u64,
+        /// What was written.
+        data: Arc<[u8]>,
+    },
+    /// A range was made zero.
+    Zeroes {
+        /// First byte on the device.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// A range was given up.
+    Discard {
+        /// First byte on the device.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// All before it became durable.
+    Flush,
+    /// The test's note, [`RecordingDevice::mark`].
+    Mark(String),
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Write { offset, data } => write!(f, "write {} at {offset:#x}", data.len()),
+            Entry::Zeroes { offset, len } => write!(f, "zeroes {len} at {offset:#x}"),
+            Entry::Discard { offset, len } => write!(f, "discard {len} at {offset:#x}"),
+            Entry::Flush => write!(f, "flush"),
+            Entry::Mark(label) => write!(f, "mark {label}"),
+        }
+    }
+}
+
+/// What happened to a device, from a known image on. An entry's index is its sequence number.
+#[derive(Debug, Clone)]
+pub struct Log {
+    /// What the device held at first.
+    pub base: Image,
+    /// Everything since, in order.
+    pub entries: Vec<Entry>,
+}
+
+/// A device in memory that logs every write, flush and discard.
+///
+/// A change and its place in the log are one step: what is logged before a flush had reached the
+/// device when the flush came, whichever threads they are from.
+#[derive(Debug)]
+pub struct RecordingDevice {
+    size: u64,
+    base: Image,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    now: Image,
+    entries: Vec<Entry>,
+}
+
+impl RecordingDevice {
+    /// A device that starts with `base` and an empty log.
+    pub fn new(base: Image) -> Self {
+        let state = State { now: base.clone(), entries: Vec::new() };
+        Self { size: base.size(), base, state: Mutex::new(state) }
+    }
+
+    /// Notes that something happened here, and returns the note's sequence number.
+    ///
+    /// A mark set after an fsync returned precedes every cut at which that fsync had returned.
+    pub fn mark(&self, label: impl Into<String>) -> usize {
+        self.append(Entry::Mark(label.into()))
+    }
+
+    /// The number of entries so far.
+    pub fn sequence(&self) -> usize {
+        self.state.lock().entries.len()
+    }
+
+    /// The log as it is now.
+    pub fn log(&self) -> Log {
+        Log { base: self.base.clone(), entries: self.state.lock().entries.clone() }
+    }
+
+    /// What the device holds now.
+    pub fn image(&self) -> Image {
+        self.state.lock().now.clone()
+    }
+
+    fn append(&self, entry: Entry) -> usize {
+        let mut state = self.state.lock();
+        entry.apply(&mut state.now);
+        state.entries.push(entry);
+        state.entries.len() - 1
+    }
+}
+
+impl Entry {
+    /// Does to an image what was done to the device. A discarded range becomes zero.
+    pub(crate) fn apply(&self, image: &mut Image) {
+        match self {
+            Entry::Write { offset, data } => image.write(*offset, data),
+            Entry::Zeroes { offset, len } | Entry::Discard { offset, len } => image.zero(*offset, *len),
+            Entry::Flush | Entry::Mark(_) => {}
+        }
+    }
+}
+
+impl BlockDevice for RecordingDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        check(Op::Read, self.size, offset, buf.len() as u64)?;
+        self.state.lock().now.read(offset, buf);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        check(Op::Write, self.size, offset, data.len() as u64)?;
+        self.append(Entry::Write { offset, data: data.into() });
+        Ok(())
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
+        for op in ops {
+            self.write_at(op.offset, &op.data.concat())?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.append(Entry::Flush);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        check(Op::Discard, self.size, offset, len)?;
+        self.append(Entry::Discard { offset, len });
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        check(Op::Write, self.size, offset, len)?;
+        self.append(Entry::Zeroes { offset, len });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_in_order() {
+        let dev = RecordingDevice::new(Image::from_bytes(vec![5; 8192]));
+        dev.write_at(10, b"abc").unwrap();
+        dev.flush().unwrap();
+        assert_eq!(dev.mark("fsync a"), 2);
+        dev.write_batch(&[WriteOp { offset: 100, data: &[b"x", b"yz"] }]).unwrap();
+        dev.discard(4096, 512).unwrap();
+        dev.write_zeroes(5000, 100).unwrap();
+        assert!(dev.write_at(8192, b"!").is_err());
+        let log = dev.log();
+        assert_eq!(
+            format!("{:?}", log.entries),
+            "[write 3 at 0xa, flush, mark fsync a, write 3 at 0x64, discard 512 at 0x1000, zeroes 100 at 0x1388]"
+        );
+        assert_eq!(log.base.to_bytes(), vec![5; 8192]);
+        let mut replayed = log.base.clone();
+        log.entries.iter().for_each(|e| e.apply(&mut replayed));
+        let mut seen = vec![0; 8192];
+        dev.read_at(0, &mut seen).unwrap();
+        assert_eq!(replayed.to_bytes(), seen);
+        assert_eq!(
+            (&seen[10..13], &seen[100..103], seen[5000], seen[8191]),
+            (&b"abc"[..], &b"xyz"[..], 0, 5)
+        );
+    }
+
+    /// A reader never sees a write that is not in the log yet.
+    #[test]
+    fn threads_share_one_order() {
+        let dev = RecordingDevice::new(Image::zeroed(1 << 16));
+        std::thread::scope(|scope| {
+            for thread in 0..4_u8 {
+                let dev = &dev;
+                scope.spawn(move || {
+                    for i in 0..200_u64 {
+                        dev.write_at((i * 37) % 60_000, &[(i as u8) ^ (thread << 6); 300]).unwrap();
+                        dev.flush().unwrap();
+                    }
+                });
+            }
+        });
+        let log = dev.log();
+        assert_eq!(log.entries.len(), 1600);
+        let mut replayed = log.base.clone();
+        log.entries.iter().for_each(|e| e.apply(&mut replayed));
+        assert_eq!(replayed.to_bytes(), dev.image().to_bytes());
+    }
+}
