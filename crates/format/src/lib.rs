@@ -10,6 +10,7 @@ pub mod acl;
 pub mod bitmap;
 pub mod checksum;
 mod error;
+pub mod extent;
 pub mod features;
 mod geometry;
 mod group_desc;
