@@ -6,9 +6,6 @@ use crate::{AlignedBuf, BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
 use rustix::io::{preadv, pwritev, retry_on_intr};
 use std::io::{self, IoSlice, IoSliceMut};
 
-/// How many pieces Linux takes in one call (UIO_MAXIOV).
-const IOV_MAX: usize = 1024;
-
 impl FileDevice {
     pub(super) fn write_vectored(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         for op in ops {
@@ -54,8 +51,8 @@ impl FileDevice {
 
     fn pwritev_all(&self, mut offset: u64, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
         while !pieces.is_empty() {
-            let now = &pieces[..pieces.len().min(IOV_MAX)];
-            let n = retry_on_intr(|| pwritev(&self.file, now, offset))?;
+            // rustix passes no more pieces on than Linux takes in one call.
+            let n = retry_on_intr(|| pwritev(&self.file, pieces, offset))?;
             if n == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
@@ -67,8 +64,7 @@ impl FileDevice {
 
     fn preadv_all(&self, mut offset: u64, mut pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
         while !pieces.is_empty() {
-            let count = pieces.len().min(IOV_MAX);
-            let n = retry_on_intr(|| preadv(&self.file, &mut pieces[..count], offset))?;
+            let n = retry_on_intr(|| preadv(&self.file, pieces, offset))?;
             if n == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
