@@ -213,3 +213,6 @@ fn verify(
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,20 +12,32 @@ pub mod checksum;
 mod error;
 pub mod extent;
 pub mod features;
+mod file_type;
 mod geometry;
 mod group_desc;
+mod inode;
 mod le;
+mod mmp;
+pub mod orphan_file;
 mod superblock;
+mod time;
 pub mod xattr;
 
 pub use checksum::{Checksummer, ext4_chksum};
 pub use error::{FormatError, Result};
 pub use features::{Compat, Features, Incompat, RoCompat, Unsupported};
+pub use file_type::{DeviceNumber, FileType, S_IFMT};
 pub use geometry::{InodeSlot, Layout};
 pub use group_desc::{GroupDesc, GroupFlags};
+pub use inode::{
+    EXT4_JOURNAL_INO, EXT4_RESIZE_INO, EXT4_ROOT_INO, GOOD_OLD_INODE_SIZE, Inode, InodeContext, InodeFlags,
+};
+pub use mmp::{EXT4_MMP_SEQ_CLEAN, EXT4_MMP_SEQ_FSCK, Mmp};
 pub use superblock::{
     ErrorRecord, HashFlags, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock,
 };
+
+pub use time::Timestamp;
 
 #[cfg(test)]
 mod testing;
