@@ -41,3 +41,5 @@ pub use time::Timestamp;
 
 #[cfg(test)]
 mod testing;
+
+pub mod jbd2;

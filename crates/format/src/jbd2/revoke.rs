@@ -1,0 +1,54 @@
+//! A revoke block: older copies of these blocks are not to be replayed.
+
+use super::{BlockType, Header, Jbd2Error, Layout, get_u32, get_u64, put_u32, put_u64};
+
+/// Header and `r_count`.
+pub(crate) const REVOKE_HEADER_LEN: usize = 16;
+
+/// The blocks that a revoke block names, whose header and [tail](Layout::verify_tail) the caller has looked at.
+///
+/// # Errors
+/// `r_count` is not inside the block.
+pub fn parse_revokes<'a>(
+    layout: &Layout,
+    block: &'a [u8],
+) -> Result<impl Iterator<Item = u64> + use<'a>, Jbd2Error> {
+    let max = block.len().saturating_sub(layout.tail_len());
+    let count = get_u32(block, 12).unwrap_or(0);
+    let records =
+        usize::try_from(count).ok().and_then(|count| block.get(REVOKE_HEADER_LEN..count.min(max + 1)));
+    let records = match records {
+        Some(records) if count as usize <= max => records,
+        _ => return Err(Jbd2Error::RevokeCount { count, max }),
+    };
+    let is_64bit = layout.is_64bit;
+    Ok(records.chunks_exact(if is_64bit { 8 } else { 4 }).map(move |record| {
+        let number = if is_64bit { get_u64(record, 0) } else { get_u32(record, 0).map(u64::from) };
+        number.unwrap_or(u64::MAX)
+    }))
+}
+
+/// Builds a revoke block.
+#[derive(Debug)]
+pub struct RevokeBlock;
+
+impl RevokeBlock {
+    /// Fills `block` with a revoke of `blocks` in transaction `sequence`; at most
+    /// [`Layout::revokes_per_block`].
+    pub fn write(layout: &Layout, block: &mut [u8], sequence: u32, blocks: &[u64]) {
+        block.fill(0);
+        Header::put(block, BlockType::Revoke, sequence);
+        let mut at = REVOKE_HEADER_LEN;
+        for &number in blocks {
+            if layout.is_64bit {
+                put_u64(block, at, number);
+                at += 8;
+            } else {
+                put_u32(block, at, number as u32);
+                at += 4;
+            }
+        }
+        put_u32(block, 12, at as u32);
+        layout.seal_tail(block);
+    }
+}
