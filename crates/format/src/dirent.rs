@@ -12,8 +12,8 @@
 //! [`verify_block`] checks every rule once, after which [`entries`] meets no error.
 //! Source: kernel documentation `filesystems/ext4/directory`, "Linear (Classic) Directories".
 
-use crate::{FileType, ext4_chksum};
 use crate::le::{put, put_u16, put_u32, u16_at, u32_at};
+use crate::{FileType, ext4_chksum};
 
 /// Bytes of an entry before its name.
 pub const HEADER_LEN: usize = 8;
@@ -151,7 +151,7 @@ impl<'a> Dirent<'a> {
         if rec_len < MIN_REC_LEN {
             return Err(DirentError::RecLenTooSmall { offset, rec_len, bound: MIN_REC_LEN });
         }
-        if rec_len % 4 != 0 {
+        if !rec_len.is_multiple_of(4) {
             return Err(DirentError::RecLenUnaligned { offset, rec_len });
         }
         if next > bound {

@@ -21,8 +21,8 @@
 
 use crate::dirent::{self, DirLayout};
 use crate::hash::HashVersion;
-use crate::{FileType, ext4_chksum};
 use crate::le::{put, put_u16, put_u32, u16_at, u32_at};
+use crate::{FileType, ext4_chksum};
 
 /// Bytes of an index entry, and of the checksum tail.
 const ENTRY_LEN: usize = 8;
@@ -201,7 +201,12 @@ pub fn verify_root(
         return Err(HtreeError::UnusedFlags { offset: ROOT_INFO + 7, value: flags });
     }
     verify_entries(block, layout, DxKind::Root, seed)?;
-    Ok(DxRootInfo { hash_version, indirect_levels: levels, own: u32_at(block, 0), parent: u32_at(block, DOTDOT) })
+    Ok(DxRootInfo {
+        hash_version,
+        indirect_levels: levels,
+        own: u32_at(block, 0),
+        parent: u32_at(block, DOTDOT),
+    })
 }
 
 /// Checks a node: its fake entry, counts, order and checksum.

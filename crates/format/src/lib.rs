@@ -9,12 +9,15 @@
 pub mod acl;
 pub mod bitmap;
 pub mod checksum;
+pub mod dirent;
 mod error;
 pub mod extent;
 pub mod features;
 mod file_type;
 mod geometry;
 mod group_desc;
+pub mod hash;
+pub mod htree;
 mod inode;
 mod le;
 mod mmp;

@@ -62,7 +62,10 @@ fn each_broken_rule_is_its_own_error() {
     let layout = layout(1024);
     let end = layout.end();
     let u16 = |v: u16| v.to_le_bytes();
-    assert_eq!(with(&layout, 4, &u16(8)), Err(DirentError::RecLenTooSmall { offset: 0, rec_len: 8, bound: 12 }));
+    assert_eq!(
+        with(&layout, 4, &u16(8)),
+        Err(DirentError::RecLenTooSmall { offset: 0, rec_len: 8, bound: 12 })
+    );
     assert_eq!(with(&layout, 4, &u16(14)), Err(DirentError::RecLenUnaligned { offset: 0, rec_len: 14 }));
     let overrun = DirentError::RecLenOverrun { offset: 0, rec_len: 1016, bound: end };
     assert_eq!(with(&layout, 4, &u16(1016)), Err(overrun));
@@ -98,8 +101,14 @@ fn writers_refuse_what_does_not_fit() {
         write_entry(block, &layout, at, len, 12, Some(FileType::Fifo), name)
     };
     assert_eq!(write(&mut block, 0, 1012, &long), Err(DirentError::NameLen { len: 256, bound: 255 }));
-    assert_eq!(write(&mut block, 0, 12, b"12345"), Err(DirentError::NoRoom { offset: 0, need: 16, room: 12 }));
-    assert_eq!(write(&mut block, 1008, 12, b"1"), Err(DirentError::NoRoom { offset: 1008, need: 12, room: 4 }));
+    assert_eq!(
+        write(&mut block, 0, 12, b"12345"),
+        Err(DirentError::NoRoom { offset: 0, need: 16, room: 12 })
+    );
+    assert_eq!(
+        write(&mut block, 1008, 12, b"1"),
+        Err(DirentError::NoRoom { offset: 1008, need: 12, room: 4 })
+    );
     assert_eq!(block, before);
 }
 

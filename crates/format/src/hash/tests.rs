@@ -21,11 +21,15 @@ fn judge(version: &str, seed: [u32; 4], name: &str) -> NameHash {
 
 #[test]
 fn agrees_with_debugfs() {
-    let names: Vec<String> = ["a", "ab", "abc", "abcd", "lost+found", "héllo wörld", "ÿÿÿÿÿ", "日本語のとても長いファイル名です"]
-        .into_iter()
-        .map(String::from)
-        .chain([15, 16, 17, 31, 32, 33, 64, 100, 254, 255].map(|n| "xyzé-".chars().cycle().take(n).collect()))
-        .collect();
+    let names: Vec<String> =
+        ["a", "ab", "abc", "abcd", "lost+found", "héllo wörld", "ÿÿÿÿÿ", "日本語のとても長いファイル名です"]
+            .into_iter()
+            .map(String::from)
+            .chain(
+                [15, 16, 17, 31, 32, 33, 64, 100, 254, 255]
+                    .map(|n| "xyzé-".chars().cycle().take(n).collect()),
+            )
+            .collect();
     for (text, version) in
         [("legacy", HashVersion::Legacy), ("half_md4", HashVersion::HalfMd4), ("tea", HashVersion::Tea)]
     {
@@ -41,7 +45,8 @@ fn agrees_with_debugfs() {
 #[test]
 fn signedness_matters_above_ascii_only() {
     for version in [HashVersion::Legacy, HashVersion::HalfMd4, HashVersion::Tea] {
-        let (signed, unsigned) = (NameHasher::new(version, false, SEED), NameHasher::new(version, true, SEED));
+        let (signed, unsigned) =
+            (NameHasher::new(version, false, SEED), NameHasher::new(version, true, SEED));
         assert_eq!(signed.hash(b"plain"), unsigned.hash(b"plain"));
         assert_ne!(signed.hash(b"\xff\xfe\xfd"), unsigned.hash(b"\xff\xfe\xfd"));
     }

@@ -27,8 +27,14 @@ fn broken(at: usize, bytes: &[u8]) -> Result<DxRootInfo, HtreeError> {
 #[test]
 fn limits_are_those_of_the_format() {
     // What `dumpe2fs` and `debugfs htree_dump` show for volumes of the kernel.
-    assert_eq!((DxKind::Root.limit(&layout(4096, true)), DxKind::Node.limit(&layout(4096, true))), (507, 510));
-    assert_eq!((DxKind::Root.limit(&layout(1024, false)), DxKind::Node.limit(&layout(1024, false))), (124, 127));
+    assert_eq!(
+        (DxKind::Root.limit(&layout(4096, true)), DxKind::Node.limit(&layout(4096, true))),
+        (507, 510)
+    );
+    assert_eq!(
+        (DxKind::Root.limit(&layout(1024, false)), DxKind::Node.limit(&layout(1024, false))),
+        (124, 127)
+    );
 }
 
 #[test]
@@ -36,7 +42,10 @@ fn what_is_written_verifies() {
     for (size, checksums) in [(1024, true), (4096, false), (65536, true)] {
         let layout = layout(size, checksums);
         let info = verify_root(&root(&layout), &layout, 1, SEED).unwrap();
-        assert_eq!(info, DxRootInfo { hash_version: HashVersion::HalfMd4, indirect_levels: 0, own: 12, parent: 2 });
+        assert_eq!(
+            info,
+            DxRootInfo { hash_version: HashVersion::HalfMd4, indirect_levels: 0, own: 12, parent: 2 }
+        );
         let mut node = vec![0xee; size];
         init_node(&mut node, &layout, 7);
         extend(&mut node, DxKind::Node, &entries_from(&root(&layout), DxKind::Root, 1).unwrap()).unwrap();
