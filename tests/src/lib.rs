@@ -1,1 +1,17 @@
-//! Shared parts of the workspace tests.
+//! Shared parts of the workspace tests: judges that this project did not write.
+//!
+//! What a test needs and does not find (root, a loop device, a program of e2fsprogs) is a failure that
+//! says so. Nothing is skipped.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+mod mount;
+mod tools;
+mod tree;
+
+pub use mount::LoopMount;
+pub use tools::{
+    debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, mke2fs, require_root,
+    require_tools, run,
+};
+pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};

@@ -1,0 +1,232 @@
+//! The kernel as a judge: a loop mount that goes with the value.
+
+use crate::tools::{require_root, run};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// An image that the kernel has mounted, at a folder of its own. Dropping it, also by a panic,
+/// unmounts and detaches.
+#[derive(Debug)]
+pub struct LoopMount {
+    device: String,
+    dir: PathBuf,
+    mounted: bool,
+}
+
+impl LoopMount {
+    /// Mounts `image` as ext4. `options` are the kernel's, as behind `mount -o`; `ro` also makes
+    /// the loop device read-only.
+    ///
+    /// # Panics
+    /// If the test is not root, there is no loop device, or the kernel refuses the volume.
+    pub fn new(image: impl AsRef<Path>, options: &str) -> Self {
+        Self::with_type(image, "ext4", options)
+    }
+
+    /// As [`new`](Self::new), as a file system of another type.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with_type(image: impl AsRef<Path>, kind: &str, options: &str) -> Self {
+        Self::try_with_type(image, kind, options).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// As [`new`](Self::new), but what the kernel refuses to mount is an error, with what `mount` said.
+    ///
+    /// # Errors
+    /// The message of `mount`.
+    ///
+    /// # Panics
+    /// If the test is not root, or there is no loop device.
+    pub fn try_new(image: impl AsRef<Path>, options: &str) -> Result<Self, String> {
+        Self::try_with_type(image, "ext4", options)
+    }
+
+    fn try_with_type(image: impl AsRef<Path>, kind: &str, options: &str) -> Result<Self, String> {
+        require_root();
+        let image = image.as_ref().to_str().expect("a path in UTF-8");
+        let read_only = options.split(',').any(|o| o == "ro");
+        let device = attach(image, read_only);
+        let dir = tempfile::Builder::new().prefix("lanefs-mnt").tempdir().unwrap().keep();
+        let mut mount = Self { device, dir, mounted: false };
+        let options = if options.is_empty() { "defaults" } else { options };
+        let mut command = Command::new("mount");
+        command.args(["-t", kind, "-o", options, &mount.device]).arg(&mount.dir);
+        let out = command.output().expect("mount");
+        mount.mounted = out.status.success();
+        // While it is mounted, this only marks the device: it goes with the last user.
+        run("losetup", &["--detach", &mount.device]);
+        match mount.mounted {
+            true => Ok(mount),
+            false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&out.stderr))),
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The loop device.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Unmounts.
+    ///
+    /// # Panics
+    /// If that fails: something still has a file of it open.
+    pub fn unmount(mut self) {
+        self.unmount_now().unwrap_or_else(|said| panic!("{said}"));
+    }
+
+    /// Cuts the power: the kernel stops writing to the volume at once, then it is unmounted. The
+    /// image keeps a journal that needs recovery, if a transaction was committed since the mount.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn cut_power(mut self) {
+        // EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH: an ioctl needs `unsafe` in Rust, and
+        // no program of e2fsprogs calls it. Perl is part of every Debian.
+        let script = r#"open(my $f, "<", $ARGV[0]) or die $!; my $flags = pack("L", 2);
+            ioctl($f, 0x8004587d, $flags) or die $!;"#;
+        run("perl", &["-e", script, self.dir.to_str().unwrap()]);
+        self.unmount_now().unwrap_or_else(|said| panic!("{said}"));
+    }
+
+    fn unmount_now(&mut self) -> Result<(), String> {
+        if !self.mounted {
+            return Ok(());
+        }
+        let mut said = String::new();
+        // Another process (a device manager, say) may look at it for a moment.
+        for _ in 0..20 {
+            let out = Command::new("umount").arg(&self.dir).output().map_err(|e| e.to_string())?;
+            if out.status.success() {
+                self.mounted = false;
+                self.wait_for_detach();
+                return Ok(());
+            }
+            said = String::from_utf8_lossy(&out.stderr).into_owned();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(said)
+    }
+
+    /// The kernel detaches a moment after the unmount; until then the image has a user.
+    fn wait_for_detach(&self) {
+        let name = self.device.trim_start_matches("/dev/");
+        let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+        for _ in 0..100 {
+            if !backing.exists() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for LoopMount {
+    fn drop(&mut self) {
+        if let Err(said) = self.unmount_now() {
+            eprintln!("{said}");
+            let _ = Command::new("umount").arg("--lazy").arg(&self.dir).status();
+        }
+        // Never its content: that would be the volume's, if it is still mounted.
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+fn attach(image: &str, read_only: bool) -> String {
+    let mut args = vec!["--find", "--show", image];
+    if read_only {
+        args.insert(0, "--read-only");
+    }
+    // Tests that run side by side may want the same free device.
+    for _ in 0..20 {
+        let out = Command::new("losetup").args(&args).output().expect("losetup");
+        if out.status.success() {
+            return String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    run("losetup", &args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{dumpe2fs, e2fsck_clean, e2fsck_replay, mke2fs};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    fn volume() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume");
+        mke2fs(&path, 16 << 20, &["-t", "ext4"]);
+        (dir, path)
+    }
+
+    fn is_mounted(dir: &Path) -> bool {
+        std::fs::read_to_string("/proc/self/mounts").unwrap().contains(dir.to_str().unwrap())
+    }
+
+    fn is_attached(image: &Path) -> bool {
+        !run("losetup", &["--associated", image.to_str().unwrap()]).is_empty()
+    }
+
+    #[test]
+    fn what_was_written_is_in_the_image() {
+        let (_dir, image) = volume();
+        let mount = LoopMount::new(&image, "");
+        assert!(is_mounted(mount.path()));
+        std::fs::write(mount.path().join("file"), "content").unwrap();
+        let dir = mount.path().to_owned();
+        mount.unmount();
+        assert!(!is_mounted(&dir) && !dir.exists() && !is_attached(&image));
+        e2fsck_clean(&image);
+        let mount = LoopMount::new(&image, "ro");
+        assert_eq!(std::fs::read_to_string(mount.path().join("file")).unwrap(), "content");
+        assert!(std::fs::write(mount.path().join("file"), "x").is_err());
+    }
+
+    #[test]
+    fn a_panic_unmounts() {
+        let (_dir, image) = volume();
+        let mut dir = PathBuf::new();
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let mount = LoopMount::new(&image, "");
+            dir = mount.path().to_owned();
+            panic!("on purpose");
+        }));
+        assert!(result.is_err() && !is_mounted(&dir) && !dir.exists() && !is_attached(&image));
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_leaves_nothing() {
+        let (_dir, image) = volume();
+        std::fs::write(&image, vec![0; 1 << 20]).unwrap();
+        let said = LoopMount::try_new(&image, "").unwrap_err();
+        assert!(said.contains("mount"), "{said}");
+        assert!(!is_attached(&image));
+    }
+
+    #[test]
+    fn a_power_cut_leaves_a_dirty_journal() {
+        let (_dir, image) = volume();
+        let mount = LoopMount::new(&image, "");
+        let file = mount.path().join("synced");
+        std::fs::write(&file, "kept").unwrap();
+        std::fs::File::open(&file).unwrap().sync_all().unwrap();
+        std::fs::write(mount.path().join("not synced"), "lost").unwrap();
+        mount.cut_power();
+        assert!(!is_attached(&image));
+        assert!(dumpe2fs(&image, &["-h"]).contains("needs_recovery"));
+        assert!(e2fsck_replay(&image));
+        let mount = LoopMount::new(&image, "ro,noload");
+        assert_eq!(std::fs::read_to_string(mount.path().join("synced")).unwrap(), "kept");
+        assert!(!mount.path().join("not synced").exists());
+        mount.unmount();
+        e2fsck_clean(&image);
+    }
+}

@@ -1,0 +1,190 @@
+//! Programs as judges.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Where Debian keeps what a test needs, also for users whose PATH leaves it out.
+fn search_path() -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{path}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
+}
+
+fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("PATH", search_path()).env("LC_ALL", "C");
+    command
+}
+
+fn output(program: &str, command: &mut Command) -> Output {
+    command
+        .output()
+        .unwrap_or_else(|e| panic!("cannot run {program}: {e}; `make test` installs what it lacks"))
+}
+
+/// Both streams of a program, for messages.
+fn text(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+/// Runs a program and returns its standard output without the last line's end.
+///
+/// # Panics
+/// If it is missing or fails, with all that it said.
+pub fn run(program: &str, args: &[impl AsRef<OsStr>]) -> String {
+    let mut command = command(program);
+    let out = output(program, command.args(args));
+    assert!(out.status.success(), "{command:?}: {}\n{}", out.status, text(&out));
+    String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
+}
+
+/// # Panics
+/// Unless the test runs as root.
+pub fn require_root() {
+    let root = rustix::process::geteuid().is_root();
+    assert!(root, "this test mounts volumes: run it as root, in an environment with loop devices");
+}
+
+/// # Panics
+/// Unless all `programs` are there.
+pub fn require_tools(programs: &[&str]) {
+    let path = search_path();
+    let there = |program: &&&str| path.split(':').any(|dir| Path::new(dir).join(program).is_file());
+    let missing: Vec<_> = programs.iter().filter(|p| !there(p)).collect();
+    assert!(missing.is_empty(), "programs that the test needs are missing: {missing:?}");
+}
+
+/// Makes a sparse file of `size` bytes and runs `mke2fs -q -F ARGS` on it.
+///
+/// # Panics
+/// If anything fails.
+pub fn mke2fs(path: impl AsRef<Path>, size: u64, args: &[&str]) {
+    let path = path.as_ref();
+    File::create(path).and_then(|f| f.set_len(size)).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let all = ["-q", "-F"].iter().chain(args).map(OsStr::new).chain([path.as_os_str()]);
+    run("mke2fs", &all.collect::<Vec<_>>());
+}
+
+/// Runs `e2fsck ARGS`, and returns its exit code and all that it said.
+///
+/// # Panics
+/// If there is no such program.
+pub fn e2fsck(path: impl AsRef<Path>, args: &[&str]) -> (i32, String) {
+    let out = output("e2fsck", command("e2fsck").args(args).arg(path.as_ref()));
+    (out.status.code().unwrap_or(-1), text(&out))
+}
+
+/// Holds a volume that was closed against `e2fsck -fn`.
+///
+/// # Panics
+/// If it finds anything, or a journal that must be replayed first.
+pub fn e2fsck_clean(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    let (code, said) = e2fsck(path, &["-fn"]);
+    // With -n it goes on past a dirty journal, and its verdict is about nothing.
+    let judged = !said.contains("skipping journal recovery");
+    assert!(code == 0 && judged, "e2fsck -fn {}: exit code {code}\n{said}", path.display());
+}
+
+/// Replays the journal as e2fsck does, and nothing else. Whether there was anything to replay.
+///
+/// # Panics
+/// If it fails.
+pub fn e2fsck_replay(path: impl AsRef<Path>) -> bool {
+    let path = path.as_ref();
+    let (code, said) = e2fsck(path, &["-y", "-E", "journal_only"]);
+    assert!(code == 0 || code == 1, "e2fsck -E journal_only {}: exit code {code}\n{said}", path.display());
+    said.contains("recovering journal")
+}
+
+/// What `debugfs -R CMD` prints.
+///
+/// # Panics
+/// If it complains.
+pub fn debugfs(path: impl AsRef<Path>, cmd: &str) -> String {
+    run_debugfs(path.as_ref(), &["-R", cmd])
+}
+
+/// What `debugfs -w -R CMD` prints.
+///
+/// # Panics
+/// If it complains.
+pub fn debugfs_write(path: impl AsRef<Path>, cmd: &str) -> String {
+    run_debugfs(path.as_ref(), &["-w", "-R", cmd])
+}
+
+fn run_debugfs(path: &Path, args: &[&str]) -> String {
+    let mut command = command("debugfs");
+    let out = output("debugfs", command.args(args).arg(path));
+    // Its exit code says nothing; the first line of its standard error is its version.
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    let complaint = stderr.lines().any(|line| !line.starts_with("debugfs 1."));
+    assert!(out.status.success() && !complaint, "{command:?}: {}", text(&out));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// What `dumpe2fs ARGS` prints.
+///
+/// # Panics
+/// If it fails.
+pub fn dumpe2fs(path: impl AsRef<Path>, args: &[&str]) -> String {
+    let all = args.iter().map(OsStr::new).chain([path.as_ref().as_os_str()]);
+    run("dumpe2fs", &all.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+    use std::panic::catch_unwind;
+
+    fn volume() -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume");
+        mke2fs(&path, 8 << 20, &["-t", "ext4", "-L", "judged"]);
+        (dir, path)
+    }
+
+    #[test]
+    fn a_fresh_volume_is_clean() {
+        let (_dir, path) = volume();
+        e2fsck_clean(&path);
+        assert!(dumpe2fs(&path, &["-h"]).contains("judged"));
+        assert!(debugfs(&path, "stat /").contains("Type: directory"));
+        assert!(!e2fsck_replay(&path));
+    }
+
+    #[test]
+    fn damage_is_found() {
+        let (_dir, path) = volume();
+        debugfs_write(&path, "set_inode_field / links_count 7");
+        let error = catch_unwind(|| e2fsck_clean(&path)).unwrap_err();
+        assert!(error.downcast_ref::<String>().unwrap().contains("reference count"));
+    }
+
+    #[test]
+    fn a_dirty_journal_is_not_clean() {
+        let (_dir, path) = volume();
+        debugfs_write(&path, "feature needs_recovery");
+        assert!(catch_unwind(|| e2fsck_clean(&path)).is_err());
+    }
+
+    #[test]
+    fn complaints_of_debugfs_are_failures() {
+        let (_dir, path) = volume();
+        assert!(catch_unwind(|| debugfs(&path, "stat /nothing")).is_err());
+        assert!(catch_unwind(|| debugfs(&path, "no_such_command")).is_err());
+    }
+
+    #[test]
+    fn what_is_missing_is_a_failure() {
+        require_tools(&["e2fsck", "mke2fs"]);
+        assert!(catch_unwind(|| require_tools(&["e2fsck", "no-such-program"])).is_err());
+        assert!(catch_unwind(|| run("no-such-program", &["x"])).is_err());
+        assert!(catch_unwind(|| run("false", &["x"])).is_err());
+        let (_dir, path) = volume();
+        File::options().write(true).open(&path).unwrap().write_all_at(&[0; 4096], 0).unwrap();
+        assert!(catch_unwind(|| dumpe2fs(&path, &[])).is_err());
+    }
+}
