@@ -19,6 +19,7 @@ mod group_desc;
 pub mod hash;
 pub mod htree;
 mod inode;
+pub mod jbd2;
 mod le;
 mod mmp;
 pub mod orphan_file;
@@ -44,5 +45,3 @@ pub use time::Timestamp;
 
 #[cfg(test)]
 mod testing;
-
-pub mod jbd2;

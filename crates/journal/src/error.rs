@@ -1,7 +1,8 @@
 //! What can go wrong in the journal.
 
-use crate::Tid;
+use crate::{LogRun, Tid};
 use lanefs_device::DeviceError;
+use lanefs_format::jbd2::Jbd2Error;
 use std::sync::Arc;
 
 /// Result of a journal operation.
@@ -35,6 +36,81 @@ pub enum JournalError {
         asked: u32,
         /// The most that a transaction has.
         max: u32,
+    },
+    /// The journal's blocks break a rule of jbd2's format.
+    #[error(transparent)]
+    Format(#[from] Jbd2Error),
+    /// A piece of the log that leaves a hole or lies outside of the volume.
+    #[error("the log's blocks {}+{} at {}: expected log block {expected}, the volume has {blocks} blocks", run.logical, run.len, run.physical)]
+    LogRun {
+        /// The piece.
+        run: LogRun,
+        /// The log block that should come.
+        expected: u32,
+        /// Blocks of the volume.
+        blocks: u64,
+    },
+    /// A block of the log that the journal inode does not have.
+    #[error("log block {block} is outside of the journal ({blocks} blocks)")]
+    LogBlock {
+        /// The log block.
+        block: u32,
+        /// Blocks of the journal.
+        blocks: u64,
+    },
+    /// A log too small for even one transaction.
+    #[error("the log has {blocks} blocks, at least {min} are needed")]
+    LogTooSmall {
+        /// Blocks of the ring.
+        blocks: u32,
+        /// The least that is enough.
+        min: u32,
+    },
+    /// The log has transactions that have to be recovered before it can be used.
+    #[error("the log has not been recovered (s_start is {start})")]
+    NotRecovered {
+        /// `s_start`.
+        start: u32,
+    },
+    /// A transaction in the log whose blocks are damaged, though it was committed.
+    #[error("transaction {tid} of the log is damaged (log block {log_block}: wrong checksum)")]
+    DamagedTransaction {
+        /// The transaction.
+        tid: Tid,
+        /// The block of the log whose checksum is wrong.
+        log_block: u32,
+    },
+    /// A copy in the log is damaged, though its transaction was committed.
+    #[error(
+        "transaction {tid} of the log is damaged (log block {log_block}, a copy of block {block}: wrong checksum)"
+    )]
+    DamagedCopy {
+        /// The transaction.
+        tid: Tid,
+        /// The copy's block of the log.
+        log_block: u32,
+        /// The copy's home.
+        block: u64,
+    },
+    /// A copy in the log that belongs outside of the volume, or into the log itself.
+    #[error(
+        "transaction {tid} of the log writes block {block}, which is no metadata of a volume of {blocks} blocks"
+    )]
+    TagTarget {
+        /// The transaction.
+        tid: Tid,
+        /// The home in the tag.
+        block: u64,
+        /// Blocks of the volume.
+        blocks: u64,
+    },
+    /// The log holds fast commits.
+    #[error(
+        "the log holds fast commits after transaction {tid} (feature fast_commit), which are not supported"
+    )]
+    FastCommit {
+        /// The transaction that they belong to.
+        tid: Tid,
     },
     /// A handle touched more blocks than it had credits, and the transaction had none to lend.
     #[error("transaction {tid} has no credit left for block {block}")]

@@ -9,7 +9,9 @@ mod buffer;
 mod error;
 mod handle;
 mod journal;
+mod log;
 mod options;
+pub mod recovery;
 mod tid;
 
 pub use buffer::{Buffer, ReadGuard, WriteGuard};
@@ -18,4 +20,3 @@ pub use handle::Handle;
 pub use journal::Journal;
 pub use options::{Freed, LogConfig, LogRun, OnFreed, Options, Stats};
 pub use tid::Tid;
-pub mod recovery;

@@ -15,12 +15,9 @@ pub fn parse_revokes<'a>(
 ) -> Result<impl Iterator<Item = u64> + use<'a>, Jbd2Error> {
     let max = block.len().saturating_sub(layout.tail_len());
     let count = get_u32(block, 12).unwrap_or(0);
-    let records =
-        usize::try_from(count).ok().and_then(|count| block.get(REVOKE_HEADER_LEN..count.min(max + 1)));
-    let records = match records {
-        Some(records) if count as usize <= max => records,
-        _ => return Err(Jbd2Error::RevokeCount { count, max }),
-    };
+    let end = usize::try_from(count).ok().filter(|&end| end <= max);
+    let records = end.and_then(|end| block.get(REVOKE_HEADER_LEN..end));
+    let records = records.ok_or(Jbd2Error::RevokeCount { count, max })?;
     let is_64bit = layout.is_64bit;
     Ok(records.chunks_exact(if is_64bit { 8 } else { 4 }).map(move |record| {
         let number = if is_64bit { get_u64(record, 0) } else { get_u32(record, 0).map(u64::from) };

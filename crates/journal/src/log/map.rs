@@ -1,0 +1,94 @@
+//! From a block of the log to its block on the volume.
+
+use crate::{JournalError, LogConfig, LogRun, Result};
+use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
+use lanefs_format::jbd2::Superblock;
+
+/// The checked runs of a log.
+#[derive(Debug, Clone)]
+pub(crate) struct LogMap {
+    runs: Vec<LogRun>,
+    block_size: u32,
+}
+
+impl LogMap {
+    /// Checks that the runs cover `0..n` without holes and lie inside the volume.
+    pub(crate) fn new(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Result<Self> {
+        let blocks = device.size() / u64::from(block_size.max(1));
+        let mut next = 0u32;
+        for run in &log.runs {
+            let end = run.physical.checked_add(u64::from(run.len));
+            if run.logical != next || run.len == 0 || run.physical == 0 || end.is_none_or(|end| end > blocks)
+            {
+                return Err(JournalError::LogRun { run: *run, expected: next, blocks });
+            }
+            next = match next.checked_add(run.len) {
+                Some(next) => next,
+                None => return Err(JournalError::LogRun { run: *run, expected: next, blocks }),
+            };
+        }
+        Ok(Self { runs: log.runs.clone(), block_size })
+    }
+
+    pub(crate) fn block_size(&self) -> usize {
+        self.block_size as usize
+    }
+
+    /// Blocks of the journal inode.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.runs.last().map_or(0, |run| u64::from(run.logical) + u64::from(run.len))
+    }
+
+    /// Whether `block` of the volume belongs to the log.
+    pub(crate) fn contains(&self, block: u64) -> bool {
+        self.runs
+            .iter()
+            .any(|run| block.checked_sub(run.physical).is_some_and(|off| off < u64::from(run.len)))
+    }
+
+    /// Byte offset on the volume of log block `at`, and how many of `n` blocks follow there in one piece.
+    pub(crate) fn locate(&self, at: u32, n: u32) -> Result<(u64, u32)> {
+        let index = self.runs.partition_point(|run| run.logical <= at);
+        let run = index.checked_sub(1).and_then(|i| self.runs.get(i));
+        let found = run.and_then(|run| {
+            let into = at - run.logical;
+            let left = run.len.checked_sub(into).filter(|&left| left > 0)?;
+            Some(((run.physical + u64::from(into)) * u64::from(self.block_size), left.min(n)))
+        });
+        found.ok_or(JournalError::LogBlock { block: at, blocks: self.blocks() })
+    }
+
+    /// Reads one block of the log.
+    pub(crate) fn read(&self, device: &dyn BlockDevice, at: u32) -> Result<AlignedBuf> {
+        let mut block = AlignedBuf::zeroed(self.block_size());
+        device.read_at(self.locate(at, 1)?.0, &mut block)?;
+        Ok(block)
+    }
+
+    /// Reads several blocks of the log at once.
+    pub(crate) fn read_many(&self, device: &dyn BlockDevice, at: &[u32]) -> Result<Vec<AlignedBuf>> {
+        let mut blocks: Vec<_> = at.iter().map(|_| AlignedBuf::zeroed(self.block_size())).collect();
+        let mut ops = Vec::with_capacity(at.len());
+        for (&at, block) in at.iter().zip(&mut blocks) {
+            ops.push(ReadOp { offset: self.locate(at, 1)?.0, buf: block });
+        }
+        device.read_batch(&mut ops)?;
+        drop(ops);
+        Ok(blocks)
+    }
+
+    /// Reads and checks the journal superblock.
+    pub(crate) fn read_superblock(&self, device: &dyn BlockDevice) -> Result<Superblock> {
+        let block = self.read(device, 0)?;
+        Ok(Superblock::parse(&block, self.block_size, self.blocks())?)
+    }
+
+    /// Writes the journal superblock; not durable before a flush.
+    pub(crate) fn write_superblock(&self, device: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
+        let mut block = AlignedBuf::zeroed(self.block_size());
+        if let Some(head) = block.get_mut(..Superblock::LEN) {
+            head.copy_from_slice(&sb.to_bytes());
+        }
+        Ok(device.write_at(self.locate(0, 1)?.0, &block)?)
+    }
+}

@@ -1,0 +1,218 @@
+//! Replay of a log that was not closed.
+//!
+//! Three passes, as in jbd2. **Scan** walks the transactions from `s_start` and ends where the next
+//! block is not of the expected sequence: a transaction without its commit block never happened.
+//! **Revoke** notes for each block that has copies the newest transaction that revoked it. **Replay**
+//! verifies every copy that is not revoked, and only when all are good writes the newest of each
+//! block home; then a flush, then the journal superblock says that the log is empty. So a damaged
+//! log changes nothing, and a cut anywhere leaves a log that can be replayed again.
+//!
+//! What a wrong checksum means depends on where it is. A commit block is written after everything
+//! before it is durable, so a wrong sum under a good commit block is damage: an error. A wrong commit
+//! block with nothing behind it was torn: that transaction is dropped. With a later transaction behind
+//! it, it had been whole once: an error. A commit block older than its predecessor is left over from
+//! an earlier life of the log: the end.
+//!
+//! The log is not trusted: no pass looks at a block of the ring twice, memory is bounded by the ring,
+//! and homes outside of the volume or inside the log are errors.
+
+mod fast_commit;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use crate::log::{LogMap, Ring};
+use crate::{JournalError, LogConfig, Result, Tid};
+use lanefs_device::{AlignedBuf, BlockDevice, WriteOp};
+use lanefs_format::jbd2::{self, Layout, Superblock, TagFlags};
+use scan::{Copy, Scan};
+use std::collections::{BTreeMap, HashMap};
+
+/// Copies that are in memory at a time.
+const BATCH: usize = 256;
+
+/// What a recovery did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Whether the log held anything to replay (`s_start` was not 0).
+    pub needed: bool,
+    /// Committed transactions found.
+    pub transactions: u32,
+    /// Blocks written home.
+    pub blocks: u64,
+    /// Copies that were not replayed because their block was revoked.
+    pub revoked: u64,
+    /// `s_errno` of the log: a negative errno if the journal was aborted; the file system then has errors.
+    pub errno: i32,
+}
+
+/// Whether the log holds transactions that have to be replayed (`s_start` is not 0).
+///
+/// # Errors
+/// The device's failure, or a journal superblock that cannot be used.
+pub fn is_needed(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Result<bool> {
+    let map = LogMap::new(device, block_size, log)?;
+    Ok(map.read_superblock(device)?.start() != 0)
+}
+
+/// Replays the log and marks it empty. Idempotent: a cut inside it and another call give the same.
+/// `s_errno` stays; see [`clear_errno`].
+///
+/// # Errors
+/// The device's failure; a journal superblock that cannot be used; a log that is damaged elsewhere
+/// than at its end, with the transaction's number, and nothing written; fast commits.
+pub fn recover(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Result<Report> {
+    let map = LogMap::new(device, block_size, log)?;
+    let mut sb = map.read_superblock(device)?;
+    let mut report = Report { errno: sb.errno(), ..Report::default() };
+    if sb.start() == 0 {
+        return Ok(report);
+    }
+    let plan = Plan::make(device, &map, &sb)?;
+    report.needed = true;
+    report.transactions = plan.transactions;
+    report.revoked = plan.revoked;
+    report.blocks = plan.newest.len() as u64;
+    plan.for_each(device, &map, |batch| write_home(device, u64::from(block_size), batch))?;
+    device.flush()?;
+    // The number after the first that was not committed: what is left of that one must not fit.
+    sb.set_tail(plan.end.next().0, 0);
+    sb.set_head(plan.head);
+    map.write_superblock(device, &sb)?;
+    device.flush()?;
+    Ok(report)
+}
+
+/// Clears `s_errno`, after the file system's own superblock says that it has errors.
+///
+/// # Errors
+/// The device's failure, or a journal superblock that cannot be used.
+pub fn clear_errno(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Result<()> {
+    let map = LogMap::new(device, block_size, log)?;
+    let mut sb = map.read_superblock(device)?;
+    if sb.errno() != 0 {
+        sb.set_errno(0);
+        map.write_superblock(device, &sb)?;
+        device.flush()?;
+    }
+    Ok(())
+}
+
+/// What a log wants written where.
+pub(crate) struct Plan {
+    /// For each home block the newest copy that is not revoked.
+    newest: BTreeMap<u64, Copy>,
+    transactions: u32,
+    revoked: u64,
+    /// The first transaction that is not committed.
+    end: Tid,
+    /// Where the committed part of the log ends.
+    head: u32,
+}
+
+impl Plan {
+    /// Scan, revoke, and the verifying half of replay.
+    pub(crate) fn make(device: &dyn BlockDevice, map: &LogMap, sb: &Superblock) -> Result<Self> {
+        let layout = sb.layout();
+        let scan = Scan::run(device, map, Ring::new(sb), &layout, sb.start(), Tid(sb.sequence()))?;
+        fast_commit::refuse(device, map, sb, scan.end)?;
+        let blocks = device.size() / map.block_size() as u64;
+        for copy in &scan.copies {
+            if copy.tag.block >= blocks || map.contains(copy.tag.block) {
+                return Err(JournalError::TagTarget { tid: copy.tid, block: copy.tag.block, blocks });
+            }
+        }
+        let revokes = collect_revokes(device, map, &layout, &scan)?;
+        let valid = |copy: &&Copy| {
+            revokes.get(&copy.tag.block).copied().flatten().is_none_or(|tid| copy.tid.after(tid))
+        };
+        let copies: Vec<Copy> = scan.copies.iter().filter(valid).copied().collect();
+        verify(device, map, &layout, &copies)?;
+        let revoked = (scan.copies.len() - copies.len()) as u64;
+        // Copies are in the order of the log, so that the last of a block is its newest.
+        let newest = copies.into_iter().map(|copy| (copy.tag.block, copy)).collect();
+        Ok(Self { newest, transactions: scan.transactions, revoked, end: scan.end, head: scan.head })
+    }
+
+    /// Hands the contents to `each` in order of their homes, in batches.
+    pub(crate) fn for_each(
+        &self,
+        device: &dyn BlockDevice,
+        map: &LogMap,
+        mut each: impl FnMut(Vec<(u64, AlignedBuf)>) -> Result<()>,
+    ) -> Result<()> {
+        let copies: Vec<&Copy> = self.newest.values().collect();
+        for batch in copies.chunks(BATCH) {
+            let at: Vec<u32> = batch.iter().map(|copy| copy.at).collect();
+            let mut contents = map.read_many(device, &at)?;
+            for (copy, content) in batch.iter().zip(&mut contents) {
+                if copy.tag.flags.contains(TagFlags::ESCAPE) {
+                    jbd2::unescape(content);
+                }
+            }
+            each(batch.iter().map(|copy| copy.tag.block).zip(contents).collect())?;
+        }
+        Ok(())
+    }
+}
+
+fn collect_revokes(
+    device: &dyn BlockDevice,
+    map: &LogMap,
+    layout: &Layout,
+    scan: &Scan,
+) -> Result<HashMap<u64, Option<Tid>>> {
+    // Only blocks that have copies are kept, so that hostile revokes cannot fill the memory.
+    let mut newest: HashMap<u64, Option<Tid>> =
+        scan.copies.iter().map(|copy| (copy.tag.block, None)).collect();
+    for &(at, tid) in &scan.revokes {
+        let block = map.read(device, at)?;
+        for revoked in jbd2::parse_revokes(layout, &block)? {
+            if let Some(newest) = newest.get_mut(&revoked) {
+                // Revoke blocks come in the order of the log.
+                *newest = Some(tid);
+            }
+        }
+    }
+    Ok(newest)
+}
+
+fn verify(device: &dyn BlockDevice, map: &LogMap, layout: &Layout, copies: &[Copy]) -> Result<()> {
+    if !layout.has_tails() {
+        return Ok(());
+    }
+    for batch in copies.chunks(BATCH) {
+        let at: Vec<u32> = batch.iter().map(|copy| copy.at).collect();
+        for (copy, content) in batch.iter().zip(map.read_many(device, &at)?) {
+            if !copy.tag.verify(layout, copy.tid.0, &content) {
+                return Err(JournalError::DamagedCopy {
+                    tid: copy.tid,
+                    log_block: copy.at,
+                    block: copy.tag.block,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes blocks home, neighbours in one piece.
+fn write_home(device: &dyn BlockDevice, block_size: u64, batch: Vec<(u64, AlignedBuf)>) -> Result<()> {
+    let pieces: Vec<(u64, &[u8])> = batch.iter().map(|(block, content)| (*block, &content[..])).collect();
+    write_merged(device, block_size, &pieces)
+}
+
+/// Writes blocks that are sorted by number, neighbours in one piece.
+pub(crate) fn write_merged(device: &dyn BlockDevice, block_size: u64, blocks: &[(u64, &[u8])]) -> Result<()> {
+    let contents: Vec<&[u8]> = blocks.iter().map(|(_, content)| *content).collect();
+    let mut ops = Vec::new();
+    let mut from = 0;
+    for to in 1..=blocks.len() {
+        let ends = to == blocks.len() || blocks[to].0 != blocks[to - 1].0 + 1;
+        if ends {
+            ops.push(WriteOp { offset: blocks[from].0 * block_size, data: &contents[from..to] });
+            from = to;
+        }
+    }
+    Ok(device.write_batch(&ops)?)
+}
