@@ -1,3 +1,5 @@
+//! Listings of a tree that holds one of everything, on the kernel's ext4.
+
 use super::*;
 use crate::{LoopMount, mke2fs, run};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};

@@ -49,6 +49,7 @@ impl FileOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileDevice> {
         let path = path.as_ref();
         let (file, kind) = self.open_existing(path)?;
+        self.lock(path, &file, kind)?;
         self.finish(path, file, kind)
     }
 
@@ -72,32 +73,34 @@ impl FileOptions {
                 let (file, kind) = self.open_existing(path)?;
                 (file, kind, false)
             }
-            Err(e) => return Err(explain(path, e, self.direct)),
+            Err(e) => return Err(explain(path, e)),
         };
-        let made = self.lock(path, &file, kind).and_then(|()| {
-            if kind == Kind::Regular {
-                // Emptied under the lock only: another opener may be at work on it.
-                let resized = file.set_len(0).and_then(|()| file.set_len(size));
-                resized.map_err(|e| explain(path, e, self.direct))?;
-            }
-            let device = self.finish_locked(path, file, kind)?;
-            if device.size < size {
-                let why = format!("has {} bytes, {size} are asked for", device.size);
-                return Err(DeviceError::at_path(Op::Open, path, libc::ENOSPC, why));
-            }
-            Ok(device)
-        });
+        self.lock(path, &file, kind)?;
+        let made = self.take_size(path, file, kind, size);
+        // Only now that it is locked: without the lock it may be another's by now.
         if made.is_err() && is_new {
             let _ = std::fs::remove_file(path);
         }
         made
     }
 
+    /// Makes a locked file a device of `size` bytes.
+    fn take_size(&self, path: &Path, file: File, kind: Kind, size: u64) -> Result<FileDevice> {
+        if kind == Kind::Regular {
+            // Emptied under the lock only: another opener may be at work on it.
+            let resized = file.set_len(0).and_then(|()| file.set_len(size));
+            resized.map_err(|e| explain(path, e))?;
+        }
+        let device = self.finish(path, file, kind)?;
+        if device.size < size {
+            let why = format!("has {} bytes, {size} are asked for", device.size);
+            return Err(DeviceError::at_path(Op::Open, path, libc::ENOSPC, why));
+        }
+        Ok(device)
+    }
+
     fn system_open(&self, path: &Path, create: bool) -> io::Result<File> {
         let mut flags = OFlags::empty();
-        if self.direct {
-            flags |= OFlags::DIRECT;
-        }
         if !create && !self.read_only && std::fs::metadata(path)?.file_type().is_block_device() {
             flags |= OFlags::EXCL;
         }
@@ -110,7 +113,7 @@ impl FileOptions {
     }
 
     fn open_existing(&self, path: &Path) -> Result<(File, Kind)> {
-        let explain = |e| explain(path, e, self.direct);
+        let explain = |e| explain(path, e);
         // Before the open, which would hang on a pipe.
         kind_of(path, &std::fs::metadata(path).map_err(explain)?)?;
         let file = self.system_open(path, false).map_err(explain)?;
@@ -121,16 +124,14 @@ impl FileOptions {
         Ok((file, kind))
     }
 
-    fn finish(&self, path: &Path, file: File, kind: Kind) -> Result<FileDevice> {
-        self.lock(path, &file, kind)?;
-        self.finish_locked(path, file, kind)
-    }
-
-    fn finish_locked(&self, path: &Path, mut file: File, kind: Kind) -> Result<FileDevice> {
+    fn finish(&self, path: &Path, mut file: File, kind: Kind) -> Result<FileDevice> {
         let refuse = |errno, why: String| Err(DeviceError::at_path(Op::Open, path, errno, why));
-        let size = file.seek(SeekFrom::End(0)).map_err(|e| explain(path, e, self.direct))?;
+        let size = file.seek(SeekFrom::End(0)).map_err(|e| explain(path, e))?;
         if size == 0 {
             return refuse(libc::EINVAL, "is empty (0 bytes), no volume".into());
+        }
+        if self.direct && go_direct(&file).is_err() {
+            return refuse(libc::EINVAL, "its file system does not support direct I/O".into());
         }
         let align = if self.direct { direct_alignment(&file, kind) } else { 1 };
         if align > AlignedBuf::ALIGN {
@@ -166,11 +167,10 @@ impl FileOptions {
                 Ok(()) => break,
                 Err(Errno::INTR) => tries += 1,
                 Err(Errno::WOULDBLOCK) if tries > 0 => std::thread::sleep(Duration::from_millis(50)),
-                Err(Errno::WOULDBLOCK) if self.read_only => {
-                    return refuse(libc::EBUSY, "is in use: another opener is writing to it".into());
-                }
                 Err(Errno::WOULDBLOCK) => {
-                    return refuse(libc::EBUSY, "is in use: another opener has locked it".into());
+                    let who = holder(file).unwrap_or_else(|| "another opener".into());
+                    let what = if self.read_only { "writes to it" } else { "has it open" };
+                    return refuse(libc::EBUSY, format!("is in use: {who} {what}"));
                 }
                 Err(e) => {
                     return refuse(e.raw_os_error(), format!("cannot be locked: {}", io::Error::from(e)));
@@ -202,14 +202,13 @@ fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind> {
 }
 
 /// A failed open in one line that says what to do about it.
-fn explain(path: &Path, e: io::Error, direct: bool) -> DeviceError {
+fn explain(path: &Path, e: io::Error) -> DeviceError {
     let errno = e.raw_os_error().unwrap_or(libc::EIO);
     let why = match errno {
         libc::ENOENT => "no such file or directory".into(),
         libc::EACCES | libc::EPERM => "permission denied".into(),
         libc::EROFS => "lies on a read-only file system or device".into(),
         libc::EFBIG => "the file system cannot hold a file of that size".into(),
-        libc::EINVAL if direct => "its file system does not support direct I/O".into(),
         libc::EBUSY => {
             let why = "is in use: mounted, or opened exclusively by another process";
             return DeviceError::at_path(Op::Lock, path, errno, why);
@@ -217,6 +216,12 @@ fn explain(path: &Path, e: io::Error, direct: bool) -> DeviceError {
         _ => e.to_string(),
     };
     DeviceError::at_path(Op::Open, path, errno, why)
+}
+
+/// Turns O_DIRECT on. Not at the open, which makes a new file before it finds that it cannot.
+fn go_direct(file: &File) -> rustix::io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)
 }
 
 /// What O_DIRECT asks of offsets, lengths and addresses: what the kernel says (6.1 and later), or
@@ -232,6 +237,23 @@ fn direct_alignment(file: &File, kind: Kind) -> usize {
     };
     // More than 1 also tells direct from buffered.
     align.max(512)
+}
+
+/// Who has locked `file`, as far as the kernel tells.
+fn holder(file: &File) -> Option<String> {
+    let meta = file.metadata().ok()?;
+    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+    let inode = format!("{major:02x}:{minor:02x}:{}", meta.ino());
+    // As in "1: FLOCK  ADVISORY  WRITE 1234 08:02:131 0 EOF"; see proc_locks(5).
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        match fields[..] {
+            [_, "FLOCK", _, _, pid, at, ..] if at == inode => pid.parse().ok().filter(|&pid: &u32| pid > 0),
+            _ => None,
+        }
+    })?;
+    Some(if pid == std::process::id() { "this process".into() } else { format!("process {pid}") })
 }
 
 /// The name of a loop device that is backed by `file` and claimed by a mount.

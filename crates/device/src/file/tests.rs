@@ -150,8 +150,13 @@ fn refuses_what_is_no_volume() {
 fn locks_within_a_process() {
     let (_dir, path) = scratch();
     let writer = FileDevice::create(&path, 4096).unwrap();
-    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["volume.img", "in use"]);
-    refused(FileDevice::open_read_only(&path), Op::Lock, libc::EBUSY, &["in use", "writing"]);
+    refused(
+        FileDevice::open(&path),
+        Op::Lock,
+        libc::EBUSY,
+        &["volume.img", "in use: this process has it open"],
+    );
+    refused(FileDevice::open_read_only(&path), Op::Lock, libc::EBUSY, &["in use", "writes to it"]);
     drop(writer);
     let reader = FileDevice::open_read_only(&path).unwrap();
     let other = FileDevice::open_read_only(&path).unwrap();
@@ -174,7 +179,8 @@ fn locks_across_processes() {
     assert!(flock_gets("-x", &path));
 
     let holder = Holder::lock("-x", &path);
-    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["in use"]);
+    let pid = format!("process {} has it open", holder.0.id());
+    refused(FileDevice::open(&path), Op::Lock, libc::EBUSY, &["in use", &pid]);
     refused(FileDevice::open_read_only(&path), Op::Lock, libc::EBUSY, &["in use"]);
     drop(holder);
     let holder = Holder::lock("-s", &path);
@@ -421,20 +427,62 @@ fn a_mounted_volume_is_refused_for_writing() {
     FileDevice::open(&path).unwrap();
 }
 
-/// A write that the medium refuses, below a full file system: the error names place and number.
-#[test]
-fn a_full_file_system_below() {
-    let (dir, path) = scratch();
-    drop(FileDevice::create(&path, 4 << 20).unwrap());
-    run("mke2fs", &["-q", "-t", "ext4", path.to_str().unwrap()]);
-    let loop_dev = Loop::attach(&path);
-    let mnt = dir.path().join("mnt");
+/// A tiny file system of its own, to fill up.
+fn small_host(dir: &Path) -> (Loop, PathBuf) {
+    let (image, mnt) = (dir.join("host.img"), dir.join("host"));
+    drop(FileDevice::create(&image, 4 << 20).unwrap());
+    run("mke2fs", &["-q", "-t", "ext4", image.to_str().unwrap()]);
+    let loop_dev = Loop::attach(&image);
     std::fs::create_dir(&mnt).unwrap();
     run("mount", &[&loop_dev.0, mnt.to_str().unwrap()]);
+    (loop_dev, mnt)
+}
+
+/// A write that the host refuses: the error names place and number.
+#[test]
+fn a_full_file_system_below() {
+    let (dir, _) = scratch();
+    let (_loop, mnt) = small_host(dir.path());
     let mounted = Mounted(&mnt);
     let dev = FileDevice::create(mnt.join("inner"), 64 << 20).unwrap();
     let error = (0..16).find_map(|i| dev.write_at(i << 20, &pattern(1 << 20, 1)).err()).unwrap();
     assert_eq!((error.op, error.errno(), error.len), (Op::Write, libc::ENOSPC, 1 << 20));
     drop(dev);
+    drop(mounted);
+}
+
+/// A flush that really fails, of a block device whose backing file has nowhere to go. The kernel itself
+/// tells of it once only.
+#[test]
+fn a_failed_flush_is_never_forgotten() {
+    let (dir, _) = scratch();
+    let (_host, mnt) = small_host(dir.path());
+    let mounted = Mounted(&mnt);
+    let backing = mnt.join("inner");
+    File::create(&backing).unwrap().set_len(64 << 20).unwrap();
+    let inner = Loop::attach(&backing);
+    let dev = FileDevice::open(&inner.0).unwrap();
+    dev.write_at(0, &pattern(16 << 20, 1)).unwrap();
+    assert_eq!(dev.flush().unwrap_err().op, Op::Flush);
+    rustix::fs::fdatasync(&dev.file).expect("the kernel has forgotten");
+    assert_eq!(dev.flush().unwrap_err().op, Op::Flush);
+    drop(dev);
+    drop(inner);
+    drop(mounted);
+}
+
+#[test]
+fn direct_where_there_is_none() {
+    let (dir, _) = scratch();
+    let mnt = dir.path().join("ramfs");
+    std::fs::create_dir(&mnt).unwrap();
+    run("mount", &["-t", "ramfs", "none", mnt.to_str().unwrap()]);
+    let mounted = Mounted(&mnt);
+    let path = mnt.join("volume");
+    let direct = FileOptions::new().direct(true);
+    refused(direct.create(&path, 1 << 20), Op::Open, libc::EINVAL, &["direct I/O"]);
+    assert!(!path.exists());
+    exercise(&FileDevice::create(&path, 1 << 20).unwrap());
+    refused(direct.open(&path), Op::Open, libc::EINVAL, &["direct I/O"]);
     drop(mounted);
 }

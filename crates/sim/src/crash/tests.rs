@@ -1,3 +1,5 @@
+//! States of small logs, held against what a medium may do.
+
 use super::*;
 use crate::RecordingDevice;
 use lanefs_device::BlockDevice;
