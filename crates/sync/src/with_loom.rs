@@ -3,7 +3,7 @@
 //! loom never poisons a lock that the model still runs with: a panic ends the model.
 
 pub use loom::sync::{Arc, atomic};
-pub use loom::{hint, model, thread};
+pub use loom::{cell, hint, model, thread};
 
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;

@@ -1,0 +1,157 @@
+//! Guards: what a holder has in hand. Dropped, also by a panic, they release.
+
+use crate::lock::{Place, RangeLock};
+use crate::range::{Claim, Mode, Range};
+use crate::wait::Request;
+use lanefs_sync::Arc;
+use std::fmt;
+
+/// One held range.
+pub(crate) struct Held<'a> {
+    lock: &'a RangeLock,
+    claim: Claim,
+    place: Place<'a>,
+}
+
+/// A part that is not inside the whole, or leaves nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{part:?} is not a part of {whole:?}")]
+pub struct NotAPart {
+    /// What was asked for.
+    pub part: Range,
+    /// What is held.
+    pub whole: Range,
+}
+
+impl<'a> Held<'a> {
+    #[inline]
+    pub(crate) fn new(lock: &'a RangeLock, claim: Claim, place: Place<'a>) -> Self {
+        Self { lock, claim, place }
+    }
+
+    /// Holds `now`, parts of what it held, instead. Remembers the place of the last.
+    fn become_parts(&mut self, now: &[Claim]) {
+        self.lock.leave_lane(self.claim, &self.place);
+        let place = std::mem::replace(&mut self.place, Place::Leaves);
+        let request = if let Place::Queued(request) = &place { Some(request) } else { None };
+        self.place = self.lock.replace(self.claim, request, now);
+    }
+
+    fn shrink(&mut self, part: Range) -> Result<(), NotAPart> {
+        if !self.claim.range.covers(&part) {
+            return Err(NotAPart { part, whole: self.claim.range });
+        }
+        let now = Claim { range: part, ..self.claim };
+        self.become_parts(&[now]);
+        self.claim = now;
+        Ok(())
+    }
+
+    fn split_at(mut self, point: u64) -> Result<(Self, Self), Self> {
+        let whole = self.claim.range;
+        if !whole.contains(point) || point == whole.first {
+            return Err(self);
+        }
+        let left = Claim { range: Range { last: point - 1, ..whole }, ..self.claim };
+        let right = Claim { range: Range { first: point, ..whole }, ..self.claim };
+        self.become_parts(&[left, right]);
+        let lock = self.lock;
+        let place = std::mem::replace(&mut self.place, Place::Leaves);
+        // Its record is gone: the two parts have their own.
+        std::mem::forget(self);
+        Ok((Self::new(lock, left, Place::Leaves), Self::new(lock, right, place)))
+    }
+
+    fn downgrade(&mut self) {
+        let now = Claim { mode: Mode::Read, ..self.claim };
+        self.become_parts(&[now]);
+        self.claim = now;
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.release(self.claim, &self.place);
+    }
+}
+
+/// A range shared with other readers.
+#[must_use = "released at once unless kept"]
+pub struct ReadGuard<'a>(pub(crate) Held<'a>);
+
+/// A range held alone.
+#[must_use = "released at once unless kept"]
+pub struct WriteGuard<'a>(pub(crate) Held<'a>);
+
+macro_rules! guard {
+    ($guard:ident) => {
+        impl $guard<'_> {
+            /// What is held.
+            pub fn range(&self) -> Range {
+                self.0.claim.range
+            }
+
+            /// Releases all but `part`.
+            pub fn shrink(&mut self, part: Range) -> Result<(), NotAPart> {
+                self.0.shrink(part)
+            }
+
+            /// Two guards, for the points before `point` and from there on; the range is held all the while. The guard comes
+            /// back if one of the two would have no point.
+            pub fn split_at(self, point: u64) -> Result<(Self, Self), Self> {
+                self.0.split_at(point).map(|(left, right)| (Self(left), Self(right))).map_err(Self)
+            }
+        }
+
+        impl fmt::Debug for $guard<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_tuple(stringify!($guard)).field(&self.range()).finish()
+            }
+        }
+    };
+}
+
+guard!(ReadGuard);
+guard!(WriteGuard);
+
+impl<'a> WriteGuard<'a> {
+    /// Lets readers in, those who wait and are not behind another writer first. There is no moment between.
+    pub fn downgrade(mut self) -> ReadGuard<'a> {
+        self.0.downgrade();
+        ReadGuard(self.0)
+    }
+}
+
+/// Several ranges, let in together and released together.
+#[must_use = "released at once unless kept"]
+pub struct ManyGuard<'a> {
+    lock: &'a RangeLock,
+    claims: Vec<Claim>,
+    request: Option<Arc<Request>>,
+}
+
+impl<'a> ManyGuard<'a> {
+    pub(crate) fn new(lock: &'a RangeLock, claims: Vec<Claim>, request: Option<Arc<Request>>) -> Self {
+        Self { lock, claims, request }
+    }
+
+    /// What is held, in ascending order, after joining what overlapped.
+    pub fn ranges(&self) -> impl Iterator<Item = (Range, Mode)> {
+        self.claims.iter().map(|c| (c.range, c.mode))
+    }
+}
+
+impl Drop for ManyGuard<'_> {
+    fn drop(&mut self) {
+        for &claim in &self.claims {
+            self.lock.replace(claim, self.request.as_ref(), &[]);
+        }
+    }
+}
+
+impl fmt::Debug for ManyGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.ranges()).finish()
+    }
+}

@@ -1,0 +1,63 @@
+//! A small number for each live thread: the lowest that no other live thread has.
+
+#[cfg(not(loom))]
+mod imp {
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
+    use std::sync::{Mutex, PoisonError};
+
+    struct Numbers {
+        free: BinaryHeap<Reverse<usize>>,
+        next: usize,
+    }
+
+    static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { free: BinaryHeap::new(), next: 0 });
+
+    struct Mine(usize);
+
+    impl Drop for Mine {
+        fn drop(&mut self) {
+            NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).free.push(Reverse(self.0));
+        }
+    }
+
+    thread_local! {
+        static MINE: Mine = {
+            let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+            Mine(numbers.free.pop().map_or_else(
+                || {
+                    numbers.next += 1;
+                    numbers.next - 1
+                },
+                |Reverse(n)| n,
+            ))
+        };
+    }
+
+    /// `usize::MAX`, which is nobody's, in a thread that is being torn down.
+    #[inline]
+    pub(crate) fn get() -> usize {
+        MINE.try_with(|mine| mine.0).unwrap_or(usize::MAX)
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    use std::cell::Cell;
+
+    loom::thread_local! {
+        static MINE: Cell<usize> = Cell::new(usize::MAX);
+    }
+
+    pub(crate) fn get() -> usize {
+        MINE.with(Cell::get)
+    }
+
+    /// A model numbers its threads itself.
+    #[cfg(test)]
+    pub(crate) fn set(n: usize) {
+        MINE.with(|mine| mine.set(n));
+    }
+}
+
+pub(crate) use imp::*;

@@ -1,0 +1,170 @@
+//! An inner node of the tree: keys, and between them links to children. Read without a lock.
+//!
+//! `keys[i]` is the first point under `links[i + 1]`. There is one writer at a time, who holds the tree's structure lock;
+//! readers take no lock and write nothing. The word is a version that only grows: odd while the node is being written.
+//! A reader notes the version, reads with relaxed loads, and looks at the version again: if it moved, what was read
+//! may be a mix, and the reader starts over. All fields are atomics, so such a read is no data race.
+//!
+//! What the check proves is that the link was the child for this point at some moment, no more: the node may have been
+//! split, or put out of use, since then. The leaf at the end proves itself by its fence.
+
+use super::link::Link;
+use lanefs_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Keys in a node: with its word and count it fills 512 bytes.
+pub(crate) const KEYS: usize = if cfg!(loom) { 2 } else { 30 };
+
+pub(crate) struct Inner {
+    word: AtomicU64,
+    len: AtomicUsize,
+    keys: [AtomicU64; KEYS],
+    links: [AtomicPtr<()>; KEYS + 1],
+}
+
+impl Inner {
+    pub(crate) fn unused() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            len: AtomicUsize::new(0),
+            keys: std::array::from_fn(|_| AtomicU64::new(0)),
+            links: std::array::from_fn(|_| AtomicPtr::default()),
+        }
+    }
+
+    /// The child for `point`; None if the node was being written.
+    #[inline]
+    pub(crate) fn find(&self, point: u64) -> Option<Link> {
+        let word = self.word.load(Ordering::Acquire);
+        if word & 1 != 0 {
+            return None;
+        }
+        let link = self.link(self.search(point));
+        // Orders the loads above before the load below. Pairs with the release fence in `edit`.
+        fence(Ordering::Acquire);
+        (self.word.load(Ordering::Relaxed) == word).then_some(link)
+    }
+
+    /// How many keys are not above `point`.
+    #[inline]
+    fn search(&self, point: u64) -> usize {
+        // `min`: in the middle of an edit the count may be any of two, and both fit; the bound is for the compiler.
+        let keys = &self.keys[..self.len()];
+        keys.partition_point(|key| key.load(Ordering::Relaxed) <= point)
+    }
+
+    /// How many keys it has; one less than children.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed).min(KEYS)
+    }
+
+    // All below: only for who holds the structure lock.
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() == KEYS
+    }
+
+    pub(crate) fn position(&self, point: u64) -> usize {
+        self.search(point)
+    }
+
+    pub(crate) fn link(&self, at: usize) -> Link {
+        Link::from_raw(self.links[at].load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn key(&self, at: usize) -> u64 {
+        self.keys[at].load(Ordering::Relaxed)
+    }
+
+    fn set_link(&self, at: usize, link: Link) {
+        self.links[at].store(link.into_raw(), Ordering::Relaxed);
+    }
+
+    fn set_key(&self, at: usize, key: u64) {
+        self.keys[at].store(key, Ordering::Relaxed);
+    }
+
+    fn edit<R>(&self, change: impl FnOnce(&Self) -> R) -> R {
+        let word = self.word.load(Ordering::Relaxed);
+        self.word.store(word.wrapping_add(1), Ordering::Relaxed);
+        // A reader that sees any store below also sees the odd word, or a later one, when it looks again; and it sees
+        // the child that a new link leads to as it was made.
+        fence(Ordering::Release);
+        let result = change(self);
+        self.word.store(word.wrapping_add(2), Ordering::Release);
+        result
+    }
+
+    /// Makes it a node with one child.
+    pub(crate) fn start(&self, only: Link) {
+        self.edit(|node| {
+            node.set_link(0, only);
+            node.len.store(0, Ordering::Relaxed);
+        });
+    }
+
+    /// Adds the child `link` for the points from `key` on. There must be room.
+    pub(crate) fn insert(&self, key: u64, link: Link) {
+        debug_assert!(!self.is_full());
+        let (at, len) = (self.search(key), self.len());
+        self.edit(|node| {
+            for i in (at..len).rev() {
+                node.set_key(i + 1, node.key(i));
+                node.set_link(i + 2, node.link(i + 1));
+            }
+            node.set_key(at, key);
+            node.set_link(at + 1, link);
+            node.len.store(len + 1, Ordering::Relaxed);
+        });
+    }
+
+    /// Takes out the child right of key `at`, and the key.
+    pub(crate) fn remove_right_of(&self, at: usize) {
+        let len = self.len();
+        self.edit(|node| {
+            for i in at + 1..len {
+                node.set_key(i - 1, node.key(i));
+                node.set_link(i, node.link(i + 1));
+            }
+            node.len.store(len - 1, Ordering::Relaxed);
+        });
+    }
+
+    /// Puts `link` where another child was.
+    pub(crate) fn replace(&self, at: usize, link: Link) {
+        self.edit(|node| node.set_link(at, link));
+    }
+
+    /// Copies the upper half to `right`; returns where it starts and how many keys stay. `truncate` afterwards, when
+    /// the parent knows `right`: until then the points are found on both ways.
+    pub(crate) fn copy_upper(&self, right: &Self) -> (u64, usize) {
+        let (len, middle) = (self.len(), self.len() / 2);
+        right.edit(|right| {
+            right.set_link(0, self.link(middle + 1));
+            for i in middle + 1..len {
+                right.set_key(i - middle - 1, self.key(i));
+                right.set_link(i - middle, self.link(i + 1));
+            }
+            right.len.store(len - middle - 1, Ordering::Relaxed);
+        });
+        (self.key(middle), middle)
+    }
+
+    pub(crate) fn truncate(&self, len: usize) {
+        self.edit(|node| node.len.store(len, Ordering::Relaxed));
+    }
+
+    /// Takes over the children of its right neighbour, which starts at `key`. There must be room.
+    pub(crate) fn absorb(&self, key: u64, right: &Self) {
+        let (len, more) = (self.len(), right.len());
+        self.edit(|node| {
+            node.set_key(len, key);
+            node.set_link(len + 1, right.link(0));
+            for i in 0..more {
+                node.set_key(len + 1 + i, right.key(i));
+                node.set_link(len + 2 + i, right.link(i + 1));
+            }
+            node.len.store(len + 1 + more, Ordering::Relaxed);
+        });
+    }
+}
