@@ -2,6 +2,7 @@
 
 use crate::{DeviceError, Op, Result};
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// One read of a batch.
 #[derive(Debug)]
@@ -102,6 +103,49 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// As [`write_at`](Self::write_at).
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         zero_by_writing(self, offset, len)
+    }
+}
+
+/// A shared device is a device, so that a test can keep hold of one that it hands on.
+impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn read_only(&self) -> bool {
+        (**self).read_only()
+    }
+
+    fn alignment(&self) -> usize {
+        (**self).alignment()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        (**self).read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        (**self).write_at(offset, data)
+    }
+
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
+        (**self).read_batch(ops)
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
+        (**self).write_batch(ops)
+    }
+
+    fn flush(&self) -> Result<()> {
+        (**self).flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        (**self).discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        (**self).write_zeroes(offset, len)
     }
 }
 

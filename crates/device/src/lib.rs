@@ -3,6 +3,20 @@
 //! [`BlockDevice`] is all that the layers above know of a medium. Everything that has been
 //! written is volatile until [`BlockDevice::flush`] returns; between two flushes the medium may
 //! keep any part of what was written, in any order, torn at 512 bytes.
+//!
+//! ```
+//! use lanefs_device::{BlockDevice, FileDevice};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("disk.img");
+//! let device = FileDevice::create(&path, 1 << 30)?;
+//! device.write_at(1024, b"written")?;
+//! device.flush()?;
+//!
+//! let second = FileDevice::open(&path).unwrap_err();
+//! assert!(second.to_string().ends_with("disk.img: is in use: this process has it open"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod block_device;
 mod buf;

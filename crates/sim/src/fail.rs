@@ -160,7 +160,9 @@ impl<D: BlockDevice> BlockDevice for FailingDevice<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Image, RecordingDevice};
     use lanefs_device::MemDevice;
+    use std::sync::Arc;
 
     const EIO: i32 = 5;
     const ENOSPC: i32 = 28;
@@ -190,6 +192,16 @@ mod tests {
         assert!(dev.write_zeroes(0, 1).is_err() && write_fails(&dev) == Some(EIO));
         dev.heal();
         assert!(dev.flush().is_ok() && dev.read_at(0, &mut [0]).is_ok() && write_fails(&dev).is_none());
+    }
+
+    /// What failed is not in the log of the device below.
+    #[test]
+    fn over_a_recording_device() {
+        let below = Arc::new(RecordingDevice::new(Image::zeroed(4096)));
+        let dev = FailingDevice::new(Arc::clone(&below));
+        dev.fail_once(Op::Write, 2, EIO);
+        let failed: Vec<u64> = (0..4).filter(|&i| dev.write_at(i, b"x").is_err()).collect();
+        assert_eq!((failed, below.sequence()), (vec![1], 3));
     }
 
     #[test]

@@ -4,6 +4,28 @@
 //! promised when ([`RecordingDevice::mark`]); take its [`Log`]; walk [`Log::crash_states`]; run recovery
 //! on each state's [`OverlayDevice`] and hold the volume against the marks that precede the cut.
 //! Everything random comes from one seed, which [`Seed`] prints when a test fails.
+//!
+//! ```
+//! use lanefs_device::BlockDevice;
+//! use lanefs_sim::{Image, RecordingDevice, seed_from_env};
+//!
+//! let device = RecordingDevice::new(Image::zeroed(1 << 20));
+//! device.write_at(0, b"data")?;
+//! device.flush()?;
+//! device.mark("synced");
+//! device.write_at(0, b"DATA")?;
+//!
+//! let seed = seed_from_env("LANEFS_SEED");
+//! let log = device.log();
+//! for state in log.crash_states(seed.value(), 20) {
+//!     let mut seen = [0; 4];
+//!     state.device().read_at(0, &mut seen)?;
+//!     if state.marks(&log).any(|(_, mark)| mark == "synced") {
+//!         assert!(&seen == b"data" || &seen == b"DATA", "{state}");
+//!     }
+//! }
+//! # Ok::<(), lanefs_device::DeviceError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod crash;
