@@ -1,1 +1,42 @@
-//! (under construction)
+//! ext4 in user space: open, read and write real ext4 volumes, crash-safe through their journal.
+//!
+//! [`Volume`] is shaped like [`std::fs`]: what there is a free function here is a method of the
+//! volume, with paths inside it. [`Dir`] and [`File`] are open directories and files. All are
+//! shared between threads by reference.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), lanefs::Error> {
+//! let volume = lanefs::Volume::open("disk.img")?;
+//! volume.create_dir("/etc")?;
+//! volume.write("/etc/hostname", b"lane\n")?;
+//! assert_eq!(volume.read("/etc/hostname")?, b"lane\n");
+//! volume.close()?;
+//! # Ok(()) }
+//! ```
+//!
+//! What is durable when: after [`File::sync_all`] or [`Volume::sync`]; everything else within the
+//! commit interval, in the order in which it was done.
+#![forbid(unsafe_code)]
+
+mod alloc;
+mod api;
+mod data;
+mod dir;
+mod error;
+mod inode;
+mod map;
+mod namei;
+mod orphan;
+mod txn;
+mod volume;
+mod xattr;
+
+pub use api::{Dir, DirEntry, DirEntryRef, File, FileOptions, Metadata, Volume, VolumeInfo};
+pub use error::{Corrupt, Error, Result};
+pub use lanefs_device as device;
+pub use lanefs_format as format;
+pub use lanefs_format::{DeviceNumber, FileType, Timestamp};
+pub use lanefs_mkfs as mkfs;
+pub use namei::{NAME_MAX, NewAttr, RenameFlags, SetAttr, SetTime};
+pub use volume::{OpenOptions, StatFs};
+pub use xattr::SetXattr;

@@ -25,7 +25,13 @@ pub(super) fn get(fs: &Fs, ino: u32, inode: &Inode, name: Name<'_>) -> Result<Op
 }
 
 /// Sets the list of this name from the value that a program gave.
-pub(super) fn set(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>, value: &[u8]) -> Result<()> {
+pub(super) fn set(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    name: Name<'_>,
+    value: &[u8],
+) -> Result<()> {
     use lanefs_format::acl::AclError;
     check_type(inode)?;
     let acl = Acl::from_xattr(value).map_err(|e| match e {
@@ -34,7 +40,7 @@ pub(super) fn set(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>
     })?;
     if name == Name::ACL_ACCESS {
         store_access(txn, ino, inode, &acl)
-    } else if inode.file_type() == Some(FileType::Directory) {
+    } else if inode.is_dir() {
         store(txn, ino, inode, name, &acl)
     } else if acl.entries.is_empty() {
         Ok(())
@@ -45,7 +51,7 @@ pub(super) fn set(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>
 
 /// Symbolic links have no ACL.
 fn check_type(inode: &Inode) -> Result<()> {
-    match inode.file_type() {
+    match FileType::from_mode(inode.mode) {
         Some(FileType::Symlink) => Err(Error::NotSupported("an ACL of a symbolic link".into())),
         _ => Ok(()),
     }
@@ -69,7 +75,7 @@ fn store_access(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, acl: &Acl) -> Re
 
 /// Makes the access list agree with the mode that the inode has just got.
 pub(crate) fn chmod_acl(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
-    if inode.file_type() == Some(FileType::Symlink) {
+    if inode.is_symlink() {
         return Ok(());
     }
     let Some(mut acl) = get(txn.fs(), ino, inode, Name::ACL_ACCESS)? else { return Ok(()) };
@@ -82,15 +88,19 @@ pub(crate) fn chmod_acl(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Resul
 ///
 /// A creator's umask counts only in directories without a default list; that is the caller's part.
 pub(crate) fn inherit_acl(
-    txn: &mut Txn<'_>, dir_ino: u32, dir: &Inode, ino: u32, inode: &mut Inode,
+    txn: &mut Txn<'_>,
+    dir_ino: u32,
+    dir: &Inode,
+    ino: u32,
+    inode: &mut Inode,
 ) -> Result<()> {
-    if inode.file_type() == Some(FileType::Symlink) {
+    if inode.is_symlink() {
         return Ok(());
     }
     let Some(default) = get(txn.fs(), dir_ino, dir, Name::ACL_DEFAULT)? else { return Ok(()) };
     let mut access = default.clone();
     inode.mode = access.inherit(inode.mode);
-    if inode.file_type() == Some(FileType::Directory) {
+    if inode.is_dir() {
         store(txn, ino, inode, Name::ACL_DEFAULT, &default)?;
     }
     if access.is_extended() { store(txn, ino, inode, Name::ACL_ACCESS, &access) } else { Ok(()) }

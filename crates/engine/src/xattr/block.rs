@@ -46,7 +46,12 @@ pub(super) fn encode(fs: &Fs, mut attrs: Vec<Attr<'_>>) -> Result<Option<Vec<u8>
 
 /// Makes `content` the inode's attribute block: an equal one that exists, the inode's own one
 /// changed in its place, or a new one. The old one loses a user.
-pub(super) fn replace(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, content: Option<Vec<u8>>) -> Result<()> {
+pub(super) fn replace(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    content: Option<Vec<u8>>,
+) -> Result<()> {
     let fs = txn.fs();
     let old = load(fs, ino, inode.file_acl)?;
     // From here to the end no other inode may start or stop sharing a block.
@@ -55,7 +60,7 @@ pub(super) fn replace(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, content: O
     let new = match &content {
         None => 0,
         Some(content) => {
-            let hash = codec::BlockHeader::parse(content).map(|h| h.hash).unwrap_or(0);
+            let hash = BlockHeader::parse(content).map(|h| h.hash).unwrap_or(0);
             let twin = match sharing.find(fs, ino, hash, content)? {
                 Some(twin) if twin.block() != inode.file_acl => Some(twin),
                 _ => None,

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::txn::Txn;
 use crate::volume::Fs;
 use lanefs_format::xattr::{self as codec, Attr, Name, Value, index};
-use lanefs_format::{FileType, Inode, InodeFlags};
+use lanefs_format::{Inode, InodeFlags};
 
 /// When [`set`] makes and when it replaces an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,7 +69,12 @@ pub(crate) fn list(fs: &Fs, ino: u32, inode: &Inode) -> Result<Vec<Vec<u8>>> {
 /// block is free; [`Error::ValueTooBig`]; [`Error::NotPermitted`] for `user.` on anything but files and
 /// directories. With any of them nothing has changed.
 pub(crate) fn set(
-    txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: &[u8], value: &[u8], how: SetXattr,
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    name: &[u8],
+    value: &[u8],
+    how: SetXattr,
 ) -> Result<()> {
     let name = Name::parse(name)?;
     if value.len() > codec::XATTR_SIZE_MAX {
@@ -89,7 +94,9 @@ pub(crate) fn set(
 pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: &[u8]) -> Result<()> {
     let name = Name::parse(name)?;
     match name.index {
-        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => change(txn, ino, inode, name, None, SetXattr::Any),
+        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => {
+            change(txn, ino, inode, name, None, SetXattr::Any)
+        }
         index::USER if !takes_user(inode) => Err(Error::NotPermitted("user attributes of a special file")),
         _ => change(txn, ino, inode, name, None, SetXattr::Replace),
     }
@@ -101,7 +108,7 @@ pub(crate) fn free_all(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result
 }
 
 fn takes_user(inode: &Inode) -> bool {
-    matches!(inode.file_type(), Some(FileType::Regular | FileType::Directory))
+    inode.is_regular() || inode.is_dir()
 }
 
 fn in_inode(ino: u32, inode: &Inode) -> Result<Vec<Attr<'_>>> {
@@ -114,18 +121,10 @@ fn find(fs: &Fs, ino: u32, inode: &Inode, name: Name<'_>) -> Result<Option<Vec<u
         return value_of(fs, ino, attr).map(Some);
     }
     let Some(buffer) = block::load(fs, ino, inode.file_acl)? else { return Ok(None) };
-    let (attr, value);
-    {
-        let bytes = buffer.read();
-        let attrs = block::parse(ino, buffer.block(), &bytes)?;
-        let Some(found) = attrs.iter().find(|a| a.name == name) else { return Ok(None) };
-        match found.value {
-            Value::Bytes(bytes) => return Ok(Some(bytes.to_vec())),
-            Value::Inode { .. } => value = found.value,
-        }
-        attr = Attr { name, value, hash: 0 };
-    }
-    value_of(fs, ino, &attr).map(Some)
+    let bytes = buffer.read();
+    let attrs = block::parse(ino, buffer.block(), &bytes)?;
+    let Some(found) = attrs.iter().find(|a| a.name == name) else { return Ok(None) };
+    value_of(fs, ino, found).map(Some)
 }
 
 fn value_of(fs: &Fs, ino: u32, attr: &Attr<'_>) -> Result<Vec<u8>> {
@@ -148,7 +147,12 @@ fn value_of(fs: &Fs, ino: u32, attr: &Attr<'_>) -> Result<Vec<u8>> {
 
 /// Sets (or with no `value` removes) one attribute by its stored name and form.
 fn change(
-    txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>, value: Option<&[u8]>, how: SetXattr,
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    name: Name<'_>,
+    value: Option<&[u8]>,
+    how: SetXattr,
 ) -> Result<()> {
     let fs = txn.fs();
     let buffer = block::load(fs, ino, inode.file_acl)?;
@@ -167,7 +171,9 @@ fn change(
             _ => {}
         }
         if let Some(Attr { value: Value::Inode { .. }, .. }) = old {
-            return Err(Error::NotSupported("changing a value that has an inode of its own (ea_inode)".into()));
+            return Err(Error::NotSupported(
+                "changing a value that has an inode of its own (ea_inode)".into(),
+            ));
         }
         let new = value.map(|value| Attr::new(name, value));
         if let (Some(old), Some(new)) = (old, &new) {
@@ -178,7 +184,13 @@ fn change(
         let mut area = vec![0; room(inode)];
         let in_outer = outer.iter().any(|a| a.name == name);
         if codec::encode_inode(&mut area, &edited(&inner, name, new)) {
-            (area, in_outer.then(|| edited(&outer, name, None)).map(|list| block::encode(fs, list)).transpose()?)
+            (
+                area,
+                in_outer
+                    .then(|| edited(&outer, name, None))
+                    .map(|list| block::encode(fs, list))
+                    .transpose()?,
+            )
         } else {
             // Only a set can fail to fit: a list with an attribute less is not longer.
             let list = block::encode(fs, edited(&outer, name, new))?;
@@ -211,6 +223,3 @@ fn edited<'a>(list: &[Attr<'a>], name: Name<'_>, new: Option<Attr<'a>>) -> Vec<A
     }
     list
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,211 @@
+//! Taking and freeing inodes, and in which group.
+//!
+//! Files go to the group of their directory. Directories spread (Orlov): those of the root over
+//! the whole volume, the others near their parent as long as that group is not crowded. With
+//! flex_bg, a "group" here is the flex group whose tables lie together.
+
+use super::group::{read_desc, uninit};
+use crate::error::{Corrupt, Error, Result};
+use crate::txn::Txn;
+use crate::volume::{Fs, kind};
+use lanefs_format::{GroupDesc, GroupFlags, InodeSlot, bitmap};
+use lanefs_journal::Buffer;
+
+/// How many groups a search for the best one looks at before it takes what it has.
+const WINDOW: u32 = 1024;
+
+/// Where a new inode would like to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum InodeHint {
+    /// Beside its directory.
+    File { parent: u32 },
+    /// Near its parent, if there is room for a tree.
+    Dir { parent: u32 },
+    /// Far from its siblings; the number spreads them.
+    TopDir { spread: u32 },
+}
+
+/// Takes an inode and marks it as used, under the handle of `txn`. At most 4 credits: bitmap,
+/// descriptor, table block, and a descriptor of a group found full.
+///
+/// # Errors
+/// [`Error::NoSpace`] if no group has a free inode.
+pub(crate) fn alloc_inode(txn: &mut Txn<'_>, hint: InodeHint) -> Result<u32> {
+    let fs = txn.fs();
+    if fs.alloc.free_inodes() == 0 {
+        return Err(Error::NoSpace);
+    }
+    let is_dir = !matches!(hint, InodeHint::File { .. });
+    let first = match hint {
+        InodeHint::File { parent } => fs.layout.inode_slot(parent)?.group,
+        InodeHint::Dir { parent } => near_parent(fs, fs.layout.inode_slot(parent)?.group)?,
+        InodeHint::TopDir { spread } => least_crowded(fs, spread)?,
+    };
+    let groups = fs.layout.group_count();
+    for i in 0..groups {
+        let group = ((u64::from(first) + u64::from(i)) % u64::from(groups)) as u32;
+        if let Some(ino) = take_in(txn, group, is_dir)? {
+            fs.alloc.sub_free_inode();
+            return Ok(ino);
+        }
+    }
+    Err(Error::NoSpace)
+}
+
+/// Frees an inode, under the handle of `txn`. Its slot in the table has been written already.
+///
+/// # Errors
+/// An inode that the bitmap has as free.
+pub(crate) fn free_inode(txn: &mut Txn<'_>, ino: u32, was_dir: bool) -> Result<()> {
+    let fs = txn.fs();
+    let InodeSlot { group, index, .. } = fs.layout.inode_slot(ino)?;
+    let Some(state) = fs.alloc.group(group) else { return Ok(()) };
+    let mut state = state.lock();
+    let mut desc = read_desc(fs, group)?;
+    let buffer = inode_bitmap(txn, group, &mut desc)?;
+    let mut map = txn.write(&buffer)?;
+    if !bitmap::test(&map, index as usize) {
+        return Err(Corrupt::InodeDoubleFree { ino, group }.into());
+    }
+    bitmap::clear(&mut map, index as usize..index as usize + 1)?;
+    desc.free_inodes_count = (desc.free_inodes_count + 1).min(fs.layout.inodes_per_group());
+    if was_dir {
+        desc.used_dirs_count = desc.used_dirs_count.saturating_sub(1);
+    }
+    desc.sum_inode_bitmap(&map, &fs.layout, &fs.checksummer)?;
+    drop(map);
+    fs.write_desc(txn, group, &desc)?;
+    state.inode_hint = state.inode_hint.min(index);
+    fs.alloc.add_free_inode();
+    Ok(())
+}
+
+fn take_in(txn: &mut Txn<'_>, group: u32, is_dir: bool) -> Result<Option<u32>> {
+    let fs = txn.fs();
+    if read_desc(fs, group)?.free_inodes_count == 0 {
+        return Ok(None);
+    }
+    let Some(state) = fs.alloc.group(group) else { return Ok(None) };
+    let mut state = state.lock();
+    let mut desc = read_desc(fs, group)?;
+    let per_group = fs.layout.inodes_per_group();
+    let reserved = if group == 0 { fs.first_ino - 1 } else { 0 };
+    let buffer = inode_bitmap(txn, group, &mut desc)?;
+    let from = state.inode_hint.max(reserved) as usize;
+    let Some(index) = bitmap::next_zero(&buffer.read(), from..per_group as usize) else {
+        state.inode_hint = per_group;
+        return Ok(None);
+    };
+    let mut map = txn.write(&buffer)?;
+    bitmap::set(&mut map, index..index + 1)?;
+    state.inode_hint = index as u32 + 1;
+    desc.free_inodes_count = desc.free_inodes_count.saturating_sub(1);
+    if is_dir {
+        desc.used_dirs_count = (desc.used_dirs_count + 1).min(per_group);
+    }
+    desc.sum_inode_bitmap(&map, &fs.layout, &fs.checksummer)?;
+    drop(map);
+    let ino = fs.layout.ino(group, index as u32)?;
+    if fs.has_group_checksums() {
+        open_table_block(txn, &mut desc, ino, index as u32)?;
+    }
+    fs.write_desc(txn, group, &desc)?;
+    Ok(Some(ino))
+}
+
+/// Moves bg_itable_unused behind inode `index`. If its table block held no used inode so far, the
+/// block starts as zeros: what lies on the disk there may never have been written.
+fn open_table_block(txn: &mut Txn<'_>, desc: &mut GroupDesc, ino: u32, index: u32) -> Result<()> {
+    let fs = txn.fs();
+    let per_group = fs.layout.inodes_per_group();
+    let used = per_group.saturating_sub(desc.itable_unused);
+    if index < used {
+        return Ok(());
+    }
+    desc.itable_unused = per_group - (index + 1);
+    if index - index % fs.layout.inodes_per_block() >= used {
+        txn.create(desc.inode_table + u64::from(fs.layout.inode_slot(ino)?.table_block))?;
+    }
+    Ok(())
+}
+
+/// The inode bitmap of `group`, made new where it was never written. The group's mutex is held,
+/// and the caller writes the descriptor.
+fn inode_bitmap(txn: &mut Txn<'_>, group: u32, desc: &mut GroupDesc) -> Result<Buffer> {
+    let fs = txn.fs();
+    if uninit(fs, desc, GroupFlags::INODE_UNINIT) {
+        let buffer = txn.create(desc.inode_bitmap)?;
+        let padding = fs.layout.inodes_per_group() as usize..fs.block_size as usize * 8;
+        bitmap::set(&mut txn.write(&buffer)?, padding)?;
+        desc.flags -= GroupFlags::INODE_UNINIT;
+        desc.itable_unused = fs.layout.inodes_per_group();
+        buffer.set_verified(kind::INODE_BITMAP);
+        return Ok(buffer);
+    }
+    let buffer = fs.journal.read(desc.inode_bitmap)?;
+    if !buffer.verified(kind::INODE_BITMAP) {
+        desc.verify_inode_bitmap(&buffer.read(), group, &fs.layout, &fs.checksummer)?;
+        buffer.set_verified(kind::INODE_BITMAP);
+    }
+    Ok(buffer)
+}
+
+/// Free inodes, free blocks and directories of the flex group that `group` belongs to.
+fn crowd(fs: &Fs, group: u32) -> Result<(u32, u64, u64, u64)> {
+    let flex = fs.layout.groups_per_flex().max(1);
+    let first = group - group % flex;
+    let end = first.saturating_add(flex).min(fs.layout.group_count());
+    let (mut inodes, mut blocks, mut dirs) = (0, 0, 0);
+    for g in first..end {
+        let desc = read_desc(fs, g)?;
+        inodes += u64::from(desc.free_inodes_count);
+        blocks += u64::from(desc.free_blocks_count);
+        dirs += u64::from(desc.used_dirs_count);
+    }
+    Ok((first, inodes, blocks, dirs))
+}
+
+/// Orlov for a directory of the root: the flex group with the fewest directories among those
+/// with at least the average of free inodes and blocks.
+fn least_crowded(fs: &Fs, spread: u32) -> Result<u32> {
+    let (groups, flex) = (fs.layout.group_count(), fs.layout.groups_per_flex().max(1));
+    let flexes = groups.div_ceil(flex);
+    let (free_inodes, free_blocks) = averages(fs);
+    let start = spread % flexes;
+    let mut best: Option<(u64, u32)> = None;
+    for i in 0..flexes.min(WINDOW.div_ceil(flex)) {
+        let group = (start + i) % flexes * flex;
+        let (first, inodes, blocks, dirs) = crowd(fs, group)?;
+        let roomy = inodes > 0 && inodes >= free_inodes && blocks >= free_blocks;
+        if roomy && best.is_none_or(|(fewest, _)| dirs < fewest) {
+            best = Some((dirs, first));
+        }
+    }
+    Ok(best.map_or(start * flex, |(_, group)| group))
+}
+
+/// Orlov for the others: the parent's flex group unless it is crowded, else the next that is not.
+fn near_parent(fs: &Fs, parent: u32) -> Result<u32> {
+    let (groups, flex) = (fs.layout.group_count(), fs.layout.groups_per_flex().max(1));
+    let per_flex = u64::from(fs.layout.inodes_per_group()) * u64::from(flex);
+    let (free_inodes, free_blocks) = averages(fs);
+    let least_inodes = free_inodes.saturating_sub(per_flex / 4).max(1);
+    let least_blocks =
+        free_blocks.saturating_sub(u64::from(fs.layout.blocks_per_group()) * u64::from(flex) / 4);
+    let most_dirs = per_flex.saturating_sub(free_inodes) + per_flex / 16;
+    let flexes = groups.div_ceil(flex);
+    for i in 0..flexes.min(WINDOW.div_ceil(flex)) {
+        let group = (parent / flex + i) % flexes * flex;
+        let (first, inodes, blocks, dirs) = crowd(fs, group)?;
+        if inodes >= least_inodes && blocks >= least_blocks && dirs < most_dirs {
+            return Ok(if i == 0 { parent } else { first });
+        }
+    }
+    Ok(parent)
+}
+
+/// Free inodes and blocks of an average flex group.
+fn averages(fs: &Fs) -> (u64, u64) {
+    let flexes = u64::from(fs.layout.group_count().div_ceil(fs.layout.groups_per_flex().max(1)));
+    (fs.alloc.free_inodes() / flexes, fs.alloc.free_blocks() / flexes)
+}

@@ -1,0 +1,106 @@
+//! The allocators of blocks and inodes.
+//!
+//! A group has two block bitmaps: the one on disk, changed only by handles, and the *busy* map in
+//! core, which also has the blocks that are taken for data still in flight ([`Reserved`]) and the
+//! blocks whose freeing has not committed yet. Blocks are chosen in the busy map; a handle later
+//! sets the bits on disk. So a crash before that handle leaves the blocks free, and a freed
+//! block is never handed out before its freeing is durable.
+//!
+//! Lock: one mutex a group ([`Group`]), below the inode locks and above buffers. Held while the
+//! bitmap and the descriptor, whose checksum covers the bitmap, change together.
+
+mod blocks;
+mod group;
+mod inodes;
+
+pub(crate) use blocks::{BlockKind, Reserved, free_blocks, reserve, take_reserved};
+pub(crate) use group::{Group, read_desc};
+pub(crate) use inodes::{InodeHint, alloc_inode, free_inode};
+
+use lanefs_journal::Freed;
+use parking_lot::Mutex;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What the allocators know in core. Groups come to life when first touched, so that a volume of
+/// 15 TiB costs what is used of it.
+#[derive(Debug)]
+pub(crate) struct Alloc {
+    groups: Box<[OnceLock<Box<Mutex<Group>>>]>,
+    blocks_per_group: u64,
+    first_data_block: u64,
+    /// Blocks neither used on disk nor reserved in core.
+    free_blocks: AtomicU64,
+    free_inodes: AtomicU64,
+}
+
+impl Alloc {
+    pub(crate) fn new(layout: &lanefs_format::Layout, free_blocks: u64, free_inodes: u64) -> Self {
+        Self {
+            groups: (0..layout.group_count()).map(|_| OnceLock::new()).collect(),
+            blocks_per_group: u64::from(layout.blocks_per_group()),
+            first_data_block: layout.first_data_block(),
+            free_blocks: AtomicU64::new(free_blocks),
+            free_inodes: AtomicU64::new(free_inodes),
+        }
+    }
+
+    /// Blocks that can still be taken.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.free_blocks.load(Relaxed)
+    }
+
+    /// Inodes that can still be taken.
+    pub(crate) fn free_inodes(&self) -> u64 {
+        self.free_inodes.load(Relaxed)
+    }
+
+    /// Sets the counts to what the descriptors say.
+    pub(crate) fn set_free(&self, blocks: u64, inodes: u64) {
+        self.free_blocks.store(blocks, Relaxed);
+        self.free_inodes.store(inodes, Relaxed);
+    }
+
+    fn group(&self, group: u32) -> Option<&Mutex<Group>> {
+        Some(self.groups.get(group as usize)?.get_or_init(Default::default))
+    }
+
+    fn add_free_blocks(&self, n: u64) {
+        self.free_blocks.fetch_add(n, Relaxed);
+    }
+
+    /// Counts are hints where a volume lies about them: they stop at zero.
+    fn sub_free_blocks(&self, n: u64) {
+        let _ = self.free_blocks.fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(n)));
+    }
+
+    fn add_free_inode(&self) {
+        self.free_inodes.fetch_add(1, Relaxed);
+    }
+
+    fn sub_free_inode(&self) {
+        let _ = self.free_inodes.fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(1)));
+    }
+
+    /// The journal's word that the frees of a transaction are durable: the blocks may be used.
+    pub(crate) fn freed(&self, extents: &[Freed]) {
+        for e in extents {
+            self.release(e.start, e.len);
+        }
+    }
+
+    /// Gives blocks back in core, across group borders.
+    pub(super) fn release(&self, start: u64, len: u64) {
+        let mut at = start.saturating_sub(self.first_data_block);
+        let end = at.saturating_add(len);
+        while at < end {
+            let (group, bit) = (at / self.blocks_per_group, at % self.blocks_per_group);
+            let n = (self.blocks_per_group - bit).min(end - at);
+            if let Some(group) = self.group(group as u32) {
+                group.lock().release(bit as u32, n as u32);
+            }
+            at += n;
+        }
+        self.add_free_blocks(len);
+    }
+}

@@ -1,0 +1,247 @@
+//! An open directory: operations on names in it, without walking a path to it each time.
+
+use super::{File, Metadata};
+use crate::error::{Error, Result};
+use crate::inode::NodeRef;
+use crate::namei::{NewAttr, NewKind, SetAttr};
+use crate::xattr;
+use lanefs_format::{DeviceNumber, FileType};
+use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// An open directory of a volume. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Dir {
+    pub(super) node: NodeRef,
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name.
+    pub name: OsString,
+    /// The inode that it leads to.
+    pub ino: u32,
+    /// The inode's type, if the directory notes types.
+    pub file_type: Option<FileType>,
+    /// Where to go on listing behind this entry.
+    pub cookie: u64,
+}
+
+/// A name in a directory that is being listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirEntryRef<'a> {
+    /// The name.
+    pub name: &'a OsStr,
+    /// The inode that it leads to.
+    pub ino: u32,
+    /// The inode's type, if the directory notes types.
+    pub file_type: Option<FileType>,
+    /// Where to go on listing behind this entry.
+    pub cookie: u64,
+}
+
+impl Dir {
+    /// What there is to know of the directory itself.
+    pub fn metadata(&self) -> Metadata {
+        Metadata::of(&self.node)
+    }
+
+    /// What there is to know of `name`; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] and those of a damaged volume.
+    pub fn metadata_of(&self, name: impl AsRef<OsStr>) -> Result<Metadata> {
+        Ok(Metadata::of(&*self.lookup(name.as_ref())?))
+    }
+
+    /// Opens the subdirectory `name`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`].
+    pub fn open_dir(&self, name: impl AsRef<OsStr>) -> Result<Dir> {
+        let node = self.lookup(name.as_ref())?;
+        node.check_dir()?;
+        Ok(Dir { node })
+    }
+
+    /// Opens the file `name`, for writing too unless the volume is read-only. Links are not
+    /// followed.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDir`], [`Error::Loop`] for a symbolic link.
+    pub fn open_file(&self, name: impl AsRef<OsStr>) -> Result<File> {
+        let write = !self.node.fs.is_read_only();
+        File::of_node(self.lookup(name.as_ref())?, write)
+    }
+
+    /// The target of the symbolic link `name`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is none.
+    pub fn read_link(&self, name: impl AsRef<OsStr>) -> Result<OsString> {
+        let node = self.lookup(name.as_ref())?;
+        Ok(OsString::from_vec(self.node.fs.read_link(&node)?))
+    }
+
+    /// Makes a new, empty file.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`], ...
+    pub fn create_file(&self, name: impl AsRef<OsStr>, attr: NewAttr) -> Result<File> {
+        File::of_node(self.create(name.as_ref(), NewKind::File, attr)?, true)
+    }
+
+    /// Makes a new, empty directory.
+    ///
+    /// # Errors
+    /// As [`create_file`](Self::create_file); [`Error::TooManyLinks`].
+    pub fn create_dir(&self, name: impl AsRef<OsStr>, attr: NewAttr) -> Result<Dir> {
+        Ok(Dir { node: self.create(name.as_ref(), NewKind::Dir, attr)? })
+    }
+
+    /// Makes a symbolic link to `target`.
+    ///
+    /// # Errors
+    /// As [`create_file`](Self::create_file).
+    pub fn symlink(
+        &self,
+        target: impl AsRef<OsStr>,
+        name: impl AsRef<OsStr>,
+        attr: NewAttr,
+    ) -> Result<Metadata> {
+        let kind = NewKind::Symlink(target.as_ref().as_bytes());
+        Ok(Metadata::of(&*self.create(name.as_ref(), kind, attr)?))
+    }
+
+    /// Makes a device file, fifo or socket.
+    ///
+    /// # Errors
+    /// As [`create_file`](Self::create_file); [`Error::Invalid`] for another type.
+    pub fn mknod(
+        &self,
+        name: impl AsRef<OsStr>,
+        file_type: FileType,
+        device: DeviceNumber,
+        attr: NewAttr,
+    ) -> Result<Metadata> {
+        let kind = match file_type {
+            FileType::Regular => NewKind::File,
+            FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {
+                NewKind::Special { file_type, device }
+            }
+            FileType::Directory | FileType::Symlink => {
+                return Err(Error::Invalid("not a type that mknod makes"));
+            }
+        };
+        Ok(Metadata::of(&*self.create(name.as_ref(), kind, attr)?))
+    }
+
+    /// Gives the inode behind `from` in the directory `dir` the name `name` here too.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
+    pub fn hard_link(&self, dir: &Dir, from: impl AsRef<OsStr>, name: impl AsRef<OsStr>) -> Result<()> {
+        let node = dir.lookup(from.as_ref())?;
+        self.node.fs.link(&node, &self.node, name.as_ref().as_bytes())
+    }
+
+    /// Removes the name of something that is no directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDir`].
+    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Result<()> {
+        self.node.fs.unlink(&self.node, name.as_ref().as_bytes())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`].
+    pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> Result<()> {
+        self.node.fs.rmdir(&self.node, name.as_ref().as_bytes())
+    }
+
+    /// Sets attributes of `name`; a symbolic link is not followed. An empty name is the
+    /// directory itself.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::ReadOnly`].
+    pub fn set_attr(&self, name: impl AsRef<OsStr>, set: &SetAttr) -> Result<()> {
+        let node = self.self_or(name.as_ref())?;
+        self.node.fs.set_attr(&node, set)
+    }
+
+    /// Sets an extended attribute of `name`, as [`set_attr`](Self::set_attr) finds it.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if it fits nowhere, ...
+    pub fn set_xattr(&self, name: impl AsRef<OsStr>, attr: impl AsRef<OsStr>, value: &[u8]) -> Result<()> {
+        let node = self.self_or(name.as_ref())?;
+        node.fs.set_xattr(&node, attr.as_ref().as_bytes(), value, xattr::SetXattr::Any)
+    }
+
+    /// All extended attributes of `name` with their values, as [`set_attr`](Self::set_attr)
+    /// finds it.
+    ///
+    /// # Errors
+    /// Those of a damaged volume.
+    pub fn xattrs(&self, name: impl AsRef<OsStr>) -> Result<Vec<(OsString, Vec<u8>)>> {
+        let node = self.self_or(name.as_ref())?;
+        node.fs.xattrs(&node)
+    }
+
+    /// All entries but "." and "..", in the order of the directory.
+    ///
+    /// # Errors
+    /// Those of a damaged directory.
+    pub fn entries(&self) -> Result<Vec<DirEntry>> {
+        let mut all = Vec::new();
+        self.for_each(0, |e| {
+            if e.name != "." && e.name != ".." {
+                all.push(DirEntry {
+                    name: e.name.to_owned(),
+                    ino: e.ino,
+                    file_type: e.file_type,
+                    cookie: e.cookie,
+                });
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(all)
+    }
+
+    /// Calls `each` for the entries behind `cookie`, "." and ".." too, until it breaks. Cookie 0
+    /// is the start. An entry made or removed meanwhile may or may not be seen; all others are
+    /// seen once. The directory is locked: `each` must not use the volume.
+    ///
+    /// # Errors
+    /// Those of a damaged directory.
+    pub fn for_each(
+        &self,
+        cookie: u64,
+        mut each: impl FnMut(DirEntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.node.fs.read_dir(&self.node, cookie, &mut |e| {
+            each(DirEntryRef {
+                name: OsStr::from_bytes(e.name),
+                ino: e.ino,
+                file_type: e.file_type,
+                cookie: e.cookie,
+            })
+        })
+    }
+
+    fn lookup(&self, name: &OsStr) -> Result<NodeRef> {
+        self.node.fs.lookup(&self.node, name.as_bytes())
+    }
+
+    fn self_or(&self, name: &OsStr) -> Result<NodeRef> {
+        if name.is_empty() { Ok(self.node.clone()) } else { self.lookup(name) }
+    }
+
+    fn create(&self, name: &OsStr, kind: NewKind<'_>, attr: NewAttr) -> Result<NodeRef> {
+        self.node.fs.create(&self.node, name.as_bytes(), kind, attr)
+    }
+}

@@ -1,0 +1,248 @@
+//! An open file.
+
+use super::path::{self, Place};
+use super::{Metadata, Volume};
+use crate::data;
+use crate::error::{Error, Result};
+use crate::inode::NodeRef;
+use crate::namei::{NewAttr, NewKind, SetAttr};
+use lanefs_format::FileType;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// An open file of a volume. Calls at once from many threads are fine: a read sees all of a
+/// write or none of it.
+#[derive(Debug, Clone)]
+pub struct File {
+    node: NodeRef,
+    read: bool,
+    write: bool,
+    append: bool,
+}
+
+impl File {
+    /// A file for reading, and for writing if `write`.
+    pub(super) fn of_node(node: NodeRef, write: bool) -> Result<Self> {
+        match node.state().file_type(node.ino)? {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::IsDir),
+            FileType::Symlink => return Err(Error::Loop),
+            _ => return Err(Error::Invalid("a device, fifo or socket has no content")),
+        }
+        Ok(Self { node, read: true, write, append: false })
+    }
+
+    /// Reads from `offset` on into `buf`; how many bytes there were: fewer than asked for only
+    /// at the end of the file, 0 behind it.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if !self.read {
+            return Err(Error::BadHandle("not open for reading"));
+        }
+        let _shared = self.node.share();
+        data::read(&self.node.fs, self.node.ino, &self.node.state(), offset, buf)
+    }
+
+    /// Writes all of `bytes` at `offset` (at the end, if open for appending). A hole opens
+    /// between the old end and `offset`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::FileTooBig`]: a part may have been written.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_write()?;
+        if self.append {
+            data::append(&self.node, bytes).map(|_| ())
+        } else {
+            data::write(&self.node, offset, bytes)
+        }
+    }
+
+    /// Cuts or extends the file to `len` bytes. What is new reads as zeros.
+    ///
+    /// # Errors
+    /// [`Error::FileTooBig`], ...
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.check_write()?;
+        data::truncate(&self.node, len)
+    }
+
+    /// Makes the content and all attributes durable.
+    ///
+    /// # Errors
+    /// The journal's or the device's: then nothing of late may be durable.
+    pub fn sync_all(&self) -> Result<()> {
+        Ok(self.node.fs.journal.sync()?)
+    }
+
+    /// Makes the content and the size durable.
+    ///
+    /// # Errors
+    /// As [`sync_all`](Self::sync_all).
+    pub fn sync_data(&self) -> Result<()> {
+        self.sync_all()
+    }
+
+    /// What there is to know of the file.
+    pub fn metadata(&self) -> Metadata {
+        Metadata::of(&self.node)
+    }
+
+    /// Sets mode, owner or times.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::NotPermitted`].
+    pub fn set_attr(&self, set: &SetAttr) -> Result<()> {
+        self.node.fs.set_attr(&self.node, set)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if it fits nowhere, ...
+    pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
+        self.node.fs.set_xattr(&self.node, name, value, crate::SetXattr::Any)
+    }
+
+    fn check_write(&self) -> Result<()> {
+        if self.write { self.node.fs.check_writable() } else { Err(Error::BadHandle("not open for writing")) }
+    }
+}
+
+/// How to open a file, shaped like [`std::fs::OpenOptions`].
+#[derive(Debug, Clone)]
+pub struct FileOptions<'v> {
+    volume: &'v Volume,
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    follow: bool,
+    attr: NewAttr,
+}
+
+impl<'v> FileOptions<'v> {
+    pub(super) fn new(volume: &'v Volume) -> Self {
+        let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+        Self {
+            volume,
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            follow: true,
+            attr,
+        }
+    }
+
+    /// For reading.
+    pub fn read(mut self, yes: bool) -> Self {
+        self.read = yes;
+        self
+    }
+
+    /// For writing.
+    pub fn write(mut self, yes: bool) -> Self {
+        self.write = yes;
+        self
+    }
+
+    /// For writing, always at the end.
+    pub fn append(mut self, yes: bool) -> Self {
+        self.append = yes;
+        self.write |= yes;
+        self
+    }
+
+    /// Cuts the file to nothing.
+    pub fn truncate(mut self, yes: bool) -> Self {
+        self.truncate = yes;
+        self
+    }
+
+    /// Makes the file if there is none.
+    pub fn create(mut self, yes: bool) -> Self {
+        self.create = yes;
+        self
+    }
+
+    /// Makes the file; one that exists is an error.
+    pub fn create_new(mut self, yes: bool) -> Self {
+        self.create_new = yes;
+        self
+    }
+
+    /// Whether a symbolic link at the end of the path is followed: yes, unless said otherwise.
+    pub fn follow(mut self, yes: bool) -> Self {
+        self.follow = yes;
+        self
+    }
+
+    /// Mode and owner of a file that is made: 0644, 0:0 unless said otherwise.
+    pub fn attr(mut self, attr: NewAttr) -> Self {
+        self.attr = attr;
+        self
+    }
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Exists`], [`Error::IsDir`], [`Error::ReadOnly`], ...
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        let path = path.as_ref().as_os_str().as_bytes();
+        let fs = &self.volume.fs;
+        if self.write || self.truncate || self.create || self.create_new {
+            fs.check_writable()?;
+        }
+        let node = self.find_or_make(path)?;
+        let file = File { read: self.read, append: self.append, ..File::of_node(node, self.write)? };
+        if self.truncate {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+
+    fn find_or_make(&self, path: &[u8]) -> Result<NodeRef> {
+        let fs = &self.volume.fs;
+        let root = fs.root()?;
+        let mut path = path.to_vec();
+        // A dangling link at the end is followed to the place where the file is to be made.
+        for _ in 0..40 {
+            if !self.create_new {
+                match path::resolve(fs, &root, &path, self.follow) {
+                    Err(Error::NotFound) if self.create => {}
+                    found => return found,
+                }
+            }
+            let Place { dir, name, must_be_dir } = path::place(fs, &root, &path)?;
+            if must_be_dir {
+                return Err(Error::IsDir);
+            }
+            match fs.create(&dir, &name, NewKind::File, self.attr) {
+                Err(Error::Exists) if !self.create_new => {}
+                made => return made,
+            }
+            // Made by another thread meanwhile, or a dangling link.
+            let node = fs.lookup(&dir, &name)?;
+            if node.state().is_symlink() {
+                if !self.follow {
+                    return Err(Error::Loop);
+                }
+                let target = fs.read_link(&node)?;
+                if target.starts_with(b"/") {
+                    path = target;
+                } else {
+                    let cut = path.iter().rposition(|&b| b == b'/').map_or(0, |p| p + 1);
+                    path.truncate(cut);
+                    path.extend(target);
+                }
+            }
+        }
+        Err(Error::Loop)
+    }
+}

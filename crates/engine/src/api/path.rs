@@ -1,0 +1,119 @@
+//! From a path to an inode.
+
+use crate::error::{Error, Result};
+use crate::inode::NodeRef;
+use crate::volume::Fs;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Symbolic links that a path may go through, as in the kernel.
+const MAX_LINKS: u32 = 40;
+
+/// Bytes of the longest path, with its final NUL.
+const PATH_MAX: usize = 4096;
+
+/// A directory and a name in it that may or may not exist.
+pub(super) struct Place {
+    pub(super) dir: NodeRef,
+    pub(super) name: Vec<u8>,
+    /// The path ended in a slash: only a directory will do.
+    pub(super) must_be_dir: bool,
+}
+
+/// The last parts of a path that still have to be walked.
+struct Walk {
+    parts: VecDeque<Vec<u8>>,
+    must_be_dir: bool,
+    links: u32,
+}
+
+impl Walk {
+    fn new(path: &[u8]) -> Result<Self> {
+        if path.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if path.len() >= PATH_MAX {
+            return Err(Error::NameTooLong { len: path.len() });
+        }
+        Ok(Self { parts: split(path), must_be_dir: path.ends_with(b"/"), links: 0 })
+    }
+
+    /// Puts a link's target in the place of the link.
+    fn follow(&mut self, root: &NodeRef, dir: &mut NodeRef, link: &NodeRef) -> Result<()> {
+        self.links += 1;
+        if self.links > MAX_LINKS {
+            return Err(Error::Loop);
+        }
+        let target = link.fs.read_link(link)?;
+        if target.starts_with(b"/") {
+            *dir = root.clone();
+        }
+        self.must_be_dir |= self.parts.is_empty() && target.ends_with(b"/");
+        for part in split(&target).into_iter().rev() {
+            self.parts.push_front(part);
+        }
+        Ok(())
+    }
+}
+
+fn split(path: &[u8]) -> VecDeque<Vec<u8>> {
+    path.split(|&b| b == b'/').filter(|p| !p.is_empty() && *p != b".").map(<[u8]>::to_vec).collect()
+}
+
+/// The inode at `path` from `base` on (an absolute path starts at the root). `follow` says
+/// whether a symbolic link at the end is followed too.
+pub(super) fn resolve(fs: &Arc<Fs>, base: &NodeRef, path: &[u8], follow: bool) -> Result<NodeRef> {
+    let root = fs.root()?;
+    let mut walk = Walk::new(path)?;
+    let mut at = if path.starts_with(b"/") { root.clone() } else { base.clone() };
+    while let Some(part) = walk.parts.pop_front() {
+        let node = step(fs, &at, &part)?;
+        let last = walk.parts.is_empty();
+        if node.state().is_symlink() && (!last || follow || walk.must_be_dir) {
+            walk.follow(&root, &mut at, &node)?;
+        } else {
+            at = node;
+        }
+    }
+    if walk.must_be_dir {
+        at.check_dir()?;
+    }
+    Ok(at)
+}
+
+/// The directory of `path` and the name in it. Links on the way are followed, one at the end is
+/// not: it is what the name means.
+///
+/// # Errors
+/// [`Error::Busy`] for the root, which has no name.
+pub(super) fn place(fs: &Arc<Fs>, base: &NodeRef, path: &[u8]) -> Result<Place> {
+    let root = fs.root()?;
+    let mut walk = Walk::new(path)?;
+    // "a/." names the directory itself by a name that cannot be made or removed.
+    let trimmed = path.strip_suffix(b"/").unwrap_or(path);
+    if trimmed == b"." || trimmed.ends_with(b"/.") {
+        walk.parts.push_back(b".".to_vec());
+    }
+    let Some(name) = walk.parts.pop_back() else { return Err(Error::Busy) };
+    let mut at = if path.starts_with(b"/") { root.clone() } else { base.clone() };
+    let must_be_dir = walk.must_be_dir;
+    while let Some(part) = walk.parts.pop_front() {
+        let node = step(fs, &at, &part)?;
+        if node.state().is_symlink() {
+            walk.follow(&root, &mut at, &node)?;
+        } else {
+            at = node;
+        }
+    }
+    at.check_dir()?;
+    Ok(Place { dir: at, name, must_be_dir })
+}
+
+fn step(fs: &Arc<Fs>, dir: &NodeRef, part: &[u8]) -> Result<NodeRef> {
+    dir.check_dir()?;
+    // The root's ".." is the root, whatever its entry says.
+    if part == b".." && dir.ino == crate::inode::ROOT_INO {
+        return Ok(dir.clone());
+    }
+    fs.lookup(dir, part)
+}

@@ -1,0 +1,437 @@
+//! An open volume: operations on paths.
+
+use super::path::{self, Place};
+use super::{Dir, DirEntry, File, FileOptions, Metadata};
+use crate::error::{Error, Result};
+use crate::inode::NodeRef;
+use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr};
+use crate::volume::{Fs, OpenOptions, StatFs};
+use crate::xattr::SetXattr;
+use lanefs_device::BlockDevice;
+use lanefs_format::{DeviceNumber, FileType, Superblock};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An open volume. Paths are inside the volume, absolute or from its root. Shared between
+/// threads by reference.
+///
+/// Dropped, it is closed too, but without a word of errors: call [`close`](Self::close).
+#[derive(Debug)]
+pub struct Volume {
+    pub(super) fs: Arc<Fs>,
+}
+
+/// What the superblock and the journal tell of an open volume.
+#[derive(Debug, Clone)]
+pub struct VolumeInfo {
+    /// The superblock as it would be written now.
+    pub superblock: Superblock,
+    /// Journal counters since the volume was opened.
+    pub journal: lanefs_journal::Stats,
+    /// Whether the volume may be changed.
+    pub writable: bool,
+}
+
+const DEFAULT_DIR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
+
+fn bytes(path: &impl AsRef<Path>) -> &[u8] {
+    path.as_ref().as_os_str().as_bytes()
+}
+
+impl Volume {
+    pub(crate) fn new(fs: Arc<Fs>) -> Self {
+        Self { fs }
+    }
+
+    /// Opens the volume in a file or block device for reading and writing, recovers it if it was
+    /// not closed, and locks it against other openers.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    ///
+    /// ```no_run
+    /// let volume = lanefs::Volume::open("disk.img")?;
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().write(true).open(path)
+    }
+
+    /// Opens the volume for reading. It is not written, not even to recover it.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().open(path)
+    }
+
+    /// Opens the volume on a device for reading and writing.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open_device(device: Arc<dyn BlockDevice>) -> Result<Self> {
+        OpenOptions::new().write(true).open_device(device)
+    }
+
+    /// How to open a file: what to do with one that exists, and with one that does not.
+    pub fn open_options(&self) -> FileOptions<'_> {
+        FileOptions::new(self)
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDir`], ...
+    pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_options().read(true).open(path)
+    }
+
+    /// Makes a file, or cuts one that exists to nothing, and opens it for writing.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if its directory does not exist, [`Error::IsDir`], [`Error::NoSpace`].
+    pub fn create_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_options().read(true).write(true).create(true).truncate(true).open(path)
+    }
+
+    /// The whole content of a file.
+    ///
+    /// # Errors
+    /// As [`open_file`](Self::open_file) and [`File::read_at`].
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let file = self.open_file(path)?;
+        let mut content = Vec::new();
+        let mut piece = vec![0; 1 << 20];
+        // Not by i_size: that is the volume's word, and holes make it cheap to lie.
+        loop {
+            let n = file.read_at(content.len() as u64, &mut piece)?;
+            content.extend_from_slice(piece.get(..n).unwrap_or_default());
+            if n < piece.len() {
+                return Ok(content);
+            }
+        }
+    }
+
+    /// Makes or replaces a file with this content.
+    ///
+    /// # Errors
+    /// As [`create_file`](Self::create_file) and [`File::write_at`].
+    pub fn write(&self, path: impl AsRef<Path>, content: &[u8]) -> Result<()> {
+        self.create_file(path)?.write_at(0, content)
+    }
+
+    /// What there is to know of the inode at `path`; a symbolic link at the end is followed.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`].
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        Ok(Metadata::of(&*self.node(bytes(&path), true)?))
+    }
+
+    /// What there is to know of the inode at `path`; a symbolic link at the end is not followed.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        Ok(Metadata::of(&*self.node(bytes(&path), false)?))
+    }
+
+    /// Whether there is something at `path`.
+    ///
+    /// # Errors
+    /// Everything but [`Error::NotFound`].
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.node(bytes(&path), true) {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`].
+    pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Dir> {
+        let node = self.node(bytes(&path), true)?;
+        node.check_dir()?;
+        Ok(Dir { node })
+    }
+
+    /// All entries of a directory but "." and "..".
+    ///
+    /// # Errors
+    /// As [`open_dir`](Self::open_dir); those of a damaged directory.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
+        self.open_dir(path)?.entries()
+    }
+
+    /// Makes a directory, mode 0755, owner 0:0.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotFound`], [`Error::NoSpace`], [`Error::TooManyLinks`].
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.create_dir_with(path, DEFAULT_DIR)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As [`create_dir`](Self::create_dir).
+    pub fn create_dir_with(&self, path: impl AsRef<Path>, attr: NewAttr) -> Result<()> {
+        match self.place(bytes(&path)) {
+            Ok(Place { dir, name, .. }) => self.fs.create(&dir, &name, NewKind::Dir, attr).map(|_| ()),
+            Err(Error::Busy) => Err(Error::Exists),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes a directory and all that are missing above it.
+    ///
+    /// # Errors
+    /// As [`create_dir`](Self::create_dir), but a directory that exists is none.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let mut at = PathBuf::from("/");
+        for part in path.as_ref() {
+            at.push(part);
+            match self.create_dir(&at) {
+                Err(Error::Exists) if self.metadata(&at)?.is_dir() => {}
+                Err(Error::Exists) => return Err(Error::NotDir),
+                made => made?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a name of something that is no directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDir`].
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        match self.place(bytes(&path)) {
+            Ok(Place { dir, name, must_be_dir: false }) => self.fs.unlink(&dir, &name),
+            Ok(Place { dir, name, .. }) => {
+                self.fs.lookup(&dir, &name)?.check_dir()?;
+                Err(Error::IsDir)
+            }
+            Err(Error::Busy) => Err(Error::IsDir),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Busy`] for the root.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let Place { dir, name, .. } = self.place(bytes(&path))?;
+        self.fs.rmdir(&dir, &name)
+    }
+
+    /// Removes a directory with all that is in it, or a file.
+    ///
+    /// # Errors
+    /// The first that any of the removals gives; what was removed stays removed.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        if !self.symlink_metadata(path)?.is_dir() {
+            return self.remove_file(path);
+        }
+        // By depth first, without recursion: a tree may be deeper than the stack.
+        let mut stack = vec![(path.to_path_buf(), false)];
+        while let Some((dir, visited)) = stack.pop() {
+            if visited {
+                self.remove_dir(&dir)?;
+                continue;
+            }
+            stack.push((dir.clone(), true));
+            let open = self.open_dir(&dir)?;
+            for entry in open.entries()? {
+                if open.metadata_of(&entry.name)?.is_dir() {
+                    stack.push((dir.join(&entry.name), false));
+                } else {
+                    open.remove_file(&entry.name)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Renames, over what may be at `to`.
+    ///
+    /// # Errors
+    /// Those of rename(2).
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.rename_with(from, to, RenameFlags::Replace)
+    }
+
+    /// Renames, with a say in what happens to what is at `to`.
+    ///
+    /// # Errors
+    /// Those of renameat2(2).
+    pub fn rename_with(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (from, to) = (self.place(bytes(&from))?, self.place(bytes(&to))?);
+        if from.must_be_dir || to.must_be_dir {
+            let node = self.fs.lookup(&from.dir, &from.name)?;
+            node.check_dir()?;
+        }
+        self.fs.rename(&from.dir, &from.name, &to.dir, &to.name, flags)
+    }
+
+    /// Gives the inode at `from` another name. A symbolic link is linked itself.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
+    pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let node = self.node(bytes(&from), false)?;
+        let Place { dir, name, must_be_dir } = self.new_place(bytes(&to))?;
+        if must_be_dir {
+            return Err(Error::NotFound);
+        }
+        self.fs.link(&node, &dir, &name)
+    }
+
+    /// Makes a symbolic link at `path` to `target`.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::NoSpace`].
+    pub fn symlink(&self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> Result<()> {
+        let attr = NewAttr { permissions: 0o777, uid: 0, gid: 0 };
+        self.make(bytes(&path), NewKind::Symlink(target.as_ref().as_bytes()), attr)
+    }
+
+    /// Makes a device file, fifo, socket or empty file.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`]; [`Error::Invalid`] for another type.
+    pub fn mknod(
+        &self,
+        path: impl AsRef<Path>,
+        file_type: FileType,
+        device: DeviceNumber,
+        attr: NewAttr,
+    ) -> Result<()> {
+        let Place { dir, name, must_be_dir } = self.new_place(bytes(&path))?;
+        if must_be_dir {
+            return Err(Error::NotFound);
+        }
+        Dir { node: dir }.mknod(OsString::from_vec(name), file_type, device, attr).map(|_| ())
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is none.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let node = self.node(bytes(&path), false)?;
+        Ok(PathBuf::from(OsString::from_vec(self.fs.read_link(&node)?)))
+    }
+
+    /// Sets mode, owner or times; a symbolic link at the end is followed if `follow`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotPermitted`].
+    pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr, follow: bool) -> Result<()> {
+        self.fs.set_attr(&*self.node(bytes(&path), follow)?, set)
+    }
+
+    /// The value of an extended attribute, by its full name ("user.mime"). Symbolic links are
+    /// not followed, here and in the other calls on attributes.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] if there is none of that name.
+    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {
+        self.fs.xattr(&*self.node(bytes(&path), false)?, name.as_ref().as_bytes())
+    }
+
+    /// Names and values of all extended attributes.
+    ///
+    /// # Errors
+    /// Those of damaged attributes.
+    pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<(OsString, Vec<u8>)>> {
+        self.fs.xattrs(&*self.node(bytes(&path), false)?)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] if `how`
+    /// asks for it.
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        self.fs.set_xattr(&*self.node(bytes(&path), false)?, name.as_ref().as_bytes(), value, how)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] if there is none of that name.
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
+        self.fs.remove_xattr(&*self.node(bytes(&path), false)?, name.as_ref().as_bytes())
+    }
+
+    /// How full the volume is.
+    pub fn statfs(&self) -> StatFs {
+        self.fs.statfs()
+    }
+
+    /// What the superblock and the journal tell.
+    pub fn info(&self) -> VolumeInfo {
+        let superblock = self.fs.sb.lock().clone();
+        VolumeInfo { superblock, journal: self.fs.journal.stats(), writable: !self.fs.is_read_only() }
+    }
+
+    /// Makes everything that was done durable.
+    ///
+    /// # Errors
+    /// The journal's or the device's.
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.fs.journal.sync()?)
+    }
+
+    /// Makes everything durable, empties the journal and marks the volume as clean. Files and
+    /// directories that are still open cannot change it any more.
+    ///
+    /// # Errors
+    /// The journal's or the device's: the volume then needs recovery.
+    pub fn close(self) -> Result<()> {
+        self.fs.close()
+    }
+
+    fn node(&self, path: &[u8], follow: bool) -> Result<NodeRef> {
+        path::resolve(&self.fs, &self.fs.root()?, path, follow)
+    }
+
+    fn place(&self, path: &[u8]) -> Result<Place> {
+        path::place(&self.fs, &self.fs.root()?, path)
+    }
+
+    /// The place of something to be made: the root exists.
+    fn new_place(&self, path: &[u8]) -> Result<Place> {
+        match self.place(path) {
+            Err(Error::Busy) => Err(Error::Exists),
+            place => place,
+        }
+    }
+
+    fn make(&self, path: &[u8], kind: NewKind<'_>, attr: NewAttr) -> Result<()> {
+        let Place { dir, name, must_be_dir } = self.new_place(path)?;
+        if must_be_dir {
+            let exists = self.fs.lookup(&dir, &name).is_ok();
+            return Err(if exists { Error::Exists } else { Error::NotFound });
+        }
+        self.fs.create(&dir, &name, kind, attr).map(|_| ())
+    }
+}

@@ -1,0 +1,298 @@
+//! What the engine says when an operation fails.
+//!
+//! Three families: what the caller asked cannot be (`NotFound`, `Exists`, ...), what the volume
+//! holds is not ext4 (`Format`, `Corrupt`, ...: structure, number and rule), and what the medium
+//! did (`Device`, `Journal`). [`Error::errno`] gives the number that the kernel's ext4 gives.
+
+use lanefs_device::DeviceError;
+use lanefs_format::FormatError;
+use lanefs_journal::JournalError;
+use std::io;
+
+/// Result of an engine operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A failed operation.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No such name (ENOENT).
+    #[error("No such file or directory")]
+    NotFound,
+    /// The name is taken (EEXIST).
+    #[error("File exists")]
+    Exists,
+    /// A path goes through something that is no directory (ENOTDIR).
+    #[error("Not a directory")]
+    NotDir,
+    /// A directory where none may be (EISDIR).
+    #[error("Is a directory")]
+    IsDir,
+    /// The directory has entries (ENOTEMPTY).
+    #[error("Directory not empty")]
+    NotEmpty,
+    /// No free block or inode (ENOSPC).
+    #[error("No space left on device")]
+    NoSpace,
+    /// A name of more than 255 bytes (ENAMETOOLONG).
+    #[error("File name too long ({len} bytes, at most 255)")]
+    NameTooLong {
+        /// Length in bytes.
+        len: usize,
+    },
+    /// i_links_count is at its bound (EMLINK).
+    #[error("Too many links")]
+    TooManyLinks,
+    /// The volume or the handle is read-only (EROFS).
+    #[error("Read-only file system")]
+    ReadOnly,
+    /// An immutable or append-only inode (EPERM).
+    #[error("Operation not permitted ({0})")]
+    NotPermitted(&'static str),
+    /// The file is not open for this (EBADF).
+    #[error("Bad file descriptor ({0})")]
+    BadHandle(&'static str),
+    /// An argument that makes no sense (EINVAL).
+    #[error("Invalid argument ({0})")]
+    Invalid(&'static str),
+    /// No such extended attribute (ENODATA).
+    #[error("No data available")]
+    NoData,
+    /// A value longer than 65,536 bytes (E2BIG).
+    #[error("Argument list too long (a value of {len} bytes)")]
+    ValueTooBig {
+        /// Length in bytes.
+        len: usize,
+    },
+    /// A buffer or value out of bounds (ERANGE).
+    #[error("Numerical result out of range")]
+    Range,
+    /// A file larger than its block map can hold (EFBIG).
+    #[error("File too large")]
+    FileTooBig,
+    /// More than 40 symbolic links in a path (ELOOP).
+    #[error("Too many levels of symbolic links")]
+    Loop,
+    /// A directory used as the root, or moved below itself (EBUSY or EINVAL).
+    #[error("Device or resource busy")]
+    Busy,
+    /// The inode has been deleted (ESTALE).
+    #[error("Stale file handle (inode {0})")]
+    Stale(u32),
+    /// A feature, or an operation on it, that lanefs does not write (EOPNOTSUPP).
+    #[error("Operation not supported ({0})")]
+    NotSupported(String),
+    /// A device too small to hold a volume.
+    #[error("a device of {size} bytes is {rule}")]
+    NotVolume {
+        /// Size of the device in bytes.
+        size: u64,
+        /// What is wrong with it.
+        rule: &'static str,
+    },
+    /// A name that no extended attribute can have.
+    #[error("Operation not supported (an attribute's name: {0})")]
+    XattrName(#[from] lanefs_format::xattr::NameError),
+    /// An extended attribute that breaks a rule.
+    #[error(transparent)]
+    Xattr(#[from] crate::xattr::XattrError),
+    /// The volume has been closed.
+    #[error("the volume is closed")]
+    Closed,
+    /// A structure of the volume breaks a rule of the format.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Structures of the volume contradict each other.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// The journal failed or was aborted.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The medium failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Structures that are well formed by themselves and contradict each other.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
+#[non_exhaustive]
+pub enum Corrupt {
+    /// An inode number that the volume does not have.
+    #[error("inode {ino} named by {by} lies outside 1..={count}")]
+    InodeNumber {
+        /// The number.
+        ino: u32,
+        /// The structure that names it.
+        by: &'static str,
+        /// Inodes of the volume.
+        count: u32,
+    },
+    /// A name leads to an inode that is free.
+    #[error("inode {ino} has a name and i_links_count 0")]
+    DeadInode {
+        /// The inode.
+        ino: u32,
+    },
+    /// A structure points at a block that it cannot own.
+    #[error("block {block} lies outside of the data blocks of the volume ({blocks} blocks)")]
+    BlockOutside {
+        /// The block.
+        block: u64,
+        /// Blocks of the volume.
+        blocks: u64,
+    },
+    /// A structure points into the fixed metadata of a group.
+    #[error("block {block} belongs to the fixed metadata of group {group}")]
+    SystemZone {
+        /// The block.
+        block: u64,
+        /// The group whose metadata it is.
+        group: u32,
+    },
+    /// A structure points into the journal.
+    #[error("block {block} belongs to the journal")]
+    JournalBlock {
+        /// The block.
+        block: u64,
+    },
+    /// A block is freed that the bitmap has as free.
+    #[error("block {block} of group {group} is freed and its bitmap bit is already clear")]
+    DoubleFree {
+        /// The block.
+        block: u64,
+        /// Its group.
+        group: u32,
+    },
+    /// A block is taken whose bitmap bit is set.
+    #[error("block {block} of group {group} is allocated and its bitmap bit is already set")]
+    DoubleUse {
+        /// The block.
+        block: u64,
+        /// Its group.
+        group: u32,
+    },
+    /// An inode is freed that the bitmap has as free.
+    #[error("inode {ino} of group {group} is freed and its bitmap bit is already clear")]
+    InodeDoubleFree {
+        /// The inode.
+        ino: u32,
+        /// Its group.
+        group: u32,
+    },
+    /// A bitmap whose checksum is not the one of its descriptor.
+    #[error(
+        "{what} bitmap of group {group} (block {block}): checksum {found:#010x}, descriptor has {expected:#010x}"
+    )]
+    BitmapChecksum {
+        /// "block" or "inode".
+        what: &'static str,
+        /// The group.
+        group: u32,
+        /// Where the bitmap lies.
+        block: u64,
+        /// Computed.
+        found: u32,
+        /// Stored.
+        expected: u32,
+    },
+    /// A block bitmap that does not have the group's own metadata as used.
+    #[error("block bitmap of group {group} has metadata block {block} as free")]
+    BitmapMissesMetadata {
+        /// The group.
+        group: u32,
+        /// The block.
+        block: u64,
+    },
+    /// A reserved or special inode that is not what it must be.
+    #[error("inode {ino} ({role}): {rule}")]
+    SpecialInode {
+        /// The inode.
+        ino: u32,
+        /// What it serves as.
+        role: &'static str,
+        /// The broken rule.
+        rule: &'static str,
+    },
+    /// The orphan list runs in a circle or leaves the volume.
+    #[error("orphan list: inode {ino} at place {place} {rule}")]
+    OrphanList {
+        /// The inode.
+        ino: u32,
+        /// Place on the list, from 0.
+        place: u32,
+        /// The broken rule.
+        rule: &'static str,
+    },
+    /// The volume says that it is larger than its device.
+    #[error("the superblock counts {blocks} blocks of {block_size} bytes, the device holds {device} bytes")]
+    LargerThanDevice {
+        /// s_blocks_count.
+        blocks: u64,
+        /// Block size in bytes.
+        block_size: u32,
+        /// Size of the device in bytes.
+        device: u64,
+    },
+    /// A symbolic link without a usable target.
+    #[error("symbolic link inode {ino}: {rule} (i_size {size})")]
+    Symlink {
+        /// The inode.
+        ino: u32,
+        /// i_size.
+        size: u64,
+        /// The broken rule.
+        rule: &'static str,
+    },
+}
+
+impl Error {
+    /// The errno that the kernel's ext4 gives for this failure.
+    pub fn errno(&self) -> i32 {
+        use rustix::io::Errno;
+        let errno = match self {
+            Error::NotFound => Errno::NOENT,
+            Error::Exists => Errno::EXIST,
+            Error::NotDir => Errno::NOTDIR,
+            Error::IsDir => Errno::ISDIR,
+            Error::NotEmpty => Errno::NOTEMPTY,
+            Error::NoSpace => Errno::NOSPC,
+            Error::NameTooLong { .. } => Errno::NAMETOOLONG,
+            Error::TooManyLinks => Errno::MLINK,
+            Error::ReadOnly => Errno::ROFS,
+            Error::NotPermitted(_) => Errno::PERM,
+            Error::BadHandle(_) => Errno::BADF,
+            Error::Invalid(_) => Errno::INVAL,
+            Error::NoData => Errno::NODATA,
+            Error::ValueTooBig { .. } => Errno::TOOBIG,
+            Error::Range => Errno::RANGE,
+            Error::FileTooBig => Errno::FBIG,
+            Error::Loop => Errno::LOOP,
+            Error::Busy => Errno::BUSY,
+            Error::Stale(_) => Errno::STALE,
+            Error::NotSupported(_) => Errno::OPNOTSUPP,
+            Error::Closed => Errno::NODEV,
+            Error::NotVolume { .. } => Errno::INVAL,
+            Error::XattrName(e) => xattr_name_errno(e),
+            Error::Format(_) | Error::Corrupt(_) | Error::Xattr(_) => Errno::UCLEAN,
+            Error::Journal(_) | Error::Device(_) => Errno::IO,
+        };
+        errno.raw_os_error()
+    }
+}
+
+fn xattr_name_errno(e: &lanefs_format::xattr::NameError) -> rustix::io::Errno {
+    use lanefs_format::xattr::NameError;
+    use rustix::io::Errno;
+    match e {
+        NameError::Length(_) => Errno::RANGE,
+        NameError::Invalid => Errno::INVAL,
+        NameError::Prefix => Errno::OPNOTSUPP,
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(e: Error) -> Self {
+        let kind = io::Error::from_raw_os_error(e.errno()).kind();
+        io::Error::new(kind, e)
+    }
+}

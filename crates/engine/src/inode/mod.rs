@@ -1,0 +1,168 @@
+//! Inodes in core.
+//!
+//! A [`Node`] is an inode that somebody uses: one for each number, however many use it. A
+//! [`NodeRef`] keeps it; when the last one goes and the inode has no name left, the inode is
+//! deleted. So a `NodeRef` must be dropped outside of handles and locks: declare it before them.
+//!
+//! Two locks. `ns` is the namespace lock of a directory and the data lock of a file: exclusive
+//! for entries and sizes that change, shared to look. `state` guards the decoded inode and is
+//! held for moments, under a handle; never two of them at once.
+
+mod delete;
+mod table;
+
+pub(crate) use table::NodeTable;
+
+use crate::error::{Corrupt, Error, Result};
+use crate::txn::Txn;
+use crate::volume::Fs;
+use lanefs_format::{Inode, InodeFlags};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// The number of the root directory.
+pub(crate) const ROOT_INO: u32 = 2;
+
+/// An inode in use.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) ino: u32,
+    pub(crate) fs: Arc<Fs>,
+    ns: RwLock<()>,
+    state: RwLock<Inode>,
+    /// [`NodeRef`]s. Goes from 0 to 1 only under the table's shard lock.
+    refs: AtomicUsize,
+}
+
+impl Node {
+    /// The namespace or data lock, shared.
+    pub(crate) fn share(&self) -> RwLockReadGuard<'_, ()> {
+        self.ns.read()
+    }
+
+    /// The namespace or data lock, exclusive.
+    pub(crate) fn lock(&self) -> RwLockWriteGuard<'_, ()> {
+        self.ns.write()
+    }
+
+    /// The inode as it is now.
+    pub(crate) fn state(&self) -> RwLockReadGuard<'_, Inode> {
+        self.state.read()
+    }
+
+    /// The inode, to change it under a handle; whoever does also writes it to the table.
+    pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, Inode> {
+        self.state.write()
+    }
+
+    /// Changes the inode and writes it to the table.
+    pub(crate) fn update<T>(
+        &self,
+        txn: &mut Txn<'_>,
+        change: impl FnOnce(&mut Txn<'_>, &mut Inode) -> Result<T>,
+    ) -> Result<T> {
+        let mut inode = self.state.write();
+        let out = change(txn, &mut inode);
+        // What a failed change has done so far is in the blocks of the transaction: the inode
+        // goes along, so that both agree.
+        self.fs.write_inode(txn, self.ino, &inode)?;
+        out
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.state().is_dir()
+    }
+
+    /// # Errors
+    /// [`Error::NotDir`] if it is none.
+    pub(crate) fn check_dir(&self) -> Result<()> {
+        if self.is_dir() { Ok(()) } else { Err(Error::NotDir) }
+    }
+
+    /// # Errors
+    /// [`Error::NotFound`] for a directory that was removed, [`Error::NotDir`] if it is none.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        self.check_dir()?;
+        if self.state().links_count == 0 { Err(Error::NotFound) } else { Ok(()) }
+    }
+
+    /// # Errors
+    /// [`Error::NotPermitted`] for an immutable inode.
+    pub(crate) fn check_not_immutable(&self) -> Result<()> {
+        if self.state().flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted("the inode is immutable"));
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`Error::NotPermitted`] for an immutable or append-only inode.
+    pub(crate) fn check_mutable(&self) -> Result<()> {
+        self.check_not_immutable()?;
+        if self.state().flags.contains(InodeFlags::APPEND) {
+            Err(Error::NotPermitted("the inode is append-only"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A use of a [`Node`].
+#[derive(Debug)]
+pub(crate) struct NodeRef(Arc<Node>);
+
+impl Deref for NodeRef {
+    type Target = Node;
+    fn deref(&self) -> &Node {
+        &self.0
+    }
+}
+
+impl Clone for NodeRef {
+    fn clone(&self) -> Self {
+        self.0.refs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for NodeRef {
+    fn drop(&mut self) {
+        if self.0.refs.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1
+            && self.fs.nodes.remove_unused(&self.0)
+        {
+            let nameless = self.state.read().links_count == 0;
+            if nameless && !self.fs.is_read_only() {
+                // Failing, the inode stays on the orphan list for the next recovery.
+                if let Err(e) = delete::delete(&self.0) {
+                    self.fs.note_error(&e);
+                }
+            }
+        }
+    }
+}
+
+impl Fs {
+    /// The inode of this number.
+    ///
+    /// # Errors
+    /// A number that the volume does not have, an inode that breaks a rule, or one without a
+    /// name ([`Corrupt::DeadInode`]) that nobody uses.
+    pub(crate) fn node(self: &Arc<Self>, ino: u32) -> Result<NodeRef> {
+        self.nodes.get(self, ino, || {
+            let inode = self.read_inode(ino)?;
+            if inode.links_count == 0 { Err(Corrupt::DeadInode { ino }.into()) } else { Ok(inode) }
+        })
+    }
+
+    /// The inode of this number, which may be on the orphan list.
+    pub(crate) fn orphan_node(self: &Arc<Self>, ino: u32) -> Result<NodeRef> {
+        self.nodes.get(self, ino, || self.read_inode(ino))
+    }
+
+    /// A node for an inode that was just taken.
+    pub(crate) fn new_node(self: &Arc<Self>, ino: u32, inode: Inode) -> Result<NodeRef> {
+        self.nodes.get(self, ino, || Ok(inode))
+    }
+}

@@ -1,0 +1,90 @@
+//! Another name for an inode, and reading symbolic links.
+
+use super::{LINK_MAX, check_new_name, find_name};
+use crate::error::{Corrupt, Error, Result};
+use crate::inode::Node;
+use crate::map::{self, Mapping};
+use crate::txn::credits;
+use crate::volume::{Fs, kind};
+use crate::{dir, orphan};
+use lanefs_format::FileType;
+use std::sync::Arc;
+
+impl Fs {
+    /// Gives `node` the name `name` in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
+    pub(crate) fn link(self: &Arc<Self>, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        check_new_name(name)?;
+        self.check_writable()?;
+        let _exclusive = dir.lock();
+        dir.check_alive()?;
+        find_name(dir, name)?.vacant()?;
+        dir.check_not_immutable()?;
+        node.check_mutable()?;
+        let file_type = match node.state().file_type(node.ino)? {
+            FileType::Directory => return Err(Error::NotPermitted("a directory has one name")),
+            file_type => file_type,
+        };
+        let mut txn = self.start(dir::credits_insert(self) + 2 * credits::INODE + credits::ORPHAN)?;
+        let now = self.now();
+        // The count goes up before the name is there, and down again if there is no room for it.
+        let was = node.update(&mut txn, |txn, inode| {
+            let was = inode.links_count;
+            if was >= LINK_MAX {
+                return Err(Error::TooManyLinks);
+            }
+            if was == 0 {
+                orphan::remove(txn, node.ino, inode)?;
+            }
+            inode.links_count += 1;
+            inode.ctime = now;
+            Ok(was)
+        })?;
+        let made = dir.update(&mut txn, |txn, parent| {
+            dir::insert(txn, dir.ino, parent, name, node.ino, file_type)?;
+            (parent.mtime, parent.ctime) = (now, now);
+            Ok(())
+        });
+        if made.is_err() {
+            node.update(&mut txn, |txn, inode| {
+                inode.links_count = was;
+                if was == 0 { orphan::add(txn, node.ino) } else { Ok(()) }
+            })?;
+        }
+        made
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is none; a link whose target breaks a rule.
+    pub(crate) fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
+        let inode = node.state();
+        if !inode.is_symlink() {
+            return Err(Error::Invalid("not a symbolic link"));
+        }
+        let damaged = |rule| Corrupt::Symlink { ino: node.ino, size: inode.size, rule };
+        let target = if let Some(target) = inode.fast_symlink(&self.inode_ctx) {
+            target.to_vec()
+        } else {
+            let Mapping::Mapped { block, unwritten: false, .. } = map::lookup(self, node.ino, &inode, 0)?
+            else {
+                return Err(damaged("has no block").into());
+            };
+            let buffer = self.file_block(block, kind::SYMLINK, |_| Ok(()))?;
+            let len = usize::try_from(inode.size).unwrap_or(usize::MAX);
+            let bytes = buffer.read();
+            bytes
+                .get(..len)
+                .filter(|b| b.len() < bytes.len())
+                .ok_or(damaged("is longer than a block"))?
+                .to_vec()
+        };
+        if target.is_empty() || target.contains(&0) {
+            return Err(damaged("is empty or holds NUL").into());
+        }
+        Ok(target)
+    }
+}

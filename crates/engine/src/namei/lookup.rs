@@ -1,0 +1,97 @@
+//! Finding names and listing them.
+
+use super::{check_name, is_dots};
+use crate::dir::{self, Entry};
+use crate::error::{Corrupt, Error, Result};
+use crate::inode::{Node, NodeRef, ROOT_INO};
+use crate::volume::Fs;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+impl Fs {
+    /// The root directory.
+    pub(crate) fn root(self: &Arc<Self>) -> Result<NodeRef> {
+        let root = self.node(ROOT_INO)?;
+        if !root.is_dir() {
+            return Err(Corrupt::SpecialInode { ino: ROOT_INO, role: "root", rule: "is no directory" }.into());
+        }
+        Ok(root)
+    }
+
+    /// The inode that `name` leads to in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`], and those of a damaged directory.
+    pub(crate) fn lookup(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<NodeRef> {
+        check_name(name)?;
+        let _shared = dir.share();
+        self.lookup_locked(dir, name)?.ok_or(Error::NotFound)
+    }
+
+    /// [`lookup`](Self::lookup) where the caller holds the directory's lock.
+    pub(super) fn lookup_locked(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<Option<NodeRef>> {
+        match find(dir, name)? {
+            Some(ino) => Ok(Some(self.node(ino)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Calls `each` for the entries of `dir` from `cookie` on, until it breaks. Cookie 0 is the
+    /// start; the cookie of an entry continues behind it, whatever was made or removed meanwhile.
+    pub(crate) fn read_dir(
+        &self,
+        dir: &Node,
+        cookie: u64,
+        each: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let _shared = dir.share();
+        let state = dir.state();
+        if !state.is_dir() {
+            return Err(Error::NotDir);
+        }
+        dir::read_dir(self, dir.ino, &state, cookie, each)
+    }
+}
+
+/// What a directory says of a name that is to be made.
+pub(super) struct Looked(Option<u32>);
+
+impl Looked {
+    /// The place for a name that is not there.
+    ///
+    /// # Errors
+    /// [`Error::Exists`].
+    pub(super) fn vacant(self) -> Result<()> {
+        if self.0.is_some() { Err(Error::Exists) } else { Ok(()) }
+    }
+}
+
+/// Looks for a name that is to be made. The caller holds the directory's lock.
+pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<Looked> {
+    Ok(Looked(find(dir, name)?))
+}
+
+/// The number behind `name`. The caller holds the directory's lock.
+pub(super) fn find(dir: &Node, name: &[u8]) -> Result<Option<u32>> {
+    let state = dir.state();
+    if !state.is_dir() {
+        return Err(Error::NotDir);
+    }
+    let Some(found) = dir::lookup(&dir.fs, dir.ino, &state, name)? else { return Ok(None) };
+    drop(state);
+    let count = dir.fs.layout.inodes_count();
+    // Special inodes (journal, bitmaps of resize, quota) never have names.
+    let special = found.ino < dir.fs.first_ino && found.ino != ROOT_INO;
+    if found.ino == 0 || found.ino > count || special {
+        return Err(Corrupt::InodeNumber { ino: found.ino, by: "a directory entry", count }.into());
+    }
+    if found.ino == dir.ino && !is_dots(name) {
+        return Err(Corrupt::SpecialInode {
+            ino: dir.ino,
+            role: "directory",
+            rule: "holds itself under a name",
+        }
+        .into());
+    }
+    Ok(Some(found.ino))
+}

@@ -1,0 +1,120 @@
+//! Names that go: unlink and rmdir.
+
+use super::{check_name, drop_dir_link, find, is_dots};
+use crate::error::{Error, Result};
+use crate::inode::{Node, NodeRef};
+use crate::txn::{Txn, credits};
+use crate::volume::Fs;
+use crate::{dir, orphan};
+use std::sync::Arc;
+
+impl Fs {
+    /// Removes the name of something that is no directory. Its inode goes with its last name and
+    /// its last user.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDir`].
+    pub(crate) fn unlink(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.check_writable()?;
+        if is_dots(name) {
+            return Err(Error::IsDir);
+        }
+        // Dropped last: the deletion of the inode starts handles of its own.
+        let node;
+        let _exclusive = dir.lock();
+        node = self.lookup_locked(dir, name)?.ok_or(Error::NotFound)?;
+        if node.is_dir() {
+            return Err(Error::IsDir);
+        }
+        dir.check_mutable()?;
+        node.check_mutable()?;
+        let mut txn = self.start(remove_credits())?;
+        remove_name(&mut txn, dir, name)?;
+        drop_link(&mut txn, &node)?;
+        drop(txn);
+        drop(_exclusive);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Invalid`] for ".".
+    pub(crate) fn rmdir(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.check_writable()?;
+        match name {
+            b"." => return Err(Error::Invalid("'.' cannot be removed")),
+            b".." => return Err(Error::NotEmpty),
+            _ => {}
+        }
+        loop {
+            let node = self.lookup(dir, name)?;
+            node.check_dir()?;
+            let _locks = lock_nodes(&[dir, &node]);
+            // Between the look and the locks the name may have come to mean another inode.
+            match find(dir, name)? {
+                None => return Err(Error::NotFound),
+                Some(ino) if ino != node.ino => continue,
+                Some(_) => {}
+            }
+            dir.check_mutable()?;
+            node.check_mutable()?;
+            if !dir::is_empty(self, node.ino, &node.state())? {
+                return Err(Error::NotEmpty);
+            }
+            let mut txn = self.start(remove_credits())?;
+            remove_name(&mut txn, dir, name)?;
+            drop_dir(&mut txn, dir, &node)?;
+            drop(txn);
+            return Ok(());
+        }
+    }
+}
+
+/// Locks several inodes exclusively, each once, in the order of their numbers.
+pub(super) fn lock_nodes<'a>(nodes: &[&'a Node]) -> Vec<parking_lot::RwLockWriteGuard<'a, ()>> {
+    let mut sorted = nodes.to_vec();
+    sorted.sort_by_key(|n| n.ino);
+    sorted.dedup_by_key(|n| n.ino);
+    sorted.into_iter().map(Node::lock).collect()
+}
+
+pub(super) fn remove_credits() -> u32 {
+    dir::CREDITS_REMOVE + 2 * credits::INODE + credits::ORPHAN
+}
+
+fn remove_name(txn: &mut Txn<'_>, dir: &Node, name: &[u8]) -> Result<()> {
+    let now = dir.fs.now();
+    dir.update(txn, |txn, parent| {
+        dir::remove(txn, dir.ino, parent, name)?;
+        (parent.mtime, parent.ctime) = (now, now);
+        Ok(())
+    })
+}
+
+/// One name less for an inode that is no directory.
+pub(super) fn drop_link(txn: &mut Txn<'_>, node: &NodeRef) -> Result<()> {
+    let now = node.fs.now();
+    node.update(txn, |txn, inode| {
+        inode.ctime = now;
+        inode.links_count = inode.links_count.saturating_sub(1);
+        if inode.links_count == 0 { orphan::add(txn, node.ino) } else { Ok(()) }
+    })
+}
+
+/// The end of an empty directory that has lost its name in `dir`.
+pub(super) fn drop_dir(txn: &mut Txn<'_>, dir: &Node, node: &NodeRef) -> Result<()> {
+    let now = node.fs.now();
+    node.update(txn, |txn, inode| {
+        inode.ctime = now;
+        inode.links_count = 0;
+        inode.size = 0;
+        orphan::add(txn, node.ino)
+    })?;
+    dir.update(txn, |_, parent| {
+        drop_dir_link(parent);
+        Ok(())
+    })
+}

@@ -1,0 +1,251 @@
+//! Rename: atomic after a crash, over an existing name or exchanging two.
+
+use super::remove::{drop_dir, drop_link, lock_nodes};
+use super::{add_dir_link, check_dir_links, check_name, drop_dir_link, find, is_dots};
+use crate::dir;
+use crate::error::{Corrupt, Error, Result};
+use crate::inode::{Node, NodeRef, ROOT_INO};
+use crate::txn::{Txn, credits};
+use crate::volume::Fs;
+use lanefs_format::FileType;
+use std::sync::Arc;
+
+/// What a rename may do with a name that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameFlags {
+    /// Take its place.
+    #[default]
+    Replace,
+    /// Fail with [`Error::Exists`] (RENAME_NOREPLACE).
+    NoReplace,
+    /// Swap the two (RENAME_EXCHANGE).
+    Exchange,
+}
+
+/// One side of a rename.
+struct Side<'a> {
+    dir: &'a Node,
+    name: &'a [u8],
+}
+
+impl Fs {
+    /// Renames `old` in `from` to `new` in `to`.
+    ///
+    /// # Errors
+    /// Those of rename(2).
+    pub(crate) fn rename(
+        self: &Arc<Self>,
+        from: &Node,
+        old: &[u8],
+        to: &Node,
+        new: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        check_name(old)?;
+        check_name(new)?;
+        self.check_writable()?;
+        if is_dots(old) || is_dots(new) {
+            return Err(if flags == RenameFlags::NoReplace && is_dots(new) {
+                Error::Exists
+            } else {
+                Error::Busy
+            });
+        }
+        let (src, dst) = (Side { dir: from, name: old }, Side { dir: to, name: new });
+        // Only moves between directories can turn the tree; they go one at a time.
+        let _topology = (from.ino != to.ino).then(|| self.topology.lock());
+        loop {
+            let node = self.lookup(from, old)?;
+            let target = match self.lookup(to, new) {
+                Ok(target) => Some(target),
+                Err(Error::NotFound) => None,
+                Err(e) => return Err(e),
+            };
+            match (flags, &target) {
+                (RenameFlags::NoReplace, Some(_)) => return Err(Error::Exists),
+                (RenameFlags::Exchange, None) => return Err(Error::NotFound),
+                _ => {}
+            }
+            let mut nodes = vec![from, to];
+            nodes.extend(
+                [Some(&node), target.as_ref()].into_iter().flatten().filter(|n| n.is_dir()).map(|n| &**n),
+            );
+            if from.ino != to.ino {
+                self.check_tree(&node, to, Error::Invalid("a directory cannot move below itself"))?;
+                if let Some(target) = &target {
+                    let nonempty = if flags == RenameFlags::Exchange {
+                        Error::Invalid("a directory cannot move below itself")
+                    } else {
+                        Error::NotEmpty
+                    };
+                    self.check_tree(target, from, nonempty)?;
+                }
+            }
+            let _locks = lock_nodes(&nodes);
+            // Between the look and the locks the names may have come to mean other inodes.
+            let same = find(from, old)? == Some(node.ino) && find(to, new)? == target.as_ref().map(|t| t.ino);
+            if !same {
+                continue;
+            }
+            return match &target {
+                Some(target) if target.ino == node.ino => Ok(()),
+                Some(target) if flags == RenameFlags::Exchange => self.exchange(&src, &node, &dst, target),
+                target => self.move_name(&src, &node, &dst, target.as_ref()),
+            };
+        }
+    }
+
+    /// Fails with `error` if `node` is `dir` or one of the directories above it.
+    fn check_tree(self: &Arc<Self>, node: &Node, dir: &Node, error: Error) -> Result<()> {
+        if !node.is_dir() {
+            return Ok(());
+        }
+        let mut at = dir.ino;
+        // A tree has no more levels than inodes; a circle of ".." entries does.
+        for _ in 0..=self.layout.inodes_count() {
+            if at == node.ino {
+                return Err(error);
+            }
+            if at == ROOT_INO {
+                return Ok(());
+            }
+            let above = self.node(at)?;
+            let _shared = above.share();
+            match find(&above, b"..")? {
+                Some(parent) => at = parent,
+                None => break,
+            }
+        }
+        Err(Corrupt::SpecialInode { ino: at, role: "directory", rule: "has no way up to the root" }.into())
+    }
+
+    fn move_name(
+        self: &Arc<Self>,
+        src: &Side<'_>,
+        node: &NodeRef,
+        dst: &Side<'_>,
+        target: Option<&NodeRef>,
+    ) -> Result<()> {
+        let is_dir = node.is_dir();
+        dst.dir.check_alive()?;
+        src.dir.check_mutable()?;
+        node.check_mutable()?;
+        match target {
+            None => dst.dir.check_not_immutable()?,
+            Some(target) => {
+                dst.dir.check_mutable()?;
+                target.check_mutable()?;
+                match (is_dir, target.is_dir()) {
+                    (true, false) => return Err(Error::NotDir),
+                    (false, true) => return Err(Error::IsDir),
+                    (true, true) if !dir::is_empty(self, target.ino, &target.state())? => {
+                        return Err(Error::NotEmpty);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let changes_parent = is_dir && src.dir.ino != dst.dir.ino;
+        if changes_parent && target.is_none() {
+            check_dir_links(self, &dst.dir.state())?;
+        }
+        let file_type = file_type(node)?;
+        let mut txn = self.start(rename_credits(self))?;
+        let now = self.now();
+        match target {
+            Some(_) => dst.dir.update(&mut txn, |txn, parent| {
+                dir::replace(txn, dst.dir.ino, parent, dst.name, node.ino, file_type)?;
+                (parent.mtime, parent.ctime) = (now, now);
+                Ok(())
+            })?,
+            None => {
+                dst.dir.update(&mut txn, |txn, parent| {
+                    dir::insert(txn, dst.dir.ino, parent, dst.name, node.ino, file_type)?;
+                    (parent.mtime, parent.ctime) = (now, now);
+                    Ok(())
+                })?;
+            }
+        }
+        src.dir.update(&mut txn, |txn, parent| {
+            dir::remove(txn, src.dir.ino, parent, src.name)?;
+            (parent.mtime, parent.ctime) = (now, now);
+            Ok(())
+        })?;
+        self.moved(&mut txn, node, changes_parent.then_some(dst.dir))?;
+        match target {
+            Some(target) if is_dir => drop_dir(&mut txn, dst.dir, target)?,
+            Some(target) => drop_link(&mut txn, target)?,
+            None => {}
+        }
+        if changes_parent {
+            adjust_links(&mut txn, src.dir, dst.dir)?;
+        }
+        Ok(())
+    }
+
+    fn exchange(
+        self: &Arc<Self>,
+        src: &Side<'_>,
+        node: &NodeRef,
+        dst: &Side<'_>,
+        other: &NodeRef,
+    ) -> Result<()> {
+        for n in [src.dir, dst.dir, node, other] {
+            n.check_mutable()?;
+        }
+        let (one, two) = (file_type(node)?, file_type(other)?);
+        let across = src.dir.ino != dst.dir.ino;
+        let (one_dir, two_dir) = (one == FileType::Directory, two == FileType::Directory);
+        if across && one_dir != two_dir {
+            check_dir_links(self, &if one_dir { dst.dir } else { src.dir }.state())?;
+        }
+        let mut txn = self.start(rename_credits(self))?;
+        let now = self.now();
+        for (side, node, file_type) in [(src, other, two), (dst, node, one)] {
+            side.dir.update(&mut txn, |txn, parent| {
+                dir::replace(txn, side.dir.ino, parent, side.name, node.ino, file_type)?;
+                (parent.mtime, parent.ctime) = (now, now);
+                Ok(())
+            })?;
+        }
+        self.moved(&mut txn, node, (across && one_dir).then_some(dst.dir))?;
+        self.moved(&mut txn, other, (across && two_dir).then_some(src.dir))?;
+        match (across, one_dir, two_dir) {
+            (true, true, false) => adjust_links(&mut txn, src.dir, dst.dir),
+            (true, false, true) => adjust_links(&mut txn, dst.dir, src.dir),
+            _ => Ok(()),
+        }
+    }
+
+    /// An inode has another name; a directory may have another parent.
+    fn moved(&self, txn: &mut Txn<'_>, node: &Node, parent: Option<&Node>) -> Result<()> {
+        let now = self.now();
+        node.update(txn, |txn, inode| {
+            inode.ctime = now;
+            match parent {
+                Some(parent) => dir::replace(txn, node.ino, inode, b"..", parent.ino, FileType::Directory),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// A subdirectory went from one directory to another.
+fn adjust_links(txn: &mut Txn<'_>, from: &Node, to: &Node) -> Result<()> {
+    from.update(txn, |_, inode| {
+        drop_dir_link(inode);
+        Ok(())
+    })?;
+    to.update(txn, |txn, inode| {
+        add_dir_link(txn.fs(), inode);
+        Ok(())
+    })
+}
+
+fn file_type(node: &Node) -> Result<FileType> {
+    Ok(node.state().file_type(node.ino)?)
+}
+
+fn rename_credits(fs: &Fs) -> u32 {
+    dir::credits_insert(fs) + 2 * dir::CREDITS_REMOVE + 4 * credits::INODE + credits::ORPHAN
+}

@@ -1,0 +1,124 @@
+//! The orphan file: slots for inode numbers in the blocks of one inode.
+
+use crate::error::{Corrupt, Result};
+use crate::map::{self, Mapping};
+use crate::txn::Txn;
+use crate::volume::{Fs, kind};
+use lanefs_format::orphan_file::{self, OrphanFile as Codec};
+use lanefs_journal::Buffer;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// An orphan file has at most this many blocks, whatever its inode says.
+const MAX_BLOCKS: u32 = 512;
+
+/// Where the orphans stand, and which places are free.
+#[derive(Debug)]
+pub(super) struct OrphanFile {
+    codec: Codec,
+    blocks: Box<[u64]>,
+    per_block: u32,
+    places: Mutex<Places>,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    of: HashMap<u32, u32>,
+    /// Free places below `unused`; those above have never been taken since the volume was opened.
+    free: Vec<u32>,
+    unused: u32,
+}
+
+impl OrphanFile {
+    /// The file of the volume, with the orphans that it holds.
+    pub(super) fn load(fs: &Fs, ino: u32) -> Result<(Self, Vec<u32>)> {
+        let damaged = |rule| Corrupt::SpecialInode { ino, role: "orphan file", rule };
+        let inode = fs.read_inode(ino)?;
+        if !inode.is_regular() || inode.links_count == 0 {
+            return Err(damaged("is no file in use").into());
+        }
+        let count = u32::try_from(inode.size / u64::from(fs.block_size)).ok().filter(|&n| n <= MAX_BLOCKS);
+        let count = count.ok_or(damaged("has more than 512 blocks"))?;
+        let mut blocks = Vec::with_capacity(count as usize);
+        for logical in 0..count {
+            match map::lookup(fs, ino, &inode, logical)? {
+                Mapping::Mapped { block, .. } => blocks.push(block),
+                Mapping::Hole { .. } => return Err(damaged("has a hole").into()),
+            }
+        }
+        let per_block = Codec::entries_per_block(fs.block_size);
+        let file = Self {
+            codec: Codec::new(ino, inode.generation, &fs.checksummer),
+            blocks: blocks.into(),
+            per_block,
+            places: Mutex::default(),
+        };
+        let mut found = Vec::new();
+        let mut places = Places { unused: 0, ..Places::default() };
+        for (i, &block) in file.blocks.iter().enumerate() {
+            let buffer = file.buffer(fs, block)?;
+            for (slot, ino) in orphan_file::entries(&buffer.read()).enumerate() {
+                let place = i as u32 * per_block + slot as u32;
+                if ino != 0 {
+                    if places.of.insert(ino, place).is_some() {
+                        return Err(Corrupt::OrphanList {
+                            ino,
+                            place,
+                            rule: "stands in the orphan file twice",
+                        }
+                        .into());
+                    }
+                    places.free.extend(places.unused..place);
+                    places.unused = place + 1;
+                    found.push(ino);
+                }
+            }
+        }
+        *file.places.lock() = places;
+        Ok((file, found))
+    }
+
+    fn buffer(&self, fs: &Fs, block: u64) -> Result<Buffer> {
+        fs.file_block(block, kind::ORPHAN, |bytes| Ok(self.codec.verify(bytes, block)?))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.lock().of.is_empty()
+    }
+
+    /// Gives `ino` a place; `false` if there is none left.
+    pub(super) fn add(&self, txn: &Txn<'_>, ino: u32) -> Result<bool> {
+        let mut places = self.places.lock();
+        if places.of.contains_key(&ino) {
+            return Ok(true);
+        }
+        let place = match places.free.pop() {
+            Some(place) => place,
+            None if places.unused < self.blocks.len() as u32 * self.per_block => {
+                places.unused += 1;
+                places.unused - 1
+            }
+            None => return Ok(false),
+        };
+        self.set(txn, place, ino)?;
+        places.of.insert(ino, place);
+        Ok(true)
+    }
+
+    /// Clears the place of `ino`; `false` if it has none.
+    pub(super) fn remove(&self, txn: &Txn<'_>, ino: u32) -> Result<bool> {
+        let mut places = self.places.lock();
+        let Some(place) = places.of.remove(&ino) else { return Ok(false) };
+        places.free.push(place);
+        self.set(txn, place, 0)?;
+        Ok(true)
+    }
+
+    fn set(&self, txn: &Txn<'_>, place: u32, ino: u32) -> Result<()> {
+        let Some(&block) = self.blocks.get((place / self.per_block) as usize) else { return Ok(()) };
+        let buffer = self.buffer(txn.fs(), block)?;
+        let mut bytes = txn.write(&buffer)?;
+        orphan_file::set_entry(&mut bytes, place % self.per_block, ino);
+        Ok(self.codec.seal(&mut bytes, block)?)
+    }
+}

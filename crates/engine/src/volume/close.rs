@@ -1,0 +1,50 @@
+//! The end of an open volume.
+
+use super::Fs;
+use crate::error::{Error, Result};
+use lanefs_format::State;
+use std::sync::atomic::Ordering;
+
+impl Fs {
+    /// Makes everything durable, empties the log, and marks the volume as clean. Whatever is
+    /// still used of it gets [`Error::Closed`] for changes afterwards.
+    ///
+    /// # Errors
+    /// The journal's or the device's: the volume then needs recovery.
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) || self.read_only {
+            return Ok(());
+        }
+        self.journal.close()?;
+        let mut sb = self.sb.lock();
+        sb.set_free_blocks_count(self.alloc.free_blocks());
+        sb.set_free_inodes_count(self.alloc.free_inodes() as u32);
+        sb.set_recover(false);
+        if self.orphans.is_empty() {
+            sb.set_orphan_present(false);
+        }
+        let state = if self.error.lock().is_some() {
+            self.state_at_open | State::ERROR_FS
+        } else {
+            self.state_at_open
+        };
+        sb.set_state(state);
+        sb.set_wtime(self.now().sec.max(0) as u64);
+        self.device.write_at(1024, &sb.encode())?;
+        self.device.flush()?;
+        Ok(())
+    }
+
+    /// Keeps the first error that no caller gets to see.
+    pub(crate) fn note_error(&self, e: &Error) {
+        self.error.lock().get_or_insert_with(|| e.to_string());
+    }
+}
+
+impl Drop for Fs {
+    fn drop(&mut self) {
+        // Whoever wants to know of failures calls `Volume::close`. A failed close leaves the
+        // volume as a crash does: the next open recovers it.
+        let _ = self.close();
+    }
+}

@@ -1,0 +1,203 @@
+//! A volume that is open: what all operations share.
+//!
+//! [`Fs`] holds the parsed superblock, the layout, the journal with its cache of metadata blocks,
+//! and the allocators. It is made by [`open`](mod@open), which recovers the volume first, and ended by
+//! [`Fs::close`]. Reading a block goes through [`Fs::file_block`], which refuses pointers out of
+//! the volume or into its fixed metadata.
+
+mod close;
+mod inode_table;
+mod open;
+mod options;
+mod overlay;
+mod statfs;
+mod zones;
+
+pub use options::OpenOptions;
+pub use statfs::StatFs;
+
+use crate::alloc::Alloc;
+use crate::dir::DirParams;
+use crate::error::{Error, Result};
+use crate::inode::NodeTable;
+use crate::orphan::Orphans;
+use crate::txn::Txn;
+use crate::xattr::Sharing;
+use lanefs_device::BlockDevice;
+use lanefs_format::{
+    Checksummer, Compat, GroupDesc, Incompat, InodeContext, Layout, RoCompat, State, Superblock, Timestamp,
+};
+use lanefs_journal::{Buffer, Journal};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use zones::Zones;
+
+/// What a cached block has been verified as. A block that is used as something else is
+/// verified anew.
+pub(crate) mod kind {
+    pub(crate) const BLOCK_BITMAP: u8 = 1;
+    pub(crate) const INODE_BITMAP: u8 = 2;
+    pub(crate) const EXTENT_NODE: u8 = 3;
+    pub(crate) const DIR_BLOCK: u8 = 4;
+    pub(crate) const DX_NODE: u8 = 5;
+    pub(crate) const XATTR: u8 = 6;
+    pub(crate) const ORPHAN: u8 = 7;
+    pub(crate) const SYMLINK: u8 = 8;
+}
+
+/// The largest time between a change and its commit when nobody asks.
+pub(crate) const COMMIT_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// An open volume.
+#[derive(Debug)]
+pub(crate) struct Fs {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) layout: Layout,
+    pub(crate) checksummer: Checksummer,
+    pub(crate) block_size: u32,
+    pub(crate) inode_ctx: InodeContext,
+    pub(crate) first_ino: u32,
+    pub(crate) journal: Journal,
+    pub(crate) alloc: Arc<Alloc>,
+    pub(crate) nodes: NodeTable,
+    pub(crate) orphans: Orphans,
+    /// The superblock as it would be written now, but for the free counts.
+    pub(crate) sb: Mutex<Superblock>,
+    pub(crate) options: OpenOptions,
+    features: lanefs_format::Features,
+    pub(crate) reserved_blocks: u64,
+    overhead: std::sync::OnceLock<u64>,
+    journal_blocks: u64,
+    pub(crate) dirs: DirParams,
+    pub(crate) xattr_sharing: Sharing,
+    zones: Zones,
+    read_only: bool,
+    /// Held by renames between directories, which may turn the tree.
+    pub(crate) topology: Mutex<()>,
+    /// The first failure that no caller saw.
+    error: Mutex<Option<String>>,
+    state_at_open: State,
+    closed: AtomicBool,
+    generation: AtomicU32,
+}
+
+impl Fs {
+    /// Starts a handle with `credits` blocks that may change.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; the journal's error if it was aborted.
+    pub(crate) fn start(&self, credits: u32) -> Result<Txn<'_>> {
+        self.check_writable()?;
+        Ok(Txn::new(self, self.journal.start(credits)?))
+    }
+
+    /// Whether the volume may be changed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.closed.load(std::sync::atomic::Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Whether the volume is open for reading only.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    pub(crate) fn has(&self, bits: Compat) -> bool {
+        self.features.compat.contains(bits)
+    }
+
+    pub(crate) fn has_incompat(&self, bits: Incompat) -> bool {
+        self.features.incompat.contains(bits)
+    }
+
+    pub(crate) fn has_ro(&self, bits: RoCompat) -> bool {
+        self.features.ro_compat.contains(bits)
+    }
+
+    /// Whether group descriptors carry checksums, and with them the flags of unwritten bitmaps.
+    pub(crate) fn has_group_checksums(&self) -> bool {
+        self.features.ro_compat.intersects(RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM)
+    }
+
+    /// Blocks that can be taken now: without the reserve where that is kept back.
+    pub(crate) fn available_blocks(&self) -> u64 {
+        let free = self.alloc.free_blocks();
+        if self.options.use_reserved { free } else { free.saturating_sub(self.reserved_blocks) }
+    }
+
+    /// The time that changes are stamped with.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.options.clock.unwrap_or_else(|| {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+            Timestamp { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
+        })
+    }
+
+    /// i_generation for a new inode: without a pattern, and the same twice under a fixed clock.
+    pub(crate) fn next_generation(&self) -> u32 {
+        let n = self.generation.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        lanefs_format::ext4_chksum(!0, &n.to_le_bytes())
+    }
+
+    /// A metadata block that a file's structure points at.
+    ///
+    /// # Errors
+    /// [`Corrupt`](crate::error::Corrupt) if no file can own that block; what `verify` says, which is asked once after
+    /// each load of the block.
+    pub(crate) fn file_block(
+        &self,
+        block: u64,
+        kind: u8,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<Buffer> {
+        self.check_data_range(block, 1)?;
+        let buffer = self.journal.read(block)?;
+        if !buffer.verified(kind) {
+            verify(&buffer.read())?;
+            buffer.set_verified(kind);
+        }
+        Ok(buffer)
+    }
+
+    /// Checks that a file can own `len` blocks from `start` on.
+    pub(crate) fn check_data_range(&self, start: u64, len: u64) -> Result<()> {
+        self.zones.check(self, start, len)
+    }
+
+    /// The device's byte at which a block begins.
+    pub(crate) fn byte_of(&self, block: u64) -> u64 {
+        block.saturating_mul(u64::from(self.block_size))
+    }
+
+    /// Parses the bytes of a group descriptor.
+    pub(crate) fn parse_desc(&self, group: u32, bytes: &[u8]) -> Result<GroupDesc> {
+        Ok(GroupDesc::parse(bytes, group, &self.layout, &self.checksummer)?)
+    }
+
+    /// Writes the descriptor of `group`. The group's mutex is held.
+    pub(crate) fn write_desc(&self, txn: &Txn<'_>, group: u32, desc: &GroupDesc) -> Result<()> {
+        let (block, offset) = self.layout.desc_location(group)?;
+        let buffer = self.journal.read(block)?;
+        let mut bytes = txn.write(&buffer)?;
+        if let Some(slot) = bytes.get_mut(offset as usize..) {
+            desc.encode(slot, group, &self.layout, &self.checksummer)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the superblock under a handle.
+    pub(crate) fn write_super(&self, txn: &Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let mut sb = self.sb.lock();
+        change(&mut sb);
+        let (block, offset) = if self.block_size == 1024 { (1, 0) } else { (0, 1024) };
+        let buffer = self.journal.read(block)?;
+        let mut bytes = txn.write(&buffer)?;
+        if let Some(slot) = bytes.get_mut(offset..offset + 1024) {
+            slot.copy_from_slice(&sb.encode());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! Opening a volume: parse, recover, finish the orphans.
+//!
+//! Nothing is written to a volume that is refused. So recovery runs in memory first
+//! ([`Overlay`]), the result is looked at, and only then is the log replayed on the device. A
+//! volume opened for reading stays on the overlay.
+
+use super::overlay::Overlay;
+use super::zones::Zones;
+use super::{Fs, OpenOptions};
+use crate::alloc::{Alloc, read_desc};
+use crate::dir::DirParams;
+use crate::error::{Corrupt, Error, Result};
+use crate::inode::{NodeTable, ROOT_INO};
+use crate::map::{self, Mapping};
+use crate::orphan::{self, Orphans};
+use crate::xattr::Sharing;
+use lanefs_device::BlockDevice;
+use lanefs_format::{Compat, Incompat, Inode, RoCompat, State, Superblock};
+use lanefs_journal::{Journal, LogConfig, LogRun, recovery};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+impl Fs {
+    /// Opens the volume on `device`.
+    pub(crate) fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
+        let sb = read_super(&*device)?;
+        check_features(&sb, options.write)?;
+        if options.write && device.read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let log = find_log(&device, &sb, &options)?;
+        let dirty = match &log {
+            Some(log) => recovery::is_needed(&*device, sb.block_size(), log)?,
+            None => false,
+        };
+        let scratch: Arc<dyn BlockDevice> = match &log {
+            Some(log) if dirty => {
+                let overlay = Overlay::new(Arc::clone(&device));
+                recovery::recover(&overlay, sb.block_size(), log)?;
+                Arc::new(overlay)
+            }
+            _ => Arc::clone(&device),
+        };
+        let recovered = read_super(&*scratch)?;
+        check_features(&recovered, options.write)?;
+        let trial = Self::assemble(scratch, recovered, log.as_ref(), options.clone(), true, dirty)?;
+        trial.look()?;
+        if !options.write {
+            return Ok(trial);
+        }
+        orphan::check(&trial)?;
+        drop(trial);
+        if let Some(log) = log.as_ref().filter(|_| dirty) {
+            recovery::recover(&*device, sb.block_size(), log)?;
+        }
+        let mut sb = read_super(&*device)?;
+        let state = sb.state();
+        mark_open(&mut sb, &options, log.is_some());
+        device.write_at(1024, &sb.encode())?;
+        device.flush()?;
+        let unclean = dirty || !state.contains(State::VALID_FS);
+        let mut fs = Self::assemble(device, sb, log.as_ref(), options, false, unclean)?;
+        if let Some(fs) = Arc::get_mut(&mut fs) {
+            fs.state_at_open = state;
+        }
+        orphan::recover(&fs)?;
+        Ok(fs)
+    }
+
+    /// Puts the parts together. `count` has the free counts summed up from the descriptors, for
+    /// a superblock whose own are of before a crash.
+    fn assemble(
+        device: Arc<dyn BlockDevice>,
+        sb: Superblock,
+        log: Option<&LogConfig>,
+        options: OpenOptions,
+        read_only: bool,
+        count: bool,
+    ) -> Result<Arc<Self>> {
+        let layout = sb.layout();
+        let alloc = Arc::new(Alloc::new(&layout, sb.free_blocks_count(), u64::from(sb.free_inodes_count())));
+        let on_freed = Arc::clone(&alloc);
+        let journal = Journal::open(
+            Arc::clone(&device),
+            lanefs_journal::Options {
+                cache_blocks: options.cache_bytes / sb.block_size() as usize,
+                log: log.filter(|_| !read_only).cloned(),
+                commit_interval: options.commit_interval,
+                on_freed: Some(Box::new(move |freed| on_freed.freed(freed))),
+                read_only,
+                ..lanefs_journal::Options::new(sb.block_size())
+            },
+        )?;
+        let runs = log.map(|l| l.runs.as_slice()).unwrap_or_default();
+        let journal_ranges =
+            runs.iter().map(|r| r.physical..r.physical.saturating_add(u64::from(r.len))).collect();
+        let flexes = layout.group_count().div_ceil(layout.groups_per_flex().max(1));
+        let fs = Arc::new(Self {
+            checksummer: sb.checksummer(),
+            block_size: sb.block_size(),
+            inode_ctx: sb.inode_context(),
+            first_ino: sb.first_ino(),
+            features: sb.features(),
+            reserved_blocks: sb.reserved_blocks_count(),
+            overhead: std::sync::OnceLock::new(),
+            journal_blocks: runs.iter().map(|r| u64::from(r.len)).sum(),
+            dirs: DirParams::new(&sb),
+            xattr_sharing: Sharing::default(),
+            zones: Zones::new(flexes, journal_ranges),
+            nodes: NodeTable::new(),
+            orphans: Orphans::default(),
+            state_at_open: sb.state(),
+            generation: AtomicU32::new(first_generation(&sb, &options)),
+            sb: Mutex::new(sb),
+            topology: Mutex::new(()),
+            error: Mutex::new(None),
+            closed: AtomicBool::new(false),
+            device,
+            layout,
+            journal,
+            alloc,
+            options,
+            read_only,
+        });
+        if count {
+            fs.count_free()?;
+        }
+        Ok(fs)
+    }
+
+    /// Sums the free counts up from the descriptors.
+    fn count_free(&self) -> Result<()> {
+        let (mut blocks, mut inodes) = (0, 0);
+        for group in 0..self.layout.group_count() {
+            let desc = read_desc(self, group)?;
+            blocks += u64::from(desc.free_blocks_count);
+            inodes += u64::from(desc.free_inodes_count);
+        }
+        self.alloc.set_free(blocks, inodes);
+        Ok(())
+    }
+
+    /// Looks at what every use of the volume needs.
+    fn look(&self) -> Result<()> {
+        let root = self.read_inode(ROOT_INO)?;
+        if !root.is_dir() {
+            return Err(Corrupt::SpecialInode { ino: ROOT_INO, role: "root", rule: "is no directory" }.into());
+        }
+        if root.links_count == 0 {
+            return Err(Corrupt::DeadInode { ino: ROOT_INO }.into());
+        }
+        Ok(())
+    }
+}
+
+/// Reads and checks the superblock.
+pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
+    let mut bytes = [0; 1024];
+    if device.size() < 2048 {
+        let (size, magic) = (device.size(), "too small to hold a superblock");
+        return Err(Error::NotVolume { size, rule: magic });
+    }
+    device.read_at(1024, &mut bytes)?;
+    let sb = Superblock::parse(&bytes)?;
+    sb.check_device(device.size())?;
+    Ok(sb)
+}
+
+fn check_features(sb: &Superblock, write: bool) -> Result<()> {
+    let unsupported = sb.unsupported();
+    if !unsupported.unreadable.is_empty() {
+        let names = unsupported.unreadable.join(", ");
+        return Err(Error::NotSupported(format!(
+            "the volume has features that lanefs does not read: {names}"
+        )));
+    }
+    if write && !unsupported.unwritable.is_empty() {
+        let names = unsupported.unwritable.join(", ");
+        return Err(Error::NotSupported(format!(
+            "the volume has features that lanefs does not write: {names}; open it read-only"
+        )));
+    }
+    Ok(())
+}
+
+/// The first of the numbers that inode generations are made of: another at each open, or the
+/// same twice under a fixed clock.
+fn first_generation(sb: &Superblock, options: &OpenOptions) -> u32 {
+    let stamp = match options.clock {
+        Some(clock) => clock.sec as u64,
+        None => std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_nanos() as u64),
+    };
+    lanefs_format::ext4_chksum(u32::from(sb.raw().s_mnt_count.get()), &stamp.to_le_bytes())
+}
+
+/// What a mount for writing changes in the superblock.
+fn mark_open(sb: &mut Superblock, options: &OpenOptions, journal: bool) {
+    let now = options.clock.map_or_else(
+        || std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_secs()),
+        |clock| clock.sec.max(0) as u64,
+    );
+    sb.set_mtime(now);
+    sb.set_wtime(now);
+    sb.set_mnt_count(sb.raw().s_mnt_count.get().saturating_add(1));
+    if journal {
+        sb.set_recover(true);
+    } else {
+        sb.set_state(sb.state() - State::VALID_FS);
+    }
+    if sb.has(Compat::ORPHAN_FILE) {
+        sb.set_orphan_present(true);
+    }
+}
+
+/// Where the log lies: the blocks of the journal inode.
+fn find_log(
+    device: &Arc<dyn BlockDevice>,
+    sb: &Superblock,
+    options: &OpenOptions,
+) -> Result<Option<LogConfig>> {
+    if !sb.has(Compat::HAS_JOURNAL) {
+        if sb.has_in(Incompat::RECOVER) {
+            return Err(Corrupt::SpecialInode {
+                ino: 8,
+                role: "journal",
+                rule: "needs_recovery is set without has_journal",
+            }
+            .into());
+        }
+        return Ok(None);
+    }
+    let ino = sb.raw().s_journal_inum.get();
+    if ino == 0 {
+        return Err(Error::NotSupported("the volume keeps its journal on another device".into()));
+    }
+    let scout = Fs::assemble(Arc::clone(device), sb.clone(), None, options.clone(), true, false)?;
+    let inode = scout.read_inode(ino)?;
+    let runs = log_runs(&scout, ino, &inode)?;
+    Ok(Some(LogConfig {
+        runs,
+        metadata_csum: sb.has_ro(RoCompat::METADATA_CSUM),
+        is_64bit: sb.has_in(Incompat::BIT64),
+    }))
+}
+
+fn log_runs(fs: &Fs, ino: u32, inode: &Inode) -> Result<Vec<LogRun>> {
+    let damaged = |rule| Corrupt::SpecialInode { ino, role: "journal", rule };
+    if !inode.is_regular() || inode.links_count == 0 {
+        return Err(damaged("is no file in use").into());
+    }
+    let blocks = inode.size / u64::from(fs.block_size);
+    let blocks = u32::try_from(blocks).map_err(|_| damaged("has more than 2^32 blocks"))?;
+    if u64::from(blocks) > fs.layout.blocks_count() {
+        return Err(damaged("is larger than the volume").into());
+    }
+    let mut runs: Vec<LogRun> = Vec::new();
+    let mut logical = 0;
+    while logical < blocks {
+        let Mapping::Mapped { block, len, .. } = map::lookup(fs, ino, inode, logical)? else {
+            return Err(damaged("has a hole").into());
+        };
+        let len = len.min(blocks - logical);
+        runs.push(LogRun { logical, physical: block, len });
+        logical += len;
+    }
+    Ok(runs)
+}

@@ -1,0 +1,120 @@
+//! A device whose writes stay in memory.
+//!
+//! A volume opened for reading is recovered on one, so that its device is never written; and a
+//! volume opened for writing is first tried on one, so that a volume which is refused after
+//! recovery was not written either. Holds as much as was written: at most the log.
+
+use lanefs_device::{BlockDevice, Result};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+const PAGE: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct Overlay {
+    below: Arc<dyn BlockDevice>,
+    pages: RwLock<HashMap<u64, Box<[u8; PAGE]>>>,
+}
+
+impl Overlay {
+    pub(super) fn new(below: Arc<dyn BlockDevice>) -> Self {
+        Self { below, pages: RwLock::default() }
+    }
+
+    /// Calls `f` for each piece of `[offset, offset + len)` within a page: page, byte in it, and
+    /// the piece's place in the range.
+    fn pieces(
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(u64, usize, std::ops::Range<usize>) -> Result<()>,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let (page, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
+            let n = (PAGE - within).min(len - done);
+            f(page, within, done..done + n)?;
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for Overlay {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn alignment(&self) -> usize {
+        self.below.alignment()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.below.read_at(offset, buf)?;
+        let pages = self.pages.read();
+        if pages.is_empty() {
+            return Ok(());
+        }
+        Self::pieces(offset, buf.len(), |page, within, range| {
+            if let Some(bytes) = pages.get(&page) {
+                let n = range.len();
+                buf[range].copy_from_slice(&bytes[within..within + n]);
+            }
+            Ok(())
+        })
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let mut pages = self.pages.write();
+        Self::pieces(offset, data.len(), |page, within, range| {
+            let bytes = match pages.entry(page) {
+                std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
+                std::collections::hash_map::Entry::Vacant(e) => {
+                    let mut bytes = Box::new([0; PAGE]);
+                    let start = page * PAGE as u64;
+                    let n = self.below.size().saturating_sub(start).min(PAGE as u64) as usize;
+                    self.below.read_at(start, &mut bytes[..n])?;
+                    e.insert(bytes)
+                }
+            };
+            let n = range.len();
+            bytes[within..within + n].copy_from_slice(&data[range]);
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanefs_device::MemDevice;
+
+    #[test]
+    fn writes_are_seen_above_and_not_below() {
+        let below = Arc::new(MemDevice::from_bytes(vec![7; 10_000]));
+        let overlay = Overlay::new(below.clone());
+        overlay.write_at(4090, &[1; 12]).unwrap();
+        overlay.write_at(9_999, &[2]).unwrap();
+        let mut seen = vec![0; 10_000];
+        overlay.read_at(0, &mut seen).unwrap();
+        let mut want = vec![7; 10_000];
+        want[4090..4102].fill(1);
+        want[9_999] = 2;
+        assert_eq!(seen, want);
+        assert_eq!(below.to_bytes(), vec![7; 10_000]);
+        assert!(overlay.write_at(10_000, &[1]).is_err());
+    }
+}
