@@ -1,5 +1,57 @@
 //! The `lanefs` command: arguments in, messages and exit codes out. No file-system logic.
+//!
+//! Each command is a file of [`commands`]. Standard output goes through [`output::Out`], failures
+//! through [`failure::Failure`]; a volume that was opened is closed, and with that durable, before
+//! the command says that it succeeded.
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod commands;
+mod copy;
+mod entry;
+mod failure;
+mod location;
+mod mode;
+mod output;
+mod owner;
+mod progress;
+mod quote;
+mod side;
+mod size;
+mod time;
+mod volumes;
+mod walk;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// ext4 volumes without root and without a mount: make, fill, read, edit, export, recover.
+///
+/// A path inside a volume is VOLUME:/path. A volume is a file or a block device.
+#[derive(Debug, Parser)]
+#[command(name = "lanefs", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true)]
+struct Args {
+    #[command(subcommand)]
+    command: commands::Command,
+}
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(e) => {
+            // A reader of --help that went away is no failure.
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { usage_code() } else { 0 });
+        }
+    };
+    match args.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => ExitCode::from(failure.report()),
+    }
+}
+
+/// What coreutils exit with after a wrong argument: 2 from ls, 1 from all others.
+fn usage_code() -> u8 {
+    if std::env::args_os().nth(1).is_some_and(|command| command == "ls") { 2 } else { 1 }
+}

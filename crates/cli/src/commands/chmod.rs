@@ -1,0 +1,78 @@
+//! `lanefs chmod`: permission bits.
+
+use super::cp::umask;
+use crate::failure::{Noted, OrCannot, Res};
+use crate::mode::{self, ModeChange};
+use crate::output::Out;
+use crate::quote::quoted;
+use crate::side::{Meta, Side, shown};
+use crate::volumes::{Spot, Volumes};
+use crate::walk::{Walk, When};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+
+/// Change permission bits
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The new mode, octal (0755) or symbolic (u=rwX,go-w)
+    #[arg(allow_hyphen_values = true)]
+    mode: ModeChange,
+    /// Files, as VOLUME:/path
+    #[arg(required = true, value_name = "VOLUME:/PATH")]
+    paths: Vec<OsString>,
+    /// All that is below, too
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Say what is changed
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut Out) -> Res {
+        let mut volumes = Volumes::default();
+        let mut noted = Noted::default();
+        let umask = umask();
+        for path in &self.paths {
+            let changed = volumes.inside(path, true).and_then(|spot| self.tree(&spot, umask, out));
+            noted.note(changed)?;
+        }
+        volumes.close()?;
+        noted.finish()
+    }
+
+    fn tree(&self, spot: &Spot, umask: u32, out: &mut Out) -> Res {
+        let side = &*spot.side;
+        if !self.recursive {
+            let meta = side.metadata(&spot.path, true).or_cannot("access", spot.shown())?;
+            return self.one(side, &spot.path, &meta, umask, out);
+        }
+        let mut noted = Noted::default();
+        for step in Walk::new(side, &spot.path, true)? {
+            let changed = step.and_then(|step| {
+                if step.when == When::Leave || step.meta.is_symlink() {
+                    return Ok(());
+                }
+                self.one(side, &step.path, &step.meta, umask, out)
+            });
+            noted.note(changed)?;
+        }
+        noted.finish()
+    }
+
+    fn one(&self, side: &dyn Side, path: &Path, meta: &Meta, umask: u32, out: &mut Out) -> Res {
+        let old = meta.mode & 0o7777;
+        let new = self.mode.apply(meta.mode, umask);
+        if new != old {
+            side.set_mode(path, new).or_cannot("change permissions of", shown(side, path))?;
+        }
+        if self.verbose {
+            let name = quoted(shown(side, path));
+            let text = mode::shown(meta.kind() | new);
+            let verb = if new == old { "retained as" } else { "changed to" };
+            writeln!(out, "mode of {name} {verb} {new:04o} ({})", &text[1..])?;
+        }
+        Ok(())
+    }
+}

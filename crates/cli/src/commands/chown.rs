@@ -1,0 +1,80 @@
+//! `lanefs chown`: owners and groups.
+
+use crate::failure::{Noted, OrCannot, Res};
+use crate::output::Out;
+use crate::owner::Owner;
+use crate::quote::quoted;
+use crate::side::{Meta, Side, shown};
+use crate::volumes::{Spot, Volumes};
+use crate::walk::{Walk, When};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+
+/// Change owner and group
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// USER, USER:GROUP or :GROUP; numbers, or names of this host
+    owner: Owner,
+    /// Files, as VOLUME:/path
+    #[arg(required = true, value_name = "VOLUME:/PATH")]
+    paths: Vec<OsString>,
+    /// All that is below, too
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// A symbolic link itself, not what it leads to
+    #[arg(short = 'h', long)]
+    no_dereference: bool,
+    /// Say what is changed
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut Out) -> Res {
+        let mut volumes = Volumes::default();
+        let mut noted = Noted::default();
+        for path in &self.paths {
+            let changed = volumes.inside(path, true).and_then(|spot| self.tree(&spot, out));
+            noted.note(changed)?;
+        }
+        volumes.close()?;
+        noted.finish()
+    }
+
+    fn tree(&self, spot: &Spot, out: &mut Out) -> Res {
+        let side = &*spot.side;
+        if !self.recursive {
+            let follow = !self.no_dereference;
+            let path = if follow { side.resolve(&spot.path) } else { Ok(spot.path.clone()) };
+            let path = path.or_cannot("access", spot.shown())?;
+            let meta = side.metadata(&path, false).or_cannot("access", spot.shown())?;
+            return self.one(side, &path, &meta, out);
+        }
+        let mut noted = Noted::default();
+        for step in Walk::new(side, &spot.path, false)? {
+            // Links met on the way are changed themselves: what they lead to may be anywhere.
+            let changed = step.and_then(|step| match step.when {
+                When::Enter => self.one(side, &step.path, &step.meta, out),
+                When::Leave => Ok(()),
+            });
+            noted.note(changed)?;
+        }
+        noted.finish()
+    }
+
+    fn one(&self, side: &dyn Side, path: &Path, meta: &Meta, out: &mut Out) -> Res {
+        let uid = self.owner.uid.unwrap_or(meta.uid);
+        let gid = self.owner.gid.unwrap_or(meta.gid);
+        side.set_owner(path, self.owner.uid, self.owner.gid).or_cannot("change ownership of", shown(side, path))?;
+        if self.verbose {
+            let name = quoted(shown(side, path));
+            if (uid, gid) == (meta.uid, meta.gid) {
+                writeln!(out, "ownership of {name} retained as {uid}:{gid}")?;
+            } else {
+                writeln!(out, "changed ownership of {name} from {}:{} to {uid}:{gid}", meta.uid, meta.gid)?;
+            }
+        }
+        Ok(())
+    }
+}

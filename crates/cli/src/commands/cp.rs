@@ -1,0 +1,156 @@
+//! `lanefs cp`: files and trees between volumes, the host and the standard streams.
+
+use crate::copy::{Copier, Options, drain, pour};
+use crate::failure::{Failure, Noted, OrCannot, Res};
+use crate::location::Location;
+use crate::output::Out;
+use crate::progress::Progress;
+use crate::quote::quoted;
+use crate::volumes::{Spot, Volumes};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+/// Copy files and directories; each side is in a volume or on the host
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to copy: VOLUME:/path, a path of the host, or `-`
+    #[arg(required = true, value_name = "SRC")]
+    sources: Vec<OsString>,
+    /// Where to: VOLUME:/path, a path of the host, or `-`
+    #[arg(value_name = "DST")]
+    destination: OsString,
+    /// Copy directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Keep mode, owner and times
+    #[arg(short)]
+    preserve: bool,
+    /// As -rp, and keep attributes, ACLs and hard links
+    #[arg(short, long)]
+    archive: bool,
+    /// Follow symbolic links that are named as SRC
+    #[arg(short = 'H')]
+    follow: bool,
+    /// Leave what exists
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// DST is the new name, not a directory to copy into
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Say what is copied
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut Out) -> Res {
+        let mut volumes = Volumes::default();
+        let destination = Location::parse(&self.destination);
+        volumes.open_for_writing(&destination)?;
+        if destination == Location::Stdio {
+            return self.to_stdout(volumes, out);
+        }
+        let target = Target::find(volumes.spot(destination, true)?, &self.destination, self.no_target_directory)?;
+        target.check(self.sources.len())?;
+        let recursive = self.recursive || self.archive;
+        let options = Options {
+            recursive,
+            follow: self.follow || !recursive,
+            preserve: self.preserve || self.archive,
+            archive: self.archive,
+            no_clobber: self.no_clobber,
+            verbose: self.verbose,
+            umask: if self.preserve || self.archive { 0 } else { umask() },
+        };
+        let mut copier = Copier::new(options, Progress::new("copying", None), out);
+        let mut noted = Noted::default();
+        for source in &self.sources {
+            let copied = match Location::parse(source) {
+                Location::Stdio => from_stdin(&target, &mut copier),
+                location => volumes.spot(location, false).and_then(|src| {
+                    let dst = target.for_source(&src, source);
+                    copier.copy(&*src.side, &src.path, &*dst.side, &dst.path)
+                }),
+            };
+            noted.note(copied)?;
+        }
+        drop(copier);
+        drop(target);
+        volumes.close()?;
+        noted.finish()
+    }
+
+    fn to_stdout(&self, mut volumes: Volumes, out: &mut Out) -> Res {
+        let [source] = self.sources.as_slice() else {
+            return Err(Failure::new("only one file can be copied to standard output; lanefs cat writes several"));
+        };
+        let mut progress = Progress::new("copying", None);
+        match Location::parse(source) {
+            Location::Stdio => Err(Failure::new("standard input to standard output: use cat")),
+            location => {
+                let src = volumes.spot(location, false)?;
+                let source = src.side.open(&src.path).or_cannot("open", src.shown())?;
+                pour(&*source, out, &src.shown(), &mut progress)?;
+                drop(source);
+                drop(src);
+                volumes.close()
+            }
+        }
+    }
+}
+
+fn from_stdin(target: &Target, copier: &mut Copier<'_>) -> Res {
+    if target.is_dir {
+        let text = format!("standard input has no name: write {}/NAME", crate::quote::escaped(&target.spot.shown()));
+        return Err(Failure::new(text));
+    }
+    let dst = &target.spot;
+    let sink = dst.side.create(&dst.path, 0o666 & !copier.options.umask).or_cannot("create", dst.shown())?;
+    drain(io::stdin().lock(), &*sink, &mut copier.progress).or_cannot("write", dst.shown())?;
+    Ok(())
+}
+
+/// The mode bits that new files do not get.
+pub(super) fn umask() -> u32 {
+    let mask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(mask);
+    mask.bits()
+}
+
+/// Where cp, mv and ln put things: a new name, or a directory to put them into.
+pub(super) struct Target {
+    pub(super) spot: Spot,
+    pub(super) is_dir: bool,
+    /// As the user wrote it.
+    written: OsString,
+}
+
+impl Target {
+    /// Looks at the destination. `no_directory`: it is the new name whatever is there.
+    pub(super) fn find(spot: Spot, written: &OsStr, no_directory: bool) -> Res<Self> {
+        let is_dir = !no_directory && spot.side.metadata(&spot.path, true).is_ok_and(|m| m.is_dir());
+        if !is_dir && !no_directory && written.as_bytes().ends_with(b"/") {
+            return Err(Failure::cannot("create", spot.shown(), crate::failure::Cause::text("Not a directory")));
+        }
+        Ok(Self { spot, is_dir, written: written.into() })
+    }
+
+    /// Several things need a directory.
+    pub(super) fn check(&self, sources: usize) -> Res {
+        if sources > 1 && !self.is_dir {
+            return Err(Failure::new(format!("target {} is not a directory", quoted(self.written.as_bytes()))));
+        }
+        Ok(())
+    }
+
+    /// The name that `src`, written as `written`, gets.
+    pub(super) fn for_source(&self, src: &Spot, written: &OsStr) -> Spot {
+        let contents = [&b"/."[..], b"/.."].iter().any(|end| written.as_bytes().ends_with(end)) || written == "." || written == "..";
+        match src.path.file_name() {
+            Some(name) if self.is_dir && !contents => self.spot.join(name),
+            // The root, `.` and `..` have no name: their contents go into the target.
+            _ => self.spot.clone(),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! `lanefs mkdir`: new directories.
+
+use super::cp::umask;
+use crate::failure::{Failure, Noted, OrCannot, Res};
+use crate::mode::ModeChange;
+use crate::output::Out;
+use crate::quote::quoted;
+use crate::volumes::{Spot, Volumes};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+
+/// Make directories
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directories to make, as VOLUME:/path
+    #[arg(required = true, value_name = "VOLUME:/DIR")]
+    dirs: Vec<OsString>,
+    /// Make those above as needed; what is there is no failure
+    #[arg(short, long)]
+    parents: bool,
+    /// Mode of the new directories, as chmod has it
+    #[arg(short, long)]
+    mode: Option<ModeChange>,
+    /// Say what is made
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut Out) -> Res {
+        let mut volumes = Volumes::default();
+        let mut noted = Noted::default();
+        for dir in &self.dirs {
+            let made = volumes.inside(dir, true).and_then(|spot| self.one(&spot, out));
+            noted.note(made)?;
+        }
+        volumes.close()?;
+        noted.finish()
+    }
+
+    fn one(&self, spot: &Spot, out: &mut Out) -> Res {
+        let umask = umask();
+        if self.parents {
+            let mut above: Vec<&Path> = spot.path.ancestors().skip(1).filter(|p| p.file_name().is_some()).collect();
+            above.reverse();
+            for dir in above {
+                // Who makes a directory must be able to make what is below it.
+                self.make(&Spot { path: dir.into(), ..spot.clone() }, (0o777 & !umask) | 0o300, out)?;
+            }
+        }
+        let mode = match &self.mode {
+            Some(change) => change.apply(0o040777, umask),
+            None => 0o777 & !umask,
+        };
+        self.make(spot, mode, out)
+    }
+
+    fn make(&self, spot: &Spot, mode: u32, out: &mut Out) -> Res {
+        match spot.side.mkdir(&spot.path, mode) {
+            Err(e) if self.parents && e.is(Errno::EXIST) => match spot.side.metadata(&spot.path, true) {
+                Ok(meta) if meta.is_dir() => return Ok(()),
+                _ => return Err(Failure::cannot("create directory", spot.shown(), e)),
+            },
+            made => made.or_cannot("create directory", spot.shown())?,
+        }
+        // mkdir itself drops the set-id bits.
+        if mode & 0o7000 != 0 {
+            spot.side.set_mode(&spot.path, mode).or_cannot("set permissions of", spot.shown())?;
+        }
+        if self.verbose {
+            writeln!(out, "created directory {}", quoted(spot.shown()))?;
+        }
+        Ok(())
+    }
+}

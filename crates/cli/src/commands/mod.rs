@@ -1,0 +1,68 @@
+//! One file a command. Each has its arguments (`Args`) and `run`.
+
+mod cat;
+mod chmod;
+mod chown;
+mod cp;
+mod df;
+mod info;
+mod ln;
+mod ls;
+mod mkdir;
+mod mkfs;
+mod mv;
+mod recover;
+mod rm;
+mod stat;
+mod tree;
+mod xattr;
+
+use crate::failure::Res;
+use crate::output::Out;
+
+/// The commands, in the order of the help.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    Mkfs(mkfs::Args),
+    Info(info::Args),
+    Df(df::Args),
+    Recover(recover::Args),
+    Ls(ls::Args),
+    Tree(tree::Args),
+    Stat(stat::Args),
+    Cat(cat::Args),
+    Cp(cp::Args),
+    Mv(mv::Args),
+    Rm(rm::Args),
+    Mkdir(mkdir::Args),
+    Ln(ln::Args),
+    Chmod(chmod::Args),
+    Chown(chown::Args),
+    Xattr(xattr::Args),
+}
+
+impl Command {
+    /// Runs the command; what it wrote is out when this returns without a failure.
+    pub(crate) fn run(self) -> Res {
+        let mut out = Out::new();
+        match self {
+            Self::Mkfs(args) => args.run(&mut out)?,
+            Self::Info(args) => args.run(&mut out)?,
+            Self::Df(args) => args.run(&mut out)?,
+            Self::Recover(args) => args.run(&mut out)?,
+            Self::Ls(args) => args.run(&mut out)?,
+            Self::Tree(args) => args.run(&mut out)?,
+            Self::Stat(args) => args.run(&mut out)?,
+            Self::Cat(args) => args.run(&mut out)?,
+            Self::Cp(args) => args.run(&mut out)?,
+            Self::Mv(args) => args.run(&mut out)?,
+            Self::Rm(args) => args.run(&mut out)?,
+            Self::Mkdir(args) => args.run(&mut out)?,
+            Self::Ln(args) => args.run(&mut out)?,
+            Self::Chmod(args) => args.run(&mut out)?,
+            Self::Chown(args) => args.run(&mut out)?,
+            Self::Xattr(args) => args.run(&mut out)?,
+        }
+        out.finish()
+    }
+}

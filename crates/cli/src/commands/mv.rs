@@ -1,0 +1,103 @@
+//! `lanefs mv`: renames within a volume, moves between volumes and the host.
+
+use super::cp::Target;
+use super::rm::remove_tree;
+use crate::copy::{Copier, Options};
+use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
+use crate::location::Location;
+use crate::output::Out;
+use crate::progress::Progress;
+use crate::quote::quoted;
+use crate::volumes::{Spot, Volumes};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::io::Write;
+
+/// Rename or move files and directories
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to move: VOLUME:/path, or a path of the host
+    #[arg(required = true, value_name = "SRC")]
+    sources: Vec<OsString>,
+    /// Where to
+    #[arg(value_name = "DST")]
+    destination: OsString,
+    /// Leave what exists
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// DST is the new name, not a directory to move into
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Let SRC and DST, in one volume, change places
+    #[arg(long, conflicts_with = "no_clobber")]
+    exchange: bool,
+    /// Say what is moved
+    #[arg(short, long)]
+    verbose: bool,
+    /// For those used to it: nothing is ever asked
+    #[arg(short, long, hide = true)]
+    force: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut Out) -> Res {
+        let mut volumes = Volumes::default();
+        let destination = Location::parse(&self.destination);
+        for location in self.sources.iter().map(|s| Location::parse(s)).chain([destination.clone()]) {
+            volumes.open_for_writing(&location)?;
+        }
+        let target = volumes.spot(destination, true)?;
+        let target = Target::find(target, &self.destination, self.no_target_directory || self.exchange)?;
+        target.check(self.sources.len())?;
+        let mut noted = Noted::default();
+        for source in &self.sources {
+            let moved = volumes.spot(Location::parse(source), true).and_then(|src| {
+                let dst = target.for_source(&src, source);
+                self.one(&src, &dst, out)
+            });
+            noted.note(moved)?;
+        }
+        drop(target);
+        volumes.close()?;
+        noted.finish()
+    }
+
+    fn one(&self, src: &Spot, dst: &Spot, out: &mut Out) -> Res {
+        let (src_shown, dst_shown) = (quoted(src.shown()), quoted(dst.shown()));
+        let same_place = src.side.place() == dst.side.place();
+        let failed = |cause: Cause| Failure::new(format!("cannot move {src_shown} to {dst_shown}: {cause}"));
+        if self.exchange {
+            if !same_place {
+                return Err(failed(Cause::text("they are not in one volume")));
+            }
+            src.side.exchange(&src.path, &dst.path).map_err(failed)?;
+        } else {
+            let meta = src.side.metadata(&src.path, false).or_cannot("stat", src.shown())?;
+            if let Ok(there) = dst.side.metadata(&dst.path, false) {
+                if self.no_clobber {
+                    return Ok(());
+                }
+                if same_place && (there.device, there.ino) == (meta.device, meta.ino) && src.path == dst.path {
+                    return Err(Failure::new(format!("{src_shown} and {dst_shown} are the same file")));
+                }
+            }
+            let renamed = if same_place { src.side.rename(&src.path, &dst.path) } else { Err(Errno::XDEV.into()) };
+            match renamed {
+                Err(e) if e.is(Errno::XDEV) => copy_and_remove(src, dst, out)?,
+                renamed => renamed.map_err(failed)?,
+            }
+        }
+        if self.verbose {
+            writeln!(out, "renamed {src_shown} -> {dst_shown}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes the source only if all of it has been copied.
+fn copy_and_remove(src: &Spot, dst: &Spot, out: &mut Out) -> Res {
+    let options = Options { recursive: true, preserve: true, archive: true, ..Options::default() };
+    Copier::new(options, Progress::new("moving", None), out).copy(&*src.side, &src.path, &*dst.side, &dst.path)?;
+    dst.side.sync().or_cannot("write", dst.shown())?;
+    remove_tree(src, false, out)
+}

@@ -1,0 +1,106 @@
+//! `lanefs rm`: files and trees away.
+
+use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
+use crate::output::Out;
+use crate::progress::Progress;
+use crate::quote::quoted;
+use crate::side::shown;
+use crate::volumes::{Spot, Volumes};
+use crate::walk::{Walk, When};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+/// Remove files and directories
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to remove, as VOLUME:/path
+    #[arg(required = true, value_name = "VOLUME:/PATH")]
+    paths: Vec<OsString>,
+    /// Remove directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// What is not there is no failure
+    #[arg(short, long)]
+    force: bool,
+    /// Remove empty directories
+    #[arg(short, long)]
+    dir: bool,
+    /// Say what is removed
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut Out) -> Res {
+        let mut volumes = Volumes::default();
+        let mut noted = Noted::default();
+        for path in &self.paths {
+            let removed = volumes.inside(path, true).and_then(|spot| self.one(&spot, path, out));
+            noted.note(removed)?;
+        }
+        volumes.close()?;
+        noted.finish()
+    }
+
+    fn one(&self, spot: &Spot, written: &OsString, out: &mut Out) -> Res {
+        let meta = match spot.side.metadata(&spot.path, false) {
+            Err(e) if self.force && (e.is(Errno::NOENT) || e.is(Errno::NOTDIR)) => return Ok(()),
+            meta => meta.or_cannot("remove", spot.shown())?,
+        };
+        if !meta.is_dir() {
+            spot.side.remove_file(&spot.path).or_cannot("remove", spot.shown())?;
+            return say(self.verbose, "removed", &spot.shown(), out);
+        }
+        let last = written.as_bytes().rsplit(|b| *b == b'/').find(|part| !part.is_empty());
+        if matches!(last, Some(b"." | b"..")) {
+            return Err(Failure::new(format!("refusing to remove '.' or '..' directory: skipping {}", quoted(spot.shown()))));
+        }
+        if self.recursive {
+            if spot.path.file_name().is_none() {
+                let text = format!("cannot remove the root of a volume, {}: to empty it, make it anew with lanefs mkfs", quoted(spot.shown()));
+                return Err(Failure::new(text));
+            }
+            return remove_tree(spot, self.verbose, out);
+        }
+        if !self.dir {
+            return Err(Failure::cannot("remove", spot.shown(), Cause::text("Is a directory; -r removes it with all that is in it")));
+        }
+        spot.side.remove_dir(&spot.path).or_cannot("remove", spot.shown())?;
+        say(self.verbose, "removed directory", &spot.shown(), out)
+    }
+}
+
+fn say(verbose: bool, what: &str, name: &[u8], out: &mut Out) -> Res {
+    if verbose {
+        writeln!(out, "{what} {}", quoted(name))?;
+    }
+    Ok(())
+}
+
+/// Removes what is at `spot` and all below it. What cannot be removed is said; the rest goes.
+pub(super) fn remove_tree(spot: &Spot, verbose: bool, out: &mut Out) -> Res {
+    let side = &*spot.side;
+    let mut noted = Noted::default();
+    let mut progress = Progress::new("removing", None);
+    for step in Walk::new(side, &spot.path, false)? {
+        let step = match step {
+            Ok(step) => step,
+            Err(failure) => {
+                noted.note(Err(failure))?;
+                continue;
+            }
+        };
+        let name = || shown(side, &step.path);
+        let removed = match (step.meta.is_dir(), step.when) {
+            (true, When::Enter) => continue,
+            (true, When::Leave) => side.remove_dir(&step.path).or_cannot("remove", name()),
+            (false, _) => side.remove_file(&step.path).or_cannot("remove", name()),
+        };
+        progress.file();
+        let what = if step.meta.is_dir() { "removed directory" } else { "removed" };
+        noted.note(removed.and_then(|()| say(verbose, what, &name(), out)))?;
+    }
+    noted.finish()
+}

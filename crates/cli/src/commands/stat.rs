@@ -1,0 +1,163 @@
+//! `lanefs stat`: all that an inode says of a file, as stat(1) shows it.
+
+use crate::entry::Entry;
+use crate::failure::{Failure, Noted, OrCannot, Res};
+use crate::location::Location;
+use crate::mode;
+use crate::output::Out;
+use crate::owner::Names;
+use crate::quote::quoted;
+use crate::side::Meta;
+use crate::time::Time;
+use crate::volumes::{Spot, Volumes};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+/// Show all that an inode says of a file
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Files, as VOLUME:/path
+    #[arg(required = true, value_name = "VOLUME[:/PATH]")]
+    files: Vec<OsString>,
+    /// What a symbolic link leads to, not the link
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Print FORMAT for each file: %n %N %i %h %f %F %a %A %u %U %g %G %s %b %B %o %t %T %w %W %x %X %y %Y %z %Z
+    #[arg(short = 'c', long, value_name = "FORMAT")]
+    format: Option<String>,
+    /// One JSON array of all files
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut Out) -> Res {
+        let mut volumes = Volumes::default();
+        let mut noted = Noted::default();
+        let mut names = Names::default();
+        let mut entries = Vec::new();
+        for file in &self.files {
+            let found = volumes.spot(Location::parse_inside(file), false).and_then(|spot| {
+                let meta = spot.side.metadata(&spot.path, self.dereference).or_cannot("stat", spot.shown())?;
+                Ok((spot, meta))
+            });
+            let (spot, meta) = match found {
+                Ok(found) => found,
+                Err(failure) => {
+                    noted.note(Err(failure))?;
+                    continue;
+                }
+            };
+            if self.json {
+                entries.push(Entry::new(&*spot.side, &spot.path, &meta));
+            } else if let Some(format) = &self.format {
+                writeln!(out, "{}", formatted(format, &spot, &meta, &mut names)?)?;
+            } else {
+                write!(out, "{}", whole(&spot, &meta, &mut names))?;
+            }
+        }
+        if self.json {
+            out.json(&entries)?;
+        }
+        volumes.close()?;
+        noted.finish()
+    }
+}
+
+/// The name, and for a link where it leads.
+fn name(spot: &Spot, meta: &Meta) -> String {
+    let name = quoted(spot.shown());
+    match meta.is_symlink().then(|| spot.side.read_link(&spot.path)) {
+        Some(Ok(target)) => format!("{name} -> {}", quoted(target.as_bytes())),
+        _ => name,
+    }
+}
+
+fn kind(meta: &Meta) -> &'static str {
+    if meta.is_file() && meta.size == 0 { "regular empty file" } else { mode::kind(meta.mode) }
+}
+
+fn whole(spot: &Spot, meta: &Meta, names: &mut Names) -> String {
+    let mut text = format!("  File: {}\n", name(spot, meta));
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "  Size: {:<15} Blocks: {:<10} IO Block: {:<6} {}",
+        meta.size,
+        meta.blocks,
+        meta.block_size,
+        kind(meta)
+    );
+    let _ = write!(text, " Inode: {:<15} Links: {}", meta.ino, meta.nlink);
+    if meta.is_device() {
+        let _ = write!(text, "{:10} Device type: {},{}", "", meta.rdev.0, meta.rdev.1);
+    }
+    let user = names.user(meta.uid).unwrap_or("UNKNOWN").to_owned();
+    let group = names.group(meta.gid).unwrap_or("UNKNOWN");
+    let _ = writeln!(
+        text,
+        "\nAccess: ({:04o}/{})  Uid: ({:5}/{user:>8})   Gid: ({:5}/{group:>8})",
+        meta.mode & 0o7777,
+        mode::shown(meta.mode),
+        meta.uid,
+        meta.gid,
+    );
+    let birth = meta.btime.map_or_else(|| "-".into(), Time::full);
+    let _ = writeln!(
+        text,
+        "Access: {}\nModify: {}\nChange: {}\n Birth: {birth}",
+        meta.atime.full(),
+        meta.mtime.full(),
+        meta.ctime.full()
+    );
+    text
+}
+
+/// `format` with each `%x` replaced.
+fn formatted(format: &str, spot: &Spot, meta: &Meta, names: &mut Names) -> Res<String> {
+    let mut text = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            text.push(c);
+            continue;
+        }
+        let field = match chars.next() {
+            Some('%') => "%".into(),
+            Some('n') => crate::quote::escaped(&spot.shown()),
+            Some('N') => name(spot, meta),
+            Some('i') => meta.ino.to_string(),
+            Some('h') => meta.nlink.to_string(),
+            Some('f') => format!("{:x}", meta.mode),
+            Some('F') => kind(meta).into(),
+            Some('a') => format!("{:o}", meta.mode & 0o7777),
+            Some('A') => mode::shown(meta.mode),
+            Some('u') => meta.uid.to_string(),
+            Some('U') => names.user(meta.uid).unwrap_or("UNKNOWN").into(),
+            Some('g') => meta.gid.to_string(),
+            Some('G') => names.group(meta.gid).unwrap_or("UNKNOWN").into(),
+            Some('s') => meta.size.to_string(),
+            Some('b') => meta.blocks.to_string(),
+            Some('B') => "512".into(),
+            Some('o') => meta.block_size.to_string(),
+            Some('t') => format!("{:x}", meta.rdev.0),
+            Some('T') => format!("{:x}", meta.rdev.1),
+            Some('w') => meta.btime.map_or_else(|| "-".into(), Time::full),
+            Some('W') => meta.btime.map_or(0, |t| t.sec).to_string(),
+            Some('x') => meta.atime.full(),
+            Some('X') => meta.atime.sec.to_string(),
+            Some('y') => meta.mtime.full(),
+            Some('Y') => meta.mtime.sec.to_string(),
+            Some('z') => meta.ctime.full(),
+            Some('Z') => meta.ctime.sec.to_string(),
+            other => {
+                let field = other.map(String::from).unwrap_or_default();
+                return Err(Failure::new(format!("stat: no field {}; see lanefs stat --help", quoted(format!("%{field}")))));
+            }
+        };
+        text.push_str(&field);
+    }
+    Ok(text)
+}

@@ -1,0 +1,236 @@
+//! `lanefs xattr`: extended attributes.
+
+use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
+use crate::output::Out;
+use crate::quote::{JsonName, escaped, hex, quoted};
+use crate::volumes::{Spot, Volumes};
+use rustix::io::Errno;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Show and change extended attributes
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Write the value of an attribute to standard output, as it is
+    Get {
+        /// The attribute, such as user.comment
+        name: OsString,
+        #[command(flatten)]
+        file: File,
+        /// In hexadecimal, as `set` reads it back
+        #[arg(long)]
+        hex: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set an attribute
+    Set {
+        /// The attribute, such as user.comment
+        name: OsString,
+        /// The value: text, 0x and hexadecimal digits, or `-` for standard input
+        #[arg(allow_hyphen_values = true)]
+        value: OsString,
+        #[command(flatten)]
+        file: File,
+    },
+    /// Remove an attribute
+    Rm {
+        /// The attribute, such as user.comment
+        name: OsString,
+        #[command(flatten)]
+        file: File,
+    },
+    /// List attributes with their values
+    Ls {
+        /// Files, as VOLUME:/path
+        #[arg(required = true, value_name = "VOLUME:/PATH")]
+        files: Vec<OsString>,
+        /// A symbolic link itself, not what it leads to
+        #[arg(short = 'h', long)]
+        no_dereference: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct File {
+    /// The file, as VOLUME:/path
+    #[arg(value_name = "VOLUME:/PATH")]
+    path: OsString,
+    /// A symbolic link itself, not what it leads to
+    #[arg(short = 'h', long)]
+    no_dereference: bool,
+}
+
+/// An attribute as JSON has it.
+#[derive(Serialize)]
+struct Attribute {
+    #[serde(flatten)]
+    name: JsonName,
+    /// The value, if it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    /// The value in hexadecimal, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_hex: Option<String>,
+}
+
+impl Attribute {
+    fn new(name: &OsString, value: Vec<u8>) -> Self {
+        let name = JsonName::new(name.as_bytes());
+        match String::from_utf8(value) {
+            Ok(text) => Self { name, value: Some(text), value_hex: None },
+            Err(e) => Self { name, value: None, value_hex: Some(hex(e.as_bytes())) },
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Attributes {
+    path: String,
+    attributes: Vec<Attribute>,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut Out) -> Res {
+        let mut volumes = Volumes::default();
+        match self.action {
+            Action::Get { name, file, hex: as_hex, json } => {
+                let (spot, path) = file.find(&mut volumes, false)?;
+                let value = spot.side.get_xattr(&path, &name);
+                let value = value.map_err(|e| no_attribute(&name, "read", &spot, e))?;
+                match () {
+                    () if json => out.json(&Attribute::new(&name, value))?,
+                    () if as_hex => writeln!(out, "0x{}", hex(&value))?,
+                    () if out.terminal => writeln!(out, "{}", escaped(&value))?,
+                    () => out.write_all(&value)?,
+                }
+            }
+            Action::Set { name, value, file } => {
+                let value = read_value(&value)?;
+                let (spot, path) = file.find(&mut volumes, true)?;
+                let set = spot.side.set_xattr(&path, &name, &value);
+                set.map_err(|e| no_attribute(&name, "set", &spot, e))?;
+            }
+            Action::Rm { name, file } => {
+                let (spot, path) = file.find(&mut volumes, true)?;
+                let removed = spot.side.remove_xattr(&path, &name);
+                removed.map_err(|e| no_attribute(&name, "remove", &spot, e))?;
+            }
+            Action::Ls { files, no_dereference, json } => {
+                let mut noted = Noted::default();
+                let mut all = Vec::new();
+                for path in files {
+                    let file = File { path, no_dereference };
+                    match list(&file, &mut volumes) {
+                        Ok(found) if json => all.push(as_json(found)),
+                        Ok(found) => show(found, out)?,
+                        Err(failure) => noted.note(Err(failure))?,
+                    }
+                }
+                if json {
+                    out.json(&all)?;
+                }
+                volumes.close()?;
+                return noted.finish();
+            }
+        }
+        volumes.close()
+    }
+}
+
+type Found = (Spot, Vec<(OsString, Vec<u8>)>);
+
+fn list(file: &File, volumes: &mut Volumes) -> Res<Found> {
+    let (spot, path) = file.find(volumes, false)?;
+    let mut found = Vec::new();
+    for name in spot.side.list_xattrs(&path).or_cannot("list attributes of", spot.shown())? {
+        let value = spot.side.get_xattr(&path, &name).or_cannot("read attributes of", spot.shown())?;
+        found.push((name, value));
+    }
+    found.sort();
+    Ok((spot, found))
+}
+
+fn as_json((spot, found): Found) -> Attributes {
+    let attributes = found.into_iter().map(|(name, value)| Attribute::new(&name, value)).collect();
+    Attributes { path: spot.path.to_string_lossy().into_owned(), attributes }
+}
+
+/// As getfattr -d shows them.
+fn show((spot, found): Found, out: &mut Out) -> Res {
+    if found.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "# file: {}", escaped(&spot.shown()))?;
+    for (name, value) in found {
+        let text = std::str::from_utf8(&value).ok().filter(|t| !t.chars().any(char::is_control));
+        match text {
+            Some(text) => writeln!(out, "{}={text:?}", escaped(name.as_bytes()))?,
+            None => writeln!(out, "{}=0x{}", escaped(name.as_bytes()), hex(&value))?,
+        }
+    }
+    Ok(writeln!(out)?)
+}
+
+impl File {
+    /// The spot that was named, and the path that it leads to.
+    fn find(&self, volumes: &mut Volumes, write: bool) -> Res<(Spot, PathBuf)> {
+        let spot = volumes.inside(&self.path, write)?;
+        let path = if self.no_dereference { Ok(spot.path.clone()) } else { spot.side.resolve(&spot.path) };
+        let path = path.or_cannot("access", spot.shown())?;
+        Ok((spot, path))
+    }
+}
+
+fn no_attribute(name: &OsString, verb: &str, spot: &Spot, cause: Cause) -> Failure {
+    let cause = if cause.is(Errno::NODATA) { Cause::text("No such attribute") } else { cause };
+    Failure::cannot(&format!("{verb} attribute {} of", quoted(name.as_bytes())), spot.shown(), cause)
+}
+
+/// Text, `0x...`, or standard input.
+fn read_value(value: &OsString) -> Res<Vec<u8>> {
+    let bytes = value.as_bytes();
+    if bytes == b"-" {
+        // One byte more than any volume can hold says that it is too long.
+        let mut read = Vec::new();
+        std::io::stdin().lock().take((64 << 10) + 1).read_to_end(&mut read).or_cannot("read", "-")?;
+        return Ok(read);
+    }
+    let Some(digits) = bytes.strip_prefix(b"0x") else { return Ok(bytes.to_vec()) };
+    let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok());
+    let parsed: Option<Vec<u8>> = digits
+        .chunks(2)
+        .map(|pair| match *pair {
+            [high, low] => Some(digit(high)? << 4 | digit(low)?),
+            _ => None,
+        })
+        .collect();
+    parsed.ok_or_else(|| Failure::new(format!("{} is not hexadecimal: an even number of digits after 0x", quoted(bytes))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_values() {
+        assert_eq!(read_value(&"text".into()).expect("text"), b"text");
+        assert_eq!(read_value(&"0x00fF".into()).expect("hexadecimal"), [0, 255]);
+        assert_eq!(read_value(&"0x".into()).expect("empty"), b"");
+        assert!(read_value(&"0x0".into()).is_err());
+        assert!(read_value(&"0xzz".into()).is_err());
+    }
+}

@@ -1,0 +1,161 @@
+//! Failures, as one line each: what failed, where, why, and what to do about it.
+//!
+//! The words are coreutils': `lanefs: cannot open 'x.img:/y': No such file or directory`.
+//! A command that goes on after a failure notes it in [`Noted`] and ends with exit code 1.
+
+use crate::quote::{escaped, quoted};
+use rustix::io::Errno;
+use std::fmt;
+use std::io;
+
+/// Result of a command or of a part of it.
+pub(crate) type Res<T = ()> = Result<T, Failure>;
+
+/// Why a command ends early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A line for standard error.
+    Message { text: String, code: u8 },
+    /// Everything has been said already.
+    Silent(u8),
+}
+
+impl Failure {
+    /// A failure with exit code 1.
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self::Message { text: text.into(), code: 1 }
+    }
+
+    /// `cannot VERB 'WHAT': CAUSE`
+    pub(crate) fn cannot(verb: &str, what: impl AsRef<[u8]>, cause: impl Into<Cause>) -> Self {
+        Self::new(format!("cannot {verb} {}: {}", quoted(what), cause.into()))
+    }
+
+    /// The same failure with another exit code.
+    pub(crate) fn code(self, code: u8) -> Self {
+        match self {
+            Self::Message { text, .. } => Self::Message { text, code },
+            Self::Silent(_) => Self::Silent(code),
+        }
+    }
+
+    /// Says it, if it has not been said; returns the exit code.
+    pub(crate) fn report(&self) -> u8 {
+        match self {
+            Self::Message { text, code } => {
+                crate::progress::suspended(|| eprintln!("lanefs: {text}"));
+                *code
+            }
+            Self::Silent(code) => *code,
+        }
+    }
+}
+
+/// Failures to write standard output. A reader that went away ends a command without a word, as SIGPIPE would.
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Self {
+        if e.kind() == io::ErrorKind::BrokenPipe {
+            return Self::Silent(141);
+        }
+        Self::new(format!("cannot write to standard output: {}", Cause::from(e)))
+    }
+}
+
+/// What the system or the engine gave as the reason.
+#[derive(Debug, Clone)]
+pub(crate) struct Cause {
+    pub(crate) errno: Option<Errno>,
+    text: String,
+}
+
+impl Cause {
+    /// A reason in our own words.
+    pub(crate) fn text(text: impl Into<String>) -> Self {
+        Self { errno: None, text: text.into() }
+    }
+
+    /// Whether this is the error `errno`.
+    pub(crate) fn is(&self, errno: Errno) -> bool {
+        self.errno == Some(errno)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // An error may cite a name of the volume.
+        f.write_str(&escaped(self.text.as_bytes()))
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(e: io::Error) -> Self {
+        let text = e.to_string();
+        let text = text.find(" (os error ").map_or(text.as_str(), |end| &text[..end]).to_owned();
+        Self { errno: e.raw_os_error().map(Errno::from_raw_os_error), text }
+    }
+}
+
+impl From<Errno> for Cause {
+    fn from(e: Errno) -> Self {
+        io::Error::from(e).into()
+    }
+}
+
+/// `result.or_cannot("open", path)`
+pub(crate) trait OrCannot<T> {
+    /// Turns an error into `cannot VERB 'WHAT': CAUSE`.
+    fn or_cannot(self, verb: &str, what: impl AsRef<[u8]>) -> Res<T>;
+}
+
+impl<T, E: Into<Cause>> OrCannot<T> for Result<T, E> {
+    fn or_cannot(self, verb: &str, what: impl AsRef<[u8]>) -> Res<T> {
+        self.map_err(|e| Failure::cannot(verb, what, e))
+    }
+}
+
+/// Failures that did not end the command.
+#[derive(Debug, Default)]
+pub(crate) struct Noted {
+    code: u8,
+}
+
+impl Noted {
+    /// Says the failure now and remembers its exit code. A closed standard output is passed on: nothing more can be said.
+    pub(crate) fn note(&mut self, result: Res) -> Res {
+        match result {
+            Err(Failure::Silent(141)) => Err(Failure::Silent(141)),
+            Err(failure) => {
+                self.code = self.code.max(failure.report());
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// The command's result.
+    pub(crate) fn finish(self) -> Res {
+        if self.code == 0 { Ok(()) } else { Err(Failure::Silent(self.code)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speaks_as_coreutils() {
+        let Failure::Message { text, code } = Failure::cannot("open", "x:/y", Errno::NOENT) else {
+            panic!("no message")
+        };
+        assert_eq!((text.as_str(), code), ("cannot open 'x:/y': No such file or directory", 1));
+    }
+
+    #[test]
+    fn remembers_the_worst() {
+        let mut noted = Noted::default();
+        noted.note(Ok(())).expect("nothing");
+        noted.note(Err(Failure::new("a").code(2))).expect("goes on");
+        noted.note(Err(Failure::new("b"))).expect("goes on");
+        assert!(matches!(noted.finish(), Err(Failure::Silent(2))));
+    }
+}

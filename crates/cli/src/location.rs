@@ -1,0 +1,121 @@
+//! What an argument names: a path inside a volume (`VOLUME:/path`), a path on this host, or a standard stream (`-`).
+//!
+//! A volume's own name may hold `:/`, so the longest prefix that is a file or a block device wins;
+//! where none is, the last `:/` splits, so that the message names what the user most likely meant.
+//! A path of the host that exists as written is a path of the host.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// A volume's name: a file, a block device, or a URL such as `mem:1G`.
+pub(crate) type VolumeName = OsString;
+
+/// A parsed argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// `-`
+    Stdio,
+    /// A path outside of any volume.
+    Host(PathBuf),
+    /// A path inside a volume; the path starts with `/`.
+    Volume { volume: VolumeName, path: PathBuf },
+}
+
+impl Location {
+    /// Reads an argument that may name any of the three.
+    pub(crate) fn parse(arg: &OsStr) -> Self {
+        if arg == "-" {
+            return Self::Stdio;
+        }
+        let bytes = arg.as_bytes();
+        let splits: Vec<usize> = (1..bytes.len().saturating_sub(1))
+            .filter(|&at| &bytes[at..at + 2] == b":/" && !is_scheme(&bytes[..at], &bytes[at..]))
+            .collect();
+        let Some(&last) = splits.last() else { return Self::Host(arg.into()) };
+        if Path::new(arg).symlink_metadata().is_ok() {
+            return Self::Host(arg.into());
+        }
+        let at = splits.iter().rev().find(|&&at| holds_volume(&bytes[..at])).copied().unwrap_or(last);
+        Self::Volume {
+            volume: OsStr::from_bytes(&bytes[..at]).into(),
+            path: PathBuf::from(OsStr::from_bytes(&bytes[at + 1..])),
+        }
+    }
+
+    /// Reads an argument where only a volume makes sense: a bare volume is its root.
+    pub(crate) fn parse_inside(arg: &OsStr) -> Self {
+        match Self::parse(arg) {
+            Self::Host(path) => Self::Volume { volume: path.into(), path: "/".into() },
+            other => other,
+        }
+    }
+}
+
+/// The argument of a command that works on a whole volume: `x.img`, and `x.img:/` just as well.
+pub(crate) fn whole_volume(arg: &OsStr) -> VolumeName {
+    match Location::parse(arg) {
+        Location::Volume { volume, path } if path.as_os_str().as_bytes().iter().all(|b| *b == b'/') => volume,
+        _ => arg.into(),
+    }
+}
+
+/// `nbd://host/export` has a `:/` that splits nothing.
+fn is_scheme(before: &[u8], from: &[u8]) -> bool {
+    from.starts_with(b"://") && matches!(before, b"nbd" | b"nbd+unix" | b"nbds")
+}
+
+fn holds_volume(name: &[u8]) -> bool {
+    Path::new(OsStr::from_bytes(name))
+        .metadata()
+        .is_ok_and(|m| m.is_file() || m.file_type().is_block_device())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inside(volume: impl AsRef<OsStr>, path: &str) -> Location {
+        Location::Volume { volume: volume.as_ref().into(), path: path.into() }
+    }
+
+    fn parse(arg: impl AsRef<OsStr>) -> Location {
+        Location::parse(arg.as_ref())
+    }
+
+    #[test]
+    fn splits_at_colon_slash() {
+        assert_eq!(parse("x.img:/"), inside("x.img", "/"));
+        assert_eq!(parse("x.img:/a/b"), inside("x.img", "/a/b"));
+        assert_eq!(parse("mem:64M:/a"), inside("mem:64M", "/a"));
+        assert_eq!(parse("nbd://host/e:/a"), inside("nbd://host/e", "/a"));
+        assert_eq!(parse("plain"), Location::Host("plain".into()));
+        assert_eq!(parse("C:relative"), Location::Host("C:relative".into()));
+        assert_eq!(parse(":/x"), Location::Host(":/x".into()));
+        assert_eq!(parse("-"), Location::Stdio);
+    }
+
+    #[test]
+    fn the_longest_file_wins_and_else_the_last_split() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let odd = dir.path().join("a:");
+        std::fs::create_dir(&odd).expect("mkdir");
+        let volume = odd.join("v.img");
+        std::fs::write(&volume, "").expect("write");
+        let arg = |tail: &str| {
+            let mut arg = volume.clone().into_os_string();
+            arg.push(tail);
+            arg
+        };
+        assert_eq!(parse(arg(":/x:/y")), inside(&volume, "/x:/y"));
+        assert_eq!(parse(&volume), Location::Host(volume.clone()));
+        assert_eq!(parse("no:/such:/file"), inside("no:/such", "/file"));
+    }
+
+    #[test]
+    fn a_whole_volume_may_end_in_its_root() {
+        assert_eq!(whole_volume("x.img:/".as_ref()), "x.img");
+        assert_eq!(whole_volume("x.img".as_ref()), "x.img");
+    }
+}

@@ -1,0 +1,85 @@
+//! Standard output: buffered, with colours and quoted names on a terminal, plain bytes into a pipe.
+
+use crate::failure::Res;
+use crate::quote;
+use serde::Serialize;
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+
+/// Standard output. Flushed by [`Out::finish`]; what a failing command wrote is flushed on drop.
+#[derive(Debug)]
+pub(crate) struct Out {
+    stream: BufWriter<Stdout>,
+    /// Whether a person reads.
+    pub(crate) terminal: bool,
+    /// Columns of the terminal, 80 where there is none.
+    pub(crate) width: usize,
+    color: bool,
+}
+
+impl Out {
+    pub(crate) fn new() -> Self {
+        let stdout = io::stdout();
+        let terminal = stdout.is_terminal();
+        let color = anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never;
+        let width = rustix::termios::tcgetwinsize(&stdout).map_or(0, |w| usize::from(w.ws_col));
+        let width = if width == 0 { 80 } else { width };
+        Self { stream: BufWriter::with_capacity(64 * 1024, stdout), terminal, width, color }
+    }
+
+    /// A name as this output shows it.
+    pub(crate) fn name(&self, name: &[u8]) -> Vec<u8> {
+        if self.terminal { quote::listed(name).into_bytes() } else { name.to_vec() }
+    }
+
+    /// `text` in `style`, if colours are wanted.
+    pub(crate) fn styled(&self, text: Vec<u8>, style: owo_colors::Style) -> Vec<u8> {
+        if !self.color || style.is_plain() {
+            return text;
+        }
+        let mut out = style.prefix_formatter().to_string().into_bytes();
+        out.extend(text);
+        out.extend(style.suffix_formatter().to_string().bytes());
+        out
+    }
+
+    /// Text in `style`, if colours are wanted.
+    pub(crate) fn paint(&self, text: &str, style: owo_colors::Style) -> String {
+        if self.color { style.style(text).to_string() } else { text.to_owned() }
+    }
+
+    /// A value as indented JSON.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Res {
+        serde_json::to_writer_pretty(&mut self.stream, value).map_err(io::Error::from)?;
+        self.stream.write_all(b"\n")?;
+        Ok(())
+    }
+
+    /// Writes out what is buffered and reports what goes wrong with it.
+    pub(crate) fn finish(mut self) -> Res {
+        Ok(self.stream.flush()?)
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.stream.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// The colour of a file by its mode, as `ls --color` has it by default.
+pub(crate) fn file_style(mode: u32) -> owo_colors::Style {
+    let style = owo_colors::Style::new();
+    match mode & 0o170000 {
+        0o040000 => style.bold().blue(),
+        0o120000 => style.bold().cyan(),
+        0o060000 | 0o020000 => style.bold().yellow(),
+        0o010000 => style.yellow(),
+        0o140000 => style.bold().magenta(),
+        _ if mode & 0o111 != 0 => style.bold().green(),
+        _ => style,
+    }
+}

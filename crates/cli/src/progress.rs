@@ -1,0 +1,75 @@
+//! Progress on a terminal, for what takes longer than a second; nothing anywhere else.
+//!
+//! One bar at a time. Messages go through [`suspended`], so that the bar is not drawn over them.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The bar that is on the screen, if any.
+static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// What a command has done so far.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    began: Instant,
+    /// Whether standard error is a terminal and the bar not yet on it.
+    waiting: bool,
+    files: u64,
+}
+
+impl Progress {
+    /// Starts counting. `total` bytes are expected; `None`: nobody knows.
+    pub(crate) fn new(what: &'static str, total: Option<u64>) -> Self {
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()).with_message(what);
+        let style = match total {
+            Some(_) => "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}, {prefix}eta {eta}",
+            None => "{msg} {spinner} {bytes} {bytes_per_sec}, {prefix}{elapsed}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self { bar, began: Instant::now(), waiting: std::io::stderr().is_terminal(), files: 0 }
+    }
+
+    /// Counts bytes.
+    pub(crate) fn bytes(&mut self, n: u64) {
+        self.bar.inc(n);
+        self.show_late();
+    }
+
+    /// Counts a file.
+    pub(crate) fn file(&mut self) {
+        self.files += 1;
+        if !self.waiting {
+            self.bar.set_prefix(format!("{} files, ", self.files));
+        }
+        self.show_late();
+    }
+
+    fn show_late(&mut self) {
+        if self.waiting && self.began.elapsed() >= Duration::from_secs(1) {
+            self.waiting = false;
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.bar.clone());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        SHOWN.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Runs `print` with the bar out of the way.
+pub(crate) fn suspended(print: impl FnOnce()) {
+    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match shown {
+        Some(bar) => bar.suspend(print),
+        None => print(),
+    }
+}

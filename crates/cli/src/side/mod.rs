@@ -1,0 +1,120 @@
+//! One face over the two places where files are: a volume, and the host.
+//!
+//! [`Side`] is what cp, mv and the walks need, so that each is written once for every pair of
+//! places. Paths are absolute inside a volume. Nothing here follows a link unless it says so.
+
+mod host;
+mod volume;
+
+pub(crate) use host::HostSide;
+pub(crate) use volume::VolumeSide;
+
+use crate::failure::Cause;
+use crate::time::Time;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// Result of an operation on a side.
+pub(crate) type Outcome<T = ()> = Result<T, Cause>;
+
+/// What stat says of a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Meta {
+    pub(crate) ino: u64,
+    /// Type and permission bits.
+    pub(crate) mode: u32,
+    pub(crate) nlink: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Major and minor number of a device file.
+    pub(crate) rdev: (u32, u32),
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Of 512 bytes.
+    pub(crate) blocks: u64,
+    pub(crate) block_size: u64,
+    pub(crate) atime: Time,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+    pub(crate) btime: Option<Time>,
+    /// Tells file systems of one side apart.
+    pub(crate) device: u64,
+}
+
+impl Meta {
+    pub(crate) fn kind(&self) -> u32 {
+        self.mode & 0o170000
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind() == 0o040000
+    }
+
+    pub(crate) fn is_file(&self) -> bool {
+        self.kind() == 0o100000
+    }
+
+    pub(crate) fn is_symlink(&self) -> bool {
+        self.kind() == 0o120000
+    }
+
+    pub(crate) fn is_device(&self) -> bool {
+        matches!(self.kind(), 0o060000 | 0o020000)
+    }
+}
+
+/// An open file to read.
+pub(crate) trait Source {
+    /// Reads at `offset`; 0 at the end.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Outcome<usize>;
+
+    /// The next range that is no hole, at or after `offset`; `None` if only holes follow.
+    fn next_data(&self, offset: u64) -> Outcome<Option<(u64, u64)>>;
+}
+
+/// An open file to write.
+pub(crate) trait Sink {
+    fn write_at(&self, offset: u64, data: &[u8]) -> Outcome;
+    fn set_len(&self, len: u64) -> Outcome;
+}
+
+/// Where files are.
+pub(crate) trait Side {
+    /// What stands before a path of this side in messages: `x.img:`, or nothing.
+    fn label(&self) -> &OsString;
+    /// Whether the other is the same place, so that names can be moved and linked between the two.
+    fn place(&self) -> Option<u64>;
+    fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta>;
+    /// Names but `.` and `..`, sorted by byte.
+    fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>>;
+    fn read_link(&self, path: &Path) -> Outcome<OsString>;
+    /// The path of what `path` leads to, if it is a link.
+    fn resolve(&self, path: &Path) -> Outcome<PathBuf>;
+    fn open(&self, path: &Path) -> Outcome<Box<dyn Source + '_>>;
+    /// Creates or truncates. A new file gets `mode`.
+    fn create(&self, path: &Path, mode: u32) -> Outcome<Box<dyn Sink + '_>>;
+    fn mkdir(&self, path: &Path, mode: u32) -> Outcome;
+    fn symlink(&self, target: &Path, path: &Path) -> Outcome;
+    fn hard_link(&self, old: &Path, new: &Path) -> Outcome;
+    fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome;
+    fn rename(&self, old: &Path, new: &Path) -> Outcome;
+    /// Lets two names change places.
+    fn exchange(&self, one: &Path, other: &Path) -> Outcome;
+    fn remove_file(&self, path: &Path) -> Outcome;
+    fn remove_dir(&self, path: &Path) -> Outcome;
+    fn set_mode(&self, path: &Path, mode: u32) -> Outcome;
+    fn set_owner(&self, path: &Path, uid: Option<u32>, gid: Option<u32>) -> Outcome;
+    fn set_times(&self, path: &Path, atime: Time, mtime: Time) -> Outcome;
+    fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>>;
+    fn get_xattr(&self, path: &Path, name: &OsStr) -> Outcome<Vec<u8>>;
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> Outcome;
+    fn remove_xattr(&self, path: &Path, name: &OsStr) -> Outcome;
+    /// Makes everything durable.
+    fn sync(&self) -> Outcome;
+}
+
+/// A path as messages name it: `x.img:/a`.
+pub(crate) fn shown(side: &dyn Side, path: &Path) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt;
+    [side.label().as_bytes(), path.as_os_str().as_bytes()].concat()
+}

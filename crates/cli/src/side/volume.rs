@@ -1,0 +1,223 @@
+//! Files of a volume, through the engine.
+
+use super::{Meta, Outcome, Side, Sink, Source};
+use crate::failure::{Cause, Failure, Res};
+use crate::location::VolumeName;
+use crate::time::Time;
+use lanefs::{DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// A volume. New files belong to root (0:0): who runs lanefs need not be known inside.
+#[derive(Debug)]
+pub(crate) struct VolumeSide {
+    volume: RefCell<Option<Volume>>,
+    label: OsString,
+    place: u64,
+}
+
+impl VolumeSide {
+    /// `place` tells the volumes of one command apart.
+    pub(crate) fn new(volume: Volume, name: &VolumeName, place: u64) -> Self {
+        let mut label = name.clone();
+        label.push(":");
+        Self { volume: RefCell::new(Some(volume)), label, place }
+    }
+
+    /// Runs `f` on the volume.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&Volume) -> lanefs::Result<T>) -> Outcome<T> {
+        match &*self.volume.borrow() {
+            Some(volume) => Ok(f(volume)?),
+            None => Err(lanefs::Error::Closed.into()),
+        }
+    }
+
+    /// Ends the use of the volume; what was changed is durable.
+    pub(crate) fn close(&self) -> Res {
+        let name = self.label.as_encoded_bytes();
+        let name = name.strip_suffix(b":").unwrap_or(name);
+        match self.volume.take() {
+            Some(volume) => volume.close().map_err(|e| Failure::cannot("close", name, e)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<lanefs::Error> for Cause {
+    fn from(e: lanefs::Error) -> Self {
+        let mut cause = Cause::text(e.to_string());
+        cause.errno = Some(Errno::from_raw_os_error(e.errno()));
+        cause
+    }
+}
+
+impl From<Timestamp> for Time {
+    fn from(t: Timestamp) -> Self {
+        Self { sec: t.sec, nsec: t.nsec }
+    }
+}
+
+impl From<Time> for Timestamp {
+    fn from(t: Time) -> Self {
+        Self { sec: t.sec, nsec: t.nsec }
+    }
+}
+
+fn attr(mode: u32) -> NewAttr {
+    NewAttr { permissions: (mode & 0o7777) as u16, uid: 0, gid: 0 }
+}
+
+impl Side for VolumeSide {
+    fn label(&self) -> &OsString {
+        &self.label
+    }
+
+    fn place(&self) -> Option<u64> {
+        Some(self.place)
+    }
+
+    fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta> {
+        let m = self.with(|v| if follow { v.metadata(path) } else { v.symlink_metadata(path) })?;
+        Ok(Meta {
+            ino: m.ino().into(),
+            mode: m.mode().into(),
+            nlink: m.nlink().into(),
+            uid: m.uid(),
+            gid: m.gid(),
+            rdev: m.device().map_or((0, 0), |d| (d.major, d.minor)),
+            size: m.len(),
+            blocks: m.sectors(),
+            block_size: m.block_size().into(),
+            atime: m.atime().into(),
+            mtime: m.mtime().into(),
+            ctime: m.ctime().into(),
+            btime: m.crtime().map(Time::from),
+            device: self.place,
+        })
+    }
+
+    fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>> {
+        let mut names: Vec<_> = self.with(|v| v.read_dir(path))?.into_iter().map(|e| e.name).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn read_link(&self, path: &Path) -> Outcome<OsString> {
+        Ok(self.with(|v| v.read_link(path))?.into())
+    }
+
+    fn resolve(&self, path: &Path) -> Outcome<PathBuf> {
+        // As the kernel counts: a path goes through 40 links at most.
+        let mut path = path.to_path_buf();
+        for _ in 0..=40 {
+            if !self.metadata(&path, false)?.is_symlink() {
+                return Ok(path);
+            }
+            let target = PathBuf::from(self.read_link(&path)?);
+            // Not textually: `..` behind a link leads to the parent of what the link leads to.
+            path = path.parent().unwrap_or(Path::new("/")).join(target);
+        }
+        Err(Errno::LOOP.into())
+    }
+
+    fn open(&self, path: &Path) -> Outcome<Box<dyn Source + '_>> {
+        let file = self.with(|v| v.open_file(path))?;
+        Ok(Box::new(file))
+    }
+
+    fn create(&self, path: &Path, mode: u32) -> Outcome<Box<dyn Sink + '_>> {
+        let file = self
+            .with(|v| v.open_options().read(true).write(true).create(true).truncate(true).attr(attr(mode)).open(path))?;
+        Ok(Box::new(file))
+    }
+
+    fn mkdir(&self, path: &Path, mode: u32) -> Outcome {
+        self.with(|v| v.create_dir_with(path, attr(mode)))
+    }
+
+    fn symlink(&self, target: &Path, path: &Path) -> Outcome {
+        self.with(|v| v.symlink(target, path))
+    }
+
+    fn hard_link(&self, old: &Path, new: &Path) -> Outcome {
+        self.with(|v| v.hard_link(old, new))
+    }
+
+    fn mknod(&self, path: &Path, mode: u32, (major, minor): (u32, u32)) -> Outcome {
+        let Some(kind) = FileType::from_mode(mode as u16) else { return Err(Errno::INVAL.into()) };
+        self.with(|v| v.mknod(path, kind, DeviceNumber { major, minor }, attr(mode)))
+    }
+
+    fn rename(&self, old: &Path, new: &Path) -> Outcome {
+        self.with(|v| v.rename(old, new))
+    }
+
+    fn exchange(&self, one: &Path, other: &Path) -> Outcome {
+        self.with(|v| v.rename_with(one, other, RenameFlags::Exchange))
+    }
+
+    fn remove_file(&self, path: &Path) -> Outcome {
+        self.with(|v| v.remove_file(path))
+    }
+
+    fn remove_dir(&self, path: &Path) -> Outcome {
+        self.with(|v| v.remove_dir(path))
+    }
+
+    fn set_mode(&self, path: &Path, mode: u32) -> Outcome {
+        let set = SetAttr { permissions: Some((mode & 0o7777) as u16), ..SetAttr::default() };
+        self.with(|v| v.set_attr(path, &set, true))
+    }
+
+    fn set_owner(&self, path: &Path, uid: Option<u32>, gid: Option<u32>) -> Outcome {
+        self.with(|v| v.set_attr(path, &SetAttr { uid, gid, ..SetAttr::default() }, false))
+    }
+
+    fn set_times(&self, path: &Path, atime: Time, mtime: Time) -> Outcome {
+        let at = |t: Time| Some(SetTime::At(t.into()));
+        self.with(|v| v.set_attr(path, &SetAttr { atime: at(atime), mtime: at(mtime), ..SetAttr::default() }, false))
+    }
+
+    fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>> {
+        Ok(self.with(|v| v.xattrs(path))?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn get_xattr(&self, path: &Path, name: &OsStr) -> Outcome<Vec<u8>> {
+        self.with(|v| v.xattr(path, name))
+    }
+
+    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> Outcome {
+        self.with(|v| v.set_xattr(path, name, value, SetXattr::Any))
+    }
+
+    fn remove_xattr(&self, path: &Path, name: &OsStr) -> Outcome {
+        self.with(|v| v.remove_xattr(path, name))
+    }
+
+    fn sync(&self) -> Outcome {
+        self.with(|v| v.sync())
+    }
+}
+
+impl Source for lanefs::File {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Outcome<usize> {
+        Ok(lanefs::File::read_at(self, offset, buf)?)
+    }
+
+    fn next_data(&self, offset: u64) -> Outcome<Option<(u64, u64)>> {
+        let size = self.metadata().len();
+        Ok((offset < size).then_some((offset, size)))
+    }
+}
+
+impl Sink for lanefs::File {
+    fn write_at(&self, offset: u64, data: &[u8]) -> Outcome {
+        Ok(lanefs::File::write_at(self, offset, data)?)
+    }
+
+    fn set_len(&self, len: u64) -> Outcome {
+        Ok(lanefs::File::set_len(self, len)?)
+    }
+}

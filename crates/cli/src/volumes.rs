@@ -1,0 +1,142 @@
+//! The volumes that a command has open, each once, and the host beside them.
+//!
+//! A volume is locked against other openers, so a command that names it twice must share it; and a
+//! command that writes to it anywhere opens it for writing from the start.
+
+use crate::failure::{Cause, Failure, Res};
+use crate::location::{Location, VolumeName};
+use crate::quote::quoted;
+use crate::side::{HostSide, Side, VolumeSide, shown};
+use lanefs::Volume;
+use lanefs_device::{BlockDevice, FileDevice};
+use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// A path and the side that it is on.
+#[derive(Clone)]
+pub(crate) struct Spot {
+    pub(crate) side: Rc<dyn Side>,
+    pub(crate) path: PathBuf,
+}
+
+impl Spot {
+    /// The path as messages name it.
+    pub(crate) fn shown(&self) -> Vec<u8> {
+        shown(&*self.side, &self.path)
+    }
+
+    pub(crate) fn join(&self, name: impl AsRef<Path>) -> Self {
+        Self { side: self.side.clone(), path: self.path.join(name) }
+    }
+}
+
+/// Volumes by the file that they are in.
+#[derive(Default)]
+pub(crate) struct Volumes {
+    open: BTreeMap<PathBuf, Rc<VolumeSide>>,
+    host: Rc<HostSide>,
+}
+
+impl Volumes {
+    /// Opens for writing what any of `locations` names: call it before anything else opens the same volumes for reading.
+    pub(crate) fn open_for_writing(&mut self, location: &Location) -> Res {
+        match location {
+            Location::Volume { volume, .. } => self.volume(volume, true).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The spot that a location names. `write`: it will be changed.
+    pub(crate) fn spot(&mut self, location: Location, write: bool) -> Res<Spot> {
+        match location {
+            Location::Stdio => {
+                Err(Failure::new("'-' (standard input or output) cannot be used here: name a file as VOLUME:/path"))
+            }
+            Location::Host(path) => Ok(Spot { side: self.host.clone(), path }),
+            Location::Volume { volume, path } => Ok(Spot { side: self.volume(&volume, write)?, path }),
+        }
+    }
+
+    /// The spot of an argument that must name a path inside a volume.
+    pub(crate) fn inside(&mut self, arg: &OsStr, write: bool) -> Res<Spot> {
+        match Location::parse(arg) {
+            Location::Host(path) => {
+                let text = format!("{} is not inside a volume: write VOLUME:/path", quoted(path.as_os_str().as_encoded_bytes()));
+                Err(Failure::new(text))
+            }
+            location => self.spot(location, write),
+        }
+    }
+
+    /// The volume of that name, opened if it is not yet.
+    pub(crate) fn volume(&mut self, name: &VolumeName, write: bool) -> Res<Rc<VolumeSide>> {
+        let path = Path::new(name);
+        let key = path.canonicalize().unwrap_or_else(|_| path.into());
+        if let Some(side) = self.open.get(&key) {
+            return Ok(side.clone());
+        }
+        let side = Rc::new(VolumeSide::new(open(name, write)?, name, self.open.len() as u64));
+        self.open.insert(key, side.clone());
+        Ok(side)
+    }
+
+    /// Closes every volume. What was changed is durable after that.
+    pub(crate) fn close(self) -> Res {
+        for side in self.open.into_values() {
+            side.close()?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens a volume, and says what to do where it cannot.
+pub(crate) fn open(name: &VolumeName, write: bool) -> Res<Volume> {
+    let options = lanefs::OpenOptions::new().write(write).clock(source_date_epoch()?);
+    let verb = if write { "open for writing" } else { "open" };
+    options.open(name).map_err(|e| cannot_open(verb, name, e.into()))
+}
+
+/// Why a volume cannot be opened, and what to do about it.
+fn cannot_open(verb: &str, name: &VolumeName, cause: Cause) -> Failure {
+    let with = |advice: &str| Cause::text(format!("{cause}; {advice}"));
+    let cause = match std::fs::metadata(name).map_err(Cause::from) {
+        Err(missing) if missing.is(Errno::NOENT) => Cause::text(format!("{missing}; lanefs mkfs --size 1G VOLUME makes a volume")),
+        Err(other) => other,
+        Ok(meta) if meta.is_dir() => Cause::text("Is a directory; a volume is a file or a block device"),
+        Ok(meta) if meta.len() == 0 && meta.is_file() => Cause::text("the file is empty; lanefs mkfs --size 1G VOLUME makes a volume"),
+        Ok(_) if cause.is(Errno::UCLEAN) => with("if it is an ext4 volume, e2fsck -f may mend it"),
+        Ok(_) => cause,
+    };
+    Failure::cannot(verb, name.as_encoded_bytes(), cause)
+}
+
+/// The volume's device, for what reads a volume without opening it.
+pub(crate) fn device(name: &VolumeName) -> Res<FileDevice> {
+    match FileDevice::open_read_only(name) {
+        Ok(device) => Ok(device),
+        Err(e) => Err(cannot_open("open", name, lanefs::Error::from(e).into())),
+    }
+}
+
+/// The superblock as it is on the medium.
+pub(crate) fn read_superblock(device: &FileDevice, name: &VolumeName) -> Res<Superblock> {
+    let read = || -> lanefs::Result<Superblock> {
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
+        Ok(Superblock::parse(&bytes)?)
+    };
+    read().map_err(|e| cannot_open("open", name, e.into()))
+}
+
+/// The time that `SOURCE_DATE_EPOCH` sets for volumes that come out the same twice.
+pub(crate) fn source_date_epoch() -> Res<Option<lanefs_format::Timestamp>> {
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
+    let sec = text.to_str().and_then(|t| t.parse().ok()).ok_or_else(|| {
+        Failure::new(format!("SOURCE_DATE_EPOCH is not a number of seconds: {}", quoted(text.as_encoded_bytes())))
+    })?;
+    Ok(Some(lanefs_format::Timestamp { sec, nsec: 0 }))
+}
