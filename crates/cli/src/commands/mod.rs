@@ -1,5 +1,6 @@
 //! One file a command. Each has its arguments (`Args`) and `run`.
 
+mod burst;
 mod cat;
 mod chmod;
 mod chown;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Chmod(chmod::Args),
     Chown(chown::Args),
     Xattr(xattr::Args),
+    #[command(hide = true)]
+    Burst(burst::Args),
 }
 
 impl Command {
@@ -62,6 +65,7 @@ impl Command {
             Self::Chmod(args) => args.run(&mut out)?,
             Self::Chown(args) => args.run(&mut out)?,
             Self::Xattr(args) => args.run(&mut out)?,
+            Self::Burst(args) => args.run(&mut out)?,
         }
         out.finish()
     }
