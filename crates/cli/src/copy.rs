@@ -102,7 +102,11 @@ impl<'a> Copier<'a> {
         match pair.to.metadata(pair.dst, true) {
             Ok(there) if there.is_dir() => return Ok(there),
             Ok(_) => {
-                let text = format!("cannot overwrite non-directory {} with directory {}", pair.dst_shown(), pair.src_shown());
+                let text = format!(
+                    "cannot overwrite non-directory {} with directory {}",
+                    pair.dst_shown(),
+                    pair.src_shown()
+                );
                 return Err(Failure::new(text));
             }
             Err(e) if e.is(Errno::NOENT) => {}
@@ -126,10 +130,17 @@ impl<'a> Copier<'a> {
         };
         if let Some(there) = &there {
             if pair.from.place() == pair.to.place() && (there.device, there.ino) == (meta.device, meta.ino) {
-                return Err(Failure::new(format!("{} and {} are the same file", pair.src_shown(), pair.dst_shown())));
+                return Err(Failure::new(format!(
+                    "{} and {} are the same file",
+                    pair.src_shown(),
+                    pair.dst_shown()
+                )));
             }
             if there.is_dir() {
-                return Err(Failure::new(format!("cannot overwrite directory {} with non-directory", pair.dst_shown())));
+                return Err(Failure::new(format!(
+                    "cannot overwrite directory {} with non-directory",
+                    pair.dst_shown()
+                )));
             }
             if self.options.no_clobber {
                 return Ok(());
@@ -149,8 +160,11 @@ impl<'a> Copier<'a> {
         }
         match meta.kind() {
             0o120000 => {
-                let target = pair.from.read_link(pair.src).or_cannot("read symbolic link", pair.src_name())?;
-                pair.to.symlink(Path::new(&target), pair.dst).or_cannot("create symbolic link", pair.dst_name())?;
+                let target =
+                    pair.from.read_link(pair.src).or_cannot("read symbolic link", pair.src_name())?;
+                pair.to
+                    .symlink(Path::new(&target), pair.dst)
+                    .or_cannot("create symbolic link", pair.dst_name())?;
             }
             0o020000 | 0o060000 | 0o010000 | 0o140000 if self.options.recursive => {
                 let mode = meta.mode & !self.options.umask;
@@ -222,7 +236,8 @@ impl<'a> Copier<'a> {
     fn xattrs(&mut self, pair: &Pair<'_>) -> Res {
         let names = pair.from.list_xattrs(pair.src).or_cannot("read attributes of", pair.src_name())?;
         for name in names {
-            let value = pair.from.get_xattr(pair.src, &name).or_cannot("read attributes of", pair.src_name())?;
+            let value =
+                pair.from.get_xattr(pair.src, &name).or_cannot("read attributes of", pair.src_name())?;
             match pair.to.set_xattr(pair.dst, &name, &value) {
                 Ok(()) => {}
                 // What only root may set, or what the other file system does not know: as cp -a does.
@@ -272,7 +287,11 @@ impl Pair<'_> {
 }
 
 /// Copies a stream into a file, from its start to its end.
-pub(crate) fn drain(mut stream: impl std::io::Read, sink: &dyn Sink, progress: &mut Progress) -> Outcome<u64> {
+pub(crate) fn drain(
+    mut stream: impl std::io::Read,
+    sink: &dyn Sink,
+    progress: &mut Progress,
+) -> Outcome<u64> {
     let mut buf = vec![0; CHUNK];
     let mut at = 0;
     loop {

@@ -29,7 +29,13 @@ use std::process::ExitCode;
 ///
 /// A path inside a volume is VOLUME:/path. A volume is a file or a block device.
 #[derive(Debug, Parser)]
-#[command(name = "lanefs", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
+#[command(
+    name = "lanefs",
+    version,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
 #[command(disable_help_subcommand = true)]
 struct Args {
     #[command(subcommand)]

@@ -32,9 +32,10 @@ impl FromStr for Owner {
         owner.gid = match group {
             None => None,
             Some("") if user.is_empty() => None,
-            Some("") => {
-                Some(login_group.ok_or_else(|| format!("invalid spec: {}: a number has no login group", quoted(text)))?)
-            }
+            Some("") => Some(
+                login_group
+                    .ok_or_else(|| format!("invalid spec: {}: a number has no login group", quoted(text)))?,
+            ),
             Some(group) => Some(find_group(group)?),
         };
         Ok(owner)

@@ -174,7 +174,14 @@ mod tests {
     /// bash reads back what was shown.
     #[test]
     fn a_shell_reads_the_name_back() {
-        for name in [&b"a\x1b[31mb\n"[..], b"it's \"$x\" `y` \\", b"\xfe\xff", b"~", b"a'\n'b", "é\u{202e}".as_bytes()] {
+        for name in [
+            &b"a\x1b[31mb\n"[..],
+            b"it's \"$x\" `y` \\",
+            b"\xfe\xff",
+            b"~",
+            b"a'\n'b",
+            "é\u{202e}".as_bytes(),
+        ] {
             let out = std::process::Command::new("bash")
                 .args(["-c", &format!("printf %s {}", listed(name))])
                 .output()

@@ -53,9 +53,9 @@ impl Volumes {
     /// The spot that a location names. `write`: it will be changed.
     pub(crate) fn spot(&mut self, location: Location, write: bool) -> Res<Spot> {
         match location {
-            Location::Stdio => {
-                Err(Failure::new("'-' (standard input or output) cannot be used here: name a file as VOLUME:/path"))
-            }
+            Location::Stdio => Err(Failure::new(
+                "'-' (standard input or output) cannot be used here: name a file as VOLUME:/path",
+            )),
             Location::Host(path) => Ok(Spot { side: self.host.clone(), path }),
             Location::Volume { volume, path } => Ok(Spot { side: self.volume(&volume, write)?, path }),
         }
@@ -65,7 +65,10 @@ impl Volumes {
     pub(crate) fn inside(&mut self, arg: &OsStr, write: bool) -> Res<Spot> {
         match Location::parse(arg) {
             Location::Host(path) => {
-                let text = format!("{} is not inside a volume: write VOLUME:/path", quoted(path.as_os_str().as_encoded_bytes()));
+                let text = format!(
+                    "{} is not inside a volume: write VOLUME:/path",
+                    quoted(path.as_os_str().as_encoded_bytes())
+                );
                 Err(Failure::new(text))
             }
             location => self.spot(location, write),
@@ -104,10 +107,14 @@ pub(crate) fn open(name: &VolumeName, write: bool) -> Res<Volume> {
 fn cannot_open(verb: &str, name: &VolumeName, cause: Cause) -> Failure {
     let with = |advice: &str| Cause::text(format!("{cause}; {advice}"));
     let cause = match std::fs::metadata(name).map_err(Cause::from) {
-        Err(missing) if missing.is(Errno::NOENT) => Cause::text(format!("{missing}; lanefs mkfs --size 1G VOLUME makes a volume")),
+        Err(missing) if missing.is(Errno::NOENT) => {
+            Cause::text(format!("{missing}; lanefs mkfs --size 1G VOLUME makes a volume"))
+        }
         Err(other) => other,
         Ok(meta) if meta.is_dir() => Cause::text("Is a directory; a volume is a file or a block device"),
-        Ok(meta) if meta.len() == 0 && meta.is_file() => Cause::text("the file is empty; lanefs mkfs --size 1G VOLUME makes a volume"),
+        Ok(meta) if meta.len() == 0 && meta.is_file() => {
+            Cause::text("the file is empty; lanefs mkfs --size 1G VOLUME makes a volume")
+        }
         Ok(_) if cause.is(Errno::UCLEAN) => with("if it is an ext4 volume, e2fsck -f may mend it"),
         Ok(_) => cause,
     };
@@ -136,7 +143,10 @@ pub(crate) fn read_superblock(device: &FileDevice, name: &VolumeName) -> Res<Sup
 pub(crate) fn source_date_epoch() -> Res<Option<lanefs_format::Timestamp>> {
     let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
     let sec = text.to_str().and_then(|t| t.parse().ok()).ok_or_else(|| {
-        Failure::new(format!("SOURCE_DATE_EPOCH is not a number of seconds: {}", quoted(text.as_encoded_bytes())))
+        Failure::new(format!(
+            "SOURCE_DATE_EPOCH is not a number of seconds: {}",
+            quoted(text.as_encoded_bytes())
+        ))
     })?;
     Ok(Some(lanefs_format::Timestamp { sec, nsec: 0 }))
 }

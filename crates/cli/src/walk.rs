@@ -53,7 +53,14 @@ impl<'a> Walk<'a> {
     /// A walk of `root` and all below. `follow`: the root itself may be a link.
     pub(crate) fn new(side: &'a dyn Side, root: &Path, follow: bool) -> Res<Self> {
         let meta = side.metadata(root, follow).or_cannot("access", shown(side, root))?;
-        Ok(Self { side, root: Some((root.into(), meta)), frames: Vec::new(), pending: None, seen: HashSet::new(), dirs_only: false })
+        Ok(Self {
+            side,
+            root: Some((root.into(), meta)),
+            frames: Vec::new(),
+            pending: None,
+            seen: HashSet::new(),
+            dirs_only: false,
+        })
     }
 
     /// Does not go into the directory that the last step entered; no step leaves it either.

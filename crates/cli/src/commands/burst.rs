@@ -28,7 +28,11 @@ impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         let mut volumes = Volumes::default();
         let dir = volumes.inside(&self.dir, !self.check)?;
-        if self.check { check(&dir, out)? } else { self.write(&dir, out)? }
+        if self.check {
+            check(&dir, out)?
+        } else {
+            self.write(&dir, out)?
+        }
         drop(dir);
         volumes.close()
     }
@@ -61,11 +65,8 @@ fn content(n: u64) -> Vec<u8> {
 }
 
 fn check(dir: &Spot, out: &mut Out) -> Res {
-    let announced: Vec<u64> = std::io::stdin()
-        .lock()
-        .lines()
-        .filter_map(|line| line.ok()?.trim().parse().ok())
-        .collect();
+    let announced: Vec<u64> =
+        std::io::stdin().lock().lines().filter_map(|line| line.ok()?.trim().parse().ok()).collect();
     // The removal that came with a later number may or may not have been announced.
     let last = announced.last().copied().unwrap_or(0);
     let removed = |n: u64| n % 7 == 1;
@@ -89,5 +90,8 @@ fn check(dir: &Spot, out: &mut Out) -> Res {
         }
         whole += 1;
     }
-    Ok(writeln!(out, "{whole} files announced as durable are there and whole, {gone} removed ones are gone, none is missing")?)
+    Ok(writeln!(
+        out,
+        "{whole} files announced as durable are there and whole, {gone} removed ones are gone, none is missing"
+    )?)
 }

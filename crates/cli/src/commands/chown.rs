@@ -66,7 +66,8 @@ impl Args {
     fn one(&self, side: &dyn Side, path: &Path, meta: &Meta, out: &mut Out) -> Res {
         let uid = self.owner.uid.unwrap_or(meta.uid);
         let gid = self.owner.gid.unwrap_or(meta.gid);
-        side.set_owner(path, self.owner.uid, self.owner.gid).or_cannot("change ownership of", shown(side, path))?;
+        side.set_owner(path, self.owner.uid, self.owner.gid)
+            .or_cannot("change ownership of", shown(side, path))?;
         if self.verbose {
             let name = quoted(shown(side, path));
             if (uid, gid) == (meta.uid, meta.gid) {

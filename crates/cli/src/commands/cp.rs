@@ -51,7 +51,8 @@ impl Args {
         if destination == Location::Stdio {
             return self.to_stdout(volumes, out);
         }
-        let target = Target::find(volumes.spot(destination, true)?, &self.destination, self.no_target_directory)?;
+        let target =
+            Target::find(volumes.spot(destination, true)?, &self.destination, self.no_target_directory)?;
         target.check(self.sources.len())?;
         let recursive = self.recursive || self.archive;
         let options = Options {
@@ -83,7 +84,9 @@ impl Args {
 
     fn to_stdout(&self, mut volumes: Volumes, out: &mut Out) -> Res {
         let [source] = self.sources.as_slice() else {
-            return Err(Failure::new("only one file can be copied to standard output; lanefs cat writes several"));
+            return Err(Failure::new(
+                "only one file can be copied to standard output; lanefs cat writes several",
+            ));
         };
         let mut progress = Progress::new("copying", None);
         match Location::parse(source) {
@@ -102,7 +105,8 @@ impl Args {
 
 fn from_stdin(target: &Target, copier: &mut Copier<'_>) -> Res {
     if target.is_dir {
-        let text = format!("standard input has no name: write {}/NAME", crate::quote::escaped(&target.spot.shown()));
+        let text =
+            format!("standard input has no name: write {}/NAME", crate::quote::escaped(&target.spot.shown()));
         return Err(Failure::new(text));
     }
     let dst = &target.spot;
@@ -131,7 +135,11 @@ impl Target {
     pub(super) fn find(spot: Spot, written: &OsStr, no_directory: bool) -> Res<Self> {
         let is_dir = !no_directory && spot.side.metadata(&spot.path, true).is_ok_and(|m| m.is_dir());
         if !is_dir && !no_directory && written.as_bytes().ends_with(b"/") {
-            return Err(Failure::cannot("create", spot.shown(), crate::failure::Cause::text("Not a directory")));
+            return Err(Failure::cannot(
+                "create",
+                spot.shown(),
+                crate::failure::Cause::text("Not a directory"),
+            ));
         }
         Ok(Self { spot, is_dir, written: written.into() })
     }
@@ -139,14 +147,19 @@ impl Target {
     /// Several things need a directory.
     pub(super) fn check(&self, sources: usize) -> Res {
         if sources > 1 && !self.is_dir {
-            return Err(Failure::new(format!("target {} is not a directory", quoted(self.written.as_bytes()))));
+            return Err(Failure::new(format!(
+                "target {} is not a directory",
+                quoted(self.written.as_bytes())
+            )));
         }
         Ok(())
     }
 
     /// The name that `src`, written as `written`, gets.
     pub(super) fn for_source(&self, src: &Spot, written: &OsStr) -> Spot {
-        let contents = [&b"/."[..], b"/.."].iter().any(|end| written.as_bytes().ends_with(end)) || written == "." || written == "..";
+        let contents = [&b"/."[..], b"/.."].iter().any(|end| written.as_bytes().ends_with(end))
+            || written == "."
+            || written == "..";
         match src.path.file_name() {
             Some(name) if self.is_dir && !contents => self.spot.join(name),
             // The root, `.` and `..` have no name: their contents go into the target.

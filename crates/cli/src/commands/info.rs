@@ -124,8 +124,9 @@ impl Info {
             journal: sb.has(Compat::HAS_JOURNAL).then(|| Journal {
                 inode: raw.s_journal_inum.get(),
                 // The copy of i_block and i_size: 15 words, then the high and the low half of the size.
-                size: (raw.s_jnl_backup_type == 1)
-                    .then(|| u64::from(raw.s_jnl_blocks[15].get()) << 32 | u64::from(raw.s_jnl_blocks[16].get())),
+                size: (raw.s_jnl_backup_type == 1).then(|| {
+                    u64::from(raw.s_jnl_blocks[15].get()) << 32 | u64::from(raw.s_jnl_blocks[16].get())
+                }),
             }),
             last_mounted_on: text(&raw.s_last_mounted),
             mounts: raw.s_mnt_count.get(),
@@ -146,11 +147,22 @@ impl Info {
             ("State", self.state.join(", ")),
             (
                 "Size",
-                format!("{} ({} blocks of {} bytes), device {}", bytes(self.blocks), self.blocks, self.block_size, size::human(device.size())),
+                format!(
+                    "{} ({} blocks of {} bytes), device {}",
+                    bytes(self.blocks),
+                    self.blocks,
+                    self.block_size,
+                    size::human(device.size())
+                ),
             ),
             (
                 "Free",
-                format!("{} ({} blocks), of it reserved for root {}", bytes(self.blocks_free), self.blocks_free, bytes(self.blocks_reserved)),
+                format!(
+                    "{} ({} blocks), of it reserved for root {}",
+                    bytes(self.blocks_free),
+                    self.blocks_free,
+                    bytes(self.blocks_reserved)
+                ),
             ),
             ("Inodes", format!("{} of {} bytes, {} free", self.inodes, self.inode_size, self.inodes_free)),
             (
@@ -170,9 +182,12 @@ impl Info {
         };
         more("Not readable", &self.unreadable);
         more("Read-only for", &self.unwritable);
-        for (name, time) in
-            [("Created", self.created), ("Written", self.written), ("Mounted", self.mounted), ("Checked", self.checked)]
-        {
+        for (name, time) in [
+            ("Created", self.created),
+            ("Written", self.written),
+            ("Mounted", self.mounted),
+            ("Checked", self.checked),
+        ] {
             lines.push((name, time.map_or_else(|| "never".into(), Time::seconds)));
         }
         lines.push(("Mounts", format!("{} since the last check", self.mounts)));

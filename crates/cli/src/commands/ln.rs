@@ -44,7 +44,9 @@ impl Args {
             let linked = if self.symbolic {
                 self.symbolic(target, &place, out)
             } else {
-                volumes.inside(target, true).and_then(|old| self.hard(&old, &place.for_source(&old, target), out))
+                volumes
+                    .inside(target, true)
+                    .and_then(|old| self.hard(&old, &place.for_source(&old, target), out))
             };
             noted.note(linked)?;
         }
@@ -55,7 +57,11 @@ impl Args {
 
     fn hard(&self, old: &Spot, new: &Spot, out: &mut Out) -> Res {
         if old.side.place() != new.side.place() {
-            let text = format!("cannot link {} to {}: a hard link stays inside one volume", quoted(new.shown()), quoted(old.shown()));
+            let text = format!(
+                "cannot link {} to {}: a hard link stays inside one volume",
+                quoted(new.shown()),
+                quoted(old.shown())
+            );
             return Err(Failure::new(text));
         }
         self.replace(new, || old.side.hard_link(&old.path, &new.path), "hard link", &old.shown(), out)
@@ -76,10 +82,18 @@ impl Args {
     }
 
     fn replace(
-        &self, new: &Spot, link: impl Fn() -> crate::side::Outcome, what: &str, to: &[u8], out: &mut Out,
+        &self,
+        new: &Spot,
+        link: impl Fn() -> crate::side::Outcome,
+        what: &str,
+        to: &[u8],
+        out: &mut Out,
     ) -> Res {
         let mut made = link();
-        if self.force && made.as_ref().is_err_and(|e| e.is(Errno::EXIST)) && Path::new(&new.path).file_name().is_some() {
+        if self.force
+            && made.as_ref().is_err_and(|e| e.is(Errno::EXIST))
+            && Path::new(&new.path).file_name().is_some()
+        {
             made = new.side.remove_file(&new.path).and_then(|()| link());
         }
         let (name, to) = (quoted(new.shown()), quoted(to));

@@ -132,7 +132,13 @@ impl Args {
 
     /// Lists a directory, and with -R those below it: by hand, for a tree of any depth.
     fn directory(
-        &self, dir: Item, headings: bool, first: &mut bool, out: &mut Out, noted: &mut Noted, json: &mut Vec<Entry>,
+        &self,
+        dir: Item,
+        headings: bool,
+        first: &mut bool,
+        out: &mut Out,
+        noted: &mut Noted,
+        json: &mut Vec<Entry>,
     ) -> Res {
         let mut seen = std::collections::HashSet::new();
         let mut left = vec![(dir, true)];
@@ -181,7 +187,9 @@ impl Args {
         for name in names {
             let spot = match name.as_bytes() {
                 b"." => dir.spot.clone(),
-                b".." => Spot { path: dir.spot.path.parent().unwrap_or(&dir.spot.path).into(), ..dir.spot.clone() },
+                b".." => {
+                    Spot { path: dir.spot.path.parent().unwrap_or(&dir.spot.path).into(), ..dir.spot.clone() }
+                }
                 _ => dir.spot.join(&name),
             };
             match side.metadata(&spot.path, false).or_cannot("access", spot.shown()) {
@@ -206,7 +214,14 @@ impl Args {
         }
     }
 
-    fn show(&self, items: &[Item], total: bool, out: &mut Out, noted: &mut Noted, json: &mut Vec<Entry>) -> Res {
+    fn show(
+        &self,
+        items: &[Item],
+        total: bool,
+        out: &mut Out,
+        noted: &mut Noted,
+        json: &mut Vec<Entry>,
+    ) -> Res {
         if self.json {
             json.extend(items.iter().map(|i| Entry::new(&*i.spot.side, &i.spot.path, &i.meta)));
             return Ok(());
@@ -238,7 +253,8 @@ impl Args {
         let name = out.name(&item.name);
         let back = if self.classify { letter(item.meta.mode) } else { "" };
         let width = front.len() + columns::width(&name) + back.len();
-        let text = [front.as_bytes(), &out.styled(name, file_style(item.meta.mode)), back.as_bytes()].concat();
+        let text =
+            [front.as_bytes(), &out.styled(name, file_style(item.meta.mode)), back.as_bytes()].concat();
         columns::Cell { text, width }
     }
 
@@ -261,6 +277,8 @@ fn letter(mode: u32) -> &'static str {
 
 /// Whether a file has an ACL, which -l shows as a plus.
 fn has_acl(spot: &Spot) -> bool {
-    let acl = |name: &OsString| name.as_os_str() == OsStr::new("system.posix_acl_access") || name == "system.posix_acl_default";
+    let acl = |name: &OsString| {
+        name.as_os_str() == OsStr::new("system.posix_acl_access") || name == "system.posix_acl_default"
+    };
     spot.side.list_xattrs(&spot.path).is_ok_and(|names| names.iter().any(acl))
 }

@@ -43,7 +43,8 @@ impl Args {
     fn one(&self, spot: &Spot, out: &mut Out) -> Res {
         let umask = umask();
         if self.parents {
-            let mut above: Vec<&Path> = spot.path.ancestors().skip(1).filter(|p| p.file_name().is_some()).collect();
+            let mut above: Vec<&Path> =
+                spot.path.ancestors().skip(1).filter(|p| p.file_name().is_some()).collect();
             above.reverse();
             for dir in above {
                 // Who makes a directory must be able to make what is below it.

@@ -77,11 +77,13 @@ impl Args {
                 if self.no_clobber {
                     return Ok(());
                 }
-                if same_place && (there.device, there.ino) == (meta.device, meta.ino) && src.path == dst.path {
+                if same_place && (there.device, there.ino) == (meta.device, meta.ino) && src.path == dst.path
+                {
                     return Err(Failure::new(format!("{src_shown} and {dst_shown} are the same file")));
                 }
             }
-            let renamed = if same_place { src.side.rename(&src.path, &dst.path) } else { Err(Errno::XDEV.into()) };
+            let renamed =
+                if same_place { src.side.rename(&src.path, &dst.path) } else { Err(Errno::XDEV.into()) };
             match renamed {
                 Err(e) if e.is(Errno::XDEV) => copy_and_remove(src, dst, out)?,
                 renamed => renamed.map_err(failed)?,
@@ -97,7 +99,8 @@ impl Args {
 /// Removes the source only if all of it has been copied.
 fn copy_and_remove(src: &Spot, dst: &Spot, out: &mut Out) -> Res {
     let options = Options { recursive: true, preserve: true, archive: true, ..Options::default() };
-    Copier::new(options, Progress::new("moving", None), out).copy(&*src.side, &src.path, &*dst.side, &dst.path)?;
+    Copier::new(options, Progress::new("moving", None), out)
+        .copy(&*src.side, &src.path, &*dst.side, &dst.path)?;
     dst.side.sync().or_cannot("write", dst.shown())?;
     remove_tree(src, false, out)
 }

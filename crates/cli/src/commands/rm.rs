@@ -55,17 +55,27 @@ impl Args {
         }
         let last = written.as_bytes().rsplit(|b| *b == b'/').find(|part| !part.is_empty());
         if matches!(last, Some(b"." | b"..")) {
-            return Err(Failure::new(format!("refusing to remove '.' or '..' directory: skipping {}", quoted(spot.shown()))));
+            return Err(Failure::new(format!(
+                "refusing to remove '.' or '..' directory: skipping {}",
+                quoted(spot.shown())
+            )));
         }
         if self.recursive {
             if spot.path.file_name().is_none() {
-                let text = format!("cannot remove the root of a volume, {}: to empty it, make it anew with lanefs mkfs", quoted(spot.shown()));
+                let text = format!(
+                    "cannot remove the root of a volume, {}: to empty it, make it anew with lanefs mkfs",
+                    quoted(spot.shown())
+                );
                 return Err(Failure::new(text));
             }
             return remove_tree(spot, self.verbose, out);
         }
         if !self.dir {
-            return Err(Failure::cannot("remove", spot.shown(), Cause::text("Is a directory; -r removes it with all that is in it")));
+            return Err(Failure::cannot(
+                "remove",
+                spot.shown(),
+                Cause::text("Is a directory; -r removes it with all that is in it"),
+            ));
         }
         spot.side.remove_dir(&spot.path).or_cannot("remove", spot.shown())?;
         say(self.verbose, "removed directory", &spot.shown(), out)

@@ -40,7 +40,8 @@ impl Args {
         let mut entries = Vec::new();
         for file in &self.files {
             let found = volumes.spot(Location::parse_inside(file), false).and_then(|spot| {
-                let meta = spot.side.metadata(&spot.path, self.dereference).or_cannot("stat", spot.shown())?;
+                let meta =
+                    spot.side.metadata(&spot.path, self.dereference).or_cannot("stat", spot.shown())?;
                 Ok((spot, meta))
             });
             let (spot, meta) = match found {
@@ -154,7 +155,10 @@ fn formatted(format: &str, spot: &Spot, meta: &Meta, names: &mut Names) -> Res<S
             Some('Z') => meta.ctime.sec.to_string(),
             other => {
                 let field = other.map(String::from).unwrap_or_default();
-                return Err(Failure::new(format!("stat: no field {}; see lanefs stat --help", quoted(format!("%{field}")))));
+                return Err(Failure::new(format!(
+                    "stat: no field {}; see lanefs stat --help",
+                    quoted(format!("%{field}"))
+                )));
             }
         };
         text.push_str(&field);

@@ -72,7 +72,12 @@ impl Args {
     }
 
     fn draw(
-        &self, spot: &Spot, out: &mut Out, noted: &mut Noted, counts: &mut Counts, entries: &mut Vec<Entry>,
+        &self,
+        spot: &Spot,
+        out: &mut Out,
+        noted: &mut Noted,
+        counts: &mut Counts,
+        entries: &mut Vec<Entry>,
     ) -> Res {
         let side = &*spot.side;
         // Whether each directory on the way down was the last of its siblings.
@@ -135,6 +140,10 @@ impl Args {
     }
 
     fn size_of(&self, meta: &Meta) -> String {
-        if self.human { format!("[{:>5}]  ", size::human(meta.size)) } else { format!("[{:>11}]  ", meta.size) }
+        if self.human {
+            format!("[{:>5}]  ", size::human(meta.size))
+        } else {
+            format!("[{:>11}]  ", meta.size)
+        }
     }
 }

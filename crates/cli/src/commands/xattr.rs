@@ -218,7 +218,9 @@ fn read_value(value: &OsString) -> Res<Vec<u8>> {
             _ => None,
         })
         .collect();
-    parsed.ok_or_else(|| Failure::new(format!("{} is not hexadecimal: an even number of digits after 0x", quoted(bytes))))
+    parsed.ok_or_else(|| {
+        Failure::new(format!("{} is not hexadecimal: an even number of digits after 0x", quoted(bytes)))
+    })
 }
 
 #[cfg(test)]

@@ -126,7 +126,11 @@ impl Side for HostSide {
         };
         let len = fs::llistxattr(path, names.as_mut_slice())?;
         names.truncate(len);
-        Ok(names.split(|b| *b == 0).filter(|n| !n.is_empty()).map(|n| OsString::from_vec(n.to_vec())).collect())
+        Ok(names
+            .split(|b| *b == 0)
+            .filter(|n| !n.is_empty())
+            .map(|n| OsString::from_vec(n.to_vec()))
+            .collect())
     }
 
     fn get_xattr(&self, path: &Path, name: &OsStr) -> Outcome<Vec<u8>> {

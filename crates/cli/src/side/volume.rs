@@ -128,8 +128,9 @@ impl Side for VolumeSide {
     }
 
     fn create(&self, path: &Path, mode: u32) -> Outcome<Box<dyn Sink + '_>> {
-        let file = self
-            .with(|v| v.open_options().read(true).write(true).create(true).truncate(true).attr(attr(mode)).open(path))?;
+        let file = self.with(|v| {
+            v.open_options().read(true).write(true).create(true).truncate(true).attr(attr(mode)).open(path)
+        })?;
         Ok(Box::new(file))
     }
 
@@ -177,7 +178,9 @@ impl Side for VolumeSide {
 
     fn set_times(&self, path: &Path, atime: Time, mtime: Time) -> Outcome {
         let at = |t: Time| Some(SetTime::At(t.into()));
-        self.with(|v| v.set_attr(path, &SetAttr { atime: at(atime), mtime: at(mtime), ..SetAttr::default() }, false))
+        self.with(|v| {
+            v.set_attr(path, &SetAttr { atime: at(atime), mtime: at(mtime), ..SetAttr::default() }, false)
+        })
     }
 
     fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>> {

@@ -80,7 +80,13 @@ pub(super) fn show(groups: &[Group], out: &mut Out) -> Res {
     )?;
     for g in groups {
         if let Some(damage) = &g.damage {
-            writeln!(out, "{:>7} {:>12} {}", g.group, g.first_block, crate::quote::escaped(damage.as_bytes()))?;
+            writeln!(
+                out,
+                "{:>7} {:>12} {}",
+                g.group,
+                g.first_block,
+                crate::quote::escaped(damage.as_bytes())
+            )?;
             continue;
         }
         let line = format!(

@@ -37,7 +37,8 @@ pub(super) fn show(args: &Args, items: &[Item], out: &mut Out, noted: &mut Noted
         }
         line.extend(out.styled(out.name(&item.name), file_style(item.meta.mode)));
         if item.meta.is_symlink() {
-            match item.spot.side.read_link(&item.spot.path).or_cannot("read symbolic link", item.spot.shown()) {
+            match item.spot.side.read_link(&item.spot.path).or_cannot("read symbolic link", item.spot.shown())
+            {
                 Ok(target) => line.extend([b" -> ", out.name(target.as_bytes()).as_slice()].concat()),
                 Err(failure) => noted.note(Err(failure))?,
             }
