@@ -8,6 +8,7 @@ use crate::alloc::{self, BlockKind};
 use crate::error::Result;
 use crate::volume::Fs;
 use lanefs_journal::{Buffer, Handle, Tid, WriteGuard};
+use lanefs_sync::order::{Level, Note};
 
 /// Credits of the parts that operations are made of: distinct blocks that may change.
 pub(crate) mod credits {
@@ -30,11 +31,15 @@ pub(crate) mod credits {
 pub(crate) struct Txn<'f> {
     fs: &'f Fs,
     handle: Handle<'f>,
+    /// Noted as held; taken anew by a restart, which may wait like a start.
+    note: Option<Note>,
 }
 
 impl<'f> Txn<'f> {
-    pub(crate) fn new(fs: &'f Fs, handle: Handle<'f>) -> Self {
-        Self { fs, handle }
+    pub(crate) fn start(fs: &'f Fs, credits: u32) -> Result<Self> {
+        let note = Note::new(Level::Handle, 0);
+        let handle = fs.journal.start(credits)?;
+        Ok(Self { fs, handle, note: Some(note) })
     }
 
     /// The volume.
@@ -106,8 +111,11 @@ impl<'f> Txn<'f> {
     }
 
     /// Ends the transaction's part so far and goes on with `n` credits, maybe in a newer
-    /// transaction. The caller has made its structures consistent, and holds no buffer.
+    /// transaction. The caller has made its structures consistent, and holds no
+    /// inode and no buffer: whoever waits for those may be what the restart waits for.
     pub(crate) fn restart(&mut self, n: u32) -> Result<()> {
+        self.note = None;
+        self.note = Some(Note::new(Level::Handle, 0));
         Ok(self.handle.restart(n)?)
     }
 

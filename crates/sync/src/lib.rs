@@ -6,6 +6,8 @@
 //! a timed wait only ends by a notification.
 #![forbid(unsafe_code)]
 
+pub mod order;
+
 #[cfg(loom)]
 mod with_loom;
 #[cfg(not(loom))]

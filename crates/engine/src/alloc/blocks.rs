@@ -88,8 +88,7 @@ fn reserve_in<'f>(
     want: u32,
     least: u32,
 ) -> Result<Option<Reserved<'f>>> {
-    let Some(state) = fs.alloc.group(group) else { return Ok(None) };
-    let mut state = state.lock();
+    let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(None) };
     state.load(fs, group)?;
     let from = from.unwrap_or(state.next());
     let Some(run) = state.take(from, want, least) else { return Ok(None) };
@@ -103,8 +102,7 @@ fn reserve_in<'f>(
 pub(crate) fn take_reserved(txn: &mut Txn<'_>, mut reserved: Reserved<'_>) -> Result<()> {
     let fs = txn.fs();
     for_each_group(fs, reserved.start, reserved.len, |group, bits, _| {
-        let Some(state) = fs.alloc.group(group) else { return Ok(()) };
-        let _state = state.lock();
+        let Some(_state) = fs.alloc.lock_group(group) else { return Ok(()) };
         change_bitmap(txn, group, bits, true)
     })?;
     // On disk now: no longer given back by the drop.
@@ -121,8 +119,7 @@ pub(crate) fn free_blocks(txn: &mut Txn<'_>, start: u64, len: u32, kind: BlockKi
     let fs = txn.fs();
     fs.check_data_range(start, u64::from(len))?;
     for_each_group(fs, start, len, |group, bits, first| {
-        let Some(state) = fs.alloc.group(group) else { return Ok(()) };
-        let mut state = state.lock();
+        let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(()) };
         // The busy map must have the blocks before the disk's map loses them.
         state.load(fs, group)?;
         change_bitmap(txn, group, bits.clone(), false)?;

@@ -59,8 +59,7 @@ pub(crate) fn alloc_inode(txn: &mut Txn<'_>, hint: InodeHint) -> Result<u32> {
 pub(crate) fn free_inode(txn: &mut Txn<'_>, ino: u32, was_dir: bool) -> Result<()> {
     let fs = txn.fs();
     let InodeSlot { group, index, .. } = fs.layout.inode_slot(ino)?;
-    let Some(state) = fs.alloc.group(group) else { return Ok(()) };
-    let mut state = state.lock();
+    let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(()) };
     let mut desc = read_desc(fs, group)?;
     let buffer = inode_bitmap(txn, group, &mut desc)?;
     let mut map = txn.write(&buffer)?;
@@ -85,8 +84,7 @@ fn take_in(txn: &mut Txn<'_>, group: u32, is_dir: bool) -> Result<Option<u32>> {
     if read_desc(fs, group)?.free_inodes_count == 0 {
         return Ok(None);
     }
-    let Some(state) = fs.alloc.group(group) else { return Ok(None) };
-    let mut state = state.lock();
+    let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(None) };
     let mut desc = read_desc(fs, group)?;
     let per_group = fs.layout.inodes_per_group();
     let reserved = if group == 0 { fs.first_ino - 1 } else { 0 };

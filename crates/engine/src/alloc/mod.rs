@@ -18,7 +18,8 @@ pub(crate) use group::{Group, read_desc};
 pub(crate) use inodes::{InodeHint, alloc_inode, free_inode};
 
 use lanefs_journal::Freed;
-use parking_lot::Mutex;
+use lanefs_sync::order::{Level, Ordered};
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -61,8 +62,9 @@ impl Alloc {
         self.free_inodes.store(inodes, Relaxed);
     }
 
-    fn group(&self, group: u32) -> Option<&Mutex<Group>> {
-        Some(self.groups.get(group as usize)?.get_or_init(Default::default))
+    fn lock_group(&self, group: u32) -> Option<Ordered<MutexGuard<'_, Group>>> {
+        let cell = self.groups.get(group as usize)?.get_or_init(Default::default);
+        Some(Ordered::take(Level::Group, group.into(), || cell.lock()))
     }
 
     fn add_free_blocks(&self, n: u64) {
@@ -96,8 +98,8 @@ impl Alloc {
         while at < end {
             let (group, bit) = (at / self.blocks_per_group, at % self.blocks_per_group);
             let n = (self.blocks_per_group - bit).min(end - at);
-            if let Some(group) = self.group(group as u32) {
-                group.lock().release(bit as u32, n as u32);
+            if let Some(mut group) = self.lock_group(group as u32) {
+                group.release(bit as u32, n as u32);
             }
             at += n;
         }

@@ -17,6 +17,7 @@ use crate::error::{Corrupt, Error, Result};
 use crate::txn::Txn;
 use crate::volume::Fs;
 use lanefs_format::{Inode, InodeFlags};
+use lanefs_sync::order::{Level, Ordered};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -24,6 +25,11 @@ use std::sync::atomic::AtomicUsize;
 
 /// The number of the root directory.
 pub(crate) const ROOT_INO: u32 = 2;
+
+/// A namespace or data lock held shared.
+pub(crate) type Shared<'a> = Ordered<RwLockReadGuard<'a, ()>>;
+/// A namespace or data lock held exclusively.
+pub(crate) type Exclusive<'a> = Ordered<RwLockWriteGuard<'a, ()>>;
 
 /// An inode in use.
 #[derive(Debug)]
@@ -38,23 +44,23 @@ pub(crate) struct Node {
 
 impl Node {
     /// The namespace or data lock, shared.
-    pub(crate) fn share(&self) -> RwLockReadGuard<'_, ()> {
-        self.ns.read()
+    pub(crate) fn share(&self) -> Shared<'_> {
+        Ordered::take(Level::Namespace, self.ino.into(), || self.ns.read())
     }
 
     /// The namespace or data lock, exclusive.
-    pub(crate) fn lock(&self) -> RwLockWriteGuard<'_, ()> {
-        self.ns.write()
+    pub(crate) fn lock(&self) -> Exclusive<'_> {
+        Ordered::take(Level::Namespace, self.ino.into(), || self.ns.write())
     }
 
     /// The inode as it is now.
-    pub(crate) fn state(&self) -> RwLockReadGuard<'_, Inode> {
-        self.state.read()
+    pub(crate) fn state(&self) -> Ordered<RwLockReadGuard<'_, Inode>> {
+        Ordered::take(Level::Inode, 0, || self.state.read())
     }
 
     /// The inode, to change it under a handle; whoever does also writes it to the table.
-    pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, Inode> {
-        self.state.write()
+    pub(crate) fn state_mut(&self) -> Ordered<RwLockWriteGuard<'_, Inode>> {
+        Ordered::take(Level::Inode, 0, || self.state.write())
     }
 
     /// Changes the inode and writes it to the table.
@@ -63,7 +69,7 @@ impl Node {
         txn: &mut Txn<'_>,
         change: impl FnOnce(&mut Txn<'_>, &mut Inode) -> Result<T>,
     ) -> Result<T> {
-        let mut inode = self.state.write();
+        let mut inode = self.state_mut();
         let out = change(txn, &mut inode);
         // What a failed change has done so far is in the blocks of the transaction: the inode
         // goes along, so that both agree.

@@ -2,7 +2,7 @@
 
 use super::{check_name, drop_dir_link, find, is_dots};
 use crate::error::{Error, Result};
-use crate::inode::{Node, NodeRef};
+use crate::inode::{Exclusive, Node, NodeRef};
 use crate::txn::{Txn, credits};
 use crate::volume::Fs;
 use crate::{dir, orphan};
@@ -74,7 +74,7 @@ impl Fs {
 }
 
 /// Locks several inodes exclusively, each once, in the order of their numbers.
-pub(super) fn lock_nodes<'a>(nodes: &[&'a Node]) -> Vec<parking_lot::RwLockWriteGuard<'a, ()>> {
+pub(super) fn lock_nodes<'a>(nodes: &[&'a Node]) -> Vec<Exclusive<'a>> {
     let mut sorted = nodes.to_vec();
     sorted.sort_by_key(|n| n.ino);
     sorted.dedup_by_key(|n| n.ino);

@@ -8,6 +8,7 @@ use crate::inode::{Node, NodeRef, ROOT_INO};
 use crate::txn::{Txn, credits};
 use crate::volume::Fs;
 use lanefs_format::FileType;
+use lanefs_sync::order::{Level, Ordered};
 use std::sync::Arc;
 
 /// What a rename may do with a name that exists.
@@ -53,7 +54,8 @@ impl Fs {
         }
         let (src, dst) = (Side { dir: from, name: old }, Side { dir: to, name: new });
         // Only moves between directories can turn the tree; they go one at a time.
-        let _topology = (from.ino != to.ino).then(|| self.topology.lock());
+        let _topology =
+            (from.ino != to.ino).then(|| Ordered::take(Level::Topology, 0, || self.topology.lock()));
         loop {
             let node = self.lookup(from, old)?;
             let target = match self.lookup(to, new) {

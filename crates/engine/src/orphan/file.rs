@@ -6,7 +6,8 @@ use crate::txn::Txn;
 use crate::volume::{Fs, kind};
 use lanefs_format::orphan_file::{self, OrphanFile as Codec};
 use lanefs_journal::Buffer;
-use parking_lot::Mutex;
+use lanefs_sync::order::{Level, Ordered};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 
 /// An orphan file has at most this many blocks, whatever its inode says.
@@ -74,8 +75,12 @@ impl OrphanFile {
                 }
             }
         }
-        *file.places.lock() = places;
+        *file.lock() = places;
         Ok((file, found))
+    }
+
+    fn lock(&self) -> Ordered<MutexGuard<'_, Places>> {
+        Ordered::take(Level::Orphans, 1, || self.places.lock())
     }
 
     fn buffer(&self, fs: &Fs, block: u64) -> Result<Buffer> {
@@ -83,12 +88,12 @@ impl OrphanFile {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.places.lock().of.is_empty()
+        self.lock().of.is_empty()
     }
 
     /// Gives `ino` a place; `false` if there is none left.
     pub(super) fn add(&self, txn: &Txn<'_>, ino: u32) -> Result<bool> {
-        let mut places = self.places.lock();
+        let mut places = self.lock();
         if places.of.contains_key(&ino) {
             return Ok(true);
         }
@@ -107,7 +112,7 @@ impl OrphanFile {
 
     /// Clears the place of `ino`; `false` if it has none.
     pub(super) fn remove(&self, txn: &Txn<'_>, ino: u32) -> Result<bool> {
-        let mut places = self.places.lock();
+        let mut places = self.lock();
         let Some(place) = places.of.remove(&ino) else { return Ok(false) };
         places.free.push(place);
         self.set(txn, place, 0)?;

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::txn::Txn;
+use lanefs_sync::order::{Level, Ordered};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,7 +16,7 @@ pub(super) struct List {
 }
 
 /// Holds the list still while an inode that is on it is written.
-pub(crate) struct Chain<'a>(Option<(MutexGuard<'a, Vec<u32>>, u32)>);
+pub(crate) struct Chain<'a>(Option<(Ordered<MutexGuard<'a, Vec<u32>>>, u32)>);
 
 impl Chain<'_> {
     /// The `i_dtime` that the list wants, if the inode is on it.
@@ -33,19 +34,23 @@ fn place(inodes: &[u32], ino: u32) -> Option<usize> {
 }
 
 impl List {
+    fn lock(&self) -> Ordered<MutexGuard<'_, Vec<u32>>> {
+        Ordered::take(Level::Orphans, 0, || self.inodes.lock())
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
     }
 
     pub(super) fn contains(&self, ino: u32) -> bool {
-        !self.is_empty() && place(&self.inodes.lock(), ino).is_some()
+        !self.is_empty() && place(&self.lock(), ino).is_some()
     }
 
     pub(super) fn chain(&self, ino: u32) -> Chain<'_> {
         if self.is_empty() {
             return Chain(None);
         }
-        let inodes = self.inodes.lock();
+        let inodes = self.lock();
         match place(&inodes, ino) {
             Some(p) => {
                 let next = older(&inodes, p);
@@ -58,11 +63,11 @@ impl List {
     /// What the volume had at open, oldest first.
     pub(super) fn load(&self, inodes: Vec<u32>) {
         self.len.store(inodes.len(), Ordering::Release);
-        *self.inodes.lock() = inodes;
+        *self.lock() = inodes;
     }
 
     pub(super) fn add(&self, txn: &Txn<'_>, ino: u32) -> Result<()> {
-        let mut inodes = self.inodes.lock();
+        let mut inodes = self.lock();
         txn.fs().write_super(txn, |sb| sb.set_last_orphan(ino))?;
         inodes.push(ino);
         self.len.store(inodes.len(), Ordering::Release);
@@ -74,7 +79,7 @@ impl List {
         if self.is_empty() {
             return Ok(false);
         }
-        let mut inodes = self.inodes.lock();
+        let mut inodes = self.lock();
         let Some(p) = place(&inodes, ino) else { return Ok(false) };
         let next = older(&inodes, p);
         match inodes.get(p + 1) {

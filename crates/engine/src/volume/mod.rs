@@ -28,6 +28,7 @@ use lanefs_format::{
     Checksummer, Compat, GroupDesc, Incompat, InodeContext, Layout, RoCompat, State, Superblock, Timestamp,
 };
 use lanefs_journal::{Buffer, Journal};
+use lanefs_sync::order::{Level, Ordered};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -89,7 +90,7 @@ impl Fs {
     /// [`Error::ReadOnly`]; the journal's error if it was aborted.
     pub(crate) fn start(&self, credits: u32) -> Result<Txn<'_>> {
         self.check_writable()?;
-        Ok(Txn::new(self, self.journal.start(credits)?))
+        Txn::start(self, credits)
     }
 
     /// Whether the volume may be changed.
@@ -190,7 +191,7 @@ impl Fs {
 
     /// Changes the superblock under a handle.
     pub(crate) fn write_super(&self, txn: &Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {
-        let mut sb = self.sb.lock();
+        let mut sb = Ordered::take(Level::Super, 0, || self.sb.lock());
         change(&mut sb);
         let (block, offset) = if self.block_size == 1024 { (1, 0) } else { (0, 1024) };
         let buffer = self.journal.read(block)?;
