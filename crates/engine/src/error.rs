@@ -96,6 +96,12 @@ pub enum Error {
     /// An extended attribute that breaks a rule.
     #[error(transparent)]
     Xattr(#[from] crate::xattr::XattrError),
+    /// An extent tree that breaks a rule.
+    #[error(transparent)]
+    Extent(#[from] lanefs_format::extent::ExtentError),
+    /// A map of indirect blocks that breaks a rule.
+    #[error(transparent)]
+    Indirect(#[from] crate::indirect::IndirectError),
     /// The volume has been closed.
     #[error("the volume is closed")]
     Closed,
@@ -273,7 +279,7 @@ impl Error {
             Error::Closed => Errno::NODEV,
             Error::NotVolume { .. } => Errno::INVAL,
             Error::XattrName(e) => xattr_name_errno(e),
-            Error::Format(_) | Error::Corrupt(_) | Error::Xattr(_) => Errno::UCLEAN,
+            Error::Format(_) | Error::Corrupt(_) | Error::Extent(_) | Error::Indirect(_) | Error::Xattr(_) => Errno::UCLEAN,
             Error::Journal(_) | Error::Device(_) => Errno::IO,
         };
         errno.raw_os_error()

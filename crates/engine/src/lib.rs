@@ -23,6 +23,8 @@ mod api;
 mod data;
 mod dir;
 mod error;
+mod extent;
+mod indirect;
 mod inode;
 mod map;
 mod namei;
@@ -33,6 +35,7 @@ mod xattr;
 
 pub use api::{Dir, DirEntry, DirEntryRef, File, FileOptions, Metadata, Volume, VolumeInfo};
 pub use error::{Corrupt, Error, Result};
+pub use indirect::IndirectError;
 pub use lanefs_device as device;
 pub use lanefs_format as format;
 pub use lanefs_format::{DeviceNumber, FileType, Timestamp};

@@ -42,7 +42,7 @@ impl File {
             return Err(Error::BadHandle("not open for reading"));
         }
         let _shared = self.node.share();
-        data::read(&self.node.fs, self.node.ino, &self.node.state(), offset, buf)
+        data::read(&self.node, offset, buf)
     }
 
     /// Writes all of `bytes` at `offset` (at the end, if open for appending). A hole opens

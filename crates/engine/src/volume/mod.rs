@@ -45,6 +45,7 @@ pub(crate) mod kind {
     pub(crate) const XATTR: u8 = 6;
     pub(crate) const ORPHAN: u8 = 7;
     pub(crate) const SYMLINK: u8 = 8;
+    pub(crate) const INDIRECT: u8 = 9;
 }
 
 /// The largest time between a change and its commit when nobody asks.

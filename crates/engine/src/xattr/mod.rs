@@ -141,7 +141,7 @@ fn value_of(fs: &Fs, ino: u32, attr: &Attr<'_>) -> Result<Vec<u8>> {
         return Err(broken("has another size than e_value_size"));
     }
     let mut value = vec![0; size as usize];
-    let n = data::read(fs, value_ino, &holder, 0, &mut value)?;
+    let n = data::read_inode(fs, value_ino, &holder, 0, &mut value)?;
     if n == value.len() { Ok(value) } else { Err(broken("ends early")) }
 }
 

@@ -1,0 +1,108 @@
+//! Bytes of files from and to the device, whatever alignment that asks for.
+//!
+//! Hazard: where a device wants whole sectors, a part of one is read, changed and written. Nobody
+//! else may write that sector meanwhile: so an alignment is never larger than a block, and a
+//! block's file is locked.
+
+use crate::error::Result;
+use crate::volume::Fs;
+use lanefs_device::{AlignedBuf, BlockDevice, ReadOp, WriteOp};
+
+/// The most that is copied through memory of our own at a time.
+const BOUNCE: usize = 1 << 20;
+
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// A write of bytes with zeros before and behind; each at most 64 KiB of zeros, a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Write<'b> {
+    /// First byte on the device, where the zeros before begin.
+    pub(super) offset: u64,
+    /// Zeros before.
+    pub(super) head: usize,
+    /// The bytes.
+    pub(super) body: &'b [u8],
+    /// Zeros behind.
+    pub(super) tail: usize,
+}
+
+impl<'b> Write<'b> {
+    fn pieces(&self) -> [&'b [u8]; 3] {
+        let zeros = |len: usize| ZEROS.get(..len).unwrap_or(&ZEROS);
+        [zeros(self.head), self.body, zeros(self.tail)]
+    }
+}
+
+/// Runs all reads.
+pub(super) fn read(fs: &Fs, mut ops: Vec<ReadOp<'_>>) -> Result<()> {
+    let device = &*fs.device;
+    let align = device.alignment();
+    let fits = |op: &ReadOp<'_>| is_aligned(align, op.offset, op.buf);
+    if align <= 1 || ops.iter().all(fits) {
+        return Ok(device.read_batch(&mut ops)?);
+    }
+    ops.into_iter().try_for_each(|op| match fits(&op) {
+        true => Ok(device.read_at(op.offset, op.buf)?),
+        false => read_bounced(device, align, op.offset, op.buf),
+    })
+}
+
+/// Runs all writes, which do not overlap.
+pub(super) fn write(fs: &Fs, writes: &[Write<'_>]) -> Result<()> {
+    let device = &*fs.device;
+    let align = device.alignment();
+    let pieces: Vec<[&[u8]; 3]> = writes.iter().map(Write::pieces).collect();
+    let aligned = writes.iter().all(|w| w.head == 0 && w.tail == 0 && is_aligned(align, w.offset, w.body));
+    if align <= 1 || aligned {
+        let op = |(w, data): (&Write<'_>, _)| WriteOp { offset: w.offset, data };
+        let ops: Vec<WriteOp<'_>> = writes.iter().zip(pieces.iter().map(|p| &p[..])).map(op).collect();
+        return Ok(device.write_batch(&ops)?);
+    }
+    writes.iter().zip(&pieces).try_for_each(|(w, p)| write_bounced(device, align, w.offset, p))
+}
+
+fn is_aligned(align: usize, offset: u64, buf: &[u8]) -> bool {
+    offset.is_multiple_of(align as u64)
+        && buf.len().is_multiple_of(align)
+        && buf.as_ptr().addr().is_multiple_of(align)
+}
+
+/// The aligned range around `len` bytes at `offset`, for as many of them as may be copied at once:
+/// its start, how many bytes of it lie before `offset`, its length, and how many bytes it covers.
+fn around(align: usize, offset: u64, len: usize) -> (u64, usize, usize, usize) {
+    let before = (offset % align as u64) as usize;
+    let covered = len.min(BOUNCE - before);
+    (offset - before as u64, before, (before + covered).next_multiple_of(align), covered)
+}
+
+fn read_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
+    while !buf.is_empty() {
+        let (start, before, len, covered) = around(align, offset, buf.len());
+        let mut own = AlignedBuf::zeroed(len);
+        device.read_at(start, &mut own)?;
+        let (now, rest) = buf.split_at_mut(covered);
+        now.copy_from_slice(&own[before..before + covered]);
+        (offset, buf) = (offset + covered as u64, rest);
+    }
+    Ok(())
+}
+
+fn write_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, pieces: &[&[u8]]) -> Result<()> {
+    let mut bytes = pieces.concat();
+    let mut rest = &mut bytes[..];
+    while !rest.is_empty() {
+        let (start, before, len, covered) = around(align, offset, rest.len());
+        let mut own = AlignedBuf::zeroed(len);
+        if before != 0 {
+            device.read_at(start, &mut own[..align])?;
+        }
+        if before + covered != len && (before == 0 || len > align) {
+            device.read_at(start + (len - align) as u64, &mut own[len - align..])?;
+        }
+        let (now, later) = rest.split_at_mut(covered);
+        own[before..before + covered].copy_from_slice(now);
+        device.write_at(start, &own)?;
+        (offset, rest) = (offset + covered as u64, later);
+    }
+    Ok(())
+}

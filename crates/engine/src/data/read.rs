@@ -1,0 +1,45 @@
+//! Reading: mapped and written blocks from the device in one batch, the rest is zeros.
+
+use super::{io, max_size, place};
+use crate::error::Result;
+use crate::inode::Node;
+use crate::map::{self, Mapping};
+use crate::volume::Fs;
+use lanefs_device::ReadOp;
+use lanefs_format::Inode;
+use std::mem;
+
+/// Reads from byte `offset` on into `buf`; how many bytes there were before i_size.
+pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let _data = node.share();
+    // Not held across the device's time; the data lock keeps the map as it is.
+    let inode = node.state().clone();
+    read_inode(&node.fs, node.ino, &inode, offset, buf)
+}
+
+/// As [`read`], of an inode whose map nobody changes meanwhile.
+pub(crate) fn read_inode(fs: &Fs, ino: u32, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    // i_size is the volume's word; no map goes further than this.
+    let size = inode.size.min(max_size(fs, inode));
+    let len = buf.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+    let (mut rest, _) = buf.split_at_mut(len);
+    let mut at = offset;
+    let mut ops: Vec<ReadOp<'_>> = Vec::new();
+    while !rest.is_empty() {
+        let (lblk, inner) = place(fs, at)?;
+        let mapping = map::lookup(fs, ino, inode, lblk)?;
+        let run = u64::from(mapping.len()) * u64::from(fs.block_size) - inner as u64;
+        let n = rest.len().min(usize::try_from(run).unwrap_or(usize::MAX));
+        let (piece, later) = mem::take(&mut rest).split_at_mut(n);
+        match mapping {
+            Mapping::Mapped { block, unwritten: false, .. } => {
+                ops.push(ReadOp { offset: fs.byte_of(block) + inner as u64, buf: piece });
+            }
+            _ => piece.fill(0),
+        }
+        rest = later;
+        at += n as u64;
+    }
+    io::read(fs, ops)?;
+    Ok(len)
+}

@@ -1,0 +1,56 @@
+//! Reading the tree: one descent, nodes looked at in place.
+
+use super::{Owner, node};
+use crate::error::{Error, Result};
+use crate::map::{Mapping, ReadBlocks};
+use lanefs_format::extent::{At, Bounds, MAX_BLOCKS, NodeRef, find};
+
+/// What a node says about a logical block.
+enum Step {
+    Child { block: u64, bounds: Bounds },
+    Found(Mapping),
+}
+
+/// What lies at `lblk` in the tree with the given root.
+pub(crate) fn lookup(blocks: &impl ReadBlocks, owner: Owner, root: &[u8], lblk: u32) -> Result<Mapping> {
+    if lblk >= MAX_BLOCKS {
+        return Err(Error::FileTooBig);
+    }
+    let bounds = Bounds::root(blocks.limits());
+    let top = NodeRef::new(root, At { ino: owner.ino, block: 0 })?;
+    top.check(&bounds)?;
+    let mut step = look(&top, &bounds, lblk);
+    // Every child's depth is its parent's less one, so this ends.
+    loop {
+        match step {
+            Step::Found(mapping) => return Ok(mapping),
+            Step::Child { block, bounds } => {
+                step = node::view(blocks, owner, block, &bounds, |node| look(node, &bounds, lblk))?;
+            }
+        }
+    }
+}
+
+fn look(node: &NodeRef<'_>, bounds: &Bounds, lblk: u32) -> Step {
+    let at = find(node.entries, lblk);
+    let entry = at.and_then(|n| node.entries.get(n));
+    match entry {
+        Some(entry) if node.eh_depth > 0 => Step::Child {
+            block: entry.index().ei_leaf,
+            bounds: bounds.child(node.eh_depth, node.entries, at.unwrap_or(0)),
+        },
+        Some(entry) if entry.extent().end() > u64::from(lblk) => {
+            let e = entry.extent();
+            let skip = lblk - e.ee_block;
+            Step::Found(Mapping::Mapped {
+                block: e.ee_start + u64::from(skip),
+                len: e.len - skip,
+                unwritten: e.unwritten,
+            })
+        }
+        _ => {
+            let next = node.entries.get(at.map_or(0, |n| n + 1)).map_or(bounds.logical.end, |e| e.key());
+            Step::Found(Mapping::Hole { len: next.saturating_sub(lblk).max(1) })
+        }
+    }
+}

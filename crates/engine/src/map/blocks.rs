@@ -1,0 +1,136 @@
+//! What the block maps need of a volume: to see, change, take and free blocks.
+//!
+//! Two small traits, so that the algorithms of the maps are tested in memory, where space and
+//! credits can be counted. On a volume, [`Fs`] reads and a running [`Txn`] changes.
+
+use crate::alloc::BlockKind;
+use crate::error::Result;
+use crate::txn::Txn;
+use crate::volume::Fs;
+use std::ops::Range;
+
+/// Reading the blocks of a map.
+pub(crate) trait ReadBlocks {
+    /// Bytes of a block.
+    fn block_size(&self) -> usize;
+
+    /// The blocks of the volume.
+    fn limits(&self) -> Range<u64>;
+
+    /// Runs `f` on the bytes of `block`. `verify` is asked once after each load of the block; `kind`
+    /// is what the block is verified as.
+    fn view<R>(
+        &self,
+        block: u64,
+        kind: u8,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        f: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R>;
+}
+
+/// Changing them, inside a transaction.
+pub(crate) trait ChangeBlocks: ReadBlocks {
+    /// Runs `f` on the bytes of `block` to change them. A `fresh` block was just taken and is zeros.
+    fn change(
+        &mut self,
+        block: u64,
+        kind: u8,
+        fresh: bool,
+        f: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()>;
+
+    /// Takes one free block near `goal`.
+    fn alloc(&mut self, goal: u64) -> Result<u64>;
+
+    /// Gives back blocks, all of one group.
+    fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()>;
+
+    /// The first block of the group that `block` belongs to.
+    fn group_start(&self, block: u64) -> u64;
+
+    /// Whether the transaction has `credits` left, or has just got them.
+    fn room(&mut self, credits: u32) -> Result<bool>;
+}
+
+impl ReadBlocks for Fs {
+    fn block_size(&self) -> usize {
+        self.block_size as usize
+    }
+
+    fn limits(&self) -> Range<u64> {
+        self.layout.first_data_block()..self.layout.blocks_count()
+    }
+
+    fn view<R>(
+        &self,
+        block: u64,
+        kind: u8,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        f: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        let buffer = self.file_block(block, kind, verify)?;
+        let bytes = buffer.read();
+        f(&bytes)
+    }
+}
+
+impl ReadBlocks for Txn<'_> {
+    fn block_size(&self) -> usize {
+        ReadBlocks::block_size(self.fs())
+    }
+
+    fn limits(&self) -> Range<u64> {
+        self.fs().limits()
+    }
+
+    fn view<R>(
+        &self,
+        block: u64,
+        kind: u8,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        f: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        self.fs().view(block, kind, verify, f)
+    }
+}
+
+impl ChangeBlocks for Txn<'_> {
+    fn change(
+        &mut self,
+        block: u64,
+        kind: u8,
+        fresh: bool,
+        f: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let buffer = match fresh {
+            true => self.create(block)?,
+            // Whoever changes a node has read it in this operation, and then it was verified.
+            false => self.fs().file_block(block, kind, |_| Ok(()))?,
+        };
+        f(&mut self.write(&buffer)?)?;
+        if fresh {
+            buffer.set_verified(kind);
+        }
+        Ok(())
+    }
+
+    fn alloc(&mut self, goal: u64) -> Result<u64> {
+        self.alloc_meta(goal)
+    }
+
+    fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()> {
+        Txn::free(self, start, len, kind)
+    }
+
+    fn group_start(&self, block: u64) -> u64 {
+        let layout = &self.fs().layout;
+        let start = layout.group_of_block(block).and_then(|(group, _)| layout.group_first_block(group));
+        // A block of no group is refused when it is freed.
+        start.unwrap_or(block)
+    }
+
+    fn room(&mut self, credits: u32) -> Result<bool> {
+        let left = self.credits();
+        if left >= credits { Ok(true) } else { self.extend(credits - left) }
+    }
+}

@@ -1,0 +1,299 @@
+//! From a file's logical blocks to blocks of the volume: one face over extents and indirect blocks.
+//!
+//! A function takes the decoded inode, which it changes in place (`i_block`, `i_blocks`); whoever
+//! calls holds the inode's locks and writes it to the table under the same handle.
+//!
+//! Every block that leaves here has been checked: it lies inside the volume and belongs to no
+//! fixed metadata.
+
+mod blocks;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub(crate) use blocks::{ChangeBlocks, ReadBlocks};
+
+use crate::alloc::BlockKind;
+use crate::error::{Corrupt, Error, Result};
+use crate::extent::{self, Owner, Tree};
+use crate::indirect::{self, Table};
+use crate::txn::Txn;
+use crate::volume::Fs;
+use lanefs_format::extent::{MAX_BLOCKS, MAX_UNWRITTEN_LEN, empty_root};
+use lanefs_format::{Inode, InodeFlags, RoCompat};
+use std::ops::Range;
+
+/// What lies at a logical block, for `len` blocks from there on: at least 1, not always all that
+/// follow in the same state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mapping {
+    /// No blocks: reads as zeros.
+    Hole {
+        /// Length in blocks.
+        len: u32,
+    },
+    /// Blocks of the volume.
+    Mapped {
+        /// The first.
+        block: u64,
+        /// Length in blocks.
+        len: u32,
+        /// Reads as zeros, whatever the blocks hold.
+        unwritten: bool,
+    },
+}
+
+impl Mapping {
+    /// Length in blocks.
+    pub(crate) fn len(&self) -> u32 {
+        match *self {
+            Mapping::Hole { len } | Mapping::Mapped { len, .. } => len,
+        }
+    }
+}
+
+/// Whether a removal has come to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// The whole range is a hole.
+    Done,
+    /// The transaction is short of credits. The map is consistent: write the inode, restart, and
+    /// call again with the same range.
+    More,
+}
+
+/// The longest run for one [`insert`], so that its credits fit in a transaction of a small journal.
+pub(crate) fn max_run(fs: &Fs, inode: &Inode) -> u32 {
+    match has_extents(inode) {
+        true => MAX_UNWRITTEN_LEN,
+        false => 4 * indirect::pointers(fs.block_size as usize),
+    }
+}
+
+/// The number of logical blocks that the inode's map can hold.
+pub(crate) fn max_blocks(fs: &Fs, inode: &Inode) -> u32 {
+    match has_extents(inode) {
+        true => MAX_BLOCKS,
+        false => indirect::max_blocks(fs.block_size as usize),
+    }
+}
+
+/// Whether `i_block` is a map at all: it is no device number and no target of a symbolic link.
+pub(crate) fn has_map(fs: &Fs, inode: &Inode) -> bool {
+    inode.is_regular() || inode.is_dir() || inode.is_symlink() && inode.fast_symlink(&fs.inode_ctx).is_none()
+}
+
+/// Whether nothing hangs in the map: a quick look at `i_block`.
+pub(crate) fn is_empty(inode: &Inode) -> bool {
+    match has_extents(inode) {
+        true => inode.i_block == empty_root(),
+        false => inode.i_block == [0; 60],
+    }
+}
+
+/// Makes the map of a new inode an empty extent tree.
+pub(crate) fn init_extents(inode: &mut Inode) {
+    inode.flags |= InodeFlags::EXTENTS;
+    inode.i_block = empty_root();
+}
+
+/// What lies at `lblk`.
+///
+/// # Errors
+/// [`Error::FileTooBig`] beyond what a map can hold; what is damaged in the map.
+pub(crate) fn lookup(fs: &Fs, ino: u32, inode: &Inode, lblk: u32) -> Result<Mapping> {
+    let mapping = match shape(ino, inode)? {
+        Shape::Extents => extent::lookup(fs, owner(fs, ino, inode), &inode.i_block, lblk)?,
+        Shape::Indirect => indirect::lookup(fs, ino, &inode.i_block, lblk)?,
+    };
+    if let Mapping::Mapped { block, len, .. } = mapping {
+        fs.check_data_range(block, u64::from(len))?;
+    }
+    Ok(mapping)
+}
+
+/// The run of blocks that the file begins with.
+pub(crate) fn first_run(fs: &Fs, ino: u32, inode: &Inode) -> Result<Option<(u64, u32)>> {
+    if !has_map(fs, inode) {
+        return Ok(None);
+    }
+    match lookup(fs, ino, inode, 0)? {
+        Mapping::Mapped { block, len, .. } => Ok(Some((block, len))),
+        Mapping::Hole { .. } => Ok(None),
+    }
+}
+
+/// Maps the hole of `len` blocks (at most [`max_run`]) at `lblk` to the blocks from `block` on, which are
+/// marked in the bitmap already. Costs [`insert_credits`].
+///
+/// # Errors
+/// [`Error::NoSpace`] without blocks for the map: nothing is changed; [`Error::FileTooBig`].
+pub(crate) fn insert(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    lblk: u32,
+    block: u64,
+    len: u32,
+    unwritten: bool,
+) -> Result<()> {
+    check_sectors(txn.fs(), inode, len)?;
+    let new = lanefs_format::extent::Extent { ee_block: lblk, len, unwritten, ee_start: block };
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.insert(new),
+        Map::Table(_) if unwritten => Err(Error::NotSupported("unwritten blocks in an indirect map".into())),
+        Map::Table(table) => table.insert(lblk, block, len),
+    })
+}
+
+/// Marks blocks inside one extent as written, or as unwritten. Costs [`insert_credits`].
+///
+/// # Errors
+/// As [`insert`]; a range that is not inside one extent.
+pub(crate) fn convert(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    range: Range<u32>,
+    unwritten: bool,
+) -> Result<()> {
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.convert(range, unwritten),
+        Map::Table(_) => Err(Error::NotSupported("unwritten blocks in an indirect map".into())),
+    })
+}
+
+/// Makes `range` a hole and frees its blocks, from the end on, as far as the credits go. Whoever
+/// calls starts with at least [`remove_credits`].
+///
+/// # Errors
+/// A damaged map; blocks that are free already. [`Error::NoSpace`] if a hole inside of an extent needs
+/// a node: nothing of that extent is freed.
+pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, range: Range<u32>) -> Result<Progress> {
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.remove(range),
+        Map::Table(table) => table.remove(range),
+    })
+}
+
+/// Takes a block near the file's others and maps it at `lblk`, a hole. It holds what it held:
+/// the caller makes it anew. Costs [`append_credits`].
+///
+/// # Errors
+/// As [`insert`].
+pub(crate) fn alloc_append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, lblk: u32) -> Result<u64> {
+    let goal = goal(txn.fs(), ino, inode, lblk)?;
+    let block = txn.alloc_meta(goal)?;
+    match insert(txn, ino, inode, lblk, block, 1, false) {
+        Ok(()) => Ok(block),
+        Err(e) => {
+            txn.free(block, 1, BlockKind::Data)?;
+            Err(e)
+        }
+    }
+}
+
+/// Where blocks for `lblk` would best lie: behind the block before it, else in the inode's group.
+pub(crate) fn goal(fs: &Fs, ino: u32, inode: &Inode, lblk: u32) -> Result<u64> {
+    if let Some(before) = lblk.checked_sub(1)
+        && let Mapping::Mapped { block, .. } = lookup(fs, ino, inode, before)?
+    {
+        return Ok(block.saturating_add(1));
+    }
+    let group = fs.layout.inode_slot(ino)?.group;
+    Ok(fs.layout.group_first_block(group)?)
+}
+
+/// Credits of an [`insert`] of `len` blocks, or a [`convert`]; without the inode and the bitmaps of the data.
+pub(crate) fn insert_credits(fs: &Fs, inode: &Inode, len: u32) -> u32 {
+    match has_extents(inode) {
+        true => extent::insert_credits(depth(inode)),
+        false => indirect::insert_credits(fs.block_size as usize, len),
+    }
+}
+
+/// Credits of an [`alloc_append`].
+pub(crate) fn append_credits(fs: &Fs, inode: &Inode) -> u32 {
+    insert_credits(fs, inode, 1) + crate::txn::credits::RUN
+}
+
+/// Credits with which [`remove`] always goes forward; without the inode.
+pub(crate) fn remove_credits(inode: &Inode) -> u32 {
+    match has_extents(inode) {
+        true => extent::remove_credits(depth(inode)),
+        false => indirect::REMOVE_CREDITS,
+    }
+}
+
+enum Shape {
+    Extents,
+    Indirect,
+}
+
+fn shape(ino: u32, inode: &Inode) -> Result<Shape> {
+    if inode.flags.contains(InodeFlags::INLINE_DATA) {
+        return Err(Corrupt::SpecialInode { ino, role: "inline data", rule: "has no block map" }.into());
+    }
+    Ok(if has_extents(inode) { Shape::Extents } else { Shape::Indirect })
+}
+
+fn has_extents(inode: &Inode) -> bool {
+    inode.flags.contains(InodeFlags::EXTENTS)
+}
+
+/// The depth of the tree; a damaged one is found when it is read.
+fn depth(inode: &Inode) -> u16 {
+    let depth = u16::from_le_bytes([inode.i_block[6], inode.i_block[7]]);
+    depth.min(lanefs_format::extent::MAX_DEPTH)
+}
+
+fn owner(fs: &Fs, ino: u32, inode: &Inode) -> Owner {
+    Owner { ino, seed: fs.checksummer.inode_seed(ino, inode.generation) }
+}
+
+/// A volume without `huge_file` counts at most 2^32 - 1 sectors in a file.
+fn check_sectors(fs: &Fs, inode: &Inode, len: u32) -> Result<()> {
+    let max = if fs.has_ro(RoCompat::HUGE_FILE) { (1 << 48) - 1 } else { u64::from(u32::MAX) };
+    // A few nodes more than the data.
+    let more = (u64::from(len) + 64).saturating_mul(sectors(fs));
+    if inode.blocks.saturating_add(more) > max { Err(Error::FileTooBig) } else { Ok(()) }
+}
+
+fn sectors(fs: &Fs) -> u64 {
+    u64::from(fs.block_size / 512)
+}
+
+enum Map<'m, 't, 'f> {
+    Tree(&'m mut Tree<'t, Txn<'f>>),
+    Table(&'m mut Table<'t, Txn<'f>>),
+}
+
+/// Runs a change of the inode's map and counts its blocks in i_blocks.
+fn change<'f, T>(
+    txn: &mut Txn<'f>,
+    ino: u32,
+    inode: &mut Inode,
+    f: impl FnOnce(Map<'_, '_, 'f>) -> Result<T>,
+) -> Result<T> {
+    let fs = txn.fs();
+    let owner = owner(fs, ino, inode);
+    // What is freed with a directory or a link went through the journal, and must be revoked.
+    let journalled = inode.flags.intersects(InodeFlags::EA_INODE | InodeFlags::JOURNAL_DATA);
+    let kind = if inode.is_regular() && !journalled { BlockKind::Data } else { BlockKind::Metadata };
+    let (result, delta) = match shape(ino, inode)? {
+        Shape::Extents => {
+            let mut tree = Tree::new(txn, owner, kind, &mut inode.i_block);
+            (f(Map::Tree(&mut tree)), tree.delta)
+        }
+        Shape::Indirect => {
+            let mut table = Table::new(txn, ino, kind, &mut inode.i_block);
+            (f(Map::Table(&mut table)), table.delta)
+        }
+    };
+    let changed = delta.unsigned_abs().saturating_mul(sectors(fs));
+    inode.blocks = match delta < 0 {
+        // i_blocks of a damaged volume may be too small.
+        true => inode.blocks.saturating_sub(changed),
+        false => inode.blocks.saturating_add(changed),
+    };
+    result
+}
