@@ -34,6 +34,7 @@ docs: setup
 	cargo doc --workspace --no-deps --document-private-items
 
 bench-%: setup
+	cargo build --profile bench -p lanefs-cli
 	cargo run --profile bench -p lanefs-bench --bin $* -- $(ARGS)
 
 loom: setup

@@ -23,6 +23,7 @@ need losetup mount
 need mount mount
 need tar tar
 need flock util-linux
+[ -x /usr/bin/time ] || packages+=(time)
 [ ${#packages[@]} -gt 0 ] || exit 0
 
 mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)

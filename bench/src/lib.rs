@@ -1,1 +1,3 @@
 //! Shared parts of the benchmarks.
+
+pub mod report;
