@@ -45,6 +45,15 @@ impl File {
         data::read(&self.node, offset, buf)
     }
 
+    /// The first range at or behind `offset` that is no hole: its start and end. Its end may be a
+    /// part of the way only: what follows may be no hole either. `None` if only holes follow.
+    ///
+    /// # Errors
+    /// A damaged block map.
+    pub fn next_data(&self, offset: u64) -> Result<Option<(u64, u64)>> {
+        data::next_data(&self.node, offset)
+    }
+
     /// Writes all of `bytes` at `offset` (at the end, if open for appending). A hole opens
     /// between the old end and `offset`.
     ///

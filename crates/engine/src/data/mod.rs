@@ -19,7 +19,7 @@ mod tests;
 mod truncate;
 mod write;
 
-pub(crate) use read::{read, read_inode};
+pub(crate) use read::{next_data, read, read_inode};
 pub(crate) use truncate::{truncate, truncate_for_delete, truncate_tail};
 pub(crate) use write::{append, write};
 

@@ -17,6 +17,27 @@ pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
     read_inode(&node.fs, node.ino, &inode, offset, buf)
 }
 
+/// The first range at or behind `offset` and before i_size that is mapped and written: its start
+/// and end, in bytes.
+pub(crate) fn next_data(node: &Node, offset: u64) -> Result<Option<(u64, u64)>> {
+    let _data = node.share();
+    let inode = node.state().clone();
+    let fs = &*node.fs;
+    let size = inode.size.min(max_size(fs, &inode));
+    let mut at = offset;
+    while at < size {
+        let (lblk, inner) = place(fs, at)?;
+        let mapping = map::lookup(fs, node.ino, &inode, lblk)?;
+        let run = u64::from(mapping.len()) * u64::from(fs.block_size) - inner as u64;
+        let end = at.saturating_add(run).min(size);
+        if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) {
+            return Ok(Some((at, end)));
+        }
+        at = end;
+    }
+    Ok(None)
+}
+
 /// As [`read`], of an inode whose map nobody changes meanwhile.
 pub(crate) fn read_inode(fs: &Fs, ino: u32, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
     // i_size is the volume's word; no map goes further than this.

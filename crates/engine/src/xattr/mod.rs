@@ -176,10 +176,10 @@ fn change(
             ));
         }
         let new = value.map(|value| Attr::new(name, value));
-        if let (Some(old), Some(new)) = (old, &new) {
-            if old.same(new) {
-                return Ok(());
-            }
+        if let (Some(old), Some(new)) = (old, &new)
+            && old.same(new)
+        {
+            return Ok(());
         }
         let mut area = vec![0; room(inode)];
         let in_outer = outer.iter().any(|a| a.name == name);
