@@ -6,10 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod archive;
 mod commands;
 mod copy;
 mod entry;
+mod export;
 mod failure;
+mod import;
 mod location;
 mod mode;
 mod output;

@@ -7,7 +7,7 @@ use crate::failure::{Cause, Failure, Res};
 use crate::location::{Location, VolumeName};
 use crate::quote::quoted;
 use crate::side::{HostSide, Side, VolumeSide, shown};
-use lanefs::Volume;
+use lanefs::{OpenOptions, Volume};
 use lanefs_device::{BlockDevice, FileDevice};
 use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use rustix::io::Errno;
@@ -98,7 +98,16 @@ impl Volumes {
 
 /// Opens a volume, and says what to do where it cannot.
 pub(crate) fn open(name: &VolumeName, write: bool) -> Res<Volume> {
-    let options = lanefs::OpenOptions::new().write(write).clock(source_date_epoch()?);
+    open_with(name, write, |options| options)
+}
+
+/// As [`open`], with other options besides.
+pub(crate) fn open_with(
+    name: &VolumeName,
+    write: bool,
+    change: impl FnOnce(OpenOptions) -> OpenOptions,
+) -> Res<Volume> {
+    let options = change(OpenOptions::new().write(write).clock(source_date_epoch()?));
     let verb = if write { "open for writing" } else { "open" };
     options.open(name).map_err(|e| cannot_open(verb, name, e.into()))
 }

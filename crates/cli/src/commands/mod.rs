@@ -6,6 +6,8 @@ mod chmod;
 mod chown;
 mod cp;
 mod df;
+mod export;
+mod import;
 mod info;
 mod ln;
 mod ls;
@@ -15,6 +17,7 @@ mod mv;
 mod recover;
 mod rm;
 mod stat;
+mod transfer;
 mod tree;
 mod xattr;
 
@@ -40,6 +43,8 @@ pub(crate) enum Command {
     Chmod(chmod::Args),
     Chown(chown::Args),
     Xattr(xattr::Args),
+    Import(import::Args),
+    Export(export::Args),
     #[command(hide = true)]
     Burst(burst::Args),
 }
@@ -65,6 +70,8 @@ impl Command {
             Self::Chmod(args) => args.run(&mut out)?,
             Self::Chown(args) => args.run(&mut out)?,
             Self::Xattr(args) => args.run(&mut out)?,
+            Self::Import(args) => args.run(&mut out)?,
+            Self::Export(args) => args.run(&mut out)?,
             Self::Burst(args) => args.run(&mut out)?,
         }
         out.finish()

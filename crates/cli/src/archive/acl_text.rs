@@ -1,0 +1,106 @@
+//! ACLs as text, the way tar keeps them: `user::rw-,user:1000:r--,group::r--,mask::r--,other::---`.
+//!
+//! An entry may end in a fourth field with the number of the user or group that its second one
+//! names. A name without a number is looked up on this host, as tar does.
+
+use lanefs_format::acl::{Acl, AclEntry, Tag};
+
+/// The list that `text` says, in canonical order; `None` if it is malformed or names somebody unknown.
+pub(crate) fn parse(text: &[u8]) -> Option<Acl> {
+    let text = std::str::from_utf8(text).ok()?;
+    let mut entries = Vec::new();
+    for line in text.split([',', '\n']) {
+        let line = line.split('#').next().unwrap_or("").trim();
+        if !line.is_empty() {
+            entries.push(parse_entry(line)?);
+        }
+    }
+    entries.sort_by_key(|e: &AclEntry| rank(e.tag));
+    let acl = Acl { entries };
+    acl.validate().ok().map(|()| acl)
+}
+
+fn rank(tag: Tag) -> (u8, u32) {
+    match tag {
+        Tag::UserObj => (0, 0),
+        Tag::User(id) => (1, id),
+        Tag::GroupObj => (2, 0),
+        Tag::Group(id) => (3, id),
+        Tag::Mask => (4, 0),
+        Tag::Other => (5, 0),
+    }
+}
+
+fn parse_entry(line: &str) -> Option<AclEntry> {
+    let mut fields = line.split(':').map(str::trim);
+    let (tag, mut who) = (fields.next()?, fields.next()?);
+    let mut perms = fields.next();
+    // `other:r--` and `mask:r--` stand for `other::r--` and `mask::r--`.
+    if perms.is_none() && matches!(tag, "o" | "other" | "m" | "mask") {
+        perms = Some(who);
+        who = "";
+    }
+    let number = || fields.clone().next().unwrap_or(who).parse().or_else(|_| who.parse()).ok();
+    let user = || uzers::get_user_by_name(who).map(|u| u.uid());
+    let group = || uzers::get_group_by_name(who).map(|g| g.gid());
+    let tag = match (tag, who) {
+        ("u" | "user", "") => Tag::UserObj,
+        ("u" | "user", _) => Tag::User(number().or_else(user)?),
+        ("g" | "group", "") => Tag::GroupObj,
+        ("g" | "group", _) => Tag::Group(number().or_else(group)?),
+        ("m" | "mask", "") => Tag::Mask,
+        ("o" | "other", "") => Tag::Other,
+        _ => return None,
+    };
+    let mut perm = 0;
+    for c in perms?.chars() {
+        perm |= match c {
+            'r' => 4,
+            'w' => 2,
+            'x' => 1,
+            '-' => 0,
+            _ => return None,
+        };
+    }
+    Some(AclEntry { tag, perm })
+}
+
+/// The text of a list, numbers for users and groups.
+pub(crate) fn format(acl: &Acl) -> String {
+    let entries = acl.entries.iter().map(|entry| {
+        let who = match entry.tag {
+            Tag::UserObj => "user:".to_owned(),
+            Tag::User(id) => format!("user:{id}"),
+            Tag::GroupObj => "group:".to_owned(),
+            Tag::Group(id) => format!("group:{id}"),
+            Tag::Mask => "mask:".to_owned(),
+            Tag::Other => "other:".to_owned(),
+        };
+        let bit = |bit, c| if entry.perm & bit != 0 { c } else { '-' };
+        format!("{who}:{}{}{}", bit(4, 'r'), bit(2, 'w'), bit(1, 'x'))
+    });
+    entries.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_list() {
+        let text = "user::rw-,user:1000:r--,group::r-x,group:7:-w-,mask::rwx,other::---";
+        assert_eq!(format(&parse(text.as_bytes()).unwrap()), text);
+        let star =
+            "user::rw-\nuser:lisa:r--:1000\ngroup::r-x\ngroup:lp:-w-:7\nmask::rwx #effective\nother:---\n";
+        assert_eq!(format(&parse(star.as_bytes()).unwrap()), text);
+        let named = "user::rw-,user:root:r--,group::r-x,mask::rwx,other::---";
+        assert_eq!(parse(named.as_bytes()).unwrap().entries[1].tag, Tag::User(0));
+        for bad in [
+            "user::rw-",
+            "user::rw-,group::r--,other::r-q",
+            "user:no-such-user:r--,user::rw-,group::r--,mask::r--,other::r--",
+        ] {
+            assert_eq!(parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

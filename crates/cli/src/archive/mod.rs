@@ -1,0 +1,19 @@
+//! What import and export have in common: members of a tree, and the tar format.
+//!
+//! A [`Member`] is one name of a tree with all that lanefs keeps of it, on its way from a folder, a
+//! tar stream or a volume to another of them. Data does not go with it: it follows in pieces,
+//! through a bounded [`pipe`](pipe::pipe) from the thread that reads to the one that writes.
+
+mod acl_text;
+pub(crate) mod host;
+mod ids;
+mod member;
+mod path;
+pub(crate) mod pipe;
+mod report;
+pub(crate) mod tarball;
+
+pub(crate) use ids::{IdMap, IdRange, Ownership};
+pub(crate) use member::{Epoch, Kind, Member, Ranges, Xattrs};
+pub(crate) use path::{clean, shown};
+pub(crate) use report::{Problem, Report};

@@ -1,0 +1,33 @@
+//! How an import or export tells of itself while it runs.
+
+use std::fmt::Display;
+
+/// A failure that concerns one name: `cannot VERB 'WHAT': CAUSE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// What could not be done: "read", "create".
+    pub(crate) verb: &'static str,
+    /// The name, as the user knows it.
+    pub(crate) what: Vec<u8>,
+    /// Why.
+    pub(crate) cause: String,
+}
+
+impl Problem {
+    pub(crate) fn new(verb: &'static str, what: &[u8], cause: impl Display) -> Self {
+        let cause = cause.to_string();
+        // What the standard library adds to the words of the system.
+        let end = cause.find(" (os error ").unwrap_or(cause.len());
+        Self { verb, what: what.to_vec(), cause: cause[..end].to_owned() }
+    }
+}
+
+/// Who listens.
+pub(crate) trait Report {
+    /// So many bytes of data more have arrived.
+    fn bytes(&mut self, n: u64);
+    /// A name more has arrived.
+    fn file(&mut self);
+    /// Something could not be done; the work goes on.
+    fn problem(&mut self, problem: Problem);
+}

@@ -1,0 +1,53 @@
+//! `lanefs import`: a folder's contents or a tar archive into a directory of a volume.
+
+use super::transfer::{Ownership, Told, failure};
+use crate::archive::Epoch;
+use crate::failure::{Failure, Res};
+use crate::import::{Options, Source, run};
+use crate::location::Location;
+use crate::output::Out;
+use crate::quote::quoted;
+use crate::volumes;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// Fill a directory of a volume with the contents of a folder or of a tar archive
+///
+/// Owners, modes, times, attributes, ACLs, links, devices and holes arrive as they are, whoever runs
+/// this. A name that is there already is replaced, directories are joined. With SOURCE_DATE_EPOCH
+/// no time is later than that, and the same source gives the same bytes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A folder, a tar archive, or `-` for an archive from standard input
+    #[arg(value_name = "SRC")]
+    source: OsString,
+    /// The directory to fill; it is made if it does not exist
+    #[arg(value_name = "VOLUME:/DIR")]
+    destination: OsString,
+    #[command(flatten)]
+    ownership: Ownership,
+}
+
+impl Args {
+    pub(crate) fn run(self, _: &mut Out) -> Res {
+        let Location::Volume { volume: name, path } = Location::parse_inside(&self.destination) else {
+            let text = format!(
+                "{} is not inside a volume: write VOLUME:/DIR",
+                quoted(self.destination.as_encoded_bytes())
+            );
+            return Err(Failure::new(text));
+        };
+        let epoch = volumes::source_date_epoch()?;
+        let source = Source::open(&self.source).map_err(failure)?;
+        // All or nothing is asked for, and a timer would commit at other places each time.
+        let volume = volumes::open_with(&name, true, |o| o.commit_interval(Duration::ZERO))?;
+        let options = Options { ownership: self.ownership.into(), epoch: Epoch(epoch.map(|t| t.sec)) };
+        let label = [name.as_encoded_bytes(), b":"].concat();
+        let mut told = Told::new("importing", source.size);
+        let ran = run(source, &volume, &path, &label, &options, &mut told).map_err(failure);
+        let noted = told.finish();
+        // Also after a failure: what has arrived is whole.
+        let closed = volume.close().map_err(|e| Failure::cannot("close", name.as_encoded_bytes(), e));
+        ran.and(closed).and(noted.finish())
+    }
+}

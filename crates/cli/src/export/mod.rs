@@ -1,0 +1,129 @@
+//! `lanefs export`: a directory of a volume into a folder or a tar stream.
+//!
+//! Into a folder several threads read the volume and write files; a tar stream is read by one thread
+//! and written by another, names in the order of their bytes. The volume is not trusted: a name that
+//! could lead out of the folder, a directory that is its own ancestor, a link in the way end in a
+//! message, never outside.
+
+mod folder;
+mod tar;
+mod walk;
+
+use crate::archive::{Epoch, Ownership, Problem, Report};
+use lanefs::{Dir, Volume};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What changes on the way.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Options {
+    /// Who owns what arrives.
+    pub(crate) ownership: Ownership,
+    /// The newest time that arrives.
+    pub(crate) epoch: Epoch,
+}
+
+/// Where a tree goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target<'a> {
+    /// A folder, made if it does not exist.
+    Folder(&'a Path),
+    /// A tar archive in a file.
+    Tar(&'a Path),
+    /// A tar archive to standard output.
+    Stdout,
+}
+
+impl<'a> Target<'a> {
+    /// What an argument means: `-` is standard output, a name that ends in `.tar` and is no folder an archive.
+    pub(crate) fn parse(arg: &'a OsStr) -> Self {
+        let path = Path::new(arg);
+        if arg == "-" {
+            Self::Stdout
+        } else if arg.as_bytes().ends_with(b".tar") && !path.is_dir() {
+            Self::Tar(path)
+        } else {
+            Self::Folder(path)
+        }
+    }
+}
+
+/// Exports the directory `dir` of `volume`. `label` stands before paths of the volume in messages.
+///
+/// # Errors
+/// What ended the export early; what concerns one name is told to `report`.
+pub(crate) fn run(
+    volume: &Volume,
+    dir: &Path,
+    label: &[u8],
+    target: Target<'_>,
+    options: &Options,
+    report: &mut (dyn Report + Send),
+) -> Result<(), Problem> {
+    let label = [label, dir.as_os_str().as_bytes()].concat();
+    let root = volume.open_dir(dir).map_err(|e| Problem::new("export", &label, e))?;
+    match target {
+        Target::Folder(folder) => folder::write(root, &label, folder, options, report),
+        Target::Tar(path) => {
+            let failed = |e: std::io::Error| Problem::new("write", path.as_os_str().as_bytes(), e);
+            let file = std::fs::File::create(path).map_err(failed)?;
+            tar::write(root, &label, file, path.as_os_str().as_bytes(), options, report)
+        }
+        Target::Stdout => tar::write(root, &label, std::io::stdout(), b"-", options, report),
+    }
+}
+
+/// A path of the volume as messages name it.
+fn named(label: &[u8], path: &[u8]) -> Vec<u8> {
+    match (path, label.ends_with(b"/")) {
+        (b"", _) => label.to_vec(),
+        (_, true) => [label, path].concat(),
+        (_, false) => [label, b"/", path].concat(),
+    }
+}
+
+/// What a directory's name is worth as a member, from its metadata and attributes.
+fn member_of(
+    dir: &Dir,
+    name: &OsStr,
+    path: &[u8],
+    options: &Options,
+) -> lanefs::Result<crate::archive::Member> {
+    use crate::archive::{Kind, Member};
+    use lanefs::FileType;
+    let meta = if name.is_empty() { dir.metadata() } else { dir.metadata_of(name)? };
+    let device = || meta.device().map_or((0, 0), |d| (d.major, d.minor));
+    let kind = match meta.file_type() {
+        FileType::Directory => Kind::Dir,
+        FileType::Symlink => Kind::Symlink(dir.read_link(name)?.into_encoded_bytes()),
+        FileType::CharDevice => Kind::CharDevice(device().0, device().1),
+        FileType::BlockDevice => Kind::BlockDevice(device().0, device().1),
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        // Its ranges are for whoever opens it.
+        FileType::Regular => Kind::File { size: meta.len(), data: Vec::new() },
+    };
+    let (uid, gid) = options.ownership.apply(meta.uid(), meta.gid());
+    let mut xattrs: Vec<_> =
+        dir.xattrs(name)?.into_iter().map(|(name, value)| (name.into_encoded_bytes(), value)).collect();
+    xattrs.sort();
+    options.ownership.apply_to_acls(&mut xattrs);
+    let mtime = options.epoch.clamp(meta.mtime());
+    Ok(Member { path: path.to_vec(), kind, mode: meta.permissions(), uid, gid, mtime, xattrs })
+}
+
+/// The ranges of a file that are no holes, joined where they touch.
+fn data_ranges(file: &lanefs::File, size: u64) -> lanefs::Result<crate::archive::Ranges> {
+    let mut ranges = crate::archive::Ranges::new();
+    let mut at = 0;
+    while let Some((start, end)) = file.next_data(at)?.filter(|(start, _)| *start < size) {
+        let end = end.min(size);
+        match ranges.last_mut() {
+            Some((first, len)) if *first + *len == start => *len = end - *first,
+            _ => ranges.push((start, end - start)),
+        }
+        at = end;
+    }
+    Ok(ranges)
+}

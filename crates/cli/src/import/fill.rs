@@ -1,0 +1,327 @@
+//! The volume's side of an import: members and data in, files out.
+//!
+//! Nothing is written through a symbolic link: a path leads through directories from the target
+//! directory on, or nowhere. What a directory gives to its new entries (its default ACL, its group) and
+//! what new entries change of it (its times) waits until all entries are there.
+
+use super::Options;
+use crate::archive::{Kind, Member, Problem, Report, shown};
+use lanefs::{DeviceNumber, Dir, Error, File, FileType, NewAttr, SetAttr, SetTime, Timestamp, Volume};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
+pub(super) struct Fill<'a> {
+    options: &'a Options,
+    report: &'a mut dyn Report,
+    label: Vec<u8>,
+    /// The directories on the way to the last name, the target directory first.
+    stack: Vec<(Vec<u8>, Dir)>,
+    /// The file that data is for.
+    current: Option<Current>,
+    /// Directories that are finished last.
+    dirs: Vec<Late>,
+}
+
+struct Current {
+    file: File,
+    member: Member,
+    /// End of what was written.
+    end: u64,
+}
+
+/// What is set of a directory when all entries are in it.
+struct Late {
+    path: Vec<u8>,
+    mtime: Timestamp,
+    default_acl: Option<Vec<u8>>,
+}
+
+/// Why a name did not arrive.
+enum Failed {
+    /// This name only.
+    Name(Problem),
+    /// The volume cannot take more.
+    All(Problem),
+}
+
+impl<'a> Fill<'a> {
+    pub(super) fn new(
+        volume: &Volume,
+        dir: &Path,
+        label: &[u8],
+        options: &'a Options,
+        report: &'a mut dyn Report,
+    ) -> Result<Self, Problem> {
+        let label = [label, dir.as_os_str().as_bytes()].concat();
+        let root = match volume.open_dir(dir) {
+            Err(Error::NotFound) => volume.create_dir_all(dir).and_then(|()| volume.open_dir(dir)),
+            opened => opened,
+        };
+        let root = root.map_err(|e| Problem::new("import into", &label, e))?;
+        let stack = vec![(Vec::new(), root)];
+        Ok(Self { options, report, label, stack, current: None, dirs: Vec::new() })
+    }
+
+    pub(super) fn problem(&mut self, problem: Problem) {
+        self.report.problem(problem);
+    }
+
+    /// Makes the next name.
+    pub(super) fn member(&mut self, mut member: Member) -> Result<(), Problem> {
+        self.finish_file()?;
+        (member.uid, member.gid) = self.options.ownership.apply(member.uid, member.gid);
+        self.options.ownership.apply_to_acls(&mut member.xattrs);
+        member.mtime = self.options.epoch.clamp(member.mtime);
+        self.report.file();
+        let made = self.make(member);
+        self.settle(made)
+    }
+
+    /// Writes data of the last file.
+    pub(super) fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Problem> {
+        self.report.bytes(bytes.len() as u64);
+        // Without a file, its making failed and has been told.
+        let Some(current) = &mut self.current else { return Ok(()) };
+        match current.file.write_at(offset, bytes) {
+            Ok(()) => {
+                current.end = offset + bytes.len() as u64;
+                Ok(())
+            }
+            Err(e) => {
+                let path = current.member.path.clone();
+                self.current = None;
+                let failed = Err(self.failed("write", &path, &e));
+                self.settle(failed)
+            }
+        }
+    }
+
+    /// Sets what had to wait.
+    pub(super) fn finish(mut self) -> Result<(), Problem> {
+        self.finish_file()?;
+        for late in std::mem::take(&mut self.dirs) {
+            let done = self.finish_dir(&late);
+            self.settle(done)?;
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, done: Result<(), Failed>) -> Result<(), Problem> {
+        match done {
+            Ok(()) => Ok(()),
+            Err(Failed::Name(problem)) => {
+                self.report.problem(problem);
+                Ok(())
+            }
+            Err(Failed::All(problem)) => Err(problem),
+        }
+    }
+
+    fn failed(&self, verb: &'static str, path: &[u8], e: &Error) -> Failed {
+        let slash: &[u8] = if self.label.ends_with(b"/") { b"" } else { b"/" };
+        let what = [&self.label, slash, shown(path)].concat();
+        let problem = Problem::new(verb, &what, e);
+        match e {
+            Error::NoSpace | Error::ReadOnly | Error::Closed | Error::Journal(_) | Error::Device(_) => {
+                Failed::All(problem)
+            }
+            _ => Failed::Name(problem),
+        }
+    }
+
+    /// The directory `path`, made if `make` and it does not exist.
+    fn dir(&mut self, path: &[u8], make: bool) -> Result<&Dir, Error> {
+        let parts: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
+        let same =
+            self.stack.iter().skip(1).zip(&parts).take_while(|((name, _), part)| name == *part).count();
+        self.stack.truncate(same + 1);
+        for part in parts.into_iter().skip(same) {
+            let name = OsStr::from_bytes(part);
+            let Some((_, parent)) = self.stack.last() else { return Err(Error::NotFound) };
+            let dir = match parent.open_dir(name) {
+                Err(Error::NotFound) if make => {
+                    let (uid, gid) = self.options.ownership.apply(0, 0);
+                    parent.create_dir(name, NewAttr { permissions: 0o755, uid, gid })?
+                }
+                opened => opened?,
+            };
+            self.stack.push((part.to_vec(), dir));
+        }
+        match self.stack.last() {
+            Some((_, dir)) => Ok(dir),
+            None => Err(Error::NotFound),
+        }
+    }
+
+    fn make(&mut self, member: Member) -> Result<(), Failed> {
+        let (parent, name) = split(&member.path);
+        let made = self.make_in(parent, OsStr::from_bytes(name), &member);
+        let made = made.map_err(|e| self.failed("create", &member.path, &e))?;
+        match (made, &member.kind) {
+            (Some(file), _) => self.current = Some(Current { file, member, end: 0 }),
+            (None, Kind::HardLink(_)) => {}
+            (None, kind) => {
+                if *kind == Kind::Dir {
+                    let acl = member.xattrs.iter().find(|(name, _)| name == DEFAULT_ACL);
+                    let default_acl = acl.map(|(_, value)| value.clone());
+                    self.dirs.push(Late { path: member.path.clone(), mtime: member.mtime, default_acl });
+                }
+                let name = name.to_vec();
+                let set = attributes(&member);
+                let dir = self.dir(split(&member.path).0, false);
+                let set = dir.and_then(|dir| dir.set_attr(OsStr::from_bytes(&name), &set));
+                set.map_err(|e| self.failed("set the attributes of", &member.path, &e))?;
+                for (attr, value) in member.xattrs.iter().filter(|(attr, _)| attr != DEFAULT_ACL) {
+                    let dir = self.dir(split(&member.path).0, false);
+                    let set = dir.and_then(|dir| {
+                        dir.set_xattr(OsStr::from_bytes(&name), OsStr::from_bytes(attr), value)
+                    });
+                    if let Err(e) = set {
+                        let failed = self.failed_xattr(&member.path, attr, &e);
+                        self.note(failed)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the name itself; a file is given back to be filled.
+    fn make_in(&mut self, parent: &[u8], name: &OsStr, member: &Member) -> Result<Option<File>, Error> {
+        if let Kind::HardLink(target) = &member.kind {
+            let target =
+                crate::archive::clean(target).ok_or(Error::Invalid("a link to a path with '..' in it"))?;
+            let (target_parent, target_name) = split(&target);
+            let from = self.dir(target_parent, false)?.clone();
+            let dir = self.dir(parent, true)?;
+            let link = || dir.hard_link(&from, OsStr::from_bytes(target_name), name);
+            return match link() {
+                Err(Error::Exists) if member.path == target => Ok(None),
+                Err(Error::Exists) => dir.remove_file(name).and_then(|()| link()).map(|()| None),
+                linked => linked.map(|()| None),
+            };
+        }
+        let dir = self.dir(parent, true)?;
+        if name.is_empty() {
+            // The target directory itself.
+            return if member.kind == Kind::Dir { Ok(None) } else { Err(Error::IsDir) };
+        }
+        match make_new(dir, name, member) {
+            Err(Error::Exists) if member.kind == Kind::Dir && dir.metadata_of(name)?.is_dir() => Ok(None),
+            Err(Error::Exists) => {
+                dir.remove_file(name)?;
+                make_new(dir, name, member)
+            }
+            made => made,
+        }
+    }
+
+    fn failed_xattr(&self, path: &[u8], attr: &[u8], e: &Error) -> Failed {
+        match self.failed("set an attribute of", path, e) {
+            // A value that fits nowhere is the value's fault: only its block is missing.
+            Failed::Name(mut problem) | Failed::All(mut problem) => {
+                problem.cause = format!("{}: {}", String::from_utf8_lossy(attr), problem.cause);
+                match e {
+                    Error::ReadOnly | Error::Closed | Error::Journal(_) | Error::Device(_) => {
+                        Failed::All(problem)
+                    }
+                    _ => Failed::Name(problem),
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, failed: Failed) -> Result<(), Failed> {
+        match failed {
+            Failed::Name(problem) => {
+                self.report.problem(problem);
+                Ok(())
+            }
+            all => Err(all),
+        }
+    }
+
+    /// The last file has all of its data.
+    fn finish_file(&mut self) -> Result<(), Problem> {
+        let Some(current) = self.current.take() else { return Ok(()) };
+        let done = self.complete(&current);
+        self.settle(done)
+    }
+
+    fn complete(&mut self, Current { file, member, end }: &Current) -> Result<(), Failed> {
+        let path = &member.path;
+        if let Kind::File { size, .. } = &member.kind
+            && end < size
+        {
+            file.set_len(*size).map_err(|e| self.failed("write", path, &e))?;
+        }
+        let set = file.set_attr(&attributes(member));
+        set.map_err(|e| self.failed("set the attributes of", path, &e))?;
+        for (attr, value) in &member.xattrs {
+            if let Err(e) = file.set_xattr(attr, value) {
+                let failed = self.failed_xattr(path, attr, &e);
+                self.note(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_dir(&mut self, late: &Late) -> Result<(), Failed> {
+        let set = self.dir(&late.path, false).and_then(|dir| {
+            if let Some(acl) = &late.default_acl {
+                dir.set_xattr("", OsStr::from_bytes(DEFAULT_ACL), acl)?;
+            }
+            let time = Some(SetTime::At(late.mtime));
+            dir.set_attr("", &SetAttr { atime: time, mtime: time, ..SetAttr::default() })
+        });
+        match set {
+            // A later member of an archive may have taken the directory's place.
+            Ok(()) | Err(Error::NotFound | Error::NotDir) => Ok(()),
+            Err(e) => Err(self.failed("set the attributes of", &late.path, &e)),
+        }
+    }
+}
+
+/// A path's directory and last name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+fn make_new(dir: &Dir, name: &OsStr, member: &Member) -> Result<Option<File>, Error> {
+    let attr = NewAttr { permissions: member.mode, uid: member.uid, gid: member.gid };
+    let device = |file_type, major: u32, minor: u32| {
+        dir.mknod(name, file_type, DeviceNumber { major, minor }, attr).map(|_| None)
+    };
+    match &member.kind {
+        Kind::File { .. } => dir.create_file(name, attr).map(Some),
+        Kind::Dir => dir.create_dir(name, attr).map(|_| None),
+        Kind::Symlink(target) => {
+            let attr = NewAttr { permissions: 0o777, ..attr };
+            dir.symlink(OsStr::from_bytes(target), name, attr).map(|_| None)
+        }
+        Kind::CharDevice(major, minor) => device(FileType::CharDevice, *major, *minor),
+        Kind::BlockDevice(major, minor) => device(FileType::BlockDevice, *major, *minor),
+        Kind::Fifo => device(FileType::Fifo, 0, 0),
+        Kind::Socket => device(FileType::Socket, 0, 0),
+        Kind::HardLink(_) => Ok(None),
+    }
+}
+
+/// All attributes, whatever the directory gave to its new entry.
+fn attributes(member: &Member) -> SetAttr {
+    let time = Some(SetTime::At(member.mtime));
+    let link = matches!(member.kind, Kind::Symlink(_));
+    SetAttr {
+        permissions: (!link).then_some(member.mode),
+        uid: Some(member.uid),
+        gid: Some(member.gid),
+        atime: time,
+        mtime: time,
+    }
+}

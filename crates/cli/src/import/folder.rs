@@ -1,0 +1,214 @@
+//! A folder of this machine as the source of an import.
+//!
+//! The folder is walked by open directories, never by path, and links are not followed. Names go in
+//! the order of their bytes. As an ordinary user, an own file or folder whose mode keeps its owner
+//! out is opened by giving the owner the right for a moment.
+
+use crate::archive::host::{Attributed, data_ranges};
+use crate::archive::pipe::{Gone, Outlet, PIECE, Piece};
+use crate::archive::{Kind, Member, Problem, Xattrs, shown};
+use lanefs_format::Timestamp;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::vec::IntoIter;
+
+/// An open directory on the way down.
+struct Frame {
+    dir: OwnedFd,
+    /// From the folder.
+    path: Vec<u8>,
+    names: IntoIter<CString>,
+}
+
+/// Sends the contents of `root`. `label` stands before names in messages.
+pub(super) fn send(root: OwnedFd, label: &[u8], out: &mut Outlet) -> Result<(), Gone> {
+    let mut walk = Walk { label, out, links: HashMap::new() };
+    let mut stack = Vec::new();
+    match names(&root) {
+        Ok(names) => stack.push(Frame { dir: root, path: Vec::new(), names }),
+        Err(e) => return walk.out.push(Piece::Failed(Problem::new("read", label, e))),
+    }
+    while let Some(frame) = stack.last_mut() {
+        let Some(name) = frame.names.next() else {
+            stack.pop();
+            continue;
+        };
+        let mut path = frame.path.clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend(name.to_bytes());
+        match walk.name(&frame.dir, &name, &path)? {
+            Ok(Some((dir, names))) => stack.push(Frame { dir, path, names }),
+            Ok(None) => {}
+            Err(e) => walk.problem("read", &path, e)?,
+        }
+    }
+    Ok(())
+}
+
+/// The names in a directory, sorted.
+fn names(dir: &OwnedFd) -> Result<IntoIter<CString>, Errno> {
+    let mut names = Vec::new();
+    for entry in fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    names.sort();
+    Ok(names.into_iter())
+}
+
+struct Walk<'a> {
+    label: &'a [u8],
+    out: &'a mut Outlet,
+    /// The first path of every file with more than one name.
+    links: HashMap<(u64, u64), Vec<u8>>,
+}
+
+/// A directory to go down into.
+type Down = Option<(OwnedFd, IntoIter<CString>)>;
+
+impl Walk<'_> {
+    fn problem(
+        &mut self,
+        verb: &'static str,
+        path: &[u8],
+        cause: impl std::fmt::Display,
+    ) -> Result<(), Gone> {
+        let what = [self.label, b"/", shown(path)].concat();
+        self.out.push(Piece::Problem(Problem::new(verb, &what, cause)))
+    }
+
+    /// Sends one name, and says where to go down.
+    fn name(&mut self, dir: &OwnedFd, name: &CStr, path: &[u8]) -> Result<Result<Down, Errno>, Gone> {
+        let stat = match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(e) => return Ok(Err(e)),
+        };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let id = (stat.st_dev, stat.st_ino);
+        let linked = stat.st_nlink > 1 && kind != FileType::Directory;
+        if let Some(first) = self.links.get(&id).filter(|_| linked) {
+            let member = member_of(path, &stat, Kind::HardLink(first.clone()), Vec::new());
+            return self.out.push(Piece::Member(member)).map(|()| Ok(None));
+        }
+        let sent = match kind {
+            FileType::RegularFile => self.file(dir, name, path, &stat)?,
+            FileType::Directory => match enter(dir, name, path, &stat) {
+                Ok((member, down)) => return self.out.push(Piece::Member(member)).map(|()| Ok(Some(down))),
+                Err(e) => Err(e),
+            },
+            _ => match other(dir, name, path, &stat, kind) {
+                Ok(member) => self.out.push(Piece::Member(member)).map(|()| Ok(()))?,
+                Err(e) => Err(e),
+            },
+        };
+        if sent.is_ok() && linked {
+            self.links.insert(id, path.to_vec());
+        }
+        Ok(sent.map(|()| None))
+    }
+
+    fn file(
+        &mut self,
+        dir: &OwnedFd,
+        name: &CStr,
+        path: &[u8],
+        stat: &Stat,
+    ) -> Result<Result<(), Errno>, Gone> {
+        let opened = open(dir, name, stat, OFlags::empty(), Mode::RUSR).and_then(|file| {
+            let xattrs = Attributed::File(file.as_fd()).all()?;
+            let size = stat.st_size.unsigned_abs();
+            let full = stat.st_blocks.unsigned_abs().saturating_mul(512) >= size;
+            let data = match size {
+                0 => Vec::new(),
+                _ if full => vec![(0, size)],
+                _ => data_ranges(&file, size)?,
+            };
+            Ok((file, xattrs, size, data))
+        });
+        let (file, xattrs, size, data) = match opened {
+            Ok(opened) => opened,
+            Err(e) => return Ok(Err(e)),
+        };
+        let kind = Kind::File { size, data: data.clone() };
+        self.out.push(Piece::Member(member_of(path, stat, kind, xattrs)))?;
+        for (start, len) in data {
+            let mut at = start;
+            while at < start + len {
+                let want = (start + len - at).min(PIECE as u64) as usize;
+                let mut bytes = vec![0; want];
+                let n = match rustix::io::pread(&file, &mut bytes, at) {
+                    Err(Errno::INTR) => continue,
+                    Err(e) => return self.problem("read", path, e).map(|()| Ok(())),
+                    Ok(0) => return self.problem("read", path, "it shrank meanwhile").map(|()| Ok(())),
+                    Ok(n) => n,
+                };
+                bytes.truncate(n);
+                self.out.push(Piece::Data { offset: at, bytes })?;
+                at += n as u64;
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn enter(
+    dir: &OwnedFd,
+    name: &CStr,
+    path: &[u8],
+    stat: &Stat,
+) -> Result<(Member, (OwnedFd, IntoIter<CString>)), Errno> {
+    let opened = open(dir, name, stat, OFlags::DIRECTORY, Mode::RUSR | Mode::XUSR)?;
+    let xattrs = Attributed::File(opened.as_fd()).all()?;
+    let names = names(&opened)?;
+    Ok((member_of(path, stat, Kind::Dir, xattrs), (opened, names)))
+}
+
+fn other(dir: &OwnedFd, name: &CStr, path: &[u8], stat: &Stat, kind: FileType) -> Result<Member, Errno> {
+    let (major, minor) = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
+    let kind = match kind {
+        FileType::Symlink => Kind::Symlink(fs::readlinkat(dir, name, Vec::new())?.into_bytes()),
+        FileType::CharacterDevice => Kind::CharDevice(major, minor),
+        FileType::BlockDevice => Kind::BlockDevice(major, minor),
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        _ => return Err(Errno::OPNOTSUPP),
+    };
+    let xattrs = Attributed::name(dir, name).all()?;
+    Ok(member_of(path, stat, kind, xattrs))
+}
+
+fn member_of(path: &[u8], stat: &Stat, kind: Kind, xattrs: Xattrs) -> Member {
+    Member {
+        path: path.to_vec(),
+        kind,
+        mode: (stat.st_mode & 0o7777) as u16,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: Timestamp { sec: stat.st_mtime, nsec: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) },
+        xattrs,
+    }
+}
+
+/// Opens a file or directory to read. `rights` are what the owner's mode must have for that.
+fn open(dir: &OwnedFd, name: &CStr, stat: &Stat, flags: OFlags, rights: Mode) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match fs::openat(dir, name, flags, Mode::empty()) {
+        Err(Errno::ACCESS) => {}
+        opened => return opened,
+    }
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    if rustix::process::geteuid().as_raw() != stat.st_uid || mode.contains(rights) {
+        return Err(Errno::ACCESS);
+    }
+    fs::chmodat(dir, name, mode | rights, AtFlags::empty())?;
+    let opened = fs::openat(dir, name, flags, Mode::empty());
+    fs::chmodat(dir, name, mode, AtFlags::empty())?;
+    opened
+}

@@ -1,0 +1,59 @@
+//! A tar stream as the source of an import.
+
+use crate::archive::pipe::{Gone, Outlet, PIECE, Piece};
+use crate::archive::tarball::{TarError, TarReader};
+use crate::archive::{Kind, Problem, clean};
+use std::io::Read;
+
+/// Sends the members of an archive. `label` is its name in messages.
+pub(super) fn send(stream: impl Read, label: &[u8], out: &mut Outlet) -> Result<(), Gone> {
+    match send_members(TarReader::new(stream), out) {
+        Ok(()) => Ok(()),
+        Err(Stop::Gone(gone)) => Err(gone),
+        Err(Stop::Tar(e)) => out.push(Piece::Failed(Problem::new("read", label, e))),
+    }
+}
+
+enum Stop {
+    Gone(Gone),
+    Tar(TarError),
+}
+
+impl From<Gone> for Stop {
+    fn from(gone: Gone) -> Self {
+        Self::Gone(gone)
+    }
+}
+
+impl From<TarError> for Stop {
+    fn from(e: TarError) -> Self {
+        Self::Tar(e)
+    }
+}
+
+fn send_members(mut tar: TarReader<impl Read>, out: &mut Outlet) -> Result<(), Stop> {
+    while let Some(mut member) = tar.next()? {
+        let Some(path) = clean(&member.path) else {
+            let cause = "a path with '..' in it, which could lead anywhere";
+            out.push(Piece::Problem(Problem::new("import", &member.path, cause)))?;
+            continue;
+        };
+        member.path = path;
+        let data = match &member.kind {
+            Kind::File { data, .. } => data.clone(),
+            _ => Vec::new(),
+        };
+        out.push(Piece::Member(member))?;
+        for (start, len) in data {
+            let mut at = start;
+            while at < start + len {
+                let mut bytes = vec![0; (start + len - at).min(PIECE as u64) as usize];
+                tar.read_exact(&mut bytes)?;
+                let offset = at;
+                at += bytes.len() as u64;
+                out.push(Piece::Data { offset, bytes })?;
+            }
+        }
+    }
+    Ok(())
+}
