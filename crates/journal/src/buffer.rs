@@ -3,7 +3,13 @@
 //! The content is an `Arc` under a lock. A writer copies it out (`Arc::make_mut`) when somebody
 //! else, a commit or a checkpoint, still holds the old content; so those run on copies and
 //! nobody waits for them.
+//!
+//! A block belongs to the transaction that last changed it until the committer has taken its copy.
+//! When the next transaction changes it before that, the old content is put aside first, for the
+//! committer to find. There is at most one committing transaction, so there is at most one such copy.
+//! The older transaction has no handle any more by then ([`gate`](crate::gate)), so its content is final.
 
+use crate::Tid;
 use lanefs_device::AlignedBuf;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::fmt;
@@ -11,36 +17,48 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::Tid;
+/// What is shared between the cache, the log and the checkpoint.
+pub(crate) type Content = Arc<AlignedBuf>;
 
 /// A block of metadata in the cache. Clones share the block; a clone keeps it in memory.
 #[derive(Clone)]
-pub struct Buffer(pub(crate) Arc<Inner>);
+pub struct Buffer(Arc<Inner>);
 
-pub(crate) struct Inner {
-    pub(crate) block: u64,
-    pub(crate) data: RwLock<Arc<AlignedBuf>>,
-    /// The transaction that last changed the block and has not been committed.
-    pub(crate) owner: Mutex<Option<Tid>>,
-    pub(crate) ready: AtomicBool,
+struct Inner {
+    block: u64,
+    data: RwLock<Content>,
+    /// Taken before `data`.
+    owner: Mutex<Owner>,
+    /// The content is there.
+    ready: AtomicBool,
     /// Held while the content is being read from the device.
-    pub(crate) loading: Mutex<()>,
-    pub(crate) referenced: AtomicBool,
+    loading: Mutex<()>,
+    /// Used since the clock last came by.
+    referenced: AtomicBool,
     verified: AtomicU32,
 }
 
+#[derive(Default)]
+struct Owner {
+    /// The transaction that last changed the block and whose committer has not taken it.
+    tid: Option<Tid>,
+    /// The content as the transaction before `tid` left it, if its committer has not taken it.
+    frozen: Option<Content>,
+}
+
 /// Shared access to the bytes of a block.
-pub struct ReadGuard<'a>(RwLockReadGuard<'a, Arc<AlignedBuf>>);
+pub struct ReadGuard<'a>(RwLockReadGuard<'a, Content>);
 
 /// Exclusive access to the bytes of a block, inside a transaction.
-pub struct WriteGuard<'a>(RwLockWriteGuard<'a, Arc<AlignedBuf>>);
+pub struct WriteGuard<'a>(RwLockWriteGuard<'a, Content>);
 
 impl Buffer {
-    pub(crate) fn new(block: u64, block_size: usize) -> Self {
+    /// A buffer without content.
+    pub(crate) fn empty(block: u64) -> Self {
         Self(Arc::new(Inner {
             block,
-            data: RwLock::new(Arc::new(AlignedBuf::zeroed(block_size))),
-            owner: Mutex::new(None),
+            data: RwLock::new(Arc::new(AlignedBuf::zeroed(0))),
+            owner: Mutex::default(),
             ready: AtomicBool::new(false),
             loading: Mutex::new(()),
             referenced: AtomicBool::new(true),
@@ -58,10 +76,6 @@ impl Buffer {
         ReadGuard(self.0.data.read())
     }
 
-    pub(crate) fn write(&self) -> WriteGuard<'_> {
-        WriteGuard(self.0.data.write())
-    }
-
     /// Whether the content was [marked](Self::set_verified) as a good `kind` since it was loaded.
     /// `kind` is the caller's number for a sort of structure, below 32.
     pub fn verified(&self, kind: u8) -> bool {
@@ -71,6 +85,87 @@ impl Buffer {
     /// Marks the content as a good `kind`: checksum and shape were looked at and are right.
     pub fn set_verified(&self, kind: u8) {
         self.0.verified.fetch_or(1 << (kind & 31), Ordering::Release);
+    }
+
+    pub(crate) fn write(&self) -> WriteGuard<'_> {
+        WriteGuard(self.0.data.write())
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.0.ready.load(Ordering::Acquire)
+    }
+
+    /// Fills a buffer that nobody else has seen the content of, unless another thread did: `load` runs at
+    /// most once at a time, and again only after it failed.
+    pub(crate) fn load<E>(&self, load: impl FnOnce() -> Result<Content, E>) -> Result<(), E> {
+        if self.is_ready() {
+            return Ok(());
+        }
+        let _one = self.0.loading.lock();
+        if !self.is_ready() {
+            self.set_content(load()?);
+        }
+        Ok(())
+    }
+
+    /// Keeps others from loading; `None` if somebody does or the content is there.
+    pub(crate) fn try_lock_load(&self) -> Option<parking_lot::MutexGuard<'_, ()>> {
+        self.0.loading.try_lock().filter(|_| !self.is_ready())
+    }
+
+    /// Gives the buffer its first content. The caller holds the load lock.
+    pub(crate) fn set_content(&self, content: Content) {
+        *self.0.data.write() = content;
+        self.0.ready.store(true, Ordering::Release);
+    }
+
+    /// Marks the buffer as used; whether it was already.
+    pub(crate) fn touch(&self) {
+        if !self.0.referenced.load(Ordering::Relaxed) {
+            self.0.referenced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the cache holds the only reference, and nobody has used it since the last call.
+    pub(crate) fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && !self.0.referenced.swap(false, Ordering::Relaxed)
+    }
+
+    /// Makes the block a part of transaction `tid`, in which the caller has a handle. Whether it was not yet.
+    pub(crate) fn join(&self, tid: Tid) -> bool {
+        let mut owner = self.0.owner.lock();
+        match owner.tid {
+            Some(mine) if mine == tid => return false,
+            // Its handles are gone: nobody holds the content for writing.
+            Some(_) => owner.frozen = Some(Arc::clone(&self.0.data.read())),
+            None => {}
+        }
+        owner.tid = Some(tid);
+        true
+    }
+
+    /// Takes the block out of transaction `tid`. What an older one has put aside stays.
+    pub(crate) fn disown(&self, tid: Tid) {
+        let mut owner = self.0.owner.lock();
+        if owner.tid == Some(tid) {
+            owner.tid = None;
+        }
+    }
+
+    /// Whether a transaction has changed the block and not taken its copy.
+    pub(crate) fn is_owned(&self) -> bool {
+        let owner = self.0.owner.lock();
+        owner.tid.is_some() || owner.frozen.is_some()
+    }
+
+    /// The content as the closed transaction `tid` left it; `None` if the block was freed by it.
+    pub(crate) fn snapshot(&self, tid: Tid) -> Option<Content> {
+        let mut owner = self.0.owner.lock();
+        if owner.tid == Some(tid) {
+            owner.tid = None;
+            return Some(Arc::clone(&self.0.data.read()));
+        }
+        owner.frozen.take()
     }
 
     pub(crate) fn clear_verified(&self) {

@@ -18,6 +18,12 @@ pub enum JournalError {
     /// An earlier failure stopped the journal for good; nothing can be changed any more.
     #[error("the journal has been aborted: {0}")]
     Aborted(Arc<str>),
+    /// The journal has been closed.
+    #[error("the journal is closed")]
+    Closed,
+    /// A thread of the journal could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(Arc<std::io::Error>),
     /// A change was asked of a journal that was opened read-only.
     #[error("the journal is open read-only")]
     ReadOnly,

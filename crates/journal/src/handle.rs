@@ -1,30 +1,35 @@
 //! A handle: the part of one operation in a transaction.
 
-use crate::{Buffer, Freed, Journal, Result, Tid, WriteGuard};
-use parking_lot::RwLockReadGuard;
+use crate::gate::Place;
+use crate::{Buffer, Freed, Journal, JournalError, Result, Tid, WriteGuard};
 use std::cell::{Cell, RefCell};
 
 /// An operation's part of the running transaction: what it changes becomes durable as a whole.
 ///
-/// A thread has at most one handle at a time, holds it only briefly, never across data I/O, and
-/// asks for its credits before it takes the lock of any buffer. Guards borrow the handle, so it
-/// cannot stop or restart while a block is being changed.
+/// A thread has at most one handle at a time, holds it only briefly, never across data I/O, a commit or
+/// a namespace lock, and asks for its credits before it takes the lock of any buffer. Guards borrow the
+/// handle, so it cannot stop or restart while a block is being changed.
+///
+/// An operation that fails half way must put the blocks right again, or [abort](Journal::abort) the
+/// journal: what a handle has changed when it ends will be committed. A handle that ends because its
+/// thread panics aborts the journal.
 #[derive(Debug)]
 pub struct Handle<'j> {
     journal: &'j Journal,
-    gate: Option<RwLockReadGuard<'j, ()>>,
-    tid: Cell<Tid>,
+    /// `None` after a failed restart.
+    place: Option<Place>,
+    tid: Tid,
     credits: Cell<u32>,
     joined: RefCell<Vec<Buffer>>,
     freed: RefCell<Vec<Freed>>,
 }
 
 impl<'j> Handle<'j> {
-    pub(crate) fn new(journal: &'j Journal, gate: RwLockReadGuard<'j, ()>, tid: Tid, credits: u32) -> Self {
+    pub(crate) fn new(journal: &'j Journal, place: Place, credits: u32) -> Self {
         Self {
             journal,
-            gate: Some(gate),
-            tid: Cell::new(tid),
+            place: Some(place),
+            tid: place.tid,
             credits: Cell::new(credits),
             joined: RefCell::default(),
             freed: RefCell::default(),
@@ -33,7 +38,7 @@ impl<'j> Handle<'j> {
 
     /// The transaction: what [`Journal::commit`] wants to know to make this handle's work durable.
     pub fn tid(&self) -> Tid {
-        self.tid.get()
+        self.tid
     }
 
     /// Credits left.
@@ -47,18 +52,12 @@ impl<'j> Handle<'j> {
     }
 
     /// Opens `buffer` for change. The first touch of a block in a transaction costs one credit.
+    /// Waits while another holds the block.
     ///
     /// # Errors
     /// An aborted journal; no credit left.
     pub fn write<'g>(&'g self, buffer: &'g Buffer) -> Result<WriteGuard<'g>> {
-        self.journal.check()?;
-        let mut owner = buffer.0.owner.lock();
-        if *owner != Some(self.tid.get()) {
-            *owner = Some(self.tid.get());
-            self.credits.set(self.credits.get().saturating_sub(1));
-            self.joined.borrow_mut().push(buffer.clone());
-        }
-        drop(owner);
+        self.join(buffer)?;
         Ok(buffer.write())
     }
 
@@ -67,22 +66,30 @@ impl<'j> Handle<'j> {
     /// # Errors
     /// An aborted journal; no credit left; a block outside of the volume.
     pub fn create(&self, block: u64) -> Result<Buffer> {
-        let buffer = self.journal.blank(block)?;
-        self.write(&buffer)?.fill(0);
+        let place = self.place()?;
+        let buffer = self.journal.core.blank(block)?;
+        self.join(&buffer)?;
+        buffer.write().fill(0);
         buffer.clear_verified();
+        self.journal.core.transactions[place.slot].lock().revokes.remove(&block);
         Ok(buffer)
     }
 
     /// Gives blocks back. They are reported to `on_freed` once the transaction is committed and
     /// must not be used again before. `metadata`: they were read or written through the journal; their
-    /// buffers are dropped and older copies in the log will not be replayed.
+    /// buffers are dropped, and older copies in the log will not be replayed. One credit
+    /// pays for [`revokes_per_credit`](Journal::revokes_per_credit) of those; what fits
+    /// where the transaction has already paid is free.
     ///
     /// # Errors
     /// An aborted journal; no credit left for revoke records.
     pub fn free(&self, start: u64, len: u64, metadata: bool) -> Result<()> {
-        self.journal.check()?;
+        let place = self.place()?;
         if metadata {
-            self.journal.forget(start, len);
+            self.journal.core.forget_freed(start, len, self.tid);
+            if self.journal.core.log.is_some() {
+                self.revoke(place, start, len)?;
+            }
         }
         self.freed.borrow_mut().push(Freed { start, len });
         Ok(())
@@ -94,9 +101,12 @@ impl<'j> Handle<'j> {
     /// # Errors
     /// An aborted journal.
     pub fn extend(&self, n: u32) -> Result<bool> {
-        self.journal.check()?;
-        self.credits.set(self.credits.get().saturating_add(n));
-        Ok(true)
+        let place = self.place()?;
+        let extended = self.journal.core.gate.extend(place.slot, n);
+        if extended {
+            self.credits.set(self.credits.get().saturating_add(n));
+        }
+        Ok(extended)
     }
 
     /// Ends this handle's part and goes on with `n` credits, perhaps in a later transaction. What was
@@ -106,9 +116,9 @@ impl<'j> Handle<'j> {
     /// An aborted journal; more credits than a transaction has. The handle can then only be stopped.
     pub fn restart(&mut self, n: u32) -> Result<()> {
         self.finish();
-        let (gate, tid) = self.journal.enter(n)?;
-        self.gate = Some(gate);
-        self.tid.set(tid);
+        let place = self.journal.core.enter(n)?;
+        self.place = Some(place);
+        self.tid = place.tid;
         self.credits.set(n);
         Ok(())
     }
@@ -116,11 +126,56 @@ impl<'j> Handle<'j> {
     /// Ends the handle. Durable after a commit.
     pub fn stop(self) {}
 
-    fn finish(&mut self) {
-        if self.gate.is_some() {
-            self.journal.leave(self.joined.get_mut(), self.freed.get_mut());
-            self.gate = None;
+    fn place(&self) -> Result<Place> {
+        self.journal.core.check()?;
+        self.place.ok_or_else(|| JournalError::Aborted("the handle has ended".into()))
+    }
+
+    fn join(&self, buffer: &Buffer) -> Result<()> {
+        let place = self.place()?;
+        if buffer.join(place.tid) {
+            self.joined.borrow_mut().push(buffer.clone());
+            self.spend(place, buffer.block())?;
         }
+        Ok(())
+    }
+
+    /// Takes a credit, one of the transaction's reserve if the handle has none left.
+    fn spend(&self, place: Place, block: u64) -> Result<()> {
+        if let Some(left) = self.credits.get().checked_sub(1) {
+            self.credits.set(left);
+            return Ok(());
+        }
+        let mut txn = self.journal.core.transactions[place.slot].lock();
+        if txn.overdrawn >= self.journal.core.slack() {
+            return Err(JournalError::OutOfCredits { tid: place.tid, block });
+        }
+        txn.overdrawn += 1;
+        drop(txn);
+        self.journal.count_overdraft();
+        Ok(())
+    }
+
+    fn revoke(&self, place: Place, start: u64, len: u64) -> Result<()> {
+        let per_credit = u64::from(self.journal.revokes_per_credit());
+        let to_pay = {
+            let mut txn = self.journal.core.transactions[place.slot].lock();
+            txn.revokes.extend(start..start.saturating_add(len));
+            let needed = (txn.revokes.len() as u64).div_ceil(per_credit) as u32;
+            let to_pay = needed.saturating_sub(txn.revoke_credits);
+            txn.revoke_credits += to_pay;
+            to_pay
+        };
+        (0..to_pay).try_for_each(|_| self.spend(place, start))
+    }
+
+    fn finish(&mut self) {
+        let Some(place) = self.place.take() else { return };
+        if std::thread::panicking() {
+            self.journal.abort("a thread panicked in the middle of an operation");
+        }
+        let unused = self.credits.replace(0);
+        self.journal.core.leave(place, unused, self.joined.get_mut(), self.freed.get_mut());
     }
 }
 

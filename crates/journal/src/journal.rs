@@ -1,52 +1,49 @@
-//! The journal: first shape, a commit writes the blocks home. The log comes next.
+//! The journal as its users see it.
 
-use crate::{Buffer, Freed, Handle, JournalError, Options, Result, Stats, Tid};
+use crate::core::Core;
+use crate::stats::add;
+use crate::{Buffer, Handle, JournalError, Options, Result, Stats, Tid};
 use lanefs_device::BlockDevice;
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
 
 /// Transactions over a cache of a volume's metadata blocks. Shared between threads.
+///
+/// Dropping a journal without [`close`](Self::close) commits nothing, as a crash would.
 pub struct Journal {
-    device: Arc<dyn BlockDevice>,
-    options: Options,
-    cache: Mutex<HashMap<u64, Buffer>>,
-    gate: RwLock<()>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    tid: u32,
-    dirty: Vec<Buffer>,
-    freed: Vec<Freed>,
-    aborted: Option<Arc<str>>,
-    stats: Stats,
+    pub(crate) core: Arc<Core>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Journal {
-    /// Opens the journal of a volume whose log has been [recovered](crate::recovery).
+    /// Opens the journal of a volume whose log has been [recovered](crate::recovery). Opened read-only, a log
+    /// that has not been recovered is read into memory instead, and the device is never written.
     ///
     /// # Errors
-    /// The device's failure; a journal superblock that cannot be used.
+    /// The device's failure; a journal superblock that cannot be used; a log that needs recovery, or, if
+    /// read-only, cannot be recovered; a log of less than 1024 blocks.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
-        Ok(Self {
-            device,
-            options,
-            cache: Mutex::default(),
-            gate: RwLock::new(()),
-            state: Mutex::new(State { tid: 1, ..State::default() }),
-        })
+        let mut journal = Self { core: Arc::new(Core::open(device, options)?), threads: Vec::new() };
+        if !journal.core.is_read_only() {
+            journal.spawn("lanefs-commit", |core| {
+                core.background.run_commits(
+                    || core.commit_deadline(),
+                    |tid| drop(core.commit(tid.unwrap_or(core.gate.running().tid))),
+                );
+            })?;
+            journal.spawn("lanefs-ckpt", |core| {
+                core.background.run_checkpoints(|| drop(core.checkpoint()));
+            })?;
+        }
+        Ok(journal)
     }
 
-    fn offset(&self, block: u64) -> Result<u64> {
-        let blocks = self.device.size() / u64::from(self.options.block_size.max(1));
-        if block >= blocks {
-            return Err(JournalError::BlockOutOfRange { block, blocks });
-        }
-        Ok(block * u64::from(self.options.block_size))
+    fn spawn(&mut self, name: &str, run: impl FnOnce(&Core) + Send + 'static) -> Result<()> {
+        let core = Arc::clone(&self.core);
+        let spawned = thread::Builder::new().name(name.into()).spawn(move || run(&core));
+        self.threads.push(spawned.map_err(|e| JournalError::Thread(Arc::new(e)))?);
+        Ok(())
     }
 
     /// The block's content, from the cache or the device.
@@ -54,176 +51,113 @@ impl Journal {
     /// # Errors
     /// The device's failure; a block outside of the volume.
     pub fn read(&self, block: u64) -> Result<Buffer> {
-        let buffer = self.slot(block)?;
-        if !buffer.0.ready.load(Ordering::Acquire) {
-            let _one = buffer.0.loading.lock();
-            if !buffer.0.ready.load(Ordering::Acquire) {
-                self.device.read_at(self.offset(block)?, &mut buffer.write())?;
-                self.state.lock().stats.blocks_read += 1;
-                buffer.0.ready.store(true, Ordering::Release);
-            }
-        }
-        Ok(buffer)
-    }
-
-    fn slot(&self, block: u64) -> Result<Buffer> {
-        self.offset(block)?;
-        let size = self.options.block_size as usize;
-        Ok(self.cache.lock().entry(block).or_insert_with(|| Buffer::new(block, size)).clone())
-    }
-
-    pub(crate) fn blank(&self, block: u64) -> Result<Buffer> {
-        let buffer = self.slot(block)?;
-        buffer.0.ready.store(true, Ordering::Release);
-        Ok(buffer)
+        self.core.read(block)
     }
 
     /// Reads blocks ahead in batches. Best effort: errors show when the block is read.
     pub fn prefetch(&self, blocks: &[u64]) {
-        for &block in blocks {
-            let _ = self.read(block);
-        }
+        self.core.prefetch(blocks);
     }
 
-    /// Starts a handle that may touch `credits` blocks. Waits for space in the log.
+    /// Starts a handle that may touch `credits` blocks. Waits while a commit closes the running transaction, or
+    /// for space in the log.
     ///
     /// # Errors
-    /// A read-only or aborted journal; more credits than a transaction has.
+    /// A read-only, closed or aborted journal; more than [`max_credits`](Self::max_credits).
     pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
-        let (gate, tid) = self.enter(credits)?;
-        Ok(Handle::new(self, gate, tid, credits))
-    }
-
-    pub(crate) fn enter(&self, credits: u32) -> Result<(RwLockReadGuard<'_, ()>, Tid)> {
-        self.check()?;
-        if self.options.read_only {
-            return Err(JournalError::ReadOnly);
-        }
-        let gate = self.gate.read();
-        let mut state = self.state.lock();
-        state.stats.handles += 1;
-        state.stats.credits_asked += u64::from(credits);
-        Ok((gate, Tid(state.tid)))
-    }
-
-    pub(crate) fn leave(&self, joined: &mut Vec<Buffer>, freed: &mut Vec<Freed>) {
-        let mut state = self.state.lock();
-        state.dirty.append(joined);
-        state.freed.append(freed);
+        Ok(Handle::new(self, self.core.enter(credits)?, credits))
     }
 
     /// The most credits that a handle can have.
     pub fn max_credits(&self) -> u32 {
-        1 << 14
+        self.core.max_credits()
     }
 
     /// How many of the metadata blocks given back by [`Handle::free`] one credit pays for.
     pub fn revokes_per_credit(&self) -> u32 {
-        (self.options.block_size - 20) / 8
+        self.core.log.as_ref().map_or(u32::MAX, |log| log.revokes_per_block())
     }
 
     /// The transaction that a handle started now would join.
     pub fn running(&self) -> Tid {
-        Tid(self.state.lock().tid)
+        self.core.gate.running().tid
     }
 
-    /// Returns when transaction `tid` is durable; at once if it is already.
+    /// Returns when transaction `tid` is durable; at once if it is already. Waits for the handles that are in
+    /// it, so the caller must not hold one.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
     pub fn commit(&self, tid: Tid) -> Result<()> {
-        if Tid(self.state.lock().tid).after(tid) {
-            return self.check();
-        }
-        self.sync()
+        self.core.commit(tid).map(drop)
     }
 
     /// Makes all that stopped handles did, and all data written before the call, durable. Calls at the
-    /// same time share one flush.
+    /// same time share one flush. The caller must not hold a handle.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
     pub fn sync(&self) -> Result<()> {
-        self.check()?;
-        let _all = self.gate.write();
-        let (mut dirty, freed) = {
-            let mut state = self.state.lock();
-            if !state.dirty.is_empty() {
-                state.tid = state.tid.wrapping_add(1);
-                state.stats.commits += 1;
-            }
-            (std::mem::take(&mut state.dirty), std::mem::take(&mut state.freed))
-        };
-        dirty.sort_by_key(Buffer::block);
-        let written = dirty.iter().try_for_each(|b| {
-            let mine = b.0.owner.lock().take().is_some();
-            if mine {
-                self.device.write_at(self.offset(b.block())?, &b.read())?
-            }
-            Ok::<(), JournalError>(())
-        });
-        if let Err(e) = written.and_then(|()| Ok(self.device.flush()?)) {
-            self.abort(&e.to_string());
-            return Err(e);
-        }
-        if let (Some(on_freed), false) = (&self.options.on_freed, freed.is_empty()) {
-            on_freed(&freed);
-        }
-        Ok(())
+        self.core.sync()
     }
 
-    /// Writes all that is committed home, and frees the log.
+    /// Commits, writes all that is committed home, and frees the log.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
     pub fn checkpoint(&self) -> Result<()> {
-        self.sync()
+        self.core.sync()?;
+        self.core.checkpoint()
     }
 
-    /// Commits and checkpoints everything and marks the log empty. No handle can start afterwards.
+    /// Commits and checkpoints everything and marks the log empty. No handle can start afterwards; reading
+    /// goes on.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
     pub fn close(&self) -> Result<()> {
-        self.sync()?;
-        self.abort("closed");
-        Ok(())
+        self.core.close()
     }
 
-    /// Stops the journal for good: nothing more is committed, every later start and commit fails with
-    /// `reason`. The first reason stays.
+    /// Stops the journal for good: nothing more is committed, every later start, change and commit fails with
+    /// `reason`. The first reason stays. The log keeps a note of it (`s_errno`).
     pub fn abort(&self, reason: &str) {
-        self.state.lock().aborted.get_or_insert_with(|| reason.into());
+        self.core.abort(&JournalError::Aborted(reason.into()));
     }
 
-    /// Why the journal was aborted.
+    /// Why the journal was aborted, or that it is closed.
     pub fn error(&self) -> Option<JournalError> {
-        self.state.lock().aborted.clone().map(JournalError::Aborted)
-    }
-
-    pub(crate) fn check(&self) -> Result<()> {
-        self.error().map_or(Ok(()), Err)
+        self.core.error()
     }
 
     /// Drops cached blocks that are no metadata any more, unless a transaction holds them.
     pub fn forget(&self, start: u64, len: u64) {
-        let mut cache = self.cache.lock();
-        for block in start..start.saturating_add(len) {
-            if let Some(buffer) = cache.remove(&block) {
-                *buffer.0.owner.lock() = None;
-            }
-        }
+        self.core.forget(start, len);
     }
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        self.state.lock().stats
+        self.core.counters.read()
+    }
+
+    pub(crate) fn count_overdraft(&self) {
+        add(&self.core.counters.credits_overdrawn, 1);
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.core.background.stop();
+        for thread in self.threads.drain(..) {
+            // A panic in it was reported where it happened.
+            let _ = thread.join();
+        }
     }
 }
 
 impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Journal").field("tid", &self.state.lock().tid).finish_non_exhaustive()
+        f.debug_struct("Journal").field("running", &self.running()).finish_non_exhaustive()
     }
 }
 

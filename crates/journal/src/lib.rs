@@ -5,14 +5,25 @@
 //! All that one handle did becomes durable together or not at all.
 #![forbid(unsafe_code)]
 
+mod background;
 mod buffer;
+mod cache;
+mod checkpoint;
+mod commit;
+mod core;
 mod error;
+mod flush;
+mod gate;
 mod handle;
 mod journal;
 mod log;
 mod options;
 pub mod recovery;
+mod stats;
+#[cfg(test)]
+mod testing;
 mod tid;
+mod transaction;
 
 pub use buffer::{Buffer, ReadGuard, WriteGuard};
 pub use error::{JournalError, Result};

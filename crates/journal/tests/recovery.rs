@@ -1,5 +1,6 @@
 //! Recovery, judged by e2fsck on the same dirty journals.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is test code")]
 mod common;
 
 use common::{BURST, Image, block_size, different_blocks, log_config, open, run, run_codes};

@@ -1,19 +1,366 @@
 use super::*;
+use crate::testing::{BLOCK, LOG_START, config, device_bytes, empty_log, options};
+use crate::{Freed, Handle, recovery};
 use lanefs_device::MemDevice;
+use parking_lot::Mutex;
+use std::time::{Duration, Instant};
+
+fn open(device: &Arc<MemDevice>) -> Journal {
+    Journal::open(device.clone(), options(1024)).unwrap()
+}
+
+fn at(device: &MemDevice, block: u64) -> u8 {
+    device_bytes(device, block)[0]
+}
+
+/// Writes `value` to the start of a block in a handle of its own.
+fn set(journal: &Journal, block: u64, value: u8) -> Tid {
+    let buffer = journal.read(block).unwrap();
+    let handle = journal.start(1).unwrap();
+    handle.write(&buffer).unwrap()[0] = value;
+    handle.tid()
+}
+
+fn recover(device: &MemDevice) -> recovery::Report {
+    recovery::recover(device, BLOCK, &config(1024)).unwrap()
+}
 
 #[test]
-fn a_commit_brings_changes_home() {
+fn without_a_log_a_commit_brings_changes_home() {
     let device = Arc::new(MemDevice::new(1 << 20));
-    let journal = Journal::open(device.clone(), Options::new(1024)).unwrap();
+    let journal = Journal::open(device.clone(), Options::new(BLOCK)).unwrap();
     let buffer = journal.read(7).unwrap();
     let handle = journal.start(2).unwrap();
-    handle.write(&buffer).unwrap()[3] = 9;
+    handle.write(&buffer).unwrap()[0] = 9;
     let tid = handle.tid();
     assert_eq!(handle.credits(), 1);
     handle.stop();
-    assert_eq!(device.to_bytes()[7 * 1024 + 3], 0);
+    assert_eq!(at(&device, 7), 0);
     journal.commit(tid).unwrap();
+    assert_eq!(at(&device, 7), 9);
     journal.close().unwrap();
-    assert_eq!(device.to_bytes()[7 * 1024 + 3], 9);
-    assert!(journal.start(1).is_err());
+    assert!(matches!(journal.start(1), Err(JournalError::Closed)));
+    assert_eq!(journal.read(7).unwrap().read()[0], 9);
+}
+
+#[test]
+fn committed_changes_survive_and_others_do_not() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let tid = set(&journal, 7, 1);
+    journal.commit(tid).unwrap();
+    set(&journal, 7, 2);
+    set(&journal, 8, 3);
+    drop(journal);
+    assert_eq!((at(&device, 7), at(&device, 8)), (0, 0));
+    let report = recover(&device);
+    assert_eq!((report.transactions, report.blocks), (1, 1));
+    assert_eq!((at(&device, 7), at(&device, 8)), (1, 0));
+    assert!(!recover(&device).needed);
+}
+
+#[test]
+fn a_closed_log_is_empty_and_goes_on() {
+    let device = Arc::new(empty_log(1024));
+    for round in 1..5 {
+        let journal = open(&device);
+        set(&journal, 7, round);
+        journal.close().unwrap();
+        assert_eq!(at(&device, 7), round);
+        assert!(!recover(&device).needed);
+    }
+}
+
+#[test]
+fn an_untouched_volume_is_not_written() {
+    let device = Arc::new(empty_log(1024));
+    let before = device.to_bytes();
+    let journal = open(&device);
+    journal.read(7).unwrap();
+    journal.start(5).unwrap().stop();
+    journal.sync().unwrap();
+    journal.close().unwrap();
+    drop(journal);
+    assert!(before == device.to_bytes());
+}
+
+#[test]
+fn a_checkpoint_only_writes_what_is_committed() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let tid = set(&journal, 7, 1);
+    journal.commit(tid).unwrap();
+    set(&journal, 7, 2);
+    journal.core.checkpoint().unwrap();
+    assert_eq!(at(&device, 7), 1);
+    drop(journal);
+    assert_eq!(recover(&device).transactions, 0);
+    assert_eq!(at(&device, 7), 1);
+}
+
+#[test]
+fn a_block_changed_while_its_commit_closes_is_copied_out() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let buffer = journal.read(7).unwrap();
+    let first = set(&journal, 7, 1);
+    // The committer has opened the next transaction but not taken the contents yet.
+    let place = journal.core.gate.close();
+    let txn = std::mem::take(&mut *journal.core.transactions[place.slot].lock());
+    journal.core.gate.open_next(first.next(), 100);
+    let second = set(&journal, 7, 2);
+    assert_eq!(second, first.next());
+    let snapshot = txn.snapshot(first);
+    assert_eq!(snapshot.blocks.len(), 1);
+    assert_eq!(snapshot.blocks[0].1[0], 1);
+    assert_eq!(buffer.read()[0], 2);
+}
+
+#[test]
+fn freed_metadata_is_revoked_and_reported_after_the_commit() {
+    let device = Arc::new(empty_log(1024));
+    let freed = Arc::new(Mutex::new(Vec::new()));
+    let mut options = options(1024);
+    let told = Arc::clone(&freed);
+    options.on_freed = Some(Box::new(move |runs| told.lock().extend_from_slice(runs)));
+    let journal = Journal::open(device.clone(), options).unwrap();
+    for block in [20, 21, 22] {
+        set(&journal, block, 5);
+    }
+    journal.sync().unwrap();
+    let handle = journal.start(3).unwrap();
+    handle.free(20, 3, true).unwrap();
+    // Made metadata again by the same transaction.
+    handle.create(21).unwrap();
+    handle.stop();
+    assert_eq!(*freed.lock(), []);
+    journal.sync().unwrap();
+    assert_eq!(*freed.lock(), [Freed { start: 20, len: 3 }]);
+    assert_eq!(journal.stats().revokes, 2);
+    // Block 20 is file data now: an old copy must not come back, neither by checkpoint nor by replay.
+    device.write_at(20 * u64::from(BLOCK), &[0xDD; BLOCK as usize]).unwrap();
+    let crashed = MemDevice::from_bytes(device.to_bytes());
+    let report = recover(&crashed);
+    assert_eq!((at(&crashed, 20), at(&crashed, 21), at(&crashed, 22)), (0xDD, 0, 0));
+    assert_eq!(report.revoked, 2);
+    journal.checkpoint().unwrap();
+    assert_eq!((at(&device, 20), at(&device, 21), at(&device, 22)), (0xDD, 0, 0));
+}
+
+#[test]
+fn a_revoked_block_that_is_metadata_again_is_replayed() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    set(&journal, 20, 1);
+    journal.sync().unwrap();
+    journal.start(1).unwrap().free(20, 1, true).unwrap();
+    journal.sync().unwrap();
+    let handle = journal.start(1).unwrap();
+    let buffer = handle.create(20).unwrap();
+    assert_eq!(buffer.read()[0], 0);
+    handle.write(&buffer).unwrap()[0] = 3;
+    handle.stop();
+    journal.sync().unwrap();
+    drop(journal);
+    recover(&device);
+    assert_eq!(at(&device, 20), 3);
+}
+
+#[test]
+fn credits_are_spent_once_for_a_block_and_lent_when_short() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let buffers: Vec<Buffer> = (20..30).map(|b| journal.read(b).unwrap()).collect();
+    let mut handle = journal.start(2).unwrap();
+    drop(handle.write(&buffers[0]).unwrap());
+    drop(handle.write(&buffers[0]).unwrap());
+    assert_eq!(handle.credits(), 1);
+    assert!(handle.extend(2).unwrap());
+    assert_eq!(handle.credits(), 3);
+    for buffer in &buffers[..5] {
+        drop(handle.write(buffer).unwrap());
+    }
+    assert_eq!(handle.credits(), 0);
+    assert_eq!(journal.stats().credits_overdrawn, 1);
+    assert!(!handle.extend(journal.max_credits()).unwrap());
+    handle.restart(journal.max_credits() - 4).unwrap();
+    assert!(matches!(journal.start(journal.max_credits() + 1), Err(JournalError::TooManyCredits { .. })));
+    drop(handle);
+    // The reserve has an end.
+    let handle = journal.start(0).unwrap();
+    let over = (100..2000).map(|b| journal.read(b).unwrap()).find_map(|b| handle.write(&b).err());
+    assert!(matches!(over, Some(JournalError::OutOfCredits { .. })), "{over:?}");
+}
+
+#[test]
+fn a_changed_block_is_not_read_again_from_the_device() {
+    let device = Arc::new(empty_log(1024));
+    let journal = Journal::open(device.clone(), Options { cache_blocks: 1, ..options(1024) }).unwrap();
+    set(&journal, 20, 4);
+    journal.sync().unwrap();
+    for block in 200..2000 {
+        journal.read(block).unwrap();
+    }
+    assert_eq!(at(&device, 20), 0);
+    assert_eq!(journal.read(20).unwrap().read()[0], 4);
+    journal.prefetch(&[20, 21, 22, 1 << 40]);
+    assert_eq!(journal.read(20).unwrap().read()[0], 4);
+    assert!(matches!(journal.read(1 << 40), Err(JournalError::BlockOutOfRange { .. })));
+}
+
+#[test]
+fn prefetched_blocks_are_not_read_twice() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    journal.prefetch(&[30, 31, 31, 99]);
+    assert_eq!(journal.stats().blocks_read, 3);
+    journal.read(31).unwrap();
+    assert_eq!(journal.stats().blocks_read, 3);
+    journal.forget(31, 1);
+    journal.read(31).unwrap();
+    assert_eq!(journal.stats().blocks_read, 4);
+}
+
+#[test]
+fn verified_lasts_as_long_as_the_content() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let buffer = journal.read(30).unwrap();
+    assert!(!buffer.verified(3));
+    buffer.set_verified(3);
+    assert!(journal.read(30).unwrap().verified(3) && !buffer.verified(4));
+    let handle = journal.start(1).unwrap();
+    assert!(!handle.create(30).unwrap().verified(3));
+}
+
+#[test]
+fn transaction_numbers_wrap() {
+    let device = Arc::new(empty_log(1024));
+    testing_tail(&device, u32::MAX - 3);
+    let journal = open(&device);
+    for value in 1..9 {
+        set(&journal, 7, value);
+        journal.sync().unwrap();
+    }
+    assert_eq!(journal.running(), Tid(5));
+    drop(journal);
+    assert_eq!(recover(&device).transactions, 8);
+    assert_eq!(at(&device, 7), 8);
+}
+
+fn testing_tail(device: &MemDevice, sequence: u32) {
+    device.write_at(LOG_START * u64::from(BLOCK) + 0x18, &sequence.to_be_bytes()).unwrap();
+}
+
+#[test]
+fn time_commits() {
+    let device = Arc::new(empty_log(1024));
+    let interval = Duration::from_millis(20);
+    let journal = Journal::open(device, Options { commit_interval: interval, ..options(1024) }).unwrap();
+    set(&journal, 7, 1);
+    let start = Instant::now();
+    while journal.stats().commits == 0 {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_abort_is_final() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let buffer = journal.read(7).unwrap();
+    let handle = journal.start(5).unwrap();
+    journal.abort("block 7 is bad");
+    journal.abort("later");
+    assert!(handle.write(&buffer).is_err() && handle.create(9).is_err() && handle.free(9, 1, true).is_err());
+    let tid = handle.tid();
+    handle.stop();
+    for error in
+        [journal.start(1).err(), journal.commit(tid).err(), journal.sync().err(), journal.close().err()]
+    {
+        assert!(error.unwrap().to_string().contains("block 7 is bad"));
+    }
+    drop(journal);
+    assert_eq!(recovery::recover(&*device, BLOCK, &config(1024)).unwrap().errno, -5);
+    recovery::clear_errno(&*device, BLOCK, &config(1024)).unwrap();
+    assert_eq!(recover(&device).errno, 0);
+}
+
+#[test]
+fn a_panic_in_an_operation_commits_nothing() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let buffer = journal.read(7).unwrap();
+    let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let handle: Handle<'_> = journal.start(5).unwrap();
+        handle.write(&buffer).unwrap()[0] = 1;
+        panic!("on purpose");
+    }));
+    assert!(died.is_err());
+    assert!(journal.sync().is_err());
+    drop(journal);
+    recover(&device);
+    assert_eq!(at(&device, 7), 0);
+}
+
+#[test]
+fn a_dirty_log_is_read_but_not_opened_for_writing() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    set(&journal, 7, 1);
+    journal.sync().unwrap();
+    drop(journal);
+    let error = Journal::open(device.clone(), options(1024)).unwrap_err();
+    assert!(matches!(error, JournalError::NotRecovered { .. }));
+    let before = device.to_bytes();
+    let journal = Journal::open(device.clone(), Options { read_only: true, ..options(1024) }).unwrap();
+    assert_eq!(journal.read(7).unwrap().read()[0], 1);
+    assert!(matches!(journal.start(1), Err(JournalError::ReadOnly)));
+    journal.sync().unwrap();
+    journal.close().unwrap();
+    assert!(before == device.to_bytes());
+}
+
+#[test]
+fn sixteen_threads_in_the_smallest_log() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let most = journal.max_credits();
+    assert!((150..256).contains(&most), "{most}");
+    thread::scope(|scope| {
+        for worker in 0..16u64 {
+            let journal = &journal;
+            scope.spawn(move || {
+                for round in 0..60u64 {
+                    let mut handle = journal.start(if round % 7 == 0 { most } else { 40 }).unwrap();
+                    for i in 0..30 {
+                        // Some blocks are everybody's.
+                        let block = if i < 5 { 1200 + i } else { 1300 + worker * 30 + i };
+                        let buffer = journal.read(block).unwrap();
+                        handle.write(&buffer).unwrap()[8..16].copy_from_slice(&round.to_le_bytes());
+                        if i == 15 && !handle.extend(most / 2).unwrap() {
+                            handle.restart(40).unwrap();
+                        }
+                    }
+                    let tid = handle.tid();
+                    handle.stop();
+                    if (round + worker) % 5 == 0 {
+                        journal.commit(tid).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let stats = journal.stats();
+    assert!(stats.checkpoints > 0 && stats.commits > 10, "{stats:?}");
+    journal.sync().unwrap();
+    drop(journal);
+    recover(&device);
+    for worker in 0..16 {
+        for i in 5..30 {
+            let bytes = device_bytes(&device, 1300 + worker * 30 + i);
+            assert_eq!(bytes[8..16], 59u64.to_le_bytes(), "worker {worker} block {i}");
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 mod map;
 mod ring;
+mod writer;
 
 pub(crate) use map::LogMap;
 pub(crate) use ring::Ring;
+pub(crate) use writer::LogWriter;

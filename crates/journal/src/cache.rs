@@ -1,0 +1,138 @@
+//! The cache of metadata blocks: shards of a map, each swept by a clock.
+//!
+//! A buffer leaves only when nobody has a reference to it, so a block is in memory at most once.
+//! Transactions keep references to what they changed; what is committed and not yet home is kept by
+//! the checkpoint, which is asked before the device. The bound on the number of blocks holds for
+//! buffers that nobody uses; those in use come on top.
+
+use crate::Buffer;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+
+const SHARDS: usize = 16;
+/// How many buffers an insertion looks at to find room.
+const SWEEP: usize = 32;
+
+#[derive(Debug)]
+pub(crate) struct Cache {
+    shards: Vec<Mutex<Shard>>,
+    /// Blocks that a shard keeps.
+    capacity: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    buffers: HashMap<u64, Buffer>,
+    /// Blocks in the order in which the clock meets them. May name blocks that are gone.
+    clock: VecDeque<u64>,
+}
+
+impl Cache {
+    pub(crate) fn new(blocks: usize) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, capacity: (blocks / SHARDS).max(8) }
+    }
+
+    fn shard(&self, block: u64) -> &Mutex<Shard> {
+        // Neighbours (a block's bitmap and its neighbour's) go to different shards.
+        &self.shards[(block % SHARDS as u64) as usize]
+    }
+
+    /// The buffer of `block`, if it is here; its content may still be on the way.
+    pub(crate) fn get(&self, block: u64) -> Option<Buffer> {
+        let buffer = self.shard(block).lock().buffers.get(&block).cloned()?;
+        buffer.touch();
+        Some(buffer)
+    }
+
+    /// The buffer of `block`, a new one without content if it is not here.
+    pub(crate) fn get_or_insert(&self, block: u64) -> Buffer {
+        let mut shard = self.shard(block).lock();
+        if let Some(buffer) = shard.buffers.get(&block) {
+            buffer.touch();
+            return buffer.clone();
+        }
+        shard.make_room(self.capacity);
+        let buffer = Buffer::empty(block);
+        shard.buffers.insert(block, buffer.clone());
+        shard.clock.push_back(block);
+        buffer
+    }
+
+    /// Takes the buffer of `block` out of the cache if `which` says so.
+    pub(crate) fn remove_if(&self, block: u64, which: impl FnOnce(&Buffer) -> bool) -> Option<Buffer> {
+        let mut shard = self.shard(block).lock();
+        let remove = shard.buffers.get(&block).is_some_and(which);
+        if remove { shard.buffers.remove(&block) } else { None }
+    }
+
+    /// The blocks of a range that are in the cache.
+    pub(crate) fn blocks_in(&self, start: u64, len: u64) -> Vec<u64> {
+        let end = start.saturating_add(len);
+        if len <= 1024 {
+            return (start..end).filter(|&b| self.shard(b).lock().buffers.contains_key(&b)).collect();
+        }
+        let in_range = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            shard.buffers.keys().copied().filter(|b| (start..end).contains(b)).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(in_range).collect()
+    }
+
+    /// Number of buffers.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().buffers.len()).sum()
+    }
+}
+
+impl Shard {
+    fn make_room(&mut self, capacity: usize) {
+        for _ in 0..SWEEP {
+            if self.clock.len() < capacity {
+                return;
+            }
+            let Some(block) = self.clock.pop_front() else { return };
+            match self.buffers.get(&block) {
+                None => {}
+                Some(buffer) if buffer.is_idle() => {
+                    self.buffers.remove(&block);
+                }
+                Some(_) => self.clock.push_back(block),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_stays_and_the_rest_is_bounded() {
+        let cache = Cache::new(16 * 10);
+        let held: Vec<Buffer> = (0..100).map(|b| cache.get_or_insert(b)).collect();
+        for block in 1000..20_000 {
+            cache.get_or_insert(block);
+        }
+        assert!(cache.len() <= 16 * 10 + held.len(), "{}", cache.len());
+        for buffer in &held {
+            assert!(cache.get(buffer.block()).is_some());
+        }
+    }
+
+    #[test]
+    fn ranges() {
+        let cache = Cache::new(1000);
+        for block in [5, 6, 900, 5000] {
+            cache.get_or_insert(block);
+        }
+        assert_eq!(cache.blocks_in(5, 10), [5, 6]);
+        let mut all = cache.blocks_in(6, u64::MAX);
+        all.sort_unstable();
+        assert_eq!(all, [6, 900, 5000]);
+        assert!(cache.remove_if(6, |_| false).is_none());
+        assert!(cache.remove_if(6, |_| true).is_some());
+        assert!(cache.get(6).is_none());
+    }
+}

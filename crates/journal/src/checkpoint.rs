@@ -1,0 +1,97 @@
+//! What is committed and not yet home.
+//!
+//! For each block that a transaction in the log has changed, this keeps the newest committed content.
+//! A checkpoint writes those contents home, sorted, neighbours together; flushes; then moves the log's
+//! tail past the transactions that they came from, makes that durable, and only then gives the
+//! log's space back. It never looks at a buffer, so what a running transaction has
+//! changed cannot reach a home block.
+//!
+//! A block whose freeing has been committed leaves the map before it may be used again. If a
+//! checkpoint is writing it just then, that write is waited for: it would land on the new owner's data.
+
+use crate::Tid;
+use crate::buffer::Content;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+
+#[derive(Debug, Default)]
+pub(crate) struct Committed {
+    state: Mutex<State>,
+    landed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    contents: HashMap<u64, (Tid, Content)>,
+    /// What a checkpoint is writing home, sorted by block.
+    in_flight: Vec<u64>,
+}
+
+/// A committed content and where it belongs.
+#[derive(Debug)]
+pub(crate) struct Homeless {
+    pub(crate) block: u64,
+    pub(crate) tid: Tid,
+    pub(crate) content: Content,
+}
+
+impl Committed {
+    /// The newest committed content of a block that is not home.
+    pub(crate) fn get(&self, block: u64) -> Option<Content> {
+        self.state.lock().contents.get(&block).map(|(_, content)| Content::clone(content))
+    }
+
+    /// Number of blocks that are not home.
+    pub(crate) fn len(&self) -> usize {
+        self.state.lock().contents.len()
+    }
+
+    /// Takes in what transaction `tid` has committed.
+    pub(crate) fn insert(&self, tid: Tid, blocks: Vec<(u64, Content)>) {
+        let mut state = self.state.lock();
+        for (block, content) in blocks {
+            state.contents.insert(block, (tid, content));
+        }
+    }
+
+    /// Forgets blocks whose freeing is committed. None of them is being written home afterwards.
+    pub(crate) fn forget(&self, blocks: &[u64]) {
+        let mut state = self.state.lock();
+        for block in blocks {
+            state.contents.remove(block);
+        }
+        while blocks.iter().any(|block| state.in_flight.binary_search(block).is_ok()) {
+            self.landed.wait(&mut state);
+        }
+    }
+
+    /// All contents for a checkpoint to write, sorted by block. Until [`landed`](Self::landed) they count as being written.
+    pub(crate) fn take_off(&self) -> Vec<Homeless> {
+        let mut state = self.state.lock();
+        let of = |(&block, (tid, content)): (&u64, &(Tid, Content))| Homeless {
+            block,
+            tid: *tid,
+            content: Content::clone(content),
+        };
+        let mut all: Vec<_> = state.contents.iter().map(of).collect();
+        all.sort_unstable_by_key(|homeless| homeless.block);
+        state.in_flight = all.iter().map(|homeless| homeless.block).collect();
+        all
+    }
+
+    /// The writes of a checkpoint have ended, well or not.
+    pub(crate) fn landed(&self) {
+        self.state.lock().in_flight.clear();
+        self.landed.notify_all();
+    }
+
+    /// The contents are durable at home: those that are still the newest are forgotten.
+    pub(crate) fn settle(&self, home: &[Homeless]) {
+        let mut state = self.state.lock();
+        for Homeless { block, tid, .. } in home {
+            if state.contents.get(block).is_some_and(|(newest, _)| newest == tid) {
+                state.contents.remove(block);
+            }
+        }
+    }
+}

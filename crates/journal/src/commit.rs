@@ -1,0 +1,223 @@
+//! Commit and checkpoint.
+//!
+//! **Commit.** Whoever asks first leads, the others wait for it. The leader closes the running
+//! transaction, waits for its last handle, takes what was collected, and opens the next one at once. Then it
+//! takes the contents of the blocks: an `Arc` each; who changes such a block meanwhile copies it out. It
+//! writes revoke blocks, descriptors and copies to the log in one batch, flushes, which makes durable also the
+//! file data that was written before, writes the commit block, and flushes again. Only one commit
+//! runs at a time, so commit blocks are in order.
+//!
+//! **After it,** the contents go to [`Committed`], the revoked blocks leave it, and what was freed is reported; then
+//! those who waited wake up. Without a log, a commit writes the blocks home and flushes.
+//!
+//! **Space.** A transaction has at most a quarter of the log, and is opened with no more credits than
+//! would fit next to all that the log holds and what is being committed. So a commit never waits for space; a
+//! handle does, before it has anything that another could wait for.
+
+use crate::core::{Core, Past};
+use crate::recovery::write_merged;
+use crate::stats::add;
+use crate::transaction::{Snapshot, Transaction};
+use crate::{Freed, JournalError, Result, Tid};
+
+/// Blocks that a checkpoint writes in one batch.
+const BATCH: usize = 1024;
+
+impl Core {
+    /// Returns when `tid` is durable. `false`: it had nothing to write, and nothing was flushed.
+    pub(crate) fn commit(&self, tid: Tid) -> Result<bool> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(error) = &state.error {
+                return Err(error.clone());
+            }
+            if state.committed.at_or_after(tid) {
+                return Ok(true);
+            }
+            if state.leading {
+                self.ended.wait(&mut state);
+                continue;
+            }
+            state.leading = true;
+            drop(state);
+            let result = self.lead();
+            state = self.state.lock();
+            state.leading = false;
+            self.ended.notify_all();
+            if let Err(error) = &result {
+                drop(state);
+                self.abort(error);
+            }
+            // It was the running transaction: nothing else is behind the committed ones.
+            return result;
+        }
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.check()?;
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let running = self.gate.running();
+        if self.transactions[running.slot].lock().since.is_some() {
+            // Its first flush starts after this, so that it covers all data written before.
+            if self.commit(running.tid)? {
+                return Ok(());
+            }
+        } else {
+            let mut state = self.state.lock();
+            while state.leading && state.error.is_none() {
+                self.ended.wait(&mut state);
+            }
+        }
+        self.shared_flush()
+    }
+
+    fn shared_flush(&self) -> Result<()> {
+        self.check()?;
+        self.flush.flush(&*self.device).inspect_err(|error| self.abort(error))
+    }
+
+    /// Commits the running transaction; only one thread at a time. `false`: there was nothing in it.
+    fn lead(&self) -> Result<bool> {
+        let place = self.gate.close();
+        let mut txn = std::mem::take(&mut *self.transactions[place.slot].lock());
+        if !txn.is_dirty() {
+            self.gate.reopen();
+            self.report_freed(&txn.freed);
+            return Ok(false);
+        }
+        let size = self.log.as_ref().map_or(0, |log| log.size_of(txn.buffers.len(), txn.revokes.len()));
+        {
+            let mut state = self.state.lock();
+            state.committing = size;
+            self.gate.open_next(place.tid.next(), self.limit(&state));
+        }
+        let snapshot = txn.snapshot(place.tid);
+        add(&self.counters.commits, 1);
+        add(&self.counters.blocks_logged, snapshot.blocks.len() as u64);
+        add(&self.counters.revokes, snapshot.revokes.len() as u64);
+        match &self.log {
+            None => self.write_through(&snapshot)?,
+            Some(_) => self.write_to_log(snapshot)?,
+        }
+        self.finish(place.tid, &mut txn);
+        Ok(true)
+    }
+
+    fn write_through(&self, txn: &Snapshot) -> Result<()> {
+        let blocks: Vec<(u64, &[u8])> =
+            txn.blocks.iter().map(|(block, content)| (*block, &content[..])).collect();
+        for batch in blocks.chunks(BATCH) {
+            write_merged(&*self.device, u64::from(self.block_size), batch)?;
+        }
+        self.flush.flush(&*self.device)
+    }
+
+    fn write_to_log(&self, txn: Snapshot) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let (tid, start) = (txn.tid, self.state.lock().head);
+        let len = log.size_of(txn.blocks.len(), txn.revokes.len());
+        let (commit_at, crc) = log.write(&*self.device, &txn, start)?;
+        self.flush.flush(&*self.device)?;
+        log.write_commit(&*self.device, tid, commit_at, crc)?;
+        self.flush.flush(&*self.device)?;
+        // First the contents, then the history: a checkpoint that knows the transaction has all of it.
+        self.homeless.insert(tid, txn.blocks);
+        let mut state = self.state.lock();
+        state.head = log.advance(commit_at, 1);
+        state.used += len;
+        state.history.push_back(Past { tid, start, len });
+        Ok(())
+    }
+
+    /// Transaction `tid` is durable: tells everybody.
+    fn finish(&self, tid: Tid, txn: &mut Transaction) {
+        let mut revoked: Vec<u64> = txn.revokes.drain().collect();
+        revoked.sort_unstable();
+        self.homeless.forget(&revoked);
+        // Until now these references have kept the buffers in the cache.
+        txn.buffers.clear();
+        self.report_freed(&txn.freed);
+        let mut state = self.state.lock();
+        state.committed = tid;
+        state.committing = 0;
+        self.gate.raise_limit(self.limit(&state));
+        if self.wants_checkpoint(&state) {
+            self.background.want_checkpoint();
+        }
+    }
+
+    fn report_freed(&self, freed: &[Freed]) {
+        if let (Some(on_freed), false) = (&self.on_freed, freed.is_empty()) {
+            on_freed(freed);
+        }
+    }
+
+    /// Writes all that is committed home, and gives its space in the log back.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.check()?;
+        self.try_checkpoint().inspect_err(|error| self.abort(error))
+    }
+
+    fn try_checkpoint(&self) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        let Some(log) = &self.log else { return Ok(()) };
+        let Some(last) = self.state.lock().history.back().copied() else { return Ok(()) };
+        let home = self.homeless.take_off();
+        let blocks: Vec<(u64, &[u8])> = home.iter().map(|h| (h.block, &h.content[..])).collect();
+        let mut batches = blocks.chunks(BATCH);
+        let written =
+            batches.try_for_each(|batch| write_merged(&*self.device, u64::from(self.block_size), batch));
+        self.homeless.landed();
+        written?;
+        self.flush.flush(&*self.device)?;
+        self.homeless.settle(&home);
+        add(&self.counters.checkpoints, 1);
+        add(&self.counters.blocks_checkpointed, home.len() as u64);
+        log.write_tail(&*self.device, last.tid.next(), log.advance(last.start, last.len))?;
+        self.flush.flush(&*self.device)?;
+        let mut state = self.state.lock();
+        while let Some(past) = state.history.pop_front_if(|past| last.tid.at_or_after(past.tid)) {
+            state.used -= past.len;
+        }
+        self.gate.raise_limit(self.limit(&state));
+        Ok(())
+    }
+
+    /// Commits and checkpoints everything, marks the log empty, and lets no handle in any more.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.check()?;
+        if !self.is_read_only() {
+            self.sync()?;
+            self.checkpoint()?;
+            let (committed, head) = {
+                let state = self.state.lock();
+                (state.committed, state.head)
+            };
+            if let Some(log) = &self.log {
+                let emptied = log.write_empty(&*self.device, committed.next(), head);
+                emptied
+                    .and_then(|()| self.flush.flush(&*self.device))
+                    .inspect_err(|error| self.abort(error))?;
+            }
+        }
+        self.fail(JournalError::Closed);
+        Ok(())
+    }
+
+    /// Latches a failure, and leaves a note of it in the log if that still can be written.
+    pub(crate) fn abort(&self, error: &JournalError) {
+        const EIO: i32 = 5;
+        let latched = match error {
+            JournalError::Aborted(_) | JournalError::Closed => error.clone(),
+            other => JournalError::Aborted(other.to_string().into()),
+        };
+        if self.fail(latched)
+            && let Some(log) = &self.log
+        {
+            // The device may be what failed; then there is nobody left to tell.
+            let _ = log.write_errno(&*self.device, -EIO);
+        }
+    }
+}

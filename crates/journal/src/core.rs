@@ -1,0 +1,337 @@
+//! What the journal's threads share: buffers in, transactions out.
+//!
+//! Locks, in the order in which they may be taken together: `checkpointing`, `state`, the gate's,
+//! the background's, a transaction's, a buffer's. No I/O happens under any but `checkpointing`, the lock
+//! of a buffer that is being loaded, and the log superblock's own.
+//!
+//! The rest of `Core` is in [`commit`](crate::commit).
+
+use crate::background::Background;
+use crate::buffer::Content;
+use crate::cache::Cache;
+use crate::checkpoint::Committed;
+use crate::flush::SharedFlush;
+use crate::gate::{Gate, Place, Refused};
+use crate::log::{LogMap, LogWriter};
+use crate::options::OnFreed;
+use crate::recovery::Plan;
+use crate::stats::{Counters, add};
+use crate::transaction::Transaction;
+use crate::{Buffer, Freed, JournalError, LogConfig, Options, Result, Tid};
+use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Blocks that one prefetch reads at most at a time.
+const PREFETCH_BATCH: usize = 256;
+
+/// A committed transaction in the log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Past {
+    pub(crate) tid: Tid,
+    pub(crate) start: u32,
+    pub(crate) len: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The newest transaction that is durable.
+    pub(crate) committed: Tid,
+    /// A thread is committing.
+    pub(crate) leading: bool,
+    /// Why nothing goes any more.
+    pub(crate) error: Option<JournalError>,
+    /// Where the next transaction goes.
+    pub(crate) head: u32,
+    /// Blocks of the transactions in `history`.
+    pub(crate) used: u32,
+    /// Blocks that the committing transaction takes at most.
+    pub(crate) committing: u32,
+    /// What the log holds, oldest first.
+    pub(crate) history: VecDeque<Past>,
+}
+
+pub(crate) struct Core {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) block_size: u32,
+    blocks: u64,
+    cache: Cache,
+    cache_blocks: usize,
+    pub(crate) gate: Gate,
+    /// By slot of the gate.
+    pub(crate) transactions: [Mutex<Transaction>; 2],
+    pub(crate) log: Option<LogWriter>,
+    pub(crate) homeless: Committed,
+    pub(crate) state: Mutex<State>,
+    /// A commit has ended, or the journal.
+    pub(crate) ended: Condvar,
+    pub(crate) checkpointing: Mutex<()>,
+    pub(crate) flush: SharedFlush,
+    pub(crate) background: Background,
+    pub(crate) counters: Counters,
+    /// `state.error` is set.
+    failed: AtomicBool,
+    pub(crate) on_freed: Option<OnFreed>,
+    interval: Duration,
+    read_only: bool,
+    max_credits: u32,
+}
+
+impl Core {
+    pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
+        let Options { block_size, cache_blocks, log, commit_interval, on_freed, read_only } = options;
+        let blocks = device.size().checked_div(u64::from(block_size)).unwrap_or(0);
+        let homeless = Committed::default();
+        let (mut writer, mut first, mut head) = (None, Tid(1), 0);
+        match &log {
+            Some(config) if read_only => read_dirty_log(&*device, block_size, config, &homeless)?,
+            Some(config) => {
+                let opened = LogWriter::open(&*device, block_size, config)?;
+                (writer, first, head) = (Some(opened.0), opened.1, opened.2);
+            }
+            None => {}
+        }
+        // What a transaction changes stays in memory, whatever the log could take.
+        let memory = u32::try_from(cache_blocks.max(1024)).unwrap_or(u32::MAX);
+        let max_credits = writer.as_ref().map_or(memory, |log| log.max_credits().min(memory));
+        Ok(Self {
+            device,
+            block_size,
+            blocks,
+            cache: Cache::new(cache_blocks),
+            cache_blocks,
+            gate: Gate::new(first, max_credits),
+            transactions: Default::default(),
+            log: writer,
+            homeless,
+            state: Mutex::new(State {
+                committed: Tid(first.0.wrapping_sub(1)),
+                leading: false,
+                error: None,
+                head,
+                used: 0,
+                committing: 0,
+                history: VecDeque::new(),
+            }),
+            ended: Condvar::new(),
+            checkpointing: Mutex::new(()),
+            flush: SharedFlush::default(),
+            background: Background::default(),
+            counters: Counters::default(),
+            failed: AtomicBool::new(false),
+            on_freed,
+            interval: commit_interval,
+            read_only,
+            max_credits,
+        })
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    pub(crate) fn max_credits(&self) -> u32 {
+        self.max_credits
+    }
+
+    /// Credits that handles may take beyond the limit of a transaction.
+    pub(crate) fn slack(&self) -> u32 {
+        self.log.as_ref().map_or(u32::MAX, |log| log.slack)
+    }
+
+    fn offset(&self, block: u64) -> Result<u64> {
+        if block >= self.blocks {
+            return Err(JournalError::BlockOutOfRange { block, blocks: self.blocks });
+        }
+        Ok(block * u64::from(self.block_size))
+    }
+
+    // ---- buffers
+
+    pub(crate) fn read(&self, block: u64) -> Result<Buffer> {
+        let offset = self.offset(block)?;
+        let buffer = self.cache.get_or_insert(block);
+        buffer.load(|| {
+            if let Some(content) = self.homeless.get(block) {
+                return Ok(content);
+            }
+            let mut content = AlignedBuf::zeroed(self.block_size as usize);
+            self.device.read_at(offset, &mut content)?;
+            add(&self.counters.blocks_read, 1);
+            Ok::<_, JournalError>(Arc::new(content))
+        })?;
+        Ok(buffer)
+    }
+
+    /// A buffer that is about to be filled with zeros.
+    pub(crate) fn blank(&self, block: u64) -> Result<Buffer> {
+        self.offset(block)?;
+        let buffer = self.cache.get_or_insert(block);
+        buffer.load(|| Ok::<_, JournalError>(Arc::new(AlignedBuf::zeroed(self.block_size as usize))))?;
+        Ok(buffer)
+    }
+
+    pub(crate) fn prefetch(&self, blocks: &[u64]) {
+        for batch in blocks.chunks(PREFETCH_BATCH) {
+            let on_device = |block: &&u64| **block < self.blocks && self.cache.get(**block).is_none();
+            let buffers: Vec<Buffer> =
+                batch.iter().filter(on_device).map(|&block| self.cache.get_or_insert(block)).collect();
+            self.load_batch(&buffers);
+        }
+    }
+
+    fn load_batch(&self, buffers: &[Buffer]) {
+        let mut loads = Vec::with_capacity(buffers.len());
+        for buffer in buffers {
+            let Some(lock) = buffer.try_lock_load() else { continue };
+            if let Some(content) = self.homeless.get(buffer.block()) {
+                buffer.set_content(content);
+                continue;
+            }
+            loads.push((buffer, AlignedBuf::zeroed(self.block_size as usize), lock));
+        }
+        let mut ops: Vec<ReadOp<'_>> = Vec::with_capacity(loads.len());
+        for (buffer, content, _) in &mut loads {
+            ops.push(ReadOp { offset: buffer.block() * u64::from(self.block_size), buf: content });
+        }
+        let done = self.device.read_batch(&mut ops).is_ok();
+        drop(ops);
+        if done {
+            add(&self.counters.blocks_read, loads.len() as u64);
+            for (buffer, content, _lock) in loads {
+                buffer.set_content(Arc::new(content));
+            }
+        }
+    }
+
+    /// Drops the buffers of blocks that are no metadata any more, unless a transaction holds them.
+    pub(crate) fn forget(&self, start: u64, len: u64) {
+        for block in self.cache.blocks_in(start, len) {
+            self.cache.remove_if(block, |buffer| !buffer.is_owned());
+        }
+    }
+
+    /// Drops the buffers of blocks that transaction `tid` frees.
+    pub(crate) fn forget_freed(&self, start: u64, len: u64, tid: Tid) {
+        for block in self.cache.blocks_in(start, len) {
+            if let Some(buffer) = self.cache.remove_if(block, |_| true) {
+                buffer.disown(tid);
+            }
+        }
+    }
+
+    // ---- handles
+
+    pub(crate) fn enter(&self, credits: u32) -> Result<Place> {
+        self.check()?;
+        if self.read_only {
+            return Err(JournalError::ReadOnly);
+        }
+        if credits > self.max_credits {
+            return Err(JournalError::TooManyCredits { asked: credits, max: self.max_credits });
+        }
+        add(&self.counters.handles, 1);
+        add(&self.counters.credits_asked, u64::from(credits));
+        let mut waited = false;
+        let entered = self.gate.enter(credits, |why| {
+            if !std::mem::replace(&mut waited, true) {
+                add(&self.counters.waits, 1);
+            }
+            if self.failed.load(Ordering::Acquire) {
+                return Err(());
+            }
+            match why {
+                Refused::Closed => {}
+                // Only an older transaction's space helps.
+                Refused::Full { unused: true, .. } => self.background.want_checkpoint(),
+                Refused::Full { tid, .. } => self.background.want_commit(tid),
+            }
+            Ok(())
+        });
+        entered.map_err(|()| self.error().unwrap_or(JournalError::Closed))
+    }
+
+    /// Ends a handle's part in a transaction.
+    pub(crate) fn leave(&self, place: Place, unused: u32, buffers: &mut Vec<Buffer>, freed: &mut Vec<Freed>) {
+        if !buffers.is_empty() || !freed.is_empty() {
+            add(&self.counters.credits_used, buffers.len() as u64);
+            let first = self.transactions[place.slot].lock().merge(buffers, freed);
+            if first && !self.interval.is_zero() {
+                self.background.has_become_dirty();
+            }
+        }
+        self.gate.leave(place.slot, unused);
+    }
+
+    // ---- background
+
+    /// When the running transaction's time is up, if it has anything to commit.
+    pub(crate) fn commit_deadline(&self) -> Option<Instant> {
+        if self.interval.is_zero() || self.failed.load(Ordering::Acquire) {
+            return None;
+        }
+        let since = self.transactions[self.gate.running().slot].lock().since?;
+        since.checked_add(self.interval)
+    }
+
+    // ---- errors
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.error().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn error(&self) -> Option<JournalError> {
+        self.state.lock().error.clone()
+    }
+
+    /// Latches an error; the first stays. Whether this was the first.
+    pub(crate) fn fail(&self, error: JournalError) -> bool {
+        let mut state = self.state.lock();
+        let first = state.error.is_none();
+        state.error.get_or_insert(error);
+        drop(state);
+        self.failed.store(true, Ordering::Release);
+        self.ended.notify_all();
+        self.gate.wake();
+        first
+    }
+
+    /// The credits that the running transaction can have with the log as it is.
+    pub(crate) fn limit(&self, state: &State) -> u32 {
+        let Some(log) = &self.log else { return self.max_credits };
+        let free = log.len().saturating_sub(state.used).saturating_sub(state.committing);
+        log.credits_for(free.saturating_sub(1)).min(self.max_credits)
+    }
+
+    /// Whether it is time to make room: half of the log is in use, or much memory.
+    pub(crate) fn wants_checkpoint(&self, state: &State) -> bool {
+        let Some(log) = &self.log else { return false };
+        state.used > log.len() / 2 || self.homeless.len() > 2 * self.cache_blocks.max(1024)
+    }
+}
+
+/// Takes what a log would replay into memory, for a reader who must not write.
+fn read_dirty_log(
+    device: &dyn BlockDevice,
+    block_size: u32,
+    config: &LogConfig,
+    homeless: &Committed,
+) -> Result<()> {
+    let map = LogMap::new(device, block_size, config)?;
+    let sb = map.read_superblock(device)?;
+    if sb.start() == 0 {
+        return Ok(());
+    }
+    Plan::make(device, &map, &sb)?.for_each(device, &map, |batch| {
+        let blocks =
+            batch.into_iter().map(|(block, content)| -> (u64, Content) { (block, Arc::new(content)) });
+        homeless.insert(Tid(sb.sequence()), blocks.collect());
+        Ok(())
+    })
+}

@@ -1,0 +1,125 @@
+use super::*;
+use lanefs_sync::{Arc, model, thread};
+
+/// What a transaction's handles did, as the committer finds it.
+#[derive(Default)]
+struct Work {
+    /// By transaction.
+    done: [AtomicU32; 4],
+}
+
+fn worker(gate: &Gate, work: &Work, n: u32) {
+    let place = gate.enter(n, |_| Ok::<(), ()>(())).unwrap();
+    work.done[place.tid.0 as usize].fetch_add(1, Ordering::Relaxed);
+    // Never in one that is over; in the next already while the committer still points at it.
+    assert!(place.tid.at_or_after(gate.running().tid));
+    gate.leave(place.slot, n);
+}
+
+#[test]
+fn a_closed_transaction_is_final() {
+    model(|| {
+        let gate = Arc::new(Gate::new(Tid(1), 8));
+        let work = Arc::new(Work::default());
+        let workers: Vec<_> = (0..2)
+            .map(|_| {
+                let (gate, work) = (Arc::clone(&gate), Arc::clone(&work));
+                thread::spawn(move || worker(&gate, &work, 3))
+            })
+            .collect();
+        let closed = gate.close();
+        assert_eq!(closed.tid, Tid(1));
+        let at_close = work.done[1].load(Ordering::Relaxed);
+        gate.open_next(Tid(2), 8);
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        assert_eq!(work.done[1].load(Ordering::Relaxed), at_close);
+        assert_eq!(at_close + work.done[2].load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
+fn a_slot_is_used_again_while_a_late_thread_passes() {
+    model(|| {
+        let gate = Arc::new(Gate::new(Tid(1), 8));
+        let work = Arc::new(Work::default());
+        let late = {
+            let (gate, work) = (Arc::clone(&gate), Arc::clone(&work));
+            thread::spawn(move || worker(&gate, &work, 3))
+        };
+        gate.close();
+        gate.open_next(Tid(2), 8);
+        let second = gate.close();
+        let at_close = work.done[2].load(Ordering::Relaxed);
+        gate.open_next(Tid(3), 8);
+        late.join().unwrap();
+        assert_eq!(second.tid, Tid(2));
+        assert_eq!(work.done[2].load(Ordering::Relaxed), at_close);
+        // All credits came back, or were taken off with the transaction.
+        assert!(gate.attempt(8).is_ok());
+    });
+}
+
+#[test]
+fn who_finds_it_full_gets_into_the_next() {
+    model(|| {
+        let gate = Arc::new(Gate::new(Tid(1), 4));
+        let first = gate.attempt(3).unwrap();
+        let waiter = {
+            let gate = Arc::clone(&gate);
+            thread::spawn(move || {
+                let mut told = None;
+                let place = gate.enter(3, |why| {
+                    told = Some(why);
+                    Ok::<(), ()>(())
+                });
+                (place.unwrap().tid, told)
+            })
+        };
+        // The handle uses all its credits, so that only the next transaction has enough.
+        gate.leave(first.slot, 0);
+        gate.close();
+        gate.open_next(Tid(2), 4);
+        assert_eq!(waiter.join().unwrap().0, Tid(2));
+    });
+}
+
+#[test]
+fn a_raised_limit_wakes() {
+    model(|| {
+        let gate = Arc::new(Gate::new(Tid(1), 0));
+        let waiter = {
+            let gate = Arc::clone(&gate);
+            thread::spawn(move || {
+                gate.enter(2, |why| {
+                    assert_eq!(why, Refused::Full { tid: Tid(1), unused: true });
+                    Ok::<(), ()>(())
+                })
+                .unwrap()
+                .tid
+            })
+        };
+        gate.raise_limit(2);
+        assert_eq!(waiter.join().unwrap(), Tid(1));
+    });
+}
+
+#[test]
+fn credits_are_counted() {
+    model(|| {
+        let gate = Gate::new(Tid(7), 10);
+        let a = gate.attempt(6).unwrap();
+        assert_eq!(gate.attempt(5).unwrap_err().0, Refused::Full { tid: Tid(7), unused: false });
+        assert!(gate.extend(a.slot, 4));
+        assert!(!gate.extend(a.slot, 1));
+        gate.leave(a.slot, 9);
+        let b = gate.attempt(9).unwrap();
+        assert_eq!(gate.attempt(1).unwrap_err().0, Refused::Full { tid: Tid(7), unused: false });
+        gate.leave(b.slot, 0);
+        gate.close();
+        assert_eq!(gate.attempt(1).unwrap_err().0, Refused::Closed);
+        gate.reopen();
+        assert!(gate.attempt(10).is_ok());
+    });
+}

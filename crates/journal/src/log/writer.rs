@@ -1,0 +1,263 @@
+//! Writes transactions to the log, and the tail to its superblock.
+
+use super::{LogMap, Ring};
+use crate::buffer::Content;
+use crate::transaction::Snapshot;
+use crate::{JournalError, LogConfig, Result, Tid};
+use lanefs_device::{AlignedBuf, BlockDevice, WriteOp};
+use lanefs_format::jbd2::{
+    self, Checksum, Commit, Compat, Crc32Be, Descriptor, Incompat, Layout, RevokeBlock, Superblock,
+};
+use parking_lot::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The kernel's least size of a log.
+const MIN_BLOCKS: u32 = 1024;
+
+/// An open log.
+#[derive(Debug)]
+pub(crate) struct LogWriter {
+    map: LogMap,
+    ring: Ring,
+    layout: Layout,
+    tags_per_block: u32,
+    revokes_per_block: u32,
+    /// Credits that handles may take beyond a transaction's limit; their space is set aside.
+    pub(crate) slack: u32,
+    /// Held while the superblock is being written.
+    sb: Mutex<Superblock>,
+}
+
+/// A block on its way to the log.
+enum LogBlock {
+    Made(AlignedBuf),
+    Copy(Content),
+}
+
+impl LogBlock {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Made(block) => block,
+            Self::Copy(content) => content,
+        }
+    }
+}
+
+impl LogWriter {
+    /// Opens an empty log: the writer, its first transaction, and where that goes. The features that
+    /// the file system asks for are set in memory, and written with the first transaction.
+    pub(crate) fn open(
+        device: &dyn BlockDevice,
+        block_size: u32,
+        config: &LogConfig,
+    ) -> Result<(Self, Tid, u32)> {
+        let map = LogMap::new(device, block_size, config)?;
+        let mut sb = map.read_superblock(device)?;
+        if sb.start() != 0 {
+            return Err(JournalError::NotRecovered { start: sb.start() });
+        }
+        set_features(&mut sb, config);
+        let ring = Ring::new(&sb);
+        if sb.maxlen() < MIN_BLOCKS || ring.len() < MIN_BLOCKS / 2 {
+            return Err(JournalError::LogTooSmall { blocks: ring.len(), min: MIN_BLOCKS });
+        }
+        let layout = sb.layout();
+        let (first, head) = (Tid(sb.sequence()).next(), sb.head().unwrap_or(ring.first()));
+        let mut writer = Self {
+            tags_per_block: layout.tags_per_block(block_size as usize).max(1) as u32,
+            revokes_per_block: layout.revokes_per_block(block_size as usize).max(1) as u32,
+            slack: 0,
+            map,
+            ring,
+            layout,
+            sb: Mutex::new(sb),
+        };
+        writer.slack = writer.blocks_for(ring.len() / 4) / 16 + 16;
+        Ok((writer, first, head))
+    }
+
+    /// Blocks of the ring.
+    pub(crate) fn len(&self) -> u32 {
+        self.ring.len()
+    }
+
+    /// The most credits that one transaction gets.
+    pub(crate) fn max_credits(&self) -> u32 {
+        self.credits_for(self.len() / 4)
+    }
+
+    pub(crate) fn revokes_per_block(&self) -> u32 {
+        self.revokes_per_block
+    }
+
+    /// How many copies fit into `space` blocks of log, with their descriptors and the commit block.
+    fn blocks_for(&self, space: u32) -> u32 {
+        let tags = u64::from(self.tags_per_block);
+        let groups = u64::from(space.saturating_sub(2)) * tags / (tags + 1);
+        groups as u32
+    }
+
+    /// How many credits can be given for `space` blocks of log.
+    pub(crate) fn credits_for(&self, space: u32) -> u32 {
+        self.blocks_for(space).saturating_sub(self.slack)
+    }
+
+    /// Blocks of log that a transaction takes.
+    pub(crate) fn size_of(&self, blocks: usize, revokes: usize) -> u32 {
+        let blocks = blocks as u64;
+        let descriptors = blocks.div_ceil(u64::from(self.tags_per_block));
+        let revokes = (revokes as u64).div_ceil(u64::from(self.revokes_per_block));
+        u32::try_from(blocks + descriptors + revokes + 1).unwrap_or(u32::MAX)
+    }
+
+    /// The position `n` blocks after `at`.
+    pub(crate) fn advance(&self, at: u32, n: u32) -> u32 {
+        self.ring.advance(at, n)
+    }
+
+    /// Writes all of a transaction but its commit block, from `head`. Returns where that goes, and
+    /// what it needs. Not durable before a flush.
+    pub(crate) fn write(
+        &self,
+        device: &dyn BlockDevice,
+        txn: &Snapshot,
+        head: u32,
+    ) -> Result<(u32, Crc32Be)> {
+        self.prepare_superblock(device, txn, head)?;
+        let mut crc = Crc32Be::default();
+        let mut blocks = self.revoke_blocks(txn);
+        for group in txn.blocks.chunks(self.tags_per_block as usize) {
+            self.add_group(&mut blocks, &mut crc, txn.tid, group);
+        }
+        self.write_blocks(device, head, &blocks)?;
+        Ok((self.ring.advance(head, blocks.len() as u32), crc))
+    }
+
+    /// Writes the commit block. The caller has flushed before, and flushes again.
+    pub(crate) fn write_commit(
+        &self,
+        device: &dyn BlockDevice,
+        tid: Tid,
+        at: u32,
+        crc: Crc32Be,
+    ) -> Result<()> {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let mut block = self.block();
+        Commit { sequence: tid.0, time }.write(&self.layout, &mut block, crc.value());
+        self.write_blocks(device, at, &[LogBlock::Made(block)])
+    }
+
+    /// Writes that the log starts with transaction `tid` at block `start`. The caller flushes.
+    pub(crate) fn write_tail(&self, device: &dyn BlockDevice, tid: Tid, start: u32) -> Result<()> {
+        let mut sb = self.sb.lock();
+        sb.set_tail(tid.0, start);
+        self.map.write_superblock(device, &sb)
+    }
+
+    /// Writes that the log is empty, if it is not yet known to be. The caller flushes.
+    pub(crate) fn write_empty(&self, device: &dyn BlockDevice, next: Tid, head: u32) -> Result<()> {
+        let mut sb = self.sb.lock();
+        if sb.start() == 0 {
+            return Ok(());
+        }
+        sb.set_tail(next.0, 0);
+        sb.set_head(head);
+        self.map.write_superblock(device, &sb)
+    }
+
+    /// Notes an error of the file system in the log, so that the next to open it knows.
+    pub(crate) fn write_errno(&self, device: &dyn BlockDevice, errno: i32) -> Result<()> {
+        let mut sb = self.sb.lock();
+        sb.set_errno(errno);
+        self.map.write_superblock(device, &sb)
+    }
+
+    /// An empty log gets its start with its first transaction; revokes need their feature.
+    fn prepare_superblock(&self, device: &dyn BlockDevice, txn: &Snapshot, head: u32) -> Result<()> {
+        let mut sb = self.sb.lock();
+        let revoke = !txn.revokes.is_empty() && !sb.incompat().contains(Incompat::REVOKE);
+        if sb.start() != 0 && !revoke {
+            return Ok(());
+        }
+        if revoke {
+            let (compat, incompat) = (sb.compat(), sb.incompat());
+            sb.set_features(compat, incompat | Incompat::REVOKE);
+        }
+        if sb.start() == 0 {
+            sb.set_tail(txn.tid.0, head);
+        }
+        self.map.write_superblock(device, &sb)
+    }
+
+    fn block(&self) -> AlignedBuf {
+        AlignedBuf::zeroed(self.map.block_size())
+    }
+
+    fn revoke_blocks(&self, txn: &Snapshot) -> Vec<LogBlock> {
+        let make = |revokes: &[u64]| {
+            let mut block = self.block();
+            RevokeBlock::write(&self.layout, &mut block, txn.tid.0, revokes);
+            LogBlock::Made(block)
+        };
+        txn.revokes.chunks(self.revokes_per_block as usize).map(make).collect()
+    }
+
+    fn add_group(&self, blocks: &mut Vec<LogBlock>, crc: &mut Crc32Be, tid: Tid, group: &[(u64, Content)]) {
+        let mut made = self.block();
+        let mut descriptor = Descriptor::new(&self.layout, &mut made, tid.0);
+        let mut copies = Vec::with_capacity(group.len());
+        for (home, content) in group {
+            let escaped = jbd2::needs_escape(content);
+            let copy = if escaped {
+                let mut copy = AlignedBuf::clone(content);
+                jbd2::escape(&mut copy);
+                LogBlock::Made(copy)
+            } else {
+                LogBlock::Copy(Content::clone(content))
+            };
+            descriptor.push(*home, copy.bytes(), escaped);
+            copies.push(copy);
+        }
+        descriptor.finish();
+        blocks.push(LogBlock::Made(made));
+        let from = blocks.len() - 1;
+        blocks.append(&mut copies);
+        if self.layout.checksum == Checksum::V1 {
+            blocks.iter().skip(from).for_each(|block| crc.update(block.bytes()));
+        }
+    }
+
+    /// Writes blocks from `at` on, around the ring, in as few pieces as the log has.
+    fn write_blocks(&self, device: &dyn BlockDevice, mut at: u32, blocks: &[LogBlock]) -> Result<()> {
+        let bytes: Vec<&[u8]> = blocks.iter().map(LogBlock::bytes).collect();
+        let mut rest = &bytes[..];
+        let mut ops = Vec::new();
+        while !rest.is_empty() {
+            let before_wrap = self.ring.contiguous(at, rest.len() as u32);
+            let (offset, n) = self.map.locate(at, before_wrap)?;
+            let (data, behind) = rest.split_at(n as usize);
+            ops.push(WriteOp { offset, data });
+            at = self.ring.advance(at, n);
+            rest = behind;
+        }
+        Ok(device.write_batch(&ops)?)
+    }
+}
+
+/// The features that the kernel sets when it mounts: v3 checksums with metadata_csum, wide numbers with
+/// 64bit. Checksums of another version stay.
+fn set_features(sb: &mut Superblock, config: &LogConfig) {
+    if !config.metadata_csum && !config.is_64bit {
+        return;
+    }
+    sb.upgrade();
+    let (compat, mut incompat) = (sb.compat(), sb.incompat());
+    let has_checksums =
+        compat.contains(Compat::CHECKSUM) || incompat.intersects(Incompat::CSUM_V2 | Incompat::CSUM_V3);
+    incompat.set(
+        Incompat::CSUM_V3,
+        incompat.contains(Incompat::CSUM_V3) || config.metadata_csum && !has_checksums,
+    );
+    incompat.set(Incompat::BIT64, incompat.contains(Incompat::BIT64) || config.is_64bit);
+    sb.set_features(compat, incompat);
+}

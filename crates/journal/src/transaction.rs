@@ -1,0 +1,62 @@
+//! What a transaction collects while its handles run.
+
+use crate::buffer::Content;
+use crate::{Buffer, Freed, Tid};
+use std::collections::HashSet;
+use std::time::Instant;
+
+/// The running transaction of a slot. Filled by handles as they end, but for revokes, which other
+/// handles must see at once.
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    /// Changed blocks, each once; one that was freed afterwards is still here but not its owner's.
+    pub(crate) buffers: Vec<Buffer>,
+    /// Metadata blocks that were freed and not made metadata again.
+    pub(crate) revokes: HashSet<u64>,
+    /// Credits that revoke blocks have taken.
+    pub(crate) revoke_credits: u32,
+    /// Credits that handles took beyond the limit.
+    pub(crate) overdrawn: u32,
+    /// All that was freed.
+    pub(crate) freed: Vec<Freed>,
+    /// When the first handle ended that changed something.
+    pub(crate) since: Option<Instant>,
+}
+
+impl Transaction {
+    /// Whether there is anything to write.
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.buffers.is_empty() || !self.revokes.is_empty()
+    }
+
+    /// Adds what a handle did. Whether it is the first change of the transaction.
+    pub(crate) fn merge(&mut self, buffers: &mut Vec<Buffer>, freed: &mut Vec<Freed>) -> bool {
+        self.buffers.append(buffers);
+        self.freed.append(freed);
+        let first = self.since.is_none() && (self.is_dirty() || !self.freed.is_empty());
+        if first {
+            self.since = Some(Instant::now());
+        }
+        first
+    }
+
+    /// The closed transaction as it goes to the log.
+    pub(crate) fn snapshot(&self, tid: Tid) -> Snapshot {
+        let content = |buffer: &Buffer| Some((buffer.block(), buffer.snapshot(tid)?));
+        let mut blocks: Vec<_> = self.buffers.iter().filter_map(content).collect();
+        blocks.sort_unstable_by_key(|(block, _)| *block);
+        let mut revokes: Vec<u64> = self.revokes.iter().copied().collect();
+        revokes.sort_unstable();
+        Snapshot { tid, blocks, revokes }
+    }
+}
+
+/// The contents of a closed transaction.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) tid: Tid,
+    /// Sorted by block.
+    pub(crate) blocks: Vec<(u64, Content)>,
+    /// Sorted.
+    pub(crate) revokes: Vec<u64>,
+}
