@@ -96,6 +96,9 @@ pub enum Error {
     /// An extended attribute that breaks a rule.
     #[error(transparent)]
     Xattr(#[from] crate::xattr::XattrError),
+    /// A directory that breaks a rule.
+    #[error(transparent)]
+    Dir(#[from] crate::dir::DirError),
     /// An extent tree that breaks a rule.
     #[error(transparent)]
     Extent(#[from] lanefs_format::extent::ExtentError),
@@ -279,7 +282,7 @@ impl Error {
             Error::Closed => Errno::NODEV,
             Error::NotVolume { .. } => Errno::INVAL,
             Error::XattrName(e) => xattr_name_errno(e),
-            Error::Format(_) | Error::Corrupt(_) | Error::Extent(_) | Error::Indirect(_) | Error::Xattr(_) => Errno::UCLEAN,
+            Error::Format(_) | Error::Corrupt(_) | Error::Dir(_) | Error::Extent(_) | Error::Indirect(_) | Error::Xattr(_) => Errno::UCLEAN,
             Error::Journal(_) | Error::Device(_) => Errno::IO,
         };
         errno.raw_os_error()

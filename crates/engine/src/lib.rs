@@ -34,6 +34,7 @@ mod volume;
 mod xattr;
 
 pub use api::{Dir, DirEntry, DirEntryRef, File, FileOptions, Metadata, Volume, VolumeInfo};
+pub use dir::DirError;
 pub use error::{Corrupt, Error, Result};
 pub use indirect::IndirectError;
 pub use lanefs_device as device;

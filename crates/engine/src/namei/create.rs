@@ -69,12 +69,13 @@ impl Fs {
         {
             let _exclusive = dir.lock();
             dir.check_alive()?;
-            find_name(dir, name)?.vacant()?;
+            let slot = find_name(dir, name)?.vacant()?;
             dir.check_not_immutable()?;
             if matches!(kind, NewKind::Dir) {
                 check_dir_links(self, &dir.state())?;
             }
-            let mut txn = self.start(create_credits(self, &kind))?;
+            let entry = slot.credits(self, &dir.state());
+            let mut txn = self.start(create_credits(&kind) + entry)?;
             let hint = match kind {
                 NewKind::Dir if dir.ino == ROOT_INO || dir.state().flags.contains(InodeFlags::TOPDIR) => {
                     InodeHint::TopDir { spread: ext4_chksum(!0, name) }
@@ -89,7 +90,7 @@ impl Fs {
                 .and_then(|()| self.write_new_inode(&txn, ino, &inode))
                 .and_then(|()| {
                     dir.update(&mut txn, |txn, parent| {
-                        dir::insert(txn, dir.ino, parent, name, ino, kind.file_type())?;
+                        dir::insert(txn, dir.ino, parent, slot, name, ino, kind.file_type())?;
                         (parent.mtime, parent.ctime) = (now, now);
                         if matches!(kind, NewKind::Dir) {
                             add_dir_link(self, parent);
@@ -112,7 +113,7 @@ impl Fs {
         dir.check_dir()?;
         let node;
         {
-            let mut txn = self.start(create_credits(self, &NewKind::File) + credits::ORPHAN)?;
+            let mut txn = self.start(create_credits(&NewKind::File) + credits::ORPHAN)?;
             let ino = alloc::alloc_inode(&mut txn, InodeHint::File { parent: dir.ino })?;
             let mut inode = new_inode(self, &dir.state(), &NewKind::File, attr, self.now());
             inode.links_count = 0;
@@ -142,10 +143,10 @@ fn check_target(fs: &Fs, target: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn create_credits(fs: &Fs, kind: &NewKind<'_>) -> u32 {
-    // New inode, entry, the parent; ACLs inherited; a first block; and what an undo frees.
+fn create_credits(kind: &NewKind<'_>) -> u32 {
+    // New inode, the parent; ACLs inherited; a first block; and what an undo frees.
     let content = if matches!(kind, NewKind::Dir | NewKind::Symlink(_)) { 1 + credits::RUN } else { 0 };
-    credits::NEW_INODE + credits::INODE + dir::credits_insert(fs) + credits::XATTR + content
+    credits::NEW_INODE + credits::INODE + credits::XATTR + content
 }
 
 /// The inode before it has content, as a child of `parent`.

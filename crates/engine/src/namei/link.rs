@@ -20,14 +20,15 @@ impl Fs {
         self.check_writable()?;
         let _exclusive = dir.lock();
         dir.check_alive()?;
-        find_name(dir, name)?.vacant()?;
+        let slot = find_name(dir, name)?.vacant()?;
         dir.check_not_immutable()?;
         node.check_mutable()?;
         let file_type = match node.state().file_type(node.ino)? {
             FileType::Directory => return Err(Error::NotPermitted("a directory has one name")),
             file_type => file_type,
         };
-        let mut txn = self.start(dir::credits_insert(self) + 2 * credits::INODE + credits::ORPHAN)?;
+        let entry = slot.credits(self, &dir.state());
+        let mut txn = self.start(entry + 2 * credits::INODE + credits::ORPHAN)?;
         let now = self.now();
         // The count goes up before the name is there, and down again if there is no room for it.
         let was = node.update(&mut txn, |txn, inode| {
@@ -43,7 +44,7 @@ impl Fs {
             Ok(was)
         })?;
         let made = dir.update(&mut txn, |txn, parent| {
-            dir::insert(txn, dir.ino, parent, name, node.ino, file_type)?;
+            dir::insert(txn, dir.ino, parent, slot, name, node.ino, file_type)?;
             (parent.mtime, parent.ctime) = (now, now);
             Ok(())
         });

@@ -53,26 +53,22 @@ impl Fs {
     }
 }
 
-/// What a directory says of a name that is to be made.
-pub(super) struct Looked(Option<u32>);
-
-impl Looked {
-    /// The place for a name that is not there.
-    ///
-    /// # Errors
-    /// [`Error::Exists`].
-    pub(super) fn vacant(self) -> Result<()> {
-        if self.0.is_some() { Err(Error::Exists) } else { Ok(()) }
-    }
-}
-
 /// Looks for a name that is to be made. The caller holds the directory's lock.
-pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<Looked> {
-    Ok(Looked(find(dir, name)?))
+pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<dir::Place> {
+    let state = dir.state();
+    if !state.is_dir() {
+        return Err(Error::NotDir);
+    }
+    dir::find(&dir.fs, dir.ino, &state, name)
 }
 
 /// The number behind `name`. The caller holds the directory's lock.
 pub(super) fn find(dir: &Node, name: &[u8]) -> Result<Option<u32>> {
+    Ok(find_entry(dir, name)?.map(|found| found.ino))
+}
+
+/// The entry of `name`, its number checked. The caller holds the directory's lock.
+pub(super) fn find_entry(dir: &Node, name: &[u8]) -> Result<Option<dir::Found>> {
     let state = dir.state();
     if !state.is_dir() {
         return Err(Error::NotDir);
@@ -93,5 +89,5 @@ pub(super) fn find(dir: &Node, name: &[u8]) -> Result<Option<u32>> {
         }
         .into());
     }
-    Ok(Some(found.ino))
+    Ok(Some(found))
 }

@@ -21,7 +21,7 @@ pub use rename::RenameFlags;
 use crate::error::{Error, Result};
 use crate::volume::Fs;
 use lanefs_format::{Compat, Inode, RoCompat};
-use lookup::{find, find_name};
+use lookup::{find, find_entry, find_name};
 
 /// Bytes of the longest name.
 pub const NAME_MAX: usize = 255;

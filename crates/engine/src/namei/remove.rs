@@ -1,6 +1,6 @@
 //! Names that go: unlink and rmdir.
 
-use super::{check_name, drop_dir_link, find, is_dots};
+use super::{check_name, drop_dir_link, find_entry, is_dots};
 use crate::error::{Error, Result};
 use crate::inode::{Exclusive, Node, NodeRef};
 use crate::txn::{Txn, credits};
@@ -23,14 +23,15 @@ impl Fs {
         // Dropped last: the deletion of the inode starts handles of its own.
         let node;
         let _exclusive = dir.lock();
-        node = self.lookup_locked(dir, name)?.ok_or(Error::NotFound)?;
+        let found = find_entry(dir, name)?.ok_or(Error::NotFound)?;
+        node = self.node(found.ino)?;
         if node.is_dir() {
             return Err(Error::IsDir);
         }
         dir.check_mutable()?;
         node.check_mutable()?;
         let mut txn = self.start(remove_credits())?;
-        remove_name(&mut txn, dir, name)?;
+        remove_name(&mut txn, dir, &found, name)?;
         drop_link(&mut txn, &node)?;
         drop(txn);
         drop(_exclusive);
@@ -54,10 +55,9 @@ impl Fs {
             node.check_dir()?;
             let _locks = lock_nodes(&[dir, &node]);
             // Between the look and the locks the name may have come to mean another inode.
-            match find(dir, name)? {
-                None => return Err(Error::NotFound),
-                Some(ino) if ino != node.ino => continue,
-                Some(_) => {}
+            let found = find_entry(dir, name)?.ok_or(Error::NotFound)?;
+            if found.ino != node.ino {
+                continue;
             }
             dir.check_mutable()?;
             node.check_mutable()?;
@@ -65,7 +65,7 @@ impl Fs {
                 return Err(Error::NotEmpty);
             }
             let mut txn = self.start(remove_credits())?;
-            remove_name(&mut txn, dir, name)?;
+            remove_name(&mut txn, dir, &found, name)?;
             drop_dir(&mut txn, dir, &node)?;
             drop(txn);
             return Ok(());
@@ -85,10 +85,10 @@ pub(super) fn remove_credits() -> u32 {
     dir::CREDITS_REMOVE + 2 * credits::INODE + credits::ORPHAN
 }
 
-fn remove_name(txn: &mut Txn<'_>, dir: &Node, name: &[u8]) -> Result<()> {
+fn remove_name(txn: &mut Txn<'_>, dir: &Node, found: &dir::Found, name: &[u8]) -> Result<()> {
     let now = dir.fs.now();
     dir.update(txn, |txn, parent| {
-        dir::remove(txn, dir.ino, parent, name)?;
+        dir::remove_at(txn, dir.ino, parent, found, name)?;
         (parent.mtime, parent.ctime) = (now, now);
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! Rename: atomic after a crash, over an existing name or exchanging two.
 
 use super::remove::{drop_dir, drop_link, lock_nodes};
-use super::{add_dir_link, check_dir_links, check_name, drop_dir_link, find, is_dots};
+use super::{add_dir_link, check_dir_links, check_name, drop_dir_link, find, find_name, is_dots};
 use crate::dir;
 use crate::error::{Corrupt, Error, Result};
 use crate::inode::{Node, NodeRef, ROOT_INO};
@@ -152,17 +152,22 @@ impl Fs {
             check_dir_links(self, &dst.dir.state())?;
         }
         let file_type = file_type(node)?;
-        let mut txn = self.start(rename_credits(self))?;
+        let slot = match target {
+            Some(_) => None,
+            None => Some(find_name(dst.dir, dst.name)?.vacant()?),
+        };
+        let entry = slot.as_ref().map_or(0, |slot| slot.credits(self, &dst.dir.state()));
+        let mut txn = self.start(rename_credits() + entry)?;
         let now = self.now();
-        match target {
-            Some(_) => dst.dir.update(&mut txn, |txn, parent| {
+        match slot {
+            None => dst.dir.update(&mut txn, |txn, parent| {
                 dir::replace(txn, dst.dir.ino, parent, dst.name, node.ino, file_type)?;
                 (parent.mtime, parent.ctime) = (now, now);
                 Ok(())
             })?,
-            None => {
+            Some(slot) => {
                 dst.dir.update(&mut txn, |txn, parent| {
-                    dir::insert(txn, dst.dir.ino, parent, dst.name, node.ino, file_type)?;
+                    dir::insert(txn, dst.dir.ino, parent, slot, dst.name, node.ino, file_type)?;
                     (parent.mtime, parent.ctime) = (now, now);
                     Ok(())
                 })?;
@@ -201,7 +206,7 @@ impl Fs {
         if across && one_dir != two_dir {
             check_dir_links(self, &if one_dir { dst.dir } else { src.dir }.state())?;
         }
-        let mut txn = self.start(rename_credits(self))?;
+        let mut txn = self.start(rename_credits())?;
         let now = self.now();
         for (side, node, file_type) in [(src, other, two), (dst, node, one)] {
             side.dir.update(&mut txn, |txn, parent| {
@@ -248,6 +253,6 @@ fn file_type(node: &Node) -> Result<FileType> {
     Ok(node.state().file_type(node.ino)?)
 }
 
-fn rename_credits(fs: &Fs) -> u32 {
-    dir::credits_insert(fs) + 2 * dir::CREDITS_REMOVE + 4 * credits::INODE + credits::ORPHAN
+fn rename_credits() -> u32 {
+    3 * dir::CREDITS_REMOVE + 4 * credits::INODE + credits::ORPHAN
 }

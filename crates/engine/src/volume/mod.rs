@@ -46,6 +46,7 @@ pub(crate) mod kind {
     pub(crate) const ORPHAN: u8 = 7;
     pub(crate) const SYMLINK: u8 = 8;
     pub(crate) const INDIRECT: u8 = 9;
+    pub(crate) const DX_ROOT: u8 = 10;
 }
 
 /// The largest time between a change and its commit when nobody asks.

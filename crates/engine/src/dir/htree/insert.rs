@@ -1,0 +1,58 @@
+//! A name whose leaf is full.
+//!
+//! Room is made in steps, each of which takes one new block and leaves a consistent directory, so
+//! that a full volume stops between two steps with nothing lost: a level is added, an index
+//! block is split, and at last the leaf.
+
+use super::lookup::Path;
+use super::split;
+use crate::dir::block::Dir;
+use crate::dir::error::DirError;
+use crate::dir::{New, leaf};
+use crate::error::{Error, Result};
+use crate::txn::Txn;
+use lanefs_format::Inode;
+use lanefs_format::htree::DxView;
+
+/// More steps than a path of three index blocks can need.
+const MAX_STEPS: u32 = 8;
+
+/// Puts `new`, which no leaf of its hash has room for.
+///
+/// # Errors
+/// [`Error::NoSpace`]: the volume is full, or the index is, at its full depth.
+pub(in crate::dir) fn insert(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, new: &New<'_>) -> Result<()> {
+    for _ in 0..MAX_STEPS {
+        let dir = Dir::new(txn.fs(), ino, inode)?;
+        let (root, info) = dir.root()?;
+        let hasher = dir.params().hasher.with_version(info.hash_version);
+        let hash = hasher.hash(new.name).major;
+        let path = Path::to(&dir, root, info, hash)?;
+        let buffer = dir.leaf(path.leaf)?;
+        let scan = dir.scan(path.leaf, &buffer, new.name)?;
+        if let Some(offset) = scan.room {
+            return new.put(&dir, txn, &buffer, offset);
+        }
+        let live = leaf::live_bytes(&buffer.read(), dir.layout());
+        if live + new.need() <= dir.layout().end() {
+            return split::pack(&dir, txn, path.leaf, &buffer, new);
+        }
+        match full_frames(&path) {
+            0 => return split::leaf(txn, ino, inode, &path, new, &hasher, hash),
+            full if full < path.frames.len() => split::node(txn, ino, inode, &path, full)?,
+            _ if info.indirect_levels < dir.params().max_levels => split::root(txn, ino, inode, &path)?,
+            _ => return Err(Error::NoSpace),
+        }
+    }
+    let dir = Dir::new(txn.fs(), ino, inode)?;
+    Err(DirError::IndexCycle { ino, blocks: dir.blocks }.into())
+}
+
+/// How many index blocks from the leaf upwards are full, one behind the other.
+fn full_frames(path: &Path) -> usize {
+    let full = |bytes: &[u8], kind| {
+        let view = DxView::new(bytes, kind);
+        view.count() >= view.limit()
+    };
+    path.frames.iter().rev().take_while(|frame| full(&frame.buffer.read(), frame.kind)).count()
+}

@@ -1,0 +1,122 @@
+//! Entries within one directory block: find, add, take out, pack.
+//!
+//! Works on the bytes of a block that [`verify_block`](lanefs_format::dirent::verify_block) has
+//! passed; checksums are the caller's. Nothing moves but in [`pack`], so that byte offsets of
+//! linear directories stay good.
+
+use lanefs_format::FileType;
+use lanefs_format::dirent::{self, DirLayout, Dirent, DirentError, entries, rec_len};
+
+/// What one pass over a block for a name gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Scan {
+    pub(super) hit: Option<Hit>,
+    /// Where an entry of the name fits.
+    pub(super) room: Option<usize>,
+}
+
+/// An entry, and the one before it in its block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hit {
+    pub(super) offset: usize,
+    pub(super) before: Option<usize>,
+    pub(super) inode: u32,
+}
+
+/// Looks for `name`, and for room for it until it is found.
+pub(super) fn scan(block: &[u8], layout: &DirLayout, name: &[u8]) -> Result<Scan, DirentError> {
+    let need = rec_len(name.len());
+    let mut scan = Scan { hit: None, room: None };
+    let mut before = None;
+    for entry in entries(block, layout) {
+        let entry = entry?;
+        if entry.inode != 0 && entry.name == name {
+            scan.hit = Some(Hit { offset: entry.offset, before, inode: entry.inode });
+            break;
+        }
+        if scan.room.is_none() && entry.slack() >= need {
+            scan.room = Some(entry.offset);
+        }
+        before = Some(entry.offset);
+    }
+    Ok(scan)
+}
+
+/// Puts a name into the slack of the entry at `offset`.
+///
+/// # Errors
+/// The slack is too small; nothing is written.
+pub(super) fn add(
+    block: &mut [u8],
+    layout: &DirLayout,
+    offset: usize,
+    name: &[u8],
+    inode: u32,
+    file_type: Option<FileType>,
+) -> Result<(), DirentError> {
+    let host = Dirent::parse_bounds(block, offset, layout)?;
+    let (need, room, len) = (rec_len(name.len()), host.slack(), host.rec_len);
+    if need > room {
+        return Err(DirentError::NoRoom { offset, need, room });
+    }
+    let kept = len - room;
+    dirent::write_entry(block, layout, offset + kept, room, inode, file_type, name)?;
+    if kept != 0 {
+        dirent::write_rec_len(block, layout, offset, kept);
+    }
+    Ok(())
+}
+
+/// Takes out the entry at `hit`: the one before grows over it.
+///
+/// # Errors
+/// The place does not hold such an entry (any more); nothing is written.
+pub(super) fn take(block: &mut [u8], layout: &DirLayout, hit: &Hit) -> Result<(), DirentError> {
+    let entry = Dirent::parse_bounds(block, hit.offset, layout)?;
+    let (used, len) = (rec_len(entry.name.len()), entry.rec_len);
+    let Some(offset) = hit.before else {
+        dirent::write_free(block, layout, hit.offset, len, used);
+        return Ok(());
+    };
+    let before = Dirent::parse_bounds(block, offset, layout)?.rec_len;
+    dirent::write_free(block, layout, hit.offset, 0, used);
+    dirent::write_rec_len(block, layout, offset, before + len);
+    Ok(())
+}
+
+/// Whether the place still holds `name`, reached from the entry before it.
+pub(super) fn holds(block: &[u8], layout: &DirLayout, hit: &Hit, name: &[u8]) -> bool {
+    let at = |offset| Dirent::parse_bounds(block, offset, layout);
+    let reached = match hit.before {
+        None => hit.offset == 0,
+        Some(before) => at(before).is_ok_and(|e| e.next() == hit.offset),
+    };
+    reached && at(hit.offset).is_ok_and(|e| e.inode == hit.inode && e.name == name)
+}
+
+/// Bytes that the entries in use need when they are packed.
+pub(super) fn live_bytes(block: &[u8], layout: &DirLayout) -> usize {
+    entries(block, layout).flatten().filter(|e| e.inode != 0).map(|e| rec_len(e.name.len())).sum()
+}
+
+/// Makes `block` anew of `items`, one behind the other; the last one gets the rest of the block.
+///
+/// # Errors
+/// They do not fit.
+pub(super) fn pack<'a>(
+    block: &mut [u8],
+    layout: &DirLayout,
+    items: impl Iterator<Item = Dirent<'a>>,
+) -> Result<(), DirentError> {
+    dirent::init_block(block, layout);
+    let (mut at, mut last) = (0, 0);
+    for item in items {
+        let len = rec_len(item.name.len());
+        dirent::write_entry(block, layout, at, len, item.inode, item.file_type, item.name)?;
+        (last, at) = (at, at + len);
+    }
+    if at != 0 {
+        dirent::write_rec_len(block, layout, last, layout.end() - last);
+    }
+    Ok(())
+}
