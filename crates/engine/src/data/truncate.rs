@@ -51,10 +51,8 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
 /// Frees what lies behind i_size of an orphan, and zeroes the tail: a truncation that was cut short.
 pub(crate) fn truncate_tail(node: &Node) -> Result<()> {
     let _data = node.lock();
-    match map::has_map(&node.fs, &node.state()) {
-        true => free_behind(node).map(|_| ()),
-        false => Ok(()),
-    }
+    let mapped = map::has_map(&node.fs, &node.state());
+    if mapped { free_behind(node).map(|_| ()) } else { Ok(()) }
 }
 
 /// Frees all blocks of an orphan that is to be deleted, whatever its i_size and type.

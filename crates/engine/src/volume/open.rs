@@ -14,7 +14,7 @@ use crate::inode::{NodeTable, ROOT_INO};
 use crate::map::{self, Mapping};
 use crate::orphan::{self, Orphans};
 use crate::xattr::Sharing;
-use lanefs_device::BlockDevice;
+use lanefs_device::{AlignedBuf, BlockDevice};
 use lanefs_format::{Compat, Incompat, Inode, RoCompat, State, Superblock};
 use lanefs_journal::{Journal, LogConfig, LogRun, recovery};
 use parking_lot::Mutex;
@@ -156,13 +156,14 @@ impl Fs {
 
 /// Reads and checks the superblock.
 pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
-    let mut bytes = [0; 1024];
-    if device.size() < 2048 {
+    // Whole and aligned, as a direct device wants it.
+    let mut bytes = AlignedBuf::zeroed(4096);
+    if device.size() < 4096 {
         let (size, magic) = (device.size(), "too small to hold a superblock");
         return Err(Error::NotVolume { size, rule: magic });
     }
-    device.read_at(1024, &mut bytes)?;
-    let sb = Superblock::parse(&bytes)?;
+    device.read_at(0, &mut bytes)?;
+    let sb = Superblock::parse(&bytes[1024..2048])?;
     sb.check_device(device.size())?;
     Ok(sb)
 }
