@@ -297,7 +297,8 @@ fn a_full_volume_loses_nothing() {
         let e = write(&node, 0, &data).unwrap_err();
         assert!(matches!(e, Error::NoSpace), "{e}");
         let size = node.state().size as usize;
-        assert!(size > 1 << 20, "{size}");
+        // But for a node that might have been needed, every block was used.
+        assert!(size > 1 << 20 && fs.alloc.free_blocks() <= 2, "{size}, {} free", fs.alloc.free_blocks());
         assert!(all(&node) == data[..size]);
         let other = fs.node(small).unwrap();
         // A hole needs blocks that are not there; the file stays as it was.
@@ -418,23 +419,4 @@ fn deletion_and_tails_free_everything() {
         drop(node);
         image.close(fs);
     }
-}
-
-/// More to free than one transaction of a small journal has credits for.
-#[test]
-fn a_cut_in_many_transactions() {
-    let image = Image::new("128M", &["-t", "ext4", "-b", "1024", "-J", "size=1", "-g", "512"]);
-    let ino = image.file("a");
-    let fs = image.open();
-    let node = fs.node(ino).unwrap();
-    let data = vec![1; 4 << 20];
-    for i in 0..25 {
-        write(&node, i * 4_195_328, &data).unwrap();
-    }
-    let before = fs.journal.stats().handles;
-    truncate(&node, 1000).unwrap();
-    assert!(fs.journal.stats().handles - before > 3);
-    assert_eq!(node.state().blocks, 2);
-    drop(node);
-    image.close(fs);
 }

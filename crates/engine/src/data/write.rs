@@ -12,6 +12,7 @@ use crate::map::{self, Mapping};
 use crate::txn::credits;
 use crate::volume::Fs;
 use lanefs_format::Inode;
+use std::mem;
 use std::ops::Range;
 
 /// Bytes of a batch: a multiple of every block size.
@@ -74,6 +75,8 @@ struct Batch<'n, 'b> {
     inode: Inode,
     writes: Vec<io::Write<'b>>,
     changes: Vec<Change<'n>>,
+    /// Blocks kept for the map, so that data does not take the last one.
+    margin: Vec<Reserved<'n>>,
     credits: u32,
     /// The end of what the batch has written.
     end: u64,
@@ -81,7 +84,8 @@ struct Batch<'n, 'b> {
 
 impl<'n, 'b> Batch<'n, 'b> {
     fn new(node: &'n Node, inode: Inode) -> Self {
-        Self { node, fs: &node.fs, inode, writes: Vec::new(), changes: Vec::new(), credits: 0, end: 0 }
+        let (writes, changes, margin) = (Vec::new(), Vec::new(), Vec::new());
+        Self { node, fs: &node.fs, inode, writes, changes, margin, credits: 0, end: 0 }
     }
 
     /// Plans the write of `bytes` at `at`; submits what is planned when a handle could not take more.
@@ -107,7 +111,7 @@ impl<'n, 'b> Batch<'n, 'b> {
                         Some(goal) => goal,
                         None => map::goal(fs, self.node.ino, &self.inode, lblk)?,
                     };
-                    let run = self.reserve(near, blocks.min(map::max_run(fs, &self.inode)))?;
+                    let run = self.reserve(lblk, near, blocks.min(map::max_run(fs, &self.inode)))?;
                     blocks = run.len();
                     let first = run.start();
                     self.plan(Change::Insert(lblk, run), blocks);
@@ -138,16 +142,50 @@ impl<'n, 'b> Batch<'n, 'b> {
         self.changes.push(change);
     }
 
-    /// Reserves blocks; if there are none, once more when those that were freed of late are free.
-    fn reserve(&mut self, goal: u64, want: u32) -> Result<Reserved<'n>> {
-        match alloc::reserve(self.fs, goal, want) {
+    /// Reserves blocks for `lblk`; if there are none, once more when those that were freed of late are
+    /// free.
+    fn reserve(&mut self, lblk: u32, goal: u64, want: u32) -> Result<Reserved<'n>> {
+        match self.try_reserve(lblk, goal, want) {
             Err(Error::NoSpace) => {
                 self.submit()?;
                 self.fs.journal.sync()?;
-                alloc::reserve(self.fs, goal, want)
+                self.try_reserve(lblk, goal, want)
             }
             reserved => reserved,
         }
+    }
+
+    /// Reserves as many of `want` blocks as leave enough for the map.
+    fn try_reserve(&mut self, lblk: u32, goal: u64, mut want: u32) -> Result<Reserved<'n>> {
+        let (fs, before) = (self.fs, self.changes.len());
+        loop {
+            let run = alloc::reserve(fs, goal, want)?;
+            let need = map::insert_blocks(fs, self.node.ino, &self.inode, lblk, run.len(), before)?;
+            match self.keep_margin(run.start() + u64::from(run.len()), need) {
+                Ok(()) => return Ok(run),
+                Err(Error::NoSpace) if run.len() > 1 => {
+                    want = run.len().saturating_sub(need as u32).max(1);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn keep_margin(&mut self, goal: u64, blocks: usize) -> Result<()> {
+        let (had, mut left) = (self.margin.len(), blocks as u32);
+        while left > 0 {
+            match alloc::reserve(self.fs, goal, left) {
+                Ok(run) => {
+                    left -= run.len();
+                    self.margin.push(run);
+                }
+                Err(e) => {
+                    self.margin.truncate(had);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes the data, then maps it.
@@ -158,11 +196,12 @@ impl<'n, 'b> Batch<'n, 'b> {
         io::write(self.fs, &self.writes)?;
         self.writes.clear();
         let (ino, end) = (self.node.ino, self.end);
-        let changes = std::mem::take(&mut self.changes);
-        let mut txn = self.fs.start(std::mem::take(&mut self.credits) + credits::INODE + credits::SUPER)?;
+        let (changes, margin) = (mem::take(&mut self.changes), mem::take(&mut self.margin));
+        let mut txn = self.fs.start(mem::take(&mut self.credits) + credits::INODE + credits::SUPER)?;
         self.node.update(&mut txn, |txn, inode| {
             let fs = txn.fs();
             touch(fs, inode);
+            drop(margin);
             for change in changes {
                 let last = match change {
                     Change::Convert(range) => {

@@ -13,7 +13,7 @@ mod table;
 mod tests;
 
 pub(crate) use lookup::lookup;
-pub(crate) use table::{REMOVE_CREDITS, Table, insert_credits};
+pub(crate) use table::{REMOVE_CREDITS, Table, insert_credits, missing};
 
 /// Numbers of data blocks in `i_block`.
 const DIRECT: u32 = 12;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::alloc::BlockKind;
 use crate::error::{Error, Result};
-use crate::map::{ChangeBlocks, Mapping, Progress};
+use crate::map::{ChangeBlocks, Mapping, Progress, ReadBlocks};
 use crate::volume::kind;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,6 +26,41 @@ pub(crate) fn insert_credits(block_size: usize, len: u32) -> u32 {
     let tables = len / per + 2;
     // Each with bitmap and descriptor.
     3 * (tables + tables / per + 2 + 1)
+}
+
+/// How many blocks of numbers `range` lacks.
+pub(crate) fn missing(blocks: &impl ReadBlocks, ino: u32, root: &[u8], range: Range<u32>) -> Result<usize> {
+    let size = blocks.block_size();
+    // Each by its level and first logical block.
+    let mut missing = BTreeSet::new();
+    let mut at = range.start;
+    while at < range.end {
+        let (n, levels, base) = slot(size, at).ok_or(Error::FileTooBig)?;
+        let rel = u64::from(at - base);
+        let mut block = number(root, n);
+        for level in (1..=levels).rev() {
+            if block == 0 {
+                missing.insert((level, u64::from(base) + rel - rel % span(size, level)));
+            } else if level > 1 {
+                check(blocks, ino, at, block)?;
+                let n = (rel % span(size, level) / span(size, level - 1)) as usize;
+                let next = |bytes: &[u8]| Ok(number(bytes, n));
+                block = blocks.view(u64::from(block), kind::INDIRECT, |_| Ok(()), next)?;
+            }
+        }
+        at = table_end(size, at)?;
+    }
+    Ok(missing.len())
+}
+
+/// Where the numbers that lie together with that of `lblk` end.
+fn table_end(block_size: usize, lblk: u32) -> Result<u32> {
+    let (_, levels, base) = slot(block_size, lblk).ok_or(Error::FileTooBig)?;
+    if levels == 0 {
+        return Ok(DIRECT);
+    }
+    let per = pointers(block_size).max(1);
+    Ok((lblk - (lblk - base) % per).saturating_add(per))
 }
 
 /// A map that is being changed inside one transaction.
@@ -64,7 +99,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         let mut spare = self.reserve(lblk..end, block)?;
         let mut at = lblk;
         while at < end {
-            let next = self.table_end(at)?.min(end);
+            let next = table_end(size, at)?.min(end);
             // Fits: `block + len` is at most 2^32.
             let first = (block + u64::from(at - lblk)) as u32;
             self.set(at, first, next - at, &mut spare)?;
@@ -74,28 +109,11 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         Ok(())
     }
 
-    /// Where the numbers that lie together with that of `lblk` end.
-    fn table_end(&self, lblk: u32) -> Result<u32> {
-        let size = self.blocks.block_size();
-        let (_, levels, base) = slot(size, lblk).ok_or(Error::FileTooBig)?;
-        if levels == 0 {
-            return Ok(DIRECT);
-        }
-        let per = pointers(size).max(1);
-        Ok((lblk - (lblk - base) % per).saturating_add(per))
-    }
-
     /// Takes the blocks of numbers that `range` lacks, all or none.
     fn reserve(&mut self, range: Range<u32>, goal: u64) -> Result<Vec<u64>> {
-        // Each by its level and first logical block.
-        let mut missing = BTreeSet::new();
-        let mut at = range.start;
-        while at < range.end {
-            self.missing(at, &mut missing)?;
-            at = self.table_end(at)?;
-        }
-        let mut spare = Vec::with_capacity(missing.len());
-        for _ in 0..missing.len() {
+        let missing = missing(self.blocks, self.ino, self.root, range)?;
+        let mut spare = Vec::with_capacity(missing);
+        for _ in 0..missing {
             let taken = match self.blocks.alloc(goal) {
                 Ok(block) if block >= MAX_PHYSICAL => {
                     spare.push(block);
@@ -111,24 +129,6 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
             }
         }
         Ok(spare)
-    }
-
-    fn missing(&self, lblk: u32, missing: &mut BTreeSet<(u32, u64)>) -> Result<()> {
-        let size = self.blocks.block_size();
-        let (n, levels, base) = slot(size, lblk).ok_or(Error::FileTooBig)?;
-        let rel = u64::from(lblk - base);
-        let mut block = number(&self.root[..], n);
-        for level in (1..=levels).rev() {
-            if block == 0 {
-                missing.insert((level, u64::from(base) + rel - rel % span(size, level)));
-            } else if level > 1 {
-                check(self.blocks, self.ino, lblk, block)?;
-                let n = (rel % span(size, level) / span(size, level - 1)) as usize;
-                let next = |bytes: &[u8]| Ok(number(bytes, n));
-                block = self.blocks.view(u64::from(block), kind::INDIRECT, |_| Ok(()), next)?;
-            }
-        }
-        Ok(())
     }
 
     /// Writes the numbers from `first` on for `len` blocks from `lblk` on, which lie in one place.

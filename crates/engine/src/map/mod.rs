@@ -18,7 +18,7 @@ use crate::extent::{self, Owner, Tree};
 use crate::indirect::{self, Table};
 use crate::txn::Txn;
 use crate::volume::Fs;
-use lanefs_format::extent::{MAX_BLOCKS, MAX_UNWRITTEN_LEN, empty_root};
+use lanefs_format::extent::{MAX_BLOCKS, MAX_UNWRITTEN_LEN, ROOT_SIZE, empty_root, max_entries};
 use lanefs_format::{Inode, InodeFlags, RoCompat};
 use std::ops::Range;
 
@@ -201,6 +201,27 @@ pub(crate) fn goal(fs: &Fs, ino: u32, inode: &Inode, lblk: u32) -> Result<u64> {
     }
     let group = fs.layout.inode_slot(ino)?.group;
     Ok(fs.layout.group_first_block(group)?)
+}
+
+/// Blocks for the map itself that an [`insert`] of `len` blocks at `lblk` may take, behind `before`
+/// others that are to come first.
+pub(crate) fn insert_blocks(
+    fs: &Fs,
+    ino: u32,
+    inode: &Inode,
+    lblk: u32,
+    len: u32,
+    before: usize,
+) -> Result<usize> {
+    match shape(ino, inode)? {
+        Shape::Extents => {
+            let entries = usize::from(u16::from_le_bytes([inode.i_block[2], inode.i_block[3]]));
+            let fits = depth(inode) == 0 && entries + before < usize::from(max_entries(ROOT_SIZE));
+            // One on each level, and one that the root grows into.
+            Ok(if fits { 0 } else { usize::from(depth(inode)) + 1 })
+        }
+        Shape::Indirect => indirect::missing(fs, ino, &inode.i_block, lblk..lblk.saturating_add(len)),
+    }
 }
 
 /// Credits of an [`insert`] of `len` blocks, or a [`convert`]; without the inode and the bitmaps of the data.

@@ -1,6 +1,7 @@
 //! The end of an open volume.
 
 use super::Fs;
+use super::open::write_super;
 use crate::error::{Error, Result};
 use lanefs_format::State;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ impl Fs {
         };
         sb.set_state(state);
         sb.set_wtime(self.now().sec.max(0) as u64);
-        self.device.write_at(1024, &sb.encode())?;
+        write_super(&*self.device, &sb)?;
         self.device.flush()?;
         Ok(())
     }

@@ -57,7 +57,7 @@ impl Fs {
         let mut sb = read_super(&*device)?;
         let state = sb.state();
         mark_open(&mut sb, &options, log.is_some());
-        device.write_at(1024, &sb.encode())?;
+        write_super(&*device, &sb)?;
         device.flush()?;
         let unclean = dirty || !state.contains(State::VALID_FS);
         let mut fs = Self::assemble(device, sb, log.as_ref(), options, false, unclean)?;
@@ -166,6 +166,19 @@ pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
     let sb = Superblock::parse(&bytes[1024..2048])?;
     sb.check_device(device.size())?;
     Ok(sb)
+}
+
+/// Writes the superblock as it stands, past the journal: only while that holds nothing.
+pub(super) fn write_super(device: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
+    // An alignment is never larger than a block, so nobody else's bytes are in between.
+    let size = device.alignment().max(1024);
+    let start = 1024 / size * size;
+    let mut bytes = AlignedBuf::zeroed(size);
+    if size > 1024 {
+        device.read_at(start as u64, &mut bytes)?;
+    }
+    bytes[1024 - start..2048 - start].copy_from_slice(&sb.encode());
+    Ok(device.write_at(start as u64, &bytes)?)
 }
 
 fn check_features(sb: &Superblock, write: bool) -> Result<()> {
