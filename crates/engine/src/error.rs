@@ -49,6 +49,9 @@ pub enum Error {
     /// An immutable or append-only inode (EPERM).
     #[error("Operation not permitted ({0})")]
     NotPermitted(&'static str),
+    /// Something that this kind of inode does not have (EACCES).
+    #[error("Permission denied ({0})")]
+    AccessDenied(&'static str),
     /// The file is not open for this (EBADF).
     #[error("Bad file descriptor ({0})")]
     BadHandle(&'static str),
@@ -269,6 +272,7 @@ impl Error {
             Error::TooManyLinks => Errno::MLINK,
             Error::ReadOnly => Errno::ROFS,
             Error::NotPermitted(_) => Errno::PERM,
+            Error::AccessDenied(_) => Errno::ACCESS,
             Error::BadHandle(_) => Errno::BADF,
             Error::Invalid(_) => Errno::INVAL,
             Error::NoData => Errno::NODATA,

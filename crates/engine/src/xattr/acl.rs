@@ -7,9 +7,11 @@ use super::{SetXattr, XattrError, change, find};
 use crate::error::{Error, Result};
 use crate::txn::Txn;
 use crate::volume::Fs;
-use lanefs_format::acl::Acl;
+use lanefs_format::acl::{Acl, AclError};
 use lanefs_format::xattr::Name;
 use lanefs_format::{FileType, Inode};
+
+const NO_DEFAULT: Error = Error::AccessDenied("a default ACL on something that is no directory");
 
 /// The stored list of this name.
 pub(super) fn get(fs: &Fs, ino: u32, inode: &Inode, name: Name<'_>) -> Result<Option<Acl>> {
@@ -32,12 +34,18 @@ pub(super) fn set(
     name: Name<'_>,
     value: &[u8],
 ) -> Result<()> {
-    use lanefs_format::acl::AclError;
     check_type(inode)?;
-    let acl = Acl::from_xattr(value).map_err(|e| match e {
-        AclError::Version { .. } => Error::NotSupported(e.to_string()),
-        _ => Error::Invalid("an ACL that is not valid"),
-    })?;
+    let acl = match Acl::from_xattr(value) {
+        Ok(acl) => acl,
+        Err(e @ AclError::Version { .. }) => return Err(Error::NotSupported(e.to_string())),
+        // Bytes that are a list, if not a valid one, are refused for their place first.
+        Err(AclError::Order { .. } | AclError::Incomplete | AclError::Id { .. })
+            if name == Name::ACL_DEFAULT && !inode.is_dir() =>
+        {
+            return Err(NO_DEFAULT);
+        }
+        Err(_) => return Err(Error::Invalid("an ACL that is not valid")),
+    };
     if name == Name::ACL_ACCESS {
         store_access(txn, ino, inode, &acl)
     } else if inode.is_dir() {
@@ -45,8 +53,14 @@ pub(super) fn set(
     } else if acl.entries.is_empty() {
         Ok(())
     } else {
-        Err(Error::NotPermitted("a default ACL on something that is no directory"))
+        Err(NO_DEFAULT)
     }
+}
+
+/// Removes the list of this name, if there is one. The mode stays.
+pub(super) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>) -> Result<()> {
+    check_type(inode)?;
+    change(txn, ino, inode, name, None, SetXattr::Any)
 }
 
 /// Symbolic links have no ACL.

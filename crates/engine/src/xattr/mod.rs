@@ -40,12 +40,14 @@ pub enum SetXattr {
 /// # Errors
 /// [`Error::NoData`]; [`Error::NotSupported`] for a prefix that ext4 does not store.
 pub(crate) fn get(fs: &Fs, ino: u32, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+    if refuses_user(inode, name) {
+        return Err(Error::NoData);
+    }
     let name = Name::parse(name)?;
     match name.index {
         index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => {
             Ok(acl::get(fs, ino, inode, name)?.ok_or(Error::NoData)?.to_xattr())
         }
-        index::USER if !takes_user(inode) => Err(Error::NoData),
         _ => find(fs, ino, inode, name)?.ok_or(Error::NoData),
     }
 }
@@ -76,13 +78,15 @@ pub(crate) fn set(
     value: &[u8],
     how: SetXattr,
 ) -> Result<()> {
-    let name = Name::parse(name)?;
     if value.len() > codec::XATTR_SIZE_MAX {
         return Err(Error::ValueTooBig { len: value.len() });
     }
+    if refuses_user(inode, name) {
+        return Err(Error::NotPermitted("user attributes of a special file"));
+    }
+    let name = Name::parse(name)?;
     match name.index {
         index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => acl::set(txn, ino, inode, name, value),
-        index::USER if !takes_user(inode) => Err(Error::NotPermitted("user attributes of a special file")),
         _ => change(txn, ino, inode, name, Some(value), how),
     }
 }
@@ -92,12 +96,12 @@ pub(crate) fn set(
 /// # Errors
 /// [`Error::NoData`] if there is none, but not for ACLs.
 pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: &[u8]) -> Result<()> {
+    if refuses_user(inode, name) {
+        return Err(Error::NotPermitted("user attributes of a special file"));
+    }
     let name = Name::parse(name)?;
     match name.index {
-        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => {
-            change(txn, ino, inode, name, None, SetXattr::Any)
-        }
-        index::USER if !takes_user(inode) => Err(Error::NotPermitted("user attributes of a special file")),
+        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => acl::remove(txn, ino, inode, name),
         _ => change(txn, ino, inode, name, None, SetXattr::Replace),
     }
 }
@@ -107,8 +111,9 @@ pub(crate) fn free_all(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result
     block::replace(txn, ino, inode, None)
 }
 
-fn takes_user(inode: &Inode) -> bool {
-    inode.is_regular() || inode.is_dir()
+/// Whether `name` is a `user.` attribute and the inode takes none: only files and directories do.
+fn refuses_user(inode: &Inode, name: &[u8]) -> bool {
+    name.starts_with(b"user.") && !inode.is_regular() && !inode.is_dir()
 }
 
 fn in_inode(ino: u32, inode: &Inode) -> Result<Vec<Attr<'_>>> {
