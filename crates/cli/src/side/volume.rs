@@ -210,8 +210,7 @@ impl Source for lanefs::File {
     }
 
     fn next_data(&self, offset: u64) -> Outcome<Option<(u64, u64)>> {
-        let size = self.metadata().len();
-        Ok((offset < size).then_some((offset, size)))
+        Ok(lanefs::File::next_data(self, offset)?)
     }
 }
 

@@ -41,7 +41,6 @@ impl File {
         if !self.read {
             return Err(Error::BadHandle("not open for reading"));
         }
-        let _shared = self.node.share();
         data::read(&self.node, offset, buf)
     }
 
