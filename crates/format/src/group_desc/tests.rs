@@ -21,7 +21,7 @@ fn agrees_with_dumpe2fs() {
         &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg,^64bit"],
         &["-t", "ext4", "-b", "1024", "-O", "sparse_super2"],
         &["-t", "ext4", "-b", "1024", "-O", "bigalloc"],
-        &["-t", "ext2", "-b", "1024", "-O", "^sparse_super"],
+        &["-t", "ext2", "-b", "1024", "-O", "^sparse_super,^resize_inode"],
         &["-t", "ext3", "-b", "2048"],
     ] {
         let image = mke2fs("99M", args);

@@ -1,0 +1,55 @@
+//! Why a volume cannot be made.
+
+use lanefs_device::DeviceError;
+use lanefs_format::FormatError;
+use lanefs_format::dirent::DirentError;
+use lanefs_format::extent::ExtentError;
+
+/// Why a volume cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum MkfsError {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("a volume of {blocks} blocks of {block_size} bytes is too small for its own structures")]
+    TooSmall { blocks: u64, block_size: u32 },
+    #[error("{blocks} blocks need the 64bit feature, or larger blocks")]
+    TooManyBlocks { blocks: u64 },
+    #[error("a volume of {bytes} bytes on a device of {device}")]
+    BeyondDevice { bytes: u64, device: u64 },
+    #[error("blocks of {0} bytes: must be a power of two between 1024 and 65536")]
+    BlockSize(u32),
+    #[error("inodes of {size} bytes: must be a power of two between 128 and {max}")]
+    InodeSize { size: u16, max: u32 },
+    #[error("an inode for every {0} bytes: must be between 1024 and 67108864")]
+    InodeRatio(u32),
+    #[error("{inodes} inodes of {inode_size} bytes do not fit in {blocks} blocks")]
+    TooManyInodes { inodes: u64, inode_size: u16, blocks: u64 },
+    #[error("{0} percent of blocks to reserve: must be between 0 and 50")]
+    ReservedPercent(f64),
+    #[error("a label of {0} bytes: at most 16")]
+    Label(usize),
+    #[error("a journal of {blocks} blocks: must be between 1024 and 10240000")]
+    JournalSize { blocks: u64 },
+    #[error("a journal of {blocks} blocks is too big for {free} free blocks")]
+    JournalTooBig { blocks: u64, free: u64 },
+    #[error("cannot make a volume with: {0}")]
+    Features(String),
+    #[error("the feature {feature} needs {needs}")]
+    Needs { feature: &'static str, needs: &'static str },
+    #[error("the features {0} and {1} exclude each other")]
+    Exclusive(&'static str, &'static str),
+    #[error("no room for {0}")]
+    NoSpace(&'static str),
+    #[error("{0}: not a size (a number, then nothing or one of K, M, G, T, P)")]
+    Size(String),
+    #[error("{0}: not a usage type")]
+    Usage(String),
+    #[error("planned a volume that is none: {0}")]
+    Format(#[from] FormatError),
+    #[error("planned an extent tree that is none: {0}")]
+    Extent(#[from] ExtentError),
+    #[error("planned a directory that is none: {0}")]
+    Dirent(#[from] DirentError),
+}

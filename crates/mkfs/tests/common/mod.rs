@@ -1,0 +1,202 @@
+//! Two volumes of the same options, one of mke2fs and one of ours, and ways to compare them.
+
+use lanefs_device::FileDevice;
+use lanefs_mkfs::{FsType, Options, format, parse_size};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
+const UUID_BYTES: [u8; 16] = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef_u128.to_be_bytes();
+const TIME: u64 = 1_700_000_000;
+
+/// Images of the same options, in a folder that goes when this is dropped.
+pub(crate) struct Pair {
+    pub(crate) ours: PathBuf,
+    pub(crate) theirs: PathBuf,
+    _dir: TempDir,
+}
+
+impl Pair {
+    pub(crate) fn make(size: &str, args: &str) -> Self {
+        Self::make_with(size, args, true)
+    }
+
+    /// `fixed`: with UUID, hash seed and time given.
+    pub(crate) fn make_with(size: &str, args: &str, fixed: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+        let bytes = parse_size(size).unwrap();
+        let out = mke2fs(&theirs, bytes, args, fixed);
+        assert!(out.status.success(), "mke2fs {args}: {}", String::from_utf8_lossy(&out.stderr));
+
+        let mut options = options(args);
+        if !fixed {
+            (options.uuid, options.hash_seed, options.time) = (None, None, None);
+        }
+        let device = FileDevice::create(&ours, bytes).unwrap();
+        format(&device, &options).unwrap_or_else(|e| panic!("{size} {args}: {e}"));
+        Self { ours, theirs, _dir: dir }
+    }
+
+    /// What dumpe2fs says of one and not of the other.
+    pub(crate) fn dumpe2fs_difference(&self) -> Option<String> {
+        let (ours, theirs) = (dumpe2fs(&self.ours), dumpe2fs(&self.theirs));
+        // The count of kilobytes that the tool wrote, and with it the superblock's checksum.
+        let other = |l: &&str| !l.starts_with("Lifetime writes:") && !l.starts_with("Checksum:  ");
+        let (mut a, mut b) = (ours.lines().filter(other), theirs.lines().filter(other));
+        loop {
+            match (a.next(), b.next()) {
+                (None, None) => return None,
+                (a, b) if a == b => {}
+                (a, b) => return Some(format!("ours {a:?}, mke2fs's {b:?}")),
+            }
+        }
+    }
+
+    /// The first byte that differs, where either has data.
+    pub(crate) fn first_difference(&self) -> Option<String> {
+        let files = [File::open(&self.ours).unwrap(), File::open(&self.theirs).unwrap()];
+        let mut pages = BTreeSet::new();
+        for file in &files {
+            for (start, end) in data_segments(file) {
+                pages.extend((start / 4096..end.div_ceil(4096)).map(|p| p * 4096));
+            }
+        }
+        pages.into_iter().find_map(|at| {
+            let [ours, theirs] = [0, 1].map(|n| {
+                let mut page = [0u8; 4096];
+                let len = files[n].read_at(&mut page, at).unwrap();
+                page[..len].to_vec()
+            });
+            let differs = |n: &usize| ours.get(*n) != theirs.get(*n) && !written_count(&theirs, *n);
+            let n = (0..ours.len().max(theirs.len())).find(differs)?;
+            Some(format!("byte {:#x}: ours {:?}, mke2fs's {:?}", at + n as u64, ours.get(n), theirs.get(n)))
+        })
+    }
+}
+
+/// Whether byte `n` of a page belongs to `s_kbytes_written` or `s_checksum` of a superblock there.
+fn written_count(page: &[u8], n: usize) -> bool {
+    let start = n / 1024 * 1024;
+    let superblock = page.get(start + 0x38..start + 0x3A) == Some(&[0x53, 0xEF]);
+    superblock && matches!(n % 1024, 0x178..0x180 | 0x3FC..0x400)
+}
+
+fn data_segments(file: &File) -> Vec<(u64, u64)> {
+    use rustix::fs::{SeekFrom, seek};
+    let mut segments = Vec::new();
+    let mut at = 0;
+    while let Ok(start) = seek(file, SeekFrom::Data(at)) {
+        at = seek(file, SeekFrom::Hole(start)).unwrap();
+        segments.push((start, at));
+    }
+    segments
+}
+
+/// The options that mke2fs's `args` ask for, with UUID, hash seed and time given.
+pub(crate) fn options(args: &str) -> Options {
+    let mut o = Options {
+        uuid: Some(UUID_BYTES),
+        hash_seed: Some(UUID_BYTES),
+        time: Some(TIME),
+        ..Options::default()
+    };
+    let words: Vec<&str> = args.split_whitespace().collect();
+    for pair in words.chunks(2) {
+        let value = pair[1];
+        match pair[0] {
+            "-t" if value == "ext2" => o.fs_type = FsType::Ext2,
+            "-t" if value == "ext3" => o.fs_type = FsType::Ext3,
+            "-b" => o.block_size = Some(value.parse().unwrap()),
+            "-I" => o.inode_size = Some(value.parse().unwrap()),
+            "-i" => o.inode_ratio = Some(value.parse().unwrap()),
+            "-N" => o.inode_count = Some(value.parse().unwrap()),
+            "-m" => o.reserved_percent = Some(value.parse().unwrap()),
+            "-L" => o.label = value.into(),
+            "-O" => o.features = value.parse().unwrap(),
+            "-T" => o.usage = Some(value.parse().unwrap()),
+            "-J" => o.journal_size = Some(value.strip_prefix("size=").unwrap().parse().unwrap()),
+            other => panic!("{other}"),
+        }
+    }
+    o
+}
+
+/// The type that the kernel is asked to mount.
+pub(crate) fn fs_type(args: &str) -> &'static str {
+    if args.contains("ext3") { "ext3" } else { "ext4" }
+}
+
+fn mke2fs(path: &Path, bytes: u64, args: &str, fixed: bool) -> Output {
+    File::create(path).unwrap().set_len(bytes).unwrap();
+    let mut command = tool("mke2fs");
+    command.args(["-q", "-F"]);
+    if !args.contains("-t ") {
+        command.args(["-t", "ext4"]);
+    }
+    if fixed {
+        command.args(["-U", UUID, "-E", &format!("hash_seed={UUID}")]);
+        command.env("E2FSPROGS_FAKE_TIME", TIME.to_string());
+    }
+    command.args(args.split_whitespace()).arg(path).output().unwrap()
+}
+
+/// Whether mke2fs makes a volume of these options.
+pub(crate) fn mke2fs_takes(size: &str, args: &str) -> bool {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    mke2fs(file.path(), parse_size(size).unwrap(), args, true).status.success()
+}
+
+/// What dumpe2fs prints, in a clock without summer.
+pub(crate) fn dumpe2fs(path: &Path) -> String {
+    let out = tool("dumpe2fs").env("TZ", "UTC").arg(path).output().unwrap();
+    assert!(out.status.success(), "dumpe2fs: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// `dumpe2fs` without UUID, hash seed, times, checksums and the count of kilobytes written.
+pub(crate) fn normal(text: &str) -> String {
+    let open = ["Filesystem UUID:", "Directory Hash Seed:", "Filesystem created:", "Last write time:"];
+    let open = [&open[..], &["Last checked:", "Checksum:  ", "Lifetime writes:"]].concat();
+    let mut normal = String::new();
+    for line in text.lines().filter(|l| !open.iter().any(|o| l.starts_with(o))) {
+        let mut hide = false;
+        for word in line.split_inclusive(' ') {
+            normal.push_str(if hide { "SUM " } else { word });
+            hide = word == "csum ";
+        }
+        normal.push('\n');
+    }
+    normal
+}
+
+/// Has e2fsck check an image, which must be clean.
+pub(crate) fn e2fsck(path: &Path) {
+    let out = tool("e2fsck").args(["-fn"]).arg(path).output().unwrap();
+    assert!(out.status.success(), "e2fsck: {}", String::from_utf8_lossy(&out.stdout));
+}
+
+/// Runs a tool that must succeed.
+pub(crate) fn run(name: &str, args: &[&str]) {
+    let out = tool(name).args(args).output().unwrap();
+    assert!(out.status.success(), "{name} {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+fn tool(name: &str) -> Command {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let found = std::env::split_paths(&path).map(|p| p.join(name)).find(|p| p.exists());
+    Command::new(found.unwrap_or_else(|| panic!("{name} is needed")))
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Bytes that the file takes on its disk.
+pub(crate) fn allocated(path: &Path) -> u64 {
+    std::fs::metadata(path).unwrap().blocks() * 512
+}

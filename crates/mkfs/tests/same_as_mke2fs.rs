@@ -1,0 +1,173 @@
+//! The judge is mke2fs: with the same UUID, hash seed and clock, both make the same volume, byte
+//! for byte, but for the count of what the tool itself has written (`s_kbytes_written`).
+//! e2fsck finds every one clean, and the kernel mounts it.
+
+mod common;
+
+use common::{Pair, dumpe2fs, e2fsck, is_root, run};
+use lanefs_mkfs::{Options, format};
+
+/// Sizes and options; `false` where mke2fs leaves old entries behind in the root of the
+/// journal's extent tree, so that only dumpe2fs can compare.
+const CASES: &[(&str, bool, &str)] = &[
+    // Sizes, from a floppy to the largest file of a kernel ext4.
+    ("200K", true, ""),
+    ("1M", true, ""),
+    ("3M", true, ""),
+    ("8M", true, ""),
+    ("8300K", true, "-b 1024"),
+    ("64M", true, ""),
+    ("131400K", true, "-b 4096"),
+    ("511M", true, ""),
+    ("512M", true, ""),
+    ("1G", true, ""),
+    ("5G", true, ""),
+    ("100G", true, ""),
+    ("2T", false, ""),
+    ("15T", false, ""),
+    // Blocks and inodes.
+    ("64M", true, "-I 128"),
+    ("64M", true, "-I 512 -b 2048"),
+    ("300M", true, "-b 8192"),
+    ("300M", true, "-b 65536"),
+    ("4G", true, "-b 65536"),
+    ("3G", true, "-I 4096"),
+    ("300M", true, "-N 3"),
+    ("300M", true, "-N 1000000"),
+    ("1M", true, "-b 1024 -N 16"),
+    ("300M", true, "-i 1024 -b 4096"),
+    ("3G", true, "-i 4096 -m 0.5"),
+    ("3G", true, "-T largefile4"),
+    ("300M", true, "-T news -L hello"),
+    // Journals.
+    ("300M", true, "-J size=30"),
+    ("4G", false, "-b 1024 -J size=256"),
+    ("20G", false, "-O ^flex_bg -b 4096 -J size=2000"),
+    ("700M", true, "-t ext3 -b 1024 -J size=100"),
+    ("17G", true, "-t ext3 -J size=5000"),
+    // Features.
+    ("64M", true, "-t ext3"),
+    ("64M", true, "-t ext2"),
+    ("64M", true, "-O ^extents,^64bit"),
+    ("300M", true, "-O ^metadata_csum"),
+    ("300M", true, "-O ^metadata_csum,uninit_bg"),
+    ("300M", true, "-O ^has_journal"),
+    ("300M", true, "-O ^64bit"),
+    ("300M", true, "-O ^flex_bg"),
+    ("3G", true, "-O ^flex_bg -b 4096"),
+    ("300M", true, "-O ^resize_inode"),
+    ("300M", true, "-O ^resize_inode,meta_bg"),
+    ("5G", true, "-O ^resize_inode,meta_bg"),
+    ("300M", true, "-O sparse_super2"),
+    ("3G", true, "-O sparse_super2,^sparse_super,^resize_inode"),
+    ("300M", true, "-O ^sparse_super,^resize_inode"),
+    ("300M", true, "-O orphan_file,metadata_csum_seed"),
+    ("3G", true, "-O orphan_file"),
+    ("300M", true, "-O ^filetype,^dir_index,^ext_attr,^large_file"),
+    ("300M", true, "-O large_dir,stable_inodes"),
+    ("300M", true, "-O none,filetype"),
+];
+
+#[test]
+fn every_byte_is_the_same() {
+    for &(size, bytes, args) in CASES {
+        let pair = Pair::make(size, args);
+        let differ = pair.dumpe2fs_difference();
+        assert!(differ.is_none(), "{size} {args}: {}", differ.unwrap_or_default());
+        if bytes {
+            let differ = pair.first_difference();
+            assert!(differ.is_none(), "{size} {args}: {}", differ.unwrap_or_default());
+        }
+        e2fsck(&pair.ours);
+    }
+}
+
+/// With UUIDs, clocks and seeds of their own, the two differ in these and in checksums only.
+#[test]
+fn nothing_else_differs_when_left_alone() {
+    for size in ["64M", "1G"] {
+        let pair = Pair::make_with(size, "", false);
+        assert_eq!(common::normal(&dumpe2fs(&pair.ours)), common::normal(&dumpe2fs(&pair.theirs)));
+    }
+}
+
+/// What mke2fs refuses we refuse, and write nothing.
+#[test]
+fn refusals() {
+    for (size, args) in [
+        ("50K", ""),
+        ("200K", "-b 4096"),
+        ("64M", "-O ^extents"),
+        ("64M", "-O ^sparse_super"),
+        ("64M", "-O meta_bg"),
+        ("64M", "-O orphan_file,^has_journal"),
+        ("64M", "-O metadata_csum_seed,^metadata_csum"),
+        ("64M", "-I 4096 -b 1024"),
+        ("64M", "-I 100"),
+        ("64M", "-i 512"),
+        ("64M", "-m 60"),
+        ("64M", "-N 4000000"),
+        ("64M", "-J size=40"),
+        ("64M", "-J size=1 -b 4096"),
+    ] {
+        assert!(!common::mke2fs_takes(size, args), "{size} {args}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let bytes = lanefs_mkfs::parse_size(size).unwrap();
+        let device = lanefs_device::FileDevice::create(file.path(), bytes).unwrap();
+        assert!(format(&device, &common::options(args)).is_err(), "{size} {args}");
+        assert_eq!(common::allocated(file.path()), 0, "{size} {args}");
+    }
+}
+
+/// Old bytes on the device do not shine through.
+#[test]
+fn a_used_device_is_made_clean() {
+    let options = Options { keep: true, ..common::options("-b 1024") };
+    let device = lanefs_device::MemDevice::from_bytes(vec![0xA5; 24 << 20]);
+    format(&device, &options).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), device.to_bytes()).unwrap();
+    e2fsck(file.path());
+}
+
+#[test]
+fn the_same_options_make_the_same_bytes() {
+    let make = || {
+        let device = lanefs_device::MemDevice::new(24 << 20);
+        format(&device, &common::options("-O orphan_file")).unwrap();
+        device.to_bytes()
+    };
+    assert!(make() == make());
+}
+
+/// The kernel mounts what was made and writes to it, and e2fsck is content with the result.
+#[test]
+fn the_kernel_mounts_it() {
+    if !is_root() {
+        assert!(std::env::var_os("CI").is_none(), "mounting needs root");
+        eprintln!("not root: the kernel was not asked");
+        return;
+    }
+    for (size, args) in [
+        ("64M", ""),
+        ("1G", ""),
+        ("100G", ""),
+        ("64M", "-O ^extents,^64bit"),
+        ("64M", "-t ext3"),
+        ("300M", "-O ^metadata_csum"),
+        ("300M", "-O ^metadata_csum,uninit_bg"),
+        ("300M", "-O orphan_file,metadata_csum_seed"),
+        ("300M", "-O sparse_super2 -I 128"),
+        ("300M", "-O ^has_journal,^flex_bg"),
+    ] {
+        let pair = Pair::make(size, args);
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().to_str().unwrap();
+        run("mount", &["-o", "loop", "-t", common::fs_type(args), pair.ours.to_str().unwrap(), at]);
+        let written = std::fs::create_dir(dir.path().join("d"))
+            .and_then(|()| std::fs::write(dir.path().join("d/file"), vec![7; 3_000_000]));
+        run("umount", &[at]);
+        written.unwrap();
+        e2fsck(&pair.ours);
+    }
+}
