@@ -8,6 +8,7 @@
 mod mount;
 mod tools;
 mod tree;
+mod volume_tree;
 
 pub use mount::LoopMount;
 pub use tools::{
@@ -15,3 +16,4 @@ pub use tools::{
     require_tools, run,
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
+pub use volume_tree::{volume_digest, volume_lines};

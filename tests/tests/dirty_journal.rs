@@ -1,0 +1,173 @@
+//! Journals that were not closed, both ways: the kernel's recovered by lanefs, lanefs's recovered by
+//! the kernel and by e2fsck. All who recover must see the same tree.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs::{NewAttr, OpenOptions, SetXattr, Volume};
+use lanefs_sim::{Image, RecordingDevice, seed_from_env};
+use lanefs_tests::{
+    LoopMount, TreeEntry, assert_same_tree, e2fsck, e2fsck_clean, mke2fs, require_root, tree_listing,
+};
+use rand::Rng;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the kernel reads of a clean volume.
+fn kernel_view(image: &Path) -> Vec<TreeEntry> {
+    let mount = LoopMount::new(image, "ro");
+    let listing = tree_listing(mount.path());
+    mount.unmount();
+    listing
+}
+
+fn copy(image: &Path, name: &str) -> PathBuf {
+    let to = image.with_file_name(name);
+    fs::copy(image, &to).unwrap();
+    to
+}
+
+fn recover_by_e2fsck(image: &Path) -> PathBuf {
+    let image = copy(image, "by-e2fsck.img");
+    let (code, said) = e2fsck(&image, &["-fy"]);
+    assert!(code <= 1, "e2fsck -fy: {code}\n{said}");
+    e2fsck_clean(&image);
+    image
+}
+
+fn recover_by_lanefs(image: &Path) -> PathBuf {
+    let image = copy(image, "by-lanefs.img");
+    Volume::open(&image).unwrap().close().unwrap();
+    e2fsck_clean(&image);
+    image
+}
+
+fn recover_by_kernel(image: &Path) -> PathBuf {
+    let image = copy(image, "by-kernel.img");
+    LoopMount::new(&image, "").unmount();
+    e2fsck_clean(&image);
+    image
+}
+
+/// Names and small files, made and removed through the kernel.
+fn kernel_burst(root: &Path, rounds: usize) {
+    for i in 0..rounds {
+        let dir = root.join(format!("dir{i:03}"));
+        fs::create_dir(&dir).unwrap();
+        for j in 0..20 {
+            let mut file = fs::File::create(dir.join(format!("file-{j}"))).unwrap();
+            file.write_all(&vec![j as u8; j * 317]).unwrap();
+        }
+        fs::hard_link(dir.join("file-3"), dir.join("linked")).unwrap();
+        std::os::unix::fs::symlink("x".repeat(i % 90 + 1), dir.join("symlink")).unwrap();
+        fs::rename(dir.join("file-4"), dir.join("file-5")).unwrap();
+        if i % 3 == 2 {
+            fs::remove_dir_all(root.join(format!("dir{:03}", i - 1))).unwrap();
+        }
+        if i % 5 == 0 {
+            fs::File::open(&dir).unwrap().sync_all().unwrap();
+        }
+    }
+}
+
+fn kernels_journal(args: &[&str]) {
+    require_root();
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("kernel.img");
+    mke2fs(&image, 96 << 20, args);
+    let mount = LoopMount::new(&image, "");
+    kernel_burst(mount.path(), 40);
+    mount.cut_power();
+    let (code, _) = e2fsck(&image, &["-fn"]);
+    assert_ne!(code, 0, "the journal is not dirty: the test proves nothing");
+    // Read-only, lanefs recovers in memory and leaves the volume as it is.
+    let before = fs::read(&image).unwrap();
+    let seen = Volume::open_read_only(&image).unwrap();
+    assert!(!seen.read_dir("/").unwrap().is_empty());
+    drop(seen);
+    assert!(fs::read(&image).unwrap() == before, "a read-only open wrote to the volume");
+    let theirs = kernel_view(&recover_by_e2fsck(&image));
+    assert!(theirs.len() > 300, "{} entries survived", theirs.len());
+    assert_same_tree(&theirs, &kernel_view(&recover_by_lanefs(&image)));
+}
+
+#[test]
+fn the_kernels_recovered_by_lanefs() {
+    kernels_journal(&["-t", "ext4"]);
+}
+
+#[test]
+fn the_kernels_of_ext3_recovered_by_lanefs() {
+    kernels_journal(&["-t", "ext3", "-b", "1024", "-I", "128"]);
+}
+
+#[test]
+fn the_kernels_with_an_orphan_file_recovered_by_lanefs() {
+    kernels_journal(&["-t", "ext4", "-O", "orphan_file,metadata_csum_seed"]);
+}
+
+#[test]
+fn the_kernels_without_checksums_recovered_by_lanefs() {
+    kernels_journal(&["-t", "ext4", "-O", "^metadata_csum,^64bit", "-b", "1024"]);
+}
+
+fn our_journal(args: &[&str]) {
+    require_root();
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("ours.img");
+    mke2fs(&image, 32 << 20, args);
+    let seed = seed_from_env("LANEFS_SEED");
+    let mut rng = seed.rng(2);
+    let device = Arc::new(RecordingDevice::new(Image::from_bytes(fs::read(&image).unwrap())));
+    let volume =
+        OpenOptions::new().write(true).commit_interval(Duration::ZERO).open_device(device.clone()).unwrap();
+    let attr = NewAttr { permissions: 0o755, uid: 1, gid: 2 };
+    for i in 0..30 {
+        let dir = format!("/d{i}");
+        volume.create_dir_with(&dir, attr).unwrap();
+        for j in 0..rng.random_range(1..20) {
+            let path = format!("{dir}/f{j}");
+            volume.write(&path, &vec![b'a' + j as u8; rng.random_range(0..9000)]).unwrap();
+            if j % 4 == 0 {
+                volume
+                    .set_xattr(&path, "user.k", &vec![b'v'; rng.random_range(1..400)], SetXattr::Any)
+                    .unwrap();
+            }
+        }
+        volume.symlink("s".repeat(i + 40), format!("{dir}/symlink")).unwrap();
+        if i > 3 && i % 2 == 0 {
+            volume.remove_dir_all(format!("/d{}", i - 3)).unwrap();
+        }
+        if i % 7 == 6 {
+            volume.sync().unwrap();
+        }
+    }
+    let log = device.log();
+    drop(volume);
+    let mut dirty = 0;
+    for state in log.crash_states(seed.value(), 1).skip(3).step_by(7).take(6) {
+        state.image.save(&image).unwrap();
+        let (_, said) = e2fsck(&image, &["-fn"]);
+        dirty += usize::from(said.contains("skipping journal recovery"));
+        let ours = kernel_view(&recover_by_lanefs(&image));
+        assert_same_tree(&ours, &kernel_view(&recover_by_e2fsck(&image)));
+        assert_same_tree(&ours, &kernel_view(&recover_by_kernel(&image)));
+    }
+    assert!(dirty >= 3, "only {dirty} of the states had a dirty journal");
+}
+
+#[test]
+fn ours_recovered_by_the_kernel_and_e2fsck() {
+    our_journal(&["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+}
+
+#[test]
+fn ours_of_ext3_recovered_by_the_kernel_and_e2fsck() {
+    our_journal(&["-t", "ext3", "-b", "4096", "-J", "size=4"]);
+}
+
+#[test]
+fn ours_with_an_orphan_file_recovered_by_the_kernel_and_e2fsck() {
+    our_journal(&["-t", "ext4", "-b", "4096", "-O", "orphan_file,metadata_csum_seed", "-J", "size=4"]);
+}

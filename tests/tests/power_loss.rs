@@ -1,0 +1,162 @@
+//! Power loss over names and small files: every cut at a flush, and random losses between flushes.
+//!
+//! A seeded burst of operations runs on a recording device. After each operation the whole tree is
+//! taken down as a digest. A state after a crash is recovered, judged by e2fsck, and its tree must be
+//! one of those between the last sync that had returned and the operation at the cut: all that was
+//! synced is there, operations are whole, and they are in order.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs::{NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
+use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, seed_from_env};
+use lanefs_tests::{e2fsck, e2fsck_clean, mke2fs, volume_digest};
+use rand::Rng;
+use rand::rngs::StdRng;
+use std::sync::Arc;
+use std::time::Duration;
+
+const ATTR: NewAttr = NewAttr { permissions: 0o640, uid: 7, gid: 8 };
+
+/// A volume whose free space is full of a pattern that no file has.
+fn volume(dir: &std::path::Path, args: &[&str]) -> Image {
+    let path = dir.join("made.img");
+    mke2fs(&path, 12 << 20, args);
+    let filled = Volume::open(&path).unwrap();
+    let file = filled.create_file("/pattern").unwrap();
+    let junk = vec![0xDB; 256 << 10];
+    let mut at = 0;
+    while file.write_at(at, &junk).is_ok() {
+        at += junk.len() as u64;
+    }
+    drop(file);
+    filled.remove_file("/pattern").unwrap();
+    filled.close().unwrap();
+    e2fsck_clean(&path);
+    Image::from_bytes(std::fs::read(&path).unwrap())
+}
+
+/// A burst of operations with what the tree was after each.
+struct Burst {
+    log: Log,
+    /// Digest after operation `i`; the first is of the volume before any.
+    history: Vec<u64>,
+}
+
+fn open(device: Arc<dyn lanefs_device::BlockDevice>) -> Volume {
+    OpenOptions::new().write(true).commit_interval(Duration::ZERO).open_device(device).unwrap()
+}
+
+fn burst(image: Image, rng: &mut StdRng, operations: usize, syncs: usize) -> Burst {
+    let device = Arc::new(RecordingDevice::new(image));
+    let volume = open(device.clone());
+    let mut history = vec![volume_digest(&volume)];
+    device.mark("op 0");
+    device.mark("sync 0");
+    for i in 1..=operations {
+        // An operation that fails (no such name, a directory in the way) changes nothing.
+        let _ = step(&volume, rng);
+        history.push(volume_digest(&volume));
+        device.mark(format!("op {i}"));
+        if i % (operations / syncs) == 0 {
+            volume.sync().unwrap();
+            device.mark(format!("sync {i}"));
+        }
+    }
+    // No close: the log ends as a crash leaves it.
+    let log = device.log();
+    drop(volume);
+    Burst { log, history }
+}
+
+fn path(rng: &mut StdRng) -> String {
+    let name = |rng: &mut StdRng| format!("n{}", rng.random_range(0..12));
+    match rng.random_range(0..3) {
+        0 => format!("/{}", name(rng)),
+        1 => format!("/{}/{}", name(rng), name(rng)),
+        _ => format!("/{}/{}/a-name-that-is-long-enough-to-fill-blocks-{}", name(rng), name(rng), name(rng)),
+    }
+}
+
+fn step(volume: &Volume, rng: &mut StdRng) -> lanefs::Result<()> {
+    let (a, b) = (path(rng), path(rng));
+    match rng.random_range(0..16) {
+        0..=2 => volume.create_dir_with(&a, ATTR),
+        3..=4 => volume.open_options().write(true).create_new(true).attr(ATTR).open(&a).map(|_| ()),
+        5..=7 => {
+            let file = volume.open_options().write(true).append(true).open(&a)?;
+            let bytes = vec![rng.random_range(1..200); rng.random_range(1..9000)];
+            file.write_at(0, &bytes)
+        }
+        8 => volume.remove_file(&a),
+        9 => volume.remove_dir(&a),
+        10 => volume.rename(&a, &b),
+        11 => volume.rename_with(&a, &b, RenameFlags::Exchange),
+        12 => volume.hard_link(&a, &b),
+        13 => volume.symlink("t".repeat(rng.random_range(1..300)), &a),
+        14 => {
+            let long = rng.random_range(0..3) == 0;
+            volume.set_xattr(&a, "user.note", &vec![b'x'; if long { 700 } else { 20 }], SetXattr::Any)
+        }
+        _ => volume.set_attr(
+            &a,
+            &SetAttr { permissions: Some(rng.random_range(0..0o1000)), ..SetAttr::default() },
+            false,
+        ),
+    }
+}
+
+/// Recovers a state and holds it against what was promised.
+fn judge(state: &CrashState, burst: &Burst, dump: &mut DumpFile) {
+    let last = |what: &str| {
+        let mark = state
+            .marks(&burst.log)
+            .rev()
+            .find_map(|(_, m)| m.strip_prefix(what)?.trim().parse::<usize>().ok());
+        mark.unwrap_or(0)
+    };
+    let (synced, done) = (last("sync"), last("op"));
+    let device = Arc::new(state.device());
+    let volume = Volume::open_device(device.clone()).unwrap_or_else(|e| panic!("{state}: {e}"));
+    let digest = volume_digest(&volume);
+    volume.close().unwrap_or_else(|e| panic!("{state}: close: {e}"));
+    let allowed = &burst.history[synced..=(done + 1).min(burst.history.len() - 1)];
+    assert!(
+        allowed.contains(&digest),
+        "{state}: the tree is none of those after operations {synced}..={}",
+        done + 1
+    );
+    dump.set(&device.image()).unwrap();
+    let (code, said) = e2fsck(dump.path(), &["-fn"]);
+    assert!(code == 0, "{state}: e2fsck -fn after recovery: {code}\n{said}");
+}
+
+fn campaign(args: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let seed: Seed = seed_from_env("LANEFS_SEED");
+    let factor: usize = std::env::var("LANEFS_LONG").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
+    let mut rng = seed.rng(1);
+    let base = volume(dir.path(), args);
+    let burst = burst(base.clone(), &mut rng, 60 * factor, 6 * factor);
+    let mut dump = DumpFile::create(dir.path().join("state.img"), &base).unwrap();
+    let mut states = 0;
+    for state in burst.log.crash_states(seed.value(), 20) {
+        judge(&state, &burst, &mut dump);
+        states += 1;
+    }
+    assert!(states > 100, "only {states} states: the burst did not flush");
+    println!("{args:?}: {states} states");
+}
+
+#[test]
+fn defaults_of_today() {
+    campaign(&["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+}
+
+#[test]
+fn orphan_file_and_4k_blocks() {
+    campaign(&["-t", "ext4", "-b", "4096", "-O", "orphan_file,metadata_csum_seed", "-J", "size=4"]);
+}
+
+#[test]
+fn ext3_with_indirect_blocks() {
+    campaign(&["-t", "ext3", "-b", "1024", "-J", "size=1"]);
+}
