@@ -7,7 +7,7 @@
 use crate::alloc::{self, BlockKind};
 use crate::error::Result;
 use crate::volume::Fs;
-use lanefs_journal::{Buffer, Handle, Tid, WriteGuard};
+use lanefs_journal::{Buffer, Handle, WriteGuard};
 use lanefs_sync::order::{Level, Note};
 
 /// Credits of the parts that operations are made of: distinct blocks that may change.
@@ -47,10 +47,6 @@ impl<'f> Txn<'f> {
         self.fs
     }
 
-    /// The transaction that this handle is part of.
-    pub(crate) fn tid(&self) -> Tid {
-        self.handle.tid()
-    }
 
     /// The right to change a metadata block. Costs a credit when this transaction has not
     /// changed it yet.

@@ -147,6 +147,23 @@ impl Dir {
         self.node.fs.link(&node, &self.node, name.as_ref().as_bytes())
     }
 
+    /// Makes a file without a name (O_TMPFILE): it goes with its last user, unless
+    /// [`link_file`](Self::link_file) gives it a name.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub fn create_nameless(&self, attr: NewAttr) -> Result<File> {
+        File::of_node(self.node.fs.create_nameless(&self.node, attr)?, true)
+    }
+
+    /// Gives an open file the name `name` here.
+    ///
+    /// # Errors
+    /// As [`hard_link`](Self::hard_link).
+    pub fn link_file(&self, file: &File, name: impl AsRef<OsStr>) -> Result<()> {
+        self.node.fs.link(file.node(), &self.node, name.as_ref().as_bytes())
+    }
+
     /// Removes the name of something that is no directory.
     ///
     /// # Errors

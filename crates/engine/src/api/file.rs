@@ -32,6 +32,10 @@ impl File {
         Ok(Self { node, read: true, write, append: false })
     }
 
+    pub(super) fn node(&self) -> &NodeRef {
+        &self.node
+    }
+
     /// Reads from `offset` on into `buf`; how many bytes there were: fewer than asked for only
     /// at the end of the file, 0 behind it.
     ///
