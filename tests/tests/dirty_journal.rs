@@ -79,8 +79,8 @@ fn kernels_journal(args: &[&str]) {
     let mount = LoopMount::new(&image, "");
     kernel_burst(mount.path(), 40);
     mount.cut_power();
-    let (code, _) = e2fsck(&image, &["-fn"]);
-    assert_ne!(code, 0, "the journal is not dirty: the test proves nothing");
+    let (_, said) = e2fsck(&image, &["-fn"]);
+    assert!(said.contains("skipping journal recovery"), "the journal is not dirty: the test proves nothing");
     // Read-only, lanefs recovers in memory and leaves the volume as it is.
     let before = fs::read(&image).unwrap();
     let seen = Volume::open_read_only(&image).unwrap();

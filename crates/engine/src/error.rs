@@ -286,7 +286,12 @@ impl Error {
             Error::Closed => Errno::NODEV,
             Error::NotVolume { .. } => Errno::INVAL,
             Error::XattrName(e) => xattr_name_errno(e),
-            Error::Format(_) | Error::Corrupt(_) | Error::Dir(_) | Error::Extent(_) | Error::Indirect(_) | Error::Xattr(_) => Errno::UCLEAN,
+            Error::Format(_)
+            | Error::Corrupt(_)
+            | Error::Dir(_)
+            | Error::Extent(_)
+            | Error::Indirect(_)
+            | Error::Xattr(_) => Errno::UCLEAN,
             Error::Journal(_) | Error::Device(_) => Errno::IO,
         };
         errno.raw_os_error()

@@ -47,7 +47,6 @@ impl<'f> Txn<'f> {
         self.fs
     }
 
-
     /// The right to change a metadata block. Costs a credit when this transaction has not
     /// changed it yet.
     pub(crate) fn write<'g>(&'g self, buffer: &'g Buffer) -> Result<WriteGuard<'g>> {

@@ -106,6 +106,58 @@ impl Superblock {
         Ok(sb)
     }
 
+    /// As [`parse`](Self::parse), but whatever the checksum says: for a superblock that may have been
+    /// torn, whose caller looks for other evidence.
+    ///
+    /// # Errors
+    /// The first rule that the fields break.
+    pub fn parse_torn(bytes: &[u8]) -> Result<Self> {
+        let need = SUPERBLOCK_SIZE;
+        let truncated = FormatError::Truncated { what: "superblock", len: bytes.len(), need };
+        Self::from_raw(RawSuperblock::read_from_prefix(bytes).map_err(|_| truncated)?.0)
+    }
+
+    /// Whether both describe one volume: the same in all that does not change while it is in use.
+    pub fn same_volume(&self, other: &Self) -> bool {
+        self.constant_part().as_bytes() == other.constant_part().as_bytes()
+    }
+
+    /// The fields that mkfs and tune2fs set, all others zero.
+    fn constant_part(&self) -> RawSuperblock {
+        let r = &self.raw;
+        RawSuperblock {
+            s_inodes_count: r.s_inodes_count,
+            s_blocks_count_lo: r.s_blocks_count_lo,
+            s_blocks_count_hi: r.s_blocks_count_hi,
+            s_first_data_block: r.s_first_data_block,
+            s_log_block_size: r.s_log_block_size,
+            s_log_cluster_size: r.s_log_cluster_size,
+            s_blocks_per_group: r.s_blocks_per_group,
+            s_clusters_per_group: r.s_clusters_per_group,
+            s_inodes_per_group: r.s_inodes_per_group,
+            s_rev_level: r.s_rev_level,
+            s_first_ino: r.s_first_ino,
+            s_inode_size: r.s_inode_size,
+            s_feature_compat: r.s_feature_compat,
+            s_feature_incompat: (r.s_feature_incompat.get() & !Incompat::RECOVER.bits()).into(),
+            s_feature_ro_compat: (r.s_feature_ro_compat.get()
+                & !(RoCompat::ORPHAN_PRESENT | RoCompat::LARGE_FILE).bits())
+            .into(),
+            s_uuid: r.s_uuid,
+            s_reserved_gdt_blocks: r.s_reserved_gdt_blocks,
+            s_journal_inum: r.s_journal_inum,
+            s_hash_seed: r.s_hash_seed,
+            s_desc_size: r.s_desc_size,
+            s_first_meta_bg: r.s_first_meta_bg,
+            s_log_groups_per_flex: r.s_log_groups_per_flex,
+            s_checksum_type: r.s_checksum_type,
+            s_checksum_seed: r.s_checksum_seed,
+            s_backup_bgs: r.s_backup_bgs,
+            s_orphan_file_inum: r.s_orphan_file_inum,
+            ..RawSuperblock::zeroed()
+        }
+    }
+
     /// The bytes for the primary place, with the checksum made.
     pub fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
         self.encode_for(self.raw.s_block_group_nr.get())

@@ -11,6 +11,7 @@ mod open;
 mod options;
 mod overlay;
 mod statfs;
+mod torn;
 mod zones;
 
 pub use options::OpenOptions;

@@ -6,7 +6,7 @@
 
 use super::overlay::Overlay;
 use super::zones::Zones;
-use super::{Fs, OpenOptions};
+use super::{Fs, OpenOptions, torn};
 use crate::alloc::{Alloc, read_desc};
 use crate::dir::DirParams;
 use crate::error::{Corrupt, Error, Result};
@@ -15,7 +15,7 @@ use crate::map::{self, Mapping};
 use crate::orphan::{self, Orphans};
 use crate::xattr::Sharing;
 use lanefs_device::{AlignedBuf, BlockDevice};
-use lanefs_format::{Compat, Incompat, Inode, RoCompat, State, Superblock};
+use lanefs_format::{Compat, FormatError, Incompat, Inode, RoCompat, State, Superblock};
 use lanefs_journal::{Journal, LogConfig, LogRun, recovery};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -163,7 +163,11 @@ pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
         return Err(Error::NotVolume { size, rule: magic });
     }
     device.read_at(0, &mut bytes)?;
-    let sb = Superblock::parse(&bytes[1024..2048])?;
+    let bytes = &bytes[1024..2048];
+    let sb = match Superblock::parse(bytes) {
+        Err(e @ FormatError::SuperblockChecksum { .. }) => torn::mend(device, bytes).ok_or(e)?,
+        sb => sb?,
+    };
     sb.check_device(device.size())?;
     Ok(sb)
 }
