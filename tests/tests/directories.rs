@@ -59,9 +59,19 @@ const CASES: &[Case] = &[
     Case { options: &["-b", "1024"], names: 100_000, unsigned: false, mount: "" },
     Case { options: &["-b", "4096"], names: 100_000, unsigned: true, mount: "" },
     Case { options: &["-b", "1024", "-O", "large_dir"], names: 20_000, unsigned: true, mount: "" },
-    Case { options: &["-b", "4096", "-O", "^metadata_csum,^extents"], names: 20_000, unsigned: false, mount: "" },
+    Case {
+        options: &["-b", "4096", "-O", "^metadata_csum,^extents"],
+        names: 20_000,
+        unsigned: false,
+        mount: "",
+    },
     Case { options: &["-b", "1024", "-O", "^dir_index,^filetype"], names: 2000, unsigned: false, mount: "" },
-    Case { options: &["-b", "2048", "-O", "^metadata_csum"], names: 20_000, unsigned: false, mount: "nodelalloc" },
+    Case {
+        options: &["-b", "2048", "-O", "^metadata_csum"],
+        names: 20_000,
+        unsigned: false,
+        mount: "nodelalloc",
+    },
 ];
 
 /// Hard links, so that few inodes do for many names.

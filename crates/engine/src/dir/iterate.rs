@@ -139,7 +139,7 @@ fn by_offset(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlF
 /// A linear directory of one block, in the order that it would have with an index.
 fn by_hash(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFlow<()>> {
     let copy = dir.leaf(0)?.read().to_vec();
-    let mut batch = Batch::new(dir, dir.params().hasher);
+    let mut batch = Batch::new(dir.params().hasher);
     for (i, entry) in entries(&copy, dir.layout()).flatten().enumerate() {
         match (i, entry.name) {
             _ if entry.inode == 0 => {}
@@ -153,7 +153,7 @@ fn by_hash(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFlo
 
 fn by_index(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFlow<()>> {
     let (root, info) = dir.root()?;
-    let mut batch = Batch::new(dir, dir.params().hasher.with_version(info.hash_version));
+    let mut batch = Batch::new(dir.params().hasher.with_version(info.hash_version));
     for (ino, name, position) in [(info.own, &b"."[..], DOT), (info.parent, b"..", DOTDOT)] {
         let file_type = Some(FileType::Directory).filter(|_| dir.layout().file_types);
         batch.push_at(&Dirent { offset: 0, inode: ino, rec_len: 0, file_type, name }, position);
@@ -203,9 +203,8 @@ struct Item {
 }
 
 impl Batch {
-    fn new(dir: &Dir<'_>, hasher: NameHasher) -> Self {
-        let names = Vec::with_capacity(dir.layout().block_size);
-        Self { hasher, items: Vec::with_capacity(64), names, next: 0 }
+    fn new(hasher: NameHasher) -> Self {
+        Self { hasher, items: Vec::with_capacity(64), names: Vec::with_capacity(1024), next: 0 }
     }
 
     /// The major hash at which to start for `cookie`.
@@ -259,5 +258,44 @@ impl Batch {
             self.names.extend_from_slice(name);
         }
         flow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shows what is behind `cookie` of names that all have one position, or two.
+    fn show(names: &[&str], cookie: u64, most: usize) -> Vec<(String, u64)> {
+        let mut batch = Batch::new(NameHasher::new(HashVersion::HalfMd4, false, [0; 4]));
+        for (i, name) in names.iter().enumerate() {
+            let name = name.as_bytes();
+            let entry = Dirent { offset: 0, inode: 11, rec_len: 0, file_type: None, name };
+            batch.push_at(&entry, position(0x1000, 7) + u64::from(i % 3 == 0));
+        }
+        let mut shown = Vec::new();
+        let _ = batch.emit(u64::MAX, cookie, &mut |entry| {
+            shown.push((String::from_utf8_lossy(entry.name).into_owned(), entry.cookie));
+            if shown.len() == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        shown
+    }
+
+    #[test]
+    fn equal_positions_are_told_apart() {
+        let names = ["d", "a", "f", "c", "b", "e"];
+        let all = show(&names, 0, usize::MAX);
+        assert_eq!(all.len(), names.len());
+        assert!(all.is_sorted_by(|a, b| a.1 < b.1));
+        for step in 1..4 {
+            let (mut cookie, mut seen) = (0, Vec::new());
+            loop {
+                let piece = show(&names, cookie, step);
+                let Some(last) = piece.last() else { break };
+                cookie = last.1;
+                seen.extend(piece);
+            }
+            assert_eq!(seen, all);
+        }
     }
 }

@@ -97,6 +97,24 @@ fn one_hash_goes_on_over_many_leaves() {
         cookie = next;
     }
     assert_eq!(seen.len(), filled.names.len() + 2);
+
+    // Names of one hash stay in their places while others of it come, go and move to other leaves.
+    let mut rng = StdRng::seed_from_u64(9);
+    for _ in 0..20 {
+        let mut others: Vec<_> = names[5..].to_vec();
+        let seen = cookies::list_in_pieces(&volume.fs, &mut filled, &mut rng, |filled, rng| {
+            let name = others.remove(rng.random_range(0..others.len()));
+            match filled.names.contains_key(&name) {
+                true => filled.remove(&volume.fs, &name).unwrap(),
+                false => filled.insert(&volume.fs, &name).unwrap(),
+            }
+            others.push(name);
+        });
+        for name in &names[..5] {
+            assert_eq!(seen.iter().filter(|n| *n == name).count(), 1);
+        }
+    }
+    filled.check(&volume.fs);
     filled.settle(&volume.fs);
     volume.judge();
 }

@@ -3,15 +3,15 @@
 use super::*;
 
 /// Lists `dir` in pieces of a random size, and runs `between` between them.
-fn list_in_pieces(
+pub(super) fn list_in_pieces(
     fs: &Fs,
     filled: &mut Filled,
     rng: &mut StdRng,
     mut between: impl FnMut(&mut Filled, &mut StdRng),
 ) -> Vec<Vec<u8>> {
-    let (mut cookie, mut seen) = (0, Vec::new());
+    let (mut cookie, mut seen, most) = (0, Vec::new(), rng.random_range(2..40));
     loop {
-        let (mut left, before) = (rng.random_range(1..40), seen.len());
+        let (mut left, before) = (rng.random_range(1..most), seen.len());
         read_dir(fs, filled.dir.ino, &filled.dir.state(), cookie, &mut |entry| {
             seen.push(entry.name.to_vec());
             assert!(entry.cookie > cookie && entry.cookie < 1 << 63);
