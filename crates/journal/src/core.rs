@@ -7,17 +7,15 @@
 //! The rest of `Core` is in [`commit`](crate::commit).
 
 use crate::background::Background;
-use crate::buffer::Content;
 use crate::cache::Cache;
 use crate::checkpoint::Committed;
 use crate::flush::SharedFlush;
 use crate::gate::{Gate, Place, Refused};
-use crate::log::{LogMap, LogWriter};
+use crate::log::LogWriter;
 use crate::options::OnFreed;
-use crate::recovery::Plan;
 use crate::stats::{Counters, add};
 use crate::transaction::Transaction;
-use crate::{Buffer, Freed, JournalError, LogConfig, Options, Result, Tid};
+use crate::{Buffer, Freed, JournalError, Options, Result, Tid};
 use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -84,15 +82,10 @@ impl Core {
     pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
         let Options { block_size, cache_blocks, log, commit_interval, on_freed, read_only } = options;
         let blocks = device.size().checked_div(u64::from(block_size)).unwrap_or(0);
-        let homeless = Committed::default();
         let (mut writer, mut first, mut head) = (None, Tid(1), 0);
-        match &log {
-            Some(config) if read_only => read_dirty_log(&*device, block_size, config, &homeless)?,
-            Some(config) => {
-                let opened = LogWriter::open(&*device, block_size, config)?;
-                (writer, first, head) = (Some(opened.0), opened.1, opened.2);
-            }
-            None => {}
+        if let Some(config) = log.as_ref().filter(|_| !read_only) {
+            let opened = LogWriter::open(&*device, block_size, config)?;
+            (writer, first, head) = (Some(opened.0), opened.1, opened.2);
         }
         // What a transaction changes stays in memory, whatever the log could take.
         let memory = u32::try_from(cache_blocks.max(1024)).unwrap_or(u32::MAX);
@@ -106,7 +99,7 @@ impl Core {
             gate: Gate::new(first, max_credits),
             transactions: Default::default(),
             log: writer,
-            homeless,
+            homeless: Committed::default(),
             state: Mutex::new(State {
                 committed: Tid(first.0.wrapping_sub(1)),
                 leading: false,
@@ -314,24 +307,4 @@ impl Core {
         let Some(log) = &self.log else { return false };
         state.used > log.len() / 2 || self.homeless.len() > 2 * self.cache_blocks.max(1024)
     }
-}
-
-/// Takes what a log would replay into memory, for a reader who must not write.
-fn read_dirty_log(
-    device: &dyn BlockDevice,
-    block_size: u32,
-    config: &LogConfig,
-    homeless: &Committed,
-) -> Result<()> {
-    let map = LogMap::new(device, block_size, config)?;
-    let sb = map.read_superblock(device)?;
-    if sb.start() == 0 {
-        return Ok(());
-    }
-    Plan::make(device, &map, &sb)?.for_each(device, &map, |batch| {
-        let blocks =
-            batch.into_iter().map(|(block, content)| -> (u64, Content) { (block, Arc::new(content)) });
-        homeless.insert(Tid(sb.sequence()), blocks.collect());
-        Ok(())
-    })
 }

@@ -17,12 +17,12 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a volume whose log has been [recovered](crate::recovery). Opened read-only, a log
-    /// that has not been recovered is read into memory instead, and the device is never written.
+    /// Opens the journal of a volume whose log has been [recovered](crate::recovery). Opened read-only, it
+    /// does not look at the log, and never writes.
     ///
     /// # Errors
-    /// The device's failure; a journal superblock that cannot be used; a log that needs recovery, or, if
-    /// read-only, cannot be recovered; a log of less than 1024 blocks.
+    /// The device's failure; a journal superblock that cannot be used; a log that needs recovery; a log of
+    /// less than 1024 blocks.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
         let mut journal = Self { core: Arc::new(Core::open(device, options)?), threads: Vec::new() };
         if !journal.core.is_read_only() {

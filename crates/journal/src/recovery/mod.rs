@@ -23,7 +23,7 @@ mod tests;
 
 use crate::log::{LogMap, Ring};
 use crate::{JournalError, LogConfig, Result, Tid};
-use lanefs_device::{AlignedBuf, BlockDevice, WriteOp};
+use lanefs_device::{BlockDevice, WriteOp};
 use lanefs_format::jbd2::{self, Layout, Superblock, TagFlags};
 use scan::{Copy, Scan};
 use std::collections::{BTreeMap, HashMap};
@@ -73,7 +73,7 @@ pub fn recover(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Re
     report.transactions = plan.transactions;
     report.revoked = plan.revoked;
     report.blocks = plan.newest.len() as u64;
-    plan.for_each(device, &map, |batch| write_home(device, u64::from(block_size), batch))?;
+    plan.write_home(device, &map)?;
     device.flush()?;
     // The number after the first that was not committed: what is left of that one must not fit.
     sb.set_tail(plan.end.next().0, 0);
@@ -99,7 +99,7 @@ pub fn clear_errno(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -
 }
 
 /// What a log wants written where.
-pub(crate) struct Plan {
+struct Plan {
     /// For each home block the newest copy that is not revoked.
     newest: BTreeMap<u64, Copy>,
     transactions: u32,
@@ -112,7 +112,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Scan, revoke, and the verifying half of replay.
-    pub(crate) fn make(device: &dyn BlockDevice, map: &LogMap, sb: &Superblock) -> Result<Self> {
+    fn make(device: &dyn BlockDevice, map: &LogMap, sb: &Superblock) -> Result<Self> {
         let layout = sb.layout();
         let scan = Scan::run(device, map, Ring::new(sb), &layout, sb.start(), Tid(sb.sequence()))?;
         fast_commit::refuse(device, map, sb, scan.end)?;
@@ -134,13 +134,8 @@ impl Plan {
         Ok(Self { newest, transactions: scan.transactions, revoked, end: scan.end, head: scan.head })
     }
 
-    /// Hands the contents to `each` in order of their homes, in batches.
-    pub(crate) fn for_each(
-        &self,
-        device: &dyn BlockDevice,
-        map: &LogMap,
-        mut each: impl FnMut(Vec<(u64, AlignedBuf)>) -> Result<()>,
-    ) -> Result<()> {
+    /// Writes the newest copies home, in order of their blocks.
+    fn write_home(&self, device: &dyn BlockDevice, map: &LogMap) -> Result<()> {
         let copies: Vec<&Copy> = self.newest.values().collect();
         for batch in copies.chunks(BATCH) {
             let at: Vec<u32> = batch.iter().map(|copy| copy.at).collect();
@@ -150,7 +145,9 @@ impl Plan {
                     jbd2::unescape(content);
                 }
             }
-            each(batch.iter().map(|copy| copy.tag.block).zip(contents).collect())?;
+            let homes = batch.iter().map(|copy| copy.tag.block);
+            let blocks: Vec<(u64, &[u8])> = homes.zip(contents.iter().map(|content| &content[..])).collect();
+            write_merged(device, map.block_size() as u64, &blocks)?;
         }
         Ok(())
     }
@@ -194,12 +191,6 @@ fn verify(device: &dyn BlockDevice, map: &LogMap, layout: &Layout, copies: &[Cop
         }
     }
     Ok(())
-}
-
-/// Writes blocks home, neighbours in one piece.
-fn write_home(device: &dyn BlockDevice, block_size: u64, batch: Vec<(u64, AlignedBuf)>) -> Result<()> {
-    let pieces: Vec<(u64, &[u8])> = batch.iter().map(|(block, content)| (*block, &content[..])).collect();
-    write_merged(device, block_size, &pieces)
 }
 
 /// Writes blocks that are sorted by number, neighbours in one piece.

@@ -1,0 +1,227 @@
+//! Power cuts: after recovery the volume is as after some operation, none before the last that was promised.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is test code")]
+
+use lanefs_device::BlockDevice;
+use lanefs_format::jbd2::{Compat, Incompat, Superblock};
+use lanefs_journal::{Journal, LogConfig, LogRun, Options, recovery};
+use lanefs_sim::{Image, RecordingDevice, seed_from_env};
+use rand::Rng;
+use rand::rngs::StdRng;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK: u32 = 1024;
+const LOG: u64 = 512;
+const LOG_BLOCKS: u32 = 1024;
+/// The block that every operation changes: it tells which was the last.
+const COUNTER: u64 = 10;
+const FIRST: u64 = 20;
+const BLOCKS: u64 = 60;
+
+/// What a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Metadata(u64),
+    /// Given back; anything may be in it.
+    Free,
+    /// File data, written to the device behind the journal's back.
+    Data(u64),
+}
+
+/// The blocks after each operation.
+struct Model {
+    now: HashMap<u64, Use>,
+    after: Vec<HashMap<u64, Use>>,
+}
+
+fn config() -> LogConfig {
+    LogConfig { runs: vec![LogRun { logical: 0, physical: LOG, len: LOG_BLOCKS }], ..LogConfig::default() }
+}
+
+fn volume(head: u32) -> Image {
+    let mut sb = Superblock::new(BLOCK, LOG_BLOCKS, [9; 16]);
+    sb.set_features(Compat::empty(), Incompat::CSUM_V3 | Incompat::BIT64);
+    sb.set_head(head);
+    let mut image = Image::zeroed((LOG + u64::from(LOG_BLOCKS)) * u64::from(BLOCK));
+    image.write(LOG * u64::from(BLOCK), &sb.to_bytes());
+    image
+}
+
+fn content(value: u64) -> Vec<u8> {
+    // Every seventh starts with the magic of the log.
+    let mut bytes = vec![value as u8; BLOCK as usize];
+    bytes[..8].copy_from_slice(&value.to_le_bytes());
+    if value % 7 == 3 {
+        bytes[..4].copy_from_slice(&0xC03B_3998u32.to_be_bytes());
+        bytes[8..16].copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}
+
+fn read(device: &dyn BlockDevice, block: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK as usize];
+    device.read_at(block * u64::from(BLOCK), &mut bytes).unwrap();
+    bytes
+}
+
+/// One operation in one handle: a few blocks change, one may be freed or made.
+fn operate(journal: &Journal, rng: &mut StdRng, model: &mut Model) {
+    let op = model.after.len() as u64;
+    let mut handle = journal.start(12).unwrap();
+    let tid = handle.tid();
+    let put = |block: u64, used: Use, value: u64| {
+        let buffer = match used {
+            Use::Metadata(_) => journal.read(block).unwrap(),
+            _ => handle.create(block).unwrap(),
+        };
+        handle.write(&buffer).unwrap().copy_from_slice(&content(value));
+    };
+    put(COUNTER, Use::Metadata(0), op * 7);
+    model.now.insert(COUNTER, Use::Metadata(op * 7));
+    for _ in 0..rng.random_range(1..6) {
+        let block = FIRST + rng.random_range(0..BLOCKS);
+        let used = model.now[&block];
+        // What this very transaction has freed may not be used again before it is committed.
+        if used == Use::Free {
+            continue;
+        }
+        put(block, used, op);
+        model.now.insert(block, Use::Metadata(op));
+    }
+    if rng.random_ratio(1, 3) {
+        let block = FIRST + rng.random_range(0..BLOCKS);
+        if matches!(model.now[&block], Use::Metadata(_)) {
+            handle.free(block, 1, true).unwrap();
+            model.now.insert(block, Use::Free);
+        }
+    }
+    if rng.random_ratio(1, 8) {
+        let _ = handle.extend(1).unwrap();
+        assert_eq!(handle.tid(), tid);
+    }
+    model.after.push(model.now.clone());
+    if rng.random_ratio(1, 10) {
+        handle.restart(3).unwrap();
+    }
+    handle.stop();
+}
+
+/// Freed blocks whose freeing is committed become file data; durable when this returns.
+fn write_data(device: &RecordingDevice, rng: &mut StdRng, model: &mut Model) -> Option<u64> {
+    let free: Vec<u64> = model.now.iter().filter(|(_, used)| **used == Use::Free).map(|(b, _)| *b).collect();
+    let block = *free.get(rng.random_range(0..free.len().max(1)))?;
+    let value = 1_000_000 + model.after.len() as u64 * 7;
+    device.write_at(block * u64::from(BLOCK), &content(value)).unwrap();
+    device.flush().unwrap();
+    model.now.insert(block, Use::Data(value));
+    // It was free before, so that it may look like this after the last operation.
+    model.after.last_mut().unwrap().insert(block, Use::Data(value));
+    Some(block)
+}
+
+struct Promise {
+    /// The operation that was committed.
+    op: usize,
+    /// File data that was flushed.
+    data: Option<(u64, u64)>,
+}
+
+/// Holds a recovered volume against the model; the number of the operation that it shows.
+fn check(device: &dyn BlockDevice, model: &Model, promises: &[Promise]) -> usize {
+    let shown = u64::from_le_bytes(counter_bytes(device)) / 7;
+    let least = promises.iter().map(|p| p.op).max().unwrap_or(0);
+    assert!(shown as usize >= least, "operation {least} was promised, {shown} is the last");
+    let state = &model.after[shown as usize];
+    for (&block, &used) in state {
+        match used {
+            Use::Metadata(value) => {
+                let expected = if value == 0 { vec![0; BLOCK as usize] } else { content(value) };
+                assert!(read(device, block) == expected, "block {block} is not as after operation {shown}");
+            }
+            // Data that was written in this state may or may not have got there, but what was flushed has.
+            Use::Data(value) if promises.iter().any(|p| p.data == Some((block, value))) => {
+                assert!(read(device, block) == content(value), "data block {block} after operation {shown}");
+            }
+            _ => {}
+        }
+    }
+    shown as usize
+}
+
+fn counter_bytes(device: &dyn BlockDevice) -> [u8; 8] {
+    // The counter's values are multiples of 7, so that it never starts with the magic.
+    read(device, COUNTER)[..8].try_into().unwrap()
+}
+
+fn run(operations: usize, head: u32, checkpoints: u32) {
+    let seed = seed_from_env("LANEFS_SEED");
+    let mut rng = seed.rng(u64::from(head) + u64::from(checkpoints));
+    let device = Arc::new(RecordingDevice::new(volume(head)));
+    let now: HashMap<u64, Use> =
+        (FIRST..FIRST + BLOCKS).chain([COUNTER]).map(|block| (block, Use::Metadata(0))).collect();
+    let mut model = Model { after: vec![now.clone()], now };
+    let mut promises = Vec::new();
+    let options = Options {
+        log: Some(config()),
+        commit_interval: Duration::ZERO,
+        cache_blocks: 64,
+        ..Options::new(BLOCK)
+    };
+    let journal = Journal::open(device.clone(), options).unwrap();
+    for _ in 0..operations {
+        operate(&journal, &mut rng, &mut model);
+        if rng.random_ratio(1, 2) {
+            journal.sync().unwrap();
+            promises.push(Promise { op: model.after.len() - 1, data: None });
+            device.mark((promises.len() - 1).to_string());
+            if rng.random_ratio(1, 2)
+                && let Some(block) = write_data(&device, &mut rng, &mut model)
+            {
+                let Use::Data(value) = model.now[&block] else { unreachable!() };
+                promises.push(Promise { op: model.after.len() - 1, data: Some((block, value)) });
+                device.mark((promises.len() - 1).to_string());
+            }
+        }
+        if rng.random_ratio(1, checkpoints) {
+            journal.checkpoint().unwrap();
+        }
+    }
+    drop(journal);
+
+    let log = device.log();
+    let mut shown = Vec::new();
+    for (i, state) in log.crash_states(seed.value(), 4).enumerate() {
+        let promised = state.marks(&log).map(|(_, mark)| mark.parse::<usize>().unwrap()).max();
+        let promised = &promises[..promised.map_or(0, |last| last + 1)];
+        let device = RecordingDevice::new(state.image.clone());
+        recovery::recover(&device, BLOCK, &config()).unwrap_or_else(|e| panic!("{state}: {e}"));
+        shown.push(check(&device, &model, promised));
+        if i % 40 == 0 {
+            cut_recovery(&device, seed.value(), &model, promised);
+        }
+    }
+    assert!(shown.last().unwrap() + 8 >= model.after.len(), "the last states show the last operations");
+}
+
+/// Cuts inside a recovery, and recovers again: the same.
+fn cut_recovery(recovered: &RecordingDevice, seed: u64, model: &Model, promised: &[Promise]) {
+    let expected = recovered.image().to_bytes();
+    let log = recovered.log();
+    for state in log.crash_states(seed, 3) {
+        let device = state.device();
+        recovery::recover(&device, BLOCK, &config()).unwrap();
+        check(&device, model, promised);
+        assert!(device.image().to_bytes() == expected, "{state}");
+    }
+}
+
+#[test]
+fn cuts_with_a_log_that_wraps() {
+    run(250, 900, 60);
+}
+
+#[test]
+fn cuts_with_many_checkpoints() {
+    run(120, 1, 4);
+}
