@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
-bin=$(realpath "${CARGO_TARGET_DIR:-target}")/release/lanefs
+bin=${LANEFS:-$(realpath "${CARGO_TARGET_DIR:-target}")/release/lanefs}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-demo.XXXXXX")
 mounted=
 cleanup() {
@@ -20,7 +20,14 @@ fi
 title() { printf '\n%s%s%s\n' "$bold" "$*" "$off"; }
 # Shows a command as one would type it, and runs it.
 run() {
-    printf '%s$ %s%s\n' "$dim" "$*" "$off"
+    local word line=
+    for word; do
+        case $word in
+            *[[:space:]]*) line+=" '$word'" ;;
+            *) line+=" $word" ;;
+        esac
+    done
+    printf '%s$%s%s\n' "$dim" "$line" "$off"
     "$@"
 }
 lanefs() { "$bin" "$@"; }
@@ -31,7 +38,7 @@ tree=
 for candidate in /usr/share /usr/share/doc /usr/include /usr/lib/python3 .; do
     [ -d "$candidate" ] || continue
     size=$(du -sm "$candidate" 2>/dev/null | cut -f1)
-    if [ "${size:-0}" -ge 20 ] && [ "$size" -le 600 ]; then
+    if [ "${size:-0}" -ge 20 ] && [ "$size" -le 1200 ]; then
         tree=$candidate
         break
     fi
@@ -40,11 +47,14 @@ tree=${tree:-/usr/share/doc}
 
 cd "$dir"
 title "1. Make a volume, as mke2fs -t ext4 would"
-run lanefs mkfs --size 2G -L demo disk.img
+run lanefs mkfs --size 3G -L demo disk.img
 
 title "2. Fill it from a real tree: $tree"
 run lanefs mkdir disk.img:/data
+began=$(date +%s%N)
 run lanefs import "$tree" disk.img:/data
+took=$((($(date +%s%N) - began) / 1000000))
+echo "$(find "$tree" -mindepth 1 2>/dev/null | wc -l) files, $(du -sh "$tree" 2>/dev/null | cut -f1) in $((took / 1000)).$(printf %03d $((took % 1000))) s"
 
 title "3. Look at it"
 run lanefs tree -L 2 -d disk.img:/ | head -n 20 || true
@@ -55,11 +65,11 @@ title "4. Change files, without root and without a mount"
 echo "written at $(date)" > note.txt
 run lanefs mkdir -p disk.img:/home/alice/projects
 run lanefs cp note.txt disk.img:/home/alice/
-run lanefs ln -s ../note.txt disk.img:/home/alice/projects/latest
 run lanefs chmod u=rw,go= disk.img:/home/alice/note.txt
 run lanefs chown -R 1000:1000 disk.img:/home/alice
 run lanefs xattr set user.origin "make demo" disk.img:/home/alice/note.txt
 run lanefs mv disk.img:/home/alice/note.txt disk.img:/home/alice/letter.txt
+run lanefs ln -s ../letter.txt disk.img:/home/alice/projects/latest
 run lanefs ls -lRn disk.img:/home
 
 title "5. Kill the writer in the middle of a burst"

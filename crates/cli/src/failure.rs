@@ -74,6 +74,14 @@ impl Cause {
         Self { errno: None, text: text.into() }
     }
 
+    /// The same without words that a message has already said.
+    pub(crate) fn without(mut self, prefix: &str) -> Self {
+        if let Some(rest) = self.text.strip_prefix(prefix) {
+            self.text = rest.to_owned();
+        }
+        self
+    }
+
     /// Whether this is the error `errno`.
     pub(crate) fn is(&self, errno: Errno) -> bool {
         self.errno == Some(errno)

@@ -64,3 +64,14 @@ fn main() -> ExitCode {
 fn usage_code() -> u8 {
     if std::env::args_os().nth(1).is_some_and(|command| command == "ls") { 2 } else { 1 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_do_not_contradict_each_other() {
+        Args::command().debug_assert();
+    }
+}

@@ -10,6 +10,15 @@ use std::time::{Duration, Instant};
 /// The bar that is on the screen, if any.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
+const TOTAL_KNOWN: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}, {prefix}eta {eta}";
+const TOTAL_UNKNOWN: &str = "{msg} {spinner} {bytes} {bytes_per_sec}, {prefix}{elapsed}";
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}
+
 /// What a command has done so far.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -24,14 +33,19 @@ impl Progress {
     /// Starts counting. `total` bytes are expected; `None`: nobody knows.
     pub(crate) fn new(what: &'static str, total: Option<u64>) -> Self {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()).with_message(what);
-        let style = match total {
-            Some(_) => "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}, {prefix}eta {eta}",
-            None => "{msg} {spinner} {bytes} {bytes_per_sec}, {prefix}{elapsed}",
-        };
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style.progress_chars("=> "));
-        }
+        bar.set_style(style(if total.is_some() { TOTAL_KNOWN } else { TOTAL_UNKNOWN }));
         Self { bar, began: Instant::now(), waiting: std::io::stderr().is_terminal(), files: 0 }
+    }
+
+    /// Counts in the background what is to be done, if somebody watches; the bar knows its end when that is known.
+    pub(crate) fn find_total(&self, count: impl FnOnce() -> u64 + Send + 'static) {
+        if self.waiting {
+            let bar = self.bar.clone();
+            std::thread::spawn(move || {
+                bar.set_length(count());
+                bar.set_style(style(TOTAL_KNOWN));
+            });
+        }
     }
 
     /// Counts bytes.

@@ -17,11 +17,15 @@ fn prints(c: char) -> bool {
 /// A piece of a name: text that prints, or bytes that do not.
 enum Piece<'a> {
     Text(&'a str),
-    Bytes(&'a [u8]),
+    Bytes(Vec<u8>),
 }
 
 fn pieces(name: &[u8]) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
+    let add = |bytes: &[u8], pieces: &mut Vec<Piece<'_>>| match pieces.last_mut() {
+        Some(Piece::Bytes(before)) => before.extend_from_slice(bytes),
+        _ => pieces.push(Piece::Bytes(bytes.to_vec())),
+    };
     for chunk in name.utf8_chunks() {
         let mut rest = chunk.valid();
         while !rest.is_empty() {
@@ -33,12 +37,12 @@ fn pieces(name: &[u8]) -> Vec<Piece<'_>> {
                 pieces.push(Piece::Text(text));
             }
             if !bytes.is_empty() {
-                pieces.push(Piece::Bytes(bytes.as_bytes()));
+                add(bytes.as_bytes(), &mut pieces);
             }
             rest = tail;
         }
         if !chunk.invalid().is_empty() {
-            pieces.push(Piece::Bytes(chunk.invalid()));
+            add(chunk.invalid(), &mut pieces);
         }
     }
     pieces
@@ -81,14 +85,20 @@ fn shell(name: &[u8], always: bool) -> String {
             () => format!("'{}'", text.replace('\'', "'\\''")),
         };
     }
+    // As GNU ls: text in '...', the rest in $'...', each closed before the next is opened.
     let mut out = String::from("'");
+    let mut after_bytes = false;
     for piece in pieces(name) {
         match piece {
-            Piece::Text(text) => out.push_str(&text.replace('\'', "'\\''")),
+            Piece::Text(text) => {
+                out.push_str(if after_bytes { "''" } else { "" });
+                out.push_str(&text.replace('\'', "'\\''"));
+                after_bytes = false;
+            }
             Piece::Bytes(bytes) => {
                 out.push_str("'$'");
-                escape(bytes, &mut out);
-                out.push_str("''");
+                escape(&bytes, &mut out);
+                after_bytes = true;
             }
         }
     }
@@ -112,7 +122,7 @@ pub(crate) fn escaped(name: &[u8]) -> String {
     for piece in pieces(name) {
         match piece {
             Piece::Text(text) => out.push_str(text),
-            Piece::Bytes(bytes) => escape(bytes, &mut out),
+            Piece::Bytes(bytes) => escape(&bytes, &mut out),
         }
     }
     out
@@ -145,6 +155,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn plain_names_stay_plain() {
@@ -168,7 +179,7 @@ mod tests {
             assert!(text.chars().all(prints), "{text:?}");
         }
         assert_eq!(listed(b"a\nb"), "'a'$'\\n''b'");
-        assert_eq!(listed(b"\xff"), "''$'\\377'''");
+        assert_eq!(listed(b"\xff"), "''$'\\377'");
     }
 
     /// bash reads back what was shown.
@@ -187,6 +198,34 @@ mod tests {
                 .output()
                 .expect("bash");
             assert_eq!(out.stdout, name, "{}", listed(name));
+        }
+    }
+
+    /// GNU ls is the judge of the form.
+    #[test]
+    fn quotes_as_ls_does() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for name in [
+            &b"plain"[..],
+            b"a b",
+            b"it's",
+            b"it's $5",
+            b"a\x1b[31mb\n",
+            b"\xfe\xff",
+            b"x\x07\xff\ny'z",
+            b"~a",
+            b"a#b",
+            b"{a",
+        ] {
+            std::fs::write(dir.path().join(std::ffi::OsStr::from_bytes(name)), "").expect("write");
+            let out = std::process::Command::new("ls")
+                .args(["--quoting-style=shell-escape", "-1"])
+                .env("LC_ALL", "C.UTF-8")
+                .current_dir(dir.path())
+                .output()
+                .expect("ls");
+            assert_eq!(listed(name) + "\n", String::from_utf8_lossy(&out.stdout));
+            std::fs::remove_file(dir.path().join(std::ffi::OsStr::from_bytes(name))).expect("rm");
         }
     }
 

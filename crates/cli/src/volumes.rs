@@ -109,11 +109,13 @@ pub(crate) fn open_with(
 ) -> Res<Volume> {
     let options = change(OpenOptions::new().write(write).clock(source_date_epoch()?));
     let verb = if write { "open for writing" } else { "open" };
-    options.open(name).map_err(|e| cannot_open(verb, name, e.into()))
+    options.open(name).map_err(|e| cannot_open(verb, name, e))
 }
 
 /// Why a volume cannot be opened, and what to do about it.
-fn cannot_open(verb: &str, name: &VolumeName, cause: Cause) -> Failure {
+fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error) -> Failure {
+    let foreign = matches!(error, lanefs::Error::Format(lanefs_format::FormatError::BadMagic { .. }));
+    let cause = Cause::from(error).without(&format!("{}: ", name.to_string_lossy()));
     let with = |advice: &str| Cause::text(format!("{cause}; {advice}"));
     let cause = match std::fs::metadata(name).map_err(Cause::from) {
         Err(missing) if missing.is(Errno::NOENT) => {
@@ -124,7 +126,9 @@ fn cannot_open(verb: &str, name: &VolumeName, cause: Cause) -> Failure {
         Ok(meta) if meta.len() == 0 && meta.is_file() => {
             Cause::text("the file is empty; lanefs mkfs --size 1G VOLUME makes a volume")
         }
-        Ok(_) if cause.is(Errno::UCLEAN) => with("if it is an ext4 volume, e2fsck -f may mend it"),
+        Ok(_) if cause.is(Errno::UCLEAN) && !foreign => {
+            with("if it is an ext4 volume, e2fsck -f may mend it")
+        }
         Ok(_) => cause,
     };
     Failure::cannot(verb, name.as_encoded_bytes(), cause)
@@ -134,7 +138,7 @@ fn cannot_open(verb: &str, name: &VolumeName, cause: Cause) -> Failure {
 pub(crate) fn device(name: &VolumeName) -> Res<FileDevice> {
     match FileDevice::open_read_only(name) {
         Ok(device) => Ok(device),
-        Err(e) => Err(cannot_open("open", name, lanefs::Error::from(e).into())),
+        Err(e) => Err(cannot_open("open", name, e.into())),
     }
 }
 
@@ -145,7 +149,7 @@ pub(crate) fn read_superblock(device: &FileDevice, name: &VolumeName) -> Res<Sup
         device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
         Ok(Superblock::parse(&bytes)?)
     };
-    read().map_err(|e| cannot_open("open", name, e.into()))
+    read().map_err(|e| cannot_open("open", name, e))
 }
 
 /// The time that `SOURCE_DATE_EPOCH` sets for volumes that come out the same twice.

@@ -13,6 +13,7 @@ use std::path::Path;
 
 /// Change owner and group
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub(crate) struct Args {
     /// USER, USER:GROUP or :GROUP; numbers, or names of this host
     owner: Owner,
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// Say what is changed
     #[arg(short, long)]
     verbose: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
 impl Args {

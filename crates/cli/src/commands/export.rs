@@ -41,7 +41,11 @@ impl Args {
         let label = [name.as_encoded_bytes(), b":"].concat();
         let mut told = Told::new("exporting", None);
         let target = Target::parse(&self.destination);
-        let ran = run(&volume, &path, &label, target, &options, &mut told).map_err(failure);
+        let ran = run(&volume, &path, &label, target, &options, &mut told).map_err(|problem| match target {
+            // As for any other output: a reader that went away ends the command without a word.
+            Target::Stdout if problem.cause == "Broken pipe" => Failure::Silent(141),
+            _ => failure(problem),
+        });
         ran.and(told.finish().finish())
     }
 }

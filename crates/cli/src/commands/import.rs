@@ -9,6 +9,7 @@ use crate::output::Out;
 use crate::quote::quoted;
 use crate::volumes;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Fill a directory of a volume with the contents of a folder or of a tar archive
@@ -44,6 +45,9 @@ impl Args {
         let options = Options { ownership: self.ownership.into(), epoch: Epoch(epoch.map(|t| t.sec)) };
         let label = [name.as_encoded_bytes(), b":"].concat();
         let mut told = Told::new("importing", source.size);
+        if source.size.is_none() {
+            told.measure(PathBuf::from(&self.source));
+        }
         let ran = run(source, &volume, &path, &label, &options, &mut told).map_err(failure);
         let noted = told.finish();
         // Also after a failure: what has arrived is whole.

@@ -1,9 +1,19 @@
-//! `lanefs mkfs`: a new volume.
+//! `lanefs mkfs`: a new volume, with the letters of mke2fs.
 
-use crate::failure::Res;
+use crate::failure::{Cause, Failure, Res};
+use crate::location::whole_volume;
 use crate::output::Out;
+use crate::quote::{JsonName, quoted};
 use crate::size;
+use crate::volumes::{read_superblock, source_date_epoch};
+use lanefs_device::{BlockDevice, FileDevice};
+use lanefs_format::features::FeatureEdit;
+use lanefs_mkfs::{FsType, MkfsError, Options, Report};
+use serde::Serialize;
 use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use uuid::Uuid;
 
 /// Make an ext4 volume, as mke2fs -t ext4 does
 #[derive(Debug, clap::Args)]
@@ -13,13 +23,265 @@ pub(crate) struct Args {
     /// Size of the volume: 512M, 2G, 15T; without it, all of the file or device
     #[arg(short, long, value_parser = size::parse)]
     size: Option<u64>,
-    /// Bytes of a block: 1024, 2048, 4096 or more
-    #[arg(short, value_name = "BYTES", value_parser = size::parse)]
-    block_size: Option<u64>,
+    /// Make it even where there is an ext4 volume already
+    #[arg(short = 'F', short_alias = 'f', long)]
+    force: bool,
+    /// Generation: ext2, ext3 or ext4
+    #[arg(short = 't', value_name = "TYPE", default_value = "ext4", value_parser = fs_type)]
+    fs_type: FsType,
+    /// Bytes in a block: 1024, 2048, 4096 or more
+    #[arg(short, value_name = "BYTES", value_parser = small::<u32>)]
+    block_size: Option<u32>,
+    /// Bytes in an inode
+    #[arg(short = 'I', value_name = "BYTES", value_parser = small::<u16>)]
+    inode_size: Option<u16>,
+    /// An inode for every so many bytes of the volume
+    #[arg(short = 'i', value_name = "BYTES", value_parser = small::<u32>)]
+    inode_ratio: Option<u32>,
+    /// How many inodes
+    #[arg(short = 'N', value_name = "NUMBER")]
+    inodes: Option<u32>,
+    /// Name of the volume, at most 16 bytes
+    #[arg(short = 'L', value_name = "LABEL")]
+    label: Option<OsString>,
+    /// UUID: random, clear, or the UUID itself
+    #[arg(short = 'U', value_name = "UUID", value_parser = uuid)]
+    uuid: Option<Uuid>,
+    /// Features to switch on and, with ^ before them, off: ^has_journal,metadata_csum_seed
+    #[arg(short = 'O', value_name = "FEATURE,...", value_parser = clap::value_parser!(FeatureEdit))]
+    features: Option<FeatureEdit>,
+    /// Percent of the blocks that only root may take
+    #[arg(short = 'm', value_name = "PERCENT")]
+    reserved: Option<f64>,
+    /// hash_seed=UUID, root_owner=UID:GID, nodiscard; lazy_itable_init=0 and lazy_journal_init=0 are always so
+    #[arg(short = 'E', value_name = "OPTION,...", value_parser = Extended::parse)]
+    extended: Option<Extended>,
+    /// size=MEGABYTES of the journal
+    #[arg(short = 'J', value_name = "size=MEGABYTES", value_parser = journal_size)]
+    journal: Option<u32>,
+    /// Say nothing
+    #[arg(short, long)]
+    quiet: bool,
+    /// Say what was made as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What -E can say.
+#[derive(Debug, Clone, Default)]
+struct Extended {
+    hash_seed: Option<Uuid>,
+    root_owner: Option<(u32, u32)>,
+    keep: bool,
+}
+
+impl Extended {
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut extended = Self::default();
+        for option in text.split(',').filter(|o| !o.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match name {
+                // Everything is written now; nothing is left for the kernel to do later.
+                "lazy_itable_init" | "lazy_journal_init" if matches!(value, "" | "0" | "1") => {}
+                "discard" => extended.keep = false,
+                "nodiscard" => extended.keep = true,
+                "hash_seed" => extended.hash_seed = Some(uuid(value)?),
+                "root_owner" if value.is_empty() => {
+                    let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+                    extended.root_owner = Some(me);
+                }
+                "root_owner" => {
+                    let bad = || format!("root_owner={value}: UID:GID, two numbers");
+                    let (uid, gid) = value.split_once(':').ok_or_else(bad)?;
+                    extended.root_owner =
+                        Some((uid.parse().map_err(|_| bad())?, gid.parse().map_err(|_| bad())?));
+                }
+                _ => {
+                    let known =
+                        "lazy_itable_init, lazy_journal_init, hash_seed, root_owner, discard, nodiscard";
+                    return Err(format!("{}: lanefs knows {known}", quoted(option)));
+                }
+            }
+        }
+        Ok(extended)
+    }
+}
+
+fn fs_type(text: &str) -> Result<FsType, String> {
+    match text {
+        "ext2" => Ok(FsType::Ext2),
+        "ext3" => Ok(FsType::Ext3),
+        "ext4" => Ok(FsType::Ext4),
+        _ => Err("one of ext2, ext3, ext4".into()),
+    }
+}
+
+/// A size that fits into a smaller number.
+fn small<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    T::try_from(size::parse(text)?).map_err(|_| format!("'{text}' is too large"))
+}
+
+fn uuid(text: &str) -> Result<Uuid, String> {
+    match text {
+        "random" => Ok(Uuid::new_v4()),
+        "clear" | "null" => Ok(Uuid::nil()),
+        _ => text.parse().map_err(|_| format!("{} is not a UUID", quoted(text))),
+    }
+}
+
+fn journal_size(text: &str) -> Result<u32, String> {
+    let megabytes = text.strip_prefix("size=").ok_or("size=MEGABYTES")?;
+    if let Ok(megabytes) = megabytes.parse() {
+        return Ok(megabytes);
+    }
+    match size::parse(megabytes)? {
+        bytes if bytes % (1 << 20) == 0 => {
+            u32::try_from(bytes >> 20).map_err(|_| format!("'{text}' is too large"))
+        }
+        _ => Err(format!("'{text}' is not a whole number of megabytes")),
+    }
+}
+
+#[derive(Serialize)]
+struct Made {
+    #[serde(flatten)]
+    volume: JsonName,
+    uuid: String,
+    block_size: u32,
+    blocks: u64,
+    inodes: u32,
+    groups: u32,
+    journal_blocks: u32,
+    features: Vec<String>,
+    /// Blocks that hold copies of the superblock.
+    backups: Vec<u64>,
 }
 
 impl Args {
-    pub(crate) fn run(self, _out: &mut Out) -> Res {
-        Err(crate::failure::Failure::new("mkfs is not built yet"))
+    pub(crate) fn run(self, out: &mut Out) -> Res {
+        let name = whole_volume(&self.volume);
+        let options = self.options()?;
+        self.check_target(&name)?;
+        let cannot = |e: MkfsError| {
+            let cause = match e {
+                MkfsError::Device(e) => Cause::from(lanefs::Error::from(e)),
+                e => Cause::text(e.to_string()),
+            };
+            Failure::cannot("make a volume in", name.as_bytes(), cause)
+        };
+        let is_new = !std::fs::exists(&name).unwrap_or(true);
+        let made = self.make(&name, &options);
+        if made.is_err() && is_new {
+            // A file that holds no volume is of no use; that it cannot be removed is not the failure to tell of.
+            let _ = std::fs::remove_file(&name);
+        }
+        self.say(&name, made.map_err(cannot)?, out)
+    }
+
+    fn make(&self, name: &OsString, options: &Options) -> Result<Report, MkfsError> {
+        let device = match self.size {
+            Some(size) => FileDevice::create(name, size)?,
+            None => FileDevice::open(name)?,
+        };
+        let report = lanefs_mkfs::format(&device, options)?;
+        device.flush()?;
+        Ok(report)
+    }
+
+    fn options(&self) -> Res<Options> {
+        let time = source_date_epoch()?.map(|t| t.sec.max(0).unsigned_abs());
+        let extended = self.extended.clone().unwrap_or_default();
+        // A volume that is to come out the same twice must not hash names with a random seed.
+        let reproducible = if time.is_some() { self.uuid } else { None };
+        Ok(Options {
+            fs_type: self.fs_type,
+            size: self.size,
+            block_size: self.block_size,
+            inode_size: self.inode_size,
+            inode_ratio: self.inode_ratio,
+            inode_count: self.inodes,
+            label: self.label.as_ref().map(|l| l.as_bytes().to_vec()).unwrap_or_default(),
+            uuid: self.uuid.map(Uuid::into_bytes),
+            hash_seed: extended.hash_seed.or(reproducible).map(Uuid::into_bytes),
+            features: self.features.unwrap_or_default(),
+            reserved_percent: self.reserved,
+            journal_size: self.journal,
+            usage: None,
+            time,
+            root_owner: extended.root_owner.unwrap_or_default(),
+            keep: extended.keep,
+        })
+    }
+
+    /// A volume is not thrown away by accident, and a missing file needs a size.
+    fn check_target(&self, name: &OsString) -> Res {
+        let refuse = |why: &str| Err(Failure::cannot("make a volume in", name.as_bytes(), Cause::text(why)));
+        match std::fs::metadata(name) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.size.is_none() => {
+                refuse("No such file or directory; --size 1G makes it")
+            }
+            Ok(meta) if meta.is_file() && meta.len() == 0 && self.size.is_none() => {
+                refuse("the file is empty; --size 1G gives it a size")
+            }
+            Ok(meta) if !meta.is_dir() && !self.force => {
+                let there =
+                    FileDevice::open_read_only(name).ok().and_then(|d| read_superblock(&d, name).ok());
+                match there {
+                    Some(_) => refuse("it holds an ext4 volume; --force makes a new one in its place"),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn say(&self, name: &OsString, report: Report, out: &mut Out) -> Res {
+        let uuid = Uuid::from_bytes(report.uuid).to_string();
+        if self.json {
+            return out.json(&Made {
+                volume: JsonName::new(name.as_bytes()),
+                uuid,
+                block_size: report.block_size,
+                blocks: report.blocks_count,
+                inodes: report.inodes_count,
+                groups: report.group_count,
+                journal_blocks: report.journal_blocks,
+                features: report.features.names(),
+                backups: report.backups,
+            });
+        }
+        if self.quiet {
+            return Ok(());
+        }
+        let bytes = |blocks: u64| size::human(blocks.saturating_mul(report.block_size.into()));
+        writeln!(
+            out,
+            "{}: {}, {} blocks of {} bytes, {} inodes, journal {}",
+            quoted(name.as_bytes()),
+            bytes(report.blocks_count),
+            report.blocks_count,
+            report.block_size,
+            report.inodes_count,
+            if report.journal_blocks == 0 { "none".into() } else { bytes(report.journal_blocks.into()) },
+        )?;
+        Ok(writeln!(out, "UUID {uuid}")?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_mke2fs_reads() {
+        assert_eq!(journal_size("size=64"), Ok(64));
+        assert_eq!(journal_size("size=1G"), Ok(1024));
+        assert!(journal_size("64").is_err());
+        assert_eq!(uuid("clear"), Ok(Uuid::nil()));
+        assert!(uuid("no").is_err());
+        let e = Extended::parse("lazy_itable_init=0,root_owner=7:8,nodiscard").expect("options");
+        assert_eq!((e.root_owner, e.keep), (Some((7, 8)), true));
+        assert!(Extended::parse("stride=4").is_err());
+        assert_eq!(small::<u16>("65536"), Err("'65536' is too large".into()));
     }
 }

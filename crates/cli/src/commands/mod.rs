@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Info(info::Args),
     Df(df::Args),
     Recover(recover::Args),
+    Import(import::Args),
+    Export(export::Args),
     Ls(ls::Args),
     Tree(tree::Args),
     Stat(stat::Args),
@@ -43,8 +45,6 @@ pub(crate) enum Command {
     Chmod(chmod::Args),
     Chown(chown::Args),
     Xattr(xattr::Args),
-    Import(import::Args),
-    Export(export::Args),
     #[command(hide = true)]
     Burst(burst::Args),
 }

@@ -86,6 +86,10 @@ impl Args {
                 if same_place { src.side.rename(&src.path, &dst.path) } else { Err(Errno::XDEV.into()) };
             match renamed {
                 Err(e) if e.is(Errno::XDEV) => copy_and_remove(src, dst, out)?,
+                Err(e) if e.is(Errno::INVAL) && meta.is_dir() && dst.path.starts_with(&src.path) => {
+                    let text = format!("cannot move {src_shown} to a subdirectory of itself, {dst_shown}");
+                    return Err(Failure::new(text));
+                }
                 renamed => renamed.map_err(failed)?,
             }
         }

@@ -4,6 +4,8 @@ use crate::archive::{self, IdMap, IdRange, Problem, Report};
 use crate::failure::{Cause, Failure, Noted};
 use crate::owner::Owner;
 use crate::progress::Progress;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 /// Who owns what arrives.
 #[derive(Debug, clap::Args)]
@@ -43,6 +45,11 @@ impl Told {
         Self { progress: Progress::new(what, total), noted: Noted::default() }
     }
 
+    /// Lets the bar find out how much is in a folder.
+    pub(super) fn measure(&self, folder: PathBuf) {
+        self.progress.find_total(move || size_of(folder));
+    }
+
     /// Takes the bar away.
     pub(super) fn finish(self) -> Noted {
         self.noted
@@ -62,4 +69,19 @@ impl Report for Told {
         // Only a closed standard output is passed on, and nothing is written there here.
         let _ = self.noted.note(Err(failure(problem)));
     }
+}
+
+/// Bytes of all files in a folder. Whatever cannot be read counts nothing: it is for a bar only.
+fn size_of(folder: PathBuf) -> u64 {
+    let (mut left, mut bytes) = (vec![folder], 0);
+    while let Some(dir) = left.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => left.push(entry.path()),
+                Ok(meta) if meta.is_file() => bytes += meta.len().min(meta.blocks().saturating_mul(512)),
+                _ => {}
+            }
+        }
+    }
+    bytes
 }

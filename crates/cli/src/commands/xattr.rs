@@ -13,14 +13,19 @@ use std::path::PathBuf;
 
 /// Show and change extended attributes
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
+    /// Print help
+    #[arg(long, global = true, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// Write the value of an attribute to standard output, as it is
+    #[command(disable_help_flag = true)]
     Get {
         /// The attribute, such as user.comment
         name: OsString,
@@ -34,6 +39,7 @@ enum Action {
         json: bool,
     },
     /// Set an attribute
+    #[command(disable_help_flag = true)]
     Set {
         /// The attribute, such as user.comment
         name: OsString,
@@ -44,6 +50,7 @@ enum Action {
         file: File,
     },
     /// Remove an attribute
+    #[command(disable_help_flag = true)]
     Rm {
         /// The attribute, such as user.comment
         name: OsString,
@@ -51,6 +58,7 @@ enum Action {
         file: File,
     },
     /// List attributes with their values
+    #[command(disable_help_flag = true)]
     Ls {
         /// Files, as VOLUME:/path
         #[arg(required = true, value_name = "VOLUME:/PATH")]

@@ -11,6 +11,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// Bytes of the longest value and of the longest list of names that Linux has (XATTR_SIZE_MAX, XATTR_LIST_MAX).
+const XATTR_MAX: usize = 1 << 16;
+
 /// The host.
 #[derive(Debug, Default)]
 pub(crate) struct HostSide {
@@ -120,12 +123,11 @@ impl Side for HostSide {
     }
 
     fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>> {
-        let mut names = match fs::llistxattr(path, &mut [0u8; 0][..]) {
+        let mut names = vec![0; XATTR_MAX];
+        match fs::llistxattr(path, names.as_mut_slice()) {
             Err(Errno::NOTSUP) => return Ok(Vec::new()),
-            len => vec![0u8; len?],
-        };
-        let len = fs::llistxattr(path, names.as_mut_slice())?;
-        names.truncate(len);
+            len => names.truncate(len?),
+        }
         Ok(names
             .split(|b| *b == 0)
             .filter(|n| !n.is_empty())
@@ -134,7 +136,7 @@ impl Side for HostSide {
     }
 
     fn get_xattr(&self, path: &Path, name: &OsStr) -> Outcome<Vec<u8>> {
-        let mut value = vec![0u8; fs::lgetxattr(path, name.as_bytes(), &mut [0u8; 0][..])?];
+        let mut value = vec![0; XATTR_MAX];
         let len = fs::lgetxattr(path, name.as_bytes(), value.as_mut_slice())?;
         value.truncate(len);
         Ok(value)

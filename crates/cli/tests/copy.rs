@@ -1,0 +1,168 @@
+//! cp between the host, volumes and the standard streams.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::Path;
+use support::{Image, feed, succeed, tool};
+
+/// Bytes that no short cut gets right.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9u32;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state as u8
+        })
+        .collect()
+}
+
+#[test]
+fn a_file_in_through_and_out() {
+    let v = Image::new();
+    let bytes = noise(3_000_001);
+    fs::write(v.beside("in"), &bytes).expect("write");
+    v.ok(["cp", "in", "v.img:/one"]);
+    v.ok(["cp", "v.img:/one", "v.img:/two"]);
+    v.ok(["cp", "v.img:/two", "out"]);
+    assert!(fs::read(v.beside("out")).expect("read") == bytes);
+    let out = v.lanefs(["cp", "v.img:/two", "-"]).output().expect("lanefs");
+    assert!(out.stdout == bytes);
+    v.debugfs(&format!("dump /one {}", v.beside("dumped").display()));
+    assert!(fs::read(v.beside("dumped")).expect("read") == bytes);
+    // A shorter file over a longer one.
+    let out = feed(&mut v.lanefs(["cp", "-", "v.img:/one"]), b"short");
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(v.ok(["cat", "v.img:/one"]), "short");
+    v.fsck();
+}
+
+#[test]
+fn between_two_volumes() {
+    let (a, b) = (Image::new(), Image::new());
+    fs::write(a.beside("f"), "over").expect("write");
+    a.ok(["cp", "f", "v.img:/f"]);
+    let dst = format!("{}:/g", b.path.display());
+    a.ok(["cp", "v.img:/f", &dst]);
+    assert_eq!(b.ok(["cat", "v.img:/g"]), "over");
+    b.fsck();
+}
+
+/// A tree with everything that a tree can have without root.
+fn tree(root: &Path) {
+    fs::create_dir_all(root.join("dir/deep/er")).expect("mkdir");
+    fs::write(root.join("dir/file"), noise(100_000)).expect("write");
+    fs::write(root.join("empty"), "").expect("write");
+    fs::hard_link(root.join("dir/file"), root.join("linked")).expect("link");
+    symlink("dir/file", root.join("short")).expect("symlink");
+    symlink("y".repeat(200), root.join("dangling")).expect("symlink");
+    fs::write(root.join("name with 'quotes'\nand \u{1b}[31m"), "odd").expect("write");
+    let sparse = fs::File::create(root.join("dir/sparse")).expect("create");
+    sparse.set_len(50 << 20).expect("truncate");
+    sparse.write_all_at(b"island", 30 << 20).expect("write");
+    succeed(tool("mkfifo").arg(root.join("fifo")));
+    succeed(tool("chmod").args(["4750"]).arg(root.join("empty")));
+    succeed(tool("chmod").args(["2770"]).arg(root.join("dir/deep")));
+    succeed(tool("setfattr").args(["-n", "user.note", "-v", "kept"]).arg(root.join("dir/file")));
+    succeed(tool("touch").args(["-h", "-d", "2001-02-03 04:05:06.123456789 UTC"]).arg(root.join("short")));
+    succeed(tool("touch").args(["-d", "1999-12-31 23:59:59.987654321 UTC"]).arg(root.join("dir")));
+}
+
+/// Everything that cp -a keeps, as find and getfattr see it.
+fn picture(root: &Path) -> String {
+    let find = succeed(
+        tool("find")
+            .args([".", "-mindepth", "1", "-printf", "%P|%y|%m|%U:%G|%T+|%l|"])
+            .args(["(", "-type", "d", "-printf", "-\\n", "-o", "-printf", "%s %n\\n", ")"])
+            .current_dir(root),
+    );
+    let mut lines: Vec<String> = String::from_utf8_lossy(&find.stdout).lines().map(String::from).collect();
+    lines.sort();
+    let attributes = succeed(tool("getfattr").args(["-R", "-h", "-d", "-m", "user", "."]).current_dir(root));
+    let sums =
+        succeed(tool("sh").args(["-c", "find . -type f | sort | xargs -d '\\n' cksum"]).current_dir(root));
+    format!(
+        "{}\n{}\n{}",
+        lines.join("\n"),
+        String::from_utf8_lossy(&attributes.stdout),
+        String::from_utf8_lossy(&sums.stdout)
+    )
+}
+
+#[test]
+fn a_tree_there_and_back_is_the_same() {
+    let v = Image::new();
+    let root = v.beside("tree");
+    tree(&root);
+    // xargs cannot pass the newline, so this name is compared by find alone.
+    v.ok(["cp", "-a", "tree", "v.img:/t"]);
+    v.ok(["cp", "-a", "v.img:/t", "v.img:/again"]);
+    v.ok(["cp", "-a", "v.img:/again", "back"]);
+    let odd = "name with 'quotes'\nand \u{1b}[31m";
+    assert_eq!(fs::read_to_string(v.beside("back").join(odd)).expect("read"), "odd");
+    for root in [&root, &v.beside("back")] {
+        fs::remove_file(root.join(odd)).expect("rm");
+        succeed(tool("touch").args(["-d", "2000-01-01 UTC"]).arg(root));
+    }
+    assert_eq!(picture(&root), picture(&v.beside("back")));
+    let linked = fs::metadata(v.beside("back/linked")).expect("stat");
+    assert_eq!(linked.ino(), fs::metadata(v.beside("back/dir/file")).expect("stat").ino());
+    // Holes stayed holes, in the volume and on the way back.
+    let blocks: u64 = v.ok(["stat", "-c", "%b", "v.img:/again/dir/sparse"]).trim().parse().expect("a number");
+    assert!(blocks <= 64, "{blocks} sectors");
+    assert!(fs::metadata(v.beside("back/dir/sparse")).expect("stat").blocks() <= 64);
+    v.fsck();
+}
+
+#[test]
+fn refuses_as_cp_does() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "f").expect("write");
+    fs::create_dir(v.beside("d")).expect("mkdir");
+    v.ok(["mkdir", "v.img:/d"]);
+    v.ok(["cp", "f", "v.img:/f"]);
+    v.fails(["cp", "d", "v.img:/x"], 1, "lanefs: -r not specified; omitting directory 'd'");
+    v.fails(["cp", "no", "v.img:/x"], 1, "lanefs: cannot access 'no': No such file or directory");
+    v.fails(
+        ["cp", "-r", "d", "v.img:/f"],
+        1,
+        "lanefs: cannot overwrite non-directory 'v.img:/f' with directory 'd'",
+    );
+    v.fails(
+        ["cp", "-T", "f", "v.img:/d"],
+        1,
+        "lanefs: cannot overwrite directory 'v.img:/d' with non-directory",
+    );
+    v.fails(["cp", "f", "f", "v.img:/f"], 1, "lanefs: target 'v.img:/f' is not a directory");
+    v.fails(["cp", "v.img:/f", "v.img:/f"], 1, "lanefs: 'v.img:/f' and 'v.img:/f' are the same file");
+    v.fails(
+        ["cp", "-r", "v.img:/d", "v.img:/d/e"],
+        1,
+        "lanefs: cannot copy a directory, 'v.img:/d', into itself, 'v.img:/d/e'",
+    );
+    v.fails(["cp", "f", "v.img:/no/f"], 1, "lanefs: cannot create 'v.img:/no/f': No such file or directory");
+    v.fails(["cp", "f", "v.img:/f/g"], 1, "lanefs: cannot create 'v.img:/f/g': Not a directory");
+    let name = format!("v.img:/{}", "n".repeat(256));
+    v.fails(
+        ["cp", "f", &name],
+        1,
+        &format!("lanefs: cannot create '{name}': File name too long (256 bytes, at most 255)"),
+    );
+    v.fsck();
+}
+
+#[test]
+fn a_full_volume_says_so_and_stays_whole() {
+    let v = Image::new();
+    let big = fs::File::create(v.beside("big")).expect("create");
+    big.write_all_at(&noise(80 << 20), 0).expect("write");
+    v.fails(["cp", "big", "v.img:/big"], 1, "lanefs: cannot write 'v.img:/big': No space left on device");
+    v.fsck();
+    v.ok(["rm", "v.img:/big"]);
+    v.fsck();
+}

@@ -1,0 +1,88 @@
+//! mkfs: its options reach the volume, and a volume is not thrown away by accident.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use std::fs;
+use support::{Image, field, succeed, tool};
+
+fn dump(v: &Image, name: &str) -> String {
+    let out = succeed(tool("dumpe2fs").arg("-h").arg(v.beside(name)));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn fsck(v: &Image, name: &str) {
+    succeed(tool("e2fsck").arg("-fn").arg(v.beside(name)));
+}
+
+#[test]
+fn options_reach_the_volume() {
+    let v = Image::new();
+    let uuid = "12345678-9abc-4def-8123-456789abcdef";
+    let args = "mkfs -q --size 300M -b 1024 -I 128 -N 5000 -L name -m 2.5 -J size=8 -O ^64bit,metadata_csum_seed -E lazy_itable_init=0,root_owner=7:8 n.img";
+    v.ok(args.split(' ').chain(["-U", uuid]));
+    let text = dump(&v, "n.img");
+    for (name, want) in [
+        ("Block size:", "1024"),
+        ("Block count:", "307200"),
+        ("Inode size:", "128"),
+        ("Filesystem volume name:", "name"),
+        ("Filesystem UUID:", uuid),
+        ("Reserved block count:", "7680"),
+        ("Total journal size:", "8M"),
+    ] {
+        assert_eq!(field(&text, name), want, "{name}");
+    }
+    let features = text.lines().find(|l| l.starts_with("Filesystem features:")).expect("features");
+    assert!(features.contains("metadata_csum_seed") && !features.contains("64bit"), "{features}");
+    let inodes: u32 = field(&text, "Inode count:").parse().expect("a number");
+    assert!((5000..6000).contains(&inodes), "{inodes}");
+    assert_eq!(v.ok(["stat", "-c", "%u:%g", "n.img:/"]), "7:8\n");
+    fsck(&v, "n.img");
+}
+
+#[test]
+fn the_same_twice_under_a_fixed_time_and_uuid() {
+    let v = Image::new();
+    for name in ["one.img", "two.img"] {
+        let args = ["mkfs", "-q", "--size", "64M", "-U", "6ba7b810-9dad-41d1-80b4-00c04fd430c8", name];
+        succeed(v.lanefs(args).env("SOURCE_DATE_EPOCH", "1700000000"));
+        succeed(v.lanefs(["mkdir", &format!("{name}:/d")]).env("SOURCE_DATE_EPOCH", "1700000000"));
+        fsck(&v, name);
+    }
+    assert!(fs::read(v.beside("one.img")).expect("read") == fs::read(v.beside("two.img")).expect("read"));
+}
+
+#[test]
+fn a_volume_is_not_overwritten_by_accident() {
+    let v = Image::new();
+    let before = fs::read(&v.path).expect("read");
+    v.fails(
+        ["mkfs", "--size", "64M", "v.img"],
+        1,
+        "lanefs: cannot make a volume in 'v.img': it holds an ext4 volume; --force makes a new one in its place",
+    );
+    assert!(fs::read(&v.path).expect("read") == before);
+    let said = v.ok(["mkfs", "--force", "v.img"]);
+    assert!(said.starts_with("'v.img': 64M, "), "{said}");
+    v.fsck();
+    v.fails(
+        ["mkfs", "none.img"],
+        1,
+        "lanefs: cannot make a volume in 'none.img': No such file or directory; --size 1G makes it",
+    );
+    let out = v
+        .lanefs(["mkfs", "--size", "64M", "-L", "a-label-that-is-too-long", "x.img"])
+        .output()
+        .expect("lanefs");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("label of 24 bytes"), "{out:?}");
+    for bad in
+        [&["-O", "no_such_feature"][..], &["-E", "stride=4"], &["-J", "8"], &["-U", "x"], &["-t", "xfs"]]
+    {
+        let out =
+            v.lanefs(["mkfs", "--size", "64M"].iter().chain(bad).chain(&["x.img"])).output().expect("lanefs");
+        assert_eq!(out.status.code(), Some(1), "{bad:?}");
+    }
+    assert!(!v.beside("x.img").exists(), "a volume that was refused leaves no file");
+}

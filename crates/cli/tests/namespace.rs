@@ -1,0 +1,162 @@
+//! mkdir, ln, mv, rm, chmod, chown and xattr on images that mke2fs made, judged by debugfs and e2fsck.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use std::fs;
+use support::{Image, feed, field};
+
+#[test]
+fn mkdir_makes_parents_modes_and_says_so() {
+    let v = Image::new();
+    let said = v.ok(["mkdir", "-pv", "-m", "1770", "v.img:/a/b/c"]);
+    assert_eq!(said.lines().count(), 3, "{said}");
+    v.ok(["mkdir", "-p", "v.img:/a/b"]);
+    assert_eq!(field(&v.debugfs("stat /a/b/c"), "Mode:"), "01770");
+    assert_eq!(field(&v.debugfs("stat /a"), "Links:"), "3");
+    v.fails(["mkdir", "v.img:/a"], 1, "lanefs: cannot create directory 'v.img:/a': File exists");
+    v.fails(
+        ["mkdir", "v.img:/x/y"],
+        1,
+        "lanefs: cannot create directory 'v.img:/x/y': No such file or directory",
+    );
+    v.fsck();
+}
+
+#[test]
+fn hard_and_symbolic_links() {
+    let v = Image::new();
+    fs::write(v.beside("f"), "text").expect("write");
+    v.ok(["cp", "f", "v.img:/f"]);
+    v.ok(["mkdir", "v.img:/d"]);
+    v.ok(["ln", "v.img:/f", "v.img:/d/g"]);
+    v.ok(["ln", "-s", "../f", "v.img:/d/s"]);
+    v.ok(["ln", "-s", "v.img:/f", "v.img:/absolute"]);
+    let long = "x".repeat(300);
+    v.ok(["ln", "-s", &long, "v.img:/long"]);
+    assert_eq!(field(&v.debugfs("stat /f"), "Links:"), "2");
+    assert!(v.debugfs("stat /d/s").contains("Fast link dest: \"../f\""));
+    assert!(v.debugfs("stat /absolute").contains("Fast link dest: \"/f\""));
+    assert_eq!(v.ok(["cat", "v.img:/d/s", "v.img:/absolute", "v.img:/d/g"]), "texttexttext");
+    assert_eq!(v.ok(["stat", "-c", "%s", "v.img:/long"]), "300\n");
+    v.ok(["ln", "-sf", "other", "v.img:/d/s"]);
+    assert!(v.debugfs("stat /d/s").contains("Fast link dest: \"other\""));
+    v.fails(
+        ["ln", "v.img:/f", "v.img:/d/g"],
+        1,
+        "lanefs: cannot create hard link 'v.img:/d/g' to 'v.img:/f': File exists",
+    );
+    v.fails(
+        ["ln", "v.img:/d", "v.img:/dd"],
+        1,
+        "lanefs: cannot create hard link 'v.img:/dd' to 'v.img:/d': Operation not permitted (a directory has one name)",
+    );
+    v.fsck();
+}
+
+#[test]
+fn mv_renames_replaces_and_exchanges() {
+    let v = Image::new();
+    for name in ["a", "b"] {
+        fs::write(v.beside(name), name).expect("write");
+        v.ok(["cp", name, "v.img:/"]);
+    }
+    v.ok(["mkdir", "v.img:/d", "v.img:/e"]);
+    v.ok(["mv", "--exchange", "v.img:/a", "v.img:/b"]);
+    assert_eq!(v.ok(["cat", "v.img:/a", "v.img:/b"]), "ba");
+    v.ok(["mv", "-n", "v.img:/a", "v.img:/b"]);
+    assert_eq!(v.ok(["cat", "v.img:/a", "v.img:/b"]), "ba");
+    v.ok(["mv", "v.img:/a", "v.img:/b"]);
+    assert_eq!(v.ok(["cat", "v.img:/b"]), "b");
+    v.ok(["mv", "v.img:/b", "v.img:/e", "v.img:/d"]);
+    assert_eq!(v.ok(["ls", "v.img:/d"]), "b\ne\n");
+    v.fails(
+        ["mv", "v.img:/d", "v.img:/d/e"],
+        1,
+        "lanefs: cannot move 'v.img:/d' to a subdirectory of itself, 'v.img:/d/e/d'",
+    );
+    v.ok(["mv", "v.img:/d", "host"]);
+    assert_eq!(fs::read_to_string(v.beside("host/b")).expect("moved out"), "b");
+    v.ok(["mv", "host", "v.img:/back"]);
+    assert_eq!(v.ok(["ls", "-a", "v.img:/"]), ".\n..\nback\nlost+found\n");
+    assert!(!v.beside("host").exists());
+    v.fsck();
+}
+
+#[test]
+fn rm_takes_trees_and_refuses_the_root() {
+    let v = Image::new();
+    v.ok(["mkdir", "-p", "v.img:/t/u/v"]);
+    for n in 0..50 {
+        let out = feed(&mut v.lanefs(["cp", "-", &v.at(&format!("/t/u/f{n}"))]), b"x");
+        assert!(out.status.success(), "{out:?}");
+    }
+    v.fails(
+        ["rm", "v.img:/t"],
+        1,
+        "lanefs: cannot remove 'v.img:/t': Is a directory; -r removes it with all that is in it",
+    );
+    v.fails(["rm", "-d", "v.img:/t"], 1, "lanefs: cannot remove 'v.img:/t': Directory not empty");
+    v.fails(["rm", "v.img:/no"], 1, "lanefs: cannot remove 'v.img:/no': No such file or directory");
+    v.ok(["rm", "-f", "v.img:/no"]);
+    assert_eq!(v.ok(["rm", "-rv", "v.img:/t"]).lines().count(), 53);
+    v.fails(
+        ["rm", "-r", "v.img:/"],
+        1,
+        "lanefs: cannot remove the root of a volume, 'v.img:/': to empty it, make it anew with lanefs mkfs",
+    );
+    assert_eq!(v.ok(["ls", "v.img"]), "lost+found\n");
+    v.fsck();
+}
+
+#[test]
+fn modes_and_owners_of_trees() {
+    let v = Image::new();
+    v.ok(["mkdir", "-p", "v.img:/t/u"]);
+    fs::write(v.beside("f"), "").expect("write");
+    v.ok(["cp", "f", "v.img:/t/u/f"]);
+    v.ok(["chmod", "-R", "u=rwX,go=", "v.img:/t"]);
+    assert_eq!(v.ok(["stat", "-c", "%a", "v.img:/t/u", "v.img:/t/u/f"]), "700\n600\n");
+    v.ok(["chmod", "-w", "v.img:/t/u/f"]);
+    v.ok(["chmod", "4711", "v.img:/t/u"]);
+    assert_eq!(v.ok(["stat", "-c", "%A", "v.img:/t/u", "v.img:/t/u/f"]), "drws--x--x\n-r--------\n");
+    v.ok(["chown", "-R", "70000:80000", "v.img:/t"]);
+    let stat = v.debugfs("stat /t/u/f");
+    assert_eq!((field(&stat, "User:"), field(&stat, "Group:")), ("70000", "80000"));
+    v.ok(["chown", ":7", "v.img:/t"]);
+    assert_eq!(v.ok(["stat", "-c", "%u:%g", "v.img:/t"]), "70000:7\n");
+    v.ok(["ln", "-s", "u/f", "v.img:/t/s"]);
+    v.ok(["chown", "1:1", "v.img:/t/s"]);
+    v.ok(["chown", "-h", "2:2", "v.img:/t/s"]);
+    assert_eq!(v.ok(["stat", "-c", "%u", "v.img:/t/u/f", "v.img:/t/s"]), "1\n2\n");
+    v.fsck();
+}
+
+#[test]
+fn attributes_are_set_read_and_removed() {
+    let v = Image::new();
+    v.ok(["mkdir", "v.img:/d"]);
+    v.ok(["xattr", "set", "user.text", "some text", "v.img:/d"]);
+    v.ok(["xattr", "set", "user.bytes", "0x00ff10", "v.img:/d"]);
+    let out = feed(&mut v.lanefs(["xattr", "set", "trusted.piped", "-", "v.img:/d"]), b"from\na pipe");
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(v.ok(["xattr", "get", "user.text", "v.img:/d"]), "some text");
+    assert_eq!(v.ok(["xattr", "get", "--hex", "user.bytes", "v.img:/d"]), "0x00ff10\n");
+    let seen = v.debugfs("ea_list /d");
+    assert!(
+        seen.contains("user.text (9) = \"some text\"") && seen.contains("user.bytes (3) = 00 ff 10"),
+        "{seen}"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&v.ok(["xattr", "ls", "--json", "v.img:/d"])).expect("JSON");
+    assert_eq!(json[0]["attributes"][1]["value_hex"], "00ff10", "{json}");
+    v.ok(["xattr", "rm", "user.text", "v.img:/d"]);
+    v.fails(
+        ["xattr", "get", "user.text", "v.img:/d"],
+        1,
+        "lanefs: cannot read attribute 'user.text' of 'v.img:/d': No such attribute",
+    );
+    assert!(!v.debugfs("ea_list /d").contains("user.text"));
+    v.fsck();
+}
