@@ -5,12 +5,24 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
+mod damage;
+mod exercise;
+mod listing;
 mod mount;
+mod ops;
+mod random_ops;
+mod specimen;
 mod tools;
 mod tree;
 mod volume_tree;
 
+pub use damage::{Region, RegionKind, Victim};
+pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};
+pub use listing::{settled, volume_listing};
 pub use mount::LoopMount;
+pub use ops::{Host, Lane, Op, OpenHow, Outcome, RenameHow, Seen, Target, XattrHow};
+pub use random_ops::RandomOps;
+pub use specimen::{edits, specimen};
 pub use tools::{
     debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, mke2fs, require_root,
     require_tools, run,

@@ -86,20 +86,26 @@ pub fn tree_listing(dir: impl AsRef<Path>) -> Vec<TreeEntry> {
     let mut paths = Vec::new();
     collect(dir, PathBuf::new(), &mut paths);
     paths.sort();
+    let read = |path: PathBuf| {
+        let full = dir.join(&path);
+        let failed = |e: std::io::Error| -> ! { panic!("{}: {e}", full.display()) };
+        let ino = fs::symlink_metadata(&full).unwrap_or_else(|e| failed(e)).ino();
+        (read_entry(&full, path).unwrap_or_else(|e| failed(e)), ino)
+    };
+    link_names(paths.into_iter().map(read).collect())
+}
+
+/// Notes in each entry, sorted by path and with its inode number, which other is the same inode.
+pub(crate) fn link_names(entries: Vec<(TreeEntry, u64)>) -> Vec<TreeEntry> {
     let mut first_of = HashMap::new();
-    paths
-        .into_iter()
-        .map(|path| {
-            let full = dir.join(&path);
-            let mut entry = read_entry(&full, path).unwrap_or_else(|e| panic!("{}: {e}", full.display()));
-            if entry.kind != Kind::Directory && entry.nlink > 1 {
-                let ino = fs::symlink_metadata(&full).unwrap().ino();
-                let first: &PathBuf = first_of.entry(ino).or_insert_with(|| entry.path.clone());
-                entry.link_of = (*first != entry.path).then(|| first.clone());
-            }
-            entry
-        })
-        .collect()
+    let named = |(mut entry, ino): (TreeEntry, u64)| {
+        if entry.kind != Kind::Directory && entry.nlink > 1 {
+            let first: &PathBuf = first_of.entry(ino).or_insert_with(|| entry.path.clone());
+            entry.link_of = (*first != entry.path).then(|| first.clone());
+        }
+        entry
+    };
+    entries.into_iter().map(named).collect()
 }
 
 fn collect(root: &Path, path: PathBuf, all: &mut Vec<PathBuf>) {
@@ -156,13 +162,27 @@ fn read_entry(full: &Path, path: PathBuf) -> std::io::Result<TreeEntry> {
     })
 }
 
+/// The hash of a content, piece by piece.
+#[derive(Default)]
+pub(crate) struct HashOf(DefaultHasher);
+
+impl HashOf {
+    pub(crate) fn add(&mut self, piece: &[u8]) {
+        self.0.write(piece);
+    }
+
+    pub(crate) fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+}
+
 fn hash(file: &mut File) -> std::io::Result<u64> {
-    let mut hasher = DefaultHasher::new();
-    let mut buf = vec![0; 1 << 16];
+    let mut hash = HashOf::default();
+    let mut buf = vec![0; 1 << 20];
     loop {
         match file.read(&mut buf) {
-            Ok(0) => return Ok(hasher.finish()),
-            Ok(n) => hasher.write(&buf[..n]),
+            Ok(0) => return Ok(hash.finish()),
+            Ok(n) => hash.add(&buf[..n]),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }

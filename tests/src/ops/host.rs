@@ -1,0 +1,251 @@
+//! Operations done by the kernel.
+
+use super::{Op, OpenHow, Outcome, READ_MAX, RenameHow, Seen, Target, XattrHow, content};
+use crate::Kind;
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
+};
+use rustix::io::{Errno, Result};
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// A folder of this machine, as a root directory.
+pub struct Host {
+    root: PathBuf,
+    ops: Option<Sender<Op>>,
+    outcomes: Receiver<Outcome>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Host {
+    /// Starts a thread whose root directory is `root`, so that absolute links and ".." stay inside.
+    ///
+    /// # Panics
+    /// If the test is not root.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        crate::require_root();
+        let root = root.into();
+        let (ops, inbox) = channel::<Op>();
+        let (outbox, outcomes) = channel();
+        let dir = root.clone();
+        let work = move || {
+            confine(&dir);
+            for op in inbox {
+                let outcome = run(&op).map_err(|e| e.raw_os_error());
+                if outbox.send(outcome).is_err() {
+                    break;
+                }
+            }
+        };
+        let worker = std::thread::Builder::new().name("host".into()).spawn(work).unwrap();
+        Self { root, ops: Some(ops), outcomes, worker: Some(worker) }
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+impl Target for Host {
+    fn apply(&self, op: &Op) -> Outcome {
+        self.ops.as_ref().unwrap().send(op.clone()).expect("the worker lives");
+        self.outcomes.recv().expect("the worker answers")
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.ops.take());
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Host({})", self.root.display())
+    }
+}
+
+/// Gives this thread a root directory and a umask of its own.
+fn confine(root: &Path) {
+    // Not the descriptors, which other threads rely on: only what belongs to paths.
+    #[expect(deprecated, reason = "what replaces it guards against unsharing descriptors")]
+    rustix::thread::unshare(rustix::thread::UnshareFlags::FS).expect("unshare");
+    rustix::process::chroot(root).expect("chroot");
+    rustix::process::chdir("/").expect("chdir");
+    rustix::process::umask(Mode::empty());
+}
+
+fn run(op: &Op) -> Result<Seen> {
+    match op {
+        Op::Open { path, how, mode } => {
+            let OpenHow { write, create, excl, trunc, nofollow } = *how;
+            let flag = |on: bool, flag: OFlags| if on { flag } else { OFlags::empty() };
+            let flags = if write { OFlags::RDWR } else { OFlags::RDONLY }
+                | flag(create, OFlags::CREATE)
+                | flag(create && excl, OFlags::EXCL)
+                | flag(trunc && write, OFlags::TRUNC)
+                | flag(nofollow, OFlags::NOFOLLOW);
+            open(path, flags, *mode)?;
+        }
+        Op::Read { path, offset, len } => {
+            let file = open(path, OFlags::RDONLY, 0)?;
+            let mut buf = vec![0; (*len).min(READ_MAX)];
+            let mut done = 0;
+            loop {
+                match rustix::io::pread(&file, &mut buf[done..], offset + done as u64)? {
+                    0 => break,
+                    n => done += n,
+                }
+            }
+            buf.truncate(done);
+            return Ok(Seen::Bytes(buf));
+        }
+        Op::Write { path, offset, len, fill } => {
+            let file = open(path, OFlags::WRONLY, 0)?;
+            write_all(&file, *offset, &content(*offset, *len, *fill))?;
+        }
+        Op::Append { path, len, fill } => {
+            let file = open(path, OFlags::WRONLY | OFlags::APPEND, 0)?;
+            write_all(&file, 0, &content(0, *len, *fill))?;
+        }
+        Op::Truncate { path, len } => rustix::fs::ftruncate(open(path, OFlags::WRONLY, 0)?, *len)?,
+        Op::Mkdir { path, mode } => rustix::fs::mkdir(path, bits(*mode))?,
+        Op::Rmdir { path } => rustix::fs::rmdir(path)?,
+        Op::Unlink { path } => rustix::fs::unlink(path)?,
+        Op::Link { from, to } => rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty())?,
+        Op::Symlink { target, path } => rustix::fs::symlink(target, path)?,
+        Op::ReadLink { path } => {
+            return Ok(Seen::Bytes(rustix::fs::readlink(path, Vec::new())?.into_bytes()));
+        }
+        Op::Rename { from, to, how } => {
+            let flags = match how {
+                RenameHow::Replace => RenameFlags::empty(),
+                RenameHow::NoReplace => RenameFlags::NOREPLACE,
+                RenameHow::Exchange => RenameFlags::EXCHANGE,
+            };
+            rustix::fs::renameat_with(CWD, from, CWD, to, flags)?;
+        }
+        Op::Mknod { path, kind, device: (major, minor), mode } => {
+            let device = rustix::fs::makedev(*major, *minor);
+            rustix::fs::mknodat(CWD, path, file_type(*kind), bits(*mode), device)?;
+        }
+        Op::Chmod { path, mode } => rustix::fs::chmodat(CWD, path, bits(*mode), AtFlags::empty())?,
+        Op::Chown { path, uid, gid, follow } => {
+            let (uid, gid) = (Uid::from_raw(*uid), Gid::from_raw(*gid));
+            rustix::fs::chownat(CWD, path, Some(uid), Some(gid), at(*follow))?;
+        }
+        Op::Utimes { path, atime, mtime, follow } => {
+            let time = |(sec, nsec): (i64, u32)| Timespec { tv_sec: sec, tv_nsec: nsec.into() };
+            let times = Timestamps { last_access: time(*atime), last_modification: time(*mtime) };
+            rustix::fs::utimensat(CWD, path, &times, at(*follow))?;
+        }
+        Op::SetXattr { path, name, value, how } => {
+            let flags = match how {
+                XattrHow::Any => XattrFlags::empty(),
+                XattrHow::Create => XattrFlags::CREATE,
+                XattrHow::Replace => XattrFlags::REPLACE,
+            };
+            rustix::fs::lsetxattr(path, name, value, flags)?;
+        }
+        Op::GetXattr { path, name } => {
+            let mut value = vec![0; 1 << 16];
+            let n = rustix::fs::lgetxattr(path, name, value.as_mut_slice())?;
+            value.truncate(n);
+            return Ok(Seen::Bytes(value));
+        }
+        Op::RemoveXattr { path, name } => rustix::fs::lremovexattr(path, name)?,
+        Op::Stat { path, follow } => return stat(path, at(*follow)),
+        Op::List { path } => return list(path),
+    }
+    Ok(Seen::Nothing)
+}
+
+fn at(follow: bool) -> AtFlags {
+    if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW }
+}
+
+fn bits(mode: u16) -> Mode {
+    Mode::from_raw_mode(mode.into())
+}
+
+/// Opens a file as lanefs does, which knows no devices: what is behind one is not asked.
+fn open(path: &Path, flags: OFlags, mode: u16) -> Result<OwnedFd> {
+    let special = |s: rustix::fs::Stat| {
+        let kind = FileType::from_raw_mode(s.st_mode);
+        !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink)
+    };
+    let nofollow = flags.contains(OFlags::NOFOLLOW);
+    if !flags.contains(OFlags::EXCL) && rustix::fs::statat(CWD, path, at(!nofollow)).is_ok_and(special) {
+        return Err(Errno::INVAL);
+    }
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, bits(mode))
+}
+
+fn write_all(file: &OwnedFd, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        let n = rustix::io::pwrite(file, bytes, offset)?;
+        (offset, bytes) = (offset + n as u64, &bytes[n..]);
+    }
+    Ok(())
+}
+
+fn stat(path: &Path, flags: AtFlags) -> Result<Seen> {
+    let s = rustix::fs::statat(CWD, path, flags)?;
+    let kind = match FileType::from_raw_mode(s.st_mode) {
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::CharacterDevice => Kind::CharDevice,
+        FileType::BlockDevice => Kind::BlockDevice,
+        _ => Kind::File,
+    };
+    if kind == Kind::File {
+        // Blocks that wait for their allocation are not counted.
+        rustix::fs::fsync(rustix::fs::open(path, OFlags::RDONLY, Mode::empty())?)?;
+    }
+    let s = rustix::fs::statat(CWD, path, flags).unwrap_or(s);
+    Ok(Seen::Stat {
+        kind,
+        mode: s.st_mode & 0o7777,
+        uid: s.st_uid,
+        gid: s.st_gid,
+        nlink: s.st_nlink,
+        size: if kind == Kind::Directory { 0 } else { s.st_size as u64 },
+        sectors: if kind == Kind::File { s.st_blocks as u64 } else { 0 },
+    })
+}
+
+fn list(path: &Path) -> Result<Seen> {
+    let dir = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::new(dir)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(Seen::Names(names.iter().map(|n| OsStr::from_bytes(n).to_owned()).collect()))
+}
+
+fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::Fifo,
+        Kind::Socket => FileType::Socket,
+        Kind::CharDevice => FileType::CharacterDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+    }
+}

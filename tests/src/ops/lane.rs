@@ -1,0 +1,147 @@
+//! Operations done by lanefs.
+
+use super::{Op, OpenHow, Outcome, READ_MAX, RenameHow, Seen, Target, XattrHow, content};
+use crate::Kind;
+use lanefs::{
+    DeviceNumber, FileType, Metadata, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume,
+};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// A volume that lanefs has open.
+#[derive(Debug)]
+pub struct Lane(pub Volume);
+
+impl Target for Lane {
+    fn apply(&self, op: &Op) -> Outcome {
+        self.run(op).map_err(|e| e.errno())
+    }
+}
+
+impl Lane {
+    /// As [`Target::apply`], with all that lanefs says of a failure.
+    ///
+    /// # Errors
+    /// The operation's.
+    pub fn run(&self, op: &Op) -> lanefs::Result<Seen> {
+        let v = &self.0;
+        let attr = |mode: u16| NewAttr { permissions: mode, uid: 0, gid: 0 };
+        match op {
+            Op::Open { path, how, mode } => {
+                let OpenHow { write, create, excl, trunc, nofollow } = *how;
+                v.open_options()
+                    .read(true)
+                    .write(write)
+                    .create(create)
+                    .create_new(create && excl)
+                    .truncate(trunc && write)
+                    .follow(!nofollow)
+                    .attr(attr(*mode))
+                    .open(path)?;
+            }
+            Op::Read { path, offset, len } => {
+                let mut buf = vec![0; (*len).min(READ_MAX)];
+                let n = v.open_file(path)?.read_at(*offset, &mut buf)?;
+                buf.truncate(n);
+                return Ok(Seen::Bytes(buf));
+            }
+            Op::Write { path, offset, len, fill } => {
+                let file = v.open_options().write(true).open(path)?;
+                file.write_at(*offset, &content(*offset, *len, *fill))?;
+            }
+            Op::Append { path, len, fill } => {
+                let file = v.open_options().append(true).open(path)?;
+                file.write_at(0, &content(0, *len, *fill))?;
+            }
+            Op::Truncate { path, len } => v.open_options().write(true).open(path)?.set_len(*len)?,
+            Op::Mkdir { path, mode } => v.create_dir_with(path, attr(*mode))?,
+            Op::Rmdir { path } => v.remove_dir(path)?,
+            Op::Unlink { path } => v.remove_file(path)?,
+            Op::Link { from, to } => v.hard_link(from, to)?,
+            Op::Symlink { target, path } => v.symlink(target, path)?,
+            Op::ReadLink { path } => {
+                return Ok(Seen::Bytes(v.read_link(path)?.as_os_str().as_bytes().to_vec()));
+            }
+            Op::Rename { from, to, how } => {
+                let flags = match how {
+                    RenameHow::Replace => RenameFlags::Replace,
+                    RenameHow::NoReplace => RenameFlags::NoReplace,
+                    RenameHow::Exchange => RenameFlags::Exchange,
+                };
+                v.rename_with(from, to, flags)?;
+            }
+            Op::Mknod { path, kind, device: (major, minor), mode } => {
+                let device = DeviceNumber { major: *major, minor: *minor };
+                v.mknod(path, file_type(*kind), device, attr(*mode))?;
+            }
+            Op::Chmod { path, mode } => {
+                v.set_attr(path, &SetAttr { permissions: Some(*mode), ..SetAttr::default() }, true)?;
+            }
+            Op::Chown { path, uid, gid, follow } => {
+                let set = SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() };
+                v.set_attr(path, &set, *follow)?;
+            }
+            Op::Utimes { path, atime, mtime, follow } => {
+                let at = |(sec, nsec): (i64, u32)| Some(SetTime::At(Timestamp { sec, nsec }));
+                let set = SetAttr { atime: at(*atime), mtime: at(*mtime), ..SetAttr::default() };
+                v.set_attr(path, &set, *follow)?;
+            }
+            Op::SetXattr { path, name, value, how } => {
+                let how = match how {
+                    XattrHow::Any => SetXattr::Any,
+                    XattrHow::Create => SetXattr::Create,
+                    XattrHow::Replace => SetXattr::Replace,
+                };
+                v.set_xattr(path, name, value, how)?;
+            }
+            Op::GetXattr { path, name } => return Ok(Seen::Bytes(v.xattr(path, name)?)),
+            Op::RemoveXattr { path, name } => v.remove_xattr(path, name)?,
+            Op::Stat { path, follow } => {
+                let meta = if *follow { v.metadata(path)? } else { v.symlink_metadata(path)? };
+                return Ok(stat(&meta));
+            }
+            Op::List { path } => {
+                let mut names: Vec<_> = v.read_dir(path)?.into_iter().map(|e| e.name.into_vec()).collect();
+                names.sort();
+                return Ok(Seen::Names(names.into_iter().map(OsStringExt::from_vec).collect()));
+            }
+        }
+        Ok(Seen::Nothing)
+    }
+}
+
+fn stat(meta: &Metadata) -> Seen {
+    let kind = kind(meta.file_type());
+    Seen::Stat {
+        kind,
+        mode: meta.permissions().into(),
+        uid: meta.uid(),
+        gid: meta.gid(),
+        nlink: meta.nlink().into(),
+        size: if kind == Kind::Directory { 0 } else { meta.len() },
+        sectors: if kind == Kind::File { meta.sectors() } else { 0 },
+    }
+}
+
+pub(crate) fn kind(file_type: FileType) -> Kind {
+    match file_type {
+        FileType::Regular => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::CharDevice => Kind::CharDevice,
+        FileType::BlockDevice => Kind::BlockDevice,
+    }
+}
+
+fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::Regular,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::Fifo,
+        Kind::Socket => FileType::Socket,
+        Kind::CharDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+    }
+}

@@ -1,0 +1,134 @@
+//! Operations on files as values, so that the same ones can be done by lanefs and by the kernel.
+//!
+//! A path is relative to the root of the volume or absolute in it, on both sides: the kernel's side
+//! works in a thread of its own whose root directory is the mount.
+
+mod host;
+mod lane;
+
+pub use host::Host;
+pub use lane::Lane;
+pub(crate) use lane::kind;
+
+use crate::Kind;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// One call, as a program makes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the system call of that name says it")]
+pub enum Op {
+    Open { path: PathBuf, how: OpenHow, mode: u16 },
+    Read { path: PathBuf, offset: u64, len: usize },
+    Write { path: PathBuf, offset: u64, len: usize, fill: u8 },
+    Append { path: PathBuf, len: usize, fill: u8 },
+    Truncate { path: PathBuf, len: u64 },
+    Mkdir { path: PathBuf, mode: u16 },
+    Rmdir { path: PathBuf },
+    Unlink { path: PathBuf },
+    Link { from: PathBuf, to: PathBuf },
+    Symlink { target: OsString, path: PathBuf },
+    ReadLink { path: PathBuf },
+    Rename { from: PathBuf, to: PathBuf, how: RenameHow },
+    Mknod { path: PathBuf, kind: Kind, device: (u32, u32), mode: u16 },
+    Chmod { path: PathBuf, mode: u16 },
+    Chown { path: PathBuf, uid: u32, gid: u32, follow: bool },
+    Utimes { path: PathBuf, atime: (i64, u32), mtime: (i64, u32), follow: bool },
+    SetXattr { path: PathBuf, name: OsString, value: Vec<u8>, how: XattrHow },
+    GetXattr { path: PathBuf, name: OsString },
+    RemoveXattr { path: PathBuf, name: OsString },
+    Stat { path: PathBuf, follow: bool },
+    List { path: PathBuf },
+}
+
+/// Flags of open(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the flag of that name says it")]
+pub struct OpenHow {
+    pub write: bool,
+    pub create: bool,
+    pub excl: bool,
+    pub trunc: bool,
+    pub nofollow: bool,
+}
+
+/// Flags of renameat2(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the flag of that name says it")]
+pub enum RenameHow {
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+/// Flags of setxattr(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the flag of that name says it")]
+pub enum XattrHow {
+    Any,
+    Create,
+    Replace,
+}
+
+/// What a call that went well has shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    /// It shows nothing.
+    Nothing,
+    /// Content, a link's target, an attribute's value.
+    Bytes(Vec<u8>),
+    /// Names of a directory, sorted, without "." and "..".
+    Names(Vec<OsString>),
+    /// Attributes that do not depend on time and place.
+    Stat {
+        /// File type.
+        kind: Kind,
+        /// The low 12 bits of the mode.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Hard links.
+        nlink: u64,
+        /// Bytes; 0 for directories.
+        size: u64,
+        /// 512-byte sectors of a regular file; 0 for all others.
+        sectors: u64,
+    },
+}
+
+/// What a call shows, or its errno.
+pub type Outcome = Result<Seen, i32>;
+
+/// Something that operations can be done on.
+pub trait Target {
+    /// Does one.
+    fn apply(&self, op: &Op) -> Outcome;
+
+    /// Does all of them.
+    ///
+    /// # Panics
+    /// If one fails.
+    fn apply_all(&self, ops: &[Op]) {
+        for (i, op) in ops.iter().enumerate() {
+            if let Err(errno) = self.apply(op) {
+                let error = std::io::Error::from_raw_os_error(errno);
+                panic!("operation {i} of {}: {op:?}: {error}", ops.len());
+            }
+        }
+    }
+}
+
+/// What a write of `len` bytes of `fill` at `offset` writes: no two blocks alike.
+pub(crate) fn content(offset: u64, len: usize, fill: u8) -> Vec<u8> {
+    (offset..offset + len as u64)
+        .map(|at| {
+            let x = (at / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(fill));
+            (x >> (56 - at % 8 * 8)) as u8
+        })
+        .collect()
+}
+
+/// The longest read: more than that is cut on both sides.
+pub(crate) const READ_MAX: usize = 1 << 20;

@@ -1,0 +1,90 @@
+//! Random operations on lanefs and on the kernel's ext4, side by side: the same outcome of each, the
+//! same tree after each batch, the same image for the kernel's eyes at the end.
+//!
+//! `LANEFS_SEED` replays a run; a failure prints it, and the seed of the case alone.
+//! `LANEFS_DIFF_SECONDS` is the time for which new cases are started (15).
+
+use lanefs::Volume;
+use lanefs_sim::seed_from_env;
+use lanefs_tests::{
+    Host, Lane, LoopMount, RandomOps, Target, TreeEntry, assert_same_tree, e2fsck_clean, mke2fs, settled,
+    tree_listing, volume_listing,
+};
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const BATCHES: usize = 6;
+const OPS: usize = 150;
+
+/// Block size and arguments of mke2fs.
+const SHAPES: &[(u64, &[&str])] = &[
+    (4096, &["-t", "ext4", "-b", "4096"]),
+    (1024, &["-t", "ext4", "-b", "1024", "-O", "orphan_file,metadata_csum_seed"]),
+    (4096, &["-t", "ext4", "-b", "4096", "-O", "^metadata_csum,^has_journal"]),
+    (1024, &["-t", "ext3", "-b", "1024", "-I", "128"]),
+    (2048, &["-t", "ext4", "-b", "2048", "-O", "^extents,^64bit", "-I", "256"]),
+];
+
+#[test]
+fn random_operations_agree() {
+    let seed = seed_from_env("LANEFS_SEED");
+    let seconds = std::env::var("LANEFS_DIFF_SECONDS").map_or(15, |s| s.parse().expect("seconds"));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut cases = seed.rng(0);
+    let mut case = seed.value();
+    let mut done = 0;
+    while done == 0 || Instant::now() < end {
+        println!("case {done}: LANEFS_SEED={case:#x}");
+        run(case);
+        case = cases.next_u64();
+        done += 1;
+    }
+    println!("{done} cases of {BATCHES} * {OPS} operations");
+}
+
+fn run(case: u64) {
+    let mut rng = StdRng::seed_from_u64(case);
+    let (block, args) = SHAPES[rng.random_range(0..SHAPES.len())];
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("kernel"), dir.path().join("lanefs"));
+    for image in [&one, &two] {
+        mke2fs(image, 64 << 20, args);
+    }
+    let mut draw = RandomOps::new(rng, block);
+    let mount = LoopMount::new(&one, "");
+    let host = Host::new(mount.path());
+    let lane = Lane(Volume::open(&two).unwrap());
+    for batch in 0..BATCHES {
+        for i in 0..OPS {
+            let op = draw.draw();
+            let (kernel, lanefs) = (host.apply(&op), lane.apply(&op));
+            assert!(
+                kernel == lanefs,
+                "case {case:#x} ({args:?}), batch {batch}, operation {i}: {op:?}\n\
+                 kernel: {kernel:?}\nlanefs: {lanefs:?}\n{}",
+                lane.run(&op).map_or_else(|e| e.to_string(), |_| String::new())
+            );
+            draw.learn(&op, &kernel);
+        }
+        let kernel = settled(tree_listing(mount.path()));
+        let lanefs = settled(volume_listing(&lane.0).unwrap());
+        println!("batch {batch}: {} files", kernel.len());
+        assert_same_tree(&kernel, &lanefs);
+    }
+    drop(host);
+    mount.unmount();
+    lane.0.close().unwrap();
+    for image in [&one, &two] {
+        e2fsck_clean(image);
+    }
+    assert_same_tree(&kernel_reads(&one), &kernel_reads(&two));
+}
+
+fn kernel_reads(image: &Path) -> Vec<TreeEntry> {
+    let mount = LoopMount::new(image, "ro");
+    let listing = settled(tree_listing(mount.path()));
+    mount.unmount();
+    listing
+}
