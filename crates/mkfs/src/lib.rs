@@ -56,7 +56,7 @@ pub struct Report {
 /// then), or the device's failure.
 pub fn format(device: &dyn BlockDevice, options: &Options) -> Result<Report, MkfsError> {
     let plan = plan::Plan::new(device.size(), options)?;
-    write::write(&plan, device, options)?;
+    let superblock = write::write(&plan, device, options)?;
     let layout = plan.layout;
     Ok(Report {
         block_size: layout.block_size(),
@@ -64,9 +64,9 @@ pub fn format(device: &dyn BlockDevice, options: &Options) -> Result<Report, Mkf
         inodes_count: layout.inodes_count(),
         group_count: layout.group_count(),
         journal_blocks: plan.journal_blocks,
-        features: plan.superblock.features(),
-        uuid: plan.superblock.raw().s_uuid,
+        features: superblock.features(),
+        uuid: superblock.raw().s_uuid,
         backups: (1..layout.group_count()).filter_map(|g| layout.super_location(g)).collect(),
-        superblock: plan.superblock,
+        superblock,
     })
 }
