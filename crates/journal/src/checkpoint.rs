@@ -95,3 +95,47 @@ impl Committed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanefs_device::AlignedBuf;
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::Duration;
+
+    fn content(value: u8) -> Content {
+        let mut content = AlignedBuf::zeroed(8);
+        content.fill(value);
+        Arc::new(content)
+    }
+
+    #[test]
+    fn a_newer_content_outlives_the_checkpoint_of_an_older() {
+        let committed = Committed::default();
+        committed.insert(Tid(1), vec![(5, content(1)), (6, content(1))]);
+        let home = committed.take_off();
+        committed.insert(Tid(2), vec![(6, content(2))]);
+        committed.landed();
+        committed.settle(&home);
+        assert!(committed.get(5).is_none());
+        assert_eq!(committed.get(6).unwrap()[0], 2);
+        assert_eq!(committed.len(), 1);
+    }
+
+    #[test]
+    fn forgetting_waits_for_a_write_on_its_way() {
+        let committed = Committed::default();
+        committed.insert(Tid(1), vec![(5, content(1)), (6, content(1))]);
+        committed.take_off();
+        committed.forget(&[4, 7]);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| committed.forget(&[6]));
+            thread::sleep(Duration::from_millis(30));
+            assert!(!waiter.is_finished());
+            committed.landed();
+            waiter.join().unwrap();
+        });
+        assert!(committed.get(6).is_none());
+    }
+}

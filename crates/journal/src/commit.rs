@@ -127,6 +127,7 @@ impl Core {
         let mut state = self.state.lock();
         state.head = log.advance(commit_at, 1);
         state.used += len;
+        debug_assert!(state.used <= log.len(), "the log is overrun");
         state.history.push_back(Past { tid, start, len });
         Ok(())
     }

@@ -225,3 +225,55 @@ fn cuts_with_a_log_that_wraps() {
 fn cuts_with_many_checkpoints() {
     run(120, 1, 4);
 }
+
+/// Each thread's handles change three blocks of its own to the same value, and one that is everybody's.
+fn operate_many(journal: &Journal, device: &RecordingDevice, thread: u64, operations: u64) {
+    for value in 1..=operations {
+        let handle = journal.start(4).unwrap();
+        for block in [COUNTER].into_iter().chain((0..3).map(|i| FIRST + thread * 3 + i)) {
+            let buffer = journal.read(block).unwrap();
+            handle.write(&buffer).unwrap()[8..16].copy_from_slice(&value.to_le_bytes());
+        }
+        let tid = handle.tid();
+        handle.stop();
+        if value % 3 == thread % 3 {
+            journal.commit(tid).unwrap();
+            device.mark(format!("{thread} {value}"));
+        }
+        if value % 40 == 0 {
+            journal.checkpoint().unwrap();
+        }
+    }
+}
+
+#[test]
+fn cuts_under_many_threads() {
+    const THREADS: u64 = 4;
+    let seed = seed_from_env("LANEFS_SEED");
+    let device = Arc::new(RecordingDevice::new(volume(800)));
+    let options =
+        Options { log: Some(config()), commit_interval: Duration::from_millis(1), ..Options::new(BLOCK) };
+    let journal = Journal::open(device.clone(), options).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (journal, device) = (&journal, &device);
+            scope.spawn(move || operate_many(journal, device, thread, 80));
+        }
+    });
+    drop(journal);
+    let log = device.log();
+    for state in log.crash_states(seed.value(), 3) {
+        let device = state.device();
+        recovery::recover(&device, BLOCK, &config()).unwrap_or_else(|e| panic!("{state}: {e}"));
+        let value = |block| u64::from_le_bytes(read(&device, block)[8..16].try_into().unwrap());
+        for thread in 0..THREADS {
+            let prefix = format!("{thread} ");
+            let promised =
+                state.marks(&log).filter_map(|(_, mark)| mark.strip_prefix(&prefix)?.parse().ok()).max();
+            let first = FIRST + thread * 3;
+            let shown = value(first);
+            assert!(shown >= promised.unwrap_or(0), "{state}: thread {thread} shows {shown} of {promised:?}");
+            assert_eq!((value(first + 1), value(first + 2)), (shown, shown), "{state}: thread {thread}");
+        }
+    }
+}

@@ -1,7 +1,8 @@
 use super::*;
-use crate::testing::{BLOCK, LOG_START, config, device_bytes, empty_log, options};
+use crate::testing::{BLOCK, BLOCKS, LOG_START, config, device_bytes, empty_log, options};
 use crate::{Freed, Handle, recovery};
-use lanefs_device::MemDevice;
+use lanefs_device::{MemDevice, Op};
+use lanefs_sim::FailingDevice;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
@@ -320,6 +321,93 @@ fn a_dirty_log_is_not_opened_for_writing() {
     journal.sync().unwrap();
     journal.close().unwrap();
     assert!(before == device.to_bytes());
+}
+
+#[test]
+fn no_commit_overwrites_what_is_not_home() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let blocked = journal.core.checkpointing.lock();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..20u8 {
+                let handle = journal.start(100).unwrap();
+                for block in 1200..1300 {
+                    let buffer = journal.read(block).unwrap();
+                    handle.write(&buffer).unwrap()[0] = round;
+                }
+                let tid = handle.tid();
+                handle.stop();
+                journal.commit(tid).unwrap();
+            }
+        });
+        // It fills the log and then waits, because nothing comes home.
+        while journal.stats().waits == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_millis(30));
+        assert!(!writer.is_finished());
+        let commits = journal.stats().commits;
+        let crashed = MemDevice::from_bytes(device.to_bytes());
+        assert_eq!(u64::from(recover(&crashed).transactions), commits);
+        assert_eq!(u64::from(at(&crashed, 1250)) + 1, commits);
+        drop(blocked);
+    });
+    assert!(journal.stats().checkpoints > 0);
+}
+
+#[test]
+fn a_copy_that_looks_like_the_log_is_escaped() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let buffer = journal.read(7).unwrap();
+    let magic = [0xC0, 0x3B, 0x39, 0x98];
+    journal.start(1).unwrap().write(&buffer).unwrap()[..4].copy_from_slice(&magic);
+    journal.sync().unwrap();
+    let is_magic = |block: &u64| device_bytes(&device, *block)[..4] == magic;
+    // Superblock, descriptor, commit.
+    assert_eq!((0..BLOCKS as u64).filter(is_magic).count(), 3);
+    drop(journal);
+    recover(&device);
+    assert_eq!(device_bytes(&device, 7)[..4], magic);
+}
+
+#[test]
+fn a_failing_device_latches() {
+    for op in [Op::Write, Op::Flush] {
+        for nth in 1.. {
+            let device = Arc::new(FailingDevice::new(empty_log(1024)));
+            let journal = Journal::open(device.clone(), options(1024)).unwrap();
+            device.fail_once(op, nth, 5);
+            let mut promised = 0;
+            let mut failed = None;
+            for round in 1..6 {
+                let done = journal.read(7).and_then(|buffer| {
+                    let handle = journal.start(1)?;
+                    handle.write(&buffer)?[0] = round;
+                    handle.stop();
+                    journal.sync()?;
+                    promised = round;
+                    if round % 2 == 0 { journal.checkpoint() } else { Ok(()) }
+                });
+                match (&failed, done) {
+                    (None, Err(error)) => failed = Some(error),
+                    (None, Ok(())) => {}
+                    (Some(_), done) => assert!(matches!(done, Err(JournalError::Aborted(_))), "{done:?}"),
+                }
+            }
+            drop(journal);
+            if failed.is_none() {
+                assert_eq!((device.failures(), promised), (0, 5));
+                assert!(nth > 10, "{op} {nth}");
+                break;
+            }
+            device.heal();
+            recovery::recover(&*device, BLOCK, &config(1024)).unwrap();
+            let shown = device_bytes(&*device, 7)[0];
+            assert!((promised..=promised + 1).contains(&shown), "{op} {nth}: {shown}, promised {promised}");
+        }
+    }
 }
 
 #[test]
