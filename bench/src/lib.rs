@@ -1,4 +1,3 @@
 //! Shared parts of the benchmarks.
 
-pub mod rangelock;
 pub mod report;

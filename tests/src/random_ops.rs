@@ -178,7 +178,7 @@ impl RandomOps {
 
     fn offset(&mut self) -> u64 {
         match self.rng.random_range(0..20) {
-            0 => self.rng.random_range(0..1 << 33),
+            0 => self.rng.random_range(0..1 << 28),
             1..4 => self.rng.random_range(0..40) * self.block,
             4..7 => (self.rng.random_range(1..40) * self.block).saturating_sub(self.rng.random_range(0..3)),
             7..9 => self.rng.random_range(0..4_000_000),

@@ -71,9 +71,10 @@ impl fmt::Debug for TreeEntry {
         if let Some(content) = self.content {
             write!(f, ", content {content:016x}, data {:?}", self.data)?;
         }
-        self.xattrs
-            .iter()
-            .try_for_each(|(name, value)| write!(f, ", {}={}", name.display(), value.escape_ascii()))
+        self.xattrs.iter().try_for_each(|(name, value)| {
+            let shown = &value[..value.len().min(60)];
+            write!(f, ", {}={} ({} bytes)", name.display(), shown.escape_ascii(), value.len())
+        })
     }
 }
 

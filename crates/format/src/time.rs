@@ -19,7 +19,7 @@ impl Timestamp {
     /// The first that can be kept.
     pub const MIN: Self = Self { sec: i32::MIN as i64, nsec: 0 };
     /// The last that can be kept with the extra field.
-    pub const MAX: Self = Self { sec: (i32::MAX as i64) + (3 << 32), nsec: NSEC_MAX };
+    pub const MAX: Self = Self { sec: (i32::MAX as i64) + (3 << 32), nsec: 0 };
     /// The last that can be kept without it.
     pub const MAX_SHORT: Self = Self { sec: i32::MAX as i64, nsec: 0 };
 
@@ -41,10 +41,13 @@ impl Timestamp {
         (t.sec as u32, (epoch as u32 & 3) | t.nsec << 2)
     }
 
-    /// The nearest time that an inode can keep: what will be read back.
+    /// The nearest time that an inode can keep: what will be read back. The first and the last
+    /// second have no parts, as the kernel clamps.
     pub fn clamped(self, has_extra: bool) -> Self {
         if has_extra {
-            Self { nsec: self.nsec.min(NSEC_MAX), ..self }.clamp(Self::MIN, Self::MAX)
+            let whole = self.sec <= Self::MIN.sec || self.sec >= Self::MAX.sec;
+            let nsec = if whole { 0 } else { self.nsec.min(NSEC_MAX) };
+            Self { nsec, ..self }.clamp(Self::MIN, Self::MAX)
         } else {
             Self::from_sec(self.sec).clamp(Self::MIN, Self::MAX_SHORT)
         }

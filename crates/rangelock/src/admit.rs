@@ -271,8 +271,7 @@ impl RangeLock {
         if self.bias.load(Ordering::Relaxed) != CLOSED || !shared.is_time() {
             return;
         }
-        // Release: a writer that sees it finds `shared`.
-        self.bias.store(OPENING, Ordering::Release);
+        self.bias.store(OPENING, Ordering::Relaxed);
         let state = if self.has_writers() { CLOSED } else { OPEN };
         self.bias.store(state, Ordering::Release);
     }
@@ -300,7 +299,7 @@ impl RangeLock {
         if self.bias.load(Ordering::Relaxed) == CLOSED {
             return;
         }
-        self.bias.store(CLOSING, Ordering::Release);
+        self.bias.store(CLOSING, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         for lane in shared.lanes() {
             let Some((range, ticket)) = lane.published() else { continue };

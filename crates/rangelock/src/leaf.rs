@@ -131,27 +131,16 @@ impl Leaf {
 
     #[inline]
     pub(crate) fn lock(&self) -> LeafGuard<'_> {
-        if self.acquire() { self.guard(false) } else { self.lock_contended() }
+        // No load first: it would fetch the line as shared, and the write would have to ask for it again.
+        if self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0 {
+            self.guard(false)
+        } else {
+            self.lock_contended()
+        }
     }
 
     pub(crate) fn try_lock(&self) -> Option<LeafGuard<'_>> {
-        self.acquire().then(|| self.guard(false))
-    }
-
-    /// No load first: it would fetch the line as shared, and the write would have to ask for it again.
-    #[cfg(not(loom))]
-    #[inline]
-    fn acquire(&self) -> bool {
-        self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
-    }
-
-    /// loom takes it that the holder's store may come before our write of what we read before it. So no write here if the
-    /// leaf is locked.
-    #[cfg(loom)]
-    fn acquire(&self) -> bool {
-        let word = self.word.load(Ordering::Relaxed);
-        word & LOCKED == 0
-            && self.word.compare_exchange(word, word | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        (self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0).then(|| self.guard(false))
     }
 
     #[inline]
@@ -166,7 +155,9 @@ impl Leaf {
     fn lock_contended(&self) -> LeafGuard<'_> {
         let mut rounds = 0_u32;
         loop {
-            if self.word.load(Ordering::Relaxed) & LOCKED == 0 && self.acquire() {
+            if self.word.load(Ordering::Relaxed) & LOCKED == 0
+                && self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
+            {
                 return self.guard(true);
             }
             rounds += 1;

@@ -94,7 +94,11 @@ fn run(op: &Op) -> Result<Seen> {
                 | flag(create && excl, OFlags::EXCL)
                 | flag(trunc && write, OFlags::TRUNC)
                 | flag(nofollow, OFlags::NOFOLLOW);
-            open(path, flags, *mode)?;
+            let file = open(path, flags, *mode)?;
+            // lanefs opens directories by another call.
+            if FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) == FileType::Directory {
+                return Err(Errno::ISDIR);
+            }
         }
         Op::Read { path, offset, len } => {
             let file = open(path, OFlags::RDONLY, 0)?;

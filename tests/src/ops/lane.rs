@@ -53,7 +53,8 @@ impl Lane {
                 file.write_at(0, &content(0, *len, *fill))?;
             }
             Op::Truncate { path, len } => v.open_options().write(true).open(path)?.set_len(*len)?,
-            Op::Mkdir { path, mode } => v.create_dir_with(path, attr(*mode))?,
+            // mkdir(2) drops the set-id bits; lanefs makes what it is told.
+            Op::Mkdir { path, mode } => v.create_dir_with(path, attr(*mode & 0o1777))?,
             Op::Rmdir { path } => v.remove_dir(path)?,
             Op::Unlink { path } => v.remove_file(path)?,
             Op::Link { from, to } => v.hard_link(from, to)?,

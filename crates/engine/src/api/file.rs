@@ -5,7 +5,7 @@ use super::{Metadata, Volume};
 use crate::data;
 use crate::error::{Error, Result};
 use crate::inode::NodeRef;
-use crate::namei::{NewAttr, NewKind, SetAttr};
+use crate::namei::{NewAttr, NewKind, SetAttr, is_dots};
 use lanefs_format::FileType;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -221,38 +221,36 @@ impl<'v> FileOptions<'v> {
 
     fn find_or_make(&self, path: &[u8]) -> Result<NodeRef> {
         let fs = &self.volume.fs;
-        let root = fs.root()?;
+        let mut base = fs.root()?;
+        if !self.create && !self.create_new {
+            return path::resolve(fs, &base, path, self.follow);
+        }
+        let is_dir = || if self.create_new { Error::Exists } else { Error::IsDir };
         let mut path = path.to_vec();
-        // A dangling link at the end is followed to the place where the file is to be made.
-        for _ in 0..40 {
-            if !self.create_new {
-                match path::resolve(fs, &root, &path, self.follow) {
-                    Err(Error::NotFound) if self.create => {}
-                    found => return found,
-                }
+        // A link at the end is followed to the place where the file is, or is to be made.
+        for _ in 0..=path::MAX_LINKS {
+            let Place { dir, name, must_be_dir } = match path::place(fs, &base, &path) {
+                Err(Error::Busy) => return Err(is_dir()),
+                place => place?,
+            };
+            if is_dots(&name) {
+                return Err(is_dir());
             }
-            let Place { dir, name, must_be_dir } = path::place(fs, &root, &path)?;
             if must_be_dir {
                 return Err(Error::IsDir);
             }
-            match fs.create(&dir, &name, NewKind::File, self.attr) {
-                Err(Error::Exists) if !self.create_new => {}
-                made => return made,
-            }
-            // Made by another thread meanwhile, or a dangling link.
-            let node = fs.lookup(&dir, &name)?;
-            if node.state().is_symlink() {
-                if !self.follow {
-                    return Err(Error::Loop);
+            match fs.lookup(&dir, &name) {
+                Err(Error::NotFound) => match fs.create(&dir, &name, NewKind::File, self.attr) {
+                    // Made by another thread meanwhile.
+                    Err(Error::Exists) => {}
+                    made => return made,
+                },
+                Ok(_) if self.create_new => return Err(Error::Exists),
+                Ok(node) if self.follow && node.state().is_symlink() => {
+                    path = fs.read_link(&node)?;
+                    base = dir;
                 }
-                let target = fs.read_link(&node)?;
-                if target.starts_with(b"/") {
-                    path = target;
-                } else {
-                    let cut = path.iter().rposition(|&b| b == b'/').map_or(0, |p| p + 1);
-                    path.truncate(cut);
-                    path.extend(target);
-                }
+                found => return found,
             }
         }
         Err(Error::Loop)

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Symbolic links that a path may go through, as in the kernel.
-const MAX_LINKS: u32 = 40;
+pub(super) const MAX_LINKS: u32 = 40;
 
 /// Bytes of the longest path, with its final NUL.
 const PATH_MAX: usize = 4096;
@@ -16,7 +16,7 @@ const PATH_MAX: usize = 4096;
 pub(super) struct Place {
     pub(super) dir: NodeRef,
     pub(super) name: Vec<u8>,
-    /// The path ended in a slash: only a directory will do.
+    /// The path ended in a slash or ".": only a directory will do.
     pub(super) must_be_dir: bool,
 }
 
@@ -35,7 +35,7 @@ impl Walk {
         if path.len() >= PATH_MAX {
             return Err(Error::NameTooLong { len: path.len() });
         }
-        Ok(Self { parts: split(path), must_be_dir: path.ends_with(b"/"), links: 0 })
+        Ok(Self { parts: split(path), must_be_dir: wants_dir(path), links: 0 })
     }
 
     /// Puts a link's target in the place of the link.
@@ -48,12 +48,17 @@ impl Walk {
         if target.starts_with(b"/") {
             *dir = root.clone();
         }
-        self.must_be_dir |= self.parts.is_empty() && target.ends_with(b"/");
+        self.must_be_dir |= self.parts.is_empty() && wants_dir(&target);
         for part in split(&target).into_iter().rev() {
             self.parts.push_front(part);
         }
         Ok(())
     }
+}
+
+/// Whether only a directory will do at the end: the path ends in a slash or ".".
+fn wants_dir(path: &[u8]) -> bool {
+    matches!(path.rsplit(|&b| b == b'/').next(), Some(b"" | b"."))
 }
 
 fn split(path: &[u8]) -> VecDeque<Vec<u8>> {
@@ -90,8 +95,7 @@ pub(super) fn place(fs: &Arc<Fs>, base: &NodeRef, path: &[u8]) -> Result<Place> 
     let root = fs.root()?;
     let mut walk = Walk::new(path)?;
     // "a/." names the directory itself by a name that cannot be made or removed.
-    let trimmed = path.strip_suffix(b"/").unwrap_or(path);
-    if trimmed == b"." || trimmed.ends_with(b"/.") {
+    if path.rsplit(|&b| b == b'/').find(|part| !part.is_empty()) == Some(b".") {
         walk.parts.push_back(b".".to_vec());
     }
     let Some(name) = walk.parts.pop_back() else { return Err(Error::Busy) };

@@ -4,7 +4,7 @@ use super::path::{self, Place};
 use super::{Dir, DirEntry, File, FileOptions, Metadata};
 use crate::error::{Error, Result};
 use crate::inode::NodeRef;
-use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr};
+use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots};
 use crate::volume::{Fs, OpenOptions, StatFs};
 use crate::xattr::SetXattr;
 use lanefs_device::BlockDevice;
@@ -38,6 +38,12 @@ const DEFAULT_DIR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
 
 fn bytes(path: &impl AsRef<Path>) -> &[u8] {
     path.as_ref().as_os_str().as_bytes()
+}
+
+/// An attribute's name, of a length that can be: that is looked at before the path.
+fn attr_name(name: &impl AsRef<OsStr>) -> Result<&[u8]> {
+    let name = name.as_ref().as_bytes();
+    if (1..=255).contains(&name.len()) { Ok(name) } else { Err(Error::Range) }
 }
 
 impl Volume {
@@ -277,12 +283,32 @@ impl Volume {
         to: impl AsRef<Path>,
         flags: RenameFlags,
     ) -> Result<()> {
-        let (from, to) = (self.place(bytes(&from))?, self.place(bytes(&to))?);
-        if from.must_be_dir || to.must_be_dir {
-            let node = self.fs.lookup(&from.dir, &from.name)?;
-            node.check_dir()?;
-        }
+        // The root, which cannot be renamed, is told of last.
+        let (from, to) = match (self.place(bytes(&from)), self.place(bytes(&to))) {
+            (Ok(from), Ok(to)) => (from, to),
+            (Err(Error::Busy), Ok(_) | Err(Error::Busy)) => return Err(Error::Busy),
+            (Ok(_), Err(Error::Busy)) if flags == RenameFlags::NoReplace => return Err(Error::Exists),
+            (Err(Error::Busy), Err(e)) | (Err(e), _) | (Ok(_), Err(e)) => return Err(e),
+        };
+        self.check_slashes(&from, &to, flags)?;
         self.fs.rename(&from.dir, &from.name, &to.dir, &to.name, flags)
+    }
+
+    /// A slash behind a name of a rename: only a directory will do there.
+    fn check_slashes(&self, from: &Place, to: &Place, flags: RenameFlags) -> Result<()> {
+        if !from.must_be_dir && !to.must_be_dir || is_dots(&from.name) || is_dots(&to.name) {
+            return Ok(());
+        }
+        let node = self.fs.lookup(&from.dir, &from.name)?;
+        let target = self.fs.lookup(&to.dir, &to.name);
+        let exchange = flags == RenameFlags::Exchange;
+        match target {
+            Ok(_) if flags == RenameFlags::NoReplace => return Err(Error::Exists),
+            Ok(target) if exchange && to.must_be_dir => target.check_dir()?,
+            Err(Error::NotFound) if !exchange => {}
+            target => drop(target?),
+        }
+        if from.must_be_dir || !exchange { node.check_dir() } else { Ok(()) }
     }
 
     /// Gives the inode at `from` another name. A symbolic link is linked itself.
@@ -291,10 +317,7 @@ impl Volume {
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
     pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let node = self.node(bytes(&from), false)?;
-        let Place { dir, name, must_be_dir } = self.new_place(bytes(&to))?;
-        if must_be_dir {
-            return Err(Error::NotFound);
-        }
+        let Place { dir, name, .. } = self.new_place(bytes(&to))?;
         self.fs.link(&node, &dir, &name)
     }
 
@@ -304,6 +327,7 @@ impl Volume {
     /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::NoSpace`].
     pub fn symlink(&self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> Result<()> {
         let attr = NewAttr { permissions: 0o777, uid: 0, gid: 0 };
+        check_target(target.as_ref().as_bytes())?;
         self.make(bytes(&path), NewKind::Symlink(target.as_ref().as_bytes()), attr)
     }
 
@@ -318,10 +342,7 @@ impl Volume {
         device: DeviceNumber,
         attr: NewAttr,
     ) -> Result<()> {
-        let Place { dir, name, must_be_dir } = self.new_place(bytes(&path))?;
-        if must_be_dir {
-            return Err(Error::NotFound);
-        }
+        let Place { dir, name, .. } = self.new_place(bytes(&path))?;
         Dir { node: dir }.mknod(OsString::from_vec(name), file_type, device, attr).map(|_| ())
     }
 
@@ -348,7 +369,8 @@ impl Volume {
     /// # Errors
     /// [`Error::NoData`] if there is none of that name.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {
-        self.fs.xattr(&*self.node(bytes(&path), false)?, name.as_ref().as_bytes())
+        let name = attr_name(&name)?;
+        self.fs.xattr(&*self.node(bytes(&path), false)?, name)
     }
 
     /// Names and values of all extended attributes.
@@ -371,7 +393,8 @@ impl Volume {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        self.fs.set_xattr(&*self.node(bytes(&path), false)?, name.as_ref().as_bytes(), value, how)
+        let name = attr_name(&name)?;
+        self.fs.set_xattr(&*self.node(bytes(&path), false)?, name, value, how)
     }
 
     /// Removes an extended attribute.
@@ -379,7 +402,8 @@ impl Volume {
     /// # Errors
     /// [`Error::NoData`] if there is none of that name.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
-        self.fs.remove_xattr(&*self.node(bytes(&path), false)?, name.as_ref().as_bytes())
+        let name = attr_name(&name)?;
+        self.fs.remove_xattr(&*self.node(bytes(&path), false)?, name)
     }
 
     /// How full the volume is.
@@ -418,20 +442,21 @@ impl Volume {
         path::place(&self.fs, &self.fs.root()?, path)
     }
 
-    /// The place of something to be made: the root exists.
+    /// The place of something to be made that is no directory: the root exists, and a name with a
+    /// slash behind it is none.
     fn new_place(&self, path: &[u8]) -> Result<Place> {
         match self.place(path) {
             Err(Error::Busy) => Err(Error::Exists),
+            Ok(Place { dir, name, must_be_dir: true }) => match self.fs.lookup(&dir, &name) {
+                Ok(_) => Err(Error::Exists),
+                Err(e) => Err(e),
+            },
             place => place,
         }
     }
 
     fn make(&self, path: &[u8], kind: NewKind<'_>, attr: NewAttr) -> Result<()> {
-        let Place { dir, name, must_be_dir } = self.new_place(path)?;
-        if must_be_dir {
-            let exists = self.fs.lookup(&dir, &name).is_ok();
-            return Err(if exists { Error::Exists } else { Error::NotFound });
-        }
+        let Place { dir, name, .. } = self.new_place(path)?;
         self.fs.create(&dir, &name, kind, attr).map(|_| ())
     }
 }

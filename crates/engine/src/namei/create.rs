@@ -62,7 +62,7 @@ impl Fs {
     ) -> Result<NodeRef> {
         check_new_name(name)?;
         if let NewKind::Symlink(target) = kind {
-            check_target(self, target)?;
+            check_target(target)?;
         }
         self.check_writable()?;
         let node;
@@ -70,6 +70,9 @@ impl Fs {
             let _exclusive = dir.lock();
             dir.check_alive()?;
             let slot = find_name(dir, name)?.vacant()?;
+            if let NewKind::Symlink(target) = kind {
+                check_fits(self, target)?;
+            }
             dir.check_not_immutable()?;
             if matches!(kind, NewKind::Dir) {
                 check_dir_links(self, &dir.state())?;
@@ -130,17 +133,21 @@ impl Fs {
     }
 }
 
-fn check_target(fs: &Fs, target: &[u8]) -> Result<()> {
+/// Checks the target of a link before anything is looked up.
+pub(crate) fn check_target(target: &[u8]) -> Result<()> {
     if target.is_empty() {
         return Err(Error::NotFound);
     }
     if target.contains(&0) {
         return Err(Error::Invalid("a symbolic link that holds NUL"));
     }
-    if target.len() >= PATH_MAX.min(fs.block_size as usize) {
-        return Err(Error::NameTooLong { len: target.len() });
-    }
-    Ok(())
+    if target.len() >= PATH_MAX { Err(Error::NameTooLong { len: target.len() }) } else { Ok(()) }
+}
+
+/// Checks that a target with its final NUL fits in a block.
+fn check_fits(fs: &Fs, target: &[u8]) -> Result<()> {
+    let fits = target.len() < fs.block_size as usize;
+    if fits { Ok(()) } else { Err(Error::NameTooLong { len: target.len() }) }
 }
 
 fn create_credits(kind: &NewKind<'_>) -> u32 {

@@ -15,7 +15,7 @@ mod xattr;
 
 pub use attr::{SetAttr, SetTime};
 pub use create::NewAttr;
-pub(crate) use create::NewKind;
+pub(crate) use create::{NewKind, check_target};
 pub use rename::RenameFlags;
 
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn is_dots(name: &[u8]) -> bool {
+pub(crate) fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 

@@ -1,7 +1,7 @@
 //! Rename: atomic after a crash, over an existing name or exchanging two.
 
 use super::remove::{drop_dir, drop_link, lock_nodes};
-use super::{add_dir_link, check_dir_links, check_name, drop_dir_link, find, find_name, is_dots};
+use super::{add_dir_link, check_dir_links, drop_dir_link, find, find_name, is_dots};
 use crate::dir;
 use crate::error::{Corrupt, Error, Result};
 use crate::inode::{Node, NodeRef, ROOT_INO};
@@ -42,15 +42,11 @@ impl Fs {
         new: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        check_name(old)?;
-        check_name(new)?;
         self.check_writable()?;
-        if is_dots(old) || is_dots(new) {
-            return Err(if flags == RenameFlags::NoReplace && is_dots(new) {
-                Error::Exists
-            } else {
-                Error::Busy
-            });
+        match (is_dots(old), is_dots(new)) {
+            (false, true) if flags == RenameFlags::NoReplace => return Err(Error::Exists),
+            (false, false) => {}
+            _ => return Err(Error::Busy),
         }
         let (src, dst) = (Side { dir: from, name: old }, Side { dir: to, name: new });
         // Only moves between directories can turn the tree; they go one at a time.

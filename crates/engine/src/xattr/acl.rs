@@ -37,6 +37,8 @@ pub(super) fn set(
     check_type(inode)?;
     let acl = match Acl::from_xattr(value) {
         Ok(acl) => acl,
+        // Nothing at all is a list without entries: none.
+        Err(_) if value.is_empty() => Acl { entries: Vec::new() },
         Err(e @ AclError::Version { .. }) => return Err(Error::NotSupported(e.to_string())),
         // Bytes that are a list, if not a valid one, are refused for their place first.
         Err(AclError::Order { .. } | AclError::Incomplete | AclError::Id { .. })

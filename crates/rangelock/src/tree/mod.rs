@@ -22,19 +22,14 @@ mod inner;
 mod link;
 mod pool;
 
-#[cfg(all(test, loom))]
-pub(crate) use {inner::Inner, link::Link};
+pub(crate) use inner::Inner;
 
 use crate::leaf::{Leaf, LeafGuard};
-#[cfg(not(all(test, loom)))]
-use inner::Inner;
 use inner::KEYS;
 use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicPtr, Ordering};
 use lanefs_sync::{hint, thread};
-#[cfg(not(all(test, loom)))]
-use link::Link;
-use link::Node;
+use link::{Link, Node};
 use pool::Pool;
 
 /// With fewer leaves than this, a sweep is not worth the splits that it may cause: 1 MiB.
@@ -185,13 +180,6 @@ impl Tree {
             looked += l;
             freed += f;
         }
-    }
-
-    /// Merges what can be merged.
-    #[cfg(all(test, loom))]
-    pub(crate) fn sweep_all(&self) {
-        let mut structure = self.structure.lock();
-        self.sweep_at_hand(&mut structure);
     }
 
     /// Sweeps below one inner node, and moves the hand on. Returns the leaves looked at and those freed.
