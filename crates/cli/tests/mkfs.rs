@@ -48,7 +48,13 @@ fn the_same_twice_under_a_fixed_time_and_uuid() {
     for name in ["one.img", "two.img"] {
         let args = ["mkfs", "-q", "--size", "64M", "-U", "6ba7b810-9dad-41d1-80b4-00c04fd430c8", name];
         succeed(v.lanefs(args).env("SOURCE_DATE_EPOCH", "1700000000"));
-        succeed(v.lanefs(["mkdir", &format!("{name}:/d")]).env("SOURCE_DATE_EPOCH", "1700000000"));
+        let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        for args in [&["mkdir", "/d"][..], &["import", sources, "/d/src"]] {
+            let (last, first) = args.split_last().expect("a path");
+            let at = format!("{name}:{last}");
+            let all = first.iter().copied().chain([at.as_str()]);
+            succeed(v.lanefs(all).env("SOURCE_DATE_EPOCH", "1700000000"));
+        }
         fsck(&v, name);
     }
     assert!(fs::read(v.beside("one.img")).expect("read") == fs::read(v.beside("two.img")).expect("read"));

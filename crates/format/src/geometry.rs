@@ -316,13 +316,40 @@ impl Layout {
         Some(if group == 0 { self.super_block } else { self.first_block(group) })
     }
 
-    /// Blocks that files can never have: superblocks, descriptors, bitmaps and inode tables. The
-    /// journal comes on top of it in `s_overhead_clusters`.
+    /// Groups below `end` that hold the superblock or a copy, without a look at each group.
+    fn supers_below(&self, end: u64) -> u64 {
+        let groups = u64::from(self.group_count).min(end);
+        if let Some([a, b]) = self.backup_bgs {
+            let mut copies = vec![0, a, b];
+            copies.sort_unstable();
+            copies.dedup();
+            return copies.iter().filter(|&&g| u64::from(g) < groups).count() as u64;
+        }
+        if !self.sparse_super {
+            return groups;
+        }
+        // Powers of different primes never meet but at 1.
+        let powers = |base: u64| {
+            std::iter::successors(Some(base), move |p| p.checked_mul(base))
+                .take_while(|&p| p < groups)
+                .count()
+        };
+        groups.min(2) + [3, 5, 7].map(powers).iter().sum::<usize>() as u64
+    }
+
+    /// Blocks that files can never have: superblocks, descriptors and their reserve, bitmaps and
+    /// inode tables. In `s_overhead_clusters` the journal comes on top of it.
     pub fn overhead(&self) -> u64 {
-        // Copies are few but without sparse_super, so count by group only where it must be.
-        let per_group = u64::from(self.inode_table_blocks()) + 2;
-        let base: u64 = (0..self.group_count).map(|g| u64::from(self.group_base_meta(g))).sum();
-        base + per_group * u64::from(self.group_count) + self.first_data_block()
+        let groups = u64::from(self.group_count);
+        let per_block = u64::from(self.descs_per_block());
+        let meta_from = u64::from(self.first_meta_bg).saturating_mul(per_block).min(groups);
+        let descs = u64::from(self.desc_blocks().min(self.first_meta_bg));
+        let old = self.supers_below(meta_from) * (descs + u64::from(self.reserved_gdt_blocks));
+        // A block of descriptors lies in the first, second and last group that it describes.
+        let meta_groups = groups - meta_from;
+        let meta = meta_groups / per_block * per_block.min(3) + (meta_groups % per_block).min(2);
+        let own = groups * (2 + u64::from(self.inode_table_blocks()));
+        self.first_data_block() + self.supers_below(groups) + old + meta + own
     }
 }
 
@@ -343,5 +370,37 @@ mod tests {
         let groups: Vec<u32> = (2..400).filter(|&g| [3, 5, 7].iter().any(|&b| is_power(g, b))).collect();
         assert_eq!(groups, [3, 5, 7, 9, 25, 27, 49, 81, 125, 243, 343]);
         assert!(!is_power(u32::MAX, 3));
+    }
+
+    /// The sum over all groups, against the formula.
+    #[test]
+    fn overhead_is_the_sum_over_all_groups() {
+        for sparse in 0..3 {
+            for first_meta_bg in [0, 2, u32::MAX] {
+                for group_count in [1, 2, 3, 17, 64, 65, 66, 127, 128, 500] {
+                    let layout = Layout {
+                        block_size: 1024,
+                        blocks_count: u64::from(group_count) * 8192 + 1,
+                        first_data_block: 1,
+                        blocks_per_group: 8192,
+                        cluster_bits: 0,
+                        inodes_per_group: 64,
+                        inodes_count: group_count * 64,
+                        inode_size: 256,
+                        desc_size: 64,
+                        group_count,
+                        log_flex: 0,
+                        reserved_gdt_blocks: 5,
+                        sparse_super: sparse == 1,
+                        backup_bgs: (sparse == 2).then_some([1, group_count - 1]),
+                        first_meta_bg,
+                        super_block: 1,
+                    };
+                    let sum: u64 =
+                        (0..group_count).map(|g| u64::from(layout.group_base_meta(g) + 2 + 16)).sum();
+                    assert_eq!(layout.overhead(), sum + 1, "{layout:?}");
+                }
+            }
+        }
     }
 }

@@ -113,7 +113,7 @@ impl Superblock {
         let room = self.inode_size() - GOOD_OLD_INODE_SIZE as u16;
         let want = self.raw().s_want_extra_isize.get().max(self.raw().s_min_extra_isize.get());
         // The kernel's own structure ends at 160 bytes: 32 of them extra.
-        let want = if want == 0 || want % 4 != 0 { 32 } else { want };
+        let want = if want == 0 || !want.is_multiple_of(4) { 32 } else { want };
         InodeContext {
             inode_size: self.inode_size(),
             block_size: self.block_size(),
@@ -286,7 +286,7 @@ impl Inode {
         whole(slot, ctx)?;
         let b = slot.get_mut(..ctx.inode_size.into()).ok_or(truncated(len, ctx))?;
         let expected = b.len().checked_sub(GOOD_OLD_INODE_SIZE + usize::from(self.extra_isize));
-        if expected != Some(self.xattr_area.len()) || self.extra_isize % 4 != 0 {
+        if expected != Some(self.xattr_area.len()) || !self.extra_isize.is_multiple_of(4) {
             let (len, expected) = (self.xattr_area.len(), expected.unwrap_or(0));
             return Err(FormatError::XattrArea { ino, len, expected });
         }

@@ -80,11 +80,12 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
-        let Options { block_size, cache_blocks, log, commit_interval, on_freed, read_only } = options;
+        let Options { block_size, cache_blocks, log, commit_interval, on_freed, read_only, clock } = options;
         let blocks = device.size().checked_div(u64::from(block_size)).unwrap_or(0);
         let (mut writer, mut first, mut head) = (None, Tid(1), 0);
         if let Some(config) = log.as_ref().filter(|_| !read_only) {
-            let opened = LogWriter::open(&*device, block_size, config)?;
+            let mut opened = LogWriter::open(&*device, block_size, config)?;
+            opened.0.clock = clock;
             (writer, first, head) = (Some(opened.0), opened.1, opened.2);
         }
         // What a transaction changes stays in memory, whatever the log could take.

@@ -19,6 +19,8 @@ pub struct Options {
     pub on_freed: Option<OnFreed>,
     /// Refuse every handle.
     pub read_only: bool,
+    /// The time since 1970 that commits carry, for logs that come out the same twice. `None`: the system's.
+    pub clock: Option<Duration>,
 }
 
 impl Options {
@@ -31,6 +33,7 @@ impl Options {
             commit_interval: Duration::from_secs(5),
             on_freed: None,
             read_only: false,
+            clock: None,
         }
     }
 }

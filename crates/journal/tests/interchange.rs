@@ -52,13 +52,13 @@ fn leave_dirty(path: &Path, size: u32, blocks: &[u64], log: LogConfig) -> Vec<u8
         }
         handle.stop();
         journal.sync().unwrap();
-        if round == 11 {
+        if round == 7 || round == 15 {
             // In the smallest log, what follows goes around its end.
             journal.checkpoint().unwrap();
             home.clone_from(&content);
         }
     }
-    assert_eq!(journal.stats().checkpoints, 1);
+    assert_eq!(journal.stats().checkpoints, 2);
     // The last two are revoked: what is home stays.
     let handle = journal.start(2).unwrap();
     for i in [blocks.len() - 2, blocks.len() - 1] {

@@ -1,6 +1,6 @@
 //! Makes ext4 volumes as `mke2fs` 1.47.0 does: the same features, sizes and places.
 //!
-//! [`format`] plans the whole volume in memory (numbers only: a few bytes for each group), then
+//! [`format()`] plans the whole volume in memory (numbers only: a few bytes for each group), then
 //! writes it: what is zero is zeroed by the device's cheapest way, the superblock comes last,
 //! behind a flush. A volume of 15 TiB needs some 20 MiB of memory.
 #![forbid(unsafe_code)]
@@ -51,12 +51,23 @@ pub struct Report {
 
 /// Makes a volume on `device`. What was there is lost.
 ///
+/// ```
+/// use lanefs_device::MemDevice;
+/// use lanefs_mkfs::{Options, format};
+///
+/// let device = MemDevice::new(16 << 20);
+/// let options = Options { label: b"data".to_vec(), ..Options::default() };
+/// let report = format(&device, &options)?;
+/// assert_eq!((report.block_size, report.journal_blocks), (1024, 1024));
+/// # Ok::<(), lanefs_mkfs::MkfsError>(())
+/// ```
+///
 /// # Errors
 /// Options that cannot be had together or on a device of this size (nothing has been written
 /// then), or the device's failure.
 pub fn format(device: &dyn BlockDevice, options: &Options) -> Result<Report, MkfsError> {
     let plan = plan::Plan::new(device.size(), options)?;
-    write::write(&plan, device, options)?;
+    let superblock = write::write(&plan, device, options)?;
     let layout = plan.layout;
     Ok(Report {
         block_size: layout.block_size(),
@@ -64,9 +75,9 @@ pub fn format(device: &dyn BlockDevice, options: &Options) -> Result<Report, Mkf
         inodes_count: layout.inodes_count(),
         group_count: layout.group_count(),
         journal_blocks: plan.journal_blocks,
-        features: plan.superblock.features(),
-        uuid: plan.superblock.raw().s_uuid,
+        features: superblock.features(),
+        uuid: superblock.raw().s_uuid,
         backups: (1..layout.group_count()).filter_map(|g| layout.super_location(g)).collect(),
-        superblock: plan.superblock,
+        superblock,
     })
 }

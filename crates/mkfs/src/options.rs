@@ -53,7 +53,8 @@ pub struct Options {
     pub label: Vec<u8>,
     /// The UUID (`-U`); a random one if `None`.
     pub uuid: Option<[u8; 16]>,
-    /// The seed of directory hashes (`-E hash_seed`); random if `None`.
+    /// The seed of directory hashes (`-E hash_seed`); if `None`, it follows from
+    /// the UUID where one is given, and is random else.
     pub hash_seed: Option<[u8; 16]>,
     /// Features to switch on and off (`-O`).
     pub features: FeatureEdit,

@@ -86,7 +86,10 @@ fn features(options: &Options) -> Result<Features, MkfsError> {
 fn identity(raw: &mut RawSuperblock, options: &Options) {
     let now = options.time.unwrap_or_else(now);
     raw.s_uuid = options.uuid.unwrap_or_else(|| uuid::Uuid::new_v4().into_bytes());
-    let seed = options.hash_seed.unwrap_or_else(|| uuid::Uuid::new_v4().into_bytes());
+    let seed = options.hash_seed.unwrap_or_else(|| match options.uuid {
+        Some(uuid) => derived_seed(&uuid),
+        None => uuid::Uuid::new_v4().into_bytes(),
+    });
     for (word, bytes) in raw.s_hash_seed.iter_mut().zip(seed.as_chunks::<4>().0) {
         *word = u32::from_le_bytes(*bytes).into();
     }
@@ -100,6 +103,15 @@ fn identity(raw: &mut RawSuperblock, options: &Options) {
     if raw.s_feature_incompat & Incompat::CSUM_SEED.bits() != 0 {
         raw.s_checksum_seed = lanefs_format::ext4_chksum(!0, &raw.s_uuid).into();
     }
+}
+
+/// A hash seed for a given UUID: who fixes the one wants the same volume twice.
+fn derived_seed(uuid: &[u8; 16]) -> [u8; 16] {
+    let mut seed = [0; 16];
+    for (n, word) in (0..).zip(seed.as_chunks_mut::<4>().0) {
+        *word = lanefs_format::ext4_chksum(n, uuid).to_le_bytes();
+    }
+    seed
 }
 
 /// Seconds since 1970.

@@ -6,27 +6,33 @@
 use crate::plan::Plan;
 use crate::{MkfsError, Options};
 use lanefs_device::{AlignedBuf, BlockDevice, DeviceError};
-use lanefs_format::{GroupFlags, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, bitmap};
+use lanefs_format::{GroupFlags, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock, bitmap};
 use std::ops::Range;
 
 /// Where other file systems and RAID keep what they are known by.
 const SIGNATURES: u64 = 64 * 1024;
 
-/// Writes the volume, and waits until it is on the medium.
-pub(crate) fn write(plan: &Plan, device: &dyn BlockDevice, options: &Options) -> Result<(), MkfsError> {
+/// Writes the volume, waits until it is on the medium, and gives its superblock.
+pub(crate) fn write(
+    plan: &Plan,
+    device: &dyn BlockDevice,
+    options: &Options,
+) -> Result<Superblock, MkfsError> {
     let mut w = Writer { plan, out: Sink::new(device), descs: Vec::new() };
     w.zeros(options.keep)?;
     w.descs = w.bitmaps()?;
     w.inodes()?;
     w.content()?;
     w.descriptors()?;
-    w.backups()?;
+    let mut superblock = plan.superblock.clone();
+    superblock.set_kbytes_written(w.out.bytes.div_ceil(1024));
+    w.backups(superblock.clone())?;
     w.out.flush()?;
     device.flush()?;
-    w.out.put(SUPERBLOCK_OFFSET, &plan.superblock.encode())?;
+    w.out.put(SUPERBLOCK_OFFSET, &superblock.encode())?;
     w.out.flush()?;
     device.flush()?;
-    Ok(())
+    Ok(superblock)
 }
 
 struct Writer<'a> {
@@ -167,10 +173,9 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn backups(&mut self) -> Result<(), MkfsError> {
+    fn backups(&mut self, mut superblock: Superblock) -> Result<(), MkfsError> {
         let plan = self.plan;
         // A copy is not called clean: who has to use one should check the volume first.
-        let mut superblock = plan.superblock.clone();
         superblock.set_state(superblock.state() - State::VALID_FS);
         for group in 1..plan.layout.group_count() {
             if let Some(block) = plan.layout.super_location(group) {
@@ -195,6 +200,8 @@ struct Sink<'a> {
     /// Byte on the device where the buffer starts: a multiple of the alignment.
     start: u64,
     len: usize,
+    /// Bytes that were put so far.
+    bytes: u64,
 }
 
 impl<'a> Sink<'a> {
@@ -202,10 +209,11 @@ impl<'a> Sink<'a> {
 
     fn new(device: &'a dyn BlockDevice) -> Self {
         let align = device.alignment().max(1) as u64;
-        Self { device, align, buf: AlignedBuf::zeroed(Self::ROOM), start: 0, len: 0 }
+        Self { device, align, buf: AlignedBuf::zeroed(Self::ROOM), start: 0, len: 0, bytes: 0 }
     }
 
     fn put(&mut self, mut offset: u64, mut bytes: &[u8]) -> Result<(), DeviceError> {
+        self.bytes += bytes.len() as u64;
         while !bytes.is_empty() {
             if self.len == Self::ROOM || self.start + self.len as u64 != offset {
                 self.flush()?;

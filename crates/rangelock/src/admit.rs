@@ -271,7 +271,8 @@ impl RangeLock {
         if self.bias.load(Ordering::Relaxed) != CLOSED || !shared.is_time() {
             return;
         }
-        self.bias.store(OPENING, Ordering::Relaxed);
+        // Release: a writer that sees it finds `shared`.
+        self.bias.store(OPENING, Ordering::Release);
         let state = if self.has_writers() { CLOSED } else { OPEN };
         self.bias.store(state, Ordering::Release);
     }
@@ -299,7 +300,7 @@ impl RangeLock {
         if self.bias.load(Ordering::Relaxed) == CLOSED {
             return;
         }
-        self.bias.store(CLOSING, Ordering::Relaxed);
+        self.bias.store(CLOSING, Ordering::Release);
         fence(Ordering::SeqCst);
         for lane in shared.lanes() {
             let Some((range, ticket)) = lane.published() else { continue };

@@ -131,16 +131,27 @@ impl Leaf {
 
     #[inline]
     pub(crate) fn lock(&self) -> LeafGuard<'_> {
-        // No load first: it would fetch the line as shared, and the write would have to ask for it again.
-        if self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0 {
-            self.guard(false)
-        } else {
-            self.lock_contended()
-        }
+        if self.acquire() { self.guard(false) } else { self.lock_contended() }
     }
 
     pub(crate) fn try_lock(&self) -> Option<LeafGuard<'_>> {
-        (self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0).then(|| self.guard(false))
+        self.acquire().then(|| self.guard(false))
+    }
+
+    /// No load first: it would fetch the line as shared, and the write would have to ask for it again.
+    #[cfg(not(loom))]
+    #[inline]
+    fn acquire(&self) -> bool {
+        self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
+    }
+
+    /// loom takes it that the holder's store may come before our write of what we read before it. So no write here if the
+    /// leaf is locked.
+    #[cfg(loom)]
+    fn acquire(&self) -> bool {
+        let word = self.word.load(Ordering::Relaxed);
+        word & LOCKED == 0
+            && self.word.compare_exchange(word, word | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[inline]
@@ -155,9 +166,7 @@ impl Leaf {
     fn lock_contended(&self) -> LeafGuard<'_> {
         let mut rounds = 0_u32;
         loop {
-            if self.word.load(Ordering::Relaxed) & LOCKED == 0
-                && self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
-            {
+            if self.word.load(Ordering::Relaxed) & LOCKED == 0 && self.acquire() {
                 return self.guard(true);
             }
             rounds += 1;

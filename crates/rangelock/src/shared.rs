@@ -42,7 +42,7 @@ const STATE: u64 = 3;
 const COUNT: u64 = 4;
 
 /// After a closing, so many contended reads ask to open again before it is tried.
-const PATIENCE: u32 = if cfg!(loom) { 0 } else { 200 };
+const PATIENCE: u32 = if cfg!(test) { 0 } else { 200 };
 
 pub(crate) struct Shared {
     lanes: Box<[Lane]>,

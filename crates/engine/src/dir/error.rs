@@ -37,7 +37,7 @@ pub enum DirError {
     Dots { ino: u32, name: &'static str },
     #[error("directory {ino}: new block {lblk} was given block {block}, which block {other} of it has")]
     BlockTwice { ino: u32, lblk: u32, block: u64, other: u32 },
-    #[error("directory {ino}: no room for {need} bytes in block {lblk} after it was split")]
+    #[error("directory {ino}: no room for {need} bytes in block {lblk}, however often its path is split")]
     SplitTooSmall { ino: u32, lblk: u32, need: usize },
     #[error("directory {ino}: entry at byte {offset} of block {block} is not the one that was looked up")]
     Moved { ino: u32, block: u64, offset: usize },

@@ -24,20 +24,36 @@ pub(super) struct Hit {
 }
 
 /// Looks for `name`, and for room for it until it is found.
+///
+/// Every lookup ends here, so this reads the headers itself: no more is checked than keeps it
+/// inside the block, and no slice is made of a name that has another length.
 pub(super) fn scan(block: &[u8], layout: &DirLayout, name: &[u8]) -> Result<Scan, DirentError> {
     let need = rec_len(name.len());
     let mut scan = Scan { hit: None, room: None };
-    let mut before = None;
-    for entry in entries(block, layout) {
-        let entry = entry?;
-        if entry.inode != 0 && entry.name == name {
-            scan.hit = Some(Hit { offset: entry.offset, before, inode: entry.inode });
+    let (mut before, mut at, end) = (None, 0, layout.end());
+    while at < end {
+        let header = block.get(at..end).and_then(|b| b.first_chunk::<{ dirent::HEADER_LEN }>());
+        let Some(&[i0, i1, i2, i3, r0, r1, name_len, _]) = header else {
+            return Err(DirentError::Truncated { offset: at, bound: end });
+        };
+        let inode = u32::from_le_bytes([i0, i1, i2, i3]);
+        let len = layout.decode_rec_len(u16::from_le_bytes([r0, r1]));
+        let name_len = usize::from(name_len);
+        let used = if inode == 0 { 0 } else { rec_len(name_len) };
+        if len < dirent::MIN_REC_LEN || used > len {
+            // Says which rule that is.
+            Dirent::parse_bounds(block, at, layout)?;
+        }
+        let here = at + dirent::HEADER_LEN;
+        if name_len == name.len() && inode != 0 && block.get(here..here + name_len) == Some(name) {
+            scan.hit = Some(Hit { offset: at, before, inode });
             break;
         }
-        if scan.room.is_none() && entry.slack() >= need {
-            scan.room = Some(entry.offset);
+        if scan.room.is_none() && len.saturating_sub(used) >= need {
+            scan.room = Some(at);
         }
-        before = Some(entry.offset);
+        before = Some(at);
+        at += len.max(dirent::MIN_REC_LEN);
     }
     Ok(scan)
 }

@@ -327,3 +327,59 @@ fn names_are_checked() {
     filled.settle(&volume.fs);
     volume.judge();
 }
+#[test]
+fn many_threads_look_at_once() {
+    let volume = Volume::new(16 << 20, &["-b", "1024"]);
+    let mut filled = volume.make();
+    for n in 0..5000 {
+        filled.insert(&volume.fs, format!("name {n}").as_bytes()).unwrap();
+    }
+    let filled = &filled;
+    let fs = &volume.fs;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let _shared = filled.dir.share();
+                for n in (thread..5000).step_by(3) {
+                    let name = format!("name {n}").into_bytes();
+                    let expected = filled.files[filled.names[&name]].ino;
+                    assert_eq!(filled.lookup(fs, &name), Some(expected));
+                    assert_eq!(filled.lookup(fs, format!("no name {n}").as_bytes()), None);
+                }
+                assert_eq!(filled.list(fs).len(), 5002);
+            });
+        }
+    });
+}
+
+#[test]
+fn directories_that_cannot_be_are_refused() {
+    use lanefs_format::InodeFlags;
+    let volume = Volume::new(8 << 20, &["-b", "1024"]);
+    let filled = volume.make();
+    let (fs, ino, good) = (&volume.fs, filled.dir.ino, filled.dir.state().clone());
+    let errors = |inode: &Inode| {
+        let listed = read_dir(fs, ino, inode, 0, &mut |_| ControlFlow::Continue(())).unwrap_err();
+        let found = find(fs, ino, inode, b"a name").unwrap_err();
+        assert_eq!(listed.to_string(), found.to_string());
+        assert_eq!(is_empty(fs, ino, inode).unwrap_err().to_string(), found.to_string());
+        found
+    };
+    for flag in [InodeFlags::ENCRYPT, InodeFlags::CASEFOLD, InodeFlags::INLINE_DATA] {
+        let error = errors(&Inode { flags: good.flags | flag, ..good.clone() });
+        assert!(matches!(error, Error::NotSupported(_)), "{error}");
+    }
+    for size in [0, 1025, 1 << 40] {
+        let error = errors(&Inode { size, ..good.clone() });
+        assert!(matches!(error, Error::Dir(DirError::Size { size: s, .. }) if s == size), "{error}");
+    }
+    let error = find(fs, ino, &Inode { size: 2048, ..good.clone() }, b"a name").unwrap_err();
+    assert!(matches!(error, Error::Dir(DirError::Hole { lblk: 1, .. })), "{error}");
+    // Removed while it is open: it holds nothing, and takes nothing.
+    let gone = Inode { size: 0, links_count: 0, ..good.clone() };
+    assert!(find(fs, ino, &gone, b"a name").unwrap().found().is_err());
+    assert!(is_empty(fs, ino, &gone).unwrap());
+    // Not an index: a plain first block.
+    let error = errors(&Inode { flags: good.flags | InodeFlags::INDEX, ..good });
+    assert!(matches!(error, Error::Dir(DirError::Index { .. })), "{error}");
+}

@@ -20,6 +20,7 @@ use lanefs_journal::{Journal, LogConfig, LogRun, recovery};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
 
 impl Fs {
     /// Opens the volume on `device`.
@@ -89,6 +90,7 @@ impl Fs {
                 commit_interval: options.commit_interval,
                 on_freed: Some(Box::new(move |freed| on_freed.freed(freed))),
                 read_only,
+                clock: options.clock.map(|t| Duration::new(t.sec.max(0).unsigned_abs(), t.nsec)),
                 ..lanefs_journal::Options::new(sb.block_size())
             },
         )?;

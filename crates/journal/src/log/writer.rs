@@ -24,6 +24,8 @@ pub(crate) struct LogWriter {
     revokes_per_block: u32,
     /// Credits that handles may take beyond a transaction's limit; their space is set aside.
     pub(crate) slack: u32,
+    /// The time since 1970 for commit blocks, instead of the system's.
+    pub(crate) clock: Option<Duration>,
     /// Held while the superblock is being written.
     sb: Mutex<Superblock>,
 }
@@ -67,6 +69,7 @@ impl LogWriter {
             tags_per_block: layout.tags_per_block(block_size as usize).max(1) as u32,
             revokes_per_block: layout.revokes_per_block(block_size as usize).max(1) as u32,
             slack: 0,
+            clock: None,
             map,
             ring,
             layout,
@@ -141,7 +144,8 @@ impl LogWriter {
         at: u32,
         crc: Crc32Be,
     ) -> Result<()> {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let time = self.clock.unwrap_or_else(now);
         let mut block = self.block();
         Commit { sequence: tid.0, time }.write(&self.layout, &mut block, crc.value());
         self.write_blocks(device, at, &[LogBlock::Made(block)])

@@ -75,11 +75,12 @@ pub(crate) fn open(path: &Path) -> FileDevice {
     FileDevice::open(path).unwrap()
 }
 
-/// Block size of a volume.
+/// Block size of a volume (`s_log_block_size`).
 pub(crate) fn block_size(path: &Path) -> u32 {
-    let out = run("dumpe2fs", &["-h", path.to_str().unwrap()]);
-    let line = out.lines().find_map(|l| l.strip_prefix("Block size:")).unwrap();
-    line.trim().parse().unwrap()
+    use std::os::unix::fs::FileExt;
+    let mut log = [0; 4];
+    std::fs::File::open(path).unwrap().read_exact_at(&mut log, 1024 + 0x18).unwrap();
+    1024 << u32::from_le_bytes(log)
 }
 
 /// The log's place on a volume, as debugfs tells it.

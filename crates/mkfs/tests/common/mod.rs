@@ -1,5 +1,7 @@
 //! Two volumes of the same options, one of mke2fs and one of ours, and ways to compare them.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "what fails here fails the test")]
+
 use lanefs_device::FileDevice;
 use lanefs_mkfs::{FsType, Options, format, parse_size};
 use std::collections::BTreeSet;

@@ -22,14 +22,19 @@ mod inner;
 mod link;
 mod pool;
 
-pub(crate) use inner::Inner;
+#[cfg(all(test, loom))]
+pub(crate) use {inner::Inner, link::Link};
 
 use crate::leaf::{Leaf, LeafGuard};
+#[cfg(not(all(test, loom)))]
+use inner::Inner;
 use inner::KEYS;
 use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicPtr, Ordering};
 use lanefs_sync::{hint, thread};
-use link::{Link, Node};
+#[cfg(not(all(test, loom)))]
+use link::Link;
+use link::Node;
 use pool::Pool;
 
 /// With fewer leaves than this, a sweep is not worth the splits that it may cause: 1 MiB.
@@ -180,6 +185,13 @@ impl Tree {
             looked += l;
             freed += f;
         }
+    }
+
+    /// Merges what can be merged.
+    #[cfg(all(test, loom))]
+    pub(crate) fn sweep_all(&self) {
+        let mut structure = self.structure.lock();
+        self.sweep_at_hand(&mut structure);
     }
 
     /// Sweeps below one inner node, and moves the hand on. Returns the leaves looked at and those freed.

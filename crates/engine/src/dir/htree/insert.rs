@@ -22,13 +22,15 @@ const MAX_STEPS: u32 = 8;
 /// # Errors
 /// [`Error::NoSpace`]: the volume is full, or the index is, at its full depth.
 pub(in crate::dir) fn insert(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, new: &New<'_>) -> Result<()> {
+    let mut lblk = 0;
     for _ in 0..MAX_STEPS {
         let dir = Dir::new(txn.fs(), ino, inode)?;
         let (root, info) = dir.root()?;
         let hasher = dir.params().hasher.with_version(info.hash_version);
         let hash = hasher.hash(new.name).major;
         let path = Path::to(&dir, root, info, hash)?;
-        let buffer = dir.leaf(path.leaf)?;
+        lblk = path.leaf;
+        let buffer = dir.leaf(lblk)?;
         let scan = dir.scan(path.leaf, &buffer, new.name)?;
         if let Some(offset) = scan.room {
             return new.put(&dir, txn, &buffer, offset);
@@ -44,8 +46,7 @@ pub(in crate::dir) fn insert(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, new
             _ => return Err(Error::NoSpace),
         }
     }
-    let dir = Dir::new(txn.fs(), ino, inode)?;
-    Err(DirError::IndexCycle { ino, blocks: dir.blocks }.into())
+    Err(DirError::SplitTooSmall { ino, lblk, need: new.need() }.into())
 }
 
 /// How many index blocks from the leaf upwards are full, one behind the other.
