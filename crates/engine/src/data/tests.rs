@@ -4,6 +4,7 @@ use super::*;
 use crate::inode::NodeRef;
 use crate::volume::OpenOptions;
 use lanefs_device::{BlockDevice, FileDevice, ReadOp, WriteOp};
+use lanefs_format::InodeFlags;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use std::path::PathBuf;
@@ -418,5 +419,59 @@ fn deletion_and_tails_free_everything() {
         truncate(&node, 0).unwrap();
         drop(node);
         image.close(fs);
+    }
+}
+
+#[test]
+fn flags_that_forbid_change() {
+    let image = Image::new("8M", KINDS[0]);
+    let ino = image.file("a");
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    write(&node, 0, b"abc").unwrap();
+    let set = |flags| {
+        let mut txn = fs.start(4).unwrap();
+        node.update(&mut txn, |_, inode| {
+            inode.flags = inode.flags - (InodeFlags::IMMUTABLE | InodeFlags::APPEND) | flags;
+            Ok(())
+        })
+        .unwrap();
+    };
+    set(InodeFlags::APPEND);
+    assert!(matches!(write(&node, 1, b"x"), Err(Error::NotPermitted(_))));
+    assert!(matches!(truncate(&node, 1), Err(Error::NotPermitted(_))));
+    append(&node, b"d").unwrap();
+    set(InodeFlags::IMMUTABLE);
+    assert!(matches!(append(&node, b"x"), Err(Error::NotPermitted(_))));
+    assert!(matches!(truncate(&node, 0), Err(Error::NotPermitted(_))));
+    assert_eq!(all(&node), b"abcd");
+    set(InodeFlags::empty());
+    drop(node);
+    image.close(fs);
+}
+
+/// Blocks that held nodes of a map become data: nothing of the log or the cache comes back.
+#[test]
+fn blocks_of_the_map_become_data() {
+    for kind in [KINDS[1], KINDS[3]] {
+        let image = Image::new("9M", kind);
+        let (a, b) = (image.file("a"), image.file("b"));
+        let data = bytes(&mut StdRng::seed_from_u64(9), 16 << 20);
+        for _ in 0..3 {
+            let fs = image.open();
+            let (first, second) = (fs.node(a).unwrap(), fs.node(b).unwrap());
+            truncate(&second, 0).unwrap();
+            for i in 0..1000 {
+                write(&first, i * 7919 % 1000 * 2048, &[i as u8; 1024]).unwrap();
+            }
+            truncate(&first, 0).unwrap();
+            assert!(matches!(write(&second, 0, &data), Err(Error::NoSpace)));
+            let size = second.state().size as usize;
+            // Metadata changes on top, for the log to hold more than the end of the story.
+            truncate(&first, 5).unwrap();
+            drop((first, second));
+            image.close(fs);
+            assert!(image.dump("b") == data[..size]);
+        }
     }
 }

@@ -15,11 +15,12 @@ use lanefs_format::extent::MAX_BLOCKS;
 /// Sets i_size. What is new reads as zeros.
 ///
 /// # Errors
-/// [`Error::FileTooBig`]; what is damaged in the map.
+/// [`Error::FileTooBig`], [`Error::NotPermitted`]; what is damaged in the map.
 pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
     let _data = node.lock();
     let fs = &*node.fs;
     fs.check_writable()?;
+    node.check_mutable()?;
     let inode = node.state().clone();
     if size > max_size(fs, &inode) {
         return Err(Error::FileTooBig);

@@ -11,7 +11,7 @@ use crate::inode::Node;
 use crate::map::{self, Mapping};
 use crate::txn::credits;
 use crate::volume::Fs;
-use lanefs_format::Inode;
+use lanefs_format::{Inode, InodeFlags};
 use std::mem;
 use std::ops::Range;
 
@@ -21,7 +21,8 @@ const BATCH: u64 = 8 << 20;
 /// Writes all of `bytes` at `offset`. What lies between the old end and `offset` reads as zeros.
 ///
 /// # Errors
-/// [`Error::FileTooBig`]: nothing is written. [`Error::NoSpace`], or the device's: a part may be.
+/// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or the
+/// device's: a part may be.
 pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     let _data = node.lock();
     write_locked(node, offset, bytes)
@@ -45,6 +46,12 @@ fn write_locked(node: &Node, offset: u64, mut bytes: &[u8]) -> Result<()> {
         return Ok(());
     }
     let inode = node.state().clone();
+    if inode.flags.contains(InodeFlags::IMMUTABLE) {
+        return Err(Error::NotPermitted("the inode is immutable"));
+    }
+    if inode.flags.contains(InodeFlags::APPEND) && offset != inode.size {
+        return Err(Error::NotPermitted("the inode is append-only"));
+    }
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     if end > max_size(fs, &inode) {
         return Err(Error::FileTooBig);

@@ -13,7 +13,7 @@ enum Step {
 
 /// What lies at `lblk` in the tree with the given root.
 pub(crate) fn lookup(blocks: &impl ReadBlocks, owner: Owner, root: &[u8], lblk: u32) -> Result<Mapping> {
-    if lblk >= MAX_BLOCKS {
+    if lblk == MAX_BLOCKS {
         return Err(Error::FileTooBig);
     }
     let bounds = Bounds::root(blocks.limits());
