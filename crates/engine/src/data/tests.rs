@@ -475,3 +475,22 @@ fn blocks_of_the_map_become_data() {
         }
     }
 }
+
+/// More to free than one transaction of a small journal has credits for.
+#[test]
+fn a_cut_in_many_transactions() {
+    let image = Image::new("128M", &["-t", "ext4", "-b", "1024", "-J", "size=1", "-g", "256"]);
+    let ino = image.file("a");
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    let data = vec![1; 4 << 20];
+    for i in 0..25 {
+        write(&node, i * 4_195_328, &data).unwrap();
+    }
+    let before = fs.journal.stats().commits;
+    truncate(&node, 1000).unwrap();
+    assert!(fs.journal.stats().commits - before > 1);
+    assert_eq!(node.state().blocks, 2);
+    drop(node);
+    image.close(fs);
+}
