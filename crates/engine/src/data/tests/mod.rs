@@ -1,5 +1,7 @@
 //! File content on volumes of mke2fs, judged by e2fsck and debugfs.
 
+mod power;
+
 use super::*;
 use crate::inode::NodeRef;
 use crate::volume::OpenOptions;

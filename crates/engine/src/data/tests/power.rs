@@ -1,0 +1,115 @@
+//! Power cuts under writes and truncations of one file on a volume full of another's old data.
+//!
+//! Every state that the medium can be left in must show a file of a length that it had since the last
+//! sync, each byte with a value that it had since then, and never a byte of the old data.
+
+use super::*;
+use lanefs_sim::{Image as Medium, RecordingDevice};
+
+/// What the free blocks hold.
+const OLD: u8 = 0x5A;
+
+/// A file as it may be found, after the operation of this number, whose bytes are that number.
+struct Snapshot {
+    op: usize,
+    content: Vec<u8>,
+}
+
+fn history(node: &NodeRef, device: &RecordingDevice, rng: &mut StdRng) -> Vec<Snapshot> {
+    let mut now: Vec<u8> = all(node);
+    let mut snapshots = vec![Snapshot { op: 0, content: now.clone() }];
+    for op in 1..60 {
+        let mut cut = None;
+        match rng.random_range(0..10) {
+            0..6 => {
+                let gap = [0, 0, 0, 700, 5000, 40_000][rng.random_range(0..6usize)];
+                let len = [1, 90, 1024, 4000, 20_000][rng.random_range(0..5usize)];
+                let at = now.len() + gap;
+                write(node, at as u64, &vec![op as u8; len]).unwrap();
+                now.resize(at, 0);
+                now.resize(at + len, op as u8);
+            }
+            6..8 => {
+                let len = rng.random_range(0..=now.len());
+                // The tail is zeroed before the new size is durable.
+                let mut zeroed = now.clone();
+                let end = len.next_multiple_of(1024).min(now.len());
+                zeroed[len..end].fill(0);
+                cut = Some(zeroed);
+                truncate(node, len as u64).unwrap();
+                now.truncate(len);
+            }
+            8 => {
+                let len = now.len() + rng.random_range(0..9000);
+                truncate(node, len as u64).unwrap();
+                now.resize(len, 0);
+            }
+            _ => {
+                node.fs.journal.sync().unwrap();
+                device.mark(op.to_string());
+            }
+        }
+        snapshots.extend(cut.map(|content| Snapshot { op, content }));
+        snapshots.push(Snapshot { op, content: now.clone() });
+    }
+    snapshots
+}
+
+/// For each byte of the file, the bits of the values that it had from the operation `from` on.
+fn values(snapshots: &[Snapshot], from: usize) -> Vec<u64> {
+    let mut masks = Vec::new();
+    for snapshot in snapshots.iter().filter(|s| s.op >= from) {
+        masks.resize(masks.len().max(snapshot.content.len()), 0);
+        masks.iter_mut().zip(&snapshot.content).for_each(|(mask, byte)| *mask |= 1 << byte);
+    }
+    masks
+}
+
+#[test]
+fn a_cut_shows_a_file_that_was() {
+    for (seed, kind) in [KINDS[2], KINDS[3]].into_iter().enumerate() {
+        let image = Image::new("4M", &[kind, &["-J", "size=1"]].concat());
+        let (old, ino) = (image.file("old"), image.file("a"));
+        let fs = image.open();
+        let node = fs.node(old).unwrap();
+        assert!(write(&node, 0, &vec![OLD; 8 << 20]).is_err());
+        truncate(&node, 0).unwrap();
+        drop(node);
+        image.close(fs);
+
+        let device = Arc::new(RecordingDevice::new(Medium::from_bytes(std::fs::read(image.path()).unwrap())));
+        let fs = image.open_on(Arc::clone(&device) as Arc<dyn BlockDevice>);
+        let start = device.mark("0");
+        let node = fs.node(ino).unwrap();
+        let snapshots = history(&node, &device, &mut StdRng::seed_from_u64(seed as u64));
+        drop(node);
+        fs.close().unwrap();
+
+        let log = device.log();
+        let mut masks = (usize::MAX, Vec::new());
+        let (mut states, mut different) = (0, std::collections::BTreeSet::new());
+        for state in log.crash_states(seed as u64, 20).filter(|state| state.cut > start) {
+            let synced: usize = state.marks(&log).next_back().unwrap().1.parse().unwrap();
+            let found = Arc::new(state.device());
+            let fs = image.open_on(Arc::clone(&found) as Arc<dyn BlockDevice>);
+            let content = all(&fs.node(ino).unwrap());
+            fs.close().unwrap();
+            assert!(!content.contains(&OLD), "{state}: old data");
+            if masks.0 != synced {
+                masks = (synced, values(&snapshots, synced));
+            }
+            let lengths = snapshots.iter().filter(|s| s.op >= synced).map(|s| s.content.len());
+            assert!(lengths.clone().any(|l| l == content.len()), "{state}: {} bytes, synced {synced}", content.len());
+            let wrong = content.iter().zip(&masks.1).position(|(byte, mask)| mask >> byte & 1 == 0);
+            assert_eq!(wrong, None, "{state}: synced {synced}");
+            different.insert(content);
+            if states % 16 == 0 {
+                found.image().save(image.path()).unwrap();
+                let (code, text) = run("e2fsck", &["-fn", &image.path()]);
+                assert_eq!(code, 0, "{state}: {text}");
+            }
+            states += 1;
+        }
+        assert!(states > 100 && different.len() > 10, "{states} states, {} files", different.len());
+    }
+}
