@@ -176,7 +176,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, range: Rang
 }
 
 /// Takes a block near the file's others and maps it at `lblk`, a hole. It holds what it held:
-/// the caller makes it anew. Costs [`append_credits`].
+/// the caller makes it anew. Costs [`insert_credits`] and a run's bitmap and descriptor.
 ///
 /// # Errors
 /// As [`insert`].
@@ -230,11 +230,6 @@ pub(crate) fn insert_credits(fs: &Fs, inode: &Inode, len: u32) -> u32 {
         true => extent::insert_credits(depth(inode)),
         false => indirect::insert_credits(fs.block_size as usize, len),
     }
-}
-
-/// Credits of an [`alloc_append`].
-pub(crate) fn append_credits(fs: &Fs, inode: &Inode) -> u32 {
-    insert_credits(fs, inode, 1) + crate::txn::credits::RUN
 }
 
 /// Credits with which [`remove`] always goes forward; without the inode.
