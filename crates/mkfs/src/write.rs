@@ -1,7 +1,7 @@
 //! Puts a plan on the device.
 //!
 //! Zeros first, then what has content, a flush, and only then the primary superblock: a volume
-//! that was cut short while it was made is none.
+//! that was cut short while it was made is none, nor is the one that was there before.
 
 use crate::plan::Plan;
 use crate::{MkfsError, Options};
@@ -29,10 +29,11 @@ pub(crate) fn write(
     w.backups(superblock.clone())?;
     w.out.flush()?;
     device.flush()?;
-    w.out.put(SUPERBLOCK_OFFSET, &superblock.encode())?;
+    let bytes = superblock.encode();
+    w.out.put(SUPERBLOCK_OFFSET, &bytes)?;
     w.out.flush()?;
     device.flush()?;
-    Ok(superblock)
+    Ok(Superblock::parse(&bytes)?)
 }
 
 struct Writer<'a> {
@@ -55,10 +56,17 @@ impl Writer<'_> {
     fn zeros(&mut self, keep: bool) -> Result<(), MkfsError> {
         let (plan, device) = (self.plan, self.out.device);
         let size = self.offset(plan.layout.blocks_count());
+        let mut head = AlignedBuf::zeroed(SIGNATURES.min(size) as usize);
+        device.read_at(0, &mut head)?;
+        if head.iter().any(|&b| b != 0) {
+            // Not even a part of the new volume may be there together with the old superblock.
+            device.write_zeroes(0, head.len() as u64)?;
+            device.flush()?;
+        }
         if !keep {
             device.discard(0, size)?;
         }
-        device.write_zeroes(0, SIGNATURES.min(size))?;
+        device.write_zeroes(0, head.len() as u64)?;
         let tail = size.saturating_sub(SIGNATURES);
         device.write_zeroes(tail, size - tail)?;
 

@@ -1,5 +1,6 @@
 //! Two volumes of the same options, one of mke2fs and one of ours, and ways to compare them.
 
+#![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "what fails here fails the test")]
 
 use lanefs_device::FileDevice;
