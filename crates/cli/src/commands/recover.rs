@@ -1,6 +1,6 @@
 //! `lanefs recover`: the journal replayed, unlinked files removed, the volume marked clean.
 
-use crate::failure::Res;
+use crate::failure::{OrCannot, Res};
 use crate::location::whole_volume;
 use crate::output::Out;
 use crate::quote::{JsonName, quoted};
@@ -25,8 +25,15 @@ pub(crate) struct Args {
 struct Report {
     #[serde(flatten)]
     volume: JsonName,
-    /// Whether the journal held transactions to replay.
+    /// Whether the volume had been left without being closed.
     needed: bool,
+    transactions: u32,
+    /// Blocks written home from the journal.
+    blocks: u64,
+    /// Old copies that revoke records kept from being written.
+    revoked: u64,
+    /// Files that were unlinked or being truncated, and are finished now.
+    orphans: u32,
 }
 
 impl Args {
@@ -34,23 +41,38 @@ impl Args {
         let name = whole_volume(&self.volume);
         let before = volumes::read_superblock(&volumes::device(&name)?, &name)?;
         let mut volumes = Volumes::default();
-        volumes.volume(&name, true)?;
+        let side = volumes.volume(&name, true)?;
+        let recovery = side.with(|v| Ok(v.info().recovery)).or_cannot("recover", name.as_bytes())?;
+        drop(side);
         volumes.close()?;
-        let report = Report { volume: JsonName::new(name.as_bytes()), needed: needs_recovery(&before) };
+        let report = Report {
+            volume: JsonName::new(name.as_bytes()),
+            needed: was_left_open(&before) || recovery != lanefs::Recovery::default(),
+            transactions: recovery.journal.transactions,
+            blocks: recovery.journal.blocks,
+            revoked: recovery.journal.revoked,
+            orphans: recovery.orphans,
+        };
         if self.json {
             return out.json(&report);
         }
         let name = quoted(name.as_bytes());
-        if report.needed {
-            writeln!(out, "{name}: journal replayed, volume is clean")?;
-        } else {
-            writeln!(out, "{name}: clean, nothing to recover")?;
+        if !report.needed {
+            return Ok(writeln!(out, "{name}: clean, nothing to recover")?);
         }
-        Ok(())
+        let many = |n: u64, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
+        Ok(writeln!(
+            out,
+            "{name}: {} replayed ({}, {} revoked), {} finished; the volume is clean",
+            many(report.transactions.into(), "transaction", "transactions"),
+            many(report.blocks, "block", "blocks"),
+            report.revoked,
+            many(report.orphans.into(), "orphan", "orphans"),
+        )?)
     }
 }
 
-/// Whether a volume was left without being closed.
-fn needs_recovery(sb: &Superblock) -> bool {
+/// Whether nobody has closed the volume.
+fn was_left_open(sb: &Superblock) -> bool {
     sb.has_in(Incompat::RECOVER) || !sb.state().contains(State::VALID_FS) || sb.last_orphan() != 0
 }

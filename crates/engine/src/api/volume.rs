@@ -5,7 +5,7 @@ use super::{Dir, DirEntry, File, FileOptions, Metadata};
 use crate::error::{Error, Result};
 use crate::inode::NodeRef;
 use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots};
-use crate::volume::{Fs, OpenOptions, StatFs};
+use crate::volume::{Fs, OpenOptions, Recovery, StatFs};
 use crate::xattr::SetXattr;
 use lanefs_device::BlockDevice;
 use lanefs_format::{DeviceNumber, FileType, Superblock};
@@ -32,6 +32,8 @@ pub struct VolumeInfo {
     pub journal: lanefs_journal::Stats,
     /// Whether the volume may be changed.
     pub writable: bool,
+    /// What opening it had to mend.
+    pub recovery: Recovery,
 }
 
 const DEFAULT_DIR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
@@ -414,7 +416,12 @@ impl Volume {
     /// What the superblock and the journal tell.
     pub fn info(&self) -> VolumeInfo {
         let superblock = self.fs.sb.lock().clone();
-        VolumeInfo { superblock, journal: self.fs.journal.stats(), writable: !self.fs.is_read_only() }
+        VolumeInfo {
+            superblock,
+            journal: self.fs.journal.stats(),
+            writable: !self.fs.is_read_only(),
+            recovery: self.fs.recovery,
+        }
     }
 
     /// Makes everything that was done durable.

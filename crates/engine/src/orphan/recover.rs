@@ -47,15 +47,14 @@ fn read_file(fs: &Fs) -> Result<Option<(OrphanFile, Vec<u32>)>> {
     Ok(Some((file, found)))
 }
 
-/// Looks whether the orphans can be read, without changing anything.
-pub(crate) fn check(fs: &Fs) -> Result<()> {
-    for ino in read_list(fs)? {
+/// Looks whether the orphans can be read, without changing anything; how many there are.
+pub(crate) fn check(fs: &Fs) -> Result<u32> {
+    let mut orphans = read_list(fs)?;
+    orphans.extend(read_file(fs)?.map(|f| f.1).unwrap_or_default());
+    for &ino in &orphans {
         fs.read_inode(ino)?;
     }
-    for ino in read_file(fs)?.map(|f| f.1).unwrap_or_default() {
-        fs.read_inode(ino)?;
-    }
-    Ok(())
+    Ok(orphans.len() as u32)
 }
 
 /// Reads the orphans of a volume just opened for writing and finishes each.

@@ -53,6 +53,16 @@ pub(crate) mod kind {
 /// The largest time between a change and its commit when nobody asks.
 pub(crate) const COMMIT_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// What opening a volume had to mend.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// What was replayed from the journal.
+    pub journal: lanefs_journal::recovery::Report,
+    /// Files that were unlinked or being truncated when the volume was left. Finished by a
+    /// volume that is open for writing.
+    pub orphans: u32,
+}
+
 /// An open volume.
 #[derive(Debug)]
 pub(crate) struct Fs {
@@ -82,6 +92,7 @@ pub(crate) struct Fs {
     /// The first failure that no caller saw.
     error: Mutex<Option<String>>,
     state_at_open: State,
+    pub(crate) recovery: Recovery,
     closed: AtomicBool,
     generation: AtomicU32,
 }

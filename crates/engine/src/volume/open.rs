@@ -6,7 +6,7 @@
 
 use super::overlay::Overlay;
 use super::zones::Zones;
-use super::{Fs, OpenOptions, torn};
+use super::{Fs, OpenOptions, Recovery, torn};
 use crate::alloc::{Alloc, read_desc};
 use crate::dir::DirParams;
 use crate::error::{Corrupt, Error, Result};
@@ -35,22 +35,26 @@ impl Fs {
             Some(log) => recovery::is_needed(&*device, sb.block_size(), log)?,
             None => false,
         };
+        let mut recovery = Recovery::default();
         let scratch: Arc<dyn BlockDevice> = match &log {
             Some(log) if dirty => {
                 let overlay = Overlay::new(Arc::clone(&device));
-                recovery::recover(&overlay, sb.block_size(), log)?;
+                recovery.journal = recovery::recover(&overlay, sb.block_size(), log)?;
                 Arc::new(overlay)
             }
             _ => Arc::clone(&device),
         };
         let recovered = read_super(&*scratch)?;
         check_features(&recovered, options.write)?;
-        let trial = Self::assemble(scratch, recovered, log.as_ref(), options.clone(), true, dirty)?;
+        let mut trial = Self::assemble(scratch, recovered, log.as_ref(), options.clone(), true, dirty)?;
         trial.look()?;
+        if let Some(trial) = Arc::get_mut(&mut trial) {
+            trial.recovery = recovery;
+        }
         if !options.write {
             return Ok(trial);
         }
-        orphan::check(&trial)?;
+        recovery.orphans = orphan::check(&trial)?;
         drop(trial);
         if let Some(log) = log.as_ref().filter(|_| dirty) {
             recovery::recover(&*device, sb.block_size(), log)?;
@@ -64,6 +68,7 @@ impl Fs {
         let mut fs = Self::assemble(device, sb, log.as_ref(), options, false, unclean)?;
         if let Some(fs) = Arc::get_mut(&mut fs) {
             fs.state_at_open = state;
+            fs.recovery = recovery;
         }
         orphan::recover(&fs)?;
         Ok(fs)
@@ -113,6 +118,7 @@ impl Fs {
             nodes: NodeTable::new(),
             orphans: Orphans::default(),
             state_at_open: sb.state(),
+            recovery: Recovery::default(),
             generation: AtomicU32::new(first_generation(&sb, &options)),
             sb: Mutex::new(sb),
             topology: Mutex::new(()),
