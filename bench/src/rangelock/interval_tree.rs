@@ -166,8 +166,17 @@ impl IntervalTree {
             t.random ^= t.random << 5;
             let blockers = (count > 0).then(|| Arc::new(AtomicUsize::new(count)));
             let (serial, priority) = (t.serial, t.random);
-            let new =
-                Node { first, last, serial, max: last, priority, left: NIL, right: NIL, write, blockers: blockers.clone() };
+            let new = Node {
+                first,
+                last,
+                serial,
+                max: last,
+                priority,
+                left: NIL,
+                right: NIL,
+                write,
+                blockers: blockers.clone(),
+            };
             let node = match t.free.pop() {
                 Some(node) => {
                     *t.at_mut(node) = new;

@@ -45,7 +45,8 @@ impl Held {
     fn try_insert(&mut self, range: Range, write: bool) -> Option<(u64, u64)> {
         let from = (range.first().saturating_sub(self.longest), 0);
         let to = (range.last(), u64::MAX);
-        let conflict = |(&_, &(last, writes)): (&(u64, u64), &(u64, bool))| last >= range.first() && (write || writes);
+        let conflict =
+            |(&_, &(last, writes)): (&(u64, u64), &(u64, bool))| last >= range.first() && (write || writes);
         if self.ranges.range(from..=to).any(conflict) {
             return None;
         }

@@ -119,7 +119,6 @@ fn stat(meta: &Metadata) -> Seen {
         gid: meta.gid(),
         nlink: meta.nlink().into(),
         size: if kind == Kind::Directory { 0 } else { meta.len() },
-        sectors: if kind == Kind::File { meta.sectors() } else { 0 },
     }
 }
 

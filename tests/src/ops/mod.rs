@@ -93,8 +93,6 @@ pub enum Seen {
         nlink: u64,
         /// Bytes; 0 for directories.
         size: u64,
-        /// 512-byte sectors of a regular file; 0 for all others.
-        sectors: u64,
     },
 }
 

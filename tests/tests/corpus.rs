@@ -1,0 +1,243 @@
+//! Volumes that hurt: every image of a folder of damaged ones, and good volumes damaged here, past their
+//! checksums. Each is opened, walked, changed and closed, to be right or to fail in words. Never a
+//! panic, a hang, memory out of proportion, or a write to a volume that was refused.
+//!
+//! `LANEFS_CORPUS` is the folder of images (`.gz`, `.bz2` or plain); unless set, `shared/corpus` beside
+//! the checkout. Without it only the volumes damaged here are run, and the test says so.
+//! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape (60).
+
+use lanefs_device::BlockDevice;
+use lanefs_sim::{Image, OverlayDevice, seed_from_env};
+use lanefs_tests::{
+    Lane, RegionKind, Target, Verdict, Victim, change_all, e2fsck, mke2fs, read_all, specimen,
+};
+use peak_alloc::PeakAlloc;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// For one image, on a machine that does other things too.
+const TIME: Duration = Duration::from_secs(60);
+
+/// Beyond what the image itself takes: the cache, and the volume's own tables.
+const BYTES: usize = 64 << 20;
+
+/// Panics of any thread: those of a commit in the background have no caller to reach.
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+/// Memory is counted for the process: one image at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    static HOOK: std::sync::Once = std::sync::Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.fetch_add(1, Ordering::SeqCst);
+            before(info);
+        }));
+    });
+    guard
+}
+
+/// How many volumes met which end.
+#[derive(Debug, Default)]
+struct Tally {
+    volumes: usize,
+    refused: usize,
+    with_errors: usize,
+    wrong: Vec<String>,
+}
+
+impl Tally {
+    fn run(&mut self, name: &str, bytes: Vec<u8>) {
+        self.volumes += 1;
+        let image = Image::from_bytes(bytes);
+        for write in [false, true] {
+            match guarded(image.clone(), write) {
+                Ok(Verdict::Refused(said)) => {
+                    self.refused += usize::from(write);
+                    println!("{name}: {}refused: {said}", if write { "writing " } else { "" });
+                }
+                Ok(Verdict::Opened(met)) => {
+                    self.with_errors += usize::from(write && !met.errors.is_empty());
+                    if let Some(first) = met.errors.first() {
+                        println!("{name}: {} errors, first: {first}", met.errors.len());
+                    }
+                }
+                Err(what) => {
+                    println!("{name}: WRONG, write={write}: {what}");
+                    self.wrong.push(format!("{name}, write={write}: {what}"));
+                }
+            }
+        }
+    }
+
+    fn judge(self) {
+        let Self { volumes, refused, with_errors, wrong } = self;
+        println!("{volumes} volumes: {refused} refused for writing, {with_errors} opened and damaged");
+        assert!(wrong.is_empty(), "{} of {volumes} volumes:\n{}", wrong.len(), wrong.join("\n"));
+    }
+}
+
+/// Opens and uses a volume under the bounds.
+fn guarded(image: Image, write: bool) -> Result<Verdict, String> {
+    let device = Arc::new(OverlayDevice::new(image.clone()));
+    let (panics, memory) = (PANICS.load(Ordering::SeqCst), MEMORY.current_usage());
+    MEMORY.reset_peak_usage();
+    let (done, wait) = channel();
+    let work = {
+        let device: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+        move || {
+            let _ = done.send(if write { change_all(device) } else { read_all(device) });
+        }
+    };
+    std::thread::spawn(work);
+    let verdict = match wait.recv_timeout(TIME) {
+        Ok(verdict) => verdict,
+        Err(RecvTimeoutError::Disconnected) => return Err("it panicked".into()),
+        Err(RecvTimeoutError::Timeout) => return Err(format!("not done after {TIME:?}")),
+    };
+    let peak = MEMORY.peak_usage().saturating_sub(memory);
+    if PANICS.load(Ordering::SeqCst) != panics {
+        return Err("a thread of it panicked".into());
+    }
+    if peak > BYTES {
+        return Err(format!("it took {} MiB", peak >> 20));
+    }
+    if (matches!(verdict, Verdict::Refused(_)) || !write) && differs(&device.image(), &image) {
+        return Err(format!("it was written: {verdict:?}"));
+    }
+    Ok(verdict)
+}
+
+fn differs(one: &Image, two: &Image) -> bool {
+    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    (0..one.size()).step_by(1 << 20).any(|at| {
+        one.read(at, &mut a);
+        two.read(at, &mut b);
+        a != b
+    })
+}
+
+fn corpus() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/corpus");
+    let named = std::env::var_os("LANEFS_CORPUS").map(PathBuf::from);
+    if let Some(dir) = &named {
+        assert!(dir.is_dir(), "LANEFS_CORPUS={} is no folder", dir.display());
+    }
+    named.or(Some(beside)).filter(|dir| dir.is_dir())
+}
+
+fn unpacked(path: &Path) -> Option<Vec<u8>> {
+    // Bigger ones are about size, and belong to other tests.
+    const MOST: u64 = 1 << 29;
+    let raw = std::fs::read(path).unwrap();
+    let mut bytes = Vec::new();
+    let name = path.file_name()?.to_str()?;
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("gz") => flate2::read::MultiGzDecoder::new(&*raw).take(MOST).read_to_end(&mut bytes),
+        Some("bz2") => bzip2::read::BzDecoder::new(&*raw).take(MOST).read_to_end(&mut bytes),
+        _ if name.contains("image") => return Some(raw),
+        _ => return None,
+    }
+    .unwrap();
+    Some(bytes)
+}
+
+#[test]
+fn images_of_the_folder() {
+    let _alone = alone();
+    let Some(dir) = corpus() else {
+        println!("no folder of damaged images: LANEFS_CORPUS names one");
+        return;
+    };
+    let only = std::env::var("LANEFS_IMAGE").unwrap_or_default();
+    let mut paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    let mut tally = Tally::default();
+    for path in paths {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.contains(&only)
+            && let Some(bytes) = unpacked(&path)
+        {
+            tally.run(&name, bytes);
+        }
+    }
+    assert!(tally.volumes > 0, "no images in the folder");
+    tally.judge();
+}
+
+/// Damage is drawn from a seed: structures of one kind, then of all kinds.
+#[test]
+fn volumes_damaged_here() {
+    let _alone = alone();
+    let seed = seed_from_env("LANEFS_SEED");
+    let count = std::env::var("LANEFS_DAMAGED").map_or(60, |n| n.parse().expect("a number"));
+    let only = std::env::var("LANEFS_IMAGE").unwrap_or_default();
+    let mut tally = Tally::default();
+    for (shape, args) in SHAPES.iter().enumerate() {
+        for (dirty, victim) in [(false, victim(args, false)), (true, victim(args, true))] {
+            let mut kinds: Vec<RegionKind> = victim.regions().iter().map(|r| r.kind).collect();
+            kinds.sort();
+            kinds.dedup();
+            for i in 0..count {
+                let mut rng = seed.rng((shape * 2 + usize::from(dirty)) as u64 * 1_000_000 + i);
+                let kind = kinds[i as usize % kinds.len()];
+                let changes = 1 + i as usize % 3;
+                let script = if i % 4 == 3 {
+                    victim.draw(&mut rng, &[], changes)
+                } else {
+                    victim.draw(&mut rng, &[kind], changes)
+                };
+                let name = format!("shape {shape}, dirty {dirty}, number {i}");
+                if name.contains(&only) {
+                    tally.run(&name, victim.damaged(&script, i % 8 != 7));
+                }
+            }
+        }
+    }
+    tally.judge();
+}
+
+const SHAPES: &[&[&str]] = &[
+    &["-t", "ext4", "-b", "1024", "-O", "orphan_file,metadata_csum_seed", "-J", "size=1"],
+    &["-t", "ext4", "-b", "4096", "-J", "size=4", "-O", "^metadata_csum,^64bit"],
+    &["-t", "ext3", "-b", "1024", "-I", "128", "-J", "size=1"],
+];
+
+/// A volume with some of everything: closed, or with a journal that waits for recovery.
+fn victim(args: &[&str], dirty: bool) -> Victim {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    mke2fs(&path, 24 << 20, args);
+    let device = Arc::new(OverlayDevice::new(Image::from_bytes(std::fs::read(&path).unwrap())));
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    let lane = Lane(lanefs::Volume::open_device(shared).unwrap());
+    lane.apply_all(&specimen());
+    let bytes = if dirty {
+        lane.0.sync().unwrap();
+        lane.0.create_dir_all("/not/yet/checkpointed").unwrap();
+        // An orphan, and freed blocks that the journal revokes.
+        let open = lane.0.open_file("/files/medium").unwrap();
+        lane.0.remove_file("/files/medium").unwrap();
+        lane.0.remove_dir_all("/many").unwrap();
+        lane.0.sync().unwrap();
+        let bytes = device.image().to_bytes();
+        drop(open);
+        bytes
+    } else {
+        lane.0.close().unwrap();
+        device.image().to_bytes()
+    };
+    std::fs::write(&path, &bytes).unwrap();
+    let (code, said) = e2fsck(&path, if dirty { &["-fy"] } else { &["-fn"] });
+    assert!(code <= i32::from(dirty), "the good volume is damaged: {said}");
+    Victim::new(bytes)
+}
