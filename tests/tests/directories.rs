@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, Volume};
-use lanefs_tests::{LoopMount, debugfs_write, e2fsck_clean, mke2fs};
+use lanefs_tests::{LoopMount, debugfs, debugfs_write, e2fsck_clean, mke2fs};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -56,11 +56,11 @@ struct Case {
 }
 
 const CASES: &[Case] = &[
-    Case { options: &["-b", "1024"], names: 100_000, unsigned: false, mount: "" },
+    Case { options: &["-b", "1024"], names: 40_000, unsigned: false, mount: "" },
     Case { options: &["-b", "4096"], names: 100_000, unsigned: true, mount: "" },
     Case { options: &["-b", "1024", "-O", "large_dir"], names: 20_000, unsigned: true, mount: "" },
     Case {
-        options: &["-b", "4096", "-O", "^metadata_csum,^extents"],
+        options: &["-b", "4096", "-O", "^metadata_csum,^extents,^64bit"],
         names: 20_000,
         unsigned: false,
         mount: "",
@@ -84,7 +84,7 @@ fn both_ways() {
     let temp = tempfile::tempdir().unwrap();
     for case in CASES {
         let image = temp.path().join("volume");
-        mke2fs(&image, 64 << 20, case.options);
+        mke2fs(&image, 64 << 20, &[&["-t", "ext4"], case.options].concat());
         debugfs_write(&image, &format!("set_super_value flags {}", if case.unsigned { 2 } else { 1 }));
         let mut expected: BTreeSet<Vec<u8>> = BTreeSet::new();
 
@@ -143,4 +143,34 @@ fn both_ways() {
         mount.unmount();
         e2fsck_clean(&image);
     }
+}
+
+#[test]
+fn the_kernel_reads_an_index_of_three_levels() {
+    let temp = tempfile::tempdir().unwrap();
+    let image = temp.path().join("volume");
+    mke2fs(&image, 80 << 20, &["-t", "ext4", "-b", "1024", "-N", "64", "-O", "large_dir"]);
+    let volume = Volume::open(&image).unwrap();
+    volume.create_dir("/dir").unwrap();
+    volume.write("/target", b"").unwrap();
+    let names: BTreeSet<_> = (0..45_000).map(|n| format!("{n:0>200}").into_bytes()).collect();
+    for name in &names {
+        volume.hard_link("/target", Path::new("/dir").join(OsStr::from_bytes(name))).unwrap();
+    }
+    volume.close().unwrap();
+    assert!(debugfs(&image, "htree_dump /dir").contains("Indirect levels: 2"));
+    e2fsck_clean(&image);
+
+    let mount = LoopMount::new(&image, "");
+    let dir = mount.path().join("dir");
+    assert!(listed_by_kernel(&dir) == names);
+    for name in &names {
+        fs::symlink_metadata(dir.join(OsStr::from_bytes(name))).unwrap();
+    }
+    for name in names.iter().step_by(2) {
+        fs::remove_file(dir.join(OsStr::from_bytes(name))).unwrap();
+    }
+    mount.unmount();
+    let volume = Volume::open(&image).unwrap();
+    check(&volume, "/dir", &names.iter().skip(1).step_by(2).cloned().collect());
 }

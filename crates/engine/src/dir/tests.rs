@@ -383,3 +383,23 @@ fn directories_that_cannot_be_are_refused() {
     let error = errors(&Inode { flags: good.flags | InodeFlags::INDEX, ..good });
     assert!(matches!(error, Error::Dir(DirError::Index { .. })), "{error}");
 }
+
+#[test]
+fn a_directory_without_dotdot_stays_where_it_is() {
+    use crate::namei::RenameFlags;
+    let volume = Volume::new(8 << 20, &["-b", "1024"]);
+    let filled = volume.make();
+    let (fs, dir) = (&volume.fs, &filled.dir);
+    let child = fs.create(dir, b"child", NewKind::Dir, ATTR).unwrap();
+    let mut txn = fs.start(4).unwrap();
+    child.update(&mut txn, |txn, inode| remove(txn, child.ino, inode, b"..").map(drop)).unwrap();
+    drop(txn);
+    let root = fs.root().unwrap();
+    for flags in [RenameFlags::Replace, RenameFlags::Exchange] {
+        let to: &[u8] = if flags == RenameFlags::Exchange { b"file1" } else { b"moved" };
+        let moved = fs.rename(dir, b"child", &root, to, flags);
+        assert!(matches!(moved, Err(Error::Dir(DirError::Dots { name: "..", .. }))), "{moved:?}");
+        assert_eq!(filled.lookup(fs, b"child"), Some(child.ino));
+        assert!(matches!(fs.lookup(&root, b"moved"), Err(Error::NotFound)));
+    }
+}

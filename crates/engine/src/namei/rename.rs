@@ -147,6 +147,9 @@ impl Fs {
         if changes_parent && target.is_none() {
             check_dir_links(self, &dst.dir.state())?;
         }
+        if changes_parent {
+            check_dotdot(node)?;
+        }
         let file_type = file_type(node)?;
         let slot = match target {
             Some(_) => None,
@@ -202,6 +205,9 @@ impl Fs {
         if across && one_dir != two_dir {
             check_dir_links(self, &if one_dir { dst.dir } else { src.dir }.state())?;
         }
+        for (_, node) in [(one_dir, node), (two_dir, other)].iter().filter(|(is_dir, _)| across && *is_dir) {
+            check_dotdot(node)?;
+        }
         let mut txn = self.start(rename_credits())?;
         let now = self.now();
         for (side, node, file_type) in [(src, other, two), (dst, node, one)] {
@@ -230,6 +236,14 @@ impl Fs {
                 None => Ok(()),
             }
         })
+    }
+}
+
+/// A directory that gets another parent has a ".." to say so; found out before anything changes.
+fn check_dotdot(node: &Node) -> Result<()> {
+    match find(node, b"..")? {
+        Some(_) => Ok(()),
+        None => Err(dir::DirError::Dots { ino: node.ino, name: ".." }.into()),
     }
 }
 
