@@ -106,6 +106,7 @@ pub(super) fn write(
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = fs::openat(CWD, target, flags, Mode::empty()).map_err(failed)?;
+    drop_default_acl(&folder).map_err(failed)?;
     let folder = Arc::new(folder);
     let shared = Shared {
         label,
@@ -215,7 +216,17 @@ fn enter(shared: &Shared<'_>, step: &Step<'_, Arc<OwnedFd>>) -> Result<Option<En
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let into = fs::openat(step.with, &name, flags, Mode::empty())?;
+    drop_default_acl(&into)?;
     Ok(Some((dir, member, Arc::new(into))))
+}
+
+/// Takes the default ACL from a folder that was there already: what is made in it has its own
+/// attributes, as the folder itself will have in the end.
+fn drop_default_acl(dir: &OwnedFd) -> Result<(), Errno> {
+    match fs::fremovexattr(dir, c"system.posix_acl_default") {
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
+        removed => removed,
+    }
 }
 
 fn c_name(name: &OsString) -> Result<CString, Errno> {

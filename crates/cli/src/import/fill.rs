@@ -7,10 +7,12 @@
 use super::Options;
 use crate::archive::{Kind, Member, Problem, Report, shown};
 use lanefs::{DeviceNumber, Dir, Error, File, FileType, NewAttr, SetAttr, SetTime, Timestamp, Volume};
+use lanefs_format::acl::Acl;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 pub(super) struct Fill<'a> {
@@ -18,11 +20,25 @@ pub(super) struct Fill<'a> {
     report: &'a mut dyn Report,
     label: Vec<u8>,
     /// The directories on the way to the last name, the target directory first.
-    stack: Vec<(Vec<u8>, Dir)>,
+    stack: Vec<Level>,
     /// The file that data is for.
     current: Option<Current>,
     /// Directories that are finished last.
     dirs: Vec<Late>,
+}
+
+struct Level {
+    name: Vec<u8>,
+    dir: Dir,
+    /// It has a default ACL, which new names in it inherit.
+    gives_acl: bool,
+}
+
+impl Level {
+    fn new(name: &[u8], dir: Dir) -> Result<Self, Error> {
+        let gives_acl = dir.xattrs("")?.iter().any(|(name, _)| name.as_bytes() == DEFAULT_ACL);
+        Ok(Self { name: name.to_vec(), dir, gives_acl })
+    }
 }
 
 struct Current {
@@ -60,8 +76,8 @@ impl<'a> Fill<'a> {
             Err(Error::NotFound) => volume.create_dir_all(dir).and_then(|()| volume.open_dir(dir)),
             opened => opened,
         };
-        let root = root.map_err(|e| Problem::new("import into", &label, e))?;
-        let stack = vec![(Vec::new(), root)];
+        let root = root.and_then(|root| Level::new(b"", root));
+        let stack = vec![root.map_err(|e| Problem::new("import into", &label, e))?];
         Ok(Self { options, report, label, stack, current: None, dirs: Vec::new() })
     }
 
@@ -136,11 +152,11 @@ impl<'a> Fill<'a> {
     fn dir(&mut self, path: &[u8], make: bool) -> Result<&Dir, Error> {
         let parts: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
         let same =
-            self.stack.iter().skip(1).zip(&parts).take_while(|((name, _), part)| name == *part).count();
+            self.stack.iter().skip(1).zip(&parts).take_while(|(level, part)| level.name == **part).count();
         self.stack.truncate(same + 1);
         for part in parts.into_iter().skip(same) {
             let name = OsStr::from_bytes(part);
-            let Some((_, parent)) = self.stack.last() else { return Err(Error::NotFound) };
+            let Some(Level { dir: parent, .. }) = self.stack.last() else { return Err(Error::NotFound) };
             let dir = match parent.open_dir(name) {
                 Err(Error::NotFound) if make => {
                     let (uid, gid) = self.options.ownership.apply(0, 0);
@@ -148,18 +164,19 @@ impl<'a> Fill<'a> {
                 }
                 opened => opened?,
             };
-            self.stack.push((part.to_vec(), dir));
+            self.stack.push(Level::new(part, dir)?);
         }
-        match self.stack.last() {
-            Some((_, dir)) => Ok(dir),
-            None => Err(Error::NotFound),
-        }
+        self.stack.last().map(|level| &level.dir).ok_or(Error::NotFound)
     }
 
-    fn make(&mut self, member: Member) -> Result<(), Failed> {
+    fn make(&mut self, mut member: Member) -> Result<(), Failed> {
         let (parent, name) = split(&member.path);
         let made = self.make_in(parent, OsStr::from_bytes(name), &member);
         let made = made.map_err(|e| self.failed("create", &member.path, &e))?;
+        if self.stack.last().is_some_and(|level| level.gives_acl) {
+            disinherit(&mut member);
+        }
+        let (_, name) = split(&member.path);
         match (made, &member.kind) {
             (Some(file), _) => self.current = Some(Current { file, member, end: 0 }),
             (None, Kind::HardLink(_)) => {}
@@ -310,6 +327,22 @@ fn make_new(dir: &Dir, name: &OsStr, member: &Member) -> Result<Option<File>, Er
         Kind::Fifo => device(FileType::Fifo, 0, 0),
         Kind::Socket => device(FileType::Socket, 0, 0),
         Kind::HardLink(_) => Ok(None),
+    }
+}
+
+/// Gives the member lists of its own where its directory would give it some: one that says no more
+/// than the mode, and an empty default list.
+fn disinherit(member: &mut Member) {
+    let mut own = vec![(ACCESS_ACL, Acl::from_mode(member.mode))];
+    match member.kind {
+        Kind::Dir => own.push((DEFAULT_ACL, Acl::default())),
+        Kind::Symlink(_) => return,
+        _ => {}
+    }
+    for (name, acl) in own {
+        if !member.xattrs.iter().any(|(known, _)| known == name) {
+            member.xattrs.push((name.to_vec(), acl.to_xattr()));
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use std::vec::IntoIter;
 
 /// An open directory on the way down.
 struct Frame {
-    dir: OwnedFd,
+    dir: Opened,
     /// From the folder.
     path: Vec<u8>,
     names: IntoIter<CString>,
@@ -27,7 +27,8 @@ struct Frame {
 pub(super) fn send(root: OwnedFd, label: &[u8], out: &mut Outlet) -> Result<(), Gone> {
     let mut walk = Walk { label, out, links: HashMap::new() };
     let mut stack = Vec::new();
-    match names(&root) {
+    let root = Opened { fd: root, restore: None };
+    match names(&root.fd) {
         Ok(names) => stack.push(Frame { dir: root, path: Vec::new(), names }),
         Err(e) => return walk.out.push(Piece::Failed(Problem::new("read", label, e))),
     }
@@ -41,7 +42,7 @@ pub(super) fn send(root: OwnedFd, label: &[u8], out: &mut Outlet) -> Result<(), 
             path.push(b'/');
         }
         path.extend(name.to_bytes());
-        match walk.name(&frame.dir, &name, &path)? {
+        match walk.name(&frame.dir.fd, &name, &path)? {
             Ok(Some((dir, names))) => stack.push(Frame { dir, path, names }),
             Ok(None) => {}
             Err(e) => walk.problem("read", &path, e)?,
@@ -71,7 +72,7 @@ struct Walk<'a> {
 }
 
 /// A directory to go down into.
-type Down = Option<(OwnedFd, IntoIter<CString>)>;
+type Down = Option<(Opened, IntoIter<CString>)>;
 
 impl Walk<'_> {
     fn problem(
@@ -122,13 +123,13 @@ impl Walk<'_> {
         stat: &Stat,
     ) -> Result<Result<(), Errno>, Gone> {
         let opened = open(dir, name, stat, OFlags::empty(), Mode::RUSR).and_then(|file| {
-            let xattrs = Attributed::File(file.as_fd()).all()?;
+            let xattrs = Attributed::File(file.fd.as_fd()).all()?;
             let size = stat.st_size.unsigned_abs();
             let full = stat.st_blocks.unsigned_abs().saturating_mul(512) >= size;
             let data = match size {
                 0 => Vec::new(),
                 _ if full => vec![(0, size)],
-                _ => data_ranges(&file, size)?,
+                _ => data_ranges(&file.fd, size)?,
             };
             Ok((file, xattrs, size, data))
         });
@@ -143,7 +144,7 @@ impl Walk<'_> {
             while at < start + len {
                 let want = (start + len - at).min(PIECE as u64) as usize;
                 let mut bytes = vec![0; want];
-                let n = match rustix::io::pread(&file, &mut bytes, at) {
+                let n = match rustix::io::pread(&file.fd, &mut bytes, at) {
                     Err(Errno::INTR) => continue,
                     Err(e) => return self.problem("read", path, e).map(|()| Ok(())),
                     Ok(0) => return self.problem("read", path, "it shrank meanwhile").map(|()| Ok(())),
@@ -163,10 +164,10 @@ fn enter(
     name: &CStr,
     path: &[u8],
     stat: &Stat,
-) -> Result<(Member, (OwnedFd, IntoIter<CString>)), Errno> {
+) -> Result<(Member, (Opened, IntoIter<CString>)), Errno> {
     let opened = open(dir, name, stat, OFlags::DIRECTORY, Mode::RUSR | Mode::XUSR)?;
-    let xattrs = Attributed::File(opened.as_fd()).all()?;
-    let names = names(&opened)?;
+    let xattrs = Attributed::File(opened.fd.as_fd()).all()?;
+    let names = names(&opened.fd)?;
     Ok((member_of(path, stat, Kind::Dir, xattrs), (opened, names)))
 }
 
@@ -196,19 +197,46 @@ fn member_of(path: &[u8], stat: &Stat, kind: Kind, xattrs: Xattrs) -> Member {
     }
 }
 
-/// Opens a file or directory to read. `rights` are what the owner's mode must have for that.
-fn open(dir: &OwnedFd, name: &CStr, stat: &Stat, flags: OFlags, rights: Mode) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    match fs::openat(dir, name, flags, Mode::empty()) {
-        Err(Errno::ACCESS) => {}
-        opened => return opened,
+/// Something open to read. Dropped, it has its mode back: a directory needs another one as long as
+/// names in it are looked up.
+struct Opened {
+    fd: OwnedFd,
+    restore: Option<Mode>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // It could be set before, and there is nobody to tell.
+        if let Some(mode) = self.restore {
+            let _ = fs::fchmod(&self.fd, mode);
+        }
     }
+}
+
+/// Opens a file or directory to read. `rights` are what the owner's mode must have for that.
+fn open(dir: &OwnedFd, name: &CStr, stat: &Stat, flags: OFlags, rights: Mode) -> Result<Opened, Errno> {
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(stat.st_mode);
-    if rustix::process::geteuid().as_raw() != stat.st_uid || mode.contains(rights) {
-        return Err(Errno::ACCESS);
+    let user = rustix::process::geteuid();
+    let own = user.as_raw() == stat.st_uid;
+    match fs::openat(dir, name, flags, Mode::empty()) {
+        // A directory that may be read and not searched opens, and is of no use.
+        Ok(fd) if mode.contains(rights) || !own || user.is_root() || !flags.contains(OFlags::DIRECTORY) => {
+            return Ok(Opened { fd, restore: None });
+        }
+        Ok(fd) => {
+            fs::fchmod(&fd, mode | rights)?;
+            return Ok(Opened { fd, restore: Some(mode) });
+        }
+        Err(Errno::ACCESS) if own && !mode.contains(rights) => {}
+        Err(e) => return Err(e),
     }
     fs::chmodat(dir, name, mode | rights, AtFlags::empty())?;
-    let opened = fs::openat(dir, name, flags, Mode::empty());
-    fs::chmodat(dir, name, mode, AtFlags::empty())?;
-    opened
+    match fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(fd) => Ok(Opened { fd, restore: Some(mode) }),
+        Err(e) => {
+            fs::chmodat(dir, name, mode, AtFlags::empty())?;
+            Err(e)
+        }
+    }
 }

@@ -1,0 +1,334 @@
+//! Import and export as commands, judged by the kernel, GNU tar and e2fsck.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs_tests::{
+    LoopMount, TreeEntry, assert_same_tree, debugfs_write, e2fsck_clean, mke2fs, tree_listing,
+};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A tree with one of everything. Root makes it.
+const TREE: &str = r#"
+mkdir -p t/dir/sub t/locked t/$(printf 'd%.0s' $(seq 90))
+echo hello > t/file; ln t/file t/dir/hard; ln t/file t/z-hard
+echo secret > t/locked/zero; chmod 0000 t/locked/zero; chmod 0000 t/locked
+: > t/empty; echo x > t/setuid; chmod 6755 t/setuid
+ln -s /nowhere t/soft; ln -s $(printf 'n%.0s' $(seq 200)) t/$(printf 'l%.0s' $(seq 255))
+mkfifo -m 620 t/fifo; mknod t/null c 1 3; mknod t/block b 259 70000
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("t/socket")'
+truncate -s 10M t/hole; truncate -s 200M t/far; printf end | dd of=t/far bs=1 seek=209715200 conv=notrunc status=none
+for i in 0 1 2 3 4; do head -c 70000 /dev/zero | tr '\0' $i | dd of=t/holes bs=1M seek=$i conv=notrunc status=none; done
+head -c 3000000 /dev/urandom > t/large
+chown 4294967294:123456789 t/empty; chown -h 7:8 t/soft; chown 5:6 t/dir; chmod 2775 t/dir
+setfattr -n user.comment -v 'a comment' t/file; setfattr -n user.odd=%name -v 'odd' t/file
+setfattr -n trusted.x -v 0x00ff t/dir; setfattr -n trusted.l -v link -h t/soft; setfattr -n security.y -v fifo t/fifo
+setfattr -n user.big -v "$(printf 'b%.0s' $(seq 2000))" t/large
+setfacl -m u:1000:rw,g:7:r t/empty; setfacl -m u:1001:rwx -m d:u:1001:rx,d:g:8:rwx t/dir; echo in > t/dir/in
+touch -d '1960-01-01 00:00:00.25Z' t/hole; touch -hd '2001-02-03 04:05:06.123456789Z' t/soft
+touch -d '2040-01-01 00:00:00.999999999Z' t/dir/sub; touch -d '1999-12-31 23:59:59Z' t/dir
+"#;
+
+/// A folder with the tree `t`, a volume `v.img`, and what else a test makes.
+struct Bench {
+    dir: TempDir,
+}
+
+impl Bench {
+    fn new(tree: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let bench = Self { dir };
+        bench.sh(tree);
+        bench.volume("v.img", &[]);
+        bench
+    }
+
+    fn volume(&self, name: &str, args: &[&str]) {
+        let blocks = if args.contains(&"-b") { &[][..] } else { &["-b", "4096"] };
+        let args: Vec<&str> = ["-t", "ext4"].iter().chain(blocks).chain(args).copied().collect();
+        mke2fs(self.at(name), 64 << 20, &args);
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn sh(&self, script: &str) -> Vec<u8> {
+        let out = Command::new("bash").args(["-euc", script]).current_dir(self.dir.path()).output().unwrap();
+        assert!(out.status.success(), "{script}: {}", String::from_utf8_lossy(&out.stderr));
+        out.stdout
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lanefs"));
+        command
+            .args(args)
+            .current_dir(self.dir.path())
+            .env_remove("SOURCE_DATE_EPOCH")
+            .env("RUST_BACKTRACE", "0");
+        command
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs it; it must succeed without a word.
+    fn ok(&self, args: &[&str]) {
+        let out = self.output(args);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success() && said.is_empty(), "{args:?}: {said}");
+    }
+
+    /// Runs it with times and clock fixed; it must succeed.
+    fn reproducibly(&self, args: &[&str]) {
+        let out = self.command(args).env("SOURCE_DATE_EPOCH", "1000000000").output().unwrap();
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+
+    /// Runs it; it must fail. What it says.
+    fn fails(&self, args: &[&str]) -> String {
+        let out = self.output(args);
+        assert_eq!(out.status.code(), Some(1), "{args:?}");
+        String::from_utf8(out.stderr).unwrap()
+    }
+
+    /// What the kernel finds in the volume at `path`.
+    fn mounted(&self, path: &str) -> Vec<TreeEntry> {
+        e2fsck_clean(self.at("v.img"));
+        let mount = LoopMount::new(self.at("v.img"), "ro");
+        tree_listing(mount.path().join(path))
+    }
+
+    fn listed(&self, path: &str) -> Vec<TreeEntry> {
+        tree_listing(self.at(path))
+    }
+}
+
+/// Without the root of the tree, whose own attributes an import leaves alone.
+fn below(mut tree: Vec<TreeEntry>) -> Vec<TreeEntry> {
+    tree.remove(0);
+    tree
+}
+
+#[test]
+fn a_folder_goes_in_and_comes_out() {
+    let bench = Bench::new(TREE);
+    let tree = below(bench.listed("t"));
+    assert!(tree.len() > 20);
+    // The second time over what is there: everything is replaced, and still the same.
+    for _ in 0..2 {
+        bench.ok(&["import", "t", "v.img:/in/side"]);
+        assert_same_tree(&tree, &below(bench.mounted("in/side")));
+        bench.ok(&["export", "v.img:/in/side", "out"]);
+        assert_same_tree(&tree, &below(bench.listed("out")));
+    }
+}
+
+#[test]
+fn small_blocks_and_old_volumes_take_a_tree_too() {
+    let bench = Bench::new(TREE);
+    bench.sh("setfattr -x user.big t/large");
+    let tree = below(bench.listed("t"));
+    // 128-byte inodes have no nanoseconds and end in 2038; small blocks have other holes.
+    let coarse = |tree: &[TreeEntry]| -> Vec<TreeEntry> {
+        let cut = |e: &TreeEntry| TreeEntry {
+            mtime: (e.mtime.0.min(i32::MAX.into()), 0),
+            data: Vec::new(),
+            ..e.clone()
+        };
+        tree.iter().map(cut).collect()
+    };
+    for args in [
+        &["-b", "1024", "-I", "128"][..],
+        &["-O", "^extents,^64bit,^metadata_csum", "-I", "128", "-b", "2048"],
+    ] {
+        bench.volume("v.img", args);
+        bench.ok(&["import", "t", "v.img:/in"]);
+        let mounted = below(bench.mounted("in"));
+        assert_same_tree(&coarse(&tree), &coarse(&mounted));
+        fs::remove_dir_all(bench.at("out")).ok();
+        bench.ok(&["export", "v.img:/in", "out"]);
+        assert_same_tree(&coarse(&mounted), &coarse(&below(bench.listed("out"))));
+    }
+}
+
+#[test]
+fn tar_goes_in_and_comes_out() {
+    let bench = Bench::new(TREE);
+    // Tar has no sockets.
+    bench.sh("rm t/socket; tar -C t --format=pax --sparse --acls --xattrs --xattrs-include='*' -cf t.tar .");
+    let tree = bench.listed("t");
+    bench.ok(&["import", "t.tar", "v.img:/in"]);
+    assert_same_tree(&tree, &bench.mounted("in"));
+    bench.ok(&["export", "v.img:/in", "out.tar"]);
+    bench.sh("mkdir x && tar -C x --acls --xattrs --xattrs-include='*' -xpf out.tar");
+    assert_same_tree(&tree, &bench.listed("x"));
+    // Through pipes into another volume, and the same archive out of that.
+    bench.volume("w.img", &[]);
+    let lanefs = env!("CARGO_BIN_EXE_lanefs");
+    bench.sh(&format!(
+        "set -o pipefail; {lanefs} export v.img:/in - | {lanefs} import - w.img:/in; {lanefs} export w.img:/in - | cmp - out.tar"
+    ));
+}
+
+#[test]
+fn an_ordinary_user_needs_no_right() {
+    let bench = Bench::new(
+        "mkdir t; echo 0 > t/zero; mkdir -p t/shut/in; echo 1 > t/shut/in/one; ln -s x t/soft; ln t/zero t/hard",
+    );
+    bench.sh(
+        "chmod 0000 t/zero t/shut/in/one t/shut/in t/shut; chown -R -h nobody:nogroup t; chown nobody v.img; \
+         mkdir o; chown nobody o",
+    );
+    fs::copy(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs")).unwrap();
+    let user = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "./lanefs"]);
+        let out = command.args(args).current_dir(bench.dir.path()).output().unwrap();
+        (out.status.success(), String::from_utf8(out.stderr).unwrap())
+    };
+    let quiet = (true, String::new());
+    let tree = below(bench.listed("t"));
+    let owned =
+        |uid, gid| -> Vec<TreeEntry> { tree.iter().map(|e| TreeEntry { uid, gid, ..e.clone() }).collect() };
+    assert_eq!(user(&["import", "t", "v.img:/t", "--owner", "0:0"]), quiet);
+    assert_same_tree(&tree, &below(bench.listed("t")));
+    assert!(tree.iter().any(|e| e.mode == 0));
+    assert_same_tree(&owned(0, 0), &below(bench.mounted("t")));
+    assert_eq!(user(&["export", "v.img:/t", "o/t"]), quiet);
+    assert_same_tree(&owned(65534, 65534), &below(bench.listed("o/t")));
+
+    // What needs a right is told, the rest arrives; a set-user-id bit does not go to somebody else.
+    bench.sh("rm -rf t; mkdir t; mknod t/null c 1 3; echo x > t/after; echo s > t/su; chmod 6755 t/su");
+    bench.ok(&["import", "t", "v.img:/u"]);
+    let (done, said) = user(&["export", "v.img:/u", "o/u"]);
+    assert!(!done && said.contains("v.img:/u/null") && said.contains("Operation not permitted"), "{said}");
+    assert_eq!(fs::read(bench.at("o/u/after")).unwrap(), b"x\n");
+    assert_eq!(fs::metadata(bench.at("o/u/su")).unwrap().permissions().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn owners_are_mapped_or_set() {
+    let bench = Bench::new(
+        "mkdir t; : > t/a; : > t/b; chown 1000:1000 t/a; chown 100005:5 t/b; setfacl -m u:1000:r t/b",
+    );
+    let owners =
+        |dir: &str| -> Vec<(u32, u32)> { below(bench.mounted(dir)).iter().map(|e| (e.uid, e.gid)).collect() };
+    let maps = ["--uid-map", "1000:0", "--uid-map", "100000:1:65536", "--gid-map", "5:6"];
+    bench.ok(&[&["import", "t", "v.img:/map"][..], &maps].concat());
+    assert_eq!(owners("map"), [(0, 1000), (6, 6)]);
+    let acl = bench.mounted("map")[2].xattrs.values().next().unwrap().clone();
+    assert_eq!(acl[12..20], [2, 0, 4, 0, 0, 0, 0, 0], "the ACL's user 1000 has become 0");
+    bench.ok(&["import", "t", "v.img:/set", "--owner", "7:8"]);
+    assert_eq!(owners("set"), [(7, 8), (7, 8)]);
+    bench.ok(&["export", "v.img:/set", "out", "--uid-map", "7:70", "--owner", ":9"]);
+    assert!(below(bench.listed("out")).iter().all(|e| (e.uid, e.gid) == (70, 9)));
+    assert!(bench.fails(&["import", "t", "v.img:/x", "--uid-map", "1:2:0"]).contains("1:2:0"));
+}
+
+#[test]
+fn the_same_source_gives_the_same_bytes() {
+    let bench = Bench::new(TREE);
+    let mut images = Vec::new();
+    for name in ["1.tar", "2.tar"] {
+        bench.sh(
+            "rm v.img; E2FSPROGS_FAKE_TIME=1000000000 mke2fs -q -F -t ext4 -b 4096 -U 11111111-2222-3333-4444-555555555555 \
+             -E hash_seed=11111111-2222-3333-4444-555555555556 v.img 64M",
+        );
+        bench.reproducibly(&["import", "t", "v.img:/t"]);
+        images.push(fs::read(bench.at("v.img")).unwrap());
+        let newest = below(bench.mounted("t")).iter().map(|e| e.mtime).max().unwrap();
+        assert_eq!(newest, (1_000_000_000, 0));
+        // A socket is left out, with a word.
+        assert_eq!(bench.output(&["export", "v.img:/t", "/dev/null"]).status.code(), Some(1));
+        bench.sh("rm t/socket");
+        bench.volume("w.img", &[]);
+        bench.reproducibly(&["import", "t", "w.img:/t"]);
+        bench.reproducibly(&["export", "w.img:/t", name]);
+        // Made again, in another order and at another time.
+        bench.sh("mv t old && mkdir t && cp -a old/z-hard t/ && cp -a old/. t/ && rm t/hole && cp -a old/hole t/; rm -r old");
+        bench.sh("python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"t/socket\")'");
+    }
+    let differ = images[0].iter().zip(&images[1]).position(|(a, b)| a != b);
+    assert_eq!(differ, None, "first byte that differs");
+    bench.sh("cmp 1.tar 2.tar");
+}
+
+#[test]
+fn nothing_leaves_the_target() {
+    let bench = Bench::new("mkdir t; echo good > t/good");
+    // An archive that climbs out, by name and by link.
+    bench.sh(r#"python3 - <<'E'
+import tarfile, io
+t = tarfile.open('evil.tar', 'w')
+def add(name, data=b'evil', **kw):
+    i = tarfile.TarInfo(name); i.size = len(data)
+    for k, v in kw.items(): setattr(i, k, v)
+    t.addfile(i, io.BytesIO(data))
+add('../up')
+add('a/../../up')
+add('/absolute')
+add('way', b'', type=tarfile.SYMTYPE, linkname='/out')
+add('way/through')
+add('hard', b'', type=tarfile.LNKTYPE, linkname='../../out/file')
+add('last')
+t.close()
+E"#);
+    bench.ok(&["import", "t", "v.img:/out"]);
+    let said = bench.fails(&["import", "evil.tar", "v.img:/in"]);
+    assert_eq!(said.lines().count(), 4, "{said}");
+    assert!(said.contains("'../up'") && said.contains("v.img:/in/way/through"), "{said}");
+    let paths = |tree: Vec<TreeEntry>| -> Vec<String> {
+        below(tree).iter().map(|e| e.path.to_str().unwrap().into()).collect()
+    };
+    assert_eq!(paths(bench.mounted("in")), ["absolute", "last", "way"]);
+    assert_eq!(paths(bench.mounted("out")), ["good"]);
+
+    // A folder that has links where the volume has directories and files.
+    bench.sh(
+        "mkdir v; mkdir v/sub; echo v > v/sub/f; echo v > v/file; mkdir outside o; echo keep > outside/file",
+    );
+    bench.ok(&["import", "v", "v.img:/v"]);
+    symlink(bench.at("outside"), bench.at("o/sub")).unwrap();
+    symlink(bench.at("outside/file"), bench.at("o/file")).unwrap();
+    let said = bench.fails(&["export", "v.img:/v", "o"]);
+    assert!(said.contains("v.img:/v/sub"), "{said}");
+    assert_eq!(fs::read_dir(bench.at("outside")).unwrap().count(), 1);
+    assert_eq!(fs::read(bench.at("outside/file")).unwrap(), b"keep\n");
+    assert_eq!(fs::read(bench.at("o/file")).unwrap(), b"v\n", "a link in the way of a file is replaced");
+
+    // A volume where a directory is below itself.
+    debugfs_write(bench.at("v.img"), "ln /v /v/sub/loop");
+    let said = bench.fails(&["export", "v.img:/v", "o2"]);
+    assert!(said.contains("v.img:/v/sub/loop"), "{said}");
+    assert_eq!(fs::read(bench.at("o2/sub/f")).unwrap(), b"v\n");
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let bench = Bench::new(
+        "mkdir t; echo x > t/f; head -c 100 /dev/urandom > t/junk; head -c 9999 /dev/zero | gzip > t/z.gz",
+    );
+    let starts = |said: String, with: &str| assert!(said.starts_with(with), "{said}");
+    starts(
+        bench.fails(&["import", "none", "v.img:/"]),
+        "lanefs: cannot open 'none': No such file or directory",
+    );
+    starts(bench.fails(&["import", "t", "none.img:/"]), "lanefs: cannot open for writing 'none.img'");
+    starts(bench.fails(&["import", "t/junk", "v.img:/"]), "lanefs: cannot read 't/junk': byte ");
+    starts(bench.fails(&["import", "t/z.gz", "v.img:/"]), "lanefs: cannot read 't/z.gz': byte ");
+    bench.ok(&["import", "t", "v.img:/d"]);
+    assert!(bench.fails(&["import", "t", "v.img:/d/f"]).contains("Not a directory"));
+    assert!(bench.fails(&["export", "v.img:/none", "o"]).contains("No such file or directory"));
+    assert!(!bench.at("o").exists());
+    // More than fits: said once, and the volume is whole.
+    bench.sh("head -c 80M /dev/urandom > t/zz-large");
+    let said = bench.fails(&["import", "t", "v.img:/full"]);
+    assert!(said.contains("No space left on device") && said.lines().count() == 1, "{said}");
+    e2fsck_clean(bench.at("v.img"));
+    assert_eq!(fs::metadata(bench.at("v.img")).unwrap().size(), 64 << 20);
+}
