@@ -23,6 +23,19 @@ use crate::{Freed, JournalError, Result, Tid};
 /// Blocks that a checkpoint writes in one batch.
 const BATCH: usize = 1024;
 
+/// The leader of a commit. However it ends, the others do not wait for it any longer.
+struct Leader<'a>(&'a Core);
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(JournalError::Aborted("a thread panicked in the middle of a commit".into()));
+        }
+        self.0.state.lock().leading = false;
+        self.0.ended.notify_all();
+    }
+}
+
 impl Core {
     /// Returns when `tid` is durable. `false`: it had nothing to write, and nothing was flushed.
     pub(crate) fn commit(&self, tid: Tid) -> Result<bool> {
@@ -40,14 +53,9 @@ impl Core {
             }
             state.leading = true;
             drop(state);
-            let result = self.lead();
-            state = self.state.lock();
-            state.leading = false;
-            self.ended.notify_all();
-            if let Err(error) = &result {
-                drop(state);
-                self.abort(error);
-            }
+            let leader = Leader(self);
+            let result = self.lead().inspect_err(|error| self.abort(error));
+            drop(leader);
             // It was the running transaction: nothing else is behind the committed ones.
             return result;
         }

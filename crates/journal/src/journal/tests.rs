@@ -306,6 +306,17 @@ fn a_panic_in_an_operation_commits_nothing() {
 }
 
 #[test]
+fn a_panic_in_a_commit_stops_the_journal_and_nobody_waits_for_it() {
+    let device = Arc::new(empty_log(1024));
+    let on_freed: crate::OnFreed = Box::new(|_| panic!("on purpose"));
+    let journal = Journal::open(device, Options { on_freed: Some(on_freed), ..options(1024) }).unwrap();
+    journal.start(1).unwrap().free(20, 1, true).unwrap();
+    let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| journal.sync()));
+    assert!(died.is_err());
+    assert!(journal.sync().is_err() && journal.start(1).is_err());
+}
+
+#[test]
 fn a_dirty_log_is_not_opened_for_writing() {
     let device = Arc::new(empty_log(1024));
     let journal = open(&device);
