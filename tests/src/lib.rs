@@ -14,6 +14,7 @@ mod random_ops;
 mod specimen;
 mod tools;
 mod tree;
+mod victims;
 mod volume_tree;
 
 pub use damage::{Region, RegionKind, Victim};
@@ -28,4 +29,5 @@ pub use tools::{
     require_tools, run,
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
+pub use victims::{damage_and_use, large_victim, small_victim};
 pub use volume_tree::{volume_digest, volume_lines};

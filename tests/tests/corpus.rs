@@ -8,9 +8,7 @@
 
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, OverlayDevice, seed_from_env};
-use lanefs_tests::{
-    Lane, RegionKind, Target, Verdict, Victim, change_all, e2fsck, mke2fs, read_all, specimen,
-};
+use lanefs_tests::{RegionKind, Verdict, change_all, large_victim, read_all};
 use peak_alloc::PeakAlloc;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -183,7 +181,7 @@ fn volumes_damaged_here() {
     let only = std::env::var("LANEFS_IMAGE").unwrap_or_default();
     let mut tally = Tally::default();
     for (shape, args) in SHAPES.iter().enumerate() {
-        for (dirty, victim) in [(false, victim(args, false)), (true, victim(args, true))] {
+        for (dirty, victim) in [(false, large_victim(args, false)), (true, large_victim(args, true))] {
             let mut kinds: Vec<RegionKind> = victim.regions().iter().map(|r| r.kind).collect();
             kinds.sort();
             kinds.dedup();
@@ -211,33 +209,3 @@ const SHAPES: &[&[&str]] = &[
     &["-t", "ext4", "-b", "4096", "-J", "size=4", "-O", "^metadata_csum,^64bit"],
     &["-t", "ext3", "-b", "1024", "-I", "128", "-J", "size=1"],
 ];
-
-/// A volume with some of everything: closed, or with a journal that waits for recovery.
-fn victim(args: &[&str], dirty: bool) -> Victim {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("volume");
-    mke2fs(&path, 24 << 20, args);
-    let device = Arc::new(OverlayDevice::new(Image::from_bytes(std::fs::read(&path).unwrap())));
-    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
-    let lane = Lane(lanefs::Volume::open_device(shared).unwrap());
-    lane.apply_all(&specimen());
-    let bytes = if dirty {
-        lane.0.sync().unwrap();
-        lane.0.create_dir_all("/not/yet/checkpointed").unwrap();
-        // An orphan, and freed blocks that the journal revokes.
-        let open = lane.0.open_file("/files/medium").unwrap();
-        lane.0.remove_file("/files/medium").unwrap();
-        lane.0.remove_dir_all("/many").unwrap();
-        lane.0.sync().unwrap();
-        let bytes = device.image().to_bytes();
-        drop(open);
-        bytes
-    } else {
-        lane.0.close().unwrap();
-        device.image().to_bytes()
-    };
-    std::fs::write(&path, &bytes).unwrap();
-    let (code, said) = e2fsck(&path, if dirty { &["-fy"] } else { &["-fn"] });
-    assert!(code <= i32::from(dirty), "the good volume is damaged: {said}");
-    Victim::new(bytes)
-}
