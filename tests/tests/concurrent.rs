@@ -1,0 +1,162 @@
+//! Many threads on one small tree: every operation against every other, under a journal so small that
+//! commits and checkpoints run all the time. Nothing may hang, no lock may be taken out of order (debug
+//! builds check that), and e2fsck must find nothing. What a thread alone owns must be as it left it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs::{Error, NewAttr, RenameFlags, SetAttr, SetXattr, Volume};
+use lanefs_sim::{Seed, seed_from_env};
+use lanefs_tests::{e2fsck_clean, mke2fs, volume_lines};
+use rand::Rng;
+use rand::rngs::StdRng;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const ATTR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
+const THREADS: u64 = 8;
+
+fn path(rng: &mut StdRng) -> String {
+    let name = |rng: &mut StdRng| format!("n{}", rng.random_range(0..6));
+    match rng.random_range(0..3) {
+        0 => format!("/shared/{}", name(rng)),
+        1 => format!("/shared/{}/{}", name(rng), name(rng)),
+        _ => format!("/shared/{}/{}/{}", name(rng), name(rng), name(rng)),
+    }
+}
+
+/// One operation on names that all threads use. It may fail as any such operation may; it may not find
+/// damage.
+fn shared_step(volume: &Volume, rng: &mut StdRng) -> bool {
+    let (a, b) = (path(rng), path(rng));
+    let done = match rng.random_range(0..18) {
+        0..=2 => volume.create_dir_with(&a, ATTR),
+        3..=5 => {
+            let size = rng.random_range(0..20_000);
+            volume.write(&a, &vec![rng.random(); size])
+        }
+        6 => volume.remove_file(&a),
+        7 => volume.remove_dir(&a),
+        8..=9 => volume.rename(&a, &b),
+        10 => volume.rename_with(&a, &b, RenameFlags::Exchange),
+        11 => volume.hard_link(&a, &b),
+        12 => volume.symlink("target", &a),
+        13 => volume.read_dir(&a).map(|_| ()),
+        14 => volume.read(&a).map(|_| ()),
+        15 => volume.set_xattr(&a, "user.k", &vec![1; rng.random_range(0..300)], SetXattr::Any),
+        16 => volume.open_options().write(true).open(&a).and_then(|f| f.set_len(rng.random_range(0..50_000))),
+        _ => volume.set_attr(&a, &SetAttr { permissions: Some(0o700), ..SetAttr::default() }, false),
+    };
+    match done {
+        Ok(()) => true,
+        Err(
+            Error::NotFound
+            | Error::Exists
+            | Error::NotDir
+            | Error::IsDir
+            | Error::NotEmpty
+            | Error::Invalid(_)
+            | Error::NotPermitted(_)
+            | Error::Loop
+            | Error::NoSpace
+            | Error::Busy,
+        ) => false,
+        Err(e) => panic!("{a} {b}: {e} ({e:?})"),
+    }
+}
+
+/// Works in a directory of its own and keeps a model of it.
+fn own_step(volume: &Volume, root: &str, model: &mut BTreeMap<String, Vec<u8>>, rng: &mut StdRng) {
+    let name = format!("{root}/f{}", rng.random_range(0..40));
+    if rng.random_range(0..3) == 0 {
+        let removed = volume.remove_file(&name).is_ok();
+        assert_eq!(removed, model.remove(&name).is_some(), "{name}");
+    } else {
+        let content = vec![rng.random(); rng.random_range(0..9000)];
+        match volume.write(&name, &content) {
+            Ok(()) => drop(model.insert(name, content)),
+            Err(Error::NoSpace) => {
+                let _ = volume.remove_file(&name);
+                model.remove(&name);
+            }
+            Err(e) => panic!("{name}: {e}"),
+        }
+    }
+}
+
+fn run(args: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("volume.img");
+    mke2fs(&image, 48 << 20, args);
+    let seed: Seed = seed_from_env("LANEFS_SEED");
+    let seconds = std::env::var("LANEFS_LONG").ok().and_then(|v| v.parse().ok()).unwrap_or(4);
+    let volume = Volume::open(&image).unwrap();
+    volume.create_dir("/shared").unwrap();
+    let finished = AtomicBool::new(false);
+    let models: Vec<BTreeMap<String, Vec<u8>>> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|t| {
+                let (volume, mut rng) = (&volume, seed.rng(t));
+                scope.spawn(move || {
+                    let root = format!("/own{t}");
+                    volume.create_dir(&root).unwrap();
+                    let (mut model, mut done) = (BTreeMap::new(), 0u64);
+                    let end = Instant::now() + Duration::from_secs(seconds);
+                    while Instant::now() < end {
+                        done += u64::from(shared_step(volume, &mut rng));
+                        own_step(volume, &root, &mut model, &mut rng);
+                        if rng.random_range(0..50) == 0 {
+                            volume.sync().unwrap();
+                        }
+                    }
+                    assert!(done > 50, "thread {t} did only {done} operations on shared names");
+                    model
+                })
+            })
+            .collect();
+        // A hang is told, not waited for.
+        scope.spawn(|| {
+            let limit = Instant::now() + Duration::from_secs(seconds + 120);
+            while !finished.load(Ordering::Acquire) {
+                if Instant::now() > limit {
+                    eprintln!("threads hang: seed {:#x}", seed.value());
+                    std::process::abort();
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let models = workers.into_iter().map(|w| w.join()).collect::<Vec<_>>();
+        finished.store(true, Ordering::Release);
+        models.into_iter().map(Result::unwrap).collect()
+    });
+    let check = |volume: &Volume| {
+        for (t, model) in models.iter().enumerate() {
+            let names = volume.read_dir(format!("/own{t}")).unwrap();
+            assert_eq!(names.len(), model.len(), "/own{t}");
+            for (name, content) in model {
+                assert!(&volume.read(name).unwrap() == content, "{name} is not as it was left");
+            }
+        }
+    };
+    check(&volume);
+    let before = volume_lines(&volume);
+    volume.close().unwrap();
+    e2fsck_clean(&image);
+    let volume = Volume::open_read_only(&image).unwrap();
+    check(&volume);
+    assert_eq!(volume_lines(&volume), before);
+}
+
+#[test]
+fn a_small_journal() {
+    run(&["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+}
+
+#[test]
+fn an_orphan_file() {
+    run(&["-t", "ext4", "-b", "4096", "-O", "orphan_file", "-J", "size=4"]);
+}
+
+#[test]
+fn no_journal() {
+    run(&["-t", "ext4", "-b", "1024", "-O", "^has_journal"]);
+}
