@@ -75,6 +75,16 @@ impl File {
     ///
     /// # Errors
     /// [`Error::FileTooBig`], ...
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// let file = volume.create_file("/sparse")?;
+    /// file.set_len(1 << 30)?;
+    /// assert_eq!((file.metadata().len(), file.metadata().sectors()), (1 << 30, 0));
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.check_write()?;
         data::truncate(&self.node, len)
@@ -84,6 +94,16 @@ impl File {
     ///
     /// # Errors
     /// The journal's or the device's: then nothing of late may be durable.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// let file = volume.create_file("/ledger")?;
+    /// file.write_at(0, b"100")?;
+    /// file.sync_all()?; // content, size and name are there after any crash
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn sync_all(&self) -> Result<()> {
         Ok(self.node.fs.journal.sync()?)
     }

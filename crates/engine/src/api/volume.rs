@@ -84,6 +84,18 @@ impl Volume {
     }
 
     /// How to open a file: what to do with one that exists, and with one that does not.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// let file = volume.open_options().write(true).create_new(true).open("/log")?;
+    /// file.write_at(0, b"one line\n")?;
+    /// let file = volume.open_options().append(true).open("/log")?;
+    /// file.write_at(0, b"another\n")?;
+    /// assert_eq!(volume.read("/log")?, b"one line\nanother\n");
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn open_options(&self) -> FileOptions<'_> {
         FileOptions::new(self)
     }
@@ -126,6 +138,15 @@ impl Volume {
     ///
     /// # Errors
     /// As [`create_file`](Self::create_file) and [`File::write_at`].
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.write("/motd", b"hello")?;
+    /// assert_eq!(volume.read("/motd")?, b"hello");
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn write(&self, path: impl AsRef<Path>, content: &[u8]) -> Result<()> {
         self.create_file(path)?.write_at(0, content)
     }
@@ -134,6 +155,17 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`].
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.write("/file", b"12345")?;
+    /// let meta = volume.metadata("/file")?;
+    /// assert!(meta.is_file());
+    /// assert_eq!((meta.len(), meta.permissions(), meta.nlink()), (5, 0o644, 1));
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         Ok(Metadata::of(&*self.node(bytes(&path), true)?))
     }
@@ -162,6 +194,20 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`].
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// use lanefs::NewAttr;
+    /// let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+    /// let dir = volume.open_dir("/")?;
+    /// for i in 0..100 {
+    ///     dir.create_file(format!("file-{i}"), attr)?.write_at(0, b"content")?;
+    /// }
+    /// assert_eq!(dir.entries()?.len(), 101); // and lost+found
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Dir> {
         let node = self.node(bytes(&path), true)?;
         node.check_dir()?;
@@ -172,6 +218,18 @@ impl Volume {
     ///
     /// # Errors
     /// As [`open_dir`](Self::open_dir); those of a damaged directory.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.create_dir_all("/a/b")?;
+    /// volume.write("/a/file", b"")?;
+    /// let mut names: Vec<_> = volume.read_dir("/a")?.into_iter().map(|e| e.name).collect();
+    /// names.sort();
+    /// assert_eq!(names, ["b", "file"]);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
         self.open_dir(path)?.entries()
     }
@@ -180,6 +238,15 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotFound`], [`Error::NoSpace`], [`Error::TooManyLinks`].
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.create_dir("/home")?;
+    /// assert!(matches!(volume.create_dir("/home"), Err(lanefs::Error::Exists)));
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.create_dir_with(path, DEFAULT_DIR)
     }
@@ -217,6 +284,16 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.write("/file", b"gone soon")?;
+    /// volume.remove_file("/file")?;
+    /// assert!(!volume.exists("/file")?);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         match self.place(bytes(&path)) {
             Ok(Place { dir, name, must_be_dir: false }) => self.fs.unlink(&dir, &name),
@@ -279,6 +356,19 @@ impl Volume {
     ///
     /// # Errors
     /// Those of renameat2(2).
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// use lanefs::RenameFlags;
+    /// volume.write("/new", b"new")?;
+    /// volume.write("/current", b"old")?;
+    /// volume.rename_with("/new", "/current", RenameFlags::Exchange)?;
+    /// assert_eq!(volume.read("/current")?, b"new");
+    /// assert!(volume.rename_with("/new", "/current", RenameFlags::NoReplace).is_err());
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn rename_with(
         &self,
         from: impl AsRef<Path>,
@@ -317,6 +407,16 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.write("/one", b"same")?;
+    /// volume.hard_link("/one", "/two")?;
+    /// assert_eq!(volume.metadata("/two")?.nlink(), 2);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let node = self.node(bytes(&from), false)?;
         let Place { dir, name, .. } = self.new_place(bytes(&to))?;
@@ -327,6 +427,17 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::NoSpace`].
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.write("/target", b"there")?;
+    /// volume.symlink("target", "/link")?;
+    /// assert_eq!(volume.read("/link")?, b"there");
+    /// assert_eq!(volume.read_link("/link")?.to_str(), Some("target"));
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn symlink(&self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> Result<()> {
         let attr = NewAttr { permissions: 0o777, uid: 0, gid: 0 };
         check_target(target.as_ref().as_bytes())?;
@@ -361,6 +472,23 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotPermitted`].
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// use lanefs::{SetAttr, SetTime, Timestamp};
+    /// volume.write("/file", b"")?;
+    /// let set = SetAttr {
+    ///     permissions: Some(0o600),
+    ///     uid: Some(1000),
+    ///     mtime: Some(SetTime::At(Timestamp { sec: 1, nsec: 5 })),
+    ///     ..SetAttr::default()
+    /// };
+    /// volume.set_attr("/file", &set, true)?;
+    /// assert_eq!(volume.metadata("/file")?.uid(), 1000);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr, follow: bool) -> Result<()> {
         self.fs.set_attr(&*self.node(bytes(&path), follow)?, set)
     }
@@ -388,6 +516,17 @@ impl Volume {
     /// # Errors
     /// [`Error::NoSpace`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] if `how`
     /// asks for it.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// use lanefs::SetXattr;
+    /// volume.write("/file", b"")?;
+    /// volume.set_xattr("/file", "user.mime", b"text/plain", SetXattr::Any)?;
+    /// assert_eq!(volume.xattr("/file", "user.mime")?, b"text/plain");
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn set_xattr(
         &self,
         path: impl AsRef<Path>,
@@ -409,6 +548,16 @@ impl Volume {
     }
 
     /// How full the volume is.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// let before = volume.statfs().blocks_free;
+    /// volume.write("/file", &[1; 100_000])?;
+    /// assert!(volume.statfs().blocks_free < before);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn statfs(&self) -> StatFs {
         self.fs.statfs()
     }
@@ -428,6 +577,15 @@ impl Volume {
     ///
     /// # Errors
     /// The journal's or the device's.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.write("/ledger", b"100")?;
+    /// volume.sync()?; // whatever happens now, the ledger says 100
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
     pub fn sync(&self) -> Result<()> {
         Ok(self.fs.journal.sync()?)
     }

@@ -1,0 +1,71 @@
+//! Bounds of the format that a volume can reach: links of a directory and of a file.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs::{Error, NewAttr, Volume};
+use lanefs_tests::{debugfs, e2fsck_clean, mke2fs};
+
+const ATTR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
+const LINK_MAX: u32 = 65_000;
+
+#[test]
+fn a_directory_of_more_than_65000_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("volume.img");
+    mke2fs(&image, 200 << 20, &["-t", "ext4", "-b", "1024", "-N", "70000"]);
+    let volume = Volume::open(&image).unwrap();
+    volume.create_dir("/many").unwrap();
+    let many = volume.open_dir("/many").unwrap();
+    for i in 0..LINK_MAX - 2 {
+        many.create_dir(format!("{i}"), ATTR).unwrap();
+    }
+    assert_eq!(u32::from(many.metadata().nlink()), LINK_MAX);
+    for i in 0..8 {
+        many.create_dir(format!("more{i}"), ATTR).unwrap();
+        assert_eq!(many.metadata().nlink(), 1, "too many to count");
+    }
+    many.remove_dir("more0").unwrap();
+    assert_eq!(many.metadata().nlink(), 1);
+    drop(many);
+    volume.close().unwrap();
+    e2fsck_clean(&image);
+    assert!(debugfs(&image, "stat /many").contains("Links: 1 "));
+    let volume = Volume::open(&image).unwrap();
+    assert_eq!(volume.read_dir("/many").unwrap().len() as u32, LINK_MAX - 2 + 7);
+    volume.remove_dir_all("/many").unwrap();
+    volume.close().unwrap();
+    e2fsck_clean(&image);
+}
+
+#[test]
+fn without_dir_nlink_the_bound_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("volume.img");
+    mke2fs(&image, 16 << 20, &["-t", "ext4", "-O", "^dir_nlink", "-b", "1024"]);
+    // 64,999 links without making them: the count alone decides.
+    lanefs_tests::debugfs_write(&image, "mkdir /d");
+    lanefs_tests::debugfs_write(&image, "set_inode_field /d links_count 64999");
+    let volume = Volume::open(&image).unwrap();
+    volume.create_dir("/d/last").unwrap();
+    assert!(matches!(volume.create_dir("/d/beyond"), Err(Error::TooManyLinks)));
+    assert!(matches!(volume.rename("/lost+found", "/d/beyond"), Err(Error::TooManyLinks)));
+    assert_eq!(volume.metadata("/d").unwrap().nlink(), 65_000);
+}
+
+#[test]
+fn a_file_of_65000_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("volume.img");
+    mke2fs(&image, 32 << 20, &["-t", "ext4", "-b", "1024"]);
+    let volume = Volume::open(&image).unwrap();
+    volume.write("/file", b"one").unwrap();
+    volume.create_dir("/names").unwrap();
+    let (root, names) = (volume.open_dir("/").unwrap(), volume.open_dir("/names").unwrap());
+    for i in 1..LINK_MAX {
+        names.hard_link(&root, "file", format!("{i}")).unwrap();
+    }
+    assert!(matches!(names.hard_link(&root, "file", "beyond"), Err(Error::TooManyLinks)));
+    assert_eq!(u32::from(volume.metadata("/file").unwrap().nlink()), LINK_MAX);
+    drop((root, names));
+    volume.close().unwrap();
+    e2fsck_clean(&image);
+}
