@@ -1,7 +1,7 @@
 //! Bytes of files from and to the device, whatever alignment that asks for.
 //!
 //! Hazard: where a device wants whole sectors, a part of one is read, changed and written. Nobody
-//! else may write that sector meanwhile: so an alignment is never larger than a block, and a
+//! else may write that sector meanwhile: so never more than a block is read for it, and a
 //! block's file is locked.
 
 use crate::error::Result;
@@ -36,7 +36,7 @@ impl<'b> Write<'b> {
 /// Runs all reads.
 pub(super) fn read(fs: &Fs, mut ops: Vec<ReadOp<'_>>) -> Result<()> {
     let device = &*fs.device;
-    let align = device.alignment();
+    let align = alignment(fs);
     let fits = |op: &ReadOp<'_>| is_aligned(align, op.offset, op.buf);
     if align <= 1 || ops.iter().all(fits) {
         return Ok(device.read_batch(&mut ops)?);
@@ -50,7 +50,7 @@ pub(super) fn read(fs: &Fs, mut ops: Vec<ReadOp<'_>>) -> Result<()> {
 /// Runs all writes, which do not overlap.
 pub(super) fn write(fs: &Fs, writes: &[Write<'_>]) -> Result<()> {
     let device = &*fs.device;
-    let align = device.alignment();
+    let align = alignment(fs);
     let pieces: Vec<[&[u8]; 3]> = writes.iter().map(Write::pieces).collect();
     let aligned = writes.iter().all(|w| w.head == 0 && w.tail == 0 && is_aligned(align, w.offset, w.body));
     if align <= 1 || aligned {
@@ -59,6 +59,12 @@ pub(super) fn write(fs: &Fs, writes: &[Write<'_>]) -> Result<()> {
         return Ok(device.write_batch(&ops)?);
     }
     writes.iter().zip(&pieces).try_for_each(|(w, p)| write_bounced(device, align, w.offset, p))
+}
+
+/// Where a sector is larger than a block, its device changes parts of sectors under a lock of its own:
+/// here nothing beyond the block may be touched.
+fn alignment(fs: &Fs) -> usize {
+    fs.device.alignment().min(fs.block_size as usize)
 }
 
 fn is_aligned(align: usize, offset: u64, buf: &[u8]) -> bool {

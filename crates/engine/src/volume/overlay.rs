@@ -4,7 +4,7 @@
 //! volume opened for writing is first tried on one, so that a volume which is refused after
 //! recovery was not written either. Holds as much as was written: at most the log.
 
-use lanefs_device::{BlockDevice, Result};
+use lanefs_device::{BlockDevice, DeviceError, Op, Result};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -70,6 +70,10 @@ impl BlockDevice for Overlay {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let (size, len) = (self.size(), data.len() as u64);
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(DeviceError::out_of_range(Op::Write, offset, len, size));
+        }
         let mut pages = self.pages.write();
         Self::pieces(offset, data.len(), |page, within, range| {
             let bytes = match pages.entry(page) {
