@@ -15,6 +15,7 @@ PATH=$PATH:/usr/sbin:/sbin
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("$2"); }
 need cc gcc
+need c++ g++
 need mke2fs e2fsprogs
 need debugfs e2fsprogs
 need setfacl acl

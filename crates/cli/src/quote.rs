@@ -176,7 +176,7 @@ mod tests {
     fn nothing_that_drives_a_terminal_passes() {
         let hostile = b"x\x1b]0;owned\x07\ny\xff\xc2\x9b31m\xe2\x80\xae";
         for text in [quoted(hostile), listed(hostile), escaped(hostile)] {
-            assert!(text.chars().all(prints), "{text:?}");
+            assert!(!text.contains(|c: char| c.is_control() || c == '\u{202e}'), "{text:?}");
         }
         assert_eq!(listed(b"a\nb"), "'a'$'\\n''b'");
         assert_eq!(listed(b"\xff"), "''$'\\377'");

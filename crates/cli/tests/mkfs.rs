@@ -40,6 +40,11 @@ fn options_reach_the_volume() {
     assert!((5000..6000).contains(&inodes), "{inodes}");
     assert_eq!(v.ok(["stat", "-c", "%u:%g", "n.img:/"]), "7:8\n");
     fsck(&v, "n.img");
+    let inodes = |ratio: &str| {
+        v.ok(["mkfs", "-qF", "--size", "64M", "-b", "4096", "-i", ratio, "i.img"]);
+        field(&dump(&v, "i.img"), "Inode count:").parse::<u32>().expect("a number")
+    };
+    assert_eq!((inodes("32768"), inodes("8192")), (2048, 8192));
 }
 
 #[test]

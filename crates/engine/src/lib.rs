@@ -43,4 +43,4 @@ pub use lanefs_format::{DeviceNumber, FileType, Timestamp};
 pub use lanefs_mkfs as mkfs;
 pub use namei::{NAME_MAX, NewAttr, RenameFlags, SetAttr, SetTime};
 pub use volume::{OpenOptions, Recovery, StatFs};
-pub use xattr::SetXattr;
+pub use xattr::{SetXattr, XattrError};

@@ -23,7 +23,7 @@ use crate::volume::Fs;
 use lanefs_format::xattr::{self as codec, Attr, Name, Value, index};
 use lanefs_format::{Inode, InodeFlags};
 
-/// When [`set`] makes and when it replaces an attribute.
+/// When [`Volume::set_xattr`](crate::Volume::set_xattr) makes and when it replaces an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetXattr {
     /// Whichever is needed.
