@@ -93,7 +93,9 @@ fn dependencies_point_down() {
             let on = dep["name"].as_str().expect("name");
             let Some(&below) = layers.get(on) else { continue };
             let for_tests = dep["kind"] == "dev" || layer == 4;
-            if below > layer || (below == layer && !for_tests) {
+            // The judges stand above all products; a product's own tests may call them.
+            let judges = on == "lanefs-tests" && dep["kind"] == "dev";
+            if (below > layer && !judges) || (below == layer && !for_tests) {
                 wrong.push(format!("{name} (layer {layer}) depends on {on} (layer {below})"));
             }
             if FOR_TESTS_ONLY.contains(&on) && !for_tests {
