@@ -2,18 +2,24 @@
 //! same features. Each then reads, and goes on changing, what the other wrote.
 
 use lanefs::Volume;
+use lanefs_device::FileDevice;
 use lanefs_tests::{
     Host, Lane, LoopMount, Op, Target, TreeEntry, assert_same_tree, e2fsck_clean, edits, mke2fs, settled,
     specimen, tree_listing, volume_listing,
 };
 use std::path::Path;
 
+const SIZE: u64 = 96 << 20;
+
 fn both(mke2fs_args: &[&str]) {
+    both_on(|image| mke2fs(image, SIZE, mke2fs_args));
+}
+
+fn both_on(mkfs: impl Fn(&Path)) {
     let dir = tempfile::tempdir().unwrap();
     let (by_kernel, by_lanefs) = (dir.path().join("kernel"), dir.path().join("lanefs"));
-    for image in [&by_kernel, &by_lanefs] {
-        mke2fs(image, 96 << 20, mke2fs_args);
-    }
+    mkfs(&by_kernel);
+    mkfs(&by_lanefs);
     let make = specimen();
     let expected = kernel_does(&by_kernel, &make);
     let lanefs_saw = lanefs_does(&by_lanefs, &make);
@@ -121,4 +127,15 @@ fn without_64bit() {
 #[test]
 fn without_flex_bg() {
     both(&["-t", "ext4", "-b", "1024", "-O", "^flex_bg"]);
+}
+
+#[test]
+fn volumes_made_by_lanefs() {
+    for block_size in [None, Some(1024)] {
+        both_on(|image| {
+            let device = FileDevice::create(image, SIZE).unwrap();
+            let options = lanefs::mkfs::Options { block_size, ..Default::default() };
+            lanefs::mkfs::format(&device, &options).unwrap();
+        });
+    }
 }
