@@ -49,7 +49,7 @@ fn range(start: u64) -> Range {
 }
 
 /// Keeps this thread on one core, so that two threads do run on two. A machine that refuses is measured as it is.
-fn pin(thread: usize) {
+pub fn pin(thread: usize) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut set = rustix::thread::CpuSet::new();
     set.set(thread % cores);
@@ -147,4 +147,37 @@ pub fn among(held: u64, time: Duration, heap: impl Fn() -> usize) -> (f64, f64) 
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Takes `count` ranges and releases them; then the same elsewhere, twice. Heap after, over heap after the first time.
+pub fn reuse(count: u64, heap: impl Fn() -> usize) -> f64 {
+    let lock = lanefs_rangelock::RangeLock::new();
+    let before = heap();
+    let mut fill = |from: u64| {
+        let guards: Vec<_> = (0..count).map(|i| lock.write(range(from + i * LEN))).collect();
+        drop(guards);
+        (heap() - before) as f64
+    };
+    let first = fill(0);
+    fill(1 << 40);
+    fill(1 << 50) / first
+}
+
+/// Nanoseconds for a cache line to go from one core to another and be written there.
+pub fn hand_over(time: Duration) -> f64 {
+    let ball = AtomicU64::new(0);
+    let per_second = run(2, time, |thread, stop| {
+        let (me, mut hits) = (thread as u64, 0);
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..1000 {
+                if ball.load(Ordering::Acquire) % 2 == me {
+                    ball.fetch_add(1, Ordering::AcqRel);
+                    hits += 1;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        hits
+    });
+    1e9 / per_second
 }

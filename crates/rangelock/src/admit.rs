@@ -100,7 +100,7 @@ impl RangeLock {
         false
     }
 
-    /// Puts holders into their leaves.
+    /// Puts holders into their leaves. Returns the place of the last.
     fn seat<'a>(&'a self, leaves: &mut [LeafGuard<'a>], claims: &[Claim]) -> Place<'a> {
         let mut place = Place::Leaves;
         for leaf in &mut *leaves {
@@ -109,7 +109,8 @@ impl RangeLock {
                     continue;
                 }
                 let slot = leaf.put_anyhow(claim);
-                if let (Some(slot), true) = (slot, leaf.covers(claim.range)) {
+                if let (Some(slot), true) = (slot, Some(&claim) == claims.last() && leaf.covers(claim.range))
+                {
                     place = Place::Slot { leaf: leaf.leaf(), version: leaf.version(), slot };
                 }
             }
@@ -324,7 +325,10 @@ fn under<'a>(leaf: &'a LeafGuard<'_>, claims: &'a [Claim]) -> impl Iterator<Item
 /// Notes one acquisition, in the first of the leaves.
 fn note(leaves: &mut [LeafGuard<'_>], claims: &[Claim]) -> Advice {
     match (leaves.first_mut(), claims.first()) {
-        (Some(leaf), Some(claim)) => leaf.note(claim.range.first, claim.mode),
+        (Some(leaf), Some(claim)) => {
+            let previous = leaf.previous();
+            leaf.note(claim.range.first, previous, claim.mode)
+        }
         _ => Advice::Nothing,
     }
 }

@@ -39,12 +39,14 @@ const LOCKED: u64 = 1;
 const VERSION: u64 = 2;
 
 /// What a contended acquisition adds to `heat`; an uncontended one takes one off.
-const HEAT_UP: u16 = 50;
-/// Above this, the leaf is worth splitting: more than one in fifty acquisitions of late was contended.
-const HEAT_MAX: u16 = if cfg!(loom) { u16::MAX } else { 1000 };
+const HEAT_UP: u16 = 500;
+/// Above this, the leaf is worth splitting: more than one in five hundred acquisitions of late was contended.
+const HEAT_MAX: u16 = if cfg!(loom) { u16::MAX } else { 2000 };
 /// Reads in a row after which a contended leaf suggests that readers publish (see `shared.rs`).
 const CALM: u16 = if cfg!(loom) { u16::MAX } else { 64 };
 
+// In this order, with the first slot, it fills a cache line: an acquisition of an empty leaf touches no other.
+#[repr(C)]
 pub(crate) struct Leaf {
     word: AtomicU64,
     body: UnsafeCell<Body>,
@@ -62,6 +64,7 @@ pub(crate) struct Entry {
     pub(crate) request: Option<Arc<Request>>,
 }
 
+#[repr(C)]
 pub(crate) struct Body {
     pub(crate) lo: u64,
     pub(crate) hi: u64,
@@ -72,11 +75,9 @@ pub(crate) struct Body {
     // Boxed twice so that a leaf without waiters, nearly every one, pays for one pointer.
     #[allow(clippy::box_collection)]
     queue: Option<Box<Vec<Entry>>>,
-    /// Where the last acquisition was: two that get in each other's way are best split between.
-    previous: u64,
     pub(crate) acquired: u64,
-    pub(crate) retried: u64,
     slots: [Range; SLOTS],
+    pub(crate) retried: u64,
 }
 
 /// A locked leaf.
@@ -110,7 +111,6 @@ impl Leaf {
                 heat: 0,
                 calm: 0,
                 queue: None,
-                previous: 0,
                 acquired: 0,
                 retried: 0,
                 slots: [Range::ALL; SLOTS],
@@ -229,14 +229,14 @@ impl<'a> LeafGuard<'a> {
         self.word = self.word.wrapping_add(VERSION);
     }
 
-    /// Notes an acquisition at `point`.
+    /// Notes an acquisition at `point`, and `previous`, one of those before it: two that get in each other's way are best
+    /// split between.
     #[inline]
-    pub(crate) fn note(&mut self, point: u64, mode: Mode) -> Advice {
+    pub(crate) fn note(&mut self, point: u64, previous: u64, mode: Mode) -> Advice {
         let contended = self.contended;
         let body = &mut **self;
         body.acquired += 1;
         body.calm = if mode == Mode::Read { body.calm.saturating_add(1) } else { 0 };
-        let previous = std::mem::replace(&mut body.previous, point);
         if !contended {
             body.heat = body.heat.saturating_sub(1);
             return Advice::Nothing;
@@ -304,6 +304,12 @@ impl Body {
     pub(crate) fn slot_in_the_way(&self, claim: Claim) -> bool {
         let hits = self.hits(claim.range);
         (if claim.mode == Mode::Read { hits & self.writes } else { hits }) != 0
+    }
+
+    /// Where the last record was that stood in the next free slot.
+    #[inline]
+    pub(crate) fn previous(&self) -> u64 {
+        self.slots.get((!self.used).trailing_zeros() as usize).map_or(self.lo, |range| range.first)
     }
 
     /// Puts a holder into a free slot.
@@ -447,7 +453,6 @@ impl Body {
         let (left_fence, right_fence) = ((self.lo, pivot - 1), (pivot, self.hi));
         let moved: Vec<(usize, Claim)> = self.holders().filter(|(_, c)| c.range.last >= pivot).collect();
         (right.lo, right.hi) = right_fence;
-        right.previous = pivot;
         for &(slot, claim) in &moved {
             if claim.range.first >= pivot {
                 self.free(slot);
@@ -472,7 +477,7 @@ impl Body {
         (other.lo, other.hi) = (self.lo, self.hi);
         (other.used, other.writes, other.slots) = (self.used, self.writes, self.slots);
         other.queue = self.queue.take();
-        (other.calm, other.previous) = (self.calm, self.previous);
+        other.calm = self.calm;
         self.retire();
     }
 

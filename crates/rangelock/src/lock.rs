@@ -16,8 +16,10 @@ use std::time::Duration;
 /// A lock over the points of `u64`, range by range: readers of a range share it, a writer has it alone, and those who do
 /// not overlap do not meet. See the [crate](crate) for what it promises.
 // Aligned, so that two locks side by side share no line.
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct RangeLock {
+    /// The first leaf. Out of use once there is a tree.
+    pub(crate) inline: Leaf,
     /// Null until the first leaf was full or contended.
     pub(crate) tree: AtomicPtr<Tree>,
     /// Null until readers contended.
@@ -26,8 +28,6 @@ pub struct RangeLock {
     pub(crate) bias: AtomicU32,
     pub(crate) timed_out: AtomicU32,
     pub(crate) waited: AtomicU64,
-    /// The first leaf. Out of use once there is a tree.
-    pub(crate) inline: Leaf,
 }
 
 /// What a lock costs that nobody contends for: it has no other memory.
@@ -201,8 +201,9 @@ impl RangeLock {
         {
             return None;
         }
+        let previous = guard.previous();
         let slot = guard.put(claim)?;
-        let advice = guard.note(claim.range.first, claim.mode);
+        let advice = guard.note(claim.range.first, previous, claim.mode);
         let place = Place::Slot { leaf, version: guard.version(), slot };
         drop(guard);
         if advice != Advice::Nothing {
