@@ -24,6 +24,7 @@ need losetup mount
 need mount mount
 need tar tar
 need flock util-linux
+need script bsdutils
 [ -x /usr/bin/time ] || packages+=(time)
 [ ${#packages[@]} -gt 0 ] || exit 0
 

@@ -114,9 +114,7 @@ pub(crate) fn open_with(
 
 /// Why a volume cannot be opened, and what to do about it.
 fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error) -> Failure {
-    let foreign = matches!(error, lanefs::Error::Format(lanefs_format::FormatError::BadMagic { .. }));
     let cause = Cause::from(error).without(&format!("{}: ", name.to_string_lossy()));
-    let with = |advice: &str| Cause::text(format!("{cause}; {advice}"));
     let cause = match std::fs::metadata(name).map_err(Cause::from) {
         Err(missing) if missing.is(Errno::NOENT) => {
             Cause::text(format!("{missing}; lanefs mkfs --size 1G VOLUME makes a volume"))
@@ -125,9 +123,6 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error) -> Failure {
         Ok(meta) if meta.is_dir() => Cause::text("Is a directory; a volume is a file or a block device"),
         Ok(meta) if meta.len() == 0 && meta.is_file() => {
             Cause::text("the file is empty; lanefs mkfs --size 1G VOLUME makes a volume")
-        }
-        Ok(_) if cause.is(Errno::UCLEAN) && !foreign => {
-            with("if it is an ext4 volume, e2fsck -f may mend it")
         }
         Ok(_) => cause,
     };

@@ -53,6 +53,25 @@ fn a_volume_cut_short_is_refused_and_not_written() {
 }
 
 #[test]
+fn damage_is_named_with_what_to_do_about_it() {
+    let v = Image::new();
+    v.ok(["mkdir", "v.img:/d"]);
+    let block = v.debugfs("bmap /d 0");
+    // One byte of the directory's only block, without its checksum.
+    let file = std::fs::OpenOptions::new().write(true).open(&v.path).expect("open");
+    let at = block.trim().parse::<u64>().expect("a block") * 4096 + 100;
+    std::os::unix::fs::FileExt::write_all_at(&file, &[1], at).expect("write");
+    let out = v.lanefs(["ls", "v.img:/d"]).output().expect("lanefs");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        said.starts_with("lanefs: cannot open directory 'v.img:/d': ") && said.contains("checksum"),
+        "{said}"
+    );
+    assert!(said.ends_with("; e2fsck -f may mend the volume\n"), "{said}");
+    assert_eq!(out.status.code(), Some(2));
+}
+
+#[test]
 fn a_volume_in_use_is_refused() {
     let v = Image::new();
     // flock(1) holds what a writer would hold.

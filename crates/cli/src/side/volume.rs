@@ -47,8 +47,13 @@ impl VolumeSide {
 
 impl From<lanefs::Error> for Cause {
     fn from(e: lanefs::Error) -> Self {
-        let mut cause = Cause::text(e.to_string());
-        cause.errno = Some(Errno::from_raw_os_error(e.errno()));
+        let errno = Errno::from_raw_os_error(e.errno());
+        let foreign = matches!(e, lanefs::Error::Format(lanefs::format::FormatError::BadMagic { .. }));
+        let mut cause = match errno {
+            Errno::UCLEAN if !foreign => Cause::text(format!("{e}; e2fsck -f may mend the volume")),
+            _ => Cause::text(e.to_string()),
+        };
+        cause.errno = Some(errno);
         cause
     }
 }
