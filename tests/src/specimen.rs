@@ -31,7 +31,7 @@ pub fn edits() -> Vec<Op> {
         make.op(Op::Unlink { path: large_name(i) });
     }
     for i in (0..NAMES).step_by(5).filter(|i| i % 3 != 0) {
-        make.rename(&large_name(i), format!("many/renamed {i}"), RenameHow::Replace);
+        make.rename(large_name(i), format!("many/renamed {i}"), RenameHow::Replace);
     }
     make.dir("made later", 0o755);
     make.rename("tree/a", "made later/a", RenameHow::NoReplace);
@@ -139,7 +139,8 @@ impl Maker {
         }
         for i in (0..60).step_by(2) {
             self.op(Op::Unlink { path: format!("files/spacer {i}").into() });
-            self.paths.retain(|p| *p != PathBuf::from(format!("files/spacer {i}")));
+            let gone = PathBuf::from(format!("files/spacer {i}"));
+            self.paths.retain(|p| *p != gone);
         }
         self.file("files/in pieces", 0, 200_000, 9);
     }

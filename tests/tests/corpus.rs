@@ -5,6 +5,7 @@
 //! `LANEFS_CORPUS` is the folder of images (`.gz`, `.bz2` or plain); unless set, `shared/corpus` beside
 //! the checkout. Without it only the volumes damaged here are run, and the test says so.
 //! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape (60).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, OverlayDevice, seed_from_env};

@@ -4,6 +4,7 @@
 //! `LANEFS_SEED` replays a run; a failure prints it, and the seed of the case alone.
 //! `LANEFS_DIFF_SECONDS` is the time for which new cases are started (15); with
 //! `LANEFS_DIFF_TRACE` set, every operation is printed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::Volume;
 use lanefs_sim::seed_from_env;

@@ -3,12 +3,13 @@
 //!
 //! `LANEFS_SEED` gives each thread the same operations again, not the same order between them.
 //! `LANEFS_THREAD_OPS` is the number of operations of each thread (1500).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::OpenOptions;
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{
-    Lane, LoopMount, Outcome, RandomOps, Target, assert_same_tree, e2fsck_clean, mke2fs, settled,
-    tree_listing, volume_listing,
+    Lane, LoopMount, Outcome, RandomOps, assert_same_tree, e2fsck_clean, mke2fs, settled, tree_listing,
+    volume_listing,
 };
 use std::sync::Arc;
 use std::sync::mpsc::channel;
