@@ -168,11 +168,15 @@ fn loom_a_reader_of_a_node_sees_one_moment() {
         node.start(low);
         node.insert(10, high);
         let other = Arc::clone(&node);
-        let writer = thread::spawn(move || other.insert(5, new));
-        if let Some(found) = node.find(12) {
-            assert!(found == high);
-        }
-        writer.join().unwrap();
+        // The reader is the other thread: loom starts from one order and looks for what depends on it, and of the loads of
+        // an atomic it knows only the last, which here would be the writer's own.
+        let reader = thread::spawn(move || {
+            if let Some(found) = other.find(12) {
+                assert!(found == high);
+            }
+        });
+        node.insert(5, new);
+        reader.join().unwrap();
         assert!(node.find(12) == Some(high) && node.find(5) == Some(new) && node.find(4) == Some(low));
         for leaf in leaves {
             // SAFETY: leaked above, and no longer pointed to.
@@ -189,14 +193,14 @@ fn loom_a_new_child_is_seen_as_it_was_made() {
         let (parent, child) = (Arc::new(Inner::unused()), Arc::new(Inner::unused()));
         parent.start(low);
         let other = (Arc::clone(&parent), Arc::clone(&child));
-        let writer = thread::spawn(move || {
-            other.1.start(high);
-            other.0.insert(5, Link::inner(&other.1));
+        let reader = thread::spawn(move || {
+            if other.0.find(7) == Some(Link::inner(&other.1)) {
+                assert!(other.1.find(7) == Some(high));
+            }
         });
-        if parent.find(7) == Some(Link::inner(&child)) {
-            assert!(child.find(7) == Some(high));
-        }
-        writer.join().unwrap();
+        child.start(high);
+        parent.insert(5, Link::inner(&child));
+        reader.join().unwrap();
         for leaf in leaves {
             // SAFETY: leaked above, and no longer pointed to.
             drop(unsafe { Box::from_raw(std::ptr::from_ref(leaf).cast_mut()) });

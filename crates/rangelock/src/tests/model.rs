@@ -242,7 +242,7 @@ fn run(ops: Vec<Op>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 1000 }, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 1000 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn lets_in_what_the_model_lets_in(ops in prop::collection::vec(op(), 0..if cfg!(miri) { 40 } else { 150 })) {
@@ -250,7 +250,7 @@ proptest! {
     }
 
     #[test]
-    fn lets_in_what_the_model_lets_in_when_crowded(ops in prop::collection::vec(crowd(), 0..if cfg!(miri) { 60 } else { 300 })) {
+    fn lets_in_what_the_model_lets_in_when_crowded(ops in prop::collection::vec(crowd(), 0..if cfg!(miri) { 30 } else { 300 })) {
         run(ops);
     }
 }
