@@ -128,4 +128,22 @@ mod tests {
             damage_and_use(victim, &[], true);
         }
     }
+
+    /// What recovery can replay and the journal cannot go on with is refused before it is replayed.
+    #[test]
+    fn a_log_too_small_is_not_recovered() {
+        let victim = small_victim(3 << 20, &["-b", "1024", "-J", "size=1"], true);
+        let mut kinds: Vec<_> = victim.regions().iter().map(|r| r.kind).collect();
+        kinds.sort();
+        kinds.dedup();
+        let kind = kinds.iter().position(|k| *k == RegionKind::JournalSuper).unwrap();
+        // s_maxlen, big-endian.
+        let script = [kind as u8, 0, 0, 0x10, 0, 9, 0x84, 0x03, 0];
+        damage_and_use(&victim, &script, true);
+        let image = Image::from_bytes(victim.damaged(&script, true));
+        let Verdict::Refused(said) = change_all(Arc::new(OverlayDevice::new(image))) else {
+            panic!("a log of 900 blocks is used");
+        };
+        assert!(said.contains("at least 1024"), "{said}");
+    }
 }

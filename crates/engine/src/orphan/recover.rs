@@ -3,7 +3,7 @@
 
 use super::{OrphanFile, remove};
 use crate::data;
-use crate::error::{Corrupt, Result};
+use crate::error::{Corrupt, Error, Result};
 use crate::txn::credits;
 use crate::volume::Fs;
 use lanefs_format::Compat;
@@ -67,7 +67,12 @@ pub(crate) fn recover(fs: &Arc<Fs>) -> Result<()> {
         let _ = fs.orphans.file.set(file);
     }
     for ino in orphans {
-        finish(fs, ino)?;
+        match finish(fs, ino) {
+            Err(e @ (Error::Device(_) | Error::Journal(_))) => return Err(e),
+            // One that is damaged stays an orphan: the volume has been written, and can be used.
+            Err(e) => fs.note_error(&e),
+            Ok(()) => {}
+        }
     }
     Ok(())
 }

@@ -46,7 +46,9 @@ impl Fs {
         };
         let recovered = read_super(&*scratch)?;
         check_features(&recovered, options.write)?;
-        let mut trial = Self::assemble(scratch, recovered, log.as_ref(), options.clone(), true, dirty)?;
+        let unclean = dirty || !recovered.state().contains(State::VALID_FS);
+        let mut trial =
+            Self::assemble(Arc::clone(&scratch), recovered, log.as_ref(), options.clone(), true, unclean)?;
         trial.look()?;
         if let Some(trial) = Arc::get_mut(&mut trial) {
             trial.recovery = recovery;
@@ -55,6 +57,9 @@ impl Fs {
             return Ok(trial);
         }
         recovery.orphans = orphan::check(&trial)?;
+        if let Some(log) = &log {
+            recovery::check_log(&*scratch, sb.block_size(), log)?;
+        }
         drop(trial);
         if let Some(log) = log.as_ref().filter(|_| dirty) {
             recovery::recover(&*device, sb.block_size(), log)?;
@@ -64,7 +69,6 @@ impl Fs {
         mark_open(&mut sb, &options, log.is_some());
         write_super(&*device, &sb)?;
         device.flush()?;
-        let unclean = dirty || !state.contains(State::VALID_FS);
         let mut fs = Self::assemble(device, sb, log.as_ref(), options, false, unclean)?;
         if let Some(fs) = Arc::get_mut(&mut fs) {
             fs.state_at_open = state;

@@ -21,7 +21,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-use crate::log::{LogMap, Ring};
+use crate::log::{LogMap, LogWriter, Ring};
 use crate::{JournalError, LogConfig, Result, Tid};
 use lanefs_device::{BlockDevice, WriteOp};
 use lanefs_format::jbd2::{self, Layout, Superblock, TagFlags};
@@ -53,6 +53,15 @@ pub struct Report {
 pub fn is_needed(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Result<bool> {
     let map = LogMap::new(device, block_size, log)?;
     Ok(map.read_superblock(device)?.start() != 0)
+}
+
+/// Looks whether a log that has been recovered can be written, without writing to it. For a volume that
+/// must be refused before its recovery touches it: on a copy in memory.
+///
+/// # Errors
+/// Those that opening the journal would give.
+pub fn check_log(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Result<()> {
+    LogWriter::open(device, block_size, log).map(drop)
 }
 
 /// Replays the log and marks it empty. Idempotent: a cut inside it and another call give the same.
