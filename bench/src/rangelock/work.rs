@@ -33,7 +33,7 @@ impl Random {
 
     /// The next number.
     #[inline]
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -105,7 +105,7 @@ pub fn one<V: Variant>(reads: u64, threads: usize, time: Duration) -> f64 {
         let mut done = 0;
         while !stop.load(Ordering::Relaxed) {
             for _ in 0..64 {
-                let r = random.next();
+                let r = random.draw();
                 let range = range((r >> 20) % (SPACE / LEN) * LEN);
                 if r % 100 < reads {
                     drop(lock.read(range));
@@ -138,7 +138,7 @@ pub fn among(held: u64, time: Duration, heap: impl Fn() -> usize) -> (f64, f64) 
     let (began, mut done) = (Instant::now(), 0_u32);
     while began.elapsed() < time {
         for _ in 0..64 {
-            drop(lock.write(range((random.next() % held * 2 + 1) * LEN)));
+            drop(lock.write(range((random.draw() % held * 2 + 1) * LEN)));
         }
         done += 64;
     }
@@ -153,7 +153,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 pub fn reuse(count: u64, heap: impl Fn() -> usize) -> f64 {
     let lock = lanefs_rangelock::RangeLock::new();
     let before = heap();
-    let mut fill = |from: u64| {
+    let fill = |from: u64| {
         let guards: Vec<_> = (0..count).map(|i| lock.write(range(from + i * LEN))).collect();
         drop(guards);
         (heap() - before) as f64

@@ -122,10 +122,10 @@ mod note {
 #[cfg(all(test, debug_assertions))]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
+    use parking_lot::{Mutex, MutexGuard};
 
-    fn take(level: Level, key: u64, m: &Mutex<()>) -> Ordered<std::sync::MutexGuard<'_, ()>> {
-        Ordered::take(level, key, || m.lock().unwrap())
+    fn take(level: Level, key: u64, m: &Mutex<()>) -> Ordered<MutexGuard<'_, ()>> {
+        Ordered::take(level, key, || m.lock())
     }
 
     #[test]

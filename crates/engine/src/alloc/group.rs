@@ -105,7 +105,7 @@ pub(crate) fn read_desc(fs: &Fs, group: u32) -> Result<GroupDesc> {
     let (block, offset) = fs.layout.desc_location(group)?;
     let buffer = fs.journal.read(block)?;
     let bytes = buffer.read();
-    Ok(fs.parse_desc(group, bytes.get(offset as usize..).unwrap_or_default())?)
+    fs.parse_desc(group, bytes.get(offset as usize..).unwrap_or_default())
 }
 
 /// The block bitmap of `group`, its checksum verified once after each load.
