@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Model checks: every crate whose sources or tests mention cfg(loom), with std's primitives replaced by loom's.
-# Only tests with "loom" in their name run: ordinary ones would use loom's types outside of a model.
+# Model checks: the concurrent protocols with std's primitives replaced by loom's. Each line names a crate and the tests
+# that are models; others would use loom's types outside of a model.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-target=${CARGO_TARGET_DIR:-target}/loom
-for crate in rangelock journal; do
-    grep -rqE 'fn loom_|mod loom' "crates/$crate" --include='*.rs' || continue
-    echo "loom: lanefs-$crate" >&2
-    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$target LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-2} \
-        cargo test --release -p "lanefs-$crate" loom
-done
+export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom
+export LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-2}
+models() {
+    echo "loom: lanefs-$1" >&2
+    cargo test --release -p "lanefs-$1" --lib "$2"
+}
+models sync tests
+models journal gate
+models rangelock loom
