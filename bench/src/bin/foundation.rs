@@ -223,7 +223,7 @@ fn remove(paths: &[&Path]) -> Outcome<()> {
 
 fn fresh_volume(image: &Path) -> Outcome<()> {
     remove(&[image])?;
-    mke2fs(image, 1 << 30, &["-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0"]);
+    mke2fs(image, 1 << 30, &["-t", "ext4", "-N", "131072", "-E", "lazy_itable_init=0,lazy_journal_init=0"]);
     Ok(())
 }
 
