@@ -46,7 +46,9 @@ impl Fs {
         };
         let recovered = read_super(&*scratch)?;
         check_features(&recovered, options.write)?;
-        let unclean = dirty || !recovered.state().contains(State::VALID_FS);
+        // Whoever did not close the volume has not written its free counts either.
+        let in_use = recovered.has_in(Incompat::RECOVER) || !recovered.state().contains(State::VALID_FS);
+        let unclean = dirty || in_use;
         let mut trial =
             Self::assemble(Arc::clone(&scratch), recovered, log.as_ref(), options.clone(), true, unclean)?;
         trial.look()?;
