@@ -5,7 +5,8 @@
 use lanefs::{NewAttr, OpenOptions, SetXattr, Volume};
 use lanefs_sim::{Image, RecordingDevice, seed_from_env};
 use lanefs_tests::{
-    LoopMount, TreeEntry, assert_same_tree, e2fsck, e2fsck_clean, mke2fs, require_root, tree_listing,
+    LoopMount, TreeEntry, assert_same_tree, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay,
+    mke2fs, require_root, tree_listing,
 };
 use rand::Rng;
 use std::fs;
@@ -170,4 +171,33 @@ fn ours_of_ext3_recovered_by_the_kernel_and_e2fsck() {
 #[test]
 fn ours_with_an_orphan_file_recovered_by_the_kernel_and_e2fsck() {
     our_journal(&["-t", "ext4", "-b", "4096", "-O", "orphan_file,metadata_csum_seed", "-J", "size=4"]);
+}
+
+/// An orphan that cannot be finished must not keep its volume from being used: it stays an orphan, and the
+/// volume says that it has errors.
+#[test]
+fn a_damaged_orphan_stays_one_and_the_volume_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("live.img");
+    mke2fs(&image, 16 << 20, &["-t", "ext4"]);
+    let volume = Volume::open(&image).unwrap();
+    let file = volume
+        .open_dir("/")
+        .unwrap()
+        .create_nameless(NewAttr { permissions: 0o600, uid: 0, gid: 0 })
+        .unwrap();
+    file.write_at(0, &[7; 9000]).unwrap();
+    let ino = file.metadata().ino();
+    // Closed while the file is in use: it stays an orphan, with an empty log.
+    volume.close().unwrap();
+    drop(file);
+    // The head of its extent tree: magic and number of entries.
+    debugfs_write(&image, &format!("set_inode_field <{ino}> block[0] 0"));
+    let volume = Volume::open(&image).unwrap();
+    volume.write("/file", b"of use").unwrap();
+    volume.close().unwrap();
+    let about = dumpe2fs(&image, &["-h"]);
+    assert!(about.contains(&format!("First orphan inode:       {ino}")), "{about}");
+    assert!(about.contains("clean with errors"), "{about}");
+    assert_eq!(Volume::open(&image).unwrap().read("/file").unwrap(), b"of use");
 }
