@@ -5,8 +5,8 @@
 use lanefs::{NewAttr, OpenOptions, SetXattr, Volume};
 use lanefs_sim::{Image, RecordingDevice, seed_from_env};
 use lanefs_tests::{
-    LoopMount, TreeEntry, assert_same_tree, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay,
-    mke2fs, require_root, tree_listing,
+    LoopMount, TreeEntry, assert_same_tree, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, mke2fs,
+    require_root, tree_listing,
 };
 use rand::Rng;
 use std::fs;
