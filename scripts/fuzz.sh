@@ -27,6 +27,6 @@ for name in "${targets[@]}"; do
     mkdir -p "fuzz/corpus/$name" "fuzz/artifacts/$name"
     seeds=()
     [ ! -d "fuzz/seeds/$name" ] || seeds=("fuzz/seeds/$name")
-    "$target_dir/$host/release/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=1024 -print_final_stats=1 \
+    "$target_dir/$host/release/$name" -max_total_time="$seconds" -seed="${FUZZ_SEED:-1}" -timeout=20 -rss_limit_mb=1024 -print_final_stats=1 \
         -artifact_prefix="fuzz/artifacts/$name/" "fuzz/corpus/$name" "${seeds[@]}"
 done

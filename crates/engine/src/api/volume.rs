@@ -379,7 +379,9 @@ impl Volume {
         let (from, to) = match (self.place(bytes(&from)), self.place(bytes(&to))) {
             (Ok(from), Ok(to)) => (from, to),
             (Err(Error::Busy), Ok(_) | Err(Error::Busy)) => return Err(Error::Busy),
-            (Ok(_), Err(Error::Busy)) if flags == RenameFlags::NoReplace => return Err(Error::Exists),
+            (Ok(from), Err(Error::Busy)) if flags == RenameFlags::NoReplace && !is_dots(&from.name) => {
+                return Err(Error::Exists);
+            }
             (Err(Error::Busy), Err(e)) | (Err(e), _) | (Ok(_), Err(e)) => return Err(e),
         };
         self.check_slashes(&from, &to, flags)?;
