@@ -11,6 +11,7 @@ use std::process::Command;
 /// The layer of each crate. A dependency points to a lower layer, never to its own or a higher one.
 const LAYERS: &[(&str, u8)] = &[
     ("lanefs-sync", 0),
+    ("lanefs-stats", 0),
     ("lanefs-device", 0),
     ("lanefs-format", 0),
     ("lanefs-sim", 1),

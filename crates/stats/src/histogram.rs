@@ -1,0 +1,186 @@
+//! How values, mostly times, are spread.
+
+use crate::lane::{self, LANES};
+use crate::snapshot::{BUCKETS, Snapshot, bucket_of};
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Counts values in buckets that are at most a quarter wide ([`Snapshot`]). Where the values are times, they are
+/// nanoseconds.
+#[derive(Default)]
+pub struct Histogram {
+    /// One in `every` runs is timed; 0 and 1: all.
+    every: u32,
+    /// Made when a thread of that lane first records.
+    lanes: [OnceLock<Box<Lane>>; LANES],
+}
+
+#[repr(align(128))]
+struct Lane {
+    buckets: [AtomicU64; BUCKETS],
+    sum: AtomicU64,
+    max: AtomicU64,
+    /// Runs, where not all are timed.
+    seen: AtomicU64,
+}
+
+impl Lane {
+    fn new() -> Box<Self> {
+        let zero = || AtomicU64::new(0);
+        Box::new(Self {
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+            sum: zero(),
+            max: zero(),
+            seen: zero(),
+        })
+    }
+
+    #[inline]
+    fn put(&self, value: u64) {
+        self.buckets[bucket_of(value)].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(value, Ordering::Relaxed);
+        // A new maximum is rare; looking is cheaper than an atomic operation.
+        if value > self.max.load(Ordering::Relaxed) {
+            self.max.fetch_max(value, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Histogram {
+    /// An empty histogram that times every run.
+    pub const fn new() -> Self {
+        Self::sampled(1)
+    }
+
+    /// An empty histogram that counts every run and times the first of each `every` in a lane: for what takes less than a
+    /// microsecond, where reading the clock twice (about 50 ns) would show.
+    pub const fn sampled(every: u32) -> Self {
+        Self { every, lanes: [const { OnceLock::new() }; LANES] }
+    }
+
+    #[inline]
+    fn lane(&self) -> &Lane {
+        self.lanes[lane::mine()].get_or_init(Lane::new)
+    }
+
+    /// Records a value that the caller has measured. It counts as one run.
+    #[inline]
+    pub fn record(&self, value: u64) {
+        let lane = self.lane();
+        if self.every > 1 {
+            lane.seen.fetch_add(1, Ordering::Relaxed);
+        }
+        lane.put(value);
+    }
+
+    /// Runs `f` and records its time, also if it returns an error or panics.
+    #[inline]
+    pub fn time<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _timer = self.start();
+        f()
+    }
+
+    /// Starts a run: it ends when the [`Timer`] is dropped.
+    #[inline]
+    pub fn start(&self) -> Timer<'_> {
+        let every = u64::from(self.every);
+        let timed = every <= 1 || self.lane().seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(every);
+        Timer { histogram: self, since: timed.then(Instant::now) }
+    }
+
+    /// What has been recorded so far.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut all = Snapshot { buckets: vec![0; BUCKETS], ..Snapshot::default() };
+        for lane in self.lanes.iter().filter_map(OnceLock::get) {
+            for (sum, bucket) in all.buckets.iter_mut().zip(&lane.buckets) {
+                *sum = sum.wrapping_add(bucket.load(Ordering::Relaxed));
+            }
+            all.sum = all.sum.wrapping_add(lane.sum.load(Ordering::Relaxed));
+            all.max = all.max.max(lane.max.load(Ordering::Relaxed));
+            all.count = all.count.wrapping_add(lane.seen.load(Ordering::Relaxed));
+        }
+        all.timed = all.buckets.iter().fold(0, |sum, n| sum.wrapping_add(*n));
+        if self.every <= 1 {
+            all.count = all.timed;
+        }
+        all
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Histogram({self})")
+    }
+}
+
+/// For values that are nanoseconds.
+impl fmt::Display for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.snapshot().fmt(f)
+    }
+}
+
+/// A run that is under way. Records its time when it is dropped.
+#[derive(Debug)]
+#[must_use = "dropped at once, it measures nothing"]
+pub struct Timer<'a> {
+    histogram: &'a Histogram,
+    /// `None` in a run that is only counted.
+    since: Option<Instant>,
+}
+
+impl Drop for Timer<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(since) = self.since {
+            let nanos = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.histogram.lane().put(nanos);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn threads_in_all_lanes_add_up() {
+        let histogram = Histogram::new();
+        thread::scope(|scope| {
+            for n in 1..=50 {
+                let histogram = &histogram;
+                scope.spawn(move || (0..100).for_each(|_| histogram.record(n)));
+            }
+        });
+        let all = histogram.snapshot();
+        assert_eq!((all.count, all.timed, all.max), (5000, 5000, 50));
+        assert_eq!(all.sum, 100 * (1..=50).sum::<u64>());
+        assert!(histogram.lanes.iter().all(|lane| lane.get().is_some()), "50 threads reach all lanes");
+    }
+
+    #[test]
+    fn a_run_is_timed_to_its_end() {
+        let histogram = Histogram::new();
+        assert_eq!(histogram.time(|| thread::sleep(Duration::from_millis(3))), ());
+        let timer = histogram.start();
+        assert_eq!(histogram.snapshot().count, 1, "the second has not ended");
+        drop(timer);
+        let all = histogram.snapshot();
+        assert_eq!(all.count, 2);
+        assert!(all.max >= 3_000_000, "{}", all.max);
+    }
+
+    #[test]
+    fn samples_count_all_and_time_some() {
+        let histogram = Histogram::sampled(10);
+        (0..95).for_each(|_| histogram.time(|| ()));
+        histogram.record(7);
+        let all = histogram.snapshot();
+        assert_eq!((all.count, all.timed), (96, 11));
+        assert!(all.to_string().starts_with("96 times (11 timed), mean "), "{all}");
+    }
+}
