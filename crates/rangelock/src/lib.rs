@@ -35,6 +35,7 @@ mod admit;
 mod guard;
 mod leaf;
 mod lock;
+mod mutex;
 mod range;
 mod shared;
 mod stats;
@@ -47,5 +48,6 @@ mod tests;
 
 pub use guard::{ManyGuard, NotAPart, ReadGuard, WriteGuard};
 pub use lock::RangeLock;
+pub use mutex::{MutexRangeGuard, MutexRangeLock};
 pub use range::{Mode, Range, RangeError};
 pub use stats::{Record, Stats};

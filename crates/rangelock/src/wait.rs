@@ -1,6 +1,6 @@
 //! A request that waits: the number of records in its way, and a place to sleep.
 //!
-//! Invariants: `blockers` changes only under the lock of the leaf in which the conflict is counted, and once it is
+//! Invariants: `blockers` changes only under the lock of the leaf (or the mutex) in which the conflict is counted, and once it is
 //! zero it stays zero. Whoever takes it to zero takes an `Arc` of the request along, unlocks the leaf and then wakes
 //! the sleeper, so that no lock is held while a thread parks or is woken.
 //! Hazard: the sleeper looks at `blockers` under `asleep`, and the waker passes through `asleep` after its decrement;

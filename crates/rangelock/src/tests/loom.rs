@@ -9,7 +9,7 @@ use crate::leaf::{Advice, Leaf};
 use crate::lock::{Admission, Place};
 use crate::range::Claim;
 use crate::tree::{Inner, Link, Tree};
-use crate::{Mode, Range, RangeLock, thread_index};
+use crate::{Mode, MutexRangeLock, Range, RangeLock, thread_index};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -487,4 +487,22 @@ fn loom_both_parts_of_a_split_guard_are_waited_for() {
         },
         |lock, [x, _]| x.write(lock),
     );
+}
+
+#[test]
+fn loom_the_plain_lock_wakes_its_waiter() {
+    model(|| {
+        let shared = Arc::new((MutexRangeLock::new(), Region::new(0, 9)));
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            let _guard = other.0.write(range(0, 5));
+            other.1.touch();
+        });
+        {
+            let _guard = shared.0.write(range(3, 9));
+            shared.1.touch();
+        }
+        thread.join().unwrap();
+        assert!(shared.0.try_write(Range::ALL).is_some());
+    });
 }

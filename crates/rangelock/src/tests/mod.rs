@@ -5,6 +5,8 @@ mod loom;
 #[cfg(not(loom))]
 mod model;
 #[cfg(not(loom))]
+mod mutex;
+#[cfg(not(loom))]
 mod stress;
 #[cfg(not(loom))]
 mod unit;

@@ -13,15 +13,19 @@ const POINTS: usize = 256;
 const WRITER: i64 = 1 << 32;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Shadow([AtomicI64; POINTS]);
+pub(super) struct Shadow([AtomicI64; POINTS]);
 
 impl Shadow {
+    pub(super) fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicI64::new(0)))
+    }
+
     fn points(&self, range: Range) -> &[AtomicI64] {
         let end = POINTS.min((range.last() as usize).saturating_add(1));
         self.0.get(range.first() as usize..end).unwrap_or(&[])
     }
 
-    fn enter(&self, range: Range, mode: Mode) {
+    pub(super) fn enter(&self, range: Range, mode: Mode) {
         for point in self.points(range) {
             let before = point.fetch_add(if mode == Mode::Write { WRITER } else { 1 }, Ordering::Relaxed);
             assert!(
@@ -31,14 +35,14 @@ impl Shadow {
         }
     }
 
-    fn leave(&self, range: Range, mode: Mode) {
+    pub(super) fn leave(&self, range: Range, mode: Mode) {
         for point in self.points(range) {
             point.fetch_sub(if mode == Mode::Write { WRITER } else { 1 }, Ordering::Relaxed);
         }
     }
 }
 
-fn range(random: &mut SmallRng) -> Range {
+pub(super) fn range(random: &mut SmallRng) -> Range {
     let first = random.random_range(0..POINTS as u64);
     match random.random_range(0..40) {
         0 => Range::ALL,
@@ -112,7 +116,7 @@ fn many(lock: &RangeLock, shadow: &Shadow, random: &mut SmallRng) {
 /// `reads` of a hundred are reads.
 fn stress(threads: u64, rounds: u64, reads: u32) {
     let lock = RangeLock::new();
-    let shadow = Shadow(std::array::from_fn(|_| AtomicI64::new(0)));
+    let shadow = Shadow::new();
     let done: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
     let seed = rand::random::<u64>();
     println!("seed {seed}");

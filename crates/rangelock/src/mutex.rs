@@ -1,0 +1,183 @@
+//! [`MutexRangeLock`]: the plain way to lock ranges, one mutex over one ordered map.
+//!
+//! It keeps the promises of [`RangeLock`](crate::RangeLock) on order and on waiting, and is there to be compared with it and to
+//! be fallen back on: two hundred lines of safe code that everybody understands. Every operation of every thread meets
+//! in the mutex.
+//!
+//! Invariants: a record enters the map at once, whether it must wait or not; who waits counts the records in its way, all of
+//! them older; who goes takes one off each younger one that it was in the way of, and wakes those that reach zero.
+//! Hazard: the map is in order of first points, and a record may reach far beyond its own. A search starts as far to
+//! the left as the longest record since the map was last empty could reach from: a range to the end makes searches long until then.
+
+use crate::range::{Claim, Mode, Range};
+use crate::wait::{Request, Woken};
+use lanefs_sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// Reader-writer locks over ranges of `u64` in a B-tree behind a mutex: first come, first served among those that conflict.
+#[derive(Default)]
+pub struct MutexRangeLock {
+    held: Mutex<Held>,
+}
+
+/// By first point and then by arrival.
+type Key = (u64, u64);
+
+#[derive(Default)]
+struct Held {
+    records: BTreeMap<Key, Record>,
+    /// Points from the first to the last of the longest record, one less than its length.
+    longest: u64,
+    /// Of the next to arrive.
+    serial: u64,
+}
+
+struct Record {
+    last: u64,
+    mode: Mode,
+    /// None: was let in at once.
+    request: Option<Arc<Request>>,
+}
+
+impl Held {
+    /// Those that conflict with `claim`.
+    fn conflicting(&self, claim: Claim) -> impl Iterator<Item = (Key, &Record)> {
+        let from = (claim.range.first.saturating_sub(self.longest), 0);
+        let others = self.records.range(from..=(claim.range.last, u64::MAX));
+        others.map(|(&key, record)| (key, record)).filter(move |&(key, record)| {
+            let range = Range { first: key.0, last: record.last };
+            claim.conflicts(&Claim { range, mode: record.mode })
+        })
+    }
+
+    fn insert(&mut self, claim: Claim, request: Option<Arc<Request>>) -> Key {
+        let Range { first, last } = claim.range;
+        self.longest = self.longest.max(last - first);
+        let key = (first, self.serial);
+        self.serial += 1;
+        self.records.insert(key, Record { last, mode: claim.mode, request });
+        key
+    }
+
+    fn remove(&mut self, claim: Claim, key: Key) -> Woken {
+        let mut woken = Woken::default();
+        self.records.remove(&key);
+        for (_, record) in self.conflicting(claim).filter(|&((_, serial), _)| serial > key.1) {
+            if let Some(request) = record.request.as_ref().filter(|r| r.recount(1, 0)) {
+                woken.push(request);
+            }
+        }
+        if self.records.is_empty() {
+            self.longest = 0;
+        }
+        woken
+    }
+}
+
+impl MutexRangeLock {
+    /// A lock that nobody holds. It allocates nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Waits to share `range` with other readers. Who holds a part of it as a writer, or waits to, goes first.
+    pub fn read(&self, range: Range) -> MutexRangeGuard<'_> {
+        self.acquire(Claim { range, mode: Mode::Read })
+    }
+
+    /// Waits to have `range` alone. Who holds a part of it, or waits to, goes first.
+    pub fn write(&self, range: Range) -> MutexRangeGuard<'_> {
+        self.acquire(Claim { range, mode: Mode::Write })
+    }
+
+    /// Shares `range`, if nobody is in the way, holding or waiting.
+    pub fn try_read(&self, range: Range) -> Option<MutexRangeGuard<'_>> {
+        self.try_acquire(Claim { range, mode: Mode::Read })
+    }
+
+    /// Takes `range` alone, if nobody is in the way, holding or waiting.
+    pub fn try_write(&self, range: Range) -> Option<MutexRangeGuard<'_>> {
+        self.try_acquire(Claim { range, mode: Mode::Write })
+    }
+
+    /// As [`read`](Self::read), but gives up after `patience`.
+    pub fn read_timeout(&self, range: Range, patience: Duration) -> Option<MutexRangeGuard<'_>> {
+        self.acquire_timeout(Claim { range, mode: Mode::Read }, Some(patience))
+    }
+
+    /// As [`write`](Self::write), but gives up after `patience`.
+    pub fn write_timeout(&self, range: Range, patience: Duration) -> Option<MutexRangeGuard<'_>> {
+        self.acquire_timeout(Claim { range, mode: Mode::Write }, Some(patience))
+    }
+
+    fn acquire(&self, claim: Claim) -> MutexRangeGuard<'_> {
+        match self.acquire_timeout(claim, None) {
+            Some(guard) => guard,
+            None => unreachable!("there is no end to its patience"),
+        }
+    }
+
+    fn acquire_timeout(&self, claim: Claim, patience: Option<Duration>) -> Option<MutexRangeGuard<'_>> {
+        let (key, request) = {
+            let mut held = self.held.lock();
+            let blockers = held.conflicting(claim).count();
+            let request = (blockers > 0).then(|| Request::new(blockers));
+            (held.insert(claim, request.clone()), request)
+        };
+        // Dropped when it gives up, and then takes the record out of the way of those behind.
+        let guard = MutexRangeGuard { lock: self, claim, key };
+        request.is_none_or(|request| request.wait(patience)).then_some(guard)
+    }
+
+    fn try_acquire(&self, claim: Claim) -> Option<MutexRangeGuard<'_>> {
+        let mut held = self.held.lock();
+        if held.conflicting(claim).next().is_some() {
+            return None;
+        }
+        let key = held.insert(claim, None);
+        Some(MutexRangeGuard { lock: self, claim, key })
+    }
+}
+
+impl fmt::Debug for MutexRangeLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let held = self.held.lock();
+        f.debug_list()
+            .entries(held.records.iter().map(|(key, record)| crate::Record {
+                range: Range { first: key.0, last: record.last },
+                mode: record.mode,
+                blockers: record.request.as_ref().map_or(0, |r| r.blockers()),
+            }))
+            .finish()
+    }
+}
+
+/// A range of a [`MutexRangeLock`], held.
+#[must_use = "released at once unless kept"]
+pub struct MutexRangeGuard<'a> {
+    lock: &'a MutexRangeLock,
+    claim: Claim,
+    key: Key,
+}
+
+impl MutexRangeGuard<'_> {
+    /// What is held.
+    pub fn range(&self) -> Range {
+        self.claim.range
+    }
+}
+
+impl Drop for MutexRangeGuard<'_> {
+    fn drop(&mut self) {
+        let woken = self.lock.held.lock().remove(self.claim, self.key);
+        woken.wake();
+    }
+}
+
+impl fmt::Debug for MutexRangeGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MutexRangeGuard").field(&self.range()).finish()
+    }
+}
