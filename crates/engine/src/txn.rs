@@ -4,7 +4,7 @@
 //! lock of a group or buffer is taken. Dropped, it ends; what it changed becomes durable with the
 //! transaction's commit. Nothing undoes a half-done operation: operations look before they change.
 
-use crate::alloc::{self, BlockKind};
+use crate::alloc::{self, BlockKind, Claim, Reserved};
 use crate::error::Result;
 use crate::volume::Fs;
 use lanefs_journal::{Buffer, Handle, WriteGuard};
@@ -33,13 +33,15 @@ pub(crate) struct Txn<'f> {
     handle: Handle<'f>,
     /// Noted as held; taken anew by a restart, which may wait like a start.
     note: Option<Note>,
+    /// Blocks that were promised to this operation.
+    claim: Option<Claim>,
 }
 
 impl<'f> Txn<'f> {
     pub(crate) fn start(fs: &'f Fs, credits: u32) -> Result<Self> {
         let note = Note::new(Level::Handle, 0);
         let handle = fs.journal.start(credits)?;
-        Ok(Self { fs, handle, note: Some(note) })
+        Ok(Self { fs, handle, note: Some(note), claim: None })
     }
 
     /// The volume.
@@ -58,6 +60,14 @@ impl<'f> Txn<'f> {
         Ok(self.handle.create(block)?)
     }
 
+    /// Blocks of `claim` are taken first from now on. What is left goes back when the handle ends.
+    pub(crate) fn spend(&mut self, claim: Claim) {
+        match &mut self.claim {
+            Some(own) => own.join(claim),
+            None => self.claim = Some(claim),
+        }
+    }
+
     /// Takes one block for metadata, near `goal`, and marks it on disk.
     ///
     /// # Errors
@@ -71,14 +81,17 @@ impl<'f> Txn<'f> {
     /// # Errors
     /// [`Error::NoSpace`](crate::Error::NoSpace), with nothing changed.
     pub(crate) fn alloc_run(&mut self, goal: u64, want: u32) -> Result<(u64, u32)> {
-        let reserved = alloc::reserve(self.fs, goal, want)?;
+        let reserved = match self.claim.as_mut().filter(|c| c.blocks() > 0) {
+            Some(claim) => alloc::reserve_claimed(self.fs, goal, want, claim)?,
+            None => alloc::reserve(self.fs, goal, want)?,
+        };
         let run = (reserved.start(), reserved.len());
         self.take_reserved(reserved)?;
         Ok(run)
     }
 
     /// Marks blocks that were reserved in core as used on disk.
-    pub(crate) fn take_reserved(&mut self, reserved: alloc::Reserved<'_>) -> Result<()> {
+    pub(crate) fn take_reserved(&mut self, reserved: Reserved) -> Result<()> {
         alloc::take_reserved(self, reserved)
     }
 

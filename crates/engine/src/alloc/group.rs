@@ -45,9 +45,9 @@ impl Group {
         Ok(())
     }
 
-    /// Takes up to `want` blocks, at least `least`, searching from `from` (a bit of the group)
-    /// to the end and then from the start.
-    pub(super) fn take(&mut self, from: u32, want: u32, least: u32) -> Option<Range<u32>> {
+    /// A run of up to `want` free blocks, at least `least`, searched from `from` (a bit of the
+    /// group) to the end and then from the start.
+    pub(super) fn find(&mut self, from: u32, want: u32, least: u32) -> Option<Range<u32>> {
         let busy = self.busy.as_mut()?;
         if self.free < least || self.no_run_of <= least {
             return None;
@@ -59,10 +59,16 @@ impl Group {
             self.no_run_of = least;
             return None;
         };
-        bitmap::set(busy, run.clone()).ok()?;
-        self.free -= run.len() as u32;
-        self.next = run.end as u32;
         Some(run.start as u32..run.end as u32)
+    }
+
+    /// Marks a run that was found as busy.
+    pub(super) fn mark(&mut self, run: Range<u32>) {
+        let Some(busy) = self.busy.as_mut() else { return };
+        if bitmap::set(busy, run.start as usize..run.end as usize).is_ok() {
+            self.free = self.free.saturating_sub(run.len() as u32);
+            self.next = run.end;
+        }
     }
 
     /// Where to search when the caller has no goal in this group.

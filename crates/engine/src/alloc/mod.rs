@@ -12,14 +12,19 @@
 mod blocks;
 mod group;
 mod inodes;
+mod reserve;
+mod space;
 
-pub(crate) use blocks::{BlockKind, Reserved, free_blocks, reserve, take_reserved};
+pub(crate) use blocks::{BlockKind, free_blocks, take_reserved};
 pub(crate) use group::{Group, read_desc};
 pub(crate) use inodes::{InodeHint, alloc_inode, free_inode};
+pub(crate) use reserve::{Reserved, claim, reserve, reserve_claimed};
+pub(crate) use space::Claim;
 
 use lanefs_journal::Freed;
 use lanefs_sync::order::{Level, Ordered};
 use parking_lot::{Mutex, MutexGuard};
+use space::Space;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -30,8 +35,7 @@ pub(crate) struct Alloc {
     groups: Box<[OnceLock<Box<Mutex<Group>>>]>,
     blocks_per_group: u64,
     first_data_block: u64,
-    /// Blocks neither used on disk nor reserved in core.
-    free_blocks: AtomicU64,
+    space: Space,
     free_inodes: AtomicU64,
 }
 
@@ -41,14 +45,20 @@ impl Alloc {
             groups: (0..layout.group_count()).map(|_| OnceLock::new()).collect(),
             blocks_per_group: u64::from(layout.blocks_per_group()),
             first_data_block: layout.first_data_block(),
-            free_blocks: AtomicU64::new(free_blocks),
+            space: Space::new(free_blocks),
             free_inodes: AtomicU64::new(free_inodes),
         }
     }
 
-    /// Blocks that can still be taken.
+    /// Blocks that can still be taken: neither used on disk, nor reserved in core, nor claimed.
     pub(crate) fn free_blocks(&self) -> u64 {
-        self.free_blocks.load(Relaxed)
+        self.space.available()
+    }
+
+    /// Blocks that are free on disk, whoever means to take them; right when nothing is waiting for
+    /// a commit.
+    pub(crate) fn free_on_disk(&self) -> u64 {
+        self.space.free_on_disk()
     }
 
     /// Inodes that can still be taken.
@@ -58,7 +68,7 @@ impl Alloc {
 
     /// Sets the counts to what the descriptors say.
     pub(crate) fn set_free(&self, blocks: u64, inodes: u64) {
-        self.free_blocks.store(blocks, Relaxed);
+        self.space.set_available(blocks);
         self.free_inodes.store(inodes, Relaxed);
     }
 
@@ -67,19 +77,11 @@ impl Alloc {
         Some(Ordered::take(Level::Group, group.into(), || cell.lock()))
     }
 
-    fn add_free_blocks(&self, n: u64) {
-        self.free_blocks.fetch_add(n, Relaxed);
-    }
-
-    /// Counts are hints where a volume lies about them: they stop at zero.
-    fn sub_free_blocks(&self, n: u64) {
-        let _ = self.free_blocks.fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(n)));
-    }
-
     fn add_free_inode(&self) {
         self.free_inodes.fetch_add(1, Relaxed);
     }
 
+    /// Counts are hints where a volume lies about them: they stop at zero.
     fn sub_free_inode(&self) {
         let _ = self.free_inodes.fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(1)));
     }
@@ -88,11 +90,12 @@ impl Alloc {
     pub(crate) fn freed(&self, extents: &[Freed]) {
         for e in extents {
             self.release(e.start, e.len);
+            self.space.freed(e.len);
         }
     }
 
-    /// Gives blocks back in core, across group borders.
-    pub(super) fn release(&self, start: u64, len: u64) {
+    /// Clears blocks in the busy maps, across group borders. Whoever calls counts them.
+    fn release(&self, start: u64, len: u64) {
         let mut at = start.saturating_sub(self.first_data_block);
         let end = at.saturating_add(len);
         while at < end {
@@ -103,6 +106,5 @@ impl Alloc {
             }
             at += n;
         }
-        self.add_free_blocks(len);
     }
 }

@@ -5,7 +5,7 @@
 //! i_size. Where space runs out in the middle, what was written before stays, as a short write would.
 
 use super::{io, max_size, place, set_size, touch, zero_tail};
-use crate::alloc::{self, BlockKind, Reserved};
+use crate::alloc::{self, BlockKind, Claim, Reserved};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Mapping};
@@ -70,8 +70,8 @@ fn write_locked(node: &Node, offset: u64, mut bytes: &[u8]) -> Result<()> {
 }
 
 /// What a batch's handle has to do to the map.
-enum Change<'f> {
-    Insert(u32, Reserved<'f>),
+enum Change {
+    Insert(u32, Reserved),
     Convert(Range<u32>),
 }
 
@@ -81,9 +81,9 @@ struct Batch<'n, 'b> {
     /// The inode as the batch began.
     inode: Inode,
     writes: Vec<io::Write<'b>>,
-    changes: Vec<Change<'n>>,
-    /// Blocks kept for the map, so that data does not take the last one.
-    margin: Vec<Reserved<'n>>,
+    changes: Vec<Change>,
+    /// Blocks claimed for the map, so that data does not take the last one.
+    margin: Vec<Claim>,
     credits: u32,
     /// The end of what the batch has written.
     end: u64,
@@ -143,7 +143,7 @@ impl<'n, 'b> Batch<'n, 'b> {
         Ok(())
     }
 
-    fn plan(&mut self, change: Change<'n>, blocks: u32) {
+    fn plan(&mut self, change: Change, blocks: u32) {
         // The tree may grow by a level on the way.
         self.credits += map::insert_credits(self.fs, &self.inode, blocks) + 4 + credits::RUN;
         self.changes.push(change);
@@ -151,7 +151,7 @@ impl<'n, 'b> Batch<'n, 'b> {
 
     /// Reserves blocks for `lblk`; if there are none, once more when those that were freed of late are
     /// free.
-    fn reserve(&mut self, lblk: u32, goal: u64, want: u32) -> Result<Reserved<'n>> {
+    fn reserve(&mut self, lblk: u32, goal: u64, want: u32) -> Result<Reserved> {
         match self.try_reserve(lblk, goal, want) {
             Err(Error::NoSpace) => {
                 self.submit()?;
@@ -163,36 +163,22 @@ impl<'n, 'b> Batch<'n, 'b> {
     }
 
     /// Reserves as many of `want` blocks as leave enough for the map.
-    fn try_reserve(&mut self, lblk: u32, goal: u64, mut want: u32) -> Result<Reserved<'n>> {
+    fn try_reserve(&mut self, lblk: u32, goal: u64, mut want: u32) -> Result<Reserved> {
         let (fs, before) = (self.fs, self.changes.len());
         loop {
             let run = alloc::reserve(fs, goal, want)?;
             let need = map::insert_blocks(fs, self.node.ino, &self.inode, lblk, run.len(), before)?;
-            match self.keep_margin(run.start() + u64::from(run.len()), need) {
-                Ok(()) => return Ok(run),
+            match alloc::claim(fs, need as u64) {
+                Ok(claim) => {
+                    self.margin.push(claim);
+                    return Ok(run);
+                }
                 Err(Error::NoSpace) if run.len() > 1 => {
                     want = run.len().saturating_sub(need as u32).max(1);
                 }
                 Err(e) => return Err(e),
             }
         }
-    }
-
-    fn keep_margin(&mut self, goal: u64, blocks: usize) -> Result<()> {
-        let (had, mut left) = (self.margin.len(), blocks as u32);
-        while left > 0 {
-            match alloc::reserve(self.fs, goal, left) {
-                Ok(run) => {
-                    left -= run.len();
-                    self.margin.push(run);
-                }
-                Err(e) => {
-                    self.margin.truncate(had);
-                    return Err(e);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Writes the data, then maps it.
@@ -208,7 +194,7 @@ impl<'n, 'b> Batch<'n, 'b> {
         self.node.update(&mut txn, |txn, inode| {
             let fs = txn.fs();
             touch(fs, inode);
-            drop(margin);
+            margin.into_iter().for_each(|claim| txn.spend(claim));
             for change in changes {
                 let last = match change {
                     Change::Convert(range) => {

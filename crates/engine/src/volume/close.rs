@@ -18,7 +18,7 @@ impl Fs {
         }
         self.journal.close()?;
         let mut sb = self.sb.lock();
-        sb.set_free_blocks_count(self.alloc.free_blocks());
+        sb.set_free_blocks_count(self.alloc.free_on_disk());
         sb.set_free_inodes_count(self.alloc.free_inodes() as u32);
         sb.set_recover(false);
         if self.orphans.is_empty() {

@@ -1,0 +1,136 @@
+//! How many blocks can still be taken, and who was promised some.
+//!
+//! Every block that is free on disk (and not waiting for the commit of its freeing) is in one of three
+//! counts: *available*, *claimed* (promised to data that has no place yet), or *held* (chosen in core by
+//! a [`Reserved`](super::Reserved), not yet marked on disk). A block leaves `available` in one atomic
+//! step, so claims, held blocks and used ones never come to more than the volume has.
+//!
+//! Where a volume lies about its counts, they stop at zero.
+
+use super::Alloc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    available: AtomicU64,
+    claimed: AtomicU64,
+    held: AtomicU64,
+}
+
+fn sub(count: &AtomicU64, n: u64) {
+    let _ = count.fetch_update(Relaxed, Relaxed, |c| Some(c.saturating_sub(n)));
+}
+
+impl Space {
+    pub(super) fn new(available: u64) -> Self {
+        Self { available: AtomicU64::new(available), ..Self::default() }
+    }
+
+    pub(super) fn available(&self) -> u64 {
+        self.available.load(Relaxed)
+    }
+
+    pub(super) fn set_available(&self, n: u64) {
+        self.available.store(n, Relaxed);
+    }
+
+    /// All that the bitmaps on disk have as free, once every freeing has committed.
+    pub(super) fn free_on_disk(&self) -> u64 {
+        self.available().saturating_add(self.claimed.load(Relaxed)).saturating_add(self.held.load(Relaxed))
+    }
+
+    /// Holds up to `n` available blocks, leaving `keep`: how many.
+    pub(super) fn hold(&self, n: u64, keep: u64) -> u64 {
+        let take = |available: u64| n.min(available.saturating_sub(keep));
+        let before = self.available.fetch_update(Relaxed, Relaxed, |a| Some(a - take(a)));
+        let taken = take(before.unwrap_or_else(|a| a));
+        self.held.fetch_add(taken, Relaxed);
+        taken
+    }
+
+    /// Held blocks are used on disk now.
+    pub(super) fn used(&self, n: u64) {
+        sub(&self.held, n);
+    }
+
+    /// Held blocks are not wanted.
+    pub(super) fn unhold(&self, n: u64) {
+        sub(&self.held, n);
+        self.available.fetch_add(n, Relaxed);
+    }
+
+    /// Blocks whose freeing is durable.
+    pub(super) fn freed(&self, n: u64) {
+        self.available.fetch_add(n, Relaxed);
+    }
+
+    fn claim(&self, n: u64, keep: u64) -> bool {
+        let left = |a: u64| a.checked_sub(n).filter(|left| *left >= keep);
+        let claimed = self.available.fetch_update(Relaxed, Relaxed, left).is_ok();
+        if claimed {
+            self.claimed.fetch_add(n, Relaxed);
+        }
+        claimed
+    }
+
+    fn unclaim(&self, n: u64) {
+        sub(&self.claimed, n);
+        self.available.fetch_add(n, Relaxed);
+    }
+
+    fn claimed_to_held(&self, n: u64) {
+        self.held.fetch_add(n, Relaxed);
+        sub(&self.claimed, n);
+    }
+}
+
+/// A promise of blocks that have no place yet. Dropped, what is left of it is given back.
+///
+/// What was promised is there: [`reserve_claimed`](super::reserve_claimed) finds it, though maybe in
+/// many runs.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    alloc: Arc<Alloc>,
+    blocks: u64,
+}
+
+impl Claim {
+    /// Claims `blocks`, leaving `keep` available; `None` if there are not as many.
+    pub(super) fn new(alloc: &Arc<Alloc>, blocks: u64, keep: u64) -> Option<Self> {
+        alloc.space.claim(blocks, keep).then(|| Self { alloc: Arc::clone(alloc), blocks })
+    }
+
+    /// Blocks that are left of it.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Takes up to `blocks` off into a claim of their own.
+    pub(crate) fn split(&mut self, blocks: u64) -> Claim {
+        let blocks = blocks.min(self.blocks);
+        self.blocks -= blocks;
+        Claim { alloc: Arc::clone(&self.alloc), blocks }
+    }
+
+    /// Adds another claim of the same volume to this one.
+    pub(crate) fn join(&mut self, mut other: Claim) {
+        self.blocks += std::mem::take(&mut other.blocks);
+    }
+
+    /// Turns up to `n` blocks of the claim into held ones: how many.
+    pub(super) fn hold(&mut self, n: u64) -> u64 {
+        let n = n.min(self.blocks);
+        self.blocks -= n;
+        self.alloc.space.claimed_to_held(n);
+        n
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.blocks != 0 {
+            self.alloc.space.unclaim(self.blocks);
+        }
+    }
+}
