@@ -7,7 +7,9 @@
 
 mod damage;
 mod exercise;
+mod fsx;
 mod listing;
+mod modes;
 mod mount;
 mod ops;
 mod random_ops;
@@ -19,7 +21,9 @@ mod volume_tree;
 
 pub use damage::{Region, RegionKind, Victim};
 pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};
+pub use fsx::{FileOp, Model, Player, draw};
 pub use listing::{settled, volume_listing};
+pub use modes::{Mode, modes};
 pub use mount::LoopMount;
 pub use ops::{Host, Lane, Op, OpenHow, Outcome, RenameHow, Seen, Target, XattrHow};
 pub use random_ops::RandomOps;

@@ -1,0 +1,108 @@
+//! Operations on the content of one file, as values that can be logged, and played against a model.
+
+mod draw;
+mod player;
+
+pub use draw::draw;
+pub use player::{Model, Player};
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+/// One call on an open file. Displayed, it is a line of a log; parsed, it is the call again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the call of that name says it")]
+pub enum FileOp {
+    Write {
+        at: u64,
+        len: usize,
+        fill: u8,
+    },
+    Append {
+        len: usize,
+        fill: u8,
+    },
+    Read {
+        at: u64,
+        len: usize,
+    },
+    Truncate {
+        len: u64,
+    },
+    /// Where data begins, at or behind `at`.
+    Seek {
+        at: u64,
+    },
+    Fsync,
+    Fdatasync,
+    /// Closes all handles of the file and opens it anew.
+    Reopen,
+}
+
+impl FileOp {
+    /// The bytes that it changes or looks at.
+    pub fn range(&self) -> Range<u64> {
+        match *self {
+            Self::Write { at, len, .. } | Self::Read { at, len } => at..at + len as u64,
+            Self::Truncate { len } => len..u64::MAX,
+            Self::Seek { at } => at..u64::MAX,
+            Self::Append { .. } | Self::Fsync | Self::Fdatasync | Self::Reopen => 0..u64::MAX,
+        }
+    }
+}
+
+impl fmt::Display for FileOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write { at, len, fill } => write!(f, "write {at} {len} {fill}"),
+            Self::Append { len, fill } => write!(f, "append {len} {fill}"),
+            Self::Read { at, len } => write!(f, "read {at} {len}"),
+            Self::Truncate { len } => write!(f, "truncate {len}"),
+            Self::Seek { at } => write!(f, "seek {at}"),
+            Self::Fsync => f.write_str("fsync"),
+            Self::Fdatasync => f.write_str("fdatasync"),
+            Self::Reopen => f.write_str("reopen"),
+        }
+    }
+}
+
+impl FromStr for FileOp {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let bad = || format!("no such operation: {line:?}");
+        let mut words = line.split_whitespace();
+        let name = words.next().ok_or_else(bad)?;
+        let numbers: Vec<u64> = words.map(|w| w.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
+        Ok(match (name, &numbers[..]) {
+            ("write", &[at, len, fill]) => Self::Write { at, len: len as usize, fill: fill as u8 },
+            ("append", &[len, fill]) => Self::Append { len: len as usize, fill: fill as u8 },
+            ("read", &[at, len]) => Self::Read { at, len: len as usize },
+            ("truncate", &[len]) => Self::Truncate { len },
+            ("seek", &[at]) => Self::Seek { at },
+            ("fsync", []) => Self::Fsync,
+            ("fdatasync", []) => Self::Fdatasync,
+            ("reopen", []) => Self::Reopen,
+            _ => return Err(bad()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    #[test]
+    fn a_log_can_be_read_again() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let model = Model::whole("/f");
+        for _ in 0..500 {
+            let op = draw(&mut rng, &model, 1024);
+            assert_eq!(op.to_string().parse(), Ok(op));
+        }
+        assert!("write 1 2".parse::<FileOp>().is_err());
+    }
+}

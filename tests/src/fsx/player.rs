@@ -1,0 +1,187 @@
+//! Operations done on a file of lanefs and on a model of it, which must agree after each.
+
+use super::FileOp;
+use crate::ops::content;
+use lanefs::{File, Volume};
+use std::ops::Range;
+
+/// What a file must hold. Either all of a file, or one lot of a file that others share: then nothing
+/// is known of the rest, and the file's size stays as it is.
+#[derive(Debug, Clone)]
+pub struct Model {
+    path: String,
+    /// The first byte of the lot.
+    start: u64,
+    /// Whether this is a lot.
+    shared: bool,
+    bytes: Vec<u8>,
+}
+
+impl Model {
+    /// A file that is empty, or is made when it is opened.
+    pub fn whole(path: impl Into<String>) -> Self {
+        Self { path: path.into(), start: 0, shared: false, bytes: Vec::new() }
+    }
+
+    /// A lot, all zeros, of a file that is there and reaches further.
+    pub fn lot(path: impl Into<String>, lot: Range<u64>) -> Self {
+        let bytes = vec![0; (lot.end - lot.start) as usize];
+        Self { path: path.into(), start: lot.start, shared: true, bytes }
+    }
+
+    /// The path of the file.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whether all of the file is known.
+    pub fn is_whole(&self) -> bool {
+        !self.shared
+    }
+
+    /// The end of what is known.
+    pub fn size(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    /// Where operations may take place, in a file that may grow to `max`.
+    pub fn bounds(&self, max: u64) -> Range<u64> {
+        self.start..if self.shared { self.size() } else { max }
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        let at = (at - self.start) as usize;
+        if self.bytes.len() < at + bytes.len() {
+            self.bytes.resize(at + bytes.len(), 0);
+        }
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The bytes of `range` as far as the file goes.
+    fn read(&self, range: Range<u64>) -> &[u8] {
+        let inner = |at: u64| (at.saturating_sub(self.start) as usize).min(self.bytes.len());
+        &self.bytes[inner(range.start)..inner(range.end).max(inner(range.start))]
+    }
+}
+
+/// A model and the open file.
+#[derive(Debug)]
+pub struct Player<'v> {
+    volume: &'v Volume,
+    model: Model,
+    file: File,
+    append: File,
+}
+
+impl<'v> Player<'v> {
+    /// Opens the model's file; makes it if it is not there and the model is empty.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn new(volume: &'v Volume, model: Model) -> Result<Self, String> {
+        let make = model.is_whole() && model.bytes.is_empty();
+        let open = || {
+            let file = volume.open_options().read(true).write(true).create(make).open(&model.path)?;
+            Ok((file, volume.open_options().append(true).open(&model.path)?))
+        };
+        let (file, append) = open().map_err(|e: lanefs::Error| format!("open {}: {e}", model.path))?;
+        let player = Self { volume, model, file, append };
+        player.verify().map_err(|said| format!("as opened: {said}"))?;
+        Ok(player)
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Closes the file.
+    pub fn into_model(self) -> Model {
+        self.model
+    }
+
+    /// Does `op` on both sides.
+    ///
+    /// # Errors
+    /// What differs, or what lanefs says where nothing can fail.
+    pub fn play(&mut self, op: FileOp) -> Result<(), String> {
+        let failed = |e: lanefs::Error| format!("{}: {op}: {e}", self.model.path);
+        match op {
+            FileOp::Write { at, len, fill } => {
+                let bytes = content(at, len, fill);
+                self.file.write_at(at, &bytes).map_err(failed)?;
+                self.model.write(at, &bytes);
+            }
+            FileOp::Append { len, fill } => {
+                let bytes = content(self.model.size(), len, fill);
+                self.append.write_at(0, &bytes).map_err(failed)?;
+                self.model.write(self.model.size(), &bytes);
+            }
+            FileOp::Read { at, len } => self.compare(at..at + len as u64)?,
+            FileOp::Truncate { len } => {
+                self.file.set_len(len).map_err(failed)?;
+                self.model.bytes.resize(len as usize, 0);
+            }
+            FileOp::Seek { at } => self.seek(at)?,
+            FileOp::Fsync => self.file.sync_all().map_err(failed)?,
+            FileOp::Fdatasync => self.file.sync_data().map_err(failed)?,
+            FileOp::Reopen => *self = Self::new(self.volume, self.model.clone())?,
+        }
+        self.check_size()
+    }
+
+    /// Compares all that is known.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn verify(&self) -> Result<(), String> {
+        self.check_size()?;
+        self.compare(self.model.start..self.model.size())
+    }
+
+    fn check_size(&self) -> Result<(), String> {
+        let (found, size) = (self.file.metadata().len(), self.model.size());
+        match self.model.shared || found == size {
+            true => Ok(()),
+            false => Err(format!("{}: {found} bytes, not {size}", self.model.path)),
+        }
+    }
+
+    fn compare(&self, range: Range<u64>) -> Result<(), String> {
+        let path = &self.model.path;
+        let expected = self.model.read(range.clone());
+        let mut found = vec![0xA5; (range.end - range.start) as usize];
+        let n =
+            self.file.read_at(range.start, &mut found).map_err(|e| format!("{path}: read {range:?}: {e}"))?;
+        if n != expected.len() {
+            return Err(format!("{path}: read {range:?}: {n} bytes, not {}", expected.len()));
+        }
+        let differs = |i: &usize| found[*i] != expected[*i];
+        let Some(first) = (0..n).find(differs) else { return Ok(()) };
+        let last = (0..n).rev().find(differs).unwrap_or(first);
+        let shown = |bytes: &[u8]| bytes[first..(first + 16).min(n)].to_vec();
+        Err(format!(
+            "{path}: read {range:?}: bytes {}..={} differ ({} of them): found {:02x?}, not {:02x?}",
+            range.start + first as u64,
+            range.start + last as u64,
+            (0..n).filter(differs).count(),
+            shown(&found),
+            shown(expected),
+        ))
+    }
+
+    /// What is said to be a hole is zeros.
+    fn seek(&self, at: u64) -> Result<(), String> {
+        let path = &self.model.path;
+        let found = self.file.next_data(at).map_err(|e| format!("{path}: seek {at}: {e}"))?;
+        let (start, end) = found.unwrap_or((u64::MAX, u64::MAX));
+        let hole = self.model.read(at..start);
+        match hole.iter().position(|b| *b != 0) {
+            _ if start < at || found.is_some() && end <= start => {
+                Err(format!("{path}: seek {at}: {found:?}"))
+            }
+            None => Ok(()),
+            Some(i) => Err(format!("{path}: seek {at}: {found:?}, but there is data at {}", at + i as u64)),
+        }
+    }
+}
