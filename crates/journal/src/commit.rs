@@ -18,46 +18,39 @@ use crate::core::{Core, Past};
 use crate::recovery::write_merged;
 use crate::stats::add;
 use crate::transaction::{Snapshot, Transaction};
-use crate::{Freed, JournalError, Result, Tid};
+use crate::{Freed, JournalError, Result, Ticket, Tid};
 
 /// Blocks that a checkpoint writes in one batch.
 const BATCH: usize = 1024;
 
-/// The leader of a commit. However it ends, the others do not wait for it any longer.
-struct Leader<'a>(&'a Core);
+/// Stops the journal if a commit panics: half of it must not be taken for the whole.
+struct InCommit<'a>(&'a Core);
 
-impl Drop for Leader<'_> {
+impl Drop for InCommit<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.fail(JournalError::Aborted("a thread panicked in the middle of a commit".into()));
         }
-        self.0.state.lock().leading = false;
-        self.0.ended.notify_all();
     }
 }
 
 impl Core {
     /// Returns when `tid` is durable. `false`: it had nothing to write, and nothing was flushed.
     pub(crate) fn commit(&self, tid: Tid) -> Result<bool> {
-        let mut state = self.state.lock();
+        let over = |tid| self.is_durable(tid) || self.has_ended();
         loop {
-            if let Some(error) = &state.error {
-                return Err(error.clone());
-            }
-            if state.committed.at_or_after(tid) {
+            self.check()?;
+            if self.is_durable(tid) {
                 return Ok(true);
             }
-            if state.leading {
-                self.ended.wait(&mut state);
-                continue;
+            if let Some(turn) = self.commits.wait(tid, || over(tid)) {
+                let in_commit = InCommit(self);
+                let result = self.lead().inspect_err(|error| self.abort(error));
+                drop(in_commit);
+                turn.pass(over);
+                // It was the running transaction: nothing else is behind the committed ones.
+                return result;
             }
-            state.leading = true;
-            drop(state);
-            let leader = Leader(self);
-            let result = self.lead().inspect_err(|error| self.abort(error));
-            drop(leader);
-            // It was the running transaction: nothing else is behind the committed ones.
-            return result;
         }
     }
 
@@ -66,24 +59,25 @@ impl Core {
         if self.is_read_only() {
             return Ok(());
         }
+        let ticket = self.flush.ticket();
         let running = self.gate.running();
         if self.transactions[running.slot].lock().since.is_some() {
-            // Its first flush starts after this, so that it covers all data written before.
-            if self.commit(running.tid)? {
-                return Ok(());
-            }
+            self.commit(running.tid)?;
         } else {
-            let mut state = self.state.lock();
-            while state.leading && state.error.is_none() {
-                self.ended.wait(&mut state);
-            }
+            // It may be empty because it has just been taken for a commit.
+            self.commits.wait_for_pass();
         }
-        self.shared_flush()
+        self.check()?;
+        self.flush(ticket)
     }
 
-    fn shared_flush(&self) -> Result<()> {
+    /// Returns when a flush that began after `ticket` was taken is complete; a commit's counts.
+    pub(crate) fn flush(&self, ticket: Ticket) -> Result<()> {
+        if self.is_read_only() || self.flush.is_done(ticket) {
+            return Ok(());
+        }
         self.check()?;
-        self.flush.flush(&*self.device).inspect_err(|error| self.abort(error))
+        self.flush.wait(&*self.device, ticket).inspect_err(|error| self.abort(error))
     }
 
     /// Commits the running transaction; only one thread at a time. `false`: there was nothing in it.
@@ -106,14 +100,23 @@ impl Core {
         add(&self.counters.blocks_logged, snapshot.blocks.len() as u64);
         add(&self.counters.revokes, snapshot.revokes.len() as u64);
         match &self.log {
-            None => self.write_through(&snapshot)?,
-            Some(_) => self.write_to_log(snapshot)?,
+            None => self.write_through(&snapshot, &txn)?,
+            Some(_) => self.write_to_log(snapshot, &txn)?,
         }
         self.finish(place.tid, &mut txn);
         Ok(true)
     }
 
-    fn write_through(&self, txn: &Snapshot) -> Result<()> {
+    /// Waits for the data that the transaction is ordered after.
+    fn wait_for_data(txn: &Transaction) -> Result<()> {
+        txn.ordered.iter().try_for_each(|data| data.wait())
+    }
+
+    fn write_through(&self, txn: &Snapshot, closed: &Transaction) -> Result<()> {
+        if !closed.ordered.is_empty() {
+            Self::wait_for_data(closed)?;
+            self.flush.flush(&*self.device)?;
+        }
         let blocks: Vec<(u64, &[u8])> =
             txn.blocks.iter().map(|(block, content)| (*block, &content[..])).collect();
         for batch in blocks.chunks(BATCH) {
@@ -122,11 +125,12 @@ impl Core {
         self.flush.flush(&*self.device)
     }
 
-    fn write_to_log(&self, txn: Snapshot) -> Result<()> {
+    fn write_to_log(&self, txn: Snapshot, closed: &Transaction) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let (tid, start) = (txn.tid, self.state.lock().head);
         let len = log.size_of(txn.blocks.len(), txn.revokes.len());
         let (commit_at, crc) = log.write(&*self.device, &txn, start)?;
+        Self::wait_for_data(closed)?;
         self.flush.flush(&*self.device)?;
         log.write_commit(&*self.device, tid, commit_at, crc)?;
         self.flush.flush(&*self.device)?;
@@ -148,8 +152,8 @@ impl Core {
         // Until now these references have kept the buffers in the cache.
         txn.buffers.clear();
         self.report_freed(&txn.freed);
+        self.set_committed(tid);
         let mut state = self.state.lock();
-        state.committed = tid;
         state.committing = 0;
         self.gate.raise_limit(self.limit(&state));
         if self.wants_checkpoint(&state) {
@@ -200,10 +204,7 @@ impl Core {
         if !self.is_read_only() {
             self.sync()?;
             self.checkpoint()?;
-            let (committed, head) = {
-                let state = self.state.lock();
-                (state.committed, state.head)
-            };
+            let (committed, head) = (self.committed(), self.state.lock().head);
             if let Some(log) = &self.log {
                 let emptied = log.write_empty(&*self.device, committed.next(), head);
                 emptied

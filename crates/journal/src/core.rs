@@ -7,6 +7,7 @@
 //! The rest of `Core` is in [`commit`](crate::commit).
 
 use crate::background::Background;
+use crate::baton::Baton;
 use crate::cache::Cache;
 use crate::checkpoint::Committed;
 use crate::flush::SharedFlush;
@@ -17,10 +18,10 @@ use crate::stats::{Counters, add};
 use crate::transaction::Transaction;
 use crate::{Buffer, Freed, JournalError, Options, Result, Tid};
 use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Blocks that one prefetch reads at most at a time.
@@ -36,10 +37,6 @@ pub(crate) struct Past {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The newest transaction that is durable.
-    pub(crate) committed: Tid,
-    /// A thread is committing.
-    pub(crate) leading: bool,
     /// Why nothing goes any more.
     pub(crate) error: Option<JournalError>,
     /// Where the next transaction goes.
@@ -64,8 +61,10 @@ pub(crate) struct Core {
     pub(crate) log: Option<LogWriter>,
     pub(crate) homeless: Committed,
     pub(crate) state: Mutex<State>,
-    /// A commit has ended, or the journal.
-    pub(crate) ended: Condvar,
+    /// Whoever has it commits the running transaction.
+    pub(crate) commits: Baton<Tid>,
+    /// The newest transaction that is durable.
+    committed: AtomicU32,
     pub(crate) checkpointing: Mutex<()>,
     pub(crate) flush: SharedFlush,
     pub(crate) background: Background,
@@ -101,16 +100,9 @@ impl Core {
             transactions: Default::default(),
             log: writer,
             homeless: Committed::default(),
-            state: Mutex::new(State {
-                committed: Tid(first.0.wrapping_sub(1)),
-                leading: false,
-                error: None,
-                head,
-                used: 0,
-                committing: 0,
-                history: VecDeque::new(),
-            }),
-            ended: Condvar::new(),
+            state: Mutex::new(State { error: None, head, used: 0, committing: 0, history: VecDeque::new() }),
+            commits: Baton::default(),
+            committed: AtomicU32::new(first.0.wrapping_sub(1)),
             checkpointing: Mutex::new(()),
             flush: SharedFlush::default(),
             background: Background::default(),
@@ -234,7 +226,7 @@ impl Core {
             if !std::mem::replace(&mut waited, true) {
                 add(&self.counters.waits, 1);
             }
-            if self.failed.load(Ordering::Acquire) {
+            if self.has_ended() {
                 return Err(());
             }
             match why {
@@ -260,11 +252,26 @@ impl Core {
         self.gate.leave(place.slot, unused);
     }
 
+    // ---- what is durable
+
+    pub(crate) fn committed(&self) -> Tid {
+        Tid(self.committed.load(Ordering::Acquire))
+    }
+
+    /// Only for who carries the baton of the commits.
+    pub(crate) fn set_committed(&self, tid: Tid) {
+        self.committed.store(tid.0, Ordering::Release);
+    }
+
+    pub(crate) fn is_durable(&self, tid: Tid) -> bool {
+        self.committed().at_or_after(tid)
+    }
+
     // ---- background
 
     /// When the running transaction's time is up, if it has anything to commit.
     pub(crate) fn commit_deadline(&self) -> Option<Instant> {
-        if self.interval.is_zero() || self.failed.load(Ordering::Acquire) {
+        if self.interval.is_zero() || self.has_ended() {
             return None;
         }
         let since = self.transactions[self.gate.running().slot].lock().since?;
@@ -273,8 +280,13 @@ impl Core {
 
     // ---- errors
 
+    /// Whether the journal has come to an end, so that nothing more becomes durable.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
-        if !self.failed.load(Ordering::Acquire) {
+        if !self.has_ended() {
             return Ok(());
         }
         self.error().map_or(Ok(()), Err)
@@ -291,7 +303,7 @@ impl Core {
         state.error.get_or_insert(error);
         drop(state);
         self.failed.store(true, Ordering::Release);
-        self.ended.notify_all();
+        self.commits.wake_all();
         self.gate.wake();
         first
     }

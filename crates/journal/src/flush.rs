@@ -1,47 +1,181 @@
-//! One flush for all who want one at the same time.
+//! One flush of the device for all who want one at the same time.
+//!
+//! Flushes are numbered as they begin. A [`Ticket`] is the number of the first one that begins later than the ticket was
+//! taken: that one covers all writes that had returned by then, and so does every later one. Whoever waits first runs the next
+//! flush; who comes meanwhile waits for the one after it, and all of them share that.
+//!
+//! A flush that failed says nothing about what was written before it, and no later flush can make up for it. So
+//! the failure stays: who has a ticket that no good flush had covered gets the error, for ever.
 
-use crate::Result;
+use crate::baton::Baton;
+use crate::{JournalError, Result};
 use lanefs_device::BlockDevice;
-use parking_lot::{Condvar, Mutex};
+use lanefs_sync::Mutex;
+use lanefs_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// Shares flushes: a caller needs one that starts after its call.
-#[derive(Debug, Default)]
-pub(crate) struct SharedFlush {
-    state: Mutex<State>,
-    ended: Condvar,
+/// A point in time that a flush of the device can be after: [`Journal::ticket`](crate::Journal::ticket).
+///
+/// Later tickets are greater: of several, the maximum stands for all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(u64);
+
+impl Ticket {
+    /// The ticket of who has written nothing: it is always covered.
+    pub const NOTHING: Self = Self(0);
+
+    /// The ticket as a number, for an atomic; greater is later, and 0 is [`NOTHING`](Self::NOTHING).
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The ticket that [`to_u64`](Self::to_u64) gave.
+    pub fn from_u64(number: u64) -> Self {
+        Self(number)
+    }
 }
 
-#[derive(Debug, Default)]
-struct State {
-    started: u64,
-    /// The last flush that succeeded.
-    done: u64,
-    running: bool,
+/// Shares the flushes of one device.
+#[derive(Debug)]
+pub(crate) struct SharedFlush {
+    /// Flushes that have begun.
+    begun: AtomicU64,
+    /// The newest that was good.
+    done: AtomicU64,
+    failed: AtomicBool,
+    error: Mutex<Option<JournalError>>,
+    baton: Baton<Ticket>,
+}
+
+impl Default for SharedFlush {
+    fn default() -> Self {
+        Self {
+            begun: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            error: Mutex::new(None),
+            baton: Baton::default(),
+        }
+    }
 }
 
 impl SharedFlush {
-    /// Flushes, or waits for a flush that another thread starts later than now.
+    /// A ticket for all writes that have returned.
+    pub(crate) fn ticket(&self) -> Ticket {
+        // With the fence after `begun` was counted up: either we see that the flush has begun, or it sees the write.
+        fence(Ordering::SeqCst);
+        Ticket(self.begun.load(Ordering::SeqCst) + 1)
+    }
+
+    /// Whether a good flush has covered `ticket`.
+    pub(crate) fn is_done(&self, ticket: Ticket) -> bool {
+        self.done.load(Ordering::Acquire) >= ticket.0
+    }
+
+    /// Returns when a good flush has covered `ticket`; runs one if nobody does.
+    pub(crate) fn wait(&self, device: &dyn BlockDevice, ticket: Ticket) -> Result<()> {
+        self.wait_with(ticket, || device.flush().map_err(JournalError::from))
+    }
+
+    /// Covers all writes that have returned.
     pub(crate) fn flush(&self, device: &dyn BlockDevice) -> Result<()> {
-        let mut state = self.state.lock();
-        let wanted = state.started + 1;
+        self.wait(device, self.ticket())
+    }
+
+    fn wait_with(&self, ticket: Ticket, flush: impl Fn() -> Result<()>) -> Result<()> {
         loop {
-            if state.done >= wanted {
+            if self.is_done(ticket) {
                 return Ok(());
             }
-            if state.running {
-                self.ended.wait(&mut state);
-                continue;
+            if self.failed.load(Ordering::Acquire) {
+                return self.error.lock().clone().map_or(Ok(()), Err);
             }
-            state.running = true;
-            state.started += 1;
-            let mine = state.started;
-            drop(state);
-            let result = device.flush();
-            state = self.state.lock();
-            state.running = false;
-            self.ended.notify_all();
-            result?;
-            state.done = mine;
+            let over = |ticket| self.is_done(ticket) || self.failed.load(Ordering::Acquire);
+            if let Some(turn) = self.baton.wait(ticket, || over(ticket)) {
+                let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+                fence(Ordering::SeqCst);
+                match flush() {
+                    // One at a time: nobody has stored a greater one.
+                    Ok(()) => self.done.store(number, Ordering::Release),
+                    Err(error) => {
+                        self.error.lock().get_or_insert(error);
+                        self.failed.store(true, Ordering::Release);
+                    }
+                }
+                turn.pass(over);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanefs_sync::{Arc, model, thread};
+
+    /// A device that is two numbers: what was written, and how much of it is durable.
+    #[derive(Default)]
+    struct Medium {
+        written: AtomicU64,
+        durable: AtomicU64,
+        flushes: AtomicU64,
+        shared: SharedFlush,
+    }
+
+    impl Medium {
+        fn flush(&self) -> Result<()> {
+            let written = self.written.load(Ordering::Relaxed);
+            thread::yield_now();
+            self.durable.store(written, Ordering::Relaxed);
+            self.flushes.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        /// Writes and makes it durable, as an fdatasync would.
+        fn write_and_sync(&self) {
+            let mine = self.written.fetch_add(1, Ordering::Relaxed) + 1;
+            let ticket = self.shared.ticket();
+            self.shared.wait_with(ticket, || self.flush()).unwrap();
+            assert!(self.durable.load(Ordering::Relaxed) >= mine);
+            assert!(self.shared.is_done(ticket));
+        }
+    }
+
+    #[test]
+    fn a_covered_ticket_is_durable() {
+        model(|| {
+            let medium = Arc::new(Medium::default());
+            let others: Vec<_> = (0..2)
+                .map(|_| {
+                    let medium = Arc::clone(&medium);
+                    thread::spawn(move || medium.write_and_sync())
+                })
+                .collect();
+            medium.write_and_sync();
+            others.into_iter().for_each(|other| other.join().unwrap());
+            let flushes = medium.flushes.load(Ordering::Relaxed);
+            assert!((1..=3).contains(&flushes));
+            // Nothing was written since.
+            medium.shared.wait_with(Ticket(flushes), || panic!("no flush is needed")).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_failure_reaches_all_who_were_not_covered_and_stays() {
+        model(|| {
+            let shared = Arc::new(SharedFlush::default());
+            shared.wait_with(shared.ticket(), || Ok(())).unwrap();
+            let covered = Ticket(1);
+            let fail = || Err(JournalError::Aborted("the medium is gone".into()));
+            let other = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.wait_with(shared.ticket(), fail).unwrap_err().to_string())
+            };
+            let error = shared.wait_with(shared.ticket(), fail).unwrap_err().to_string();
+            assert!(error.contains("the medium is gone"));
+            assert_eq!(other.join().unwrap(), error);
+            shared.wait_with(covered, || panic!("it is done")).unwrap();
+            shared.wait_with(Ticket::NOTHING, || panic!("nothing to do")).unwrap();
+            assert!(shared.wait_with(shared.ticket(), || panic!("no second try")).is_err());
+        });
     }
 }

@@ -1,8 +1,10 @@
 //! A handle: the part of one operation in a transaction.
 
 use crate::gate::Place;
+use crate::pending::Ordered;
 use crate::{Buffer, Freed, Journal, JournalError, Result, Tid, WriteGuard};
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 /// An operation's part of the running transaction: what it changes becomes durable as a whole.
 ///
@@ -129,6 +131,12 @@ impl<'j> Handle<'j> {
     fn place(&self) -> Result<Place> {
         self.journal.core.check()?;
         self.place.ok_or_else(|| JournalError::Aborted("the handle has ended".into()))
+    }
+
+    pub(crate) fn add_ordered(&self, data: Arc<Ordered>) -> Result<()> {
+        let place = self.place()?;
+        self.journal.core.transactions[place.slot].lock().ordered.push(data);
+        Ok(())
     }
 
     fn join(&self, buffer: &Buffer) -> Result<()> {

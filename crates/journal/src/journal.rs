@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::stats::add;
-use crate::{Buffer, Handle, JournalError, Options, Result, Stats, Tid};
+use crate::{Buffer, Handle, JournalError, Options, Result, Stats, Ticket, Tid};
 use lanefs_device::BlockDevice;
 use std::fmt;
 use std::sync::Arc;
@@ -83,6 +83,11 @@ impl Journal {
         self.core.gate.running().tid
     }
 
+    /// Whether transaction `tid` is durable. One atomic load.
+    pub fn is_durable(&self, tid: Tid) -> bool {
+        self.core.is_durable(tid)
+    }
+
     /// Returns when transaction `tid` is durable; at once if it is already. Waits for the handles that are in
     /// it, so the caller must not hold one.
     ///
@@ -99,6 +104,28 @@ impl Journal {
     /// An aborted journal, or the failure that aborts it.
     pub fn sync(&self) -> Result<()> {
         self.core.sync()
+    }
+
+    /// A ticket for all writes to the device that have returned: to be taken by who wrote, after the write, and handed to
+    /// [`flush`](Self::flush) when the data has to be durable. No lock, and no store to shared memory. Of
+    /// several writes the last ticket, the greatest, is enough.
+    pub fn ticket(&self) -> Ticket {
+        self.core.flush.ticket()
+    }
+
+    /// Whether a flush that began after `ticket` was taken is complete. One atomic load.
+    pub fn is_flushed(&self, ticket: Ticket) -> bool {
+        self.core.flush.is_done(ticket)
+    }
+
+    /// Returns when a flush of the device that began after `ticket` was taken is complete: at once if it has
+    /// happened, as with every commit since; otherwise all who wait share the next one. Commits no metadata.
+    /// Nothing to do on a read-only journal. The caller may not hold a handle, for the flush takes its time.
+    ///
+    /// # Errors
+    /// The failure of the flush, which aborts the journal, to each whose ticket it was to cover; an aborted journal.
+    pub fn flush(&self, ticket: Ticket) -> Result<()> {
+        self.core.flush(ticket)
     }
 
     /// Commits, writes all that is committed home, and frees the log.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod baton;
 mod buffer;
 mod cache;
 mod checkpoint;
@@ -18,7 +19,9 @@ mod handle;
 mod journal;
 mod log;
 mod options;
+mod pending;
 pub mod recovery;
+mod signal;
 mod stats;
 #[cfg(test)]
 mod testing;
@@ -27,7 +30,9 @@ mod transaction;
 
 pub use buffer::{Buffer, ReadGuard, WriteGuard};
 pub use error::{JournalError, Result};
+pub use flush::Ticket;
 pub use handle::Handle;
 pub use journal::Journal;
 pub use options::{Freed, LogConfig, LogRun, OnFreed, Options, Stats};
+pub use pending::Pending;
 pub use tid::Tid;

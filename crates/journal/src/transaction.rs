@@ -1,8 +1,10 @@
 //! What a transaction collects while its handles run.
 
 use crate::buffer::Content;
+use crate::pending::Ordered;
 use crate::{Buffer, Freed, Tid};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The running transaction of a slot. Filled by handles as they end, but for revokes, which other
@@ -19,6 +21,8 @@ pub(crate) struct Transaction {
     pub(crate) overdrawn: u32,
     /// All that was freed.
     pub(crate) freed: Vec<Freed>,
+    /// Data that must be on the device before the commit block.
+    pub(crate) ordered: Vec<Arc<Ordered>>,
     /// When the first handle ended that changed something.
     pub(crate) since: Option<Instant>,
 }

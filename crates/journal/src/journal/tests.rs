@@ -1,8 +1,8 @@
 use super::*;
 use crate::testing::{BLOCK, BLOCKS, LOG_START, config, device_bytes, empty_log, options};
-use crate::{Freed, Handle, recovery};
+use crate::{Freed, Handle, Pending, recovery};
 use lanefs_device::{MemDevice, Op};
-use lanefs_sim::FailingDevice;
+use lanefs_sim::{Entry, FailingDevice, Image, RecordingDevice};
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
@@ -462,4 +462,122 @@ fn sixteen_threads_in_the_smallest_log() {
             assert_eq!(bytes[8..16], 59u64.to_le_bytes(), "worker {worker} block {i}");
         }
     }
+}
+
+#[test]
+fn a_commit_waits_for_ordered_data() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let buffer = journal.read(7).unwrap();
+    let (early, late) = (Pending::new(), Pending::new());
+    let handle = journal.start(1).unwrap();
+    handle.write(&buffer).unwrap()[0] = 1;
+    handle.order_after(&early).unwrap();
+    handle.order_after(&late).unwrap();
+    let tid = handle.tid();
+    handle.stop();
+    early.done(Ok::<(), JournalError>(()));
+    thread::scope(|scope| {
+        let committer = scope.spawn(|| journal.commit(tid));
+        // The next transaction runs meanwhile.
+        while journal.running() == tid {
+            thread::yield_now();
+        }
+        set(&journal, 8, 2);
+        thread::sleep(Duration::from_millis(30));
+        assert!(!committer.is_finished() && !journal.is_durable(tid));
+        assert_eq!(recover(&MemDevice::from_bytes(device.to_bytes())).transactions, 0);
+        late.done(Ok::<(), JournalError>(()));
+        committer.join().unwrap().unwrap();
+    });
+    assert!(journal.is_durable(tid) && !journal.is_durable(tid.next()));
+    assert_eq!(recover(&device).transactions, 1);
+}
+
+#[test]
+fn ordered_data_that_failed_aborts_the_commit() {
+    for give_up in [false, true] {
+        let device = Arc::new(empty_log(1024));
+        let journal = open(&device);
+        let buffer = journal.read(7).unwrap();
+        let data = Pending::new();
+        let handle = journal.start(1).unwrap();
+        handle.write(&buffer).unwrap()[0] = 1;
+        handle.order_after(&data).unwrap();
+        handle.stop();
+        if give_up {
+            drop(data);
+        } else {
+            data.done(Err(JournalError::Aborted("the data's block is bad".into())));
+        }
+        let error = journal.sync().unwrap_err().to_string();
+        assert!(error.contains(if give_up { "given up" } else { "the data's block is bad" }), "{error}");
+        assert!(journal.start(1).is_err());
+        drop(journal);
+        assert_eq!(recover(&device).transactions, 0);
+    }
+}
+
+#[test]
+fn without_a_log_ordered_data_is_durable_first() {
+    let device = Arc::new(RecordingDevice::new(Image::zeroed(1 << 20)));
+    let journal = Journal::open(device.clone(), Options::new(BLOCK)).unwrap();
+    let buffer = journal.read(7).unwrap();
+    let data = Pending::new();
+    let handle = journal.start(1).unwrap();
+    handle.write(&buffer).unwrap()[0] = 1;
+    handle.order_after(&data).unwrap();
+    handle.stop();
+    thread::scope(|scope| {
+        let syncer = scope.spawn(|| journal.sync());
+        thread::sleep(Duration::from_millis(20));
+        device.write_at(50 * u64::from(BLOCK), &[9]).unwrap();
+        data.done(Ok::<(), JournalError>(()));
+        syncer.join().unwrap().unwrap();
+    });
+    let shape: Vec<&str> = device
+        .log()
+        .entries
+        .iter()
+        .map(|entry| match entry {
+            Entry::Flush => "flush",
+            Entry::Write { offset, .. } if *offset == 7 * u64::from(BLOCK) => "metadata",
+            _ => "data",
+        })
+        .collect();
+    assert_eq!(shape, ["data", "flush", "metadata", "flush"]);
+}
+
+#[test]
+fn a_commit_pays_for_tickets_and_nobody_flushes_twice() {
+    let device = Arc::new(RecordingDevice::new(Image::from_bytes(empty_log(1024).to_bytes())));
+    let flushes = || device.log().entries.iter().filter(|e| matches!(e, Entry::Flush)).count();
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    device.write_at(50 * u64::from(BLOCK), &[9]).unwrap();
+    let ticket = journal.ticket();
+    assert!(!journal.is_flushed(ticket) && journal.is_flushed(Ticket::NOTHING));
+    let tid = set(&journal, 7, 1);
+    journal.commit(tid).unwrap();
+    assert!(journal.is_flushed(ticket));
+    let before = flushes();
+    journal.flush(ticket).unwrap();
+    journal.flush(Ticket::from_u64(ticket.to_u64())).unwrap();
+    assert_eq!(flushes(), before);
+    journal.flush(journal.ticket()).unwrap();
+    assert_eq!(flushes(), before + 1);
+    assert_eq!(journal.stats().commits, 1);
+}
+
+#[test]
+fn a_failed_flush_stops_the_journal() {
+    let device = Arc::new(FailingDevice::new(empty_log(1024)));
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    let covered = journal.ticket();
+    journal.flush(covered).unwrap();
+    device.fail_once(Op::Flush, 1, 5);
+    let ticket = journal.ticket();
+    assert!(matches!(journal.flush(ticket), Err(JournalError::Device(_))));
+    // The device works again, but what was written before is of unknown fate.
+    assert!(matches!(journal.flush(ticket), Err(JournalError::Aborted(_))));
+    assert!(journal.start(1).is_err() && journal.flush(covered).is_ok());
 }

@@ -1,0 +1,36 @@
+//! A message that one sleeping thread waits for.
+//!
+//! Each sleeper has a signal of its own. Whoever wakes many of them wakes each by itself: they do not queue up behind
+//! a lock that they would all have to take in turn, and only those are woken that have something to do.
+
+use lanefs_sync::{Condvar, Mutex};
+
+/// A message to come, once.
+#[derive(Debug)]
+pub(crate) struct Signal<T> {
+    message: Mutex<Option<T>>,
+    sent: Condvar,
+}
+
+impl<T> Signal<T> {
+    pub(crate) fn new() -> Self {
+        Self { message: Mutex::new(None), sent: Condvar::new() }
+    }
+
+    /// Sends the message and wakes who waits for it.
+    pub(crate) fn send(&self, message: T) {
+        *self.message.lock() = Some(message);
+        self.sent.notify_one();
+    }
+
+    /// Sleeps until the message is there, and takes it.
+    pub(crate) fn wait(&self) -> T {
+        let mut message = self.message.lock();
+        loop {
+            match message.take() {
+                Some(message) => return message,
+                None => self.sent.wait(&mut message),
+            }
+        }
+    }
+}
