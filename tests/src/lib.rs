@@ -8,6 +8,7 @@
 mod damage;
 mod exercise;
 mod fsx;
+mod history;
 mod listing;
 mod modes;
 mod mount;
@@ -22,6 +23,7 @@ mod volume_tree;
 pub use damage::{Region, RegionKind, Victim};
 pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};
 pub use fsx::{FileOp, Model, Player, draw};
+pub use history::{Change, Clock, History, Look, WORD};
 pub use listing::{settled, volume_listing};
 pub use modes::{Mode, modes};
 pub use mount::LoopMount;
