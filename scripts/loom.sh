@@ -10,5 +10,6 @@ models() {
     cargo test --release -p "lanefs-$1" --lib "$2"
 }
 models sync tests
+models device lending
 models journal gate
 models rangelock loom

@@ -61,13 +61,13 @@ pub(crate) fn whole_volume(arg: &OsStr) -> VolumeName {
     }
 }
 
-/// `nbd://host/export` has a `:/` that splits nothing.
+/// `nbd://host/export` and `pmem:/dev/shm/v` have a `:/` that splits nothing.
 fn is_scheme(before: &[u8], from: &[u8]) -> bool {
-    from.starts_with(b"://") && matches!(before, b"nbd" | b"nbd+unix" | b"nbds")
+    before == b"pmem" || from.starts_with(b"://") && matches!(before, b"nbd" | b"nbd+unix" | b"nbds")
 }
 
 fn holds_volume(name: &[u8]) -> bool {
-    Path::new(OsStr::from_bytes(name))
+    Path::new(OsStr::from_bytes(name.strip_prefix(b"pmem:").unwrap_or(name)))
         .metadata()
         .is_ok_and(|m| m.is_file() || m.file_type().is_block_device())
 }
@@ -90,6 +90,9 @@ mod tests {
         assert_eq!(parse("x.img:/a/b"), inside("x.img", "/a/b"));
         assert_eq!(parse("mem:64M:/a"), inside("mem:64M", "/a"));
         assert_eq!(parse("nbd://host/e:/a"), inside("nbd://host/e", "/a"));
+        assert_eq!(parse("pmem:/dev/shm/v:/a"), inside("pmem:/dev/shm/v", "/a"));
+        assert_eq!(parse("pmem:v:/a"), inside("pmem:v", "/a"));
+        assert_eq!(whole_volume("pmem:/dev/shm/v".as_ref()), "pmem:/dev/shm/v");
         assert_eq!(parse("plain"), Location::Host("plain".into()));
         assert_eq!(parse("C:relative"), Location::Host("C:relative".into()));
         assert_eq!(parse(":/x"), Location::Host(":/x".into()));
@@ -109,6 +112,8 @@ mod tests {
             arg
         };
         assert_eq!(parse(arg(":/x:/y")), inside(&volume, "/x:/y"));
+        let mapped = |name: OsString| ["pmem:".as_ref(), &*name].into_iter().collect::<OsString>();
+        assert_eq!(parse(mapped(arg(":/x:/y"))), inside(mapped(volume.clone().into()), "/x:/y"));
         assert_eq!(parse(&volume), Location::Host(volume.clone()));
         assert_eq!(parse("no:/such:/file"), inside("no:/such", "/file"));
     }

@@ -8,13 +8,14 @@ use crate::location::{Location, VolumeName};
 use crate::quote::quoted;
 use crate::side::{HostSide, Side, VolumeSide, shown};
 use lanefs::{OpenOptions, Volume};
-use lanefs_device::{BlockDevice, FileDevice};
+use lanefs_device::{BlockDevice, FileOptions, Medium, open_url};
 use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A path and the side that it is on.
 #[derive(Clone)]
@@ -77,7 +78,7 @@ impl Volumes {
 
     /// The volume of that name, opened if it is not yet.
     pub(crate) fn volume(&mut self, name: &VolumeName, write: bool) -> Res<Rc<VolumeSide>> {
-        let path = Path::new(name);
+        let path = file_of(name);
         let key = path.canonicalize().unwrap_or_else(|_| path.into());
         if let Some(side) = self.open.get(&key) {
             return Ok(side.clone());
@@ -109,13 +110,24 @@ pub(crate) fn open_with(
 ) -> Res<Volume> {
     let options = change(OpenOptions::new().write(write).clock(source_date_epoch()?));
     let verb = if write { "open for writing" } else { "open" };
-    options.open(name).map_err(|e| cannot_open(verb, name, e))
+    open_url(name, &FileOptions::new().read_only(!write))
+        .map_err(lanefs::Error::from)
+        .and_then(|device| options.open_device(device))
+        .map_err(|e| cannot_open(verb, name, e))
+}
+
+/// The file that a volume is in, by the volume's name.
+pub(crate) fn file_of(name: &VolumeName) -> &Path {
+    Medium::parse(name).ok().and_then(|medium| medium.path()).unwrap_or(Path::new(name))
 }
 
 /// Why a volume cannot be opened, and what to do about it.
 fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error) -> Failure {
-    let cause = Cause::from(error).without(&format!("{}: ", name.to_string_lossy()));
-    let cause = match std::fs::metadata(name).map_err(Cause::from) {
+    let file = file_of(name);
+    let cause = Cause::from(error).without(&format!("{}: ", file.display()));
+    let cause = match std::fs::metadata(file).map_err(Cause::from) {
+        // No file at all.
+        Err(_) if !matches!(Medium::parse(name), Ok(Medium::File(_) | Medium::Pmem(_))) => cause,
         Err(missing) if missing.is(Errno::NOENT) => {
             Cause::text(format!("{missing}; lanefs mkfs --size 1G VOLUME makes a volume"))
         }
@@ -130,15 +142,12 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error) -> Failure {
 }
 
 /// The volume's device, for what reads a volume without opening it.
-pub(crate) fn device(name: &VolumeName) -> Res<FileDevice> {
-    match FileDevice::open_read_only(name) {
-        Ok(device) => Ok(device),
-        Err(e) => Err(cannot_open("open", name, e.into())),
-    }
+pub(crate) fn device(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
+    open_url(name, &FileOptions::new().read_only(true)).map_err(|e| cannot_open("open", name, e.into()))
 }
 
 /// The superblock as it is on the medium.
-pub(crate) fn read_superblock(device: &FileDevice, name: &VolumeName) -> Res<Superblock> {
+pub(crate) fn read_superblock(device: &dyn BlockDevice, name: &VolumeName) -> Res<Superblock> {
     let read = || -> lanefs::Result<Superblock> {
         let mut bytes = [0; SUPERBLOCK_SIZE];
         device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;

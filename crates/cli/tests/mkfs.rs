@@ -97,3 +97,33 @@ fn a_volume_is_not_overwritten_by_accident() {
     }
     assert!(!v.beside("x.img").exists(), "a volume that was refused leaves no file");
 }
+
+/// A mapped volume is the same volume, and its name splits where it should.
+#[test]
+fn a_mapped_volume() {
+    let v = Image::new();
+    let absolute = format!("pmem:{}", v.beside("p.img").display());
+    v.ok(["mkfs", "-q", "--size", "64M", &absolute]);
+    v.fails(
+        ["mkfs", "pmem:p.img"],
+        1,
+        "lanefs: cannot make a volume in 'pmem:p.img': it holds an ext4 volume; --force makes a new one in its place",
+    );
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    v.ok(["import", sources, &format!("{absolute}:/src")]);
+    fsck(&v, "p.img");
+    let main = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/main.rs")).expect("read");
+    assert_eq!(v.ok(["cat", "pmem:p.img:/src/main.rs"]), main);
+    assert_eq!(v.ok(["cat", "p.img:/src/main.rs"]), main);
+    assert!(v.ok(["info", &absolute]).contains("64M"));
+    v.fails(
+        ["ls", "pmem:none.img:/"],
+        2,
+        "lanefs: cannot open 'pmem:none.img': No such file or directory; lanefs mkfs --size 1G VOLUME makes a volume",
+    );
+    v.fails(
+        ["mkfs", "mem:1X"],
+        1,
+        "lanefs: cannot make a volume in 'mem:1X': mem:1X: needs a size: mem:64M, mem:1G",
+    );
+}

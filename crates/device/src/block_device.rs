@@ -1,6 +1,6 @@
 //! The trait that every medium implements.
 
-use crate::{DeviceError, Op, Result};
+use crate::{DeviceError, Mapped, Op, Result};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -48,6 +48,11 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// What offsets, lengths and memory addresses must be multiples of: 1 but for O_DIRECT.
     fn alignment(&self) -> usize {
         1
+    }
+
+    /// The memory that the medium is, where it is memory.
+    fn mapped(&self) -> Option<&Mapped> {
+        None
     }
 
     /// Fills `buf` from `offset`.
@@ -118,6 +123,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn alignment(&self) -> usize {
         (**self).alignment()
+    }
+
+    fn mapped(&self) -> Option<&Mapped> {
+        (**self).mapped()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

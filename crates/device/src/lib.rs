@@ -23,9 +23,13 @@ mod buf;
 mod error;
 mod file;
 mod mem;
+mod pmem;
+mod url;
 
 pub use block_device::{BlockDevice, ReadOp, WriteOp};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
 pub use file::{FileDevice, FileOptions};
 pub use mem::MemDevice;
+pub use pmem::{Lent, Mapped, Persistence, PmemDevice};
+pub use url::{Medium, create_url, open_url};

@@ -11,7 +11,7 @@ use crate::quote::{JsonName, escaped};
 use crate::size;
 use crate::time::Time;
 use crate::volumes;
-use lanefs_device::{BlockDevice, FileDevice};
+use lanefs_device::BlockDevice;
 use lanefs_format::{Compat, Incompat, State, Superblock};
 use owo_colors::Style;
 use serde::Serialize;
@@ -80,15 +80,15 @@ impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         let name = whole_volume(&self.volume);
         let device = volumes::device(&name)?;
-        let sb = volumes::read_superblock(&device, &name)?;
+        let sb = volumes::read_superblock(&*device, &name)?;
         let mut info = Info::new(&name, &sb);
         if self.groups {
-            info.group_list = groups::read(&device, &sb, &name)?;
+            info.group_list = groups::read(&*device, &sb, &name)?;
         }
         if self.json {
             return out.json(&info);
         }
-        info.show(&device, out)?;
+        info.show(&*device, out)?;
         if self.groups { groups::show(&info.group_list, out) } else { Ok(()) }
     }
 }
@@ -247,6 +247,3 @@ impl Serialize for Time {
 fn of_volume<T>(result: lanefs_format::Result<T>, name: &OsString) -> Res<T> {
     result.map_err(lanefs::Error::from).or_cannot("read", name.as_bytes())
 }
-
-/// The device, for what else reads it.
-type Device = FileDevice;

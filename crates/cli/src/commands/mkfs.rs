@@ -5,8 +5,8 @@ use crate::location::whole_volume;
 use crate::output::Out;
 use crate::quote::{JsonName, quoted};
 use crate::size;
-use crate::volumes::{read_superblock, source_date_epoch};
-use lanefs_device::{BlockDevice, FileDevice};
+use crate::volumes::{file_of, read_superblock, source_date_epoch};
+use lanefs_device::{BlockDevice, FileDevice, FileOptions, create_url, open_url};
 use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
 use serde::Serialize;
@@ -169,19 +169,19 @@ impl Args {
             };
             Failure::cannot("make a volume in", name.as_bytes(), cause)
         };
-        let is_new = !std::fs::exists(&name).unwrap_or(true);
+        let is_new = !std::fs::exists(file_of(&name)).unwrap_or(true);
         let made = self.make(&name, &options);
         if made.is_err() && is_new {
             // A file that holds no volume is of no use; that it cannot be removed is not the failure to tell of.
-            let _ = std::fs::remove_file(&name);
+            let _ = std::fs::remove_file(file_of(&name));
         }
         self.say(&name, made.map_err(cannot)?, out)
     }
 
     fn make(&self, name: &OsString, options: &Options) -> Result<Report, MkfsError> {
         let device = match self.size {
-            Some(size) => FileDevice::create(name, size)?,
-            None => FileDevice::open(name)?,
+            Some(size) => create_url(name, size, &FileOptions::new())?,
+            None => open_url(name, &FileOptions::new())?,
         };
         let report = lanefs_mkfs::format(&device, options)?;
         device.flush()?;
@@ -216,7 +216,7 @@ impl Args {
     /// A volume is not thrown away by accident, and a missing file needs a size.
     fn check_target(&self, name: &OsString) -> Res {
         let refuse = |why: &str| Err(Failure::cannot("make a volume in", name.as_bytes(), Cause::text(why)));
-        match std::fs::metadata(name) {
+        match std::fs::metadata(file_of(name)) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.size.is_none() => {
                 refuse("No such file or directory; --size 1G makes it")
             }
@@ -224,8 +224,9 @@ impl Args {
                 refuse("the file is empty; --size 1G gives it a size")
             }
             Ok(meta) if !meta.is_dir() && !self.force => {
-                let there =
-                    FileDevice::open_read_only(name).ok().and_then(|d| read_superblock(&d, name).ok());
+                let there = FileDevice::open_read_only(file_of(name))
+                    .ok()
+                    .and_then(|d| read_superblock(&d, name).ok());
                 match there {
                     Some(_) => refuse("it holds an ext4 volume; --force makes a new one in its place"),
                     None => Ok(()),

@@ -14,6 +14,8 @@ mod tests;
 mod vectored;
 
 pub use open::FileOptions;
+#[cfg(all(test, not(loom)))]
+pub(crate) use tests::exercise;
 
 use crate::block_device::{check_range, zero_by_writing};
 use crate::{BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
@@ -92,8 +94,13 @@ impl FileDevice {
         self.align > 1
     }
 
+    /// For what else wants to map it.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Checks that a range may be changed.
-    fn check_change(&self, op: Op, offset: u64, len: u64) -> Result<()> {
+    pub(crate) fn check_change(&self, op: Op, offset: u64, len: u64) -> Result<()> {
         if self.read_only {
             return Err(DeviceError::new(op, offset, len, io::Error::from_raw_os_error(libc::EROFS)));
         }

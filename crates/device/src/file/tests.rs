@@ -223,7 +223,7 @@ fn a_file_that_shrank_is_an_error() {
 }
 
 /// Random reads, writes, batches, zeros and discards against a plain Vec.
-fn exercise(dev: &FileDevice) {
+pub(crate) fn exercise(dev: &dyn BlockDevice, path: &Path) {
     let size = dev.size() as usize;
     let mut model = pattern(size, 7);
     dev.write_at(0, &model).unwrap();
@@ -304,13 +304,13 @@ fn exercise(dev: &FileDevice) {
     let mut all = vec![0; size];
     dev.read_at(0, &mut all).unwrap();
     assert!(all == model);
-    assert!(std::fs::read(dev.path()).unwrap() == model, "the file differs from what the device reads");
+    assert!(std::fs::read(path).unwrap() == model, "the file differs from what the device reads");
 }
 
 #[test]
 fn buffered_file() {
     let (_dir, path) = scratch();
-    exercise(&FileDevice::create(&path, (3 << 20) + 1111).unwrap());
+    exercise(&FileDevice::create(&path, (3 << 20) + 1111).unwrap(), &path);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn direct_file() {
     let (_dir, path) = scratch();
     let dev = FileOptions::new().direct(true).create(&path, 3 << 20).unwrap();
     assert!(dev.is_direct() && dev.alignment() >= 512);
-    exercise(&dev);
+    exercise(&dev, dev.path());
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn block_special_file() {
         let dev = FileOptions::new().direct(direct).open(&loop_dev.0).unwrap();
         assert!(dev.is_block_special());
         assert_eq!(dev.size(), 4 << 20);
-        exercise(&dev);
+        exercise(&dev, dev.path());
         refused(FileDevice::open(&loop_dev.0), Op::Lock, libc::EBUSY, &[&loop_dev.0, "in use"]);
         refused(FileDevice::open_read_only(&loop_dev.0), Op::Lock, libc::EBUSY, &["in use"]);
     }
@@ -482,7 +482,7 @@ fn direct_where_there_is_none() {
     let direct = FileOptions::new().direct(true);
     refused(direct.create(&path, 1 << 20), Op::Open, libc::EINVAL, &["direct I/O"]);
     assert!(!path.exists());
-    exercise(&FileDevice::create(&path, 1 << 20).unwrap());
+    exercise(&FileDevice::create(&path, 1 << 20).unwrap(), &path);
     refused(direct.open(&path), Op::Open, libc::EINVAL, &["direct I/O"]);
     drop(mounted);
 }

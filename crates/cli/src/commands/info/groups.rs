@@ -1,6 +1,6 @@
 //! The block groups, as their descriptors have them.
 
-use super::{Device, of_volume};
+use super::of_volume;
 use crate::failure::{OrCannot, Res};
 use crate::output::Out;
 use lanefs_device::BlockDevice;
@@ -28,7 +28,7 @@ pub(super) struct Group {
 }
 
 /// Reads all descriptors, a block of them at a time. One that is damaged is listed as such.
-pub(super) fn read(device: &Device, sb: &Superblock, name: &OsString) -> Res<Vec<Group>> {
+pub(super) fn read(device: &dyn BlockDevice, sb: &Superblock, name: &OsString) -> Res<Vec<Group>> {
     let (layout, checksummer) = (sb.layout(), sb.checksummer());
     let mut bytes = vec![0; sb.block_size() as usize];
     let mut loaded = None;

@@ -1,0 +1,247 @@
+//! The mapping of a volume, and slices of it.
+//!
+//! The bytes are shared with the kernel and, against all advice, perhaps with another process: the lock that every
+//! opener takes (see `FileDevice`) keeps lanefs out of a volume that somebody writes to, and no more than that. Inside this process
+//! no safe call can get a data race: copies are not plain accesses (see `copy`), and a lent slice excludes writers
+//! (see `lending`). A mapped file that another program shortens makes the next access a SIGBUS.
+
+use super::copy::{PERSISTS, copy_in, copy_out};
+use super::lending::Lending;
+use crate::block_device::check_range;
+use crate::{BlockDevice, DeviceError, FileDevice, Op, Result};
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::{fmt, io, ptr, slice};
+
+/// What a write that has returned survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Persistence {
+    /// A power cut: the file is persistent memory, mapped with MAP_SYNC, and every copy ends with its bytes out of
+    /// the caches. A flush has nothing to do.
+    Power,
+    /// The end of the process, not that of the machine: the file lives in memory (tmpfs, ramfs, hugetlbfs). A flush has nothing to do.
+    Process,
+    /// The end of the process, and after a flush a power cut: the file is on a disk, and the mapping is of the page cache. A flush is an
+    /// `fdatasync`, which also writes pages that were changed through a mapping.
+    Flush,
+}
+
+/// A volume that is mapped into memory. Clones share the mapping; it ends with the last of them and of their slices.
+#[derive(Clone)]
+pub struct Mapped(Arc<Region>);
+
+struct Region {
+    base: *mut u8,
+    len: usize,
+    persistence: Persistence,
+    lending: Lending,
+    /// Keeps the lock until nothing uses the mapping.
+    device: FileDevice,
+}
+
+// SAFETY: the mapping belongs to no thread, and every access to it goes through the rules above.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, which nothing can reach any more: slices hold the region.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
+    }
+}
+
+impl Mapped {
+    pub(super) fn new(device: FileDevice) -> Result<Self> {
+        let refuse = |errno: i32, why: String| DeviceError::at_path(Op::Open, device.path(), errno, why);
+        let Ok(len) = usize::try_from(device.size()) else {
+            return Err(refuse(libc::EFBIG, "is too large to be mapped".into()));
+        };
+        if !device.read_only() {
+            take_space(&device)
+                .map_err(|e| refuse(e.raw_os_error(), format!("its space: {}", io::Error::from(e))))?;
+        }
+        let (base, persistence) = map(&device, len)
+            .map_err(|e| refuse(e.raw_os_error(), format!("cannot be mapped: {}", io::Error::from(e))))?;
+        Ok(Self(Arc::new(Region { base, len, persistence, lending: Lending::new(), device })))
+    }
+
+    pub(super) fn device(&self) -> &FileDevice {
+        &self.0.device
+    }
+
+    /// Length in bytes.
+    pub fn size(&self) -> u64 {
+        self.0.len as u64
+    }
+
+    /// What a write that has returned survives.
+    pub fn persistence(&self) -> Persistence {
+        self.0.persistence
+    }
+
+    /// Copies from `offset` on. Against a write at the same time, each byte is the old or the new one.
+    ///
+    /// # Errors
+    /// A range beyond the end.
+    #[inline]
+    pub fn copy_out(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let from = self.0.at(Op::Read, offset, buf.len())?;
+        // SAFETY: the range lies in the mapping; `buf` is ours alone, so it is not in the mapping, which hands out no `&mut`.
+        unsafe { copy_out(buf.as_mut_ptr(), from, buf.len()) };
+        Ok(())
+    }
+
+    /// Copies to `offset` by streaming stores. When it returns, the bytes are out of this processor's caches and buffers:
+    /// as durable as [`persistence`](Self::persistence) says.
+    ///
+    /// # Errors
+    /// A range beyond the end; a device opened for reading (EROFS); a range of which a part is lent (EBUSY).
+    #[inline]
+    pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.write(offset, data.len(), |to| {
+            // SAFETY: `to` has room for `data`, and is written by nobody who holds a reference (see `write`). If `data` is a lent
+            // slice, it does not overlap, because what is lent is not written.
+            unsafe { copy_in(to, data.as_ptr(), data.len()) }
+        })
+    }
+
+    /// Copies pieces one behind the other to `offset`.
+    pub(super) fn gather_in(&self, offset: u64, len: usize, pieces: &[&[u8]]) -> Result<()> {
+        self.write(offset, len, |to| {
+            let mut at = 0;
+            for piece in pieces {
+                // SAFETY: as in `copy_in`; `len` is the sum of the pieces.
+                unsafe { copy_in(to.add(at), piece.as_ptr(), piece.len()) };
+                at += piece.len();
+            }
+        })
+    }
+
+    #[inline]
+    fn write(&self, offset: u64, len: usize, fill: impl FnOnce(*mut u8)) -> Result<()> {
+        let region = &*self.0;
+        if region.device.read_only() {
+            let source = io::Error::from_raw_os_error(libc::EROFS);
+            return Err(DeviceError::new(Op::Write, offset, len as u64, source));
+        }
+        let to = region.at(Op::Write, offset, len)?;
+        match region.lending.write(offset, offset + len as u64) {
+            Some(_writing) => fill(to),
+            None => {
+                let source = io::Error::from_raw_os_error(libc::EBUSY);
+                return Err(DeviceError::new(Op::Write, offset, len as u64, source));
+            }
+        }
+        Ok(())
+    }
+
+    /// A range as a slice, without a copy. Until it is dropped, writes that overlap fail with EBUSY, so its
+    /// bytes do not change; others are not held up.
+    ///
+    /// `None` for a range beyond the end, and where it is not to be had at the moment: while 64 others are lent, or where writers keep at it
+    /// so that for about a millisecond there is no gap. Then [`copy_out`](Self::copy_out) serves.
+    pub fn lend(&self, offset: u64, len: usize) -> Option<Lent> {
+        let start = self.0.at(Op::Read, offset, len).ok()?;
+        let slot = self.0.lending.lend(offset, offset + len as u64)?;
+        Some(Lent { start, len, slot, region: Arc::clone(&self.0) })
+    }
+}
+
+impl Region {
+    /// The address of a range.
+    #[inline]
+    fn at(&self, op: Op, offset: u64, len: usize) -> Result<*mut u8> {
+        check_range(op, self.len as u64, offset, len as u64)?;
+        // SAFETY: `offset` is at most the length of the mapping.
+        Ok(unsafe { self.base.add(offset as usize) })
+    }
+}
+
+/// A part of a mapped volume that nobody writes to while this value lives.
+pub struct Lent {
+    start: *const u8,
+    len: usize,
+    slot: u32,
+    region: Arc<Region>,
+}
+
+// SAFETY: a shared slice and a number, which any thread may use and give back.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Deref for Lent {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the region keeps the range mapped, and `lending` keeps writers out of it.
+        unsafe { slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.region.lending.give_back(self.slot);
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lent({} bytes)", self.len)
+    }
+}
+
+impl fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapped({:?}, {:?})", self.0.device, self.0.persistence)
+    }
+}
+
+/// Fills the holes of a file: a store to a hole that the host has no room for would be a SIGBUS.
+fn take_space(device: &FileDevice) -> rustix::io::Result<()> {
+    if device.is_block_special() {
+        return Ok(());
+    }
+    match retry_on_intr(|| rustix::fs::fallocate(device.file(), FallocateFlags::empty(), 0, device.size())) {
+        // A host that cannot take space in advance: the hazard stays.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        done => done,
+    }
+}
+
+fn map(device: &FileDevice, len: usize) -> rustix::io::Result<(*mut u8, Persistence)> {
+    let prot = if device.read_only() { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+    let map = |flags| {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        unsafe { mmap(ptr::null_mut(), len, prot, flags, device.file(), 0) }
+    };
+    // Granted for persistent memory only.
+    if PERSISTS && let Ok(base) = map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+        return Ok((base.cast(), Persistence::Power));
+    }
+    let base = map(MapFlags::SHARED)?;
+    let file: BorrowedFd<'_> = std::os::fd::AsFd::as_fd(device.file());
+    let persistence = match rustix::fs::fstatfs(file) {
+        Ok(stat) if !device.is_block_special() && lives_in_memory(stat.f_type) => Persistence::Process,
+        _ => Persistence::Flush,
+    };
+    Ok((base.cast(), persistence))
+}
+
+/// Whether a file system of this kind (`f_type` of statfs(2)) has no disk.
+fn lives_in_memory(kind: rustix::fs::FsWord) -> bool {
+    const RAMFS: u32 = 0x8584_58f6;
+    const HUGETLBFS: u32 = 0x9584_58f6;
+    const TMPFS: u32 = 0x0102_1994;
+    [RAMFS, HUGETLBFS, TMPFS].contains(&(kind as u32))
+}

@@ -1,0 +1,125 @@
+//! A volume in a mapped file: persistent memory, or a file that is treated as such.
+//!
+//! - Writes are streaming stores with a fence behind them (see `copy`), and durable when they return where the file is
+//!   persistent memory; what else may be expected is told by [`Persistence`].
+//! - A file opened for writing gets all its space at once, so that no later store finds the host full. Nothing is given back by a discard.
+//! - It is locked against other openers as a [`FileDevice`] is, until the last slice of it is gone.
+#![allow(unsafe_code)]
+
+mod copy;
+mod lending;
+mod mapped;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use mapped::{Lent, Mapped, Persistence};
+
+use crate::block_device::check_range;
+use crate::{BlockDevice, DeviceError, FileDevice, FileOptions, Op, Result, WriteOp};
+use std::fmt;
+use std::path::Path;
+
+/// A volume in a mapped file.
+pub struct PmemDevice {
+    mapped: Mapped,
+}
+
+impl PmemDevice {
+    /// Maps a file that exists, for reading and writing.
+    ///
+    /// # Errors
+    /// As [`FileOptions::open`], and where the file has holes that the host has no room for, or cannot be mapped.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::over(FileDevice::open(path)?)
+    }
+
+    /// Maps a file that exists, for reading, beside any number of other readers.
+    ///
+    /// # Errors
+    /// As [`FileOptions::open`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        Self::over(FileDevice::open_read_only(path)?)
+    }
+
+    /// Makes a file of `size` zero bytes, none of them a hole, and maps it.
+    ///
+    /// # Errors
+    /// As [`FileOptions::create`] and [`open`](Self::open).
+    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
+        let path = path.as_ref();
+        let is_new = !path.exists();
+        let made = Self::over(FileDevice::create(path, size)?);
+        if made.is_err() && is_new {
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    /// Maps what `options` open. O_DIRECT means nothing to a mapping.
+    pub(crate) fn open_with(options: &FileOptions, path: &Path) -> Result<Self> {
+        Self::over(options.clone().direct(false).open(path)?)
+    }
+
+    fn over(device: FileDevice) -> Result<Self> {
+        Ok(Self { mapped: Mapped::new(device)? })
+    }
+}
+
+impl BlockDevice for PmemDevice {
+    fn size(&self) -> u64 {
+        self.mapped.size()
+    }
+
+    fn read_only(&self) -> bool {
+        self.mapped.device().read_only()
+    }
+
+    fn mapped(&self) -> Option<&Mapped> {
+        Some(&self.mapped)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.mapped.copy_out(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.mapped.copy_in(offset, data)
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
+        ops.iter().try_for_each(|op| {
+            let len = usize::try_from(op.len())
+                .map_err(|_| DeviceError::out_of_range(Op::Write, op.offset, op.len(), self.size()))?;
+            self.mapped.gather_in(op.offset, len, op.data)
+        })
+    }
+
+    fn flush(&self) -> Result<()> {
+        match self.mapped.persistence() {
+            Persistence::Power | Persistence::Process => Ok(()),
+            Persistence::Flush => self.mapped.device().flush(),
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.mapped.device().check_change(Op::Discard, offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        check_range(Op::Write, self.size(), offset, len)?;
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(ZEROS.len() as u64);
+            self.write_at(offset + done, &ZEROS[..n as usize])?;
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for PmemDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PmemDevice({:?})", self.mapped)
+    }
+}
