@@ -42,5 +42,5 @@ pub use lanefs_format as format;
 pub use lanefs_format::{DeviceNumber, FileType, Timestamp};
 pub use lanefs_mkfs as mkfs;
 pub use namei::{NAME_MAX, NewAttr, RenameFlags, SetAttr, SetTime};
-pub use volume::{OpenOptions, Recovery, StatFs};
+pub use volume::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback};
 pub use xattr::{SetXattr, XattrError};

@@ -7,7 +7,7 @@
 use crate::alloc::{self, BlockKind, Claim, Reserved};
 use crate::error::Result;
 use crate::volume::Fs;
-use lanefs_journal::{Buffer, Handle, WriteGuard};
+use lanefs_journal::{Buffer, Handle, Tid, WriteGuard};
 use lanefs_sync::order::{Level, Note};
 
 /// Credits of the parts that operations are made of: distinct blocks that may change.
@@ -42,6 +42,17 @@ impl<'f> Txn<'f> {
         let note = Note::new(Level::Handle, 0);
         let handle = fs.journal.start(credits)?;
         Ok(Self { fs, handle, note: Some(note), claim: None })
+    }
+
+    /// The transaction that it belongs to.
+    pub(crate) fn tid(&self) -> Tid {
+        self.handle.tid()
+    }
+
+    /// The transaction does not commit before the data of `pending` is written.
+    pub(crate) fn order_after(&self, pending: &Pending) -> Result<()> {
+        let _ = pending;
+        Ok(())
     }
 
     /// The volume.
@@ -132,4 +143,12 @@ impl<'f> Txn<'f> {
         let left = self.credits();
         if left >= n || self.extend(n - left)? { Ok(()) } else { self.restart(n) }
     }
+}
+
+/// Stand-in.
+#[derive(Debug)]
+pub(crate) struct Pending;
+impl Pending {
+    pub(crate) fn new() -> Self { Self }
+    pub(crate) fn done(self, _: std::result::Result<(), String>) {}
 }

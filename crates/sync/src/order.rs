@@ -12,10 +12,16 @@ use std::ops::{Deref, DerefMut};
 pub enum Level {
     /// The shape of the directory tree: renames between directories.
     Topology,
-    /// The entries of a directory or the size and blocks of a file; the key is the inode number.
+    /// The entries of a directory; the key is the inode number.
     Namespace,
+    /// Bytes of a file's content; the key is the inode number.
+    Range,
+    /// The writing out of a file's dirty pages; the key is the inode number.
+    Writeback,
     /// An open transaction handle: one for a thread.
     Handle,
+    /// A run of cached pages.
+    Page,
     /// The decoded inode: one for a thread.
     Inode,
     /// The orphan list or file.

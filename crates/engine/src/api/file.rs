@@ -105,7 +105,7 @@ impl File {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn sync_all(&self) -> Result<()> {
-        Ok(self.node.fs.journal.sync()?)
+        data::sync_all(&self.node)
     }
 
     /// Makes the content and the size durable.
@@ -113,7 +113,7 @@ impl File {
     /// # Errors
     /// As [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Result<()> {
-        self.sync_all()
+        data::sync_data(&self.node)
     }
 
     /// What there is to know of the file.

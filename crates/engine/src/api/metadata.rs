@@ -13,7 +13,10 @@ pub struct Metadata {
 
 impl Metadata {
     pub(super) fn of(node: &Node) -> Self {
-        Self { ino: node.ino, inode: node.state().clone(), block_size: node.fs.block_size }
+        if let Some(file) = node.file_if_used() {
+            file.times.look();
+        }
+        Self { ino: node.ino, inode: node.attributes(), block_size: node.fs.block_size }
     }
 
     /// The inode's number.
@@ -121,7 +124,7 @@ impl Metadata {
         self.inode.generation
     }
 
-    /// i_version.
+    /// i_version: changes with the first change of the file after somebody looked, as this does.
     pub fn version(&self) -> u64 {
         self.inode.version
     }

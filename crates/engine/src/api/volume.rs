@@ -48,6 +48,13 @@ fn attr_name(name: &impl AsRef<OsStr>) -> Result<&[u8]> {
     if (1..=255).contains(&name.len()) { Ok(name) } else { Err(Error::Range) }
 }
 
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // Files that are still open keep it open.
+        self.fs.release();
+    }
+}
+
 impl Volume {
     pub(crate) fn new(fs: Arc<Fs>) -> Self {
         Self { fs }
@@ -589,6 +596,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn sync(&self) -> Result<()> {
+        self.fs.write_all_times()?;
         Ok(self.fs.journal.sync()?)
     }
 

@@ -61,6 +61,20 @@ pub(super) fn write(fs: &Fs, writes: &[Write<'_>]) -> Result<()> {
     writes.iter().zip(&pieces).try_for_each(|(w, p)| write_bounced(device, align, w.offset, p))
 }
 
+/// Writes `bytes` at the device's byte `offset`.
+pub(super) fn write_one(fs: &Fs, offset: u64, bytes: &[u8]) -> Result<()> {
+    if is_aligned(alignment(fs), offset, bytes) {
+        return Ok(fs.device.write_at(offset, bytes)?);
+    }
+    write(fs, &[Write { offset, head: 0, body: bytes, tail: 0 }])
+}
+
+/// Whether `len` bytes of a file at `offset` are whole sectors.
+pub(super) fn is_whole(fs: &Fs, offset: u64, len: usize) -> bool {
+    let align = alignment(fs);
+    offset.is_multiple_of(align as u64) && len.is_multiple_of(align)
+}
+
 /// Where a sector is larger than a block, its device changes parts of sectors under a lock of its own:
 /// here nothing beyond the block may be touched.
 fn alignment(fs: &Fs) -> usize {

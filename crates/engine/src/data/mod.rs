@@ -1,29 +1,33 @@
-//! The content of files: read, write, truncate.
-//!
-//! This is the simple path. A write maps after it has written: data goes to blocks that are
-//! reserved in core only, and when it is on the device one handle marks them in the bitmap, inserts
-//! them as written and moves i_size. A crash before that handle leaves free blocks, so no stale data
-//! is ever read, and no handle is held across data I/O. Overwrites go straight to their blocks.
+//! The content of files: read, write, truncate, sync.
 //!
 //! Invariant: the bytes of the last block beyond i_size are zeros on the device. Who cuts a file
 //! zeroes them, and who extends it does so again, for a crash may have come between.
 //!
-//! Locking: the node's data lock, shared to read and exclusive to change. Its `state` lock is
-//! held only inside of handles, never across device I/O; under the data lock, a copy of the
-//! inode's map stays true.
+//! Locking: a file's bytes ([`lock`]), shared to read and to overwrite directly, exclusive to change what
+//! readers must see whole, and to the end of all bytes for i_size and the places of blocks. The inode's
+//! `state` is locked for moments: to look at the map, or under a handle to change it; blocks of the map may be
+//! read from the device meanwhile, content never.
 
+mod direct;
+mod file;
 mod io;
+mod lock;
+mod plan;
 mod read;
+mod sync;
 #[cfg(test)]
 mod tests;
+mod times;
 mod truncate;
-mod write;
 
+pub(crate) use direct::{append, write};
+pub(crate) use file::FileData;
 pub(crate) use read::{next_data, read, read_inode};
+pub(crate) use sync::{sync_all, sync_data};
 pub(crate) use truncate::{truncate, truncate_for_delete, truncate_tail};
-pub(crate) use write::{append, write};
 
 use crate::error::{Error, Result};
+use crate::inode::Node;
 use crate::map::{self, Mapping};
 use crate::txn::Txn;
 use crate::volume::Fs;
@@ -44,14 +48,14 @@ fn place(fs: &Fs, at: u64) -> Result<(u32, usize)> {
 
 /// Makes the bytes from `from` to the end of its block, or to `to` before that, zeros on the
 /// device. Nothing to do where the block is not written.
-fn zero_tail(fs: &Fs, ino: u32, inode: &Inode, from: u64, to: u64) -> Result<()> {
+fn zero_tail(node: &Node, from: u64, to: u64) -> Result<()> {
+    let fs = &*node.fs;
     let (lblk, inner) = place(fs, from)?;
     if inner == 0 || from >= to {
         return Ok(());
     }
-    let Mapping::Mapped { block, unwritten: false, .. } = map::lookup(fs, ino, inode, lblk)? else {
-        return Ok(());
-    };
+    let mapping = map::lookup(fs, node.ino, &node.state(), lblk)?;
+    let Mapping::Mapped { block, unwritten: false, .. } = mapping else { return Ok(()) };
     let len = (fs.block_size as usize - inner).min(usize::try_from(to - from).unwrap_or(usize::MAX));
     io::write(fs, &[io::Write { offset: fs.byte_of(block) + inner as u64, head: len, body: &[], tail: 0 }])
 }
@@ -65,11 +69,4 @@ fn set_size(txn: &Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
     }
     inode.size = size;
     Ok(())
-}
-
-/// The content was changed.
-fn touch(fs: &Fs, inode: &mut Inode) {
-    let now = fs.now();
-    (inode.mtime, inode.ctime) = (now, now);
-    inode.version = inode.version.wrapping_add(1);
 }

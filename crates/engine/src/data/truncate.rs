@@ -4,12 +4,14 @@
 //! finishes it. Then the tail of the last block is zeroed, the blocks behind are freed from the
 //! end on in bounded handles, and the last of them ends the orphan.
 
-use super::{max_size, set_size, touch, zero_tail};
+use super::{max_size, set_size, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Progress};
 use crate::orphan;
 use crate::txn::{Txn, credits};
+use crate::volume::Fs;
+use lanefs_format::Inode;
 use lanefs_format::extent::MAX_BLOCKS;
 
 /// Sets i_size. What is new reads as zeros.
@@ -17,22 +19,26 @@ use lanefs_format::extent::MAX_BLOCKS;
 /// # Errors
 /// [`Error::FileTooBig`], [`Error::NotPermitted`]; what is damaged in the map.
 pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
-    let _data = node.lock();
-    let fs = &*node.fs;
+    let (fs, file) = (&*node.fs, node.file());
     fs.check_writable()?;
+    let _held = file.lock_from(node, size);
     node.check_mutable()?;
-    let inode = node.state().clone();
-    if size > max_size(fs, &inode) {
+    if size > max_size(fs, &node.state()) {
         return Err(Error::FileTooBig);
     }
-    if size > inode.size {
-        zero_tail(fs, node.ino, &inode, inode.size, size)?;
+    let before = file.size();
+    if size > before {
+        zero_tail(node, before, size)?;
         let mut txn = fs.start(credits::INODE + credits::SUPER)?;
-        return node.update(&mut txn, |txn, inode| {
+        node.update(&mut txn, |txn, inode| {
             touch(fs, inode);
             set_size(txn, inode, size)
-        });
+        })?;
+        file.set_size(size);
+        return Ok(());
     }
+    // Readers must not find what is being freed.
+    file.set_size(size);
     let mut txn = fs.start(credits::INODE + credits::SUPER + credits::ORPHAN)?;
     node.update(&mut txn, |txn, inode| {
         touch(fs, inode);
@@ -41,7 +47,7 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
         if map::is_empty(inode) { Ok(()) } else { orphan::add(txn, node.ino) }
     })?;
     drop(txn);
-    if map::is_empty(&inode) {
+    if map::is_empty(&node.state()) {
         return Ok(());
     }
     let mut txn = free_behind(node)?;
@@ -51,17 +57,20 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
 
 /// Frees what lies behind i_size of an orphan, and zeroes the tail: a truncation that was cut short.
 pub(crate) fn truncate_tail(node: &Node) -> Result<()> {
-    let _data = node.lock();
     let mapped = map::has_map(&node.fs, &node.state());
+    if let Some(file) = node.file_if_used() {
+        file.set_size(node.state().size);
+    }
     if mapped { free_behind(node).map(|_| ()) } else { Ok(()) }
 }
 
 /// Frees all blocks of an orphan that is to be deleted, whatever its i_size and type.
 pub(crate) fn truncate_for_delete(node: &Node) -> Result<()> {
-    let _data = node.lock();
-    let inode = node.state().clone();
-    if !map::has_map(&node.fs, &inode) || map::is_empty(&inode) {
-        return Ok(());
+    {
+        let inode = node.state();
+        if !map::has_map(&node.fs, &inode) || map::is_empty(&inode) {
+            return Ok(());
+        }
     }
     free_from(node, 0).map(|_| ())
 }
@@ -70,10 +79,10 @@ pub(crate) fn truncate_for_delete(node: &Node) -> Result<()> {
 /// last handle.
 fn free_behind(node: &Node) -> Result<Txn<'_>> {
     let fs = &*node.fs;
-    let inode = node.state().clone();
-    zero_tail(fs, node.ino, &inode, inode.size, u64::MAX)?;
+    let size = node.state().size;
+    zero_tail(node, size, u64::MAX)?;
     // Beyond the map there is nothing to free.
-    let first = u32::try_from(inode.size.div_ceil(u64::from(fs.block_size))).unwrap_or(MAX_BLOCKS);
+    let first = u32::try_from(size.div_ceil(u64::from(fs.block_size))).unwrap_or(MAX_BLOCKS);
     free_from(node, first)
 }
 
@@ -82,10 +91,15 @@ fn free_from(node: &Node, first: u32) -> Result<Txn<'_>> {
     let mut txn = node.fs.start(needed)?;
     loop {
         let step =
-            node.update(&mut txn, |txn, inode| map::remove(txn, node.ino, inode, first..MAX_BLOCKS))?;
+            node.update_map(&mut txn, |txn, inode| map::remove(txn, node.ino, inode, first..MAX_BLOCKS))?;
         match step {
             Progress::Done => return Ok(txn),
             Progress::More => txn.restart(needed)?,
         }
     }
+}
+
+fn touch(fs: &Fs, inode: &mut Inode) {
+    let now = fs.now();
+    (inode.mtime, inode.ctime) = (now, now);
 }

@@ -4,31 +4,36 @@
 //! [`NodeRef`] keeps it; when the last one goes and the inode has no name left, the inode is
 //! deleted. So a `NodeRef` must be dropped outside of handles and locks: declare it before them.
 //!
-//! Two locks. `ns` is the namespace lock of a directory and the data lock of a file: exclusive
-//! for entries and sizes that change, shared to look. `state` guards the decoded inode and is
-//! held for moments, under a handle; never two of them at once.
+//! Two locks. `ns` is the namespace lock of a directory: exclusive for entries that change, shared to
+//! look. `state` guards the decoded inode and is held for moments, to look or under a handle to
+//! change it; never two of them at once. A regular file's content has its own state, [`FileData`].
+//!
+//! A node that nobody uses stays in the table while it knows what the inode on disk does not.
 
 mod delete;
+mod durable;
 mod table;
 
 pub(crate) use table::NodeTable;
 
+use crate::data::FileData;
 use crate::error::{Corrupt, Error, Result};
 use crate::txn::Txn;
 use crate::volume::Fs;
 use lanefs_format::{Inode, InodeFlags};
 use lanefs_sync::order::{Level, Ordered};
+use durable::Durable;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 
 /// The number of the root directory.
 pub(crate) const ROOT_INO: u32 = 2;
 
-/// A namespace or data lock held shared.
+/// A namespace lock held shared.
 pub(crate) type Shared<'a> = Ordered<RwLockReadGuard<'a, ()>>;
-/// A namespace or data lock held exclusively.
+/// A namespace lock held exclusively.
 pub(crate) type Exclusive<'a> = Ordered<RwLockWriteGuard<'a, ()>>;
 
 /// An inode in use.
@@ -38,17 +43,21 @@ pub(crate) struct Node {
     pub(crate) fs: Arc<Fs>,
     ns: RwLock<()>,
     state: RwLock<Inode>,
+    /// The content's state, from its first use on.
+    file: OnceLock<Box<FileData>>,
+    /// Which transactions changed the inode.
+    pub(crate) durable: Durable,
     /// [`NodeRef`]s. Goes from 0 to 1 only under the table's shard lock.
     refs: AtomicUsize,
 }
 
 impl Node {
-    /// The namespace or data lock, shared.
+    /// The namespace lock, shared.
     pub(crate) fn share(&self) -> Shared<'_> {
         Ordered::take(Level::Namespace, self.ino.into(), || self.ns.read())
     }
 
-    /// The namespace or data lock, exclusive.
+    /// The namespace lock, exclusive.
     pub(crate) fn lock(&self) -> Exclusive<'_> {
         Ordered::take(Level::Namespace, self.ino.into(), || self.ns.write())
     }
@@ -63,6 +72,34 @@ impl Node {
         Ordered::take(Level::Inode, 0, || self.state.write())
     }
 
+    /// The state of a regular file's content.
+    pub(crate) fn file(&self) -> &FileData {
+        self.file.get_or_init(|| {
+            let state = self.state();
+            Box::new(FileData::new(&self.fs, &state))
+        })
+    }
+
+    /// As [`file`](Self::file), if the content was used.
+    pub(crate) fn file_if_used(&self) -> Option<&FileData> {
+        self.file.get().map(|file| &**file)
+    }
+
+    /// The inode as programs see it: with what its content knows and it does not.
+    pub(crate) fn attributes(&self) -> Inode {
+        let mut inode = self.state().clone();
+        if let Some(file) = self.file_if_used() {
+            inode.size = file.size();
+            file.times.show(&mut inode);
+        }
+        inode
+    }
+
+    /// Whether it knows what the inode on disk does not, and must stay in the table.
+    fn is_ahead(&self) -> bool {
+        self.file_if_used().is_some_and(FileData::is_ahead)
+    }
+
     /// Changes the inode and writes it to the table.
     pub(crate) fn update<T>(
         &self,
@@ -70,11 +107,42 @@ impl Node {
         change: impl FnOnce(&mut Txn<'_>, &mut Inode) -> Result<T>,
     ) -> Result<T> {
         let mut inode = self.state_mut();
+        let (ctime, size, flags) = (inode.ctime, inode.size, inode.flags);
+        if let Some(file) = self.file_if_used() {
+            file.times.fold(&mut inode);
+        }
         let out = change(txn, &mut inode);
+        let file = self.file_if_used();
+        if inode.ctime != ctime {
+            match file {
+                Some(file) => inode.version = file.times.changed(),
+                None => inode.version = inode.version.wrapping_add(1),
+            }
+        }
+        if let Some(file) = file.filter(|_| inode.flags != flags) {
+            file.snapshot.forget();
+        }
+        self.durable.note(txn.tid(), inode.size != size);
         // What a failed change has done so far is in the blocks of the transaction: the inode
         // goes along, so that both agree.
         self.fs.write_inode(txn, self.ino, &inode)?;
         out
+    }
+
+    /// As [`update`](Self::update), of the inode and its block map.
+    pub(crate) fn update_map<T>(
+        &self,
+        txn: &mut Txn<'_>,
+        change: impl FnOnce(&mut Txn<'_>, &mut Inode) -> Result<T>,
+    ) -> Result<T> {
+        self.update(txn, |txn, inode| {
+            let out = change(txn, inode);
+            if let Some(file) = self.file_if_used() {
+                file.snapshot.forget();
+            }
+            self.durable.note(txn.tid(), true);
+            out
+        })
     }
 
     pub(crate) fn is_dir(&self) -> bool {
@@ -129,23 +197,23 @@ impl Deref for NodeRef {
 impl Clone for NodeRef {
     fn clone(&self) -> Self {
         self.0.refs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.fs.retain();
         Self(Arc::clone(&self.0))
     }
 }
 
 impl Drop for NodeRef {
     fn drop(&mut self) {
-        if self.0.refs.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1
-            && self.fs.nodes.remove_unused(&self.0)
-        {
+        if self.0.refs.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
             let nameless = self.state.read().links_count == 0;
-            if nameless && !self.fs.is_read_only() {
+            if self.fs.nodes.remove_unused(&self.0, nameless) && nameless && !self.fs.is_read_only() {
                 // Failing, the inode stays on the orphan list for the next recovery.
                 if let Err(e) = delete::delete(&self.0) {
                     self.fs.note_error(&e);
                 }
             }
         }
+        self.fs.release();
     }
 }
 
@@ -165,6 +233,11 @@ impl Fs {
     /// The inode of this number, which may be on the orphan list.
     pub(crate) fn orphan_node(self: &Arc<Self>, ino: u32) -> Result<NodeRef> {
         self.nodes.get(self, ino, || self.read_inode(ino))
+    }
+
+    /// The node of this number, if it is in use or knows what the inode on disk does not.
+    pub(crate) fn known_node(&self, ino: u32) -> Option<NodeRef> {
+        self.nodes.find(ino)
     }
 
     /// A node for an inode that was just taken.

@@ -1,13 +1,14 @@
 //! The inodes in use, by number.
 
+use super::durable::Durable;
 use super::{Node, NodeRef};
 use crate::error::Result;
 use crate::volume::Fs;
 use lanefs_format::Inode;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const SHARDS: usize = 64;
 
@@ -37,6 +38,7 @@ impl NodeTable {
         let mut shard = self.shard(ino).lock();
         if let Some(node) = shard.get(&ino) {
             node.refs.fetch_add(1, Ordering::Relaxed);
+            fs.retain();
             return Ok(NodeRef(Arc::clone(node)));
         }
         let node = Arc::new(Node {
@@ -44,16 +46,42 @@ impl NodeTable {
             fs: Arc::clone(fs),
             ns: RwLock::new(()),
             state: RwLock::new(read()?),
+            file: OnceLock::new(),
+            durable: Durable::new(fs.journal.running()),
             refs: AtomicUsize::new(1),
         });
         shard.insert(ino, Arc::clone(&node));
+        fs.retain();
         Ok(NodeRef(node))
     }
 
-    /// Takes `node` out if nobody took a reference meanwhile. `true` if it went.
-    pub(super) fn remove_unused(&self, node: &Arc<Node>) -> bool {
+    /// The node of `ino`, if it is here.
+    pub(super) fn find(&self, ino: u32) -> Option<NodeRef> {
+        let shard = self.shard(ino).lock();
+        let node = shard.get(&ino)?;
+        node.refs.fetch_add(1, Ordering::Relaxed);
+        node.fs.retain();
+        Some(NodeRef(Arc::clone(node)))
+    }
+
+    /// Takes out all that nobody uses, at the end of a volume: they hold it as it holds them.
+    pub(crate) fn clear_unused(&self) {
+        for shard in &self.shards {
+            let unused: Vec<Arc<Node>> = {
+                let mut shard = shard.lock();
+                let gone = shard.extract_if(|_, node| node.refs.load(Ordering::Acquire) == 0);
+                gone.map(|(_, node)| node).collect()
+            };
+            // The last of them may be the last to hold the volume: not under the lock.
+            drop(unused);
+        }
+    }
+
+    /// Takes `node` out if nobody took a reference meanwhile and it knows nothing that the inode on
+    /// disk does not. `true` if it went.
+    pub(super) fn remove_unused(&self, node: &Arc<Node>, nameless: bool) -> bool {
         let mut shard = self.shard(node.ino).lock();
-        if node.refs.load(Ordering::Acquire) != 0 {
+        if node.refs.load(Ordering::Acquire) != 0 || !nameless && node.is_ahead() && !node.fs.is_closed() {
             return false;
         }
         match shard.get(&node.ino) {

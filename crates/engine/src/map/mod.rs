@@ -7,10 +7,12 @@
 //! fixed metadata.
 
 mod blocks;
+mod snapshot;
 #[cfg(test)]
 pub(crate) mod testing;
 
 pub(crate) use blocks::{ChangeBlocks, ReadBlocks};
+pub(crate) use snapshot::Snapshot;
 
 use crate::alloc::BlockKind;
 use crate::error::{Corrupt, Error, Result};

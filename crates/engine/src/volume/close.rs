@@ -13,9 +13,18 @@ impl Fs {
     /// # Errors
     /// The journal's or the device's: the volume then needs recovery.
     pub(crate) fn close(&self) -> Result<()> {
-        if self.closed.swap(true, Ordering::AcqRel) || self.read_only {
+        if self.is_closed() {
             return Ok(());
         }
+        let told = if self.read_only { Ok(()) } else { self.write_all_times() };
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.nodes.clear_unused();
+        if self.read_only {
+            return Ok(());
+        }
+        told?;
         self.journal.close()?;
         let mut sb = self.sb.lock();
         sb.set_free_blocks_count(self.alloc.free_on_disk());

@@ -5,8 +5,10 @@
 //! [`Fs::close`]. Reading a block goes through [`Fs::file_block`], which refuses pointers out of
 //! the volume or into its fixed metadata.
 
+mod clock;
 mod close;
 mod inode_table;
+mod modes;
 mod open;
 mod options;
 mod overlay;
@@ -14,6 +16,10 @@ mod statfs;
 mod torn;
 mod zones;
 
+pub(crate) use clock::Clock;
+pub use modes::{IVersion, Locking, Overwrite, Writeback};
+#[cfg(test)]
+pub(crate) use open::read_super;
 pub use options::OpenOptions;
 pub use statfs::StatFs;
 
@@ -32,7 +38,7 @@ use lanefs_journal::{Buffer, Journal};
 use lanefs_sync::order::{Level, Ordered};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use zones::Zones;
 
 /// What a cached block has been verified as. A block that is used as something else is
@@ -95,6 +101,11 @@ pub(crate) struct Fs {
     pub(crate) recovery: Recovery,
     closed: AtomicBool,
     generation: AtomicU32,
+    pub(crate) clock: Clock,
+    /// Files with times that their inodes do not tell.
+    dirty_times: Mutex<Vec<u32>>,
+    /// The opener, and all uses of inodes: the last to go closes the volume.
+    users: AtomicUsize,
 }
 
 impl Fs {
@@ -107,9 +118,46 @@ impl Fs {
         Txn::start(self, credits)
     }
 
+    /// One more who keeps the volume open.
+    pub(crate) fn retain(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One less: the last closes it, without a word of errors.
+    pub(crate) fn release(&self) {
+        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let _ = self.close();
+        }
+    }
+
+    /// Whether the volume was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// A flush that has to begin after all writes that have returned.
+    pub(crate) fn flush_ticket(&self) -> u64 {
+        1
+    }
+
+    /// Returns when the flush of `ticket` is done.
+    pub(crate) fn wait_flush(&self, ticket: u64) -> Result<()> {
+        if ticket == 0 { Ok(()) } else { Ok(self.journal.sync()?) }
+    }
+
+    /// The file's inode does not tell of its last change yet.
+    pub(crate) fn note_dirty_times(&self, ino: u32) {
+        self.dirty_times.lock().push(ino);
+    }
+
+    /// The files noted so far, which are forgotten.
+    pub(crate) fn take_dirty_times(&self) -> Vec<u32> {
+        std::mem::take(&mut *self.dirty_times.lock())
+    }
+
     /// Whether the volume may be changed.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.closed.load(std::sync::atomic::Ordering::Acquire) {
+        if self.is_closed() {
             return Err(Error::Closed);
         }
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
@@ -145,15 +193,12 @@ impl Fs {
 
     /// The time that changes are stamped with.
     pub(crate) fn now(&self) -> Timestamp {
-        self.options.clock.unwrap_or_else(|| {
-            let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-            Timestamp { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
-        })
+        self.clock.now()
     }
 
     /// i_generation for a new inode: without a pattern, and the same twice under a fixed clock.
     pub(crate) fn next_generation(&self) -> u32 {
-        let n = self.generation.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let n = self.generation.fetch_add(1, Ordering::Relaxed);
         lanefs_format::ext4_chksum(!0, &n.to_le_bytes())
     }
 

@@ -6,7 +6,7 @@
 
 use super::overlay::Overlay;
 use super::zones::Zones;
-use super::{Fs, OpenOptions, Recovery, torn};
+use super::{Clock, Fs, OpenOptions, Recovery, torn};
 use crate::alloc::{Alloc, read_desc};
 use crate::dir::DirParams;
 use crate::error::{Corrupt, Error, Result};
@@ -19,7 +19,7 @@ use lanefs_format::{Compat, FormatError, Incompat, Inode, RoCompat, State, Super
 use lanefs_journal::{Journal, LogConfig, LogRun, recovery};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::time::Duration;
 
 impl Fs {
@@ -129,6 +129,9 @@ impl Fs {
             sb: Mutex::new(sb),
             topology: Mutex::new(()),
             error: Mutex::new(None),
+            clock: Clock::new(options.clock),
+            dirty_times: Mutex::default(),
+            users: AtomicUsize::new(1),
             closed: AtomicBool::new(false),
             device,
             layout,

@@ -1,5 +1,6 @@
 //! How a volume is opened.
 
+use super::modes::{IVersion, Locking, Modes, Overwrite, Writeback};
 use super::Fs;
 use crate::Volume;
 use crate::error::Result;
@@ -24,6 +25,8 @@ pub struct OpenOptions {
     pub(crate) commit_interval: Duration,
     pub(crate) clock: Option<Timestamp>,
     pub(crate) use_reserved: bool,
+    pub(crate) modes: Modes,
+    pub(crate) page_cache_bytes: Option<usize>,
 }
 
 impl Default for OpenOptions {
@@ -42,6 +45,8 @@ impl OpenOptions {
             commit_interval: super::COMMIT_INTERVAL,
             clock: None,
             use_reserved: true,
+            modes: Modes::default(),
+            page_cache_bytes: None,
         }
     }
 
@@ -81,6 +86,72 @@ impl OpenOptions {
     pub fn use_reserved(mut self, yes: bool) -> Self {
         self.use_reserved = yes;
         self
+    }
+
+    /// Bytes of file content that are kept in memory at most: a quarter of the machine's, at least
+    /// 64 MiB, unless said otherwise.
+    pub fn page_cache_bytes(mut self, bytes: usize) -> Self {
+        self.page_cache_bytes = Some(bytes);
+        self
+    }
+
+    /// What a read or write of a file's content locks (`locking=`).
+    pub fn locking(mut self, locking: Locking) -> Self {
+        self.modes.locking = locking;
+        self
+    }
+
+    /// What a direct overwrite does (`overwrite=`).
+    pub fn overwrite(mut self, overwrite: Overwrite) -> Self {
+        self.modes.overwrite = overwrite;
+        self
+    }
+
+    /// When i_version changes (`i_version=`).
+    pub fn i_version(mut self, i_version: IVersion) -> Self {
+        self.modes.i_version = i_version;
+        self
+    }
+
+    /// How holes are filled (`mapafter`, `dioread_lock`, `dioread_nolock`).
+    pub fn writeback(mut self, writeback: Writeback) -> Self {
+        self.modes.writeback = writeback;
+        self
+    }
+
+    /// Whether blocks are chosen when pages are written out, and not when they become dirty
+    /// (`delalloc`, `nodelalloc`): yes, unless said otherwise.
+    pub fn delalloc(mut self, yes: bool) -> Self {
+        self.modes.delalloc = yes;
+        self
+    }
+
+    /// Whether freed blocks are discarded on the device (`discard`, `nodiscard`): no, unless said
+    /// otherwise.
+    pub fn discard(mut self, yes: bool) -> Self {
+        self.modes.discard = yes;
+        self
+    }
+
+    /// Takes a list of words as mount(8) does after `-o`, with commas between.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`](crate::Error::NotSupported), naming the word that is no option.
+    ///
+    /// ```
+    /// let options = lanefs::OpenOptions::new().mount_options("locking=inode,dioread_lock,nodelalloc")?;
+    /// assert!(options.mount_options("fast").is_err());
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn mount_options(mut self, words: &str) -> Result<Self> {
+        for word in words.split(',').filter(|w| !w.is_empty()) {
+            match word {
+                "rw" => self.write = true,
+                "ro" => self.write = false,
+                word => self.modes.set(word)?,
+            }
+        }
+        Ok(self)
     }
 
     /// Opens the volume in a file or block special file, and locks it against other openers.

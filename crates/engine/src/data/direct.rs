@@ -1,0 +1,185 @@
+//! Writing past the page cache: to a device opened for direct I/O, or to memory that persists (DAX).
+//!
+//! An overwrite of blocks that are mapped, written and inside of i_size goes straight to its blocks.
+//! It holds its bytes shared, against those who move blocks; it starts no handle, allocates
+//! nothing, and writes no memory that other writers of the file write too, but for the stamp of the
+//! time once a tick. All else holds its blocks exclusively, is planned ([`Plan`]), and ends with a handle.
+//!
+//! What overwrites that overlap leave in the blocks is a mixture, as in the kernel: who wants order between
+//! direct writers makes it.
+
+use super::plan::Plan;
+use super::{FileData, io, max_size, place, zero_tail};
+use crate::error::{Error, Result};
+use crate::inode::Node;
+use crate::map::{self, Mapping};
+use crate::volume::{IVersion, Overwrite};
+use lanefs_format::InodeFlags;
+
+/// Bytes that are planned at a time: a multiple of every block size.
+const BATCH: u64 = 8 << 20;
+
+/// Writes all of `bytes` at `offset`. What lies between the old end and `offset` reads as zeros.
+///
+/// # Errors
+/// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or the
+/// device's: a part may be.
+pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    let fs = &*node.fs;
+    fs.check_writable()?;
+    let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let file = node.file();
+    let modes = &fs.options.modes;
+    let plain = modes.overwrite == Overwrite::NoJournal && modes.i_version == IVersion::Queried;
+    if plain && overwrite(node, file, offset, end, bytes)? {
+        return Ok(());
+    }
+    let _held = file.lock_to_write(node, offset, end);
+    write_held(node, file, offset, bytes)
+}
+
+/// Writes all of `bytes` at the end; where that was.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
+    node.fs.check_writable()?;
+    let file = node.file();
+    let (_held, end) = file.lock_end(node);
+    if !bytes.is_empty() {
+        write_held(node, file, end, bytes)?;
+    }
+    Ok(end)
+}
+
+/// Writes blocks that are there already. `false`, and nothing written, if not all of them are.
+fn overwrite(node: &Node, file: &FileData, offset: u64, end: u64, bytes: &[u8]) -> Result<bool> {
+    let fs = &*node.fs;
+    // A part of a sector is read, changed and written: that excludes others.
+    if !io::is_whole(fs, offset, bytes.len()) {
+        return Ok(false);
+    }
+    let _held = file.share(node, offset, end);
+    if end > file.size() {
+        return Ok(false);
+    }
+    let mut at = offset;
+    while at < end {
+        match run_at(node, file, at)? {
+            Some((_, len)) => at = at.saturating_add(len),
+            None => return Ok(false),
+        }
+    }
+    let (mut at, mut rest) = (offset, bytes);
+    while !rest.is_empty() {
+        let Some((byte, len)) = run_at(node, file, at)? else { return Ok(false) };
+        let (now, later) = rest.split_at(rest.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
+        io::write_one(fs, byte, now)?;
+        (at, rest) = (at + now.len() as u64, later);
+    }
+    file.wrote(fs);
+    file.touch(node);
+    Ok(true)
+}
+
+/// The device's byte that holds byte `at` of the file, and how many follow it there, if that is
+/// mapped and written and the file may be overwritten.
+fn run_at(node: &Node, file: &FileData, at: u64) -> Result<Option<(u64, u64)>> {
+    let fs = &*node.fs;
+    let (lblk, inner) = place(fs, at)?;
+    let bytes = |(block, len): (u64, u32)| {
+        (fs.byte_of(block) + inner as u64, u64::from(len) * u64::from(fs.block_size) - inner as u64)
+    };
+    if let Some(run) = file.snapshot.find(lblk) {
+        return Ok(Some(bytes(run)));
+    }
+    file.snapshot.miss(node)?;
+    let state = node.state();
+    if state.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        return Ok(None);
+    }
+    Ok(match map::lookup(fs, node.ino, &state, lblk)? {
+        Mapping::Mapped { block, len, unwritten: false } => Some(bytes((block, len))),
+        _ => None,
+    })
+}
+
+/// Checks that a write of `offset..end` is allowed.
+pub(super) fn check_write(node: &Node, file: &FileData, offset: u64, end: u64) -> Result<()> {
+    let state = node.state();
+    if state.flags.contains(InodeFlags::IMMUTABLE) {
+        return Err(Error::NotPermitted("the inode is immutable"));
+    }
+    if state.flags.contains(InodeFlags::APPEND) && offset != file.size() {
+        return Err(Error::NotPermitted("the inode is append-only"));
+    }
+    if end > max_size(&node.fs, &state) { Err(Error::FileTooBig) } else { Ok(()) }
+}
+
+/// Writes with the blocks of all bytes held exclusively.
+fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Result<()> {
+    let fs = &*node.fs;
+    let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
+    check_write(node, file, offset, end)?;
+    zero_tail(node, file.size(), offset)?;
+    let mut at = offset;
+    let done = loop {
+        if bytes.is_empty() {
+            break Ok(());
+        }
+        let n = bytes.len().min((BATCH - at % BATCH) as usize);
+        match write_batch(node, at, &bytes[..n]) {
+            Ok(written) => (at, bytes) = (at + written as u64, &bytes[written..]),
+            Err(e) => break Err(e),
+        }
+    };
+    // As far as it came, for a full volume may have ended it.
+    if at > offset {
+        file.extend(at);
+        file.wrote(fs);
+        file.touch(node);
+    }
+    done
+}
+
+/// Writes as many of `bytes` as one handle maps, at least one; how many.
+fn write_batch(node: &Node, at: u64, bytes: &[u8]) -> Result<usize> {
+    match plan_batch(node, at, bytes) {
+        // Blocks that were freed of late are free when that has committed.
+        Err(Error::NoSpace) => {
+            node.fs.journal.sync()?;
+            plan_batch(node, at, bytes)
+        }
+        planned => planned,
+    }
+}
+
+fn plan_batch(node: &Node, mut at: u64, mut bytes: &[u8]) -> Result<usize> {
+    let fs = &*node.fs;
+    let (block_size, start) = (fs.block_size as usize, at);
+    let mut plan = Plan::default();
+    let mut writes = Vec::new();
+    while !bytes.is_empty() && !plan.is_full(node) {
+        let (lblk, inner) = place(fs, at)?;
+        // At most a batch's blocks.
+        let wanted = (inner + bytes.len()).div_ceil(block_size) as u32;
+        let piece = match plan.place(node, lblk, wanted) {
+            Err(Error::NoSpace) if at > start => break,
+            piece => piece?,
+        };
+        let n = bytes.len().min(piece.blocks as usize * block_size - inner);
+        let (body, later) = bytes.split_at(n);
+        let offset = fs.byte_of(piece.block);
+        // Blocks that held nothing are written whole.
+        writes.push(match piece.fresh {
+            true => io::Write { offset, head: inner, body, tail: piece.blocks as usize * block_size - inner - n },
+            false => io::Write { offset: offset + inner as u64, head: 0, body, tail: 0 },
+        });
+        (at, bytes) = (at + n as u64, later);
+    }
+    plan.carry_out(node, at, || io::write(fs, &writes))?;
+    Ok((at - start) as usize)
+}

@@ -1,0 +1,163 @@
+//! What a regular file has in core besides its inode, from its first use on.
+//!
+//! `size` is i_size as programs see it. The inode's own size is i_disksize: it moves only when the
+//! data before it is on the device, and never passes `size`.
+
+use super::lock::{DataLock, Held};
+use super::times::Times;
+use crate::inode::Node;
+use crate::map::Snapshot;
+use crate::volume::Fs;
+use lanefs_format::Inode;
+use lanefs_rangelock::Range;
+use lanefs_sync::order::{Level, Ordered};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The state of one file's content.
+#[derive(Debug)]
+pub(crate) struct FileData {
+    size: AtomicU64,
+    lock: DataLock,
+    /// The map as last seen.
+    pub(crate) snapshot: Snapshot,
+    /// Times and i_version that the inode does not tell yet.
+    pub(crate) times: Times,
+    /// Held while pages are written out; who moves blocks holds it against that.
+    writeback: Mutex<()>,
+    /// The flush that makes durable what was written past the journal.
+    unflushed: AtomicU64,
+}
+
+impl FileData {
+    pub(crate) fn new(fs: &Fs, inode: &Inode) -> Self {
+        Self {
+            size: AtomicU64::new(inode.size),
+            lock: DataLock::new(fs.options.modes.locking),
+            snapshot: Snapshot::default(),
+            times: Times::new(inode),
+            writeback: Mutex::new(()),
+            unflushed: AtomicU64::new(0),
+        }
+    }
+
+    /// i_size.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Sets i_size. The bytes from the old or the new end on are locked.
+    pub(super) fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
+    /// Moves i_size up to `end`.
+    pub(super) fn extend(&self, end: u64) {
+        self.size.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Bytes `offset..end` shared; they are not empty.
+    pub(super) fn share(&self, node: &Node, offset: u64, end: u64) -> Held<'_> {
+        self.lock.read(node.ino, between(offset, end))
+    }
+
+    /// As [`share`](Self::share), if nobody has to be waited for.
+    pub(super) fn try_share(&self, node: &Node, offset: u64, end: u64) -> Option<Held<'_>> {
+        self.lock.try_read(node.ino, between(offset, end))
+    }
+
+    /// The blocks of bytes `offset..end` for a write: exclusive, and to the end of all bytes, from the end of
+    /// the file on, if it goes beyond that.
+    pub(super) fn lock_to_write(&self, node: &Node, offset: u64, end: u64) -> Held<'_> {
+        loop {
+            let range = self.range_to_write(node, offset, end);
+            let held = self.lock.write(node.ino, range);
+            if self.is_enough(range, offset, end) {
+                return held;
+            }
+        }
+    }
+
+    /// As [`lock_to_write`](Self::lock_to_write), if nobody has to be waited for.
+    pub(super) fn try_lock_to_write(&self, node: &Node, offset: u64, end: u64) -> Option<Held<'_>> {
+        let range = self.range_to_write(node, offset, end);
+        let held = self.lock.try_write(node.ino, range)?;
+        self.is_enough(range, offset, end).then_some(held)
+    }
+
+    fn range_to_write(&self, node: &Node, offset: u64, end: u64) -> Range {
+        let block = u64::from(node.fs.block_size);
+        let size = self.size();
+        if end > size {
+            return Range::starting_at(offset.min(size) / block * block);
+        }
+        between(offset / block * block, end.checked_next_multiple_of(block).unwrap_or(end))
+    }
+
+    /// Whether i_size, which may have moved before the lock was held, still fits what was locked.
+    fn is_enough(&self, held: Range, offset: u64, end: u64) -> bool {
+        let size = self.size();
+        end <= size || held.last() == u64::MAX && held.first() <= offset.min(size)
+    }
+
+    /// The bytes from the end of the file on, exclusive, and where that is.
+    pub(super) fn lock_end(&self, node: &Node) -> (Held<'_>, u64) {
+        loop {
+            let size = self.size();
+            let first = size / u64::from(node.fs.block_size) * u64::from(node.fs.block_size);
+            let held = self.lock.write(node.ino, Range::starting_at(first));
+            // It may have grown: the new end is locked too.
+            let now = self.size();
+            if now >= first {
+                return (held, now);
+            }
+        }
+    }
+
+    /// The bytes from `from` or the end of the file on, exclusive, for who moves blocks or i_size.
+    pub(super) fn lock_from(&self, node: &Node, from: u64) -> Held<'_> {
+        let block = u64::from(node.fs.block_size);
+        loop {
+            let first = from.min(self.size()) / block * block;
+            let held = self.lock.write(node.ino, Range::starting_at(first));
+            if self.size() >= first {
+                return held;
+            }
+        }
+    }
+
+    /// Keeps pages from being written out, and waits for those that are.
+    pub(super) fn hold_writeback(&self, node: &Node) -> Ordered<MutexGuard<'_, ()>> {
+        Ordered::take(Level::Writeback, node.ino.into(), || self.writeback.lock())
+    }
+
+    /// Whether it knows what the inode on disk does not.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.times.is_pending()
+    }
+
+    /// The content was changed, and the change is visible.
+    pub(super) fn touch(&self, node: &Node) {
+        if self.times.touch(&node.fs.clock, node.fs.options.modes.i_version) {
+            node.fs.note_dirty_times(node.ino);
+        }
+    }
+
+    /// Data was written past the journal, and the write has returned.
+    pub(super) fn wrote(&self, fs: &Fs) {
+        let ticket = fs.flush_ticket();
+        if self.unflushed.load(Ordering::Relaxed) < ticket {
+            self.unflushed.fetch_max(ticket, Ordering::AcqRel);
+        }
+    }
+
+    /// The flush that makes all data durable that was written so far.
+    pub(super) fn unflushed(&self) -> u64 {
+        self.unflushed.load(Ordering::Acquire)
+    }
+}
+
+/// `offset..end` as a range; one byte where it would be empty.
+fn between(offset: u64, end: u64) -> Range {
+    Range::inclusive(offset, end.saturating_sub(1).max(offset)).unwrap_or(Range::ALL)
+}

@@ -1,0 +1,89 @@
+//! The lock of a file's content, in the three ways of `locking=`.
+//!
+//! Shared to read, and for direct overwrites, which exclude nobody but those who move blocks.
+//! Exclusive over the bytes for writes that the readers must see whole; to the end of all bytes
+//! for what changes i_size or moves blocks.
+
+use crate::volume::Locking;
+use lanefs_rangelock::{MutexRangeLock, Range, RangeLock};
+use lanefs_sync::order::{Level, Note};
+use parking_lot::RwLock;
+
+/// The lock of one file.
+#[derive(Debug)]
+pub(crate) enum DataLock {
+    Inode(RwLock<()>),
+    Mutexed(MutexRangeLock),
+    Range(RangeLock),
+}
+
+/// Bytes held. Its parts are never looked at, only dropped.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    _guard: Guard<'a>,
+    _note: Note,
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "guards are held, not used")]
+enum Guard<'a> {
+    InodeRead(parking_lot::RwLockReadGuard<'a, ()>),
+    InodeWrite(parking_lot::RwLockWriteGuard<'a, ()>),
+    Mutexed(lanefs_rangelock::MutexRangeGuard<'a>),
+    Read(lanefs_rangelock::ReadGuard<'a>),
+    Write(lanefs_rangelock::WriteGuard<'a>),
+}
+
+impl DataLock {
+    pub(super) fn new(locking: Locking) -> Self {
+        match locking {
+            Locking::Inode => Self::Inode(RwLock::new(())),
+            Locking::RangeMutex => Self::Mutexed(MutexRangeLock::new()),
+            Locking::Range => Self::Range(RangeLock::new()),
+        }
+    }
+
+    /// `range` of the content of `ino`, shared.
+    pub(super) fn read(&self, ino: u32, range: Range) -> Held<'_> {
+        let note = Note::new(Level::Range, ino.into());
+        let guard = match self {
+            Self::Inode(lock) => Guard::InodeRead(lock.read()),
+            Self::Mutexed(lock) => Guard::Mutexed(lock.read(range)),
+            Self::Range(lock) => Guard::Read(lock.read(range)),
+        };
+        Held { _guard: guard, _note: note }
+    }
+
+    /// `range` of the content of `ino`, exclusive.
+    pub(super) fn write(&self, ino: u32, range: Range) -> Held<'_> {
+        let note = Note::new(Level::Range, ino.into());
+        let guard = match self {
+            Self::Inode(lock) => Guard::InodeWrite(lock.write()),
+            Self::Mutexed(lock) => Guard::Mutexed(lock.write(range)),
+            Self::Range(lock) => Guard::Write(lock.write(range)),
+        };
+        Held { _guard: guard, _note: note }
+    }
+
+    /// As [`read`](Self::read), if nobody has to be waited for.
+    pub(super) fn try_read(&self, ino: u32, range: Range) -> Option<Held<'_>> {
+        let note = Note::new(Level::Range, ino.into());
+        let guard = match self {
+            Self::Inode(lock) => Guard::InodeRead(lock.try_read()?),
+            Self::Mutexed(lock) => Guard::Mutexed(lock.try_read(range)?),
+            Self::Range(lock) => Guard::Read(lock.try_read(range)?),
+        };
+        Some(Held { _guard: guard, _note: note })
+    }
+
+    /// As [`write`](Self::write), if nobody has to be waited for.
+    pub(super) fn try_write(&self, ino: u32, range: Range) -> Option<Held<'_>> {
+        let note = Note::new(Level::Range, ino.into());
+        let guard = match self {
+            Self::Inode(lock) => Guard::InodeWrite(lock.try_write()?),
+            Self::Mutexed(lock) => Guard::Mutexed(lock.try_write(range)?),
+            Self::Range(lock) => Guard::Write(lock.try_write(range)?),
+        };
+        Some(Held { _guard: guard, _note: note })
+    }
+}

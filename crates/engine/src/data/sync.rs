@@ -1,0 +1,64 @@
+//! fsync and fdatasync.
+//!
+//! What must be durable is known to the file: the last transaction that changed its inode, the last
+//! one that changed its map or i_disksize, and the flush that covers what was written past the journal. A
+//! commit's own first flush covers data written before it, so that most calls wait for one thing only,
+//! together with all others who wait for it.
+
+use super::FileData;
+use crate::error::Result;
+use crate::inode::Node;
+use crate::txn::credits;
+use crate::volume::Fs;
+
+/// Makes content, size and times durable.
+///
+/// # Errors
+/// The journal's or the device's.
+pub(crate) fn sync_all(node: &Node) -> Result<()> {
+    let Some(file) = node.file_if_used() else { return commit(node, None, true) };
+    if file.times.is_pending() && !node.fs.is_read_only() {
+        write_times(node)?;
+    }
+    commit(node, Some(file), true)
+}
+
+/// Makes content and size durable.
+///
+/// # Errors
+/// As [`sync_all`].
+pub(crate) fn sync_data(node: &Node) -> Result<()> {
+    commit(node, node.file_if_used(), false)
+}
+
+/// Tells the inode of the times that are pending.
+pub(crate) fn write_times(node: &Node) -> Result<()> {
+    let mut txn = node.fs.start(credits::INODE)?;
+    node.update(&mut txn, |_, _| Ok(()))
+}
+
+impl Fs {
+    /// Tells the inodes of all times that are pending.
+    pub(crate) fn write_all_times(self: &Fs) -> Result<()> {
+        for ino in self.take_dirty_times() {
+            if let Some(node) = self.known_node(ino)
+                && node.file_if_used().is_some_and(|file| file.times.is_pending())
+            {
+                write_times(&node)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn commit(node: &Node, file: Option<&FileData>, all: bool) -> Result<()> {
+    let fs = &*node.fs;
+    if fs.is_read_only() {
+        return Ok(());
+    }
+    node.durable.commit(&fs.journal, all)?;
+    if let Some(file) = file {
+        fs.wait_flush(file.unflushed())?;
+    }
+    Ok(())
+}

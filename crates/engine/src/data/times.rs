@@ -1,0 +1,139 @@
+//! The times and the i_version of a file whose content changes.
+//!
+//! A write stamps the file in core; the inode on disk learns of it with fsync, with the commit timer or
+//! when the file leaves memory, never with the write itself. The stamp is as coarse as the kernel's tick, so
+//! that most writes find it done and write nothing that others share, but for the first write after
+//! somebody looked: that one takes a fine stamp and a new i_version, so each observer sees each change.
+//!
+//! Bit 0 of `version` is LOOKED. Loaded as looked at, for what was told before is not known; stored
+//! without it. A change is stamped after it is visible: who finds the old version with the new content
+//! comes again, who finds the new version has seen the new content.
+
+use crate::volume::{Clock, IVersion};
+use lanefs_format::{Inode, Timestamp};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const LOOKED: u64 = 1;
+const NANOS: u64 = 1_000_000_000;
+
+/// What the inode does not tell yet.
+#[derive(Debug)]
+pub(crate) struct Times {
+    /// Time of the last change, in nanoseconds since 1970; 0 if the inode has it.
+    pending: AtomicU64,
+    version: AtomicU64,
+}
+
+impl Times {
+    pub(super) fn new(inode: &Inode) -> Self {
+        Self { pending: AtomicU64::new(0), version: AtomicU64::new(inode.version << 1 | LOOKED) }
+    }
+
+    /// The content was changed. `true` if the inode knew all until now.
+    pub(super) fn touch(&self, clock: &Clock, mode: IVersion) -> bool {
+        let looked = self.version.load(Ordering::Acquire) & LOOKED != 0;
+        if looked || mode == IVersion::Always {
+            self.bump();
+        }
+        let now = if looked { clock.fine() } else { clock.coarse() };
+        let known = self.pending.load(Ordering::Relaxed);
+        known != now && self.pending.fetch_max(now, Ordering::AcqRel) == 0
+    }
+
+    /// A new version, which nobody has looked at.
+    fn bump(&self) {
+        let next = |v: u64| Some((v | LOOKED).wrapping_add(1));
+        let _ = self.version.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+    }
+
+    /// The inode itself was changed: its new version.
+    pub(crate) fn changed(&self) -> u64 {
+        self.bump();
+        self.version.load(Ordering::Acquire) >> 1
+    }
+
+    /// Whether there is something that the inode does not tell.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire) != 0
+    }
+
+    /// Somebody looks: the next change will show.
+    pub(crate) fn look(&self) {
+        if self.version.load(Ordering::Relaxed) & LOOKED == 0 {
+            self.version.fetch_or(LOOKED, Ordering::AcqRel);
+        }
+    }
+
+    /// Puts what is pending into `inode`, a copy.
+    pub(crate) fn show(&self, inode: &mut Inode) {
+        inode.version = self.version.load(Ordering::Acquire) >> 1;
+        set(inode, self.pending.load(Ordering::Acquire));
+    }
+
+    /// Moves what is pending into `inode`, the one that will be written.
+    pub(crate) fn fold(&self, inode: &mut Inode) {
+        set(inode, self.pending.swap(0, Ordering::AcqRel));
+        inode.version = self.version.load(Ordering::Acquire) >> 1;
+    }
+}
+
+fn set(inode: &mut Inode, nanos: u64) {
+    if nanos != 0 {
+        let at = Timestamp { sec: (nanos / NANOS) as i64, nsec: (nanos % NANOS) as u32 };
+        (inode.mtime, inode.ctime) = (at, at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inode() -> Inode {
+        let device = lanefs_device::MemDevice::new(8 << 20);
+        lanefs_mkfs::format(&device, &lanefs_mkfs::Options::default()).unwrap();
+        Inode::new(0o100_644, &crate::volume::read_super(&device).unwrap().inode_context())
+    }
+
+    #[test]
+    fn the_version_changes_once_for_each_look() {
+        let clock = Clock::new(None);
+        let times = Times::new(&inode());
+        let shown = |times: &Times| {
+            let mut copy = inode();
+            times.show(&mut copy);
+            copy.version
+        };
+        assert!(times.touch(&clock, IVersion::Queried));
+        let first = shown(&times);
+        for _ in 0..10 {
+            assert!(!times.touch(&clock, IVersion::Queried));
+        }
+        assert_eq!(shown(&times), first);
+        times.look();
+        times.touch(&clock, IVersion::Queried);
+        assert_eq!(shown(&times), first + 1);
+        for _ in 0..10 {
+            times.touch(&clock, IVersion::Always);
+        }
+        assert_eq!(shown(&times), first + 11);
+    }
+
+    #[test]
+    fn two_changes_with_a_look_between_have_two_times() {
+        let clock = Clock::new(None);
+        let times = Times::new(&inode());
+        let mut before = inode();
+        times.touch(&clock, IVersion::Queried);
+        times.show(&mut before);
+        for _ in 0..100 {
+            times.look();
+            times.touch(&clock, IVersion::Queried);
+            let mut after = inode();
+            times.show(&mut after);
+            assert!(after.mtime > before.mtime);
+            before = after;
+        }
+        times.fold(&mut before);
+        assert!(!times.is_pending());
+    }
+}

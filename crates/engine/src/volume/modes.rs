@@ -1,0 +1,129 @@
+//! The ways to write, each switchable, so that the old ones can be run beside the new.
+//!
+//! The words are those of mount options, the kernel's own where it has the option.
+
+use crate::error::{Error, Result};
+
+/// What a read or write of a file's content locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Locking {
+    /// The inode: one writer or many readers of a file.
+    Inode,
+    /// The bytes, by an ordered map under a mutex.
+    RangeMutex,
+    /// The bytes, by [`lanefs_rangelock::RangeLock`].
+    #[default]
+    Range,
+}
+
+/// What a direct write of blocks that are mapped, written and inside of i_size does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overwrite {
+    /// Starts a handle each time, and takes the range exclusively.
+    Journal,
+    /// Writes the blocks, and nothing else.
+    #[default]
+    NoJournal,
+}
+
+/// When i_version changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IVersion {
+    /// With every write, which starts a handle and journals the inode.
+    Always,
+    /// With the first write after somebody looked.
+    #[default]
+    Queried,
+}
+
+/// The order in which blocks are mapped and written when a hole is filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Writeback {
+    /// Data first; one handle then maps it as written.
+    #[default]
+    MapAfter,
+    /// One handle maps as written; its transaction does not commit before the data is there.
+    DioreadLock,
+    /// One handle maps as unwritten, a second one converts when the data is there.
+    DioreadNolock,
+}
+
+/// How the content of files is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Modes {
+    pub(crate) locking: Locking,
+    pub(crate) overwrite: Overwrite,
+    pub(crate) i_version: IVersion,
+    pub(crate) writeback: Writeback,
+    /// Whether blocks are chosen when pages are written out, and not when they become dirty.
+    pub(crate) delalloc: bool,
+    /// Whether freed blocks are discarded on the device.
+    pub(crate) discard: bool,
+}
+
+impl Default for Modes {
+    fn default() -> Self {
+        Self {
+            locking: Locking::default(),
+            overwrite: Overwrite::default(),
+            i_version: IVersion::default(),
+            writeback: Writeback::default(),
+            delalloc: true,
+            discard: false,
+        }
+    }
+}
+
+impl Modes {
+    /// Takes one word of a list of mount options.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] for a word that is none.
+    pub(crate) fn set(&mut self, word: &str) -> Result<()> {
+        match word {
+            "locking=inode" => self.locking = Locking::Inode,
+            "locking=range-mutex" => self.locking = Locking::RangeMutex,
+            "locking=range" => self.locking = Locking::Range,
+            "overwrite=journal" => self.overwrite = Overwrite::Journal,
+            "overwrite=nojournal" => self.overwrite = Overwrite::NoJournal,
+            "i_version=always" => self.i_version = IVersion::Always,
+            "i_version=queried" => self.i_version = IVersion::Queried,
+            "mapafter" => self.writeback = Writeback::MapAfter,
+            "dioread_lock" => self.writeback = Writeback::DioreadLock,
+            "dioread_nolock" => self.writeback = Writeback::DioreadNolock,
+            "delalloc" => self.delalloc = true,
+            "nodelalloc" => self.delalloc = false,
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
+            other => return Err(Error::NotSupported(format!("no mount option is called {other}"))),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_taken_and_others_refused() {
+        let mut modes = Modes::default();
+        for word in ["locking=inode", "overwrite=journal", "i_version=always", "dioread_lock", "nodelalloc"] {
+            modes.set(word).unwrap();
+        }
+        let all = Modes {
+            locking: Locking::Inode,
+            overwrite: Overwrite::Journal,
+            i_version: IVersion::Always,
+            writeback: Writeback::DioreadLock,
+            delalloc: false,
+            discard: false,
+        };
+        assert_eq!(modes, all);
+        for word in ["locking=range", "overwrite=nojournal", "i_version=queried", "mapafter", "delalloc"] {
+            modes.set(word).unwrap();
+        }
+        assert_eq!(modes, Modes::default());
+        assert!(matches!(modes.set("locking=none"), Err(Error::NotSupported(_))));
+    }
+}
