@@ -7,7 +7,7 @@
 use crate::alloc::{self, BlockKind, Claim, Reserved};
 use crate::error::Result;
 use crate::volume::Fs;
-use lanefs_journal::{Buffer, Handle, Tid, WriteGuard};
+use lanefs_journal::{Buffer, Handle, Pending, Tid, WriteGuard};
 use lanefs_sync::order::{Level, Note};
 
 /// Credits of the parts that operations are made of: distinct blocks that may change.
@@ -51,8 +51,7 @@ impl<'f> Txn<'f> {
 
     /// The transaction does not commit before the data of `pending` is written.
     pub(crate) fn order_after(&self, pending: &Pending) -> Result<()> {
-        let _ = pending;
-        Ok(())
+        Ok(self.handle.order_after(pending)?)
     }
 
     /// The volume.
@@ -143,12 +142,4 @@ impl<'f> Txn<'f> {
         let left = self.credits();
         if left >= n || self.extend(n - left)? { Ok(()) } else { self.restart(n) }
     }
-}
-
-/// Stand-in.
-#[derive(Debug)]
-pub(crate) struct Pending;
-impl Pending {
-    pub(crate) fn new() -> Self { Self }
-    pub(crate) fn done(self, _: std::result::Result<(), String>) {}
 }

@@ -175,7 +175,9 @@ fn plan_batch(node: &Node, mut at: u64, mut bytes: &[u8]) -> Result<usize> {
         let offset = fs.byte_of(piece.block);
         // Blocks that held nothing are written whole.
         writes.push(match piece.fresh {
-            true => io::Write { offset, head: inner, body, tail: piece.blocks as usize * block_size - inner - n },
+            true => {
+                io::Write { offset, head: inner, body, tail: piece.blocks as usize * block_size - inner - n }
+            }
             false => io::Write { offset: offset + inner as u64, head: 0, body, tail: 0 },
         });
         (at, bytes) = (at + n as u64, later);

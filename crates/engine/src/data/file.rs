@@ -9,6 +9,7 @@ use crate::inode::Node;
 use crate::map::Snapshot;
 use crate::volume::Fs;
 use lanefs_format::Inode;
+use lanefs_journal::Ticket;
 use lanefs_rangelock::Range;
 use lanefs_sync::order::{Level, Ordered};
 use parking_lot::{Mutex, MutexGuard};
@@ -145,15 +146,15 @@ impl FileData {
 
     /// Data was written past the journal, and the write has returned.
     pub(super) fn wrote(&self, fs: &Fs) {
-        let ticket = fs.flush_ticket();
+        let ticket = fs.journal.ticket().to_u64();
         if self.unflushed.load(Ordering::Relaxed) < ticket {
             self.unflushed.fetch_max(ticket, Ordering::AcqRel);
         }
     }
 
     /// The flush that makes all data durable that was written so far.
-    pub(super) fn unflushed(&self) -> u64 {
-        self.unflushed.load(Ordering::Acquire)
+    pub(super) fn unflushed(&self) -> Ticket {
+        Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::map::{self, Mapping};
 use crate::txn::{Txn, credits};
 use crate::volume::{IVersion, Overwrite, Writeback};
 use lanefs_format::{Inode, InodeFlags};
-use crate::txn::Pending;
+use lanefs_journal::{JournalError, Pending};
 use std::mem;
 use std::ops::Range;
 
@@ -88,7 +88,14 @@ impl Plan {
     }
 
     /// Reserves as many of `want` blocks as leave enough for the map.
-    fn reserve(&mut self, node: &Node, inode: &Inode, lblk: u32, goal: u64, mut want: u32) -> Result<Reserved> {
+    fn reserve(
+        &mut self,
+        node: &Node,
+        inode: &Inode,
+        lblk: u32,
+        goal: u64,
+        mut want: u32,
+    ) -> Result<Reserved> {
         let fs = &*node.fs;
         loop {
             let run = alloc::reserve(fs, goal, want)?;
@@ -122,7 +129,12 @@ impl Plan {
     ///
     /// # Errors
     /// The device's, the journal's, [`Error::NoSpace`] for the map.
-    pub(super) fn carry_out(mut self, node: &Node, end: u64, write: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(super) fn carry_out(
+        mut self,
+        node: &Node,
+        end: u64,
+        write: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let fs = &*node.fs;
         let changes = mem::take(&mut self.changes);
         if changes.is_empty() {
@@ -133,7 +145,9 @@ impl Plan {
             return if grows || journals { self.map(node, changes, end, false, None) } else { Ok(()) };
         }
         let mapped_first = match fs.options.modes.writeback {
-            Writeback::DioreadNolock if !node.state().flags.contains(InodeFlags::EXTENTS) => Writeback::DioreadLock,
+            Writeback::DioreadNolock if !node.state().flags.contains(InodeFlags::EXTENTS) => {
+                Writeback::DioreadLock
+            }
             mode => mode,
         };
         match mapped_first {
@@ -145,7 +159,8 @@ impl Plan {
                 let pending = Pending::new();
                 self.map(node, changes, end, false, Some(&pending))?;
                 let written = write();
-                pending.done(written.as_ref().map(|_| ()).map_err(ToString::to_string));
+                pending
+                    .done(written.as_ref().copied().map_err(|e| JournalError::Aborted(e.to_string().into())));
                 written
             }
             Writeback::DioreadNolock => {
@@ -160,7 +175,14 @@ impl Plan {
     }
 
     /// Runs the handle.
-    fn map(mut self, node: &Node, changes: Vec<Change>, end: u64, unwritten: bool, pending: Option<&Pending>) -> Result<()> {
+    fn map(
+        mut self,
+        node: &Node,
+        changes: Vec<Change>,
+        end: u64,
+        unwritten: bool,
+        pending: Option<&Pending>,
+    ) -> Result<()> {
         let fs = &*node.fs;
         let mut txn = fs.start(self.credits + credits::INODE + credits::SUPER)?;
         // The map takes its blocks from what is kept here.

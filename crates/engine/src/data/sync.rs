@@ -58,7 +58,7 @@ fn commit(node: &Node, file: Option<&FileData>, all: bool) -> Result<()> {
     }
     node.durable.commit(&fs.journal, all)?;
     if let Some(file) = file {
-        fs.wait_flush(file.unflushed())?;
+        fs.journal.flush(file.unflushed())?;
     }
     Ok(())
 }

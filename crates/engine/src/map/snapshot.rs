@@ -71,7 +71,9 @@ impl Snapshot {
 
     /// A lookup found nothing here: makes a new snapshot if that happens often.
     pub(crate) fn miss(&self, node: &Node) -> Result<()> {
-        if self.seen.load().is_some() || self.misses.fetch_add(1, Ordering::Relaxed) < self.patience.load(Ordering::Relaxed) {
+        if self.seen.load().is_some()
+            || self.misses.fetch_add(1, Ordering::Relaxed) < self.patience.load(Ordering::Relaxed)
+        {
             return Ok(());
         }
         let generation = self.generation.load(Ordering::Acquire);

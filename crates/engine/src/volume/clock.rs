@@ -35,7 +35,9 @@ impl Clock {
     pub(crate) fn coarse(&self) -> u64 {
         match self.fixed {
             Some(at) => of_timestamp(at),
-            None => of_timespec(clock_gettime(ClockId::RealtimeCoarse)).max(self.floor.load(Ordering::Relaxed)),
+            None => {
+                of_timespec(clock_gettime(ClockId::RealtimeCoarse)).max(self.floor.load(Ordering::Relaxed))
+            }
         }
     }
 

@@ -135,16 +135,6 @@ impl Fs {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// A flush that has to begin after all writes that have returned.
-    pub(crate) fn flush_ticket(&self) -> u64 {
-        1
-    }
-
-    /// Returns when the flush of `ticket` is done.
-    pub(crate) fn wait_flush(&self, ticket: u64) -> Result<()> {
-        if ticket == 0 { Ok(()) } else { Ok(self.journal.sync()?) }
-    }
-
     /// The file's inode does not tell of its last change yet.
     pub(crate) fn note_dirty_times(&self, ino: u32) {
         self.dirty_times.lock().push(ino);

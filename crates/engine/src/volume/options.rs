@@ -1,7 +1,7 @@
 //! How a volume is opened.
 
-use super::modes::{IVersion, Locking, Modes, Overwrite, Writeback};
 use super::Fs;
+use super::modes::{IVersion, Locking, Modes, Overwrite, Writeback};
 use crate::Volume;
 use crate::error::Result;
 use lanefs_device::{BlockDevice, FileOptions};
