@@ -121,13 +121,17 @@ pub(crate) fn file_of(name: &VolumeName) -> &Path {
     Medium::parse(name).ok().and_then(|medium| medium.path()).unwrap_or(Path::new(name))
 }
 
+/// Whether a volume of that name is in a file at all.
+pub(crate) fn names_file(name: &VolumeName) -> bool {
+    Medium::parse(name).is_ok_and(|medium| medium.path().is_some())
+}
+
 /// Why a volume cannot be opened, and what to do about it.
 fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error) -> Failure {
     let file = file_of(name);
     let cause = Cause::from(error).without(&format!("{}: ", file.display()));
     let cause = match std::fs::metadata(file).map_err(Cause::from) {
-        // No file at all.
-        Err(_) if !matches!(Medium::parse(name), Ok(Medium::File(_) | Medium::Pmem(_))) => cause,
+        Err(_) if !names_file(name) => cause,
         Err(missing) if missing.is(Errno::NOENT) => {
             Cause::text(format!("{missing}; lanefs mkfs --size 1G VOLUME makes a volume"))
         }

@@ -5,7 +5,7 @@ use crate::location::whole_volume;
 use crate::output::Out;
 use crate::quote::{JsonName, quoted};
 use crate::size;
-use crate::volumes::{file_of, read_superblock, source_date_epoch};
+use crate::volumes::{file_of, names_file, read_superblock, source_date_epoch};
 use lanefs_device::{BlockDevice, FileDevice, FileOptions, create_url, open_url};
 use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
@@ -216,6 +216,10 @@ impl Args {
     /// A volume is not thrown away by accident, and a missing file needs a size.
     fn check_target(&self, name: &OsString) -> Res {
         let refuse = |why: &str| Err(Failure::cannot("make a volume in", name.as_bytes(), Cause::text(why)));
+        // What has no file is for the device to judge.
+        if !names_file(name) {
+            return Ok(());
+        }
         match std::fs::metadata(file_of(name)) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.size.is_none() => {
                 refuse("No such file or directory; --size 1G makes it")
