@@ -7,9 +7,9 @@ export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom
 export LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-2}
 models() {
     echo "loom: lanefs-$1" >&2
-    cargo test --release -p "lanefs-$1" --lib "$2"
+    cargo test --release -p "lanefs-$1" --lib -- "${@:2}"
 }
 models sync tests
 models device lending
-models journal gate
+models journal gate baton flush::
 models rangelock loom

@@ -16,9 +16,9 @@
 
 use crate::core::{Core, Past};
 use crate::recovery::write_merged;
-use crate::stats::add;
 use crate::transaction::{Snapshot, Transaction};
 use crate::{Freed, JournalError, Result, Ticket, Tid};
+use std::time::Instant;
 
 /// Blocks that a checkpoint writes in one batch.
 const BATCH: usize = 1024;
@@ -38,6 +38,11 @@ impl Core {
     /// Returns when `tid` is durable. `false`: it had nothing to write, and nothing was flushed.
     pub(crate) fn commit(&self, tid: Tid) -> Result<bool> {
         let over = |tid| self.is_durable(tid) || self.has_ended();
+        self.check()?;
+        if self.is_durable(tid) {
+            return Ok(true);
+        }
+        let _timer = self.counters.commit_wait.start();
         loop {
             self.check()?;
             if self.is_durable(tid) {
@@ -82,6 +87,7 @@ impl Core {
 
     /// Commits the running transaction; only one thread at a time. `false`: there was nothing in it.
     fn lead(&self) -> Result<bool> {
+        let began = Instant::now();
         let place = self.gate.close();
         let mut txn = std::mem::take(&mut *self.transactions[place.slot].lock());
         if !txn.is_dirty() {
@@ -95,26 +101,33 @@ impl Core {
             state.committing = size;
             self.gate.open_next(place.tid.next(), self.limit(&state));
         }
+        self.counters.lock_down.record_since(began);
+        let logging = Instant::now();
         let snapshot = txn.snapshot(place.tid);
-        add(&self.counters.commits, 1);
-        add(&self.counters.blocks_logged, snapshot.blocks.len() as u64);
-        add(&self.counters.revokes, snapshot.revokes.len() as u64);
+        self.counters.commits.add(1);
+        self.counters.blocks_logged.add(snapshot.blocks.len() as u64);
+        self.counters.revokes.add(snapshot.revokes.len() as u64);
         match &self.log {
             None => self.write_through(&snapshot, &txn)?,
-            Some(_) => self.write_to_log(snapshot, &txn)?,
+            Some(_) => self.write_to_log(snapshot, &txn, logging)?,
         }
         self.finish(place.tid, &mut txn);
+        self.counters.commit.record_since(began);
         Ok(true)
     }
 
     /// Waits for the data that the transaction is ordered after.
-    fn wait_for_data(txn: &Transaction) -> Result<()> {
+    fn wait_for_data(&self, txn: &Transaction) -> Result<()> {
+        if txn.ordered.is_empty() {
+            return Ok(());
+        }
+        let _timer = self.counters.ordered_data.start();
         txn.ordered.iter().try_for_each(|data| data.wait())
     }
 
     fn write_through(&self, txn: &Snapshot, closed: &Transaction) -> Result<()> {
         if !closed.ordered.is_empty() {
-            Self::wait_for_data(closed)?;
+            self.wait_for_data(closed)?;
             self.flush.flush(&*self.device)?;
         }
         let blocks: Vec<(u64, &[u8])> =
@@ -125,15 +138,18 @@ impl Core {
         self.flush.flush(&*self.device)
     }
 
-    fn write_to_log(&self, txn: Snapshot, closed: &Transaction) -> Result<()> {
+    fn write_to_log(&self, txn: Snapshot, closed: &Transaction, began: Instant) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let (tid, start) = (txn.tid, self.state.lock().head);
         let len = log.size_of(txn.blocks.len(), txn.revokes.len());
         let (commit_at, crc) = log.write(&*self.device, &txn, start)?;
-        Self::wait_for_data(closed)?;
-        self.flush.flush(&*self.device)?;
-        log.write_commit(&*self.device, tid, commit_at, crc)?;
-        self.flush.flush(&*self.device)?;
+        self.counters.log_write.record_since(began);
+        self.wait_for_data(closed)?;
+        self.counters.flush.time(|| self.flush.flush(&*self.device))?;
+        self.counters.commit_block.time(|| {
+            log.write_commit(&*self.device, tid, commit_at, crc)?;
+            self.flush.flush(&*self.device)
+        })?;
         // First the contents, then the history: a checkpoint that knows the transaction has all of it.
         self.homeless.insert(tid, txn.blocks);
         let mut state = self.state.lock();
@@ -177,6 +193,7 @@ impl Core {
         let _one = self.checkpointing.lock();
         let Some(log) = &self.log else { return Ok(()) };
         let Some(last) = self.state.lock().history.back().copied() else { return Ok(()) };
+        let began = Instant::now();
         let home = self.homeless.take_off();
         let blocks: Vec<(u64, &[u8])> = home.iter().map(|h| (h.block, &h.content[..])).collect();
         let mut batches = blocks.chunks(BATCH);
@@ -186,8 +203,7 @@ impl Core {
         written?;
         self.flush.flush(&*self.device)?;
         self.homeless.settle(&home);
-        add(&self.counters.checkpoints, 1);
-        add(&self.counters.blocks_checkpointed, home.len() as u64);
+        self.counters.blocks_checkpointed.add(home.len() as u64);
         log.write_tail(&*self.device, last.tid.next(), log.advance(last.start, last.len))?;
         self.flush.flush(&*self.device)?;
         let mut state = self.state.lock();
@@ -195,6 +211,8 @@ impl Core {
             state.used -= past.len;
         }
         self.gate.raise_limit(self.limit(&state));
+        drop(state);
+        self.counters.checkpoint.record_since(began);
         Ok(())
     }
 

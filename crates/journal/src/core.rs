@@ -14,7 +14,7 @@ use crate::flush::SharedFlush;
 use crate::gate::{Gate, Place, Refused};
 use crate::log::LogWriter;
 use crate::options::OnFreed;
-use crate::stats::{Counters, add};
+use crate::stats::Counters;
 use crate::transaction::Transaction;
 use crate::{Buffer, Freed, JournalError, Options, Result, Tid};
 use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
@@ -68,7 +68,7 @@ pub(crate) struct Core {
     pub(crate) checkpointing: Mutex<()>,
     pub(crate) flush: SharedFlush,
     pub(crate) background: Background,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Box<Counters>,
     /// `state.error` is set.
     failed: AtomicBool,
     pub(crate) on_freed: Option<OnFreed>,
@@ -106,7 +106,7 @@ impl Core {
             checkpointing: Mutex::new(()),
             flush: SharedFlush::default(),
             background: Background::default(),
-            counters: Counters::default(),
+            counters: Box::new(Counters::new()),
             failed: AtomicBool::new(false),
             on_freed,
             interval: commit_interval,
@@ -146,7 +146,7 @@ impl Core {
             }
             let mut content = AlignedBuf::zeroed(self.block_size as usize);
             self.device.read_at(offset, &mut content)?;
-            add(&self.counters.blocks_read, 1);
+            self.counters.blocks_read.add(1);
             Ok::<_, JournalError>(Arc::new(content))
         })?;
         Ok(buffer)
@@ -186,7 +186,7 @@ impl Core {
         let done = self.device.read_batch(&mut ops).is_ok();
         drop(ops);
         if done {
-            add(&self.counters.blocks_read, loads.len() as u64);
+            self.counters.blocks_read.add(loads.len() as u64);
             for (buffer, content, _lock) in loads {
                 buffer.set_content(Arc::new(content));
             }
@@ -219,12 +219,13 @@ impl Core {
         if credits > self.max_credits {
             return Err(JournalError::TooManyCredits { asked: credits, max: self.max_credits });
         }
-        add(&self.counters.handles, 1);
-        add(&self.counters.credits_asked, u64::from(credits));
-        let mut waited = false;
+        let _timer = self.counters.start.start();
+        self.counters.credits_asked.add(u64::from(credits));
+        let mut waiting = None;
         let entered = self.gate.enter(credits, |why| {
-            if !std::mem::replace(&mut waited, true) {
-                add(&self.counters.waits, 1);
+            if waiting.is_none() {
+                self.counters.waits.add(1);
+                waiting = Some(self.counters.credit_wait.start());
             }
             if self.has_ended() {
                 return Err(());
@@ -243,7 +244,7 @@ impl Core {
     /// Ends a handle's part in a transaction.
     pub(crate) fn leave(&self, place: Place, unused: u32, buffers: &mut Vec<Buffer>, freed: &mut Vec<Freed>) {
         if !buffers.is_empty() || !freed.is_empty() {
-            add(&self.counters.credits_used, buffers.len() as u64);
+            self.counters.credits_used.add(buffers.len() as u64);
             let first = self.transactions[place.slot].lock().merge(buffers, freed);
             if first && !self.interval.is_zero() {
                 self.background.has_become_dirty();

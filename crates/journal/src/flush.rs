@@ -66,6 +66,11 @@ impl SharedFlush {
         Ticket(self.begun.load(Ordering::SeqCst) + 1)
     }
 
+    /// Flushes so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
     /// Whether a good flush has covered `ticket`.
     pub(crate) fn is_done(&self, ticket: Ticket) -> bool {
         self.done.load(Ordering::Acquire) >= ticket.0

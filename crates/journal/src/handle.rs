@@ -118,6 +118,7 @@ impl<'j> Handle<'j> {
     /// An aborted journal; more credits than a transaction has. The handle can then only be stopped.
     pub fn restart(&mut self, n: u32) -> Result<()> {
         self.finish();
+        self.journal.core.counters.restarts.add(1);
         let place = self.journal.core.enter(n)?;
         self.place = Some(place);
         self.tid = place.tid;

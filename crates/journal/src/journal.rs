@@ -1,7 +1,6 @@
 //! The journal as its users see it.
 
 use crate::core::Core;
-use crate::stats::add;
 use crate::{Buffer, Handle, JournalError, Options, Result, Stats, Ticket, Tid};
 use lanefs_device::BlockDevice;
 use std::fmt;
@@ -162,13 +161,13 @@ impl Journal {
         self.core.forget(start, len);
     }
 
-    /// The counters.
+    /// Counters and times, at any moment.
     pub fn stats(&self) -> Stats {
-        self.core.counters.read()
+        self.core.counters.read(self.core.flush.count())
     }
 
     pub(crate) fn count_overdraft(&self) {
-        add(&self.core.counters.credits_overdrawn, 1);
+        self.core.counters.credits_overdrawn.add(1);
     }
 }
 

@@ -33,6 +33,7 @@ pub use error::{JournalError, Result};
 pub use flush::Ticket;
 pub use handle::Handle;
 pub use journal::Journal;
-pub use options::{Freed, LogConfig, LogRun, OnFreed, Options, Stats};
+pub use options::{Freed, LogConfig, LogRun, OnFreed, Options};
 pub use pending::Pending;
+pub use stats::{Stats, Times};
 pub use tid::Tid;

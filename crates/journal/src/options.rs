@@ -1,4 +1,4 @@
-//! How a journal is opened, and what it says of itself.
+//! How a journal is opened.
 
 use std::time::Duration;
 
@@ -67,31 +67,4 @@ pub struct LogConfig {
     pub metadata_csum: bool,
     /// The file system has 64bit: tags carry 64-bit block numbers.
     pub is_64bit: bool,
-}
-
-/// Counters since the journal was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Handles started.
-    pub handles: u64,
-    /// Credits that handles asked for.
-    pub credits_asked: u64,
-    /// Credits that they used: distinct blocks of a transaction.
-    pub credits_used: u64,
-    /// Credits used beyond what was asked.
-    pub credits_overdrawn: u64,
-    /// Handles that had to wait at start or restart.
-    pub waits: u64,
-    /// Transactions committed.
-    pub commits: u64,
-    /// Copies of metadata blocks written to the log.
-    pub blocks_logged: u64,
-    /// Revoke records written.
-    pub revokes: u64,
-    /// Checkpoints.
-    pub checkpoints: u64,
-    /// Blocks that checkpoints wrote home.
-    pub blocks_checkpointed: u64,
-    /// Metadata blocks read from the device.
-    pub blocks_read: u64,
 }

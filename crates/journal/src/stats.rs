@@ -1,44 +1,145 @@
-//! The journal's counters.
+//! What the journal counts and times.
 
-use crate::Stats;
-use std::sync::atomic::{AtomicU64, Ordering};
+use lanefs_stats::{Counter, Histogram, Snapshot};
 
-/// [`Stats`] in the making. Each is only ever added to.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) handles: AtomicU64,
-    pub(crate) credits_asked: AtomicU64,
-    pub(crate) credits_used: AtomicU64,
-    pub(crate) credits_overdrawn: AtomicU64,
-    pub(crate) waits: AtomicU64,
-    pub(crate) commits: AtomicU64,
-    pub(crate) blocks_logged: AtomicU64,
-    pub(crate) revokes: AtomicU64,
-    pub(crate) checkpoints: AtomicU64,
-    pub(crate) blocks_checkpointed: AtomicU64,
-    pub(crate) blocks_read: AtomicU64,
+/// Counters and times since the journal was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Handles started; a restart counts again.
+    pub handles: u64,
+    /// Handles restarted.
+    pub restarts: u64,
+    /// Credits that handles asked for.
+    pub credits_asked: u64,
+    /// Credits that they used: distinct blocks of a transaction.
+    pub credits_used: u64,
+    /// Credits used beyond what was asked.
+    pub credits_overdrawn: u64,
+    /// Handles that had to wait at start or restart.
+    pub waits: u64,
+    /// Transactions committed.
+    pub commits: u64,
+    /// Copies of metadata blocks written to the log.
+    pub blocks_logged: u64,
+    /// Revoke records written.
+    pub revokes: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Blocks that checkpoints wrote home.
+    pub blocks_checkpointed: u64,
+    /// Metadata blocks read from the device.
+    pub blocks_read: u64,
+    /// Flushes of the device, for whatever reason.
+    pub flushes: u64,
+    /// How long things took.
+    pub times: Times,
 }
 
-/// Adds to a counter.
-pub(crate) fn add(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
+/// Times in nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Starting a handle, waits included; counted each time, timed one in 64.
+    pub start: Snapshot,
+    /// Waiting for the next transaction or for credits, by those who had to.
+    pub credit_wait: Snapshot,
+    /// From asking for a commit until it is durable, by those who had to wait or to lead.
+    pub commit_wait: Snapshot,
+    /// A whole commit, which is its phases.
+    pub commit: Snapshot,
+    /// First phase: until the last handle has left and the next transaction is open.
+    pub lock_down: Snapshot,
+    /// Second: taking the contents and writing them to the log, all but the commit block.
+    pub log_write: Snapshot,
+    /// Third: waiting for ordered data, by commits that have any.
+    pub ordered_data: Snapshot,
+    /// Fourth: the flush before the commit block.
+    pub flush: Snapshot,
+    /// Fifth: the commit block and the flush that makes it durable.
+    pub commit_block: Snapshot,
+    /// A checkpoint, from the first home write to the new tail.
+    pub checkpoint: Snapshot,
+}
+
+/// [`Stats`] in the making.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    pub(crate) restarts: Counter,
+    pub(crate) waits: Counter,
+    pub(crate) credits_asked: Counter,
+    pub(crate) credits_used: Counter,
+    pub(crate) credits_overdrawn: Counter,
+    pub(crate) commits: Counter,
+    pub(crate) blocks_logged: Counter,
+    pub(crate) revokes: Counter,
+    pub(crate) blocks_checkpointed: Counter,
+    pub(crate) blocks_read: Counter,
+    pub(crate) start: Histogram,
+    pub(crate) credit_wait: Histogram,
+    pub(crate) commit_wait: Histogram,
+    pub(crate) commit: Histogram,
+    pub(crate) lock_down: Histogram,
+    pub(crate) log_write: Histogram,
+    pub(crate) ordered_data: Histogram,
+    pub(crate) flush: Histogram,
+    pub(crate) commit_block: Histogram,
+    pub(crate) checkpoint: Histogram,
 }
 
 impl Counters {
-    pub(crate) fn read(&self) -> Stats {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    pub(crate) const fn new() -> Self {
+        Self {
+            restarts: Counter::new(),
+            waits: Counter::new(),
+            credits_asked: Counter::new(),
+            credits_used: Counter::new(),
+            credits_overdrawn: Counter::new(),
+            commits: Counter::new(),
+            blocks_logged: Counter::new(),
+            revokes: Counter::new(),
+            blocks_checkpointed: Counter::new(),
+            blocks_read: Counter::new(),
+            // Mostly one atomic add: a clock would cost as much.
+            start: Histogram::sampled(64),
+            credit_wait: Histogram::new(),
+            commit_wait: Histogram::new(),
+            commit: Histogram::new(),
+            lock_down: Histogram::new(),
+            log_write: Histogram::new(),
+            ordered_data: Histogram::new(),
+            flush: Histogram::new(),
+            commit_block: Histogram::new(),
+            checkpoint: Histogram::new(),
+        }
+    }
+
+    pub(crate) fn read(&self, flushes: u64) -> Stats {
+        let times = Times {
+            start: self.start.snapshot(),
+            credit_wait: self.credit_wait.snapshot(),
+            commit_wait: self.commit_wait.snapshot(),
+            commit: self.commit.snapshot(),
+            lock_down: self.lock_down.snapshot(),
+            log_write: self.log_write.snapshot(),
+            ordered_data: self.ordered_data.snapshot(),
+            flush: self.flush.snapshot(),
+            commit_block: self.commit_block.snapshot(),
+            checkpoint: self.checkpoint.snapshot(),
+        };
         Stats {
-            handles: get(&self.handles),
-            credits_asked: get(&self.credits_asked),
-            credits_used: get(&self.credits_used),
-            credits_overdrawn: get(&self.credits_overdrawn),
-            waits: get(&self.waits),
-            commits: get(&self.commits),
-            blocks_logged: get(&self.blocks_logged),
-            revokes: get(&self.revokes),
-            checkpoints: get(&self.checkpoints),
-            blocks_checkpointed: get(&self.blocks_checkpointed),
-            blocks_read: get(&self.blocks_read),
+            handles: times.start.count,
+            restarts: self.restarts.get(),
+            credits_asked: self.credits_asked.get(),
+            credits_used: self.credits_used.get(),
+            credits_overdrawn: self.credits_overdrawn.get(),
+            waits: self.waits.get(),
+            commits: self.commits.get(),
+            blocks_logged: self.blocks_logged.get(),
+            revokes: self.revokes.get(),
+            checkpoints: times.checkpoint.count,
+            blocks_checkpointed: self.blocks_checkpointed.get(),
+            blocks_read: self.blocks_read.get(),
+            flushes,
+            times,
         }
     }
 }

@@ -11,7 +11,7 @@ pub struct Seed {
 }
 
 /// The seed when nobody names one: a run that judges a change judges the change, not the day's luck.
-const DEFAULT: u64 = 0x1a9e_f5;
+const DEFAULT: u64 = 0x001a_9ef5;
 
 /// The seed in the environment variable `var`: decimal, hexadecimal after `0x`, or `random` for a new
 /// one, as campaigns want. The same one every time if it is not set.

@@ -48,6 +48,11 @@ impl Lane {
     }
 }
 
+#[inline]
+fn nanos_since(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Histogram {
     /// An empty histogram that times every run.
     pub const fn new() -> Self {
@@ -73,6 +78,12 @@ impl Histogram {
             lane.seen.fetch_add(1, Ordering::Relaxed);
         }
         lane.put(value);
+    }
+
+    /// Records the nanoseconds since `began`. It counts as one run.
+    #[inline]
+    pub fn record_since(&self, began: Instant) {
+        self.record(nanos_since(began));
     }
 
     /// Runs `f` and records its time, also if it returns an error or panics.
@@ -135,8 +146,7 @@ impl Drop for Timer<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(since) = self.since {
-            let nanos = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.histogram.lane().put(nanos);
+            self.histogram.lane().put(nanos_since(since));
         }
     }
 }
@@ -172,6 +182,9 @@ mod tests {
         let all = histogram.snapshot();
         assert_eq!(all.count, 2);
         assert!(all.max >= 3_000_000, "{}", all.max);
+        let hour_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
+        histogram.record_since(hour_ago);
+        assert!(histogram.snapshot().max >= 3_600_000_000_000);
     }
 
     #[test]

@@ -581,3 +581,29 @@ fn a_failed_flush_stops_the_journal() {
     assert!(matches!(journal.flush(ticket), Err(JournalError::Aborted(_))));
     assert!(journal.start(1).is_err() && journal.flush(covered).is_ok());
 }
+
+#[test]
+fn it_says_what_it_did_and_how_long_that_took() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let data = Pending::new();
+    let mut handle = journal.start(5).unwrap();
+    handle.order_after(&data).unwrap();
+    drop(handle.write(&journal.read(7).unwrap()).unwrap());
+    handle.restart(2).unwrap();
+    handle.stop();
+    data.done(Ok::<(), JournalError>(()));
+    journal.checkpoint().unwrap();
+    let stats = journal.stats();
+    assert_eq!((stats.handles, stats.restarts, stats.waits), (2, 1, 0));
+    assert_eq!((stats.credits_asked, stats.credits_used), (7, 1));
+    assert_eq!((stats.commits, stats.blocks_logged, stats.checkpoints), (1, 1, 1));
+    // Two of the commit, two of the checkpoint.
+    assert_eq!(stats.flushes, 4);
+    let times = &stats.times;
+    let phases = [&times.lock_down, &times.log_write, &times.ordered_data, &times.flush, &times.commit_block];
+    assert!(phases.iter().all(|phase| phase.count == 1), "{times:?}");
+    let sum: u64 = phases.iter().map(|phase| phase.sum).sum();
+    assert!(sum > 0 && sum <= times.commit.sum && times.commit.sum <= times.commit_wait.sum, "{times:?}");
+    assert_eq!((times.checkpoint.count, times.start.timed), (1, 1));
+}
