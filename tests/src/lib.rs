@@ -13,6 +13,8 @@ mod listing;
 mod modes;
 mod mount;
 mod ops;
+mod poke;
+mod promises;
 mod random_ops;
 mod specimen;
 mod tools;
@@ -28,6 +30,8 @@ pub use listing::{settled, volume_listing};
 pub use modes::{Mode, modes};
 pub use mount::LoopMount;
 pub use ops::{Host, Lane, Op, OpenHow, Outcome, RenameHow, Seen, Target, XattrHow};
+pub use poke::{Poker, PokingDevice};
+pub use promises::Tracked;
 pub use random_ops::RandomOps;
 pub use specimen::{edits, specimen};
 pub use tools::{
@@ -35,5 +39,5 @@ pub use tools::{
     require_tools, run,
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
-pub use victims::{damage_and_use, large_victim, small_victim};
+pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim};
 pub use volume_tree::{volume_digest, volume_lines};

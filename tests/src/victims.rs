@@ -1,7 +1,7 @@
 //! Good volumes to damage: full of structures, closed or with a journal that waits for recovery.
 
 use crate::ops::{Lane, Op, OpenHow, Target, XattrHow};
-use crate::{Verdict, Victim, change_all, e2fsck, mke2fs, read_all, specimen};
+use crate::{Verdict, Victim, change_all, e2fsck, e2fsck_clean, mke2fs, read_all, specimen};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, OverlayDevice};
 use std::sync::Arc;
@@ -22,6 +22,35 @@ pub fn large_victim(args: &[&str], dirty: bool) -> Victim {
 pub fn small_victim(size: u64, args: &[&str], dirty: bool) -> Victim {
     let args: Vec<&str> = ["-t", "ext4", "-N", "256"].iter().chain(args).copied().collect();
     victim(size, &args, &few(), dirty)
+}
+
+/// What the free blocks of a [`patterned`] volume hold. No file does.
+pub const OLD: u8 = 0xDB;
+
+/// A volume of `size` bytes, made with these arguments of mke2fs, whose free blocks are full of [`OLD`] data.
+///
+/// # Panics
+/// If the volume is not a good one.
+pub fn patterned(size: u64, args: &[&str]) -> Image {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    mke2fs(&path, size, args);
+    let volume = lanefs::Volume::open(&path).unwrap();
+    let file = volume.create_file("/pattern").unwrap();
+    let (mut at, mut junk) = (0, vec![OLD; 256 << 10]);
+    while !junk.is_empty() {
+        match file.write_at(at, &junk) {
+            Ok(()) => at += junk.len() as u64,
+            // The rest in smaller pieces.
+            Err(_) => junk.truncate(junk.len() / 2),
+        }
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    volume.remove_file("/pattern").unwrap();
+    volume.close().unwrap();
+    e2fsck_clean(&path);
+    Image::from_bytes(std::fs::read(&path).unwrap())
 }
 
 /// Uses what `script` makes of a volume, in both ways.

@@ -8,31 +8,13 @@
 
 use lanefs::{NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
 use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, seed_from_env};
-use lanefs_tests::{e2fsck, e2fsck_clean, mke2fs, volume_digest};
+use lanefs_tests::{e2fsck, patterned, volume_digest};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::sync::Arc;
 use std::time::Duration;
 
 const ATTR: NewAttr = NewAttr { permissions: 0o640, uid: 7, gid: 8 };
-
-/// A volume whose free space is full of a pattern that no file has.
-fn volume(dir: &std::path::Path, args: &[&str]) -> Image {
-    let path = dir.join("made.img");
-    mke2fs(&path, 12 << 20, args);
-    let filled = Volume::open(&path).unwrap();
-    let file = filled.create_file("/pattern").unwrap();
-    let junk = vec![0xDB; 256 << 10];
-    let mut at = 0;
-    while file.write_at(at, &junk).is_ok() {
-        at += junk.len() as u64;
-    }
-    drop(file);
-    filled.remove_file("/pattern").unwrap();
-    filled.close().unwrap();
-    e2fsck_clean(&path);
-    Image::from_bytes(std::fs::read(&path).unwrap())
-}
 
 /// A burst of operations with what the tree was after each.
 struct Burst {
@@ -134,7 +116,7 @@ fn campaign(args: &[&str]) {
     let seed: Seed = seed_from_env("LANEFS_SEED");
     let factor: usize = std::env::var("LANEFS_LONG").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
     let mut rng = seed.rng(1);
-    let base = volume(dir.path(), args);
+    let base = patterned(12 << 20, args);
     let burst = burst(base.clone(), &mut rng, 60 * factor, 6 * factor);
     let mut dump = DumpFile::create(dir.path().join("state.img"), &base).unwrap();
     let mut states = 0;
