@@ -5,14 +5,18 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// A zeroed byte buffer of fixed length whose address is a multiple of 4096.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
+    /// What the memory is a part of, and freed with. Never looked into.
+    slab: Option<Arc<AlignedBuf>>,
 }
 
-// SAFETY: the buffer owns its memory alone, as a Vec does.
+// SAFETY: the buffer owns its memory alone, as a Vec does: pieces of a slab do not overlap, and nobody reads or writes
+// the bytes of a slab but through its pieces.
 unsafe impl Send for AlignedBuf {}
 // SAFETY: shared references only read.
 unsafe impl Sync for AlignedBuf {}
@@ -24,13 +28,29 @@ impl AlignedBuf {
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            return Self { ptr: NonNull::dangling(), len };
+            return Self { ptr: NonNull::dangling(), len, slab: None };
         }
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let ptr = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Self { ptr, len }
+        Self { ptr, len, slab: None }
+    }
+
+    /// `count` buffers of `len` zero bytes each, a multiple of 4096, out of one allocation: allocated one by one they
+    /// would waste up to a page each. The memory is freed when the last of them goes.
+    ///
+    /// # Panics
+    /// If `len` is not a multiple of [`ALIGN`](Self::ALIGN), or the sum of the lengths is beyond memory.
+    pub fn slab(len: usize, count: usize) -> Vec<Self> {
+        assert!(len.is_multiple_of(Self::ALIGN), "pieces of {len} bytes are not aligned");
+        let whole = Arc::new(Self::zeroed(len.saturating_mul(count)));
+        let piece = |i| {
+            // SAFETY: `i * len` lies inside of the slab: it has `count * len` bytes (or allocating it has failed).
+            let ptr = unsafe { whole.ptr.add(i * len) };
+            Self { ptr, len, slab: Some(Arc::clone(&whole)) }
+        };
+        (0..count).map(piece).collect()
     }
 
     fn layout(len: usize) -> Layout {
@@ -51,7 +71,8 @@ impl Clone for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.len != 0 {
+        // A piece of a slab leaves the memory to the slab, whose own buffer is of no slab.
+        if self.len != 0 && self.slab.is_none() {
             // SAFETY: allocated in `zeroed` with the same layout, and freed once.
             unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
         }
@@ -61,7 +82,7 @@ impl Drop for AlignedBuf {
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` is valid for `len` initialised bytes (dangling only for length 0).
+        // SAFETY: `ptr` is valid for `len` initialised bytes (dangling only for length 0), which a slab keeps alive.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -76,5 +97,28 @@ impl DerefMut for AlignedBuf {
 impl fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_a_slab_are_apart_and_outlive_each_other() {
+        let mut pieces = AlignedBuf::slab(8192, 5);
+        for (i, piece) in (1..).zip(&mut pieces) {
+            assert!(piece.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN));
+            assert!(piece.len() == 8192 && piece.iter().all(|b| *b == 0));
+            piece.fill(i);
+        }
+        let last = pieces.pop();
+        drop(pieces.remove(0));
+        for (i, piece) in (2..).zip(&pieces) {
+            assert!(piece.iter().all(|b| *b == i));
+        }
+        drop(pieces);
+        assert!(last.is_some_and(|last| last.clone().iter().all(|b| *b == 5)));
+        assert!(AlignedBuf::slab(4096, 0).is_empty());
     }
 }
