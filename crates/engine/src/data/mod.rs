@@ -8,6 +8,8 @@
 //! `state` is locked for moments: to look at the map, or under a handle to change it; blocks of the map may be
 //! read from the device meanwhile, content never.
 
+#[allow(dead_code, unused_imports, reason = "the buffered path, which uses it, is being built")]
+mod cache;
 mod direct;
 mod file;
 mod io;

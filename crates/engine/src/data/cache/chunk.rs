@@ -1,0 +1,131 @@
+//! Sixteen pages of a file, and what is known of their blocks.
+//!
+//! Invariants, whenever the lock is free: a page is there exactly if one of its blocks is up to date; dirty blocks are up
+//! to date; `cancelled` is part of `writeback`. Bytes of blocks that are not up to date are garbage of
+//! another file, and are never copied out.
+
+use super::geometry::{Geometry, PAGES, runs};
+use lanefs_device::AlignedBuf;
+use std::array;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// The memory of a page. Whoever writes it out holds it too, and then it is copied before it is changed.
+pub(super) type Page = Arc<AlignedBuf>;
+
+/// See the head of the file. All sets are of blocks, bit 0 for the first of the chunk.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    pub(super) pages: [Option<Page>; PAGES],
+    /// Blocks whose bytes are the file's.
+    pub(super) uptodate: u64,
+    /// Blocks that the device does not have.
+    pub(super) dirty: u64,
+    /// Blocks that somebody writes out.
+    pub(super) writeback: u64,
+    /// Blocks in writeback that were dropped meanwhile: not to become dirty again if it fails.
+    pub(super) cancelled: u64,
+    /// Pages that were used since the clock came by.
+    referenced: AtomicU16,
+    /// Whether the clock has an entry for this chunk.
+    pub(super) listed: bool,
+}
+
+impl Chunk {
+    /// Copies bytes out from `inner` on, up to the first block that is not up to date; how many.
+    #[inline]
+    pub(super) fn copy_out(&self, geo: Geometry, inner: usize, buf: &mut [u8]) -> usize {
+        let touched = geo.touched(&(inner..inner + buf.len()));
+        let missing = touched & !self.uptodate;
+        let len = match missing {
+            0 => buf.len(),
+            _ => (missing.trailing_zeros() as usize * geo.block_size()).saturating_sub(inner),
+        };
+        let (mut at, mut rest) = (inner, &mut buf[..len]);
+        while !rest.is_empty() {
+            let (page, start) = (at / geo.page_size(), at % geo.page_size());
+            let n = rest.len().min(geo.page_size() - start);
+            let (now, later) = rest.split_at_mut(n);
+            if let Some(bytes) = &self.pages[page] {
+                now.copy_from_slice(&bytes[start..start + n]);
+            }
+            self.reference(1 << page);
+            (at, rest) = (at + n, later);
+        }
+        len
+    }
+
+    /// Notes that pages were used; writes only what was not noted before.
+    #[inline]
+    pub(super) fn reference(&self, pages: u16) {
+        if self.referenced.load(Ordering::Relaxed) & pages != pages {
+            self.referenced.fetch_or(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// The pages that were used since the last call.
+    pub(super) fn forget_references(&mut self) -> u16 {
+        std::mem::take(self.referenced.get_mut())
+    }
+
+    /// Blocks that keep their page.
+    pub(super) fn busy(&self) -> u64 {
+        self.dirty | self.writeback
+    }
+
+    /// Whether there is neither a page nor a writeback.
+    pub(super) fn is_empty(&self) -> bool {
+        self.uptodate == 0 && self.writeback == 0
+    }
+
+    /// The pages that nothing keeps.
+    pub(super) fn evictable(&self, geo: Geometry) -> u16 {
+        if self.uptodate & !self.busy() == 0 {
+            return 0;
+        }
+        let busy = self.busy();
+        let free = |p: &usize| self.pages[*p].is_some() && busy & geo.page_mask(*p) == 0;
+        (0..PAGES).filter(free).fold(0, |set, p| set | 1 << p)
+    }
+
+    /// Takes the pages out that have no block up to date.
+    pub(super) fn take_unused(&mut self, geo: Geometry) -> impl Iterator<Item = Page> {
+        let mut taken: [Option<Page>; PAGES] = array::from_fn(|_| None);
+        for (p, page) in self.pages.iter_mut().enumerate() {
+            if self.uptodate & geo.page_mask(p) == 0 {
+                taken[p] = page.take();
+            }
+        }
+        taken.into_iter().flatten()
+    }
+
+    /// Calls `f` with the bytes of each run of `blocks` inside a page, whose pages are there and held by nobody else;
+    /// the blocks that it was called with.
+    pub(super) fn each_run<'c>(
+        &'c mut self,
+        geo: Geometry,
+        blocks: u64,
+        mut f: impl FnMut(Range<u32>, &'c mut [u8]),
+    ) -> u64 {
+        let mut seen = 0;
+        for (p, page) in self.pages.iter_mut().enumerate() {
+            let here = blocks & geo.page_mask(p);
+            if here == 0 {
+                continue;
+            }
+            let Some(mut bytes) = page.as_mut().and_then(Arc::get_mut).map(|page| &mut page[..]) else {
+                continue;
+            };
+            let mut at = p as u32 * geo.blocks_per_page();
+            for run in runs(here) {
+                let (_, from) = bytes.split_at_mut((run.start - at) as usize * geo.block_size());
+                let (now, later) = from.split_at_mut(run.len() * geo.block_size());
+                (at, bytes) = (run.end, later);
+                f(run, now);
+            }
+            seen |= here;
+        }
+        seen
+    }
+}

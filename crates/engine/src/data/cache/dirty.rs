@@ -1,0 +1,156 @@
+//! What of a volume is dirty: how much, and which files, the longest dirty first.
+//!
+//! The number changes when a block becomes dirty or clean, the list when a file does; a write into a block that is
+//! dirty already touches neither.
+
+use super::file::FileCache;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// How many dirty bytes are too many: parts of the cache's bound.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Above it, files are written out in the background.
+    pub(crate) background: u64,
+    /// Above it, writers write out too.
+    pub(crate) throttle: u64,
+    /// Above it, writers wait.
+    pub(crate) stop: u64,
+}
+
+impl Limits {
+    /// A tenth, a fifth and two fifths of `bound` bytes.
+    pub(crate) fn of(bound: u64) -> Self {
+        Self { background: bound / 10, throttle: bound / 5, stop: bound / 5 * 2 }
+    }
+
+    /// What `dirty` bytes ask for.
+    pub(crate) fn pressure(&self, dirty: u64) -> Pressure {
+        match dirty {
+            d if d > self.stop => Pressure::Stop,
+            d if d > self.throttle => Pressure::Throttle,
+            d if d > self.background => Pressure::Background,
+            _ => Pressure::Calm,
+        }
+    }
+}
+
+/// What the amount of dirty bytes asks of a writer, in ascending order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Pressure {
+    /// Nothing.
+    Calm,
+    /// To see that the background writes.
+    Background,
+    /// To write out as much as it wrote, or more.
+    Throttle,
+    /// To write out, and not to go on before the pressure is less.
+    Stop,
+}
+
+/// The place of a file in the list: counts up in time.
+type Turn = u64;
+
+#[derive(Debug, Default)]
+struct Files {
+    next: Turn,
+    list: BTreeMap<Turn, (Instant, Weak<FileCache>)>,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Padded(AtomicU64);
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(super) struct Dirty {
+    blocks: Padded,
+    files: Mutex<Files>,
+    pub(super) limits: Limits,
+}
+
+impl Dirty {
+    pub(super) fn new(bound: u64) -> Self {
+        Self { blocks: Padded::default(), files: Mutex::default(), limits: Limits::of(bound) }
+    }
+
+    /// Blocks that are dirty or in writeback.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks.0.load(Ordering::Relaxed)
+    }
+
+    /// Files with dirty blocks.
+    pub(super) fn files(&self) -> usize {
+        self.files.lock().list.len()
+    }
+
+    /// Counts blocks that were and are dirty.
+    pub(super) fn change(&self, before: u32, after: u32) {
+        if before != after {
+            self.blocks.0.fetch_add(u64::from(after).wrapping_sub(before.into()), Ordering::Relaxed);
+        }
+    }
+
+    fn add(&self, file: Weak<FileCache>) -> Turn {
+        let mut files = self.files.lock();
+        let turn = files.next;
+        files.next += 1;
+        files.list.insert(turn, (Instant::now(), file));
+        turn
+    }
+
+    fn remove(&self, turn: Turn) {
+        let gone = self.files.lock().list.remove(&turn);
+        drop(gone);
+    }
+
+    /// The file that has been dirty longest of those behind `after`, and since when.
+    pub(super) fn oldest(&self, after: Option<Turn>) -> Option<(Turn, Instant, Arc<FileCache>)> {
+        let files = self.files.lock();
+        let behind = files.list.range(after.map_or(0, |turn| turn + 1)..);
+        behind.into_iter().find_map(|(turn, (since, file))| Some((*turn, *since, file.upgrade()?)))
+    }
+}
+
+/// The dirty chunks of a file.
+#[derive(Debug, Default)]
+pub(super) struct DirtyChunks {
+    chunks: BTreeSet<u32>,
+    turn: Turn,
+}
+
+impl DirtyChunks {
+    /// Adds a chunk; the file's first puts the file into the list.
+    pub(super) fn insert(&mut self, chunk: u32, all: &Dirty, file: &Weak<FileCache>) {
+        if self.chunks.is_empty() {
+            self.turn = all.add(Weak::clone(file));
+        }
+        self.chunks.insert(chunk);
+    }
+
+    /// Removes a chunk; with the last, the file leaves the list.
+    pub(super) fn remove(&mut self, chunk: u32, all: &Dirty) {
+        if self.chunks.remove(&chunk) && self.chunks.is_empty() {
+            all.remove(self.turn);
+        }
+    }
+
+    /// The first dirty chunk from `chunk` on.
+    pub(super) fn next(&self, chunk: u32) -> Option<u32> {
+        self.chunks.range(chunk..).next().copied()
+    }
+
+    /// Removes all chunks.
+    pub(super) fn clear(&mut self, all: &Dirty) {
+        if !std::mem::take(&mut self.chunks).is_empty() {
+            all.remove(self.turn);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+}

@@ -1,0 +1,160 @@
+//! The cached pages of one file.
+
+use super::PageCache;
+use super::dirty::DirtyChunks;
+use super::geometry::{Geometry, runs};
+use super::index::{Index, Slot};
+use super::locked::Locked;
+use super::span::Span;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+/// The cached pages of one file: some hundred bytes, and the pages. When the last reference goes, so do all pages, dirty ones too.
+#[derive(Debug)]
+pub(crate) struct FileCache {
+    me: Weak<Self>,
+    pub(super) cache: Arc<PageCache>,
+    ino: u32,
+    index: Index,
+    dirty: Mutex<DirtyChunks>,
+}
+
+impl FileCache {
+    /// A cache without pages for inode `ino`, which is only a name here.
+    pub(crate) fn new(cache: &Arc<PageCache>, ino: u32) -> Arc<Self> {
+        let (index, dirty) = (Index::default(), Mutex::default());
+        Arc::new_cyclic(|me| Self { me: Weak::clone(me), cache: Arc::clone(cache), ino, index, dirty })
+    }
+
+    /// The number of the inode.
+    pub(crate) fn ino(&self) -> u32 {
+        self.ino
+    }
+
+    /// The volume's cache.
+    pub(crate) fn pages(&self) -> &Arc<PageCache> {
+        &self.cache
+    }
+
+    /// Copies the bytes at `offset`, up to the first block that is not cached; how many. After fewer than `buf`
+    /// takes, the block of byte `offset` + that number is missing.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
+        let geo = self.geo();
+        let mut done = 0;
+        while done < buf.len() {
+            let Some((no, inner)) = geo.place(offset.saturating_add(done as u64)) else { break };
+            let n = (buf.len() - done).min(geo.chunk_size() - inner);
+            let copied = self.index.get(no).map_or(0, |slot| {
+                let chunk = slot.read();
+                chunk.as_deref().map_or(0, |chunk| chunk.copy_out(geo, inner, &mut buf[done..done + n]))
+            });
+            done += copied;
+            if copied < n {
+                break;
+            }
+        }
+        match done == buf.len() {
+            true => self.cache.hits.add(1),
+            false => self.cache.misses.add(1),
+        }
+        done
+    }
+
+    /// The runs of `blocks` that are not cached, as it was a moment ago.
+    pub(crate) fn missing(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
+        let geo = self.geo();
+        let mut missing = Vec::new();
+        for no in geo.chunks(&blocks) {
+            let cached = self.index.get(no).and_then(|slot| slot.read().as_ref().map(|chunk| chunk.uptodate));
+            push_runs(&mut missing, geo.first_block(no), geo.mask(no, &blocks) & !cached.unwrap_or(0));
+        }
+        missing
+    }
+
+    /// Locks `blocks`, and the rest of their chunks, to be changed. Waits for who holds any of them.
+    ///
+    /// Every chunk stays locked while the span lives: of many blocks lock a part at a time.
+    pub(crate) fn span(&self, blocks: Range<u32>) -> Span<'_> {
+        Span::new(self, blocks)
+    }
+
+    /// Whether any block is dirty. Blocks in writeback are not.
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.lock().is_empty()
+    }
+
+    /// The first dirty chunk from `chunk` on.
+    pub(super) fn next_dirty(&self, chunk: u32) -> Option<u32> {
+        self.dirty.lock().next(chunk)
+    }
+
+    pub(super) fn became_dirty(&self, chunk: u32) {
+        self.dirty.lock().insert(chunk, &self.cache.dirty, &self.me);
+    }
+
+    pub(super) fn became_clean(&self, chunk: u32) {
+        self.dirty.lock().remove(chunk, &self.cache.dirty);
+    }
+
+    pub(super) fn weak(&self) -> Weak<Self> {
+        Weak::clone(&self.me)
+    }
+
+    pub(super) fn geo(&self) -> Geometry {
+        self.cache.geo
+    }
+
+    pub(super) fn shard(&self, chunk: u32) -> usize {
+        self.cache.pool.shard(self.ino, chunk)
+    }
+
+    pub(super) fn slot(&self, chunk: u32) -> Option<&Slot> {
+        self.index.get(chunk)
+    }
+
+    /// Locks a chunk; makes its slot.
+    pub(super) fn lock(&self, chunk: u32) -> Locked<'_> {
+        let (slot, made) = self.index.get_or_make(chunk);
+        if made != 0 {
+            self.cache.pool.index_grew(made);
+        }
+        Locked::new(self, chunk, slot.write())
+    }
+
+    /// Calls `f` with each chunk that holds any of `blocks` and has ever had pages, locked, in order, and with those
+    /// blocks as a set.
+    pub(super) fn each_locked(&self, blocks: &Range<u32>, mut f: impl FnMut(&mut Locked<'_>, u64)) {
+        self.index.walk(&self.geo().chunks(blocks), &mut |no, slot| {
+            let mut locked = Locked::new(self, no, slot.write());
+            f(&mut locked, self.geo().mask(no, blocks));
+        });
+    }
+}
+
+impl Drop for FileCache {
+    fn drop(&mut self) {
+        let (cache, ino) = (&self.cache, self.ino);
+        let bytes = self.index.drain(&mut |no, mut chunk| {
+            let shard = cache.pool.shard(ino, no);
+            cache.dirty.change(chunk.busy().count_ones(), 0);
+            cache.pool.give_back(shard, chunk.pages.iter_mut().filter_map(Option::take));
+            if chunk.listed {
+                cache.pool.note_stale(shard, 1);
+            }
+        });
+        cache.pool.index_gone(bytes);
+        self.dirty.get_mut().clear(&cache.dirty);
+    }
+}
+
+/// Adds the runs of a set of blocks, counted from `first`; joins what meets.
+pub(super) fn push_runs(list: &mut Vec<Range<u32>>, first: u32, set: u64) {
+    for run in runs(set) {
+        let run = first + run.start..first.saturating_add(run.end);
+        match list.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => list.push(run),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A chunk that is locked to be changed, and the book-keeping when it is let go.
+//!
+//! Whatever was done to the chunk, dropping the guard brings the counts, the file's set of dirty chunks and the clock
+//! in line with it, under the lock.
+
+use super::chunk::Chunk;
+use super::file::FileCache;
+use super::geometry::{Geometry, PAGES, bits, runs};
+use parking_lot::RwLockWriteGuard;
+use std::sync::Arc;
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(super) struct Locked<'f> {
+    file: &'f FileCache,
+    pub(super) no: u32,
+    slot: RwLockWriteGuard<'f, Option<Box<Chunk>>>,
+    /// Blocks that were dirty or in writeback.
+    busy: u32,
+    was_dirty: bool,
+    was_empty: bool,
+}
+
+impl<'f> Locked<'f> {
+    pub(super) fn new(file: &'f FileCache, no: u32, slot: RwLockWriteGuard<'f, Option<Box<Chunk>>>) -> Self {
+        let (busy, was_dirty, was_empty) = match slot.as_deref() {
+            Some(chunk) => (chunk.busy().count_ones(), chunk.dirty != 0, chunk.is_empty()),
+            None => (0, false, true),
+        };
+        Self { file, no, slot, busy, was_dirty, was_empty }
+    }
+
+    fn geo(&self) -> Geometry {
+        self.file.cache.geo
+    }
+
+    fn shard(&self) -> usize {
+        self.file.shard(self.no)
+    }
+
+    /// The chunk, if there is anything.
+    pub(super) fn get(&self) -> Option<&Chunk> {
+        self.slot.as_deref()
+    }
+
+    /// As [`get`](Self::get), to be changed.
+    pub(super) fn get_mut(&mut self) -> Option<&mut Chunk> {
+        self.slot.as_deref_mut()
+    }
+
+    /// The chunk, made if there is none.
+    pub(super) fn chunk(&mut self) -> &mut Chunk {
+        self.slot.get_or_insert_default()
+    }
+
+    pub(super) fn uptodate(&self) -> u64 {
+        self.get().map_or(0, |chunk| chunk.uptodate)
+    }
+
+    pub(super) fn dirty(&self) -> u64 {
+        self.get().map_or(0, |chunk| chunk.dirty)
+    }
+
+    /// Makes the pages of `blocks` be there, and held by nobody else: a page that is being written out is replaced by a copy.
+    pub(super) fn own_pages(&mut self, blocks: u64) {
+        let (geo, shard, pool) = (self.geo(), self.shard(), &self.file.cache.pool);
+        let pages = &mut self.chunk().pages;
+        let mut owned = |p: usize| pages[p].as_mut().is_some_and(|page| Arc::get_mut(page).is_some());
+        let wanted = |p: &usize| blocks & geo.page_mask(*p) != 0 && !owned(*p);
+        let wanted = (0..PAGES).filter(wanted).fold(0_u16, |set, p| set | 1 << p);
+        let (mut fresh, mut left) = ([const { None }; PAGES], wanted);
+        pool.take(shard, wanted.count_ones() as usize, |page| {
+            fresh[left.trailing_zeros() as usize % PAGES] = Some(page);
+            left &= left.wrapping_sub(1);
+        });
+        for (old, page) in pages.iter_mut().zip(&mut fresh) {
+            let Some(copy) = page.as_mut().and_then(Arc::get_mut) else { continue };
+            if let Some(held) = old {
+                copy.copy_from_slice(held);
+            }
+            std::mem::swap(old, page);
+        }
+        pool.give_back(shard, fresh.into_iter().flatten());
+    }
+
+    /// Lets go of pages that have no block up to date.
+    pub(super) fn release_pages(&mut self) {
+        let (geo, shard, pool) = (self.geo(), self.shard(), &self.file.cache.pool);
+        if let Some(chunk) = self.get_mut() {
+            pool.give_back(shard, chunk.take_unused(geo));
+        }
+    }
+
+    /// Copies `bytes` to place `inner` of the chunk and makes their blocks up to date and dirty. What of a block
+    /// was not up to date and is not covered becomes zeros.
+    pub(super) fn copy_in(&mut self, inner: usize, bytes: &[u8]) {
+        let geo = self.geo();
+        let touched = geo.touched(&(inner..inner + bytes.len()));
+        let missing = touched & !self.uptodate();
+        if missing != 0 {
+            self.own_pages(missing);
+            let (size, end) = (geo.block_size(), inner + bytes.len());
+            let partial = |block: u32| {
+                let start = block as usize * size;
+                start < inner || start + size > end
+            };
+            let partial = runs(missing).flatten().filter(|b| partial(*b)).fold(0, |set, b| set | 1 << b);
+            self.chunk().each_run(geo, partial, |_, bytes| bytes.fill(0));
+        }
+        let (mut at, mut rest) = (inner, bytes);
+        while !rest.is_empty() {
+            let (p, start) = (at / geo.page_size(), at % geo.page_size());
+            let (now, later) = rest.split_at(rest.len().min(geo.page_size() - start));
+            if !self.copy_to_page(p, start, now) {
+                self.own_pages(geo.page_mask(p));
+                self.copy_to_page(p, start, now);
+            }
+            (at, rest) = (at + now.len(), later);
+        }
+        let chunk = self.chunk();
+        chunk.uptodate |= touched;
+        chunk.dirty |= touched;
+        if missing == 0 {
+            let pages = bits((inner / geo.page_size()) as u32, at.div_ceil(geo.page_size()) as u32);
+            chunk.reference(pages as u16);
+        }
+    }
+
+    /// Whether the page is there and held by nobody else; if so, copies.
+    #[inline]
+    fn copy_to_page(&mut self, p: usize, start: usize, bytes: &[u8]) -> bool {
+        let page = self.chunk().pages[p].as_mut().and_then(Arc::get_mut);
+        let Some(page) = page else { return false };
+        page[start..start + bytes.len()].copy_from_slice(bytes);
+        true
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let (geo, shard, cache) = (self.geo(), self.shard(), &self.file.cache);
+        let Some(chunk) = self.slot.as_deref_mut() else { return };
+        cache.dirty.change(self.busy, chunk.busy().count_ones());
+        match (self.was_dirty, chunk.dirty != 0) {
+            (false, true) => self.file.became_dirty(self.no),
+            (true, false) => self.file.became_clean(self.no),
+            _ => {}
+        }
+        if chunk.is_empty() {
+            match chunk.listed {
+                // The hand comes for it.
+                true if self.was_empty => {}
+                true => cache.pool.note_stale(shard, 1),
+                false => *self.slot = None,
+            }
+        } else if !chunk.listed && chunk.evictable(geo) != 0 {
+            chunk.listed = true;
+            cache.pool.list(shard, self.file.weak(), self.no);
+        }
+    }
+}

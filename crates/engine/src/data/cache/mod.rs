@@ -1,0 +1,111 @@
+//! The page cache: file data in memory, without any I/O of its own.
+//!
+//! A [`PageCache`] is one for a volume: it owns the memory and its bound. A [`FileCache`] is one for a file that has pages. Its
+//! content is cut into chunks of sixteen pages, each behind a reader-writer lock, so that bytes
+//! are copied in and out without races and without an atomic operation for each byte.
+//!
+//! - **Read**: [`FileCache::read`] copies what is there. For the rest the caller locks a [`Span`] of blocks,
+//!   fills it from the device, and reads on.
+//! - **Write**: lock a span; learn which blocks have to be filled first ([`Span::partial`]) and which become dirty
+//!   ([`Span::clean`]), for space is claimed before; [`Span::copy_in`].
+//! - **Write out**: [`FileCache::take_dirty`] hands out dirty blocks in order of position. A page that
+//!   changes while it is written out is copied first, so what goes to the device stands still.
+//! - **Truncate, punch**: [`FileCache::cut`].
+//!
+//! # Locks
+//! Chunks of one file are locked in ascending order, and no thread locks chunks of two files. Below them, never
+//! held across a call to the caller: a file's set of dirty chunks, then the list of dirty files; and a
+//! shard of the pool. A hit takes its chunk's lock and writes to nothing else that threads share.
+//!
+//! # Hazards
+//! A block is up to date only if its bytes are the file's: the memory of pages is reused, not zeroed. Blocks of a span are filled
+//! under the chunk's lock, so that no older content from the device replaces a newer one.
+
+mod chunk;
+mod cut;
+mod dirty;
+mod file;
+mod geometry;
+mod index;
+mod locked;
+mod pool;
+mod span;
+#[cfg(test)]
+mod tests;
+mod writeback;
+
+pub(crate) use cut::{Cut, Edge};
+pub(crate) use dirty::Pressure;
+pub(crate) use file::FileCache;
+pub(crate) use span::{Segment, Span};
+pub(crate) use writeback::{Item, Writeback};
+
+use dirty::Dirty;
+use geometry::Geometry;
+use lanefs_stats::Counter;
+use pool::Pool;
+use std::sync::Arc;
+
+/// The page cache of a volume. See the head of the file.
+#[derive(Debug)]
+pub(crate) struct PageCache {
+    geo: Geometry,
+    pool: Pool,
+    dirty: Dirty,
+    hits: Counter,
+    misses: Counter,
+}
+
+/// Figures of a cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CacheStats {
+    /// Reads that found all their bytes.
+    pub(crate) hits: u64,
+    /// Reads that did not.
+    pub(crate) misses: u64,
+    /// Pages evicted.
+    pub(crate) evicted: u64,
+    /// Bytes of the pages in use.
+    pub(crate) used: u64,
+    /// Bytes of pages that are kept for the next to come.
+    pub(crate) free: u64,
+    /// Bytes of blocks that are dirty or being written out.
+    pub(crate) dirty: u64,
+    /// Files with dirty blocks.
+    pub(crate) dirty_files: u64,
+}
+
+impl PageCache {
+    /// A cache for blocks of `block_size` bytes (1024 to 65536, a power of two), with at most `bound` bytes of memory, or one
+    /// chunk where that is more. What is dirty, in writeback or locked may go beyond.
+    pub(crate) fn new(block_size: u32, bound: u64) -> Arc<Self> {
+        let geo = Geometry::new(block_size);
+        let pool = Pool::new(geo, bound);
+        Arc::new(Self { geo, pool, dirty: Dirty::new(bound), hits: Counter::new(), misses: Counter::new() })
+    }
+
+    /// Bytes of blocks that are dirty or being written out.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty.blocks() * self.geo.block_size() as u64
+    }
+
+    /// What the amount of dirty bytes asks of a writer.
+    pub(crate) fn pressure(&self) -> Pressure {
+        self.dirty.limits.pressure(self.dirty_bytes())
+    }
+
+    /// The figures as they are now.
+    pub(crate) fn stats(&self) -> CacheStats {
+        let (used, free, evicted) = self.pool.count();
+        let bytes = |pages: usize| (pages * self.geo.page_size()) as u64;
+        CacheStats {
+            hits: self.hits.get(),
+            misses: self.misses.get(),
+            evicted,
+            used: bytes(used),
+            free: bytes(free),
+            dirty: self.dirty_bytes(),
+            dirty_files: self.dirty.files() as u64,
+        }
+    }
+}

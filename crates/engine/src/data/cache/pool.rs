@@ -1,0 +1,228 @@
+//! The memory of all pages: its bound, the free list, and the clock that evicts.
+//!
+//! Chunks are dealt out to shards, each with an equal part of the bound, a free list, and a clock: a queue of the chunks that
+//! may have a page to evict. The hand takes the chunk at the front, evicts its clean pages that were not used
+//! since it last came by, and puts it behind the others. A chunk whose pages are all dirty or in writeback leaves the queue
+//! and comes back when one of them is clean, so that the hand does not pass over it again and again.
+//!
+//! Locking: a shard's lock comes after a chunk's. The hand only tries the locks of chunks, and passes
+//! over those that are taken; so a shard may stand above its part by what is dirty, in writeback or locked, and by
+//! nothing else.
+
+use super::chunk::{Chunk, Page};
+use super::file::FileCache;
+use super::geometry::{Geometry, PAGES};
+use lanefs_device::AlignedBuf;
+use lanefs_stats::Counter;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Bytes that a shard has at least; smaller bounds have one shard.
+const SHARD_BYTES: u64 = 4 << 20;
+/// Shards at most.
+const SHARDS: u64 = 32;
+/// Pages that are allocated together at most, in bytes: page-aligned allocations waste up to a page each.
+const SLAB_BYTES: usize = 256 << 10;
+
+/// A chunk that has an entry in a clock: `listed` is set in it.
+#[derive(Debug)]
+struct Entry {
+    file: Weak<FileCache>,
+    chunk: u32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Pages out of the free list: in chunks, or held by a writeback alone.
+    used: usize,
+    free: Vec<Page>,
+    clock: VecDeque<Entry>,
+    /// About how many entries are of chunks that have no page any more.
+    stale: usize,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard(Mutex<State>);
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(super) struct Pool {
+    geo: Geometry,
+    bound: u64,
+    shards: Box<[Shard]>,
+    /// Bytes of all files' indexes, which the bound includes.
+    index: AtomicUsize,
+    evicted: Counter,
+}
+
+impl Pool {
+    /// A pool of at most `bound` bytes, or of a chunk where that is more.
+    pub(super) fn new(geo: Geometry, bound: u64) -> Self {
+        let most = (bound / SHARD_BYTES.max(8 * geo.chunk_size() as u64)).clamp(1, SHARDS);
+        let shards = (0..1_u64 << most.ilog2()).map(|_| Shard::default()).collect();
+        Self { geo, bound, shards, index: AtomicUsize::new(0), evicted: Counter::new() }
+    }
+
+    /// The shard of a file's chunk.
+    pub(super) fn shard(&self, ino: u32, chunk: u32) -> usize {
+        let key = u64::from(ino) << 32 | u64::from(chunk);
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & (self.shards.len() - 1)
+    }
+
+    /// Pages that a shard may have. The indexes take at most three quarters of the bound: then files of very great extent
+    /// go above it.
+    fn quota(&self) -> usize {
+        let left = self.bound.saturating_sub(self.index.load(Ordering::Relaxed) as u64).max(self.bound / 4);
+        let pages = left / (self.shards.len() * self.geo.page_size()) as u64;
+        usize::try_from(pages).unwrap_or(usize::MAX).max(PAGES)
+    }
+
+    /// Hands `n` pages with unspecified bytes to `each`; evicts for them where the shard is full.
+    pub(super) fn take(&self, shard: usize, n: usize, mut each: impl FnMut(Page)) {
+        if n == 0 {
+            return;
+        }
+        let quota = self.quota();
+        let mut dead = Vec::new();
+        let mut state = self.shards[shard].0.lock();
+        let over = (state.used + n).saturating_sub(quota);
+        if over > 0 {
+            self.sweep(&mut state, over, &mut dead);
+        }
+        for _ in 0..n {
+            if state.free.is_empty() {
+                state.allocate(self.geo, quota);
+            }
+            let Some(page) = state.free.pop() else { break };
+            state.used += 1;
+            each(page);
+        }
+        state.trim(quota);
+        drop(state);
+        // A file that was let go of meanwhile gives its pages back, which takes locks of shards.
+        drop(dead);
+    }
+
+    /// Takes pages back, once from each holder: under the lock, so that of two holders one is the last.
+    pub(super) fn give_back(&self, shard: usize, pages: impl Iterator<Item = Page>) {
+        let mut pages = pages.peekable();
+        if pages.peek().is_none() {
+            return;
+        }
+        let quota = self.quota();
+        let mut state = self.shards[shard].0.lock();
+        pages.for_each(|page| state.give_back(page));
+        state.trim(quota);
+    }
+
+    /// Makes an entry for a chunk.
+    pub(super) fn list(&self, shard: usize, file: Weak<FileCache>, chunk: u32) {
+        self.shards[shard].0.lock().clock.push_back(Entry { file, chunk });
+    }
+
+    /// Notes that `n` entries are of no use any more, and drops such entries when they are many.
+    pub(super) fn note_stale(&self, shard: usize, n: usize) {
+        let mut dead = Vec::new();
+        let mut state = self.shards[shard].0.lock();
+        state.stale += n;
+        if state.stale > 64 + state.clock.len() / 2 {
+            for _ in 0..state.clock.len() {
+                self.step(&mut state, &mut dead, |_, _| 0);
+            }
+            state.stale = 0;
+        }
+        drop(state);
+        drop(dead);
+    }
+
+    /// Counts the bytes of an index.
+    pub(super) fn index_grew(&self, bytes: usize) {
+        self.index.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts the bytes of an index that is gone.
+    pub(super) fn index_gone(&self, bytes: usize) {
+        self.index.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Pages in use, pages in the free lists, pages evicted so far.
+    pub(super) fn count(&self) -> (usize, usize, u64) {
+        let (used, free) = self.shards.iter().fold((0, 0), |(used, free), shard| {
+            let state = shard.0.lock();
+            (used + state.used, free + state.free.len())
+        });
+        (used, free, self.evicted.get())
+    }
+
+    /// Evicts `n` pages, or as many as can be.
+    fn sweep(&self, state: &mut State, n: usize, dead: &mut Vec<FileCache>) {
+        let before = state.used;
+        // The first round may only take the references.
+        let mut steps = 2 * state.clock.len();
+        while before - state.used < n && steps > 0 {
+            steps -= 1;
+            self.step(state, dead, |chunk, evictable| evictable & !chunk.forget_references());
+        }
+        self.evicted.add((before - state.used) as u64);
+    }
+
+    /// One step of the hand: of the pages that may go, evicts those that `choose` takes. A file that nobody
+    /// else has any more is handed on, to be dropped when no lock is held.
+    fn step(
+        &self,
+        state: &mut State,
+        dead: &mut Vec<FileCache>,
+        choose: impl FnOnce(&mut Chunk, u16) -> u16,
+    ) {
+        let Some(entry) = state.clock.pop_front() else { return };
+        let Some(file) = entry.file.upgrade() else {
+            state.stale = state.stale.saturating_sub(1);
+            return;
+        };
+        let mut keep = true;
+        if let Some(mut slot) = file.slot(entry.chunk).and_then(|slot| slot.try_write()) {
+            keep = slot.as_mut().is_some_and(|chunk| {
+                let evictable = chunk.evictable(self.geo);
+                let victims = choose(chunk, evictable);
+                for p in (0..PAGES).filter(|p| victims & (1 << p) != 0) {
+                    chunk.uptodate &= !self.geo.page_mask(p);
+                }
+                chunk.take_unused(self.geo).for_each(|page| state.give_back(page));
+                chunk.listed = victims != evictable;
+                chunk.listed
+            });
+            if slot.as_ref().is_some_and(|chunk| !keep && chunk.is_empty()) {
+                *slot = None;
+            }
+        }
+        if keep {
+            state.clock.push_back(entry);
+        }
+        dead.extend(Arc::into_inner(file));
+    }
+}
+
+impl State {
+    /// Adds pages to the free list: one where there is no room, several where there is.
+    fn allocate(&mut self, geo: Geometry, quota: usize) {
+        let room = quota.saturating_sub(self.used);
+        // A cache that has few pages grows by few.
+        let n = room.min(SLAB_BYTES / geo.page_size()).min(self.used.max(4)).max(1);
+        self.free.extend(AlignedBuf::slab(geo.page_size(), n).into_iter().map(Arc::new));
+    }
+
+    fn give_back(&mut self, mut page: Page) {
+        if Arc::get_mut(&mut page).is_some() {
+            self.used -= 1;
+            self.free.push(page);
+        }
+    }
+
+    /// Lets go of free pages above the bound.
+    fn trim(&mut self, quota: usize) {
+        self.free.truncate(quota.saturating_sub(self.used));
+    }
+}

@@ -1,0 +1,49 @@
+//! The cache against plain vectors of bytes.
+
+mod model;
+
+use super::geometry::PAGES;
+use super::*;
+use std::convert::Infallible;
+use std::ops::Range;
+
+/// What holds whenever nobody is in the middle of something: `files` are all of the cache's.
+fn check(cache: &PageCache, files: &[&Arc<FileCache>], in_flight: &[&Writeback]) {
+    let (mut pages, mut busy) = (Vec::new(), 0);
+    for file in files {
+        let mut any_dirty = false;
+        file.each_locked(&(0..u32::MAX), |locked, _| {
+            let Some(chunk) = locked.get() else { return };
+            assert!(chunk.listed || !chunk.is_empty(), "a chunk of nothing");
+            assert_eq!(chunk.dirty & !chunk.uptodate, 0);
+            assert_eq!(chunk.cancelled & !chunk.writeback, 0);
+            for p in 0..PAGES {
+                let some = chunk.uptodate & cache.geo.page_mask(p) != 0;
+                assert_eq!(chunk.pages[p].is_some(), some, "page {p}");
+            }
+            assert!(chunk.listed || chunk.evictable(cache.geo) == 0, "never to be evicted");
+            assert_eq!(file.next_dirty(locked.no) == Some(locked.no), chunk.dirty != 0);
+            any_dirty |= chunk.dirty != 0;
+            busy += u64::from(chunk.busy().count_ones());
+            pages.extend(chunk.pages.iter().flatten().map(Arc::as_ptr));
+        });
+        assert_eq!(any_dirty, file.is_dirty());
+    }
+    assert_eq!(cache.dirty_bytes(), busy * cache.geo.block_size() as u64);
+    assert_eq!(cache.stats().dirty_files, files.iter().filter(|f| f.is_dirty()).count() as u64);
+    // A page that was copied meanwhile is in flight only.
+    pages.extend(in_flight.iter().flat_map(|w| w.items()).map(|item| Arc::as_ptr(&item.page)));
+    pages.sort_unstable();
+    pages.dedup();
+    assert_eq!(cache.stats().used, (pages.len() * cache.geo.page_size()) as u64);
+}
+
+/// Fills `blocks` from the bytes of a device on which the file lies from byte 0 on.
+fn fill(span: &mut Span<'_>, blocks: Range<u32>, block_size: usize, device: &[u8]) {
+    let Ok(()) = span.fill(blocks, |segments| {
+        for s in segments {
+            s.buf.copy_from_slice(&device[s.lblk as usize * block_size..][..s.buf.len()]);
+        }
+        Ok::<_, Infallible>(())
+    });
+}

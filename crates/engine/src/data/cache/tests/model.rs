@@ -1,0 +1,331 @@
+//! Random operations on one file, its device and a model of both, under a bound of a few pages.
+
+use super::*;
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Write {
+        at: usize,
+        len: usize,
+        seed: u8,
+    },
+    Read {
+        at: usize,
+        len: usize,
+    },
+    /// A read from a device that fails.
+    Fail {
+        at: usize,
+        len: usize,
+    },
+    Take {
+        at: usize,
+        len: usize,
+        max: u64,
+    },
+    Done,
+    Failed,
+    Cut {
+        at: usize,
+        len: usize,
+    },
+    Truncate {
+        at: usize,
+    },
+    DropClean {
+        at: usize,
+        len: usize,
+    },
+    /// Another file needs memory.
+    Noise {
+        pages: u32,
+    },
+}
+
+/// Fractions of the file, in 65536ths.
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let at = 0..65536_usize;
+    let len = prop_oneof![0..20_usize, 0..2000_usize, 0..30000_usize];
+    let op = prop_oneof![
+        6 => (at.clone(), len.clone(), 1..=255_u8).prop_map(|(at, len, seed)| Op::Write { at, len, seed }),
+        6 => (at.clone(), len.clone()).prop_map(|(at, len)| Op::Read { at, len }),
+        1 => (at.clone(), len.clone()).prop_map(|(at, len)| Op::Fail { at, len }),
+        3 => (at.clone(), 0..65536_usize, prop_oneof![0..100_000_u64, Just(u64::MAX)])
+            .prop_map(|(at, len, max)| Op::Take { at, len, max }),
+        3 => Just(Op::Done),
+        2 => Just(Op::Failed),
+        2 => (at.clone(), len.clone()).prop_map(|(at, len)| Op::Cut { at, len }),
+        1 => at.clone().prop_map(|at| Op::Truncate { at }),
+        1 => (at, len).prop_map(|(at, len)| Op::DropClean { at, len }),
+        2 => (1..40_u32).prop_map(|pages| Op::Noise { pages }),
+    ];
+    prop::collection::vec(op, 1..80)
+}
+
+struct World {
+    block: usize,
+    cache: Arc<PageCache>,
+    file: Arc<FileCache>,
+    noise: Arc<FileCache>,
+    noise_at: u32,
+    out: Option<Writeback>,
+    /// Whether a cut came while something was written out: then it must not reach the device.
+    cancelled: bool,
+    device: Vec<u8>,
+    want: Vec<u8>,
+    /// By block: dirty, in writeback.
+    dirty: Vec<bool>,
+    writing: Vec<bool>,
+}
+
+impl World {
+    fn new(block: usize) -> Self {
+        // A little above three chunks, and not a whole number of pages.
+        let size = 16 * block.max(4096) * 3 + 5 * block;
+        let cache = PageCache::new(block as u32, 1);
+        let (file, noise) = (FileCache::new(&cache, 1), FileCache::new(&cache, 2));
+        let device: Vec<u8> = (0..size).map(|i| (i / 7 % 251) as u8).collect();
+        let flags = vec![false; size / block];
+        let (want, dirty, writing) = (device.clone(), flags.clone(), flags);
+        Self {
+            block,
+            cache,
+            file,
+            noise,
+            noise_at: 0,
+            out: None,
+            cancelled: false,
+            device,
+            want,
+            dirty,
+            writing,
+        }
+    }
+
+    /// The bytes of a fraction of the file.
+    fn bytes(&self, at: usize, len: usize) -> Range<usize> {
+        let start = self.want.len() * at / 65536;
+        // Often on a border.
+        let start = if at.is_multiple_of(3) { start / self.block * self.block } else { start };
+        let end = (start + self.want.len() * len / 65536).min(self.want.len());
+        start..if len.is_multiple_of(5) { end.next_multiple_of(self.block) } else { end }
+    }
+
+    fn blocks(&self, bytes: &Range<usize>) -> Range<u32> {
+        (bytes.start / self.block) as u32..bytes.end.div_ceil(self.block) as u32
+    }
+
+    fn write(&mut self, bytes: Range<usize>, seed: u8) {
+        let blocks = self.blocks(&bytes);
+        if bytes.is_empty() {
+            return;
+        }
+        let mut span = self.file.span(blocks.clone());
+        for block in span.partial(bytes.start as u64, bytes.len()) {
+            fill(&mut span, block..block + 1, self.block, &self.device);
+        }
+        let clean: Vec<u32> = span.clean(blocks.clone()).into_iter().flatten().collect();
+        let want: Vec<u32> = blocks.clone().filter(|b| !self.dirty[*b as usize]).collect();
+        assert_eq!(clean, want);
+        let content: Vec<u8> = (0..bytes.len()).map(|i| (i as u8).wrapping_mul(seed)).collect();
+        assert_eq!(span.copy_in(bytes.start as u64, &content), bytes.len());
+        assert!(span.missing(blocks.clone()).is_empty() && span.clean(blocks.clone()).is_empty());
+        self.want[bytes].copy_from_slice(&content);
+        blocks.for_each(|b| self.dirty[b as usize] = true);
+    }
+
+    fn read(&mut self, bytes: Range<usize>) {
+        let mut buf = vec![0; bytes.len()];
+        let mut done = 0;
+        loop {
+            done += self.file.read((bytes.start + done) as u64, &mut buf[done..]);
+            let now = bytes.start + done;
+            assert_eq!(buf[..done], self.want[bytes.start..now]);
+            if done == bytes.len() {
+                return;
+            }
+            assert!(now.is_multiple_of(self.block) || done == 0);
+            let blocks = self.blocks(&(now..bytes.end));
+            assert_eq!(self.file.missing(blocks.clone())[0].start, blocks.start);
+            let mut span = self.file.span(blocks.start..blocks.end.min(blocks.start + 20));
+            fill(&mut span, blocks, self.block, &self.device);
+            done += span.copy_out(now as u64, &mut buf[done..]);
+        }
+    }
+
+    fn fail(&mut self, bytes: Range<usize>) {
+        let blocks = self.blocks(&bytes);
+        let mut span = self.file.span(blocks.clone());
+        let before = span.missing(blocks.clone());
+        let result = span.fill(blocks.clone(), |segments| {
+            segments.iter_mut().for_each(|s| s.buf.fill(0xee));
+            Err("medium")
+        });
+        assert_eq!(result.is_err(), !before.is_empty());
+        assert_eq!(span.missing(blocks), before);
+    }
+
+    fn take(&mut self, bytes: Range<usize>, max: u64) {
+        let blocks = self.blocks(&bytes);
+        if self.out.is_some() {
+            return;
+        }
+        self.out = self.file.take_dirty(blocks.clone(), max);
+        self.cancelled = false;
+        let most = (max / self.block as u64).max(1) as usize;
+        let want: Vec<u32> = blocks.filter(|b| self.dirty[*b as usize]).take(most).collect();
+        let Some(out) = &self.out else {
+            assert!(want.is_empty());
+            return;
+        };
+        let taken: Vec<u32> = out.items().iter().flat_map(|item| item.lblk..item.end()).collect();
+        assert_eq!(taken, want);
+        assert_eq!(out.blocks(), want.len() as u64);
+        for b in taken {
+            (self.dirty[b as usize], self.writing[b as usize]) = (false, true);
+        }
+    }
+
+    fn done(&mut self, ok: bool) {
+        let Some(out) = self.out.take() else { return };
+        let ok = ok && !self.cancelled;
+        // A write that failed may have got through.
+        for item in out.items().iter().filter(|_| !self.cancelled) {
+            let at = item.lblk as usize * self.block;
+            self.device[at..at + item.bytes().len()].copy_from_slice(item.bytes());
+        }
+        match ok {
+            true => out.done(),
+            false => out.failed(),
+        }
+        for (dirty, writing) in self.dirty.iter_mut().zip(&mut self.writing) {
+            *dirty |= !ok && *writing;
+            *writing = false;
+        }
+    }
+
+    fn cut(&mut self, bytes: Range<usize>, to_end: bool) {
+        let range = bytes.start as u64..if to_end { u64::MAX } else { bytes.end as u64 };
+        let cut = self.file.cut(range);
+        if bytes.is_empty() {
+            return;
+        }
+        self.cancelled = self.out.is_some();
+        let whole = bytes.start.div_ceil(self.block)..bytes.end / self.block;
+        let dropped: Vec<u32> = cut.dropped.into_iter().flatten().collect();
+        let want: Vec<u32> = whole.clone().filter(|b| self.dirty[*b]).map(|b| b as u32).collect();
+        assert_eq!(dropped, want);
+        self.want[bytes.clone()].fill(0);
+        for b in whole {
+            self.device[b * self.block..][..self.block].fill(0);
+            (self.dirty[b], self.writing[b]) = (false, false);
+        }
+        let head = bytes.start..bytes.end.min(bytes.start.next_multiple_of(self.block));
+        let tail = (bytes.end / self.block * self.block).max(head.end)..bytes.end;
+        for (edge, part) in [(cut.head, head), (cut.tail, tail)] {
+            let block = part.start / self.block;
+            match edge {
+                Edge::Whole => assert!(part.is_empty()),
+                Edge::Dirty => {
+                    assert!(self.dirty[block] || self.writing[block]);
+                    self.dirty[block] = true;
+                }
+                Edge::Absent | Edge::Clean => {
+                    assert!(!part.is_empty() && !self.dirty[block] && !self.writing[block]);
+                    self.device[part].fill(0);
+                }
+            }
+        }
+    }
+
+    fn drop_clean(&mut self, bytes: Range<usize>) {
+        let blocks = self.blocks(&bytes);
+        let busy: Vec<u32> =
+            blocks.clone().filter(|b| self.dirty[*b as usize] || self.writing[*b as usize]).collect();
+        assert_eq!(self.file.drop_clean(blocks.clone()), busy.is_empty());
+        let missing: Vec<u32> = self.file.missing(blocks.clone()).into_iter().flatten().collect();
+        assert_eq!(missing, blocks.filter(|b| !busy.contains(b)).collect::<Vec<_>>());
+    }
+
+    fn noise(&mut self, pages: u32) {
+        let per_page = self.cache.geo.blocks_per_page();
+        for _ in 0..pages {
+            let block = self.noise_at * per_page;
+            self.noise_at = (self.noise_at + 1) % 1000;
+            let mut span = self.noise.span(block..block + 1);
+            let Ok(()) = span.fill(block..block + 1, |_| Ok::<_, Infallible>(()));
+        }
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Write { at, len, seed } => self.write(self.bytes(at, len), seed),
+            Op::Read { at, len } => self.read(self.bytes(at, len)),
+            Op::Fail { at, len } => self.fail(self.bytes(at, len)),
+            Op::Take { at, len, max } => self.take(self.bytes(at, len), max),
+            Op::Done => self.done(true),
+            Op::Failed => self.done(false),
+            Op::Cut { at, len } => self.cut(self.bytes(at, len), false),
+            Op::Truncate { at } => {
+                let bytes = self.bytes(at, 1);
+                self.cut(bytes.start..self.want.len(), true);
+            }
+            Op::DropClean { at, len } => self.drop_clean(self.bytes(at, len)),
+            Op::Noise { pages } => self.noise(pages),
+        }
+        check(&self.cache, &[&self.file, &self.noise], &self.out.iter().collect::<Vec<_>>());
+        let busy = self.dirty.iter().zip(&self.writing).filter(|(dirty, writing)| **dirty || **writing);
+        // Blocks that were dropped while they were written out count until then.
+        let busy = (busy.count() * self.block) as u64;
+        assert!(self.cache.dirty_bytes() == busy || self.cancelled && self.cache.dirty_bytes() > busy);
+    }
+
+    fn finish(mut self) {
+        self.done(true);
+        while self.file.is_dirty() {
+            self.take(0..self.want.len(), u64::MAX);
+            self.done(true);
+        }
+        assert!(self.device == self.want);
+        self.read(0..self.want.len());
+        assert_eq!(self.cache.dirty_bytes(), 0);
+        let Self { cache, file, noise, .. } = self;
+        drop((file, noise));
+        check(&cache, &[], &[]);
+    }
+}
+
+fn run(block: usize, ops: Vec<Op>) {
+    let mut world = World::new(block);
+    ops.into_iter().for_each(|op| world.apply(op));
+    world.finish();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn blocks_of_1_kib(ops in ops()) {
+        run(1024, ops);
+    }
+
+    #[test]
+    fn blocks_of_2_kib(ops in ops()) {
+        run(2048, ops);
+    }
+
+    #[test]
+    fn blocks_of_4_kib(ops in ops()) {
+        run(4096, ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, ..ProptestConfig::default() })]
+
+    #[test]
+    fn blocks_of_16_kib(ops in ops()) {
+        run(16384, ops);
+    }
+}

@@ -1,0 +1,136 @@
+//! Dirty blocks on their way to the device.
+
+use super::chunk::Page;
+use super::file::FileCache;
+use super::geometry::{lowest, runs};
+use std::iter;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Blocks of one page to write out.
+#[derive(Debug)]
+pub(crate) struct Item {
+    /// The first block.
+    pub(crate) lblk: u32,
+    /// How many.
+    pub(crate) blocks: u32,
+    pub(super) page: Page,
+    /// The place of the first byte in the page.
+    start: usize,
+    len: usize,
+}
+
+impl Item {
+    /// The bytes of the blocks. They stand still while this lives.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.page[self.start..self.start + self.len]
+    }
+
+    /// The block behind the last.
+    pub(crate) fn end(&self) -> u32 {
+        self.lblk.saturating_add(self.blocks)
+    }
+}
+
+/// Dirty blocks that were taken to be written out, in order of position. They stay cached, clean but
+/// not to be evicted, until [`done`](Self::done) or [`failed`](Self::failed) is said; dropping it says failed.
+#[derive(Debug)]
+pub(crate) struct Writeback {
+    file: Arc<FileCache>,
+    items: Vec<Item>,
+    /// Chunks, and their blocks that were taken.
+    taken: Vec<(u32, u64)>,
+}
+
+impl FileCache {
+    /// Takes dirty ones of `blocks` to be written out, in order of position: as many as go into `max` bytes, and at
+    /// least one. None if none is dirty, or those that are are in writeback already.
+    pub(crate) fn take_dirty(&self, blocks: Range<u32>, max: u64) -> Option<Writeback> {
+        let geo = self.geo();
+        let (mut items, mut taken) = (Vec::new(), Vec::new());
+        let mut left = (max / geo.block_size() as u64).max(1);
+        let chunks = geo.chunks(&blocks);
+        let mut from = chunks.start;
+        while left > 0 {
+            let Some(no) = self.next_dirty(from).filter(|no| *no < chunks.end) else { break };
+            let mut locked = self.lock(no);
+            from = no + 1;
+            let Some(chunk) = locked.get_mut() else { continue };
+            let set = lowest(chunk.dirty & geo.mask(no, &blocks) & !chunk.writeback, left);
+            if set == 0 {
+                continue;
+            }
+            for (p, page) in chunk.pages.iter().enumerate() {
+                let Some(page) = page else { continue };
+                let page_start = p as u32 * geo.blocks_per_page();
+                items.extend(runs(set & geo.page_mask(p)).map(|run| Item {
+                    lblk: geo.first_block(no) + run.start,
+                    blocks: run.len() as u32,
+                    page: Arc::clone(page),
+                    start: (run.start - page_start) as usize * geo.block_size(),
+                    len: run.len() * geo.block_size(),
+                }));
+            }
+            chunk.dirty &= !set;
+            chunk.writeback |= set;
+            left -= u64::from(set.count_ones());
+            taken.push((no, set));
+        }
+        let file = self.weak().upgrade().filter(|_| !taken.is_empty())?;
+        Some(Writeback { file, items, taken })
+    }
+}
+
+impl Writeback {
+    /// The file.
+    pub(crate) fn file(&self) -> &Arc<FileCache> {
+        &self.file
+    }
+
+    /// The blocks in order, page by page.
+    pub(crate) fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// The blocks in runs that are contiguous in the file.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &[Item]> {
+        self.items.chunk_by(|a, b| a.end() == b.lblk)
+    }
+
+    /// How many blocks.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.taken.iter().map(|(_, set)| u64::from(set.count_ones())).sum()
+    }
+
+    /// They are on the device: those that were not written again meanwhile are clean.
+    pub(crate) fn done(mut self) {
+        self.finish(true);
+    }
+
+    /// They may not be on the device: all are dirty again but those that were dropped from the cache meanwhile.
+    pub(crate) fn failed(mut self) {
+        self.finish(false);
+    }
+
+    fn finish(&mut self, done: bool) {
+        let geo = self.file.geo();
+        let mut items = std::mem::take(&mut self.items).into_iter().peekable();
+        for (no, set) in std::mem::take(&mut self.taken) {
+            let here = iter::from_fn(|| items.next_if(|item| geo.chunk_of(item.lblk) == no));
+            self.file.cache.pool.give_back(self.file.shard(no), here.map(|item| item.page));
+            let mut locked = self.file.lock(no);
+            let Some(chunk) = locked.get_mut() else { continue };
+            if !done {
+                chunk.dirty |= set & chunk.uptodate & !chunk.cancelled;
+            }
+            chunk.writeback &= !set;
+            chunk.cancelled &= !set;
+        }
+    }
+}
+
+impl Drop for Writeback {
+    fn drop(&mut self) {
+        self.finish(false);
+    }
+}
