@@ -29,7 +29,7 @@ mod url;
 pub use block_device::{BlockDevice, ReadOp, WriteOp};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
-pub use file::{FileDevice, FileOptions};
+pub use file::{FileDevice, FileOptions, IoUring};
 pub use mem::MemDevice;
 pub use pmem::{Lent, Mapped, Persistence, PmemDevice};
 pub use url::{Medium, create_url, open_url};

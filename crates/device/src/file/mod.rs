@@ -9,11 +9,13 @@
 mod direct;
 mod flush;
 mod open;
+mod ring;
 #[cfg(test)]
 mod tests;
 mod vectored;
 
 pub use open::FileOptions;
+pub use ring::IoUring;
 #[cfg(all(test, not(loom)))]
 pub(crate) use tests::exercise;
 
@@ -52,6 +54,8 @@ pub struct FileDevice {
     /// Held by a write that reads a sector first, because it covers only a part of it.
     partial_sector: Mutex<()>,
     flusher: Flusher,
+    io_uring: IoUring,
+    rings: ring::Rings,
 }
 
 impl FileDevice {

@@ -5,7 +5,8 @@
 //! A writer of a block special file opens it with O_EXCL as well, which the kernel refuses while it
 //! is mounted, and a writer of a regular file looks for a mounted loop device on top of it.
 
-use super::{FileDevice, Kind};
+use super::ring::Rings;
+use super::{FileDevice, IoUring, Kind};
 use crate::{AlignedBuf, DeviceError, Op, Result};
 use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -20,6 +21,7 @@ use std::time::Duration;
 pub struct FileOptions {
     read_only: bool,
     direct: bool,
+    io_uring: IoUring,
 }
 
 impl FileOptions {
@@ -40,11 +42,17 @@ impl FileOptions {
         self
     }
 
+    /// When batches go by io_uring: where it pays, unless told otherwise.
+    pub fn io_uring(mut self, when: IoUring) -> Self {
+        self.io_uring = when;
+        self
+    }
+
     /// Opens a regular file or a block special file that exists, and locks it until drop.
     ///
     /// # Errors
     /// [`Op::Open`] for what is missing, not permitted, empty, or of another kind (a folder, a
-    /// pipe), or where O_DIRECT is asked for and not to be had; [`Op::Lock`] (EBUSY) while another
+    /// pipe), or where O_DIRECT or io_uring is asked for and not to be had; [`Op::Lock`] (EBUSY) while another
     /// opener or a mount has it.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileDevice> {
         let path = path.as_ref();
@@ -141,6 +149,12 @@ impl FileOptions {
             let why = format!("its size, {size} bytes, is not a multiple of {align}, as direct I/O asks");
             return refuse(libc::EINVAL, why);
         }
+        let rings = Rings::default();
+        if self.io_uring == IoUring::On
+            && let Err(e) = rings.probe(&file)
+        {
+            return refuse(e.raw_os_error().unwrap_or(libc::EIO), format!("by io_uring: {e}"));
+        }
         Ok(FileDevice {
             file,
             path: path.to_owned(),
@@ -150,6 +164,8 @@ impl FileOptions {
             align,
             partial_sector: Default::default(),
             flusher: Default::default(),
+            io_uring: self.io_uring,
+            rings,
         })
     }
 

@@ -1,6 +1,7 @@
 //! Judged by what we did not write where possible: `flock(1)`, `losetup`, the kernel's mount, `std::fs`.
 
 use super::*;
+use crate::AlignedBuf;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
@@ -352,6 +353,124 @@ fn direct_partial_sectors_by_two_threads() {
             });
         }
     });
+}
+
+/// Calls of write(2) and its kin that this thread has made; what a ring does is not among them.
+fn write_calls() -> u64 {
+    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    io.lines().find_map(|l| l.strip_prefix("syscw: ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn by_io_uring_and_not() {
+    for when in [IoUring::Auto, IoUring::On, IoUring::Off] {
+        for direct in [false, true] {
+            let (_dir, path) = scratch();
+            let options = FileOptions::new().direct(direct).io_uring(when);
+            let dev = options.create(&path, 3 << 20).unwrap();
+            exercise(&dev, &path);
+
+            // Holes between the runs, more of them than a ring has room for.
+            let data = AlignedBuf::zeroed(4096);
+            let pieces: [&[u8]; 1] = [&data];
+            let ops: Vec<_> = (0..300).map(|i| WriteOp { offset: i * 8192, data: &pieces }).collect();
+            let before = write_calls();
+            dev.write_batch(&ops).unwrap();
+            let by_ring = when == IoUring::On || when == IoUring::Auto && direct;
+            assert_eq!(write_calls() - before, if by_ring { 0 } else { 300 }, "{when:?} {direct}");
+        }
+    }
+}
+
+#[test]
+fn a_kernel_without_io_uring() {
+    let (_dir, path) = scratch();
+    let mut dev = FileOptions::new().direct(true).create(&path, 3 << 20).unwrap();
+    dev.rings = ring::Rings::refused();
+    exercise(&dev, &path);
+    let page = AlignedBuf::zeroed(4096);
+    let pieces: [&[u8]; 1] = [&page];
+    let before = write_calls();
+    dev.write_batch(&[WriteOp { offset: 0, data: &pieces }, WriteOp { offset: 8192, data: &pieces }])
+        .unwrap();
+    assert_eq!(write_calls() - before, 2);
+}
+
+/// Rings are few; threads that find none do without, and all is written and read right.
+#[test]
+fn more_threads_than_rings() {
+    for direct in [false, true] {
+        let (_dir, path) = scratch();
+        let dev = FileOptions::new().direct(direct).io_uring(IoUring::On).create(&path, 64 << 20).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..16_u64 {
+                let dev = &dev;
+                scope.spawn(move || {
+                    for round in 0..20_u8 {
+                        let mut data = AlignedBuf::zeroed(32 * 4096);
+                        data.copy_from_slice(&pattern(32 * 4096, round ^ thread as u8));
+                        let pieces: Vec<[&[u8]; 1]> = data.chunks(4096).map(|c| [c]).collect();
+                        let at = |i: usize| (thread + 16 * (31 - i as u64)) * 8192;
+                        let ops: Vec<_> =
+                            (0..).zip(&pieces).map(|(i, data)| WriteOp { offset: at(i), data }).collect();
+                        dev.write_batch(&ops).unwrap();
+                        let mut seen = AlignedBuf::zeroed(32 * 4096);
+                        let mut ops: Vec<_> = seen
+                            .chunks_mut(4096)
+                            .enumerate()
+                            .map(|(i, buf)| ReadOp { offset: at(i), buf })
+                            .collect();
+                        dev.read_batch(&mut ops).unwrap();
+                        assert!(*seen == *data, "thread {thread} in round {round}");
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// An error of one run is the batch's, and names it; a file that ends early is no success.
+#[test]
+fn a_ring_tells_errors() {
+    for direct in [false, true] {
+        let (_dir, path) = scratch();
+        let mut dev = FileOptions::new().direct(direct).io_uring(IoUring::On).create(&path, 1 << 20).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(64 << 10).unwrap();
+        let mut data = AlignedBuf::zeroed(8192);
+        let (one, two) = data.split_at_mut(4096);
+        let mut ops = [ReadOp { offset: 0, buf: one }, ReadOp { offset: 62 << 10, buf: two }];
+        let e = dev.read_batch(&mut ops).unwrap_err();
+        assert_eq!((e.op, e.offset, e.source.kind()), (Op::Read, 62 << 10, io::ErrorKind::UnexpectedEof));
+
+        // Written through a descriptor that is open for reading only: EBADF of the ring's own.
+        (dev.file, dev.rings) = (File::open(&path).unwrap(), ring::Rings::default());
+        let page = AlignedBuf::zeroed(4096);
+        let pieces: [&[u8]; 1] = [&page];
+        let ops = [WriteOp { offset: 0, data: &pieces }, WriteOp { offset: 8192, data: &pieces }];
+        let e = dev.write_batch(&ops).unwrap_err();
+        assert_eq!((e.op, e.errno(), e.len), (Op::Write, libc::EBADF, 4096));
+    }
+}
+
+/// Pieces that lie side by side are one call, as many as the kernel takes.
+#[test]
+fn a_run_is_one_call() {
+    for direct in [false, true] {
+        let (_dir, path) = scratch();
+        let dev = FileOptions::new().direct(direct).create(&path, 16 << 20).unwrap();
+        let page = AlignedBuf::zeroed(4096);
+        for (pieces, calls) in [(1, 1), (256, 1), (1024, 1), (1025, 2)] {
+            let gathered: Vec<&[u8]> = vec![&page; pieces];
+            let before = write_calls();
+            dev.write_batch(&[WriteOp { offset: 4096, data: &gathered }]).unwrap();
+            assert_eq!(write_calls() - before, calls, "{pieces} pieces of one op");
+            let ops: Vec<_> =
+                (0..pieces).map(|i| WriteOp { offset: i as u64 * 4096, data: &gathered[..1] }).collect();
+            let before = write_calls();
+            dev.write_batch(&ops).unwrap();
+            assert_eq!(write_calls() - before, calls, "{pieces} ops");
+        }
+    }
 }
 
 #[test]

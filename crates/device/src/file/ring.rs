@@ -1,0 +1,200 @@
+//! Batches by io_uring: all runs of a batch are with the kernel at once, by one system call.
+//!
+//! - A ring belongs to one call at a time. The call does not return before the kernel is done with all that it gave to the
+//!   ring, whatever fails, because the memory is the caller's.
+//! - What the kernel did not take, did in part, or wants again is for the caller to do plainly.
+//! - Buffers are not registered: they are the callers', new ones each time, and a copy into one of ours
+//!   costs more than what the registration saves.
+#![allow(unsafe_code)]
+
+use io_uring::types::Fixed;
+use io_uring::{IoUring as Ring, opcode, squeue};
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Runs that are with the kernel at once.
+const DEPTH: usize = 64;
+
+/// When batches go by io_uring.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum IoUring {
+    /// Where the kernel has it and it is faster than a loop of calls: several runs of direct I/O.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// For every batch. To open a device fails where the kernel refuses it.
+    On,
+}
+
+/// The rings of a device: made when first needed, kept for reuse.
+#[derive(Default)]
+pub(super) struct Rings {
+    idle: Mutex<Vec<Ring>>,
+    made: AtomicUsize,
+    refused: AtomicBool,
+}
+
+/// What came of a run: the kernel's answer (bytes, or a negative errno), `None` if it was not asked.
+pub(super) type Answers = Vec<Option<i32>>;
+
+impl Rings {
+    /// Makes a ring, so that one knows whether the kernel has them.
+    pub(super) fn probe(&self, file: &File) -> std::io::Result<()> {
+        let ring = make(file)?;
+        self.made.fetch_add(1, Ordering::Relaxed);
+        self.idle().push(ring);
+        Ok(())
+    }
+
+    /// Rings on a kernel that has none.
+    #[cfg(test)]
+    pub(super) fn refused() -> Self {
+        Self { refused: AtomicBool::new(true), ..Self::default() }
+    }
+
+    /// Writes runs: an offset and the pieces that go there.
+    pub(super) fn write<'a>(
+        &self,
+        file: &File,
+        runs: impl ExactSizeIterator<Item = (u64, &'a [IoSlice<'a>])>,
+    ) -> Answers {
+        self.run(file, runs, |(offset, pieces)| {
+            opcode::Writev::new(Fixed(0), pieces.as_ptr().cast(), pieces.len() as u32).offset(offset).build()
+        })
+    }
+
+    /// Fills runs: an offset and the pieces that it fills.
+    pub(super) fn read<'a, 'b: 'a>(
+        &self,
+        file: &File,
+        runs: impl ExactSizeIterator<Item = (u64, &'a mut [IoSliceMut<'b>])>,
+    ) -> Answers {
+        self.run(file, runs, |(offset, pieces)| {
+            opcode::Readv::new(Fixed(0), pieces.as_mut_ptr().cast(), pieces.len() as u32)
+                .offset(offset)
+                .build()
+        })
+    }
+
+    /// `entry` makes entries whose memory lives, and is not used otherwise, until this returns.
+    fn run<R>(
+        &self,
+        file: &File,
+        mut runs: impl ExactSizeIterator<Item = R>,
+        entry: impl Fn(R) -> squeue::Entry,
+    ) -> Answers {
+        let mut answers = vec![None; runs.len()];
+        let Some(mut ring) = self.take(file) else { return answers };
+        let mut sound = true;
+        for window in answers.chunks_mut(DEPTH) {
+            let entries = runs.by_ref().take(window.len()).map(&entry);
+            // SAFETY: the pieces outlive this call (`runs` borrows them), which waits for the kernel; pieces that are
+            // read into are borrowed mutably. IoSlice and IoSliceMut are iovecs, as std promises.
+            sound = unsafe { submit_and_finish(&mut ring, entries, window) };
+            if !sound {
+                break;
+            }
+        }
+        if sound {
+            self.idle().push(ring);
+        } else {
+            // It still holds entries that were never given to the kernel; nobody may submit them later.
+            drop(ring);
+            self.made.fetch_sub(1, Ordering::Relaxed);
+        }
+        answers
+    }
+
+    fn take(&self, file: &File) -> Option<Ring> {
+        if let Some(ring) = self.idle().pop() {
+            return Some(ring);
+        }
+        // Many threads keep the device busy without rings.
+        let most = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+        if self.refused.load(Ordering::Relaxed) {
+            return None;
+        }
+        if self.made.fetch_add(1, Ordering::Relaxed) >= most.clamp(4, 64) {
+            self.made.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        match make(file) {
+            Ok(ring) => Some(ring),
+            Err(_) => {
+                // Not there, forbidden, or out of something: the plain way works always.
+                self.refused.store(true, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Ring>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Rings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Rings({})", self.made.load(Ordering::Relaxed))
+    }
+}
+
+/// A ring with `file` registered as number 0.
+fn make(file: &File) -> std::io::Result<Ring> {
+    let ring = Ring::builder()
+        .setup_coop_taskrun()
+        .build(DEPTH as u32)
+        .or_else(|e| if e.raw_os_error() == Some(libc::EINVAL) { Ring::new(DEPTH as u32) } else { Err(e) })?;
+    ring.submitter().register_files(&[file.as_raw_fd()])?;
+    Ok(ring)
+}
+
+/// Gives all `entries`, at most [`DEPTH`], to the kernel and waits for every one that it took. Whether the ring is as
+/// empty as before: if not, entries are left in it that must not be submitted.
+///
+/// # Safety
+/// What the entries point to stays valid, and unused by others where it is written to, until this returns.
+unsafe fn submit_and_finish(
+    ring: &mut Ring,
+    entries: impl Iterator<Item = squeue::Entry>,
+    answers: &mut [Option<i32>],
+) -> bool {
+    let mut queued = 0;
+    for (entry, number) in entries.zip(0..) {
+        // SAFETY: the caller's promise. The queue has room for DEPTH entries and is empty.
+        if unsafe { ring.submission().push(&entry.user_data(number)) }.is_err() {
+            break;
+        }
+        queued += 1;
+    }
+    // Nothing from here on panics or returns before the kernel has given all back.
+    let (mut taken, mut done, mut patience) = (0, 0, 100);
+    loop {
+        match ring.submit_and_wait(queued - done) {
+            Ok(n) => taken += n,
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+            Err(_) => {
+                // Out of memory, or completions to be fetched first. What is under way must be waited for.
+                patience -= 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        for completion in ring.completion() {
+            done += 1;
+            if let Some(answer) = answers.get_mut(completion.user_data() as usize) {
+                *answer = Some(completion.result());
+            }
+        }
+        if done == queued {
+            return true;
+        }
+        if done >= taken && patience < 0 {
+            return false;
+        }
+    }
+}
