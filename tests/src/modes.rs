@@ -45,7 +45,25 @@ pub fn modes() -> Vec<Mode> {
     modes
 }
 
+/// Name, mount options, and bytes of the page cache: a small one is always under pressure. Every option
+/// meets others of both kinds.
+const MODES: &[(&str, &str, Option<usize>)] = &[
+    ("default", "", None),
+    ("old", "locking=inode,overwrite=journal,i_version=always,dioread_lock,nodelalloc", None),
+    ("nolock", "locking=range-mutex,dioread_nolock", None),
+    ("lock", "dioread_lock,overwrite=journal", Some(SMALL)),
+    ("pressed", "locking=inode,nodelalloc", Some(SMALL)),
+    ("unwritten", "dioread_nolock,nodelalloc,i_version=always", Some(SMALL)),
+];
+
+const SMALL: usize = 256 << 10;
+
 fn all() -> Vec<Mode> {
-    let base = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
-    vec![Mode { name: "default", options: base }]
+    let mode = |(name, words, cache): &(&'static str, &str, Option<usize>)| {
+        let base = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+        let options = base.mount_options(words).expect("mount options");
+        let options = cache.map_or(options.clone(), |bytes| options.page_cache_bytes(bytes));
+        Mode { name, options }
+    };
+    MODES.iter().map(mode).collect()
 }
