@@ -25,9 +25,10 @@ impl Clock {
 
     /// The time for a change of an inode that goes to disk with it.
     pub(crate) fn now(&self) -> Timestamp {
+        // Not before a stamp given by the tick later on: times of one file do not go back.
         self.fixed.unwrap_or_else(|| {
-            let now = clock_gettime(ClockId::Realtime);
-            Timestamp { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
+            let nanos = self.fine();
+            Timestamp { sec: (nanos / NANOS) as i64, nsec: (nanos % NANOS) as u32 }
         })
     }
 
