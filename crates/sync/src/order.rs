@@ -49,6 +49,15 @@ impl<G> Ordered<G> {
         let note = Note::new(level, key);
         Self { guard: lock(), _note: note }
     }
+
+    /// As [`take`](Self::take), of a lock that may be held by another thread: `lock` then gives `None`.
+    ///
+    /// # Panics
+    /// As [`take`](Self::take).
+    pub fn try_take(level: Level, key: u64, lock: impl FnOnce() -> Option<G>) -> Option<Self> {
+        let note = Note::new(level, key);
+        lock().map(|guard| Self { guard, _note: note })
+    }
 }
 
 impl<G: Deref> Deref for Ordered<G> {

@@ -9,6 +9,7 @@ use crate::error::{Corrupt, Result};
 use crate::txn::Txn;
 use crate::volume::Fs;
 use lanefs_format::{GroupFlags, bitmap};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What a freed block held: metadata must be revoked, so that no old log copy is replayed over
 /// what comes after it.
@@ -45,6 +46,7 @@ pub(crate) fn free_blocks(txn: &mut Txn<'_>, start: u64, len: u32, kind: BlockKi
         state.load(fs, group)?;
         change_bitmap(txn, group, bits.clone(), false)?;
         drop(state);
+        fs.alloc.freeing.fetch_add(bits.len() as u64, Relaxed);
         txn.freed(first, bits.len() as u64, kind)
     })
 }

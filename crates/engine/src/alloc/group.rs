@@ -1,5 +1,6 @@
-//! One block group in core: its busy map, and where to look first.
+//! One block group in core: its free blocks, and where to look first.
 
+use super::buddy::{Buddy, ORDERS};
 use crate::error::{Corrupt, Result};
 use crate::volume::{Fs, kind};
 use lanefs_format::{GroupDesc, GroupFlags, bitmap};
@@ -7,67 +8,117 @@ use lanefs_journal::Buffer;
 use std::ops::Range;
 
 /// In-core state of a group, behind its mutex.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Group {
-    /// Blocks that must not be handed out; `None` until the group is first allocated from.
-    busy: Option<Box<[u8]>>,
-    /// Clear bits of `busy`.
-    free: u32,
-    /// Blocks in the group: the last one may be short.
-    blocks: u32,
+    blocks: Blocks,
+    /// What [`Orders`](super::orders::Orders) was told last.
+    top: Option<u32>,
     /// Where the last allocation ended.
     next: u32,
-    /// No run of so many blocks is free: saves scans of a fragmented group.
-    no_run_of: u32,
     /// No inode below this index is free.
     pub(super) inode_hint: u32,
 }
 
+/// Which blocks may be handed out.
+#[derive(Debug)]
+enum Blocks {
+    /// Never asked.
+    Unread,
+    /// None of so many: costs no memory, however full a volume is.
+    Full(u32),
+    Some(Box<Buddy>),
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self { blocks: Blocks::Unread, top: Some(ORDERS as u32 - 1), next: 0, inode_hint: 0 }
+    }
+}
+
 impl Group {
-    /// Reads the bitmap from disk into the busy map, once.
+    /// Reads the bitmap from disk, once.
     pub(super) fn load(&mut self, fs: &Fs, group: u32) -> Result<()> {
-        if self.busy.is_some() {
+        if !matches!(self.blocks, Blocks::Unread) {
             return Ok(());
         }
         let desc = read_desc(fs, group)?;
-        self.blocks = fs.layout.group_blocks(group)?;
-        let map: Box<[u8]> = if uninit(fs, &desc, GroupFlags::BLOCK_UNINIT) {
-            initial_block_bitmap(fs, group, &desc)?.into_boxed_slice()
+        let blocks = fs.layout.group_blocks(group)?;
+        let buddy = if uninit(fs, &desc, GroupFlags::BLOCK_UNINIT) {
+            // The group's own metadata is in it by the way it is made.
+            Buddy::new(&initial_block_bitmap(fs, group, &desc)?, blocks)
         } else {
             let buffer = read_block_bitmap(fs, group, &desc)?;
-            let bytes = buffer.read();
-            bytes.to_vec().into_boxed_slice()
+            let map = buffer.read();
+            check_own_metadata(fs, group, &desc, &map)?;
+            Buddy::new(&map, blocks)
         };
-        check_own_metadata(fs, group, &desc, &map)?;
-        self.free = bitmap::count_zero(&map, 0..self.blocks as usize) as u32;
-        self.no_run_of = u32::MAX;
-        self.busy = Some(map);
+        self.blocks = match buddy.free() {
+            0 => Blocks::Full(blocks),
+            _ => Blocks::Some(Box::new(buddy)),
+        };
+        fs.alloc.learn(group, self);
         Ok(())
     }
 
-    /// A run of up to `want` free blocks, at least `least`, searched from `from` (a bit of the
-    /// group) to the end and then from the start.
-    pub(super) fn find(&mut self, from: u32, want: u32, least: u32) -> Option<Range<u32>> {
-        let busy = self.busy.as_mut()?;
-        if self.free < least || self.no_run_of <= least {
-            return None;
+    /// Whether a free run of `order` may be found: reads the bitmap if the descriptor promises as much.
+    pub(super) fn has(&mut self, fs: &Fs, group: u32, order: u32) -> Result<bool> {
+        if matches!(self.blocks, Blocks::Unread) {
+            let free = read_desc(fs, group)?.free_blocks_count;
+            if free >> order == 0 {
+                let top = free.checked_ilog2();
+                fs.alloc.orders.set(group, self.top, top);
+                self.top = top;
+                return Ok(false);
+            }
+            self.load(fs, group)?;
         }
-        let (blocks, from) = (self.blocks as usize, from.min(self.blocks) as usize);
-        let found = longest_from(busy, from..blocks, want as usize, least as usize)
-            .or_else(|| longest_from(busy, 0..blocks, want as usize, least as usize));
-        let Some(run) = found else {
-            self.no_run_of = least;
-            return None;
+        Ok(self.top >= Some(order))
+    }
+
+    /// The largest order of which a run is free, since when it was last told.
+    pub(super) fn change_of_top(&mut self) -> (Option<u32>, Option<u32>) {
+        let now = match &self.blocks {
+            Blocks::Unread => self.top,
+            Blocks::Full(_) => None,
+            Blocks::Some(buddy) => buddy.top(),
         };
-        Some(run.start as u32..run.end as u32)
+        (std::mem::replace(&mut self.top, now), now)
+    }
+
+    /// Up to `want` free blocks with an aligned run of `order` in them, from `from` (a bit of the
+    /// group) on and then from the start.
+    pub(super) fn find(&self, from: u32, want: u32, order: u32) -> Option<Range<u32>> {
+        match &self.blocks {
+            Blocks::Some(buddy) => buddy.find(from, want, order),
+            _ => None,
+        }
+    }
+
+    /// The free blocks, at most `want`, that begin right at `bit`.
+    pub(super) fn find_at(&self, bit: u32, want: u32) -> Range<u32> {
+        match &self.blocks {
+            Blocks::Some(buddy) => bit..bit + buddy.run_at(bit, want),
+            _ => bit..bit,
+        }
     }
 
     /// Marks a run that was found as busy.
     pub(super) fn mark(&mut self, run: Range<u32>) {
-        let Some(busy) = self.busy.as_mut() else { return };
-        if bitmap::set(busy, run.start as usize..run.end as usize).is_ok() {
-            self.free = self.free.saturating_sub(run.len() as u32);
+        if let Blocks::Some(buddy) = &mut self.blocks {
+            buddy.take(run.clone());
             self.next = run.end;
+            if buddy.free() == 0 {
+                self.blocks = Blocks::Full(buddy.blocks());
+            }
+        }
+    }
+
+    /// Free blocks.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> u32 {
+        match &self.blocks {
+            Blocks::Some(buddy) => buddy.free(),
+            _ => 0,
         }
     }
 
@@ -78,27 +129,14 @@ impl Group {
 
     /// Gives blocks back. A group that was never loaded has nothing to correct.
     pub(super) fn release(&mut self, bit: u32, len: u32) {
-        let Some(busy) = self.busy.as_mut() else { return };
-        let range = bit as usize..(bit as usize + len as usize).min(self.blocks as usize);
-        let cleared = bitmap::count_set(busy, range.clone()) as u32;
-        if bitmap::clear(busy, range).is_ok() {
-            self.free += cleared;
-            self.no_run_of = u32::MAX;
+        if let Blocks::Full(blocks) = self.blocks {
+            self.blocks = Blocks::Some(Box::new(Buddy::full(blocks)));
+        }
+        if let Blocks::Some(buddy) = &mut self.blocks {
+            buddy.release(bit..bit.saturating_add(len));
             self.next = self.next.min(bit);
         }
     }
-}
-
-/// The first run of `least..=want` clear bits in `range`; a run is cut at `want`.
-fn longest_from(map: &[u8], range: Range<usize>, want: usize, least: usize) -> Option<Range<usize>> {
-    let mut at = range.start;
-    while let Some(run) = bitmap::next_run(map, at..range.end, want) {
-        if run.len() >= least {
-            return Some(run);
-        }
-        at = run.end;
-    }
-    None
 }
 
 /// Whether `flag` says that a bitmap was never written. The flags count only with checksums.

@@ -10,23 +10,38 @@
 //! bitmap and the descriptor, whose checksum covers the bitmap, change together.
 
 mod blocks;
+mod buddy;
 mod group;
 mod inodes;
+mod lane;
+mod orders;
+mod prealloc;
 mod reserve;
 mod space;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use blocks::{BlockKind, free_blocks, take_reserved};
 pub(crate) use group::{Group, read_desc};
 pub(crate) use inodes::{InodeHint, alloc_inode, free_inode};
-pub(crate) use reserve::{Reserved, claim, reserve, reserve_claimed};
+pub(crate) use prealloc::{FileAlloc, Spot, reserve_at};
+pub(crate) use reserve::{Reserved, await_frees, claim, reserve, reserve_claimed};
 pub(crate) use space::Claim;
 
 use lanefs_journal::Freed;
 use lanefs_sync::order::{Level, Ordered};
+use orders::Orders;
 use parking_lot::{Mutex, MutexGuard};
+use prealloc::Registry;
 use space::Space;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, Release},
+};
+
+/// A group whose mutex is held.
+type Locked<'a> = Ordered<MutexGuard<'a, Group>>;
 
 /// What the allocators know in core. Groups come to life when first touched, so that a volume of
 /// 15 TiB costs what is used of it.
@@ -36,6 +51,13 @@ pub(crate) struct Alloc {
     blocks_per_group: u64,
     first_data_block: u64,
     space: Space,
+    orders: Orders,
+    /// How often blocks were given back: who searched in vain meanwhile may search again.
+    releases: AtomicU64,
+    /// Blocks whose freeing has not committed.
+    freeing: AtomicU64,
+    lanes: lane::Lanes,
+    registry: Registry,
     free_inodes: AtomicU64,
 }
 
@@ -46,6 +68,11 @@ impl Alloc {
             blocks_per_group: u64::from(layout.blocks_per_group()),
             first_data_block: layout.first_data_block(),
             space: Space::new(free_blocks),
+            orders: Orders::new(layout.group_count()),
+            releases: AtomicU64::new(0),
+            freeing: AtomicU64::new(0),
+            lanes: lane::Lanes::new(),
+            registry: Registry::default(),
             free_inodes: AtomicU64::new(free_inodes),
         }
     }
@@ -72,9 +99,27 @@ impl Alloc {
         self.free_inodes.store(inodes, Relaxed);
     }
 
-    fn lock_group(&self, group: u32) -> Option<Ordered<MutexGuard<'_, Group>>> {
-        let cell = self.groups.get(group as usize)?.get_or_init(Default::default);
-        Some(Ordered::take(Level::Group, group.into(), || cell.lock()))
+    fn group(&self, group: u32) -> Option<&Mutex<Group>> {
+        Some(self.groups.get(group as usize)?.get_or_init(Default::default))
+    }
+
+    fn lock_group(&self, group: u32) -> Option<Locked<'_>> {
+        let mutex = self.group(group)?;
+        Some(Ordered::take(Level::Group, group.into(), || mutex.lock()))
+    }
+
+    /// As [`lock_group`](Self::lock_group), but `None` if another thread has it.
+    fn try_lock_group(&self, group: u32) -> Option<Locked<'_>> {
+        let mutex = self.group(group)?;
+        Ordered::try_take(Level::Group, group.into(), || mutex.try_lock())
+    }
+
+    /// Brings [`Orders`] along with a change of `state`.
+    fn learn(&self, group: u32, state: &mut Group) {
+        let (before, now) = state.change_of_top();
+        if before != now {
+            self.orders.set(group, before, now);
+        }
     }
 
     fn add_free_inode(&self) {
@@ -91,6 +136,7 @@ impl Alloc {
         for e in extents {
             self.release(e.start, e.len);
             self.space.freed(e.len);
+            let _ = self.freeing.fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(e.len)));
         }
     }
 
@@ -101,10 +147,12 @@ impl Alloc {
         while at < end {
             let (group, bit) = (at / self.blocks_per_group, at % self.blocks_per_group);
             let n = (self.blocks_per_group - bit).min(end - at);
-            if let Some(mut group) = self.lock_group(group as u32) {
-                group.release(bit as u32, n as u32);
+            if let Some(mut state) = self.lock_group(group as u32) {
+                state.release(bit as u32, n as u32);
+                self.learn(group as u32, &mut state);
             }
             at += n;
         }
+        self.releases.fetch_add(1, Release);
     }
 }

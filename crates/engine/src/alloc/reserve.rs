@@ -1,11 +1,19 @@
 //! Choosing blocks in core.
 //!
-//! A [`Reserved`] run is marked in the busy map of its group and nowhere on disk.
+//! A [`Reserved`] run is busy in core and nowhere on disk.
+//!
+//! The search for a run goes through the groups that may have one ([`Orders`](super::orders::Orders)), from
+//! the goal's group on: by the size that was asked for, then by ever smaller ones. Groups whose mutex another
+//! thread holds come second. "No space" is said only after a search for single blocks that waited for
+//! every mutex, with nothing given back meanwhile.
 
-use super::{Alloc, Claim};
+use super::buddy::ORDERS;
+use super::{Alloc, Claim, Locked};
 use crate::error::{Error, Result};
 use crate::volume::Fs;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// A run of blocks taken in core and not on disk. Dropped, they are free again.
 #[derive(Debug)]
@@ -55,22 +63,18 @@ impl Drop for Reserved {
 /// Claims `blocks` for data that has no place yet.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if there are not as many.
+/// [`Error::NoSpace`] if there are not as many, also without the files' preallocations.
 pub(crate) fn claim(fs: &Fs, blocks: u64) -> Result<Claim> {
-    Claim::new(&fs.alloc, blocks, keep(fs)).ok_or(Error::NoSpace)
+    or_discard(fs, || Claim::new(&fs.alloc, blocks, keep(fs)).ok_or(Error::NoSpace))
 }
 
-/// Takes 1..=`want` contiguous blocks in core, near `goal`.
-///
-/// First a run of `want` (or of a whole group's worth) at the goal or behind it, then anywhere;
-/// when no group has one, halves are good enough, down to single blocks.
+/// Takes 1..=`want` contiguous blocks in core: at `goal`, else a run of `want` near it, else anywhere;
+/// where there is none so long, the longest that there are, down to single blocks.
 ///
 /// # Errors
 /// [`Error::NoSpace`]; the error of a damaged group that could have served.
 pub(crate) fn reserve(fs: &Fs, goal: u64, want: u32) -> Result<Reserved> {
-    let available = fs.available_blocks();
-    let want = u64::from(want.max(1)).min(available) as u32;
-    search(fs, goal, want, &mut |n| fs.alloc.space.hold(n, keep(fs)))
+    or_discard(fs, || take_free(fs, Goal::at(fs, goal), want))
 }
 
 /// As [`reserve`], of blocks that were claimed: there are always some while the claim has any.
@@ -78,8 +82,31 @@ pub(crate) fn reserve(fs: &Fs, goal: u64, want: u32) -> Result<Reserved> {
 /// # Errors
 /// [`Error::NoSpace`] if nothing is left of the claim, or the volume lied about its free blocks.
 pub(crate) fn reserve_claimed(fs: &Fs, goal: u64, want: u32, claim: &mut Claim) -> Result<Reserved> {
-    let want = u64::from(want.max(1)).min(claim.blocks()) as u32;
-    search(fs, goal, want, &mut |n| claim.hold(n))
+    take_claimed(fs, Goal::at(fs, goal), want, claim)
+}
+
+/// Waits until blocks that were freed can be had, if there are such: whether it is worth it to try
+/// again after [`Error::NoSpace`]. The caller holds no handle, nor what another needs to end its own.
+///
+/// # Errors
+/// The journal's.
+pub(crate) fn await_frees(fs: &Fs) -> Result<bool> {
+    if fs.alloc.freeing.load(Relaxed) == 0 {
+        return Ok(false);
+    }
+    fs.journal.sync()?;
+    Ok(true)
+}
+
+/// Runs `f`, and when that finds no space, again without the files' preallocations.
+pub(super) fn or_discard<T>(fs: &Fs, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    match f() {
+        Err(Error::NoSpace) => {
+            fs.alloc.registry.discard();
+            f()
+        }
+        done => done,
+    }
 }
 
 /// Blocks that this volume's user may not have.
@@ -87,52 +114,137 @@ fn keep(fs: &Fs) -> u64 {
     if fs.options.use_reserved { 0 } else { fs.reserved_blocks }
 }
 
+/// Where blocks would best lie.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Goal {
+    /// Right here: group and bit.
+    At(u32, u32),
+    /// In this group.
+    Group(u32),
+}
+
+impl Goal {
+    /// At `block`, or anywhere if there is no such block.
+    pub(super) fn at(fs: &Fs, block: u64) -> Self {
+        fs.layout.group_of_block(block).map_or(Goal::Group(0), |(group, bit)| Goal::At(group, bit))
+    }
+
+    /// Where this thread begins a file whose inode is in `group`: each thread in a group of its own, all
+    /// of them near the inode.
+    pub(super) fn stream(fs: &Fs, group: u32) -> Self {
+        let near = fs.layout.groups_per_flex().max(8);
+        let base = group / near * near;
+        let near = near.min(fs.layout.group_count().saturating_sub(base)).max(1);
+        let lane = fs.alloc.lanes.mine() % near;
+        Goal::Group(base + ((group - base) % near + lane) % near)
+    }
+}
+
+/// Takes of the available blocks.
+pub(super) fn take_free(fs: &Fs, goal: Goal, want: u32) -> Result<Reserved> {
+    let want = u64::from(want.max(1)).min(fs.available_blocks()) as u32;
+    search(fs, goal, want, &mut |n| fs.alloc.space.hold(n, keep(fs)))
+}
+
+/// Takes of the blocks that were claimed.
+pub(super) fn take_claimed(fs: &Fs, goal: Goal, want: u32, claim: &mut Claim) -> Result<Reserved> {
+    let want = u64::from(want.max(1)).min(claim.blocks()) as u32;
+    search(fs, goal, want, &mut |n| claim.hold(n))
+}
+
 /// Finds a run and takes as much of it as `hold` grants.
-fn search(fs: &Fs, goal: u64, want: u32, hold: &mut dyn FnMut(u64) -> u64) -> Result<Reserved> {
+fn search(fs: &Fs, goal: Goal, want: u32, hold: &mut dyn FnMut(u64) -> u64) -> Result<Reserved> {
     if want == 0 {
         return Err(Error::NoSpace);
     }
     let want = want.min(fs.layout.blocks_per_group().min(32768));
-    let groups = fs.layout.group_count();
-    let (home, bit) = fs.layout.group_of_block(goal).map_or((0, None), |(group, bit)| (group, Some(bit)));
-    let mut least = want;
+    let (home, bit) = match goal {
+        Goal::At(group, bit) => (group, Some(bit)),
+        Goal::Group(group) => (group, None),
+    };
+    let mut search = Search { fs, want, home, bit, hold };
+    if let Some(run) = search.at_goal()? {
+        return Ok(run);
+    }
+    // The next power of two above: a run that holds it is long enough.
+    let first = want.next_power_of_two().ilog2().min(ORDERS as u32 - 1);
     loop {
-        for i in 0..groups {
-            // home, home + 1, ... around the end.
-            let group = ((u64::from(home) + u64::from(i)) % u64::from(groups)) as u32;
-            if i > 0 && super::read_desc(fs, group)?.free_blocks_count < least {
-                continue;
-            }
-            let from = bit.filter(|_| i == 0);
-            if let Some(run) = take_in(fs, group, from, want, least, hold)? {
+        let releases = fs.alloc.releases.load(Acquire);
+        for order in (0..=first).rev() {
+            if let Some(run) = search.of_order(order)? {
                 return Ok(run);
             }
         }
-        if least == 1 {
+        // What was given back meanwhile may lie where the search had been already.
+        if fs.alloc.releases.load(Acquire) == releases {
             return Err(Error::NoSpace);
         }
-        least = (least / 4).max(1);
     }
 }
 
-fn take_in(
-    fs: &Fs,
-    group: u32,
-    from: Option<u32>,
+struct Search<'s, 'f> {
+    fs: &'f Fs,
     want: u32,
-    least: u32,
-    hold: &mut dyn FnMut(u64) -> u64,
-) -> Result<Option<Reserved>> {
-    let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(None) };
-    state.load(fs, group)?;
-    let from = from.unwrap_or(state.next());
-    let Some(run) = state.find(from, want, least) else { return Ok(None) };
-    let len = hold(run.len() as u64) as u32;
-    if len == 0 {
-        return Err(Error::NoSpace);
+    home: u32,
+    bit: Option<u32>,
+    hold: &'s mut dyn FnMut(u64) -> u64,
+}
+
+impl Search<'_, '_> {
+    /// What lies right at the goal, unless it is much less than wanted.
+    fn at_goal(&mut self) -> Result<Option<Reserved>> {
+        let Some(bit) = self.bit else { return Ok(None) };
+        let Some(mut state) = self.fs.alloc.lock_group(self.home) else { return Ok(None) };
+        if !state.has(self.fs, self.home, 0)? {
+            return Ok(None);
+        }
+        let run = state.find_at(bit, self.want);
+        if (run.len() as u32) < self.want.div_ceil(4) {
+            return Ok(None);
+        }
+        self.take(self.home, state, run).map(Some)
     }
-    state.mark(run.start..run.start + len);
-    drop(state);
-    let start = fs.layout.group_first_block(group)? + u64::from(run.start);
-    Ok(Some(Reserved { alloc: Arc::clone(&fs.alloc), start, len }))
+
+    /// A run with an aligned run of `order` in it, from home on around the end: first of groups that no
+    /// other thread is at work in.
+    fn of_order(&mut self, order: u32) -> Result<Option<Reserved>> {
+        for patient in [false, true] {
+            let mut skipped = false;
+            for (mut at, to) in [(self.home, u32::MAX), (0, self.home)] {
+                while let Some(group) = self.fs.alloc.orders.next(order, at, to) {
+                    at = group + 1;
+                    let state = match patient {
+                        true => self.fs.alloc.lock_group(group),
+                        false => self.fs.alloc.try_lock_group(group),
+                    };
+                    let Some(mut state) = state else {
+                        skipped = true;
+                        continue;
+                    };
+                    if !state.has(self.fs, group, order)? {
+                        continue;
+                    }
+                    let from = self.bit.filter(|_| group == self.home).unwrap_or(state.next());
+                    if let Some(run) = state.find(from, self.want, order) {
+                        return self.take(group, state, run).map(Some);
+                    }
+                }
+            }
+            if !skipped {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, group: u32, mut state: Locked<'_>, run: Range<u32>) -> Result<Reserved> {
+        let first = self.fs.layout.group_first_block(group)?;
+        let len = (self.hold)(run.len() as u64) as u32;
+        if len == 0 {
+            return Err(Error::NoSpace);
+        }
+        state.mark(run.start..run.start + len);
+        self.fs.alloc.learn(group, &mut state);
+        Ok(Reserved { alloc: Arc::clone(&self.fs.alloc), start: first + u64::from(run.start), len })
+    }
 }
