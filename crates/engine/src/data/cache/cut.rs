@@ -67,7 +67,7 @@ impl FileCache {
         dropped
     }
 
-    /// Drops those of `blocks` that are neither dirty nor in writeback; whether that was all of them.
+    /// Drops those of `blocks` that are neither dirty nor in writeback; whether none was either.
     pub(crate) fn drop_clean(&self, blocks: Range<u32>) -> bool {
         let mut all = true;
         self.each_locked(&blocks, |locked, set| {
@@ -100,7 +100,7 @@ impl FileCache {
         let len = (bytes.end - bytes.start) as usize;
         let chunk = locked.chunk();
         chunk.each_run(geo, set, |_, block| block[start..start + len].fill(0));
-        chunk.dirty |= chunk.writeback & set;
+        chunk.dirty |= chunk.writeback & !chunk.cancelled & set;
         match chunk.dirty & set {
             0 => Edge::Clean,
             _ => Edge::Dirty,
