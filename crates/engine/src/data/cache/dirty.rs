@@ -52,7 +52,7 @@ pub(crate) enum Pressure {
 }
 
 /// The place of a file in the list: counts up in time.
-type Turn = u64;
+pub(super) type Turn = u64;
 
 #[derive(Debug, Default)]
 struct Files {
@@ -105,6 +105,11 @@ impl Dirty {
     fn remove(&self, turn: Turn) {
         let gone = self.files.lock().list.remove(&turn);
         drop(gone);
+    }
+
+    /// The files with dirty blocks, the longest dirty first.
+    pub(super) fn all(&self) -> Vec<Arc<FileCache>> {
+        self.files.lock().list.values().filter_map(|(_, file)| file.upgrade()).collect()
     }
 
     /// The file that has been dirty longest of those behind `after`, and since when.

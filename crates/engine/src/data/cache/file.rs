@@ -6,6 +6,7 @@ use super::geometry::{Geometry, runs};
 use super::index::{Index, Slot};
 use super::locked::Locked;
 use super::span::Span;
+use lanefs_sync::order::{Level, Ordered};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -46,7 +47,7 @@ impl FileCache {
             let Some((no, inner)) = geo.place(offset.saturating_add(done as u64)) else { break };
             let n = (buf.len() - done).min(geo.chunk_size() - inner);
             let copied = self.index.get(no).map_or(0, |slot| {
-                let chunk = slot.read();
+                let chunk = Ordered::take(Level::Page, no.into(), || slot.read());
                 chunk.as_deref().map_or(0, |chunk| chunk.copy_out(geo, inner, &mut buf[done..done + n]))
             });
             done += copied;
@@ -119,14 +120,14 @@ impl FileCache {
         if made != 0 {
             self.cache.pool.index_grew(made);
         }
-        Locked::new(self, chunk, slot.write())
+        Locked::new(self, chunk, slot)
     }
 
     /// Calls `f` with each chunk that holds any of `blocks` and has ever had pages, locked, in order, and with those
     /// blocks as a set.
     pub(super) fn each_locked(&self, blocks: &Range<u32>, mut f: impl FnMut(&mut Locked<'_>, u64)) {
         self.index.walk(&self.geo().chunks(blocks), &mut |no, slot| {
-            let mut locked = Locked::new(self, no, slot.write());
+            let mut locked = Locked::new(self, no, slot);
             f(&mut locked, self.geo().mask(no, blocks));
         });
     }

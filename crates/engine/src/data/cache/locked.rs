@@ -6,6 +6,8 @@
 use super::chunk::Chunk;
 use super::file::FileCache;
 use super::geometry::{Geometry, PAGES, bits, runs};
+use super::index::Slot;
+use lanefs_sync::order::{Level, Ordered};
 use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use std::sync::Arc;
 pub(super) struct Locked<'f> {
     file: &'f FileCache,
     pub(super) no: u32,
-    slot: RwLockWriteGuard<'f, Option<Box<Chunk>>>,
+    slot: Ordered<RwLockWriteGuard<'f, Option<Box<Chunk>>>>,
     /// Blocks that were dirty or in writeback.
     busy: u32,
     was_dirty: bool,
@@ -22,7 +24,9 @@ pub(super) struct Locked<'f> {
 }
 
 impl<'f> Locked<'f> {
-    pub(super) fn new(file: &'f FileCache, no: u32, slot: RwLockWriteGuard<'f, Option<Box<Chunk>>>) -> Self {
+    /// Waits for the chunk's lock.
+    pub(super) fn new(file: &'f FileCache, no: u32, slot: &'f Slot) -> Self {
+        let slot = Ordered::take(Level::Page, no.into(), || slot.write());
         let (busy, was_dirty, was_empty) = match slot.as_deref() {
             Some(chunk) => (chunk.busy().count_ones(), chunk.dirty != 0, chunk.is_empty()),
             None => (0, false, true),

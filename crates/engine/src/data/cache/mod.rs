@@ -13,14 +13,15 @@
 //! - **Truncate, punch**: [`FileCache::cut`].
 //!
 //! # Locks
-//! Chunks of one file are locked in ascending order, and no thread locks chunks of two files. Below them, never
-//! held across a call to the caller: a file's set of dirty chunks, then the list of dirty files; and a
-//! shard of the pool. A hit takes its chunk's lock and writes to nothing else that threads share.
+//! Chunks ([`Level::Page`](lanefs_sync::order::Level::Page)) of one file are locked in ascending order, and no thread locks
+//! chunks of two files. Below them, never held across a call to the caller: a file's set of dirty chunks,
+//! then the list of dirty files; and a shard of the pool. A hit takes its chunk's lock and writes to nothing else that threads share.
 //!
 //! # Hazards
 //! A block is up to date only if its bytes are the file's: the memory of pages is reused, not zeroed. Blocks of a span are filled
 //! under the chunk's lock, so that no older content from the device replaces a newer one.
 
+mod background;
 mod chunk;
 mod cut;
 mod dirty;
@@ -29,14 +30,17 @@ mod geometry;
 mod index;
 mod locked;
 mod pool;
+mod read_ahead;
 mod span;
 #[cfg(test)]
 mod tests;
 mod writeback;
 
+pub(crate) use background::{Background, Job};
 pub(crate) use cut::{Cut, Edge};
 pub(crate) use dirty::Pressure;
 pub(crate) use file::FileCache;
+pub(crate) use read_ahead::ReadAhead;
 pub(crate) use span::{Segment, Span};
 pub(crate) use writeback::{Item, Writeback};
 
@@ -92,6 +96,11 @@ impl PageCache {
     /// What the amount of dirty bytes asks of a writer.
     pub(crate) fn pressure(&self) -> Pressure {
         self.dirty.limits.pressure(self.dirty_bytes())
+    }
+
+    /// The files that have dirty blocks, the longest dirty first.
+    pub(crate) fn dirty_files(&self) -> Vec<Arc<FileCache>> {
+        self.dirty.all()
     }
 
     /// The figures as they are now.

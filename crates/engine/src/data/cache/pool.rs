@@ -157,6 +157,12 @@ impl Pool {
         (used, free, self.evicted.get())
     }
 
+    /// Entries of all clocks.
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> usize {
+        self.shards.iter().map(|shard| shard.0.lock().clock.len()).sum()
+    }
+
     /// Evicts `n` pages, or as many as can be.
     fn sweep(&self, state: &mut State, n: usize, dead: &mut Vec<FileCache>) {
         let before = state.used;

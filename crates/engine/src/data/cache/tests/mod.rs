@@ -1,6 +1,9 @@
 //! The cache against plain vectors of bytes.
 
+mod bound;
 mod model;
+mod threads;
+mod unit;
 
 use super::geometry::PAGES;
 use super::*;

@@ -272,7 +272,8 @@ impl World {
         }
         check(&self.cache, &[&self.file, &self.noise], &self.out.iter().collect::<Vec<_>>());
         // Blocks that were dropped while they were written out count until that has ended.
-        let busy = (0..self.dirty.len()).filter(|b| self.dirty[*b] || self.writing[*b] || self.cut[*b]).count();
+        let busy =
+            (0..self.dirty.len()).filter(|b| self.dirty[*b] || self.writing[*b] || self.cut[*b]).count();
         assert_eq!(self.cache.dirty_bytes(), (busy * self.block) as u64);
     }
 

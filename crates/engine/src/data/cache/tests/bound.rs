@@ -1,0 +1,141 @@
+//! The bound on memory, and what a file costs.
+
+use super::*;
+
+/// One pass over `blocks` of a file with reads through the cache, in pieces of `step`.
+fn read_all(cache: &PageCache, file: &FileCache, blocks: u32, step: u32, bound: u64) {
+    let block = cache.geo.block_size();
+    for first in (0..blocks).step_by(step as usize) {
+        let mut span = file.span(first..first + step);
+        let Ok(()) = span.fill(first..first + step, |segments| {
+            for s in segments {
+                for (lblk, bytes) in (s.lblk..).zip(s.buf.chunks_mut(block)) {
+                    bytes.fill(lblk as u8);
+                }
+            }
+            Ok::<_, Infallible>(())
+        });
+        drop(span);
+        let mut byte = [0];
+        assert_eq!(file.read(u64::from(first) * block as u64, &mut byte), 1);
+        assert_eq!(byte[0], first as u8);
+        let stats = cache.stats();
+        assert!(stats.used + stats.free <= bound, "{stats:?}");
+    }
+}
+
+#[test]
+fn a_file_of_a_hundred_times_the_bound_is_read_within_it() {
+    let bound = 8 << 20;
+    let cache = PageCache::new(4096, bound);
+    let file = FileCache::new(&cache, 1);
+    let blocks = (100 * bound / 4096) as u32;
+    read_all(&cache, &file, blocks, 64, bound);
+    let stats = cache.stats();
+    assert_eq!(
+        stats.evicted + stats.used / 4096,
+        u64::from(blocks),
+        "each was cached once, and then evicted"
+    );
+    assert!(stats.used > bound / 2, "{stats:?}");
+    check(&cache, &[&file], &[]);
+}
+
+#[test]
+fn a_file_of_a_hundred_times_the_bound_is_written_within_it_and_what_is_in_flight() {
+    let bound = 1 << 20;
+    let cache = PageCache::new(4096, bound);
+    let file = FileCache::new(&cache, 1);
+    let content = [7; 64 << 10];
+    let mut written = 0;
+    for chunk in 0..100 * bound / content.len() as u64 {
+        let offset = chunk * content.len() as u64;
+        let mut span = file.span((offset / 4096) as u32..(offset / 4096) as u32 + 16);
+        assert_eq!(span.copy_in(offset, &content), content.len());
+        drop(span);
+        while cache.pressure() >= Pressure::Throttle {
+            let out = file.take_dirty(0..u32::MAX, 128 << 10).unwrap();
+            assert!(out.items().iter().all(|item| item.bytes().iter().all(|b| *b == 7)));
+            written += out.blocks();
+            out.done();
+        }
+        let stats = cache.stats();
+        assert!(stats.used + stats.free <= bound && stats.dirty <= bound / 5, "{stats:?}");
+    }
+    assert!(written * 4096 >= 99 * bound);
+    check(&cache, &[&file], &[]);
+}
+
+#[test]
+fn what_is_dirty_is_never_evicted_and_the_rest_comes_back_within_the_bound() {
+    let bound = 1 << 20;
+    let cache = PageCache::new(4096, bound);
+    let file = FileCache::new(&cache, 1);
+    for block in (0..2048).step_by(4) {
+        file.span(block..block + 1).copy_in(u64::from(block) * 4096, &[block as u8; 4096]);
+    }
+    assert_eq!((cache.stats().used, cache.dirty_bytes()), (512 * 4096, 512 * 4096));
+    // Reads find room only among themselves, and not in the chunk that they have locked.
+    let other = FileCache::new(&cache, 2);
+    for block in 0..1000 {
+        fill(&mut other.span(block..block + 1), block..block + 1, 0, &[0; 4096]);
+        assert!(cache.stats().used <= (512 + 16) * 4096, "{:?}", cache.stats());
+    }
+    let out = file.take_dirty(0..u32::MAX, u64::MAX).unwrap();
+    assert_eq!((out.blocks(), out.runs().count()), (512, 512));
+    out.done();
+    assert_eq!((cache.dirty_bytes(), cache.stats().dirty_files), (0, 0));
+    fill(&mut other.span(2000..2001), 2000..2001, 0, &[0; 4096]);
+    let stats = cache.stats();
+    assert!(stats.used + stats.free <= bound, "{stats:?}");
+    check(&cache, &[&file, &other], &[]);
+}
+
+#[test]
+fn pages_in_use_outlive_pages_that_pass() {
+    let bound = 1 << 20;
+    let cache = PageCache::new(4096, bound);
+    let (hot, passing) = (FileCache::new(&cache, 1), FileCache::new(&cache, 2));
+    for block in 0..64 {
+        fill(&mut hot.span(block..block + 1), block..block + 1, 0, &[0; 4096]);
+    }
+    let mut byte = [0];
+    for block in 0..10_000 {
+        let hot_block = u64::from(block) % 64;
+        assert_eq!(hot.read(hot_block * 4096, &mut byte), 1, "block {hot_block} after {block} others");
+        fill(&mut passing.span(block..block + 1), block..block + 1, 0, &[0; 4096]);
+    }
+}
+
+#[test]
+fn many_small_files_leave_nothing_behind() {
+    let cache = PageCache::new(1024, 64 << 20);
+    for ino in 0..10_000 {
+        let file = FileCache::new(&cache, ino);
+        fill(&mut file.span(0..1), 0..1, 0, &[0; 1024]);
+        file.span(1..2).copy_in(1024, b"x");
+        assert_eq!(cache.stats().used, 4096);
+    }
+    check(&cache, &[], &[]);
+    assert!(cache.pool.entries() < 10_000, "{} entries of files that are gone", cache.pool.entries());
+    assert!(size_of::<FileCache>() + size_of::<super::chunk::Chunk>() < 600);
+}
+
+#[test]
+fn pressure_by_dirty_bytes() {
+    let cache = PageCache::new(4096, 10 << 20);
+    let file = FileCache::new(&cache, 1);
+    let mut seen = vec![cache.pressure()];
+    for block in 0..1280 {
+        file.span(block..block + 1).copy_in(u64::from(block) * 4096, &[1; 4096]);
+        if *seen.last().unwrap() != cache.pressure() {
+            seen.push(cache.pressure());
+        }
+    }
+    assert_eq!(seen, [Pressure::Calm, Pressure::Background, Pressure::Throttle, Pressure::Stop]);
+    // What is being written out still counts, until it is on the device.
+    let out = file.take_dirty(0..u32::MAX, u64::MAX).unwrap();
+    assert_eq!(cache.pressure(), Pressure::Stop);
+    out.done();
+    assert_eq!(cache.pressure(), Pressure::Calm);
+}
