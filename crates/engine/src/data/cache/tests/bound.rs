@@ -118,7 +118,7 @@ fn many_small_files_leave_nothing_behind() {
     }
     check(&cache, &[], &[]);
     assert!(cache.pool.entries() < 10_000, "{} entries of files that are gone", cache.pool.entries());
-    assert!(size_of::<FileCache>() + size_of::<super::chunk::Chunk>() < 600);
+    assert!(size_of::<FileCache>() + size_of::<chunk::Chunk>() < 600);
 }
 
 #[test]
