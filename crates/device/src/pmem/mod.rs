@@ -9,7 +9,8 @@
 mod copy;
 mod lending;
 mod mapped;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 
 pub use mapped::{Lent, Mapped, Persistence};
