@@ -2,3 +2,4 @@
 
 pub mod rangelock;
 pub mod report;
+pub mod write_path;

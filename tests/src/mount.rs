@@ -29,7 +29,19 @@ impl LoopMount {
     /// # Panics
     /// As [`new`](Self::new).
     pub fn with_type(image: impl AsRef<Path>, kind: &str, options: &str) -> Self {
-        Self::try_with_type(image, kind, options).unwrap_or_else(|said| panic!("{said}"))
+        Self::try_with_type(image, kind, options, false).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// As [`with_type`](Self::with_type), with a loop device that goes past the page cache of the image's file system, so
+    /// that content is not cached twice.
+    ///
+    /// # Errors
+    /// The message of `mount`.
+    ///
+    /// # Panics
+    /// If the caller is not root, or there is no loop device.
+    pub fn direct(image: impl AsRef<Path>, kind: &str, options: &str) -> Result<Self, String> {
+        Self::try_with_type(image, kind, options, true)
     }
 
     /// As [`new`](Self::new), but what the kernel refuses to mount is an error, with what `mount` said.
@@ -40,14 +52,19 @@ impl LoopMount {
     /// # Panics
     /// If the test is not root, or there is no loop device.
     pub fn try_new(image: impl AsRef<Path>, options: &str) -> Result<Self, String> {
-        Self::try_with_type(image, "ext4", options)
+        Self::try_with_type(image, "ext4", options, false)
     }
 
-    fn try_with_type(image: impl AsRef<Path>, kind: &str, options: &str) -> Result<Self, String> {
+    fn try_with_type(
+        image: impl AsRef<Path>,
+        kind: &str,
+        options: &str,
+        direct: bool,
+    ) -> Result<Self, String> {
         require_root();
         let image = image.as_ref().to_str().expect("a path in UTF-8");
         let read_only = options.split(',').any(|o| o == "ro");
-        let device = attach(image, read_only);
+        let device = attach(image, read_only, direct);
         let dir = tempfile::Builder::new().prefix("lanefs-mnt").tempdir().unwrap().keep();
         let mut mount = Self { device, dir, mounted: false };
         let options = if options.is_empty() { "defaults" } else { options };
@@ -138,10 +155,13 @@ impl Drop for LoopMount {
     }
 }
 
-fn attach(image: &str, read_only: bool) -> String {
+fn attach(image: &str, read_only: bool, direct: bool) -> String {
     let mut args = vec!["--find", "--show", image];
     if read_only {
         args.insert(0, "--read-only");
+    }
+    if direct {
+        args.insert(0, "--direct-io=on");
     }
     // Tests that run side by side may want the same free device.
     for _ in 0..20 {

@@ -1,0 +1,120 @@
+//! The file that raw I/O, lanefs and loop devices have in turn.
+//!
+//! It is written whole before anything is measured, so that nobody pays for blocks that the file system below has
+//! yet to find, and nothing that makes a volume on it may punch holes.
+
+use super::Outcome;
+use lanefs::mkfs;
+use lanefs_device::{AlignedBuf, BlockDevice, FileDevice, FileOptions, ReadOp, WriteOp};
+use lanefs_tests::{mke2fs, run};
+use std::path::{Path, PathBuf};
+
+/// The file; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    path: PathBuf,
+    size: u64,
+}
+
+impl Backing {
+    /// A file of `size` bytes in `dir`, none of them a hole.
+    pub(crate) fn new(dir: &Path, size: u64) -> Outcome<Self> {
+        let backing = Self { path: dir.join("lanefs-write-path.img"), size };
+        let device = FileOptions::new().direct(true).create(&backing.path, size)?;
+        let mut page = AlignedBuf::zeroed(4 << 20);
+        page.fill(0xa5);
+        let mut at = 0;
+        while at < size {
+            let n = (size - at).min(page.len() as u64);
+            device.write_at(at, &page[..n as usize])?;
+            at += n;
+        }
+        device.flush()?;
+        Ok(backing)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// A volume of lanefs' own make, with a journal of so many MiB.
+    pub(crate) fn make_volume(&self, journal: u32) -> Outcome<()> {
+        let device = Solid(FileDevice::open(&self.path)?);
+        format(&device, journal)?;
+        device.flush()?;
+        Ok(())
+    }
+
+    /// A volume as the kernel's people make it.
+    pub(crate) fn make_ext4(&self, journal: u32) {
+        // A size that is the file's: mke2fs leaves it alone.
+        let journal = format!("size={journal}");
+        let extended = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+        mke2fs(&self.path, self.size, &["-t", "ext4", "-F", "-m", "1", "-J", &journal, "-E", extended]);
+    }
+
+    /// An XFS.
+    pub(crate) fn make_xfs(&self) {
+        run("mkfs.xfs", &["-q", "-f", "-K", &self.path.to_string_lossy()]);
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Makes a volume on a device, with a journal of so many MiB.
+pub(crate) fn format(device: &dyn BlockDevice, journal: u32) -> Outcome<()> {
+    let options = mkfs::Options {
+        journal_size: Some(journal),
+        reserved_percent: Some(1.0),
+        keep: true,
+        ..mkfs::Options::default()
+    };
+    mkfs::format(device, &options)?;
+    Ok(())
+}
+
+/// A file in which zeros are written, not punched.
+#[derive(Debug)]
+struct Solid(FileDevice);
+
+impl BlockDevice for Solid {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read_only(&self) -> bool {
+        self.0.read_only()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
+        self.0.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
+        self.0.write_at(offset, data)
+    }
+
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> lanefs_device::Result<()> {
+        self.0.read_batch(ops)
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> lanefs_device::Result<()> {
+        self.0.write_batch(ops)
+    }
+
+    fn flush(&self) -> lanefs_device::Result<()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, _: u64, _: u64) -> lanefs_device::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Overwrites of 4 KiB in a mapped file: lanefs, and a bare loop that copies and persists.
+#![allow(unsafe_code)]
+
+use super::overwrite::random_overwrites;
+use super::store::{filled, mapped};
+use super::work::run;
+use super::{Bench, Outcome, THREADS};
+use crate::rangelock::work::Random;
+use crate::report::Goal;
+use lanefs::{OpenOptions, Overwrite};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::fs::File;
+use std::path::Path;
+
+const FILES: usize = 32;
+const PAGE: usize = 4096;
+
+/// Random overwrites of a volume in memory by threads.
+///
+/// # Errors
+/// Of any of the stores.
+pub fn pmem(bench: &mut Bench) -> Outcome<()> {
+    let size: u64 = 8 << 20;
+    let whole = FILES as u64 * size;
+    let names = ["copy and persist", "nojournal", "journal"];
+    let mut samples = vec![vec![Vec::new(); THREADS.len()]; names.len()];
+    for _ in 0..bench.rounds {
+        let dir = tempfile::tempdir_in(&bench.memory)?;
+        let bare = Bare::new(&dir.path().join("bare"), whole as usize)?;
+        for (threads, samples) in THREADS.iter().zip(&mut samples[0]) {
+            samples.push(bare.overwrites(*threads, bench.time)?);
+        }
+        drop(bare);
+        for (number, overwrite) in [(1, Overwrite::NoJournal), (2, Overwrite::Journal)] {
+            let path = dir.path().join("volume");
+            let store = mapped(&path, whole + (256 << 20), OpenOptions::new().overwrite(overwrite))?;
+            let files = filled(&*store, FILES, size, true)?;
+            for (threads, samples) in THREADS.iter().zip(&mut samples[number]) {
+                samples.push(random_overwrites(&files, size, *threads, bench.time)?);
+            }
+            drop(files);
+            store.finish()?;
+        }
+    }
+    for (at, threads) in THREADS.iter().enumerate() {
+        let medians: Vec<f64> = (names.iter().zip(&samples))
+            .map(|(name, samples)| {
+                bench.report.row("mapped overwrites, 4 KiB", name, *threads, &samples[at], "/s")
+            })
+            .collect();
+        let what = |peer| format!("mapped overwrites, {threads} threads: over {peer}");
+        bench.report.target(&what("copy and persist"), Goal::AtLeast(0.85), medians[1] / medians[0]);
+        bench.report.target(&what("overwrite=journal"), Goal::AtLeast(1.0), medians[1] / medians[2]);
+    }
+    Ok(())
+}
+
+/// A mapped file, and nothing else.
+struct Bare {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to no thread.
+unsafe impl Sync for Bare {}
+
+impl Bare {
+    fn new(path: &Path, len: usize) -> Outcome<Self> {
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        file.set_len(len as u64)?;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, &file, 0) }?;
+        Ok(Self { base: base.cast(), len })
+    }
+
+    fn overwrites(&self, threads: usize, time: std::time::Duration) -> Outcome<f64> {
+        run(threads, time, |worker| {
+            let page = lanefs_device::AlignedBuf::zeroed(PAGE);
+            let mut random = Random::new(worker.thread as u64);
+            while worker.go_on() {
+                let at = random.draw() as usize % (self.len / PAGE) * PAGE;
+                // SAFETY: `at` is inside of the mapping. Threads that meet at one place write what nobody reads.
+                unsafe { persist(self.base.add(at), &page) };
+                worker.did(1);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
+    }
+}
+
+/// Copies by streaming stores, and fences.
+///
+/// # Safety
+/// `to` is aligned to 16 and has room for `page`, whose length is a multiple of 16.
+#[cfg(target_arch = "x86_64")]
+unsafe fn persist(to: *mut u8, page: &[u8]) {
+    use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    // SAFETY: the caller's promise.
+    unsafe {
+        for at in (0..page.len()).step_by(16) {
+            _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(page.as_ptr().add(at).cast()));
+        }
+        _mm_sfence();
+    }
+}
+
+/// Copies, and fences.
+///
+/// # Safety
+/// `to` has room for `page`.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn persist(to: *mut u8, page: &[u8]) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(page.as_ptr(), to, page.len()) };
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}

@@ -1,0 +1,87 @@
+//! The loops: threads that do the same until they are told to stop.
+
+use super::Outcome;
+use std::io;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+/// Enough for a call into lanefs, little enough for thousands of threads.
+const STACK: usize = 256 << 10;
+
+/// One thread's place in a loop.
+pub(crate) struct Worker<'a> {
+    pub(crate) thread: usize,
+    stop: &'a AtomicBool,
+    done: &'a Lane,
+}
+
+/// Operations that one thread has done, on a cache line of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Lane(AtomicU64);
+
+impl Worker<'_> {
+    pub(crate) fn go_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Counts `n` operations.
+    pub(crate) fn did(&self, n: u64) {
+        self.done.0.store(self.done.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+}
+
+/// Runs `body` in `threads` threads for `time`. Operations a second, of those that were done when the time was over: what a
+/// thread was still waiting for does not count, nor does the time that it takes.
+pub(crate) fn run(
+    threads: usize,
+    time: Duration,
+    body: impl Fn(&Worker<'_>) -> io::Result<()> + Sync,
+) -> Outcome<f64> {
+    let (stop, start, ready) = (AtomicBool::new(false), Barrier::new(threads + 1), AtomicUsize::new(0));
+    let lanes: Vec<Lane> = (0..threads).map(|_| Lane::default()).collect();
+    let (stop, start, ready, body) = (&stop, &start, &ready, &body);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = lanes
+            .iter()
+            .enumerate()
+            .map(|(thread, done)| {
+                Builder::new().stack_size(STACK).spawn_scoped(scope, move || {
+                    ready.fetch_add(1, Ordering::Relaxed);
+                    start.wait();
+                    let result = body(&Worker { thread, stop, done });
+                    if result.is_err() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    result
+                })
+            })
+            .collect();
+        if workers.iter().any(Result::is_err) {
+            // Those that did start wait for the rest, for ever.
+            eprintln!("this machine does not give {threads} threads");
+            std::process::exit(1);
+        }
+        while ready.load(Ordering::Relaxed) < threads {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Before they are let go: they may run for a while before this thread does again.
+        let began = Instant::now();
+        start.wait();
+        while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
+            std::thread::sleep((time - began.elapsed().min(time)).min(Duration::from_millis(100)));
+        }
+        let done: u64 = lanes.iter().map(|lane| lane.0.load(Ordering::Relaxed)).sum();
+        let elapsed = began.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        for worker in workers {
+            match worker?.join() {
+                Ok(result) => result?,
+                Err(_) => return Err("a thread panicked".into()),
+            }
+        }
+        Ok(done as f64 / elapsed.as_secs_f64())
+    })
+}
