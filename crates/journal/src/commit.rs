@@ -91,7 +91,7 @@ impl Core {
         let place = self.gate.close();
         let mut txn = std::mem::take(&mut *self.transactions[place.slot].lock());
         if !txn.is_dirty() {
-            self.gate.reopen();
+            self.help(self.gate.reopen());
             self.report_freed(&txn.freed);
             return Ok(false);
         }
@@ -99,7 +99,11 @@ impl Core {
         {
             let mut state = self.state.lock();
             state.committing = size;
-            self.gate.open_next(place.tid.next(), self.limit(&state));
+            let limit = self.limit(&state);
+            if limit < self.max_credits() {
+                self.background.want_checkpoint();
+            }
+            self.help(self.gate.open_next(place.tid.next(), limit));
         }
         self.counters.lock_down.record_since(began);
         let logging = Instant::now();
@@ -171,7 +175,7 @@ impl Core {
         self.set_committed(tid);
         let mut state = self.state.lock();
         state.committing = 0;
-        self.gate.raise_limit(self.limit(&state));
+        self.help(self.gate.raise_limit(self.limit(&state)));
         if self.wants_checkpoint(&state) {
             self.background.want_checkpoint();
         }
@@ -210,7 +214,8 @@ impl Core {
         while let Some(past) = state.history.pop_front_if(|past| last.tid.at_or_after(past.tid)) {
             state.used -= past.len;
         }
-        self.gate.raise_limit(self.limit(&state));
+        state.during_checkpoint = state.used;
+        self.help(self.gate.raise_limit(self.limit(&state)));
         drop(state);
         self.counters.checkpoint.record_since(began);
         Ok(())

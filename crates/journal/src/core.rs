@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) used: u32,
     /// Blocks that the committing transaction takes at most.
     pub(crate) committing: u32,
+    /// Blocks that were written to the log while the last checkpoint ran.
+    pub(crate) during_checkpoint: u32,
     /// What the log holds, oldest first.
     pub(crate) history: VecDeque<Past>,
 }
@@ -100,7 +102,14 @@ impl Core {
             transactions: Default::default(),
             log: writer,
             homeless: Committed::default(),
-            state: Mutex::new(State { error: None, head, used: 0, committing: 0, history: VecDeque::new() }),
+            state: Mutex::new(State {
+                error: None,
+                head,
+                used: 0,
+                committing: 0,
+                during_checkpoint: 0,
+                history: VecDeque::new(),
+            }),
             commits: Baton::default(),
             committed: AtomicU32::new(first.0.wrapping_sub(1)),
             checkpointing: Mutex::new(()),
@@ -230,15 +239,21 @@ impl Core {
             if self.has_ended() {
                 return Err(());
             }
-            match why {
-                Refused::Closed => {}
-                // Only an older transaction's space helps.
-                Refused::Full { unused: true, .. } => self.background.want_checkpoint(),
-                Refused::Full { tid, .. } => self.background.want_commit(tid),
-            }
+            self.help(Some(why));
             Ok(())
         });
         entered.map_err(|()| self.error().unwrap_or(JournalError::Closed))
+    }
+
+    /// Sets that in motion which lets in who waits at the gate.
+    pub(crate) fn help(&self, why: Option<Refused>) {
+        match why {
+            // Whoever closed it opens the next; the last handle inside looks again.
+            None | Some(Refused::Closed | Refused::Full { inside: true, .. }) => {}
+            // Only the space of older transactions helps.
+            Some(Refused::Full { unused: true, .. }) => self.background.want_checkpoint(),
+            Some(Refused::Full { tid, .. }) => self.background.want_commit(tid),
+        }
     }
 
     /// Ends a handle's part in a transaction.
@@ -250,7 +265,7 @@ impl Core {
                 self.background.has_become_dirty();
             }
         }
-        self.gate.leave(place.slot, unused);
+        self.help(self.gate.leave(place.slot, unused));
     }
 
     // ---- what is durable
@@ -316,9 +331,14 @@ impl Core {
         log.credits_for(free.saturating_sub(1)).min(self.max_credits)
     }
 
-    /// Whether it is time to make room: half of the log is in use, or much memory.
+    /// Whether it is time to make room: half of the log is in use, or much memory, or so much is written while a checkpoint runs
+    /// that handles would have to wait for it.
     pub(crate) fn wants_checkpoint(&self, state: &State) -> bool {
         let Some(log) = &self.log else { return false };
-        state.used > log.len() / 2 || self.homeless.len() > 2 * self.cache_blocks.max(1024)
+        let ahead =
+            u64::from(state.used) + u64::from(state.committing) + 2 * u64::from(state.during_checkpoint);
+        state.used > log.len() / 2
+            || ahead > u64::from(log.len() - log.len() / 4)
+            || self.homeless.len() > 2 * self.cache_blocks.max(1024)
     }
 }

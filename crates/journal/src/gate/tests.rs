@@ -93,7 +93,7 @@ fn a_raised_limit_wakes() {
             let gate = Arc::clone(&gate);
             thread::spawn(move || {
                 gate.enter(2, |why| {
-                    assert_eq!(why, Refused::Full { tid: Tid(1), unused: true });
+                    assert_eq!(why, Refused::Full { tid: Tid(1), inside: false, unused: true });
                     Ok::<(), ()>(())
                 })
                 .unwrap()
@@ -106,16 +106,105 @@ fn a_raised_limit_wakes() {
 }
 
 #[test]
+fn credits_that_come_back_let_the_next_in() {
+    model(|| {
+        let gate = Arc::new(Gate::new(Tid(1), 4));
+        let first = gate.attempt(3).unwrap();
+        let waiters: Vec<_> = (0..2)
+            .map(|_| {
+                let gate = Arc::clone(&gate);
+                thread::spawn(move || {
+                    let enough = |why| {
+                        if matches!(why, Refused::Full { inside: true, .. }) { Ok(()) } else { Err(why) }
+                    };
+                    let place = gate.enter(2, enough).unwrap();
+                    assert_eq!(place.tid, Tid(1));
+                    // It used one.
+                    gate.leave(place.slot, 1)
+                })
+            })
+            .collect();
+        // No commit is needed: all of them fit one after the other.
+        assert!(
+            gate.leave(first.slot, 3).is_none_or(|why| matches!(why, Refused::Full { inside: true, .. }))
+        );
+        for waiter in waiters {
+            let why = waiter.join().unwrap();
+            assert!(why.is_none_or(|why| matches!(why, Refused::Full { inside: true, .. })), "{why:?}");
+        }
+        assert_eq!(gate.slots[0].word.load(Ordering::Relaxed), 2);
+        assert_eq!(gate.sleepers.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn somebody_is_told_that_only_a_commit_helps() {
+    model(|| {
+        let gate = Arc::new(Gate::new(Tid(1), 4));
+        let first = gate.attempt(3).unwrap();
+        let told = Arc::new(Signal::new());
+        let tell = |told: &Signal<()>, why| {
+            if matches!(why, Refused::Full { inside: false, unused: false, .. }) {
+                told.send(());
+            }
+        };
+        let waiter = {
+            let (gate, told) = (Arc::clone(&gate), Arc::clone(&told));
+            thread::spawn(move || {
+                let entered = gate.enter(3, |why| {
+                    tell(&told, why);
+                    Ok::<(), ()>(())
+                });
+                entered.unwrap().tid
+            })
+        };
+        if let Some(why) = gate.leave(first.slot, 0) {
+            tell(&told, why);
+        }
+        told.wait();
+        gate.close();
+        gate.open_next(Tid(2), 4);
+        assert_eq!(waiter.join().unwrap(), Tid(2));
+    });
+}
+
+#[test]
+fn who_gives_up_leaves_no_trace() {
+    model(|| {
+        let gate = Arc::new(Gate::new(Tid(1), 4));
+        let first = gate.attempt(3).unwrap();
+        let waiter = {
+            let gate = Arc::clone(&gate);
+            thread::spawn(move || {
+                if let Ok(place) = gate.enter(3, |_| Err(())) {
+                    gate.leave(place.slot, 3);
+                }
+            })
+        };
+        gate.leave(first.slot, 3);
+        waiter.join().unwrap();
+        assert_eq!(gate.slots[0].word.load(Ordering::Relaxed), 0);
+        assert_eq!(gate.sleepers.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
 fn credits_are_counted() {
     model(|| {
         let gate = Gate::new(Tid(7), 10);
         let a = gate.attempt(6).unwrap();
-        assert_eq!(gate.attempt(5).unwrap_err().0, Refused::Full { tid: Tid(7), unused: false });
+        assert_eq!(
+            gate.attempt(5).unwrap_err().0,
+            Refused::Full { tid: Tid(7), inside: true, unused: false }
+        );
         assert!(gate.extend(a.slot, 4));
         assert!(!gate.extend(a.slot, 1));
         gate.leave(a.slot, 9);
         let b = gate.attempt(9).unwrap();
-        assert_eq!(gate.attempt(1).unwrap_err().0, Refused::Full { tid: Tid(7), unused: false });
+        assert_eq!(
+            gate.attempt(1).unwrap_err().0,
+            Refused::Full { tid: Tid(7), inside: true, unused: false }
+        );
         gate.leave(b.slot, 0);
         gate.close();
         assert_eq!(gate.attempt(1).unwrap_err().0, Refused::Closed);

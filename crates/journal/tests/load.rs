@@ -1,0 +1,212 @@
+//! Very many threads: what was promised is there after a crash, nobody waits for ever, nobody is overtaken for ever.
+//!
+//! Each test has a watchdog, because what goes wrong here is silence.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is test code")]
+
+use lanefs_device::{BlockDevice, FileDevice, MemDevice};
+use lanefs_format::jbd2::{Compat, Incompat, Superblock};
+use lanefs_journal::{Journal, LogConfig, LogRun, Options, Tid, recovery};
+use lanefs_sim::{Image, RecordingDevice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Blocks in front of the log.
+const BLOCKS: u64 = 4096;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn config(log_blocks: u32) -> LogConfig {
+    let runs = vec![LogRun { logical: 0, physical: BLOCKS, len: log_blocks }];
+    LogConfig { runs, metadata_csum: true, is_64bit: true }
+}
+
+fn options(block_size: u32, log_blocks: u32) -> Options {
+    Options { log: Some(config(log_blocks)), commit_interval: Duration::ZERO, ..Options::new(block_size) }
+}
+
+fn log_superblock(block_size: u32, log_blocks: u32) -> Superblock {
+    let mut sb = Superblock::new(block_size, log_blocks, [4; 16]);
+    sb.set_features(Compat::empty(), Incompat::CSUM_V3 | Incompat::BIT64);
+    sb
+}
+
+fn prepare(device: &dyn BlockDevice, block_size: u32, log_blocks: u32) {
+    let sb = log_superblock(block_size, log_blocks).to_bytes();
+    device.write_at(BLOCKS * u64::from(block_size), &sb).unwrap();
+}
+
+fn size(block_size: u32, log_blocks: u32) -> u64 {
+    (BLOCKS + u64::from(log_blocks)) * u64::from(block_size)
+}
+
+/// Runs `work`; aborts the process if it does not end, for a thread that waits for ever cannot be joined.
+fn in_time(name: &'static str, work: impl FnOnce()) {
+    let done = Arc::new(AtomicBool::new(false));
+    let watched = Arc::clone(&done);
+    thread::spawn(move || {
+        let began = Instant::now();
+        while !watched.load(Ordering::Relaxed) {
+            if began.elapsed() > PATIENCE {
+                eprintln!("{name}: somebody waits for ever");
+                std::process::abort();
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    });
+    work();
+    done.store(true, Ordering::Relaxed);
+}
+
+/// Runs `work` in `threads` threads with little stacks.
+fn spread(threads: u64, work: impl Fn(u64) + Sync) {
+    thread::scope(|scope| {
+        for n in 0..threads {
+            let work = &work;
+            thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, move || work(n)).unwrap();
+        }
+    });
+}
+
+/// Adds one to a block's counter, in a handle of `credits`, and to a counter that all threads share.
+fn count(journal: &Journal, credits: u32, block: u64, shared: u64) -> Tid {
+    let buffers = [shared, block].map(|block| journal.read(block).unwrap());
+    let handle = journal.start(credits).unwrap();
+    for buffer in &buffers {
+        let mut bytes = handle.write(buffer).unwrap();
+        let value = counter(&bytes) + 1;
+        bytes[..8].copy_from_slice(&value.to_le_bytes());
+    }
+    let tid = handle.tid();
+    handle.stop();
+    tid
+}
+
+fn counter(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes[..8].try_into().unwrap())
+}
+
+fn on_device(device: &dyn BlockDevice, block_size: u32, block: u64) -> u64 {
+    let mut bytes = [0; 8];
+    device.read_at(block * u64::from(block_size), &mut bytes).unwrap();
+    counter(&bytes)
+}
+
+/// `threads` count and commit, `rounds` times each; then the power fails, and everything counted is there.
+fn storm(device: &Arc<dyn BlockDevice>, log_mib: u32, threads: u64, rounds: u64) {
+    const BLOCK: u32 = 4096;
+    const SHARED: u64 = 16;
+    let log_blocks = (log_mib << 20) / BLOCK;
+    prepare(device, BLOCK, log_blocks);
+    let journal = Journal::open(Arc::clone(device), options(BLOCK, log_blocks)).unwrap();
+    spread(threads, |n| {
+        for _ in 0..rounds {
+            let tid = count(&journal, 12, SHARED + n, n % SHARED);
+            journal.commit(tid).unwrap();
+            assert!(journal.is_durable(tid));
+        }
+    });
+    let stats = journal.stats();
+    assert_eq!(stats.handles, threads * rounds);
+    assert!(stats.commits < stats.handles, "commits are shared: {stats:?}");
+    assert_eq!(stats.credits_overdrawn, 0);
+    drop(journal);
+    recovery::recover(device, BLOCK, &config(log_blocks)).unwrap();
+    for n in 0..threads {
+        assert_eq!(on_device(device, BLOCK, SHARED + n), rounds, "thread {n}");
+    }
+    let shared: u64 = (0..SHARED).map(|block| on_device(device, BLOCK, block)).sum();
+    assert_eq!(shared, threads * rounds);
+}
+
+#[test]
+fn two_thousand_threads_commit_in_a_small_log() {
+    in_time("small log", || {
+        storm(&(Arc::new(MemDevice::new(size(4096, 4096) as usize)) as Arc<dyn BlockDevice>), 16, 2048, 6);
+    });
+}
+
+#[test]
+fn two_thousand_threads_commit_in_a_large_log_in_a_file() {
+    in_time("large log", || {
+        let dir = tempfile::tempdir().unwrap();
+        let device = FileDevice::create(dir.path().join("volume"), size(4096, 32_768)).unwrap();
+        storm(&(Arc::new(device) as Arc<dyn BlockDevice>), 128, 2048, 3);
+    });
+}
+
+#[test]
+fn unused_credits_come_back_without_a_commit() {
+    in_time("credits", || {
+        let device = MemDevice::new(size(1024, 1024) as usize);
+        prepare(&device, 1024, 1024);
+        let journal = Journal::open(Arc::new(device), options(1024, 1024)).unwrap();
+        let credits = journal.max_credits() / 3;
+        spread(64, |_| {
+            for _ in 0..100 {
+                count(&journal, credits, 1, 0);
+            }
+        });
+        let stats = journal.stats();
+        assert_eq!((stats.handles, stats.credits_used, stats.commits), (6400, 2, 0));
+        assert_eq!(counter(&journal.read(0).unwrap().read()), 6400);
+    });
+}
+
+#[test]
+fn who_asks_for_much_is_not_overtaken_for_ever() {
+    in_time("overtaken", || {
+        let device = MemDevice::new(size(1024, 1024) as usize);
+        prepare(&device, 1024, 1024);
+        let journal = Journal::open(Arc::new(device), options(1024, 1024)).unwrap();
+        let (all, done) = (journal.max_credits(), AtomicBool::new(false));
+        spread(17, |n| {
+            if n == 0 {
+                for _ in 0..200 {
+                    count(&journal, all, 100, 0);
+                }
+                done.store(true, Ordering::Relaxed);
+            }
+            while !done.load(Ordering::Relaxed) {
+                count(&journal, 3, 100 + n, 0);
+            }
+        });
+    });
+}
+
+/// Some threads only sync, others commit without a pause until those are through: a sync waits for what was before it, not
+/// for all that comes.
+#[test]
+fn a_sync_ends_while_others_go_on() {
+    in_time("sync", || {
+        for round in 0..4 {
+            let mut image = Image::zeroed(size(1024, 1024));
+            image.write(BLOCKS * 1024, &log_superblock(1024, 1024).to_bytes());
+            let device = Arc::new(RecordingDevice::new(image));
+            let interval = Duration::from_millis(round);
+            let options = Options { commit_interval: interval, ..options(1024, 1024) };
+            let journal = Journal::open(device, options).unwrap();
+            let (syncing, counted) = (AtomicU64::new(4), AtomicU64::new(0));
+            spread(12, |n| {
+                if n < 4 {
+                    for _ in 0..150 {
+                        journal.sync().unwrap();
+                    }
+                    syncing.fetch_sub(1, Ordering::Relaxed);
+                }
+                while syncing.load(Ordering::Relaxed) > 0 {
+                    let tid =
+                        count(&journal, if n % 5 == 4 { journal.max_credits() } else { 12 }, 100 + n, 0);
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    match n % 4 {
+                        0 => journal.commit(tid).unwrap(),
+                        1 => journal.flush(journal.ticket()).unwrap(),
+                        2 => journal.checkpoint().unwrap(),
+                        _ => {}
+                    }
+                }
+            });
+            assert_eq!(counter(&journal.read(0).unwrap().read()), counted.into_inner());
+        }
+    });
+}
