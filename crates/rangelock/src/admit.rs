@@ -295,13 +295,13 @@ impl RangeLock {
     }
 
     /// Moves all published ranges into the leaves. Afterwards the lock is closed, or was so for a moment.
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         let Some(shared) = self.shared() else { return };
         let _turn = shared.turn.lock();
-        if self.bias.load(Ordering::Relaxed) == CLOSED {
-            return;
+        // One step, not a look and a store: loom would not try a reader's look between the two (see `docs/mutations.md`).
+        if self.bias.swap(CLOSING, Ordering::AcqRel) == CLOSED {
+            return self.bias.store(CLOSED, Ordering::Release);
         }
-        self.bias.store(CLOSING, Ordering::Release);
         fence(Ordering::SeqCst);
         for lane in shared.lanes() {
             let Some((range, ticket)) = lane.published() else { continue };

@@ -13,6 +13,7 @@ use crate::{Mode, MutexRangeLock, Range, RangeLock, thread_index};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Region {
     range: Range,
@@ -54,11 +55,26 @@ fn range(first: u64, last: u64) -> Range {
     Range::inclusive(first, last).unwrap()
 }
 
-/// loom's bound is `LOOM_MAX_PREEMPTIONS`; its path may be longer than usual, since trees take some steps to make.
 fn model(f: impl Fn() + Send + Sync + 'static) {
+    explore(SHORT, f);
+}
+
+/// Runs `f` in every interleaving of at most `preemptions`, or `LOOM_MAX_PREEMPTIONS` if that is less, and tells how many
+/// there were: a model in which nothing interleaves proves nothing.
+fn explore(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
+    // More than usual: a tree takes some steps to make.
     builder.max_branches = 20_000;
-    builder.check(f);
+    builder.preemption_bound = builder.preemption_bound.map(|bound| bound.min(preemptions));
+    let executions = std::sync::Arc::new(AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&executions);
+    builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        f();
+    });
+    let executions = executions.load(Ordering::Relaxed);
+    println!("executions: {executions} of at most {:?} preemptions", builder.preemption_bound);
+    assert!(executions > 1);
 }
 
 /// With one preemption: two would take minutes. (A wait, or the end of a thread, is not a preemption.)
@@ -85,10 +101,7 @@ fn both_while_held(
     a: fn(&RangeLock, &[Region; 2]),
     b: fn(&RangeLock, &[Region; 2]),
 ) {
-    let mut builder = loom::model::Builder::new();
-    builder.max_branches = 20_000;
-    builder.preemption_bound = builder.preemption_bound.map(|bound| bound.min(preemptions));
-    builder.check(move || {
+    explore(preemptions, move || {
         let shared = Arc::new((make(), regions.map(|(first, last)| Region::new(first, last))));
         let held: Vec<_> = held.iter().map(|&point| shared.0.write(range(point, point))).collect();
         let other = Arc::clone(&shared);
@@ -230,7 +243,7 @@ fn loom_a_reader_and_a_writer_take_turns() {
 fn loom_several_at_once_do_not_deadlock() {
     fn many(lock: &RangeLock, regions: [&Region; 2]) {
         let _guard = lock.lock_many(&regions.map(|r| (r.range, Mode::Write)));
-        regions.map(Region::touch);
+        regions.into_iter().for_each(Region::touch);
     }
     both(tree, [(0, 0), (25, 25)], |lock, [x, y]| many(lock, [x, y]), |lock, [x, y]| many(lock, [y, x]));
 }
@@ -267,7 +280,9 @@ fn loom_a_late_grant_beats_the_timeout() {
             let place = match lock.admit(&[claim], true) {
                 Admission::Granted(place) => place,
                 Admission::Waiting(request) if lock.cancel(&[claim], &request) => Place::Queued(request),
-                _ => return,
+                // Who was let in, holds.
+                Admission::Waiting(request) => return assert_ne!(request.blockers(), 0),
+                Admission::Refused => unreachable!(),
             };
             x.touch();
             lock.release(claim, &place);
@@ -369,6 +384,26 @@ fn loom_a_merged_leaf_is_used_again_elsewhere() {
 }
 
 #[test]
+fn loom_the_long_way_ends_at_the_right_leaf() {
+    // The first thread is the one that is held up: so one preemption is enough.
+    both(
+        tree,
+        [(25, 25), (45, 45)],
+        |lock, [x, _]| {
+            let claim = Claim { range: x.range, mode: Mode::Write };
+            let Admission::Granted(place) = lock.admit(&[claim], false) else { unreachable!() };
+            assert!(matches!(place, Place::Slot { .. }), "in no leaf");
+            lock.release(claim, &place);
+        },
+        |lock, _| {
+            let _ = lock.tree().map(Tree::sweep_all);
+            // The leaf that was merged last is used again: the one that the other may be on the way to.
+            lock.heed(Advice::SplitAt(40));
+        },
+    );
+}
+
+#[test]
 fn loom_a_wide_range_beside_a_merge() {
     both(
         tree,
@@ -387,15 +422,30 @@ fn loom_a_writer_closes_an_open_lock() {
 
 #[test]
 fn loom_a_published_range_may_change_before_it_is_moved() {
-    both(
-        open,
-        [(0, 9), (20, 29)],
-        |lock, [x, y]| {
-            y.read(lock);
-            x.read(lock);
-        },
-        |lock, [x, _]| x.write(lock),
-    );
+    model(|| {
+        let shared = Arc::new((open(), Region::new(0, 9)));
+        let claim = Claim { range: range(20, 29), mode: Mode::Read };
+        thread_index::set(0);
+        let lane = |lock: &RangeLock| std::ptr::from_ref(lock.shared().unwrap().lane().unwrap());
+        // SAFETY: a lane is kept until the lock is dropped.
+        let ticket = unsafe { &*lane(&shared.0) }.publish(claim.range).unwrap();
+        thread_index::set(1);
+        let other = Arc::clone(&shared);
+        let reader = thread::spawn(move || {
+            thread_index::set(0);
+            // SAFETY: as above.
+            other.0.release(claim, &Place::Lane { lane: unsafe { &*lane(&other.0) }, ticket });
+            other.1.read(&other.0);
+        });
+        shared.1.write(&shared.0);
+        reader.join().unwrap();
+        assert_eq!(shared.0.records(), []);
+    });
+}
+
+#[test]
+fn loom_a_reader_on_its_way_in_is_moved() {
+    both(open, [(0, 9), (20, 29)], |lock, [x, _]| x.read(lock), |lock, _| lock.close());
 }
 
 #[test]
@@ -426,6 +476,19 @@ fn loom_opening_sees_the_writer_or_is_seen() {
             x.read(lock);
         },
         |lock, [x, _]| x.write(lock),
+    );
+}
+
+#[test]
+fn loom_a_reader_of_a_reopened_lock_sees_what_was_written() {
+    both(
+        open,
+        [(0, 9), (20, 29)],
+        |lock, [x, _]| x.read(lock),
+        |lock, [x, _]| {
+            x.write(lock);
+            lock.heed(Advice::Share);
+        },
     );
 }
 
