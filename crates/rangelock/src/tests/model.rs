@@ -242,7 +242,7 @@ fn run(ops: Vec<Op>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 1000 }, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 1000 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn lets_in_what_the_model_lets_in(ops in prop::collection::vec(op(), 0..if cfg!(miri) { 40 } else { 150 })) {

@@ -39,6 +39,8 @@ use pool::Pool;
 
 /// With fewer leaves than this, a sweep is not worth the splits that it may cause: 1 MiB.
 const SWEEP_FROM: usize = if cfg!(loom) { 2 } else { 4096 };
+/// Under so many inner nodes, a leaf is hardly in the cache.
+const DEEP: usize = 4;
 /// Leaves that a sweep looks at before it may give up.
 const SWEEP_LOOKS: usize = 64;
 
@@ -90,11 +92,18 @@ impl Tree {
     #[inline]
     pub(crate) fn find(&self, point: u64) -> Option<&Leaf> {
         let mut link = Link::from_raw(self.root.load(Ordering::Acquire));
+        let mut levels = 0;
         loop {
             match self.follow(link) {
-                Node::Leaf(leaf) => return Some(leaf),
+                Node::Leaf(leaf) => {
+                    if levels >= DEEP {
+                        leaf.prefetch();
+                    }
+                    return Some(leaf);
+                }
                 Node::Inner(inner) => link = inner.find(point)?,
             }
+            levels += 1;
         }
     }
 
