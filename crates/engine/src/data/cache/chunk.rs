@@ -56,6 +56,35 @@ impl Chunk {
         len
     }
 
+    /// Copies bytes from `inner` on over blocks that are dirty, up to the first that is not; how many.
+    #[inline]
+    pub(super) fn overwrite(&mut self, geo: Geometry, inner: usize, bytes: &[u8]) -> usize {
+        let clean = geo.touched(&(inner..inner + bytes.len())) & !self.dirty;
+        let len = match clean {
+            0 => bytes.len(),
+            _ => (clean.trailing_zeros() as usize * geo.block_size()).saturating_sub(inner),
+        };
+        let (mut at, mut rest) = (inner, &bytes[..len]);
+        while !rest.is_empty() {
+            let (p, start) = (at / geo.page_size(), at % geo.page_size());
+            let (now, later) = rest.split_at(rest.len().min(geo.page_size() - start));
+            if !self.copy_to_page(p, start, now) {
+                break;
+            }
+            (at, rest) = (at + now.len(), later);
+        }
+        at - inner
+    }
+
+    /// Copies into a page; whether it is there and held by nobody else.
+    #[inline]
+    pub(super) fn copy_to_page(&mut self, page: usize, start: usize, bytes: &[u8]) -> bool {
+        let page = self.pages[page].as_mut().and_then(Arc::get_mut);
+        let Some(page) = page else { return false };
+        page[start..start + bytes.len()].copy_from_slice(bytes);
+        true
+    }
+
     /// Notes that pages were used; writes only what was not noted before.
     #[inline]
     pub(super) fn reference(&self, pages: u16) {

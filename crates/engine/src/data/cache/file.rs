@@ -62,6 +62,26 @@ impl FileCache {
         done
     }
 
+    /// Copies `bytes` over blocks that are dirty already, so that nothing has to be filled, claimed or counted; up to the first
+    /// that is not, or whose page is being written out. How many were copied: the rest takes a [`Span`].
+    pub(crate) fn overwrite(&self, offset: u64, bytes: &[u8]) -> usize {
+        let geo = self.geo();
+        let mut done = 0;
+        while done < bytes.len() {
+            let Some((no, inner)) = geo.place(offset.saturating_add(done as u64)) else { break };
+            let n = (bytes.len() - done).min(geo.chunk_size() - inner);
+            let copied = self.index.get(no).map_or(0, |slot| {
+                let mut chunk = Ordered::take(Level::Page, no.into(), || slot.write());
+                chunk.as_deref_mut().map_or(0, |chunk| chunk.overwrite(geo, inner, &bytes[done..done + n]))
+            });
+            done += copied;
+            if copied < n {
+                break;
+            }
+        }
+        done
+    }
+
     /// The runs of `blocks` that are not cached, as it was a moment ago.
     pub(crate) fn missing(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
         let geo = self.geo();

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(bits(3, 3), 0);
         assert_eq!(bits(63, 64), 1 << 63);
         assert_eq!(runs(0b1011 | 1 << 63).collect::<Vec<_>>(), [0..2, 3..4, 63..64]);
-        assert_eq!(runs(u64::MAX).collect::<Vec<_>>(), [0..64]);
+        assert_eq!((runs(u64::MAX).next(), runs(u64::MAX).count()), (Some(0..64), 1));
         assert_eq!(lowest(0b1011_0100, 2), 0b0001_0100);
         assert_eq!(lowest(0b101, 9), 0b101);
     }

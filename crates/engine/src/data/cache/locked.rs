@@ -115,9 +115,9 @@ impl<'f> Locked<'f> {
         while !rest.is_empty() {
             let (p, start) = (at / geo.page_size(), at % geo.page_size());
             let (now, later) = rest.split_at(rest.len().min(geo.page_size() - start));
-            if !self.copy_to_page(p, start, now) {
+            if !self.chunk().copy_to_page(p, start, now) {
                 self.own_pages(geo.page_mask(p));
-                self.copy_to_page(p, start, now);
+                self.chunk().copy_to_page(p, start, now);
             }
             (at, rest) = (at + now.len(), later);
         }
@@ -129,37 +129,29 @@ impl<'f> Locked<'f> {
             chunk.reference(pages as u16);
         }
     }
-
-    /// Whether the page is there and held by nobody else; if so, copies.
-    #[inline]
-    fn copy_to_page(&mut self, p: usize, start: usize, bytes: &[u8]) -> bool {
-        let page = self.chunk().pages[p].as_mut().and_then(Arc::get_mut);
-        let Some(page) = page else { return false };
-        page[start..start + bytes.len()].copy_from_slice(bytes);
-        true
-    }
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        let (geo, shard, cache) = (self.geo(), self.shard(), &self.file.cache);
+        let (file, no) = (self.file, self.no);
+        let (geo, cache) = (file.geo(), &file.cache);
         let Some(chunk) = self.slot.as_deref_mut() else { return };
         cache.dirty.change(self.busy, chunk.busy().count_ones());
         match (self.was_dirty, chunk.dirty != 0) {
-            (false, true) => self.file.became_dirty(self.no),
-            (true, false) => self.file.became_clean(self.no),
+            (false, true) => file.became_dirty(no),
+            (true, false) => file.became_clean(no),
             _ => {}
         }
         if chunk.is_empty() {
             match chunk.listed {
                 // The hand comes for it.
                 true if self.was_empty => {}
-                true => cache.pool.note_stale(shard, 1),
+                true => cache.pool.note_stale(file.shard(no), 1),
                 false => *self.slot = None,
             }
         } else if !chunk.listed && chunk.evictable(geo) != 0 {
             chunk.listed = true;
-            cache.pool.list(shard, self.file.weak(), self.no);
+            cache.pool.list(file.shard(no), file.weak(), no);
         }
     }
 }

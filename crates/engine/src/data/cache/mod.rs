@@ -6,7 +6,7 @@
 //!
 //! - **Read**: [`FileCache::read`] copies what is there. For the rest the caller locks a [`Span`] of blocks,
 //!   fills it from the device, and reads on.
-//! - **Write**: lock a span; learn which blocks have to be filled first ([`Span::partial`]) and which become dirty
+//! - **Write**: [`FileCache::overwrite`] copies over what is dirty already. For the rest lock a span; learn which blocks have to be filled first ([`Span::partial`]) and which become dirty
 //!   ([`Span::clean`]), for space is claimed before; [`Span::copy_in`].
 //! - **Write out**: [`FileCache::take_dirty`] hands out dirty blocks in order of position. A page that
 //!   changes while it is written out is copied first, so what goes to the device stands still.

@@ -8,6 +8,11 @@ fn one_block() -> (Arc<PageCache>, Arc<FileCache>) {
     (cache, file)
 }
 
+fn only(list: &[Range<u32>]) -> Range<u32> {
+    assert_eq!(list.len(), 1, "{list:?}");
+    list[0].clone()
+}
+
 #[test]
 fn a_block_that_is_being_written_out_is_not_taken_again_but_stays_dirty() {
     let (cache, file) = one_block();
@@ -39,7 +44,7 @@ fn what_was_never_filled_is_zeros_around_a_write() {
     assert_eq!(span.partial(100, 2000).collect::<Vec<_>>(), [0, 2]);
     assert_eq!(span.copy_in(100, &[1; 2000]), 2000);
     assert!(span.partial(100, 2000).next().is_none());
-    assert_eq!(span.missing(0..64), [3..64]);
+    assert_eq!(only(&span.missing(0..64)), 3..64);
     drop(span);
     let mut bytes = [9; 4096];
     assert_eq!(file.read(0, &mut bytes), 3072);
@@ -84,7 +89,7 @@ fn the_last_block_that_a_file_can_have() {
         let offset = u64::from(block) * u64::from(block_size);
         let mut span = file.span(block..block + 1);
         assert_eq!(span.copy_in(offset + 7, b"end"), 3);
-        assert_eq!(span.clean(block - 1..u32::MAX), [block - 1..block]);
+        assert_eq!(only(&span.clean(block - 1..u32::MAX)), block - 1..block);
         drop(span);
         let mut bytes = [0; 4];
         assert_eq!(file.read(offset + 6, &mut bytes), 4);
@@ -92,7 +97,7 @@ fn the_last_block_that_a_file_can_have() {
         assert_eq!(file.take_dirty(5..u32::MAX, 1).unwrap().items()[0].lblk, block);
         let cut = file.cut(offset + 8..u64::MAX);
         assert_eq!((cut.head, cut.tail), (Edge::Dirty, Edge::Whole));
-        assert_eq!(file.cut(0..u64::MAX).dropped, [block..u32::MAX]);
+        assert_eq!(only(&file.cut(0..u64::MAX).dropped), block..u32::MAX);
         check(&cache, &[&file], &[]);
     }
 }
