@@ -33,7 +33,10 @@ mod txn;
 mod volume;
 mod xattr;
 
-pub use api::{Dir, DirEntry, DirEntryRef, File, FileOptions, Metadata, Volume, VolumeInfo};
+pub use api::{
+    Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Metadata, Volume,
+    VolumeInfo,
+};
 pub use dir::DirError;
 pub use error::{Corrupt, Error, Result};
 pub use indirect::IndirectError;

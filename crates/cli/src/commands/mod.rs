@@ -7,6 +7,7 @@ mod chown;
 mod cp;
 mod df;
 mod export;
+mod frag;
 mod import;
 mod info;
 mod ln;
@@ -30,6 +31,7 @@ pub(crate) enum Command {
     Mkfs(mkfs::Args),
     Info(info::Args),
     Df(df::Args),
+    Frag(frag::Args),
     Recover(recover::Args),
     Import(import::Args),
     Export(export::Args),
@@ -57,6 +59,7 @@ impl Command {
             Self::Mkfs(args) => args.run(&mut out)?,
             Self::Info(args) => args.run(&mut out)?,
             Self::Df(args) => args.run(&mut out)?,
+            Self::Frag(args) => args.run(&mut out)?,
             Self::Recover(args) => args.run(&mut out)?,
             Self::Ls(args) => args.run(&mut out)?,
             Self::Tree(args) => args.run(&mut out)?,

@@ -162,6 +162,24 @@ pub(super) fn read_block_bitmap(fs: &Fs, group: u32, desc: &GroupDesc) -> Result
     Ok(buffer)
 }
 
+/// Calls `f` with each run of blocks that the bitmap of `group` has as free.
+pub(crate) fn free_runs(fs: &Fs, group: u32, mut f: impl FnMut(Range<u64>)) -> Result<()> {
+    let _state = fs.alloc.lock_group(group);
+    let desc = read_desc(fs, group)?;
+    let first = fs.layout.group_first_block(group)?;
+    let blocks = fs.layout.group_blocks(group)? as usize;
+    let map = match uninit(fs, &desc, GroupFlags::BLOCK_UNINIT) {
+        true => initial_block_bitmap(fs, group, &desc)?,
+        false => read_block_bitmap(fs, group, &desc)?.read().to_vec(),
+    };
+    let mut at = 0;
+    while let Some(run) = bitmap::next_run(&map, at..blocks, blocks) {
+        f(first + run.start as u64..first + run.end as u64);
+        at = run.end;
+    }
+    Ok(())
+}
+
 /// The bitmap of a group that has only its own metadata in use: superblock and descriptor
 /// copies, its bitmaps and inode table where they lie inside it, and the bits past its end.
 pub(super) fn initial_block_bitmap(fs: &Fs, group: u32, desc: &GroupDesc) -> Result<Vec<u8>> {

@@ -140,12 +140,35 @@ fn inode_bitmap(txn: &mut Txn<'_>, group: u32, desc: &mut GroupDesc) -> Result<B
         buffer.set_verified(kind::INODE_BITMAP);
         return Ok(buffer);
     }
+    read_inode_bitmap(fs, group, desc)
+}
+
+fn read_inode_bitmap(fs: &Fs, group: u32, desc: &GroupDesc) -> Result<Buffer> {
     let buffer = fs.journal.read(desc.inode_bitmap)?;
     if !buffer.verified(kind::INODE_BITMAP) {
         desc.verify_inode_bitmap(&buffer.read(), group, &fs.layout, &fs.checksummer)?;
         buffer.set_verified(kind::INODE_BITMAP);
     }
     Ok(buffer)
+}
+
+/// The inodes of `group` that its bitmap has as used.
+pub(crate) fn used_inodes(fs: &Fs, group: u32) -> Result<Vec<u32>> {
+    let _state = fs.alloc.lock_group(group);
+    let desc = read_desc(fs, group)?;
+    let mut used = Vec::new();
+    if uninit(fs, &desc, GroupFlags::INODE_UNINIT) {
+        return Ok(used);
+    }
+    let buffer = read_inode_bitmap(fs, group, &desc)?;
+    let map = buffer.read();
+    let per_group = fs.layout.inodes_per_group();
+    let mut at = 0;
+    while let Some(index) = bitmap::next_set(&map, at..per_group as usize) {
+        used.push(fs.layout.ino(group, index as u32)?);
+        at = index + 1;
+    }
+    Ok(used)
 }
 
 /// Free inodes, free blocks and directories of the flex group that `group` belongs to.

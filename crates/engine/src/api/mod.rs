@@ -2,11 +2,13 @@
 
 mod dir;
 mod file;
+mod fragmentation;
 mod metadata;
 mod path;
 mod volume;
 
 pub use dir::{Dir, DirEntry, DirEntryRef};
 pub use file::{File, FileOptions};
+pub use fragmentation::{Extents, Fragmentation, FreeRuns};
 pub use metadata::Metadata;
 pub use volume::{Volume, VolumeInfo};

@@ -1,0 +1,164 @@
+//! How scattered files and free space are.
+
+use super::Volume;
+use super::path;
+use crate::alloc;
+use crate::error::Result;
+use crate::inode::Node;
+use crate::map::{self, Mapping};
+use crate::volume::Fs;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// In how many pieces the content of one file, or of many, lies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// Blocks of content.
+    pub blocks: u64,
+    /// Runs of blocks that follow each other both in the file and on the volume.
+    pub extents: u64,
+    /// The fewest that there could be: one for each run of blocks between holes.
+    pub ideal: u64,
+}
+
+/// Runs of free blocks of about one size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FreeRuns {
+    /// How many runs.
+    pub runs: u64,
+    /// Their blocks.
+    pub blocks: u64,
+}
+
+/// How scattered a volume is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fragmentation {
+    /// Regular files that have blocks.
+    pub files: u64,
+    /// Those with more extents than they need.
+    pub fragmented: u64,
+    /// The sums over all files.
+    pub extents: Extents,
+    /// The most extents that a file has.
+    pub most: u64,
+    /// The inode of that file; 0 if there is no file.
+    pub most_ino: u32,
+    /// Runs of free blocks by size: at index i those of 2^i to 2^(i+1) - 1 blocks.
+    pub free: Vec<FreeRuns>,
+    /// Blocks of the longest.
+    pub longest_free: u64,
+}
+
+impl Volume {
+    /// In how many pieces a file or directory lies. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`](crate::Error::NotFound); those of a damaged map.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.write("/file", &[1; 100_000])?;
+    /// let file = volume.extents("/file")?;
+    /// assert_eq!((file.extents, file.ideal), (1, 1));
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn extents(&self, path: impl AsRef<Path>) -> Result<Extents> {
+        let node = path::resolve(&self.fs, &self.fs.root()?, path.as_ref().as_os_str().as_bytes(), false)?;
+        extents_of(&node)
+    }
+
+    /// How scattered all files and the free space are, as the metadata has it: looks at every inode and
+    /// every bitmap.
+    ///
+    /// # Errors
+    /// Those of damaged bitmaps, inodes and maps.
+    pub fn fragmentation(&self) -> Result<Fragmentation> {
+        let fs = &self.fs;
+        let mut sum = Fragmentation::default();
+        let mut run = 0..0;
+        for group in 0..fs.layout.group_count() {
+            for ino in alloc::used_inodes(fs, group)? {
+                self.add_file(ino, &mut sum)?;
+            }
+            alloc::free_runs(fs, group, |free| {
+                // A run may go on across the border of groups.
+                match free.start == run.end {
+                    true => run.end = free.end,
+                    false => sum.add_free(std::mem::replace(&mut run, free)),
+                }
+            })?;
+        }
+        sum.add_free(run);
+        Ok(sum)
+    }
+
+    fn add_file(&self, ino: u32, sum: &mut Fragmentation) -> Result<()> {
+        let fs = &self.fs;
+        let special = fs.sb.lock().raw().s_orphan_file_inum.get();
+        if ino < fs.first_ino || ino == special {
+            return Ok(());
+        }
+        let inode = fs.read_inode(ino)?;
+        if !inode.is_regular() || inode.links_count == 0 {
+            return Ok(());
+        }
+        let file = extents_of(&*fs.node(ino)?)?;
+        if file.blocks == 0 {
+            return Ok(());
+        }
+        sum.files += 1;
+        sum.fragmented += u64::from(file.extents > file.ideal);
+        sum.extents.blocks += file.blocks;
+        sum.extents.extents += file.extents;
+        sum.extents.ideal += file.ideal;
+        if file.extents > sum.most {
+            (sum.most, sum.most_ino) = (file.extents, ino);
+        }
+        Ok(())
+    }
+}
+
+impl Fragmentation {
+    fn add_free(&mut self, run: Range<u64>) {
+        let blocks = run.end.saturating_sub(run.start);
+        let Some(order) = blocks.checked_ilog2() else { return };
+        let order = order as usize;
+        if self.free.len() <= order {
+            self.free.resize(order + 1, FreeRuns::default());
+        }
+        if let Some(class) = self.free.get_mut(order) {
+            class.runs += 1;
+            class.blocks += blocks;
+        }
+        self.longest_free = self.longest_free.max(blocks);
+    }
+}
+
+/// Goes along the map of a file, which may be in use.
+fn extents_of(node: &Node) -> Result<Extents> {
+    let fs: &Fs = &node.fs;
+    let mut sum = Extents::default();
+    let (mut lblk, mut next) = (0, None);
+    // Where the last extent ended, in the file.
+    let mut end = None;
+    loop {
+        let state = node.state();
+        if !map::has_map(fs, &state) || lblk >= map::max_blocks(fs, &state) {
+            return Ok(sum);
+        }
+        let mapping = map::lookup(fs, node.ino, &state, lblk)?;
+        drop(state);
+        if let Mapping::Mapped { block, len, .. } = mapping {
+            let follows = end == Some(lblk);
+            sum.ideal += u64::from(!follows);
+            sum.extents += u64::from(!follows || next != Some(block));
+            sum.blocks += u64::from(len);
+            next = block.checked_add(u64::from(len));
+            end = lblk.checked_add(len);
+        }
+        lblk = lblk.saturating_add(mapping.len());
+    }
+}
