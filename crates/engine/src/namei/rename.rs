@@ -98,6 +98,14 @@ impl Fs {
         if !node.is_dir() {
             return Ok(());
         }
+        self.walk_up(node, dir, error).or_else(|e| {
+            // A directory that is removed meanwhile leads nowhere, and that is no damage.
+            dir.check_alive()?;
+            Err(e)
+        })
+    }
+
+    fn walk_up(self: &Arc<Self>, node: &Node, dir: &Node, error: Error) -> Result<()> {
         let mut at = dir.ino;
         // A tree has no more levels than inodes; a circle of ".." entries does.
         for _ in 0..=self.layout.inodes_count() {
