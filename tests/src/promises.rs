@@ -24,11 +24,6 @@ impl Tracked {
         self.moments.last().map_or(&[], |m| &m.content)
     }
 
-    /// The last operation that was noted.
-    pub fn last_change(&self) -> usize {
-        self.moments.last().map_or(0, |m| m.op)
-    }
-
     /// Notes what operation `op` makes of it. Called more than once for one operation, each
     /// content is one that a crash may leave of it.
     pub fn record(&mut self, op: usize, what: impl Into<String>, content: Vec<u8>) {

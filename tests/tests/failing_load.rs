@@ -36,6 +36,8 @@ struct Story {
     tracked: Tracked,
     op: usize,
     synced: usize,
+    /// The last write that was taken.
+    taken: usize,
 }
 
 /// A file and two handles of it, which must both be told.
@@ -51,7 +53,7 @@ struct Writer<'v> {
 impl<'v> Writer<'v> {
     fn new(volume: &'v Volume, thread: usize, rng: StdRng) -> Self {
         let open = || volume.open_options().read(true).write(true).open(path(thread)).unwrap();
-        let story = Story { tracked: Tracked::new(vec![0; SIZE]), op: 0, synced: 0 };
+        let story = Story { tracked: Tracked::new(vec![0; SIZE]), op: 0, synced: 0, taken: 0 };
         Self { volume, handles: [open(), open()], told: [false; 2], story, rng }
     }
 
@@ -68,7 +70,9 @@ impl<'v> Writer<'v> {
                 let mut content = story.tracked.content().to_vec();
                 content[at..at + len].fill(byte);
                 story.tracked.record(story.op, format!("write {len} at {at}"), content);
-                self.handles[which].write_at(at as u64, &vec![byte; len])
+                let result = self.handles[which].write_at(at as u64, &vec![byte; len]);
+                story.taken = if result.is_ok() { story.op } else { story.taken };
+                result
             }
             sync => {
                 let result = match sync {
@@ -90,9 +94,9 @@ impl<'v> Writer<'v> {
         result.is_ok()
     }
 
-    /// Whether there is anything that no sync has made durable.
+    /// Whether anything was taken that no sync has made durable.
     fn is_ahead(&self) -> bool {
-        self.story.tracked.last_change() > self.story.synced
+        self.story.taken > self.story.synced
     }
 
     /// After a failure: each handle is told, if there was anything to lose.
@@ -129,23 +133,24 @@ fn run(good: &Image, mode: &Mode, fault: Fault, stream: u64, dump: &mut DumpFile
         volume.create_file(path(thread)).unwrap().set_len(SIZE as u64).unwrap();
     }
     volume.sync().unwrap();
+    let rng = |thread| seed.rng(stream * 10 + thread as u64);
+    let writers: Vec<_> = (0..THREADS).map(|t| Writer::new(&volume, t, rng(t))).collect();
     match fault.for_ever {
         true => device.fail_from(fault.op, fault.nth, libc::EIO),
         false => device.fail_once(fault.op, fault.nth, libc::EIO),
     }
     let stories: Vec<Result<Story, String>> = std::thread::scope(|scope| {
-        let worker = |thread| {
-            let (volume, device, rng) = (&volume, &device, seed.rng(stream * 10 + thread as u64));
-            scope.spawn(move || {
-                let mut writer = Writer::new(volume, thread, rng);
-                if (0..OPS).any(|_| !writer.step()) {
-                    assert!(device.failures() > 0, "an error, and the device did not fail");
-                    writer.check_told()?;
-                }
-                Ok(writer.story)
-            })
+        let worker = |mut writer: Writer<'_>, device: &Device| {
+            if (0..OPS).any(|_| !writer.step()) {
+                assert!(device.failures() > 0, "an error, and the device did not fail");
+                writer.check_told()?;
+            }
+            // The handles go with the writer, before the volume is closed.
+            Ok(writer.story)
         };
-        let workers: Vec<_> = (0..THREADS).map(worker).collect();
+        let device = &*device;
+        let workers: Vec<_> =
+            writers.into_iter().map(|writer| scope.spawn(move || worker(writer, device))).collect();
         workers.into_iter().map(|w| w.join().unwrap()).collect()
     });
     let failed = device.failures() > 0;

@@ -151,6 +151,11 @@ impl Journal {
         self.core.abort(&JournalError::Aborted(reason.into()));
     }
 
+    /// Whether it was aborted or closed, so that nothing more becomes durable: one look at an atomic.
+    pub fn has_ended(&self) -> bool {
+        self.core.has_ended()
+    }
+
     /// Why the journal was aborted, or that it is closed.
     pub fn error(&self) -> Option<JournalError> {
         self.core.error()

@@ -150,7 +150,8 @@ impl Fs {
         if self.is_closed() {
             return Err(Error::Closed);
         }
-        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+        // After a failure nothing is taken that could not be kept.
+        if self.read_only || self.journal.has_ended() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     /// Whether the volume is open for reading only.
