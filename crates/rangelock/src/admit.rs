@@ -325,10 +325,7 @@ fn under<'a>(leaf: &'a LeafGuard<'_>, claims: &'a [Claim]) -> impl Iterator<Item
 /// Notes one acquisition, in the first of the leaves.
 fn note(leaves: &mut [LeafGuard<'_>], claims: &[Claim]) -> Advice {
     match (leaves.first_mut(), claims.first()) {
-        (Some(leaf), Some(claim)) => {
-            let previous = leaf.previous();
-            leaf.note(claim.range.first, previous, claim.mode)
-        }
+        (Some(leaf), Some(claim)) => leaf.note(claim.range.first, claim.mode),
         _ => Advice::Nothing,
     }
 }

@@ -23,6 +23,7 @@
 //! order of their fences only.
 
 use crate::range::{Claim, Mode, Range};
+use crate::thread_index;
 use crate::wait::{Request, Woken};
 use lanefs_sync::atomic::{AtomicU64, Ordering};
 use lanefs_sync::cell::{MutPtr, UnsafeCell};
@@ -38,12 +39,13 @@ pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 10 };
 const LOCKED: u64 = 1;
 const VERSION: u64 = 2;
 
-/// What a contended acquisition adds to `heat`; an uncontended one takes one off.
-const HEAT_UP: u16 = 500;
-/// Above this, the leaf is worth splitting: more than one in five hundred acquisitions of late was contended.
+/// What a contended acquisition adds to `heat`; an uncontended one takes one off, if the one before was another thread's:
+/// where there are more threads than cores, those that meet here run together for a small part of the time.
+const HEAT_UP: u16 = 1000;
+/// Above this, the leaf is worth splitting: more than one in a thousand such acquisitions of late was contended.
 const HEAT_MAX: u16 = if cfg!(loom) { u16::MAX } else { 2000 };
 /// Reads in a row after which a contended leaf suggests that readers publish (see `shared.rs`).
-const CALM: u16 = if cfg!(loom) { u16::MAX } else { 64 };
+const CALM: u8 = if cfg!(loom) { u8::MAX } else { 64 };
 
 // In this order, with the first slot, it fills a cache line: an acquisition of an empty leaf touches no other.
 #[repr(C)]
@@ -71,7 +73,9 @@ pub(crate) struct Body {
     used: u16,
     writes: u16,
     heat: u16,
-    calm: u16,
+    calm: u8,
+    /// The mark of the thread that came last.
+    last: u8,
     // Boxed twice so that a leaf without waiters, nearly every one, pays for one pointer.
     #[allow(clippy::box_collection)]
     queue: Option<Box<Vec<Entry>>>,
@@ -110,6 +114,7 @@ impl Leaf {
                 writes: 0,
                 heat: 0,
                 calm: 0,
+                last: 0,
                 queue: None,
                 acquired: 0,
                 retried: 0,
@@ -242,28 +247,29 @@ impl<'a> LeafGuard<'a> {
         self.word = self.word.wrapping_add(VERSION);
     }
 
-    /// Notes an acquisition at `point`, and `previous`, one of those before it: two that get in each other's way are best
-    /// split between.
+    /// Notes an acquisition at `point`.
     #[inline]
-    pub(crate) fn note(&mut self, point: u64, previous: u64, mode: Mode) -> Advice {
+    pub(crate) fn note(&mut self, point: u64, mode: Mode) -> Advice {
         let contended = self.contended;
         let body = &mut **self;
         body.acquired += 1;
         body.calm = if mode == Mode::Read { body.calm.saturating_add(1) } else { 0 };
+        let mark = thread_index::mark();
+        let another = std::mem::replace(&mut body.last, mark) != mark;
         if !contended {
-            body.heat = body.heat.saturating_sub(1);
+            body.heat = body.heat.saturating_sub(u16::from(another));
             return Advice::Nothing;
         }
         if mode == Mode::Read && body.calm >= CALM {
             return Advice::Share;
         }
-        let between = previous.max(point);
-        if body.heat >= HEAT_MAX && previous != point && between > body.lo {
-            // Both parts keep some of it: where many threads meet, one split is seldom enough.
-            body.heat = HEAT_MAX - HEAT_UP;
-            return Advice::SplitAt(between);
+        if body.heat < HEAT_MAX {
+            return Advice::Nothing;
         }
-        Advice::Nothing
+        let Some(pivot) = body.middle(point) else { return Advice::Nothing };
+        // Both parts keep some of it: where many threads meet, one split is seldom enough.
+        body.heat = HEAT_MAX - HEAT_UP;
+        Advice::SplitAt(pivot)
     }
 }
 
@@ -320,10 +326,14 @@ impl Body {
         (if claim.mode == Mode::Read { hits & self.writes } else { hits }) != 0
     }
 
-    /// Where the last record was that stood in the next free slot.
-    #[inline]
-    pub(crate) fn previous(&self) -> u64 {
-        self.slots.get((!self.used).trailing_zeros() as usize).map_or(self.lo, |range| range.first)
+    /// The middle of the places where records are or were of late, with `point` among them. None if there is but one.
+    #[cold]
+    fn middle(&self, point: u64) -> Option<u64> {
+        let slots = self.slots.iter().map(|range| range.first).filter(|&first| self.has(first));
+        let mut points: Vec<u64> = slots.chain([point]).collect();
+        points.sort_unstable();
+        points.dedup();
+        points.get(points.len() / 2).copied().filter(|&middle| middle > self.lo)
     }
 
     /// Puts a holder into a free slot.

@@ -201,9 +201,8 @@ impl RangeLock {
         {
             return None;
         }
-        let previous = guard.previous();
         let slot = guard.put(claim)?;
-        let advice = guard.note(claim.range.first, previous, claim.mode);
+        let advice = guard.note(claim.range.first, claim.mode);
         let place = Place::Slot { leaf, version: guard.version(), slot };
         drop(guard);
         if advice != Advice::Nothing {

@@ -448,6 +448,27 @@ fn loom_a_reader_on_its_way_in_is_moved() {
     both(open, [(0, 9), (20, 29)], |lock, [x, _]| x.read(lock), |lock, _| lock.close());
 }
 
+fn read_and_close(lock: &RangeLock, [x, _]: &[Region; 2]) {
+    x.read(lock);
+    lock.close();
+}
+
+#[test]
+fn loom_who_finds_the_lock_closed_comes_after_its_readers() {
+    both(open, [(0, 9), (20, 29)], read_and_close, |lock, [x, _]| x.write(lock));
+}
+
+#[test]
+fn loom_who_finds_it_closed_the_long_way_does_too() {
+    both(open, [(0, 9), (20, 29)], read_and_close, |lock, [x, _]| {
+        let claim = Claim { range: x.range, mode: Mode::Write };
+        if let Admission::Granted(place) = lock.admit(&[claim], false) {
+            x.touch();
+            lock.release(claim, &place);
+        }
+    });
+}
+
 #[test]
 fn loom_a_writer_passes_readers_beside_it() {
     both_while_held(
