@@ -26,6 +26,8 @@ pub enum Level {
     Inode,
     /// The orphan list or file.
     Orphans,
+    /// Preallocated blocks: the list of files that have some, then those of a file.
+    Prealloc,
     /// A block group.
     Group,
     /// The superblock.

@@ -1,8 +1,8 @@
 //! The allocators of blocks and inodes.
 //!
-//! A group has two block bitmaps: the one on disk, changed only by handles, and the *busy* map in
-//! core, which also has the blocks that are taken for data still in flight ([`Reserved`]) and the
-//! blocks whose freeing has not committed yet. Blocks are chosen in the busy map; a handle later
+//! A group's free blocks are known twice: in the bitmap on disk, changed only by handles, and as buddies in
+//! core ([`Buddy`](buddy::Buddy)), which have as used also what is taken for data still in flight
+//! ([`Reserved`]) and what was freed and has not committed yet. Blocks are chosen in core; a handle later
 //! sets the bits on disk. So a crash before that handle leaves the blocks free, and a freed
 //! block is never handed out before its freeing is durable.
 //!
@@ -80,6 +80,11 @@ impl Alloc {
     /// Blocks that can still be taken: neither used on disk, nor reserved in core, nor claimed.
     pub(crate) fn free_blocks(&self) -> u64 {
         self.space.available()
+    }
+
+    /// Blocks that files could have: those that are preallocated are free to all who ask.
+    pub(crate) fn blocks_for_files(&self) -> u64 {
+        self.space.free()
     }
 
     /// Blocks that are free on disk, whoever means to take them; right when nothing is waiting for

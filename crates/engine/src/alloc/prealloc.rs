@@ -7,13 +7,14 @@
 //! A window goes back when its file lets go of it ([`FileAlloc::discard`], or dropped), and when somebody
 //! finds no space. There are none where space is short.
 //!
-//! Locks: the registry, then a file's pieces, then groups. Whoever holds a file's pieces never discards.
+//! Locks: the registry, then one file's pieces, then groups. Whoever holds a file's pieces never discards.
 
 use super::reserve::{Goal, or_discard, take_claimed, take_free};
 use super::{Claim, Reserved};
 use crate::error::{Error, Result};
 use crate::volume::Fs;
-use parking_lot::Mutex;
+use lanefs_sync::order::{Level, Ordered};
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -45,8 +46,26 @@ struct Piece {
 }
 
 impl Piece {
+    fn new(lblk: u32, run: Reserved) -> Self {
+        run.space().add_spare(run.len());
+        Self { lblk, run }
+    }
+
+    /// Keeps the first `blocks`; the rest is no longer spare.
+    fn cut(&mut self, blocks: u32) -> Reserved {
+        let rest = self.run.split_off(blocks);
+        rest.space().sub_spare(rest.len());
+        rest
+    }
+
     fn end(&self) -> u32 {
         self.lblk.saturating_add(self.run.len())
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.run.space().sub_spare(self.run.len());
     }
 }
 
@@ -76,14 +95,13 @@ impl FileAlloc {
     /// Gives all preallocated blocks back: the file is no longer written, or was cut.
     pub(crate) fn discard(&self) {
         if let Some(pieces) = self.pieces.get() {
-            let list = std::mem::take(&mut pieces.lock().list);
-            drop(list);
+            lock(pieces).list.clear();
         }
     }
 
     /// Blocks that are preallocated.
     pub(crate) fn blocks(&self) -> u64 {
-        self.pieces.get().map_or(0, |p| p.lock().list.iter().map(|p| u64::from(p.run.len())).sum())
+        self.pieces.get().map_or(0, |p| lock(p).list.iter().map(|p| u64::from(p.run.len())).sum())
     }
 }
 
@@ -93,13 +111,14 @@ impl Pieces {
         let at = self.list.partition_point(|p| p.end() <= lblk);
         let piece = self.list.get_mut(at)?;
         let before = lblk.checked_sub(piece.lblk)?;
-        let mut run = piece.run.split_off(before);
-        let behind = Piece { lblk: lblk.saturating_add(want), run: run.split_off(want) };
-        match (before > 0, behind.run.len() > 0) {
-            (true, true) => self.list.insert(at + 1, behind),
-            (true, false) => {}
-            (false, true) => *piece = behind,
-            (false, false) => drop(self.list.remove(at)),
+        let mut run = piece.cut(before);
+        let behind = run.split_off(want);
+        let rest = (behind.len() > 0).then(|| Piece::new(lblk.saturating_add(want), behind));
+        match (before > 0, rest) {
+            (true, Some(rest)) => self.list.insert(at + 1, rest),
+            (true, None) => {}
+            (false, Some(rest)) => *piece = rest,
+            (false, None) => drop(self.list.remove(at)),
         }
         Some(run)
     }
@@ -126,6 +145,10 @@ impl Pieces {
     }
 }
 
+fn lock(pieces: &Mutex<Pieces>) -> Ordered<MutexGuard<'_, Pieces>> {
+    Ordered::take(Level::Prealloc, 1, || pieces.lock())
+}
+
 /// All files that have blocks preallocated.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
@@ -134,21 +157,21 @@ pub(super) struct Registry {
 
 impl Registry {
     fn add(&self, file: &Arc<Mutex<Pieces>>) {
-        let mut files = self.files.lock();
+        let mut files = Ordered::take(Level::Prealloc, 0, || self.files.lock());
         if files.len() == files.capacity() {
             // Those that are gone make room before the list grows.
             files.retain(|file| file.strong_count() > 0);
         }
         files.push(Arc::downgrade(file));
-        file.lock().registered = true;
+        lock(file).registered = true;
     }
 
     /// Gives all preallocated blocks of all files back. Once it returns, those of a discard that
     /// was under way are back too.
     pub(super) fn discard(&self) {
-        let mut files = self.files.lock();
+        let mut files = Ordered::take(Level::Prealloc, 0, || self.files.lock());
         for file in files.drain(..).filter_map(|file| file.upgrade()) {
-            let mut pieces = file.lock();
+            let mut pieces = lock(&file);
             pieces.registered = false;
             pieces.list.clear();
         }
@@ -193,7 +216,7 @@ pub(crate) fn reserve_at(
 /// be none.
 fn from_window(fs: &Fs, file: &FileAlloc, spot: &Spot, want: u32) -> Result<Option<Reserved>> {
     let lblk = spot.lblk;
-    if let Some(run) = file.pieces.get().and_then(|pieces| pieces.lock().take(lblk, want)) {
+    if let Some(run) = file.pieces.get().and_then(|pieces| lock(pieces).take(lblk, want)) {
         return Ok(Some(run));
     }
     let window = window_of(spot, want, fs.block_size);
@@ -202,11 +225,11 @@ fn from_window(fs: &Fs, file: &FileAlloc, spot: &Spot, want: u32) -> Result<Opti
         return Ok(None);
     }
     let pieces = file.pieces.get_or_init(Default::default);
-    let registered = pieces.lock().registered;
+    let registered = lock(pieces).registered;
     if !registered {
         fs.alloc.registry.add(pieces);
     }
-    let mut pieces = pieces.lock();
+    let mut pieces = lock(pieces);
     // Another thread may have made one, or have found no space.
     let there = pieces.take(lblk, want);
     if there.is_some() || !pieces.registered {
@@ -223,7 +246,7 @@ fn from_window(fs: &Fs, file: &FileAlloc, spot: &Spot, want: u32) -> Result<Opti
     let whole = lblk.saturating_add(want) - window.start <= run.len();
     let start = if whole { window.start } else { lblk };
     drop(run.split_off(window.end - start));
-    pieces.insert(Piece { lblk: start, run });
+    pieces.insert(Piece::new(start, run));
     Ok(pieces.take(lblk, want))
 }
 

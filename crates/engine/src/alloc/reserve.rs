@@ -8,6 +8,7 @@
 //! every mutex, with nothing given back meanwhile.
 
 use super::buddy::ORDERS;
+use super::space::Space;
 use super::{Alloc, Claim, Locked};
 use crate::error::{Error, Result};
 use crate::volume::Fs;
@@ -40,6 +41,11 @@ impl Reserved {
         let (start, len) = (self.start + u64::from(keep), self.len - keep);
         self.len = keep;
         Reserved { alloc: Arc::clone(&self.alloc), start, len }
+    }
+
+    /// The counts of its volume.
+    pub(super) fn space(&self) -> &Space {
+        &self.alloc.space
     }
 
     /// The first `blocks` are marked on disk now.

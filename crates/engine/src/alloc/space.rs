@@ -16,6 +16,8 @@ pub(super) struct Space {
     available: AtomicU64,
     claimed: AtomicU64,
     held: AtomicU64,
+    /// Held blocks that are given back when somebody needs them.
+    spare: AtomicU64,
 }
 
 fn sub(count: &AtomicU64, n: u64) {
@@ -47,6 +49,19 @@ impl Space {
         let taken = take(before.unwrap_or_else(|a| a));
         self.held.fetch_add(taken, Relaxed);
         taken
+    }
+
+    /// Available blocks, and those that would be if somebody asked.
+    pub(super) fn free(&self) -> u64 {
+        self.available().saturating_add(self.spare.load(Relaxed))
+    }
+
+    pub(super) fn add_spare(&self, n: u32) {
+        self.spare.fetch_add(n.into(), Relaxed);
+    }
+
+    pub(super) fn sub_spare(&self, n: u32) {
+        sub(&self.spare, n.into());
     }
 
     /// Held blocks are used on disk now.

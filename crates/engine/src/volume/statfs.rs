@@ -26,7 +26,7 @@ pub struct StatFs {
 impl Fs {
     pub(crate) fn statfs(&self) -> StatFs {
         let blocks = self.layout.blocks_count();
-        let free = self.alloc.free_blocks();
+        let free = self.alloc.blocks_for_files();
         let overhead = *self.overhead.get_or_init(|| {
             let stored = u64::from(self.sb.lock().raw().s_overhead_clusters.get());
             if stored != 0 { stored } else { self.layout.overhead().saturating_add(self.journal_blocks) }
