@@ -20,7 +20,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const BLOCK: u32 = 4096;
 /// Metadata blocks that the handles choose from, and how many of those all of them want.
-const BLOCKS: u64 = 16_384;
+const BLOCKS: u64 = 2048;
 const HOT: u64 = 64;
 const CREDITS: u32 = 12;
 
