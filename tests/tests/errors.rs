@@ -150,6 +150,8 @@ fn no_blocks_left() {
         assert!(files > 50, "only {files} files of 50 kB");
         // To the last block: what takes any fails and changes nothing.
         fill(&lane, |_| vec![Op::Append { path: "kept".into(), len: 100, fill: 2 }]);
+        // A write leaves what its map might need; a directory takes that too.
+        fill(&lane, |i| vec![Op::Mkdir { path: format!("last {i}").into(), mode: 0o755 }]);
         let names = lane.0.read_dir("/").unwrap().len();
         for (what, result) in [
             ("mkdir", lane.0.create_dir("/more")),

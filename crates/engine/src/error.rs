@@ -85,6 +85,12 @@ pub enum Error {
     /// A feature, or an operation on it, that lanefs does not write (EOPNOTSUPP).
     #[error("Operation not supported ({0})")]
     NotSupported(String),
+    /// Content that was written earlier could not be written out (EIO).
+    #[error("Input/output error (content of inode {ino} could not be written out earlier)")]
+    Lost {
+        /// The file's inode.
+        ino: u32,
+    },
     /// A device too small to hold a volume.
     #[error("a device of {size} bytes is {rule}")]
     NotVolume {
@@ -292,7 +298,7 @@ impl Error {
             | Error::Extent(_)
             | Error::Indirect(_)
             | Error::Xattr(_) => Errno::UCLEAN,
-            Error::Journal(_) | Error::Device(_) => Errno::IO,
+            Error::Journal(_) | Error::Device(_) | Error::Lost { .. } => Errno::IO,
         };
         errno.raw_os_error()
     }

@@ -78,6 +78,11 @@ impl<'f> Txn<'f> {
         }
     }
 
+    /// What is left of the claim.
+    pub(crate) fn unspent(&mut self) -> Option<Claim> {
+        self.claim.take()
+    }
+
     /// Takes one block for metadata, near `goal`, and marks it on disk.
     ///
     /// # Errors

@@ -147,21 +147,16 @@ impl Leaf {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn lock(&self) -> LeafGuard<'_> {
-        if self.acquire() {
-            return self.guard(false);
-        }
-        self.acquire_contended();
-        self.guard(true)
+        if self.acquire() { self.guard(false) } else { self.lock_contended() }
     }
 
     pub(crate) fn try_lock(&self) -> Option<LeafGuard<'_>> {
         self.acquire().then(|| self.guard(false))
     }
 
-    /// No load first: it would fetch the line as shared, and the write would have to ask for it again. (So do not keep
-    /// the result: x86 has one instruction that sets and tests a bit, and a loop with a load for all else.)
+    /// No load first: it would fetch the line as shared, and the write would have to ask for it again.
     #[cfg(not(loom))]
     #[inline]
     fn acquire(&self) -> bool {
@@ -186,9 +181,12 @@ impl Leaf {
 
     /// Spins as long as a running holder may need; then the holder has lost its core, and gets ours.
     #[cold]
-    fn acquire_contended(&self) {
+    fn lock_contended(&self) -> LeafGuard<'_> {
         let mut rounds = 0_u32;
-        while self.word.load(Ordering::Relaxed) & LOCKED != 0 || !self.acquire() {
+        loop {
+            if self.word.load(Ordering::Relaxed) & LOCKED == 0 && self.acquire() {
+                return self.guard(true);
+            }
             rounds += 1;
             if cfg!(loom) {
                 thread::yield_now();
@@ -305,7 +303,7 @@ impl Body {
     }
 
     /// The slots whose records overlap `range`, as bits.
-    #[inline(always)]
+    #[inline]
     fn hits(&self, range: Range) -> u16 {
         let mut hits = 0;
         for (i, slot) in self.slots[..self.top()].iter().enumerate() {

@@ -165,8 +165,7 @@ impl RangeLock {
         unsafe { self.shared.load(Ordering::Acquire).as_ref() }
     }
 
-    // Always inlined, as `go`: what they return is too large for registers, and would be copied on the way out.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn read_now(&self, range: Range) -> Option<ReadGuard<'_>> {
         let claim = Claim { range, mode: Mode::Read };
         let place = if self.bias.load(Ordering::Relaxed) == OPEN { self.publish(range) } else { None };
@@ -178,7 +177,6 @@ impl RangeLock {
     }
 
     /// Publishes a reader's range. None if the lock is not open.
-    #[inline(always)]
     fn publish(&self, range: Range) -> Option<Place<'_>> {
         let lane = self.shared()?.lane()?;
         let ticket = lane.publish(range)?;
@@ -190,7 +188,7 @@ impl RangeLock {
     }
 
     /// The short way.
-    #[inline(always)]
+    #[inline]
     fn go(&self, claim: Claim) -> Option<Place<'_>> {
         let (leaf, mut guard) = match self.tree() {
             None => (&self.inline, self.inline.lock()),

@@ -9,6 +9,8 @@ use crate::namei::{NewAttr, NewKind, SetAttr, is_dots};
 use lanefs_format::FileType;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An open file of a volume. Calls at once from many threads are fine: a read sees all of a
 /// write or none of it.
@@ -18,6 +20,19 @@ pub struct File {
     read: bool,
     write: bool,
     append: bool,
+    direct: bool,
+    /// What each write makes durable before it returns.
+    sync: Sync,
+    /// Failures to write the file out, of those that were told through this handle.
+    told: Arc<AtomicU32>,
+}
+
+/// Of what a write makes durable before it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    Nothing,
+    Data,
+    All,
 }
 
 impl File {
@@ -29,7 +44,8 @@ impl File {
             FileType::Symlink => return Err(Error::Loop),
             _ => return Err(Error::Invalid("a device, fifo or socket has no content")),
         }
-        Ok(Self { node, read: true, write, append: false })
+        let told = Arc::new(AtomicU32::new(node.file().failures()));
+        Ok(Self { node, read: true, write, append: false, direct: false, sync: Sync::Nothing, told })
     }
 
     pub(super) fn node(&self) -> &NodeRef {
@@ -45,7 +61,10 @@ impl File {
         if !self.read {
             return Err(Error::BadHandle("not open for reading"));
         }
-        data::read(&self.node, offset, buf)
+        match self.direct {
+            true => data::read_direct(&self.node, offset, buf),
+            false => data::read(&self.node, offset, buf),
+        }
     }
 
     /// The first range at or behind `offset` that is no hole: its start and end. Its end may be a
@@ -64,10 +83,16 @@ impl File {
     /// [`Error::NoSpace`], [`Error::FileTooBig`]: a part may have been written.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_write()?;
-        if self.append {
-            data::append(&self.node, bytes).map(|_| ())
-        } else {
-            data::write(&self.node, offset, bytes)
+        match (self.append, self.direct) {
+            (true, true) => drop(data::append_direct(&self.node, bytes)?),
+            (true, false) => drop(data::append(&self.node, bytes)?),
+            (false, true) => data::write_direct(&self.node, offset, bytes)?,
+            (false, false) => data::write(&self.node, offset, bytes)?,
+        }
+        match self.sync {
+            Sync::Nothing => Ok(()),
+            Sync::Data => self.sync_data(),
+            Sync::All => self.sync_all(),
         }
     }
 
@@ -105,7 +130,7 @@ impl File {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn sync_all(&self) -> Result<()> {
-        data::sync_all(&self.node)
+        self.tell_failures(data::sync_all(&self.node))
     }
 
     /// Makes the content and the size durable.
@@ -113,7 +138,7 @@ impl File {
     /// # Errors
     /// As [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Result<()> {
-        data::sync_data(&self.node)
+        self.tell_failures(data::sync_data(&self.node))
     }
 
     /// What there is to know of the file.
@@ -137,6 +162,16 @@ impl File {
         self.node.fs.set_xattr(&self.node, name, value, crate::SetXattr::Any)
     }
 
+    /// A failure to write out that happened in the background is told once through each handle.
+    fn tell_failures(&self, synced: Result<()>) -> Result<()> {
+        let failures = self.node.file().failures();
+        let untold = self.told.swap(failures, Ordering::AcqRel) != failures;
+        match synced {
+            Ok(()) if untold => Err(Error::Lost { ino: self.node.ino }),
+            synced => synced,
+        }
+    }
+
     fn check_write(&self) -> Result<()> {
         if self.write { self.node.fs.check_writable() } else { Err(Error::BadHandle("not open for writing")) }
     }
@@ -153,6 +188,8 @@ pub struct FileOptions<'v> {
     create: bool,
     create_new: bool,
     follow: bool,
+    direct: bool,
+    sync: Sync,
     attr: NewAttr,
 }
 
@@ -168,6 +205,8 @@ impl<'v> FileOptions<'v> {
             create: false,
             create_new: false,
             follow: true,
+            direct: false,
+            sync: Sync::Nothing,
             attr,
         }
     }
@@ -215,6 +254,25 @@ impl<'v> FileOptions<'v> {
         self
     }
 
+    /// Past the page cache (O_DIRECT): no, unless said otherwise. Bytes at any place in memory and in the file are
+    /// taken; those that are whole sectors in aligned memory go straight to the device.
+    pub fn direct(mut self, yes: bool) -> Self {
+        self.direct = yes;
+        self
+    }
+
+    /// Each write is durable with all attributes before it returns (O_SYNC).
+    pub fn sync(mut self, yes: bool) -> Self {
+        self.sync = if yes { Sync::All } else { Sync::Nothing };
+        self
+    }
+
+    /// Each write is durable before it returns (O_DSYNC).
+    pub fn dsync(mut self, yes: bool) -> Self {
+        self.sync = if yes { Sync::Data } else { Sync::Nothing };
+        self
+    }
+
     /// Mode and owner of a file that is made: 0644, 0:0 unless said otherwise.
     pub fn attr(mut self, attr: NewAttr) -> Self {
         self.attr = attr;
@@ -232,7 +290,8 @@ impl<'v> FileOptions<'v> {
             fs.check_writable()?;
         }
         let node = self.find_or_make(path)?;
-        let file = File { read: self.read, append: self.append, ..File::of_node(node, self.write)? };
+        let (read, append, direct, sync) = (self.read, self.append, self.direct, self.sync);
+        let file = File { read, append, direct, sync, ..File::of_node(node, self.write)? };
         if self.truncate {
             file.set_len(0)?;
         }

@@ -51,7 +51,9 @@ fn attr_name(name: &impl AsRef<OsStr>) -> Result<&[u8]> {
 impl Drop for Volume {
     fn drop(&mut self) {
         // Files that are still open keep it open.
+        self.fs.flusher.pause();
         self.fs.release();
+        self.fs.flusher.resume();
     }
 }
 
@@ -596,6 +598,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn sync(&self) -> Result<()> {
+        self.fs.write_back_all()?;
         self.fs.write_all_times()?;
         Ok(self.fs.journal.sync()?)
     }

@@ -9,7 +9,7 @@
 //! direct writers makes it.
 
 use super::plan::Plan;
-use super::{FileData, io, max_size, place, zero_tail};
+use super::{FileData, io, journal_each_write, max_size, place, write_back, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Mapping};
@@ -66,6 +66,9 @@ fn overwrite(node: &Node, file: &FileData, offset: u64, end: u64, bytes: &[u8]) 
     if end > file.size() {
         return Ok(false);
     }
+    if file.pages_if_used().is_some_and(|pages| pages.is_dirty()) {
+        return Ok(false);
+    }
     let mut at = offset;
     while at < end {
         match run_at(node, file, at)? {
@@ -79,6 +82,10 @@ fn overwrite(node: &Node, file: &FileData, offset: u64, end: u64, bytes: &[u8]) 
         let (now, later) = rest.split_at(rest.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
         io::write_one(fs, byte, now)?;
         (at, rest) = (at + now.len() as u64, later);
+    }
+    if file.pages_if_used().is_some() {
+        // A reader may have loaded meanwhile what is old now.
+        file.drop_pages(place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1));
     }
     file.wrote(fs);
     file.touch(node);
@@ -125,50 +132,58 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Re
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     check_write(node, file, offset, end)?;
     zero_tail(node, file.size(), offset)?;
+    let touched = place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1);
+    // What is dirty goes first, and then the cache has nothing older than the device.
+    write_back(node, touched.clone())?;
+    file.drop_pages(touched.clone());
     let mut at = offset;
     let done = loop {
         if bytes.is_empty() {
             break Ok(());
         }
         let n = bytes.len().min((BATCH - at % BATCH) as usize);
-        match write_batch(node, at, &bytes[..n]) {
+        match write_batch(node, file, at, &bytes[..n]) {
             Ok(written) => (at, bytes) = (at + written as u64, &bytes[written..]),
             Err(e) => break Err(e),
         }
     };
     // As far as it came, for a full volume may have ended it.
     if at > offset {
+        file.drop_pages(touched);
         file.extend(at);
         file.wrote(fs);
         file.touch(node);
+        journal_each_write(node)?;
     }
     done
 }
 
 /// Writes as many of `bytes` as one handle maps, at least one; how many.
-fn write_batch(node: &Node, at: u64, bytes: &[u8]) -> Result<usize> {
-    match plan_batch(node, at, bytes) {
+fn write_batch(node: &Node, file: &FileData, at: u64, bytes: &[u8]) -> Result<usize> {
+    match plan_batch(node, file, at, bytes) {
         // Blocks that were freed of late are free when that has committed.
         Err(Error::NoSpace) => {
             node.fs.journal.sync()?;
-            plan_batch(node, at, bytes)
+            plan_batch(node, file, at, bytes)
         }
         planned => planned,
     }
 }
 
-fn plan_batch(node: &Node, mut at: u64, mut bytes: &[u8]) -> Result<usize> {
+fn plan_batch(node: &Node, file: &FileData, mut at: u64, mut bytes: &[u8]) -> Result<usize> {
     let fs = &*node.fs;
     let (block_size, start) = (fs.block_size as usize, at);
     let mut plan = Plan::default();
     let mut writes = Vec::new();
-    while !bytes.is_empty() && !plan.is_full(node) {
+    while !bytes.is_empty() {
         let (lblk, inner) = place(fs, at)?;
         // At most a batch's blocks.
         let wanted = (inner + bytes.len()).div_ceil(block_size) as u32;
-        let piece = match plan.place(node, lblk, wanted) {
+        let piece = match plan.place(node, file, lblk, wanted) {
+            Ok(Some(piece)) => piece,
+            Ok(None) => break,
             Err(Error::NoSpace) if at > start => break,
-            piece => piece?,
+            Err(e) => return Err(e),
         };
         let n = bytes.len().min(piece.blocks as usize * block_size - inner);
         let (body, later) = bytes.split_at(n);
@@ -182,6 +197,6 @@ fn plan_batch(node: &Node, mut at: u64, mut bytes: &[u8]) -> Result<usize> {
         });
         (at, bytes) = (at + n as u64, later);
     }
-    plan.carry_out(node, at, || io::write(fs, &writes))?;
+    plan.carry_out(node, file, at, || io::write(fs, &writes))?;
     Ok((at - start) as usize)
 }

@@ -3,17 +3,22 @@
 //! `size` is i_size as programs see it. The inode's own size is i_disksize: it moves only when the
 //! data before it is on the device, and never passes `size`.
 
+use super::cache::{FileCache, ReadAhead};
+use super::delayed::Delayed;
 use super::lock::{DataLock, Held};
 use super::times::Times;
+use crate::alloc::FileAlloc;
 use crate::inode::Node;
 use crate::map::Snapshot;
 use crate::volume::Fs;
 use lanefs_format::Inode;
 use lanefs_journal::Ticket;
-use lanefs_rangelock::Range;
+use lanefs_rangelock::Range as Bytes;
 use lanefs_sync::order::{Level, Ordered};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The state of one file's content.
 #[derive(Debug)]
@@ -28,6 +33,13 @@ pub(crate) struct FileData {
     writeback: Mutex<()>,
     /// The flush that makes durable what was written past the journal.
     unflushed: AtomicU64,
+    pages: OnceLock<Arc<FileCache>>,
+    delayed: Mutex<Delayed>,
+    /// Failures to write data out, of which nobody knew when they happened.
+    failures: AtomicU32,
+    ahead: Mutex<ReadAhead>,
+    /// Blocks that are preallocated.
+    pub(crate) alloc: FileAlloc,
 }
 
 impl FileData {
@@ -39,6 +51,11 @@ impl FileData {
             times: Times::new(inode),
             writeback: Mutex::new(()),
             unflushed: AtomicU64::new(0),
+            pages: OnceLock::new(),
+            delayed: Mutex::default(),
+            failures: AtomicU32::new(0),
+            ahead: Mutex::new(ReadAhead::new(fs.options.page_cache())),
+            alloc: FileAlloc::new(),
         }
     }
 
@@ -86,17 +103,17 @@ impl FileData {
         self.is_enough(range, offset, end).then_some(held)
     }
 
-    fn range_to_write(&self, node: &Node, offset: u64, end: u64) -> Range {
+    fn range_to_write(&self, node: &Node, offset: u64, end: u64) -> Bytes {
         let block = u64::from(node.fs.block_size);
         let size = self.size();
         if end > size {
-            return Range::starting_at(offset.min(size) / block * block);
+            return Bytes::starting_at(offset.min(size) / block * block);
         }
         between(offset / block * block, end.checked_next_multiple_of(block).unwrap_or(end))
     }
 
     /// Whether i_size, which may have moved before the lock was held, still fits what was locked.
-    fn is_enough(&self, held: Range, offset: u64, end: u64) -> bool {
+    fn is_enough(&self, held: Bytes, offset: u64, end: u64) -> bool {
         let size = self.size();
         end <= size || held.last() == u64::MAX && held.first() <= offset.min(size)
     }
@@ -106,7 +123,7 @@ impl FileData {
         loop {
             let size = self.size();
             let first = size / u64::from(node.fs.block_size) * u64::from(node.fs.block_size);
-            let held = self.lock.write(node.ino, Range::starting_at(first));
+            let held = self.lock.write(node.ino, Bytes::starting_at(first));
             // It may have grown: the new end is locked too.
             let now = self.size();
             if now >= first {
@@ -120,7 +137,7 @@ impl FileData {
         let block = u64::from(node.fs.block_size);
         loop {
             let first = from.min(self.size()) / block * block;
-            let held = self.lock.write(node.ino, Range::starting_at(first));
+            let held = self.lock.write(node.ino, Bytes::starting_at(first));
             if self.size() >= first {
                 return held;
             }
@@ -134,7 +151,48 @@ impl FileData {
 
     /// Whether it knows what the inode on disk does not.
     pub(crate) fn is_ahead(&self) -> bool {
-        self.times.is_pending()
+        self.times.is_pending() || self.pages_if_used().is_some_and(|pages| pages.is_dirty())
+    }
+
+    /// Whether there may be cached pages.
+    pub(crate) fn has_pages(&self) -> bool {
+        self.pages_if_used().is_some()
+    }
+
+    /// The cached pages.
+    pub(super) fn pages(&self, node: &Node) -> &FileCache {
+        self.pages.get_or_init(|| FileCache::new(&node.fs.pages, node.ino))
+    }
+
+    /// The cached pages, if there ever were any.
+    pub(super) fn pages_if_used(&self) -> Option<&FileCache> {
+        self.pages.get().map(|pages| &**pages)
+    }
+
+    /// Drops cached pages that are not dirty.
+    pub(super) fn drop_pages(&self, blocks: Range<u32>) {
+        if let Some(pages) = self.pages_if_used() {
+            pages.drop_clean(blocks);
+        }
+    }
+
+    /// What is claimed for dirty pages.
+    pub(super) fn delayed(&self) -> MutexGuard<'_, Delayed> {
+        self.delayed.lock()
+    }
+
+    /// A read of `bytes` begins: what is to be read ahead. A hint: none while another thread asks.
+    pub(super) fn read_ahead(&self, bytes: Range<u64>) -> Range<u64> {
+        self.ahead.try_lock().map_or(0..0, |mut ahead| ahead.read(bytes, self.size()))
+    }
+
+    /// Failures to write data out so far.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures.load(Ordering::Acquire)
+    }
+
+    pub(super) fn note_failure(&self) {
+        self.failures.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The content was changed, and the change is visible.
@@ -159,6 +217,6 @@ impl FileData {
 }
 
 /// `offset..end` as a range; one byte where it would be empty.
-fn between(offset: u64, end: u64) -> Range {
-    Range::inclusive(offset, end.saturating_sub(1).max(offset)).unwrap_or(Range::ALL)
+fn between(offset: u64, end: u64) -> Bytes {
+    Bytes::inclusive(offset, end.saturating_sub(1).max(offset)).unwrap_or(Bytes::ALL)
 }

@@ -4,9 +4,12 @@
 //! else may write that sector meanwhile: so never more than a block is read for it, and a
 //! block's file is locked.
 
-use crate::error::Result;
+use super::place;
+use crate::error::{Error, Result};
+use crate::map::Mapping;
 use crate::volume::Fs;
 use lanefs_device::{AlignedBuf, BlockDevice, ReadOp, WriteOp};
+use std::mem;
 
 /// The most that is copied through memory of our own at a time.
 const BOUNCE: usize = 1 << 20;
@@ -33,6 +36,32 @@ impl<'b> Write<'b> {
     }
 }
 
+/// What to read from the device for `buf` from `offset` on; where nothing is written it is zeroed.
+pub(super) fn plan_read<'b>(
+    fs: &Fs,
+    offset: u64,
+    buf: &'b mut [u8],
+    lookup: impl Fn(u32) -> Result<Mapping>,
+) -> Result<Vec<ReadOp<'b>>> {
+    let (mut at, mut rest, mut ops) = (offset, buf, Vec::new());
+    while !rest.is_empty() {
+        let (lblk, inner) = place(fs, at)?;
+        let mapping = lookup(lblk)?;
+        let run = u64::from(mapping.len()) * u64::from(fs.block_size) - inner as u64;
+        let n = rest.len().min(usize::try_from(run).unwrap_or(usize::MAX));
+        let (piece, later) = mem::take(&mut rest).split_at_mut(n);
+        match mapping {
+            Mapping::Mapped { block, unwritten: false, .. } => {
+                ops.push(ReadOp { offset: fs.byte_of(block) + inner as u64, buf: piece });
+            }
+            _ => piece.fill(0),
+        }
+        rest = later;
+        at += n as u64;
+    }
+    Ok(ops)
+}
+
 /// Runs all reads.
 pub(super) fn read(fs: &Fs, mut ops: Vec<ReadOp<'_>>) -> Result<()> {
     let device = &*fs.device;
@@ -56,15 +85,27 @@ pub(super) fn write(fs: &Fs, writes: &[Write<'_>]) -> Result<()> {
     if align <= 1 || aligned {
         let op = |(w, data): (&Write<'_>, _)| WriteOp { offset: w.offset, data };
         let ops: Vec<WriteOp<'_>> = writes.iter().zip(pieces.iter().map(|p| &p[..])).map(op).collect();
-        return Ok(device.write_batch(&ops)?);
+        return latch(fs, device.write_batch(&ops).map_err(Error::from));
     }
-    writes.iter().zip(&pieces).try_for_each(|(w, p)| write_bounced(device, align, w.offset, p))
+    latch(fs, writes.iter().zip(&pieces).try_for_each(|(w, p)| write_bounced(device, align, w.offset, p)))
+}
+
+/// Runs all writes of gathered pieces, whole blocks that do not overlap.
+pub(super) fn write_pieces(fs: &Fs, writes: &[(u64, Vec<&[u8]>)]) -> Result<()> {
+    let align = alignment(fs);
+    let aligned =
+        |(offset, data): &(u64, Vec<&[u8]>)| data.iter().all(|piece| is_aligned(align, *offset, piece));
+    if align <= 1 || writes.iter().all(aligned) {
+        let ops: Vec<_> = writes.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
+        return latch(fs, fs.device.write_batch(&ops).map_err(Error::from));
+    }
+    latch(fs, writes.iter().try_for_each(|(offset, data)| write_bounced(&*fs.device, align, *offset, data)))
 }
 
 /// Writes `bytes` at the device's byte `offset`.
 pub(super) fn write_one(fs: &Fs, offset: u64, bytes: &[u8]) -> Result<()> {
     if is_aligned(alignment(fs), offset, bytes) {
-        return Ok(fs.device.write_at(offset, bytes)?);
+        return latch(fs, fs.device.write_at(offset, bytes).map_err(Error::from));
     }
     write(fs, &[Write { offset, head: 0, body: bytes, tail: 0 }])
 }
@@ -73,6 +114,11 @@ pub(super) fn write_one(fs: &Fs, offset: u64, bytes: &[u8]) -> Result<()> {
 pub(super) fn is_whole(fs: &Fs, offset: u64, len: usize) -> bool {
     let align = alignment(fs);
     offset.is_multiple_of(align as u64) && len.is_multiple_of(align)
+}
+
+/// A failed write of content ends all writing: whoever syncs is told, and nothing is lost silently.
+fn latch(fs: &Fs, written: Result<()>) -> Result<()> {
+    written.inspect_err(|e| fs.journal.abort(&format!("content could not be written: {e}")))
 }
 
 /// Where a sector is larger than a block, its device changes parts of sectors under a lock of its own:

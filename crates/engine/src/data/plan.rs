@@ -4,13 +4,13 @@
 //! written and its handle maps it, in the order that the volume's mode says ([`Writeback`]). Whoever
 //! plans has the range locked, or the file's writing out: nobody else maps it meanwhile.
 
-use super::{max_size, set_size};
-use crate::alloc::{self, BlockKind, Reserved};
+use super::{FileData, max_size, set_size};
+use crate::alloc::{self, BlockKind, Claim, Reserved, Spot};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Mapping};
 use crate::txn::{Txn, credits};
-use crate::volume::{IVersion, Overwrite, Writeback};
+use crate::volume::{Overwrite, Writeback};
 use lanefs_format::{Inode, InodeFlags};
 use lanefs_journal::{JournalError, Pending};
 use std::mem;
@@ -40,72 +40,102 @@ pub(super) struct Plan {
     /// Blocks kept for the map, so that data does not take the last one.
     margin: Vec<Reserved>,
     credits: u32,
-    /// Where the next hole's blocks would best lie.
-    goal: Option<u64>,
+    /// Of dirty pages: how many, and what was claimed for their map.
+    blocks: u64,
+    claim: Option<Claim>,
+    /// Of dirty pages: what was claimed for them is spent.
+    of_pages: bool,
 }
 
 impl Plan {
-    /// Finds blocks for `lblk` and up to `blocks` that follow.
+    /// A plan for dirty pages.
+    pub(super) fn of_pages() -> Self {
+        Self { of_pages: true, ..Self::default() }
+    }
+
+    /// Finds blocks for `lblk` and up to `blocks` that follow; `None` if the handle can take no more.
     ///
     /// # Errors
     /// [`Error::NoSpace`]: what was planned so far still holds.
-    pub(super) fn place(&mut self, node: &Node, lblk: u32, blocks: u32) -> Result<Piece> {
+    pub(super) fn place(
+        &mut self,
+        node: &Node,
+        file: &FileData,
+        lblk: u32,
+        blocks: u32,
+    ) -> Result<Option<Piece>> {
         let fs = &*node.fs;
         let state = node.state();
         let mapping = map::lookup(fs, node.ino, &state, lblk)?;
         let len = mapping.len().min(blocks);
-        let piece = match mapping {
-            Mapping::Mapped { block, unwritten, .. } => {
-                if unwritten {
-                    self.add(node, &state, Change::Convert(lblk..lblk + len), len);
-                }
-                Piece { block, blocks: len, fresh: unwritten }
-            }
-            Mapping::Hole { .. } => {
-                let near = match self.goal {
-                    Some(goal) => goal,
-                    None => map::goal(fs, node.ino, &state, lblk)?,
+        if let Mapping::Mapped { block, unwritten: false, .. } = mapping {
+            return Ok(Some(Piece { block, blocks: len, fresh: false }));
+        }
+        let Some(len) = self.fit(node, &state, len.min(map::max_run(fs, &state))) else { return Ok(None) };
+        let (block, blocks, change) = match mapping {
+            Mapping::Mapped { block, .. } => (block, len, Change::Convert(lblk..lblk + len)),
+            Mapping::Hole { before, len: hole } => {
+                let spot = spot(node, file, &state, lblk, len, lblk - before..lblk.saturating_add(hole));
+                let run = match self.of_pages {
+                    true => self.spend(node, file, &state, &spot)?,
+                    false => self.reserve(node, file, &state, spot)?,
                 };
-                let run = self.reserve(node, &state, lblk, near, len.min(map::max_run(fs, &state)))?;
-                let piece = Piece { block: run.start(), blocks: run.len(), fresh: true };
-                self.add(node, &state, Change::Insert(lblk, run), piece.blocks);
-                piece
+                (run.start(), run.len(), Change::Insert(lblk, run))
             }
         };
-        self.goal = Some(piece.block + u64::from(piece.blocks));
-        Ok(piece)
-    }
-
-    /// Whether a handle could not do much more than this.
-    pub(super) fn is_full(&self, node: &Node) -> bool {
-        self.credits > node.fs.journal.max_credits() / 4
-    }
-
-    fn add(&mut self, node: &Node, inode: &Inode, change: Change, blocks: u32) {
-        // The tree may grow by a level on the way.
-        self.credits += map::insert_credits(&node.fs, inode, blocks) + 4 + credits::RUN;
+        self.credits += cost(node, &state, blocks);
         self.changes.push(change);
+        Ok(Some(Piece { block, blocks, fresh: true }))
     }
 
-    /// Reserves as many of `want` blocks as leave enough for the map.
-    fn reserve(
-        &mut self,
-        node: &Node,
-        inode: &Inode,
-        lblk: u32,
-        goal: u64,
-        mut want: u32,
-    ) -> Result<Reserved> {
+    /// As many of `len` blocks as the handle has credits for, which is half of a transaction at most: others want
+    /// some too.
+    fn fit(&self, node: &Node, inode: &Inode, mut len: u32) -> Option<u32> {
+        let most = node.fs.journal.max_credits() / 2;
+        while self.credits + cost(node, inode, len) > most {
+            if len == 1 {
+                // The first is tried in any case.
+                return self.changes.is_empty().then_some(1);
+            }
+            len = len.div_ceil(2);
+        }
+        Some(len)
+    }
+
+    /// Reserves as many blocks as leave enough for the map.
+    fn reserve(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
         let fs = &*node.fs;
         loop {
-            let run = alloc::reserve(fs, goal, want)?;
-            let need = map::insert_blocks(fs, node.ino, inode, lblk, run.len(), self.changes.len())?;
+            let run = alloc::reserve_at(fs, &file.alloc, &spot, None)?;
+            let need = map::insert_blocks(fs, node.ino, inode, spot.lblk, run.len(), self.changes.len())?;
             match self.keep_margin(node, run.start() + u64::from(run.len()), need) {
                 Ok(()) => return Ok(run),
-                Err(Error::NoSpace) if run.len() > 1 => want = run.len().saturating_sub(need as u32).max(1),
+                Err(Error::NoSpace) if run.len() > 1 => {
+                    spot.want = run.len().saturating_sub(need as u32).max(1)
+                }
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// Reserves blocks for dirty ones, of what was chosen or claimed for them, and takes what was claimed for their map.
+    fn spend(&mut self, node: &Node, file: &FileData, inode: &Inode, spot: &Spot) -> Result<Reserved> {
+        let mut delayed = file.delayed();
+        let run = match delayed.take_chosen(spot.lblk, spot.want) {
+            Some(run) => run,
+            None => {
+                let mut claim = delayed.take_data(spot.want.into()).filter(|claim| claim.blocks() > 0);
+                drop(delayed);
+                // Without a claim the volume lied about itself.
+                let run = alloc::reserve_at(&node.fs, &file.alloc, spot, claim.as_mut());
+                delayed = file.delayed();
+                delayed.put_back_data(claim);
+                run?
+            }
+        };
+        self.blocks += u64::from(run.len());
+        delayed.take_map(&mut self.claim, self.blocks, map::is_tree(inode));
+        Ok(run)
     }
 
     fn keep_margin(&mut self, node: &Node, goal: u64, blocks: usize) -> Result<()> {
@@ -132,6 +162,7 @@ impl Plan {
     pub(super) fn carry_out(
         mut self,
         node: &Node,
+        file: &FileData,
         end: u64,
         write: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
@@ -141,8 +172,8 @@ impl Plan {
             write()?;
             let grows = end > node.state().size;
             let modes = &fs.options.modes;
-            let journals = modes.overwrite == Overwrite::Journal || modes.i_version == IVersion::Always;
-            return if grows || journals { self.map(node, changes, end, false, None) } else { Ok(()) };
+            let journals = !self.of_pages && modes.overwrite == Overwrite::Journal;
+            return if grows || journals { self.map(node, file, changes, end, false, None) } else { Ok(()) };
         }
         let mapped_first = match fs.options.modes.writeback {
             Writeback::DioreadNolock if !node.state().flags.contains(InodeFlags::EXTENTS) => {
@@ -153,11 +184,11 @@ impl Plan {
         match mapped_first {
             Writeback::MapAfter => {
                 write()?;
-                self.map(node, changes, end, false, None)
+                self.map(node, file, changes, end, false, None)
             }
             Writeback::DioreadLock => {
                 let pending = Pending::new();
-                self.map(node, changes, end, false, Some(&pending))?;
+                self.map(node, file, changes, end, false, Some(&pending))?;
                 let written = write();
                 pending
                     .done(written.as_ref().copied().map_err(|e| JournalError::Aborted(e.to_string().into())));
@@ -165,11 +196,11 @@ impl Plan {
             }
             Writeback::DioreadNolock => {
                 let ranges = changes.iter().map(Change::range).collect::<Vec<_>>();
-                let credits = self.credits;
-                self.map(node, changes, 0, true, None)?;
+                let (credits, of_pages) = (self.credits, self.of_pages);
+                self.map(node, file, changes, 0, true, None)?;
                 write()?;
-                let second = Self { credits, ..Self::default() };
-                second.map(node, ranges.into_iter().map(Change::Convert).collect(), end, false, None)
+                let second = Self { credits, of_pages, ..Self::default() };
+                second.map(node, file, ranges.into_iter().map(Change::Convert).collect(), end, false, None)
             }
         }
     }
@@ -178,6 +209,7 @@ impl Plan {
     fn map(
         mut self,
         node: &Node,
+        file: &FileData,
         changes: Vec<Change>,
         end: u64,
         unwritten: bool,
@@ -190,7 +222,10 @@ impl Plan {
         if let Some(pending) = pending {
             txn.order_after(pending)?;
         }
-        node.update_map(&mut txn, |txn, inode| {
+        if let Some(claim) = self.claim.take() {
+            txn.spend(claim);
+        }
+        let out = node.update_map(&mut txn, |txn, inode| {
             for change in changes {
                 let last = change.range().end;
                 change.apply(txn, node.ino, inode, unwritten)?;
@@ -199,8 +234,28 @@ impl Plan {
                 grow(txn, inode, mapped)?;
             }
             grow(txn, inode, end)
-        })
+        });
+        if self.of_pages {
+            file.delayed().put_back(txn.unspent());
+        }
+        out
     }
+}
+
+/// Credits for mapping a run of `len` blocks. The tree may grow by a level on the way.
+fn cost(node: &Node, inode: &Inode, len: u32) -> u32 {
+    map::insert_credits(&node.fs, inode, len) + 4 + credits::RUN
+}
+
+/// Where `len` blocks for `lblk`, in a hole, would best lie.
+fn spot(node: &Node, file: &FileData, inode: &Inode, lblk: u32, len: u32, hole: Range<u32>) -> Spot {
+    let before = hole.start.checked_sub(1).map(|last| map::lookup(&node.fs, node.ino, inode, last));
+    let goal = match before {
+        Some(Ok(Mapping::Mapped { block, .. })) => Some(block + 1),
+        _ => None,
+    };
+    let size = u32::try_from(file.size().div_ceil(node.fs.block_size.into())).unwrap_or(u32::MAX);
+    Spot { ino: node.ino, lblk, want: len, hole, goal, size: size.max(lblk.saturating_add(len)) }
 }
 
 fn grow(txn: &Txn<'_>, inode: &mut Inode, end: u64) -> Result<()> {

@@ -6,6 +6,7 @@
 //! together with all others who wait for it.
 
 use super::FileData;
+use super::writeback::{ALL, write_back};
 use crate::error::Result;
 use crate::inode::Node;
 use crate::txn::credits;
@@ -17,6 +18,7 @@ use crate::volume::Fs;
 /// The journal's or the device's.
 pub(crate) fn sync_all(node: &Node) -> Result<()> {
     let Some(file) = node.file_if_used() else { return commit(node, None, true) };
+    write_back(node, ALL)?;
     if file.times.is_pending() && !node.fs.is_read_only() {
         write_times(node)?;
     }
@@ -28,6 +30,7 @@ pub(crate) fn sync_all(node: &Node) -> Result<()> {
 /// # Errors
 /// As [`sync_all`].
 pub(crate) fn sync_data(node: &Node) -> Result<()> {
+    write_back(node, ALL)?;
     commit(node, node.file_if_used(), false)
 }
 

@@ -4,7 +4,7 @@
 //! finishes it. Then the tail of the last block is zeroed, the blocks behind are freed from the
 //! end on in bounded handles, and the last of them ends the orphan.
 
-use super::{max_size, set_size, zero_tail};
+use super::{FileData, delayed, max_size, set_size, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Progress};
@@ -27,6 +27,7 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
         return Err(Error::FileTooBig);
     }
     let before = file.size();
+    let _alone = file.hold_writeback(node);
     if size > before {
         zero_tail(node, before, size)?;
         let mut txn = fs.start(credits::INODE + credits::SUPER)?;
@@ -39,6 +40,7 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
     }
     // Readers must not find what is being freed.
     file.set_size(size);
+    drop_pages(node, file, size)?;
     let mut txn = fs.start(credits::INODE + credits::SUPER + credits::ORPHAN)?;
     node.update(&mut txn, |txn, inode| {
         touch(fs, inode);
@@ -66,6 +68,10 @@ pub(crate) fn truncate_tail(node: &Node) -> Result<()> {
 
 /// Frees all blocks of an orphan that is to be deleted, whatever its i_size and type.
 pub(crate) fn truncate_for_delete(node: &Node) -> Result<()> {
+    if let Some(file) = node.file_if_used() {
+        let _alone = file.hold_writeback(node);
+        drop_pages(node, file, 0)?;
+    }
     {
         let inode = node.state();
         if !map::has_map(&node.fs, &inode) || map::is_empty(&inode) {
@@ -73,6 +79,14 @@ pub(crate) fn truncate_for_delete(node: &Node) -> Result<()> {
         }
     }
     free_from(node, 0).map(|_| ())
+}
+
+/// Drops the cached bytes behind `size`, and what was claimed for them.
+fn drop_pages(node: &Node, file: &FileData, size: u64) -> Result<()> {
+    file.alloc.discard();
+    let Some(pages) = file.pages_if_used() else { return Ok(()) };
+    let cut = pages.cut(size..u64::MAX);
+    delayed::give_up(node, file, &cut.dropped)
 }
 
 /// Zeroes the tail of the last block of the file and frees all blocks behind it. The answer is the

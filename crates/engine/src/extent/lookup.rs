@@ -50,7 +50,9 @@ fn look(node: &NodeRef<'_>, bounds: &Bounds, lblk: u32) -> Step {
         }
         _ => {
             let next = node.entries.get(at.map_or(0, |n| n + 1)).map_or(bounds.logical.end, |e| e.key());
-            Step::Found(Mapping::Hole { len: next.saturating_sub(lblk).max(1) })
+            let last = entry.map_or(bounds.logical.start.into(), |e| e.extent().end());
+            let before = u64::from(lblk).saturating_sub(last) as u32;
+            Step::Found(Mapping::Hole { before, len: next.saturating_sub(lblk).max(1) })
         }
     }
 }

@@ -136,7 +136,7 @@ impl File {
     fn check_lookup(&self, lblk: u32) {
         let mapping = lookup(&self.mem, OWNER, &self.root, lblk).unwrap();
         match (mapping, self.model.get(&lblk)) {
-            (Mapping::Hole { len }, None) => {
+            (Mapping::Hole { len, .. }, None) => {
                 let next = self.model.range(lblk..).next().map_or(MAX_BLOCKS, |(k, _)| *k);
                 assert!(len >= 1 && len <= next - lblk);
             }

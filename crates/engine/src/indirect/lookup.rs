@@ -16,7 +16,10 @@ pub(crate) fn lookup(blocks: &impl ReadBlocks, ino: u32, root: &[u8], lblk: u32)
     for level in (1..=levels).rev() {
         if block == 0 {
             let left = span(size, level) - rel;
-            return Ok(Mapping::Hole { len: u32::try_from(left).unwrap_or(u32::MAX).min(u32::MAX - lblk) });
+            return Ok(Mapping::Hole {
+                before: 0,
+                len: u32::try_from(left).unwrap_or(u32::MAX).min(u32::MAX - lblk),
+            });
         }
         check(blocks, ino, lblk, block)?;
         let below = span(size, level - 1);
@@ -28,7 +31,7 @@ pub(crate) fn lookup(blocks: &impl ReadBlocks, ino: u32, root: &[u8], lblk: u32)
         }
         block = blocks.view(u64::from(block), kind::INDIRECT, |_| Ok(()), |bytes| Ok(number(bytes, n)))?;
     }
-    Ok(Mapping::Hole { len: 1 })
+    Ok(Mapping::Hole { before: 0, len: 1 })
 }
 
 /// A number that is to be followed lies inside the volume.
@@ -44,8 +47,8 @@ pub(super) fn check(blocks: &impl ReadBlocks, ino: u32, lblk: u32, block: u32) -
 fn run(bytes: &[u8], n: usize) -> Mapping {
     let mut rest = bytes.chunks_exact(4).skip(n).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     match rest.next() {
-        None => Mapping::Hole { len: 1 },
-        Some(0) => Mapping::Hole { len: 1 + rest.take_while(|b| *b == 0).count() as u32 },
+        None => Mapping::Hole { before: 0, len: 1 },
+        Some(0) => Mapping::Hole { before: 0, len: 1 + rest.take_while(|b| *b == 0).count() as u32 },
         Some(first) => {
             let len =
                 1 + rest.zip(u64::from(first) + 1..).take_while(|(b, next)| u64::from(*b) == *next).count()

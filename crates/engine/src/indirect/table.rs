@@ -90,7 +90,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         let mut at = lblk;
         while at < end {
             match lookup(self.blocks, self.ino, self.root, at)? {
-                Mapping::Hole { len } => at = at.saturating_add(len),
+                Mapping::Hole { len, .. } => at = at.saturating_add(len),
                 Mapping::Mapped { .. } => {
                     return Err(IndirectError::Mapped { ino: self.ino, lblk, len }.into());
                 }

@@ -70,7 +70,7 @@ impl File {
     fn check(&self) {
         for lblk in 0..ALL {
             match (lookup(&self.mem, INO, &self.root, lblk).unwrap(), self.model.get(&lblk)) {
-                (Mapping::Hole { len }, None) => {
+                (Mapping::Hole { len, .. }, None) => {
                     assert!(len >= 1 && self.model.range(lblk..lblk.saturating_add(len)).next().is_none());
                 }
                 (Mapping::Mapped { block, len, unwritten: false }, Some(want)) => {

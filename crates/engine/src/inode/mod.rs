@@ -100,6 +100,11 @@ impl Node {
         self.file_if_used().is_some_and(FileData::is_ahead)
     }
 
+    /// Whether some of its content is cached.
+    fn has_pages(&self) -> bool {
+        self.file_if_used().is_some_and(FileData::has_pages)
+    }
+
     /// Changes the inode and writes it to the table.
     pub(crate) fn update<T>(
         &self,
@@ -112,6 +117,7 @@ impl Node {
             file.times.fold(&mut inode);
         }
         let out = change(txn, &mut inode);
+        self.fs.clock.round(&mut inode);
         let file = self.file_if_used();
         if inode.ctime != ctime {
             match file {
@@ -205,6 +211,9 @@ impl Clone for NodeRef {
 impl Drop for NodeRef {
     fn drop(&mut self) {
         if self.0.refs.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
+            if let Some(file) = self.file_if_used() {
+                file.alloc.discard();
+            }
             let nameless = self.state.read().links_count == 0;
             if self.fs.nodes.remove_unused(&self.0, nameless) && nameless && !self.fs.is_read_only() {
                 // Failing, the inode stays on the orphan list for the next recovery.

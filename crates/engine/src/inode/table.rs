@@ -12,6 +12,9 @@ use std::sync::{Arc, OnceLock};
 
 const SHARDS: usize = 64;
 
+/// Files that nobody uses whose pages are kept.
+const KEPT: usize = 16 << 10;
+
 /// Shards of a map from number to node. A shard's mutex is held while an inode is read, so that
 /// two readers of one inode cannot make two nodes of it.
 #[derive(Debug)]
@@ -77,11 +80,31 @@ impl NodeTable {
         }
     }
 
+    /// Takes out what nobody uses and knows nothing that the inode on disk does not, but for some thousand files
+    /// whose pages may be wanted again.
+    pub(crate) fn sweep(&self) {
+        for shard in &self.shards {
+            let mut kept = 0;
+            let gone: Vec<Arc<Node>> = {
+                let mut shard = shard.lock();
+                let gone = shard.extract_if(|_, node| {
+                    let idle = node.refs.load(Ordering::Acquire) == 0 && !node.is_ahead();
+                    kept += usize::from(idle);
+                    idle && (kept > KEPT / SHARDS || !node.has_pages())
+                });
+                gone.map(|(_, node)| node).collect()
+            };
+            drop(gone);
+        }
+    }
+
     /// Takes `node` out if nobody took a reference meanwhile and it knows nothing that the inode on
     /// disk does not. `true` if it went.
     pub(super) fn remove_unused(&self, node: &Arc<Node>, nameless: bool) -> bool {
         let mut shard = self.shard(node.ino).lock();
-        if node.refs.load(Ordering::Acquire) != 0 || !nameless && node.is_ahead() && !node.fs.is_closed() {
+        if node.refs.load(Ordering::Acquire) != 0
+            || !nameless && (node.is_ahead() || node.has_pages()) && !node.fs.is_closed()
+        {
             return false;
         }
         match shard.get(&node.ino) {

@@ -30,6 +30,8 @@ use std::ops::Range;
 pub(crate) enum Mapping {
     /// No blocks: reads as zeros.
     Hole {
+        /// How many blocks it reaches back, as far as is known.
+        before: u32,
         /// Length in blocks.
         len: u32,
     },
@@ -48,7 +50,7 @@ impl Mapping {
     /// Length in blocks.
     pub(crate) fn len(&self) -> u32 {
         match *self {
-            Mapping::Hole { len } | Mapping::Mapped { len, .. } => len,
+            Mapping::Hole { len, .. } | Mapping::Mapped { len, .. } => len,
         }
     }
 }
@@ -252,6 +254,11 @@ fn shape(ino: u32, inode: &Inode) -> Result<Shape> {
         return Err(Corrupt::SpecialInode { ino, role: "inline data", rule: "has no block map" }.into());
     }
     Ok(if has_extents(inode) { Shape::Extents } else { Shape::Indirect })
+}
+
+/// Whether the map is an extent tree.
+pub(crate) fn is_tree(inode: &Inode) -> bool {
+    has_extents(inode)
 }
 
 fn has_extents(inode: &Inode) -> bool {

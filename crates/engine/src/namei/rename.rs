@@ -2,11 +2,11 @@
 
 use super::remove::{drop_dir, drop_link, lock_nodes};
 use super::{add_dir_link, check_dir_links, drop_dir_link, find, find_name, is_dots};
-use crate::dir;
 use crate::error::{Corrupt, Error, Result};
 use crate::inode::{Node, NodeRef, ROOT_INO};
 use crate::txn::{Txn, credits};
 use crate::volume::Fs;
+use crate::{data, dir};
 use lanefs_format::FileType;
 use lanefs_sync::order::{Level, Ordered};
 use std::sync::Arc;
@@ -63,6 +63,10 @@ impl Fs {
                 (RenameFlags::NoReplace, Some(_)) => return Err(Error::Exists),
                 (RenameFlags::Exchange, None) => return Err(Error::NotFound),
                 _ => {}
+            }
+            if target.is_some() {
+                // Over a name that exists, the content comes before the name: a crash shows the old or the new.
+                data::write_out(&node)?;
             }
             let mut nodes = vec![from, to];
             nodes.extend(

@@ -3,7 +3,7 @@
 //! The coarse one is the kernel's tick: cheap, and the same for all changes of some milliseconds. A
 //! fine stamp is never older than one given before, and no coarse stamp is older than a fine one.
 
-use lanefs_format::Timestamp;
+use lanefs_format::{Inode, Timestamp};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,14 +13,16 @@ const NANOS: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(crate) struct Clock {
     fixed: Option<Timestamp>,
+    /// Inodes have no room for less than seconds.
+    whole_seconds: bool,
     /// The last fine stamp.
     floor: AtomicU64,
 }
 
 impl Clock {
     /// A clock that stands still at `fixed`, or the system's.
-    pub(crate) fn new(fixed: Option<Timestamp>) -> Self {
-        Self { fixed, floor: AtomicU64::new(0) }
+    pub(crate) fn new(fixed: Option<Timestamp>, whole_seconds: bool) -> Self {
+        Self { fixed, whole_seconds, floor: AtomicU64::new(0) }
     }
 
     /// The time for a change of an inode that goes to disk with it.
@@ -37,7 +39,8 @@ impl Clock {
         match self.fixed {
             Some(at) => of_timestamp(at),
             None => {
-                of_timespec(clock_gettime(ClockId::RealtimeCoarse)).max(self.floor.load(Ordering::Relaxed))
+                let tick = of_timespec(clock_gettime(ClockId::RealtimeCoarse));
+                self.cut(tick.max(self.floor.load(Ordering::Relaxed)))
             }
         }
     }
@@ -50,7 +53,18 @@ impl Clock {
         let now = of_timespec(clock_gettime(ClockId::Realtime));
         let later = |floor: u64| Some(now.max(floor + 1));
         let before = self.floor.fetch_update(Ordering::AcqRel, Ordering::Relaxed, later);
-        before.map_or(now, |floor| now.max(floor + 1))
+        self.cut(before.map_or(now, |floor| now.max(floor + 1)))
+    }
+
+    /// Leaves of the times of `inode` what it has room for.
+    pub(crate) fn round(&self, inode: &mut Inode) {
+        if self.whole_seconds {
+            (inode.atime.nsec, inode.mtime.nsec, inode.ctime.nsec) = (0, 0, 0);
+        }
+    }
+
+    fn cut(&self, nanos: u64) -> u64 {
+        if self.whole_seconds { nanos / NANOS * NANOS } else { nanos }
     }
 }
 
@@ -69,7 +83,7 @@ mod tests {
 
     #[test]
     fn fine_stamps_grow_and_coarse_ones_do_not_fall_behind() {
-        let clock = Clock::new(None);
+        let clock = Clock::new(None, false);
         let mut last = 0;
         for _ in 0..1000 {
             let fine = clock.fine();
@@ -80,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_fixed_clock_stands() {
-        let clock = Clock::new(Some(Timestamp { sec: 7, nsec: 9 }));
+        let clock = Clock::new(Some(Timestamp { sec: 7, nsec: 9 }), false);
         assert_eq!((clock.coarse(), clock.fine()), (7 * NANOS + 9, 7 * NANOS + 9));
     }
 }

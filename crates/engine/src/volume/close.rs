@@ -16,7 +16,11 @@ impl Fs {
         if self.is_closed() {
             return Ok(());
         }
-        let told = if self.read_only { Ok(()) } else { self.write_all_times() };
+        self.flusher.stop();
+        let told = match self.read_only {
+            true => Ok(()),
+            false => self.write_back_all().and_then(|()| self.write_all_times()),
+        };
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }

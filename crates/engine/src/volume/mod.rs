@@ -7,6 +7,7 @@
 
 mod clock;
 mod close;
+mod flusher;
 mod inode_table;
 mod modes;
 mod open;
@@ -24,12 +25,14 @@ pub use options::OpenOptions;
 pub use statfs::StatFs;
 
 use crate::alloc::Alloc;
+use crate::data::{Background, PageCache};
 use crate::dir::DirParams;
 use crate::error::{Error, Result};
 use crate::inode::NodeTable;
 use crate::orphan::Orphans;
 use crate::txn::Txn;
 use crate::xattr::Sharing;
+use flusher::Flusher;
 use lanefs_device::BlockDevice;
 use lanefs_format::{
     Checksummer, Compat, GroupDesc, Incompat, InodeContext, Layout, RoCompat, State, Superblock, Timestamp,
@@ -39,6 +42,7 @@ use lanefs_sync::order::{Level, Ordered};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use zones::Zones;
 
 /// What a cached block has been verified as. A block that is used as something else is
@@ -57,7 +61,7 @@ pub(crate) mod kind {
 }
 
 /// The largest time between a change and its commit when nobody asks.
-pub(crate) const COMMIT_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5);
+pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What opening a volume had to mend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -102,8 +106,10 @@ pub(crate) struct Fs {
     closed: AtomicBool,
     generation: AtomicU32,
     pub(crate) clock: Clock,
-    /// Files with times that their inodes do not tell.
-    dirty_times: Mutex<Vec<u32>>,
+    pub(crate) pages: Arc<PageCache>,
+    pub(crate) flusher: Flusher,
+    /// Files with times that their inodes do not tell, and when they were last told.
+    dirty_times: Mutex<(Vec<u32>, Instant)>,
     /// The opener, and all uses of inodes: the last to go closes the volume.
     users: AtomicUsize,
 }
@@ -126,6 +132,8 @@ impl Fs {
     /// One less: the last closes it, without a word of errors.
     pub(crate) fn release(&self) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // What closing uses of it does not close it again.
+            self.retain();
             let _ = self.close();
         }
     }
@@ -137,12 +145,26 @@ impl Fs {
 
     /// The file's inode does not tell of its last change yet.
     pub(crate) fn note_dirty_times(&self, ino: u32) {
-        self.dirty_times.lock().push(ino);
+        self.dirty_times.lock().0.push(ino);
     }
 
     /// The files noted so far, which are forgotten.
     pub(crate) fn take_dirty_times(&self) -> Vec<u32> {
-        std::mem::take(&mut *self.dirty_times.lock())
+        let mut dirty = self.dirty_times.lock();
+        dirty.1 = Instant::now();
+        std::mem::take(&mut dirty.0)
+    }
+
+    /// What the background begins with: pages are written out at the age at which changes are committed, for here
+    /// memory ends with the process.
+    fn background_jobs(&self) -> Background {
+        let age = self.options.commit_interval;
+        Background::new((!age.is_zero()).then_some(age))
+    }
+
+    /// Whether it is `age` ago that inodes were told of times.
+    pub(crate) fn times_are_due(&self, age: Duration) -> bool {
+        self.dirty_times.lock().1.elapsed() >= age
     }
 
     /// Whether the volume may be changed.

@@ -4,10 +4,12 @@
 //! ([`Overlay`]), the result is looked at, and only then is the log replayed on the device. A
 //! volume opened for reading stays on the overlay.
 
+use super::flusher::Flusher;
 use super::overlay::Overlay;
 use super::zones::Zones;
 use super::{Clock, Fs, OpenOptions, Recovery, torn};
 use crate::alloc::{Alloc, read_desc};
+use crate::data::PageCache;
 use crate::dir::DirParams;
 use crate::error::{Corrupt, Error, Result};
 use crate::inode::{NodeTable, ROOT_INO};
@@ -20,7 +22,7 @@ use lanefs_journal::{Journal, LogConfig, LogRun, recovery};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Fs {
     /// Opens the volume on `device`.
@@ -77,6 +79,7 @@ impl Fs {
             fs.recovery = recovery;
         }
         orphan::recover(&fs)?;
+        fs.flusher.start(&fs)?;
         Ok(fs)
     }
 
@@ -126,12 +129,14 @@ impl Fs {
             state_at_open: sb.state(),
             recovery: Recovery::default(),
             generation: AtomicU32::new(first_generation(&sb, &options)),
-            sb: Mutex::new(sb),
             topology: Mutex::new(()),
             error: Mutex::new(None),
-            clock: Clock::new(options.clock),
-            dirty_times: Mutex::default(),
+            clock: Clock::new(options.clock, sb.inode_context().inode_size == 128),
+            pages: PageCache::new(sb.block_size(), options.page_cache()),
+            flusher: Flusher::default(),
+            dirty_times: Mutex::new((Vec::new(), Instant::now())),
             users: AtomicUsize::new(1),
+            sb: Mutex::new(sb),
             closed: AtomicBool::new(false),
             device,
             layout,

@@ -95,6 +95,18 @@ impl OpenOptions {
         self
     }
 
+    /// The bound of the page cache in bytes.
+    pub(crate) fn page_cache(&self) -> u64 {
+        const LEAST: u64 = 64 << 20;
+        self.page_cache_bytes.map_or_else(
+            || {
+                let system = rustix::system::sysinfo();
+                (system.totalram as u64 * u64::from(system.mem_unit) / 4).max(LEAST)
+            },
+            |bytes| bytes as u64,
+        )
+    }
+
     /// What a read or write of a file's content locks (`locking=`).
     pub fn locking(mut self, locking: Locking) -> Self {
         self.modes.locking = locking;

@@ -77,7 +77,6 @@ impl Inner {
         self.search(point)
     }
 
-    #[inline]
     pub(crate) fn link(&self, at: usize) -> Link {
         Link::from_raw(self.links[at].load(Ordering::Relaxed))
     }

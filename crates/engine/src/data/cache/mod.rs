@@ -36,8 +36,8 @@ mod span;
 mod tests;
 mod writeback;
 
-pub(crate) use background::{Background, Job};
-pub(crate) use cut::{Cut, Edge};
+pub(crate) use background::Background;
+pub(crate) use cut::Edge;
 pub(crate) use dirty::Pressure;
 pub(crate) use file::FileCache;
 pub(crate) use read_ahead::ReadAhead;
@@ -73,8 +73,6 @@ pub(crate) struct CacheStats {
     pub(crate) used: u64,
     /// Bytes of pages that are kept for the next to come.
     pub(crate) free: u64,
-    /// Bytes of the files' indexes.
-    pub(crate) index: u64,
     /// Bytes of blocks that are dirty or being written out.
     pub(crate) dirty: u64,
     /// Files with dirty blocks.
@@ -83,8 +81,7 @@ pub(crate) struct CacheStats {
 
 impl PageCache {
     /// A cache for blocks of `block_size` bytes (1024 to 65536, a power of two), with at most `bound` bytes of memory, or one
-    /// chunk where that is more. What is dirty, in writeback or locked may go beyond. Pages and the files' indexes
-    /// count; a chunk's head, 200 bytes, and a page's, 40, do not.
+    /// chunk where that is more. What is dirty, in writeback or locked may go beyond.
     pub(crate) fn new(block_size: u32, bound: u64) -> Arc<Self> {
         let geo = Geometry::new(block_size);
         let pool = Pool::new(geo, bound);
@@ -116,7 +113,6 @@ impl PageCache {
             evicted,
             used: bytes(used),
             free: bytes(free),
-            index: self.pool.index_bytes() as u64,
             dirty: self.dirty_bytes(),
             dirty_files: self.dirty.files() as u64,
         }

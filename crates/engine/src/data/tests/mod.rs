@@ -4,6 +4,8 @@ mod kernel;
 mod power;
 
 use super::*;
+// Past the cache, unless a test says otherwise.
+use super::{append_direct as append, read_direct as read, write_direct as write};
 use crate::inode::NodeRef;
 use crate::volume::OpenOptions;
 use lanefs_device::{BlockDevice, FileDevice, ReadOp, WriteOp};
@@ -91,7 +93,7 @@ fn bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {
 }
 
 fn all(node: &NodeRef) -> Vec<u8> {
-    let size = node.state().size;
+    let size = node.file().size();
     let mut content = vec![0xAA; size as usize + 10];
     let n = read(node, 0, &mut content).unwrap();
     assert_eq!(n as u64, size);
@@ -108,7 +110,10 @@ fn churn(node: &NodeRef, model: &mut Vec<u8>, rng: &mut StdRng, steps: u32, span
                 let len = [1, 100, 1024, 5000, 4096, 70_000][rng.random_range(0..6usize)];
                 let len = rng.random_range(1..=len);
                 let data = bytes(rng, len);
-                write(node, at as u64, &data).unwrap();
+                match rng.random_bool(0.5) {
+                    true => write(node, at as u64, &data).unwrap(),
+                    false => buffered::write(node, at as u64, &data).unwrap(),
+                }
                 if model.len() < at + data.len() {
                     model.resize(at + data.len(), 0);
                 }
@@ -116,7 +121,11 @@ fn churn(node: &NodeRef, model: &mut Vec<u8>, rng: &mut StdRng, steps: u32, span
             }
             6 => {
                 let data = bytes(rng, 3000);
-                assert_eq!(append(node, &data).unwrap(), model.len() as u64);
+                let at = match rng.random_bool(0.5) {
+                    true => append(node, &data).unwrap(),
+                    false => buffered::append(node, &data).unwrap(),
+                };
+                assert_eq!(at, model.len() as u64);
                 model.extend(data);
             }
             _ => {
@@ -127,7 +136,10 @@ fn churn(node: &NodeRef, model: &mut Vec<u8>, rng: &mut StdRng, steps: u32, span
         }
         let at = rng.random_range(0..span);
         let mut piece = vec![0xAA; 9000];
-        let n = read(node, at as u64, &mut piece).unwrap();
+        let n = match rng.random_bool(0.3) {
+            true => read(node, at as u64, &mut piece).unwrap(),
+            false => buffered::read(node, at as u64, &mut piece).unwrap(),
+        };
         assert_eq!(piece[..n], model[at.min(model.len())..(at + 9000).min(model.len())]);
     }
     assert_eq!(all(node), *model);

@@ -1,0 +1,171 @@
+//! Reading and writing through the page cache.
+//!
+//! A write holds its bytes exclusively, so a read, which holds its bytes shared, sees all of it or none;
+//! writers of disjoint blocks run side by side. It copies into pages, and claims space for
+//! blocks that have no place yet. A read copies out of pages and loads what is missing, ahead if it goes on
+//! where the last one ended.
+
+use super::cache::{FileCache, Segment};
+use super::direct::check_write;
+use super::{FileData, delayed, io, journal_each_write, mapping, place, zero_tail};
+use crate::error::{Error, Result};
+use crate::inode::Node;
+use std::ops::Range;
+
+/// Bytes of which the pages are locked at a time.
+const SPAN: u64 = 256 << 10;
+
+/// Reads from byte `offset` on into `buf`; how many bytes there were before i_size.
+pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let file = node.file();
+    let end = offset.saturating_add(buf.len() as u64);
+    let _held = file.share(node, offset, end);
+    let len = end.min(file.size()).saturating_sub(offset) as usize;
+    let Some(buf) = buf.get_mut(..len) else { return Ok(0) };
+    let pages = file.pages(node);
+    let more = file.read_ahead(offset..offset + len as u64);
+    let mut done = 0;
+    while done < len {
+        done += pages.read(offset + done as u64, &mut buf[done..]);
+        if done == len {
+            break;
+        }
+        let at = offset + done as u64;
+        let missing = blocks(node, at, (offset + len as u64).min(at.saturating_add(SPAN)))?;
+        let mut span = pages.span(missing.clone());
+        span.fill(missing, |segments| fill(node, file, segments))?;
+        // Out of the span, for another thread's pages may push these out as soon as they are let go.
+        done += span.copy_out(at, &mut buf[done..]);
+    }
+    if !more.is_empty() {
+        load_ahead(node, file, pages, more)?;
+    }
+    Ok(len)
+}
+
+fn load_ahead(node: &Node, file: &FileData, pages: &FileCache, bytes: Range<u64>) -> Result<()> {
+    let mut at = bytes.start;
+    while at < bytes.end {
+        let end = (at + SPAN).min(bytes.end);
+        let ahead = blocks(node, at, end)?;
+        pages.span(ahead.clone()).fill(ahead, |segments| fill(node, file, segments))?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// The blocks that hold `offset..end`.
+fn blocks(node: &Node, offset: u64, end: u64) -> Result<Range<u32>> {
+    let (first, _) = place(&node.fs, offset)?;
+    let (last, _) = place(&node.fs, end.max(offset + 1) - 1)?;
+    Ok(first..last.saturating_add(1))
+}
+
+/// Reads blocks from the device; what lies beyond i_size, or in holes, is zeros.
+fn fill(node: &Node, file: &FileData, segments: &mut [Segment<'_>]) -> Result<()> {
+    let fs = &*node.fs;
+    let (size, block_size) = (file.size(), u64::from(fs.block_size));
+    let live = |lblk: u32, len: usize| {
+        let left = size.saturating_sub(u64::from(lblk) * block_size);
+        (left.min(len as u64)) as usize
+    };
+    let mut ops = Vec::new();
+    for segment in segments.iter_mut() {
+        let whole = live(segment.lblk, segment.buf.len()).next_multiple_of(block_size as usize);
+        let (inside, beyond) = segment.buf.split_at_mut(whole.min(segment.buf.len()));
+        beyond.fill(0);
+        ops.extend(io::plan_read(fs, u64::from(segment.lblk) * block_size, inside, |lblk| {
+            mapping(node, file, lblk)
+        })?);
+    }
+    io::read(fs, ops)?;
+    for segment in segments {
+        let live = live(segment.lblk, segment.buf.len());
+        segment.buf[live..].fill(0);
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` at `offset`. What lies between the old end and `offset` reads as zeros.
+///
+/// # Errors
+/// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or the
+/// device's: a part may be.
+pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    node.fs.check_writable()?;
+    let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let file = node.file();
+    node.fs.throttle(node)?;
+    let _held = file.lock_to_write(node, offset, end);
+    write_held(node, file, offset, bytes)
+}
+
+/// Writes all of `bytes` at the end; where that was.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
+    node.fs.check_writable()?;
+    let file = node.file();
+    node.fs.throttle(node)?;
+    let (_held, end) = file.lock_end(node);
+    if !bytes.is_empty() {
+        write_held(node, file, end, bytes)?;
+    }
+    Ok(end)
+}
+
+fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Result<()> {
+    let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
+    check_write(node, file, offset, end)?;
+    let size = file.size();
+    if offset > size {
+        zero_tail(node, size, offset)?;
+    }
+    let pages = file.pages(node);
+    let mut at = offset;
+    let done = loop {
+        if bytes.is_empty() {
+            break Ok(());
+        }
+        let (now, later) = bytes.split_at(bytes.len().min((SPAN - at % SPAN) as usize));
+        if let Err(e) = copy_in(node, file, pages, at, now) {
+            break Err(e);
+        }
+        (at, bytes) = (at + now.len() as u64, later);
+    };
+    // As far as it came, for a full volume may have ended it.
+    if at > offset {
+        if at > size {
+            file.extend(at);
+        }
+        file.touch(node);
+        journal_each_write(node)?;
+    }
+    done
+}
+
+fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8]) -> Result<()> {
+    let wanted = blocks(node, at, at + bytes.len() as u64)?;
+    // Blocks that were freed of late can be claimed when that has committed.
+    for last_try in [false, true] {
+        let mut span = pages.span(wanted.clone());
+        for lblk in span.partial(at, bytes.len()) {
+            span.fill(lblk..lblk.saturating_add(1), |segments| fill(node, file, segments))?;
+        }
+        match delayed::claim(node, file, &span.clean(wanted.clone())) {
+            Ok(()) => {
+                span.copy_in(at, bytes);
+                return Ok(());
+            }
+            Err(Error::NoSpace) if !last_try => drop(span),
+            Err(e) => return Err(e),
+        }
+        node.fs.write_back_all()?;
+        node.fs.journal.sync()?;
+    }
+    Err(Error::NoSpace)
+}

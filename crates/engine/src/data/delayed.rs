@@ -1,0 +1,221 @@
+//! Space for dirty blocks that have no place on the volume yet.
+//!
+//! A block that becomes dirty in a hole is claimed, and blocks for the map with it, so that writing out finds
+//! space. With `nodelalloc` its place is chosen at once, in core. Invariant: a dirty block has a claim or a
+//! chosen place if and only if it lies in a hole; who maps blocks in another way writes the range out before.
+
+use super::{FileData, mapping};
+use crate::alloc::{self, Claim, Reserved, Spot};
+use crate::error::Result;
+use crate::inode::Node;
+use crate::map::{self, Mapping};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What one file has claimed.
+#[derive(Debug, Default)]
+pub(super) struct Delayed {
+    data: Option<Claim>,
+    /// Blocks for the map.
+    map: Option<Claim>,
+    /// Places by the first logical block.
+    chosen: BTreeMap<u32, Reserved>,
+}
+
+/// Blocks that the map may need for `data` more, each apart from the others in the worst case: half-full
+/// leaves of the smallest blocks and new levels, or indirect blocks of two levels for each.
+fn map_blocks(data: u64, tree: bool) -> u64 {
+    match (data, tree) {
+        (0, _) => 0,
+        (data, true) => 6 + data / 32,
+        (data, false) => 3 + 2 * data,
+    }
+}
+
+fn blocks(claim: &Option<Claim>) -> u64 {
+    claim.as_ref().map_or(0, Claim::blocks)
+}
+
+fn join(claim: &mut Option<Claim>, more: Claim) {
+    match claim {
+        Some(claim) => claim.join(more),
+        None => *claim = Some(more),
+    }
+}
+
+impl Delayed {
+    /// Takes the claim for `data` blocks.
+    pub(super) fn take_data(&mut self, data: u64) -> Option<Claim> {
+        self.data.as_mut().map(|claim| claim.split(data))
+    }
+
+    /// Puts back what is left of the claim for data.
+    pub(super) fn put_back_data(&mut self, claim: Option<Claim>) {
+        if let Some(claim) = claim {
+            join(&mut self.data, claim);
+        }
+    }
+
+    /// Adds to `claim` what is claimed for mapping `data` blocks.
+    pub(super) fn take_map(&mut self, claim: &mut Option<Claim>, data: u64, tree: bool) {
+        let more = map_blocks(data, tree).saturating_sub(blocks(claim));
+        if let Some(own) = &mut self.map {
+            join(claim, own.split(more));
+        }
+    }
+
+    /// Puts back what is left of the claim for the map, and gives it up when no dirty block needs it.
+    pub(super) fn put_back(&mut self, map: Option<Claim>) {
+        if let Some(claim) = map {
+            join(&mut self.map, claim);
+        }
+        if blocks(&self.data) == 0 && self.chosen.is_empty() {
+            self.map = None;
+        }
+    }
+
+    fn chosen_blocks(&self) -> u64 {
+        self.chosen.values().map(|run| u64::from(run.len())).sum()
+    }
+
+    /// Gives up the places that were chosen in `hole`; how many blocks.
+    fn forget_chosen(&mut self, hole: Range<u32>) -> u32 {
+        let mut gone = 0;
+        let mut at = hole.start;
+        while at < hole.end {
+            match self.take_chosen(at, hole.end - at) {
+                Some(run) => {
+                    (at, gone) = (at + run.len(), gone + run.len());
+                }
+                None => {
+                    let next = self.chosen.range(at..).next();
+                    at = next.map_or(hole.end, |(lblk, _)| *lblk).max(at + 1);
+                }
+            }
+        }
+        gone
+    }
+
+    /// The place that was chosen for `lblk` and up to `len` blocks that follow.
+    pub(super) fn take_chosen(&mut self, lblk: u32, len: u32) -> Option<Reserved> {
+        let first = *self.chosen.range(..=lblk).next_back()?.0;
+        let mut run = self.chosen.remove(&first)?;
+        let before = lblk - first;
+        if before >= run.len() {
+            self.chosen.insert(first, run);
+            return None;
+        }
+        let mut rest = match before {
+            0 => run,
+            _ => {
+                let rest = run.split_off(before);
+                self.chosen.insert(first, run);
+                rest
+            }
+        };
+        if rest.len() > len {
+            let later = rest.split_off(len);
+            self.chosen.insert(lblk + len, later);
+        }
+        Some(rest)
+    }
+}
+
+/// Claims space for those of `runs` that lie in holes.
+///
+/// # Errors
+/// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed. What is damaged in the map.
+pub(super) fn claim(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<()> {
+    let holes = holes(node, file, runs)?;
+    let len: u64 = holes.iter().map(|hole| u64::from(hole.end - hole.start)).sum();
+    if len == 0 {
+        return Ok(());
+    }
+    if node.fs.options.modes.delalloc {
+        let tree = map::is_tree(&node.state());
+        let mut delayed = file.delayed();
+        let more = map_blocks(blocks(&delayed.data) + len, tree).saturating_sub(blocks(&delayed.map));
+        let mut all = alloc::claim(&node.fs, len + more)?;
+        join(&mut delayed.map, all.split(more));
+        join(&mut delayed.data, all);
+        return Ok(());
+    }
+    holes.iter().try_for_each(|hole| choose(node, file, hole.clone())).inspect_err(|_| {
+        let mut delayed = file.delayed();
+        for hole in &holes {
+            delayed.forget_chosen(hole.clone());
+        }
+    })
+}
+
+/// The parts of `runs` that lie in holes.
+fn holes(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<Vec<Range<u32>>> {
+    let mut holes = Vec::new();
+    for run in runs {
+        let mut lblk = run.start;
+        while lblk < run.end {
+            let mapping = mapping(node, file, lblk)?;
+            let len = mapping.len().min(run.end - lblk);
+            if matches!(mapping, Mapping::Hole { .. }) {
+                holes.push(lblk..lblk + len);
+            }
+            lblk += len;
+        }
+    }
+    Ok(holes)
+}
+
+fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
+    let fs = &*node.fs;
+    let mut lblk = hole.start;
+    while lblk < hole.end {
+        let tree = map::is_tree(&node.state());
+        let mut delayed = file.delayed();
+        let places = delayed.chosen_blocks() + u64::from(hole.end - lblk);
+        let more = map_blocks(places, tree).saturating_sub(blocks(&delayed.map));
+        if more > 0 {
+            let claim = alloc::claim(fs, more)?;
+            join(&mut delayed.map, claim);
+        }
+        let end = file.size().div_ceil(fs.block_size.into());
+        let spot = Spot {
+            ino: node.ino,
+            lblk,
+            want: hole.end - lblk,
+            hole: lblk..hole.end,
+            goal: goal_behind(node, &delayed, lblk),
+            size: u32::try_from(end).unwrap_or(u32::MAX).max(hole.end),
+        };
+        let run = alloc::reserve_at(fs, &file.alloc, &spot, None)?;
+        let len = run.len();
+        delayed.chosen.insert(lblk, run);
+        lblk += len;
+    }
+    Ok(())
+}
+
+/// The block behind the one of the logical block before `lblk`.
+fn goal_behind(node: &Node, delayed: &Delayed, lblk: u32) -> Option<u64> {
+    let before = lblk.checked_sub(1)?;
+    if let Some((at, run)) = delayed.chosen.range(..lblk).next_back()
+        && at + run.len() == lblk
+    {
+        return Some(run.start() + u64::from(run.len()));
+    }
+    match map::lookup(&node.fs, node.ino, &node.state(), before) {
+        Ok(Mapping::Mapped { block, .. }) => Some(block + 1),
+        _ => None,
+    }
+}
+
+/// Gives up what was claimed for dirty blocks that were dropped, before their map changes.
+pub(super) fn give_up(node: &Node, file: &FileData, dropped: &[Range<u32>]) -> Result<()> {
+    let holes = holes(node, file, dropped)?;
+    let mut delayed = file.delayed();
+    for hole in holes {
+        let chosen = delayed.forget_chosen(hole.clone());
+        drop(delayed.take_data(u64::from(hole.end - hole.start - chosen)));
+    }
+    delayed.put_back(None);
+    Ok(())
+}

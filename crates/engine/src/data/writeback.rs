@@ -1,0 +1,190 @@
+//! Dirty pages of a file to the device.
+//!
+//! One at a time for a file, under its writeback lock and never under a lock of its bytes: writers go
+//! on, and copy a page that is on its way. Whoever moves blocks holds that lock. Blocks in holes get their
+//! places here, in order of position.
+
+use super::cache::{Background, FileCache, Item, Pressure, Writeback};
+use super::plan::Plan;
+use super::{FileData, io};
+use crate::error::{Error, Result};
+use crate::inode::Node;
+use crate::volume::Fs;
+use std::mem;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Bytes that are taken at a time.
+const BATCH: u64 = 8 << 20;
+
+/// All blocks of a file.
+pub(super) const ALL: Range<u32> = 0..u32::MAX;
+
+/// Writes out those of `blocks` that are dirty.
+///
+/// # Errors
+/// The device's or the journal's: the pages stay dirty.
+pub(crate) fn write_back(node: &Node, blocks: Range<u32>) -> Result<()> {
+    let Some((file, pages)) = dirty_pages(node) else { return Ok(()) };
+    let _alone = file.hold_writeback(node);
+    while write_some(node, file, pages, blocks.clone(), BATCH)? {}
+    Ok(())
+}
+
+fn dirty_pages(node: &Node) -> Option<(&FileData, &FileCache)> {
+    let file = node.file_if_used()?;
+    Some((file, file.pages_if_used()?))
+}
+
+/// Writes out up to `max` bytes of what is dirty; `false` if nothing is.
+fn write_some(node: &Node, file: &FileData, pages: &FileCache, blocks: Range<u32>, max: u64) -> Result<bool> {
+    let Some(taken) = pages.take_dirty(blocks, max) else { return Ok(false) };
+    if let Err(e) = write_taken(node, file, &taken) {
+        taken.failed();
+        return Err(e);
+    }
+    taken.done();
+    Ok(true)
+}
+
+fn write_taken(node: &Node, file: &FileData, taken: &Writeback) -> Result<()> {
+    let mut batch = Batch::default();
+    for run in taken.runs() {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+        let mut lblk = first.lblk;
+        while lblk < last.end() {
+            lblk = batch.add(node, file, run, lblk)?;
+            if lblk < last.end() {
+                // A handle can take no more.
+                mem::take(&mut batch).submit(node, file)?;
+            }
+        }
+    }
+    batch.submit(node, file)?;
+    file.wrote(&node.fs);
+    Ok(())
+}
+
+struct Batch<'t> {
+    plan: Plan,
+    /// Bytes by their place on the device.
+    writes: Vec<(u64, Vec<&'t [u8]>)>,
+    /// The end of what is written, in bytes of the file.
+    end: u64,
+}
+
+impl Default for Batch<'_> {
+    fn default() -> Self {
+        Self { plan: Plan::of_pages(), writes: Vec::new(), end: 0 }
+    }
+}
+
+impl<'t> Batch<'t> {
+    /// Finds places for a contiguous run from block `lblk` on; the block where it ended.
+    fn add(&mut self, node: &Node, file: &FileData, run: &'t [Item], mut lblk: u32) -> Result<u32> {
+        let fs = &*node.fs;
+        let block_size = fs.block_size as usize;
+        let Some(last) = run.last() else { return Ok(lblk) };
+        let start = lblk;
+        let mut items = run.iter().skip_while(|item| item.end() <= start);
+        let mut left: &[u8] = &[];
+        // The first may have been begun already.
+        if let Some(item) = items.next() {
+            left = item.bytes().get((lblk - item.lblk) as usize * block_size..).unwrap_or_default();
+        }
+        while lblk < last.end() {
+            let Some(piece) = self.plan.place(node, file, lblk, last.end() - lblk)? else { break };
+            let (mut bytes, mut need) = (Vec::new(), piece.blocks as usize * block_size);
+            while need > 0 {
+                if left.is_empty() {
+                    let Some(item) = items.next() else { break };
+                    left = item.bytes();
+                }
+                let (now, later) = left.split_at(need.min(left.len()));
+                bytes.push(now);
+                (left, need) = (later, need - now.len());
+            }
+            self.writes.push((fs.byte_of(piece.block), bytes));
+            lblk += piece.blocks;
+        }
+        self.end = self.end.max(u64::from(lblk) * block_size as u64);
+        Ok(lblk)
+    }
+
+    fn submit(self, node: &Node, file: &FileData) -> Result<()> {
+        let Self { plan, writes, end } = self;
+        plan.carry_out(node, file, end.min(file.size()), || io::write_pieces(&node.fs, &writes))
+    }
+}
+
+impl Fs {
+    /// Writes out all dirty pages of the volume, as of now.
+    pub(crate) fn write_back_all(&self) -> Result<()> {
+        let mut first = Ok(());
+        for pages in self.pages.dirty_files() {
+            if let Some(node) = self.known_node(pages.ino())
+                && let Err(e) = write_back(&node, ALL)
+            {
+                self.note_lost(&node, &e);
+                first = first.and(Err(e));
+            }
+        }
+        first
+    }
+
+    /// Does what is to be done in the background: pages that are old or too many, times, files that nobody
+    /// uses. How long to sleep then.
+    pub(crate) fn background_round(&self, jobs: &mut Background) -> Duration {
+        while let Some(job) =
+            jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())
+        {
+            let Some(node) = self.known_node(job.file.ino()) else { break };
+            let Some((file, pages)) = dirty_pages(&node) else { break };
+            let _alone = file.hold_writeback(&node);
+            if let Err(e) = write_some(&node, file, pages, ALL, job.max) {
+                self.note_lost(&node, &e);
+                break;
+            }
+        }
+        let interval = self.options.commit_interval;
+        if !interval.is_zero() && self.times_are_due(interval) {
+            // Failing, the journal tells whoever syncs.
+            let _ = self.write_all_times();
+        }
+        self.nodes.sweep();
+        jobs.pause(&self.pages, Instant::now()).min(Duration::from_secs(1))
+    }
+
+    /// Keeps a writer from making pages dirty faster than they can be written.
+    pub(crate) fn throttle(&self, node: &Node) -> Result<()> {
+        let pressure = self.pages.pressure();
+        if pressure == Pressure::Calm {
+            return Ok(());
+        }
+        self.flusher.wake();
+        if pressure == Pressure::Background {
+            return Ok(());
+        }
+        if let Some((file, pages)) = dirty_pages(node) {
+            let _alone = file.hold_writeback(node);
+            write_some(node, file, pages, ALL, BATCH)?;
+        }
+        // Others made most of it: theirs goes out too before this one goes on.
+        while self.pages.pressure() == Pressure::Stop {
+            let Some(other) = self.pages.dirty_files().first().and_then(|pages| self.known_node(pages.ino()))
+            else {
+                break;
+            };
+            write_back(&other, ALL)?;
+        }
+        Ok(())
+    }
+
+    /// Data could not be written: whoever syncs the file is told.
+    fn note_lost(&self, node: &Node, e: &Error) {
+        if let Some(file) = node.file_if_used() {
+            file.note_failure();
+        }
+        self.note_error(e);
+    }
+}
