@@ -65,14 +65,22 @@ impl Fs {
             recovery::check_log(&*scratch, sb.block_size(), log)?;
         }
         drop(trial);
-        if let Some(log) = log.as_ref().filter(|_| dirty) {
-            recovery::recover(&*device, sb.block_size(), log)?;
-        }
+        let errno = match &log {
+            Some(log) => recovery::recover(&*device, sb.block_size(), log)?.errno,
+            None => 0,
+        };
         let mut sb = read_super(&*device)?;
+        if errno != 0 {
+            sb.set_state(sb.state() | State::ERROR_FS);
+        }
         let state = sb.state();
         mark_open(&mut sb, &options, log.is_some());
         write_super(&*device, &sb)?;
         device.flush()?;
+        // That the journal was aborted is the volume's to tell from now on.
+        if let Some(log) = log.as_ref().filter(|_| errno != 0) {
+            recovery::clear_errno(&*device, sb.block_size(), log)?;
+        }
         let mut fs = Self::assemble(device, sb, log.as_ref(), options, false, unclean)?;
         if let Some(fs) = Arc::get_mut(&mut fs) {
             fs.state_at_open = state;
