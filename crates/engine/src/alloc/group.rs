@@ -38,7 +38,7 @@ impl Default for Group {
 impl Group {
     /// Reads the bitmap from disk, once.
     pub(super) fn load(&mut self, fs: &Fs, group: u32) -> Result<()> {
-        if !matches!(self.blocks, Blocks::Unread) {
+        if !self.is_unread() {
             return Ok(());
         }
         let desc = read_desc(fs, group)?;
@@ -60,17 +60,19 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a free run of `order` may be found: reads the bitmap if the descriptor promises as much.
-    pub(super) fn has(&mut self, fs: &Fs, group: u32, order: u32) -> Result<bool> {
-        if matches!(self.blocks, Blocks::Unread) {
-            let free = read_desc(fs, group)?.free_blocks_count;
-            if free >> order == 0 {
-                let top = free.checked_ilog2();
+    /// Whether the bitmap was never read.
+    pub(super) fn is_unread(&self) -> bool {
+        matches!(self.blocks, Blocks::Unread)
+    }
+
+    /// Whether a free run of `order` may be found: by the descriptor, if the bitmap was never read.
+    pub(super) fn may_have(&mut self, fs: &Fs, group: u32, order: u32) -> Result<bool> {
+        if self.is_unread() {
+            let top = read_desc(fs, group)?.free_blocks_count.checked_ilog2();
+            if top < Some(order) {
                 fs.alloc.orders.set(group, self.top, top);
                 self.top = top;
-                return Ok(false);
             }
-            self.load(fs, group)?;
         }
         Ok(self.top >= Some(order))
     }

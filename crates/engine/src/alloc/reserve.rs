@@ -16,6 +16,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+/// How many bitmaps a search reads for a longer run, before it is content with a shorter one of a group
+/// that is known.
+const MAX_LOADS: u32 = 16;
+
 /// A run of blocks taken in core and not on disk. Dropped, they are free again.
 #[derive(Debug)]
 pub(crate) struct Reserved {
@@ -168,7 +172,7 @@ fn search(fs: &Fs, goal: Goal, want: u32, hold: &mut dyn FnMut(u64) -> u64) -> R
         Goal::At(group, bit) => (group, Some(bit)),
         Goal::Group(group) => (group, None),
     };
-    let mut search = Search { fs, want, home, bit, hold };
+    let mut search = Search { fs, want, home, bit, hold, loads: 0 };
     if let Some(run) = search.at_goal()? {
         return Ok(run);
     }
@@ -194,6 +198,8 @@ struct Search<'s, 'f> {
     home: u32,
     bit: Option<u32>,
     hold: &'s mut dyn FnMut(u64) -> u64,
+    /// Bitmaps that were read for it.
+    loads: u32,
 }
 
 impl Search<'_, '_> {
@@ -201,9 +207,7 @@ impl Search<'_, '_> {
     fn at_goal(&mut self) -> Result<Option<Reserved>> {
         let Some(bit) = self.bit else { return Ok(None) };
         let Some(mut state) = self.fs.alloc.lock_group(self.home) else { return Ok(None) };
-        if !state.has(self.fs, self.home, 0)? {
-            return Ok(None);
-        }
+        state.load(self.fs, self.home)?;
         let run = state.find_at(bit, self.want);
         if (run.len() as u32) < self.want.div_ceil(4) {
             return Ok(None);
@@ -227,8 +231,16 @@ impl Search<'_, '_> {
                         skipped = true;
                         continue;
                     };
-                    if !state.has(self.fs, group, order)? {
+                    if !state.may_have(self.fs, group, order)? {
                         continue;
+                    }
+                    if state.is_unread() {
+                        // A good run is not worth a look at every bitmap of a large volume.
+                        if order > 0 && self.loads == MAX_LOADS {
+                            continue;
+                        }
+                        self.loads += 1;
+                        state.load(self.fs, group)?;
                     }
                     let from = self.bit.filter(|_| group == self.home).unwrap_or(state.next());
                     if let Some(run) = state.find(from, self.want, order) {

@@ -7,6 +7,7 @@ use lanefs_device::MemDevice;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -179,6 +180,47 @@ fn the_best_run_is_found_wherever_it_is() {
     assert_eq!(reserve(&fs, 0, 2).unwrap().len(), 2, "the rest of it");
     let run = reserve(&fs, kept[7].start() + 1, 9).unwrap();
     assert!(run.len() > 2 && run.start() > first, "more than the one block at the goal: {run:?}");
+}
+
+/// On a volume that was just opened, a long run is worth a few bitmaps, not all of them.
+#[test]
+fn a_search_does_not_read_every_bitmap() {
+    let device = Arc::new(MemDevice::new(512 << 20));
+    let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
+    lanefs_mkfs::format(&*device, &options).unwrap();
+    let open = || Fs::open(Arc::clone(&device) as _, OpenOptions::new().write(true)).unwrap();
+    let fs = open();
+    let groups = fs.layout.group_count();
+    let last = fs.layout.group_first_block(groups - 1).unwrap() + 5000;
+    let mut used = BTreeSet::new();
+    for block in (1..fs.layout.blocks_count()).step_by(64).filter(|b| !(last..last + 2000).contains(b)) {
+        let run = reserve(&fs, block, 1).unwrap();
+        used.insert(run.start());
+        let mut txn = fs.start(4).unwrap();
+        txn.take_reserved(run).unwrap();
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open();
+    let read = || (0..groups).filter(|g| !fs.alloc.lock_group(*g).unwrap().is_unread()).count() as u32;
+    assert_eq!(read(), 0);
+    let run = reserve(&fs, 0, 1500).unwrap();
+    assert!((30..1500).contains(&run.len()), "the best of a few groups: {}", run.len());
+    assert!((10..20).contains(&read()), "{}", read());
+    // Others look further, until it is found.
+    let mut runs = vec![run];
+    while runs.last().unwrap().len() < 1500 {
+        runs.push(reserve(&fs, 0, 1500).unwrap());
+    }
+    assert!(read() > groups / 2 && runs.len() <= 8, "{} {}", read(), runs.len());
+    // And no single block is missed for it.
+    let left = fs.alloc.free_blocks();
+    let mut promise = claim(&fs, left).unwrap();
+    while promise.blocks() > 0 {
+        runs.push(reserve_claimed(&fs, 0, 1 << 15, &mut promise).unwrap());
+    }
+    let clash = |r: &Reserved| used.range(r.start()..r.start() + u64::from(r.len())).next().is_some();
+    assert!(disjoint(&runs) && !runs.iter().any(clash));
 }
 
 #[test]
