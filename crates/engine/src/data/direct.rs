@@ -66,7 +66,9 @@ fn overwrite(node: &Node, file: &FileData, offset: u64, end: u64, bytes: &[u8]) 
     if end > file.size() {
         return Ok(false);
     }
-    if file.pages_if_used().is_some_and(|pages| pages.is_dirty()) {
+    let touched = place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1);
+    // Nor may an older content be on its way out.
+    if file.pages_if_used().is_some_and(|pages| pages.is_busy(touched.clone())) {
         return Ok(false);
     }
     let mut at = offset;
@@ -85,7 +87,7 @@ fn overwrite(node: &Node, file: &FileData, offset: u64, end: u64, bytes: &[u8]) 
     }
     if file.pages_if_used().is_some() {
         // A reader may have loaded meanwhile what is old now.
-        file.drop_pages(place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1));
+        file.drop_pages(touched);
     }
     file.wrote(fs);
     file.touch(node);

@@ -1,6 +1,7 @@
 //! The cached pages of one file.
 
 use super::PageCache;
+use super::chunk::Chunk;
 use super::dirty::DirtyChunks;
 use super::geometry::{Geometry, runs};
 use super::index::{Index, Slot};
@@ -87,8 +88,11 @@ impl FileCache {
         let geo = self.geo();
         let mut missing = Vec::new();
         for no in geo.chunks(&blocks) {
-            let cached = self.index.get(no).and_then(|slot| slot.read().as_ref().map(|chunk| chunk.uptodate));
-            push_runs(&mut missing, geo.first_block(no), geo.mask(no, &blocks) & !cached.unwrap_or(0));
+            let cached = self.index.get(no).map_or(0, |slot| {
+                let chunk = Ordered::take(Level::Page, no.into(), || slot.read());
+                chunk.as_deref().map_or(0, |chunk| chunk.uptodate)
+            });
+            push_runs(&mut missing, geo.first_block(no), geo.mask(no, &blocks) & !cached);
         }
         missing
     }
@@ -100,7 +104,21 @@ impl FileCache {
         Span::new(self, blocks)
     }
 
-    /// Whether any block is dirty. Blocks in writeback are not.
+    /// Whether any of `blocks` is dirty or being written out. While the caller keeps writers out of them, this only goes
+    /// from yes to no.
+    pub(crate) fn is_busy(&self, blocks: Range<u32>) -> bool {
+        let geo = self.geo();
+        geo.chunks(&blocks).any(|no| {
+            let busy = |slot: &Slot| {
+                let chunk = Ordered::take(Level::Page, no.into(), || slot.read());
+                chunk.as_deref().map_or(0, Chunk::busy)
+            };
+            self.index.get(no).map_or(0, busy) & geo.mask(no, &blocks) != 0
+        })
+    }
+
+    /// Whether any block is dirty. Blocks in writeback are not: for what must not meet them there is
+    /// [`is_busy`](Self::is_busy).
     pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.lock().is_empty()
     }

@@ -61,8 +61,9 @@ impl<'f> Locked<'f> {
         self.get().map_or(0, |chunk| chunk.uptodate)
     }
 
-    pub(super) fn dirty(&self) -> u64 {
-        self.get().map_or(0, |chunk| chunk.dirty)
+    /// Blocks that are dirty, or that would be if the writeback that has them failed.
+    pub(super) fn pending(&self) -> u64 {
+        self.get().map_or(0, |chunk| chunk.dirty | chunk.writeback & !chunk.cancelled)
     }
 
     /// Makes the pages of `blocks` be there, and held by nobody else: a page that is being written out is replaced by a copy.

@@ -45,9 +45,10 @@ impl<'f> Span<'f> {
         self.runs(&blocks, |lock| !lock.uptodate())
     }
 
-    /// The runs of `blocks` that are not dirty: before they become so, space for them has to be claimed.
+    /// The runs of `blocks` that are neither dirty nor on their way to the device: before they become dirty, space for
+    /// them has to be claimed.
     pub(crate) fn clean(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
-        self.runs(&blocks, |lock| !lock.dirty())
+        self.runs(&blocks, |lock| !lock.pending())
     }
 
     fn runs(&self, blocks: &Range<u32>, set: impl Fn(&Locked<'f>) -> u64) -> Vec<Range<u32>> {

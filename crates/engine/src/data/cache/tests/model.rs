@@ -117,8 +117,8 @@ impl World {
             fill(&mut span, block..block + 1, self.block, &self.device);
         }
         let clean: Vec<u32> = span.clean(blocks.clone()).into_iter().flatten().collect();
-        let want: Vec<u32> = blocks.clone().filter(|b| !self.dirty[*b as usize]).collect();
-        assert_eq!(clean, want);
+        let pending = |b: &u32| self.dirty[*b as usize] || self.writing[*b as usize];
+        assert_eq!(clean, blocks.clone().filter(|b| !pending(b)).collect::<Vec<_>>());
         let content: Vec<u8> = (0..bytes.len()).map(|i| (i as u8).wrapping_mul(seed)).collect();
         // As far as it is dirty already, the short way does it too.
         if seed.is_multiple_of(2) {
@@ -249,6 +249,7 @@ impl World {
         let blocks = self.blocks(&bytes);
         let in_flight = |b: &u32| self.cut[*b as usize];
         let busy = |b: &u32| self.dirty[*b as usize] || self.writing[*b as usize];
+        assert_eq!(self.file.is_busy(blocks.clone()), blocks.clone().any(|b| busy(&b) || in_flight(&b)));
         let all = self.file.drop_clean(blocks.clone());
         assert_eq!(all, !blocks.clone().any(|b| busy(&b) || in_flight(&b)));
         let missing: Vec<u32> = self.file.missing(blocks.clone()).into_iter().flatten().collect();
