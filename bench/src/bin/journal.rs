@@ -5,7 +5,7 @@
 //! threads and the size of the log: neither may make it collapse.
 
 use lanefs_bench::report::{Goal, Report};
-use lanefs_device::{BlockDevice, FileDevice, MemDevice};
+use lanefs_device::{BlockDevice, FileOptions, MemDevice};
 use lanefs_format::jbd2::{Compat, Incompat, Superblock};
 use lanefs_journal::{Journal, LogConfig, LogRun, Options, Stats};
 use rand::rngs::SmallRng;
@@ -20,7 +20,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const BLOCK: u32 = 4096;
 /// Metadata blocks that the handles choose from, and how many of those all of them want.
-const BLOCKS: u64 = 16_384;
+const BLOCKS: u64 = 2048;
 const HOT: u64 = 64;
 const CREDITS: u32 = 12;
 
@@ -43,7 +43,7 @@ fn main() -> Outcome<()> {
     let dir = tempfile::tempdir()?;
     let mut report = Report::new("journal");
     for work in [Work::Sync, Work::Handles] {
-        for medium in ["mem", "file"] {
+        for medium in ["mem", "file", "direct"] {
             let mut rates = Vec::new();
             for log_mib in [16u32, 128] {
                 for threads in [16, 256, 2048] {
@@ -57,10 +57,11 @@ fn main() -> Outcome<()> {
                         let size = u64::from(log_mib << 20) + (BLOCKS + 1) * u64::from(BLOCK);
                         let device: Arc<dyn BlockDevice> = match medium {
                             "mem" => Arc::new(MemDevice::new(size as usize)),
-                            _ => Arc::new(FileDevice::create(
-                                dir.path().join(format!("{case} {threads}")),
-                                size,
-                            )?),
+                            _ => Arc::new(
+                                FileOptions::new()
+                                    .direct(medium == "direct")
+                                    .create(dir.path().join("volume"), size)?,
+                            ),
                         };
                         let (ops, stats) = run(&device, log_mib, threads, time, work)?;
                         samples.push(ops);

@@ -423,6 +423,11 @@ impl Inode {
         }
     }
 
+    /// Whether there is room for epochs and nanoseconds of the three times.
+    pub fn has_fine_times(&self) -> bool {
+        fits(self.extra_isize, 0x8C + 4)
+    }
+
     /// Makes `i_block` name a device.
     pub fn set_device(&mut self, device: DeviceNumber) {
         let (old, new) = device.encode();

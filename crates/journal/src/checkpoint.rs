@@ -1,13 +1,14 @@
 //! What is committed and not yet home.
 //!
-//! For each block that a transaction in the log has changed, this keeps the newest committed content.
-//! A checkpoint writes those contents home, sorted, neighbours together; flushes; then moves the log's
-//! tail past the transactions that they came from, makes that durable, and only then gives the
+//! For each block that a transaction in the log has changed, this keeps the newest committed content. A checkpoint of the log up
+//! to some transaction writes those of them home that no later transaction holds: the others would be replayed from there.
+//! It writes them sorted, neighbours together; flushes; then moves the log's
+//! tail past that transaction, makes that durable, and only then gives the
 //! log's space back. It never looks at a buffer, so what a running transaction has
 //! changed cannot reach a home block.
 //!
-//! A block whose freeing has been committed leaves the map before it may be used again. If a
-//! checkpoint is writing it just then, that write is waited for: it would land on the new owner's data.
+//! A block whose freeing has been committed leaves the map before it may be used again, and a checkpoint that has not come to
+//! it yet skips it, as what has been committed anew. If its batch is being written just then, that is waited for: it would land on the new owner's data.
 
 use crate::Tid;
 use crate::buffer::Content;
@@ -22,6 +23,7 @@ pub(crate) struct Committed {
 
 #[derive(Debug, Default)]
 struct State {
+    /// By block, with the transaction that it is from.
     contents: HashMap<u64, (Tid, Content)>,
     /// What a checkpoint is writing home, sorted by block.
     in_flight: Vec<u64>,
@@ -65,21 +67,34 @@ impl Committed {
         }
     }
 
-    /// All contents for a checkpoint to write, sorted by block. Until [`landed`](Self::landed) they count as being written.
-    pub(crate) fn take_off(&self) -> Vec<Homeless> {
-        let mut state = self.state.lock();
+    /// What has to be written home before the log up to transaction `last` can go, sorted by block.
+    pub(crate) fn take_off(&self, last: Tid) -> Vec<Homeless> {
+        let state = self.state.lock();
+        let due = state.contents.iter().filter(|(_, (tid, _))| last.at_or_after(*tid));
         let of = |(&block, (tid, content)): (&u64, &(Tid, Content))| Homeless {
             block,
             tid: *tid,
             content: Content::clone(content),
         };
-        let mut all: Vec<_> = state.contents.iter().map(of).collect();
-        all.sort_unstable_by_key(|homeless| homeless.block);
-        state.in_flight = all.iter().map(|homeless| homeless.block).collect();
-        all
+        let mut due: Vec<_> = due.map(of).collect();
+        drop(state);
+        due.sort_unstable_by_key(|homeless| homeless.block);
+        due
     }
 
-    /// The writes of a checkpoint have ended, well or not.
+    /// What of a batch is still to be written; until [`landed`](Self::landed) it counts as being written.
+    pub(crate) fn depart<'a>(&self, batch: &'a [Homeless]) -> Vec<(u64, &'a [u8])> {
+        let mut state = self.state.lock();
+        let newest = |homeless: &Homeless| {
+            state.contents.get(&homeless.block).is_some_and(|(tid, _)| *tid == homeless.tid)
+        };
+        let still_due = batch.iter().filter(|homeless| newest(homeless));
+        let writes: Vec<(u64, &[u8])> = still_due.map(|h| (h.block, &h.content[..])).collect();
+        state.in_flight = writes.iter().map(|(block, _)| *block).collect();
+        writes
+    }
+
+    /// The writes of a batch have ended, well or not.
     pub(crate) fn landed(&self) {
         self.state.lock().in_flight.clear();
         self.landed.notify_all();
@@ -114,20 +129,23 @@ mod tests {
     fn a_newer_content_outlives_the_checkpoint_of_an_older() {
         let committed = Committed::default();
         committed.insert(Tid(1), vec![(5, content(1)), (6, content(1))]);
-        let home = committed.take_off();
+        let home = committed.take_off(Tid(1));
+        assert_eq!(committed.depart(&home).len(), 2);
         committed.insert(Tid(2), vec![(6, content(2))]);
         committed.landed();
         committed.settle(&home);
         assert!(committed.get(5).is_none());
         assert_eq!(committed.get(6).unwrap()[0], 2);
         assert_eq!(committed.len(), 1);
+        assert!(committed.take_off(Tid(1)).is_empty());
+        assert_eq!(committed.take_off(Tid(2)).len(), 1);
     }
 
     #[test]
     fn forgetting_waits_for_a_write_on_its_way() {
         let committed = Committed::default();
         committed.insert(Tid(1), vec![(5, content(1)), (6, content(1))]);
-        committed.take_off();
+        committed.depart(&committed.take_off(Tid(1)));
         committed.forget(&[4, 7]);
         thread::scope(|scope| {
             let waiter = scope.spawn(|| committed.forget(&[6]));
@@ -137,5 +155,21 @@ mod tests {
             waiter.join().unwrap();
         });
         assert!(committed.get(6).is_none());
+    }
+
+    #[test]
+    fn what_a_later_transaction_holds_or_was_freed_is_not_due() {
+        let committed = Committed::default();
+        committed.insert(Tid(1), vec![(5, content(1)), (6, content(1)), (7, content(1))]);
+        committed.insert(Tid(2), vec![(6, content(2)), (8, content(2))]);
+        let home = committed.take_off(Tid(1));
+        // Freed before its batch departs: another owner may have written there.
+        committed.forget(&[7]);
+        let writes: Vec<(u64, u8)> = committed.depart(&home).iter().map(|(b, c)| (*b, c[0])).collect();
+        assert_eq!(writes, [(5, 1)]);
+        committed.landed();
+        committed.settle(&home);
+        let rest: Vec<u64> = committed.take_off(Tid(2)).iter().map(|h| h.block).collect();
+        assert_eq!(rest, [6, 8]);
     }
 }

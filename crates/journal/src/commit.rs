@@ -189,33 +189,58 @@ impl Core {
 
     /// Writes all that is committed home, and gives its space in the log back.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        self.check()?;
-        self.try_checkpoint().inspect_err(|error| self.abort(error))
+        self.checkpoint_oldest(u32::MAX)
     }
 
-    fn try_checkpoint(&self) -> Result<()> {
+    /// Makes room in the log: a quarter of it, so that who waits for space need not wait for the rest, and what is
+    /// changed again and again need not be written home for that.
+    pub(crate) fn make_room(&self) -> Result<()> {
+        self.checkpoint_oldest(self.log.as_ref().map_or(0, |log| log.len() / 4))
+    }
+
+    /// Checkpoints the oldest transactions, as many as take `blocks` of the log, or all.
+    pub(crate) fn checkpoint_oldest(&self, blocks: u32) -> Result<()> {
+        self.check()?;
+        self.try_checkpoint(blocks).inspect_err(|error| self.abort(error))
+    }
+
+    fn try_checkpoint(&self, blocks: u32) -> Result<()> {
         let _one = self.checkpointing.lock();
         let Some(log) = &self.log else { return Ok(()) };
-        let Some(last) = self.state.lock().history.back().copied() else { return Ok(()) };
+        let (last, used_before) = {
+            let state = self.state.lock();
+            let mut sum = 0u32;
+            let enough = state.history.iter().find(|past| {
+                sum = sum.saturating_add(past.len);
+                sum >= blocks
+            });
+            (enough.or(state.history.back()).copied(), state.used)
+        };
+        let Some(last) = last else { return Ok(()) };
         let began = Instant::now();
-        let home = self.homeless.take_off();
-        let blocks: Vec<(u64, &[u8])> = home.iter().map(|h| (h.block, &h.content[..])).collect();
-        let mut batches = blocks.chunks(BATCH);
-        let written =
-            batches.try_for_each(|batch| write_merged(&*self.device, u64::from(self.block_size), batch));
-        self.homeless.landed();
-        written?;
+        let home = self.homeless.take_off(last.tid);
+        for batch in home.chunks(BATCH) {
+            let writes = self.homeless.depart(batch);
+            let written = write_merged(&*self.device, u64::from(self.block_size), &writes);
+            self.homeless.landed();
+            written?;
+            self.counters.blocks_checkpointed.add(writes.len() as u64);
+        }
         self.flush.flush(&*self.device)?;
         self.homeless.settle(&home);
-        self.counters.blocks_checkpointed.add(home.len() as u64);
         log.write_tail(&*self.device, last.tid.next(), log.advance(last.start, last.len))?;
         self.flush.flush(&*self.device)?;
         let mut state = self.state.lock();
+        let mut freed = 0;
         while let Some(past) = state.history.pop_front_if(|past| last.tid.at_or_after(past.tid)) {
-            state.used -= past.len;
+            freed += past.len;
         }
-        state.during_checkpoint = state.used;
+        state.during_checkpoint = state.used.saturating_sub(used_before);
+        state.used -= freed;
         self.help(self.gate.raise_limit(self.limit(&state)));
+        if self.wants_checkpoint(&state) {
+            self.background.want_checkpoint();
+        }
         drop(state);
         self.counters.checkpoint.record_since(began);
         Ok(())

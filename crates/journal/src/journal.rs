@@ -32,7 +32,7 @@ impl Journal {
                 );
             })?;
             journal.spawn("lanefs-ckpt", |core| {
-                core.background.run_checkpoints(|| drop(core.checkpoint()));
+                core.background.run_checkpoints(|| drop(core.make_room()));
             })?;
         }
         Ok(journal)
@@ -134,6 +134,15 @@ impl Journal {
     pub fn checkpoint(&self) -> Result<()> {
         self.core.sync()?;
         self.core.checkpoint()
+    }
+
+    /// Writes home what the oldest transactions in the log have changed, as many of them as take `blocks` blocks of the log, and
+    /// frees their space. Commits nothing. The journal does this by itself, in the background, before handles have to wait.
+    ///
+    /// # Errors
+    /// An aborted journal, or the failure that aborts it.
+    pub fn checkpoint_oldest(&self, blocks: u32) -> Result<()> {
+        self.core.checkpoint_oldest(blocks)
     }
 
     /// Commits and checkpoints everything and marks the log empty. No handle can start afterwards; reading

@@ -185,6 +185,9 @@ fn run(operations: usize, head: u32, checkpoints: u32) {
         }
         if rng.random_ratio(1, checkpoints) {
             journal.checkpoint().unwrap();
+        } else if rng.random_ratio(1, checkpoints) {
+            // Only the oldest transactions: the newer ones stay in the log, with some of the same blocks.
+            journal.checkpoint_oldest(rng.random_range(1..60)).unwrap();
         }
     }
     drop(journal);
@@ -242,6 +245,8 @@ fn operate_many(journal: &Journal, device: &RecordingDevice, thread: u64, operat
         }
         if value % 40 == 0 {
             journal.checkpoint().unwrap();
+        } else if value % 7 == thread % 7 {
+            journal.checkpoint_oldest(1).unwrap();
         }
     }
 }

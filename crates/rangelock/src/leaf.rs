@@ -147,16 +147,21 @@ impl Leaf {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self) -> LeafGuard<'_> {
-        if self.acquire() { self.guard(false) } else { self.lock_contended() }
+        if self.acquire() {
+            return self.guard(false);
+        }
+        self.acquire_contended();
+        self.guard(true)
     }
 
     pub(crate) fn try_lock(&self) -> Option<LeafGuard<'_>> {
         self.acquire().then(|| self.guard(false))
     }
 
-    /// No load first: it would fetch the line as shared, and the write would have to ask for it again.
+    /// No load first: it would fetch the line as shared, and the write would have to ask for it again. (So do not keep
+    /// the result: x86 has one instruction that sets and tests a bit, and a loop with a load for all else.)
     #[cfg(not(loom))]
     #[inline]
     fn acquire(&self) -> bool {
@@ -181,12 +186,9 @@ impl Leaf {
 
     /// Spins as long as a running holder may need; then the holder has lost its core, and gets ours.
     #[cold]
-    fn lock_contended(&self) -> LeafGuard<'_> {
+    fn acquire_contended(&self) {
         let mut rounds = 0_u32;
-        loop {
-            if self.word.load(Ordering::Relaxed) & LOCKED == 0 && self.acquire() {
-                return self.guard(true);
-            }
+        while self.word.load(Ordering::Relaxed) & LOCKED != 0 || !self.acquire() {
             rounds += 1;
             if cfg!(loom) {
                 thread::yield_now();
@@ -303,7 +305,7 @@ impl Body {
     }
 
     /// The slots whose records overlap `range`, as bits.
-    #[inline]
+    #[inline(always)]
     fn hits(&self, range: Range) -> u16 {
         let mut hits = 0;
         for (i, slot) in self.slots[..self.top()].iter().enumerate() {

@@ -165,7 +165,8 @@ impl RangeLock {
         unsafe { self.shared.load(Ordering::Acquire).as_ref() }
     }
 
-    #[inline]
+    // Always inlined, as `go`: what they return is too large for registers, and would be copied on the way out.
+    #[inline(always)]
     pub(crate) fn read_now(&self, range: Range) -> Option<ReadGuard<'_>> {
         let claim = Claim { range, mode: Mode::Read };
         let place = if self.bias.load(Ordering::Relaxed) == OPEN { self.publish(range) } else { None };
@@ -177,6 +178,7 @@ impl RangeLock {
     }
 
     /// Publishes a reader's range. None if the lock is not open.
+    #[inline(always)]
     fn publish(&self, range: Range) -> Option<Place<'_>> {
         let lane = self.shared()?.lane()?;
         let ticket = lane.publish(range)?;
@@ -188,7 +190,7 @@ impl RangeLock {
     }
 
     /// The short way.
-    #[inline]
+    #[inline(always)]
     fn go(&self, claim: Claim) -> Option<Place<'_>> {
         let (leaf, mut guard) = match self.tree() {
             None => (&self.inline, self.inline.lock()),

@@ -44,9 +44,11 @@ impl Fs {
         let mut txn = self.start(credits::INODE + credits::XATTR)?;
         let now = self.now();
         node.update(&mut txn, |txn, inode| {
+            let fine = inode.has_fine_times();
+            // In core as it will be read back.
             let time = |t: SetTime| match t {
                 SetTime::Now => now,
-                SetTime::At(t) => t,
+                SetTime::At(t) => t.clamped(fine),
             };
             if set.uid.is_some() || set.gid.is_some() {
                 inode.uid = set.uid.unwrap_or(inode.uid);

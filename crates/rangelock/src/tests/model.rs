@@ -245,7 +245,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 1000 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn lets_in_what_the_model_lets_in(ops in prop::collection::vec(op(), 0..if cfg!(miri) { 40 } else { 150 })) {
+    fn lets_in_what_the_model_lets_in(ops in prop::collection::vec(op(), 0..if cfg!(miri) { 16 } else { 150 })) {
         run(ops);
     }
 

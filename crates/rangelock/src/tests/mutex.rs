@@ -65,7 +65,7 @@ fn lets_in_what_a_vector_lets_in() {
     let lock = MutexRangeLock::new();
     let mut held: Vec<(Claim, MutexRangeGuard<'_>)> = Vec::new();
     let (mut refused, mut granted) = (0, 0);
-    for _ in 0..if cfg!(miri) { 300 } else { 20_000 } {
+    for _ in 0..if cfg!(miri) { 80 } else { 20_000 } {
         if !held.is_empty() && random.random_range(0..5) < 2 {
             let at = random.random_range(0..held.len());
             drop(held.swap_remove(at));
@@ -86,7 +86,7 @@ fn lets_in_what_a_vector_lets_in() {
         }
         assert_eq!(live(&lock), held.len());
     }
-    assert!(refused > 20 && granted > 20);
+    assert!(refused > 5 && granted > 5);
 }
 
 #[test]

@@ -77,6 +77,7 @@ impl Inner {
         self.search(point)
     }
 
+    #[inline]
     pub(crate) fn link(&self, at: usize) -> Link {
         Link::from_raw(self.links[at].load(Ordering::Relaxed))
     }

@@ -108,7 +108,7 @@ impl Tree {
     }
 
     /// Locks the leaf that answers for `point`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self, point: u64) -> (&Leaf, LeafGuard<'_>) {
         let mut missed = 0;
         loop {

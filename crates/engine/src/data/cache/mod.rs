@@ -73,6 +73,8 @@ pub(crate) struct CacheStats {
     pub(crate) used: u64,
     /// Bytes of pages that are kept for the next to come.
     pub(crate) free: u64,
+    /// Bytes of the files' indexes.
+    pub(crate) index: u64,
     /// Bytes of blocks that are dirty or being written out.
     pub(crate) dirty: u64,
     /// Files with dirty blocks.
@@ -81,7 +83,8 @@ pub(crate) struct CacheStats {
 
 impl PageCache {
     /// A cache for blocks of `block_size` bytes (1024 to 65536, a power of two), with at most `bound` bytes of memory, or one
-    /// chunk where that is more. What is dirty, in writeback or locked may go beyond.
+    /// chunk where that is more. What is dirty, in writeback or locked may go beyond. Pages and the files' indexes
+    /// count; a chunk's head, 200 bytes, and a page's, 40, do not.
     pub(crate) fn new(block_size: u32, bound: u64) -> Arc<Self> {
         let geo = Geometry::new(block_size);
         let pool = Pool::new(geo, bound);
@@ -113,6 +116,7 @@ impl PageCache {
             evicted,
             used: bytes(used),
             free: bytes(free),
+            index: self.pool.index_bytes() as u64,
             dirty: self.dirty_bytes(),
             dirty_files: self.dirty.files() as u64,
         }

@@ -75,7 +75,7 @@ impl Pool {
     /// Pages that a shard may have. The indexes take at most three quarters of the bound: then files of very great extent
     /// go above it.
     fn quota(&self) -> usize {
-        let left = self.bound.saturating_sub(self.index.load(Ordering::Relaxed) as u64).max(self.bound / 4);
+        let left = self.bound.saturating_sub(self.index_bytes() as u64).max(self.bound / 4);
         let pages = left / (self.shards.len() * self.geo.page_size()) as u64;
         usize::try_from(pages).unwrap_or(usize::MAX).max(PAGES)
     }
@@ -146,6 +146,11 @@ impl Pool {
     /// Counts the bytes of an index that is gone.
     pub(super) fn index_gone(&self, bytes: usize) {
         self.index.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of all indexes.
+    pub(super) fn index_bytes(&self) -> usize {
+        self.index.load(Ordering::Relaxed)
     }
 
     /// Pages in use, pages in the free lists, pages evicted so far.

@@ -34,6 +34,7 @@ fn check(cache: &PageCache, files: &[&Arc<FileCache>], in_flight: &[&Writeback])
     }
     assert_eq!(cache.dirty_bytes(), busy * cache.geo.block_size() as u64);
     assert_eq!(cache.stats().dirty_files, files.iter().filter(|f| f.is_dirty()).count() as u64);
+    assert!(!files.is_empty() || cache.stats().index == 0, "{:?}", cache.stats());
     // A page that was copied meanwhile is in flight only.
     pages.extend(in_flight.iter().flat_map(|w| w.items()).map(|item| Arc::as_ptr(&item.page)));
     pages.sort_unstable();
