@@ -4,11 +4,22 @@
 //! are woken, and the first of the rest gets the baton, before anybody else is woken: it can begin at once, while the
 //! others still wake up. Those whose wish is not yet fulfilled sleep on. Thousands may wait; each of them is woken once.
 //!
+//! Those who were woken often come again at once, each for itself: an fsync after the next. Whoever finds the baton first can
+//! wait for them a moment ([`Turn::gather`]); otherwise it would work for itself alone, with all the others waiting for
+//! the next round. It waits no longer than a quarter of what a round costs whoever takes part, counted from the end of the last.
+//!
 //! What "done" means is published by the caller (an atomic), before it passes the baton; waiters look at it under the
 //! baton's lock, so that none can miss it.
 
 use crate::signal::Signal;
 use lanefs_sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Nobody waits for others if that cannot be this long: it would cost more than it saves.
+const MIN_PATIENCE: Duration = Duration::from_micros(25);
+
+/// What a round counts at most.
+const MAX_COST: Duration = Duration::from_millis(20);
 
 /// `W`: what a thread waits for.
 #[derive(Debug)]
@@ -17,6 +28,14 @@ pub(crate) struct Baton<W>(Mutex<State<W>>);
 #[derive(Debug)]
 struct State<W> {
     carried: bool,
+    /// How many took part when the baton was last passed: who carried it and who waited.
+    crowd: usize,
+    /// When that was.
+    passed: Option<Instant>,
+    /// What a round costs, for many as for one: the mean of the last ones.
+    cost: Duration,
+    /// Who carries the baton waits for the crowd.
+    gathering: Option<Arc<Signal<()>>>,
     /// In the order in which they came.
     waiting: Vec<Waiter<W>>,
 }
@@ -45,7 +64,14 @@ pub(crate) struct Turn<'a, W> {
 
 impl<W> Default for Baton<W> {
     fn default() -> Self {
-        Self(Mutex::new(State { carried: false, waiting: Vec::new() }))
+        Self(Mutex::new(State {
+            carried: false,
+            crowd: 0,
+            passed: None,
+            cost: Duration::ZERO,
+            gathering: None,
+            waiting: Vec::new(),
+        }))
     }
 }
 
@@ -89,15 +115,44 @@ impl<W> State<W> {
     fn queue(&mut self, wants: Option<W>) -> Arc<Signal<Woken>> {
         let signal = Arc::new(Signal::new());
         self.waiting.push(Waiter { wants, signal: Arc::clone(&signal) });
+        if self.waiting.len() + 1 >= self.crowd
+            && let Some(gathering) = self.gathering.take()
+        {
+            gathering.send(());
+        }
         signal
     }
 }
 
 impl<W: Copy> Turn<'_, W> {
-    /// Wakes those whose wish `is_done`, and gives the baton to the first of the others.
-    pub(crate) fn pass(mut self, is_done: impl Fn(W) -> bool) {
+    /// Waits a moment for those who took part the last time, if they are not here.
+    pub(crate) fn gather(&self) {
+        let mut state = self.baton.0.lock();
+        let patience = state.cost / 4;
+        let deadline = state.passed.and_then(|passed| passed.checked_add(patience));
+        let Some(deadline) = deadline.filter(|_| patience >= MIN_PATIENCE) else { return };
+        if state.waiting.len() + 1 >= state.crowd {
+            return;
+        }
+        let signal = Arc::new(Signal::new());
+        state.gathering = Some(Arc::clone(&signal));
+        drop(state);
+        if signal.wait_until(deadline).is_none() {
+            self.baton.0.lock().gathering = None;
+        }
+    }
+
+    /// Wakes those whose wish `is_done`, and gives the baton to the first of the others. `cost` is what of the round does not
+    /// grow with those who take part.
+    pub(crate) fn pass(mut self, cost: Option<Duration>, is_done: impl Fn(W) -> bool) {
         self.passed = true;
         let mut state = self.baton.0.lock();
+        state.crowd = state.waiting.len() + 1;
+        state.passed = Some(Instant::now());
+        if let Some(cost) = cost {
+            // One that was held up does not count much.
+            state.cost = (state.cost * 7 + cost.min(MAX_COST)) / 8;
+        }
         let (done, mut rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.waiting).into_iter().partition(|w| w.wants.is_none_or(&is_done));
         let next = if rest.is_empty() { None } else { Some(rest.remove(0)) };
@@ -150,7 +205,7 @@ mod tests {
                     let before = self.done.load(Ordering::Relaxed);
                     thread::yield_now();
                     self.done.store(before + 1, Ordering::Release);
-                    turn.pass(is_done);
+                    turn.pass(None, is_done);
                 }
             }
         }
@@ -170,6 +225,31 @@ mod tests {
             others.into_iter().for_each(|other| other.join().unwrap());
             assert_eq!(work.done.load(Ordering::Relaxed), 2);
             assert!(!work.baton.0.lock().carried && work.baton.0.lock().waiting.is_empty());
+        });
+    }
+
+    #[test]
+    fn who_gathers_is_told_when_all_are_here() {
+        model(|| {
+            let work = Arc::new(Work::default());
+            // As if two had taken part before.
+            {
+                let mut state = work.baton.0.lock();
+                (state.crowd, state.cost) = (2, Duration::from_secs(36_000));
+                state.passed = Some(Instant::now());
+            }
+            let first = work.baton.wait(1, || false).unwrap();
+            let other = {
+                let work = Arc::clone(&work);
+                thread::spawn(move || work.reach(1))
+            };
+            // Time does not pass in a model: only the other can end this.
+            first.gather();
+            assert_eq!(work.baton.0.lock().waiting.len(), 1);
+            work.done.store(1, Ordering::Release);
+            first.pass(None, |goal| goal <= 1);
+            other.join().unwrap();
+            assert_eq!(work.done.load(Ordering::Relaxed), 1);
         });
     }
 

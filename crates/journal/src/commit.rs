@@ -18,7 +18,7 @@ use crate::core::{Core, Past};
 use crate::recovery::write_merged;
 use crate::transaction::{Snapshot, Transaction};
 use crate::{Freed, JournalError, Result, Ticket, Tid};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Blocks that a checkpoint writes in one batch.
 const BATCH: usize = 1024;
@@ -37,6 +37,15 @@ impl Drop for InCommit<'_> {
 impl Core {
     /// Returns when `tid` is durable. `false`: it had nothing to write, and nothing was flushed.
     pub(crate) fn commit(&self, tid: Tid) -> Result<bool> {
+        self.commit_with(tid, true)
+    }
+
+    /// As [`commit`](Self::commit), but it does not wait for others who may want one too.
+    pub(crate) fn commit_now(&self, tid: Tid) -> Result<bool> {
+        self.commit_with(tid, false)
+    }
+
+    fn commit_with(&self, tid: Tid, gather: bool) -> Result<bool> {
         let over = |tid| self.is_durable(tid) || self.has_ended();
         self.check()?;
         if self.is_durable(tid) {
@@ -49,12 +58,16 @@ impl Core {
                 return Ok(true);
             }
             if let Some(turn) = self.commits.wait(tid, || over(tid)) {
+                // Who sleeps at the gate cannot come.
+                if gather && !self.gate.is_waited_for() {
+                    turn.gather();
+                }
                 let in_commit = InCommit(self);
                 let result = self.lead().inspect_err(|error| self.abort(error));
                 drop(in_commit);
-                turn.pass(over);
+                turn.pass(result.as_ref().ok().copied().flatten(), over);
                 // It was the running transaction: nothing else is behind the committed ones.
-                return result;
+                return result.map(|flushed| flushed.is_some());
             }
         }
     }
@@ -82,18 +95,19 @@ impl Core {
             return Ok(());
         }
         self.check()?;
-        self.flush.wait(&*self.device, ticket).inspect_err(|error| self.abort(error))
+        self.flush.wait_together(&*self.device, ticket).inspect_err(|error| self.abort(error))
     }
 
-    /// Commits the running transaction; only one thread at a time. `false`: there was nothing in it.
-    fn lead(&self) -> Result<bool> {
+    /// Commits the running transaction; only one thread at a time. How long that took for flushes; `None`: there was
+    /// nothing in it.
+    fn lead(&self) -> Result<Option<Duration>> {
         let began = Instant::now();
         let place = self.gate.close();
         let mut txn = std::mem::take(&mut *self.transactions[place.slot].lock());
         if !txn.is_dirty() {
             self.help(self.gate.reopen());
             self.report_freed(&txn.freed);
-            return Ok(false);
+            return Ok(None);
         }
         let size = self.log.as_ref().map_or(0, |log| log.size_of(txn.buffers.len(), txn.revokes.len()));
         {
@@ -111,13 +125,13 @@ impl Core {
         self.counters.commits.add(1);
         self.counters.blocks_logged.add(snapshot.blocks.len() as u64);
         self.counters.revokes.add(snapshot.revokes.len() as u64);
-        match &self.log {
+        let flushing = match &self.log {
             None => self.write_through(&snapshot, &txn)?,
             Some(_) => self.write_to_log(snapshot, &txn, logging)?,
-        }
+        };
         self.finish(place.tid, &mut txn);
         self.counters.commit.record_since(began);
-        Ok(true)
+        Ok(Some(flushing))
     }
 
     /// Waits for the data that the transaction is ordered after.
@@ -129,7 +143,7 @@ impl Core {
         txn.ordered.iter().try_for_each(|data| data.wait())
     }
 
-    fn write_through(&self, txn: &Snapshot, closed: &Transaction) -> Result<()> {
+    fn write_through(&self, txn: &Snapshot, closed: &Transaction) -> Result<Duration> {
         if !closed.ordered.is_empty() {
             self.wait_for_data(closed)?;
             self.flush.flush(&*self.device)?;
@@ -139,21 +153,25 @@ impl Core {
         for batch in blocks.chunks(BATCH) {
             write_merged(&*self.device, u64::from(self.block_size), batch)?;
         }
-        self.flush.flush(&*self.device)
+        let flushing = Instant::now();
+        self.flush.flush(&*self.device)?;
+        Ok(flushing.elapsed())
     }
 
-    fn write_to_log(&self, txn: Snapshot, closed: &Transaction, began: Instant) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
+    fn write_to_log(&self, txn: Snapshot, closed: &Transaction, began: Instant) -> Result<Duration> {
+        let Some(log) = &self.log else { return Ok(Duration::ZERO) };
         let (tid, start) = (txn.tid, self.state.lock().head);
         let len = log.size_of(txn.blocks.len(), txn.revokes.len());
         let (commit_at, crc) = log.write(&*self.device, &txn, start)?;
         self.counters.log_write.record_since(began);
         self.wait_for_data(closed)?;
+        let flushing = Instant::now();
         self.counters.flush.time(|| self.flush.flush(&*self.device))?;
         self.counters.commit_block.time(|| {
             log.write_commit(&*self.device, tid, commit_at, crc)?;
             self.flush.flush(&*self.device)
         })?;
+        let flushing = flushing.elapsed();
         // First the contents, then the history: a checkpoint that knows the transaction has all of it.
         self.homeless.insert(tid, txn.blocks);
         let mut state = self.state.lock();
@@ -161,7 +179,7 @@ impl Core {
         state.used += len;
         debug_assert!(state.used <= log.len(), "the log is overrun");
         state.history.push_back(Past { tid, start, len });
-        Ok(())
+        Ok(flushing)
     }
 
     /// Transaction `tid` is durable: tells everybody.

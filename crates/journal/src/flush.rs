@@ -12,6 +12,7 @@ use crate::{JournalError, Result};
 use lanefs_device::BlockDevice;
 use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::Instant;
 
 /// A point in time that a flush of the device can be after: [`Journal::ticket`](crate::Journal::ticket).
 ///
@@ -76,17 +77,17 @@ impl SharedFlush {
         self.done.load(Ordering::Acquire) >= ticket.0
     }
 
-    /// Returns when a good flush has covered `ticket`; runs one if nobody does.
-    pub(crate) fn wait(&self, device: &dyn BlockDevice, ticket: Ticket) -> Result<()> {
-        self.wait_with(ticket, || device.flush().map_err(JournalError::from))
+    /// Returns when a good flush has covered `ticket`; runs one if nobody does, when those have come who shared the last.
+    pub(crate) fn wait_together(&self, device: &dyn BlockDevice, ticket: Ticket) -> Result<()> {
+        self.wait_with(ticket, true, || device.flush().map_err(JournalError::from))
     }
 
-    /// Covers all writes that have returned.
+    /// Covers all writes that have returned. At once: a commit or a checkpoint, which others wait for, wants it.
     pub(crate) fn flush(&self, device: &dyn BlockDevice) -> Result<()> {
-        self.wait(device, self.ticket())
+        self.wait_with(self.ticket(), false, || device.flush().map_err(JournalError::from))
     }
 
-    fn wait_with(&self, ticket: Ticket, flush: impl Fn() -> Result<()>) -> Result<()> {
+    fn wait_with(&self, ticket: Ticket, gather: bool, flush: impl Fn() -> Result<()>) -> Result<()> {
         loop {
             if self.is_done(ticket) {
                 return Ok(());
@@ -96,6 +97,10 @@ impl SharedFlush {
             }
             let over = |ticket| self.is_done(ticket) || self.failed.load(Ordering::Acquire);
             if let Some(turn) = self.baton.wait(ticket, || over(ticket)) {
+                if gather {
+                    turn.gather();
+                }
+                let began = Instant::now();
                 let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
                 fence(Ordering::SeqCst);
                 match flush() {
@@ -106,7 +111,7 @@ impl SharedFlush {
                         self.failed.store(true, Ordering::Release);
                     }
                 }
-                turn.pass(over);
+                turn.pass(Some(began.elapsed()), over);
             }
         }
     }
@@ -139,7 +144,7 @@ mod tests {
         fn write_and_sync(&self) {
             let mine = self.written.fetch_add(1, Ordering::Relaxed) + 1;
             let ticket = self.shared.ticket();
-            self.shared.wait_with(ticket, || self.flush()).unwrap();
+            self.shared.wait_with(ticket, false, || self.flush()).unwrap();
             assert!(self.durable.load(Ordering::Relaxed) >= mine);
             assert!(self.shared.is_done(ticket));
         }
@@ -160,7 +165,7 @@ mod tests {
             let flushes = medium.flushes.load(Ordering::Relaxed);
             assert!((1..=3).contains(&flushes));
             // Nothing was written since.
-            medium.shared.wait_with(Ticket(flushes), || panic!("no flush is needed")).unwrap();
+            medium.shared.wait_with(Ticket(flushes), false, || panic!("no flush is needed")).unwrap();
         });
     }
 
@@ -168,19 +173,19 @@ mod tests {
     fn a_failure_reaches_all_who_were_not_covered_and_stays() {
         model(|| {
             let shared = Arc::new(SharedFlush::default());
-            shared.wait_with(shared.ticket(), || Ok(())).unwrap();
+            shared.wait_with(shared.ticket(), false, || Ok(())).unwrap();
             let covered = Ticket(1);
             let fail = || Err(JournalError::Aborted("the medium is gone".into()));
             let other = {
                 let shared = Arc::clone(&shared);
-                thread::spawn(move || shared.wait_with(shared.ticket(), fail).unwrap_err().to_string())
+                thread::spawn(move || shared.wait_with(shared.ticket(), false, fail).unwrap_err().to_string())
             };
-            let error = shared.wait_with(shared.ticket(), fail).unwrap_err().to_string();
+            let error = shared.wait_with(shared.ticket(), false, fail).unwrap_err().to_string();
             assert!(error.contains("the medium is gone"));
             assert_eq!(other.join().unwrap(), error);
-            shared.wait_with(covered, || panic!("it is done")).unwrap();
-            shared.wait_with(Ticket::NOTHING, || panic!("nothing to do")).unwrap();
-            assert!(shared.wait_with(shared.ticket(), || panic!("no second try")).is_err());
+            shared.wait_with(covered, false, || panic!("it is done")).unwrap();
+            shared.wait_with(Ticket::NOTHING, false, || panic!("nothing to do")).unwrap();
+            assert!(shared.wait_with(shared.ticket(), false, || panic!("no second try")).is_err());
         });
     }
 }

@@ -303,6 +303,11 @@ impl Gate {
         self.admit_any()
     }
 
+    /// Whether anybody sleeps in the queue.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.sleepers.load(Ordering::Relaxed) > 0
+    }
+
     /// Lets all who wait to enter look again.
     pub(crate) fn wake(&self) {
         let mut queue = self.queue.lock();

@@ -28,7 +28,7 @@ impl Journal {
             journal.spawn("lanefs-commit", |core| {
                 core.background.run_commits(
                     || core.commit_deadline(),
-                    |tid| drop(core.commit(tid.unwrap_or(core.gate.running().tid))),
+                    |tid| drop(core.commit_now(tid.unwrap_or(core.gate.running().tid))),
                 );
             })?;
             journal.spawn("lanefs-ckpt", |core| {

@@ -4,6 +4,7 @@
 //! a lock that they would all have to take in turn, and only those are woken that have something to do.
 
 use lanefs_sync::{Condvar, Mutex};
+use std::time::Instant;
 
 /// A message to come, once.
 #[derive(Debug)]
@@ -32,5 +33,17 @@ impl<T> Signal<T> {
                 None => self.sent.wait(&mut message),
             }
         }
+    }
+
+    /// Sleeps until the message is there, and takes it, or until `deadline`.
+    pub(crate) fn wait_until(&self, deadline: Instant) -> Option<T> {
+        let mut message = self.message.lock();
+        while message.is_none() {
+            let left = deadline.checked_duration_since(Instant::now())?;
+            if self.sent.wait_for(&mut message, left).timed_out() {
+                break;
+            }
+        }
+        message.take()
     }
 }
