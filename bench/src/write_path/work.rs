@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use std::io;
-use std::sync::Barrier;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -40,17 +40,18 @@ pub(crate) fn run(
     time: Duration,
     body: impl Fn(&Worker<'_>) -> io::Result<()> + Sync,
 ) -> Outcome<f64> {
-    let (stop, start, ready) = (AtomicBool::new(false), Barrier::new(threads + 1), AtomicUsize::new(0));
+    let (stop, gate, ready) = (AtomicBool::new(false), RwLock::new(()), AtomicUsize::new(0));
     let lanes: Vec<Lane> = (0..threads).map(|_| Lane::default()).collect();
-    let (stop, start, ready, body) = (&stop, &start, &ready, &body);
+    let (stop, gate, ready, body) = (&stop, &gate, &ready, &body);
     std::thread::scope(|scope| {
+        let closed = gate.write();
         let workers: Vec<_> = lanes
             .iter()
             .enumerate()
             .map(|(thread, done)| {
                 Builder::new().stack_size(STACK).spawn_scoped(scope, move || {
                     ready.fetch_add(1, Ordering::Relaxed);
-                    start.wait();
+                    drop(gate.read());
                     let result = body(&Worker { thread, stop, done });
                     if result.is_err() {
                         stop.store(true, Ordering::Relaxed);
@@ -60,16 +61,14 @@ pub(crate) fn run(
             })
             .collect();
         if workers.iter().any(Result::is_err) {
-            // Those that did start wait for the rest, for ever.
-            eprintln!("this machine does not give {threads} threads");
-            std::process::exit(1);
+            stop.store(true, Ordering::Relaxed);
         }
-        while ready.load(Ordering::Relaxed) < threads {
+        while ready.load(Ordering::Relaxed) < threads && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
         // Before they are let go: they may run for a while before this thread does again.
         let began = Instant::now();
-        start.wait();
+        drop(closed);
         while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
             std::thread::sleep((time - began.elapsed().min(time)).min(Duration::from_millis(100)));
         }
