@@ -177,9 +177,9 @@ pub(crate) fn xfs() -> Variant {
 struct Lanefs(Volume);
 
 impl Store for Lanefs {
-    fn file(&self, number: usize, _: u64, _direct: bool) -> Outcome<Box<dyn Handle>> {
+    fn file(&self, number: usize, _: u64, direct: bool) -> Outcome<Box<dyn Handle>> {
         let path = format!("/{}", name(number));
-        let options = self.0.open_options().read(true).write(true).create(true);
+        let options = self.0.open_options().read(true).write(true).create(true).direct(direct);
         Ok(Box::new(options.open(path)?))
     }
 
