@@ -186,6 +186,17 @@ impl Buddy {
         to - start
     }
 
+    /// All runs of free blocks, in order.
+    pub(super) fn runs(&self) -> Vec<Range<u32>> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        while let Some(start) = self.next(0, at..self.blocks) {
+            at = start + self.run_at(start, self.blocks);
+            runs.push(start..at);
+        }
+        runs
+    }
+
     /// Up to `want` free blocks that hold an aligned run of `order`: the first run that is long enough
     /// from `from` on and then from the start, or else the longest of those looked at.
     pub(super) fn find(&self, from: u32, want: u32, order: u32) -> Option<Range<u32>> {
@@ -282,6 +293,10 @@ mod tests {
                 }
             }
             check(&buddy, &free);
+            let runs = buddy.runs();
+            prop_assert!(runs.windows(2).all(|w| w[0].end < w[1].start));
+            prop_assert_eq!(runs.iter().map(|r| r.len()).sum::<usize>() as u32, buddy.free());
+            prop_assert!(runs.into_iter().flatten().all(|block| free[block as usize]));
         }
     }
 

@@ -124,6 +124,14 @@ impl Group {
         }
     }
 
+    /// All runs of free blocks, in order.
+    pub(super) fn free_runs(&self) -> Vec<Range<u32>> {
+        match &self.blocks {
+            Blocks::Some(buddy) => buddy.runs(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Where to search when the caller has no goal in this group.
     pub(super) fn next(&self) -> u32 {
         self.next
@@ -167,19 +175,29 @@ pub(super) fn read_block_bitmap(fs: &Fs, group: u32, desc: &GroupDesc) -> Result
 /// Calls `f` with each run of blocks that the bitmap of `group` has as free.
 pub(crate) fn free_runs(fs: &Fs, group: u32, mut f: impl FnMut(Range<u64>)) -> Result<()> {
     let _state = fs.alloc.lock_group(group);
-    let desc = read_desc(fs, group)?;
     let first = fs.layout.group_first_block(group)?;
+    for run in disk_runs(fs, group)? {
+        f(first + u64::from(run.start)..first + u64::from(run.end));
+    }
+    Ok(())
+}
+
+/// The runs of bits that the bitmap of `group` has as free. The group's mutex is held.
+pub(super) fn disk_runs(fs: &Fs, group: u32) -> Result<Vec<Range<u32>>> {
+    let desc = read_desc(fs, group)?;
     let blocks = fs.layout.group_blocks(group)? as usize;
     let map = match uninit(fs, &desc, GroupFlags::BLOCK_UNINIT) {
         true => initial_block_bitmap(fs, group, &desc)?,
         false => read_block_bitmap(fs, group, &desc)?.read().to_vec(),
     };
+    check_own_metadata(fs, group, &desc, &map)?;
+    let mut runs = Vec::new();
     let mut at = 0;
     while let Some(run) = bitmap::next_run(&map, at..blocks, blocks) {
-        f(first + run.start as u64..first + run.end as u64);
         at = run.end;
+        runs.push(run.start as u32..run.end as u32);
     }
-    Ok(())
+    Ok(runs)
 }
 
 /// The bitmap of a group that has only its own metadata in use: superblock and descriptor

@@ -480,3 +480,69 @@ fn a_piece_in_the_way_and_the_ends_of_the_file() {
     let run = reserve_at(&fs, &file, &spot(5, u32::MAX, 0..u32::MAX, u32::MAX), None).unwrap();
     assert!(run.len() > 1000);
 }
+
+/// How many blocks of the device begin with bytes of this value.
+fn blocks_of(device: &MemDevice, byte: u8) -> usize {
+    device.to_bytes().chunks(1024).filter(|block| block[..64] == [byte; 64]).count()
+}
+
+#[test]
+fn trim_discards_what_is_free_and_nothing_else() {
+    let device = Arc::new(MemDevice::new(64 << 20));
+    let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
+    lanefs_mkfs::format(&*device, &options).unwrap();
+    let fs = Fs::open(Arc::clone(&device) as _, OpenOptions::new().write(true)).unwrap();
+    let volume = crate::Volume::new(Arc::clone(&fs));
+    volume.write("/kept", &[7; 3_000_000]).unwrap();
+    volume.write("/gone", &[9; 3_000_000]).unwrap();
+    volume.sync().unwrap();
+    let count = |byte| blocks_of(&device, byte);
+    assert_eq!((count(7), count(9)), (2930, 2930));
+    let free = volume.statfs().blocks_free * 1024;
+    assert_eq!(volume.trim(0..u64::MAX, 0).unwrap(), free);
+    volume.remove_file("/gone").unwrap();
+    assert_eq!(volume.trim(0..u64::MAX, 0).unwrap(), free, "not before the commit");
+    assert_eq!(count(9), 2930);
+    volume.sync().unwrap();
+    // In core they are taken.
+    let held = reserve(&fs, 1, 1 << 15).unwrap();
+    let free = volume.statfs().blocks_free * 1024;
+    let half = 32 << 20;
+    let low = volume.trim(0..half, 0).unwrap();
+    assert!(low > 0 && low < free);
+    assert_eq!(low + volume.trim(half..64 << 20, 0).unwrap(), free);
+    assert_eq!(volume.trim(0..u64::MAX, 1 << 40).unwrap(), 0, "no run is as long");
+    drop(held);
+    volume.trim(0..u64::MAX, 5000).unwrap();
+    assert_eq!((count(7), count(9)), (2930, 0));
+    assert_eq!(volume.read("/kept").unwrap(), vec![7; 3_000_000]);
+    volume.close().unwrap();
+    drop(fs);
+    let volume = crate::Volume::open_device(Arc::clone(&device) as _).unwrap();
+    assert_eq!(volume.read("/kept").unwrap(), vec![7; 3_000_000]);
+    let all = volume.statfs().blocks_free * 1024;
+    assert_eq!(volume.trim(0..u64::MAX, 0).unwrap(), all, "of bitmaps that were never read");
+    volume.close().unwrap();
+    let read_only = OpenOptions::new().open_device(device).unwrap();
+    assert!(matches!(read_only.trim(0..u64::MAX, 0), Err(Error::ReadOnly)));
+}
+
+#[test]
+fn with_discard_a_commit_discards_what_it_freed() {
+    for discard in [false, true] {
+        let device = Arc::new(MemDevice::new(32 << 20));
+        let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
+        lanefs_mkfs::format(&*device, &options).unwrap();
+        let open = OpenOptions::new().write(true).discard(discard);
+        let volume = open.open_device(Arc::clone(&device) as _).unwrap();
+        volume.write("/kept", &[7; 1_000_000]).unwrap();
+        volume.write("/gone", &[9; 1_000_000]).unwrap();
+        volume.sync().unwrap();
+        volume.remove_file("/gone").unwrap();
+        let count = |byte| blocks_of(&device, byte);
+        assert_eq!((count(7), count(9)), (977, 977), "a crash now brings it back");
+        volume.sync().unwrap();
+        assert_eq!((count(7), count(9)), (977, if discard { 0 } else { 977 }));
+        volume.close().unwrap();
+    }
+}

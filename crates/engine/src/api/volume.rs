@@ -2,6 +2,7 @@
 
 use super::path::{self, Place};
 use super::{Dir, DirEntry, File, FileOptions, Metadata};
+use crate::alloc;
 use crate::error::{Error, Result};
 use crate::inode::NodeRef;
 use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots};
@@ -571,6 +572,16 @@ impl Volume {
     /// ```
     pub fn statfs(&self) -> StatFs {
         self.fs.statfs()
+    }
+
+    /// Tells the device which bytes of `range` no file has (fstrim): runs of at least `least` bytes. How many.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; the device's.
+    pub fn trim(&self, range: std::ops::Range<u64>, least: u64) -> Result<u64> {
+        let size = u64::from(self.fs.block_size);
+        let blocks = range.start.div_ceil(size)..range.end / size;
+        Ok(alloc::trim(&self.fs, blocks, least.div_ceil(size))? * size)
     }
 
     /// What the superblock and the journal tell.

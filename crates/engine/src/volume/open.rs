@@ -8,7 +8,7 @@ use super::flusher::Flusher;
 use super::overlay::Overlay;
 use super::zones::Zones;
 use super::{Clock, Fs, OpenOptions, Recovery, torn};
-use crate::alloc::{Alloc, read_desc};
+use crate::alloc::{Alloc, discard_freed, read_desc};
 use crate::data::PageCache;
 use crate::dir::DirParams;
 use crate::error::{Corrupt, Error, Result};
@@ -104,13 +104,19 @@ impl Fs {
         let layout = sb.layout();
         let alloc = Arc::new(Alloc::new(&layout, sb.free_blocks_count(), u64::from(sb.free_inodes_count())));
         let on_freed = Arc::clone(&alloc);
+        let (to_discard, block_size) = (options.modes.discard.then(|| Arc::clone(&device)), sb.block_size());
         let journal = Journal::open(
             Arc::clone(&device),
             lanefs_journal::Options {
                 cache_blocks: options.cache_bytes / sb.block_size() as usize,
                 log: log.filter(|_| !read_only).cloned(),
                 commit_interval: options.commit_interval,
-                on_freed: Some(Box::new(move |freed| on_freed.freed(freed))),
+                on_freed: Some(Box::new(move |freed| {
+                    if let Some(device) = &to_discard {
+                        discard_freed(&**device, block_size, freed);
+                    }
+                    on_freed.freed(freed);
+                })),
                 read_only,
                 clock: options.clock.map(|t| Duration::new(t.sec.max(0).unsigned_abs(), t.nsec)),
                 ..lanefs_journal::Options::new(sb.block_size())
