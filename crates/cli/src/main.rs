@@ -21,6 +21,7 @@ mod progress;
 mod quote;
 mod side;
 mod size;
+mod stats;
 mod time;
 mod volumes;
 mod walk;

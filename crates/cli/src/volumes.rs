@@ -7,6 +7,7 @@ use crate::failure::{Cause, Failure, Res};
 use crate::location::{Location, VolumeName};
 use crate::quote::quoted;
 use crate::side::{HostSide, Side, VolumeSide, shown};
+use crate::stats::StatsArg;
 use lanefs::{OpenOptions, Volume};
 use lanefs_device::{BlockDevice, FileOptions, Medium, open_url};
 use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
@@ -86,6 +87,11 @@ impl Volumes {
         let side = Rc::new(VolumeSide::new(open(name, write)?, name, self.open.len() as u64));
         self.open.insert(key, side.clone());
         Ok(side)
+    }
+
+    /// Prints what each volume counted and timed, if that is wanted.
+    pub(crate) fn print(&self, stats: &StatsArg) -> Res {
+        self.open.values().try_for_each(|side| side.print(stats))
     }
 
     /// Closes every volume. What was changed is durable after that.

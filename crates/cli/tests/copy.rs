@@ -166,3 +166,27 @@ fn a_full_volume_says_so_and_stays_whole() {
     v.ok(["rm", "v.img:/big"]);
     v.fsck();
 }
+
+/// `--stats` tells what was written, as a table and as JSON.
+#[test]
+fn where_the_time_went() {
+    let v = Image::new();
+    fs::write(v.beside("in"), noise(75 * 4096)).expect("write");
+    let run = |args: &[&str]| {
+        let out = v.lanefs(args).output().expect("lanefs");
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stderr).expect("text")
+    };
+    let json: serde_json::Value =
+        serde_json::from_str(&run(&["cp", "--stats=json", "in", "v.img:/f"])).expect("JSON");
+    assert_eq!(json["counters"]["bytes_written_back"], 75 * 4096);
+    assert!(json["counters"]["handles"].as_u64() >= Some(2), "{json}");
+    let commit = &json["histograms"]["commit"];
+    assert_eq!(commit["count"], json["counters"]["commits"]);
+    assert!(commit["p50"].as_u64() > Some(0) && commit["p50"].as_u64() <= commit["max"].as_u64(), "{commit}");
+    let buckets = commit["buckets"].as_array().expect("buckets");
+    assert_eq!(buckets.iter().filter_map(|b| b[2].as_u64()).sum::<u64>(), commit["timed"]);
+    let table = run(&["cp", "--stats", "v.img:/f", "out"]);
+    assert!(table.lines().any(|line| line.starts_with("load ")), "{table}");
+    assert!(run(&["cp", "v.img:/f", "out"]).is_empty());
+}

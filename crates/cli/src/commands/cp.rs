@@ -6,6 +6,7 @@ use crate::location::Location;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::quote::quoted;
+use crate::stats::StatsArg;
 use crate::volumes::{Spot, Volumes};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -41,6 +42,8 @@ pub(crate) struct Args {
     /// Say what is copied
     #[arg(short, long)]
     verbose: bool,
+    #[command(flatten)]
+    stats: StatsArg,
 }
 
 impl Args {
@@ -78,6 +81,7 @@ impl Args {
         }
         drop(copier);
         drop(target);
+        volumes.print(&self.stats)?;
         volumes.close()?;
         noted.finish()
     }
@@ -97,6 +101,7 @@ impl Args {
                 pour(&*source, out, &src.shown(), &mut progress)?;
                 drop(source);
                 drop(src);
+                volumes.print(&self.stats)?;
                 volumes.close()
             }
         }

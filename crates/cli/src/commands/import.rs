@@ -7,6 +7,7 @@ use crate::import::{Options, Source, run};
 use crate::location::Location;
 use crate::output::Out;
 use crate::quote::quoted;
+use crate::stats::StatsArg;
 use crate::volumes;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ pub(crate) struct Args {
     destination: OsString,
     #[command(flatten)]
     ownership: Ownership,
+    #[command(flatten)]
+    stats: StatsArg,
 }
 
 impl Args {
@@ -50,8 +53,9 @@ impl Args {
         }
         let ran = run(source, &volume, &path, &label, &options, &mut told).map_err(failure);
         let noted = told.finish();
+        let told = self.stats.print(&volume, name.as_encoded_bytes());
         // Also after a failure: what has arrived is whole.
         let closed = volume.close().map_err(|e| Failure::cannot("close", name.as_encoded_bytes(), e));
-        ran.and(closed).and(noted.finish())
+        ran.and(told).and(closed).and(noted.finish())
     }
 }

@@ -3,6 +3,7 @@
 use super::{Meta, Outcome, Side, Sink, Source};
 use crate::failure::{Cause, Failure, Res};
 use crate::location::VolumeName;
+use crate::stats::StatsArg;
 use crate::time::Time;
 use lanefs::{DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume};
 use rustix::io::Errno;
@@ -32,6 +33,13 @@ impl VolumeSide {
             Some(volume) => Ok(f(volume)?),
             None => Err(lanefs::Error::Closed.into()),
         }
+    }
+
+    /// Prints what the volume counted and timed, if that is wanted.
+    pub(crate) fn print(&self, stats: &StatsArg) -> Res {
+        let name = self.label.as_encoded_bytes();
+        let name = name.strip_suffix(b":").unwrap_or(name);
+        self.volume.borrow().as_ref().map_or(Ok(()), |volume| stats.print(volume, name))
     }
 
     /// Ends the use of the volume; what was changed is durable.

@@ -104,6 +104,7 @@ pub(crate) fn await_frees(fs: &Fs) -> Result<bool> {
     if fs.alloc.freeing.load(Relaxed) == 0 {
         return Ok(false);
     }
+    fs.counters.space_retries.add(1);
     fs.journal.sync()?;
     Ok(true)
 }
@@ -167,6 +168,7 @@ fn search(fs: &Fs, goal: Goal, want: u32, hold: &mut dyn FnMut(u64) -> u64) -> R
     if want == 0 {
         return Err(Error::NoSpace);
     }
+    let _timer = fs.counters.reserve.start();
     let want = want.min(fs.layout.blocks_per_group().min(32768));
     let (home, bit) = match goal {
         Goal::At(group, bit) => (group, Some(bit)),

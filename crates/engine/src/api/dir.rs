@@ -72,6 +72,7 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`], [`Error::Loop`] for a symbolic link.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> Result<File> {
+        let _timer = self.node.fs.counters.open.start();
         let write = !self.node.fs.is_read_only();
         File::of_node(self.lookup(name.as_ref())?, write)
     }
@@ -90,6 +91,7 @@ impl Dir {
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], ...
     pub fn create_file(&self, name: impl AsRef<OsStr>, attr: NewAttr) -> Result<File> {
+        let _timer = self.node.fs.counters.open.start();
         File::of_node(self.create(name.as_ref(), NewKind::File, attr)?, true)
     }
 

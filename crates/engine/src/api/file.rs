@@ -48,7 +48,7 @@ impl File {
         Ok(Self { node, read: true, write, append: false, direct: false, sync: Sync::Nothing, told })
     }
 
-    pub(super) fn node(&self) -> &NodeRef {
+    pub(crate) fn node(&self) -> &NodeRef {
         &self.node
     }
 
@@ -286,6 +286,7 @@ impl<'v> FileOptions<'v> {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref().as_os_str().as_bytes();
         let fs = &self.volume.fs;
+        let _timer = fs.counters.open.start();
         if self.write || self.truncate || self.create || self.create_new {
             fs.check_writable()?;
         }

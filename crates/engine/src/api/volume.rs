@@ -6,6 +6,7 @@ use crate::alloc;
 use crate::error::{Error, Result};
 use crate::inode::NodeRef;
 use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots};
+use crate::stats::Stats;
 use crate::volume::{Fs, OpenOptions, Recovery, StatFs};
 use crate::xattr::SetXattr;
 use lanefs_device::BlockDevice;
@@ -593,6 +594,23 @@ impl Volume {
             writable: !self.fs.is_read_only(),
             recovery: self.fs.recovery,
         }
+    }
+
+    /// What was counted and timed since the volume was opened.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.write("/ledger", b"100")?;
+    /// volume.open_options().write(true).open("/ledger")?.sync_all()?;
+    /// let stats = volume.stats();
+    /// assert_eq!((stats.times.write.count, stats.times.fsync.count), (1, 1));
+    /// println!("a commit takes {} ns at most", stats.journal.times.commit.max);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.fs.stats()
     }
 
     /// Makes everything that was done durable.

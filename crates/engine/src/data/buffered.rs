@@ -17,6 +17,7 @@ const SPAN: u64 = 256 << 10;
 
 /// Reads from byte `offset` on into `buf`; how many bytes there were before i_size.
 pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let _timer = node.fs.counters.read.start();
     let file = node.file();
     let end = offset.saturating_add(buf.len() as u64);
     let _held = file.share(node, offset, end);
@@ -64,6 +65,7 @@ fn blocks(node: &Node, offset: u64, end: u64) -> Result<Range<u32>> {
 /// Reads blocks from the device; what lies beyond i_size, or in holes, is zeros.
 fn fill(node: &Node, file: &FileData, segments: &mut [Segment<'_>]) -> Result<()> {
     let fs = &*node.fs;
+    let _timer = fs.counters.load.start();
     let (size, block_size) = (file.size(), u64::from(fs.block_size));
     let live = |lblk: u32, len: usize| {
         let left = size.saturating_sub(u64::from(lblk) * block_size);
@@ -97,6 +99,7 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     if bytes.is_empty() {
         return Ok(());
     }
+    let _timer = node.fs.counters.write.start();
     let file = node.file();
     node.fs.throttle(node)?;
     let _held = file.lock_to_write(node, offset, end);
@@ -109,6 +112,7 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
 /// As [`write`].
 pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     node.fs.check_writable()?;
+    let _timer = node.fs.counters.write.start();
     let file = node.file();
     node.fs.throttle(node)?;
     let (_held, end) = file.lock_end(node);
@@ -165,6 +169,7 @@ fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8
             Err(e) => return Err(e),
         }
         node.fs.write_back_all()?;
+        node.fs.counters.space_retries.add(1);
         node.fs.journal.sync()?;
     }
     Err(Error::NoSpace)

@@ -31,12 +31,14 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     if bytes.is_empty() {
         return Ok(());
     }
+    let _timer = fs.counters.write_direct.start();
     let file = node.file();
     let modes = &fs.options.modes;
     let plain = modes.overwrite == Overwrite::NoJournal && modes.i_version == IVersion::Queried;
     if plain && overwrite(node, file, offset, end, bytes)? {
         return Ok(());
     }
+    fs.counters.planned.add(1);
     let _held = file.lock_to_write(node, offset, end);
     write_held(node, file, offset, bytes)
 }
@@ -47,6 +49,8 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
 /// As [`write`].
 pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     node.fs.check_writable()?;
+    let _timer = node.fs.counters.write_direct.start();
+    node.fs.counters.planned.add(1);
     let file = node.file();
     let (_held, end) = file.lock_end(node);
     if !bytes.is_empty() {
@@ -165,6 +169,7 @@ fn write_batch(node: &Node, file: &FileData, at: u64, bytes: &[u8]) -> Result<us
     match plan_batch(node, file, at, bytes) {
         // Blocks that were freed of late are free when that has committed.
         Err(Error::NoSpace) => {
+            node.fs.counters.space_retries.add(1);
             node.fs.journal.sync()?;
             plan_batch(node, file, at, bytes)
         }

@@ -76,7 +76,7 @@ impl FileData {
 
     /// Bytes `offset..end` shared; they are not empty.
     pub(super) fn share(&self, node: &Node, offset: u64, end: u64) -> Held<'_> {
-        self.lock.read(node.ino, between(offset, end))
+        self.lock.read(node.ino, between(offset, end), &node.fs.counters.range_wait)
     }
 
     /// As [`share`](Self::share), if nobody has to be waited for.
@@ -89,10 +89,11 @@ impl FileData {
     pub(super) fn lock_to_write(&self, node: &Node, offset: u64, end: u64) -> Held<'_> {
         loop {
             let range = self.range_to_write(node, offset, end);
-            let held = self.lock.write(node.ino, range);
+            let held = self.lock.write(node.ino, range, &node.fs.counters.range_wait);
             if self.is_enough(range, offset, end) {
                 return held;
             }
+            node.fs.counters.range_retries.add(1);
         }
     }
 
@@ -123,24 +124,26 @@ impl FileData {
         loop {
             let size = self.size();
             let first = size / u64::from(node.fs.block_size) * u64::from(node.fs.block_size);
-            let held = self.lock.write(node.ino, Bytes::starting_at(first));
+            let held = self.lock.write(node.ino, Bytes::starting_at(first), &node.fs.counters.range_wait);
             // It may have grown: the new end is locked too.
             let now = self.size();
             if now >= first {
                 return (held, now);
             }
+            node.fs.counters.range_retries.add(1);
         }
     }
 
     /// The bytes from `from` or the end of the file on, exclusive, for who moves blocks or i_size.
-    pub(super) fn lock_from(&self, node: &Node, from: u64) -> Held<'_> {
+    pub(crate) fn lock_from(&self, node: &Node, from: u64) -> Held<'_> {
         let block = u64::from(node.fs.block_size);
         loop {
             let first = from.min(self.size()) / block * block;
-            let held = self.lock.write(node.ino, Bytes::starting_at(first));
+            let held = self.lock.write(node.ino, Bytes::starting_at(first), &node.fs.counters.range_wait);
             if self.size() >= first {
                 return held;
             }
+            node.fs.counters.range_retries.add(1);
         }
     }
 

@@ -6,6 +6,7 @@
 
 use crate::volume::Locking;
 use lanefs_rangelock::{MutexRangeLock, Range, RangeLock};
+use lanefs_stats::Histogram;
 use lanefs_sync::order::{Level, Note};
 use parking_lot::RwLock;
 
@@ -43,8 +44,13 @@ impl DataLock {
         }
     }
 
-    /// `range` of the content of `ino`, shared.
-    pub(super) fn read(&self, ino: u32, range: Range) -> Held<'_> {
+    /// `range` of the content of `ino`, shared. Having to wait goes into `waits`.
+    pub(super) fn read(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
+        self.try_read(ino, range).unwrap_or_else(|| waits.time(|| self.wait_to_read(ino, range)))
+    }
+
+    #[cold]
+    fn wait_to_read(&self, ino: u32, range: Range) -> Held<'_> {
         let note = Note::new(Level::Range, ino.into());
         let guard = match self {
             Self::Inode(lock) => Guard::InodeRead(lock.read()),
@@ -54,8 +60,13 @@ impl DataLock {
         Held { _guard: guard, _note: note }
     }
 
-    /// `range` of the content of `ino`, exclusive.
-    pub(super) fn write(&self, ino: u32, range: Range) -> Held<'_> {
+    /// `range` of the content of `ino`, exclusive. Having to wait goes into `waits`.
+    pub(super) fn write(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
+        self.try_write(ino, range).unwrap_or_else(|| waits.time(|| self.wait_to_write(ino, range)))
+    }
+
+    #[cold]
+    fn wait_to_write(&self, ino: u32, range: Range) -> Held<'_> {
         let note = Note::new(Level::Range, ino.into());
         let guard = match self {
             Self::Inode(lock) => Guard::InodeWrite(lock.write()),

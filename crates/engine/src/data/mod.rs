@@ -97,7 +97,10 @@ fn set_size(txn: &Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
 /// With `i_version=always`, the old way: each write starts a handle and journals the inode.
 fn journal_each_write(node: &Node) -> Result<()> {
     match node.fs.options.modes.i_version {
-        IVersion::Always => sync::write_times(node),
+        IVersion::Always => {
+            node.fs.counters.versions_journalled.add(1);
+            sync::write_times(node)
+        }
         IVersion::Queried => Ok(()),
     }
 }

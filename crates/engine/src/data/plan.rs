@@ -173,6 +173,9 @@ impl Plan {
             let grows = end > node.state().size;
             let modes = &fs.options.modes;
             let journals = !self.of_pages && modes.overwrite == Overwrite::Journal;
+            if journals && !grows {
+                fs.counters.overwrites_journalled.add(1);
+            }
             return if grows || journals { self.map(node, file, changes, end, false, None) } else { Ok(()) };
         }
         let mapped_first = match fs.options.modes.writeback {

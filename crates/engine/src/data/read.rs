@@ -10,6 +10,7 @@ use lanefs_format::Inode;
 
 /// Reads from byte `offset` on into `buf`, past the page cache; how many bytes there were before i_size.
 pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let _timer = node.fs.counters.read_direct.start();
     let file = node.file();
     let end = offset.saturating_add(buf.len() as u64);
     let _held = file.share(node, offset, end);

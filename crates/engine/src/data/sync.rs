@@ -17,6 +17,7 @@ use crate::volume::Fs;
 /// # Errors
 /// The journal's or the device's.
 pub(crate) fn sync_all(node: &Node) -> Result<()> {
+    let _timer = node.fs.counters.fsync.start();
     let Some(file) = node.file_if_used() else { return commit(node, None, true) };
     write_back(node, ALL)?;
     if file.times.is_pending() && !node.fs.is_read_only() {
@@ -30,6 +31,7 @@ pub(crate) fn sync_all(node: &Node) -> Result<()> {
 /// # Errors
 /// As [`sync_all`].
 pub(crate) fn sync_data(node: &Node) -> Result<()> {
+    let _timer = node.fs.counters.fdatasync.start();
     write_back(node, ALL)?;
     commit(node, node.file_if_used(), false)
 }

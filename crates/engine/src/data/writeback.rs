@@ -39,6 +39,7 @@ fn dirty_pages(node: &Node) -> Option<(&FileData, &FileCache)> {
 /// Writes out up to `max` bytes of what is dirty; `false` if nothing is.
 fn write_some(node: &Node, file: &FileData, pages: &FileCache, blocks: Range<u32>, max: u64) -> Result<bool> {
     let Some(taken) = pages.take_dirty(blocks, max) else { return Ok(false) };
+    let _timer = node.fs.counters.writeback.start();
     if let Err(e) = write_taken(node, file, &taken) {
         taken.failed();
         return Err(e);
@@ -113,6 +114,8 @@ impl<'t> Batch<'t> {
 
     fn submit(self, node: &Node, file: &FileData) -> Result<()> {
         let Self { plan, writes, end } = self;
+        let bytes = writes.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.len() as u64).sum();
+        node.fs.counters.bytes_written_back.add(bytes);
         plan.carry_out(node, file, end.min(file.size()), || io::write_pieces(&node.fs, &writes))
     }
 }
@@ -165,6 +168,7 @@ impl Fs {
         if pressure == Pressure::Background {
             return Ok(());
         }
+        let _timer = self.counters.throttle.start();
         if let Some((file, pages)) = dirty_pages(node) {
             let _alone = file.hold_writeback(node);
             write_some(node, file, pages, ALL, BATCH)?;

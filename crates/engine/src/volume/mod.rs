@@ -30,6 +30,7 @@ use crate::dir::DirParams;
 use crate::error::{Error, Result};
 use crate::inode::NodeTable;
 use crate::orphan::Orphans;
+use crate::stats::Counters;
 use crate::txn::Txn;
 use crate::xattr::Sharing;
 use flusher::Flusher;
@@ -108,6 +109,7 @@ pub(crate) struct Fs {
     pub(crate) clock: Clock,
     pub(crate) pages: Arc<PageCache>,
     pub(crate) flusher: Flusher,
+    pub(crate) counters: Box<Counters>,
     /// Files with times that their inodes do not tell, and when they were last told.
     dirty_times: Mutex<(Vec<u32>, Instant)>,
     /// The opener, and all uses of inodes: the last to go closes the volume.

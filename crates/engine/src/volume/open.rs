@@ -15,6 +15,7 @@ use crate::error::{Corrupt, Error, Result};
 use crate::inode::{NodeTable, ROOT_INO};
 use crate::map::{self, Mapping};
 use crate::orphan::{self, Orphans};
+use crate::stats::Counters;
 use crate::xattr::Sharing;
 use lanefs_device::{AlignedBuf, BlockDevice};
 use lanefs_format::{Compat, FormatError, Incompat, Inode, RoCompat, State, Superblock};
@@ -148,6 +149,7 @@ impl Fs {
             clock: Clock::new(options.clock, sb.inode_context().inode_size == 128),
             pages: PageCache::new(sb.block_size(), options.page_cache()),
             flusher: Flusher::default(),
+            counters: Counters::new(),
             dirty_times: Mutex::new((Vec::new(), Instant::now())),
             users: AtomicUsize::new(1),
             sb: Mutex::new(sb),

@@ -1,0 +1,31 @@
+//! `--stats`: what the volume counted and timed, on standard error when the work is done.
+
+use crate::failure::{Failure, Res};
+use lanefs::Volume;
+
+/// Where the time went.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct StatsArg {
+    /// When done, print where the time went to standard error: a table, or --stats=json
+    #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "table")]
+    stats: Option<Form>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    Table,
+    Json,
+}
+
+impl StatsArg {
+    /// Prints them if they are wanted. What was changed is made durable before: that is a part of the work.
+    pub(crate) fn print(&self, volume: &Volume, name: &[u8]) -> Res {
+        let Some(form) = self.stats else { return Ok(()) };
+        volume.sync().map_err(|e| Failure::cannot("sync", name, e))?;
+        match form {
+            Form::Table => eprint!("{}", volume.stats()),
+            Form::Json => eprintln!("{}", volume.stats().to_json()),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+use crate::{Error, Locking, OpenOptions, Overwrite, Volume};
+use lanefs_device::{AlignedBuf, MemDevice};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+fn volume(options: OpenOptions) -> Volume {
+    let device = MemDevice::new(32 << 20);
+    lanefs_mkfs::format(&device, &lanefs_mkfs::Options::default()).unwrap();
+    options.write(true).commit_interval(Duration::ZERO).open_device(Arc::new(device)).unwrap()
+}
+
+/// A file with 16 written blocks, open past the page cache.
+fn written(volume: &Volume) -> crate::File {
+    volume.write("/f", &[1; 16 * 4096]).unwrap();
+    volume.sync().unwrap();
+    volume.open_options().read(true).write(true).direct(true).open("/f").unwrap()
+}
+
+#[test]
+fn overwrites_start_no_handle_unless_they_are_told_to() {
+    let block = AlignedBuf::zeroed(4096);
+    for (mode, handles) in [(Overwrite::NoJournal, 0), (Overwrite::Journal, 1000)] {
+        let volume = volume(OpenOptions::new().overwrite(mode));
+        let file = written(&volume);
+        let before = volume.stats();
+        for i in 0..1000 {
+            file.write_at(i % 16 * 4096, &block).unwrap();
+        }
+        let after = volume.stats();
+        assert_eq!(after.journal.handles - before.journal.handles, handles, "{mode:?}");
+        assert_eq!(after.counts.overwrites, 1000 - handles);
+        assert_eq!(after.counts.overwrites_journalled, handles);
+        assert_eq!(after.times.write_direct.count, 1000);
+        // Across the end, and behind it: no overwrites.
+        file.write_at(16 * 4096 - 100, &block).unwrap();
+        file.write_at(1 << 20, &block).unwrap();
+        assert_eq!(volume.stats().counts.overwrites, 1000 - handles);
+    }
+}
+
+#[test]
+fn each_operation_is_counted_where_it_belongs() {
+    let volume = volume(OpenOptions::new());
+    let direct = written(&volume);
+    let cached = volume.open_options().read(true).write(true).open("/f").unwrap();
+    let before = volume.stats();
+    let mut buf = vec![0; 4096];
+    for _ in 0..3 {
+        cached.read_at(0, &mut buf).unwrap();
+    }
+    for _ in 0..4 {
+        cached.write_at(5, b"x").unwrap();
+    }
+    cached.sync_all().unwrap();
+    cached.sync_data().unwrap();
+    cached.sync_data().unwrap();
+    for _ in 0..5 {
+        direct.read_at(0, &mut buf).unwrap();
+    }
+    drop(volume.open_file("/f").unwrap());
+    let (a, b) = (volume.stats(), before);
+    let more = |f: fn(&super::Times) -> &lanefs_stats::Snapshot| f(&a.times).count - f(&b.times).count;
+    assert_eq!(more(|t| &t.read), 3);
+    assert_eq!(more(|t| &t.write), 4);
+    assert_eq!((more(|t| &t.fsync), more(|t| &t.fdatasync)), (1, 2));
+    assert_eq!(more(|t| &t.read_direct), 5);
+    assert_eq!(more(|t| &t.open), 1);
+    let block = u64::from(volume.statfs().block_size);
+    assert_eq!(a.counts.bytes_written_back - b.counts.bytes_written_back, block);
+    assert_eq!(more(|t| &t.writeback), 1);
+    assert_eq!(a.cache.dirty, 0);
+    assert_eq!(a.times.range_wait.count, 0, "nobody had to wait");
+}
+
+#[test]
+fn who_has_to_wait_for_a_range_is_timed() {
+    for locking in [Locking::Inode, Locking::RangeMutex, Locking::Range] {
+        let volume = volume(OpenOptions::new().locking(locking));
+        let file = written(&volume);
+        let node = file.node();
+        let held = node.file().lock_from(node, 0);
+        let (at_it, started) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                at_it.send(()).unwrap();
+                file.read_at(0, &mut [0; 10]).unwrap();
+            });
+            started.recv().unwrap();
+            // Long enough for it to come to the lock; were it late, it would not wait, and the test would fail.
+            thread::sleep(Duration::from_millis(200));
+            drop(held);
+        });
+        let waits = volume.stats().times.range_wait;
+        assert_eq!(waits.count, 1, "{locking:?}");
+        assert!(waits.max > 1_000_000, "{locking:?}: {} ns", waits.max);
+    }
+}
+
+#[test]
+fn a_full_volume_shows_that_commits_were_waited_for() {
+    let volume = volume(OpenOptions::new());
+    let file = volume.open_options().write(true).create(true).direct(true).open("/full").unwrap();
+    let mut end = 0;
+    let full = loop {
+        match file.write_at(end, &[7; 1 << 20]) {
+            Ok(()) => end += 1 << 20,
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(full, Error::NoSpace), "{full}");
+    assert!(volume.stats().counts.space_retries > 0);
+}
+
+#[test]
+fn json_and_the_table_tell_the_same() {
+    let volume = volume(OpenOptions::new());
+    written(&volume).sync_all().unwrap();
+    let stats = volume.stats();
+    let (json, table) = (stats.to_json(), stats.to_string());
+    let handles = stats.journal.handles;
+    assert!(handles > 0 && json.starts_with(&format!("{{\"counters\":{{\"handles\":{handles},")), "{json}");
+    assert!(table.lines().any(|l| l.split_whitespace().eq(["handles", &handles.to_string()])), "{table}");
+    let fsync = &stats.times.fsync;
+    let wanted =
+        format!("\"fsync\":{{\"count\":1,\"timed\":1,\"sum\":{0},\"mean\":{0},\"p50\":{0},", fsync.max);
+    assert!(json.contains(&wanted), "{wanted} in {json}");
+    assert!(table.lines().any(|l| l.starts_with("fsync ")) && !table.contains("throttle"), "{table}");
+    assert_eq!(json.matches(['{', '[']).count(), json.matches(['}', ']']).count());
+}
