@@ -47,6 +47,9 @@ struct Run<'v> {
     device: &'v RecordingDevice,
     rng: StdRng,
     handles: Vec<File>,
+    /// As many that go past the page cache, and whose writes are durable.
+    direct: Vec<File>,
+    dsync: Vec<File>,
     /// A handle of the file whose metadata is changed to commit.
     other: File,
     history: History,
@@ -82,9 +85,13 @@ impl Run<'_> {
         self.mark("begin", "");
         let i = self.rng.random_range(0..FILES);
         match self.rng.random_range(0..100) {
-            0..22 => {
+            0..16 => {
                 let (at, len) = self.place(i);
                 self.write(i, at, len);
+            }
+            16..22 => {
+                let (at, len) = self.place(i);
+                self.write_by(|run| &run.direct[i], i, at, len);
             }
             22..32 => {
                 let (at, len) = (self.history.files[i].content().len(), self.len());
@@ -96,13 +103,18 @@ impl Run<'_> {
                 self.handles[i].sync_all().unwrap();
                 self.synced(i);
             }
-            40..48 => {
+            40..44 => {
+                let (at, len) = self.place(i);
+                self.write_by(|run| &run.dsync[i], i, at, len);
+                self.mark("data", i);
+            }
+            44..50 => {
                 let (at, len) = self.inside(i);
                 self.write(i, at, len);
                 self.handles[i].sync_data().unwrap();
                 self.mark("data", i);
             }
-            48..54 => self.backwards(i),
+            50..54 => self.backwards(i),
             54..62 => self.truncate(i),
             62..66 => self.regrow(i),
             66..72 => {
@@ -125,8 +137,13 @@ impl Run<'_> {
             }
             _ => {
                 // The last handle goes, and with it what is kept for a file in use.
-                let volume = self.volume;
-                self.handles[i] = volume.open_options().read(true).write(true).open(file(i)).unwrap();
+                let options = self.volume.open_options().read(true).write(true);
+                for handles in [&mut self.handles, &mut self.direct, &mut self.dsync] {
+                    handles.remove(i);
+                }
+                self.handles.insert(i, options.open(file(i)).unwrap());
+                self.direct.insert(i, options.clone().direct(true).open(file(i)).unwrap());
+                self.dsync.insert(i, options.dsync(true).open(file(i)).unwrap());
             }
         }
     }
@@ -156,6 +173,10 @@ impl Run<'_> {
     }
 
     fn write(&mut self, i: usize, at: usize, len: usize) {
+        self.write_by(|run| &run.handles[i], i, at, len);
+    }
+
+    fn write_by(&mut self, handle: impl Fn(&Self) -> &File, i: usize, at: usize, len: usize) {
         if len == 0 {
             return;
         }
@@ -163,7 +184,7 @@ impl Run<'_> {
         content.resize(content.len().max(at + len), 0);
         content[at..at + len].fill(byte(self.op));
         self.history.files[i].record(self.op, format!("write {len} at {at}"), content);
-        self.handles[i].write_at(at as u64, &vec![byte(self.op); len]).unwrap();
+        handle(self).write_at(at as u64, &vec![byte(self.op); len]).unwrap();
     }
 
     /// Fills a hole, or overwrites, from its end to its start.
@@ -246,24 +267,37 @@ fn history(base: &Image, mode: &Mode, block: usize, rng: StdRng, ops: usize) -> 
     let (other, mine) = (volume.create_file("/other").unwrap(), volume.create_file("/mine").unwrap());
     volume.sync().unwrap();
     device.mark("volume 0 ");
-    let open = |i| volume.open_options().read(true).write(true).open(file(i)).unwrap();
+    let options = volume.open_options().read(true).write(true);
+    let open = |direct, dsync| -> Vec<File> {
+        let open = |i| options.clone().direct(direct).dsync(dsync).open(file(i)).unwrap();
+        (0..FILES).map(open).collect()
+    };
     let history = History {
         log: device.log(),
         files: (0..FILES).map(|_| Tracked::new(Vec::new())).collect(),
         targets: vec![vec![0]; TARGETS],
         times: BTreeMap::new(),
     };
-    let handles = (0..FILES).map(open).collect();
-    let mut run = Run { volume: &volume, device: &device, rng, handles, other: mine, history, op: 0, block };
+    let (handles, direct, dsync) = (open(false, false), open(true, false), open(false, true));
+    let mut run = Run {
+        volume: &volume,
+        device: &device,
+        rng,
+        handles,
+        direct,
+        dsync,
+        other: mine,
+        history,
+        op: 0,
+        block,
+    };
     let poker = poking.start(other);
     (0..ops).for_each(|_| run.step());
     drop(poker);
     // No close: the log ends as a crash leaves it.
-    let Run { mut history, handles, other, .. } = run;
-    history.log = device.log();
-    drop((handles, other));
-    drop(volume);
-    history
+    let log = device.log();
+    let Run { history, .. } = run;
+    History { log, ..history }
 }
 
 /// What was promised at the cut: of everything, the last operation that is synced.

@@ -1,6 +1,6 @@
 //! Random operations on one file, drawn to places where files go wrong: ends, and borders of blocks.
 
-use super::{FileOp, Model};
+use super::{FileOp, Model, Way};
 use rand::Rng;
 use rand::rngs::StdRng;
 
@@ -15,15 +15,15 @@ pub fn draw(rng: &mut StdRng, model: &Model, block: u64) -> FileOp {
     let mut drawer = Drawer { rng, model, block };
     match drawer.rng.random_range(0..100) {
         0..36 => {
-            let (at, len) = drawer.range();
-            FileOp::Write { at, len, fill: drawer.rng.random() }
+            let (at, len, way) = drawer.range();
+            FileOp::Write { at, len, fill: drawer.rng.random(), way }
         }
         36..66 => {
-            let (at, len) = drawer.range();
-            FileOp::Read { at, len }
+            let (at, len, way) = drawer.range();
+            FileOp::Read { at, len, way }
         }
         66..74 if model.is_whole() && model.size() < MAX => {
-            FileOp::Append { len: drawer.len(), fill: drawer.rng.random() }
+            FileOp::Append { len: drawer.len(), fill: drawer.rng.random(), way: drawer.way() }
         }
         74..84 if model.is_whole() => FileOp::Truncate { len: drawer.place() },
         84..89 => FileOp::Seek { at: drawer.place() },
@@ -31,8 +31,8 @@ pub fn draw(rng: &mut StdRng, model: &Model, block: u64) -> FileOp {
         92..95 => FileOp::Fdatasync,
         95..97 => FileOp::Reopen,
         _ => {
-            let (at, len) = drawer.range();
-            FileOp::Write { at, len, fill: drawer.rng.random() }
+            let (at, len, way) = drawer.range();
+            FileOp::Write { at, len, fill: drawer.rng.random(), way }
         }
     }
 }
@@ -73,8 +73,23 @@ impl Drawer<'_> {
         }
     }
 
-    fn range(&mut self) -> (u64, usize) {
-        let (at, len) = (self.place(), self.len());
-        (at, len.min((self.model.bounds(MAX).end - at) as usize))
+    fn way(&mut self) -> Way {
+        match self.rng.random_range(0..20) {
+            0 => Way::Dsync,
+            1..6 => Way::Direct,
+            _ => Way::Buffered,
+        }
+    }
+
+    /// A range, and how it is used: directly, half of the time whole blocks.
+    fn range(&mut self) -> (u64, usize, Way) {
+        let (mut at, mut len, way) = (self.place(), self.len(), self.way());
+        let bounds = self.model.bounds(MAX);
+        if way == Way::Direct && self.rng.random() {
+            let whole = at / self.block * self.block;
+            at = if whole >= bounds.start { whole } else { at };
+            len = len.next_multiple_of(self.block as usize);
+        }
+        (at, len.min((bounds.end - at) as usize), way)
     }
 }

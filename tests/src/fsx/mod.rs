@@ -18,14 +18,17 @@ pub enum FileOp {
         at: u64,
         len: usize,
         fill: u8,
+        way: Way,
     },
     Append {
         len: usize,
         fill: u8,
+        way: Way,
     },
     Read {
         at: u64,
         len: usize,
+        way: Way,
     },
     Truncate {
         len: u64,
@@ -40,11 +43,28 @@ pub enum FileOp {
     Reopen,
 }
 
+/// Through which of its handles a file is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Way {
+    /// An ordinary one.
+    Buffered,
+    /// One that goes past the page cache.
+    Direct,
+    /// One whose writes are durable.
+    Dsync,
+}
+
+impl Way {
+    /// All of them, by number.
+    pub const ALL: [Self; 3] = [Self::Buffered, Self::Direct, Self::Dsync];
+}
+
 impl FileOp {
     /// The bytes that it changes or looks at.
     pub fn range(&self) -> Range<u64> {
         match *self {
-            Self::Write { at, len, .. } | Self::Read { at, len } => at..at + len as u64,
+            Self::Write { at, len, .. } | Self::Read { at, len, .. } => at..at + len as u64,
             Self::Truncate { len } => len..u64::MAX,
             Self::Seek { at } => at..u64::MAX,
             Self::Append { .. } | Self::Fsync | Self::Fdatasync | Self::Reopen => 0..u64::MAX,
@@ -55,9 +75,9 @@ impl FileOp {
 impl fmt::Display for FileOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Write { at, len, fill } => write!(f, "write {at} {len} {fill}"),
-            Self::Append { len, fill } => write!(f, "append {len} {fill}"),
-            Self::Read { at, len } => write!(f, "read {at} {len}"),
+            Self::Write { at, len, fill, way } => write!(f, "write {at} {len} {fill} {}", *way as u8),
+            Self::Append { len, fill, way } => write!(f, "append {len} {fill} {}", *way as u8),
+            Self::Read { at, len, way } => write!(f, "read {at} {len} {}", *way as u8),
             Self::Truncate { len } => write!(f, "truncate {len}"),
             Self::Seek { at } => write!(f, "seek {at}"),
             Self::Fsync => f.write_str("fsync"),
@@ -75,10 +95,16 @@ impl FromStr for FileOp {
         let mut words = line.split_whitespace();
         let name = words.next().ok_or_else(bad)?;
         let numbers: Vec<u64> = words.map(|w| w.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
+        let way = || {
+            let number = numbers.last().and_then(|n| usize::try_from(*n).ok());
+            number.and_then(|n| Way::ALL.get(n).copied()).ok_or_else(bad)
+        };
         Ok(match (name, &numbers[..]) {
-            ("write", &[at, len, fill]) => Self::Write { at, len: len as usize, fill: fill as u8 },
-            ("append", &[len, fill]) => Self::Append { len: len as usize, fill: fill as u8 },
-            ("read", &[at, len]) => Self::Read { at, len: len as usize },
+            ("write", &[at, len, fill, _]) => {
+                Self::Write { at, len: len as usize, fill: fill as u8, way: way()? }
+            }
+            ("append", &[len, fill, _]) => Self::Append { len: len as usize, fill: fill as u8, way: way()? },
+            ("read", &[at, len, _]) => Self::Read { at, len: len as usize, way: way()? },
             ("truncate", &[len]) => Self::Truncate { len },
             ("seek", &[at]) => Self::Seek { at },
             ("fsync", []) => Self::Fsync,

@@ -1,6 +1,6 @@
 //! Operations done on a file of lanefs and on a model of it, which must agree after each.
 
-use super::FileOp;
+use super::{FileOp, Way};
 use crate::ops::content;
 use lanefs::{File, Volume};
 use std::ops::Range;
@@ -69,8 +69,9 @@ impl Model {
 pub struct Player<'v> {
     volume: &'v Volume,
     model: Model,
-    file: File,
-    append: File,
+    /// For reading and writing, and for appending, by [`Way`].
+    files: [File; 3],
+    appends: [File; 3],
 }
 
 impl<'v> Player<'v> {
@@ -80,12 +81,20 @@ impl<'v> Player<'v> {
     /// What differs.
     pub fn new(volume: &'v Volume, model: Model) -> Result<Self, String> {
         let make = model.is_whole() && model.bytes.is_empty();
-        let open = || {
-            let file = volume.open_options().read(true).write(true).create(make).open(&model.path)?;
-            Ok((file, volume.open_options().append(true).open(&model.path)?))
+        let open = |way: Way, append: bool| {
+            let options = volume.open_options().read(true).write(true).append(append).create(make);
+            let options = options.direct(way == Way::Direct).dsync(way == Way::Dsync);
+            options.open(&model.path).map_err(|e| format!("open {}: {e}", model.path))
         };
-        let (file, append) = open().map_err(|e: lanefs::Error| format!("open {}: {e}", model.path))?;
-        let player = Self { volume, model, file, append };
+        let all = |append: bool| {
+            Ok::<_, String>([
+                open(Way::Buffered, append)?,
+                open(Way::Direct, append)?,
+                open(Way::Dsync, append)?,
+            ])
+        };
+        let (files, appends) = (all(false)?, all(true)?);
+        let player = Self { volume, model, files, appends };
         player.verify().map_err(|said| format!("as opened: {said}"))?;
         Ok(player)
     }
@@ -107,24 +116,24 @@ impl<'v> Player<'v> {
     pub fn play(&mut self, op: FileOp) -> Result<(), String> {
         let failed = |e: lanefs::Error| format!("{}: {op}: {e}", self.model.path);
         match op {
-            FileOp::Write { at, len, fill } => {
+            FileOp::Write { at, len, fill, way } => {
                 let bytes = content(at, len, fill);
-                self.file.write_at(at, &bytes).map_err(failed)?;
+                self.files[way as usize].write_at(at, &bytes).map_err(failed)?;
                 self.model.write(at, &bytes);
             }
-            FileOp::Append { len, fill } => {
+            FileOp::Append { len, fill, way } => {
                 let bytes = content(self.model.size(), len, fill);
-                self.append.write_at(0, &bytes).map_err(failed)?;
+                self.appends[way as usize].write_at(0, &bytes).map_err(failed)?;
                 self.model.write(self.model.size(), &bytes);
             }
-            FileOp::Read { at, len } => self.compare(at..at + len as u64)?,
+            FileOp::Read { at, len, way } => self.compare(at..at + len as u64, way)?,
             FileOp::Truncate { len } => {
-                self.file.set_len(len).map_err(failed)?;
+                self.files[0].set_len(len).map_err(failed)?;
                 self.model.bytes.resize(len as usize, 0);
             }
             FileOp::Seek { at } => self.seek(at)?,
-            FileOp::Fsync => self.file.sync_all().map_err(failed)?,
-            FileOp::Fdatasync => self.file.sync_data().map_err(failed)?,
+            FileOp::Fsync => self.files[0].sync_all().map_err(failed)?,
+            FileOp::Fdatasync => self.files[0].sync_data().map_err(failed)?,
             FileOp::Reopen => *self = Self::new(self.volume, self.model.clone())?,
         }
         self.check_size()
@@ -136,23 +145,24 @@ impl<'v> Player<'v> {
     /// What differs.
     pub fn verify(&self) -> Result<(), String> {
         self.check_size()?;
-        self.compare(self.model.start..self.model.size())
+        self.compare(self.model.start..self.model.size(), Way::Buffered)
     }
 
     fn check_size(&self) -> Result<(), String> {
-        let (found, size) = (self.file.metadata().len(), self.model.size());
+        let (found, size) = (self.files[0].metadata().len(), self.model.size());
         match self.model.shared || found == size {
             true => Ok(()),
             false => Err(format!("{}: {found} bytes, not {size}", self.model.path)),
         }
     }
 
-    fn compare(&self, range: Range<u64>) -> Result<(), String> {
+    fn compare(&self, range: Range<u64>, way: Way) -> Result<(), String> {
         let path = &self.model.path;
         let expected = self.model.read(range.clone());
         let mut found = vec![0xA5; (range.end - range.start) as usize];
-        let n =
-            self.file.read_at(range.start, &mut found).map_err(|e| format!("{path}: read {range:?}: {e}"))?;
+        let n = self.files[way as usize]
+            .read_at(range.start, &mut found)
+            .map_err(|e| format!("{path}: read {range:?}: {e}"))?;
         if n != expected.len() {
             return Err(format!("{path}: read {range:?}: {n} bytes, not {}", expected.len()));
         }
@@ -173,7 +183,7 @@ impl<'v> Player<'v> {
     /// What is said to be a hole is zeros.
     fn seek(&self, at: u64) -> Result<(), String> {
         let path = &self.model.path;
-        let found = self.file.next_data(at).map_err(|e| format!("{path}: seek {at}: {e}"))?;
+        let found = self.files[0].next_data(at).map_err(|e| format!("{path}: seek {at}: {e}"))?;
         let (start, end) = found.unwrap_or((u64::MAX, u64::MAX));
         let hole = self.model.read(at..start);
         match hole.iter().position(|b| *b != 0) {
