@@ -21,6 +21,7 @@ mod tools;
 mod tree;
 mod victims;
 mod volume_tree;
+mod watchdog;
 
 pub use damage::{Region, RegionKind, Victim};
 pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};
@@ -41,3 +42,4 @@ pub use tools::{
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
 pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim};
 pub use volume_tree::{volume_digest, volume_lines};
+pub use watchdog::Watchdog;

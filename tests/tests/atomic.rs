@@ -7,7 +7,7 @@
 
 use lanefs::{File, OpenOptions, Volume};
 use lanefs_sim::seed_from_env;
-use lanefs_tests::{Change, Clock, History, Look, Mode, WORD, e2fsck_clean, mke2fs, modes};
+use lanefs_tests::{Change, Clock, History, Look, Mode, WORD, Watchdog, e2fsck_clean, mke2fs, modes};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::ops::Range;
@@ -189,6 +189,7 @@ fn every_mode(args: &[&str], stream: u64, test: fn(&Path, &Mode, u64)) {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("volume");
         mke2fs(&image, 64 << 20, args);
+        let _watchdog = Watchdog::new(format!("{args:?} {mode}"));
         test(&image, &mode, stream);
     }
 }

@@ -6,10 +6,9 @@
 //! `LANEFS_DIFF_TRACE` set, every operation is printed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs::Volume;
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{
-    Host, Lane, LoopMount, RandomOps, Seen, Target, TreeEntry, assert_same_tree, e2fsck_clean, mke2fs,
+    Host, Lane, LoopMount, RandomOps, Seen, Target, TreeEntry, assert_same_tree, e2fsck_clean, mke2fs, modes,
     settled, tree_listing, volume_listing,
 };
 use rand::rngs::StdRng;
@@ -54,10 +53,12 @@ fn run(case: u64) {
     for image in [&one, &two] {
         mke2fs(image, 64 << 20, args);
     }
-    let mut draw = RandomOps::new(rng, block);
     let mount = LoopMount::new(&one, "");
     let host = Host::new(mount.path());
-    let lane = Lane(Volume::open(&two).unwrap());
+    let modes = modes();
+    let mode = &modes[rng.random_range(0..modes.len())];
+    let lane = Lane(mode.options().open(&two).unwrap());
+    let mut draw = RandomOps::new(rng, block);
     let trace = std::env::var_os("LANEFS_DIFF_TRACE").is_some();
     let mut differ = Vec::new();
     for batch in 0..BATCHES {
@@ -75,7 +76,11 @@ fn run(case: u64) {
             }
             // Where both fail the volumes are still the same, and there may be more to learn.
             let together = kernel.is_ok() == lanefs.is_ok();
-            assert!(together && differ.len() < 20, "case {case:#x} ({args:?})\n{}", differ.join("\n"));
+            assert!(
+                together && differ.len() < 20,
+                "case {case:#x} ({args:?}, {mode})\n{}",
+                differ.join("\n")
+            );
             draw.learn(&op, &kernel);
         }
         // What waits for its blocks counts as a hole in files without extents.
@@ -85,7 +90,7 @@ fn run(case: u64) {
         println!("batch {batch}: {} files", kernel.len());
         assert_same_tree(&kernel, &lanefs);
     }
-    assert!(differ.is_empty(), "case {case:#x} ({args:?})\n{}", differ.join("\n"));
+    assert!(differ.is_empty(), "case {case:#x} ({args:?}, {mode})\n{}", differ.join("\n"));
     drop(host);
     mount.unmount();
     lane.0.close().unwrap();

@@ -8,7 +8,7 @@
 use lanefs::{Error, File, Volume};
 use lanefs_device::{BlockDevice, Op};
 use lanefs_sim::{DumpFile, FailingDevice, Image, OverlayDevice, seed_from_env};
-use lanefs_tests::{Mode, Tracked, e2fsck_clean, mke2fs, modes};
+use lanefs_tests::{Mode, Tracked, Watchdog, e2fsck_clean, mke2fs, modes};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::sync::Arc;
@@ -201,6 +201,7 @@ fn every_mode(args: &[&str], op: Op, stream: u64) {
         for round in 0..rounds * 6 {
             let most = if op == Op::Flush { 60 } else { 300 };
             let fault = Fault { op, nth: rng.random_range(1..most), for_ever: round % 3 == 2 };
+            let _watchdog = Watchdog::new(format!("{args:?} {mode}, {fault:?}"));
             run(&good, &mode, fault, stream * 1000 + round, &mut dump);
         }
     }

@@ -9,7 +9,7 @@
 
 use lanefs::Volume;
 use lanefs_sim::{Seed, seed_from_env};
-use lanefs_tests::{FileOp, Mode, Model, Player, draw, e2fsck_clean, mke2fs, modes};
+use lanefs_tests::{FileOp, Mode, Model, Player, Watchdog, draw, e2fsck_clean, mke2fs, modes};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use std::fmt::Write;
@@ -169,6 +169,7 @@ fn every_mode(shape: usize) {
     while cases == 0 || Instant::now() < end {
         for mode in modes() {
             let began = Instant::now();
+            let _watchdog = Watchdog::new(format!("{} {mode}", shape.name));
             // The first is the seed itself, so that a case can be named.
             run(shape, &mode, if cases == 0 { seed.value() } else { seeds.next_u64() });
             println!("{} {mode}: {:.1} s", shape.name, began.elapsed().as_secs_f64());

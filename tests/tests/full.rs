@@ -6,7 +6,7 @@
 
 use lanefs::{Error, Volume};
 use lanefs_sim::seed_from_env;
-use lanefs_tests::{Mode, e2fsck_clean, mke2fs, modes};
+use lanefs_tests::{Mode, Watchdog, e2fsck_clean, mke2fs, modes};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::path::Path;
@@ -130,6 +130,7 @@ fn every_mode(args: &[&str], stream: u64) {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("volume");
         mke2fs(&image, 10 << 20, args);
+        let _watchdog = Watchdog::new(format!("{args:?} {mode}"));
         run(&image, &mode, stream);
     }
 }

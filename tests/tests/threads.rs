@@ -5,11 +5,10 @@
 //! `LANEFS_THREAD_OPS` is the number of operations of each thread (1500).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs::OpenOptions;
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{
-    Lane, LoopMount, Outcome, RandomOps, assert_same_tree, e2fsck_clean, mke2fs, settled, tree_listing,
-    volume_listing,
+    Lane, LoopMount, Outcome, RandomOps, assert_same_tree, e2fsck_clean, mke2fs, modes, settled,
+    tree_listing, volume_listing,
 };
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -26,7 +25,9 @@ fn storm(args: &[&str], block: u64, stream: u64) {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("volume");
     mke2fs(&image, 64 << 20, args);
-    let options = OpenOptions::new().write(true).commit_interval(Duration::from_millis(20));
+    let modes = modes();
+    let mode = &modes[stream as usize % modes.len()];
+    let options = mode.options().commit_interval(Duration::from_millis(20));
     let lane = Arc::new(Lane(options.open(&image).unwrap()));
     let (done, all_done) = channel();
     for thread in 0..THREADS {

@@ -3,7 +3,8 @@
 use super::{Op, OpenHow, Outcome, READ_MAX, RenameHow, Seen, Target, XattrHow, content};
 use crate::Kind;
 use lanefs::{
-    DeviceNumber, FileType, Metadata, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume,
+    DeviceNumber, FileOptions, FileType, Metadata, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr,
+    Timestamp, Volume,
 };
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -45,11 +46,11 @@ impl Lane {
                 return Ok(Seen::Bytes(buf));
             }
             Op::Write { path, offset, len, fill } => {
-                let file = v.open_options().write(true).open(path)?;
+                let file = by(v.open_options().write(true), *fill).open(path)?;
                 file.write_at(*offset, &content(*offset, *len, *fill))?;
             }
             Op::Append { path, len, fill } => {
-                let file = v.open_options().append(true).open(path)?;
+                let file = by(v.open_options().append(true), *fill).open(path)?;
                 file.write_at(0, &content(0, *len, *fill))?;
             }
             Op::Truncate { path, len } => v.open_options().write(true).open(path)?.set_len(*len)?,
@@ -108,6 +109,11 @@ impl Lane {
         }
         Ok(Seen::Nothing)
     }
+}
+
+/// The same bytes come to the file by one way or another.
+fn by(options: FileOptions<'_>, fill: u8) -> FileOptions<'_> {
+    options.direct(fill % 5 == 4).dsync(fill % 32 == 5)
 }
 
 fn stat(meta: &Metadata) -> Seen {
