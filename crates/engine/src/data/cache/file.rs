@@ -34,11 +34,6 @@ impl FileCache {
         self.ino
     }
 
-    /// The volume's cache.
-    pub(crate) fn pages(&self) -> &Arc<PageCache> {
-        &self.cache
-    }
-
     /// Copies the bytes at `offset`, up to the first block that is not cached; how many. After fewer than `buf`
     /// takes, the block of byte `offset` + that number is missing.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
@@ -64,7 +59,7 @@ impl FileCache {
     }
 
     /// Copies `bytes` over blocks that are dirty already, so that nothing has to be filled, claimed or counted; up to the first
-    /// that is not, or whose page is being written out. How many were copied: the rest takes a [`Span`].
+    /// that is not, or whose page is being written out. How many were copied: the rest takes a [`span`](Self::span).
     pub(crate) fn overwrite(&self, offset: u64, bytes: &[u8]) -> usize {
         let geo = self.geo();
         let mut done = 0;
@@ -84,6 +79,7 @@ impl FileCache {
     }
 
     /// The runs of `blocks` that are not cached, as it was a moment ago.
+    #[cfg(test)]
     pub(crate) fn missing(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
         let geo = self.geo();
         let mut missing = Vec::new();

@@ -58,11 +58,6 @@ impl Geometry {
         chunk.saturating_mul(self.blocks_per_chunk())
     }
 
-    /// The first byte of a chunk.
-    pub(super) fn first_byte(self, chunk: u32) -> u64 {
-        u64::from(chunk) << (self.page_shift + 4)
-    }
-
     /// The chunks that hold any of `blocks`.
     pub(super) fn chunks(self, blocks: &Range<u32>) -> Range<u32> {
         if blocks.is_empty() {
@@ -137,7 +132,7 @@ mod tests {
             assert!(geo.blocks_per_chunk() <= 64);
             assert_eq!(geo.blocks_per_chunk() as usize * geo.block_size(), geo.chunk_size());
             assert_eq!(geo.chunk_of(geo.first_block(7)), 7);
-            let (chunk, inner) = geo.place(geo.first_byte(7) + 5).unwrap();
+            let (chunk, inner) = geo.place(7 * geo.chunk_size() as u64 + 5).unwrap();
             assert_eq!((chunk, inner), (7, 5));
             assert_eq!((0..PAGES).fold(0, |all, p| all | geo.page_mask(p)), bits(0, geo.blocks_per_chunk()));
         }

@@ -4,10 +4,10 @@
 //! content is cut into chunks of sixteen pages, each behind a reader-writer lock, so that bytes
 //! are copied in and out without races and without an atomic operation for each byte.
 //!
-//! - **Read**: [`FileCache::read`] copies what is there. For the rest the caller locks a [`Span`] of blocks,
+//! - **Read**: [`FileCache::read`] copies what is there. For the rest the caller locks a [`span`](FileCache::span) of blocks,
 //!   fills it from the device, and reads on.
-//! - **Write**: [`FileCache::overwrite`] copies over what is dirty already. For the rest lock a span; learn which blocks have to be filled first ([`Span::partial`]) and which become dirty
-//!   ([`Span::clean`]), for space is claimed before; [`Span::copy_in`].
+//! - **Write**: [`FileCache::overwrite`] copies over what is dirty already. For the rest lock a span; learn which blocks have to be filled first ([`partial`](span::Span::partial)) and which become dirty
+//!   ([`clean`](span::Span::clean)), for space is claimed before; [`copy_in`](span::Span::copy_in).
 //! - **Write out**: [`FileCache::take_dirty`] hands out dirty blocks in order of position. A page that
 //!   changes while it is written out is copied first, so what goes to the device stands still.
 //! - **Truncate, punch**: [`FileCache::cut`].
@@ -41,7 +41,7 @@ pub(crate) use cut::Edge;
 pub(crate) use dirty::Pressure;
 pub(crate) use file::FileCache;
 pub(crate) use read_ahead::ReadAhead;
-pub(crate) use span::{Segment, Span};
+pub(crate) use span::Segment;
 pub(crate) use writeback::{Item, Writeback};
 
 use dirty::Dirty;

@@ -41,6 +41,7 @@ impl<'f> Span<'f> {
     }
 
     /// The runs of `blocks` that are not up to date.
+    #[cfg(test)]
     pub(crate) fn missing(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
         self.runs(&blocks, |lock| !lock.uptodate())
     }

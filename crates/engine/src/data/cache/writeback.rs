@@ -82,12 +82,8 @@ impl FileCache {
 }
 
 impl Writeback {
-    /// The file.
-    pub(crate) fn file(&self) -> &Arc<FileCache> {
-        &self.file
-    }
-
     /// The blocks in order, page by page.
+    #[cfg(test)]
     pub(crate) fn items(&self) -> &[Item] {
         &self.items
     }
@@ -98,6 +94,7 @@ impl Writeback {
     }
 
     /// How many blocks.
+    #[cfg(test)]
     pub(crate) fn blocks(&self) -> u64 {
         self.taken.iter().map(|(_, set)| u64::from(set.count_ones())).sum()
     }

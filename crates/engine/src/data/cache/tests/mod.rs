@@ -6,6 +6,7 @@ mod threads;
 mod unit;
 
 use super::geometry::PAGES;
+use super::span::Span;
 use super::*;
 use std::convert::Infallible;
 use std::ops::Range;
