@@ -55,6 +55,17 @@ pub enum Error {
     /// The file is not open for this (EBADF).
     #[error("Bad file descriptor ({0})")]
     BadHandle(&'static str),
+    /// Nothing at or behind this place of a file (ENXIO).
+    #[error("No such device or address (offset {offset} of a file of {size} bytes)")]
+    NothingThere {
+        /// The byte.
+        offset: u64,
+        /// i_size.
+        size: u64,
+    },
+    /// It would have to wait, and was asked not to (EAGAIN).
+    #[error("Resource temporarily unavailable")]
+    WouldBlock,
     /// An argument that makes no sense (EINVAL).
     #[error("Invalid argument ({0})")]
     Invalid(&'static str),
@@ -281,6 +292,8 @@ impl Error {
             Error::AccessDenied(_) => Errno::ACCESS,
             Error::BadHandle(_) => Errno::BADF,
             Error::Invalid(_) => Errno::INVAL,
+            Error::NothingThere { .. } => Errno::NXIO,
+            Error::WouldBlock => Errno::AGAIN,
             Error::NoData => Errno::NODATA,
             Error::ValueTooBig { .. } => Errno::TOOBIG,
             Error::Range => Errno::RANGE,

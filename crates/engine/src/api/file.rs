@@ -2,7 +2,7 @@
 
 use super::path::{self, Place};
 use super::{Metadata, Volume};
-use crate::data;
+use crate::data::{self, FallocMode};
 use crate::error::{Error, Result};
 use crate::inode::NodeRef;
 use crate::namei::{NewAttr, NewKind, SetAttr, is_dots};
@@ -89,11 +89,7 @@ impl File {
             (false, true) => data::write_direct(&self.node, offset, bytes)?,
             (false, false) => data::write(&self.node, offset, bytes)?,
         }
-        match self.sync {
-            Sync::Nothing => Ok(()),
-            Sync::Data => self.sync_data(),
-            Sync::All => self.sync_all(),
-        }
+        self.after_write()
     }
 
     /// Cuts or extends the file to `len` bytes. What is new reads as zeros.
@@ -113,6 +109,48 @@ impl File {
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.check_write()?;
         data::truncate(&self.node, len)
+    }
+
+    /// Changes which blocks the `len` bytes from `offset` on have: see [`FallocMode`].
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`] if not open for writing; [`Error::NotPermitted`] for an inode that is immutable, or
+    /// append-only unless it is allocation; [`Error::FileTooBig`]; [`Error::NotSupported`] for a file without
+    /// extents, unless it is a punch; [`Error::Invalid`] for no bytes, and to collapse or insert what is not
+    /// whole blocks or does not lie before the end. [`Error::NoSpace`]: a part may have been done.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// use lanefs::FallocMode;
+    /// let file = volume.create_file("/log")?;
+    /// file.write_at(0, &[7; 3 << 20])?;
+    /// file.fallocate(FallocMode::PunchHole, 1 << 20, 1 << 20)?;
+    /// assert_eq!((file.seek_hole(0)?, file.seek_data(1 << 20)?), (1 << 20, 2 << 20));
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn fallocate(&self, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
+        self.check_write()?;
+        data::fallocate(&self.node, mode, offset, len)?;
+        self.after_write()
+    }
+
+    /// The first byte at or behind `offset` that is data (SEEK_DATA). Blocks that are allocated
+    /// and were never written are holes.
+    ///
+    /// # Errors
+    /// [`Error::NothingThere`] if only holes follow, or the end; a damaged block map.
+    pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        data::seek_data(&self.node, offset)
+    }
+
+    /// The first byte at or behind `offset` that is in a hole (SEEK_HOLE): the end of the file at the latest.
+    ///
+    /// # Errors
+    /// [`Error::NothingThere`] from the end on; a damaged block map.
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        data::seek_hole(&self.node, offset)
     }
 
     /// Makes the content and all attributes durable.
@@ -169,6 +207,14 @@ impl File {
         match synced {
             Ok(()) if untold => Err(Error::Lost { ino: self.node.ino }),
             synced => synced,
+        }
+    }
+
+    fn after_write(&self) -> Result<()> {
+        match self.sync {
+            Sync::Nothing => Ok(()),
+            Sync::Data => self.sync_data(),
+            Sync::All => self.sync_all(),
         }
     }
 

@@ -13,11 +13,13 @@ mod buffered;
 mod cache;
 mod delayed;
 mod direct;
+mod fallocate;
 mod file;
 mod io;
 mod lock;
 mod plan;
 mod read;
+mod seek;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -28,8 +30,11 @@ mod writeback;
 pub(crate) use buffered::{append, read, write};
 pub(crate) use cache::{Background, PageCache};
 pub(crate) use direct::{append as append_direct, write as write_direct};
+pub use fallocate::FallocMode;
+pub(crate) use fallocate::fallocate;
 pub(crate) use file::FileData;
 pub(crate) use read::{next_data, read as read_direct, read_inode};
+pub(crate) use seek::{seek_data, seek_hole};
 pub(crate) use sync::{sync_all, sync_data};
 pub(crate) use truncate::{truncate, truncate_for_delete, truncate_tail};
 use writeback::{ALL, write_back};
@@ -66,9 +71,14 @@ pub(super) fn mapping(node: &Node, file: &FileData, lblk: u32) -> Result<Mapping
 /// Makes the bytes from `from` to the end of its block, or to `to` before that, zeros on the
 /// device. Nothing to do where the block is not written.
 fn zero_tail(node: &Node, from: u64, to: u64) -> Result<()> {
+    if from.is_multiple_of(node.fs.block_size.into()) { Ok(()) } else { zero_part(node, from, to) }
+}
+
+/// As [`zero_tail`], also from the start of a block on.
+fn zero_part(node: &Node, from: u64, to: u64) -> Result<()> {
     let fs = &*node.fs;
     let (lblk, inner) = place(fs, from)?;
-    if inner == 0 || from >= to {
+    if from >= to {
         return Ok(());
     }
     if let Some(pages) = node.file_if_used().and_then(FileData::pages_if_used) {

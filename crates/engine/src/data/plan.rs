@@ -208,6 +208,20 @@ impl Plan {
         }
     }
 
+    /// Whether nothing is to be changed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Maps the blocks as unwritten, without any data.
+    ///
+    /// # Errors
+    /// The journal's, [`Error::NoSpace`] for the map.
+    pub(super) fn allocate(mut self, node: &Node, file: &FileData) -> Result<()> {
+        let changes = mem::take(&mut self.changes);
+        self.map(node, file, changes, 0, true, None)
+    }
+
     /// Runs the handle.
     fn map(
         mut self,

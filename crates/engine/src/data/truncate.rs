@@ -113,7 +113,8 @@ fn free_from(node: &Node, first: u32) -> Result<Txn<'_>> {
     }
 }
 
-fn touch(fs: &Fs, inode: &mut Inode) {
+/// Stamps a change of the content.
+pub(super) fn touch(fs: &Fs, inode: &mut Inode) {
     let now = fs.now();
     (inode.mtime, inode.ctime) = (now, now);
 }

@@ -1,0 +1,277 @@
+//! Changing which blocks a file has: allocate, punch, zero, collapse, insert.
+//!
+//! All begin alike. The bytes from the first on are locked to the end, what is dirty of them is written out,
+//! and then nothing of the file is written out until the end: so no dirty page loses its place. Cached pages
+//! are dropped before the map changes and once more behind it, for read-ahead, which locks no bytes, may have
+//! filled some by the old map.
+//!
+//! A crash shows whole handles. As many steps as the transaction has room for go into one; only a
+//! file of very many extents is seen half shifted, with a hole where the shift had come to.
+
+use super::plan::Plan;
+use super::truncate::touch;
+use super::{FileData, delayed, set_size, write_back, zero_part, zero_tail};
+use crate::alloc;
+use crate::error::{Error, Result};
+use crate::inode::Node;
+use crate::map::{self, ChangeBlocks, Mapping, Progress};
+use crate::txn::credits;
+use crate::volume::Fs;
+use lanefs_format::InodeFlags;
+use lanefs_format::extent::MAX_BLOCKS;
+use std::ops::Range;
+
+/// What [`File::fallocate`](crate::File::fallocate) does with a range of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FallocMode {
+    /// Gives blocks to holes, which go on reading as zeros; the file grows to the end of the range.
+    Allocate,
+    /// As `Allocate`, but the file does not grow: blocks behind its end wait for what will be written.
+    KeepSize,
+    /// Frees the blocks: the range reads as zeros. The file does not grow.
+    PunchHole,
+    /// Makes the range read as zeros and keeps its blocks, or gives it some; the file grows to its end.
+    ZeroRange,
+    /// As `ZeroRange`, but the file does not grow.
+    ZeroRangeKeepSize,
+    /// Takes the range out: what is behind it moves to its place. Whole blocks that end before the end of the file.
+    CollapseRange,
+    /// Puts a hole in: what was there moves behind it. Whole blocks that begin before the end of the file.
+    InsertRange,
+    /// Nothing: blocks of ext4 belong to one file only.
+    UnshareRange,
+}
+
+/// Carries out `mode` for `len` bytes from `offset` on.
+///
+/// # Errors
+/// As [`File::fallocate`](crate::File::fallocate).
+pub(crate) fn fallocate(node: &Node, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
+    let (fs, file) = (&*node.fs, node.file());
+    fs.check_writable()?;
+    if len == 0 {
+        return Err(Error::Invalid("a range of no bytes"));
+    }
+    let _held = file.lock_from(node, offset);
+    check_flags(node, mode)?;
+    let most = u64::from(MAX_BLOCKS) * u64::from(fs.block_size);
+    let end = offset.checked_add(len).filter(|end| *end <= most).ok_or(Error::FileTooBig)?;
+    if mode != FallocMode::PunchHole && !map::is_tree(&node.state()) {
+        return Err(Error::NotSupported("only a file of extents can be changed so".into()));
+    }
+    let job = Job { node, fs, file, offset, end };
+    match mode {
+        FallocMode::Allocate => job.allocate(end),
+        FallocMode::KeepSize => job.allocate(0),
+        FallocMode::PunchHole => job.punch(),
+        FallocMode::ZeroRange => job.zero(end),
+        FallocMode::ZeroRangeKeepSize => job.zero(0),
+        FallocMode::CollapseRange | FallocMode::InsertRange => {
+            Err(Error::NotSupported("collapse and insert".into()))
+        }
+        FallocMode::UnshareRange => Ok(()),
+    }
+}
+
+fn check_flags(node: &Node, mode: FallocMode) -> Result<()> {
+    node.check_not_immutable()?;
+    let appends = matches!(mode, FallocMode::Allocate | FallocMode::KeepSize);
+    if !appends && node.state().flags.contains(InodeFlags::APPEND) {
+        return Err(Error::NotPermitted("the inode is append-only"));
+    }
+    Ok(())
+}
+
+/// A range of bytes of a file, locked to the end of all bytes.
+struct Job<'n> {
+    node: &'n Node,
+    fs: &'n Fs,
+    file: &'n FileData,
+    offset: u64,
+    end: u64,
+}
+
+impl Job<'_> {
+    fn block_size(&self) -> u64 {
+        self.fs.block_size.into()
+    }
+
+    /// The blocks that hold any of the range.
+    fn touched(&self) -> Range<u32> {
+        // No range goes beyond the blocks that there can be.
+        (self.offset / self.block_size()) as u32..self.end.div_ceil(self.block_size()) as u32
+    }
+
+    /// The blocks that lie in the range whole.
+    fn whole(&self) -> Range<u32> {
+        let first = self.offset.div_ceil(self.block_size()) as u32;
+        first..((self.end / self.block_size()) as u32).max(first)
+    }
+
+    /// Drops cached pages. What is dirty was written out, unless it has failed.
+    fn drop_pages(&self, blocks: Range<u32>) -> Result<()> {
+        self.file.alloc.discard();
+        let Some(pages) = self.file.pages_if_used() else { return Ok(()) };
+        delayed::give_up(self.node, self.file, &pages.invalidate(blocks))
+    }
+
+    /// Gives blocks to holes; the file grows to `size`.
+    fn allocate(&self, size: u64) -> Result<()> {
+        write_back(self.node, self.touched())?;
+        let _alone = self.file.hold_writeback(self.node);
+        self.file.alloc.discard();
+        self.fill_holes()?;
+        self.finish(size)
+    }
+
+    fn punch(mut self) -> Result<()> {
+        let size = self.file.size();
+        if self.offset >= size {
+            return Ok(());
+        }
+        // What is preallocated behind the end stays, but for the end's page.
+        if self.end > size {
+            self.end = self.end.min(size.next_multiple_of(self.block_size().max(4096)));
+        }
+        let blocks = {
+            let most = map::max_blocks(self.fs, &self.node.state());
+            let whole = self.whole();
+            whole.start.min(most)..whole.end.min(most)
+        };
+        write_back(self.node, self.touched())?;
+        let _alone = self.file.hold_writeback(self.node);
+        self.drop_pages(blocks.clone())?;
+        self.zero_edges()?;
+        patient(self.fs, || self.free(blocks.clone()))?;
+        self.drop_pages(self.touched())?;
+        self.finish(0)
+    }
+
+    /// Makes the range read as zeros; the file grows to `size`.
+    fn zero(&self, size: u64) -> Result<()> {
+        write_back(self.node, self.touched())?;
+        let _alone = self.file.hold_writeback(self.node);
+        self.drop_pages(self.whole())?;
+        self.fill_holes()?;
+        self.zero_edges()?;
+        patient(self.fs, || self.mark_unwritten(self.whole()))?;
+        self.drop_pages(self.touched())?;
+        self.finish(size)
+    }
+
+    /// Stamps the file, and lets it grow to `size`.
+    fn finish(&self, size: u64) -> Result<()> {
+        let before = self.file.size();
+        if size > before {
+            zero_tail(self.node, before, size)?;
+        }
+        let mut txn = self.fs.start(credits::INODE + credits::SUPER)?;
+        self.node.update(&mut txn, |txn, inode| {
+            touch(self.fs, inode);
+            if size > inode.size { set_size(txn, inode, size) } else { Ok(()) }
+        })?;
+        self.file.extend(size);
+        Ok(())
+    }
+
+    /// Zeroes the range's part of the blocks that go beyond it, on the device.
+    fn zero_edges(&self) -> Result<()> {
+        let size = self.block_size();
+        let (head, tail) = (self.offset.next_multiple_of(size), self.end / size * size);
+        zero_part(self.node, self.offset, self.end.min(head))?;
+        if tail >= head {
+            zero_part(self.node, tail, self.end)?;
+        }
+        self.file.wrote(self.fs);
+        Ok(())
+    }
+
+    /// Maps the holes of the blocks that the range touches to unwritten blocks.
+    fn fill_holes(&self) -> Result<()> {
+        let Range { mut start, end } = self.touched();
+        while start < end {
+            start = patient(self.fs, || self.fill_some(start..end))?;
+        }
+        Ok(())
+    }
+
+    /// Fills as many holes as one handle can; where the next may be.
+    fn fill_some(&self, blocks: Range<u32>) -> Result<u32> {
+        let (mut plan, mut at) = (Plan::default(), blocks.start);
+        while at < blocks.end {
+            let mapping = map::lookup(self.fs, self.node.ino, &self.node.state(), at)?;
+            let len = mapping.len().min(blocks.end - at);
+            at += match mapping {
+                Mapping::Mapped { .. } => len,
+                Mapping::Hole { .. } => match plan.place(self.node, self.file, at, len) {
+                    Ok(Some(piece)) => piece.blocks,
+                    Ok(None) => break,
+                    Err(Error::NoSpace) if !plan.is_empty() => break,
+                    Err(e) => return Err(e),
+                },
+            };
+        }
+        if !plan.is_empty() {
+            plan.allocate(self.node, self.file)?;
+        }
+        Ok(at)
+    }
+
+    /// Makes `blocks` a hole.
+    fn free(&self, blocks: Range<u32>) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        // A hole inside of an extent may make the tree grow.
+        let needed = || map::remove_credits(&self.node.state()) + credits::INODE;
+        let mut txn = self.fs.start(needed())?;
+        loop {
+            let range = blocks.clone();
+            let step =
+                self.node.update_map(&mut txn, |txn, inode| map::remove(txn, self.node.ino, inode, range))?;
+            match step {
+                Progress::Done => return Ok(()),
+                Progress::More => txn.restart(needed())?,
+            }
+        }
+    }
+
+    /// Marks what is mapped of `blocks` as unwritten.
+    fn mark_unwritten(&self, blocks: Range<u32>) -> Result<()> {
+        let Range { mut start, end } = blocks;
+        if start == end {
+            return Ok(());
+        }
+        let needed = || map::insert_credits(self.fs, &self.node.state(), 1) + credits::INODE;
+        let mut txn = self.fs.start(needed())?;
+        loop {
+            let progress = self.node.update_map(&mut txn, |txn, inode| {
+                while start < end {
+                    let mapping = map::lookup(self.fs, self.node.ino, inode, start)?;
+                    let next = start + mapping.len().min(end - start);
+                    if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) {
+                        if !txn.room(map::insert_credits(self.fs, inode, 1) + credits::INODE)? {
+                            return Ok(Progress::More);
+                        }
+                        map::convert(txn, self.node.ino, inode, start..next, true)?;
+                    }
+                    start = next;
+                }
+                Ok(Progress::Done)
+            })?;
+            match progress {
+                Progress::Done => return Ok(()),
+                Progress::More => txn.restart(needed())?,
+            }
+        }
+    }
+}
+
+/// Runs `f`, and when that finds no space, again if blocks that were freed can be had then.
+fn patient<T>(fs: &Fs, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    match f() {
+        Err(Error::NoSpace) if alloc::await_frees(fs)? => f(),
+        done => done,
+    }
+}
