@@ -25,7 +25,7 @@ mod watchdog;
 
 pub use damage::{Region, RegionKind, Victim};
 pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};
-pub use fsx::{FileOp, Model, Player, Way, draw};
+pub use fsx::{FALLOCATES, FileOp, Model, Player, Way, draw};
 pub use history::{Change, Clock, History, Look, WORD};
 pub use listing::{settled, volume_listing};
 pub use modes::{Mode, modes};

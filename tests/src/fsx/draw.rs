@@ -1,6 +1,6 @@
 //! Random operations on one file, drawn to places where files go wrong: ends, and borders of blocks.
 
-use super::{FileOp, Model, Way};
+use super::{FALLOCATES, FileOp, Model, Way};
 use rand::Rng;
 use rand::rngs::StdRng;
 
@@ -26,10 +26,11 @@ pub fn draw(rng: &mut StdRng, model: &Model, block: u64) -> FileOp {
             FileOp::Append { len: drawer.len(), fill: drawer.rng.random(), way: drawer.way() }
         }
         74..84 if model.is_whole() => FileOp::Truncate { len: drawer.place() },
-        84..89 => FileOp::Seek { at: drawer.place() },
-        89..92 => FileOp::Fsync,
-        92..95 => FileOp::Fdatasync,
-        95..97 => FileOp::Reopen,
+        84..87 => FileOp::Seek { at: drawer.place() },
+        87..90 => FileOp::Fsync,
+        90..92 => FileOp::Fdatasync,
+        92..94 => FileOp::Reopen,
+        94..100 => drawer.fallocate(),
         _ => {
             let (at, len, way) = drawer.range();
             FileOp::Write { at, len, fill: drawer.rng.random(), way }
@@ -71,6 +72,19 @@ impl Drawer<'_> {
             7 | 8 => self.rng.random_range(1..20_000),
             _ => self.rng.random_range(1..LONG),
         }
+    }
+
+    fn fallocate(&mut self) -> FileOp {
+        let most = if self.model.is_whole() { FALLOCATES.len() } else { 5 };
+        let mode = self.rng.random_range(0..most);
+        let (mut at, len, _) = self.range();
+        let mut len = len as u64;
+        if mode >= 5 || self.rng.random_range(0..3) == 0 {
+            let start = self.model.bounds(MAX).start;
+            at = if at / self.block * self.block >= start { at / self.block * self.block } else { at };
+            len = len.next_multiple_of(self.block).min(self.model.bounds(MAX).end - at);
+        }
+        FileOp::Fallocate { mode, at, len }
     }
 
     fn way(&mut self) -> Way {

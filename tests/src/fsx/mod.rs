@@ -6,6 +6,7 @@ mod player;
 pub use draw::draw;
 pub use player::{Model, Player};
 
+use lanefs::FallocMode;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -33,7 +34,13 @@ pub enum FileOp {
     Truncate {
         len: u64,
     },
-    /// Where data begins, at or behind `at`.
+    /// By the number of the mode in [`FALLOCATES`].
+    Fallocate {
+        mode: usize,
+        at: u64,
+        len: u64,
+    },
+    /// Where data begins, and where a hole does, at or behind `at`.
     Seek {
         at: u64,
     },
@@ -42,6 +49,17 @@ pub enum FileOp {
     /// Closes all handles of the file and opens it anew.
     Reopen,
 }
+
+/// What fallocate does in a file. The last two move what is behind, and are only for files that nobody shares.
+pub const FALLOCATES: [FallocMode; 7] = [
+    FallocMode::Allocate,
+    FallocMode::KeepSize,
+    FallocMode::PunchHole,
+    FallocMode::ZeroRange,
+    FallocMode::ZeroRangeKeepSize,
+    FallocMode::CollapseRange,
+    FallocMode::InsertRange,
+];
 
 /// Through which of its handles a file is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +84,8 @@ impl FileOp {
         match *self {
             Self::Write { at, len, .. } | Self::Read { at, len, .. } => at..at + len as u64,
             Self::Truncate { len } => len..u64::MAX,
-            Self::Seek { at } => at..u64::MAX,
+            Self::Fallocate { mode, at, len } if mode < 5 => at..at + len,
+            Self::Seek { at } | Self::Fallocate { at, .. } => at..u64::MAX,
             Self::Append { .. } | Self::Fsync | Self::Fdatasync | Self::Reopen => 0..u64::MAX,
         }
     }
@@ -79,6 +98,7 @@ impl fmt::Display for FileOp {
             Self::Append { len, fill, way } => write!(f, "append {len} {fill} {}", *way as u8),
             Self::Read { at, len, way } => write!(f, "read {at} {len} {}", *way as u8),
             Self::Truncate { len } => write!(f, "truncate {len}"),
+            Self::Fallocate { mode, at, len } => write!(f, "fallocate {mode} {at} {len}"),
             Self::Seek { at } => write!(f, "seek {at}"),
             Self::Fsync => f.write_str("fsync"),
             Self::Fdatasync => f.write_str("fdatasync"),
@@ -106,6 +126,9 @@ impl FromStr for FileOp {
             ("append", &[len, fill, _]) => Self::Append { len: len as usize, fill: fill as u8, way: way()? },
             ("read", &[at, len, _]) => Self::Read { at, len: len as usize, way: way()? },
             ("truncate", &[len]) => Self::Truncate { len },
+            ("fallocate", &[mode, at, len]) if mode < FALLOCATES.len() as u64 => {
+                Self::Fallocate { mode: mode as usize, at, len }
+            }
             ("seek", &[at]) => Self::Seek { at },
             ("fsync", []) => Self::Fsync,
             ("fdatasync", []) => Self::Fdatasync,

@@ -1,8 +1,8 @@
 //! Operations done on a file of lanefs and on a model of it, which must agree after each.
 
-use super::{FileOp, Way};
+use super::{FALLOCATES, FileOp, Way};
 use crate::ops::content;
-use lanefs::{File, Volume};
+use lanefs::{Error, FallocMode, File, Volume};
 use std::ops::Range;
 
 /// What a file must hold. Either all of a file, or one lot of a file that others share: then nothing
@@ -114,7 +114,8 @@ impl<'v> Player<'v> {
     /// # Errors
     /// What differs, or what lanefs says where nothing can fail.
     pub fn play(&mut self, op: FileOp) -> Result<(), String> {
-        let failed = |e: lanefs::Error| format!("{}: {op}: {e}", self.model.path);
+        let path = self.model.path.clone();
+        let failed = |e: Error| format!("{path}: {op}: {e}");
         match op {
             FileOp::Write { at, len, fill, way } => {
                 let bytes = content(at, len, fill);
@@ -131,12 +132,50 @@ impl<'v> Player<'v> {
                 self.files[0].set_len(len).map_err(failed)?;
                 self.model.bytes.resize(len as usize, 0);
             }
+            FileOp::Fallocate { mode, at, len } => {
+                self.fallocate(FALLOCATES[mode], at, len).map_err(failed)?
+            }
             FileOp::Seek { at } => self.seek(at)?,
             FileOp::Fsync => self.files[0].sync_all().map_err(failed)?,
             FileOp::Fdatasync => self.files[0].sync_data().map_err(failed)?,
             FileOp::Reopen => *self = Self::new(self.volume, self.model.clone())?,
         }
         self.check_size()
+    }
+
+    fn fallocate(&mut self, mode: FallocMode, at: u64, len: u64) -> lanefs::Result<()> {
+        let block = u64::from(self.files[0].metadata().block_size());
+        let (size, end) = (self.model.size(), at + len);
+        let whole = at.is_multiple_of(block) && len.is_multiple_of(block);
+        let sound = match mode {
+            FallocMode::CollapseRange => whole && end < size,
+            FallocMode::InsertRange => whole && at < size,
+            _ => true,
+        };
+        match self.files[0].fallocate(mode, at, len) {
+            Ok(()) if sound => {}
+            Err(Error::Invalid(_)) if !sound => return Ok(()),
+            // Files without extents.
+            Err(Error::NotSupported(_)) => return Ok(()),
+            Ok(()) => return Err(Error::Invalid("it was not refused")),
+            Err(e) => return Err(e),
+        }
+        let bytes = &mut self.model.bytes;
+        let inner = |at: u64| (at - self.model.start) as usize;
+        let cut = inner(at).min(bytes.len())..inner(end).min(bytes.len());
+        let grows = matches!(mode, FallocMode::Allocate | FallocMode::ZeroRange);
+        match mode {
+            FallocMode::CollapseRange => drop(bytes.drain(cut)),
+            FallocMode::InsertRange => drop(bytes.splice(cut.start..cut.start, vec![0; len as usize])),
+            FallocMode::PunchHole | FallocMode::ZeroRange | FallocMode::ZeroRangeKeepSize => {
+                bytes[cut].fill(0)
+            }
+            _ => {}
+        }
+        if grows && end > size {
+            bytes.resize(inner(end), 0);
+        }
+        Ok(())
     }
 
     /// Compares all that is known.
@@ -185,6 +224,18 @@ impl<'v> Player<'v> {
         let path = &self.model.path;
         let found = self.files[0].next_data(at).map_err(|e| format!("{path}: seek {at}: {e}"))?;
         let (start, end) = found.unwrap_or((u64::MAX, u64::MAX));
+        let data = match self.files[0].seek_data(at) {
+            Err(Error::NothingThere { .. }) => u64::MAX,
+            other => other.map_err(|e| format!("{path}: seek data {at}: {e}"))?,
+        };
+        let hole = match self.files[0].seek_hole(at) {
+            Err(Error::NothingThere { .. }) if self.model.is_whole() && at >= self.model.size() => u64::MAX,
+            other => other.map_err(|e| format!("{path}: seek hole {at}: {e}"))?,
+        };
+        if hole < at || data < at || hole == data && hole != u64::MAX {
+            return Err(format!("{path}: data at {data} and a hole at {hole}, seen from {at}"));
+        }
+        let start = start.max(data);
         let hole = self.model.read(at..start);
         match hole.iter().position(|b| *b != 0) {
             _ if start < at || found.is_some() && end <= start => {
