@@ -126,6 +126,10 @@ impl Lane {
         self.first.store(range.first, Ordering::Relaxed);
         self.last.store(range.last, Ordering::Relaxed);
         self.word.store(ticket, Ordering::Release);
+        // loom changes threads before a write that another thread looks for, and nowhere near a fence. So that it tries what
+        // is published and not yet fenced, it gets another write, which changes nothing.
+        #[cfg(loom)]
+        self.word.fetch_or(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         Some(Ticket(ticket))
     }

@@ -239,6 +239,7 @@ fn run(ops: Vec<Op>) {
         step(&lock, &mut live, Op::Release(0));
     }
     assert_eq!(lock.records(), []);
+    drop(ManuallyDrop::into_inner(live));
 }
 
 proptest! {

@@ -58,6 +58,22 @@ fn who_gives_up_lets_the_next_in() {
     assert_eq!(live(&lock), 0);
 }
 
+#[test]
+fn who_gives_up_lets_nobody_before_it_in() {
+    let lock = MutexRangeLock::new();
+    let reader = lock.read(range(0, 9));
+    thread::scope(|s| {
+        let lock = &lock;
+        s.spawn(move || drop(lock.write(range(5, 5))));
+        while live(lock) < 2 {
+            thread::yield_now();
+        }
+        assert!(lock.read_timeout(range(5, 5), Duration::from_millis(1)).is_none());
+        assert!(format!("{lock:?}").contains("Write [5, 5] waits for 1"), "{lock:?}");
+        drop(reader);
+    });
+}
+
 /// A request that finds nothing in its way holds; a model that is a vector says which.
 #[test]
 fn lets_in_what_a_vector_lets_in() {
