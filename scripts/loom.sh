@@ -5,6 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom
 export LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-2}
+# Models of which two preemptions would take minutes each.
+export LOOM_LONG_PREEMPTIONS=${LOOM_LONG_PREEMPTIONS:-1}
 models() {
     echo "loom: lanefs-$1" >&2
     cargo test --release -p "lanefs-$1" --lib -- "${@:2}"

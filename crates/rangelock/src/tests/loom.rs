@@ -65,7 +65,9 @@ fn explore(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     // More than usual: a tree takes some steps to make.
     builder.max_branches = 20_000;
-    builder.preemption_bound = builder.preemption_bound.map(|bound| bound.min(preemptions));
+    let long = || std::env::var("LOOM_LONG_PREEMPTIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let most = if preemptions == LONG { long() } else { preemptions };
+    builder.preemption_bound = builder.preemption_bound.map(|bound| bound.min(most));
     let executions = std::sync::Arc::new(AtomicUsize::new(0));
     let count = std::sync::Arc::clone(&executions);
     builder.check(move || {
@@ -77,8 +79,9 @@ fn explore(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     assert!(executions > 1);
 }
 
-/// With one preemption: two would take minutes. (A wait, or the end of a thread, is not a preemption.)
-const LONG: usize = 1;
+/// With one preemption, or `LOOM_LONG_PREEMPTIONS`: two take minutes for each model. (A wait, or the end of a thread, is not a
+/// preemption.)
+const LONG: usize = 0;
 /// With as many as the environment says.
 const SHORT: usize = usize::MAX;
 

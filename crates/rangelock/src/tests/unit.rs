@@ -70,7 +70,7 @@ fn many_at_once_do_not_deadlock() {
         for order in [[a, b], [b, a]] {
             let lock = &lock;
             s.spawn(move || {
-                for _ in 0..if cfg!(miri) { 20 } else { 2000 } {
+                for _ in 0..if cfg!(miri) { 8 } else { 2000 } {
                     let guard = lock.lock_many(&order);
                     assert_eq!(guard.ranges().count(), 2);
                 }
@@ -104,7 +104,7 @@ fn a_waiter_does_not_hold_up_others() {
 #[test]
 fn memory_is_used_again() {
     let mut lock = RangeLock::new();
-    let count = if cfg!(miri) { 300 } else { 200_000 };
+    let count = if cfg!(miri) { 60 } else { 200_000 };
     assert_eq!(lock.stats().memory, 0);
     let fill = |from: u64| {
         (0..count).map(|i| lock.write(range(from + i * 4096, from + i * 4096 + 4095))).collect::<Vec<_>>()

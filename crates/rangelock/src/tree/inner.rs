@@ -185,3 +185,53 @@ impl Inner {
         });
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::leaf::Leaf;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    /// Random edits of two nodes against a vector of keys; the children are all alike, since links move with the keys.
+    #[test]
+    fn a_search_finds_what_a_vector_finds() {
+        let (leaf, mut random) = (Leaf::unused(), SmallRng::seed_from_u64(1));
+        let (left, right) = (Inner::unused(), Inner::unused());
+        left.start(Link::leaf(&leaf));
+        let mut keys: Vec<u64> = Vec::new();
+        for _ in 0..if cfg!(miri) { 200 } else { 20_000 } {
+            let key = if random.random_range(0..20) == 0 { u64::MAX } else { random.random_range(1..500) };
+            match random.random_range(0..8) {
+                0..5 if keys.len() < KEYS && !keys.contains(&key) => {
+                    left.insert(key, Link::leaf(&leaf));
+                    keys.push(key);
+                    keys.sort_unstable();
+                }
+                5..7 if !keys.is_empty() => {
+                    let at = random.random_range(0..keys.len());
+                    left.remove_right_of(at);
+                    keys.remove(at);
+                }
+                7 if keys.len() > 2 => {
+                    let (middle, stay) = left.copy_upper(&right);
+                    left.truncate(stay);
+                    let upper = keys.split_off(stay);
+                    assert_eq!((middle, right.len()), (upper[0], upper.len() - 1));
+                    if random.random_range(0..2) == 0 {
+                        left.absorb(middle, &right);
+                        keys.extend(upper);
+                    }
+                }
+                _ => {}
+            }
+            for point in [0, key, key - 1, u64::MAX, random.random_range(0..500)] {
+                assert_eq!(
+                    left.position(point),
+                    keys.iter().filter(|&&k| k <= point).count(),
+                    "{point} in {keys:?}"
+                );
+            }
+        }
+    }
+}
