@@ -8,7 +8,7 @@
 //! `LANEFS_SEED` gives the same operations, not the same moments of the commits: a failure keeps the image.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs::{File, Timestamp, Volume};
+use lanefs::{FallocMode, File, Timestamp, Volume};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, seed_from_env};
 use lanefs_tests::{Mode, OLD, PokingDevice, Tracked, e2fsck, modes, patterned};
@@ -130,7 +130,8 @@ impl Run<'_> {
                 self.other.set_attr(&set).unwrap();
                 self.other.sync_all().unwrap();
             }
-            81..96 => self.replace(),
+            81..92 => self.replace(),
+            92..96 => self.fallocate(i),
             96..98 => {
                 self.volume.sync().unwrap();
                 self.mark("volume", "");
@@ -238,6 +239,29 @@ impl Run<'_> {
         }
         self.handles[i].sync_all().unwrap();
         self.synced(i);
+    }
+
+    /// A range that loses its blocks, or gets some: either way nobody's old data is in it.
+    fn fallocate(&mut self, i: usize) {
+        let modes =
+            [FallocMode::PunchHole, FallocMode::ZeroRange, FallocMode::Allocate, FallocMode::KeepSize];
+        let mode = modes[self.rng.random_range(0..modes.len())];
+        let (at, len) = self.place(i);
+        let mut content = self.history.files[i].content().to_vec();
+        let end = at + len.max(1);
+        if matches!(mode, FallocMode::ZeroRange | FallocMode::Allocate) {
+            content.resize(content.len().max(end), 0);
+        }
+        if matches!(mode, FallocMode::PunchHole | FallocMode::ZeroRange) {
+            let there = at.min(content.len())..end.min(content.len());
+            content[there].fill(0);
+        }
+        match self.handles[i].fallocate(mode, at as u64, (end - at) as u64) {
+            Ok(()) => self.history.files[i].record(self.op, format!("{mode:?} {at}..{end}"), content),
+            // Files without extents.
+            Err(lanefs::Error::NotSupported(_)) => {}
+            Err(e) => panic!("{mode:?}: {e}"),
+        }
     }
 
     /// Puts a new version in the place of another, as programs do that save.
