@@ -54,7 +54,7 @@ fn draw(rng: &mut StdRng, size: u64, block: u64) -> Call {
         4 => Call::Truncate(place(rng)),
         5 => Call::Sync,
         _ => {
-            let mode = rng.random_range(0..5);
+            let mode = rng.random_range(0..MODES.len());
             let (at, to) = (place(rng), place(rng));
             let (mut at, mut len) = (at.min(to), at.abs_diff(to));
             if mode >= 5 && rng.random_range(0..8) > 0 {

@@ -10,15 +10,15 @@
 
 use super::plan::Plan;
 use super::truncate::touch;
-use super::{FileData, delayed, set_size, write_back, zero_part, zero_tail};
+use super::{FileData, delayed, max_size, set_size, write_back, zero_part, zero_tail};
 use crate::alloc;
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, ChangeBlocks, Mapping, Progress};
-use crate::txn::credits;
+use crate::txn::{Txn, credits};
 use crate::volume::Fs;
-use lanefs_format::InodeFlags;
 use lanefs_format::extent::MAX_BLOCKS;
+use lanefs_format::{Inode, InodeFlags};
 use std::ops::Range;
 
 /// What [`File::fallocate`](crate::File::fallocate) does with a range of bytes.
@@ -67,9 +67,8 @@ pub(crate) fn fallocate(node: &Node, mode: FallocMode, offset: u64, len: u64) ->
         FallocMode::PunchHole => job.punch(),
         FallocMode::ZeroRange => job.zero(end),
         FallocMode::ZeroRangeKeepSize => job.zero(0),
-        FallocMode::CollapseRange | FallocMode::InsertRange => {
-            Err(Error::NotSupported("collapse and insert".into()))
-        }
+        FallocMode::CollapseRange => job.collapse(),
+        FallocMode::InsertRange => job.insert(),
         FallocMode::UnshareRange => Ok(()),
     }
 }
@@ -160,6 +159,92 @@ impl Job<'_> {
         self.finish(size)
     }
 
+    /// The blocks of a range that is whole blocks.
+    fn aligned(&self) -> Result<Range<u32>> {
+        match self.offset.is_multiple_of(self.block_size()) && self.end.is_multiple_of(self.block_size()) {
+            true => Ok(self.touched()),
+            false => Err(Error::Invalid("a range that is not whole blocks")),
+        }
+    }
+
+    fn collapse(&self) -> Result<()> {
+        let (blocks, size) = (self.aligned()?, self.file.size());
+        if self.end >= size {
+            return Err(Error::Invalid("a range to collapse that reaches the end of the file"));
+        }
+        write_back(self.node, blocks.start..u32::MAX)?;
+        let _alone = self.file.hold_writeback(self.node);
+        self.drop_pages(blocks.start..u32::MAX)?;
+        let size = size - (self.end - self.offset);
+        let (ino, by) = (self.node.ino, blocks.end - blocks.start);
+        // Only freeing takes space, and begins anew without harm.
+        patient(self.fs, || {
+            let (mut removed, mut from) = (false, blocks.end);
+            self.in_handles(|txn, inode| {
+                if !removed && map::remove(txn, ino, inode, blocks.clone())? == Progress::More {
+                    return Ok(Progress::More);
+                }
+                removed = true;
+                if map::shift_left(txn, ino, inode, &mut from, by)? == Progress::More {
+                    return Ok(Progress::More);
+                }
+                touch(self.fs, inode);
+                set_size(txn, inode, size)?;
+                Ok(Progress::Done)
+            })
+        })?;
+        self.file.set_size(size);
+        self.drop_pages(blocks.start..u32::MAX)
+    }
+
+    fn insert(&self) -> Result<()> {
+        let (blocks, size) = (self.aligned()?, self.file.size());
+        if self.offset >= size {
+            return Err(Error::Invalid("a place to insert at that is not before the end of the file"));
+        }
+        let size = size.saturating_add(self.end - self.offset);
+        if size > max_size(self.fs, &self.node.state()) {
+            return Err(Error::FileTooBig);
+        }
+        write_back(self.node, blocks.start..u32::MAX)?;
+        let _alone = self.file.hold_writeback(self.node);
+        self.drop_pages(blocks.start..u32::MAX)?;
+        let (ino, by) = (self.node.ino, blocks.end - blocks.start);
+        // Only the parting takes space, and comes first.
+        patient(self.fs, || {
+            let (mut grown, mut end) = (false, MAX_BLOCKS);
+            self.in_handles(|txn, inode| {
+                if !grown {
+                    map::part(txn, ino, inode, blocks.start, by)?;
+                    touch(self.fs, inode);
+                    // Before anything lies behind the old end.
+                    set_size(txn, inode, size)?;
+                    grown = true;
+                }
+                map::shift_right(txn, ino, inode, blocks.start, &mut end, by)
+            })
+        })?;
+        self.file.set_size(size);
+        self.drop_pages(blocks.start..u32::MAX)
+    }
+
+    /// Changes the map by `step` in as many handles as it takes.
+    fn in_handles(&self, mut step: impl FnMut(&mut Txn<'_>, &mut Inode) -> Result<Progress>) -> Result<()> {
+        // A step may make the tree grow.
+        let needed = || {
+            let state = self.node.state();
+            map::remove_credits(&state)
+                + map::insert_credits(self.fs, &state, 1)
+                + credits::INODE
+                + credits::SUPER
+        };
+        let mut txn = self.fs.start(needed())?;
+        while self.node.update_map(&mut txn, &mut step)? == Progress::More {
+            txn.restart(needed())?;
+        }
+        Ok(())
+    }
+
     /// Stamps the file, and lets it grow to `size`.
     fn finish(&self, size: u64) -> Result<()> {
         let before = self.file.size();
@@ -223,18 +308,7 @@ impl Job<'_> {
         if blocks.is_empty() {
             return Ok(());
         }
-        // A hole inside of an extent may make the tree grow.
-        let needed = || map::remove_credits(&self.node.state()) + credits::INODE;
-        let mut txn = self.fs.start(needed())?;
-        loop {
-            let range = blocks.clone();
-            let step =
-                self.node.update_map(&mut txn, |txn, inode| map::remove(txn, self.node.ino, inode, range))?;
-            match step {
-                Progress::Done => return Ok(()),
-                Progress::More => txn.restart(needed())?,
-            }
-        }
+        self.in_handles(|txn, inode| map::remove(txn, self.node.ino, inode, blocks.clone()))
     }
 
     /// Marks what is mapped of `blocks` as unwritten.
@@ -243,28 +317,20 @@ impl Job<'_> {
         if start == end {
             return Ok(());
         }
-        let needed = || map::insert_credits(self.fs, &self.node.state(), 1) + credits::INODE;
-        let mut txn = self.fs.start(needed())?;
-        loop {
-            let progress = self.node.update_map(&mut txn, |txn, inode| {
-                while start < end {
-                    let mapping = map::lookup(self.fs, self.node.ino, inode, start)?;
-                    let next = start + mapping.len().min(end - start);
-                    if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) {
-                        if !txn.room(map::insert_credits(self.fs, inode, 1) + credits::INODE)? {
-                            return Ok(Progress::More);
-                        }
-                        map::convert(txn, self.node.ino, inode, start..next, true)?;
+        self.in_handles(|txn, inode| {
+            while start < end {
+                let mapping = map::lookup(self.fs, self.node.ino, inode, start)?;
+                let next = start + mapping.len().min(end - start);
+                if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) {
+                    if !txn.room(map::insert_credits(self.fs, inode, 1) + credits::INODE)? {
+                        return Ok(Progress::More);
                     }
-                    start = next;
+                    map::convert(txn, self.node.ino, inode, start..next, true)?;
                 }
-                Ok(Progress::Done)
-            })?;
-            match progress {
-                Progress::Done => return Ok(()),
-                Progress::More => txn.restart(needed())?,
+                start = next;
             }
-        }
+            Ok(Progress::Done)
+        })
     }
 }
 

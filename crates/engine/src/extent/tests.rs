@@ -89,6 +89,39 @@ impl File {
         Ok(())
     }
 
+    /// Removes `range` and moves what is behind it into its place.
+    fn collapse(&mut self, range: Range<u32>, extra: u32) -> Result<()> {
+        self.remove(range.clone(), extra)?;
+        let by = range.end - range.start;
+        let mut from = range.end;
+        while self.with(insert_credits(self.depth()) + 1 + extra, |t| t.shift_left(&mut from, by))?
+            == Progress::More
+        {
+            // Half way it is a tree with the same blocks.
+            let mut model = std::mem::take(&mut self.model);
+            let moved = |k: u32| if (range.end..from).contains(&k) { k - by } else { k };
+            std::mem::swap(&mut self.model, &mut model.iter().map(|(k, v)| (moved(*k), *v)).collect());
+            self.check();
+            self.model = model;
+        }
+        let behind = self.model.split_off(&range.end);
+        self.model.extend(behind.into_iter().map(|(k, v)| (k - by, v)));
+        Ok(())
+    }
+
+    /// Moves what is from `at` on by `by` blocks.
+    fn make_room(&mut self, at: u32, by: u32, extra: u32) -> Result<()> {
+        self.with(insert_credits(self.depth()), |t| t.part(at, by))?;
+        self.check();
+        let mut end = MAX_BLOCKS;
+        while self.with(insert_credits(self.depth()) + 1 + extra, |t| t.shift_right(at, &mut end, by))?
+            == Progress::More
+        {}
+        let behind = self.model.split_off(&at);
+        self.model.extend(behind.into_iter().map(|(k, v)| (k + by, v)));
+        Ok(())
+    }
+
     fn extents(&self, bytes: &[u8], block: u64, bounds: &Bounds, out: &mut Vec<Extent>) -> i64 {
         let node = NodeRef::new(bytes, At { ino: OWNER.ino, block }).unwrap();
         node.check(bounds).unwrap();
@@ -163,10 +196,23 @@ fn random_operations_agree_with_the_model() {
         let span = [300, 3000, 40_000][seed as usize % 3];
         let mut file = File::new(space);
         let (mut data, mut no_space) = (1000u64, 0);
-        for step in 0..1500 {
+        for step in 0..1700 {
             let lblk = rng.random_range(0..span);
-            let grow = if step < 900 { 7 } else { 3 };
-            match rng.random_range(0..10) {
+            let grow = if step < 1100 { 7 } else { 3 };
+            match rng.random_range(0..11) {
+                10 => {
+                    let by = rng.random_range(1..40);
+                    let extra = rng.random_range(0..20);
+                    let done = match rng.random() {
+                        true => file.collapse(lblk..lblk + by, extra),
+                        false => file.make_room(lblk, by, extra),
+                    };
+                    match done {
+                        Ok(()) => {}
+                        Err(Error::NoSpace) => no_space += 1,
+                        Err(e) => panic!("{e}"),
+                    }
+                }
                 n if n < grow => {
                     let hole = file.model.range(lblk..).next().map_or(u32::MAX, |(k, _)| *k) - lblk;
                     if hole == 0 || file.model.contains_key(&lblk) {
@@ -347,12 +393,15 @@ fn try_all(root: [u8; ROOT], nodes: BTreeMap<u64, Vec<u8>>, lblk: u32) {
     let mut wild = Wild(nodes);
     let owner = Owner { seed: None, ..OWNER };
     let _ = lookup(&wild, owner, &root, lblk);
-    for op in 0..3 {
+    for op in 0..6 {
         let mut root = root;
         let mut tree = Tree::new(&mut wild, owner, BlockKind::Data, &mut root);
         let _ = match op {
             0 => tree.insert(extent(lblk, 1, 1, false)),
             1 => tree.convert(lblk..lblk.saturating_add(1), true),
+            2 => tree.shift_left(&mut lblk.clone(), 3).map(|_| ()),
+            3 => tree.shift_right(lblk / 2, &mut MAX_BLOCKS.clone(), 3).map(|_| ()),
+            4 => tree.part(lblk, 3),
             _ => tree.remove(lblk / 2..MAX_BLOCKS).map(|_| ()),
         };
     }

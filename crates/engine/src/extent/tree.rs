@@ -132,6 +132,88 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(Progress::Done)
     }
 
+    /// Moves the extents from `from` on by `by` blocks to the front, over a hole, leaf by leaf until credits are
+    /// short; `from` follows: what is before it has been moved.
+    pub(crate) fn shift_left(&mut self, from: &mut u32, by: u32) -> Result<Progress> {
+        while *from < MAX_BLOCKS {
+            let mut path = self.descend(*from)?;
+            let (cost, next) = (shift_credits(&path), next_key(&path));
+            let Some(leaf) = path.last_mut() else { break };
+            let entries = &mut leaf.node.entries;
+            let n = entries.partition_point(|e| e.key() < *from);
+            let moved = entries.iter().skip(n).map(|e| moved(e, e.key().checked_sub(by)));
+            let Some(moved) = moved.collect::<Option<Vec<Extent>>>() else {
+                return Err(self.in_the_way(*from, by));
+            };
+            let before = n.checked_sub(1).and_then(|n| entries.get(n)).map_or(0, |e| e.extent().end());
+            if moved.first().is_some_and(|e| before > u64::from(e.ee_block)) {
+                return Err(self.in_the_way(*from, by));
+            }
+            if !moved.is_empty() {
+                if !self.blocks.room(cost)? {
+                    return Ok(Progress::More);
+                }
+                let end = entries.len();
+                splice(entries, n..end, &moved);
+                self.put(path, n, &mut Vec::new())?;
+            }
+            *from = next;
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Makes `at` the start of an extent, if it lies inside of one, before a
+    /// [`shift_right`](Self::shift_right) by `by` blocks.
+    pub(crate) fn part(&mut self, at: u32, by: u32) -> Result<()> {
+        let last = self.descend(MAX_BLOCKS - 1)?;
+        let last = last.last().and_then(|leaf| leaf.node.entries.last()).map(Entry::extent);
+        if last.is_some_and(|e| e.end() > u64::from(at) && e.end() + u64::from(by) > u64::from(MAX_BLOCKS)) {
+            return Err(Error::Invalid("blocks would lie behind the last that a file can have"));
+        }
+        let mut path = self.descend(at)?;
+        let Some(leaf) = path.last_mut() else { return Ok(()) };
+        let entries = &mut leaf.node.entries;
+        let Some(n) = find(entries, at) else { return Ok(()) };
+        let Some(old) = entries.get(n).map(Entry::extent) else { return Ok(()) };
+        let (Some(left), Some(right)) = (old.part(0..at), old.part(at..MAX_BLOCKS)) else { return Ok(()) };
+        entries.splice(n..n + 1, [Entry::from(left), right.into()]);
+        let len = entries.len();
+        let mut spare = self.reserve(&path, len, old.ee_start)?;
+        self.put(path, n, &mut spare)
+    }
+
+    /// Moves the extents from `start` to `end` by `by` blocks to the back, leaf by leaf from the last on, until
+    /// credits are short; `end` follows: what is behind it has been moved. Begins with [`MAX_BLOCKS`].
+    pub(crate) fn shift_right(&mut self, start: u32, end: &mut u32, by: u32) -> Result<Progress> {
+        while *end > start {
+            let mut path = self.descend(*end - 1)?;
+            let cost = shift_credits(&path);
+            let Some(leaf) = path.last_mut() else { break };
+            let entries = &mut leaf.node.entries;
+            let first = entries.partition_point(|e| e.key() < start);
+            let last = entries.partition_point(|e| e.key() < *end);
+            let Some(low) = entries.get(first..last).and_then(<[Entry]>::first).map(Entry::key) else {
+                break;
+            };
+            if !self.blocks.room(cost)? {
+                return Ok(Progress::More);
+            }
+            for entry in entries.iter_mut().take(last).skip(first) {
+                let to = entry.key().checked_add(by);
+                let Some(moved) = moved(entry, to) else { return Err(self.in_the_way(start, by)) };
+                *entry = moved.into();
+            }
+            self.put(path, first, &mut Vec::new())?;
+            *end = low;
+        }
+        *end = start;
+        Ok(Progress::Done)
+    }
+
+    fn in_the_way(&self, block: u32, len: u32) -> Error {
+        ExtentError::Mapped { ino: self.owner.ino, block, len }.into()
+    }
+
     /// Frees the part of `range` that the leaf of `path` maps, from the end on.
     fn remove_from_leaf(&mut self, mut path: Path, range: Range<u32>) -> Result<Progress> {
         let cost = remove_credits(path.len().saturating_sub(1) as u16);
@@ -325,6 +407,16 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         self.delta -= 1;
         self.blocks.free(block, 1, BlockKind::Metadata)
     }
+}
+
+/// Credits to move the entries of a leaf, and with room for the inode.
+fn shift_credits(path: &Path) -> u32 {
+    insert_credits(path.len().saturating_sub(1) as u16) + 1
+}
+
+/// The extent of an entry at another logical block, if there is such a place.
+fn moved(entry: &Entry, to: Option<u32>) -> Option<Extent> {
+    to.map(|ee_block| Extent { ee_block, ..entry.extent() }).filter(|e| e.end() <= u64::from(MAX_BLOCKS))
 }
 
 /// Where the logical range of the path's leaf ends: the next key to the right.

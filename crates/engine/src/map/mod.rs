@@ -179,6 +179,59 @@ pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, range: Rang
     })
 }
 
+/// Moves what is mapped from `from` on by `by` blocks to the front, over a hole, as far as the credits go; `from`
+/// follows. Whoever calls starts with at least [`insert_credits`] and the inode.
+///
+/// # Errors
+/// A map that is no tree; a damaged one.
+pub(crate) fn shift_left(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    from: &mut u32,
+    by: u32,
+) -> Result<Progress> {
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.shift_left(from, by),
+        Map::Table(_) => Err(no_shift()),
+    })
+}
+
+/// Lets no extent begin before `at` and end behind it, so that [`shift_right`] by `by` blocks cannot fail for want of
+/// space. Costs [`insert_credits`].
+///
+/// # Errors
+/// [`Error::NoSpace`], and [`Error::Invalid`] where blocks would come to lie too far behind: nothing is changed.
+pub(crate) fn part(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, at: u32, by: u32) -> Result<()> {
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.part(at, by),
+        Map::Table(_) => Err(no_shift()),
+    })
+}
+
+/// Moves what is mapped from `start` on by `by` blocks to the back, as far as the credits go; `end`, which begins with
+/// the end of all blocks, follows. Whoever calls starts with at least [`insert_credits`] and the inode.
+///
+/// # Errors
+/// As [`shift_left`].
+pub(crate) fn shift_right(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    start: u32,
+    end: &mut u32,
+    by: u32,
+) -> Result<Progress> {
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.shift_right(start, end, by),
+        Map::Table(_) => Err(no_shift()),
+    })
+}
+
+fn no_shift() -> Error {
+    Error::NotSupported("blocks of an indirect map cannot be shifted".into())
+}
+
 /// Takes a block near the file's others and maps it at `lblk`, a hole. It holds what it held:
 /// the caller makes it anew. Costs [`insert_credits`] and a run's bitmap and descriptor.
 ///
