@@ -100,6 +100,7 @@ impl FileAlloc {
     }
 
     /// Blocks that are preallocated.
+    #[cfg(test)]
     pub(crate) fn blocks(&self) -> u64 {
         self.pieces.get().map_or(0, |p| lock(p).list.iter().map(|p| u64::from(p.run.len())).sum())
     }

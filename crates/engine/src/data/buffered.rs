@@ -8,6 +8,7 @@
 use super::cache::{FileCache, Segment};
 use super::direct::check_write;
 use super::{FileData, delayed, io, journal_each_write, mapping, place, zero_tail};
+use crate::alloc::await_frees;
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use std::ops::Range;
@@ -170,7 +171,7 @@ fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8
         }
         node.fs.write_back_all()?;
         node.fs.counters.space_retries.add(1);
-        node.fs.journal.sync()?;
+        await_frees(&node.fs)?;
     }
     Err(Error::NoSpace)
 }

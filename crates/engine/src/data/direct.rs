@@ -10,6 +10,7 @@
 
 use super::plan::Plan;
 use super::{FileData, io, journal_each_write, max_size, place, write_back, zero_tail};
+use crate::alloc::await_frees;
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Mapping};
@@ -170,7 +171,7 @@ fn write_batch(node: &Node, file: &FileData, at: u64, bytes: &[u8]) -> Result<us
         // Blocks that were freed of late are free when that has committed.
         Err(Error::NoSpace) => {
             node.fs.counters.space_retries.add(1);
-            node.fs.journal.sync()?;
+            await_frees(&node.fs)?;
             plan_batch(node, file, at, bytes)
         }
         planned => planned,
