@@ -144,9 +144,6 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Re
     };
     // As far as it came, for a full volume may have ended it.
     if at > offset {
-        if at > size {
-            file.extend(at);
-        }
         file.touch(node);
         journal_each_write(node)?;
     }
@@ -163,6 +160,11 @@ fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8
         }
         match delayed::claim(node, file, &span.clean(wanted.clone())) {
             Ok(()) => {
+                // Before the pages are let go: who writes them out moves i_disksize as far as i_size.
+                let end = at + bytes.len() as u64;
+                if end > file.size() {
+                    file.extend(end);
+                }
                 span.copy_in(at, bytes);
                 return Ok(());
             }
