@@ -2,6 +2,7 @@
 
 use super::{FALLOCATES, FileOp, Way};
 use crate::ops::content;
+use lanefs::format::InodeFlags;
 use lanefs::{Error, FallocMode, File, Volume};
 use std::ops::Range;
 
@@ -146,6 +147,7 @@ impl<'v> Player<'v> {
     fn fallocate(&mut self, mode: FallocMode, at: u64, len: u64) -> lanefs::Result<()> {
         let block = u64::from(self.files[0].metadata().block_size());
         let (size, end) = (self.model.size(), at + len);
+        let extents = self.files[0].metadata().flags().contains(InodeFlags::EXTENTS);
         let whole = at.is_multiple_of(block) && len.is_multiple_of(block);
         let sound = match mode {
             FallocMode::CollapseRange => whole && end < size,
@@ -155,8 +157,7 @@ impl<'v> Player<'v> {
         match self.files[0].fallocate(mode, at, len) {
             Ok(()) if sound => {}
             Err(Error::Invalid(_)) if !sound => return Ok(()),
-            // Files without extents.
-            Err(Error::NotSupported(_)) => return Ok(()),
+            Err(Error::NotSupported(_)) if !extents => return Ok(()),
             Ok(()) => return Err(Error::Invalid("it was not refused")),
             Err(e) => return Err(e),
         }
