@@ -32,8 +32,11 @@ impl Model {
             self.bytes[at..end].copy_from_slice(bytes);
             self.unknown[at..end].fill(false);
         } else {
-            let end = end.min(self.bytes.len());
-            self.unknown.get_mut(at..end).into_iter().flatten().for_each(|u| *u = true);
+            // It may have been done in part behind the end, which then is somewhere there.
+            let size = self.bytes.len().max(end);
+            self.bytes.resize(size, 0);
+            self.unknown.resize(size, true);
+            self.unknown[at..end].fill(true);
         }
     }
 
