@@ -166,6 +166,8 @@ fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8
                     file.extend(end);
                 }
                 span.copy_in(at, bytes);
+                // Before the pages can be written out: i_disksize goes no further than i_size.
+                file.extend(at + bytes.len() as u64);
                 return Ok(());
             }
             Err(Error::NoSpace) if !last_try => drop(span),

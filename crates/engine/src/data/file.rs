@@ -71,7 +71,9 @@ impl FileData {
 
     /// Moves i_size up to `end`.
     pub(super) fn extend(&self, end: u64) {
-        self.size.fetch_max(end, Ordering::AcqRel);
+        if self.size() < end {
+            self.size.fetch_max(end, Ordering::AcqRel);
+        }
     }
 
     /// Bytes `offset..end` shared; they are not empty.
