@@ -74,6 +74,12 @@ impl Delayed {
         }
     }
 
+    /// The block behind the one that was chosen before `lblk`.
+    fn chosen_before(&self, lblk: u32) -> Option<u64> {
+        let (at, run) = self.chosen.range(..lblk).next_back()?;
+        (at + run.len() == lblk).then(|| run.start() + u64::from(run.len()))
+    }
+
     fn chosen_blocks(&self) -> u64 {
         self.chosen.values().map(|run| u64::from(run.len())).sum()
     }
@@ -169,7 +175,9 @@ fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
     let fs = &*node.fs;
     let mut lblk = hole.start;
     while lblk < hole.end {
+        // The inode's lock comes before that of the claims.
         let tree = map::is_tree(&node.state());
+        let mapped = goal_behind(node, lblk);
         let mut delayed = file.delayed();
         let places = delayed.chosen_blocks() + u64::from(hole.end - lblk);
         let more = map_blocks(places, tree).saturating_sub(blocks(&delayed.map));
@@ -183,7 +191,7 @@ fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
             lblk,
             want: hole.end - lblk,
             hole: lblk..hole.end,
-            goal: goal_behind(node, &delayed, lblk),
+            goal: delayed.chosen_before(lblk).or(mapped),
             size: u32::try_from(end).unwrap_or(u32::MAX).max(hole.end),
         };
         let run = alloc::reserve_at(fs, &file.alloc, &spot, None)?;
@@ -194,14 +202,9 @@ fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
     Ok(())
 }
 
-/// The block behind the one of the logical block before `lblk`.
-fn goal_behind(node: &Node, delayed: &Delayed, lblk: u32) -> Option<u64> {
+/// The block behind the one that is mapped before `lblk`.
+fn goal_behind(node: &Node, lblk: u32) -> Option<u64> {
     let before = lblk.checked_sub(1)?;
-    if let Some((at, run)) = delayed.chosen.range(..lblk).next_back()
-        && at + run.len() == lblk
-    {
-        return Some(run.start() + u64::from(run.len()));
-    }
     match map::lookup(&node.fs, node.ino, &node.state(), before) {
         Ok(Mapping::Mapped { block, .. }) => Some(block + 1),
         _ => None,

@@ -166,6 +166,20 @@ impl Plan {
         end: u64,
         write: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        let out = self.write_and_map(node, file, end, write);
+        if self.of_pages {
+            file.delayed().put_back(self.claim.take());
+        }
+        out
+    }
+
+    fn write_and_map(
+        &mut self,
+        node: &Node,
+        file: &FileData,
+        end: u64,
+        write: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let fs = &*node.fs;
         let changes = mem::take(&mut self.changes);
         if changes.is_empty() {
@@ -176,7 +190,7 @@ impl Plan {
             if journals && !grows {
                 fs.counters.overwrites_journalled.add(1);
             }
-            return if grows || journals { self.map(node, file, changes, end, false, None) } else { Ok(()) };
+            return if grows || journals { self.map(node, changes, end, false, None) } else { Ok(()) };
         }
         let mapped_first = match fs.options.modes.writeback {
             Writeback::DioreadNolock if !node.state().flags.contains(InodeFlags::EXTENTS) => {
@@ -187,11 +201,11 @@ impl Plan {
         match mapped_first {
             Writeback::MapAfter => {
                 write()?;
-                self.map(node, file, changes, end, false, None)
+                self.map(node, changes, end, false, None)
             }
             Writeback::DioreadLock => {
                 let pending = Pending::new();
-                self.map(node, file, changes, end, false, Some(&pending))?;
+                self.map(node, changes, end, false, Some(&pending))?;
                 let written = write();
                 pending
                     .done(written.as_ref().copied().map_err(|e| JournalError::Aborted(e.to_string().into())));
@@ -199,11 +213,9 @@ impl Plan {
             }
             Writeback::DioreadNolock => {
                 let ranges = changes.iter().map(Change::range).collect::<Vec<_>>();
-                let (credits, of_pages) = (self.credits, self.of_pages);
-                self.map(node, file, changes, 0, true, None)?;
+                self.map(node, changes, 0, true, None)?;
                 write()?;
-                let second = Self { credits, of_pages, ..Self::default() };
-                second.map(node, file, ranges.into_iter().map(Change::Convert).collect(), end, false, None)
+                self.map(node, ranges.into_iter().map(Change::Convert).collect(), end, false, None)
             }
         }
     }
@@ -219,14 +231,13 @@ impl Plan {
     /// The journal's, [`Error::NoSpace`] for the map.
     pub(super) fn allocate(mut self, node: &Node, file: &FileData) -> Result<()> {
         let changes = mem::take(&mut self.changes);
-        self.map(node, file, changes, 0, true, None)
+        self.map(node, changes, 0, true, None)
     }
 
     /// Runs the handle.
     fn map(
-        mut self,
+        &mut self,
         node: &Node,
-        file: &FileData,
         changes: Vec<Change>,
         end: u64,
         unwritten: bool,
@@ -234,7 +245,7 @@ impl Plan {
     ) -> Result<()> {
         let fs = &*node.fs;
         let mut txn = fs.start(self.credits + credits::INODE + credits::SUPER)?;
-        // The map takes its blocks from what is kept here.
+        // The map takes its blocks from what is kept here; a second handle would have to find its own.
         self.margin.clear();
         if let Some(pending) = pending {
             txn.order_after(pending)?;
@@ -252,9 +263,7 @@ impl Plan {
             }
             grow(txn, inode, end)
         });
-        if self.of_pages {
-            file.delayed().put_back(txn.unspent());
-        }
+        self.claim = txn.unspent();
         out
     }
 }
