@@ -151,6 +151,13 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Re
 }
 
 fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8]) -> Result<()> {
+    // Blocks that are dirty already have all that they need, unless i_size has to move.
+    let inside = at + bytes.len() as u64 <= file.size();
+    let done = if inside { pages.overwrite(at, bytes) } else { 0 };
+    let (at, bytes) = (at + done as u64, &bytes[done..]);
+    if bytes.is_empty() {
+        return Ok(());
+    }
     let wanted = blocks(node, at, at + bytes.len() as u64)?;
     // Blocks that were freed of late can be claimed when that has committed.
     for last_try in [false, true] {

@@ -298,7 +298,7 @@ impl Job<'_> {
             };
         }
         if !plan.is_empty() {
-            plan.allocate(self.node, self.file)?;
+            plan.allocate(self.node)?;
         }
         Ok(at)
     }

@@ -166,20 +166,14 @@ impl Plan {
         end: u64,
         write: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let out = self.write_and_map(node, file, end, write);
+        let out = self.write_and_map(node, end, write);
         if self.of_pages {
             file.delayed().put_back(self.claim.take());
         }
         out
     }
 
-    fn write_and_map(
-        &mut self,
-        node: &Node,
-        file: &FileData,
-        end: u64,
-        write: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    fn write_and_map(&mut self, node: &Node, end: u64, write: impl FnOnce() -> Result<()>) -> Result<()> {
         let fs = &*node.fs;
         let changes = mem::take(&mut self.changes);
         if changes.is_empty() {
@@ -229,7 +223,7 @@ impl Plan {
     ///
     /// # Errors
     /// The journal's, [`Error::NoSpace`] for the map.
-    pub(super) fn allocate(mut self, node: &Node, file: &FileData) -> Result<()> {
+    pub(super) fn allocate(mut self, node: &Node) -> Result<()> {
         let changes = mem::take(&mut self.changes);
         self.map(node, changes, 0, true, None)
     }
