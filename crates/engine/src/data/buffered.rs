@@ -167,13 +167,8 @@ fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8
         }
         match delayed::claim(node, file, &span.clean(wanted.clone())) {
             Ok(()) => {
-                // Before the pages are let go: who writes them out moves i_disksize as far as i_size.
-                let end = at + bytes.len() as u64;
-                if end > file.size() {
-                    file.extend(end);
-                }
                 span.copy_in(at, bytes);
-                // Before the pages can be written out: i_disksize goes no further than i_size.
+                // Before the pages are let go: who writes them out moves i_disksize as far as i_size.
                 file.extend(at + bytes.len() as u64);
                 return Ok(());
             }
