@@ -5,7 +5,7 @@
 
 use lanefs::{FallocMode, File, Volume};
 use lanefs_sim::seed_from_env;
-use lanefs_tests::{LoopMount, e2fsck_clean, mke2fs, modes};
+use lanefs_tests::{LoopMount, debugfs, e2fsck_clean, mke2fs, modes};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
@@ -181,4 +181,114 @@ fn each_call_does_what_the_kernel_does() {
             run(kind, seed + kind as u64, mode.options(), 3);
         }
     }
+}
+
+/// A file of data, holes and unwritten blocks, and one that has other bytes.
+fn two_files(volume: &Volume) -> (File, File) {
+    let options = volume.open_options().read(true).write(true).create(true);
+    let (a, b) = (options.open("/a").unwrap(), options.open("/b").unwrap());
+    a.write_at(0, &[1; 50_000]).unwrap();
+    a.write_at(300_000, &[2; 70_000]).unwrap();
+    a.fallocate(FallocMode::Allocate, 500_000, 100_000).unwrap();
+    b.write_at(0, &[9; 200_000]).unwrap();
+    (a, b)
+}
+
+#[test]
+fn copies_have_the_bytes_and_the_holes() {
+    for (_, args) in KINDS.iter().filter(|(_, args)| args[1] == "ext4") {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        mke2fs(&image, 24 << 20, args);
+        let volume = Volume::open(&image).unwrap();
+        let (a, b) = two_files(&volume);
+        let mut expected = vec![9; 200_000];
+        let from = volume.read("/a").unwrap();
+        for (offset, to, len) in [(0, 0, 10), (10_001, 4095, 123_456), (40_000, 150_000, 1 << 30)] {
+            let n = a.copy_range(offset, &b, to, len).unwrap();
+            let piece = &from[offset as usize..(offset + len).min(600_000) as usize];
+            assert_eq!(n, piece.len() as u64);
+            expected.resize(expected.len().max(to as usize + piece.len()), 0);
+            expected[to as usize..to as usize + piece.len()].copy_from_slice(piece);
+            assert!(volume.read("/b").unwrap() == expected, "{args:?} {offset} {to} {len}");
+        }
+        assert!(b.seek_hole(0).unwrap() < 100_000 && b.metadata().sectors() < 2 * 200_000 / 512);
+        // In one file, side by side; not over each other.
+        assert_eq!(a.copy_range(0, &a, 50_000, 50_000).unwrap(), 50_000);
+        assert!(matches!(a.copy_range(0, &a, 49_999, 50_000), Err(lanefs::Error::Invalid(_))));
+        assert_eq!(a.copy_range(600_000, &b, 0, 5).unwrap(), 0);
+        assert!(volume.read("/a").unwrap()[..100_000].iter().all(|b| *b == 1));
+        drop((a, b));
+        volume.close().unwrap();
+        e2fsck_clean(&image);
+    }
+}
+
+/// debugfs prints each extent: logical and physical blocks, and whether it is unwritten.
+#[test]
+fn fiemap_says_what_debugfs_sees() {
+    for (block, args) in KINDS.iter().filter(|(_, args)| args[1] == "ext4") {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        mke2fs(&image, 24 << 20, args);
+        let volume = Volume::open(&image).unwrap();
+        let (a, _b) = two_files(&volume);
+        let map = a.fiemap(0..u64::MAX).unwrap();
+        assert!(map.len() >= 3 && map.iter().filter(|e| e.last).count() == 1 && map.last().unwrap().last);
+        let inside = a.fiemap(300_000..300_001).unwrap();
+        assert_eq!(inside.len(), 1);
+        assert_eq!(
+            (inside[0].logical, inside[0].len, inside[0].last),
+            (300_000 / block * block, *block, false)
+        );
+        assert_eq!(a.fiemap(100_000..200_000).unwrap(), []);
+        drop((a, _b));
+        volume.close().unwrap();
+        let mut said = Vec::new();
+        for e in &map {
+            for n in 0..e.len / block {
+                said.push(((e.logical / block + n), e.physical / block + n, e.unwritten));
+            }
+        }
+        // Lines of leaves: "0/ 0   1/  3     0 -    12  5000 -  5012     13 Uninit"
+        let dump = debugfs(&image, "dump_extents -l a");
+        let mut theirs = Vec::new();
+        for line in dump.lines().skip(1) {
+            let numbers: Vec<u64> =
+                line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+            let &[_, _, _, _, from, to, start, _, _] = &numbers[..] else { panic!("{dump}") };
+            theirs.extend((from..=to).map(|n| (n, start + n - from, line.contains("Uninit"))));
+        }
+        assert_eq!(said, theirs, "{dump}");
+    }
+}
+
+#[test]
+fn what_would_wait_says_so() {
+    let device = std::sync::Arc::new(lanefs_device::MemDevice::new(32 << 20));
+    let options = lanefs_mkfs::Options { block_size: Some(4096), ..lanefs_mkfs::Options::default() };
+    lanefs_mkfs::format(&*device, &options).unwrap();
+    let volume = lanefs::OpenOptions::new().write(true).open_device(device).unwrap();
+    let options = volume.open_options().read(true).write(true).create(true);
+    let (file, direct) = (options.open("/a").unwrap(), options.clone().direct(true).open("/a").unwrap());
+    let append = volume.open_options().append(true).open("/a").unwrap();
+    let waits = |done: lanefs::Result<usize>| matches!(done, Err(lanefs::Error::WouldBlock));
+    let mut buf = [0; 8192];
+    assert_eq!(file.try_read_at(0, &mut buf).unwrap(), 0);
+    assert!(waits(file.try_write_at(0, b"a")), "a hole needs a place");
+    file.write_at(0, &[1; 6000]).unwrap();
+    assert_eq!(file.try_write_at(10, &[2; 100]).unwrap(), 100);
+    assert_eq!(file.try_write_at(5999, &[3; 10]).unwrap(), 10, "in the last block the file grows");
+    assert_eq!(append.try_write_at(0, &[4; 3000]).unwrap(), 8192 - 6009, "up to the end of the block");
+    assert!(waits(append.try_write_at(0, b"a")));
+    assert_eq!(file.try_read_at(0, &mut buf).unwrap(), 8192);
+    assert_eq!((buf[9], buf[10], buf[109], buf[110], buf[6008], buf[6009]), (1, 2, 2, 1, 3, 4));
+    assert!(waits(direct.try_read_at(0, &mut buf)), "what is dirty is newer");
+    file.sync_all().unwrap();
+    assert_eq!(direct.try_read_at(0, &mut buf).unwrap(), 8192);
+    assert_eq!(direct.try_write_at(4096, &[7; 4096]).unwrap(), 4096);
+    assert!(waits(file.try_read_at(4096, &mut buf)), "dropped from the cache");
+    assert_eq!(file.read_at(4096, &mut buf).unwrap(), 4096);
+    assert_eq!(buf[..4096], [7; 4096]);
+    assert!(waits(direct.try_write_at(8192, &[7; 4096])));
 }

@@ -38,7 +38,7 @@ pub use api::{
     Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Metadata, Volume,
     VolumeInfo,
 };
-pub use data::FallocMode;
+pub use data::{FallocMode, FiemapExtent};
 pub use dir::DirError;
 pub use error::{Corrupt, Error, Result};
 pub use indirect::IndirectError;

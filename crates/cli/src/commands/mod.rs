@@ -7,7 +7,9 @@ mod chown;
 mod cp;
 mod df;
 mod export;
+mod fallocate;
 mod frag;
+mod fstrim;
 mod import;
 mod info;
 mod ln;
@@ -33,6 +35,7 @@ pub(crate) enum Command {
     Df(df::Args),
     Frag(frag::Args),
     Recover(recover::Args),
+    Fstrim(fstrim::Args),
     Import(import::Args),
     Export(export::Args),
     Ls(ls::Args),
@@ -44,6 +47,7 @@ pub(crate) enum Command {
     Rm(rm::Args),
     Mkdir(mkdir::Args),
     Ln(ln::Args),
+    Fallocate(fallocate::Args),
     Chmod(chmod::Args),
     Chown(chown::Args),
     Xattr(xattr::Args),
@@ -61,6 +65,7 @@ impl Command {
             Self::Df(args) => args.run(&mut out)?,
             Self::Frag(args) => args.run(&mut out)?,
             Self::Recover(args) => args.run(&mut out)?,
+            Self::Fstrim(args) => args.run(&mut out)?,
             Self::Ls(args) => args.run(&mut out)?,
             Self::Tree(args) => args.run(&mut out)?,
             Self::Stat(args) => args.run(&mut out)?,
@@ -70,6 +75,7 @@ impl Command {
             Self::Rm(args) => args.run(&mut out)?,
             Self::Mkdir(args) => args.run(&mut out)?,
             Self::Ln(args) => args.run(&mut out)?,
+            Self::Fallocate(args) => args.run()?,
             Self::Chmod(args) => args.run(&mut out)?,
             Self::Chown(args) => args.run(&mut out)?,
             Self::Xattr(args) => args.run(&mut out)?,

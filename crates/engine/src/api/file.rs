@@ -2,11 +2,12 @@
 
 use super::path::{self, Place};
 use super::{Metadata, Volume};
-use crate::data::{self, FallocMode};
+use crate::data::{self, FallocMode, FiemapExtent};
 use crate::error::{Error, Result};
 use crate::inode::NodeRef;
 use crate::namei::{NewAttr, NewKind, SetAttr, is_dots};
 use lanefs_format::FileType;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,12 +59,23 @@ impl File {
     /// # Errors
     /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        if !self.read {
-            return Err(Error::BadHandle("not open for reading"));
-        }
+        self.check_read()?;
         match self.direct {
             true => data::read_direct(&self.node, offset, buf),
             false => data::read(&self.node, offset, buf),
+        }
+    }
+
+    /// As [`read_at`](Self::read_at) without waiting (RWF_NOWAIT): reads what is cached, or, past the page cache, what no
+    /// writer holds. How many bytes: 0 only at the end of the file.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if it had to wait for the first byte; as `read_at`.
+    pub fn try_read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.check_read()?;
+        match self.direct {
+            true => data::try_read_direct(&self.node, offset, buf),
+            false => data::try_read(&self.node, offset, buf),
         }
     }
 
@@ -90,6 +102,33 @@ impl File {
             (false, false) => data::write(&self.node, offset, bytes)?,
         }
         self.after_write()
+    }
+
+    /// As [`write_at`](Self::write_at) without waiting (RWF_NOWAIT): writes what needs no block to be loaded or allocated.
+    /// How many bytes.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if it had to wait for the first byte; as `write_at`.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// let file = volume.open_options().read(true).write(true).create(true).open("/a")?;
+    /// assert!(matches!(file.try_write_at(0, b"new"), Err(lanefs::Error::WouldBlock)));
+    /// file.write_at(0, b"old")?;
+    /// assert_eq!(file.try_write_at(0, b"new")?, 3);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn try_write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize> {
+        self.check_write()?;
+        let done = match (self.append, self.direct) {
+            (true, true) => return Err(Error::WouldBlock),
+            (false, true) => data::try_write_direct(&self.node, offset, bytes)?,
+            (append, false) => data::try_write(&self.node, (!append).then_some(offset), bytes)?,
+        };
+        self.after_write()?;
+        Ok(done)
     }
 
     /// Cuts or extends the file to `len` bytes. What is new reads as zeros.
@@ -153,6 +192,14 @@ impl File {
         data::seek_hole(&self.node, offset)
     }
 
+    /// Where the blocks lie that hold any of `bytes`, in order (FIEMAP, with what is dirty written out first).
+    ///
+    /// # Errors
+    /// The device's; a damaged block map.
+    pub fn fiemap(&self, bytes: Range<u64>) -> Result<Vec<FiemapExtent>> {
+        data::fiemap(&self.node, bytes)
+    }
+
     /// Makes the content and all attributes durable.
     ///
     /// # Errors
@@ -210,6 +257,14 @@ impl File {
         }
     }
 
+    pub(super) fn appends(&self) -> bool {
+        self.append
+    }
+
+    pub(super) fn check_read(&self) -> Result<()> {
+        if self.read { Ok(()) } else { Err(Error::BadHandle("not open for reading")) }
+    }
+
     fn after_write(&self) -> Result<()> {
         match self.sync {
             Sync::Nothing => Ok(()),
@@ -218,7 +273,7 @@ impl File {
         }
     }
 
-    fn check_write(&self) -> Result<()> {
+    pub(super) fn check_write(&self) -> Result<()> {
         if self.write { self.node.fs.check_writable() } else { Err(Error::BadHandle("not open for writing")) }
     }
 }

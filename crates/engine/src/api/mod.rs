@@ -1,5 +1,6 @@
 //! The face that programs see, shaped like `std::fs`.
 
+mod copy;
 mod dir;
 mod file;
 mod fragmentation;

@@ -14,7 +14,7 @@ use crate::inode::Node;
 use std::ops::Range;
 
 /// Bytes of which the pages are locked at a time.
-const SPAN: u64 = 256 << 10;
+pub(super) const SPAN: u64 = 256 << 10;
 
 /// Reads from byte `offset` on into `buf`; how many bytes there were before i_size.
 pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -57,7 +57,7 @@ fn load_ahead(node: &Node, file: &FileData, pages: &FileCache, bytes: Range<u64>
 }
 
 /// The blocks that hold `offset..end`.
-fn blocks(node: &Node, offset: u64, end: u64) -> Result<Range<u32>> {
+pub(super) fn blocks(node: &Node, offset: u64, end: u64) -> Result<Range<u32>> {
     let (first, _) = place(&node.fs, offset)?;
     let (last, _) = place(&node.fs, end.max(offset + 1) - 1)?;
     Ok(first..last.saturating_add(1))

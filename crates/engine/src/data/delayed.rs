@@ -155,7 +155,7 @@ pub(super) fn claim(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result
 }
 
 /// The parts of `runs` that lie in holes.
-fn holes(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<Vec<Range<u32>>> {
+pub(super) fn holes(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<Vec<Range<u32>>> {
     let mut holes = Vec::new();
     for run in runs {
         let mut lblk = run.start;

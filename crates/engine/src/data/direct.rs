@@ -68,6 +68,18 @@ fn overwrite(node: &Node, file: &FileData, offset: u64, end: u64, bytes: &[u8]) 
         return Ok(false);
     }
     let _held = file.share(node, offset, end);
+    overwrite_held(node, file, offset, end, bytes)
+}
+
+/// As [`overwrite`], of whole sectors that are held.
+pub(super) fn overwrite_held(
+    node: &Node,
+    file: &FileData,
+    offset: u64,
+    end: u64,
+    bytes: &[u8],
+) -> Result<bool> {
+    let fs = &*node.fs;
     if end > file.size() {
         return Ok(false);
     }

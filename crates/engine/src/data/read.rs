@@ -1,7 +1,7 @@
 //! Reading: mapped and written blocks from the device in one batch, the rest is zeros.
 
 use super::writeback::ALL;
-use super::{io, mapping, max_size, place, write_back};
+use super::{FileData, io, mapping, max_size, place, write_back};
 use crate::error::Result;
 use crate::inode::Node;
 use crate::map::{self, Mapping};
@@ -20,6 +20,12 @@ pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         // What is dirty in memory is newer than the device.
         write_back(node, place(&node.fs, offset)?.0..place(&node.fs, end)?.0.saturating_add(1))?;
     }
+    read_held(node, file, offset, buf)
+}
+
+/// Reads all of `buf`, whose bytes are held, from the device; how many bytes.
+pub(super) fn read_held(node: &Node, file: &FileData, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let len = buf.len();
     let ops = io::plan_read(&node.fs, offset, buf, |lblk| mapping(node, file, lblk))?;
     io::read(&node.fs, ops)?;
     Ok(len)

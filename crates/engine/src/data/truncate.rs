@@ -29,14 +29,7 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
     let before = file.size();
     let _alone = file.hold_writeback(node);
     if size > before {
-        zero_tail(node, before, size)?;
-        let mut txn = fs.start(credits::INODE + credits::SUPER)?;
-        node.update(&mut txn, |txn, inode| {
-            touch(fs, inode);
-            set_size(txn, inode, size)
-        })?;
-        file.set_size(size);
-        return Ok(());
+        return grow(node, file, before, size);
     }
     // Readers must not find what is being freed.
     file.set_size(size);
@@ -55,6 +48,25 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
     let mut txn = free_behind(node)?;
     txn.ensure(credits::INODE + credits::ORPHAN)?;
     node.update(&mut txn, |txn, inode| orphan::remove(txn, node.ino, inode))
+}
+
+/// Moves i_size up to `size`, if it is less. What is new reads as zeros.
+///
+/// # Errors
+/// As [`truncate`].
+pub(crate) fn extend(node: &Node, size: u64) -> Result<()> {
+    let (fs, file) = (&*node.fs, node.file());
+    fs.check_writable()?;
+    let (_held, before) = file.lock_end(node);
+    node.check_not_immutable()?;
+    if size <= before {
+        return Ok(());
+    }
+    if size > max_size(fs, &node.state()) {
+        return Err(Error::FileTooBig);
+    }
+    let _alone = file.hold_writeback(node);
+    grow(node, file, before, size)
 }
 
 /// Frees what lies behind i_size of an orphan, and zeroes the tail: a truncation that was cut short.
@@ -79,6 +91,18 @@ pub(crate) fn truncate_for_delete(node: &Node) -> Result<()> {
         }
     }
     free_from(node, 0).map(|_| ())
+}
+
+fn grow(node: &Node, file: &FileData, before: u64, size: u64) -> Result<()> {
+    let fs = &*node.fs;
+    zero_tail(node, before, size)?;
+    let mut txn = fs.start(credits::INODE + credits::SUPER)?;
+    node.update(&mut txn, |txn, inode| {
+        touch(fs, inode);
+        set_size(txn, inode, size)
+    })?;
+    file.set_size(size);
+    Ok(())
 }
 
 /// Drops the cached bytes behind `size`, and what was claimed for them.

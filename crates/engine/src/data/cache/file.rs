@@ -37,14 +37,27 @@ impl FileCache {
     /// Copies the bytes at `offset`, up to the first block that is not cached; how many. After fewer than `buf`
     /// takes, the block of byte `offset` + that number is missing.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
+        self.copy_out::<true>(offset, buf)
+    }
+
+    /// As [`read`](Self::read), and up to the first chunk that another thread is at work on.
+    pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8]) -> usize {
+        self.copy_out::<false>(offset, buf)
+    }
+
+    fn copy_out<const WAIT: bool>(&self, offset: u64, buf: &mut [u8]) -> usize {
         let geo = self.geo();
         let mut done = 0;
         while done < buf.len() {
             let Some((no, inner)) = geo.place(offset.saturating_add(done as u64)) else { break };
             let n = (buf.len() - done).min(geo.chunk_size() - inner);
             let copied = self.index.get(no).map_or(0, |slot| {
-                let chunk = Ordered::take(Level::Page, no.into(), || slot.read());
-                chunk.as_deref().map_or(0, |chunk| chunk.copy_out(geo, inner, &mut buf[done..done + n]))
+                let chunk = match WAIT {
+                    true => Some(Ordered::take(Level::Page, no.into(), || slot.read())),
+                    false => Ordered::try_take(Level::Page, no.into(), || slot.try_read()),
+                };
+                let chunk = chunk.as_ref().and_then(|chunk| chunk.as_deref());
+                chunk.map_or(0, |chunk| chunk.copy_out(geo, inner, &mut buf[done..done + n]))
             });
             done += copied;
             if copied < n {
@@ -113,6 +126,11 @@ impl FileCache {
         })
     }
 
+    /// As [`span`](Self::span), if nobody has to be waited for.
+    pub(crate) fn try_span(&self, blocks: Range<u32>) -> Option<Span<'_>> {
+        Span::try_new(self, blocks)
+    }
+
     /// Whether any block is dirty. Blocks in writeback are not: for what must not meet them there is
     /// [`is_busy`](Self::is_busy).
     pub(crate) fn is_dirty(&self) -> bool {
@@ -150,11 +168,20 @@ impl FileCache {
 
     /// Locks a chunk; makes its slot.
     pub(super) fn lock(&self, chunk: u32) -> Locked<'_> {
+        Locked::new(self, chunk, self.slot_of(chunk))
+    }
+
+    /// As [`lock`](Self::lock), unless another thread holds it.
+    pub(super) fn try_lock(&self, chunk: u32) -> Option<Locked<'_>> {
+        Locked::try_new(self, chunk, self.slot_of(chunk))
+    }
+
+    fn slot_of(&self, chunk: u32) -> &Slot {
         let (slot, made) = self.index.get_or_make(chunk);
         if made != 0 {
             self.cache.pool.index_grew(made);
         }
-        Locked::new(self, chunk, slot)
+        slot
     }
 
     /// Calls `f` with each chunk that holds any of `blocks` and has ever had pages, locked, in order, and with those

@@ -26,7 +26,15 @@ pub(super) struct Locked<'f> {
 impl<'f> Locked<'f> {
     /// Waits for the chunk's lock.
     pub(super) fn new(file: &'f FileCache, no: u32, slot: &'f Slot) -> Self {
-        let slot = Ordered::take(Level::Page, no.into(), || slot.write());
+        Self::of(file, no, Ordered::take(Level::Page, no.into(), || slot.write()))
+    }
+
+    /// Of a chunk that nobody else holds.
+    pub(super) fn try_new(file: &'f FileCache, no: u32, slot: &'f Slot) -> Option<Self> {
+        Some(Self::of(file, no, Ordered::try_take(Level::Page, no.into(), || slot.try_write())?))
+    }
+
+    fn of(file: &'f FileCache, no: u32, slot: Ordered<RwLockWriteGuard<'f, Option<Box<Chunk>>>>) -> Self {
         let (busy, was_dirty, was_empty) = match slot.as_deref() {
             Some(chunk) => (chunk.busy().count_ones(), chunk.dirty != 0, chunk.is_empty()),
             None => (0, false, true),

@@ -32,6 +32,14 @@ impl<'f> Span<'f> {
         Self { geo, first, rest }
     }
 
+    pub(super) fn try_new(file: &'f FileCache, blocks: Range<u32>) -> Option<Self> {
+        let geo = file.geo();
+        let no = geo.chunk_of(blocks.start);
+        let first = file.try_lock(no)?;
+        let rest = (no + 1..geo.chunks(&blocks).end).map(|no| file.try_lock(no)).collect::<Option<_>>()?;
+        Some(Self { geo, first, rest })
+    }
+
     fn locks(&self) -> impl Iterator<Item = &Locked<'f>> {
         iter::once(&self.first).chain(&self.rest)
     }

@@ -1,0 +1,72 @@
+//! Copying between files of a volume (copy_file_range).
+
+use super::File;
+use crate::data::{self, FallocMode};
+use crate::error::{Error, Result};
+
+/// Bytes that are copied at a time.
+const PIECE: u64 = 1 << 20;
+
+impl File {
+    /// Copies up to `len` bytes from `offset` on to `to_offset` of `to`; how many: fewer at the end of this
+    /// file, or where a failure came in between. Holes stay holes. As with copy_file_range(2), others may see a part of it.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`] if not open for reading, or `to` not for writing or for appending only;
+    /// [`Error::Invalid`] for ranges of one file that overlap; otherwise as to read and to write.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.write("/from", b"a line of text")?;
+    /// let (from, to) = (volume.open_file("/from")?, volume.create_file("/to")?);
+    /// assert_eq!(from.copy_range(2, &to, 0, 4)?, 4);
+    /// assert_eq!(volume.read("/to")?, b"line");
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn copy_range(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+        self.check_read()?;
+        to.check_write()?;
+        if to.appends() {
+            return Err(Error::BadHandle("open for appending"));
+        }
+        let len = len.min(self.node().file().size().saturating_sub(offset));
+        let to_end = to_offset.checked_add(len).ok_or(Error::FileTooBig)?;
+        let same = std::ptr::eq(&**self.node(), &**to.node());
+        if same && offset < to_end && to_offset < offset.saturating_add(len) {
+            return Err(Error::Invalid("ranges that overlap"));
+        }
+        let mut done = 0;
+        while done < len {
+            match self.copy_some(offset + done, to, to_offset + done, len - done) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                // What failed will fail again, and then it is told.
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Copies a hole, or a piece of data.
+    fn copy_some(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+        let data = self.next_data(offset)?;
+        let hole = data.map_or(len, |(start, _)| start - offset).min(len);
+        if hole > 0 {
+            let before = to.node().file().size().saturating_sub(to_offset);
+            if before > 0 {
+                to.fallocate(FallocMode::PunchHole, to_offset, hole.min(before))?;
+            }
+            data::extend(to.node(), to_offset + hole)?;
+            return Ok(hole);
+        }
+        let there = data.map_or(0, |(start, end)| end - start);
+        let mut buf = vec![0; there.min(len).min(PIECE) as usize];
+        let n = self.read_at(offset, &mut buf)?;
+        buf.truncate(n);
+        to.write_at(to_offset, &buf)?;
+        Ok(n as u64)
+    }
+}
