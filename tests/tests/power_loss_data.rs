@@ -243,12 +243,29 @@ impl Run<'_> {
 
     /// A range that loses its blocks, or gets some: either way nobody's old data is in it.
     fn fallocate(&mut self, i: usize) {
-        let modes =
-            [FallocMode::PunchHole, FallocMode::ZeroRange, FallocMode::Allocate, FallocMode::KeepSize];
+        let modes = [
+            FallocMode::PunchHole,
+            FallocMode::ZeroRange,
+            FallocMode::Allocate,
+            FallocMode::KeepSize,
+            FallocMode::CollapseRange,
+            FallocMode::InsertRange,
+        ];
         let mode = modes[self.rng.random_range(0..modes.len())];
-        let (at, len) = self.place(i);
+        let (mut at, len) = self.place(i);
         let mut content = self.history.files[i].content().to_vec();
-        let end = at + len.max(1);
+        let mut end = at + len.max(1);
+        if matches!(mode, FallocMode::CollapseRange | FallocMode::InsertRange) {
+            (at, end) = (at / self.block * self.block, end.next_multiple_of(self.block));
+            // It is done in one transaction: a crash shows the file before or after it.
+            match mode {
+                FallocMode::CollapseRange if end < content.len() => drop(content.drain(at..end)),
+                FallocMode::InsertRange if at < content.len() && content.len() + end - at <= MAX => {
+                    drop(content.splice(at..at, vec![0; end - at]));
+                }
+                _ => return,
+            }
+        }
         if matches!(mode, FallocMode::ZeroRange | FallocMode::Allocate) {
             content.resize(content.len().max(end), 0);
         }
