@@ -31,6 +31,9 @@ pub(crate) struct Entry {
     accessed: String,
     modified: String,
     changed: String,
+    /// i_version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     born: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,6 +58,7 @@ impl Entry {
             accessed: meta.atime.iso(),
             modified: meta.mtime.iso(),
             changed: meta.ctime.iso(),
+            version: meta.version,
             born: meta.btime.map(|t| t.iso()),
             target: target.map(|t| t.to_string_lossy().into_owned()),
         }

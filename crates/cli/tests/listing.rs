@@ -69,6 +69,19 @@ fn stat_prints_what_stat_prints() {
     }
     let whole = v.ok(["stat", "v.img:/t/B"]);
     assert!(whole.contains("Modify: 2003-04-05 06:07:08.090807060 +0000"), "{whole}");
+    // As the inode on disk has it.
+    let version = v.ok(["stat", "-c", "%v", "v.img:/t/B"]);
+    let number: u64 = version.trim().parse().expect("a number");
+    let told = format!("Version: 0x{:08x}:{:08x}", number >> 32, number as u32);
+    assert!(number > 0 && v.debugfs("stat /t/B").contains(&told), "{told}");
+    assert!(whole.ends_with(&format!("Version: {version}")), "{whole}");
+    assert_eq!(v.ok(["xattr", "get", "system.lanefs.i_version", "v.img:/t/B"]), version.trim());
+    v.fails(
+        ["xattr", "set", "system.lanefs.i_version", "1", "v.img:/t/B"],
+        1,
+        "lanefs: cannot set attribute 'system.lanefs.i_version' of 'v.img:/t/B': Operation not permitted (i_version cannot be set)",
+    );
+    assert!(!v.ok(["xattr", "ls", "v.img:/t/B"]).contains("i_version"));
     assert!(v.ok(["stat", "-L", "-c", "%F", "v.img:/t/link"]).starts_with("regular file"));
 }
 

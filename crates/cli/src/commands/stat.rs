@@ -24,7 +24,8 @@ pub(crate) struct Args {
     /// What a symbolic link leads to, not the link
     #[arg(short = 'L', long)]
     dereference: bool,
-    /// Print FORMAT for each file: %n %N %i %h %f %F %a %A %u %U %g %G %s %b %B %o %t %T %w %W %x %X %y %Y %z %Z
+    /// Print FORMAT for each file: %n %N %i %h %f %F %a %A %u %U %g %G %s %b %B %o %t %T %w %W %x %X %y %Y %z %Z,
+    /// and %v for i_version
     #[arg(short = 'c', long, value_name = "FORMAT")]
     format: Option<String>,
     /// One JSON array of all files
@@ -113,6 +114,9 @@ fn whole(spot: &Spot, meta: &Meta, names: &mut Names) -> String {
         meta.mtime.full(),
         meta.ctime.full()
     );
+    if let Some(version) = meta.version {
+        let _ = writeln!(text, "Version: {version}");
+    }
     text
 }
 
@@ -147,6 +151,7 @@ fn formatted(format: &str, spot: &Spot, meta: &Meta, names: &mut Names) -> Res<S
             Some('T') => format!("{:x}", meta.rdev.1),
             Some('w') => meta.btime.map_or_else(|| "-".into(), Time::full),
             Some('W') => meta.btime.map_or(0, |t| t.sec).to_string(),
+            Some('v') => meta.version.map_or_else(|| "-".into(), |version| version.to_string()),
             Some('x') => meta.atime.full(),
             Some('X') => meta.atime.sec.to_string(),
             Some('y') => meta.mtime.full(),

@@ -47,6 +47,7 @@ impl Side for HostSide {
             mtime: time(s.stx_mtime),
             ctime: time(s.stx_ctime),
             btime: (s.stx_mask & fs::StatxFlags::BTIME.bits() != 0).then(|| time(s.stx_btime)),
+            version: None,
             device: fs::makedev(s.stx_dev_major, s.stx_dev_minor),
         })
     }

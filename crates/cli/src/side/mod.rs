@@ -37,6 +37,8 @@ pub(crate) struct Meta {
     pub(crate) mtime: Time,
     pub(crate) ctime: Time,
     pub(crate) btime: Option<Time>,
+    /// i_version, which the host does not tell.
+    pub(crate) version: Option<u64>,
     /// Tells file systems of one side apart.
     pub(crate) device: u64,
 }

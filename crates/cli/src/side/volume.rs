@@ -107,6 +107,7 @@ impl Side for VolumeSide {
             mtime: m.mtime().into(),
             ctime: m.ctime().into(),
             btime: m.crtime().map(Time::from),
+            version: Some(m.version()),
             device: self.place,
         })
     }

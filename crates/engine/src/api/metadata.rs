@@ -13,9 +13,6 @@ pub struct Metadata {
 
 impl Metadata {
     pub(super) fn of(node: &Node) -> Self {
-        if let Some(file) = node.file_if_used() {
-            file.times.look();
-        }
         Self { ino: node.ino, inode: node.attributes(), block_size: node.fs.block_size }
     }
 

@@ -21,15 +21,19 @@ use crate::error::{Corrupt, Error, Result};
 use crate::txn::Txn;
 use crate::volume::Fs;
 use durable::Durable;
-use lanefs_format::{Inode, InodeFlags};
+use lanefs_format::{Inode, InodeFlags, Timestamp};
 use lanefs_sync::order::{Level, Ordered};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::mem;
 use std::ops::Deref;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
 /// The number of the root directory.
 pub(crate) const ROOT_INO: u32 = 2;
+
+/// A time that no change has.
+const NO_STAMP: Timestamp = Timestamp { sec: i64::MIN, nsec: 0 };
 
 /// A namespace lock held shared.
 pub(crate) type Shared<'a> = Ordered<RwLockReadGuard<'a, ()>>;
@@ -85,9 +89,11 @@ impl Node {
         self.file.get().map(|file| &**file)
     }
 
-    /// The inode as programs see it: with what its content knows and it does not.
+    /// The inode as programs see it: with what its content knows and it does not. This is a look: the next change
+    /// of the content changes i_version.
     pub(crate) fn attributes(&self) -> Inode {
         let mut inode = self.state().clone();
+        // In this order: a content that comes to be used later begins as looked at.
         if let Some(file) = self.file_if_used() {
             inode.size = file.size();
             file.times.show(&mut inode);
@@ -112,19 +118,20 @@ impl Node {
         change: impl FnOnce(&mut Txn<'_>, &mut Inode) -> Result<T>,
     ) -> Result<T> {
         let mut inode = self.state_mut();
-        let (ctime, size, flags) = (inode.ctime, inode.size, inode.flags);
+        let (size, flags) = (inode.size, inode.flags);
         if let Some(file) = self.file_if_used() {
             file.times.fold(&mut inode);
         }
+        // Whether a change is one that is stamped is told by the stamp, and two may be the same.
+        let ctime = mem::replace(&mut inode.ctime, NO_STAMP);
         let out = change(txn, &mut inode);
-        self.fs.clock.round(&mut inode);
         let file = self.file_if_used();
-        if inode.ctime != ctime {
-            match file {
-                Some(file) => inode.version = file.times.changed(),
-                None => inode.version = inode.version.wrapping_add(1),
-            }
+        match (inode.ctime == NO_STAMP, file) {
+            (true, _) => inode.ctime = ctime,
+            (false, Some(file)) => inode.version = file.times.changed(),
+            (false, None) => inode.version = inode.version.wrapping_add(1),
         }
+        self.fs.clock.round(&mut inode);
         if let Some(file) = file.filter(|_| inode.flags != flags) {
             file.snapshot.forget();
         }

@@ -1,6 +1,6 @@
 //! Extended attributes of inodes.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::txn::credits;
 use crate::volume::Fs;
@@ -8,9 +8,24 @@ use crate::xattr::{self, SetXattr};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
+/// An attribute that no inode stores: i_version in decimal. Reading it is a look; it is not listed.
+///
+/// ext4 stores no attributes of `system.` that a program chose the name of.
+const I_VERSION: &[u8] = b"system.lanefs.i_version";
+
+fn refuse_virtual(name: &[u8]) -> Result<()> {
+    match name == I_VERSION {
+        true => Err(Error::NotPermitted("i_version cannot be set")),
+        false => Ok(()),
+    }
+}
+
 impl Fs {
     /// The value of the attribute `name`.
     pub(crate) fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        if name == I_VERSION {
+            return Ok(node.attributes().version.to_string().into_bytes());
+        }
         xattr::get(self, node.ino, &node.state(), name)
     }
 
@@ -27,6 +42,7 @@ impl Fs {
     /// Sets the attribute `name`.
     pub(crate) fn set_xattr(&self, node: &Node, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         self.check_writable()?;
+        refuse_virtual(name)?;
         node.check_mutable()?;
         let mut txn = self.start(credits::INODE + credits::XATTR)?;
         let now = self.now();
@@ -40,6 +56,7 @@ impl Fs {
     /// Removes the attribute `name`.
     pub(crate) fn remove_xattr(&self, node: &Node, name: &[u8]) -> Result<()> {
         self.check_writable()?;
+        refuse_virtual(name)?;
         node.check_mutable()?;
         let mut txn = self.start(credits::INODE + credits::XATTR)?;
         let now = self.now();
