@@ -35,8 +35,8 @@ mod volume;
 mod xattr;
 
 pub use api::{
-    Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Metadata, Volume,
-    VolumeInfo,
+    Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Mapped, Metadata,
+    Volume, VolumeInfo,
 };
 pub use data::{FallocMode, FiemapExtent};
 pub use dir::DirError;

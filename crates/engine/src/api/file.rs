@@ -1,7 +1,7 @@
 //! An open file.
 
 use super::path::{self, Place};
-use super::{Metadata, Volume};
+use super::{Mapped, Metadata, Volume};
 use crate::data::{self, FallocMode, FiemapExtent};
 use crate::error::{Error, Result};
 use crate::inode::NodeRef;
@@ -77,6 +77,22 @@ impl File {
             true => data::try_read_direct(&self.node, offset, buf),
             false => data::try_read(&self.node, offset, buf),
         }
+    }
+
+    /// `len` bytes from `offset` on as a slice, without a copy: of a volume on a device that is memory (`pmem:FILE`).
+    ///
+    /// `None` where that cannot be: on another device; of bytes that are not all inside of the file, written, and side by
+    /// side on the volume; or while too many other slices are out. [`read_at`](Self::read_at) then serves.
+    ///
+    /// While the slice lives, whoever writes these bytes, or cuts the file before their end, waits, and whoever comes later for
+    /// bytes that such a one waits for, also to read them, waits behind. So the thread that has the slice must not use the file
+    /// otherwise, nor wait for a thread that does.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`] if not open for reading; a damaged block map.
+    pub fn map(&self, offset: u64, len: usize) -> Result<Option<Mapped<'_>>> {
+        self.check_read()?;
+        Ok(data::lend(&self.node, offset, len)?.map(Mapped::new))
     }
 
     /// The first range at or behind `offset` that is no hole: its start and end. Its end may be a

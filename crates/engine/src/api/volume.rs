@@ -509,6 +509,9 @@ impl Volume {
     /// The value of an extended attribute, by its full name ("user.mime"). Symbolic links are
     /// not followed, here and in the other calls on attributes.
     ///
+    /// `system.lanefs.i_version` is [`Metadata::version`] in decimal digits, for programs that come by a
+    /// path where only attributes do. It is not listed and cannot be set.
+    ///
     /// # Errors
     /// [`Error::NoData`] if there is none of that name.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {

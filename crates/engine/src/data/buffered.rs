@@ -4,9 +4,11 @@
 //! writers of disjoint blocks run side by side. It copies into pages, and claims space for
 //! blocks that have no place yet. A read copies out of pages and loads what is missing, ahead if it goes on
 //! where the last one ended.
+//!
+//! Where the device is memory there is nothing to cache (DAX): the ways past the cache serve, and promise the same.
 
 use super::cache::{FileCache, Segment};
-use super::direct::check_write;
+use super::direct::{self, check_write};
 use super::{FileData, delayed, io, journal_each_write, mapping, place, zero_tail};
 use crate::alloc::await_frees;
 use crate::error::{Error, Result};
@@ -18,6 +20,9 @@ pub(super) const SPAN: u64 = 256 << 10;
 
 /// Reads from byte `offset` on into `buf`; how many bytes there were before i_size.
 pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    if node.fs.dax {
+        return super::read_direct(node, offset, buf);
+    }
     let _timer = node.fs.counters.read.start();
     let file = node.file();
     let end = offset.saturating_add(buf.len() as u64);
@@ -95,6 +100,9 @@ fn fill(node: &Node, file: &FileData, segments: &mut [Segment<'_>]) -> Result<()
 /// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or the
 /// device's: a part may be.
 pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    if node.fs.dax {
+        return direct::write_whole(node, offset, bytes);
+    }
     node.fs.check_writable()?;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     if bytes.is_empty() {
@@ -112,6 +120,9 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// As [`write`].
 pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
+    if node.fs.dax {
+        return direct::append(node, bytes);
+    }
     node.fs.check_writable()?;
     let _timer = node.fs.counters.write.start();
     let file = node.file();

@@ -26,6 +26,15 @@ const BATCH: u64 = 8 << 20;
 /// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or the
 /// device's: a part may be.
 pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    write_as(node, offset, bytes, false)
+}
+
+/// As [`write`]; readers see all of it or none.
+pub(crate) fn write_whole(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    write_as(node, offset, bytes, true)
+}
+
+fn write_as(node: &Node, offset: u64, bytes: &[u8], whole: bool) -> Result<()> {
     let fs = &*node.fs;
     fs.check_writable()?;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
@@ -34,13 +43,18 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     }
     let _timer = fs.counters.write_direct.start();
     let file = node.file();
-    let modes = &fs.options.modes;
-    let plain = modes.overwrite == Overwrite::NoJournal && modes.i_version == IVersion::Queried;
-    if plain && overwrite(node, file, offset, end, bytes)? {
+    let plain = is_plain(node, offset, bytes.len());
+    if plain && !whole {
+        let _held = file.share(node, offset, end);
+        if overwrite_held(node, file, offset, end, bytes)? {
+            return Ok(());
+        }
+    }
+    let _held = file.lock_to_write(node, offset, end);
+    if plain && whole && overwrite_held(node, file, offset, end, bytes)? {
         return Ok(());
     }
     fs.counters.planned.add(1);
-    let _held = file.lock_to_write(node, offset, end);
     write_held(node, file, offset, bytes)
 }
 
@@ -60,18 +74,17 @@ pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     Ok(end)
 }
 
-/// Writes blocks that are there already. `false`, and nothing written, if not all of them are.
-fn overwrite(node: &Node, file: &FileData, offset: u64, end: u64, bytes: &[u8]) -> Result<bool> {
-    let fs = &*node.fs;
-    // A part of a sector is read, changed and written: that excludes others.
-    if !io::is_whole(fs, offset, bytes.len()) {
-        return Ok(false);
-    }
-    let _held = file.share(node, offset, end);
-    overwrite_held(node, file, offset, end, bytes)
+/// Whether an overwrite may go the short way, by the modes; a part of a sector is read, changed and written, which
+/// excludes others.
+pub(super) fn is_plain(node: &Node, offset: u64, len: usize) -> bool {
+    let modes = &node.fs.options.modes;
+    modes.overwrite == Overwrite::NoJournal
+        && modes.i_version == IVersion::Queried
+        && io::is_whole(&node.fs, offset, len)
 }
 
-/// As [`overwrite`], of whole sectors that are held.
+/// Writes blocks that are there already, of whole sectors that are locked. `false` if not all of them are, or may not be
+/// written right now: then it is to be done with the bytes held exclusively.
 pub(super) fn overwrite_held(
     node: &Node,
     file: &FileData,
@@ -99,7 +112,11 @@ pub(super) fn overwrite_held(
     while !rest.is_empty() {
         let Some((byte, len)) = run_at(node, file, at)? else { return Ok(false) };
         let (now, later) = rest.split_at(rest.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
-        io::write_one(fs, byte, now)?;
+        match io::write_one(fs, byte, now) {
+            // Whoever takes the bytes exclusively waits for those who have a slice of them.
+            Err(e) if io::is_lent(fs, &e) => return Ok(false),
+            written => written?,
+        }
         (at, rest) = (at + now.len() as u64, later);
     }
     if file.pages_if_used().is_some() {

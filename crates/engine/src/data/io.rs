@@ -118,7 +118,16 @@ pub(super) fn is_whole(fs: &Fs, offset: u64, len: usize) -> bool {
 
 /// A failed write of content ends all writing: whoever syncs is told, and nothing is lost silently.
 fn latch(fs: &Fs, written: Result<()>) -> Result<()> {
-    written.inspect_err(|e| fs.journal.abort(&format!("content could not be written: {e}")))
+    written.inspect_err(|e| {
+        if !is_lent(fs, e) {
+            fs.journal.abort(&format!("content could not be written: {e}"));
+        }
+    })
+}
+
+/// Whether a write was refused because a slice of its bytes is lent.
+pub(super) fn is_lent(fs: &Fs, error: &Error) -> bool {
+    fs.dax && matches!(error, Error::Device(e) if e.errno() == rustix::io::Errno::BUSY.raw_os_error())
 }
 
 /// Where a sector is larger than a block, its device changes parts of sectors under a lock of its own:

@@ -25,6 +25,19 @@ pub(crate) struct Held<'a> {
     _note: Note,
 }
 
+/// Bytes held for the caller of the library, outside of the order of locks.
+#[derive(Debug)]
+pub(crate) struct Kept<'a> {
+    _guard: Guard<'a>,
+}
+
+impl<'a> Held<'a> {
+    /// The same bytes, held by who is not known to the order of locks.
+    pub(super) fn kept(self) -> Kept<'a> {
+        Kept { _guard: self._guard }
+    }
+}
+
 #[derive(Debug)]
 #[expect(dead_code, reason = "guards are held, not used")]
 enum Guard<'a> {

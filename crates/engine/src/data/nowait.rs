@@ -5,18 +5,21 @@
 
 use super::buffered::{SPAN, blocks};
 use super::cache::Pressure;
-use super::direct::{check_write, overwrite_held};
+use super::direct::{check_write, is_plain, overwrite_held};
 use super::read::read_held;
-use super::{FileData, delayed, io};
+use super::{FileData, delayed};
 use crate::error::{Error, Result};
 use crate::inode::Node;
-use crate::volume::{IVersion, Overwrite};
+use crate::volume::IVersion;
 
 /// Reads from byte `offset` on what is cached; how many bytes, 0 only at the end.
 ///
 /// # Errors
 /// [`Error::WouldBlock`] with nothing read; a damaged map.
 pub(crate) fn try_read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    if node.fs.dax {
+        return try_read_direct(node, offset, buf);
+    }
     let file = node.file();
     let end = offset.saturating_add(buf.len() as u64);
     let _held = file.try_share(node, offset, end).ok_or(Error::WouldBlock)?;
@@ -76,6 +79,12 @@ pub(crate) fn try_write(node: &Node, offset: Option<u64>, mut bytes: &[u8]) -> R
         return Err(Error::WouldBlock);
     }
     check_write(node, file, start, end)?;
+    if fs.dax {
+        return match is_plain(node, start, bytes.len()) && overwrite_held(node, file, start, end, bytes)? {
+            true => Ok(bytes.len()),
+            false => Err(Error::WouldBlock),
+        };
+    }
     let Some(pages) = file.pages_if_used() else { return Err(Error::WouldBlock) };
     let mut at = start;
     while !bytes.is_empty() {
@@ -112,14 +121,16 @@ pub(crate) fn try_write_direct(node: &Node, offset: u64, bytes: &[u8]) -> Result
         return Ok(0);
     }
     let (fs, file) = (&*node.fs, node.file());
-    let modes = &fs.options.modes;
-    let plain = modes.overwrite == Overwrite::NoJournal && modes.i_version == IVersion::Queried;
-    if !plain || !io::is_whole(fs, offset, bytes.len()) {
+    if !is_plain(node, offset, bytes.len()) {
         return Err(Error::WouldBlock);
     }
     let _held = file.try_share(node, offset, end).ok_or(Error::WouldBlock)?;
+    let _timer = fs.counters.write_direct.start();
     match overwrite_held(node, file, offset, end, bytes)? {
         true => Ok(bytes.len()),
-        false => Err(Error::WouldBlock),
+        false => {
+            fs.counters.planned.add(1);
+            Err(Error::WouldBlock)
+        }
     }
 }

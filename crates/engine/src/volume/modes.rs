@@ -59,6 +59,8 @@ pub(crate) struct Modes {
     pub(crate) delalloc: bool,
     /// Whether freed blocks are discarded on the device.
     pub(crate) discard: bool,
+    /// Whether content goes past the page cache where the device is memory.
+    pub(crate) dax: bool,
 }
 
 impl Default for Modes {
@@ -70,6 +72,7 @@ impl Default for Modes {
             writeback: Writeback::default(),
             delalloc: true,
             discard: false,
+            dax: true,
         }
     }
 }
@@ -95,6 +98,8 @@ impl Modes {
             "nodelalloc" => self.delalloc = false,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
+            "dax" | "dax=always" => self.dax = true,
+            "dax=never" => self.dax = false,
             other => return Err(Error::NotSupported(format!("no mount option is called {other}"))),
         }
         Ok(())
@@ -108,7 +113,14 @@ mod tests {
     #[test]
     fn words_are_taken_and_others_refused() {
         let mut modes = Modes::default();
-        for word in ["locking=inode", "overwrite=journal", "i_version=always", "dioread_lock", "nodelalloc"] {
+        for word in [
+            "locking=inode",
+            "overwrite=journal",
+            "i_version=always",
+            "dioread_lock",
+            "nodelalloc",
+            "dax=never",
+        ] {
             modes.set(word).unwrap();
         }
         let all = Modes {
@@ -118,9 +130,12 @@ mod tests {
             writeback: Writeback::DioreadLock,
             delalloc: false,
             discard: false,
+            dax: false,
         };
         assert_eq!(modes, all);
-        for word in ["locking=range", "overwrite=nojournal", "i_version=queried", "mapafter", "delalloc"] {
+        for word in
+            ["locking=range", "overwrite=nojournal", "i_version=queried", "mapafter", "delalloc", "dax"]
+        {
             modes.set(word).unwrap();
         }
         assert_eq!(modes, Modes::default());

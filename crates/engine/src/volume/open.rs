@@ -150,6 +150,7 @@ impl Fs {
             pages: PageCache::new(sb.block_size(), options.page_cache()),
             flusher: Flusher::default(),
             counters: Counters::new(),
+            dax: options.modes.dax && device.mapped().is_some(),
             dirty_times: Mutex::new((Vec::new(), Instant::now())),
             users: AtomicUsize::new(1),
             sb: Mutex::new(sb),

@@ -145,6 +145,13 @@ impl OpenOptions {
         self
     }
 
+    /// Whether the content of files goes past the page cache where the device is memory
+    /// ([`BlockDevice::mapped`]: `dax=always`, `dax=never`): yes, unless said otherwise.
+    pub fn dax(mut self, yes: bool) -> Self {
+        self.modes.dax = yes;
+        self
+    }
+
     /// Takes a list of words as mount(8) does after `-o`, with commas between.
     ///
     /// # Errors

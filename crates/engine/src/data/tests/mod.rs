@@ -1,8 +1,10 @@
 //! File content on volumes of mke2fs, judged by e2fsck and debugfs.
 
+mod dax;
 mod fallocate;
 mod kernel;
 mod power;
+mod version;
 
 use super::*;
 // Past the cache, unless a test says otherwise.
