@@ -12,6 +12,7 @@ use parking_lot::RwLock;
 
 /// The lock of one file.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
 pub(crate) enum DataLock {
     Inode(RwLock<()>),
     Mutexed(MutexRangeLock),

@@ -1,6 +1,6 @@
 //! i_version and times: what observers see, what a write costs, what is durable.
 
-use crate::{Error, IVersion, OpenOptions, Overwrite, SetXattr, Volume};
+use crate::{Error, IVersion, OpenOptions, Overwrite, SetXattr};
 use lanefs_device::{AlignedBuf, BlockDevice, MemDevice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
