@@ -17,13 +17,15 @@ use crate::inode::Node;
 use arc_swap::ArcSwapOption;
 use lanefs_format::InodeFlags;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A file with more runs is looked up in its map each time.
 const MAX_RUNS: usize = 1 << 16;
 
-/// Lookups that a snapshot of one run must have been missed by, before it is made; more for more runs,
-/// so that making it costs no more than the lookups did.
+/// Lookups that must miss a snapshot before it is made, and one more for so many runs: making it costs no more
+/// than the lookups did. Hazard: taking one away costs a look at every thread's readers, so a file whose map changes
+/// all the time must not get one.
+const LEAST_MISSES: u32 = 16;
 const RUNS_PER_MISS: usize = 8;
 
 /// Blocks that follow each other, in the file and on the volume.
@@ -47,8 +49,10 @@ pub(crate) struct Snapshot {
     generation: AtomicU64,
     /// Lookups since the last one was dropped.
     misses: AtomicU32,
-    /// Misses that it takes: grows with the file's runs.
+    /// Misses that it takes beyond [`LEAST_MISSES`]: grows with the file's runs.
     patience: AtomicU32,
+    /// Whether there is one. Changes under the inode's lock.
+    made: AtomicBool,
 }
 
 impl Snapshot {
@@ -65,15 +69,17 @@ impl Snapshot {
     /// The map was changed. The inode's lock is held.
     pub(crate) fn forget(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
-        self.seen.store(None);
+        if self.made.swap(false, Ordering::AcqRel) {
+            self.seen.store(None);
+        }
         self.misses.store(0, Ordering::Relaxed);
     }
 
     /// A lookup found nothing here: makes a new snapshot if that happens often.
     pub(crate) fn miss(&self, node: &Node) -> Result<()> {
-        if self.seen.load().is_some()
-            || self.misses.fetch_add(1, Ordering::Relaxed) < self.patience.load(Ordering::Relaxed)
-        {
+        let patience = self.patience.load(Ordering::Relaxed);
+        let misses = self.misses.fetch_add(1, Ordering::Relaxed);
+        if self.made.load(Ordering::Acquire) || misses < patience.saturating_add(LEAST_MISSES) {
             return Ok(());
         }
         let generation = self.generation.load(Ordering::Acquire);
@@ -86,6 +92,7 @@ impl Snapshot {
         let _state = node.state();
         if self.generation.load(Ordering::Acquire) == generation {
             self.seen.store(Some(Arc::new(Runs { runs: runs.into() })));
+            self.made.store(true, Ordering::Release);
         }
         Ok(())
     }
