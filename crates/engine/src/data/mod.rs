@@ -11,6 +11,7 @@
 mod buffered;
 #[allow(dead_code, reason = "stepwise")]
 mod cache;
+mod combine;
 mod delayed;
 mod direct;
 mod fallocate;
@@ -31,6 +32,7 @@ mod writeback;
 
 pub(crate) use buffered::{append, read, write};
 pub(crate) use cache::{Background, PageCache};
+pub(crate) use combine::Combiner;
 pub(crate) use direct::{append as append_direct, write as write_direct};
 pub use fallocate::FallocMode;
 pub(crate) use fallocate::fallocate;
@@ -115,7 +117,7 @@ fn journal_each_write(node: &Node) -> Result<()> {
     match node.fs.options.modes.i_version {
         IVersion::Always => {
             node.fs.counters.versions_journalled.add(1);
-            sync::write_times(node)
+            node.fs.run_alone(node, plan::Work::default()).1
         }
         IVersion::Queried => Ok(()),
     }

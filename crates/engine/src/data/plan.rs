@@ -184,7 +184,12 @@ impl Plan {
             if journals && !grows {
                 fs.counters.overwrites_journalled.add(1);
             }
-            return if grows || journals { self.map(node, changes, end, false, None) } else { Ok(()) };
+            return match (grows, journals) {
+                (false, false) => Ok(()),
+                // The old way is a handle for each write.
+                (_, true) => fs.run_alone(node, Work { end, ..Work::default() }).1,
+                (true, false) => self.map(node, changes, end, false, None),
+            };
         }
         let mapped_first = match fs.options.modes.writeback {
             Writeback::DioreadNolock if !node.state().flags.contains(InodeFlags::EXTENTS) => {
@@ -228,7 +233,7 @@ impl Plan {
         self.map(node, changes, 0, true, None)
     }
 
-    /// Runs the handle.
+    /// Runs the handle: with those of other files, or alone if data is to be tied to its transaction.
     fn map(
         &mut self,
         node: &Node,
@@ -238,22 +243,60 @@ impl Plan {
         pending: Option<&Pending>,
     ) -> Result<()> {
         let fs = &*node.fs;
-        let mut txn = fs.start(self.credits + credits::INODE + credits::SUPER)?;
+        let (margin, claim) = (mem::take(&mut self.margin), self.claim.take());
+        let mut work = Work { changes, margin, claim, credits: self.credits, end, unwritten };
+        let outcome;
+        match pending {
+            None => (work, outcome) = fs.combine(node, work),
+            Some(pending) => {
+                let mut txn = fs.start(work.credits + credits::INODE + credits::SUPER)?;
+                txn.order_after(pending)?;
+                outcome = work.run(&mut txn, node);
+            }
+        }
+        self.claim = work.claim;
+        outcome
+    }
+}
+
+/// What a handle does to one file's inode.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    changes: Vec<Change>,
+    margin: Vec<Reserved>,
+    claim: Option<Claim>,
+    credits: u32,
+    end: u64,
+    unwritten: bool,
+}
+
+impl Work {
+    /// Credits for it, without the inode and the superblock.
+    pub(super) fn credits(&self) -> u32 {
+        self.credits
+    }
+
+    /// Changes the inode under the handle of `txn`, and tells it of pending times.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] for the map; what is damaged in it. What was done before stays.
+    pub(super) fn run(&mut self, txn: &mut Txn<'_>, node: &Node) -> Result<()> {
+        let (end, unwritten, changes) = (self.end, self.unwritten, mem::take(&mut self.changes));
+        if changes.is_empty() && end <= node.state().size {
+            return node.update(txn, |_, _| Ok(()));
+        }
         // The map takes its blocks from what is kept here; a second handle would have to find its own.
         self.margin.clear();
-        if let Some(pending) = pending {
-            txn.order_after(pending)?;
-        }
         if let Some(claim) = self.claim.take() {
             txn.spend(claim);
         }
-        let out = node.update_map(&mut txn, |txn, inode| {
+        let out = node.update_map(txn, |txn, inode| {
+            let block_size = u64::from(txn.fs().block_size);
             for change in changes {
                 let last = change.range().end;
                 change.apply(txn, node.ino, inode, unwritten)?;
                 // As far as is mapped, for the next change may fail.
-                let mapped = end.min(u64::from(last) * u64::from(fs.block_size));
-                grow(txn, inode, mapped)?;
+                grow(txn, inode, end.min(u64::from(last) * block_size))?;
             }
             grow(txn, inode, end)
         });

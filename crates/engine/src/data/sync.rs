@@ -6,10 +6,10 @@
 //! together with all others who wait for it.
 
 use super::FileData;
+use super::plan::Work;
 use super::writeback::{ALL, write_back};
 use crate::error::Result;
 use crate::inode::Node;
-use crate::txn::credits;
 use crate::volume::Fs;
 
 /// Makes content, size and times durable.
@@ -38,8 +38,7 @@ pub(crate) fn sync_data(node: &Node) -> Result<()> {
 
 /// Tells the inode of the times that are pending.
 pub(crate) fn write_times(node: &Node) -> Result<()> {
-    let mut txn = node.fs.start(credits::INODE)?;
-    node.update(&mut txn, |_, _| Ok(()))
+    node.fs.combine(node, Work::default()).1
 }
 
 impl Fs {

@@ -27,7 +27,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::mem;
 use std::ops::Deref;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The number of the root directory.
 pub(crate) const ROOT_INO: u32 = 2;
@@ -43,6 +43,7 @@ pub(crate) type Exclusive<'a> = Ordered<RwLockWriteGuard<'a, ()>>;
 /// An inode in use.
 #[derive(Debug)]
 pub(crate) struct Node {
+    me: Weak<Node>,
     pub(crate) ino: u32,
     pub(crate) fs: Arc<Fs>,
     ns: RwLock<()>,
@@ -74,6 +75,11 @@ impl Node {
     /// The inode, to change it under a handle; whoever does also writes it to the table.
     pub(crate) fn state_mut(&self) -> Ordered<RwLockWriteGuard<'_, Inode>> {
         Ordered::take(Level::Inode, 0, || self.state.write())
+    }
+
+    /// A reference for another thread to work on it while this one waits. It is no use of the inode.
+    pub(crate) fn shared(&self) -> Option<Arc<Node>> {
+        self.me.upgrade()
     }
 
     /// The state of a regular file's content.

@@ -8,7 +8,7 @@ use lanefs_format::Inode;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 const SHARDS: usize = 64;
 
@@ -44,11 +44,13 @@ impl NodeTable {
             fs.retain();
             return Ok(NodeRef(Arc::clone(node)));
         }
-        let node = Arc::new(Node {
+        let inode = read()?;
+        let node = Arc::new_cyclic(|me| Node {
+            me: Weak::clone(me),
             ino,
             fs: Arc::clone(fs),
             ns: RwLock::new(()),
-            state: RwLock::new(read()?),
+            state: RwLock::new(inode),
             file: OnceLock::new(),
             durable: Durable::new(fs.journal.running()),
             refs: AtomicUsize::new(1),

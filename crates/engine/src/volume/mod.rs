@@ -25,7 +25,7 @@ pub use options::OpenOptions;
 pub use statfs::StatFs;
 
 use crate::alloc::Alloc;
-use crate::data::{Background, PageCache};
+use crate::data::{Background, Combiner, PageCache};
 use crate::dir::DirParams;
 use crate::error::{Error, Result};
 use crate::inode::NodeTable;
@@ -109,6 +109,7 @@ pub(crate) struct Fs {
     pub(crate) clock: Clock,
     pub(crate) pages: Arc<PageCache>,
     pub(crate) flusher: Flusher,
+    pub(crate) combiner: Combiner,
     pub(crate) counters: Box<Counters>,
     /// Content goes past the page cache: the device is memory.
     pub(crate) dax: bool,

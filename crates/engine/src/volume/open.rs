@@ -9,7 +9,7 @@ use super::overlay::Overlay;
 use super::zones::Zones;
 use super::{Clock, Fs, OpenOptions, Recovery, torn};
 use crate::alloc::{Alloc, discard_freed, read_desc};
-use crate::data::PageCache;
+use crate::data::{Combiner, PageCache};
 use crate::dir::DirParams;
 use crate::error::{Corrupt, Error, Result};
 use crate::inode::{NodeTable, ROOT_INO};
@@ -149,6 +149,7 @@ impl Fs {
             clock: Clock::new(options.clock, sb.inode_context().inode_size == 128),
             pages: PageCache::new(sb.block_size(), options.page_cache()),
             flusher: Flusher::default(),
+            combiner: Combiner::default(),
             counters: Counters::new(),
             dax: options.modes.dax && device.mapped().is_some(),
             dirty_times: Mutex::new((Vec::new(), Instant::now())),

@@ -1,0 +1,188 @@
+//! What many files want of their inodes at the same time, in few handles.
+//!
+//! Data that is on the device waits for its map. Whoever comes when nobody leads takes all that wait, runs
+//! them under one handle, and tells each how it went; then one of those who came meanwhile leads. So 2048
+//! threads that sync do not ask for 2048 worst cases of credits at once, which is what stalls them all: they would
+//! wait for each other's unused credits.
+//!
+//! A leader holds no lock that another's work takes: inodes are locked one at a time, under the handle.
+
+use super::plan::Work;
+use crate::error::Result;
+use crate::inode::Node;
+use crate::txn::credits;
+use crate::volume::{Fs, Writeback};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The work that waits, of one volume.
+#[derive(Debug, Default)]
+pub(crate) struct Combiner {
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Arc<Job>>,
+    led: bool,
+}
+
+/// One file's work, and the thread that waits for it.
+#[derive(Debug)]
+struct Job {
+    node: Arc<Node>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(Work),
+    /// Its thread is to lead: the work waits in the queue still.
+    Lead(Work),
+    Running,
+    Done(Work, Result<()>),
+}
+
+impl Job {
+    fn take(&self) -> Option<Work> {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut *state, State::Running) {
+            State::Waiting(work) | State::Lead(work) => Some(work),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    fn finish(&self, work: Work, outcome: Result<()>) {
+        *self.state.lock() = State::Done(work, outcome);
+        self.changed.notify_one();
+    }
+
+    /// Asks the waiting thread to lead.
+    fn ask_to_lead(&self) {
+        let mut state = self.state.lock();
+        if let State::Waiting(work) = std::mem::replace(&mut *state, State::Running) {
+            *state = State::Lead(work);
+        }
+        self.changed.notify_one();
+    }
+
+    /// Waits for the outcome; `None` if this thread is to lead.
+    fn wait(&self) -> Option<(Work, Result<()>)> {
+        let mut state = self.state.lock();
+        loop {
+            match std::mem::replace(&mut *state, State::Running) {
+                State::Done(work, outcome) => return Some((work, outcome)),
+                lead @ State::Lead(_) => {
+                    *state = lead;
+                    return None;
+                }
+                other => *state = other,
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
+impl Fs {
+    /// Runs `work` on the inode of `node` under a handle, with that of others; the work comes back with what is
+    /// left of its claim.
+    pub(super) fn combine(&self, node: &Node, work: Work) -> (Work, Result<()>) {
+        // The old ways have a handle for each.
+        let old = self.options.modes.writeback != Writeback::MapAfter;
+        let Some(node) = node.shared().filter(|_| !old) else { return self.run_alone(node, work) };
+        let job = Arc::new(Job { node, state: Mutex::new(State::Waiting(work)), changed: Condvar::new() });
+        let leads = {
+            let mut queue = self.combiner.queue.lock();
+            queue.jobs.push_back(Arc::clone(&job));
+            !std::mem::replace(&mut queue.led, true)
+        };
+        if !leads && let Some(done) = job.wait() {
+            return done;
+        }
+        self.lead(&job);
+        loop {
+            // Led by this thread, it is done; the loop is for the type.
+            if let Some(done) = job.wait() {
+                return done;
+            }
+            self.lead(&job);
+        }
+    }
+
+    /// Runs what waits, `own` with it, and hands the lead on.
+    fn lead(&self, own: &Arc<Job>) {
+        let most = self.journal.max_credits() / 4;
+        loop {
+            let mut asked = credits::SUPER;
+            let mut batch: Vec<(Arc<Job>, Work)> = Vec::new();
+            {
+                let mut queue = self.combiner.queue.lock();
+                while let Some(job) = queue.jobs.front() {
+                    let Some(work) = job.take() else {
+                        queue.jobs.pop_front();
+                        continue;
+                    };
+                    let more = work.credits() + credits::INODE;
+                    if !batch.is_empty() && asked + more > most {
+                        *job.state.lock() = State::Waiting(work);
+                        break;
+                    }
+                    asked += more;
+                    if let Some(job) = queue.jobs.pop_front() {
+                        batch.push((job, work));
+                    }
+                }
+            }
+            let mut own_done = false;
+            for (job, work, outcome) in self.run_batch(batch, asked) {
+                own_done |= Arc::ptr_eq(&job, own);
+                job.finish(work, outcome);
+            }
+            let mut queue = self.combiner.queue.lock();
+            match queue.jobs.front() {
+                None => {
+                    queue.led = false;
+                    return;
+                }
+                Some(next) if own_done => {
+                    next.ask_to_lead();
+                    return;
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn run_batch(&self, batch: Vec<(Arc<Job>, Work)>, credits: u32) -> Vec<(Arc<Job>, Work, Result<()>)> {
+        match self.start(credits) {
+            Ok(mut txn) => batch
+                .into_iter()
+                .map(|(job, mut work)| {
+                    let outcome = work.run(&mut txn, &job.node);
+                    (job, work, outcome)
+                })
+                .collect(),
+            // Each is told by an attempt of its own.
+            Err(_) => batch
+                .into_iter()
+                .map(|(job, work)| {
+                    let (work, outcome) = self.run_alone(&job.node, work);
+                    (job, work, outcome)
+                })
+                .collect(),
+        }
+    }
+
+    /// Runs `work` under a handle of its own.
+    pub(super) fn run_alone(&self, node: &Node, mut work: Work) -> (Work, Result<()>) {
+        let outcome = self
+            .start(work.credits() + credits::INODE + credits::SUPER)
+            .and_then(|mut txn| work.run(&mut txn, node));
+        (work, outcome)
+    }
+}
