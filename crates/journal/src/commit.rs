@@ -120,6 +120,8 @@ impl Core {
             self.help(self.gate.open_next(place.tid.next(), limit));
         }
         self.counters.lock_down.record_since(began);
+        // A handle that met the end of the journal half way has left half an operation.
+        self.check()?;
         let logging = Instant::now();
         let snapshot = txn.snapshot(place.tid);
         self.counters.commits.add(1);
