@@ -98,9 +98,9 @@ impl File {
             == Progress::More
         {
             // Half way it is a tree with the same blocks.
-            let mut model = std::mem::take(&mut self.model);
+            let model = std::mem::take(&mut self.model);
             let moved = |k: u32| if (range.end..from).contains(&k) { k - by } else { k };
-            std::mem::swap(&mut self.model, &mut model.iter().map(|(k, v)| (moved(*k), *v)).collect());
+            self.model = model.iter().map(|(k, v)| (moved(*k), *v)).collect();
             self.check();
             self.model = model;
         }
