@@ -114,7 +114,9 @@ pub(crate) fn open_with(
     write: bool,
     change: impl FnOnce(OpenOptions) -> OpenOptions,
 ) -> Res<Volume> {
-    let options = change(OpenOptions::new().write(write).clock(source_date_epoch()?));
+    // A command reads and writes once: a small cache does, and leaves the machine its memory.
+    let cached = OpenOptions::new().page_cache_bytes(64 << 20);
+    let options = change(cached.write(write).clock(source_date_epoch()?));
     let verb = if write { "open for writing" } else { "open" };
     open_url(name, &FileOptions::new().read_only(!write))
         .map_err(lanefs::Error::from)
