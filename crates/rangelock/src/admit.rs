@@ -249,7 +249,7 @@ impl RangeLock {
     }
 
     /// Lets readers publish, if there is no writer.
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         let shared = match self.shared() {
             Some(shared) => shared,
             None => {

@@ -113,6 +113,12 @@ impl RangeLock {
         self.acquire_timeout(Claim { range, mode: Mode::Write }, Some(patience)).map(WriteGuard)
     }
 
+    /// Says that readers are to come and hardly a writer: if nobody writes now, they publish their ranges in lanes of
+    /// their own from here on, without first having to be in each other's way. A writer ends that.
+    pub fn expect_readers(&self) {
+        self.open();
+    }
+
     /// Waits for several ranges at once. They are in line all together, as one request, so callers who name the same
     /// ranges in different order do not wait for each other. Ranges that overlap are joined; if one of them is to be
     /// written, the whole of what was joined is.

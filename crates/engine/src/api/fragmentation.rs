@@ -2,11 +2,11 @@
 
 use super::Volume;
 use super::path;
-use crate::alloc;
 use crate::error::Result;
 use crate::inode::Node;
 use crate::map::{self, Mapping};
 use crate::volume::Fs;
+use crate::{alloc, data};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -67,6 +67,8 @@ impl Volume {
     /// ```
     pub fn extents(&self, path: impl AsRef<Path>) -> Result<Extents> {
         let node = path::resolve(&self.fs, &self.fs.root()?, path.as_ref().as_os_str().as_bytes(), false)?;
+        // What is dirty gets its place.
+        data::write_out(&node)?;
         extents_of(&node)
     }
 
@@ -77,6 +79,7 @@ impl Volume {
     /// Those of damaged bitmaps, inodes and maps.
     pub fn fragmentation(&self) -> Result<Fragmentation> {
         let fs = &self.fs;
+        fs.write_back_all()?;
         let mut sum = Fragmentation::default();
         let mut run = 0..0;
         for group in 0..fs.layout.group_count() {

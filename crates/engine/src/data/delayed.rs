@@ -36,7 +36,8 @@ fn blocks(claim: &Option<Claim>) -> u64 {
     claim.as_ref().map_or(0, Claim::blocks)
 }
 
-fn join(claim: &mut Option<Claim>, more: Claim) {
+/// Adds `more` to `claim`.
+pub(super) fn join(claim: &mut Option<Claim>, more: Claim) {
     match claim {
         Some(claim) => claim.join(more),
         None => *claim = Some(more),

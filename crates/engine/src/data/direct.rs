@@ -139,7 +139,9 @@ fn run_at(node: &Node, file: &FileData, at: u64) -> Result<Option<(u64, u64)>> {
     if let Some(run) = file.snapshot.find(lblk) {
         return Ok(Some(bytes(run)));
     }
-    file.snapshot.miss(node)?;
+    if file.snapshot.miss(node)? {
+        file.expect_overwrites();
+    }
     let state = node.state();
     if state.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
         return Ok(None);

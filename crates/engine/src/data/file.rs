@@ -81,6 +81,11 @@ impl FileData {
         self.lock.read(node.ino, between(offset, end), &node.fs.counters.range_wait)
     }
 
+    /// Direct overwrites are to come: they are not to meet in the lock.
+    pub(super) fn expect_overwrites(&self) {
+        self.lock.expect_readers();
+    }
+
     /// As [`share`](Self::share), if nobody has to be waited for.
     pub(super) fn try_share(&self, node: &Node, offset: u64, end: u64) -> Option<Held<'_>> {
         self.lock.try_read(node.ino, between(offset, end))

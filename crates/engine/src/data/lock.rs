@@ -74,6 +74,13 @@ impl DataLock {
         Held { _guard: guard, _note: note }
     }
 
+    /// Direct overwrites are to come, which share.
+    pub(super) fn expect_readers(&self) {
+        if let Self::Range(lock) = self {
+            lock.expect_readers();
+        }
+    }
+
     /// `range` of the content of `ino`, exclusive. Having to wait goes into `waits`.
     pub(super) fn write(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
         self.try_write(ino, range).unwrap_or_else(|| waits.time(|| self.wait_to_write(ino, range)))

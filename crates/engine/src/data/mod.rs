@@ -9,7 +9,6 @@
 //! read from the device meanwhile, content never.
 
 mod buffered;
-#[allow(dead_code, reason = "stepwise")]
 mod cache;
 mod combine;
 mod delayed;

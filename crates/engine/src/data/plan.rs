@@ -4,6 +4,7 @@
 //! written and its handle maps it, in the order that the volume's mode says ([`Writeback`]). Whoever
 //! plans has the range locked, or the file's writing out: nobody else maps it meanwhile.
 
+use super::delayed::join;
 use super::{FileData, max_size, set_size};
 use crate::alloc::{self, BlockKind, Claim, Reserved, Spot};
 use crate::error::{Error, Result};
@@ -37,12 +38,11 @@ enum Change {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     changes: Vec<Change>,
-    /// Blocks kept for the map, so that data does not take the last one.
-    margin: Vec<Reserved>,
     credits: u32,
-    /// Of dirty pages: how many, and what was claimed for their map.
-    blocks: u64,
+    /// Blocks claimed for the map, so that data does not take the last one.
     claim: Option<Claim>,
+    /// Blocks of dirty pages for which there is a claim.
+    blocks: u64,
     /// Of dirty pages: what was claimed for them is spent.
     of_pages: bool,
 }
@@ -102,14 +102,17 @@ impl Plan {
         Some(len)
     }
 
-    /// Reserves as many blocks as leave enough for the map.
+    /// Reserves as many blocks as leave enough for the map, and claims those.
     fn reserve(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
         let fs = &*node.fs;
         loop {
             let run = alloc::reserve_at(fs, &file.alloc, &spot, None)?;
             let need = map::insert_blocks(fs, node.ino, inode, spot.lblk, run.len(), self.changes.len())?;
-            match self.keep_margin(node, run.start() + u64::from(run.len()), need) {
-                Ok(()) => return Ok(run),
+            match alloc::claim(fs, need as u64) {
+                Ok(more) => {
+                    join(&mut self.claim, more);
+                    return Ok(run);
+                }
                 Err(Error::NoSpace) if run.len() > 1 => {
                     spot.want = run.len().saturating_sub(need as u32).max(1)
                 }
@@ -136,23 +139,6 @@ impl Plan {
         self.blocks += u64::from(run.len());
         delayed.take_map(&mut self.claim, self.blocks, map::is_tree(inode));
         Ok(run)
-    }
-
-    fn keep_margin(&mut self, node: &Node, goal: u64, blocks: usize) -> Result<()> {
-        let (had, mut left) = (self.margin.len(), blocks as u32);
-        while left > 0 {
-            match alloc::reserve(&node.fs, goal, left) {
-                Ok(run) => {
-                    left -= run.len();
-                    self.margin.push(run);
-                }
-                Err(e) => {
-                    self.margin.truncate(had);
-                    return Err(e);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Writes the data and maps it; i_disksize moves up to `end`.
@@ -243,8 +229,8 @@ impl Plan {
         pending: Option<&Pending>,
     ) -> Result<()> {
         let fs = &*node.fs;
-        let (margin, claim) = (mem::take(&mut self.margin), self.claim.take());
-        let mut work = Work { changes, margin, claim, credits: self.credits, end, unwritten };
+        let claim = self.claim.take();
+        let mut work = Work { changes, claim, credits: self.credits, end, unwritten };
         let outcome;
         match pending {
             None => (work, outcome) = fs.combine(node, work),
@@ -263,7 +249,6 @@ impl Plan {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     changes: Vec<Change>,
-    margin: Vec<Reserved>,
     claim: Option<Claim>,
     credits: u32,
     end: u64,
@@ -285,8 +270,6 @@ impl Work {
         if changes.is_empty() && end <= node.state().size {
             return node.update(txn, |_, _| Ok(()));
         }
-        // The map takes its blocks from what is kept here; a second handle would have to find its own.
-        self.margin.clear();
         if let Some(claim) = self.claim.take() {
             txn.spend(claim);
         }

@@ -75,17 +75,17 @@ impl Snapshot {
         self.misses.store(0, Ordering::Relaxed);
     }
 
-    /// A lookup found nothing here: makes a new snapshot if that happens often.
-    pub(crate) fn miss(&self, node: &Node) -> Result<()> {
+    /// A lookup found nothing here: makes a new snapshot if that happens often. Whether it made one.
+    pub(crate) fn miss(&self, node: &Node) -> Result<bool> {
         let patience = self.patience.load(Ordering::Relaxed);
         let misses = self.misses.fetch_add(1, Ordering::Relaxed);
         if self.made.load(Ordering::Acquire) || misses < patience.saturating_add(LEAST_MISSES) {
-            return Ok(());
+            return Ok(false);
         }
         let generation = self.generation.load(Ordering::Acquire);
         let Some(runs) = walk(node)? else {
             self.patience.store(u32::MAX, Ordering::Relaxed);
-            return Ok(());
+            return Ok(false);
         };
         self.patience.store((runs.len() / RUNS_PER_MISS) as u32, Ordering::Relaxed);
         // Under the inode's lock nobody changes the map between the comparison and the store.
@@ -94,7 +94,7 @@ impl Snapshot {
             self.seen.store(Some(Arc::new(Runs { runs: runs.into() })));
             self.made.store(true, Ordering::Release);
         }
-        Ok(())
+        Ok(true)
     }
 }
 
