@@ -5,13 +5,16 @@
 //! threads that sync do not ask for 2048 worst cases of credits at once, which is what stalls them all: they would
 //! wait for each other's unused credits.
 //!
+//! Who syncs waits here for the commit too, which the leader sees to when it has handed the lead on: one sleep for both.
+//!
 //! A leader holds no lock that another's work takes: inodes are locked one at a time, under the handle.
 
 use super::plan::Work;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::txn::credits;
 use crate::volume::{Fs, Writeback};
+use lanefs_journal::Tid;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,6 +30,9 @@ struct Queue {
     jobs: VecDeque<Arc<Job>>,
     led: bool,
 }
+
+/// A job that has run, and how that went.
+type Outcome = (Arc<Job>, Work, Result<()>);
 
 /// One file's work, and the thread that waits for it.
 #[derive(Debug)]
@@ -138,43 +144,67 @@ impl Fs {
                     }
                 }
             }
-            let mut own_done = false;
-            for (job, work, outcome) in self.run_batch(batch, asked) {
-                own_done |= Arc::ptr_eq(&job, own);
+            let (tid, done) = self.run_batch(batch, asked);
+            let own_done = done.iter().any(|(job, ..)| Arc::ptr_eq(job, own));
+            let (synced, told): (Vec<_>, Vec<_>) =
+                done.into_iter().partition(|(_, work, _)| work.is_synced());
+            for (job, work, outcome) in told {
                 job.finish(work, outcome);
             }
-            let mut queue = self.combiner.queue.lock();
-            match queue.jobs.front() {
-                None => {
-                    queue.led = false;
-                    return;
+            let goes_on = self.hand_on(own_done);
+            // Others lead meanwhile; what they do belongs to the next transaction.
+            if let Some(tid) = tid.filter(|_| !synced.is_empty()) {
+                let committed = self.journal.commit(tid);
+                for (job, work, outcome) in synced {
+                    let outcome = outcome.and_then(|()| committed.clone().map_err(Error::from));
+                    job.finish(work, outcome);
                 }
-                Some(next) if own_done => {
-                    next.ask_to_lead();
-                    return;
+            } else {
+                for (job, work, outcome) in synced {
+                    job.finish(work, outcome);
                 }
-                Some(_) => {}
+            }
+            if !goes_on {
+                return;
             }
         }
     }
 
-    fn run_batch(&self, batch: Vec<(Arc<Job>, Work)>, credits: u32) -> Vec<(Arc<Job>, Work, Result<()>)> {
+    /// Whether this thread is to go on leading: not if `done`, and not if nobody waits.
+    fn hand_on(&self, done: bool) -> bool {
+        let mut queue = self.combiner.queue.lock();
+        match queue.jobs.front() {
+            None => {
+                queue.led = false;
+                false
+            }
+            Some(next) if done => {
+                next.ask_to_lead();
+                false
+            }
+            Some(_) => true,
+        }
+    }
+
+    /// Runs all of `batch` under one handle; its transaction, if there was one, and how each went.
+    fn run_batch(&self, batch: Vec<(Arc<Job>, Work)>, credits: u32) -> (Option<Tid>, Vec<Outcome>) {
         match self.start(credits) {
-            Ok(mut txn) => batch
-                .into_iter()
-                .map(|(job, mut work)| {
+            Ok(mut txn) => {
+                let run = |(job, mut work): (Arc<Job>, Work)| {
                     let outcome = work.run(&mut txn, &job.node);
                     (job, work, outcome)
-                })
-                .collect(),
+                };
+                let done = batch.into_iter().map(run).collect();
+                (Some(txn.tid()), done)
+            }
             // Each is told by an attempt of its own.
-            Err(_) => batch
-                .into_iter()
-                .map(|(job, work)| {
+            Err(_) => {
+                let run = |(job, work): (Arc<Job>, Work)| {
                     let (work, outcome) = self.run_alone(&job.node, work);
                     (job, work, outcome)
-                })
-                .collect(),
+                };
+                (None, batch.into_iter().map(run).collect())
+            }
         }
     }
 

@@ -45,12 +45,19 @@ pub(super) struct Plan {
     blocks: u64,
     /// Of dirty pages: what was claimed for them is spent.
     of_pages: bool,
+    /// Its end waits until it is durable, if it has a handle that others share.
+    synced: bool,
 }
 
 impl Plan {
     /// A plan for dirty pages.
     pub(super) fn of_pages() -> Self {
         Self { of_pages: true, ..Self::default() }
+    }
+
+    /// Whoever carries it out waits for the commit too, where that costs no sleep of its own.
+    pub(super) fn sync(&mut self) {
+        self.synced = true;
     }
 
     /// Finds blocks for `lblk` and up to `blocks` that follow; `None` if the handle can take no more.
@@ -230,7 +237,8 @@ impl Plan {
     ) -> Result<()> {
         let fs = &*node.fs;
         let claim = self.claim.take();
-        let mut work = Work { changes, claim, credits: self.credits, end, unwritten };
+        let synced = self.synced && !unwritten;
+        let mut work = Work { changes, claim, credits: self.credits, end, unwritten, synced };
         let outcome;
         match pending {
             None => (work, outcome) = fs.combine(node, work),
@@ -253,9 +261,20 @@ pub(super) struct Work {
     credits: u32,
     end: u64,
     unwritten: bool,
+    synced: bool,
 }
 
 impl Work {
+    /// To tell the inode of pending times, and wait until that is durable.
+    pub(super) fn synced() -> Self {
+        Self { synced: true, ..Self::default() }
+    }
+
+    /// Whether who waits for it waits for its commit too.
+    pub(super) fn is_synced(&self) -> bool {
+        self.synced
+    }
+
     /// Credits for it, without the inode and the superblock.
     pub(super) fn credits(&self) -> u32 {
         self.credits

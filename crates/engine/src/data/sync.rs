@@ -7,7 +7,7 @@
 
 use super::FileData;
 use super::plan::Work;
-use super::writeback::{ALL, write_back};
+use super::writeback::write_back_synced;
 use crate::error::Result;
 use crate::inode::Node;
 use crate::volume::Fs;
@@ -19,9 +19,9 @@ use crate::volume::Fs;
 pub(crate) fn sync_all(node: &Node) -> Result<()> {
     let _timer = node.fs.counters.fsync.start();
     let Some(file) = node.file_if_used() else { return commit(node, None, true) };
-    write_back(node, ALL)?;
+    write_back_synced(node)?;
     if file.times.is_pending() && !node.fs.is_read_only() {
-        write_times(node)?;
+        node.fs.combine(node, Work::synced()).1?;
     }
     commit(node, Some(file), true)
 }
@@ -32,7 +32,7 @@ pub(crate) fn sync_all(node: &Node) -> Result<()> {
 /// As [`sync_all`].
 pub(crate) fn sync_data(node: &Node) -> Result<()> {
     let _timer = node.fs.counters.fdatasync.start();
-    write_back(node, ALL)?;
+    write_back_synced(node)?;
     commit(node, node.file_if_used(), false)
 }
 

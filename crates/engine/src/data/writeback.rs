@@ -27,7 +27,15 @@ pub(super) const ALL: Range<u32> = 0..u32::MAX;
 pub(crate) fn write_back(node: &Node, blocks: Range<u32>) -> Result<()> {
     let Some((file, pages)) = dirty_pages(node) else { return Ok(()) };
     let _alone = file.hold_writeback(node);
-    while write_some(node, file, pages, blocks.clone(), BATCH)? {}
+    while write_some(node, file, pages, blocks.clone(), BATCH, false)? {}
+    Ok(())
+}
+
+/// Writes out all that is dirty, for who will wait for the commit of it: that may have happened then.
+pub(super) fn write_back_synced(node: &Node) -> Result<()> {
+    let Some((file, pages)) = dirty_pages(node) else { return Ok(()) };
+    let _alone = file.hold_writeback(node);
+    while write_some(node, file, pages, ALL, BATCH, true)? {}
     Ok(())
 }
 
@@ -36,11 +44,18 @@ fn dirty_pages(node: &Node) -> Option<(&FileData, &FileCache)> {
     Some((file, file.pages_if_used()?))
 }
 
-/// Writes out up to `max` bytes of what is dirty; `false` if nothing is.
-fn write_some(node: &Node, file: &FileData, pages: &FileCache, blocks: Range<u32>, max: u64) -> Result<bool> {
+/// Writes out up to `max` bytes of what is dirty; `false` if nothing is. `synced`: the caller will wait for the commit.
+fn write_some(
+    node: &Node,
+    file: &FileData,
+    pages: &FileCache,
+    blocks: Range<u32>,
+    max: u64,
+    synced: bool,
+) -> Result<bool> {
     let Some(taken) = pages.take_dirty(blocks, max) else { return Ok(false) };
     let _timer = node.fs.counters.writeback.start();
-    if let Err(e) = write_taken(node, file, &taken) {
+    if let Err(e) = write_taken(node, file, &taken, synced) {
         taken.failed();
         return Err(e);
     }
@@ -48,7 +63,7 @@ fn write_some(node: &Node, file: &FileData, pages: &FileCache, blocks: Range<u32
     Ok(true)
 }
 
-fn write_taken(node: &Node, file: &FileData, taken: &Writeback) -> Result<()> {
+fn write_taken(node: &Node, file: &FileData, taken: &Writeback, synced: bool) -> Result<()> {
     let mut batch = Batch::default();
     for run in taken.runs() {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
@@ -60,6 +75,9 @@ fn write_taken(node: &Node, file: &FileData, taken: &Writeback) -> Result<()> {
                 mem::take(&mut batch).submit(node, file)?;
             }
         }
+    }
+    if synced {
+        batch.plan.sync();
     }
     batch.submit(node, file)?;
     file.wrote(&node.fs);
@@ -144,7 +162,7 @@ impl Fs {
             let Some(node) = self.known_node(job.file.ino()) else { break };
             let Some((file, pages)) = dirty_pages(&node) else { break };
             let _alone = file.hold_writeback(&node);
-            if let Err(e) = write_some(&node, file, pages, ALL, job.max) {
+            if let Err(e) = write_some(&node, file, pages, ALL, job.max, false) {
                 self.note_lost(&node, &e);
                 break;
             }
@@ -171,7 +189,7 @@ impl Fs {
         let _timer = self.counters.throttle.start();
         if let Some((file, pages)) = dirty_pages(node) {
             let _alone = file.hold_writeback(node);
-            write_some(node, file, pages, ALL, BATCH)?;
+            write_some(node, file, pages, ALL, BATCH, false)?;
         }
         // Others made most of it: theirs goes out too before this one goes on.
         while self.pages.pressure() == Pressure::Stop {

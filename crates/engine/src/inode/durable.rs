@@ -38,7 +38,9 @@ impl Durable {
         if tid == NONE {
             return Ok(());
         }
-        journal.commit(Tid(tid as u32))?;
+        if !journal.is_durable(Tid(tid as u32)) {
+            journal.commit(Tid(tid as u32))?;
+        }
         // Unless it was changed again meanwhile.
         let _ = last.compare_exchange(tid, NONE, Ordering::AcqRel, Ordering::Relaxed);
         Ok(())
