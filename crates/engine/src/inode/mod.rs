@@ -227,8 +227,10 @@ impl Drop for NodeRef {
             if let Some(file) = self.file_if_used() {
                 file.alloc.discard();
             }
+            // A look only: until it is out of the table, another thread may use it and take its last name.
             let nameless = self.state.read().links_count == 0;
-            if self.fs.nodes.remove_unused(&self.0, nameless) && nameless && !self.fs.is_read_only() {
+            let gone = self.fs.nodes.remove_unused(&self.0, nameless);
+            if gone && self.state.read().links_count == 0 && !self.fs.is_read_only() {
                 // Failing, the inode stays on the orphan list for the next recovery.
                 if let Err(e) = delete::delete(&self.0) {
                     self.fs.note_error(&e);
