@@ -1,7 +1,7 @@
 //! The write path beside its peers: raw direct I/O on a file of the same disk, and the kernel's ext4 and XFS on loop
 //! devices over one.
 //!
-//! Each case sets up one [`Store`](store::Store) after the other on one backing file that has been written whole, and runs the
+//! Each case sets up one `Store` after the other on one backing file that has been written whole, and runs the
 //! same loop on each. Rounds go around all of them, so that a disk that changes its mind is fair to all.
 
 mod backing;
