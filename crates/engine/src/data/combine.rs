@@ -71,9 +71,10 @@ impl Job {
     /// Asks the waiting thread to lead.
     fn ask_to_lead(&self) {
         let mut state = self.state.lock();
-        if let State::Waiting(work) = std::mem::replace(&mut *state, State::Running) {
-            *state = State::Lead(work);
-        }
+        *state = match std::mem::replace(&mut *state, State::Running) {
+            State::Waiting(work) => State::Lead(work),
+            other => other,
+        };
         self.changed.notify_one();
     }
 
