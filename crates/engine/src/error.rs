@@ -96,6 +96,15 @@ pub enum Error {
     /// A feature, or an operation on it, that lanefs does not write (EOPNOTSUPP).
     #[error("Operation not supported ({0})")]
     NotSupported(String),
+    /// A mount option that nobody knows, that has no value that it can have, or that asks for what lanefs does not
+    /// do (EINVAL).
+    #[error("mount option {word}: {why}")]
+    MountOption {
+        /// The option with its value.
+        word: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Content that was written earlier could not be written out (EIO).
     #[error("Input/output error (content of inode {ino} could not be written out earlier)")]
     Lost {
@@ -291,7 +300,7 @@ impl Error {
             Error::NotPermitted(_) => Errno::PERM,
             Error::AccessDenied(_) => Errno::ACCESS,
             Error::BadHandle(_) => Errno::BADF,
-            Error::Invalid(_) => Errno::INVAL,
+            Error::Invalid(_) | Error::MountOption { .. } => Errno::INVAL,
             Error::NothingThere { .. } => Errno::NXIO,
             Error::WouldBlock => Errno::AGAIN,
             Error::NoData => Errno::NODATA,

@@ -10,6 +10,7 @@ mod close;
 mod flusher;
 mod inode_table;
 mod modes;
+mod mount_options;
 mod open;
 mod options;
 mod overlay;

@@ -2,8 +2,6 @@
 //!
 //! The words are those of mount options, the kernel's own where it has the option.
 
-use crate::error::{Error, Result};
-
 /// What a read or write of a file's content locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Locking {
@@ -78,11 +76,8 @@ impl Default for Modes {
 }
 
 impl Modes {
-    /// Takes one word of a list of mount options.
-    ///
-    /// # Errors
-    /// [`Error::NotSupported`] for a word that is none.
-    pub(crate) fn set(&mut self, word: &str) -> Result<()> {
+    /// Takes one word of a list of mount options, if it is about these.
+    pub(crate) fn set(&mut self, word: &str) -> bool {
         match word {
             "locking=inode" => self.locking = Locking::Inode,
             "locking=range-mutex" => self.locking = Locking::RangeMutex,
@@ -100,9 +95,9 @@ impl Modes {
             "nodiscard" => self.discard = false,
             "dax" | "dax=always" => self.dax = true,
             "dax=never" => self.dax = false,
-            other => return Err(Error::NotSupported(format!("no mount option is called {other}"))),
+            _ => return false,
         }
-        Ok(())
+        true
     }
 }
 
@@ -121,7 +116,7 @@ mod tests {
             "nodelalloc",
             "dax=never",
         ] {
-            modes.set(word).unwrap();
+            assert!(modes.set(word), "{word}");
         }
         let all = Modes {
             locking: Locking::Inode,
@@ -136,9 +131,9 @@ mod tests {
         for word in
             ["locking=range", "overwrite=nojournal", "i_version=queried", "mapafter", "delalloc", "dax"]
         {
-            modes.set(word).unwrap();
+            assert!(modes.set(word), "{word}");
         }
         assert_eq!(modes, Modes::default());
-        assert!(matches!(modes.set("locking=none"), Err(Error::NotSupported(_))));
+        assert!(!modes.set("locking=none"));
     }
 }

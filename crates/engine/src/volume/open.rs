@@ -33,7 +33,10 @@ impl Fs {
         if options.write && device.read_only() {
             return Err(Error::ReadOnly);
         }
-        let log = find_log(&device, &sb, &options)?;
+        if options.write && options.noload {
+            return Err(Error::Invalid("noload is for reading only: add ro"));
+        }
+        let log = if options.noload { None } else { find_log(&device, &sb, &options)? };
         let dirty = match &log {
             Some(log) => recovery::is_needed(&*device, sb.block_size(), log)?,
             None => false,

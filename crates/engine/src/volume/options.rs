@@ -4,8 +4,9 @@ use super::Fs;
 use super::modes::{IVersion, Locking, Modes, Overwrite, Writeback};
 use crate::Volume;
 use crate::error::Result;
-use lanefs_device::{BlockDevice, FileOptions};
+use lanefs_device::{BlockDevice, FileOptions, IoUring, open_url};
 use lanefs_format::Timestamp;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use std::time::Duration;
 pub struct OpenOptions {
     pub(crate) write: bool,
     pub(crate) direct: bool,
+    pub(crate) io_uring: IoUring,
+    pub(crate) noload: bool,
     pub(crate) cache_bytes: usize,
     pub(crate) commit_interval: Duration,
     pub(crate) clock: Option<Timestamp>,
@@ -41,6 +44,8 @@ impl OpenOptions {
         Self {
             write: false,
             direct: false,
+            io_uring: IoUring::default(),
+            noload: false,
             cache_bytes: 32 << 20,
             commit_interval: super::COMMIT_INTERVAL,
             clock: None,
@@ -152,25 +157,17 @@ impl OpenOptions {
         self
     }
 
-    /// Takes a list of words as mount(8) does after `-o`, with commas between.
-    ///
-    /// # Errors
-    /// [`Error::NotSupported`](crate::Error::NotSupported), naming the word that is no option.
-    ///
-    /// ```
-    /// let options = lanefs::OpenOptions::new().mount_options("locking=inode,dioread_lock,nodelalloc")?;
-    /// assert!(options.mount_options("fast").is_err());
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn mount_options(mut self, words: &str) -> Result<Self> {
-        for word in words.split(',').filter(|w| !w.is_empty()) {
-            match word {
-                "rw" => self.write = true,
-                "ro" => self.write = false,
-                word => self.modes.set(word)?,
-            }
-        }
-        Ok(self)
+    /// Leaves the journal alone (`noload`): what it holds is not seen, not even by this opener. For reading only, to look at a
+    /// volume whose journal is damaged.
+    pub fn noload(mut self, yes: bool) -> Self {
+        self.noload = yes;
+        self
+    }
+
+    /// When batches of requests go to the device by io_uring: where it pays, unless said otherwise.
+    pub fn io_uring(mut self, when: IoUring) -> Self {
+        self.io_uring = when;
+        self
     }
 
     /// Opens the volume in a file or block special file, and locks it against other openers.
@@ -179,8 +176,21 @@ impl OpenOptions {
     /// A file that cannot be opened or is in use; a volume that breaks a rule of the format or
     /// needs a feature that lanefs does not have.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Volume> {
-        let device = FileOptions::new().read_only(!self.write).direct(self.direct).open(path.as_ref())?;
+        let device = self.file_options().open(path.as_ref())?;
         self.open_device(Arc::new(device))
+    }
+
+    /// Opens the volume of that name: a path as for [`open`](Self::open), or `pmem:FILE`, the same mapped.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); a name that is none.
+    pub fn open_url(self, name: impl AsRef<OsStr>) -> Result<Volume> {
+        let device = open_url(name, &self.file_options())?;
+        self.open_device(device)
+    }
+
+    fn file_options(&self) -> FileOptions {
+        FileOptions::new().read_only(!self.write).direct(self.direct).io_uring(self.io_uring)
     }
 
     /// Opens the volume on a device.

@@ -1,0 +1,237 @@
+//! Options in the words of mount(8), for whoever takes them as text: the command, the mount, the C library, the fio engine.
+//!
+//! The words are the kernel's own (ext4(5)) where it has the option. A word that asks for less than what lanefs does always is
+//! taken and changes nothing; one that asks for something else is refused, as is one that nobody knows. What concerns
+//! the mount and not the volume (`nosuid`, `relatime`, `allow_other`, ...) is for the mount to take out before.
+
+use super::{COMMIT_INTERVAL, OpenOptions};
+use crate::error::{Error, Result};
+use lanefs_device::IoUring;
+use std::time::Duration;
+
+/// Words that ask for what is so in any case, or for less.
+const ALWAYS: &[&str] = &[
+    "defaults",
+    // Reads leave the time of the last read as it is.
+    "noatime",
+    "nodiratime",
+    // Times are kept in core until the inode is written for another reason, or the commit interval is over.
+    "lazytime",
+    "data=ordered",
+    "data=writeback",
+    "barrier",
+    "barrier=0",
+    "barrier=1",
+    "nobarrier",
+    // A volume that fails becomes read-only.
+    "errors=remount-ro",
+    "errors=continue",
+    "user_xattr",
+    "acl",
+    "block_validity",
+    "noblock_validity",
+    "bsddf",
+    "nogrpid",
+    "sysvgroups",
+    "noquota",
+    "noauto_da_alloc",
+    "nojournal_checksum",
+    // Zeroed when the volume is made.
+    "init_itable",
+    "noinit_itable",
+];
+
+/// Hints about speed that the kernel takes with a number, and lanefs has no use for.
+const HINTS: &[&str] = &[
+    "inode_readahead_blks",
+    "stripe",
+    "max_batch_time",
+    "min_batch_time",
+    "journal_ioprio",
+    "init_itable",
+    "max_dir_size_kb",
+    "mb_optimize_scan",
+];
+
+/// Words of the kernel that ask for what lanefs does not do, and why.
+const REFUSED: &[(&str, &str)] = &[
+    ("data=journal", "the content of files does not go through the journal"),
+    ("errors=panic", "a volume that fails becomes read-only, and nothing else"),
+    ("nouser_xattr", "extended attributes are always there"),
+    ("noacl", "ACLs are always there"),
+    ("relatime", "reads leave the time of the last read as it is: noatime"),
+    ("strictatime", "reads leave the time of the last read as it is: noatime"),
+    ("atime", "reads leave the time of the last read as it is: noatime"),
+    ("minixdf", "statfs leaves out what files cannot have: bsddf"),
+    ("grpid", "a new file gets its group from whoever makes it: nogrpid"),
+    ("bsdgroups", "a new file gets its group from whoever makes it: nogrpid"),
+    ("journal_checksum", "checksums of a journal are chosen when the volume is made"),
+    ("journal_async_commit", "a commit block follows a flush"),
+    ("usrquota", "quota is not written"),
+    ("grpquota", "quota is not written"),
+    ("prjquota", "quota is not written"),
+    ("quota", "quota is not written"),
+];
+
+impl OpenOptions {
+    /// Takes a list of words as mount(8) does after `-o`, with commas between. The last one of several that contradict
+    /// each other counts.
+    ///
+    /// | words | |
+    /// |---|---|
+    /// | `rw`, `ro` | [`write`](Self::write) |
+    /// | `noload`, `norecovery` | [`noload`](Self::noload) |
+    /// | `commit=SECONDS` | [`commit_interval`](Self::commit_interval); 0 is the five seconds of the kernel |
+    /// | `cache=SIZE`, `metadata_cache=SIZE` | [`page_cache_bytes`](Self::page_cache_bytes), [`cache_bytes`](Self::cache_bytes): `64M`, `1G` |
+    /// | `io=buffered`, `io=direct` | [`direct`](Self::direct) |
+    /// | `io_uring=auto`, `off`, `on` | [`io_uring`](Self::io_uring) |
+    /// | `locking=inode`, `range-mutex`, `range` | [`locking`](Self::locking) |
+    /// | `overwrite=journal`, `nojournal` | [`overwrite`](Self::overwrite) |
+    /// | `i_version=always`, `queried` | [`i_version`](Self::i_version) |
+    /// | `mapafter`, `dioread_lock`, `dioread_nolock` | [`writeback`](Self::writeback) |
+    /// | `delalloc`, `nodelalloc` | [`delalloc`](Self::delalloc) |
+    /// | `discard`, `nodiscard` | [`discard`](Self::discard) |
+    /// | `dax`, `dax=always`, `dax=never` | [`dax`](Self::dax) |
+    ///
+    /// # Errors
+    /// [`Error::MountOption`], naming the word that is no option, or has no value that it can have.
+    ///
+    /// ```
+    /// let options = lanefs::OpenOptions::new().mount_options("locking=inode,dioread_lock,commit=30")?;
+    /// assert!(options.mount_options("fast").is_err());
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn mount_options(self, words: &str) -> Result<Self> {
+        words.split(',').filter(|word| !word.is_empty()).try_fold(self, Self::mount_option)
+    }
+
+    /// Takes one word of such a list.
+    ///
+    /// # Errors
+    /// As [`mount_options`](Self::mount_options).
+    pub fn mount_option(mut self, word: &str) -> Result<Self> {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        match (name, value) {
+            ("rw", None) => self.write = true,
+            ("ro", None) => self.write = false,
+            ("noload" | "norecovery", None) => self.noload = true,
+            ("load", None) => self.noload = false,
+            ("io", Some("direct")) => self.direct = true,
+            ("io", Some("buffered")) => self.direct = false,
+            ("io_uring", Some("auto")) => self.io_uring = IoUring::Auto,
+            ("io_uring", Some("off")) => self.io_uring = IoUring::Off,
+            ("io_uring", Some("on")) => self.io_uring = IoUring::On,
+            ("commit", Some(seconds)) => {
+                let seconds = number(word, seconds)?;
+                let interval = if seconds == 0 { COMMIT_INTERVAL } else { Duration::from_secs(seconds) };
+                self.commit_interval = interval;
+            }
+            ("cache", Some(bytes)) => self.page_cache_bytes = Some(size(word, bytes)?),
+            ("metadata_cache", Some(bytes)) => self.cache_bytes = size(word, bytes)?,
+            _ if self.modes.set(word) || ALWAYS.contains(&word) => {}
+            (_, Some(value)) if HINTS.contains(&name) => drop(number(word, value)?),
+            _ => return Err(refused(word, name)),
+        }
+        Ok(self)
+    }
+}
+
+fn refused(word: &str, name: &str) -> Error {
+    // `usrjquota=FILE` is as much a quota as `usrquota`.
+    let known = REFUSED.iter().find(|(refused, _)| *refused == word || *refused == name);
+    wrong(word, known.map_or("no such option, or no such value", |(_, why)| why))
+}
+
+fn wrong(word: &str, why: &str) -> Error {
+    Error::MountOption { word: word.to_owned(), why: why.to_owned() }
+}
+
+/// Seconds and the like: 32 bits, as in the kernel.
+fn number(word: &str, value: &str) -> Result<u64> {
+    value.parse::<u32>().map(u64::from).map_err(|_| wrong(word, "the value is no number of 32 bits"))
+}
+
+fn size(word: &str, value: &str) -> Result<usize> {
+    let bytes = lanefs_mkfs::parse_size(value).ok().and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.ok_or_else(|| wrong(word, "the value is no size, such as 64M or 1G"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{IVersion, Locking, Overwrite, Writeback};
+    use lanefs_device::MemDevice;
+    use std::sync::Arc;
+
+    fn taken(words: &str) -> OpenOptions {
+        OpenOptions::new().mount_options(words).unwrap_or_else(|e| panic!("{words}: {e}"))
+    }
+
+    #[test]
+    fn words_set_what_they_say() {
+        let options = taken(
+            "rw,,noload,commit=7,cache=3M,metadata_cache=1k,io=direct,io_uring=off,locking=inode,overwrite=journal,\
+             i_version=always,dioread_lock,nodelalloc,discard,dax=never,",
+        );
+        assert!(options.write && options.noload && options.direct);
+        assert_eq!(options.commit_interval, Duration::from_secs(7));
+        assert_eq!((options.page_cache_bytes, options.cache_bytes), (Some(3 << 20), 1 << 10));
+        assert_eq!(options.io_uring, IoUring::Off);
+        let modes = options.modes;
+        assert_eq!((modes.locking, modes.overwrite), (Locking::Inode, Overwrite::Journal));
+        assert_eq!((modes.i_version, modes.writeback), (IVersion::Always, Writeback::DioreadLock));
+        assert!(!modes.delalloc && modes.discard && !modes.dax);
+
+        let back = options.mount_options("ro,load,commit=0,io=buffered,io_uring=on").unwrap();
+        assert!(!back.write && !back.noload && !back.direct);
+        assert_eq!((back.commit_interval, back.io_uring), (COMMIT_INTERVAL, IoUring::On));
+    }
+
+    #[test]
+    fn a_line_of_fstab_is_taken() {
+        let plain = format!("{:?}", OpenOptions::new().write(true));
+        let words = "defaults,rw,noatime,errors=remount-ro,data=ordered,barrier=1,stripe=16,user_xattr,acl";
+        assert_eq!(format!("{:?}", taken(words)), plain);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (words, named, why) in [
+            ("rw,fast", "fast", "no such option"),
+            ("commit", "commit", "no such option"),
+            ("commit=soon,rw", "commit=soon", "no number"),
+            ("commit=-1", "commit=-1", "no number"),
+            ("stripe=x", "stripe=x", "no number"),
+            ("cache=", "cache=", "no size"),
+            ("cache=12Q", "cache=12Q", "no size"),
+            ("locking=none", "locking=none", "no such value"),
+            ("ro=1", "ro=1", "no such option"),
+            ("data=journal", "data=journal", "journal"),
+            ("usrquota", "usrquota", "quota"),
+            ("noatime=1", "noatime=1", "no such option"),
+        ] {
+            let error = OpenOptions::new().mount_options(words).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(&format!("option {named}:")) && text.contains(why), "{words}: {text}");
+            assert_eq!(error.errno(), rustix::io::Errno::INVAL.raw_os_error());
+        }
+    }
+
+    #[test]
+    fn noload_does_not_look_into_the_journal() {
+        let device = Arc::new(MemDevice::new(16 << 20));
+        lanefs_mkfs::format(&*device, &lanefs_mkfs::Options::default()).unwrap();
+        let volume = taken("rw").open_device(device.clone()).unwrap();
+        volume.create_dir("/in-the-log").unwrap();
+        volume.sync().unwrap();
+        let left = Arc::new(MemDevice::from_bytes(device.to_bytes()));
+
+        let open = |words| taken(words).open_device(left.clone() as _);
+        assert!(open("ro").unwrap().exists("/in-the-log").unwrap());
+        assert!(!open("ro,noload").unwrap().exists("/in-the-log").unwrap());
+        assert!(matches!(open("rw,norecovery"), Err(Error::Invalid(_))));
+    }
+}
