@@ -42,4 +42,4 @@ pub use tools::{
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
 pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim};
 pub use volume_tree::{volume_digest, volume_lines};
-pub use watchdog::Watchdog;
+pub use watchdog::{Watchdog, patiently};

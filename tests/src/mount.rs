@@ -117,8 +117,9 @@ impl LoopMount {
             return Ok(());
         }
         let mut said = String::new();
-        // Another process (a device manager, say) may look at it for a moment.
-        for _ in 0..20 {
+        // Another process may have it for a moment: a device manager, or a child of another thread that has not come to its
+        // exec and still has what files this one had open.
+        for _ in 0..200 {
             let out = Command::new("umount").arg(&self.dir).output().map_err(|e| e.to_string())?;
             if out.status.success() {
                 self.mounted = false;
@@ -135,7 +136,7 @@ impl LoopMount {
     fn wait_for_detach(&self) {
         let name = self.device.trim_start_matches("/dev/");
         let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-        for _ in 0..100 {
+        for _ in 0..2000 {
             if !backing.exists() {
                 return;
             }
@@ -164,7 +165,7 @@ fn attach(image: &str, read_only: bool, direct: bool) -> String {
         args.insert(0, "--direct-io=on");
     }
     // Tests that run side by side may want the same free device.
-    for _ in 0..20 {
+    for _ in 0..200 {
         let out = Command::new("losetup").args(&args).output().expect("losetup");
         if out.status.success() {
             return String::from_utf8_lossy(&out.stdout).trim().to_owned();

@@ -1,10 +1,13 @@
 //! Threads that wait for each other for ever are told of, not waited for.
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Long enough for a loaded machine, and short enough to tell of a deadlock.
-const PATIENCE: Duration = Duration::from_secs(180);
+const NAP: Duration = Duration::from_secs(1);
+
+/// Long enough for a loaded machine, and short enough to tell of a deadlock. Naps are counted and not the clock read: a
+/// machine or a process that is stopped for a while sleeps through one of them.
+const NAPS: u32 = 300;
 
 /// Ends the process if it is not dropped in time.
 #[derive(Debug)]
@@ -18,11 +21,21 @@ impl Watchdog {
         let what = what.into();
         let (alive, dropped) = channel();
         std::thread::spawn(move || {
-            if dropped.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if patiently(&dropped) == Err(RecvTimeoutError::Timeout) {
                 eprintln!("threads hang: {what}");
                 std::process::abort();
             }
         });
         Self { _alive: alive }
     }
+}
+
+/// Receives what is sent before patience ends.
+///
+/// # Errors
+/// As [`Receiver::recv_timeout`].
+pub fn patiently<T>(inbox: &Receiver<T>) -> Result<T, RecvTimeoutError> {
+    let naps = (1..NAPS).map(|_| inbox.recv_timeout(NAP));
+    let mut news = naps.filter(|news| !matches!(news, Err(RecvTimeoutError::Timeout)));
+    news.next().unwrap_or_else(|| inbox.recv_timeout(NAP))
 }

@@ -9,20 +9,16 @@
 
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, OverlayDevice, seed_from_env};
-use lanefs_tests::{RegionKind, Verdict, change_all, large_victim, read_all};
+use lanefs_tests::{RegionKind, Verdict, change_all, large_victim, patiently, read_all};
 use peak_alloc::PeakAlloc;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
-
-/// For one image, on a machine that does other things too.
-const TIME: Duration = Duration::from_secs(60);
 
 /// Beyond what the image itself takes: the cache, and the volume's own tables.
 const BYTES: usize = 64 << 20;
@@ -98,10 +94,10 @@ fn guarded(image: Image, write: bool) -> Result<Verdict, String> {
         }
     };
     std::thread::spawn(work);
-    let verdict = match wait.recv_timeout(TIME) {
+    let verdict = match patiently(&wait) {
         Ok(verdict) => verdict,
         Err(RecvTimeoutError::Disconnected) => return Err("it panicked".into()),
-        Err(RecvTimeoutError::Timeout) => return Err(format!("not done after {TIME:?}")),
+        Err(RecvTimeoutError::Timeout) => return Err("it does not end".into()),
     };
     let peak = MEMORY.peak_usage().saturating_sub(memory);
     if PANICS.load(Ordering::SeqCst) != panics {

@@ -149,8 +149,10 @@ fn run(good: &Image, mode: &Mode, fault: Fault, stream: u64, dump: &mut DumpFile
     if failed {
         check_read_only(&volume).unwrap_or_else(|said| fail(said));
     }
+    // What is left to write may be what fails.
     match volume.close() {
-        Err(e) if !failed || !is_told(&e) => fail(format!("close: {e}")),
+        Err(e) if device.failures() == 0 || !is_told(&e) => fail(format!("close: {e}")),
+        Ok(()) if failed => fail("close after the failure: Ok".into()),
         _ => {}
     }
     device.heal();

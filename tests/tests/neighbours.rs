@@ -1,18 +1,21 @@
 //! Threads that share a volume and no name: each keeps a model of its own directory, which must be as it was
 //! left, before and after a close, whatever the others did to the groups, the journal and the inode tables
 //! that all share. (`threads.rs` lets all operations loose on shared names.)
+//!
+//! `LANEFS_LONG` makes each thread do so many times as much.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, Volume};
 use lanefs_sim::{Seed, seed_from_env};
-use lanefs_tests::{e2fsck_clean, mke2fs, volume_lines};
+use lanefs_tests::{Watchdog, e2fsck_clean, mke2fs, volume_lines};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 const THREADS: u64 = 8;
+
+/// Operations of a thread.
+const STEPS: u64 = 1500;
 
 /// Works in a directory of its own and keeps a model of it.
 fn own_step(volume: &Volume, root: &str, model: &mut BTreeMap<String, Vec<u8>>, rng: &mut StdRng) {
@@ -38,9 +41,9 @@ fn run(args: &[&str]) {
     let image = dir.path().join("volume.img");
     mke2fs(&image, 48 << 20, args);
     let seed: Seed = seed_from_env("LANEFS_SEED");
-    let seconds = std::env::var("LANEFS_LONG").ok().and_then(|v| v.parse().ok()).unwrap_or(4);
+    let long: u64 = std::env::var("LANEFS_LONG").map_or(1, |n| n.parse().expect("a number"));
+    let watchdog = Watchdog::new(format!("{args:?}, seed {:#x}", seed.value()));
     let volume = Volume::open(&image).unwrap();
-    let finished = AtomicBool::new(false);
     let models: Vec<BTreeMap<String, Vec<u8>>> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS)
             .map(|t| {
@@ -49,8 +52,7 @@ fn run(args: &[&str]) {
                     let root = format!("/own{t}");
                     volume.create_dir(&root).unwrap();
                     let mut model = BTreeMap::new();
-                    let end = Instant::now() + Duration::from_secs(seconds);
-                    while Instant::now() < end {
+                    for _ in 0..STEPS * long {
                         own_step(volume, &root, &mut model, &mut rng);
                         if rng.random_range(0..50) == 0 {
                             volume.sync().unwrap();
@@ -60,21 +62,9 @@ fn run(args: &[&str]) {
                 })
             })
             .collect();
-        // A hang is told, not waited for.
-        scope.spawn(|| {
-            let limit = Instant::now() + Duration::from_secs(seconds + 120);
-            while !finished.load(Ordering::Acquire) {
-                if Instant::now() > limit {
-                    eprintln!("threads hang: seed {:#x}", seed.value());
-                    std::process::abort();
-                }
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        });
-        let models = workers.into_iter().map(|w| w.join()).collect::<Vec<_>>();
-        finished.store(true, Ordering::Release);
-        models.into_iter().map(Result::unwrap).collect()
+        workers.into_iter().map(|w| w.join().unwrap()).collect()
     });
+    drop(watchdog);
     let check = |volume: &Volume| {
         for (t, model) in models.iter().enumerate() {
             let names = volume.read_dir(format!("/own{t}")).unwrap();

@@ -7,7 +7,7 @@
 
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{
-    Lane, LoopMount, Outcome, RandomOps, assert_same_tree, e2fsck_clean, mke2fs, modes, settled,
+    Lane, LoopMount, Outcome, RandomOps, assert_same_tree, e2fsck_clean, mke2fs, modes, patiently, settled,
     tree_listing, volume_listing,
 };
 use std::sync::Arc;
@@ -15,9 +15,6 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 const THREADS: u64 = 8;
-
-/// Long enough for a loaded machine, and short enough to tell of a deadlock.
-const PATIENCE: Duration = Duration::from_secs(180);
 
 fn storm(args: &[&str], block: u64, stream: u64) {
     let seed = seed_from_env("LANEFS_SEED");
@@ -52,7 +49,7 @@ fn storm(args: &[&str], block: u64, stream: u64) {
     }
     drop(done);
     for n in 0..THREADS {
-        let said = all_done.recv_timeout(PATIENCE);
+        let said = patiently(&all_done);
         assert!(said.is_ok(), "{n} of {THREADS} threads came to their end: {said:?}");
     }
     // A thread has let go of the volume before it said that it was done.

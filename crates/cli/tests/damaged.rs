@@ -33,7 +33,7 @@ fn a_directory_inside_itself_ends_no_walk_in_a_circle() {
         assert_eq!(out.status.code(), Some(1), "{args:?}: {said}");
         assert!(said.contains("was met before by another name: the volume is damaged"), "{args:?}: {said}");
         // Not how fast, but that it ends at all.
-        assert!(began.elapsed() < Duration::from_secs(60), "{args:?}");
+        assert!(began.elapsed() < Duration::from_secs(600), "{args:?}");
     }
 }
 

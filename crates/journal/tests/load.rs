@@ -10,11 +10,13 @@ use lanefs_sim::{Image, RecordingDevice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Blocks in front of the log.
 const BLOCKS: u64 = 4096;
-const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Seconds, as naps: a machine or a process that is stopped for a while sleeps through one of them.
+const PATIENCE: u32 = 300;
 
 fn config(log_blocks: u32) -> LogConfig {
     let runs = vec![LogRun { logical: 0, physical: BLOCKS, len: log_blocks }];
@@ -45,14 +47,14 @@ fn in_time(name: &'static str, work: impl FnOnce()) {
     let done = Arc::new(AtomicBool::new(false));
     let watched = Arc::clone(&done);
     thread::spawn(move || {
-        let began = Instant::now();
-        while !watched.load(Ordering::Relaxed) {
-            if began.elapsed() > PATIENCE {
-                eprintln!("{name}: somebody waits for ever");
-                std::process::abort();
-            }
+        for _ in 0..PATIENCE * 10 {
             thread::sleep(Duration::from_millis(100));
+            if watched.load(Ordering::Relaxed) {
+                return;
+            }
         }
+        eprintln!("{name}: somebody waits for ever");
+        std::process::abort();
     });
     work();
     done.store(true, Ordering::Relaxed);

@@ -4,6 +4,7 @@ use super::*;
 use crate::AlignedBuf;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Fills with bytes that differ from sector to sector.
@@ -47,7 +48,15 @@ struct Mounted<'a>(&'a Path);
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0).status();
+        // A child of another thread that has not come to its exec still has what files this one had open.
+        let unmounts = || Command::new("umount").arg(self.0).status().is_ok_and(|s| s.success());
+        let done = (0..200).any(|_| {
+            unmounts() || {
+                std::thread::sleep(Duration::from_millis(50));
+                false
+            }
+        });
+        assert!(done || std::thread::panicking(), "{} stays mounted", self.0.display());
     }
 }
 
@@ -503,7 +512,8 @@ fn discard_and_zeroes_give_space_back() {
     let full = blocks();
     dev.discard(0, 1 << 20).unwrap();
     dev.write_zeroes(2 << 20, 1 << 20).unwrap();
-    assert!(blocks() <= full / 2, "{} of {full} blocks", blocks());
+    // But for what the host's own map needs for the holes.
+    assert!(blocks() <= full / 2 + 64, "{} of {full} blocks", blocks());
 }
 
 #[test]

@@ -161,8 +161,11 @@ fn times_and_version_are_durable_with_fsync_and_cost_no_handle_before() {
         let old = file.metadata();
         let handles = || volume.stats().journal.handles;
         let before = handles();
-        thread::sleep(Duration::from_millis(20));
-        file.write_at(0, &stamp(1)).unwrap();
+        // Until the tick has moved on.
+        while file.metadata().mtime() <= old.mtime() {
+            thread::sleep(Duration::from_millis(1));
+            file.write_at(0, &stamp(1)).unwrap();
+        }
         file.sync_data().unwrap();
         assert_eq!(handles(), before, "an overwrite and fdatasync write no metadata");
         let new = file.metadata();
