@@ -1,5 +1,5 @@
 //! Shared parts of the benchmarks.
 
-pub mod rangelock;
+pub mod linked_list;
 pub mod report;
 pub mod write_path;

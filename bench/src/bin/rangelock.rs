@@ -4,9 +4,10 @@
 //! `make bench-rangelock`; `ARGS=--quick` for a tenth of it, `ARGS="--runs 9"` for more of it. All variants run in turn, in
 //! one process, each thread kept on a core; a figure is the median of the runs.
 
-use lanefs_bench::rangelock::work::{Regions, among, hand_over, hundred, one, reuse};
-use lanefs_bench::rangelock::{IntervalTree, LinkedList, MutexBTree, Ours, RwLock, Variant};
+use lanefs_bench::linked_list::LinkedList;
 use lanefs_bench::report::{Goal, Report};
+use lanefs_lab::rangelock::work::{Regions, among, hand_over, hundred, one, reuse};
+use lanefs_lab::rangelock::{IntervalTree, MutexBTree, Ours, RwLock, Variant};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -1,12 +1,10 @@
 //! Through the page cache: writes of few bytes, one file by many threads, and a bound on memory.
 
-use super::backing::Backing;
-use super::store::{ext4, filled, lanefs, xfs};
-use super::work::run;
 use super::{Bench, Outcome, THREADS};
-use crate::rangelock::work::Random;
 use crate::report::Goal;
 use lanefs::{IVersion, Locking};
+use lanefs_lab::load::{mixed as mixed_load, small_writes};
+use lanefs_lab::store::{Backing, ext4, filled, lanefs, xfs};
 use std::time::Instant;
 
 /// Random writes of 1 byte to 4 KiB by one thread.
@@ -27,17 +25,7 @@ pub fn tiny(bench: &mut Bench) -> Outcome<()> {
     bench.rounds(&backing, &variants, |number, store| {
         let files = filled(store, 1, size, false)?;
         for (bytes, samples) in SIZES.iter().zip(&mut samples[number]) {
-            samples.push(run(1, bench.time, |worker| {
-                let data = vec![1; *bytes];
-                let mut random = Random::new(1);
-                while worker.go_on() {
-                    for _ in 0..16 {
-                        files[0].write(random.draw() % (size - *bytes as u64), &data)?;
-                    }
-                    worker.did(16);
-                }
-                Ok(())
-            })?);
+            samples.push(small_writes(&*files[0], size, *bytes, bench.time)?);
         }
         Ok(())
     })?;
@@ -61,7 +49,6 @@ pub fn tiny(bench: &mut Bench) -> Outcome<()> {
 /// # Errors
 /// Of any of the stores.
 pub fn mixed(bench: &mut Bench) -> Outcome<()> {
-    const PAGE: u64 = 4096;
     let size: u64 = 128 << 20;
     let backing = Backing::new(&bench.dir, 1 << 30)?;
     let variants = [
@@ -75,21 +62,7 @@ pub fn mixed(bench: &mut Bench) -> Outcome<()> {
     bench.rounds(&backing, &variants, |number, store| {
         let files = filled(store, 1, size, false)?;
         for (threads, samples) in THREADS.iter().zip(&mut samples[number]) {
-            samples.push(run(*threads, bench.time, |worker| {
-                let mut page = vec![1; PAGE as usize];
-                let mut random = Random::new(worker.thread as u64);
-                while worker.go_on() {
-                    let draw = random.draw();
-                    let at = (draw >> 8) % (size / PAGE) * PAGE;
-                    if draw & 1 == 0 {
-                        files[0].read(at, &mut page)?
-                    } else {
-                        files[0].write(at, &page)?
-                    }
-                    worker.did(1);
-                }
-                Ok(())
-            })?);
+            samples.push(mixed_load(&*files[0], size, *threads, bench.time)?);
         }
         Ok(())
     })?;

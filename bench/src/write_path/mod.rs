@@ -4,10 +4,6 @@
 //! Each case sets up one `Store` after the other on one backing file that has been written whole, and runs the
 //! same loop on each. Rounds go around all of them, so that a disk that changes its mind is fair to all.
 
-mod backing;
-mod store;
-mod work;
-
 pub mod cached;
 pub mod overwrite;
 pub mod pmem;
@@ -15,14 +11,11 @@ pub mod storm;
 pub mod stream;
 
 use crate::report::Report;
-use backing::Backing;
-use std::error::Error;
+use lanefs_lab::store::{Backing, Contender, Store};
 use std::path::PathBuf;
 use std::time::Duration;
-use store::Store;
 
-/// What a benchmark gives or fails with.
-pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+pub use lanefs_lab::Outcome;
 
 /// Threads that the cases with many of them run.
 pub const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
@@ -44,29 +37,18 @@ pub struct Bench {
     pub report: Report,
 }
 
-/// One of the things that are compared: a name, and how to set it up on a backing file.
-struct Variant {
-    name: &'static str,
-    #[allow(clippy::type_complexity, reason = "a name for it would be used once")]
-    set_up: Box<dyn Fn(&Backing) -> Outcome<Box<dyn Store>>>,
-}
-
-fn variant(name: &'static str, set_up: impl Fn(&Backing) -> Outcome<Box<dyn Store>> + 'static) -> Variant {
-    Variant { name, set_up: Box::new(set_up) }
-}
-
 impl Bench {
     /// Sets each variant up in turn, as often as there are rounds, and gives it to `run`, with its number.
     fn rounds(
         &self,
         backing: &Backing,
-        variants: &[Variant],
+        variants: &[Contender],
         mut run: impl FnMut(usize, &dyn Store) -> Outcome<()>,
     ) -> Outcome<()> {
         for _ in 0..self.rounds {
             for (number, variant) in variants.iter().enumerate() {
                 let because = |e| format!("{}: {e}", variant.name);
-                let store = (variant.set_up)(backing).map_err(because)?;
+                let store = variant.set_up(backing).map_err(because)?;
                 run(number, &*store).map_err(because)?;
                 store.finish().map_err(because)?;
             }

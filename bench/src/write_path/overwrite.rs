@@ -1,37 +1,15 @@
 //! Direct overwrites of 4 KiB at random places of 32 files, and overwrites that are each made durable.
 
-use super::backing::Backing;
-use super::store::{Handle, ext4, filled, lanefs, raw, xfs};
-use super::work::run;
 use super::{Bench, Outcome, THREADS};
-use crate::rangelock::work::Random;
 use crate::report::Goal;
 use lanefs::Overwrite;
 use lanefs_device::AlignedBuf;
-use std::time::Duration;
+use lanefs_lab::Random;
+use lanefs_lab::load::{random_overwrites, run};
+use lanefs_lab::store::{Backing, ext4, filled, lanefs, raw, xfs};
 
 const FILES: usize = 32;
 const PAGE: u64 = 4096;
-
-/// 4 KiB at random places of random files.
-pub(super) fn random_overwrites(
-    files: &[Box<dyn Handle>],
-    size: u64,
-    threads: usize,
-    time: Duration,
-) -> Outcome<f64> {
-    run(threads, time, |worker| {
-        let page = AlignedBuf::zeroed(PAGE as usize);
-        let mut random = Random::new(worker.thread as u64);
-        while worker.go_on() {
-            let draw = random.draw();
-            let file = &files[(draw >> 40) as usize % files.len()];
-            file.write(draw % (size / PAGE) * PAGE, &page)?;
-            worker.did(1);
-        }
-        Ok(())
-    })
-}
 
 /// Random direct overwrites by threads.
 ///

@@ -1,13 +1,12 @@
 //! Overwrites of 4 KiB in a mapped file: lanefs, and a bare loop that copies and persists.
 #![allow(unsafe_code)]
 
-use super::overwrite::random_overwrites;
-use super::store::{filled, mapped};
-use super::work::run;
 use super::{Bench, Outcome, THREADS};
-use crate::rangelock::work::Random;
 use crate::report::Goal;
 use lanefs::{OpenOptions, Overwrite};
+use lanefs_lab::Random;
+use lanefs_lab::load::{random_overwrites, run};
+use lanefs_lab::store::{filled, mapped};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::File;
 use std::path::Path;

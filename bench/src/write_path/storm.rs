@@ -1,28 +1,15 @@
-//! Thousands of threads that each write 16 KiB at random places of a sparse file of their own, then fsync, then fdatasync.
-//!
-//! The limit is a bare loop of the same writes by direct I/O, with one flush for all who wait, before which the one who
-//! flushes writes 256 KiB of a log.
+//! The storm of fsyncs ([`lanefs_lab::load::storm`]) beside its limit and the kernel's file systems.
 
-use super::backing::Backing;
-use super::store::{Handle, Store, ext4, lanefs, open_raw, xfs};
-use super::work::run;
-use super::{Bench, Outcome, Variant};
-use crate::rangelock::work::Random;
+use super::{Bench, Outcome};
 use crate::report::{Goal, Report};
 use lanefs::Writeback;
-use lanefs_device::AlignedBuf;
 use lanefs_journal::Times;
+use lanefs_lab::load::{self, bare_storm, more_open_files, sparse_files};
+use lanefs_lab::store::{Backing, Contender, ext4, lanefs, xfs};
 use lanefs_stats::{Histogram, Snapshot};
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-const PIECE: u64 = 16 << 10;
 const SIZE: u64 = 4 << 20;
-const LOG: u64 = 128 << 20;
-const LOG_WRITE: usize = 256 << 10;
 
 /// What a run gave: writes a second, and quantiles of fsync in milliseconds.
 struct Storm {
@@ -81,7 +68,7 @@ pub fn storm(bench: &mut Bench) -> Outcome<()> {
         let mut samples: Vec<Samples> = variants.iter().map(|_| Samples::default()).collect();
         let (mut waits, mut starts) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            limit.add(&bare(&backing, threads, time)?);
+            limit.add(&figures(&bare_storm(&backing, threads, SIZE, time)?));
             for (number, (variant, samples)) in variants.iter().zip(&mut samples).enumerate() {
                 let (storm, journal) =
                     one(&backing, variant, threads, time).map_err(|e| format!("{}: {e}", variant.name))?;
@@ -118,128 +105,24 @@ pub fn storm(bench: &mut Bench) -> Outcome<()> {
 /// One variant's turn, and what its journal timed, where it tells.
 fn one(
     backing: &Backing,
-    variant: &Variant,
+    variant: &Contender,
     threads: usize,
     time: Duration,
 ) -> Outcome<(Storm, Option<Times>)> {
-    let store = (variant.set_up)(backing)?;
-    let files = sparse(&*store, threads)?;
-    let storm = of_files(&files, threads, time)?;
+    let store = variant.set_up(backing)?;
+    let files = sparse_files(&*store, threads, SIZE, &Histogram::new())?;
+    let storm = figures(&load::storm(&files, SIZE, time)?);
     let times = store.volume().map(|volume| volume.stats().journal.times);
     drop(files);
     store.finish()?;
     Ok((storm, times))
 }
 
-fn sparse(store: &dyn Store, count: usize) -> Outcome<Vec<Box<dyn Handle>>> {
-    let files: Vec<_> = (0..count).map(|n| store.file(n, SIZE, false)).collect::<Outcome<_>>()?;
-    for file in &files {
-        file.set_len(SIZE)?;
-    }
-    // A commit that has all of them.
-    if let Some(file) = files.last() {
-        file.sync()?;
-    }
-    Ok(files)
-}
-
-fn of_files(files: &[Box<dyn Handle>], threads: usize, time: Duration) -> Outcome<Storm> {
-    let fsync = Histogram::new();
-    let rate = run(threads, time, |worker| {
-        let data = vec![1; PIECE as usize];
-        let mut random = Random::new(worker.thread as u64);
-        let file = &files[worker.thread];
-        while worker.go_on() {
-            file.write(random.draw() % (SIZE / PIECE) * PIECE, &data)?;
-            fsync.time(|| file.sync())?;
-            file.sync_data()?;
-            worker.did(1);
-        }
-        Ok(())
-    })?;
-    Ok(figures(rate, &fsync))
-}
-
-fn figures(rate: f64, fsync: &Histogram) -> Storm {
-    let fsync = fsync.snapshot();
-    Storm { rate, half: ms(&fsync, 0.5), most: ms(&fsync, 0.99) }
+fn figures(storm: &load::Storm) -> Storm {
+    Storm { rate: storm.rate, half: ms(&storm.fsync, 0.5), most: ms(&storm.fsync, 0.99) }
 }
 
 /// A quantile in milliseconds.
 fn ms(times: &Snapshot, q: f64) -> f64 {
     times.quantile(q) as f64 / 1e6
-}
-
-fn bare(backing: &Backing, threads: usize, time: Duration) -> Outcome<Storm> {
-    let file = open_raw(backing)?;
-    let shared = SharedFlush {
-        file: &file,
-        log: backing.size() - LOG,
-        state: Mutex::default(),
-        ended: Condvar::new(),
-    };
-    let fsync = Histogram::new();
-    let rate = run(threads, time, |worker| {
-        let data = AlignedBuf::zeroed(PIECE as usize);
-        let mut random = Random::new(worker.thread as u64);
-        let base = worker.thread as u64 * SIZE;
-        while worker.go_on() {
-            file.write_all_at(&data, base + random.draw() % (SIZE / PIECE) * PIECE)?;
-            fsync.time(|| shared.flush())?;
-            worker.did(1);
-        }
-        Ok(())
-    })?;
-    Ok(figures(rate, &fsync))
-}
-
-/// One flush for all who wait.
-struct SharedFlush<'a> {
-    file: &'a File,
-    /// Where the log is.
-    log: u64,
-    state: Mutex<Flushes>,
-    ended: Condvar,
-}
-
-#[derive(Default)]
-struct Flushes {
-    started: u64,
-    done: u64,
-    running: bool,
-}
-
-impl SharedFlush<'_> {
-    /// Returns when a flush that began after this call has ended.
-    fn flush(&self) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let needed = state.started + 1;
-        while state.done < needed && state.running {
-            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.done >= needed {
-            return Ok(());
-        }
-        state.started += 1;
-        state.running = true;
-        let mine = state.started;
-        drop(state);
-        let blocks = AlignedBuf::zeroed(LOG_WRITE);
-        let at = self.log + mine % (LOG / LOG_WRITE as u64) * LOG_WRITE as u64;
-        let result = self.file.write_all_at(&blocks, at).and_then(|()| self.file.sync_data());
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.running = false;
-        // A failure ends the run; those that wait need not know.
-        state.done = mine;
-        self.ended.notify_all();
-        result
-    }
-}
-
-/// A file for each thread is more than some machines allow at first.
-fn more_open_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    // If it is refused, the first file too many says so.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

@@ -1,10 +1,9 @@
 //! One file written from its start to its end, 1 MiB at a time.
 
-use super::backing::Backing;
-use super::store::{ext4, lanefs, raw, xfs};
 use super::{Bench, Outcome};
 use crate::report::Goal;
 use lanefs_device::AlignedBuf;
+use lanefs_lab::store::{Backing, ext4, lanefs, raw, xfs};
 use std::time::Instant;
 
 /// A new file, buffered and direct, until it is durable.

@@ -1,6 +1,6 @@
-//! The loops: threads that do the same until they are told to stop.
+//! Threads that do the same until they are told to stop.
 
-use super::Outcome;
+use crate::Outcome;
 use std::io;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,31 +11,39 @@ use std::time::{Duration, Instant};
 const STACK: usize = 256 << 10;
 
 /// One thread's place in a loop.
-pub(crate) struct Worker<'a> {
-    pub(crate) thread: usize,
+#[derive(Debug)]
+pub struct Worker<'a> {
+    /// Its number, from 0.
+    pub thread: usize,
     stop: &'a AtomicBool,
     done: &'a Lane,
 }
 
 /// Operations that one thread has done, on a cache line of its own.
 #[repr(align(128))]
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Lane(AtomicU64);
 
 impl Worker<'_> {
-    pub(crate) fn go_on(&self) -> bool {
+    /// Whether it is to go on.
+    #[inline]
+    pub fn go_on(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
     /// Counts `n` operations.
-    pub(crate) fn did(&self, n: u64) {
+    #[inline]
+    pub fn did(&self, n: u64) {
         self.done.0.store(self.done.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 }
 
 /// Runs `body` in `threads` threads for `time`. Operations a second, of those that were done when the time was over: what a
 /// thread was still waiting for does not count, nor does the time that it takes.
-pub(crate) fn run(
+///
+/// # Errors
+/// The first of a thread's own, or no thread.
+pub fn run(
     threads: usize,
     time: Duration,
     body: impl Fn(&Worker<'_>) -> io::Result<()> + Sync,

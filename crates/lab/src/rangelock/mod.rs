@@ -3,7 +3,6 @@
 //! The old ways are here to be measured, not to be used: they wait by spinning and yielding, and have no timeouts.
 
 mod interval_tree;
-mod linked_list;
 mod mutex_btree;
 mod ours;
 mod rwlock;
@@ -11,7 +10,6 @@ pub mod work;
 
 pub use interval_tree::IntervalTree;
 pub use lanefs_rangelock::Range;
-pub use linked_list::LinkedList;
 pub use mutex_btree::MutexBTree;
 pub use ours::Ours;
 pub use rwlock::RwLock;
@@ -40,7 +38,7 @@ pub trait Variant: Default + Sync {
 }
 
 /// Waits a little longer each time; gives its core away soon, since there may be more threads than cores.
-pub(crate) fn pause(rounds: &mut u32) {
+pub fn pause(rounds: &mut u32) {
     *rounds += 1;
     if *rounds < 50 { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
@@ -58,7 +56,7 @@ impl<T> SpinLock<T> {
         while self.locked.load(Ordering::Relaxed) || self.locked.swap(true, Ordering::Acquire) {
             pause(&mut rounds);
         }
-        // Never contended: the flag is the lock. It spares the benches an `unsafe`, for two writes to a line that is ours.
+        // Never contended: the flag is the lock. It spares an `unsafe`, for two writes to a line that is ours.
         let mut value = self.value.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let result = f(&mut value);
         drop(value);

@@ -6,8 +6,8 @@
 //! writer looks from the start for readers that did, and if there is one takes itself out and tries again. A release marks the
 //! node; whoever walks past unlinks it.
 
-use super::{Range, Variant, pause};
 use crossbeam_epoch::{Atomic, Guard as Pin, Owned, Shared, pin};
+use lanefs_lab::rangelock::{Range, Variant, pause};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 /// The list.

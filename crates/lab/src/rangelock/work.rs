@@ -1,6 +1,7 @@
 //! The loops.
 
 use super::{Range, Variant};
+use crate::Random;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,26 +20,6 @@ pub enum Regions {
     Apart,
     /// Each range between those of other threads: the worst.
     Interleaved,
-}
-
-/// A small generator: the loops must not measure the generator.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// Different for each thread.
-    pub fn new(seed: u64) -> Self {
-        Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    /// The next number.
-    #[inline]
-    pub fn draw(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }
 
 fn range(start: u64) -> Range {

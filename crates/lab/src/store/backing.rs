@@ -3,23 +3,26 @@
 //! It is written whole before anything is measured, so that nobody pays for blocks that the file system below has
 //! yet to find, and nothing that makes a volume on it may punch holes.
 
-use super::Outcome;
-use lanefs::mkfs;
+use super::run_tool;
+use crate::Outcome;
 use lanefs_device::{AlignedBuf, BlockDevice, FileDevice, FileOptions, ReadOp, WriteOp};
-use lanefs_tests::{mke2fs, run};
+use lanefs_mkfs as mkfs;
 use std::path::{Path, PathBuf};
 
 /// The file; removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Backing {
+pub struct Backing {
     path: PathBuf,
     size: u64,
 }
 
 impl Backing {
     /// A file of `size` bytes in `dir`, none of them a hole.
-    pub(crate) fn new(dir: &Path, size: u64) -> Outcome<Self> {
-        let backing = Self { path: dir.join("lanefs-write-path.img"), size };
+    ///
+    /// # Errors
+    /// Those of writing; a file system that takes no direct I/O.
+    pub fn new(dir: &Path, size: u64) -> Outcome<Self> {
+        let backing = Self { path: dir.join("lanefs-lab.img"), size };
         let device = FileOptions::new().direct(true).create(&backing.path, size)?;
         let mut page = AlignedBuf::zeroed(4 << 20);
         page.fill(0xa5);
@@ -33,16 +36,21 @@ impl Backing {
         Ok(backing)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Its name.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn size(&self) -> u64 {
+    /// Bytes.
+    pub fn size(&self) -> u64 {
         self.size
     }
 
     /// A volume of lanefs' own make, with a journal of so many MiB.
-    pub(crate) fn make_volume(&self, journal: u32) -> Outcome<()> {
+    ///
+    /// # Errors
+    /// Those of `mkfs`.
+    pub fn make_volume(&self, journal: u32) -> Outcome<()> {
         let device = Solid(FileDevice::open(&self.path)?);
         format(&device, journal)?;
         device.flush()?;
@@ -50,16 +58,24 @@ impl Backing {
     }
 
     /// A volume as the kernel's people make it.
-    pub(crate) fn make_ext4(&self, journal: u32) {
-        // A size that is the file's: mke2fs leaves it alone.
+    ///
+    /// # Errors
+    /// What mke2fs says.
+    pub fn make_ext4(&self, journal: u32) -> Outcome<()> {
         let journal = format!("size={journal}");
         let extended = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
-        mke2fs(&self.path, self.size, &["-t", "ext4", "-F", "-m", "1", "-J", &journal, "-E", extended]);
+        let path = self.path.to_string_lossy();
+        run_tool("mke2fs", &["-q", "-F", "-t", "ext4", "-m", "1", "-J", &journal, "-E", extended, &path])?;
+        Ok(())
     }
 
     /// An XFS.
-    pub(crate) fn make_xfs(&self) {
-        run("mkfs.xfs", &["-q", "-f", "-K", &self.path.to_string_lossy()]);
+    ///
+    /// # Errors
+    /// What mkfs.xfs says.
+    pub fn make_xfs(&self) -> Outcome<()> {
+        run_tool("mkfs.xfs", &["-q", "-f", "-K", &self.path.to_string_lossy()])?;
+        Ok(())
     }
 }
 
@@ -70,7 +86,10 @@ impl Drop for Backing {
 }
 
 /// Makes a volume on a device, with a journal of so many MiB.
-pub(crate) fn format(device: &dyn BlockDevice, journal: u32) -> Outcome<()> {
+///
+/// # Errors
+/// Those of `mkfs`.
+pub fn format(device: &dyn BlockDevice, journal: u32) -> Outcome<()> {
     let options = mkfs::Options {
         journal_size: Some(journal),
         reserved_percent: Some(1.0),

@@ -1,0 +1,15 @@
+//! The lab: each decision of the write path, the old way beside the new and beside the kernel's, in one run.
+//!
+//! [`store`] has files of one kind or another behind one face: lanefs in any of its modes, the kernel's file systems, a bare
+//! file. [`load`] has the loops that run on them, [`rangelock`] the range locks of others and the loops that compare them.
+#![forbid(unsafe_code)]
+
+pub mod load;
+mod random;
+pub mod rangelock;
+pub mod store;
+
+pub use random::Random;
+
+/// What a step gives or fails with. Whoever runs an experiment can do nothing about a failure but read it.
+pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

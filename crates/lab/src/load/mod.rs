@@ -1,0 +1,16 @@
+//! The loops: what threads do to the files of a [`Store`](crate::store::Store).
+
+mod mixed;
+mod overwrite;
+mod small;
+mod storm;
+mod work;
+
+pub use mixed::mixed;
+pub use overwrite::random_overwrites;
+pub use small::small_writes;
+pub use storm::{Storm, bare_storm, more_open_files, sparse_files, storm};
+pub use work::{Worker, run};
+
+/// What most of them read and write.
+const PAGE: u64 = 4096;

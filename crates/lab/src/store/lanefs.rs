@@ -1,0 +1,77 @@
+//! lanefs in any of its modes.
+
+use super::{Contender, Handle, Store, format, name};
+use crate::Outcome;
+use ::lanefs::{OpenOptions, Volume};
+use lanefs_device::PmemDevice;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+struct Lanefs(Volume);
+
+impl Store for Lanefs {
+    fn file(&self, number: usize, _: u64, direct: bool) -> Outcome<Box<dyn Handle>> {
+        let path = format!("/{}", name(number));
+        let options = self.0.open_options().read(true).write(true).create(true).direct(direct);
+        Ok(Box::new(options.open(path)?))
+    }
+
+    fn volume(&self) -> Option<&Volume> {
+        Some(&self.0)
+    }
+
+    fn finish(self: Box<Self>) -> Outcome<()> {
+        Ok(self.0.close()?)
+    }
+}
+
+impl Handle for ::lanefs::File {
+    fn write(&self, at: u64, data: &[u8]) -> io::Result<()> {
+        self.write_at(at, data).map_err(io::Error::other)
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        let n = self.read_at(at, buf).map_err(io::Error::other)?;
+        if n == buf.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Self::set_len(self, len).map_err(io::Error::other)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all().map_err(io::Error::other)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Self::sync_data(self).map_err(io::Error::other)
+    }
+
+    fn look(&self) -> Option<u64> {
+        Some(self.metadata().version())
+    }
+}
+
+/// lanefs on the backing file by direct I/O, with a journal of so many MiB and options of one's choice.
+pub fn lanefs(
+    name: &'static str,
+    journal: u32,
+    change: impl Fn(OpenOptions) -> OpenOptions + 'static,
+) -> Contender {
+    Contender::new(name, move |backing| {
+        backing.make_volume(journal)?;
+        let options = change(OpenOptions::new().write(true).direct(true));
+        Ok(Box::new(Lanefs(options.open(backing.path())?)))
+    })
+}
+
+/// lanefs on a mapped file of `size` bytes.
+///
+/// # Errors
+/// Those of making and opening a volume.
+pub fn mapped(path: &Path, size: u64, options: OpenOptions) -> Outcome<Box<dyn Store>> {
+    let device = PmemDevice::create(path, size)?;
+    format(&device, 64)?;
+    Ok(Box::new(Lanefs(options.write(true).open_device(Arc::new(device))?)))
+}

@@ -1,0 +1,111 @@
+//! Files of one kind or another, behind one face, and the [`Contender`]s that set them up on one backing file in turn.
+
+mod backing;
+mod kernel;
+mod lanefs;
+mod loop_mount;
+mod raw;
+mod tool;
+
+pub use backing::{Backing, format};
+pub use kernel::{ext4, xfs};
+pub use lanefs::{lanefs, mapped};
+pub use loop_mount::LoopMount;
+pub use raw::{open_raw, raw};
+pub use tool::{missing_tools, run_tool};
+
+use crate::Outcome;
+use ::lanefs::Volume;
+use lanefs_device::AlignedBuf;
+use std::fmt;
+use std::io;
+
+/// A place that has files, by number.
+pub trait Store: Sync {
+    /// File `number`, which is made if there is none; `size` is what it will hold at most.
+    ///
+    /// # Errors
+    /// Those of opening.
+    fn file(&self, number: usize, size: u64, direct: bool) -> Outcome<Box<dyn Handle>>;
+
+    /// The volume, where it is lanefs'.
+    fn volume(&self) -> Option<&Volume> {
+        None
+    }
+
+    /// Unmounts or closes.
+    ///
+    /// # Errors
+    /// What was not durable and cannot be made so.
+    fn finish(self: Box<Self>) -> Outcome<()>;
+}
+
+/// An open file. Errors are those of the system calls of the same names.
+#[allow(missing_docs, clippy::missing_errors_doc, reason = "the names are those of the system")]
+pub trait Handle: Send + Sync {
+    fn write(&self, at: u64, data: &[u8]) -> io::Result<()>;
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()>;
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
+    fn sync_data(&self) -> io::Result<()>;
+    /// Its i_version, which somebody looks at; `None` where that cannot be seen.
+    fn look(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Opens `count` files and writes each full of something, `size` bytes.
+///
+/// # Errors
+/// Those of opening and writing.
+pub fn filled(store: &dyn Store, count: usize, size: u64, direct: bool) -> Outcome<Vec<Box<dyn Handle>>> {
+    let mut page = AlignedBuf::zeroed(1 << 20);
+    page.fill(0x5a);
+    (0..count)
+        .map(|number| {
+            let file = store.file(number, size, direct)?;
+            let mut at = 0;
+            while at < size {
+                let n = (size - at).min(page.len() as u64);
+                file.write(at, &page[..n as usize])?;
+                at += n;
+            }
+            file.sync()?;
+            Ok(file)
+        })
+        .collect()
+}
+
+type SetUp = Box<dyn Fn(&Backing) -> Outcome<Box<dyn Store>>>;
+
+/// One of the things that are compared: a name, and how to set it up on a backing file.
+pub struct Contender {
+    /// In tables.
+    pub name: &'static str,
+    set_up: SetUp,
+}
+
+impl Contender {
+    /// A name and what it stands for.
+    pub fn new(name: &'static str, set_up: impl Fn(&Backing) -> Outcome<Box<dyn Store>> + 'static) -> Self {
+        Self { name, set_up: Box::new(set_up) }
+    }
+
+    /// Sets it up in place of what was on the file before.
+    ///
+    /// # Errors
+    /// Those of making and opening a volume.
+    pub fn set_up(&self, backing: &Backing) -> Outcome<Box<dyn Store>> {
+        (self.set_up)(backing)
+    }
+}
+
+impl fmt::Debug for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Contender({})", self.name)
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("f{number}")
+}

@@ -1,0 +1,34 @@
+//! Programs of the system: they make the peers' volumes and mount them.
+
+use crate::Outcome;
+use std::path::Path;
+use std::process::Command;
+
+/// Where a system keeps them, also for users whose PATH leaves it out.
+fn search_path() -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{path}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
+}
+
+/// Runs a program; its standard output without white space at the end.
+///
+/// # Errors
+/// One that is missing or fails, with all that it said.
+pub fn run_tool(program: &str, args: &[&str]) -> Outcome<String> {
+    let mut command = Command::new(program);
+    command.env("PATH", search_path()).env("LC_ALL", "C").args(args);
+    let out = command.output().map_err(|e| format!("cannot run {program}: {e}"))?;
+    let said = String::from_utf8_lossy(&out.stdout).trim_end().to_owned();
+    if out.status.success() {
+        return Ok(said);
+    }
+    let errors = String::from_utf8_lossy(&out.stderr);
+    Err(format!("{program} {}: {}: {said}{}", args.join(" "), out.status, errors.trim_end()).into())
+}
+
+/// Those of `programs` that this system lacks.
+pub fn missing_tools<'a>(programs: &[&'a str]) -> Vec<&'a str> {
+    let path = search_path();
+    let there = |program: &str| path.split(':').any(|dir| Path::new(dir).join(program).is_file());
+    programs.iter().copied().filter(|program| !there(program)).collect()
+}
