@@ -187,8 +187,9 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Re
     };
     // As far as it came, for a full volume may have ended it.
     if at > offset {
-        file.drop_pages(touched);
+        // Before the pages go: what is read ahead in between would have zeros for bytes that still lay behind the end.
         file.extend(at);
+        file.drop_pages(touched);
         file.wrote(fs);
         file.touch(node);
         journal_each_write(node)?;

@@ -100,12 +100,13 @@ pub(crate) fn try_write(node: &Node, offset: Option<u64>, mut bytes: &[u8]) -> R
             break;
         }
         span.copy_in(at, now);
+        // Before the pages are let go: who writes them out moves i_disksize as far as i_size.
+        file.extend(at + now.len() as u64);
         (at, bytes) = (at + now.len() as u64, &bytes[now.len()..]);
     }
     if at == start {
         return Err(Error::WouldBlock);
     }
-    file.extend(at);
     file.touch(node);
     Ok((at - start) as usize)
 }

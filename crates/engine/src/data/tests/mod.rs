@@ -1,5 +1,6 @@
 //! File content on volumes of mke2fs, judged by e2fsck and debugfs.
 
+mod ahead;
 mod dax;
 mod fallocate;
 mod kernel;
