@@ -27,6 +27,8 @@ mod volumes;
 mod walk;
 
 use clap::Parser;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// ext4 volumes without root and without a mount: make, fill, read, edit, export, recover.
@@ -47,7 +49,18 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    // By these names mount(8) and umount(8) call it.
+    let called = std::env::args_os().next().map(PathBuf::from);
+    match called.as_deref().and_then(Path::file_name).and_then(OsStr::to_str) {
+        Some("mount.lanefs" | "mount.fuse.lanefs") => start(commands::MountHelper::run),
+        Some("umount.lanefs" | "umount.fuse.lanefs") => start(commands::UmountHelper::run),
+        _ => start(|args: Args| args.command.run()),
+    }
+}
+
+/// Reads the arguments, and runs what they ask for.
+fn start<A: Parser>(run: impl FnOnce(A) -> failure::Res) -> ExitCode {
+    let args = match A::try_parse() {
         Ok(args) => args,
         Err(e) => {
             // A reader of --help that went away is no failure.
@@ -55,7 +68,7 @@ fn main() -> ExitCode {
             return ExitCode::from(if e.use_stderr() { usage_code() } else { 0 });
         }
     };
-    match args.command.run() {
+    match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ExitCode::from(failure.report()),
     }

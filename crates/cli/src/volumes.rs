@@ -116,7 +116,12 @@ pub(crate) fn open_with(
 ) -> Res<Volume> {
     // A command reads and writes once: a small cache does, and leaves the machine its memory.
     let cached = OpenOptions::new().page_cache_bytes(64 << 20);
-    let options = change(cached.write(write).clock(source_date_epoch()?));
+    open_by(name, write, change(cached.write(write)))
+}
+
+/// As [`open`], by these options, which must agree with `write`.
+pub(crate) fn open_by(name: &VolumeName, write: bool, options: OpenOptions) -> Res<Volume> {
+    let options = options.clock(source_date_epoch()?);
     let verb = if write { "open for writing" } else { "open" };
     open_url(name, &FileOptions::new().read_only(!write))
         .map_err(lanefs::Error::from)

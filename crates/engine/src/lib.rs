@@ -35,8 +35,8 @@ mod volume;
 mod xattr;
 
 pub use api::{
-    Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Mapped, Metadata,
-    Volume, VolumeInfo,
+    Atime, Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Mapped, Metadata,
+    Node, Volume, VolumeInfo,
 };
 pub use data::{FallocMode, FiemapExtent};
 pub use dir::DirError;
@@ -47,7 +47,7 @@ pub use lanefs_format as format;
 pub use lanefs_format::{DeviceNumber, FileType, Timestamp};
 pub use lanefs_mkfs as mkfs;
 pub use lanefs_stats::{Bucket, Snapshot};
-pub use namei::{NAME_MAX, NewAttr, RenameFlags, SetAttr, SetTime};
+pub use namei::{NAME_MAX, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use stats::{CacheUse, Counts, Stats, Times};
 pub use volume::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback};
 pub use xattr::{SetXattr, XattrError};

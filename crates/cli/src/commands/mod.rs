@@ -16,13 +16,18 @@ mod ln;
 mod ls;
 mod mkdir;
 mod mkfs;
+mod mount;
 mod mv;
 mod recover;
 mod rm;
 mod stat;
 mod transfer;
 mod tree;
+mod umount;
 mod xattr;
+
+pub(crate) use mount::Helper as MountHelper;
+pub(crate) use umount::Helper as UmountHelper;
 
 use crate::failure::Res;
 use crate::output::Out;
@@ -36,6 +41,8 @@ pub(crate) enum Command {
     Frag(frag::Args),
     Recover(recover::Args),
     Fstrim(fstrim::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
     Import(import::Args),
     Export(export::Args),
     Ls(ls::Args),
@@ -66,6 +73,8 @@ impl Command {
             Self::Frag(args) => args.run(&mut out)?,
             Self::Recover(args) => args.run(&mut out)?,
             Self::Fstrim(args) => args.run(&mut out)?,
+            Self::Mount(args) => args.run()?,
+            Self::Umount(args) => args.run()?,
             Self::Ls(args) => args.run(&mut out)?,
             Self::Tree(args) => args.run(&mut out)?,
             Self::Stat(args) => args.run(&mut out)?,

@@ -356,5 +356,6 @@ fn attributes(member: &Member) -> SetAttr {
         gid: Some(member.gid),
         atime: time,
         mtime: time,
+        ..SetAttr::default()
     }
 }

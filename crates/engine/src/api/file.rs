@@ -53,6 +53,11 @@ impl File {
         &self.node
     }
 
+    /// The same open file, past the page cache (O_DIRECT) or through it. What was told through one is told.
+    pub fn with_direct(&self, direct: bool) -> File {
+        Self { direct, ..self.clone() }
+    }
+
     /// Reads from `offset` on into `buf`; how many bytes there were: fewer than asked for only
     /// at the end of the file, 0 behind it.
     ///

@@ -6,6 +6,7 @@ mod file;
 mod fragmentation;
 mod mapped;
 mod metadata;
+mod node;
 mod path;
 mod volume;
 
@@ -14,4 +15,5 @@ pub use file::{File, FileOptions};
 pub use fragmentation::{Extents, Fragmentation, FreeRuns};
 pub use mapped::Mapped;
 pub use metadata::Metadata;
+pub use node::{Atime, Node};
 pub use volume::{Volume, VolumeInfo};

@@ -1,11 +1,12 @@
 //! What chmod, chown and utimes change.
 
-use crate::error::Result;
+use crate::api::Atime;
+use crate::error::{Error, Result};
 use crate::inode::Node;
-use crate::txn::credits;
+use crate::txn::{Txn, credits};
 use crate::volume::Fs;
 use crate::xattr;
-use lanefs_format::Timestamp;
+use lanefs_format::{Inode, InodeFlags, RoCompat, Timestamp};
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +30,19 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Time of the last change of the content.
     pub mtime: Option<SetTime>,
+    /// Time of the last change of the inode: now, unless somebody keeps it elsewhere.
+    pub ctime: Option<SetTime>,
 }
+
+impl SetAttr {
+    /// Whether only times are set, and none of them by a user who has to own the file.
+    fn is_times(&self) -> bool {
+        self.permissions.is_none() && self.uid.is_none() && self.gid.is_none()
+    }
+}
+
+/// The attribute with the capabilities that a program gets when it is run.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 const S_ISUID: u16 = 0o4000;
 const S_ISGID: u16 = 0o2000;
@@ -40,7 +53,12 @@ impl Fs {
     /// set-user-id and set-group-id from it, as the kernel does.
     pub(crate) fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<()> {
         self.check_writable()?;
-        node.check_mutable()?;
+        // What is append-only takes new times: its content changes, and touch(1) may.
+        if set.is_times() {
+            node.check_not_immutable()?
+        } else {
+            node.check_mutable()?
+        }
         let mut txn = self.start(credits::INODE + credits::XATTR)?;
         let now = self.now();
         node.update(&mut txn, |txn, inode| {
@@ -54,8 +72,8 @@ impl Fs {
                 inode.uid = set.uid.unwrap_or(inode.uid);
                 inode.gid = set.gid.unwrap_or(inode.gid);
                 if !inode.is_dir() {
-                    let sgid = if inode.mode & S_IXGRP != 0 { S_ISGID } else { 0 };
-                    inode.mode &= !(S_ISUID | sgid);
+                    inode.mode &= !set_ids(inode);
+                    drop_capability(txn, node.ino, inode)?;
                 }
             }
             if let Some(permissions) = set.permissions {
@@ -68,8 +86,126 @@ impl Fs {
             if let Some(t) = set.mtime {
                 inode.mtime = time(t);
             }
+            inode.ctime = set.ctime.map_or(now, time);
+            Ok(())
+        })
+    }
+
+    /// Takes away what a write by somebody without the right to keep it takes: capabilities and, if `ids`,
+    /// set-user-id and set-group-id.
+    pub(crate) fn drop_privileges(&self, node: &Node, ids: bool) -> Result<()> {
+        self.check_writable()?;
+        let mut txn = self.start(credits::INODE + credits::XATTR)?;
+        let now = self.now();
+        node.update(&mut txn, |txn, inode| {
+            if ids {
+                inode.mode &= !set_ids(inode);
+            }
+            drop_capability(txn, node.ino, inode)?;
             inode.ctime = now;
             Ok(())
         })
+    }
+
+    /// Replaces the flags that a user may change.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] for another change.
+    pub(crate) fn set_flags(&self, node: &Node, flags: InodeFlags) -> Result<()> {
+        self.check_writable()?;
+        let mut txn = self.start(credits::INODE)?;
+        let now = self.now();
+        node.update(&mut txn, |_, inode| {
+            let other = (inode.flags ^ flags) & FIXED;
+            if !other.is_empty() {
+                let text = format!("inode {}: flags {:#x} cannot change", node.ino, other.bits());
+                return Err(Error::NotSupported(text));
+            }
+            inode.flags = inode.flags & !CHANGEABLE | flags & CHANGEABLE;
+            inode.ctime = now;
+            Ok(())
+        })
+    }
+
+    /// Sets i_projid.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] on a volume without the feature, unless it stays as it is.
+    pub(crate) fn set_project(&self, node: &Node, project: u32) -> Result<()> {
+        self.check_writable()?;
+        if node.state().projid == project {
+            return Ok(());
+        }
+        if !self.has_ro(RoCompat::PROJECT) {
+            return Err(Error::NotSupported("the volume has no projects".into()));
+        }
+        let mut txn = self.start(credits::INODE)?;
+        let now = self.now();
+        node.update(&mut txn, |_, inode| {
+            inode.projid = project;
+            inode.ctime = now;
+            Ok(())
+        })
+    }
+
+    /// The inode was read.
+    pub(crate) fn accessed(&self, node: &Node, atime: Atime) -> Result<()> {
+        if atime == Atime::Never || self.check_writable().is_err() {
+            return Ok(());
+        }
+        let now = self.now();
+        {
+            let inode = node.state();
+            let stale = inode.atime <= inode.mtime.max(inode.ctime) || now.sec - inode.atime.sec >= DAY;
+            let kept = inode.flags.intersects(InodeFlags::NOATIME | InodeFlags::IMMUTABLE);
+            if kept || atime == Atime::Relative && !stale || now.sec == inode.atime.sec && !stale {
+                return Ok(());
+            }
+        }
+        let mut txn = self.start(credits::INODE)?;
+        node.update(&mut txn, |_, inode| {
+            inode.atime = now;
+            Ok(())
+        })
+    }
+}
+
+/// Seconds after which a time of the last read is moved whatever else happened.
+const DAY: i64 = 24 * 60 * 60;
+
+/// Flags that chattr(1) may change and that change nothing else of the inode.
+const CHANGEABLE: InodeFlags = InodeFlags::SECRM
+    .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
+    .union(InodeFlags::SYNC)
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::PROJINHERIT);
+
+/// Flags that the kernel lets a user change and lanefs does not.
+const FIXED: InodeFlags =
+    InodeFlags::JOURNAL_DATA.union(InodeFlags::EXTENTS).union(InodeFlags::CASEFOLD).union(InodeFlags::DAX);
+
+/// Whether the mode has bits that a write takes away.
+pub(crate) fn has_set_ids(inode: &Inode) -> bool {
+    inode.is_regular() && inode.mode & set_ids(inode) != 0
+}
+
+/// The bits of the mode that a change of owner or content takes away. Set-group-id without the right to run is
+/// no privilege.
+fn set_ids(inode: &Inode) -> u16 {
+    if inode.mode & S_IXGRP != 0 { S_ISUID | S_ISGID } else { S_ISUID }
+}
+
+fn drop_capability(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
+    match xattr::get(txn.fs(), ino, inode, CAPABILITY) {
+        Ok(_) => xattr::remove(txn, ino, inode, CAPABILITY),
+        Err(Error::NoData) => Ok(()),
+        Err(e) => Err(e),
     }
 }

@@ -26,13 +26,18 @@ pub struct NewAttr {
 
 /// What kind of inode to make.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum NewKind<'a> {
+pub enum NewKind<'a> {
+    /// An empty file.
     File,
+    /// A directory.
     Dir,
+    /// A symbolic link to this target.
     Symlink(&'a [u8]),
     /// A device, fifo or socket.
     Special {
+        /// Which of them.
         file_type: FileType,
+        /// The device that a device file stands for.
         device: DeviceNumber,
     },
 }

@@ -13,9 +13,10 @@ mod remove;
 mod rename;
 mod xattr;
 
+pub(crate) use attr::{CAPABILITY, has_set_ids};
 pub use attr::{SetAttr, SetTime};
-pub use create::NewAttr;
-pub(crate) use create::{NewKind, check_target};
+pub(crate) use create::check_target;
+pub use create::{NewAttr, NewKind};
 pub use rename::RenameFlags;
 
 use crate::error::{Error, Result};

@@ -1,0 +1,298 @@
+//! One inode in use, whatever it is: the face for adapters that know inodes and not paths.
+//!
+//! A [`Node`] keeps its inode: unlinked, the inode goes with the last `Node`, [`File`] or [`Dir`](super::Dir) of it. Who may
+//! do what is not asked here: that is the adapter's part.
+
+use super::{DirEntryRef, File, Metadata, Volume};
+use crate::data;
+use crate::error::{Corrupt, Error, Result};
+use crate::inode::{NodeRef, ROOT_INO};
+use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr};
+use crate::xattr::SetXattr;
+use lanefs_format::{FileType, InodeFlags};
+use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// An inode in use. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Node {
+    node: NodeRef,
+}
+
+/// When a read moves the time of the last read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Atime {
+    /// If it is not later than the last change, or a day old (`relatime`).
+    #[default]
+    Relative,
+    /// With each read (`strictatime`).
+    Strict,
+    /// Never (`noatime`).
+    Never,
+}
+
+impl Volume {
+    /// The root directory.
+    ///
+    /// # Errors
+    /// Those of a damaged volume.
+    pub fn root_node(&self) -> Result<Node> {
+        Ok(Node { node: self.fs.root()? })
+    }
+
+    /// The inode of this number.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] for one that is free, or has no name and no user; those of a damaged inode.
+    pub fn node_at(&self, ino: u32) -> Result<Node> {
+        let count = self.fs.layout.inodes_count();
+        if ino == 0 || ino > count || ino < self.fs.first_ino && ino != ROOT_INO {
+            return Err(Error::Stale(ino));
+        }
+        match self.fs.node(ino) {
+            Err(Error::Corrupt(Corrupt::DeadInode { ino })) => Err(Error::Stale(ino)),
+            node => Ok(Node { node: node? }),
+        }
+    }
+}
+
+impl Node {
+    /// The inode's number.
+    pub fn ino(&self) -> u32 {
+        self.node.ino
+    }
+
+    /// What it is.
+    ///
+    /// # Errors
+    /// A mode that holds no type.
+    pub fn file_type(&self) -> Result<FileType> {
+        Ok(self.node.state().file_type(self.node.ino)?)
+    }
+
+    /// What there is to know of it.
+    pub fn metadata(&self) -> Metadata {
+        Metadata::of(&self.node)
+    }
+
+    /// The inode behind `name` in this directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`].
+    pub fn lookup(&self, name: &OsStr) -> Result<Node> {
+        Ok(Node { node: self.node.fs.lookup(&self.node, name.as_bytes())? })
+    }
+
+    /// Makes an inode with the name `name` in this directory. `umask` counts where the directory has no default ACL.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`], [`Error::TooManyLinks`], ...
+    pub fn create(&self, name: &OsStr, kind: NewKind<'_>, attr: NewAttr, umask: u16) -> Result<Node> {
+        let attr = self.masked(attr, umask)?;
+        Ok(Node { node: self.node.fs.create(&self.node, name.as_bytes(), kind, attr)? })
+    }
+
+    /// Makes a file without a name (O_TMPFILE), as a child of this directory would be.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_nameless(&self, attr: NewAttr, umask: u16) -> Result<Node> {
+        self.node.check_alive()?;
+        let attr = self.masked(attr, umask)?;
+        Ok(Node { node: self.node.fs.create_nameless(&self.node, attr)? })
+    }
+
+    fn masked(&self, mut attr: NewAttr, umask: u16) -> Result<NewAttr> {
+        // Asked for only where there can be one: inodes without attributes are the rule.
+        if !self.has_default_acl()? {
+            attr.permissions &= !umask;
+        }
+        Ok(attr)
+    }
+
+    fn has_default_acl(&self) -> Result<bool> {
+        self.has_xattr(b"system.posix_acl_default")
+    }
+
+    fn has_xattr(&self, name: &[u8]) -> Result<bool> {
+        match self.node.fs.xattr(&self.node, name) {
+            Ok(_) => Ok(true),
+            Err(Error::NoData | Error::NotSupported(_)) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Gives `node` the name `name` in this directory.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
+    pub fn link(&self, node: &Node, name: &OsStr) -> Result<()> {
+        self.node.fs.link(&node.node, &self.node, name.as_bytes())
+    }
+
+    /// Removes the name of something that is no directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDir`].
+    pub fn unlink(&self, name: &OsStr) -> Result<()> {
+        self.node.fs.unlink(&self.node, name.as_bytes())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`].
+    pub fn rmdir(&self, name: &OsStr) -> Result<()> {
+        self.node.fs.rmdir(&self.node, name.as_bytes())
+    }
+
+    /// Renames `name` in this directory to `new` in `dir`.
+    ///
+    /// # Errors
+    /// Those of renameat2(2).
+    pub fn rename(&self, name: &OsStr, dir: &Node, new: &OsStr, flags: RenameFlags) -> Result<()> {
+        self.node.fs.rename(&self.node, name.as_bytes(), &dir.node, new.as_bytes(), flags)
+    }
+
+    /// Calls `each` for the entries behind `cookie`, as [`Dir::for_each`](super::Dir::for_each) does.
+    ///
+    /// # Errors
+    /// Those of a damaged directory.
+    pub fn read_dir(
+        &self,
+        cookie: u64,
+        mut each: impl FnMut(DirEntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.node.fs.read_dir(&self.node, cookie, &mut |e| {
+            let name = OsStr::from_bytes(e.name);
+            each(DirEntryRef { name, ino: e.ino, file_type: e.file_type, cookie: e.cookie })
+        })
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is none.
+    pub fn read_link(&self) -> Result<OsString> {
+        Ok(OsString::from_vec(self.node.fs.read_link(&self.node)?))
+    }
+
+    /// Sets attributes.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::NotPermitted`].
+    pub fn set_attr(&self, set: &SetAttr) -> Result<()> {
+        self.node.fs.set_attr(&self.node, set)
+    }
+
+    /// Cuts or extends a file to `len` bytes.
+    ///
+    /// # Errors
+    /// [`Error::IsDir`], [`Error::FileTooBig`], ...
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        match self.file_type()? {
+            FileType::Regular => data::truncate(&self.node, len),
+            FileType::Directory => Err(Error::IsDir),
+            _ => Err(Error::Invalid("only a file has a length to set")),
+        }
+    }
+
+    /// Takes file capabilities away and, if `ids`, set-user-id, and set-group-id from what the group may run: what
+    /// a write by somebody without the right to keep them does. Nothing is written where there are none.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], the journal's; those of damaged attributes.
+    pub fn drop_privileges(&self, ids: bool) -> Result<()> {
+        let has_ids = ids && crate::namei::has_set_ids(&self.node.state());
+        if !has_ids && !self.has_xattr(crate::namei::CAPABILITY)? {
+            return Ok(());
+        }
+        self.node.fs.drop_privileges(&self.node, ids)
+    }
+
+    /// Takes set-group-id away.
+    ///
+    /// # Errors
+    /// As [`set_attr`](Self::set_attr).
+    pub fn drop_set_group_id(&self) -> Result<()> {
+        let permissions = self.node.state().mode & 0o7777;
+        if permissions & 0o2000 == 0 {
+            return Ok(());
+        }
+        self.set_attr(&SetAttr { permissions: Some(permissions & !0o2000), ..SetAttr::default() })
+    }
+
+    /// The flags that chattr(1) sets: those that a user may change are replaced by what `flags` has of them.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] where another flag would have to change.
+    pub fn set_flags(&self, flags: InodeFlags) -> Result<()> {
+        self.node.fs.set_flags(&self.node, flags)
+    }
+
+    /// i_projid of a volume with project quotas.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] on a volume without, unless it is 0.
+    pub fn set_project(&self, project: u32) -> Result<()> {
+        self.node.fs.set_project(&self.node, project)
+    }
+
+    /// The value of an extended attribute, by its full name.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] if there is none of that name.
+    pub fn xattr(&self, name: &OsStr) -> Result<Vec<u8>> {
+        self.node.fs.xattr(&self.node, name.as_bytes())
+    }
+
+    /// The names of all extended attributes.
+    ///
+    /// # Errors
+    /// Those of damaged attributes.
+    pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
+        crate::xattr::list(&self.node.fs, self.node.ino, &self.node.state())
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] by `how`.
+    pub fn set_xattr(&self, name: &OsStr, value: &[u8], how: SetXattr) -> Result<()> {
+        self.node.fs.set_xattr(&self.node, name.as_bytes(), value, how)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] if there is none of that name.
+    pub fn remove_xattr(&self, name: &OsStr) -> Result<()> {
+        self.node.fs.remove_xattr(&self.node, name.as_bytes())
+    }
+
+    /// Opens a file, for writing too unless the volume is read-only.
+    ///
+    /// # Errors
+    /// [`Error::IsDir`], [`Error::Loop`], [`Error::Invalid`] for what has no content.
+    pub fn open(&self) -> Result<File> {
+        let _timer = self.node.fs.counters.open.start();
+        File::of_node(self.node.clone(), !self.node.fs.is_read_only())
+    }
+
+    /// It was read: moves the time of the last read, if `atime` says so.
+    ///
+    /// # Errors
+    /// The journal's.
+    pub fn accessed(&self, atime: Atime) -> Result<()> {
+        self.node.fs.accessed(&self.node, atime)
+    }
+
+    /// Makes a directory, link or special file durable with all its attributes, or a file with its content.
+    ///
+    /// # Errors
+    /// The journal's or the device's.
+    pub fn sync(&self) -> Result<()> {
+        data::sync_all(&self.node)
+    }
+}

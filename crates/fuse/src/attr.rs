@@ -1,0 +1,114 @@
+//! Attributes of inodes as the kernel takes them.
+
+use crate::wire::{Attr, AttrOut, EntryOut, Statx, StatxOut, SxTime};
+use lanefs::format::InodeFlags;
+use lanefs::{DeviceNumber, FileType, Metadata, Timestamp};
+
+/// Seconds for which names and attributes are right: nobody but the kernel changes them.
+pub(crate) const VALID: u64 = 7 * 24 * 60 * 60;
+
+/// A device number in 32 bits.
+pub(crate) fn pack(device: DeviceNumber) -> u32 {
+    let DeviceNumber { major, minor } = device;
+    minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12
+}
+
+/// The device number in 32 bits.
+pub(crate) fn unpack(device: u32) -> DeviceNumber {
+    DeviceNumber { major: device >> 8 & 0xFFF, minor: device & 0xFF | device >> 12 & 0xF_FF00 }
+}
+
+/// The type in a directory entry (`DT_*`).
+pub(crate) fn dirent_type(file_type: Option<FileType>) -> u32 {
+    file_type.map_or(0, |t| u32::from(t.mode_bits()) >> 12)
+}
+
+pub(crate) fn attr(meta: &Metadata) -> Attr {
+    let (atime, mtime, ctime) = (meta.atime(), meta.mtime(), meta.ctime());
+    Attr {
+        ino: meta.ino().into(),
+        size: meta.len(),
+        blocks: meta.sectors(),
+        atime: atime.sec,
+        mtime: mtime.sec,
+        ctime: ctime.sec,
+        atimensec: atime.nsec,
+        mtimensec: mtime.nsec,
+        ctimensec: ctime.nsec,
+        mode: meta.mode().into(),
+        nlink: meta.nlink().into(),
+        uid: meta.uid(),
+        gid: meta.gid(),
+        rdev: meta.device().map_or(0, pack),
+        blksize: meta.block_size(),
+        flags: 0,
+    }
+}
+
+pub(crate) fn attr_out(meta: &Metadata) -> AttrOut {
+    AttrOut { attr_valid: VALID, attr: attr(meta), ..AttrOut::default() }
+}
+
+pub(crate) fn entry_out(id: u64, meta: &Metadata) -> EntryOut {
+    EntryOut {
+        nodeid: id,
+        generation: meta.generation().into(),
+        entry_valid: VALID,
+        attr_valid: VALID,
+        attr: attr(meta),
+        ..EntryOut::default()
+    }
+}
+
+/// An answer to a lookup: there is no such name, and there will not be unless the kernel makes it.
+pub(crate) fn no_entry() -> EntryOut {
+    EntryOut { entry_valid: VALID, ..EntryOut::default() }
+}
+
+fn sx_time(t: Timestamp) -> SxTime {
+    SxTime { tv_sec: t.sec, tv_nsec: t.nsec, reserved: 0 }
+}
+
+pub(crate) fn statx_out(meta: &Metadata) -> StatxOut {
+    const BASIC: u32 = 0x7FF;
+    const BTIME: u32 = 0x800;
+    // Of both, the bits are those of chattr(1).
+    const ATTRIBUTES: u64 = 0x4 | 0x10 | 0x20 | 0x40 | 0x800;
+    let btime = meta.crtime();
+    let device = meta.device();
+    let stat = Statx {
+        mask: BASIC | if btime.is_some() { BTIME } else { 0 },
+        blksize: meta.block_size(),
+        attributes: u64::from(meta.flags().intersection(InodeFlags::all()).bits()) & ATTRIBUTES,
+        attributes_mask: ATTRIBUTES,
+        nlink: meta.nlink().into(),
+        uid: meta.uid(),
+        gid: meta.gid(),
+        mode: meta.mode(),
+        ino: meta.ino().into(),
+        size: meta.len(),
+        blocks: meta.sectors(),
+        atime: sx_time(meta.atime()),
+        btime: sx_time(btime.unwrap_or_default()),
+        ctime: sx_time(meta.ctime()),
+        mtime: sx_time(meta.mtime()),
+        rdev_major: device.map_or(0, |d| d.major),
+        rdev_minor: device.map_or(0, |d| d.minor),
+        ..Statx::default()
+    };
+    StatxOut { attr_valid: VALID, stat, ..StatxOut::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_go_both_ways() {
+        for (major, minor) in [(8, 1), (259, 70_000), (4095, 0xF_FFFF)] {
+            let device = DeviceNumber { major, minor };
+            assert_eq!(unpack(pack(device)), device);
+        }
+        assert_eq!(pack(DeviceNumber { major: 8, minor: 17 }), 0x811);
+    }
+}

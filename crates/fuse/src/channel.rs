@@ -1,0 +1,40 @@
+//! `/dev/fuse`: requests come, answers go, each in one call.
+
+use crate::fault::Answer;
+use crate::request::{Inbox, Outbox};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+/// The connection of a mount.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    device: OwnedFd,
+}
+
+impl Channel {
+    pub(crate) fn new(device: OwnedFd) -> Self {
+        Self { device }
+    }
+
+    /// Waits for a request; how many bytes it has. `None` when the mount is gone.
+    pub(crate) fn receive(&self, inbox: &mut Inbox) -> std::io::Result<Option<usize>> {
+        loop {
+            match rustix::io::read(&self.device, inbox.space()) {
+                Ok(n) => return Ok(Some(n)),
+                // ENOENT: the request was taken back.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Answers. A request that was interrupted, or whose mount is gone, wants no answer: that is no failure.
+    pub(crate) fn send(&self, unique: u64, outbox: &mut Outbox, answer: Answer) {
+        let bytes = outbox.finish(unique, answer);
+        if let Err(Errno::INVAL) = rustix::io::write(&self.device, bytes) {
+            // The kernel did not like what was said: the program that waits must not wait for ever.
+            let _ = rustix::io::write(&self.device, outbox.finish(unique, Err(Errno::IO.into())));
+        }
+    }
+}

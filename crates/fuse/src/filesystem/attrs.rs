@@ -1,0 +1,51 @@
+//! Attributes.
+//!
+//! The kernel caches writes of files, and then size and times are its own: it hands them down when it writes out. What it
+//! does not set, the engine stamps.
+
+use super::Filesystem;
+use crate::attr::{attr_out, statx_out};
+use crate::fault::Answer;
+use crate::request::{Outbox, Request};
+use crate::wire::{SetattrIn, fattr};
+use lanefs::{SetAttr, SetTime, Timestamp};
+
+impl Filesystem {
+    pub(super) fn getattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
+        let node = self.nodes.get(r.header.nodeid)?;
+        out.put(&attr_out(&node.metadata()))
+    }
+
+    pub(super) fn statx(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
+        let node = self.nodes.get(r.header.nodeid)?;
+        out.put(&statx_out(&node.metadata()))
+    }
+
+    pub(super) fn setattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
+        let args: SetattrIn = r.take()?;
+        let node = self.nodes.get(r.header.nodeid)?;
+        let has = |bit| args.valid & bit != 0;
+        if has(fattr::SIZE) {
+            node.drop_privileges(has(fattr::KILL_SUIDGID))?;
+            node.set_len(args.size)?;
+        } else if has(fattr::KILL_SUIDGID) {
+            node.drop_privileges(true)?;
+        }
+        let time = |bit, now, sec, nsec| {
+            let at = if has(now) { SetTime::Now } else { SetTime::At(Timestamp { sec, nsec }) };
+            has(bit).then_some(at)
+        };
+        let set = SetAttr {
+            permissions: has(fattr::MODE).then_some(args.mode as u16 & 0o7777),
+            uid: has(fattr::UID).then_some(args.uid),
+            gid: has(fattr::GID).then_some(args.gid),
+            atime: time(fattr::ATIME, fattr::ATIME_NOW, args.atime, args.atimensec),
+            mtime: time(fattr::MTIME, fattr::MTIME_NOW, args.mtime, args.mtimensec),
+            ctime: time(fattr::CTIME, 0, args.ctime, args.ctimensec),
+        };
+        if set != SetAttr::default() {
+            node.set_attr(&set)?;
+        }
+        out.put(&attr_out(&node.metadata()))
+    }
+}

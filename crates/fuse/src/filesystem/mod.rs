@@ -1,0 +1,162 @@
+//! The operations: which request does what.
+//!
+//! Who may do what, the kernel has checked by modes and ACLs before it asks (`default_permissions`); what ext4 itself refuses,
+//! the engine refuses. A request that changes something has changed it when it is answered.
+
+mod attrs;
+mod data;
+mod dirs;
+mod ioctl;
+mod names;
+mod xattrs;
+
+use crate::fault::{Answer, Fault};
+use crate::handles::Handles;
+use crate::nodes::Nodes;
+use crate::request::{Outbox, Request};
+use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, StatfsOut, op};
+use lanefs::{Atime, Volume};
+use rustix::io::Errno;
+
+/// An open volume and what the kernel knows of it.
+#[derive(Debug)]
+pub(crate) struct Filesystem {
+    volume: Volume,
+    nodes: Nodes,
+    handles: Handles,
+    atime: Atime,
+    dir_atime: Atime,
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is answered with what is in the outbox.
+    Answered,
+    /// It wants no answer.
+    Silent,
+    /// It is answered, and it is the last one.
+    Last,
+}
+
+impl Filesystem {
+    /// # Errors
+    /// Those of a root directory that is damaged.
+    pub(crate) fn new(volume: Volume, atime: Atime, dir_atime: Atime) -> lanefs::Result<Self> {
+        let nodes = Nodes::new(volume.root_node()?);
+        Ok(Self { volume, nodes, handles: Handles::default(), atime, dir_atime })
+    }
+
+    /// Lets go of all that the kernel knew, and closes the volume.
+    ///
+    /// # Errors
+    /// As [`Volume::close`].
+    pub(crate) fn close(self) -> lanefs::Result<()> {
+        let Self { volume, nodes, handles, .. } = self;
+        // Files without a name go with their last use, and for that the volume must be open.
+        drop(handles);
+        drop(nodes);
+        volume.close()
+    }
+
+    /// Whether a request of this kind may take long: then somebody else should wait for the next one.
+    pub(crate) fn is_slow(opcode: u32) -> bool {
+        matches!(
+            opcode,
+            op::READ
+                | op::WRITE
+                | op::FSYNC
+                | op::FSYNCDIR
+                | op::FALLOCATE
+                | op::COPY_FILE_RANGE
+                | op::SYNCFS
+                | op::IOCTL
+                | op::LSEEK
+                | op::RENAME
+                | op::RENAME2
+        )
+    }
+
+    /// Carries out a request.
+    ///
+    /// # Errors
+    /// What the program is told.
+    pub(crate) fn serve(&self, mut request: Request<'_>, out: &mut Outbox) -> Answer<Outcome> {
+        let r = &mut request;
+        match r.header.opcode {
+            op::LOOKUP => self.lookup(r, out),
+            op::GETATTR => self.getattr(r, out),
+            op::STATX => self.statx(r, out),
+            op::SETATTR => self.setattr(r, out),
+            op::READLINK => self.readlink(r, out),
+            op::SYMLINK => self.symlink(r, out),
+            op::MKNOD => self.mknod(r, out),
+            op::MKDIR => self.mkdir(r, out),
+            op::CREATE => self.create(r, out),
+            op::TMPFILE => self.tmpfile(r, out),
+            op::UNLINK => self.unlink(r),
+            op::RMDIR => self.rmdir(r),
+            op::RENAME => self.rename(r),
+            op::RENAME2 => self.rename2(r),
+            op::LINK => self.link(r, out),
+            op::OPEN => self.open(r, out),
+            op::READ => self.read(r, out),
+            op::WRITE => self.write(r, out),
+            op::RELEASE => self.release(r),
+            op::FSYNC => self.fsync(r),
+            op::FSYNCDIR => self.fsyncdir(r),
+            op::FALLOCATE => self.fallocate(r),
+            op::LSEEK => self.lseek(r, out),
+            op::COPY_FILE_RANGE => self.copy_file_range(r, out),
+            op::READDIR => self.readdir(r, out),
+            op::READDIRPLUS => self.readdirplus(r, out),
+            op::RELEASEDIR => Ok(()),
+            op::STATFS => self.statfs(out),
+            op::SYNCFS => Ok(self.volume.sync()?),
+            op::GETXATTR => self.getxattr(r, out),
+            op::LISTXATTR => self.listxattr(r, out),
+            op::SETXATTR => self.setxattr(r),
+            op::REMOVEXATTR => self.removexattr(r),
+            op::IOCTL => self.ioctl(r, out),
+            op::FORGET => return self.forget(r),
+            op::BATCH_FORGET => return self.batch_forget(r),
+            op::DESTROY => return Ok(Outcome::Last),
+            // So the kernel does without: FLUSH and ACCESS, which have nothing to do here, OPENDIR, for directories are
+            // read by position alone, INTERRUPT, for nothing waits long, and locks, which it keeps itself.
+            _ => Err(Fault(Errno::NOSYS)),
+        }
+        .map(|()| Outcome::Answered)
+    }
+
+    fn forget(&self, r: &mut Request<'_>) -> Answer<Outcome> {
+        if let Ok(forget) = r.take::<ForgetIn>() {
+            self.nodes.forget(r.header.nodeid, forget.nlookup);
+        }
+        Ok(Outcome::Silent)
+    }
+
+    fn batch_forget(&self, r: &mut Request<'_>) -> Answer<Outcome> {
+        if let Ok(batch) = r.take::<BatchForgetIn>() {
+            for _ in 0..batch.count {
+                let Ok(one) = r.take::<ForgetOne>() else { break };
+                self.nodes.forget(one.nodeid, one.nlookup);
+            }
+        }
+        Ok(Outcome::Silent)
+    }
+
+    fn statfs(&self, out: &mut Outbox) -> Answer {
+        let stat = self.volume.statfs();
+        out.put(&StatfsOut {
+            blocks: stat.blocks,
+            bfree: stat.blocks_free,
+            bavail: stat.blocks_available,
+            files: stat.inodes,
+            ffree: stat.inodes_free,
+            bsize: stat.block_size,
+            frsize: stat.block_size,
+            namelen: stat.name_max,
+            ..StatfsOut::default()
+        })
+    }
+}

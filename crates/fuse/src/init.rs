@@ -1,0 +1,49 @@
+//! What kernel and file system agree on when they first speak.
+
+use crate::request::MAX_CONTENT;
+use crate::wire::{InitFlags, InitIn, InitOut, MAJOR, MINOR};
+
+/// Requests in the background at once: readahead, writing out, direct I/O of programs that do not wait.
+const MAX_BACKGROUND: u16 = 256;
+const PAGE: usize = 4096;
+
+/// What is asked for, where the kernel has it.
+const WANTED: InitFlags = InitFlags::ASYNC_READ
+    .union(InitFlags::ATOMIC_O_TRUNC)
+    .union(InitFlags::EXPORT_SUPPORT)
+    .union(InitFlags::BIG_WRITES)
+    // The umask counts where there is no default ACL: only the file system knows.
+    .union(InitFlags::DONT_MASK)
+    .union(InitFlags::HAS_IOCTL_DIR)
+    .union(InitFlags::DO_READDIRPLUS)
+    .union(InitFlags::READDIRPLUS_AUTO)
+    .union(InitFlags::ASYNC_DIO)
+    .union(InitFlags::WRITEBACK_CACHE)
+    .union(InitFlags::PARALLEL_DIROPS)
+    .union(InitFlags::POSIX_ACL)
+    .union(InitFlags::MAX_PAGES)
+    .union(InitFlags::CACHE_SYMLINKS)
+    .union(InitFlags::NO_OPENDIR_SUPPORT)
+    .union(InitFlags::HANDLE_KILLPRIV_V2)
+    .union(InitFlags::SETXATTR_EXT)
+    .union(InitFlags::INIT_EXT)
+    .union(InitFlags::DIRECT_IO_ALLOW_MMAP);
+
+/// The answer to the kernel's first word.
+pub(crate) fn answer(init: &InitIn) -> InitOut {
+    let offered = InitFlags::from_bits_retain(u64::from(init.flags2) << 32 | u64::from(init.flags));
+    let flags = (offered & WANTED).bits();
+    InitOut {
+        major: MAJOR,
+        minor: MINOR,
+        max_readahead: init.max_readahead,
+        flags: flags as u32,
+        flags2: (flags >> 32) as u32,
+        max_background: MAX_BACKGROUND,
+        congestion_threshold: MAX_BACKGROUND / 4 * 3,
+        max_write: MAX_CONTENT as u32,
+        max_pages: (MAX_CONTENT / PAGE) as u16,
+        time_gran: 1,
+        ..InitOut::default()
+    }
+}

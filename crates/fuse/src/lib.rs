@@ -1,0 +1,26 @@
+//! A lanefs volume as a mount: what a kernel ext4 mount gives a program, through FUSE.
+//!
+//! [`Session::mount`] mounts, [`Session::serve`] answers the kernel until the mount is gone, and then closes the volume. The
+//! kernel caches as it does for a file system of its own: nobody else can change the volume.
+//!
+//! The protocol is spoken here and not by a crate: see `docs/adr/0005-own-fuse-protocol.md`.
+
+#![forbid(unsafe_code)]
+
+mod attr;
+mod channel;
+mod fault;
+mod filesystem;
+mod handles;
+mod init;
+mod mountpoint;
+mod nodes;
+mod options;
+mod request;
+mod session;
+mod wire;
+mod workers;
+
+pub use mountpoint::{MountError, unmount};
+pub use options::{MountOptions, OptionError};
+pub use session::{Session, SessionError, Unmounter};

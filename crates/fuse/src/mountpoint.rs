@@ -1,0 +1,281 @@
+//! Putting a mount into the tree of names and taking it out: by the system calls as root, by fusermount3 otherwise.
+
+use crate::options::MountOptions;
+use rustix::fs::{Mode, OFlags, open, syncfs};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+use std::ffi::{CString, OsStr, OsString};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The type of a mount in `/proc/mounts`.
+pub(crate) const FS_TYPE: &str = "fuse.lanefs";
+
+/// Why something cannot be mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// `/dev/fuse` is missing, or not for this user.
+    #[error("/dev/fuse: {0}; is FUSE in the kernel (modprobe fuse)?")]
+    NoFuse(#[source] Errno),
+    /// The directory cannot be mounted on.
+    #[error("{}: {errno}", dir.display())]
+    Directory {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        errno: Errno,
+    },
+    /// mount(2) or umount(2) failed.
+    #[error("{call} of {}: {errno}", dir.display())]
+    System {
+        /// Which.
+        call: &'static str,
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        errno: Errno,
+    },
+    /// fusermount3, which mounts for users, failed.
+    #[error("fusermount3: {0}")]
+    Helper(String),
+    /// The directory is no mount of lanefs.
+    #[error("{}: not mounted", .0.display())]
+    NotMounted(PathBuf),
+    /// The volume is still in use long after its mount went.
+    #[error("{}: still being closed", .0.display())]
+    StillInUse(PathBuf),
+}
+
+/// A mount in the tree of names.
+#[derive(Debug, Clone)]
+pub(crate) struct Mounted {
+    dir: PathBuf,
+}
+
+impl Mounted {
+    /// Takes it away, with all that the kernel had cached handed down. Who still uses it gets ENOTCONN from then on.
+    pub(crate) fn unmount(&self) -> Result<(), MountError> {
+        // What fails here shows at the next fsync, of which there is none: nothing is to be done about it.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if let Ok(root) = open(&self.dir, flags, Mode::empty()) {
+            let _ = syncfs(&root);
+        }
+        match detach(&self.dir, UnmountFlags::empty()) {
+            Err(MountError::System { errno: Errno::BUSY, .. }) => {
+                detach(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH)
+            }
+            done => done,
+        }
+    }
+}
+
+/// Mounts at `dir`.
+pub(crate) fn mount(
+    source: &OsStr,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<(OwnedFd, Mounted), MountError> {
+    let bad = |errno| MountError::Directory { dir: dir.into(), errno };
+    let path = dir.canonicalize().map_err(|e| bad(errno_of(&e)))?;
+    let meta = path.metadata().map_err(|e| bad(errno_of(&e)))?;
+    if !meta.is_dir() {
+        return Err(bad(Errno::NOTDIR));
+    }
+    let device = if rustix::process::geteuid().is_root() {
+        by_system(source, &path, options)?
+    } else {
+        by_helper(source, &path, options)?
+    };
+    Ok((device, Mounted { dir: path }))
+}
+
+fn errno_of(e: &std::io::Error) -> Errno {
+    e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
+fn by_system(source: &OsStr, dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = open("/dev/fuse", flags, Mode::empty()).map_err(MountError::NoFuse)?;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let data = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions{}",
+        device.as_raw_fd(),
+        if options.allows_others(true) { ",allow_other" } else { "" },
+    );
+    let failed = |errno| MountError::System { call: "mount", dir: dir.into(), errno };
+    let data = CString::new(data).map_err(|_| failed(Errno::INVAL))?;
+    let source = options.fsname.as_deref().unwrap_or(source);
+    rustix::mount::mount(source, dir, FS_TYPE, options.flags, &*data).map_err(failed)?;
+    Ok(device)
+}
+
+/// fusermount3 mounts, and hands the connection over by a socket.
+fn by_helper(source: &OsStr, dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let failed = |e: &dyn std::fmt::Display| MountError::Helper(e.to_string());
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(|e| failed(&e))?;
+    fcntl_setfd(&theirs, FdFlags::empty()).map_err(|e| failed(&e))?;
+    let child = Command::new("fusermount3")
+        .arg("-o")
+        .arg(helper_words(source, options))
+        .arg("--")
+        .arg(dir)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| MountError::Helper(format!("{e}; install fuse3, or mount as root")))?;
+    drop(theirs);
+    let device = receive(&ours);
+    let output = child.wait_with_output().map_err(|e| failed(&e))?;
+    device.ok_or_else(|| {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let text = text.trim().trim_start_matches("fusermount3: ");
+        MountError::Helper(if text.is_empty() { "it handed nothing over".into() } else { text.into() })
+    })
+}
+
+fn helper_words(source: &OsStr, options: &MountOptions) -> OsString {
+    let mut words = format!("default_permissions,subtype=lanefs,{}", options.flag_words()).into_bytes();
+    if options.allows_others(false) {
+        words.extend_from_slice(b",allow_other");
+    }
+    words.extend_from_slice(b",fsname=");
+    for byte in options.fsname.as_deref().unwrap_or(source).as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            words.push(b'\\');
+        }
+        words.push(*byte);
+    }
+    OsString::from_vec(words)
+}
+
+fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut iov = [IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(socket, &mut iov, &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
+    ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    })
+}
+
+fn detach(dir: &Path, flags: UnmountFlags) -> Result<(), MountError> {
+    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {
+            let mut command = Command::new("fusermount3");
+            command.arg("-u");
+            if flags.contains(UnmountFlags::DETACH) {
+                command.arg("-z");
+            }
+            let out = command.arg("--").arg(dir).output();
+            let out = out.map_err(|e| MountError::Helper(e.to_string()))?;
+            if out.status.success() {
+                return Ok(());
+            }
+            let text = String::from_utf8_lossy(&out.stderr);
+            if text.contains("busy") {
+                return Err(MountError::System { call: "umount", dir: dir.into(), errno: Errno::BUSY });
+            }
+            Err(MountError::Helper(text.trim().trim_start_matches("fusermount3: ").into()))
+        }
+        Err(errno) => Err(MountError::System { call: "umount", dir: dir.into(), errno }),
+    }
+}
+
+/// Takes the mount at `dir` away, and waits until its volume is closed. `lazy`: from the tree of names at once, however
+/// it is used, and without waiting.
+///
+/// # Errors
+/// [`MountError::NotMounted`]; EBUSY while somebody uses it, unless `lazy`.
+pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
+    // The directory of a mount whose server died cannot be looked at: its name must do.
+    let path = dir.canonicalize().or_else(|_| std::path::absolute(dir)).unwrap_or_else(|_| dir.into());
+    let source = source_of(&path).ok_or_else(|| MountError::NotMounted(dir.into()))?;
+    detach(&path, if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() })?;
+    if lazy { Ok(()) } else { wait_closed(&source) }
+}
+
+/// The source of the mount of lanefs at `dir`, the uppermost if there are several.
+fn source_of(dir: &Path) -> Option<PathBuf> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let mut found = None;
+    for line in table.split(|b| *b == b'\n') {
+        let words: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
+        let Some(dash) = words.iter().position(|w| *w == b"-") else { continue };
+        let (Some(at), Some(kind), Some(source)) = (words.get(4), words.get(dash + 1), words.get(dash + 2))
+        else {
+            continue;
+        };
+        if unescape(at) == dir.as_os_str().as_bytes() {
+            found = kind.starts_with(b"fuse").then(|| PathBuf::from(OsString::from_vec(unescape(source))));
+        }
+    }
+    found
+}
+
+/// Octal escapes of the table of mounts.
+fn unescape(word: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = word;
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..3).and_then(|d| std::str::from_utf8(d).ok());
+        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()).filter(|_| byte == b'\\') {
+            Some(value) => {
+                out.push(value);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(byte);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
+/// Waits until the server has closed the volume: it holds its lock as long.
+fn wait_closed(source: &Path) -> Result<(), MountError> {
+    use rustix::fs::{FlockOperation, flock};
+    const STEP: std::time::Duration = std::time::Duration::from_millis(5);
+    const STEPS: u32 = 12_000;
+    let Ok(file) = open(source, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) else {
+        return Ok(());
+    };
+    for _ in 0..STEPS {
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(STEP),
+            _ => return Ok(()),
+        }
+    }
+    Err(MountError::StillInUse(source.into()))
+}
+
+/// Changes the options of a mount that is there, as far as the kernel keeps them.
+pub(crate) fn remount(dir: &Path, flags: MountFlags) -> Result<(), MountError> {
+    let failed = |errno| MountError::System { call: "remount", dir: dir.into(), errno };
+    rustix::mount::mount_remount(dir, flags, c"").map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_of_the_table_of_mounts() {
+        assert_eq!(unescape(br"/mnt/a\040b\134c"), b"/mnt/a b\\c");
+        assert_eq!(unescape(br"/mnt/a\04"), br"/mnt/a\04");
+    }
+}

@@ -1,0 +1,301 @@
+//! Options of a mount, by the names that the kernel's ext4, mount(8) and FUSE have for them.
+//!
+//! What an option asks for is done, or is so anyway; one that asks for what lanefs does not do is refused by name. What only
+//! mount(8) and fstab mean something by is passed over.
+
+use lanefs::{Atime, OpenOptions};
+use rustix::mount::MountFlags;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// How to mount.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// The volume is not written.
+    pub read_only: bool,
+    /// It changes a mount that is there.
+    pub remount: bool,
+    /// Threads that serve at most.
+    pub threads: usize,
+    /// The name of the volume in `/proc/mounts`, if not its own.
+    pub fsname: Option<OsString>,
+    pub(crate) flags: MountFlags,
+    allow_other: Option<bool>,
+    pub(crate) allow_root: bool,
+    pub(crate) acl: bool,
+    no_recovery: bool,
+    atime: Atime,
+    open: OpenOptions,
+}
+
+/// An option that is none, or whose value is not.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("mount option '{word}': {why}")]
+pub struct OptionError {
+    word: String,
+    why: String,
+}
+
+impl OptionError {
+    fn new(word: &str, why: impl Into<String>) -> Self {
+        Self { word: word.into(), why: why.into() }
+    }
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            remount: false,
+            threads: 64,
+            fsname: None,
+            flags: MountFlags::empty(),
+            allow_other: None,
+            allow_root: false,
+            acl: true,
+            no_recovery: false,
+            atime: Atime::Relative,
+            open: OpenOptions::new(),
+        }
+    }
+}
+
+/// Flags of mount(2) by their names: what sets it, what clears it.
+const FLAGS: [(&str, &str, MountFlags); 9] = [
+    ("nosuid", "suid", MountFlags::NOSUID),
+    ("nodev", "dev", MountFlags::NODEV),
+    ("noexec", "exec", MountFlags::NOEXEC),
+    ("sync", "async", MountFlags::SYNCHRONOUS),
+    ("dirsync", "", MountFlags::DIRSYNC),
+    ("nodiratime", "diratime", MountFlags::NODIRATIME),
+    ("lazytime", "nolazytime", MountFlags::from_bits_retain(1 << 25)),
+    ("silent", "loud", MountFlags::SILENT),
+    ("ro", "rw", MountFlags::RDONLY),
+];
+
+/// Words that mean something to mount(8), fstab and systemd only.
+const PASSED_OVER: [&str; 14] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "_netdev",
+    "nofail",
+    "loop",
+    "nonempty",
+    "auto_unmount",
+    "default_permissions",
+];
+
+/// Options of ext4 that ask for what is so anyway, or for a way to go that makes no difference here.
+const SO_ANYWAY: [&str; 23] = [
+    "data=ordered",
+    "errors=remount-ro",
+    "barrier",
+    "barrier=1",
+    "nobarrier",
+    "barrier=0",
+    "user_xattr",
+    "nogrpid",
+    "sysvgroups",
+    "bsddf",
+    "i_version",
+    "iversion",
+    "noquota",
+    "auto_da_alloc",
+    "noauto_da_alloc",
+    "block_validity",
+    "noblock_validity",
+    "noinit_itable",
+    "init_itable",
+    "mbcache",
+    "nombcache",
+    "nodebug",
+    "inode64",
+];
+
+/// Options of ext4 with a number that tunes what is done otherwise here.
+const TUNED_OTHERWISE: [&str; 7] = [
+    "stripe",
+    "inode_readahead_blks",
+    "journal_ioprio",
+    "max_batch_time",
+    "min_batch_time",
+    "init_itable",
+    "mb_optimize_scan",
+];
+
+impl MountOptions {
+    /// Takes a list of words as mount(8) does after `-o`, with commas between.
+    ///
+    /// # Errors
+    /// The first word that is no option, or asks for what lanefs does not do.
+    pub fn parse(&mut self, words: &str) -> Result<(), OptionError> {
+        words.split(',').filter(|w| !w.is_empty()).try_for_each(|word| self.take(word))?;
+        if self.no_recovery && !self.read_only {
+            return Err(OptionError::new("norecovery", "needs ro"));
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, word: &str) -> Result<(), OptionError> {
+        for (set, clear, flag) in FLAGS {
+            if word == set || word == clear {
+                self.flags.set(flag, word == set);
+                self.read_only = self.flags.contains(MountFlags::RDONLY);
+                return Ok(());
+            }
+        }
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match name {
+            "relatime" | "atime" | "nostrictatime" | "norelatime" => self.set_atime(Atime::Relative),
+            "strictatime" => self.set_atime(Atime::Strict),
+            "noatime" => self.set_atime(Atime::Never),
+            "remount" => self.remount = true,
+            "allow_other" => self.allow_other = Some(true),
+            "allow_root" => (self.allow_other, self.allow_root) = (Some(true), true),
+            "fsname" => self.fsname = Some(value.into()),
+            "acl" => self.acl = true,
+            "noacl" => self.acl = false,
+            "noload" | "norecovery" => self.no_recovery = true,
+            "commit" => self.set_commit(word, value)?,
+            "threads" => self.threads = number(word, value)?.clamp(1, 1024) as usize,
+            "cache" => {
+                let bytes = size(value).ok_or_else(|| OptionError::new(word, "a size: 64M, 1G"))?;
+                self.open = self.open.clone().page_cache_bytes(bytes);
+            }
+            "subtype" if value == "lanefs" => {}
+            "data" if value != "ordered" => {
+                return Err(OptionError::new(word, "lanefs writes data=ordered only"));
+            }
+            "errors" if value != "remount-ro" => {
+                let why = "after an error a volume is read-only (errors=remount-ro), never otherwise";
+                return Err(OptionError::new(word, why));
+            }
+            _ if is_passed_over(word) => {}
+            _ if TUNED_OTHERWISE.contains(&name) && !value.is_empty() => {}
+            _ => {
+                let taken = self.open.clone().mount_options(word);
+                self.open = taken.map_err(|_| OptionError::new(word, "lanefs knows no such option"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_atime(&mut self, atime: Atime) {
+        self.atime = atime;
+        self.flags.set(MountFlags::NOATIME, atime == Atime::Never);
+        self.flags.set(MountFlags::STRICTATIME, atime == Atime::Strict);
+    }
+
+    fn set_commit(&mut self, word: &str, value: &str) -> Result<(), OptionError> {
+        let seconds = number(word, value)?;
+        let interval = if seconds == 0 { 5 } else { seconds };
+        self.open = self.open.clone().commit_interval(Duration::from_secs(interval.into()));
+        Ok(())
+    }
+
+    /// How to open the volume.
+    pub fn open_options(&self) -> OpenOptions {
+        self.open.clone().write(!self.read_only)
+    }
+
+    /// When a read moves times of the last read of files.
+    pub(crate) fn atime(&self) -> Atime {
+        self.atime
+    }
+
+    /// The same for directories.
+    pub(crate) fn dir_atime(&self) -> Atime {
+        if self.flags.contains(MountFlags::NODIRATIME) { Atime::Never } else { self.atime }
+    }
+
+    /// Whether all users may come in. Root's mounts are for all, as the kernel's are, and a user's are his own.
+    pub(crate) fn allows_others(&self, root: bool) -> bool {
+        self.allow_other.unwrap_or(root)
+    }
+
+    /// The flags as words for fusermount3.
+    pub(crate) fn flag_words(&self) -> String {
+        let mut words = vec![if self.read_only { "ro" } else { "rw" }];
+        for (set, _, flag) in FLAGS {
+            // The others it does not know.
+            if matches!(set, "noexec" | "sync" | "dirsync") && self.flags.contains(flag) {
+                words.push(set);
+            }
+        }
+        if self.atime == Atime::Never {
+            words.push("noatime");
+        }
+        words.join(",")
+    }
+
+    /// Changes the mount at `dir` to these options, as far as the kernel keeps them: the volume itself stays as open as
+    /// it is.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remount(&self, dir: &std::path::Path) -> Result<(), crate::MountError> {
+        crate::mountpoint::remount(dir, self.flags)
+    }
+}
+
+fn is_passed_over(word: &str) -> bool {
+    let fstab = ["x-", "X-", "comment=", "uhelper=", "helper="].iter().any(|start| word.starts_with(start));
+    fstab || PASSED_OVER.contains(&word) || SO_ANYWAY.contains(&word)
+}
+
+fn number(word: &str, value: &str) -> Result<u32, OptionError> {
+    value.parse().map_err(|_| OptionError::new(word, "a number is missing or wrong"))
+}
+
+/// A size with K, M or G.
+fn size(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.char_indices().last()? {
+        (at, 'K' | 'k') => (&text[..at], 10),
+        (at, 'M' | 'm') => (&text[..at], 20),
+        (at, 'G' | 'g') => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &str) -> Result<MountOptions, String> {
+        let mut options = MountOptions::default();
+        options.parse(words).map(|()| options).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn what_fstab_says_is_taken() {
+        let options =
+            parsed("defaults,nofail,x-systemd.automount,_netdev,noatime,nodev,data=ordered").unwrap();
+        assert_eq!(options.atime(), Atime::Never);
+        assert!(options.flags.contains(MountFlags::NODEV | MountFlags::NOATIME) && !options.read_only);
+        let options = parsed("ro,norecovery,nosuid,suid,commit=30,errors=remount-ro,threads=4").unwrap();
+        assert!(options.read_only && !options.flags.contains(MountFlags::NOSUID));
+        assert_eq!(options.threads, 4);
+        assert!(parsed("dioread_lock,nodelalloc,discard,lazytime,relatime,cache=64M,i_version").is_ok());
+    }
+
+    #[test]
+    fn what_is_not_done_is_refused_by_name() {
+        for word in ["data=journal", "errors=panic", "fast", "commit=soon", "cache=much", "usrquota"] {
+            assert!(parsed(word).unwrap_err().contains(word), "{word}");
+        }
+        assert!(parsed("norecovery").unwrap_err().contains("needs ro"));
+    }
+
+    #[test]
+    fn later_words_win() {
+        assert!(!parsed("ro,rw").unwrap().read_only);
+        assert_eq!(parsed("noatime,relatime").unwrap().atime(), Atime::Relative);
+    }
+}

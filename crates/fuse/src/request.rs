@@ -1,0 +1,155 @@
+//! A request of the kernel, and the answer to it.
+//!
+//! Both lie in buffers of the thread that serves. The content of a write begins at a page, so that it can go to a device
+//! as it is.
+
+use crate::fault::{Answer, Fault};
+use crate::wire::{InHeader, OutHeader, WriteIn};
+use lanefs::device::AlignedBuf;
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::mem::size_of;
+use std::os::unix::ffi::OsStrExt;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The most content of one request, in bytes.
+pub(crate) const MAX_CONTENT: usize = 1 << 20;
+
+const PAGE: usize = 4096;
+/// Where a request begins in its buffer, so that the content of a write begins at a page.
+const LEAD: usize = PAGE - size_of::<InHeader>() - size_of::<WriteIn>();
+
+/// A buffer for requests. Pages of it that were never used take no memory.
+pub(crate) struct Inbox(AlignedBuf);
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self(AlignedBuf::zeroed(2 * PAGE + MAX_CONTENT))
+    }
+
+    /// Where the kernel puts a request.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        &mut self.0[LEAD..]
+    }
+
+    /// The request of `len` bytes in it.
+    ///
+    /// # Errors
+    /// EIO for one that is shorter than its header.
+    pub(crate) fn request(&self, len: usize) -> Answer<Request<'_>> {
+        let bytes = self.0.get(LEAD..LEAD + len).ok_or(Fault(Errno::IO))?;
+        let (header, body) = InHeader::read_from_prefix(bytes).map_err(|_| Fault(Errno::IO))?;
+        Ok(Request { header, body })
+    }
+}
+
+/// A request: its header, and what of its arguments was not taken yet.
+#[derive(Debug)]
+pub(crate) struct Request<'b> {
+    pub(crate) header: InHeader,
+    body: &'b [u8],
+}
+
+impl<'b> Request<'b> {
+    /// The next structure.
+    ///
+    /// # Errors
+    /// EINVAL if there is not as much.
+    pub(crate) fn take<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Answer<T> {
+        let (value, rest) = T::read_from_prefix(self.body).map_err(|_| Fault(Errno::INVAL))?;
+        self.body = rest;
+        Ok(value)
+    }
+
+    /// The next name, up to its NUL.
+    ///
+    /// # Errors
+    /// EINVAL if there is none.
+    pub(crate) fn name(&mut self) -> Answer<&'b OsStr> {
+        let end = self.body.iter().position(|b| *b == 0).ok_or(Fault(Errno::INVAL))?;
+        let (name, rest) = self.body.split_at(end);
+        self.body = &rest[1..];
+        Ok(OsStr::from_bytes(name))
+    }
+
+    /// The next `len` bytes.
+    ///
+    /// # Errors
+    /// EINVAL if there are fewer.
+    pub(crate) fn bytes(&mut self, len: usize) -> Answer<&'b [u8]> {
+        let (bytes, rest) = self.body.split_at_checked(len).ok_or(Fault(Errno::INVAL))?;
+        self.body = rest;
+        Ok(bytes)
+    }
+}
+
+/// An answer in the making: room for its header, and then what it says.
+pub(crate) struct Outbox {
+    bytes: AlignedBuf,
+    len: usize,
+}
+
+/// Where content begins, behind the header at a page's end.
+const CONTENT: usize = PAGE;
+const HEADER: usize = CONTENT - size_of::<OutHeader>();
+
+impl Outbox {
+    pub(crate) fn new() -> Self {
+        Self { bytes: AlignedBuf::zeroed(2 * PAGE + MAX_CONTENT), len: 0 }
+    }
+
+    /// Begins a new answer.
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Bytes said so far.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends a structure.
+    pub(crate) fn put<T: IntoBytes + Immutable>(&mut self, value: &T) -> Answer {
+        self.put_bytes(value.as_bytes())
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// EIO if they do not fit.
+    pub(crate) fn put_bytes(&mut self, bytes: &[u8]) -> Answer {
+        let at = CONTENT + self.len;
+        self.bytes.get_mut(at..at + bytes.len()).ok_or(Fault(Errno::IO))?.copy_from_slice(bytes);
+        self.len += bytes.len();
+        Ok(())
+    }
+
+    /// Room for `len` bytes behind what was said; [`said`](Self::said) tells how many came to be.
+    ///
+    /// # Errors
+    /// EINVAL if there is not as much room.
+    pub(crate) fn room(&mut self, len: usize) -> Answer<&mut [u8]> {
+        let at = CONTENT + self.len;
+        self.bytes.get_mut(at..at + len).ok_or(Fault(Errno::INVAL))
+    }
+
+    /// `len` bytes of the room are said.
+    pub(crate) fn said(&mut self, len: usize) {
+        self.len += len;
+    }
+
+    /// The whole answer.
+    pub(crate) fn finish(&mut self, unique: u64, answer: Answer) -> &[u8] {
+        let error = match answer {
+            Ok(()) => 0,
+            Err(Fault(errno)) => {
+                self.len = 0;
+                -errno.raw_os_error()
+            }
+        };
+        let len = size_of::<OutHeader>() + self.len;
+        let header = OutHeader { len: len as u32, error, unique };
+        self.bytes[HEADER..CONTENT].copy_from_slice(header.as_bytes());
+        &self.bytes[HEADER..CONTENT + self.len]
+    }
+}

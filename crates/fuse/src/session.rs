@@ -1,0 +1,199 @@
+//! A mount from its first word to its last.
+
+use crate::channel::Channel;
+use crate::fault::Fault;
+use crate::filesystem::{Filesystem, Outcome};
+use crate::init;
+use crate::mountpoint::{self, MountError, Mounted};
+use crate::options::MountOptions;
+use crate::request::{Inbox, Outbox};
+use crate::wire::{InitIn, MAJOR, op};
+use crate::workers::{First, Workers};
+use lanefs::Volume;
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+/// A volume that is mounted.
+#[derive(Debug)]
+pub struct Session {
+    shared: Shared,
+    mounted: Mounted,
+}
+
+/// What the threads of a mount share.
+#[derive(Debug)]
+struct Shared {
+    channel: Channel,
+    filesystem: Filesystem,
+    workers: Workers,
+}
+
+/// Why a mount cannot be, or ended badly.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// It could not be mounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The volume failed.
+    #[error(transparent)]
+    Volume(#[from] lanefs::Error),
+    /// `/dev/fuse` failed.
+    #[error("/dev/fuse: {0}")]
+    Device(#[from] std::io::Error),
+    /// The kernel's protocol is not spoken here.
+    #[error("the kernel speaks version {0}.{1} of FUSE, which lanefs does not know")]
+    Version(u32, u32),
+}
+
+/// Takes a mount away from another thread.
+#[derive(Debug, Clone)]
+pub struct Unmounter {
+    mounted: Mounted,
+}
+
+impl Unmounter {
+    /// Takes it away: at once if nobody uses it, and otherwise from the tree of names at once and for good when the last
+    /// user has gone.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn unmount(&self) -> Result<(), MountError> {
+        self.mounted.unmount()
+    }
+}
+
+impl Session {
+    /// Mounts `volume` at `dir`. `source` is the name of the volume in `/proc/mounts`.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being mounted; the volume is then closed.
+    pub fn mount(
+        volume: Volume,
+        source: &OsStr,
+        dir: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, SessionError> {
+        let filesystem = Filesystem::new(volume, options.atime(), options.dir_atime())?;
+        let (device, mounted) = match mountpoint::mount(source, dir, options) {
+            Ok(mount) => mount,
+            Err(e) => {
+                filesystem.close()?;
+                return Err(e.into());
+            }
+        };
+        let shared =
+            Shared { channel: Channel::new(device), filesystem, workers: Workers::new(options.threads) };
+        match shared.shake_hands() {
+            Ok(()) => Ok(Self { shared, mounted }),
+            Err(e) => {
+                let _ = mounted.unmount();
+                shared.filesystem.close()?;
+                Err(e)
+            }
+        }
+    }
+
+    /// For who is to end it from another thread.
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter { mounted: self.mounted.clone() }
+    }
+
+    /// Answers the kernel until the mount is gone, and closes the volume.
+    ///
+    /// # Errors
+    /// Failures of `/dev/fuse`, and those of closing the volume.
+    pub fn serve(self) -> Result<(), SessionError> {
+        let shared = Arc::new(self.shared);
+        let served = thread::scope(|scope| shared.work(scope));
+        if served.is_err() {
+            let _ = self.mounted.unmount();
+        }
+        match Arc::try_unwrap(shared) {
+            Ok(shared) => shared.filesystem.close()?,
+            Err(shared) => drop(shared),
+        }
+        Ok(served?)
+    }
+}
+
+impl Shared {
+    /// The first word is the kernel's.
+    fn shake_hands(&self) -> Result<(), SessionError> {
+        let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
+        loop {
+            let Some(len) = self.channel.receive(&mut inbox)? else {
+                return Err(std::io::Error::from(Errno::NODEV).into());
+            };
+            let bad = |_: Fault| std::io::Error::from(Errno::PROTO);
+            let mut request = inbox.request(len).map_err(bad)?;
+            let unique = request.header.unique;
+            if request.header.opcode != op::INIT {
+                self.channel.send(unique, &mut outbox, Err(Errno::IO.into()));
+                continue;
+            }
+            let init: InitIn = request.take().map_err(bad)?;
+            if init.major < MAJOR {
+                self.channel.send(unique, &mut outbox, Err(Errno::PROTO.into()));
+                return Err(SessionError::Version(init.major, init.minor));
+            }
+            outbox.clear();
+            outbox.put(&init::answer(&init)).map_err(bad)?;
+            self.channel.send(unique, &mut outbox, Ok(()));
+            // A newer kernel comes again with the version that it was told.
+            if init.major == MAJOR {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What each thread does.
+    fn work<'s>(&'s self, scope: &'s thread::Scope<'s, '_>) -> std::io::Result<()> {
+        let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
+        while self.workers.begin() {
+            let received = self.channel.receive(&mut inbox);
+            let slow = match &received {
+                Ok(Some(len)) => inbox.request(*len).is_ok_and(|r| Filesystem::is_slow(r.header.opcode)),
+                _ => false,
+            };
+            if self.workers.took(slow) == First::MakeThread {
+                let name = thread::Builder::new().name("lanefs-fuse".into());
+                if name.spawn_scoped(scope, || self.work(scope)).is_err() {
+                    self.workers.not_made();
+                }
+            }
+            let len = match received {
+                Ok(Some(len)) => len,
+                Ok(None) => {
+                    self.workers.end();
+                    return Ok(());
+                }
+                Err(e) => {
+                    self.workers.end();
+                    return Err(e);
+                }
+            };
+            if self.answer(&inbox, len, &mut outbox) == Outcome::Last {
+                self.workers.end();
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, inbox: &Inbox, len: usize, outbox: &mut Outbox) -> Outcome {
+        let Ok(request) = inbox.request(len) else { return Outcome::Silent };
+        let unique = request.header.unique;
+        outbox.clear();
+        let (outcome, answer) = match self.filesystem.serve(request, outbox) {
+            Ok(outcome) => (outcome, Ok(())),
+            Err(fault) => (Outcome::Answered, Err(fault)),
+        };
+        if outcome != Outcome::Silent {
+            self.channel.send(unique, outbox, answer);
+        }
+        outcome
+    }
+}

@@ -1,0 +1,180 @@
+//! The structures of the FUSE protocol, version 7, as `linux/fuse.h` has them.
+//!
+//! All numbers are in the machine's order. What the kernel sends is read by copy from any alignment; a field that it
+//! added in a later minor version is at the end.
+
+// The names and meanings are those of linux/fuse.h.
+#![allow(missing_docs)]
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The version that is spoken.
+pub(crate) const MAJOR: u32 = 7;
+pub(crate) const MINOR: u32 = 41;
+
+/// The node of the root directory.
+pub(crate) const ROOT_ID: u64 = 1;
+
+macro_rules! codes {
+    ($($name:ident = $value:literal)*) => { $(pub(crate) const $name: u32 = $value;)* };
+}
+
+pub(crate) mod op {
+    codes! {
+        LOOKUP = 1 FORGET = 2 GETATTR = 3 SETATTR = 4 READLINK = 5 SYMLINK = 6 MKNOD = 8 MKDIR = 9
+        UNLINK = 10 RMDIR = 11 RENAME = 12 LINK = 13 OPEN = 14 READ = 15 WRITE = 16 STATFS = 17
+        RELEASE = 18 FSYNC = 20 SETXATTR = 21 GETXATTR = 22 LISTXATTR = 23 REMOVEXATTR = 24 INIT = 26
+        READDIR = 28 RELEASEDIR = 29 FSYNCDIR = 30 CREATE = 35 DESTROY = 38 IOCTL = 39
+        BATCH_FORGET = 42 FALLOCATE = 43 READDIRPLUS = 44 RENAME2 = 45 LSEEK = 46 COPY_FILE_RANGE = 47
+        SYNCFS = 50 TMPFILE = 51 STATX = 52
+    }
+}
+
+pub(crate) mod fattr {
+    codes! {
+        MODE = 0x1 UID = 0x2 GID = 0x4 SIZE = 0x8 ATIME = 0x10 MTIME = 0x20 ATIME_NOW = 0x80
+        MTIME_NOW = 0x100 CTIME = 0x400 KILL_SUIDGID = 0x800
+    }
+}
+
+pub(crate) mod fopen {
+    codes! { DIRECT_IO = 0x1 KEEP_CACHE = 0x2 PARALLEL_DIRECT_WRITES = 0x40 }
+}
+
+/// open(2)'s flags in requests.
+pub(crate) mod oflag {
+    codes! { ACCMODE = 0o3 EXCL = 0o200 TRUNC = 0o1000 APPEND = 0o2000 DSYNC = 0o10000 DIRECT = 0o40000 SYNC = 0o4010000 }
+}
+
+pub(crate) const WRITE_CACHE: u32 = 0x1;
+pub(crate) const WRITE_KILL_SUIDGID: u32 = 0x4;
+pub(crate) const OPEN_KILL_SUIDGID: u32 = 0x1;
+pub(crate) const FSYNC_FDATASYNC: u32 = 0x1;
+pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 0x1;
+
+macro_rules! incoming {
+    ($(struct $name:ident { $($field:ident: $type:ty,)* })*) => { $(
+        #[derive(Debug, Clone, Copy, FromBytes, KnownLayout, Immutable)]
+        #[repr(C)]
+        pub(crate) struct $name { $(pub(crate) $field: $type,)* }
+    )* };
+}
+
+macro_rules! outgoing {
+    ($(struct $name:ident { $($field:ident: $type:ty,)* })*) => { $(
+        #[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
+        #[repr(C)]
+        pub(crate) struct $name { $(pub(crate) $field: $type,)* }
+    )* };
+}
+
+incoming! {
+    struct InHeader {
+        len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32, total_extlen: u16, padding: u16,
+    }
+    struct InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11], }
+    struct ForgetIn { nlookup: u64, }
+    struct ForgetOne { nodeid: u64, nlookup: u64, }
+    struct BatchForgetIn { count: u32, dummy: u32, }
+    struct SetattrIn {
+        valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64,
+        atime: i64, mtime: i64, ctime: i64, atimensec: u32, mtimensec: u32, ctimensec: u32,
+        mode: u32, unused4: u32, uid: u32, gid: u32, unused5: u32,
+    }
+    struct MknodIn { mode: u32, rdev: u32, umask: u32, padding: u32, }
+    struct MkdirIn { mode: u32, umask: u32, }
+    struct RenameIn { newdir: u64, }
+    struct Rename2In { newdir: u64, flags: u32, padding: u32, }
+    struct LinkIn { oldnodeid: u64, }
+    struct OpenIn { flags: u32, open_flags: u32, }
+    struct CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32, }
+    struct ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64, }
+    struct ReadIn { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32, }
+    struct WriteIn { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32, }
+    struct FsyncIn { fh: u64, fsync_flags: u32, padding: u32, }
+    struct SetxattrIn { size: u32, flags: u32, setxattr_flags: u32, padding: u32, }
+    struct GetxattrIn { size: u32, padding: u32, }
+    struct FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
+    struct LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }
+    struct CopyIn { fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64, }
+    struct IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
+}
+
+outgoing! {
+    struct OutHeader { len: u32, error: i32, unique: u64, }
+    struct InitOut {
+        major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,
+        max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32, max_stack_depth: u32,
+        request_timeout: u16, unused16: u16, unused: [u32; 5],
+    }
+    struct Attr {
+        ino: u64, size: u64, blocks: u64, atime: i64, mtime: i64, ctime: i64,
+        atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32,
+        blksize: u32, flags: u32,
+    }
+    struct AttrOut { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: Attr, }
+    struct EntryOut {
+        nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32, attr_valid_nsec: u32,
+        attr: Attr,
+    }
+    struct OpenOut { fh: u64, open_flags: u32, backing_id: u32, }
+    struct WriteOut { size: u32, padding: u32, }
+    struct StatfsOut {
+        blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32,
+        padding: u32, spare: [u32; 6],
+    }
+    struct GetxattrOut { size: u32, padding: u32, }
+    struct Dirent { ino: u64, off: u64, namelen: u32, kind: u32, }
+    struct LseekOut { offset: u64, }
+    struct IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
+    struct SxTime { tv_sec: i64, tv_nsec: u32, reserved: i32, }
+    struct Statx {
+        mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare0: u16,
+        ino: u64, size: u64, blocks: u64, attributes_mask: u64, atime: SxTime, btime: SxTime, ctime: SxTime,
+        mtime: SxTime, rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
+    }
+    struct StatxOut { attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: Statx, }
+}
+
+bitflags::bitflags! {
+    /// What the kernel offers in INIT, and what is asked for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct InitFlags: u64 {
+        const ASYNC_READ = 1 << 0;
+        const ATOMIC_O_TRUNC = 1 << 3;
+        const EXPORT_SUPPORT = 1 << 4;
+        const BIG_WRITES = 1 << 5;
+        const DONT_MASK = 1 << 6;
+        const HAS_IOCTL_DIR = 1 << 11;
+        const DO_READDIRPLUS = 1 << 13;
+        const READDIRPLUS_AUTO = 1 << 14;
+        const ASYNC_DIO = 1 << 15;
+        const WRITEBACK_CACHE = 1 << 16;
+        const PARALLEL_DIROPS = 1 << 18;
+        const POSIX_ACL = 1 << 20;
+        const MAX_PAGES = 1 << 22;
+        const CACHE_SYMLINKS = 1 << 23;
+        const NO_OPENDIR_SUPPORT = 1 << 24;
+        const HANDLE_KILLPRIV_V2 = 1 << 28;
+        const SETXATTR_EXT = 1 << 29;
+        const INIT_EXT = 1 << 30;
+        const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+        const _ = !0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::size_of;
+
+    #[test]
+    fn structures_are_as_long_as_the_kernels() {
+        assert_eq!((size_of::<InHeader>(), size_of::<OutHeader>()), (40, 16));
+        assert_eq!((size_of::<InitIn>(), size_of::<InitOut>()), (64, 64));
+        assert_eq!((size_of::<Attr>(), size_of::<EntryOut>()), (88, 128));
+        assert_eq!((size_of::<SetattrIn>(), size_of::<StatfsOut>()), (88, 80));
+        assert_eq!((size_of::<WriteIn>(), size_of::<Dirent>()), (40, 24));
+        assert_eq!((size_of::<Statx>(), size_of::<StatxOut>()), (256, 288));
+    }
+}
