@@ -23,6 +23,7 @@ mod buf;
 mod error;
 mod file;
 mod mem;
+mod paced;
 mod pmem;
 mod url;
 
@@ -31,5 +32,6 @@ pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
 pub use file::{FileDevice, FileOptions, IoUring};
 pub use mem::MemDevice;
+pub use paced::{Pace, PacedDevice};
 pub use pmem::{Lent, Mapped, Persistence, PmemDevice};
 pub use url::{Medium, create_url, open_url};

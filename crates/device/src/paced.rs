@@ -1,0 +1,208 @@
+//! A device that takes its time: latency, operations and bytes a second, and the cost of a flush are set.
+//!
+//! To look at what a cloud volume or a disk does to a program, on a machine that has neither. Content goes to the device below,
+//! which must be quicker than what is played. Threads sleep for the time that an operation takes, so times below a tenth of a
+//! millisecond are coarse.
+
+use crate::{BlockDevice, Mapped, ReadOp, Result, WriteOp};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How fast a [`PacedDevice`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Of each read and write, or of a batch of them, which go side by side.
+    pub latency: Duration,
+    /// Reads and writes a second at most, of up to 256 KiB each.
+    pub iops: u32,
+    /// Bytes a second at most.
+    pub bytes: u64,
+    /// Of each flush. Flushes wait for one another.
+    pub flush: Duration,
+}
+
+impl Pace {
+    /// A flash drive that keeps its cache when power fails.
+    pub const NVME: Self = Self {
+        latency: Duration::from_micros(80),
+        iops: 400_000,
+        bytes: 2 << 30,
+        flush: Duration::from_micros(100),
+    };
+    /// A volume over a network, of 64,000 operations and 1000 MiB a second.
+    pub const CLOUD: Self = Self {
+        latency: Duration::from_micros(600),
+        iops: 64_000,
+        bytes: 1000 << 20,
+        flush: Duration::from_millis(1),
+    };
+    /// A disk that turns.
+    pub const DISK: Self = Self {
+        latency: Duration::from_millis(4),
+        iops: 120,
+        bytes: 180 << 20,
+        flush: Duration::from_millis(12),
+    };
+
+    /// How long a request keeps the device from the next one.
+    fn service(&self, len: u64) -> Duration {
+        let operations = len.div_ceil(256 << 10).max(1) as f64;
+        let seconds = (operations / f64::from(self.iops.max(1))).max(len as f64 / self.bytes.max(1) as f64);
+        Duration::from_secs_f64(seconds)
+    }
+}
+
+/// A device at a pace.
+#[derive(Debug)]
+pub struct PacedDevice<D> {
+    below: D,
+    pace: Pace,
+    /// When it is free for a further request, and for a further flush.
+    free: Mutex<(Instant, Instant)>,
+}
+
+impl<D: BlockDevice> PacedDevice<D> {
+    /// Slows a device down.
+    pub fn new(below: D, pace: Pace) -> Self {
+        let now = Instant::now();
+        Self { below, pace, free: Mutex::new((now, now)) }
+    }
+
+    fn free(&self) -> MutexGuard<'_, (Instant, Instant)> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits as long as these requests, side by side, would take.
+    fn take(&self, lengths: impl Iterator<Item = u64>) {
+        let service: Duration = lengths.map(|len| self.pace.service(len)).sum();
+        let end = {
+            let mut free = self.free();
+            free.0 = free.0.max(Instant::now()) + service;
+            free.0
+        };
+        wait_until(end + self.pace.latency);
+    }
+}
+
+fn wait_until(end: Instant) {
+    let left = end.saturating_duration_since(Instant::now());
+    if !left.is_zero() {
+        sleep(left);
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for PacedDevice<D> {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_only(&self) -> bool {
+        self.below.read_only()
+    }
+
+    fn alignment(&self) -> usize {
+        self.below.alignment()
+    }
+
+    /// It is no memory, whatever is below.
+    fn mapped(&self) -> Option<&Mapped> {
+        None
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.take([buf.len() as u64].into_iter());
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.take([data.len() as u64].into_iter());
+        self.below.write_at(offset, data)
+    }
+
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
+        self.take(ops.iter().map(|op| op.buf.len() as u64));
+        self.below.read_batch(ops)
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
+        self.take(ops.iter().map(WriteOp::len));
+        self.below.write_batch(ops)
+    }
+
+    fn flush(&self) -> Result<()> {
+        let end = {
+            let mut free = self.free();
+            free.1 = free.1.max(Instant::now()) + self.pace.flush;
+            free.1
+        };
+        wait_until(end);
+        self.below.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.take([0].into_iter());
+        self.below.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.take([0].into_iter());
+        self.below.write_zeroes(offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemDevice;
+
+    fn device(pace: Pace) -> PacedDevice<MemDevice> {
+        PacedDevice::new(MemDevice::new(1 << 20), pace)
+    }
+
+    /// Never quicker than its pace; how much slower is the machine's affair.
+    #[test]
+    fn it_takes_its_time() {
+        let pace = Pace {
+            latency: Duration::from_millis(5),
+            iops: 1000,
+            bytes: 1 << 30,
+            flush: Duration::from_millis(7),
+        };
+        let device = device(pace);
+        let began = Instant::now();
+        device.write_at(0, &[1; 100]).unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(6));
+        let began = Instant::now();
+        device.flush().unwrap();
+        device.flush().unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(14));
+        let mut read = [0; 100];
+        device.read_at(0, &mut read).unwrap();
+        assert_eq!(read, [1; 100]);
+    }
+
+    #[test]
+    fn operations_wait_for_their_turn() {
+        let pace = Pace { latency: Duration::ZERO, iops: 1000, bytes: u64::MAX, flush: Duration::ZERO };
+        let device = device(pace);
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10).for_each(|_| device.write_at(0, &[0]).unwrap()));
+            }
+        });
+        assert!(began.elapsed() >= Duration::from_millis(40));
+        let piece: &[&[u8]] = &[&[0]];
+        let began = Instant::now();
+        device.write_batch(&[WriteOp { offset: 0, data: piece }; 20]).unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(20), "a batch counts for each of its requests");
+    }
+
+    #[test]
+    fn bytes_count_too() {
+        let one_second = Pace { bytes: 1 << 20, ..Pace::CLOUD }.service(1 << 20);
+        assert_eq!(one_second, Duration::from_secs(1));
+        assert_eq!(Pace { iops: 2, ..Pace::CLOUD }.service(512 << 10), Duration::from_secs(1));
+    }
+}
