@@ -5,7 +5,7 @@ use crate::report::{Goal, Report};
 use lanefs::Writeback;
 use lanefs_journal::Times;
 use lanefs_lab::load::{self, bare_storm, more_open_files, sparse_files};
-use lanefs_lab::store::{Backing, Contender, ext4, lanefs, xfs};
+use lanefs_lab::store::{Backing, Contender, ext4, lanefs, open_raw, xfs};
 use lanefs_stats::{Histogram, Snapshot};
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub fn storm(bench: &mut Bench) -> Outcome<()> {
         let mut samples: Vec<Samples> = variants.iter().map(|_| Samples::default()).collect();
         let (mut waits, mut starts) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            limit.add(&figures(&bare_storm(&backing, threads, SIZE, time)?));
+            limit.add(&figures(&bare_storm(&open_raw(&backing)?, backing.size(), threads, SIZE, time)?));
             for (number, (variant, samples)) in variants.iter().zip(&mut samples).enumerate() {
                 let (storm, journal) =
                     one(&backing, variant, threads, time).map_err(|e| format!("{}: {e}", variant.name))?;

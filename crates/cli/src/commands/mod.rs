@@ -12,6 +12,7 @@ mod frag;
 mod fstrim;
 mod import;
 mod info;
+mod lab;
 mod ln;
 mod ls;
 mod mkdir;
@@ -58,6 +59,7 @@ pub(crate) enum Command {
     Chmod(chmod::Args),
     Chown(chown::Args),
     Xattr(xattr::Args),
+    Lab(lab::Args),
     #[command(hide = true)]
     Burst(burst::Args),
 }
@@ -88,6 +90,7 @@ impl Command {
             Self::Chmod(args) => args.run(&mut out)?,
             Self::Chown(args) => args.run(&mut out)?,
             Self::Xattr(args) => args.run(&mut out)?,
+            Self::Lab(args) => args.run(&mut out)?,
             Self::Import(args) => args.run(&mut out)?,
             Self::Export(args) => args.run(&mut out)?,
             Self::Burst(args) => args.run(&mut out)?,

@@ -1,12 +1,16 @@
 //! The loops: what threads do to the files of a [`Store`](crate::store::Store).
 
+mod beside;
 mod mixed;
+mod observed;
 mod overwrite;
 mod small;
 mod storm;
 mod work;
 
+pub use beside::{Beside, beside};
 pub use mixed::mixed;
+pub use observed::{Observed, observed};
 pub use overwrite::random_overwrites;
 pub use small::small_writes;
 pub use storm::{Storm, bare_storm, more_open_files, sparse_files, storm};

@@ -4,7 +4,7 @@
 //! flushes writes 256 KiB of a log.
 
 use super::run;
-use crate::store::{Backing, Handle, Store, open_raw};
+use crate::store::{Handle, Store};
 use crate::{Outcome, Random};
 use lanefs_device::AlignedBuf;
 use lanefs_stats::{Histogram, Snapshot};
@@ -72,18 +72,12 @@ pub fn storm(files: &[Box<dyn Handle>], size: u64, time: Duration) -> Outcome<St
     Ok(Storm { rate, write: write.snapshot(), fsync: fsync.snapshot() })
 }
 
-/// The limit.
+/// The limit, on a file of `whole` bytes that takes direct I/O.
 ///
 /// # Errors
 /// Those of writing and flushing.
-pub fn bare_storm(backing: &Backing, threads: usize, size: u64, time: Duration) -> Outcome<Storm> {
-    let file = open_raw(backing)?;
-    let shared = SharedFlush {
-        file: &file,
-        log: backing.size() - LOG,
-        state: Mutex::default(),
-        ended: Condvar::new(),
-    };
+pub fn bare_storm(file: &File, whole: u64, threads: usize, size: u64, time: Duration) -> Outcome<Storm> {
+    let shared = SharedFlush { file, log: whole - LOG, state: Mutex::default(), ended: Condvar::new() };
     let (write, fsync) = (Histogram::new(), Histogram::new());
     let rate = run(threads, time, |worker| {
         let data = AlignedBuf::zeroed(PIECE as usize);

@@ -77,8 +77,11 @@ pub fn run(
         // Before they are let go: they may run for a while before this thread does again.
         let began = Instant::now();
         drop(closed);
-        while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
-            std::thread::sleep((time - began.elapsed().min(time)).min(Duration::from_millis(100)));
+        // On a machine that lets none of them run in that time, until one has.
+        let nothing = || lanes.iter().all(|lane| lane.0.load(Ordering::Relaxed) == 0);
+        while (began.elapsed() < time || nothing()) && !stop.load(Ordering::Relaxed) {
+            let left = time.saturating_sub(began.elapsed());
+            std::thread::sleep(left.clamp(Duration::from_micros(100), Duration::from_millis(100)));
         }
         let done: u64 = lanes.iter().map(|lane| lane.0.load(Ordering::Relaxed)).sum();
         let elapsed = began.elapsed();

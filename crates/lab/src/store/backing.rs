@@ -9,11 +9,12 @@ use lanefs_device::{AlignedBuf, BlockDevice, FileDevice, FileOptions, ReadOp, Wr
 use lanefs_mkfs as mkfs;
 use std::path::{Path, PathBuf};
 
-/// The file; removed when dropped.
+/// The file, removed when dropped; or a block device.
 #[derive(Debug)]
 pub struct Backing {
     path: PathBuf,
     size: u64,
+    remove: bool,
 }
 
 impl Backing {
@@ -22,7 +23,7 @@ impl Backing {
     /// # Errors
     /// Those of writing; a file system that takes no direct I/O.
     pub fn new(dir: &Path, size: u64) -> Outcome<Self> {
-        let backing = Self { path: dir.join("lanefs-lab.img"), size };
+        let backing = Self { path: dir.join("lanefs-lab.img"), size, remove: true };
         let device = FileOptions::new().direct(true).create(&backing.path, size)?;
         let mut page = AlignedBuf::zeroed(4 << 20);
         page.fill(0xa5);
@@ -34,6 +35,18 @@ impl Backing {
         }
         device.flush()?;
         Ok(backing)
+    }
+
+    /// A block device. Its content is lost.
+    ///
+    /// # Errors
+    /// Those of opening it; less than `size` bytes.
+    pub fn on_device(path: &Path, size: u64) -> Outcome<Self> {
+        let has = FileOptions::new().direct(true).open(path)?.size();
+        if has < size {
+            return Err(format!("{}: has {has} bytes, {size} are needed", path.display()).into());
+        }
+        Ok(Self { path: path.to_owned(), size: has, remove: false })
     }
 
     /// Its name.
@@ -81,7 +94,9 @@ impl Backing {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if self.remove {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

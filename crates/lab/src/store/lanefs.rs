@@ -3,7 +3,7 @@
 use super::{Contender, Handle, Store, format, name};
 use crate::Outcome;
 use ::lanefs::{OpenOptions, Volume};
-use lanefs_device::PmemDevice;
+use lanefs_device::{FileOptions, Pace, PacedDevice, PmemDevice, open_url};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -73,5 +73,16 @@ pub fn lanefs(
 pub fn mapped(path: &Path, size: u64, options: OpenOptions) -> Outcome<Box<dyn Store>> {
     let device = PmemDevice::create(path, size)?;
     format(&device, 64)?;
+    Ok(Box::new(Lanefs(options.write(true).open_device(Arc::new(device))?)))
+}
+
+/// lanefs on a simulated device of `size` bytes, in memory.
+///
+/// # Errors
+/// Those of making and opening a volume; no memory.
+pub fn simulated(pace: Pace, size: u64, journal: u32, options: OpenOptions) -> Outcome<Box<dyn Store>> {
+    let memory = open_url(format!("mem:{size}"), &FileOptions::new())?;
+    format(&memory, journal)?;
+    let device = PacedDevice::new(memory, pace);
     Ok(Box::new(Lanefs(options.write(true).open_device(Arc::new(device))?)))
 }

@@ -9,10 +9,10 @@ mod tool;
 
 pub use backing::{Backing, format};
 pub use kernel::{ext4, xfs};
-pub use lanefs::{lanefs, mapped};
+pub use lanefs::{lanefs, mapped, simulated};
 pub use loop_mount::LoopMount;
 pub use raw::{open_raw, raw};
-pub use tool::{missing_tools, run_tool};
+pub use tool::{missing_tools, run_tool, tool_version};
 
 use crate::Outcome;
 use ::lanefs::Volume;

@@ -32,3 +32,10 @@ pub fn missing_tools<'a>(programs: &[&'a str]) -> Vec<&'a str> {
     let there = |program: &str| path.split(':').any(|dir| Path::new(dir).join(program).is_file());
     programs.iter().copied().filter(|program| !there(program)).collect()
 }
+
+/// The line in which a program tells its version, if it is there.
+pub fn tool_version(program: &str, arg: &str) -> Option<String> {
+    let out = Command::new(program).env("PATH", search_path()).arg(arg).output().ok()?;
+    let said = [out.stdout, out.stderr].concat();
+    String::from_utf8_lossy(&said).lines().next().map(|line| line.trim().to_owned())
+}

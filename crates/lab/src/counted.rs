@@ -1,0 +1,54 @@
+//! What a volume counted while something ran on it.
+
+use crate::Outcome;
+use crate::hist::Hist;
+use crate::results::Detail;
+use crate::store::Store;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Counters that say how much there is now, and not how often something happened.
+const LEVELS: [&str; 2] = ["cache_bytes_used", "cache_bytes_dirty"];
+
+struct Reading {
+    counters: BTreeMap<String, u64>,
+    histograms: BTreeMap<String, Hist>,
+}
+
+impl Reading {
+    fn of(store: &dyn Store) -> Option<Self> {
+        let stats = store.volume()?.stats();
+        let counters = stats.counters().filter(|(name, _)| !LEVELS.contains(name));
+        Some(Self {
+            counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
+            histograms: stats.histograms().map(|(name, of)| (name.to_owned(), of.into())).collect(),
+        })
+    }
+}
+
+/// Runs `f` and says what the volume counted meanwhile; a store that is no volume of lanefs counts nothing.
+///
+/// # Errors
+/// Those of `f`.
+pub(crate) fn counted<T>(store: &dyn Store, f: impl FnOnce() -> Outcome<T>) -> Outcome<(T, Detail)> {
+    let before = Reading::of(store);
+    let began = Instant::now();
+    let value = f()?;
+    let mut detail = Detail { seconds: began.elapsed().as_secs_f64(), ..Detail::default() };
+    if let (Some(before), Some(after)) = (before, Reading::of(store)) {
+        for (name, n) in after.counters {
+            let old = before.counters.get(&name).copied().unwrap_or(0);
+            detail.counters.insert(name, n.saturating_sub(old));
+        }
+        for (name, hist) in after.histograms {
+            let more = match before.histograms.get(&name) {
+                Some(old) => hist.since(old),
+                None => hist,
+            };
+            if more.count > 0 {
+                detail.histograms.insert(name, more);
+            }
+        }
+    }
+    Ok((value, detail))
+}

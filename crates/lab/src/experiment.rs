@@ -1,0 +1,166 @@
+//! What an experiment is: cases, each of contenders that are run at points of an axis, in turn.
+
+use crate::Outcome;
+use crate::plan::Plan;
+use crate::results::{Better, CaseResult, Detail, Series};
+use crate::store::Backing;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A question, and what is run to answer it.
+pub trait Experiment {
+    /// As on the command line.
+    fn name(&self) -> &'static str;
+
+    /// In a sentence that ends with a question mark.
+    fn question(&self) -> &'static str;
+
+    /// What is run.
+    fn cases(&self, plan: &Plan) -> Vec<Case>;
+
+    /// What the figures say, in words.
+    fn findings(&self, cases: &[CaseResult]) -> Vec<String>;
+}
+
+/// Contenders that are run at the same points.
+pub struct Case {
+    /// Unique in its experiment.
+    pub name: &'static str,
+    /// For people.
+    pub title: String,
+    /// What the points are.
+    pub axis: &'static str,
+    /// Where contenders are run.
+    pub points: Vec<u64>,
+    /// What each run gives, in the order of [`Shot::values`].
+    pub metrics: Vec<Metric>,
+    /// Bytes of the backing file; none if 0.
+    pub backing: u64,
+    /// Whether a contender is set up anew for each point.
+    pub fresh: bool,
+    /// How much longer than others its runs are.
+    pub patience: u32,
+    /// In the order in which they get their turns.
+    pub contenders: Vec<Entry>,
+    /// Names of contenders to hold against each other.
+    pub versus: Vec<(&'static str, &'static str)>,
+    /// Figures of others, with the metric that they belong to.
+    pub published: Vec<(usize, Series)>,
+}
+
+/// Something that a run gives.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// Unique in its case.
+    pub name: &'static str,
+    /// For people; follows the case's title.
+    pub title: &'static str,
+    /// Of its figures.
+    pub unit: &'static str,
+    /// Which side is good.
+    pub better: Better,
+}
+
+/// The ground on which contenders are set up.
+#[derive(Debug)]
+pub struct Ground {
+    /// The file that all have in turn, in cases that want one.
+    backing: Option<Backing>,
+    /// A folder for whatever else is needed, on the disk that is measured.
+    pub dir: PathBuf,
+    /// A folder in memory.
+    pub memory: PathBuf,
+}
+
+impl Ground {
+    /// Makes the backing file, if it is to have any bytes.
+    ///
+    /// # Errors
+    /// Those of writing it.
+    pub fn new(plan: &Plan, dir: PathBuf, memory: PathBuf, backing: u64) -> Outcome<Self> {
+        let backing = match (&plan.device, backing) {
+            (_, 0) => None,
+            (Some(device), size) => Some(Backing::on_device(device, size)?),
+            (None, size) => Some(Backing::new(&dir, size)?),
+        };
+        Ok(Self { backing, dir, memory })
+    }
+
+    /// The file that all have in turn.
+    ///
+    /// # Errors
+    /// A case that did not ask for one.
+    pub fn backing(&self) -> Outcome<&Backing> {
+        self.backing.as_ref().ok_or_else(|| "this case has no backing file".into())
+    }
+}
+
+type SetUp = Box<dyn Fn(&Ground) -> Outcome<Box<dyn Rig>>>;
+
+/// One of those that are compared.
+pub struct Entry {
+    /// In tables.
+    pub name: &'static str,
+    /// The device, if it is a simulated one.
+    pub device: Option<&'static str>,
+    /// Which peer of lanefs it needs, if any.
+    pub peer: Option<Peer>,
+    /// How it is set up.
+    pub set_up: SetUp,
+}
+
+impl Entry {
+    /// A mode of lanefs.
+    pub fn own(name: &'static str, set_up: impl Fn(&Ground) -> Outcome<Box<dyn Rig>> + 'static) -> Self {
+        Self { name, device: None, peer: None, set_up: Box::new(set_up) }
+    }
+
+    /// Something of others.
+    pub fn peer(
+        peer: Peer,
+        name: &'static str,
+        set_up: impl Fn(&Ground) -> Outcome<Box<dyn Rig>> + 'static,
+    ) -> Self {
+        Self { peer: Some(peer), ..Self::own(name, set_up) }
+    }
+
+    /// The same on a simulated device of that name.
+    pub fn simulated(self, device: &'static str) -> Self {
+        Self { device: Some(device), ..self }
+    }
+}
+
+/// What lanefs is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Peer {
+    /// The kernel's ext4 on a loop device.
+    KernelExt4,
+    /// The kernel's XFS on a loop device.
+    KernelXfs,
+    /// The backing file itself, past the page cache.
+    Raw,
+}
+
+/// A contender that is set up.
+pub trait Rig {
+    /// Runs for `time` at a point of the axis.
+    ///
+    /// # Errors
+    /// Those of the system or the volume.
+    fn run(&self, point: u64, time: Duration) -> Outcome<Shot>;
+
+    /// Unmounts or closes.
+    ///
+    /// # Errors
+    /// What was not durable and cannot be made so.
+    fn finish(self: Box<Self>) -> Outcome<()>;
+}
+
+/// What one run gave.
+#[derive(Debug, Clone, Default)]
+pub struct Shot {
+    /// In the order of [`Case::metrics`]; `None` where this contender cannot tell.
+    pub values: Vec<Option<f64>>,
+    /// What was counted. Series and point are filled in by whoever ran it.
+    pub detail: Detail,
+}

@@ -1,0 +1,129 @@
+//! Source 002: bytes are locked, not the inode, and by what kind of tree.
+
+use super::rig::{Ran, Work};
+use crate::Outcome;
+use crate::experiment::{Case, Entry, Experiment, Metric, Peer, Rig, Shot};
+use crate::load::mixed;
+use crate::plan::Plan;
+use crate::published;
+use crate::rangelock::work::{Regions, hundred};
+use crate::rangelock::{IntervalTree, MutexBTree, Ours, Variant};
+use crate::results::{Better, CaseResult, Detail, Series};
+use crate::store::{ext4, filled, lanefs, xfs};
+use ::lanefs::Locking;
+use std::time::{Duration, Instant};
+
+const OURS: &str = "optimistic B-tree";
+const MUTEX: &str = "mutexed B-tree";
+const TREE: &str = "interval tree";
+const RANGE: &str = "locking=range";
+const INODE: &str = "locking=inode";
+
+/// The lock alone, and one file under it.
+#[derive(Debug)]
+pub(super) struct RangeLocks;
+
+impl Experiment for RangeLocks {
+    fn name(&self) -> &'static str {
+        "rangelock"
+    }
+
+    fn question(&self) -> &'static str {
+        "Which lock lets threads that touch different bytes of one file run side by side?"
+    }
+
+    fn cases(&self, plan: &Plan) -> Vec<Case> {
+        vec![
+            lock(
+                plan,
+                "best",
+                "A hundred ranges, a region for each thread",
+                Regions::Apart,
+                published::range_lock_best(),
+            ),
+            lock(
+                plan,
+                "worst",
+                "A hundred ranges, those of all threads interleaved",
+                Regions::Interleaved,
+                published::range_lock_worst(),
+            ),
+            file(plan, "buffered", "Reads and writes of one file through the page cache", false),
+            file(plan, "direct", "Direct reads and writes of one file", true),
+        ]
+    }
+
+    fn findings(&self, _: &[CaseResult]) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+fn lock(plan: &Plan, name: &'static str, title: &str, regions: Regions, published: Vec<Series>) -> Case {
+    Case {
+        name,
+        title: title.to_owned(),
+        axis: "threads",
+        points: plan.threads.clone(),
+        metrics: vec![Metric { name: "rate", title: "lock and unlock", unit: "/s", better: Better::Higher }],
+        backing: 0,
+        fresh: false,
+        patience: 1,
+        contenders: vec![
+            variant::<Ours>(OURS, regions),
+            variant::<MutexBTree>(MUTEX, regions),
+            variant::<IntervalTree>(TREE, regions),
+        ],
+        versus: vec![(OURS, MUTEX)],
+        published: published.into_iter().map(|series| (0, series)).collect(),
+    }
+}
+
+fn variant<V: Variant>(name: &'static str, regions: Regions) -> Entry {
+    Entry::own(name, move |_| Ok(Box::new(Lock(regions, hundred::<V>))))
+}
+
+struct Lock(Regions, fn(Regions, usize, Duration) -> f64);
+
+impl Rig for Lock {
+    fn run(&self, threads: u64, time: Duration) -> Outcome<Shot> {
+        let began = Instant::now();
+        let rate = (self.1)(self.0, threads as usize, time);
+        let detail = Detail { seconds: began.elapsed().as_secs_f64(), ..Detail::default() };
+        Ok(Shot { values: vec![Some(rate)], detail })
+    }
+
+    fn finish(self: Box<Self>) -> Outcome<()> {
+        Ok(())
+    }
+}
+
+fn file(plan: &Plan, name: &'static str, title: &str, direct: bool) -> Case {
+    let (size, log) = (plan.content, plan.log(128));
+    let work = Work::new(
+        move |store, _| filled(store, 1, size, direct),
+        move |_, files, threads, time| Ok(Ran::rate(mixed(&*files[0], size, threads as usize, time)?)),
+    );
+    Case {
+        name,
+        title: title.to_owned(),
+        axis: "threads",
+        points: plan.threads.clone(),
+        metrics: vec![Metric { name: "rate", title: "operations", unit: "/s", better: Better::Higher }],
+        backing: size + plan.room(),
+        fresh: false,
+        patience: 1,
+        contenders: vec![
+            work.own(lanefs(RANGE, log, |o| o)),
+            work.own(lanefs("locking=range-mutex", log, |o| o.locking(Locking::RangeMutex))),
+            work.own(lanefs(INODE, log, |o| o.locking(Locking::Inode))),
+            work.peer(Peer::KernelExt4, ext4("kernel ext4", log, "")),
+            work.peer(Peer::KernelXfs, xfs()),
+        ],
+        versus: vec![(RANGE, INODE)],
+        // The source's were direct.
+        published: match direct {
+            true => published::range_lock_io().into_iter().map(|series| (0, series)).collect(),
+            false => Vec::new(),
+        },
+    }
+}

@@ -1,0 +1,115 @@
+//! Contenders that are files of a [`Store`], and something that runs on them.
+
+use crate::Outcome;
+use crate::counted::counted;
+use crate::experiment::{Entry, Ground, Peer, Rig, Shot};
+use crate::hist::Hist;
+use crate::results::Detail;
+use crate::store::{Contender, Handle, Store};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Open files of a store, by number.
+pub(super) type Files = Vec<Box<dyn Handle>>;
+
+/// What a loop gave: values, and what it timed itself.
+#[derive(Debug, Default)]
+pub(super) struct Ran {
+    pub(super) values: Vec<Option<f64>>,
+    pub(super) timed: Vec<(&'static str, Hist)>,
+    pub(super) counted: Vec<(&'static str, u64)>,
+    /// How long it ran, where that is not all of the time that it took.
+    pub(super) seconds: Option<f64>,
+}
+
+impl Ran {
+    pub(super) fn rate(value: f64) -> Self {
+        Self { values: vec![Some(value)], ..Self::default() }
+    }
+}
+
+type LayOut = dyn Fn(&dyn Store, &Ground) -> Outcome<Files>;
+type Loop = dyn Fn(&dyn Store, &Files, u64, Duration) -> Outcome<Ran>;
+type Derive = dyn Fn(u64, &Detail) -> Vec<Option<f64>>;
+
+/// What is the same for all contenders of a case.
+#[derive(Clone)]
+pub(super) struct Work {
+    lay_out: Rc<LayOut>,
+    run: Rc<Loop>,
+    /// Further values, from what the volume counted; none where there is nothing counted.
+    derive: Rc<Derive>,
+}
+
+impl Work {
+    pub(super) fn new(
+        lay_out: impl Fn(&dyn Store, &Ground) -> Outcome<Files> + 'static,
+        run: impl Fn(&dyn Store, &Files, u64, Duration) -> Outcome<Ran> + 'static,
+    ) -> Self {
+        Self { lay_out: Rc::new(lay_out), run: Rc::new(run), derive: Rc::new(|_, _| Vec::new()) }
+    }
+
+    pub(super) fn derive(self, derive: impl Fn(u64, &Detail) -> Vec<Option<f64>> + 'static) -> Self {
+        Self { derive: Rc::new(derive), ..self }
+    }
+
+    /// A mode of lanefs on the backing file.
+    pub(super) fn own(&self, contender: Contender) -> Entry {
+        let work = self.clone();
+        Entry::own(contender.name, move |ground| work.rig(contender.set_up(ground.backing()?)?, ground))
+    }
+
+    /// Something of others on the backing file.
+    pub(super) fn peer(&self, peer: Peer, contender: Contender) -> Entry {
+        Entry { peer: Some(peer), ..self.own(contender) }
+    }
+
+    /// A mode of lanefs that needs no backing file.
+    pub(super) fn elsewhere(
+        &self,
+        name: &'static str,
+        open: impl Fn(&Ground) -> Outcome<Box<dyn Store>> + 'static,
+    ) -> Entry {
+        let work = self.clone();
+        Entry::own(name, move |ground| work.rig(open(ground)?, ground))
+    }
+
+    fn rig(&self, store: Box<dyn Store>, ground: &Ground) -> Outcome<Box<dyn Rig>> {
+        let (laid, before) = counted(&*store, || (self.lay_out)(&*store, ground))?;
+        Ok(Box::new(OnStore { files: laid, before, work: self.clone(), store }))
+    }
+}
+
+struct OnStore {
+    // Before the store: files are closed first.
+    files: Files,
+    /// What laying them out cost.
+    before: Detail,
+    work: Work,
+    store: Box<dyn Store>,
+}
+
+impl Rig for OnStore {
+    fn run(&self, point: u64, time: Duration) -> Outcome<Shot> {
+        let (ran, mut detail) =
+            counted(&*self.store, || (self.work.run)(&*self.store, &self.files, point, time))?;
+        let mut values = ran.values;
+        detail.seconds = ran.seconds.unwrap_or(detail.seconds);
+        if self.store.volume().is_some() {
+            values.extend((self.work.derive)(point, &detail));
+        }
+        // Files are opened when they are laid out.
+        if let Some(open) = self.before.histograms.get("open") {
+            detail.histograms.insert("open".to_owned(), open.clone());
+        }
+        // What the loop timed is timed each time, and for all stores alike.
+        detail.histograms.extend(ran.timed.into_iter().map(|(name, hist)| (name.to_owned(), hist)));
+        detail.counters.extend(ran.counted.into_iter().map(|(name, n)| (name.to_owned(), n)));
+        Ok(Shot { values, detail })
+    }
+
+    fn finish(self: Box<Self>) -> Outcome<()> {
+        drop(self.files);
+        self.store.finish()
+    }
+}

@@ -1,0 +1,159 @@
+//! How much is run, where, and beside whom.
+
+use crate::experiment::Peer;
+use crate::store::missing_tools;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The plan of a run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How often each contender gets its turn.
+    pub rounds: usize,
+    /// How long it runs at each point.
+    pub time: Duration,
+    /// How long it runs before, unseen.
+    pub warm_up: Duration,
+    /// Counts of threads for the experiments that have them on their axis.
+    pub threads: Vec<u64>,
+    /// Counts of threads of the storm.
+    pub storm: Vec<u64>,
+    /// Bytes of file content that an experiment lays out, more or less.
+    pub content: u64,
+    /// Whether logs are a sixteenth of what the experiments want.
+    pub small_logs: bool,
+    /// Where the backing file is made.
+    pub dir: PathBuf,
+    /// A block device to use instead, whose content is lost.
+    pub device: Option<PathBuf>,
+    /// A folder in memory.
+    pub memory: PathBuf,
+    /// Who runs beside lanefs.
+    pub peers: Vec<Peer>,
+    /// Who does not, and why.
+    pub left_out: Vec<String>,
+}
+
+const THREADS: [u64; 6] = [1, 2, 4, 8, 12, 16];
+
+impl Plan {
+    /// All experiments in two minutes.
+    pub fn quick(dir: &Path) -> Self {
+        Self {
+            rounds: 3,
+            time: Duration::from_millis(60),
+            warm_up: Duration::from_millis(20),
+            threads: vec![1, 2, 4, 16],
+            storm: vec![256],
+            content: 64 << 20,
+            ..Self::standard(dir)
+        }
+    }
+
+    /// In some minutes.
+    pub fn standard(dir: &Path) -> Self {
+        Self {
+            rounds: 5,
+            time: Duration::from_millis(250),
+            warm_up: Duration::from_millis(100),
+            threads: THREADS.to_vec(),
+            storm: vec![256, 2048],
+            content: 512 << 20,
+            small_logs: false,
+            dir: dir.to_owned(),
+            device: None,
+            memory: memory(dir),
+            peers: Vec::new(),
+            left_out: Vec::new(),
+        }
+    }
+
+    /// At the sizes of the sources, as far as a machine of today has time for them.
+    pub fn full(dir: &Path) -> Self {
+        Self {
+            rounds: 7,
+            time: Duration::from_secs(1),
+            warm_up: Duration::from_millis(500),
+            content: 2 << 30,
+            ..Self::standard(dir)
+        }
+    }
+
+    /// For tests: everything once or twice, and too short to measure anything.
+    pub fn tiny(dir: &Path) -> Self {
+        Self {
+            rounds: 2,
+            time: Duration::from_millis(10),
+            warm_up: Duration::from_millis(1),
+            threads: vec![1, 2],
+            storm: vec![8],
+            content: 8 << 20,
+            small_logs: true,
+            ..Self::standard(dir)
+        }
+    }
+
+    /// MiB of a log that an experiment wants to have so many. None is smaller than the format allows.
+    pub fn log(&self, mib: u32) -> u32 {
+        if self.small_logs { (mib / 16).max(4) } else { mib }
+    }
+
+    /// Bytes of a volume for logs and whatever else is no content.
+    pub(crate) fn room(&self) -> u64 {
+        if self.small_logs { 96 << 20 } else { 512 << 20 }
+    }
+
+    /// Adds the peers that this machine can have; says of the others why not.
+    pub fn with_peers(mut self, wanted: &[Peer]) -> Self {
+        for peer in wanted {
+            match peer.missing() {
+                None => self.peers.push(*peer),
+                Some(why) => self.left_out.push(format!("{}: {why}", peer.name())),
+            }
+        }
+        self
+    }
+}
+
+/// A file system in memory, if there is one: what is mapped should not wait for a disk.
+fn memory(dir: &Path) -> PathBuf {
+    let shared = Path::new("/dev/shm");
+    if shared.is_dir() { shared.to_owned() } else { dir.to_owned() }
+}
+
+impl Peer {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::KernelExt4, Self::KernelXfs, Self::Raw];
+
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KernelExt4 => "kernel-ext4",
+            Self::KernelXfs => "kernel-xfs",
+            Self::Raw => "raw",
+        }
+    }
+
+    /// Why this machine cannot have it, if so.
+    fn missing(self) -> Option<String> {
+        let (kind, tools): (_, &[&str]) = match self {
+            Self::Raw => return None,
+            Self::KernelExt4 => ("ext4", &["mke2fs", "losetup", "mount"]),
+            Self::KernelXfs => ("xfs", &["mkfs.xfs", "losetup", "mount"]),
+        };
+        if !rustix::process::geteuid().is_root() {
+            return Some("only root may mount".to_owned());
+        }
+        if let [first, ..] = missing_tools(tools)[..] {
+            return Some(format!("there is no {first}"));
+        }
+        if !Path::new("/dev/loop-control").exists() {
+            return Some("there are no loop devices".to_owned());
+        }
+        let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        // As a module it may yet be loaded; then `mount` says if it cannot.
+        let module = || crate::store::run_tool("modprobe", &["-n", kind]).is_ok();
+        let there = known.split_whitespace().any(|word| word == kind) || module();
+        (!there).then(|| format!("this kernel has no {kind}"))
+    }
+}

@@ -1,0 +1,237 @@
+//! The page.
+
+use super::chart::{color, dashes, inline};
+use super::heat::{self, Column};
+use super::xml::Text;
+use crate::published::fsync_storm_histograms;
+use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Results};
+use crate::table::{figure, label, places};
+use std::fmt::Write;
+
+const STYLE: &str = include_str!("style.css");
+
+/// Histograms that are worth a map, in that order, and what they are of.
+const HEATS: [(&str, &str); 6] = [
+    ("open", "opening a file"),
+    ("write", "a write"),
+    ("read_direct", "a direct read"),
+    ("fsync", "an fsync"),
+    ("journal_start", "starting a handle"),
+    ("credit_wait", "waiting for credits, by those who had to"),
+];
+
+/// The report as one page that loads nothing.
+pub fn html(results: &Results) -> String {
+    let mut page = String::new();
+    // Writing to a String cannot fail.
+    let _ = write!(
+        page,
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>lanefs lab</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<header><h1>lanefs lab</h1>\n<p>{}</p>\n<p>lanefs {}, {}. Made by \
+         <code>{}</code></p>\n",
+        Text(&results.machine.line()),
+        Text(&results.version),
+        utc(results.began),
+        Text(&results.command),
+    );
+    if !results.machine.tools.is_empty() {
+        let _ = writeln!(page, "<p>{}</p>", Text(&results.machine.tools.join("; ")));
+    }
+    let options: Vec<String> =
+        results.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let _ = write!(
+        page,
+        "<p>{}</p>\n<p>Whole lines were measured in this run, and their bars reach from the least to the most of its rounds. \
+         Dashed lines were published by others, of another machine. Dotted lines are of a simulated device.</p>\n<nav>",
+        Text(&options.join(", "))
+    );
+    for experiment in &results.experiments {
+        let _ = write!(page, "<a href=\"#{0}\">{0}</a> ", Text(&experiment.name));
+    }
+    page.push_str("</nav></header>\n<main>\n");
+    for experiment in &results.experiments {
+        section(&mut page, experiment);
+    }
+    page + "</main>\n</body>\n</html>\n"
+}
+
+fn section(page: &mut String, experiment: &ExperimentResult) {
+    let _ = writeln!(
+        page,
+        "<section id=\"{0}\"><h2>{0}</h2>\n<p class=\"question\">{1}</p>",
+        Text(&experiment.name),
+        Text(&experiment.question)
+    );
+    list(page, "findings", &experiment.findings);
+    for case in &experiment.cases {
+        let _ = writeln!(page, "<h3>{}</h3>\n<div class=\"charts\">", Text(&case.title));
+        for chart in case.charts.iter().filter(|c| !c.series.is_empty()) {
+            figure_of(page, chart);
+        }
+        heats(page, experiment, case);
+        page.push_str("</div>\n");
+        verdicts(page, case);
+        counters(page, case);
+    }
+    if !experiment.left_out.is_empty() {
+        page.push_str("<h3>Left out</h3>\n");
+        list(page, "left-out", &experiment.left_out);
+    }
+    page.push_str("</section>\n");
+}
+
+fn list(page: &mut String, class: &str, lines: &[String]) {
+    if lines.is_empty() {
+        return;
+    }
+    let _ = writeln!(page, "<ul class=\"{class}\">");
+    for line in lines {
+        let _ = writeln!(page, "<li>{}</li>", Text(line));
+    }
+    page.push_str("</ul>\n");
+}
+
+fn figure_of(page: &mut String, chart: &Chart) {
+    let _ = write!(
+        page,
+        "<figure><figcaption>{} ({})</figcaption>\n{}<ul class=\"legend\">\n",
+        Text(&chart.title),
+        Text(&chart.unit),
+        inline(chart)
+    );
+    for (number, series) in chart.series.iter().enumerate() {
+        let source = series.source.as_ref().map(|s| format!(" title=\"{}\"", Text(s))).unwrap_or_default();
+        let _ = writeln!(
+            page,
+            "<li{source}><svg viewBox=\"0 0 28 8\" class=\"key\"><path d=\"M0 4h28\" stroke=\"{}\" stroke-width=\"3\"{}/></svg>{}</li>",
+            color(number),
+            dashes(series.origin),
+            Text(&label(series)),
+        );
+    }
+    page.push_str("</ul>\n<details><summary>figures</summary><div class=\"wide\"><table>\n<tr><th>");
+    let _ = write!(page, "{}</th>", Text(&chart.axis));
+    let places = places(chart);
+    for at in &places {
+        let _ = write!(page, "<th>{at}</th>");
+    }
+    page.push_str("</tr>\n");
+    for series in &chart.series {
+        let _ = write!(page, "<tr><td>{}</td>", Text(&label(series)));
+        for at in &places {
+            let cell = series.at(*at).map(|p| {
+                format!("{} <small>{} to {}</small>", figure(p.median), figure(p.min), figure(p.max))
+            });
+            let _ = write!(page, "<td>{}</td>", cell.unwrap_or_default());
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</table></div></details>\n");
+    let mut sources: Vec<&str> = chart.series.iter().filter_map(|s| s.source.as_deref()).collect();
+    sources.dedup();
+    for source in sources {
+        let _ = writeln!(page, "<p class=\"source\">{}</p>", Text(source));
+    }
+    page.push_str("</figure>\n");
+}
+
+/// Maps of the latencies where most threads were.
+fn heats(page: &mut String, experiment: &ExperimentResult, case: &CaseResult) {
+    let most = case.details.iter().map(|d| d.at).max().unwrap_or(0);
+    let published = if experiment.name == "fsync-storm" { fsync_storm_histograms() } else { Vec::new() };
+    for (what, meaning) in HEATS {
+        let of = |d: &'_ Detail| d.at == most && d.histograms.contains_key(what);
+        let own = case.details.iter().filter(|d| of(d)).filter_map(|d| {
+            let hist = d.histograms.get(what)?;
+            Some(Column { name: d.series.clone(), published: false, hist })
+        });
+        let theirs = published.iter().filter(|(_, of, _)| *of == what).map(|(mode, _, hist)| Column {
+            name: format!("ext4 {mode} (004)"),
+            published: true,
+            hist,
+        });
+        let own: Vec<Column<'_>> = own.collect();
+        // A map of the cache hits of two contenders says nothing.
+        if own.is_empty() || (experiment.name != "fsync-storm" && what != "read_direct") {
+            continue;
+        }
+        let columns: Vec<Column<'_>> = own.into_iter().chain(theirs).collect();
+        let title = format!("How long {meaning} takes, {most} threads");
+        let name = format!("{}/{}/{what}", experiment.name, case.name);
+        if let Some(map) = heat::map(&name, &title, &columns) {
+            let _ = writeln!(page, "<figure><figcaption>{}</figcaption>\n{map}</figure>", Text(&title));
+        }
+    }
+}
+
+fn verdicts(page: &mut String, case: &CaseResult) {
+    if case.verdicts.is_empty() {
+        return;
+    }
+    page.push_str("<details><summary>held against each other</summary><div class=\"wide\"><table>\n");
+    for v in &case.verdicts {
+        let metric = v.chart.rsplit('/').next().unwrap_or("");
+        let said =
+            if v.seen { format!("{:.2}", v.ratio) } else { format!("no difference seen ({:.2})", v.ratio) };
+        let _ = writeln!(
+            page,
+            "<tr><td>{} over {}</td><td>{metric} at {}</td><td>{said}</td></tr>",
+            Text(&v.this),
+            Text(&v.that),
+            v.at
+        );
+    }
+    page.push_str("</table></div></details>\n");
+}
+
+/// What volumes counted where most threads were.
+fn counters(page: &mut String, case: &CaseResult) {
+    let most = case.details.iter().map(|d| d.at).max().unwrap_or(0);
+    let details: Vec<&Detail> =
+        case.details.iter().filter(|d| d.at == most && !d.counters.is_empty()).collect();
+    let Some(first) = details.first() else { return };
+    let _ = write!(
+        page,
+        "<details><summary>counted at {most}, all rounds</summary><div class=\"wide\"><table>\n<tr><th></th>"
+    );
+    for detail in &details {
+        let _ = write!(page, "<th>{}</th>", Text(&detail.series));
+    }
+    page.push_str("</tr>\n");
+    for name in first.counters.keys().filter(|name| details.iter().any(|d| d.counter(name) > 0)) {
+        let _ = write!(page, "<tr><td>{}</td>", Text(name));
+        for detail in &details {
+            let _ = write!(page, "<td>{}</td>", detail.counter(name));
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</table></div></details>\n");
+}
+
+/// Seconds since 1970 as a date and time: years by their days, from March on, so that leap days come last.
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * month + 2) / 5 + 1;
+    let (year, month) =
+        (era * 400 + year + u64::from(month >= 10), if month < 10 { month + 3 } else { month - 9 });
+    format!("{year}-{month:02}-{of_month:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(utc(0), "1970-01-01 00:00 UTC");
+        assert_eq!(utc(951_782_399), "2000-02-28 23:59 UTC");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(utc(1_795_000_000), "2026-11-18 11:06 UTC");
+    }
+}
