@@ -68,7 +68,7 @@ fn stamps_are_whole_and_never_go_back() {
             writers.push(scope.spawn(move || {
                 let mut rng = SmallRng::seed_from_u64(w as u64);
                 // Somebody is evicted sooner or later, however the threads are scheduled.
-                let enough = |stamp: &u64| *stamp < 20_000 || cache.stats().evicted > 0;
+                let enough = |stamp: &u64| *stamp < 20_000 || cache.stats().evicted == 0;
                 for stamp in (1..).take_while(enough) {
                     // Neighbours in a block belong to different writers.
                     let record = rng.random_range(0..RECORDS / WRITERS) * WRITERS + w;
