@@ -7,22 +7,28 @@
 //!
 //! Who syncs waits here for the commit too, which the leader sees to when it has handed the lead on: one sleep for both.
 //!
-//! A leader holds no lock that another's work takes: inodes are locked one at a time, under the handle.
+//! A leader holds no lock that another's work takes: inodes are locked one at a time, under the handle. One that panics
+//! ends the journal, and those whose work it had taken are told ([`Turn`]).
 
 use super::plan::Work;
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::txn::credits;
 use crate::volume::{Fs, Writeback};
-use lanefs_journal::Tid;
+use lanefs_journal::{JournalError, Tid};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
+#[cfg(test)]
+use std::sync::atomic::Ordering;
 
 /// The work that waits, of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Combiner {
     queue: Mutex<Queue>,
+    /// A leader waits until so many wait, and then panics.
+    #[cfg(test)]
+    pub(super) panics_among: std::sync::atomic::AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +74,16 @@ impl Job {
         self.changed.notify_one();
     }
 
+    /// The work of a leader that panicked is not done, as far as anybody knows.
+    fn give_up(&self) {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Running) {
+            let lost = JournalError::Aborted(PANIC.into());
+            *state = State::Done(Work::default(), Err(lost.into()));
+            self.changed.notify_one();
+        }
+    }
+
     /// Asks the waiting thread to lead.
     fn ask_to_lead(&self) {
         let mut state = self.state.lock();
@@ -91,6 +107,40 @@ impl Job {
                 other => *state = other,
             }
             self.changed.wait(&mut state);
+        }
+    }
+}
+
+const PANIC: &str = "a panic while inodes were told of what was written";
+
+/// One round of a leader. Dropped before its end it lets nobody wait for ever.
+struct Turn<'t> {
+    fs: &'t Fs,
+    own: &'t Arc<Job>,
+    /// Whose work it has taken.
+    jobs: Vec<Arc<Job>>,
+    /// The lead is not handed on yet.
+    leads: bool,
+}
+
+impl Turn<'_> {
+    fn end(mut self) {
+        self.jobs.clear();
+        self.leads = false;
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.jobs.is_empty() && !self.leads {
+            return;
+        }
+        self.fs.journal.abort(PANIC);
+        self.jobs.iter().for_each(|job| job.give_up());
+        if self.leads {
+            // This thread will not lead again.
+            self.fs.combiner.queue.lock().jobs.retain(|job| !Arc::ptr_eq(job, self.own));
+            self.fs.hand_on(true);
         }
     }
 }
@@ -125,8 +175,13 @@ impl Fs {
     fn lead(&self, own: &Arc<Job>) {
         let most = self.journal.max_credits() / 4;
         loop {
+            let mut turn = Turn { fs: self, own, jobs: Vec::new(), leads: true };
             let mut asked = credits::SUPER;
             let mut batch: Vec<(Arc<Job>, Work)> = Vec::new();
+            #[cfg(test)]
+            while self.combiner.queue.lock().jobs.len() < self.combiner.panics_among.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
             {
                 let mut queue = self.combiner.queue.lock();
                 while let Some(job) = queue.jobs.front() {
@@ -141,6 +196,7 @@ impl Fs {
                     }
                     asked += more;
                     if let Some(job) = queue.jobs.pop_front() {
+                        turn.jobs.push(Arc::clone(&job));
                         batch.push((job, work));
                     }
                 }
@@ -153,6 +209,7 @@ impl Fs {
                 job.finish(work, outcome);
             }
             let goes_on = self.hand_on(own_done);
+            turn.leads = goes_on;
             // Others lead meanwhile; what they do belongs to the next transaction.
             if let Some(tid) = tid.filter(|_| !synced.is_empty()) {
                 let committed = self.journal.commit(tid);
@@ -165,6 +222,7 @@ impl Fs {
                     job.finish(work, outcome);
                 }
             }
+            turn.end();
             if !goes_on {
                 return;
             }
@@ -191,6 +249,8 @@ impl Fs {
     fn run_batch(&self, batch: Vec<(Arc<Job>, Work)>, credits: u32) -> (Option<Tid>, Vec<Outcome>) {
         match self.start(credits) {
             Ok(mut txn) => {
+                #[cfg(test)]
+                assert_eq!(self.combiner.panics_among.load(Ordering::Relaxed), 0, "on purpose");
                 let run = |(job, mut work): (Arc<Job>, Work)| {
                     let outcome = work.run(&mut txn, &job.node);
                     (job, work, outcome)
