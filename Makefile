@@ -1,10 +1,11 @@
 # The two commands of the README are `make demo` and `make test`. Each installs what it lacks.
 .POSIX:
-.PHONY: help setup build demo test lint docs loom fuzz-short ci
+.PHONY: help setup judges build demo test judge-mount lint docs loom fuzz-short ci
 
 help:
 	@echo "make demo         make a volume, fill it, kill it, recover it, let e2fsck judge"
 	@echo "make test         every test"
+	@echo "make judge-mount  the long judges of the mount: databases, fsx, fio, kill -9"
 	@echo "make lint         format, clippy, licences, documentation"
 	@echo "make bench-NAME   one benchmark of bench/src/bin, against its peer in the same run"
 	@echo "make loom         model checks of the concurrent parts"
@@ -20,8 +21,15 @@ build: setup
 demo: build
 	@scripts/demo.sh
 
-test: setup
+judges: setup
+	@scripts/judges.sh
+
+test: judges
 	cargo test --workspace
+
+judge-mount: judges
+	@scripts/setup.sh --long
+	cargo test -p lanefs-cli --test judges -- --include-ignored --test-threads=2
 
 lint: setup
 	cargo fmt --all --check

@@ -26,6 +26,20 @@ need tar tar
 need flock util-linux
 need script bsdutils
 need chromium chromium
+# The judges and the peers of the mount.
+need fuse2fs fuse2fs
+need dbench dbench
+need fio fio
+need git git
+need make make
+need pgrep procps
+need rsync rsync
+need sqlite3 sqlite3
+need unshare util-linux
+# Those that `make judge-mount` adds.
+if [ "${1:-}" = --long ]; then
+    compgen -G '/usr/lib/postgresql/*/bin/pg_amcheck' >/dev/null || packages+=(postgresql)
+fi
 [ -x /usr/bin/time ] || packages+=(time)
 [ ${#packages[@]} -gt 0 ] || exit 0
 

@@ -104,12 +104,20 @@ impl LoopMount {
     /// # Panics
     /// If that fails.
     pub fn cut_power(mut self) {
+        self.shut_down();
+        self.unmount_now().unwrap_or_else(|said| panic!("{said}"));
+    }
+
+    /// Only the first part of [`cut_power`](Self::cut_power): whoever has files open keeps them, and gets errors.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn shut_down(&self) {
         // EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH: an ioctl needs `unsafe` in Rust, and
         // no program of e2fsprogs calls it. Perl is part of every Debian.
         let script = r#"open(my $f, "<", $ARGV[0]) or die $!; my $flags = pack("L", 2);
             ioctl($f, 0x8004587d, $flags) or die $!;"#;
         run("perl", &["-e", script, self.dir.to_str().unwrap()]);
-        self.unmount_now().unwrap_or_else(|said| panic!("{said}"));
     }
 
     fn unmount_now(&mut self) -> Result<(), String> {

@@ -4,7 +4,7 @@
 //! holds is not ext4 (`Format`, `Corrupt`, ...: structure, number and rule), and what the medium
 //! did (`Device`, `Journal`). [`Error::errno`] gives the number that the kernel's ext4 gives.
 
-use lanefs_device::DeviceError;
+use lanefs_device::{DeviceError, Op};
 use lanefs_format::FormatError;
 use lanefs_journal::JournalError;
 use std::io;
@@ -40,6 +40,9 @@ pub enum Error {
         /// Length in bytes.
         len: usize,
     },
+    /// A link to a file of another volume (EXDEV).
+    #[error("Invalid cross-device link")]
+    OtherVolume,
     /// i_links_count is at its bound (EMLINK).
     #[error("Too many links")]
     TooManyLinks,
@@ -295,6 +298,7 @@ impl Error {
             Error::NotEmpty => Errno::NOTEMPTY,
             Error::NoSpace => Errno::NOSPC,
             Error::NameTooLong { .. } => Errno::NAMETOOLONG,
+            Error::OtherVolume => Errno::XDEV,
             Error::TooManyLinks => Errno::MLINK,
             Error::ReadOnly => Errno::ROFS,
             Error::NotPermitted(_) => Errno::PERM,
@@ -320,6 +324,8 @@ impl Error {
             | Error::Extent(_)
             | Error::Indirect(_)
             | Error::Xattr(_) => Errno::UCLEAN,
+            // Nothing of the volume has been touched: the system's own reason.
+            Error::Device(e) if matches!(e.op, Op::Open | Op::Lock) => return e.errno(),
             Error::Journal(_) | Error::Device(_) | Error::Lost { .. } => Errno::IO,
         };
         errno.raw_os_error()

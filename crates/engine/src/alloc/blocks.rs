@@ -44,6 +44,10 @@ pub(crate) fn free_blocks(txn: &mut Txn<'_>, start: u64, len: u32, kind: BlockKi
         let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(()) };
         // The busy map must have the blocks before the disk's map loses them.
         state.load(fs, group)?;
+        if state.is_lost() {
+            // They stay used, for nobody knows what else is.
+            return Ok(());
+        }
         change_bitmap(txn, group, bits.clone(), false)?;
         drop(state);
         fs.alloc.freeing.fetch_add(bits.len() as u64, Relaxed);

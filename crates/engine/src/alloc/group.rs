@@ -1,10 +1,13 @@
 //! One block group in core: its free blocks, and where to look first.
+//!
+//! A group whose bitmap is damaged has none from then on: nothing is taken from it and nothing given back to it,
+//! and all the others serve. The volume is marked as having errors when it is closed.
 
 use super::buddy::{Buddy, ORDERS};
-use crate::error::{Corrupt, Result};
+use crate::error::{Corrupt, Error, Result};
 use crate::volume::{Fs, kind};
 use lanefs_format::{GroupDesc, GroupFlags, bitmap};
-use lanefs_journal::Buffer;
+use lanefs_journal::{Buffer, JournalError};
 use std::ops::Range;
 
 /// In-core state of a group, behind its mutex.
@@ -17,6 +20,8 @@ pub(crate) struct Group {
     next: u32,
     /// No inode below this index is free.
     pub(super) inode_hint: u32,
+    /// Its bitmap of inodes is damaged.
+    pub(super) inodes_lost: bool,
 }
 
 /// Which blocks may be handed out.
@@ -27,37 +32,65 @@ enum Blocks {
     /// None of so many: costs no memory, however full a volume is.
     Full(u32),
     Some(Box<Buddy>),
+    /// The bitmap is damaged: nobody knows.
+    Lost,
 }
 
 impl Default for Group {
     fn default() -> Self {
-        Self { blocks: Blocks::Unread, top: Some(ORDERS as u32 - 1), next: 0, inode_hint: 0 }
+        let top = Some(ORDERS as u32 - 1);
+        Self { blocks: Blocks::Unread, top, next: 0, inode_hint: 0, inodes_lost: false }
     }
 }
 
 impl Group {
-    /// Reads the bitmap from disk, once.
+    /// Reads the bitmap from disk, once. If that is damaged, the group is lost, which is noted and no error.
+    ///
+    /// # Errors
+    /// Those of a journal that has ended.
     pub(super) fn load(&mut self, fs: &Fs, group: u32) -> Result<()> {
         if !self.is_unread() {
             return Ok(());
         }
-        let desc = read_desc(fs, group)?;
+        let read = read_desc(fs, group).and_then(|desc| Ok((self.read(fs, group, &desc), desc)));
+        match read {
+            Ok((Ok(()), _)) => {}
+            Ok((Err(e), desc)) if is_damage(&e) => self.lose(fs, &e, desc.free_blocks_count),
+            Err(e) if is_damage(&e) => self.lose(fs, &e, 0),
+            Ok((Err(e), _)) | Err(e) => return Err(e),
+        }
+        fs.alloc.learn(group, self);
+        Ok(())
+    }
+
+    /// Takes the group out of use; its descriptor has `free` blocks as free.
+    fn lose(&mut self, fs: &Fs, e: &Error, free: u32) {
+        self.blocks = Blocks::Lost;
+        fs.alloc.space.lose(free.into());
+        fs.note_error(e);
+    }
+
+    fn read(&mut self, fs: &Fs, group: u32, desc: &GroupDesc) -> Result<()> {
         let blocks = fs.layout.group_blocks(group)?;
-        let buddy = if uninit(fs, &desc, GroupFlags::BLOCK_UNINIT) {
+        let buddy = if uninit(fs, desc, GroupFlags::BLOCK_UNINIT) {
             // The group's own metadata is in it by the way it is made.
-            Buddy::new(&initial_block_bitmap(fs, group, &desc)?, blocks)
+            Buddy::new(&initial_block_bitmap(fs, group, desc)?, blocks)
         } else {
-            let buffer = read_block_bitmap(fs, group, &desc)?;
+            let buffer = read_block_bitmap(fs, group, desc)?;
             let map = buffer.read();
-            check_own_metadata(fs, group, &desc, &map)?;
+            check_own_metadata(fs, group, desc, &map)?;
             Buddy::new(&map, blocks)
         };
         self.blocks = match buddy.free() {
             0 => Blocks::Full(blocks),
             _ => Blocks::Some(Box::new(buddy)),
         };
-        fs.alloc.learn(group, self);
         Ok(())
+    }
+
+    /// Whether its bitmap is damaged.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self.blocks, Blocks::Lost)
     }
 
     /// Whether the bitmap was never read.
@@ -68,7 +101,14 @@ impl Group {
     /// Whether a free run of `order` may be found: by the descriptor, if the bitmap was never read.
     pub(super) fn may_have(&mut self, fs: &Fs, group: u32, order: u32) -> Result<bool> {
         if self.is_unread() {
-            let top = read_desc(fs, group)?.free_blocks_count.checked_ilog2();
+            let top = match read_desc(fs, group) {
+                Ok(desc) => desc.free_blocks_count.checked_ilog2(),
+                Err(e) if is_damage(&e) => {
+                    self.lose(fs, &e, 0);
+                    None
+                }
+                Err(e) => return Err(e),
+            };
             if top < Some(order) {
                 fs.alloc.orders.set(group, self.top, top);
                 self.top = top;
@@ -81,7 +121,7 @@ impl Group {
     pub(super) fn change_of_top(&mut self) -> (Option<u32>, Option<u32>) {
         let now = match &self.blocks {
             Blocks::Unread => self.top,
-            Blocks::Full(_) => None,
+            Blocks::Full(_) | Blocks::Lost => None,
             Blocks::Some(buddy) => buddy.top(),
         };
         (std::mem::replace(&mut self.top, now), now)
@@ -147,6 +187,17 @@ impl Group {
             self.next = self.next.min(bit);
         }
     }
+}
+
+/// Whether a structure of the volume broke a rule or could not be read: others may be whole.
+pub(super) fn is_damage(e: &Error) -> bool {
+    matches!(
+        e,
+        Error::Format(_)
+            | Error::Corrupt(_)
+            | Error::Device(_)
+            | Error::Journal(JournalError::Device(_) | JournalError::BlockOutOfRange { .. })
+    )
 }
 
 /// Whether `flag` says that a bitmap was never written. The flags count only with checksums.

@@ -4,7 +4,7 @@
 //! the whole volume, the others near their parent as long as that group is not crowded. With
 //! flex_bg, a "group" here is the flex group whose tables lie together.
 
-use super::group::{read_desc, uninit};
+use super::group::{is_damage, read_desc, uninit};
 use crate::error::{Corrupt, Error, Result};
 use crate::txn::Txn;
 use crate::volume::{Fs, kind};
@@ -44,9 +44,15 @@ pub(crate) fn alloc_inode(txn: &mut Txn<'_>, hint: InodeHint) -> Result<u32> {
     let groups = fs.layout.group_count();
     for i in 0..groups {
         let group = ((u64::from(first) + u64::from(i)) % u64::from(groups)) as u32;
-        if let Some(ino) = take_in(txn, group, is_dir)? {
-            fs.alloc.sub_free_inode();
-            return Ok(ino);
+        match take_in(txn, group, is_dir) {
+            Ok(Some(ino)) => {
+                fs.alloc.sub_free_inode();
+                return Ok(ino);
+            }
+            Ok(None) => {}
+            // Nothing of it was changed. The others serve.
+            Err(e) if is_damage(&e) => lose(fs, group, &e),
+            Err(e) => return Err(e),
         }
     }
     Err(Error::NoSpace)
@@ -79,12 +85,22 @@ pub(crate) fn free_inode(txn: &mut Txn<'_>, ino: u32, was_dir: bool) -> Result<(
     Ok(())
 }
 
+/// Takes no more inodes from a group whose bitmap is damaged.
+fn lose(fs: &Fs, group: u32, e: &Error) {
+    fs.note_error(e);
+    if let Some(mut state) = fs.alloc.lock_group(group) {
+        state.inodes_lost = true;
+    }
+}
+
 fn take_in(txn: &mut Txn<'_>, group: u32, is_dir: bool) -> Result<Option<u32>> {
     let fs = txn.fs();
     if read_desc(fs, group)?.free_inodes_count == 0 {
         return Ok(None);
     }
-    let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(None) };
+    let Some(mut state) = fs.alloc.lock_group(group).filter(|state| !state.inodes_lost) else {
+        return Ok(None);
+    };
     let mut desc = read_desc(fs, group)?;
     let per_group = fs.layout.inodes_per_group();
     let reserved = if group == 0 { fs.first_ino - 1 } else { 0 };
@@ -178,7 +194,10 @@ fn crowd(fs: &Fs, group: u32) -> Result<(u32, u64, u64, u64)> {
     let end = first.saturating_add(flex).min(fs.layout.group_count());
     let (mut inodes, mut blocks, mut dirs) = (0, 0, 0);
     for g in first..end {
-        let desc = read_desc(fs, g)?;
+        let desc = match read_desc(fs, g) {
+            Err(e) if is_damage(&e) => continue,
+            desc => desc?,
+        };
         inodes += u64::from(desc.free_inodes_count);
         blocks += u64::from(desc.free_blocks_count);
         dirs += u64::from(desc.used_dirs_count);

@@ -82,7 +82,7 @@ pub(crate) fn claim(fs: &Fs, blocks: u64) -> Result<Claim> {
 /// where there is none so long, the longest that there are, down to single blocks.
 ///
 /// # Errors
-/// [`Error::NoSpace`]; the error of a damaged group that could have served.
+/// [`Error::NoSpace`]: groups that are damaged have none.
 pub(crate) fn reserve(fs: &Fs, goal: u64, want: u32) -> Result<Reserved> {
     or_discard(fs, || take_free(fs, Goal::at(fs, goal), want))
 }

@@ -80,6 +80,11 @@ impl Space {
         self.available.fetch_add(n, Relaxed);
     }
 
+    /// Blocks that were counted as free and cannot be had.
+    pub(super) fn lose(&self, n: u64) {
+        sub(&self.available, n);
+    }
+
     fn claim(&self, n: u64, keep: u64) -> bool {
         let left = |a: u64| a.checked_sub(n).filter(|left| *left >= keep);
         let claimed = self.available.fetch_update(Relaxed, Relaxed, left).is_ok();

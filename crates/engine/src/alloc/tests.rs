@@ -3,7 +3,7 @@
 use super::*;
 use crate::error::Error;
 use crate::volume::{Fs, OpenOptions};
-use lanefs_device::MemDevice;
+use lanefs_device::{BlockDevice, MemDevice};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -17,7 +17,12 @@ fn volume(mib: usize) -> Arc<Fs> {
     let device = Arc::new(MemDevice::new(mib << 20));
     let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
     lanefs_mkfs::format(&*device, &options).unwrap();
-    Fs::open(device, OpenOptions::new().write(true)).unwrap()
+    open(device)
+}
+
+/// Without a timer: what was freed comes back when a test has it committed.
+fn open(device: Arc<MemDevice>) -> Arc<Fs> {
+    Fs::open(device, OpenOptions::new().write(true).commit_interval(Duration::ZERO)).unwrap()
 }
 
 /// The free blocks of all groups in core.
@@ -545,4 +550,77 @@ fn with_discard_a_commit_discards_what_it_freed() {
         assert_eq!((count(7), count(9)), (977, if discard { 0 } else { 977 }));
         volume.close().unwrap();
     }
+}
+
+/// A volume whose group 2 has a damaged bitmap, of blocks or of inodes; how many blocks or inodes were free there.
+fn damaged(blocks: bool) -> (Arc<MemDevice>, u32) {
+    let device = Arc::new(MemDevice::new(32 << 20));
+    let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
+    lanefs_mkfs::format(&*device, &options).unwrap();
+    let fs = open(Arc::clone(&device));
+    // So that none of its bitmaps is one that was never written.
+    let mut txn = fs.start(20).unwrap();
+    txn.alloc_run(fs.layout.group_first_block(2).unwrap() + 5000, 1).unwrap();
+    while fs.layout.inode_slot(alloc_inode(&mut txn, InodeHint::TopDir { spread: 2 }).unwrap()).unwrap().group
+        != 2
+    {
+        txn.restart(20).unwrap();
+    }
+    drop(txn);
+    fs.close().unwrap();
+    let desc = read_desc(&fs, 2).unwrap();
+    let at = 1024 * if blocks { desc.block_bitmap } else { desc.inode_bitmap } + 40;
+    let mut byte = [0];
+    device.read_at(at, &mut byte).unwrap();
+    device.write_at(at, &[byte[0] ^ 16]).unwrap();
+    (device, if blocks { desc.free_blocks_count } else { desc.free_inodes_count })
+}
+
+#[test]
+fn a_group_with_a_damaged_block_bitmap_is_passed_by() {
+    let (device, lost) = damaged(true);
+    let fs = open(Arc::clone(&device));
+    let all = fs.alloc.free_blocks();
+    let in_group = fs.layout.group_first_block(2).unwrap() + 100;
+    let mut runs = vec![reserve(&fs, in_group, 8).unwrap()];
+    assert_eq!(fs.alloc.free_blocks(), all - u64::from(lost) - 8);
+    while let Ok(run) = reserve(&fs, in_group, 1 << 15) {
+        runs.push(run);
+    }
+    assert_eq!((blocks(&runs), fs.alloc.free_blocks()), (all - u64::from(lost), 0));
+    assert!(!runs.iter().any(|run| fs.layout.group_of_block(run.start()).unwrap().0 == 2) && disjoint(&runs));
+    assert!(matches!(claim(&fs, 1), Err(Error::NoSpace)));
+    // What is freed there is not handed out, and who frees it goes on.
+    let mut txn = fs.start(20).unwrap();
+    txn.free(in_group + 4900, 1, BlockKind::Data).unwrap();
+    drop(txn);
+    fs.journal.sync().unwrap();
+    assert_eq!(fs.alloc.free_blocks(), 0);
+    drop(runs);
+    assert_eq!(fs.alloc.free_blocks(), all - u64::from(lost));
+    fs.close().unwrap();
+    // s_state says that there were errors.
+    let mut state = [0; 2];
+    device.read_at(1024 + 0x3A, &mut state).unwrap();
+    assert_eq!(u16::from_le_bytes(state) & 2, 2);
+}
+
+#[test]
+fn a_group_with_a_damaged_inode_bitmap_is_passed_by() {
+    let (device, lost) = damaged(false);
+    let fs = open(device);
+    let (all, mut taken) = (fs.alloc.free_inodes(), 0);
+    let mut txn = fs.start(20).unwrap();
+    let e = loop {
+        let hint =
+            if taken % 2 == 0 { InodeHint::TopDir { spread: 2 } } else { InodeHint::File { parent: 2 } };
+        match alloc_inode(&mut txn, hint) {
+            Ok(ino) => assert_ne!(fs.layout.inode_slot(ino).unwrap().group, 2),
+            Err(e) => break e,
+        }
+        taken += 1;
+        txn.restart(20).unwrap();
+    };
+    assert!(matches!(e, Error::NoSpace), "{e}");
+    assert_eq!(taken, all - u64::from(lost));
 }

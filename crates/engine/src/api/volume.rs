@@ -436,6 +436,15 @@ impl Volume {
         self.fs.link(&node, &dir, &name)
     }
 
+    /// Gives an open file the name `to`: also one without any, made by [`Dir::create_nameless`].
+    ///
+    /// # Errors
+    /// As [`hard_link`](Self::hard_link); [`Error::OtherVolume`].
+    pub fn link_file(&self, file: &File, to: impl AsRef<Path>) -> Result<()> {
+        let Place { dir, name, .. } = self.new_place(bytes(&to))?;
+        self.fs.link(file.node(), &dir, &name)
+    }
+
     /// Makes a symbolic link at `path` to `target`.
     ///
     /// # Errors

@@ -18,6 +18,9 @@ impl Fs {
     pub(crate) fn link(self: &Arc<Self>, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         check_new_name(name)?;
         self.check_writable()?;
+        if !std::ptr::eq(&*node.fs, &**self) {
+            return Err(Error::OtherVolume);
+        }
         let _exclusive = dir.lock();
         dir.check_alive()?;
         let slot = find_name(dir, name)?.vacant()?;

@@ -1,0 +1,191 @@
+//! Names: what is made, removed, renamed and linked.
+
+use crate::answer::{Failure, call};
+use crate::args;
+use crate::open::{file, lanefs_file, new_attr};
+use crate::volume::{lanefs_volume, volume};
+use lanefs::{DeviceNumber, FileType, RenameFlags};
+use libc::{c_char, c_int, c_uint, dev_t, mode_t, ssize_t};
+use std::os::unix::ffi::OsStrExt;
+
+/// For lanefs_rename: a name that is taken is an error (RENAME_NOREPLACE).
+pub const LANEFS_RENAME_NOREPLACE: c_uint = 1;
+/// For lanefs_rename: swap the two (RENAME_EXCHANGE).
+pub const LANEFS_RENAME_EXCHANGE: c_uint = 2;
+
+/// Makes a directory, owned by 0:0.
+///
+/// Errors: EEXIST, ENOENT, ENOTDIR, EMLINK, ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_mkdir(
+    volume: *mut lanefs_volume,
+    path: *const c_char,
+    mode: mode_t,
+) -> c_int {
+    call(|| {
+        let volume = self::volume(volume)?;
+        // SAFETY: a string or null, as the header says.
+        volume.create_dir_with(unsafe { args::path(path)? }, new_attr(mode))?;
+        Ok(0)
+    })
+}
+
+/// Removes an empty directory.
+///
+/// Errors: ENOTEMPTY, ENOENT, ENOTDIR, EBUSY (the root), EINVAL ("."), EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_rmdir(volume: *mut lanefs_volume, path: *const c_char) -> c_int {
+    call(|| {
+        let volume = self::volume(volume)?;
+        // SAFETY: a string or null, as the header says.
+        volume.remove_dir(unsafe { args::path(path)? })?;
+        Ok(0)
+    })
+}
+
+/// Removes a name of something that is no directory. The file goes with its last name and its last user.
+///
+/// Errors: ENOENT, EISDIR, ENOTDIR, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_unlink(volume: *mut lanefs_volume, path: *const c_char) -> c_int {
+    call(|| {
+        let volume = self::volume(volume)?;
+        // SAFETY: a string or null, as the header says.
+        volume.remove_file(unsafe { args::path(path)? })?;
+        Ok(0)
+    })
+}
+
+/// Renames, as renameat2(2). `flags` is 0 (what is at `to` is replaced), LANEFS_RENAME_NOREPLACE or
+/// LANEFS_RENAME_EXCHANGE.
+///
+/// Errors: ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EBUSY (the root), EINVAL (below itself; flags), EMLINK, ENOSPC, EPERM,
+/// EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_rename(
+    volume: *mut lanefs_volume,
+    from: *const c_char,
+    to: *const c_char,
+    flags: c_uint,
+) -> c_int {
+    call(|| {
+        let volume = self::volume(volume)?;
+        // SAFETY: strings or null, as the header says.
+        let (from, to) = unsafe { (args::path(from)?, args::path(to)?) };
+        let flags = match flags {
+            0 => RenameFlags::Replace,
+            LANEFS_RENAME_NOREPLACE => RenameFlags::NoReplace,
+            LANEFS_RENAME_EXCHANGE => RenameFlags::Exchange,
+            _ => return Err(Failure::invalid(format!("flags that rename does not have: {flags:#x}"))),
+        };
+        volume.rename_with(from, to, flags)?;
+        Ok(0)
+    })
+}
+
+/// Gives what is at `from` the name `to` too. A symbolic link is linked itself.
+///
+/// Errors: EEXIST, ENOENT, ENOTDIR, EPERM (a directory; immutable), EMLINK, ENOSPC, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_link(
+    volume: *mut lanefs_volume,
+    from: *const c_char,
+    to: *const c_char,
+) -> c_int {
+    call(|| {
+        let volume = self::volume(volume)?;
+        // SAFETY: strings or null, as the header says.
+        let (from, to) = unsafe { (args::path(from)?, args::path(to)?) };
+        volume.hard_link(from, to)?;
+        Ok(0)
+    })
+}
+
+/// Gives an open file, such as one made with O_TMPFILE, the name `to`.
+///
+/// Errors: as lanefs_link; EXDEV (a file of another volume).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_flink(
+    file: *mut lanefs_file,
+    volume: *mut lanefs_volume,
+    to: *const c_char,
+) -> c_int {
+    call(|| {
+        let (file, volume) = (self::file(file)?, self::volume(volume)?);
+        // SAFETY: a string or null, as the header says.
+        volume.link_file(&file, unsafe { args::path(to)? })?;
+        Ok(0)
+    })
+}
+
+/// Makes a symbolic link at `path` to `target`.
+///
+/// Errors: EEXIST, ENOENT (also: an empty target), ENOTDIR, ENAMETOOLONG, ENOSPC, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF,
+/// EFAULT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_symlink(
+    volume: *mut lanefs_volume,
+    target: *const c_char,
+    path: *const c_char,
+) -> c_int {
+    call(|| {
+        let volume = self::volume(volume)?;
+        // SAFETY: strings or null, as the header says.
+        let (target, path) = unsafe { (args::os(target)?, args::path(path)?) };
+        volume.symlink(target, path)?;
+        Ok(0)
+    })
+}
+
+/// Puts the target of a symbolic link into `buf`, without a NUL at its end; what does not fit into `size` bytes is cut off.
+/// How many bytes it put there.
+///
+/// Errors: EINVAL (no symbolic link; `size` of 0), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_readlink(
+    volume: *mut lanefs_volume,
+    path: *const c_char,
+    buf: *mut c_char,
+    size: usize,
+) -> ssize_t {
+    call(|| {
+        let volume = self::volume(volume)?;
+        // SAFETY: a string, and `size` bytes, or null, as the header says.
+        let (path, room) = unsafe { (args::path(path)?, args::memory_mut(buf.cast(), size)?) };
+        if room.is_empty() {
+            return Err(Failure::invalid("no room for a target"));
+        }
+        let target = volume.read_link(path)?;
+        let target = target.as_os_str().as_bytes();
+        let fits = target.len().min(room.len());
+        room[..fits].copy_from_slice(&target[..fits]);
+        Ok(fits.cast_signed())
+    })
+}
+
+/// Makes a device file, fifo, socket or empty file, by the type in `mode` (S_IFMT; 0 is a file). `dev` is makedev(3) of a
+/// device file's numbers.
+///
+/// Errors: EEXIST, ENOENT, ENOTDIR, EINVAL (another type), ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF,
+/// EFAULT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lanefs_mknod(
+    volume: *mut lanefs_volume,
+    path: *const c_char,
+    mode: mode_t,
+    dev: dev_t,
+) -> c_int {
+    call(|| {
+        let volume = self::volume(volume)?;
+        // SAFETY: a string or null, as the header says.
+        let path = unsafe { args::path(path)? };
+        let file_type = match mode & libc::S_IFMT {
+            0 => Some(FileType::Regular),
+            bits => FileType::from_mode(bits as u16),
+        };
+        let file_type = file_type.ok_or_else(|| Failure::invalid(format!("no type of a file: {mode:#o}")))?;
+        let device = DeviceNumber { major: libc::major(dev), minor: libc::minor(dev) };
+        volume.mknod(path, file_type, device, new_attr(mode))?;
+        Ok(0)
+    })
+}

@@ -1,0 +1,181 @@
+//! Handles: what C holds in place of a volume, a file or a directory.
+//!
+//! A handle is the number of a slot, the slot's generation and the kind of the table. Slots are never given back to the
+//! system and their generation grows with each use, so a handle that was closed is found out, until 2^40 others
+//! have had its slot. A call holds its slot shared; closing takes it exclusively, and so waits for calls that run.
+
+use parking_lot::{MappedRecursiveRwLockReadGuard, Mutex, RecursiveRwLock, RecursiveRwLockReadGuard};
+use std::sync::OnceLock;
+
+/// Slots are made this many at a time.
+const CHUNK: usize = 256;
+/// Chunks at most.
+const CHUNKS: usize = 1024;
+
+const KIND_BITS: u32 = 4;
+const INDEX_BITS: u32 = (CHUNK * CHUNKS).ilog2();
+const GENERATION_SHIFT: u32 = KIND_BITS + INDEX_BITS;
+
+/// What is open of one kind.
+pub(crate) struct Table<T> {
+    /// In each handle, so that a file is not taken for a directory. Not 0: no handle is null.
+    kind: usize,
+    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
+    free: Mutex<Free>,
+}
+
+#[derive(Default)]
+struct Free {
+    /// Slots that have been used.
+    again: Vec<usize>,
+    /// The first slot that has not.
+    next: usize,
+}
+
+/// On cache lines of its own: threads that use different files do not meet.
+#[repr(align(128))]
+struct Slot<T>(RecursiveRwLock<Held<T>>);
+
+struct Held<T> {
+    generation: usize,
+    value: Option<T>,
+}
+
+/// What a handle stands for. It stays open while this lives.
+pub(crate) type Open<'t, T> = MappedRecursiveRwLockReadGuard<'t, T>;
+
+impl<T> Table<T> {
+    /// An empty table.
+    pub(crate) const fn new(kind: usize) -> Self {
+        let free = Mutex::new(Free { again: Vec::new(), next: 0 });
+        Self { kind, chunks: [const { OnceLock::new() }; CHUNKS], free }
+    }
+
+    /// A handle for `value`. The value comes back if the table is full.
+    pub(crate) fn insert(&self, value: T) -> Result<usize, T> {
+        let index = {
+            let mut free = self.free.lock();
+            match free.again.pop() {
+                Some(index) => index,
+                None if free.next < CHUNK * CHUNKS => {
+                    free.next += 1;
+                    free.next - 1
+                }
+                None => return Err(value),
+            }
+        };
+        let new = || Slot(RecursiveRwLock::new(Held { generation: 0, value: None }));
+        let Some(chunk) = self.chunks.get(index / CHUNK) else { return Err(value) };
+        let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| new()).collect());
+        let Some(slot) = chunk.get(index % CHUNK) else { return Err(value) };
+        let mut held = slot.0.write();
+        // Bits that the handle has no room for would make it another one than the slot's.
+        held.generation = held.generation.wrapping_add(1) << GENERATION_SHIFT >> GENERATION_SHIFT;
+        held.value = Some(value);
+        Ok(held.generation << GENERATION_SHIFT | index << KIND_BITS | self.kind)
+    }
+
+    /// What `handle` stands for; nothing if it is closed.
+    pub(crate) fn get(&self, handle: usize) -> Option<Open<'_, T>> {
+        // A call may hold one slot twice (a copy within a file), also while somebody waits to close it.
+        let held = self.slot(handle)?.0.read();
+        let now = |held: &Held<T>| held.generation == handle >> GENERATION_SHIFT;
+        RecursiveRwLockReadGuard::try_map(held, |held| held.value.as_ref().filter(|_| now(held))).ok()
+    }
+
+    /// Closes `handle`, when all calls that use it have returned. Nothing if it is closed.
+    pub(crate) fn remove(&self, handle: usize) -> Option<T> {
+        let mut held = self.slot(handle)?.0.write();
+        if held.generation != handle >> GENERATION_SHIFT {
+            return None;
+        }
+        let value = held.value.take()?;
+        drop(held);
+        self.free.lock().again.push(Self::index(handle));
+        Some(value)
+    }
+
+    fn slot(&self, handle: usize) -> Option<&Slot<T>> {
+        if handle & ((1 << KIND_BITS) - 1) != self.kind {
+            return None;
+        }
+        let index = Self::index(handle);
+        self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
+    }
+
+    fn index(handle: usize) -> usize {
+        handle >> KIND_BITS & ((1 << INDEX_BITS) - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_handle_is_good_until_it_is_closed() {
+        let table = Table::new(3);
+        let (a, b) = (table.insert("a").unwrap(), table.insert("b").unwrap());
+        assert_eq!((*table.get(a).unwrap(), *table.get(b).unwrap()), ("a", "b"));
+        assert_eq!(table.remove(a), Some("a"));
+        assert!(table.get(a).is_none() && table.remove(a).is_none());
+        // The slot has another user now, and the old handle is still none.
+        let c = table.insert("c").unwrap();
+        assert!(c != a && Table::<&str>::index(c) == Table::<&str>::index(a));
+        assert!(table.get(a).is_none() && table.remove(a).is_none());
+        assert_eq!(*table.get(c).unwrap(), "c");
+    }
+
+    #[test]
+    fn what_is_no_handle_is_found_out() {
+        let (table, other) = (Table::new(1), Table::new(2));
+        let handle = table.insert(()).unwrap();
+        let _ = other.insert(()).unwrap();
+        assert!(other.get(handle).is_none());
+        for bad in [0, 1, usize::MAX, handle + 1, handle ^ 1 << KIND_BITS, handle ^ 1 << GENERATION_SHIFT] {
+            assert!(table.get(bad).is_none() && table.remove(bad).is_none(), "{bad:#x}");
+        }
+        assert!(table.get(handle).is_some());
+    }
+
+    #[test]
+    fn a_generation_wraps_within_its_handle() {
+        let table = Table::new(1);
+        let first = table.insert(()).unwrap();
+        table.remove(first).unwrap();
+        table.slot(first).unwrap().0.write().generation = usize::MAX >> GENERATION_SHIFT;
+        let wrapped = table.insert(()).unwrap();
+        assert_eq!(wrapped >> GENERATION_SHIFT, 0);
+        assert!(table.get(wrapped).is_some() && wrapped != 0);
+    }
+
+    #[test]
+    fn a_full_table_gives_the_value_back() {
+        let table = Table::new(1);
+        table.free.lock().next = CHUNK * CHUNKS;
+        assert_eq!(table.insert(7), Err(7));
+    }
+
+    #[test]
+    fn closing_waits_for_who_uses_it() {
+        let table = Arc::new(Table::new(1));
+        let handle = table.insert(()).unwrap();
+        let open = table.get(handle).unwrap();
+        let closed = Arc::new(AtomicBool::new(false));
+        let closer = {
+            let (table, closed) = (Arc::clone(&table), Arc::clone(&closed));
+            std::thread::spawn(move || {
+                table.remove(handle).unwrap();
+                closed.store(true, Ordering::Release);
+            })
+        };
+        // Another use of the same call, whether or not the closer waits by now.
+        drop(table.get(handle).unwrap());
+        assert!(!closed.load(Ordering::Acquire));
+        drop(open);
+        closer.join().unwrap();
+        assert!(closed.load(Ordering::Acquire) && table.get(handle).is_none());
+    }
+}

@@ -1,0 +1,128 @@
+//! fsx, and a program of ours for what fsx does not do: every mode of fallocate, O_DIRECT and maps on the same bytes.
+
+use crate::support::{Image, SIZE, bounded, from_crates, judged, must, output, said};
+use lanefs_tests::Server;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+/// What fsx can do, by weight.
+const WEIGHTS: &str = "
+[weights]
+close_open = 1
+invalidate = 1
+mapread = 10
+mapwrite = 10
+read = 10
+write = 10
+truncate = 5
+fsync = 1
+fdatasync = 1
+posix_fallocate = 5
+punch_hole = 5
+sendfile = 3
+posix_fadvise = 1
+copy_file_range = 3
+";
+
+/// Sizes of the file and of operations. (With `align`, fsx asks for allocations of no bytes, which no file system grants.)
+const SHAPES: [&str; 3] = [
+    "flen = 262144\n",
+    "flen = 2000000\n[opsize]\nmin = 1\nmax = 300000\n",
+    "flen = 65536\n[opsize]\nmax = 4096\n",
+];
+
+fn fsx(operations: u32, rounds: u64) {
+    let image = Image::new(SIZE, &[]);
+    let mounted = image.mount(&judged());
+    for seed in 1..=rounds {
+        for (number, shape) in SHAPES.iter().enumerate() {
+            let config = image.beside(&format!("fsx{number}.toml"));
+            fs::write(&config, format!("{shape}{WEIGHTS}")).unwrap();
+            let mut command = bounded(100, from_crates("fsx"));
+            command
+                .args(["-S", &seed.to_string(), "-N", &operations.to_string(), "-P"])
+                .arg(image.beside(""))
+                .arg("-f")
+                .arg(config);
+            let out = output(command.arg(mounted.path().join(format!("file{number}"))));
+            let text = said(&out);
+            let tail: Vec<&str> = text.lines().rev().take(60).collect();
+            assert!(
+                out.status.success(),
+                "{command:?}: {}\n{}",
+                out.status,
+                tail.into_iter().rev().collect::<Vec<_>>().join("\n")
+            );
+        }
+    }
+    mounted.unmount();
+}
+
+/// Several files at once, each by a process of its own; then their content after a new mount.
+fn exercise(operations: u32, rounds: u64, args: &[&str]) {
+    let image = Image::new(SIZE, args);
+    let program = image.beside("exercise");
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/judges/exercise.c");
+    must(bounded(60, "cc").args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(source));
+    let server = judged();
+    // The kernel's FUSE refuses the two modes before the server could see them.
+    let moves = u8::from(matches!(server, Server::Kernel)).to_string();
+    for round in 0..rounds {
+        let mounted = image.mount(&server);
+        let runs: Vec<_> = (1..=3)
+            .map(|n| {
+                let seed = (round * 3 + n).to_string();
+                let mut command = bounded(150, &program);
+                command.arg(mounted.path().join(format!("file{seed}"))).args([
+                    &seed,
+                    &operations.to_string(),
+                    &moves,
+                ]);
+                let kept = fs::File::create(image.beside(&seed)).unwrap();
+                (seed, command.stdout(kept).stderr(Stdio::piped()).spawn().unwrap())
+            })
+            .collect();
+        let seeds: Vec<String> = runs
+            .into_iter()
+            .map(|(seed, child)| {
+                let out = child.wait_with_output().unwrap();
+                assert!(out.status.success(), "seed {seed}: {}\n{}", out.status, said(&out));
+                seed
+            })
+            .collect();
+        mounted.unmount();
+        let mounted = image.mount(&server);
+        for seed in seeds {
+            let kept = fs::read(image.beside(&seed)).unwrap();
+            let file = mounted.path().join(format!("file{seed}"));
+            assert!(fs::read(&file).unwrap() == kept, "seed {seed}: another content after a new mount");
+            fs::remove_file(file).unwrap();
+        }
+        mounted.unmount();
+    }
+}
+
+#[test]
+fn fsx_for_a_moment() {
+    fsx(4000, 1);
+}
+
+#[test]
+#[ignore = "long: make judge-mount"]
+fn fsx_for_long() {
+    fsx(20_000, 5);
+}
+
+#[test]
+#[ignore = "not yet: SEEK_DATA and the kernel's cache"]
+fn every_way_to_a_file() {
+    exercise(2000, 1, &[]);
+}
+
+#[test]
+#[ignore = "long: make judge-mount"]
+fn every_way_to_a_file_for_long() {
+    exercise(15_000, 3, &[]);
+    exercise(10_000, 2, &["-b", "1024"]);
+}

@@ -1,0 +1,49 @@
+//! A mount that nobody uses: under 32 MiB of memory and no wake-ups.
+
+use crate::support::{Image, SIZE, judged, shell};
+use std::fs;
+use std::time::Duration;
+
+/// The sum over all threads of how often they went to sleep, and those that did.
+fn sleeps(pid: u32) -> Vec<(String, u64)> {
+    let mut all = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap().trim().to_owned();
+        all.push((field("Name:"), field("voluntary_ctxt_switches:").parse().unwrap()));
+    }
+    all
+}
+
+fn resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+#[ignore = "not yet: the flusher wakes each second"]
+fn an_idle_mount_sleeps() {
+    let image = Image::new(SIZE, &[]);
+    let mounted = image.mount(&judged());
+    let Some(pid) = mounted.pid() else { return mounted.unmount() };
+    shell(mounted.path(), "for n in $(seq 100); do echo $n >f$n; done; cat f*; sync -f .");
+    // What follows the work (commit, checkpoint, writeback by age) has a while to end.
+    let mut before = sleeps(pid);
+    let mut quiet = 0;
+    for second in 0..60 {
+        std::thread::sleep(Duration::from_secs(1));
+        let now = sleeps(pid);
+        quiet = if now == before { quiet + 1 } else { 0 };
+        if quiet == 10 {
+            break;
+        }
+        assert!(second < 59, "for a minute, never 10 seconds without a wake-up: {before:?} and {now:?}");
+        before = now;
+    }
+    let kib = resident(pid);
+    println!("idle: {kib} KiB");
+    // Of a debug build, whose code is larger; the bench measures what users run.
+    assert!(kib < 32 << 10, "an idle mount holds {kib} KiB");
+    mounted.unmount();
+}

@@ -1,0 +1,131 @@
+//! Volumes, servers, and programs that may not take for ever.
+
+use lanefs_tests::{Mounted, Server, mke2fs};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// A server is killed after that, so that a judge fails and does not hang.
+pub(crate) const LIMIT: Duration = Duration::from_secs(240);
+
+/// The volumes that most judges use.
+pub(crate) const SIZE: u64 = 512 << 20;
+
+/// Who is judged: lanefs, or the peer that `LANEFS_SERVER` names.
+pub(crate) fn judged() -> Server {
+    match std::env::var("LANEFS_SERVER").as_deref() {
+        Ok("kernel") => Server::Kernel,
+        Ok("fuse2fs") => Server::Fuse2fs,
+        Ok(other) => panic!("LANEFS_SERVER={other}: kernel or fuse2fs"),
+        Err(_) => Server::Lanefs(env!("CARGO_BIN_EXE_lanefs").into()),
+    }
+}
+
+/// What makes a server's mount one for all users, with permissions as the kernel's ext4 has them.
+pub(crate) fn options(server: &Server) -> &'static str {
+    match server {
+        Server::Kernel | Server::KernelDirect => "",
+        Server::Lanefs(_) | Server::Fuse2fs => "allow_other,default_permissions",
+    }
+}
+
+/// A volume in a folder of its own.
+pub(crate) struct Image {
+    dir: tempfile::TempDir,
+    pub(crate) path: PathBuf,
+}
+
+impl Image {
+    pub(crate) fn new(size: u64, args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume.img");
+        mke2fs(&path, size, &[&["-t", "ext4"], args].concat());
+        Self { dir, path }
+    }
+
+    /// A path on the host, beside the image.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn mount(&self, server: &Server) -> Mounted {
+        Mounted::new(server, &self.path, options(server), LIMIT)
+    }
+}
+
+/// A program, with the folders where Debian keeps those of root, ended after `seconds`.
+pub(crate) fn bounded(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C").env("TZ", "UTC");
+    command.args(["-k", "5", &seconds.to_string()]).arg(program);
+    command
+}
+
+/// Runs it, and wants success. What it printed on its standard output.
+#[track_caller]
+pub(crate) fn must(command: &mut Command) -> String {
+    let out = output(command);
+    assert!(out.status.success(), "{command:?}: {}\n{}", out.status, said(&out));
+    String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
+}
+
+#[track_caller]
+pub(crate) fn output(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|e| panic!("{command:?}: {e}; `make test` installs what it lacks"))
+}
+
+/// Both streams.
+pub(crate) fn said(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+/// A script of the shell in `dir`, which stops at the first failure.
+#[track_caller]
+pub(crate) fn shell(dir: &Path, script: &str) -> String {
+    must(bounded(200, "bash").args(["-euo", "pipefail", "-c", script]).current_dir(dir))
+}
+
+/// A judge from crates.io.
+pub(crate) fn from_crates(name: &str) -> PathBuf {
+    kept(&format!("bin/{name}"))
+}
+
+/// What kernel ext4 and the judged server make of the same work, as trees to be compared.
+pub(crate) fn both(
+    size: u64,
+    mut work: impl FnMut(&Path) -> Vec<lanefs_tests::TreeEntry>,
+) -> [Vec<lanefs_tests::TreeEntry>; 2] {
+    [Server::Kernel, judged()].map(|server| {
+        let image = Image::new(size, &[]);
+        let mounted = image.mount(&server);
+        let tree = work(mounted.path());
+        mounted.unmount();
+        // And it is the same for the kernel afterwards.
+        let mounted = image.mount(&Server::Kernel);
+        let again = work_again(mounted.path(), &tree);
+        mounted.unmount();
+        lanefs_tests::assert_same_tree(&tree, &again);
+        tree
+    })
+}
+
+fn work_again(root: &Path, tree: &[lanefs_tests::TreeEntry]) -> Vec<lanefs_tests::TreeEntry> {
+    let mut again = lanefs_tests::tree_listing(root);
+    // What the tree leaves out of a comparison, it leaves out here.
+    if tree.iter().all(|e| e.mtime == (0, 0)) {
+        again.iter_mut().for_each(|e| e.mtime = (0, 0));
+    }
+    if tree.iter().all(|e| e.data.is_empty()) {
+        again.iter_mut().for_each(|e| e.data.clear());
+    }
+    again
+}
+
+/// What `scripts/judges.sh` keeps beside the build.
+pub(crate) fn kept(name: &str) -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    let path = exe.ancestors().nth(3).unwrap().join("judges").join(name);
+    assert!(path.is_file(), "{} is missing: `make test` installs it", path.display());
+    path
+}
