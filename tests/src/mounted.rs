@@ -206,7 +206,7 @@ impl Drop for Mounted {
             // The dead server first: an unmount would wait for a living one that hangs.
             if matches!(child.try_wait(), Ok(None)) {
                 if std::thread::panicking() {
-                    eprintln!("{}", std::fs::read_to_string(&log).unwrap_or_default());
+                    eprintln!("{}", std::fs::read_to_string(log).unwrap_or_default());
                 }
                 let _ = child.kill();
             }

@@ -202,3 +202,23 @@ fn namespaces_work_here() {
     assert!(!bad.status.success());
     fs::remove_file(&image.path).unwrap();
 }
+
+/// Without root: by fusermount3, in a folder of the user's own, for that user only.
+#[test]
+fn a_user_mounts_what_is_his() {
+    run(r#"
+        mkdir home; cp volume.img home/; chown -R games:games home; chmod 755 .; chmod 666 /dev/fuse 2>/dev/null || true
+        cp "$LANEFS" program; chmod 755 program
+        as() { setpriv --reuid games --regid games --clear-groups env HOME=/ "$@"; }
+        as mkdir home/mnt
+        as ./program mount home/volume.img home/mnt
+        [ "$(findmnt -rncv -o FSTYPE $PWD/home/mnt)" = fuse.lanefs ] || fail "type: $(findmnt -rncv -o FSTYPE $PWD/home/mnt)"
+        # The volume's folder is root's, as the kernel's would be.
+        as ls home/mnt >/dev/null
+        status=0; as ./program umount home/mnt || status=$?; [ $status = 0 ] || fail "umount by the user: $status"
+        as ./program mount -o ro home/volume.img home/mnt; as fusermount3 -u home/mnt
+        e2fsck -fn home/volume.img >e2fsck.out || { cat e2fsck.out; fail e2fsck; }
+        # Another's folder is not his.
+        status=0; as ./program mount home/volume.img mnt 2>err || status=$?; [ $status != 0 ] || fail "mounted over a folder of root"
+    "#);
+}

@@ -1,0 +1,426 @@
+//! The mount beside its peers: Debian's fuse2fs, and the kernel's ext4 on a loop device, on one disk, in one run.
+//!
+//! `make bench-mount`; `ARGS="untar create"` for some cases only, `ARGS=--quick` for one round of each, `--dir DIR` says on which disk.
+//! All of them serve one backing file that has been written whole, so that no disk block is new to it; each turn begins with a new volume
+//! on it and ends with a silent `e2fsck -fn`. Rounds go around the servers. Figures are medians.
+
+use lanefs_bench::report::{Goal, Report};
+use lanefs_tests::{Mounted, Server, require_root, require_tools, run};
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Of the backing file.
+const SIZE: u64 = 2 << 30;
+/// A turn that takes longer is killed.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Threads of the cases that have many.
+const JOBS: usize = 16;
+const MIB: usize = 1 << 20;
+
+struct Bench {
+    dir: PathBuf,
+    image: PathBuf,
+    tar: PathBuf,
+    lanefs: PathBuf,
+    rounds: usize,
+    time: Duration,
+    report: Report,
+}
+
+type Case = fn(&mut Bench) -> Outcome<()>;
+
+const CASES: [(&str, Case); 8] = [
+    ("untar", untar),
+    ("create", create),
+    ("stream", stream),
+    ("tiny", tiny),
+    ("overwrite", overwrite),
+    ("fsync", fsync),
+    ("dbench", dbench),
+    ("idle", idle),
+];
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("mount: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> Outcome<()> {
+    let (mut quick, mut dir) = (false, std::env::temp_dir());
+    let mut chosen = Vec::new();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match &*arg {
+            "--quick" => quick = true,
+            "--dir" => dir = args.next().ok_or("--dir needs a value")?.into(),
+            name => match CASES.iter().find(|(case, _)| *case == name) {
+                Some(case) => chosen.push(*case),
+                None => {
+                    let names: Vec<&str> = CASES.iter().map(|(name, _)| *name).collect();
+                    return Err(format!("no case {name}; there are {}", names.join(", ")).into());
+                }
+            },
+        }
+    }
+    require_root();
+    require_tools(&["mke2fs", "losetup", "mount", "fuse2fs", "dbench", "tar"]);
+    // `make bench-mount` builds the command into the same folder.
+    let lanefs = std::env::current_exe()?.with_file_name("lanefs");
+    if !lanefs.is_file() {
+        return Err(format!("{} is missing: run make bench-mount", lanefs.display()).into());
+    }
+    let own = tempfile::Builder::new().prefix("lanefs-bench").tempdir_in(dir)?;
+    let mut bench = Bench {
+        dir: own.path().to_owned(),
+        image: own.path().join("volume.img"),
+        tar: own.path().join("files.tar"),
+        lanefs,
+        rounds: if quick { 1 } else { 3 },
+        time: if quick { Duration::from_millis(500) } else { Duration::from_secs(1) },
+        report: Report::new("mount"),
+    };
+    let mut backing = File::create(&bench.image)?;
+    for _ in 0..SIZE / MIB as u64 {
+        backing.write_all(&vec![0x5a; MIB])?;
+    }
+    backing.sync_all()?;
+    if chosen.is_empty() {
+        chosen.extend(CASES);
+    }
+    for (name, case) in chosen {
+        case(&mut bench).map_err(|e| format!("{name}: {e}"))?;
+    }
+    println!("\n{}", bench.report.finish()?.display());
+    Ok(())
+}
+
+impl Bench {
+    fn lanefs(&self) -> Server {
+        Server::Lanefs(self.lanefs.clone())
+    }
+
+    /// lanefs, the kernel, and fuse2fs.
+    fn all(&self) -> Vec<Server> {
+        vec![self.lanefs(), Server::KernelDirect, Server::Fuse2fs]
+    }
+
+    fn kernel(&self) -> Vec<Server> {
+        vec![self.lanefs(), Server::KernelDirect]
+    }
+
+    fn mount(&self, server: &Server) -> Mounted {
+        let options = if let Server::Lanefs(_) = server { "allow_other,default_permissions" } else { "" };
+        Mounted::new(server, &self.image, options, LIMIT)
+    }
+
+    /// A new volume in the blocks of the backing file, which stay its own.
+    fn make(&self) -> Outcome<()> {
+        let image = self.image.to_str().ok_or("a path that is not UTF-8")?;
+        let how = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+        run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", how, image]);
+        // What was written before is not on this turn's account.
+        File::open(image)?.sync_all()?;
+        Ok(())
+    }
+
+    /// Lets each server do `work` once a round on a new volume; `work` gives one figure for each of `names`. The medians, by name
+    /// and by server.
+    fn turns(
+        &mut self,
+        names: &[(&str, &'static str)],
+        threads: usize,
+        servers: &[Server],
+        work: impl Fn(&Self, Mounted) -> Outcome<(Vec<f64>, Mounted)>,
+    ) -> Outcome<Vec<Vec<f64>>> {
+        let mut samples = vec![vec![Vec::new(); servers.len()]; names.len()];
+        for _ in 0..self.rounds {
+            for (number, server) in servers.iter().enumerate() {
+                self.make()?;
+                let mounted = self.mount(server);
+                let (figures, mounted) =
+                    work(self, mounted).map_err(|e| format!("{}: {e}", server.name()))?;
+                mounted.unmount();
+                for (name, figure) in figures.into_iter().enumerate() {
+                    samples[name][number].push(figure);
+                }
+            }
+        }
+        let mut medians = Vec::new();
+        for ((name, unit), samples) in names.iter().zip(&samples) {
+            let row = |(server, samples): (&Server, &Vec<f64>)| {
+                self.report.row(name, server.name(), threads, samples, unit)
+            };
+            medians.push(servers.iter().zip(samples).map(row).collect());
+        }
+        Ok(medians)
+    }
+
+    /// lanefs over one of the others.
+    fn ratio(&mut self, what: &str, goal: f64, medians: &[f64], peer: usize) {
+        let got = if medians[peer] > 0.0 { medians[0] / medians[peer] } else { 0.0 };
+        self.report.target(what, Goal::AtLeast(goal), got);
+    }
+}
+
+/// An archive of 5,000 files in 50 folders, of 0 to 12 KiB.
+fn archive(bench: &Bench) -> Outcome<()> {
+    if bench.tar.exists() {
+        return Ok(());
+    }
+    let tree = bench.dir.join("tree");
+    for n in 0..5000usize {
+        let folder = tree.join(format!("d{}", n / 100));
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(format!("file{n}")), vec![n as u8; n * 7919 % 12_288])?;
+    }
+    run(
+        "tar",
+        &["-C".as_ref(), bench.dir.as_os_str(), "-cf".as_ref(), bench.tar.as_os_str(), "tree".as_ref()],
+    );
+    fs::remove_dir_all(tree)?;
+    fs::read(&bench.tar)?;
+    Ok(())
+}
+
+fn untar(bench: &mut Bench) -> Outcome<()> {
+    archive(bench)?;
+    let servers = bench.all();
+    let medians = bench.turns(&[("untar 5,000 files", "files/s")], 1, &servers, |bench, mounted| {
+        let began = Instant::now();
+        let dir = mounted.path().as_os_str();
+        run("tar", &["-C".as_ref(), dir, "-xf".as_ref(), bench.tar.as_os_str()]);
+        Ok((vec![5000.0 / began.elapsed().as_secs_f64()], mounted))
+    })?;
+    bench.ratio("untar of 5,000 files, against fuse2fs", 10.0, &medians[0], 2);
+    bench.ratio("untar of 5,000 files, against the kernel", 0.5, &medians[0], 1);
+    Ok(())
+}
+
+fn create(bench: &mut Bench) -> Outcome<()> {
+    let servers = bench.all();
+    let medians = bench.turns(&[("create 10,000 files", "files/s")], 1, &servers, |_, mounted| {
+        let began = Instant::now();
+        for n in 0..10_000 {
+            File::create(mounted.path().join(format!("file{n}")))?;
+        }
+        Ok((vec![10_000.0 / began.elapsed().as_secs_f64()], mounted))
+    })?;
+    bench.ratio("creating 10,000 files, against fuse2fs", 10.0, &medians[0], 2);
+    Ok(())
+}
+
+/// Writes of `unit` bytes, in MiB/s with the close; with an fsync before it, if `synced`.
+fn write_file(path: &Path, unit: usize, size: usize, synced: bool) -> Outcome<f64> {
+    let block = vec![0xa5; unit];
+    let began = Instant::now();
+    let mut file = File::create(path)?;
+    for _ in 0..size / unit {
+        file.write_all(&block)?;
+    }
+    if synced {
+        file.sync_all()?;
+    }
+    drop(file);
+    Ok((size / MIB) as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Sequential writes and reads. The small ones end with a close, the large ones with an fsync; a read follows a new mount.
+fn stream(bench: &mut Bench) -> Outcome<()> {
+    const SMALL: usize = 64 * MIB;
+    const LARGE: usize = 512 * MIB;
+    let servers = bench.all();
+    let medians = bench.turns(&[("sequential write, 4 KiB", "MiB/s")], 1, &servers, |_, mounted| {
+        Ok((vec![write_file(&mounted.path().join("f"), 4096, SMALL, false)?], mounted))
+    })?;
+    bench.ratio("sequential 4 KiB buffered write, against fuse2fs", 8.0, &medians[0], 2);
+
+    let servers = bench.kernel();
+    let names = [("sequential write and fsync, 128 KiB", "MiB/s"), ("sequential read, 128 KiB", "MiB/s")];
+    let medians = bench.turns(&names, 1, &servers, |bench, mounted| {
+        let written = write_file(&mounted.path().join("f"), MIB / 8, LARGE, true)?;
+        let server = match mounted.pid() {
+            Some(_) => bench.lanefs(),
+            None => Server::KernelDirect,
+        };
+        mounted.unmount_only();
+        // Neither side may read from the host's cache what it has just written.
+        let image = File::open(&bench.image)?;
+        rustix::fs::fadvise(&image, 0, None, rustix::fs::Advice::DontNeed)?;
+        let mounted = bench.mount(&server);
+        let mut file = File::open(mounted.path().join("f"))?;
+        let mut buf = vec![0; MIB / 8];
+        let began = Instant::now();
+        while file.read(&mut buf)? > 0 {}
+        let read = (LARGE / MIB) as f64 / began.elapsed().as_secs_f64();
+        drop(file);
+        Ok((vec![written, read], mounted))
+    })?;
+    bench.ratio("sequential buffered write, against the kernel", 0.9, &medians[0], 1);
+    bench.ratio("sequential buffered read, against the kernel", 0.9, &medians[1], 1);
+    Ok(())
+}
+
+/// A generator of places, of no other quality than to be quick.
+fn places(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % below
+    }
+}
+
+/// Source 001: one byte at random places of a file that is cached.
+fn tiny(bench: &mut Bench) -> Outcome<()> {
+    let servers = bench.kernel();
+    let medians = bench.turns(&[("random 1-byte writes", "writes/s")], 1, &servers, |bench, mounted| {
+        const SIZE: usize = 64 * MIB;
+        let path = mounted.path().join("f");
+        write_file(&path, MIB, SIZE, true)?;
+        let file = File::options().write(true).open(&path)?;
+        let mut draw = places(1);
+        let (began, mut done) = (Instant::now(), 0u64);
+        while began.elapsed() < bench.time {
+            for _ in 0..256 {
+                file.write_all_at(&[1], draw(SIZE as u64))?;
+            }
+            done += 256;
+        }
+        let rate = done as f64 / began.elapsed().as_secs_f64();
+        drop(file);
+        Ok((vec![rate], mounted))
+    })?;
+    bench.ratio("1-byte buffered writes, against the kernel", 0.9, &medians[0], 1);
+    Ok(())
+}
+
+/// `work` by all jobs, each until its time is over; how often they did it in a second.
+fn jobs(time: Duration, work: impl Fn(usize, &dyn Fn() -> bool) -> Outcome<u64> + Sync) -> Outcome<f64> {
+    let began = Instant::now();
+    let goes_on = || began.elapsed() < time;
+    let done: Vec<Outcome<u64>> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..JOBS)
+            .map(|n| {
+                scope.spawn({
+                    let work = &work;
+                    let goes_on = &goes_on;
+                    move || work(n, goes_on)
+                })
+            })
+            .collect();
+        workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err("a job panicked".into()))).collect()
+    });
+    let seconds = began.elapsed().as_secs_f64();
+    Ok(done.into_iter().sum::<Outcome<u64>>()? as f64 / seconds)
+}
+
+/// Sources 000 and 003: 4 KiB over what is there, past the cache.
+fn overwrite(bench: &mut Bench) -> Outcome<()> {
+    const BLOCKS: u64 = 256 * MIB as u64 / 4096;
+    let servers = bench.kernel();
+    let medians =
+        bench.turns(&[("direct 4 KiB overwrites", "writes/s")], JOBS, &servers, |bench, mounted| {
+            let path = mounted.path().join("f");
+            write_file(&path, MIB, 256 * MIB, true)?;
+            let rate = jobs(bench.time * 2, |job, goes_on| {
+                let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path)?;
+                let room = vec![job as u8; 8192];
+                let at = room.as_ptr().align_offset(4096);
+                let block = &room[at..at + 4096];
+                let (mut draw, mut done) = (places(job as u64 + 1), 0);
+                while goes_on() {
+                    file.write_all_at(block, draw(BLOCKS) * 4096)?;
+                    done += 1;
+                }
+                Ok(done)
+            })?;
+            Ok((vec![rate], mounted))
+        })?;
+    bench.ratio("4 KiB random direct overwrites at 16 jobs, against the kernel", 0.6, &medians[0], 1);
+    Ok(())
+}
+
+/// Each thread appends 4 KiB to a file of its own and syncs it.
+fn fsync(bench: &mut Bench) -> Outcome<()> {
+    let servers = bench.kernel();
+    let medians =
+        bench.turns(&[("append 4 KiB and fsync", "fsyncs/s")], JOBS, &servers, |bench, mounted| {
+            let rate = jobs(bench.time * 2, |job, goes_on| {
+                let mut file = File::create(mounted.path().join(format!("f{job}")))?;
+                let mut done = 0;
+                while goes_on() {
+                    file.write_all(&[job as u8; 4096])?;
+                    file.sync_all()?;
+                    done += 1;
+                }
+                Ok(done)
+            })?;
+            Ok((vec![rate], mounted))
+        })?;
+    bench.ratio("fsync at 16 threads, against the kernel", 1.0, &medians[0], 1);
+    Ok(())
+}
+
+fn dbench(bench: &mut Bench) -> Outcome<()> {
+    let servers = bench.all();
+    let seconds = (bench.time.as_secs_f64() * 3.0).ceil().to_string();
+    let medians = bench.turns(&[("dbench", "MB/s")], 4, &servers, |_, mounted| {
+        let out =
+            Command::new("dbench").arg("-D").arg(mounted.path()).args(["-t", &seconds, "4"]).output()?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let rate = text.lines().find_map(|l| l.strip_prefix("Throughput ")?.split(' ').next()?.parse().ok());
+        let rate = rate.ok_or_else(|| format!("{}\n{text}", String::from_utf8_lossy(&out.stderr)))?;
+        Ok((vec![rate], mounted))
+    })?;
+    bench.ratio("dbench with 4 clients, against fuse2fs", 10.0, &medians[0], 2);
+    Ok(())
+}
+
+/// Memory and wake-ups of a mount that did something and then nothing.
+fn idle(bench: &mut Bench) -> Outcome<()> {
+    archive(bench)?;
+    let servers = [bench.lanefs()];
+    let names = [("idle: memory", "MiB"), ("idle: wake-ups", "in 5 s")];
+    let medians = bench.turns(&names, 1, &servers, |bench, mounted| {
+        let pid = mounted.pid().ok_or("no process")?;
+        run("tar", &["-C".as_ref(), mounted.path().as_os_str(), "-xf".as_ref(), bench.tar.as_os_str()]);
+        // Longer than the age at which anything is written out or committed.
+        std::thread::sleep(Duration::from_secs(if bench.rounds > 1 { 12 } else { 7 }));
+        let before = sleeps(pid)?;
+        std::thread::sleep(Duration::from_secs(5));
+        let woken = sleeps(pid)?.saturating_sub(before);
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        Ok((vec![number(&status, "VmRSS:")? as f64 / 1024.0, woken as f64], mounted))
+    })?;
+    bench.report.target("memory of an idle mount, MiB", Goal::AtMost(32.0), medians[0][0]);
+    bench.report.target("wake-ups of an idle mount in 5 s", Goal::AtMost(0.0), medians[1][0]);
+    Ok(())
+}
+
+fn number(status: &str, field: &str) -> Outcome<u64> {
+    let line = status.lines().find_map(|l| l.strip_prefix(field)).ok_or("no such field")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// How often its threads went to sleep, which is how often they were woken.
+fn sleeps(pid: u32) -> Outcome<u64> {
+    let mut sum = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = fs::read_to_string(task?.path().join("status"))?;
+        sum += number(&status, "voluntary_ctxt_switches:")?;
+    }
+    Ok(sum)
+}
