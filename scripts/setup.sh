@@ -15,6 +15,8 @@ PATH=$PATH:/usr/sbin:/sbin
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("$2"); }
 need cc gcc
+need pkg-config pkg-config
+need readelf binutils
 need c++ g++
 need mke2fs e2fsprogs
 need debugfs e2fsprogs

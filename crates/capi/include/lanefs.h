@@ -432,7 +432,8 @@ struct lanefs_volume *lanefs_open_volume(const char *name,
 // Makes everything durable, empties the journal, marks the volume as clean and lets others open it. Waits for calls that
 // use the volume.
 //
-// Files and directories that are still open stay so, every use of them is ENODEV, and they are to be closed as ever.
+// Files and directories that are still open are to be closed as ever; until then, to read or change anything through them is
+// ENODEV.
 //
 // Errors: EIO: the handle is gone all the same, and the next opener recovers the volume. EBADF.
 int lanefs_close_volume(struct lanefs_volume *volume);

@@ -83,7 +83,8 @@ pub unsafe extern "C" fn lanefs_open_volume(
 /// Makes everything durable, empties the journal, marks the volume as clean and lets others open it. Waits for calls that
 /// use the volume.
 ///
-/// Files and directories that are still open stay so, every use of them is ENODEV, and they are to be closed as ever.
+/// Files and directories that are still open are to be closed as ever; until then, to read or change anything through them is
+/// ENODEV.
 ///
 /// Errors: EIO: the handle is gone all the same, and the next opener recovers the volume. EBADF.
 #[unsafe(no_mangle)]
