@@ -17,6 +17,7 @@ need() { command -v "$1" >/dev/null || packages+=("$2"); }
 need cc gcc
 need pkg-config pkg-config
 need readelf binutils
+need fio fio
 need c++ g++
 need mke2fs e2fsprogs
 need debugfs e2fsprogs

@@ -1,0 +1,384 @@
+/* An engine for fio that runs its jobs on a volume of lanefs, inside of fio's own process.
+ *
+ * A volume has one opener, so it is opened once for all jobs that name it, by the first that is set up, and closed
+ * with the last that ends. Jobs must be threads of one process for that.
+ *
+ * fio lays files out with open(2) and write(2) of its own; to it the engine is one without a disk (FIO_DISKLESSIO), and lays them
+ * out itself, by the same rules, when it is told the sizes (prepopulate_file).
+ *
+ * I/O is complete when queue returns: what lanefs does at once with several threads needs no queue in front of it.
+ */
+#define _GNU_SOURCE
+#include "fio.h"
+#include "optgroup.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <lanefs.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    void *pad; /* fio's */
+    char *volume;
+    char *mount_options;
+};
+
+static struct fio_option options[] = {
+    {
+        .name = "volume",
+        .lname = "lanefs volume",
+        .type = FIO_OPT_STR_STORE,
+        .off1 = offsetof(struct options, volume),
+        .help = "File or block device that holds the volume, or pmem:FILE",
+        .category = FIO_OPT_C_ENGINE,
+        .group = FIO_OPT_G_INVALID,
+    },
+    {
+        .name = "mount_options",
+        .lname = "lanefs mount options",
+        .type = FIO_OPT_STR_STORE,
+        .off1 = offsetof(struct options, mount_options),
+        .help = "Words as after mount -o: dioread_lock,nodelalloc,locking=range,overwrite=journal,...",
+        .category = FIO_OPT_C_ENGINE,
+        .group = FIO_OPT_G_INVALID,
+    },
+    {
+        .name = NULL,
+    },
+};
+
+/* Volumes that jobs have. */
+struct volume {
+    struct volume *next;
+    struct lanefs_volume *handle;
+    unsigned int jobs;
+    char *name;
+    char *mount_options;
+};
+
+static pthread_mutex_t volumes_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct volume *volumes;
+
+static int same(const char *a, const char *b)
+{
+    return strcmp(a ? a : "", b ? b : "") == 0;
+}
+
+static int failed(struct thread_data *td, const char *what, const char *name)
+{
+    int error = errno;
+
+    log_err("lanefs: %s %s: %s\n", what, name, lanefs_last_error());
+    td_verror(td, error, what);
+    return error;
+}
+
+/* The volume of a job, opened if no other job has it. */
+static struct volume *take_volume(struct thread_data *td)
+{
+    const struct options *o = td->eo;
+    struct volume *v;
+
+    pthread_mutex_lock(&volumes_lock);
+    for (v = volumes; v; v = v->next)
+        if (same(v->name, o->volume))
+            break;
+    if (v && !same(v->mount_options, o->mount_options)) {
+        log_err("lanefs: %s: jobs on one volume have the same mount_options\n", o->volume);
+        td_verror(td, EINVAL, "mount_options");
+        v = NULL;
+    } else if (!v) {
+        v = calloc(1, sizeof(*v));
+        v->handle = lanefs_open_volume(o->volume, o->mount_options);
+        if (v->handle) {
+            v->name = strdup(o->volume);
+            v->mount_options = o->mount_options ? strdup(o->mount_options) : NULL;
+            v->next = volumes;
+            volumes = v;
+        } else {
+            failed(td, "cannot open", o->volume);
+            free(v);
+            v = NULL;
+        }
+    }
+    if (v)
+        v->jobs++;
+    pthread_mutex_unlock(&volumes_lock);
+    return v;
+}
+
+static int close_volume(struct volume *v)
+{
+    int ret = lanefs_close_volume(v->handle);
+
+    if (ret)
+        log_err("lanefs: cannot close %s: %s\n", v->name, lanefs_last_error());
+    free(v->name);
+    free(v->mount_options);
+    free(v);
+    return ret;
+}
+
+static void engine_cleanup(struct thread_data *td)
+{
+    struct volume *v = td->io_ops_data, **at;
+
+    td->io_ops_data = NULL;
+    if (!v)
+        return;
+    pthread_mutex_lock(&volumes_lock);
+    if (--v->jobs == 0) {
+        for (at = &volumes; *at != v; at = &(*at)->next)
+            ;
+        *at = v->next;
+        if (close_volume(v))
+            td_verror(td, EIO, "close");
+    }
+    pthread_mutex_unlock(&volumes_lock);
+}
+
+/* Jobs that were set up and never ran are not cleaned up by fio. */
+static void __attribute__((destructor)) close_all(void)
+{
+    while (volumes) {
+        struct volume *v = volumes;
+
+        volumes = v->next;
+        close_volume(v);
+    }
+}
+
+static struct lanefs_volume *volume_of(struct thread_data *td)
+{
+    return ((struct volume *)td->io_ops_data)->handle;
+}
+
+static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
+{
+    struct lanefs_stat st;
+
+    if (fio_file_size_known(f))
+        return 0;
+    f->filetype = FIO_TYPE_FILE;
+    f->real_file_size = 0;
+    if (lanefs_stat(volume_of(td), f->file_name, &st) == 0)
+        f->real_file_size = st.st_size;
+    else if (errno != ENOENT)
+        return failed(td, "cannot stat", f->file_name);
+    fio_file_set_size_known(f);
+    return 0;
+}
+
+static int engine_setup(struct thread_data *td)
+{
+    const struct options *o = td->eo;
+    struct fio_file *f;
+    unsigned int i;
+
+    if (!td->o.use_thread) {
+        log_err("lanefs: jobs must be threads, for a volume has one opener: add thread=1\n");
+        td_verror(td, EINVAL, "thread=1 is missing");
+        return 1;
+    }
+    if (!o || !o->volume || !*o->volume) {
+        log_err("lanefs: volume= names no volume\n");
+        td_verror(td, EINVAL, "volume= is missing");
+        return 1;
+    }
+    if (!td->io_ops_data)
+        td->io_ops_data = take_volume(td);
+    if (!td->io_ops_data)
+        return 1;
+    for_each_file(td, f, i)
+        if (engine_get_file_size(td, f))
+            return 1;
+    return 0;
+}
+
+/* The directories of a path. */
+static void make_dirs(struct thread_data *td, const char *path)
+{
+    char *copy = strdup(path), *slash = copy;
+
+    while (copy && (slash = strchr(slash + 1, '/'))) {
+        *slash = '\0';
+        /* What fails here fails again, and is told, when the file is made. */
+        if (*copy)
+            lanefs_mkdir(volume_of(td), copy, 0755);
+        *slash = '/';
+    }
+    free(copy);
+}
+
+static struct lanefs_file *open_or_make(struct thread_data *td, const char *name, int flags)
+{
+    struct lanefs_file *file = lanefs_open(volume_of(td), name, flags, 0644);
+
+    if (!file && errno == ENOENT && (flags & O_CREAT)) {
+        make_dirs(td, name);
+        file = lanefs_open(volume_of(td), name, flags, 0644);
+    }
+    return file;
+}
+
+static int allocate(struct thread_data *td, struct lanefs_file *file, int64_t size)
+{
+    switch (td->o.fallocate_mode) {
+    case FIO_FALLOCATE_NONE:
+        return 0;
+    case FIO_FALLOCATE_KEEP_SIZE:
+        return lanefs_fallocate(file, LANEFS_FALLOC_KEEP_SIZE, 0, size);
+    case FIO_FALLOCATE_TRUNCATE:
+        return lanefs_ftruncate(file, size);
+    default:
+        return lanefs_fallocate(file, 0, 0, size);
+    }
+}
+
+/* Writes the whole of a file that is to be read or overwritten. */
+static int lay_out(struct thread_data *td, struct lanefs_file *file, uint64_t size)
+{
+    uint64_t bs = td->o.max_bs[DDIR_WRITE], at;
+    char *buf;
+    int ret = 0;
+
+    /* Many small writes would take their time, and the content is the same. */
+    if (bs < 1 << 20)
+        bs = (1 << 20) / bs * bs;
+    buf = malloc(bs);
+    if (!buf)
+        return -1;
+    for (at = 0; at < size && !td->terminate && !ret; at += bs) {
+        if (bs > size - at)
+            bs = size - at;
+        fill_io_buffer(td, buf, bs, bs);
+        ret = lanefs_pwrite(file, buf, bs, (int64_t)at) == (ssize_t)bs ? 0 : -1;
+    }
+    free(buf);
+    return ret || !td->o.create_fsync ? ret : lanefs_fsync(file);
+}
+
+/* What fio does with files that are smaller than its job wants, before the job runs. */
+static int engine_prepopulate_file(struct thread_data *td, struct fio_file *f)
+{
+    uint64_t size = f->io_size + f->file_offset;
+    int whole = td_read(td) || (td_write(td) && td->o.overwrite && !td->o.file_append);
+    struct lanefs_file *file;
+    int ret;
+
+    if (size <= f->real_file_size || td->o.create_on_open)
+        return 0;
+    if (read_only) {
+        log_err("lanefs: %s is to be made, and fio runs with --readonly\n", f->file_name);
+        return 1;
+    }
+    if ((whole || !td->o.file_append) && lanefs_unlink(volume_of(td), f->file_name) && errno != ENOENT)
+        return failed(td, "cannot remove", f->file_name);
+    file = open_or_make(td, f->file_name, td->o.allow_create ? O_WRONLY | O_CREAT : O_WRONLY);
+    if (!file)
+        return failed(td, "cannot make", f->file_name);
+    ret = allocate(td, file, (int64_t)size);
+    if (!ret && whole)
+        ret = lay_out(td, file, size);
+    if (ret)
+        failed(td, "cannot lay out", f->file_name);
+    else
+        f->real_file_size = size;
+    lanefs_close(file);
+    return ret;
+}
+
+static int engine_open_file(struct thread_data *td, struct fio_file *f)
+{
+    int flags = td->o.sync_io;
+    struct lanefs_file *file;
+
+    if (td->o.odirect)
+        flags |= O_DIRECT;
+    if (td_write(td) || td_trim(td)) {
+        flags |= read_only ? O_RDONLY : O_RDWR;
+        if (td->o.allow_create && !read_only)
+            flags |= O_CREAT;
+    } else if (td->o.create_on_open && td->o.allow_create) {
+        flags |= O_RDWR | O_CREAT;
+    } else {
+        flags |= O_RDONLY;
+    }
+    file = open_or_make(td, f->file_name, flags);
+    if (!file)
+        return failed(td, "cannot open", f->file_name);
+    FILE_SET_ENG_DATA(f, file);
+    return 0;
+}
+
+static int engine_close_file(struct thread_data *td, struct fio_file *f)
+{
+    struct lanefs_file *file = FILE_ENG_DATA(f);
+
+    FILE_SET_ENG_DATA(f, NULL);
+    return lanefs_close(file) ? failed(td, "cannot close", f->file_name) : 0;
+}
+
+static int engine_unlink_file(struct thread_data *td, struct fio_file *f)
+{
+    return lanefs_unlink(volume_of(td), f->file_name) ? errno : 0;
+}
+
+/* Nothing to drop: pages that are clean stay with the volume. direct=1 goes past them. */
+static int engine_invalidate(struct thread_data *td, struct fio_file *f)
+{
+    return 0;
+}
+
+static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
+{
+    struct lanefs_file *file = FILE_ENG_DATA(io_u->file);
+    int64_t at = (int64_t)io_u->offset, len = (int64_t)io_u->xfer_buflen;
+    int64_t done = len;
+
+    fio_ro_check(td, io_u);
+    switch (io_u->ddir) {
+    case DDIR_READ:
+        done = lanefs_pread(file, io_u->xfer_buf, io_u->xfer_buflen, at);
+        break;
+    case DDIR_WRITE:
+        done = lanefs_pwrite(file, io_u->xfer_buf, io_u->xfer_buflen, at);
+        break;
+    case DDIR_TRIM:
+        done = lanefs_fallocate(file, LANEFS_FALLOC_PUNCH_HOLE | LANEFS_FALLOC_KEEP_SIZE, at, len) ? -1 : len;
+        break;
+    case DDIR_SYNC:
+        done = lanefs_fsync(file) ? -1 : len;
+        break;
+    case DDIR_DATASYNC:
+    case DDIR_SYNC_FILE_RANGE:
+        done = lanefs_fdatasync(file) ? -1 : len;
+        break;
+    default:
+        errno = EINVAL;
+        done = -1;
+    }
+    if (done < 0)
+        io_u->error = failed(td, "I/O on", io_u->file->file_name);
+    else
+        io_u->resid = (unsigned long long)(len - done);
+    return FIO_Q_COMPLETED;
+}
+
+struct ioengine_ops ioengine = {
+    .name = "lanefs",
+    .version = FIO_IOOPS_VERSION,
+    .flags = FIO_SYNCIO | FIO_DISKLESSIO | FIO_NODISKUTIL,
+    .setup = engine_setup,
+    .cleanup = engine_cleanup,
+    .queue = engine_queue,
+    .open_file = engine_open_file,
+    .close_file = engine_close_file,
+    .invalidate = engine_invalidate,
+    .unlink_file = engine_unlink_file,
+    .get_file_size = engine_get_file_size,
+    .prepopulate_file = engine_prepopulate_file,
+    .option_struct_size = sizeof(struct options),
+    .options = options,
+};

@@ -1,0 +1,200 @@
+//! fio in its own words on lanefs: the engine is built against the headers of the fio that is installed, jobs verify what they
+//! wrote, and e2fsck judges the volume.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs_tests::{debugfs, e2fsck_clean, mke2fs, require_tools};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The engine, built once.
+fn engine() -> &'static Path {
+    static ENGINE: OnceLock<PathBuf> = OnceLock::new();
+    ENGINE.get_or_init(|| {
+        require_tools(&["cc", "fio", "apt-get"]);
+        // Cargo puts the library that this test is linked with beside it.
+        let library = std::env::current_exe().unwrap().with_file_name("liblanefs_capi.a");
+        let engine = Path::new(env!("CARGO_TARGET_TMPDIR")).join("liblanefs_fio.so");
+        let out =
+            Command::new(root().join("scripts/fio-engine.sh")).arg(library).arg(&engine).output().unwrap();
+        assert!(out.status.success(), "{}", said(&out));
+        engine
+    })
+}
+
+fn said(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+/// A volume in a folder of its own.
+struct Disk {
+    dir: tempfile::TempDir,
+    volume: PathBuf,
+}
+
+impl Disk {
+    fn new(size: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("disk.img");
+        mke2fs(&volume, size, &["-t", "ext4", "-b", "4096"]);
+        Self { dir, volume }
+    }
+
+    /// One job on the volume, with these words besides.
+    fn job(&self, mount_options: &str, args: &[&str]) -> Output {
+        let mut fio = Command::new("fio");
+        fio.current_dir(self.dir.path())
+            .args(["--name=job", "--directory=/"])
+            .arg(format!("--ioengine=external:{}", engine().display()))
+            .arg(format!("--volume={}", self.volume.display()))
+            .arg(format!("--mount_options={mount_options}"))
+            .args(args);
+        fio.output().unwrap()
+    }
+
+    fn job_succeeds(&self, mount_options: &str, args: &[&str]) -> String {
+        let out = self.job(mount_options, args);
+        let said = said(&out);
+        assert!(out.status.success() && said.contains("err= 0"), "fio {args:?} ({mount_options}): {said}");
+        said
+    }
+
+    /// A job that must not run: fio says why in these words.
+    fn job_is_refused(&self, mount_options: &str, args: &[&str], why: &str) {
+        let out = self.job(mount_options, args);
+        let said = said(&out);
+        assert!(!out.status.success() && said.contains(why), "fio {args:?}: {}: {said}", out.status);
+    }
+}
+
+const VERIFIED: &[&str] = &["--thread=1", "--verify=crc32c", "--verify_fatal=1", "--bs=4k"];
+
+fn verified<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [VERIFIED, args].concat()
+}
+
+#[test]
+fn what_is_written_is_verified() {
+    let disk = Disk::new(256 << 20);
+    // Four jobs with files of their own; one of a file that two jobs share; each buffered and direct, synced and not.
+    for (mount_options, args) in [
+        ("defaults", &["--rw=randwrite", "--numjobs=4", "--size=2m", "--fsync=64"][..]),
+        ("dioread_nolock", &["--rw=randrw", "--numjobs=4", "--size=2m", "--direct=1", "--fdatasync=32"]),
+        (
+            "dioread_lock,nodelalloc",
+            &["--rw=write", "--numjobs=4", "--size=2m", "--nrfiles=4", "--sync=dsync"],
+        ),
+        (
+            "locking=inode",
+            &["--rw=randwrite", "--filename=shared", "--size=4m", "--overwrite=1", "--end_fsync=1"],
+        ),
+        ("cache=1M", &["--rw=write", "--size=4m", "--bsrange=1k-64k", "--fallocate=none", "--file_append=1"]),
+    ] {
+        let said = disk.job_succeeds(mount_options, &verified(args));
+        assert!(said.contains("clat percentiles") && said.contains("READ: bw="), "{said}");
+        e2fsck_clean(&disk.volume);
+    }
+    assert!(debugfs(&disk.volume, "stat /shared").contains("Size: 4194304"));
+}
+
+/// The judge can say no.
+#[test]
+fn verification_finds_other_bytes() {
+    let disk = Disk::new(64 << 20);
+    let args = ["--rw=write", "--filename=f", "--size=1m", "--verify_state_save=0"];
+    disk.job_succeeds("defaults", &verified(&args));
+    let block: u64 = debugfs(&disk.volume, "bmap /f 7").trim().parse().unwrap();
+    let image = std::fs::File::options().write(true).open(&disk.volume).unwrap();
+    image.write_all_at(b"other", block * 4096 + 100).unwrap();
+    disk.job_is_refused(
+        "defaults",
+        &verified(&[&args[..], &["--verify_only"]].concat()),
+        "verify failed at file //f offset 28672",
+    );
+}
+
+#[test]
+fn trims_punch_and_what_is_read_is_laid_out() {
+    let disk = Disk::new(64 << 20);
+    disk.job_succeeds(
+        "defaults",
+        &["--thread=1", "--rw=read", "--filename=a/b/read", "--size=2m", "--bs=64k"],
+    );
+    assert!(debugfs(&disk.volume, "stat /a/b/read").contains("Size: 2097152"));
+    disk.job_succeeds(
+        "defaults",
+        &["--thread=1", "--rw=trim", "--filename=a/b/read", "--size=2m", "--bs=64k"],
+    );
+    assert!(debugfs(&disk.volume, "stat /a/b/read").contains("Blockcount: 0"));
+    disk.job_succeeds(
+        "defaults",
+        &["--thread=1", "--rw=write", "--filename=gone", "--size=1m", "--unlink=1"],
+    );
+    assert!(!debugfs(&disk.volume, "ls -p /").contains("gone"));
+    e2fsck_clean(&disk.volume);
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_words() {
+    let disk = Disk::new(16 << 20);
+    let write = ["--thread=1", "--rw=write", "--size=1m"];
+    disk.job_is_refused(
+        "defaults",
+        &["--rw=write", "--size=1m"],
+        "jobs must be threads, for a volume has one opener: add thread=1",
+    );
+    disk.job_is_refused("swift", &write, "mount option swift: no such option");
+    disk.job_is_refused("defaults", &[&write[..], &["--volume=none.img"]].concat(), "none.img");
+    disk.job_is_refused("ro", &write, "Read-only");
+    disk.job_is_refused("defaults", &["--thread=1", "--rw=write", "--size=64m"], "No space left");
+    disk.job_is_refused(
+        "defaults",
+        &[&write[..], &["--name=second", "--mount_options=nodelalloc"]].concat(),
+        "jobs on one volume have the same mount_options",
+    );
+    e2fsck_clean(&disk.volume);
+}
+
+/// The job files of `examples/fio`, made small.
+#[test]
+fn the_examples_run() {
+    let disk = Disk::new(512 << 20);
+    let small = [
+        ("size=16G", "size=8m"),
+        ("size=2g", "size=2m"),
+        ("filesize=512m", "filesize=1m"),
+        ("filesize=28800000", "filesize=64k"),
+        ("numjobs=2048", "numjobs=64"),
+        ("ramp_time=30", "ramp_time=0"),
+        ("runtime=60", "runtime=1"),
+        ("runtime=30", "runtime=1"),
+        ("timeout=60", "timeout=1"),
+        ("external:liblanefs_fio.so", &format!("external:{}", engine().display())),
+    ];
+    let mut jobs = 0;
+    for entry in std::fs::read_dir(root().join("examples/fio")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut text = std::fs::read_to_string(&path).unwrap();
+        for (from, to) in &small {
+            text = text.replace(from, to);
+        }
+        let job = disk.dir.path().join("job.fio");
+        std::fs::write(&job, text).unwrap();
+        for options in ["overwrite=journal,i_version=always,locking=inode,dioread_lock", "defaults"] {
+            let mut fio = Command::new("fio");
+            fio.arg(&job).env("LANEFS_VOLUME", &disk.volume).env("LANEFS_OPTIONS", options);
+            let out = fio.current_dir(disk.dir.path()).output().unwrap();
+            let said = said(&out);
+            assert!(out.status.success() && said.contains("err= 0"), "{} {options}: {said}", path.display());
+            e2fsck_clean(&disk.volume);
+        }
+        jobs += 1;
+    }
+    assert!(jobs >= 4);
+}
