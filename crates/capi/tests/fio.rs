@@ -153,9 +153,17 @@ fn what_cannot_be_is_refused_in_words() {
     disk.job_is_refused("defaults", &[&write[..], &["--volume=none.img"]].concat(), "none.img");
     disk.job_is_refused("ro", &write, "Read-only");
     disk.job_is_refused("defaults", &["--thread=1", "--rw=write", "--size=64m"], "No space left");
+    let second = [
+        "--name=second".to_owned(),
+        format!("--ioengine=external:{}", engine().display()),
+        format!("--volume={}", disk.volume.display()),
+        "--mount_options=nodelalloc".to_owned(),
+        "--thread=1".to_owned(),
+        "--size=1m".to_owned(),
+    ];
     disk.job_is_refused(
         "defaults",
-        &[&write[..], &["--name=second", "--mount_options=nodelalloc"]].concat(),
+        &[&write[..], &second.each_ref().map(String::as_str)].concat(),
         "jobs on one volume have the same mount_options",
     );
     e2fsck_clean(&disk.volume);
