@@ -21,7 +21,8 @@ build: setup
 demo: build
 	@scripts/demo.sh
 
-judges: setup
+judges:
+	@scripts/setup.sh --test
 	@scripts/judges.sh
 
 test: judges
@@ -41,7 +42,7 @@ lint: setup
 docs: setup
 	cargo doc --workspace --no-deps --document-private-items
 
-bench-%: setup
+bench-%: judges
 	cargo build --profile bench -p lanefs-cli
 	cargo run --profile bench -p lanefs-bench --bin $* -- $(ARGS)
 

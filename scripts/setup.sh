@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a build or a test needs and this machine lacks. Silent when nothing is missing.
+# Installs what is needed and this machine lacks: what a build and the demo need; with --test, what tests and benchmarks
+# need too; with --long, what the long judges need. Silent when nothing is missing.
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
@@ -16,34 +17,35 @@ packages=()
 need() { command -v "$1" >/dev/null || packages+=("$2"); }
 need cc gcc
 need pkg-config pkg-config
-need readelf binutils
-need fio fio
-need c++ g++
 need mke2fs e2fsprogs
 need debugfs e2fsprogs
-need setfacl acl
-need setfattr attr
 need losetup mount
 need mount mount
 need tar tar
-need flock util-linux
 need script bsdutils
-need chromium chromium
-# The judges and the peers of the mount.
-need fuse2fs fuse2fs
-need dbench dbench
-need fio fio
-need git git
-need make make
-need pgrep procps
-need rsync rsync
-need sqlite3 sqlite3
-need unshare util-linux
-# Those that `make judge-mount` adds.
+# What judges, and what is compared with.
+if [ -n "${1:-}" ]; then
+    need c++ g++
+    need chromium chromium
+    need dbench dbench
+    need fio fio
+    need flock util-linux
+    need fuse2fs fuse2fs
+    need git git
+    need make make
+    need pgrep procps
+    need readelf binutils
+    need rsync rsync
+    need setfacl acl
+    need setfattr attr
+    need sqlite3 sqlite3
+    need unshare util-linux
+    [ -x /usr/bin/time ] || packages+=(time)
+fi
+# What only `make judge-mount` runs.
 if [ "${1:-}" = --long ]; then
     compgen -G '/usr/lib/postgresql/*/bin/pg_amcheck' >/dev/null || packages+=(postgresql)
 fi
-[ -x /usr/bin/time ] || packages+=(time)
 [ ${#packages[@]} -gt 0 ] || exit 0
 
 mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)

@@ -52,7 +52,7 @@ impl Group {
         if !self.is_unread() {
             return Ok(());
         }
-        let read = read_desc(fs, group).and_then(|desc| Ok((self.read(fs, group, &desc), desc)));
+        let read = read_desc(fs, group).map(|desc| (self.read(fs, group, &desc), desc));
         match read {
             Ok((Ok(()), _)) => {}
             Ok((Err(e), desc)) if is_damage(&e) => self.lose(fs, &e, desc.free_blocks_count),
