@@ -6,6 +6,7 @@ mod fallocate;
 mod kernel;
 mod panic;
 mod power;
+mod shift;
 mod version;
 
 use super::*;
