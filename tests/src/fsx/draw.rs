@@ -13,7 +13,7 @@ const LONG: usize = 70_000;
 /// An operation for the file as it is in `model`, on a volume with blocks of `block` bytes.
 pub fn draw(rng: &mut StdRng, model: &Model, block: u64) -> FileOp {
     let mut drawer = Drawer { rng, model, block };
-    match drawer.rng.random_range(0..100) {
+    match drawer.rng.random_range(0..112) {
         0..36 => {
             let (at, len, way) = drawer.range();
             FileOp::Write { at, len, fill: drawer.rng.random(), way }
@@ -31,6 +31,15 @@ pub fn draw(rng: &mut StdRng, model: &Model, block: u64) -> FileOp {
         90..92 => FileOp::Fdatasync,
         92..94 => FileOp::Reopen,
         94..100 => drawer.fallocate(),
+        100..104 => drawer.copy(),
+        104..108 => {
+            let (at, len, way) = drawer.range();
+            FileOp::TryRead { at, len, way }
+        }
+        108..112 => {
+            let (at, len, way) = drawer.range();
+            FileOp::TryWrite { at, len, fill: drawer.rng.random(), way }
+        }
         _ => {
             let (at, len, way) = drawer.range();
             FileOp::Write { at, len, fill: drawer.rng.random(), way }
@@ -71,6 +80,16 @@ impl Drawer<'_> {
             5..7 => self.rng.random_range(1..3 * block),
             7 | 8 => self.rng.random_range(1..20_000),
             _ => self.rng.random_range(1..LONG),
+        }
+    }
+
+    /// From one place to another, or a read where they meet.
+    fn copy(&mut self) -> FileOp {
+        let (from, at, len) = (self.place(), self.place(), self.len() as u64);
+        let len = len.min(self.model.bounds(MAX).end - from.max(at));
+        match from + len <= at || at + len <= from {
+            true => FileOp::Copy { from, at, len },
+            false => FileOp::Read { at, len: len as usize, way: self.way() },
         }
     }
 

@@ -31,6 +31,25 @@ pub enum FileOp {
         len: usize,
         way: Way,
     },
+    /// As much as can be had without waiting, which may be nothing.
+    TryRead {
+        at: u64,
+        len: usize,
+        way: Way,
+    },
+    /// As much as can be done without waiting, which may be nothing.
+    TryWrite {
+        at: u64,
+        len: usize,
+        fill: u8,
+        way: Way,
+    },
+    /// From a range of the file to another of it, which it does not meet.
+    Copy {
+        from: u64,
+        at: u64,
+        len: u64,
+    },
     Truncate {
         len: u64,
     },
@@ -82,7 +101,11 @@ impl FileOp {
     /// The bytes that it changes or looks at.
     pub fn range(&self) -> Range<u64> {
         match *self {
-            Self::Write { at, len, .. } | Self::Read { at, len, .. } => at..at + len as u64,
+            Self::Write { at, len, .. }
+            | Self::Read { at, len, .. }
+            | Self::TryRead { at, len, .. }
+            | Self::TryWrite { at, len, .. } => at..at + len as u64,
+            Self::Copy { from, at, len } => from.min(at)..from.max(at) + len,
             Self::Truncate { len } => len..u64::MAX,
             Self::Fallocate { mode, at, len } if mode < 5 => at..at + len,
             Self::Seek { at } | Self::Fallocate { at, .. } => at..u64::MAX,
@@ -97,6 +120,9 @@ impl fmt::Display for FileOp {
             Self::Write { at, len, fill, way } => write!(f, "write {at} {len} {fill} {}", *way as u8),
             Self::Append { len, fill, way } => write!(f, "append {len} {fill} {}", *way as u8),
             Self::Read { at, len, way } => write!(f, "read {at} {len} {}", *way as u8),
+            Self::TryRead { at, len, way } => write!(f, "try-read {at} {len} {}", *way as u8),
+            Self::TryWrite { at, len, fill, way } => write!(f, "try-write {at} {len} {fill} {}", *way as u8),
+            Self::Copy { from, at, len } => write!(f, "copy {from} {at} {len}"),
             Self::Truncate { len } => write!(f, "truncate {len}"),
             Self::Fallocate { mode, at, len } => write!(f, "fallocate {mode} {at} {len}"),
             Self::Seek { at } => write!(f, "seek {at}"),
@@ -125,6 +151,11 @@ impl FromStr for FileOp {
             }
             ("append", &[len, fill, _]) => Self::Append { len: len as usize, fill: fill as u8, way: way()? },
             ("read", &[at, len, _]) => Self::Read { at, len: len as usize, way: way()? },
+            ("try-read", &[at, len, _]) => Self::TryRead { at, len: len as usize, way: way()? },
+            ("try-write", &[at, len, fill, _]) => {
+                Self::TryWrite { at, len: len as usize, fill: fill as u8, way: way()? }
+            }
+            ("copy", &[from, at, len]) => Self::Copy { from, at, len },
             ("truncate", &[len]) => Self::Truncate { len },
             ("fallocate", &[mode, at, len]) if mode < FALLOCATES.len() as u64 => {
                 Self::Fallocate { mode: mode as usize, at, len }

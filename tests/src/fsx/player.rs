@@ -129,6 +129,25 @@ impl<'v> Player<'v> {
                 self.model.write(self.model.size(), &bytes);
             }
             FileOp::Read { at, len, way } => self.compare(at..at + len as u64, way)?,
+            FileOp::TryRead { at, len, way } => self.try_compare(at..at + len as u64, way)?,
+            FileOp::TryWrite { at, len, fill, way } => {
+                let bytes = content(at, len, fill);
+                match self.files[way as usize].try_write_at(at, &bytes) {
+                    Ok(n) => self.model.write(at, &bytes[..n]),
+                    Err(Error::WouldBlock) => {}
+                    Err(e) => return Err(failed(e)),
+                }
+            }
+            FileOp::Copy { from, at, len } => {
+                let copied = self.files[0].copy_range(from, &self.files[0], at, len).map_err(failed)?;
+                let bytes = self.model.read(from..from + len).to_vec();
+                if copied != bytes.len() as u64 {
+                    return Err(format!("{path}: {op}: {copied} bytes, not {}", bytes.len()));
+                }
+                if copied > 0 {
+                    self.model.write(at, &bytes);
+                }
+            }
             FileOp::Truncate { len } => {
                 self.files[0].set_len(len).map_err(failed)?;
                 self.model.bytes.resize(len as usize, 0);
@@ -206,6 +225,26 @@ impl<'v> Player<'v> {
         if n != expected.len() {
             return Err(format!("{path}: read {range:?}: {n} bytes, not {}", expected.len()));
         }
+        self.same(range, &found[..n], expected)
+    }
+
+    /// What can be had at once is right, and nothing only at the end.
+    fn try_compare(&self, range: Range<u64>, way: Way) -> Result<(), String> {
+        let path = &self.model.path;
+        let expected = self.model.read(range.clone());
+        let mut found = vec![0xA5; (range.end - range.start) as usize];
+        match self.files[way as usize].try_read_at(range.start, &mut found) {
+            Ok(n) if n <= expected.len() && (n > 0 || expected.is_empty() || found.is_empty()) => {
+                self.same(range, &found[..n], &expected[..n])
+            }
+            Ok(n) => Err(format!("{path}: read {range:?} at once: {n} of {} bytes", expected.len())),
+            Err(Error::WouldBlock) => Ok(()),
+            Err(e) => Err(format!("{path}: read {range:?} at once: {e}")),
+        }
+    }
+
+    fn same(&self, range: Range<u64>, found: &[u8], expected: &[u8]) -> Result<(), String> {
+        let (path, n) = (&self.model.path, found.len());
         let differs = |i: &usize| found[*i] != expected[*i];
         let Some(first) = (0..n).find(differs) else { return Ok(()) };
         let last = (0..n).rev().find(differs).unwrap_or(first);
