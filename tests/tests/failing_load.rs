@@ -94,13 +94,22 @@ impl<'v> Writer<'v> {
         result.is_ok()
     }
 
-    /// After a failure: a handle is told, or its success is a promise like any other.
+    /// After a failure: a handle is told, or its success is a promise like any other. What failed is told once through each
+    /// handle; then a sync says that the volume is read-only.
     fn check_told(&mut self) -> Result<(), String> {
-        for (file, told) in self.handles.iter().zip(self.told) {
-            match if self.rng.random() { file.sync_all() } else { file.sync_data() } {
-                Ok(()) if !told => self.story.synced = self.story.synced.max(self.story.taken),
-                Err(e) if !is_told(&e) => return Err(e.to_string()),
-                _ => {}
+        for (i, (file, mut told)) in self.handles.iter().zip(self.told).enumerate() {
+            for again in 0..3 {
+                match if self.rng.random() { file.sync_all() } else { file.sync_data() } {
+                    Ok(()) if !told => self.story.synced = self.story.synced.max(self.story.taken),
+                    Ok(()) => {}
+                    Err(e) => {
+                        let wanted = if told { libc::EROFS } else { libc::EIO };
+                        if e.errno() != wanted {
+                            return Err(format!("handle {i}, sync {again}, told before: {told}: {e}"));
+                        }
+                        told = true;
+                    }
+                }
             }
         }
         Ok(())

@@ -28,6 +28,9 @@ pub struct File {
     told: Arc<AtomicU32>,
 }
 
+/// In `told`: also the failure that ended all writing.
+const ALL_TOLD: u32 = u32::MAX;
+
 /// Of what a write makes durable before it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sync {
@@ -268,10 +271,22 @@ impl File {
         self.node.fs.set_xattr(&self.node, name, value, crate::SetXattr::Any)
     }
 
-    /// A failure to write out that happened in the background is told once through each handle.
+    /// A failure to write out that happened in the background is told once through each handle. So is one that ended all
+    /// writing: from then on a sync says that the volume is read-only.
     fn tell_failures(&self, synced: Result<()>) -> Result<()> {
+        let fs = &self.node.fs;
+        if synced.is_err() && fs.journal.has_ended() && !fs.is_closed() {
+            let lost = Error::Lost { ino: self.node.ino };
+            return match (self.told.swap(ALL_TOLD, Ordering::AcqRel), synced) {
+                (ALL_TOLD, _) => Err(Error::ReadOnly),
+                (_, Err(Error::ReadOnly)) => Err(lost),
+                (_, synced) => synced,
+            };
+        }
         let failures = self.node.file().failures();
-        let untold = self.told.swap(failures, Ordering::AcqRel) != failures;
+        let told = |told: u32| (told != ALL_TOLD).then_some(failures);
+        let before = self.told.fetch_update(Ordering::AcqRel, Ordering::Acquire, told);
+        let untold = before.is_ok_and(|before| before != failures);
         match synced {
             Ok(()) if untold => Err(Error::Lost { ino: self.node.ino }),
             synced => synced,
