@@ -48,7 +48,7 @@ pub fn compare(before: &Results, after: &Results) -> Vec<Change> {
     let mut changes = Vec::new();
     for old in before.charts() {
         let Some(new) = after.charts().find(|c| c.name == old.name) else { continue };
-        for series in old.series.iter().filter(|s| s.origin != Origin::Published) {
+        for series in old.series.iter().filter(|s| matches!(s.origin, Origin::Measured | Origin::Simulated)) {
             let Some(other) = new.own(&series.name).filter(|s| s.origin == series.origin) else { continue };
             for a in &series.points {
                 if let Some(b) = other.at(a.at) {

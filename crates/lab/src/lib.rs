@@ -13,6 +13,7 @@ pub mod experiments;
 pub mod hist;
 pub mod load;
 mod machine;
+pub mod model;
 pub mod plan;
 pub mod published;
 mod random;

@@ -223,7 +223,9 @@ impl Verdict {
 impl Chart {
     /// A line by its name, if it was measured (or simulated) in this run.
     pub fn own(&self, name: &str) -> Option<&Series> {
-        self.series.iter().find(|s| s.name == name && s.origin != Origin::Published)
+        self.series
+            .iter()
+            .find(|s| s.name == name && matches!(s.origin, Origin::Measured | Origin::Simulated))
     }
 }
 

@@ -7,7 +7,7 @@ use lanefs_lab::plan::Plan;
 use lanefs_lab::results::{CaseResult, Chart, Detail, ExperimentResult, FORMAT, Origin, Results};
 use lanefs_lab::runner::{Unwatched, run};
 use lanefs_lab::store::{Handle, filled, mapped};
-use lanefs_lab::{Machine, experiments, report};
+use lanefs_lab::{Machine, experiments, model, report};
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -18,7 +18,7 @@ static RUN: LazyLock<(Plan, Results)> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan::tiny(dir.path());
     let run = |experiment: &dyn Experiment| run(experiment, &plan, &mut Unwatched).unwrap();
-    let results = Results {
+    let mut results = Results {
         format: FORMAT,
         version: "0".to_owned(),
         began: 0,
@@ -28,6 +28,7 @@ static RUN: LazyLock<(Plan, Results)> = LazyLock::new(|| {
         experiments: experiments::all().iter().map(|e| run(&**e)).collect(),
     };
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+    results.experiments.extend(model::predict(&results, &plan));
     (plan, results)
 });
 
@@ -171,6 +172,20 @@ fn readers_and_writers_both_get_on() {
         let reads = detail.histograms.get("read_direct").map_or(0, |h| h.count);
         let writes = detail.histograms.get("write").map_or(0, |h| h.count);
         assert!(reads + writes > 0, "{}", detail.series);
+    }
+}
+
+#[test]
+fn the_model_tells_its_error() {
+    let (_, result) = result_of("model");
+    assert!(
+        result.findings.iter().filter(|said| said.contains("off by")).count() >= 4,
+        "{:?}",
+        result.findings
+    );
+    for case in &result.cases {
+        let of = |origin| case.charts[0].series.iter().filter(|s| s.origin == origin).count();
+        assert!(of(Origin::Predicted) > 0 && of(Origin::Published) > 0, "{}", case.name);
     }
 }
 

@@ -9,7 +9,8 @@ use lanefs_lab::compare::{Change, Kind, compare};
 use lanefs_lab::experiment::Peer;
 use lanefs_lab::plan::Plan;
 use lanefs_lab::results::{CaseResult, ExperimentResult, FORMAT, Results};
-use lanefs_lab::{Machine, experiments, report, runner, table};
+use lanefs_lab::runner::Watch;
+use lanefs_lab::{Machine, experiments, model, report, runner, table};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -95,6 +96,15 @@ impl Args {
             results.experiments.push(result);
             if let Some(dir) = &self.report {
                 // After each: a run that is ended early has something to show.
+                report::write(&results, dir).map_err(failed)?;
+            }
+        }
+        if let Some(model) = model::predict(&results, &plan) {
+            let mut screen = Screen::new(out, self.json, self.plot);
+            screen.show(&model);
+            screen.written?;
+            results.experiments.push(model);
+            if let Some(dir) = &self.report {
                 report::write(&results, dir).map_err(failed)?;
             }
         }
@@ -197,6 +207,13 @@ impl<'a> Screen<'a> {
         Self { out, silent, plot, bar: ProgressBar::hidden(), written: Ok(()) }
     }
 
+    /// What was not run, but computed.
+    fn show(&mut self, result: &ExperimentResult) {
+        self.begins(&result.name, &result.question, 0);
+        result.cases.iter().for_each(|case| self.case_done(case));
+        self.ends(result);
+    }
+
     fn say(&mut self, text: &str) {
         if self.silent || self.written.is_err() {
             return;
@@ -209,7 +226,7 @@ impl<'a> Screen<'a> {
     }
 }
 
-impl runner::Watch for Screen<'_> {
+impl Watch for Screen<'_> {
     fn begins(&mut self, name: &str, question: &str, steps: usize) {
         if std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template("[{bar:30}] {pos}/{len} eta {eta} {wide_msg}");

@@ -43,7 +43,7 @@ pub fn html(results: &Results) -> String {
     let _ = write!(
         page,
         "<p>{}</p>\n<p>Whole lines were measured in this run, and their bars reach from the least to the most of its rounds. \
-         Dashed lines were published by others, of another machine. Dotted lines are of a simulated device.</p>\n<nav>",
+         Dashed lines were published by others, of another machine. Dotted lines are of a simulated device, or predicted.</p>\n<nav>",
         Text(&options.join(", "))
     );
     for experiment in &results.experiments {

@@ -1,0 +1,306 @@
+//! What this machine cannot show: throughput of 1 to 256 cores and of 1 to 10,000 threads, predicted from costs.
+//!
+//! Two laws, both simple enough to be wrong in ways that one can see:
+//!
+//! - *Cores that share a line.* An operation costs `alone` by itself; each further core adds `serial`, the time for which it keeps
+//!   the others from the line that all write: so many hand-overs of that line, each as long as was measured between two
+//!   cores. `n` cores do `n / (alone + (n - 1) * serial)`.
+//! - *Threads that share a commit.* A round costs `round` whoever waits for it (flush and commit block) and `each` for each write
+//!   in it. The round takes as many writes as there are threads, or as the log's credits admit. `b` writes take
+//!   `round + b * each`.
+//!
+//! The error is told with each prediction: against what was measured here, and against the curves of the sources, whose own first
+//! two points give the costs. Points that costs were taken from are not counted.
+
+use crate::plan::Plan;
+use crate::published;
+use crate::rangelock::work::hand_over;
+use crate::results::{Better, CaseResult, Chart, Detail, ExperimentResult, Origin, Point, Results, Series};
+use std::time::Duration;
+
+const CORES: [u64; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+const THREADS: [u64; 9] = [1, 4, 16, 64, 256, 1024, 2048, 4096, 10_000];
+
+/// Cores that share a line; in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Shared {
+    alone: f64,
+    serial: f64,
+}
+
+impl Shared {
+    /// From operations a second of one core and of two.
+    fn through(one: f64, two: f64) -> Self {
+        let alone = 1.0 / one;
+        Self { alone, serial: (2.0 / two - alone).max(0.0) }
+    }
+
+    fn at(&self, cores: u64) -> f64 {
+        cores as f64 / (self.alone + (cores - 1) as f64 * self.serial)
+    }
+}
+
+/// Threads that share a commit; in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Group {
+    round: f64,
+    each: f64,
+    /// Writes that a round takes at most.
+    most: f64,
+}
+
+impl Group {
+    fn at(&self, threads: u64) -> f64 {
+        let writes = (threads as f64).min(self.most);
+        writes / (self.round + writes * self.each)
+    }
+}
+
+/// How far predictions are from figures: the median, and the worst, as shares.
+fn error(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
+    let mut off: Vec<f64> = pairs.iter().map(|(said, was)| (said / was - 1.0).abs()).collect();
+    off.sort_by(f64::total_cmp);
+    Some((crate::results::median(&off), *off.last()?))
+}
+
+fn told(pairs: &[(f64, f64)], of: &str) -> String {
+    match error(pairs) {
+        Some((median, worst)) => {
+            format!("off by {:.0} % in the median and {:.0} % at worst {of}", 100.0 * median, 100.0 * worst)
+        }
+        None => format!("not checked {of}: there are no further points"),
+    }
+}
+
+fn line(name: &str, origin: Origin, source: &str, points: impl Iterator<Item = (u64, f64)>) -> Series {
+    Series {
+        name: name.to_owned(),
+        origin,
+        source: (!source.is_empty()).then(|| source.to_owned()),
+        points: points.map(|(at, value)| Point::new(at, vec![value])).collect(),
+    }
+}
+
+/// Predictions from what a run measured; nothing if it has none of the experiments that they need.
+pub fn predict(results: &Results, plan: &Plan) -> Option<ExperimentResult> {
+    let mut found = Found::default();
+    let cores = results.machine.cores as u64;
+    // One core hands nothing over.
+    let transfer = (cores >= 2).then(|| hand_over(plan.time.max(Duration::from_millis(50))) / 1e9);
+    if let Some(transfer) = transfer {
+        found.says.push(format!("a line changes hands in {:.0} ns", transfer * 1e9));
+    }
+    found.sharers(results, transfer, "lock", "Locks and unlocks by cores", "/s", &LOCKS);
+    found.sharers(
+        results,
+        transfer,
+        "overwrite",
+        "Overwrites in mapped memory by cores",
+        "IOPS",
+        &OVERWRITES,
+    );
+    found.storm(results, plan);
+    (!found.cases.is_empty()).then(|| ExperimentResult {
+        name: "model".to_owned(),
+        question: "What would more cores and more threads do, by what was measured here?".to_owned(),
+        cases: found.cases,
+        left_out: Vec::new(),
+        findings: found.says,
+    })
+}
+
+#[derive(Default)]
+struct Found {
+    cases: Vec<CaseResult>,
+    says: Vec<String>,
+}
+
+/// A contender that shares a line: the chart it was measured on, its name, how often the hottest line changes hands for each
+/// operation, and the published curve that shows the same.
+type Sharer = (&'static str, &'static str, f64, fn() -> Vec<Series>, usize);
+
+/// A record of an interleaved range lies in a leaf with others, which is written when it comes and when it goes; so is the word of a
+/// mutex, and the word of the running transaction by a handle.
+const LOCKS: [Sharer; 3] = [
+    ("rangelock/best/rate", "optimistic B-tree", 0.0, published::range_lock_best, 0),
+    ("rangelock/best/rate", "mutexed B-tree", 2.0, published::range_lock_best, 1),
+    ("rangelock/worst/rate", "optimistic B-tree", 2.0, published::range_lock_worst, 0),
+];
+const OVERWRITES: [Sharer; 2] = [
+    ("overwrite/dax/iops", "overwrite=nojournal", 0.0, published::overwrite, 0),
+    ("overwrite/dax/iops", "overwrite=journal", 2.0, published::overwrite, 1),
+];
+
+impl Found {
+    fn sharers(
+        &mut self,
+        results: &Results,
+        transfer: Option<f64>,
+        name: &str,
+        title: &str,
+        unit: &str,
+        sharers: &[Sharer],
+    ) {
+        let mut all = Vec::new();
+        for (chart, contender, moves, published, number) in sharers {
+            let own = results.charts().find(|c| c.name == *chart).and_then(|c| c.own(contender));
+            let Some(own) = own else { continue };
+            if let Some(theirs) = published().into_iter().nth(*number) {
+                self.curve(&theirs, &mut all);
+            }
+            let serial = if *moves == 0.0 { Some(0.0) } else { transfer.map(|t| moves * t) };
+            let (Some(one), Some(serial)) = (own.at(1), serial) else { continue };
+            let which = format!("{contender}, {}", chart.split('/').nth(1).unwrap_or(""));
+            let law = Shared { alone: 1.0 / one.median, serial };
+            let real = results.machine.cores as u64;
+            let measured: Vec<(u64, f64)> =
+                own.points.iter().filter(|p| p.at <= real).map(|p| (p.at, p.median)).collect();
+            let pairs: Vec<_> = measured.iter().filter(|p| p.0 > 1).map(|p| (law.at(p.0), p.1)).collect();
+            self.says.push(format!(
+                "{which}: {:.0} ns alone, {moves:.0} hand-overs: {}",
+                law.alone * 1e9,
+                told(&pairs, "of what was measured here")
+            ));
+            all.push(line(&which, Origin::Predicted, "from costs", CORES.iter().map(|n| (*n, law.at(*n)))));
+            all.push(line(&which, Origin::Measured, "", measured.into_iter()));
+        }
+        self.case(name, title, "cores", unit, all);
+    }
+
+    /// The law with the costs of a source's first two points, against its others.
+    fn curve(&mut self, theirs: &Series, all: &mut Vec<Series>) {
+        let (Some(one), Some(two)) = (theirs.at(1), theirs.at(2)) else { return };
+        let law = Shared::through(one.median, two.median);
+        let pairs: Vec<_> =
+            theirs.points.iter().filter(|p| p.at > 2).map(|p| (law.at(p.at), p.median)).collect();
+        self.says.push(format!("{}: {}", theirs.name, told(&pairs, "of its points beyond two threads")));
+        all.push(theirs.clone());
+        let source = "from the source's first two points";
+        all.push(line(&theirs.name, Origin::Predicted, source, CORES.iter().map(|n| (*n, law.at(*n)))));
+    }
+
+    fn storm(&mut self, results: &Results, plan: &Plan) {
+        let case = results.experiments.iter().find(|e| e.name == "fsync-storm").and_then(|e| e.cases.first());
+        let Some(case) = case else { return };
+        let Some(rates) = case.charts.first() else { return };
+        let mut all = Vec::new();
+        // MiB of the log.
+        for (name, log) in
+            [("mapafter", 128), ("mapafter, log 16M", 16), ("dioread_lock", 128), ("dioread_nolock", 128)]
+        {
+            let Some(own) = rates.own(name) else { continue };
+            let Some(first) = own.points.first() else { continue };
+            let Some(detail) = case.details.iter().find(|d| d.series == name && d.at == first.at) else {
+                continue;
+            };
+            let Some(law) = group(detail, first, plan.log(log)) else { continue };
+            let pairs: Vec<_> = own.points.iter().skip(1).map(|p| (law.at(p.at), p.median)).collect();
+            self.says.push(format!(
+                "{name}: {:.2} ms a round and {:.1} µs a write, {:.0} writes a round at most: {}",
+                law.round * 1e3,
+                law.each * 1e6,
+                law.most,
+                told(&pairs, "of what was measured here")
+            ));
+            let measured = own.points.iter().map(|p| (p.at, p.median));
+            all.push(line(name, Origin::Predicted, "from costs", THREADS.iter().map(|n| (*n, law.at(*n)))));
+            all.push(line(name, own.origin, "", measured));
+        }
+        // What the source's collapse means by this law.
+        if let [lock, nolock] = &published::fsync_storm()[..]
+            && let (Some(lock), Some(nolock)) = (lock.points.first(), nolock.points.first())
+        {
+            let round = lock.at as f64 / lock.median;
+            let writes = nolock.median * round;
+            self.says.push(format!(
+                "source 004: at {:.0} ms a round, as with dioread_lock, its dioread_nolock has {writes:.0} of {} threads in a round, as if \
+                 each asked for {:.0} of the 8192 credits",
+                round * 1e3,
+                lock.at,
+                8192.0 / writes
+            ));
+        }
+        all.extend(published::fsync_storm());
+        self.case("storm", "A storm of fsyncs by threads", "threads", "IOPS", all);
+    }
+
+    fn case(&mut self, name: &str, title: &str, axis: &str, unit: &str, series: Vec<Series>) {
+        if !series.iter().any(|s| s.origin == Origin::Predicted) {
+            return;
+        }
+        let chart = Chart {
+            name: format!("model/{name}/rate"),
+            title: title.to_owned(),
+            axis: axis.to_owned(),
+            unit: unit.to_owned(),
+            better: Better::Higher,
+            series,
+        };
+        self.cases.push(CaseResult {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            charts: vec![chart],
+            details: Vec::new(),
+            verdicts: Vec::new(),
+        });
+    }
+}
+
+/// The costs of a mode, from what it counted at one number of threads.
+fn group(detail: &Detail, point: &Point, log: u32) -> Option<Group> {
+    let mean = |name: &str| detail.histograms.get(name).map(|h| h.total() / h.count.max(1) as f64 / 1e9);
+    let round = mean("commit_flush").unwrap_or(0.0) + mean("commit_block")?;
+    let cycle = point.at as f64 / point.median;
+    let writes = detail.histograms.get("write")?.count as f64;
+    let asked = detail.counter("credits_asked") as f64 / writes.max(1.0);
+    // A quarter of the log's blocks of 4 KiB is what a transaction may have.
+    let most = (f64::from(log) * 256.0 / 4.0 / asked.max(f64::MIN_POSITIVE)).max(1.0);
+    let in_round = (point.at as f64).min(most);
+    let cycle = cycle * in_round / point.at as f64;
+    Some(Group { round, each: ((cycle - round) / in_round).max(0.0), most })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_line_bounds_what_cores_do() {
+        let free = Shared { alone: 1e-6, serial: 0.0 };
+        assert!((free.at(256) - 256e6).abs() < 1.0);
+        let shared = Shared::through(1e6, 1e6);
+        assert!((shared.at(2) - 1e6).abs() < 1.0 && shared.at(256) < 1.01e6);
+        let worse = Shared::through(5_239_442.0, 1_014_466.0);
+        assert!((worse.at(1) - 5_239_442.0).abs() < 1.0 && (worse.at(2) - 1_014_466.0).abs() < 1.0);
+        assert!(worse.at(16) < worse.at(2), "it gets no better with more");
+    }
+
+    #[test]
+    fn credits_bound_a_round() {
+        let law = Group { round: 0.01, each: 1e-5, most: 100.0 };
+        assert!(law.at(100) > 50.0 * law.at(1));
+        assert_eq!(law.at(100), law.at(10_000));
+        let wide = Group { most: 1e9, ..law };
+        assert!(wide.at(10_000) > 5.0 * law.at(10_000) && wide.at(10_000) < 1e5);
+    }
+
+    #[test]
+    fn the_error_is_told() {
+        assert_eq!(error(&[]), None);
+        let (median, worst) = error(&[(1.1, 1.0), (0.5, 1.0), (1.0, 1.0)]).unwrap();
+        assert!((median - 0.1).abs() < 1e-9 && (worst - 0.5).abs() < 1e-9);
+        let mut found = Found::default();
+        let mut all = Vec::new();
+        for theirs in published::range_lock_best().iter().chain(&published::overwrite()) {
+            found.curve(theirs, &mut all);
+        }
+        assert_eq!((found.says.len(), all.len()), (4, 8));
+        assert!(found.says.iter().all(|s| s.contains("off by")), "{:?}", found.says);
+        // What the model is worth: the curves of the sources within a factor, not within percents.
+        for said in &found.says {
+            let worst: f64 =
+                said.split(" % at worst").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+            assert!(worst < 60.0, "{said}");
+        }
+    }
+}
