@@ -31,6 +31,7 @@ if [ -n "${1:-}" ]; then
     need fio fio
     need flock util-linux
     need fuse2fs fuse2fs
+    need fusermount3 fuse3
     need git git
     need make make
     need pgrep procps

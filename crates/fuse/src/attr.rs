@@ -45,8 +45,13 @@ pub(crate) fn attr(meta: &Metadata) -> Attr {
     }
 }
 
+/// Seconds for which the attributes are right. The kernel does not know of bits of the mode that a write takes away.
+fn valid(meta: &Metadata) -> u64 {
+    if meta.is_file() && meta.permissions() & 0o6000 != 0 { 0 } else { VALID }
+}
+
 pub(crate) fn attr_out(meta: &Metadata) -> AttrOut {
-    AttrOut { attr_valid: VALID, attr: attr(meta), ..AttrOut::default() }
+    AttrOut { attr_valid: valid(meta), attr: attr(meta), ..AttrOut::default() }
 }
 
 pub(crate) fn entry_out(id: u64, meta: &Metadata) -> EntryOut {
@@ -54,7 +59,7 @@ pub(crate) fn entry_out(id: u64, meta: &Metadata) -> EntryOut {
         nodeid: id,
         generation: meta.generation().into(),
         entry_valid: VALID,
-        attr_valid: VALID,
+        attr_valid: valid(meta),
         attr: attr(meta),
         ..EntryOut::default()
     }
@@ -96,7 +101,7 @@ pub(crate) fn statx_out(meta: &Metadata) -> StatxOut {
         rdev_minor: device.map_or(0, |d| d.minor),
         ..Statx::default()
     };
-    StatxOut { attr_valid: VALID, stat, ..StatxOut::default() }
+    StatxOut { attr_valid: valid(meta), stat, ..StatxOut::default() }
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use crate::request::MAX_CONTENT;
 use crate::wire::{InitFlags, InitIn, InitOut, MAJOR, MINOR};
 
-/// Requests in the background at once: readahead, writing out, direct I/O of programs that do not wait.
-const MAX_BACKGROUND: u16 = 256;
+/// Requests in the background at once: readahead, writing out, direct I/O of programs that do not wait. Beyond it the kernel
+/// makes who writes out wait, and drops what a program had written that is killed while it waits: so no bound.
+const MAX_BACKGROUND: u16 = u16::MAX;
 const PAGE: usize = 4096;
 
 /// What is asked for, where the kernel has it.
@@ -29,10 +30,11 @@ const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::INIT_EXT)
     .union(InitFlags::DIRECT_IO_ALLOW_MMAP);
 
-/// The answer to the kernel's first word.
-pub(crate) fn answer(init: &InitIn) -> InitOut {
+/// The answer to the kernel's first word. Without `acl` it asks for modes only.
+pub(crate) fn answer(init: &InitIn, acl: bool) -> InitOut {
     let offered = InitFlags::from_bits_retain(u64::from(init.flags2) << 32 | u64::from(init.flags));
-    let flags = (offered & WANTED).bits();
+    let wanted = if acl { WANTED } else { WANTED.difference(InitFlags::POSIX_ACL) };
+    let flags = (offered & wanted).bits();
     InitOut {
         major: MAJOR,
         minor: MINOR,
@@ -40,7 +42,7 @@ pub(crate) fn answer(init: &InitIn) -> InitOut {
         flags: flags as u32,
         flags2: (flags >> 32) as u32,
         max_background: MAX_BACKGROUND,
-        congestion_threshold: MAX_BACKGROUND / 4 * 3,
+        congestion_threshold: MAX_BACKGROUND,
         max_write: MAX_CONTENT as u32,
         max_pages: (MAX_CONTENT / PAGE) as u16,
         time_gran: 1,

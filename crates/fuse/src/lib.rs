@@ -3,7 +3,7 @@
 //! [`Session::mount`] mounts, [`Session::serve`] answers the kernel until the mount is gone, and then closes the volume. The
 //! kernel caches as it does for a file system of its own: nobody else can change the volume.
 //!
-//! The protocol is spoken here and not by a crate: see `docs/adr/0005-own-fuse-protocol.md`.
+//! The protocol is spoken here and not by a crate: see `docs/adr/0009-own-fuse-protocol.md`.
 
 #![forbid(unsafe_code)]
 

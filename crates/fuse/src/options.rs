@@ -169,6 +169,8 @@ impl MountOptions {
                 self.open = self.open.clone().page_cache_bytes(bytes);
             }
             "subtype" if value == "lanefs" => {}
+            // What the table of mounts says of one that is there, and mount(8) hands on.
+            "user_id" | "group_id" | "rootmode" | "max_read" | "blksize" => {}
             "data" if value != "ordered" => {
                 return Err(OptionError::new(word, "lanefs writes data=ordered only"));
             }

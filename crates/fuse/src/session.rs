@@ -12,6 +12,7 @@ use crate::workers::{First, Workers};
 use lanefs::Volume;
 use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -77,7 +78,7 @@ impl Session {
         dir: &Path,
         options: &MountOptions,
     ) -> Result<Self, SessionError> {
-        let filesystem = Filesystem::new(volume, options.atime(), options.dir_atime())?;
+        let filesystem = Filesystem::new(volume, options)?;
         let (device, mounted) = match mountpoint::mount(source, dir, options) {
             Ok(mount) => mount,
             Err(e) => {
@@ -87,7 +88,7 @@ impl Session {
         };
         let shared =
             Shared { channel: Channel::new(device), filesystem, workers: Workers::new(options.threads) };
-        match shared.shake_hands() {
+        match shared.shake_hands(options.acl) {
             Ok(()) => Ok(Self { shared, mounted }),
             Err(e) => {
                 let _ = mounted.unmount();
@@ -122,7 +123,7 @@ impl Session {
 
 impl Shared {
     /// The first word is the kernel's.
-    fn shake_hands(&self) -> Result<(), SessionError> {
+    fn shake_hands(&self, acl: bool) -> Result<(), SessionError> {
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
         loop {
             let Some(len) = self.channel.receive(&mut inbox)? else {
@@ -141,7 +142,7 @@ impl Shared {
                 return Err(SessionError::Version(init.major, init.minor));
             }
             outbox.clear();
-            outbox.put(&init::answer(&init)).map_err(bad)?;
+            outbox.put(&init::answer(&init, acl)).map_err(bad)?;
             self.channel.send(unique, &mut outbox, Ok(()));
             // A newer kernel comes again with the version that it was told.
             if init.major == MAJOR {
@@ -187,7 +188,9 @@ impl Shared {
         let Ok(request) = inbox.request(len) else { return Outcome::Silent };
         let unique = request.header.unique;
         outbox.clear();
-        let (outcome, answer) = match self.filesystem.serve(request, outbox) {
+        // Whatever a thread dies of, the program that waits is told, and the others go on.
+        let served = catch_unwind(AssertUnwindSafe(|| self.filesystem.serve(request, outbox, &self.channel)));
+        let (outcome, answer) = match served.unwrap_or(Err(Errno::IO.into())) {
             Ok(outcome) => (outcome, Ok(())),
             Err(fault) => (Outcome::Answered, Err(fault)),
         };

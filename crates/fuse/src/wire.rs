@@ -46,6 +46,9 @@ pub(crate) mod oflag {
     codes! { ACCMODE = 0o3 EXCL = 0o200 TRUNC = 0o1000 APPEND = 0o2000 DSYNC = 0o10000 DIRECT = 0o40000 SYNC = 0o4010000 }
 }
 
+/// A word of the file system's own, in the place of an error: forget what is cached of an inode.
+pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
+
 pub(crate) const WRITE_CACHE: u32 = 0x1;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 0x4;
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 0x1;
@@ -126,6 +129,7 @@ outgoing! {
     struct GetxattrOut { size: u32, padding: u32, }
     struct Dirent { ino: u64, off: u64, namelen: u32, kind: u32, }
     struct LseekOut { offset: u64, }
+    struct InvalInodeOut { ino: u64, off: i64, len: i64, }
     struct IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
     struct SxTime { tv_sec: i64, tv_nsec: u32, reserved: i32, }
     struct Statx {

@@ -128,6 +128,16 @@ impl File {
         self.after_write()
     }
 
+    /// As [`write_at`](Self::write_at), of bytes that somebody's cache took before, when it was allowed: flags that the
+    /// inode got meanwhile do not keep them out.
+    ///
+    /// # Errors
+    /// As `write_at`, but for the flags.
+    pub fn write_late(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_write()?;
+        data::write_late(&self.node, offset, bytes)
+    }
+
     /// As [`write_at`](Self::write_at) without waiting (RWF_NOWAIT): writes what needs no block to be loaded or allocated.
     /// How many bytes.
     ///

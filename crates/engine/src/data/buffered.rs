@@ -8,7 +8,7 @@
 //! Where the device is memory there is nothing to cache (DAX): the ways past the cache serve, and promise the same.
 
 use super::cache::{FileCache, Segment};
-use super::direct::{self, check_write};
+use super::direct::{self, check_end, check_write};
 use super::{FileData, delayed, io, journal_each_write, mapping, place, zero_tail};
 use crate::alloc::await_frees;
 use crate::error::{Error, Result};
@@ -103,6 +103,26 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     if node.fs.dax {
         return direct::write_whole(node, offset, bytes);
     }
+    write_checked(node, offset, bytes, |file, end| check_write(node, file, offset, end))
+}
+
+/// As [`write`], of bytes that were taken when it was allowed, and come down late: whatever flags the inode has by now.
+///
+/// # Errors
+/// As [`write`], but for the flags.
+pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    if node.fs.dax {
+        return direct::write_whole(node, offset, bytes);
+    }
+    write_checked(node, offset, bytes, |_, end| check_end(node, end))
+}
+
+fn write_checked(
+    node: &Node,
+    offset: u64,
+    bytes: &[u8],
+    check: impl FnOnce(&FileData, u64) -> Result<()>,
+) -> Result<()> {
     node.fs.check_writable()?;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     if bytes.is_empty() {
@@ -112,6 +132,7 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     let file = node.file();
     node.fs.throttle(node)?;
     let _held = file.lock_to_write(node, offset, end);
+    check(file, end)?;
     write_held(node, file, offset, bytes)
 }
 
@@ -129,14 +150,13 @@ pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     node.fs.throttle(node)?;
     let (_held, end) = file.lock_end(node);
     if !bytes.is_empty() {
+        check_write(node, file, end, end.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?)?;
         write_held(node, file, end, bytes)?;
     }
     Ok(end)
 }
 
 fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Result<()> {
-    let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
-    check_write(node, file, offset, end)?;
     let size = file.size();
     if offset > size {
         zero_tail(node, size, offset)?;

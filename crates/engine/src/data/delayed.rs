@@ -45,6 +45,11 @@ pub(super) fn join(claim: &mut Option<Claim>, more: Claim) {
 }
 
 impl Delayed {
+    /// Blocks that the file will have for what is dirty.
+    pub(super) fn data_blocks(&self) -> u64 {
+        blocks(&self.data) + self.chosen_blocks()
+    }
+
     /// Takes the claim for `data` blocks.
     pub(super) fn take_data(&mut self, data: u64) -> Option<Claim> {
         self.data.as_mut().map(|claim| claim.split(data))

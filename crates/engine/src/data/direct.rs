@@ -161,7 +161,13 @@ pub(super) fn check_write(node: &Node, file: &FileData, offset: u64, end: u64) -
     if state.flags.contains(InodeFlags::APPEND) && offset != file.size() {
         return Err(Error::NotPermitted("the inode is append-only"));
     }
-    if end > max_size(&node.fs, &state) { Err(Error::FileTooBig) } else { Ok(()) }
+    drop(state);
+    check_end(node, end)
+}
+
+/// Checks that the map reaches as far as `end`.
+pub(super) fn check_end(node: &Node, end: u64) -> Result<()> {
+    if end > max_size(&node.fs, &node.state()) { Err(Error::FileTooBig) } else { Ok(()) }
 }
 
 /// Writes with the blocks of all bytes held exclusively.

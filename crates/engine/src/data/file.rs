@@ -186,6 +186,11 @@ impl FileData {
         }
     }
 
+    /// Blocks that the file will have for dirty pages that have no place yet.
+    pub(crate) fn delayed_blocks(&self) -> u64 {
+        self.delayed.lock().data_blocks()
+    }
+
     /// What is claimed for dirty pages.
     pub(super) fn delayed(&self) -> MutexGuard<'_, Delayed> {
         self.delayed.lock()

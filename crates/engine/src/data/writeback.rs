@@ -154,8 +154,8 @@ impl Fs {
     }
 
     /// Does what is to be done in the background: pages that are old or too many, times, files that nobody
-    /// uses. How long to sleep then.
-    pub(crate) fn background_round(&self, jobs: &mut Background) -> Duration {
+    /// uses. How long to sleep then; `None`: until there is something dirty.
+    pub(crate) fn background_round(&self, jobs: &mut Background) -> Option<Duration> {
         while let Some(job) =
             jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())
         {
@@ -173,7 +173,8 @@ impl Fs {
             let _ = self.write_all_times();
         }
         self.nodes.sweep();
-        jobs.pause(&self.pages, Instant::now()).min(Duration::from_secs(1))
+        let idle = self.pages.dirty_bytes() == 0 && !self.has_dirty_times();
+        (!idle).then(|| jobs.pause(&self.pages, Instant::now()).min(Duration::from_secs(1)))
     }
 
     /// Keeps a writer from making pages dirty faster than they can be written.

@@ -102,6 +102,9 @@ impl Node {
         // In this order: a content that comes to be used later begins as looked at.
         if let Some(file) = self.file_if_used() {
             inode.size = file.size();
+            // Who asks how much space a file takes must not take what has no place yet for a hole.
+            let sectors = file.delayed_blocks() * u64::from(self.fs.block_size / 512);
+            inode.blocks = inode.blocks.saturating_add(sectors);
             file.times.show(&mut inode);
         }
         inode
@@ -230,6 +233,9 @@ impl Drop for NodeRef {
             // A look only: until it is out of the table, another thread may use it and take its last name.
             let nameless = self.state.read().links_count == 0;
             let gone = self.fs.nodes.remove_unused(&self.0, nameless);
+            if !gone {
+                self.fs.flusher.stir();
+            }
             if gone && self.state.read().links_count == 0 && !self.fs.is_read_only() {
                 // Failing, the inode stays on the orphan list for the next recovery.
                 if let Err(e) = delete::delete(&self.0) {

@@ -35,9 +35,20 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// Whether only times are set, and none of them by a user who has to own the file.
-    fn is_times(&self) -> bool {
-        self.permissions.is_none() && self.uid.is_none() && self.gid.is_none()
+    /// Whether it only notes when the inode was changed, by who keeps that himself: the change was allowed.
+    fn is_note(&self) -> bool {
+        let times = Self { mtime: self.mtime, ctime: self.ctime, ..Self::default() };
+        self.ctime.is_some() && *self == times
+    }
+
+    /// Whether only times are set, all of them to now.
+    fn is_touch(&self) -> bool {
+        let now = |t: Option<SetTime>| t.is_none_or(|t| t == SetTime::Now);
+        self.permissions.is_none()
+            && self.uid.is_none()
+            && self.gid.is_none()
+            && now(self.atime)
+            && now(self.mtime)
     }
 }
 
@@ -53,13 +64,14 @@ impl Fs {
     /// set-user-id and set-group-id from it, as the kernel does.
     pub(crate) fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<()> {
         self.check_writable()?;
-        // What is append-only takes new times: its content changes, and touch(1) may.
-        if set.is_times() {
-            node.check_not_immutable()?
-        } else {
-            node.check_mutable()?
+        match (set.is_note(), set.is_touch()) {
+            (true, _) => {}
+            // What is append-only changes its content, so touch(1) may too.
+            (false, true) => node.check_not_immutable()?,
+            (false, false) => node.check_mutable()?,
         }
-        let mut txn = self.start(credits::INODE + credits::XATTR)?;
+        let only_times = set.permissions.is_none() && set.uid.is_none() && set.gid.is_none();
+        let mut txn = self.start(credits::INODE + if only_times { 0 } else { credits::XATTR })?;
         let now = self.now();
         node.update(&mut txn, |txn, inode| {
             let fine = inode.has_fine_times();

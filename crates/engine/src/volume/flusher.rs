@@ -2,16 +2,23 @@
 //!
 //! One thread for a volume, which knows it weakly and only while it works. [`Flusher::pause`] waits until it
 //! does not, so that whoever lets go of a volume is the last to have it.
+//!
+//! While nothing is dirty it sleeps without a timeout. It says that it wants to be stirred, looks whether there is anything to do,
+//! and sleeps if not; who makes something to do looks behind that whether it wants to be stirred. So one of them sees the other.
 
 use super::Fs;
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The shortest sleep.
 const LEAST: Duration = Duration::from_millis(10);
+
+/// How long it lets things come together once there is something to do.
+const GATHER: Duration = Duration::from_secs(1);
 
 /// The thread's reins.
 #[derive(Debug, Default)]
@@ -24,6 +31,8 @@ pub(crate) struct Flusher {
 struct Reins {
     state: Mutex<State>,
     changed: Condvar,
+    /// It wants to be told when there comes to be something to do.
+    stir: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +41,7 @@ struct State {
     paused: bool,
     wanted: bool,
     working: bool,
+    stirred: bool,
 }
 
 impl Flusher {
@@ -49,6 +59,14 @@ impl Flusher {
         let mut state = self.reins.state.lock();
         if !state.wanted {
             state.wanted = true;
+            self.reins.changed.notify_all();
+        }
+    }
+
+    /// There is something to do, by and by. Called behind what makes it so.
+    pub(crate) fn stir(&self) {
+        if self.reins.stir.load(Ordering::SeqCst) && self.reins.stir.swap(false, Ordering::SeqCst) {
+            self.reins.state.lock().stirred = true;
             self.reins.changed.notify_all();
         }
     }
@@ -92,25 +110,35 @@ impl Drop for Flusher {
 }
 
 fn run(reins: &Reins, fs: &Weak<Fs>) {
-    let (mut jobs, mut pause) = (None, Duration::ZERO);
+    let (mut jobs, mut pause) = (None, Some(Duration::ZERO));
     loop {
         {
             let mut state = reins.state.lock();
             state.working = false;
             reins.changed.notify_all();
-            if (!state.wanted || state.paused) && !state.stop {
-                reins.changed.wait_for(&mut state, pause.max(LEAST));
+            if pause.is_none() {
+                while !state.stirred && !state.wanted && !state.stop {
+                    reins.changed.wait(&mut state);
+                }
+            }
+            let until = Instant::now() + pause.unwrap_or(GATHER).max(LEAST);
+            while (!state.wanted || state.paused) && !state.stop {
+                if reins.changed.wait_until(&mut state, until).timed_out() {
+                    break;
+                }
             }
             if state.stop {
                 return;
             }
             if state.paused {
+                pause = Some(LEAST);
                 continue;
             }
             state.working = true;
-            state.wanted = false;
+            (state.wanted, state.stirred) = (false, false);
         }
         let Some(fs) = fs.upgrade() else { return };
+        reins.stir.store(true, Ordering::SeqCst);
         pause = fs.background_round(jobs.get_or_insert_with(|| fs.background_jobs()));
         // The volume goes before the thread says that it does nothing.
         drop(fs);

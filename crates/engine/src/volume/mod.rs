@@ -152,6 +152,12 @@ impl Fs {
     /// The file's inode does not tell of its last change yet.
     pub(crate) fn note_dirty_times(&self, ino: u32) {
         self.dirty_times.lock().0.push(ino);
+        self.flusher.stir();
+    }
+
+    /// Whether there are files noted.
+    pub(crate) fn has_dirty_times(&self) -> bool {
+        !self.dirty_times.lock().0.is_empty()
     }
 
     /// The files noted so far, which are forgotten.

@@ -5,6 +5,7 @@
 
 use super::Filesystem;
 use super::names::open_flags;
+use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
 use crate::handles::Open;
 use crate::request::{Outbox, Request};
@@ -21,7 +22,7 @@ impl Filesystem {
         let args: OpenIn = r.take()?;
         let node = self.nodes.get(r.header.nodeid)?;
         self.check_open(&node, args.flags, args.open_flags)?;
-        let fh = self.handles.open(node)?;
+        let fh = self.handles.open(node, args.flags & oflag::ACCMODE != 0)?;
         out.put(&OpenOut { fh, open_flags: open_flags(args.flags), backing_id: 0 })
     }
 
@@ -63,16 +64,17 @@ impl Filesystem {
         let args: WriteIn = r.take()?;
         let bytes = r.bytes(args.size as usize)?;
         let open = self.handles.get(args.fh)?;
-        // What the kernel had cached, it has looked at when it was written.
-        let cached = args.write_flags & wire::WRITE_CACHE != 0;
-        if !cached {
-            open.node.drop_privileges(args.write_flags & wire::WRITE_KILL_SUIDGID != 0)?;
+        if args.write_flags & wire::WRITE_CACHE != 0 {
+            // The kernel has looked at what it had cached when it was written.
+            open.cached.write_late(args.offset, bytes)?;
+            return out.put(&WriteOut { size: args.size, padding: 0 });
         }
-        let file = if cached { &open.cached } else { way(&open, args.flags) };
+        open.node.drop_privileges(args.write_flags & wire::WRITE_KILL_SUIDGID != 0)?;
+        let file = way(&open, args.flags);
         file.write_at(args.offset, bytes)?;
-        if !cached && args.flags & oflag::SYNC == oflag::SYNC {
+        if args.flags & oflag::SYNC == oflag::SYNC {
             file.sync_all()?;
-        } else if !cached && args.flags & oflag::DSYNC != 0 {
+        } else if args.flags & oflag::DSYNC != 0 {
             file.sync_data()?;
         }
         out.put(&WriteOut { size: args.size, padding: 0 })
@@ -104,11 +106,15 @@ impl Filesystem {
         Ok(open.cached.fallocate(mode, args.offset, args.length)?)
     }
 
-    pub(super) fn lseek(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
+    pub(super) fn lseek(&self, r: &mut Request<'_>, out: &mut Outbox, channel: &Channel) -> Answer {
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
         let args: LseekIn = r.take()?;
         let open = self.handles.get(args.fh)?;
+        // The kernel asks without handing down first what it has cached.
+        if self.handles.is_written(open.node.ino()) {
+            channel.write_out(r.header.nodeid);
+        }
         let offset = match args.whence {
             SEEK_DATA => open.cached.seek_data(args.offset)?,
             SEEK_HOLE => open.cached.seek_hole(args.offset)?,

@@ -10,9 +10,11 @@ mod ioctl;
 mod names;
 mod xattrs;
 
+use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
+use crate::options::MountOptions;
 use crate::request::{Outbox, Request};
 use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, StatfsOut, op};
 use lanefs::{Atime, Volume};
@@ -26,6 +28,8 @@ pub(crate) struct Filesystem {
     handles: Handles,
     atime: Atime,
     dir_atime: Atime,
+    /// The only user besides root who may come in.
+    only: Option<u32>,
 }
 
 /// What becomes of a request.
@@ -42,9 +46,11 @@ pub(crate) enum Outcome {
 impl Filesystem {
     /// # Errors
     /// Those of a root directory that is damaged.
-    pub(crate) fn new(volume: Volume, atime: Atime, dir_atime: Atime) -> lanefs::Result<Self> {
+    pub(crate) fn new(volume: Volume, options: &MountOptions) -> lanefs::Result<Self> {
         let nodes = Nodes::new(volume.root_node()?);
-        Ok(Self { volume, nodes, handles: Handles::default(), atime, dir_atime })
+        let (atime, dir_atime) = (options.atime(), options.dir_atime());
+        let only = options.allow_root.then(|| rustix::process::geteuid().as_raw());
+        Ok(Self { volume, nodes, handles: Handles::default(), atime, dir_atime, only })
     }
 
     /// Lets go of all that the kernel knew, and closes the volume.
@@ -77,12 +83,21 @@ impl Filesystem {
         )
     }
 
-    /// Carries out a request.
+    /// Carries out a request, which came by `channel`.
     ///
     /// # Errors
     /// What the program is told.
-    pub(crate) fn serve(&self, mut request: Request<'_>, out: &mut Outbox) -> Answer<Outcome> {
+    pub(crate) fn serve(
+        &self,
+        mut request: Request<'_>,
+        out: &mut Outbox,
+        channel: &Channel,
+    ) -> Answer<Outcome> {
         let r = &mut request;
+        let forgets = matches!(r.header.opcode, op::FORGET | op::BATCH_FORGET | op::DESTROY);
+        if !forgets && self.only.is_some_and(|uid| r.header.uid != 0 && r.header.uid != uid) {
+            return Err(Fault(Errno::ACCESS));
+        }
         match r.header.opcode {
             op::LOOKUP => self.lookup(r, out),
             op::GETATTR => self.getattr(r, out),
@@ -106,7 +121,7 @@ impl Filesystem {
             op::FSYNC => self.fsync(r),
             op::FSYNCDIR => self.fsyncdir(r),
             op::FALLOCATE => self.fallocate(r),
-            op::LSEEK => self.lseek(r, out),
+            op::LSEEK => self.lseek(r, out, channel),
             op::COPY_FILE_RANGE => self.copy_file_range(r, out),
             op::READDIR => self.readdir(r, out),
             op::READDIRPLUS => self.readdirplus(r, out),

@@ -98,7 +98,7 @@ impl Filesystem {
 
     /// Tells the kernel of an inode and of its open file.
     fn tell_open(&self, node: Node, flags: u32, out: &mut Outbox) -> Answer {
-        let fh = self.handles.open(node.clone())?;
+        let fh = self.handles.open(node.clone(), flags & oflag::ACCMODE != 0)?;
         self.tell(node, out)?;
         out.put(&OpenOut { fh, open_flags: open_flags(flags), backing_id: 0 })
     }

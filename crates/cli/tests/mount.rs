@@ -1,0 +1,386 @@
+//! mount: programs on a mounted volume, how a mount begins and how it ends.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use lanefs_tests::Watchdog;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::Duration;
+use support::{Image, tool};
+
+/// An image that is mounted at `m` beside it, or was.
+struct Mount {
+    image: Image,
+    at: PathBuf,
+    _watchdog: Watchdog,
+}
+
+impl Mount {
+    fn new(options: &str) -> Self {
+        let mount = Self::of(Image::new());
+        mount.image.ok(["mount", "v.img", "m", "-o", options]);
+        mount
+    }
+
+    /// Not mounted yet.
+    fn of(image: Image) -> Self {
+        lanefs_tests::require_root();
+        let at = image.beside("m");
+        fs::create_dir(&at).unwrap();
+        Self { image, at, _watchdog: Watchdog::new("a mount") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+
+    /// In the foreground, when it is there.
+    fn serve(&self) -> Child {
+        let mut child = self.image.lanefs(["mount", "-f", "v.img", "m"]).spawn().unwrap();
+        while !self.is_mounted() {
+            assert!(child.try_wait().unwrap().is_none(), "the server ended");
+            thread::sleep(Duration::from_millis(10));
+        }
+        child
+    }
+
+    fn is_mounted(&self) -> bool {
+        let at = self.at.canonicalize().unwrap_or_else(|_| self.at.clone());
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        table.lines().any(|line| line.contains(" fuse.lanefs ") && line.contains(at.to_str().unwrap()))
+    }
+
+    fn umount(&self) {
+        self.image.ok(["umount", "m"]);
+        self.image.fsck();
+    }
+
+    /// Processes that serve the volume.
+    fn servers(&self) -> Vec<i32> {
+        let image = self.image.path.canonicalize().unwrap();
+        let fds = |pid: &i32| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let pids = fs::read_dir("/proc").unwrap().flatten();
+        let pids = pids.filter_map(|e| e.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| fds(pid).any(|fd| fs::read_link(fd.path()).is_ok_and(|p| p == image))).collect()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        while self.is_mounted() && tool("umount").arg("-l").arg(&self.at).status().unwrap().success() {}
+    }
+}
+
+#[test]
+fn what_programs_write_is_on_the_volume() {
+    let m = Mount::new("defaults");
+    fs::create_dir(m.path("d")).unwrap();
+    fs::write(m.path("d/file"), b"content").unwrap();
+    fs::hard_link(m.path("d/file"), m.path("other")).unwrap();
+    symlink("d/file", m.path("link")).unwrap();
+    assert_eq!(fs::read(m.path("link")).unwrap(), b"content");
+    assert_eq!(fs::metadata(m.path("other")).unwrap().nlink(), 2);
+    fs::rename(m.path("d"), m.path("e")).unwrap();
+    fs::set_permissions(m.path("other"), fs::Permissions::from_mode(0o4640)).unwrap();
+    let held = File::options().read(true).write(true).open(m.path("other")).unwrap();
+    fs::remove_file(m.path("other")).unwrap();
+    fs::remove_file(m.path("e/file")).unwrap();
+    held.write_all_at(b"is still there", 0).unwrap();
+    let mut buf = [0; 14];
+    held.read_exact_at(&mut buf, 0).unwrap();
+    assert_eq!((&buf[..], held.metadata().unwrap().nlink()), (&b"is still there"[..], 0));
+    drop(held);
+    fs::write(m.path("e/last"), vec![7; 3_000_000]).unwrap();
+    assert!(
+        fs::metadata(m.path("e/last")).unwrap().blocks() >= 3_000_000 / 512,
+        "not written out is no hole"
+    );
+    m.umount();
+    assert_eq!(m.image.ok(["ls", "v.img:/e"]), "last\n");
+    assert!(m.image.debugfs("stat /e/last").contains("Size: 3000000"));
+}
+
+#[test]
+fn what_only_linux_asks_for() {
+    let m = Mount::new("defaults");
+    let rw = OFlags::RDWR | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o644);
+    let nameless = rustix::fs::open(&m.at, rw | OFlags::TMPFILE, mode).unwrap();
+    rustix::io::write(&nameless, b"named late").unwrap();
+    rustix::fs::linkat(&nameless, "", CWD, m.path("late"), AtFlags::EMPTY_PATH).unwrap();
+    assert_eq!(fs::read(m.path("late")).unwrap(), b"named late");
+
+    fs::write(m.path("one"), b"1").unwrap();
+    fs::write(m.path("two"), b"2").unwrap();
+    let rename = |flags| rustix::fs::renameat_with(CWD, m.path("one"), CWD, m.path("two"), flags);
+    rename(RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(fs::read(m.path("one")).unwrap(), b"2");
+    assert_eq!(rename(RenameFlags::NOREPLACE), Err(Errno::EXIST));
+
+    let file = rustix::fs::open(m.path("sparse"), rw | OFlags::CREATE, mode).unwrap();
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+    // Cached by the kernel, which asks for holes without writing it out.
+    rustix::io::pwrite(&file, &[1; 8192], 512 << 10).unwrap();
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap(), 512 << 10);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 0, 1 << 20).unwrap();
+    assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
+
+    rustix::fs::setxattr(m.path("one"), "user.mime", b"text", XattrFlags::CREATE).unwrap();
+    let again = rustix::fs::setxattr(m.path("one"), "user.mime", b"text", XattrFlags::CREATE);
+    assert_eq!(again, Err(Errno::EXIST));
+    let mut value = [0; 8];
+    assert_eq!(rustix::fs::getxattr(m.path("one"), "user.mime", &mut value).unwrap(), 4);
+
+    let statx =
+        rustix::fs::statx(CWD, m.path("one"), AtFlags::empty(), rustix::fs::StatxFlags::BTIME).unwrap();
+    assert!(statx.stx_btime.tv_sec > 1_700_000_000, "{}", statx.stx_btime.tv_sec);
+    let flags = rustix::fs::IFlags::IMMUTABLE;
+    let one = File::open(m.path("one")).unwrap();
+    let had = rustix::fs::ioctl_getflags(&one).unwrap();
+    rustix::fs::ioctl_setflags(&one, had | flags).unwrap();
+    assert_eq!(fs::remove_file(m.path("one")).unwrap_err().raw_os_error(), Some(Errno::PERM.raw_os_error()));
+    rustix::fs::ioctl_setflags(&one, had).unwrap();
+    fs::remove_file(m.path("one")).unwrap();
+    drop((nameless, file, one));
+    m.umount();
+}
+
+#[test]
+fn a_large_directory_is_listed_while_it_is_emptied() {
+    let m = Mount::new("defaults");
+    for i in 0..2000 {
+        File::create(m.path(&format!("name-{i}"))).unwrap();
+    }
+    let mut removed = 0;
+    for entry in fs::read_dir(&m.at).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name() != "lost+found" {
+            fs::remove_file(entry.path()).unwrap();
+            removed += 1;
+        }
+    }
+    assert_eq!(removed, 2000);
+    assert_eq!(fs::read_dir(&m.at).unwrap().count(), 1);
+    m.umount();
+}
+
+#[test]
+fn a_default_acl_comes_before_the_umask() {
+    let m = Mount::new("defaults");
+    let script = "mkdir plain acl && setfacl -m d:u:1234:rwx,d:m:rwx acl && umask 077 && touch plain/f acl/f \
+                  && stat -c %a plain/f acl/f && getfacl -cn acl/f | grep 1234";
+    let out = support::succeed(Command::new("sh").args(["-c", script]).current_dir(&m.at));
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(text.lines().collect::<Vec<_>>(), ["600", "664", "user:1234:rwx\t#effective:rw-"]);
+    m.umount();
+}
+
+#[test]
+fn a_writer_takes_set_user_id_away() {
+    let m = Mount::new("defaults");
+    fs::write(m.path("tool"), b"#!").unwrap();
+    fs::set_permissions(m.path("tool"), fs::Permissions::from_mode(0o4777)).unwrap();
+    fs::set_permissions(m.image.beside(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo changed >> tool"]).current_dir(&m.at).uid(65534).gid(65534);
+    support::succeed(&mut shell);
+    assert_eq!(fs::metadata(m.path("tool")).unwrap().permissions().mode() & 0o7777, 0o777);
+    m.umount();
+}
+
+#[test]
+fn a_full_volume_says_so_and_lives_on() {
+    let m = Mount::new("defaults");
+    let mut file = File::create(m.path("fill")).unwrap();
+    let piece = vec![1; 1 << 20];
+    let filled = (0..1000).try_for_each(|_| file.write_all(&piece).and_then(|()| file.sync_data()));
+    assert_eq!(filled.unwrap_err().raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    drop(file);
+    fs::remove_file(m.path("fill")).unwrap();
+    fs::write(m.path("after"), &piece).unwrap();
+    m.umount();
+}
+
+#[test]
+fn wrong_use_is_told_in_a_line() {
+    let m = Mount::of(Image::new());
+    let fails = |args: &[&str], code: i32, part: &str| {
+        let out = m.image.lanefs(args).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(said.contains(part) && said.trim_end().lines().count() == 1, "{args:?}: {said}");
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {said}");
+    };
+    fails(&["mount", "v.img", "m", "-o", "fast"], 1, "'fast'");
+    fails(&["mount", "v.img", "m", "-o", "data=journal"], 1, "data=ordered only");
+    fails(&["mount", "none.img", "m"], 32, "No such file");
+    fails(&["mount", "v.img", "none"], 32, "No such file");
+    fails(&["mount", "v.img", "v.img"], 32, "Not a directory");
+    fails(&["umount", "m"], 32, "not mounted");
+    fs::write(m.image.beside("text"), [b'x'; 10_000]).unwrap();
+    fails(&["mount", "text", "m"], 32, "s_magic is 0x7878");
+    m.image.ok(["mount", "v.img", "m"]);
+    fails(&["mount", "v.img", "m"], 32, "in use");
+    fails(&["ls", "v.img:/"], 2, "in use");
+    let held = File::create(m.path("held")).unwrap();
+    fails(&["umount", "m"], 32, "busy");
+    drop(held);
+    m.umount();
+}
+
+#[test]
+fn read_only_and_remounted() {
+    let m = Mount::new("ro");
+    assert_eq!(File::create(m.path("f")).unwrap_err().raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+    m.umount();
+    m.image.ok(["mount", "v.img", "m"]);
+    m.image.ok(["mount", "v.img", "m", "-o", "remount,ro"]);
+    assert_eq!(File::create(m.path("f")).unwrap_err().raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+    m.image.ok(["mount", "v.img", "m", "-o", "remount,rw"]);
+    File::create(m.path("f")).unwrap();
+    m.umount();
+}
+
+#[test]
+fn mount_and_umount_find_it_by_its_names() {
+    let m = Mount::of(Image::new());
+    let lanefs = env!("CARGO_BIN_EXE_lanefs");
+    for kind in ["lanefs", "fuse.lanefs"] {
+        let (mount, umount) =
+            (m.image.beside(&format!("mount.{kind}")), m.image.beside(&format!("umount.{kind}")));
+        symlink(lanefs, &mount).unwrap();
+        symlink(lanefs, &umount).unwrap();
+        let options = "rw,noatime,nofail,x-test.word";
+        support::succeed(Command::new(mount).arg(&m.image.path).arg(&m.at).args(["-o", options]));
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = table.lines().find(|l| l.contains(m.at.to_str().unwrap())).expect("mounted");
+        assert!(line.starts_with(m.image.path.to_str().unwrap()) && line.contains("noatime"), "{line}");
+        fs::write(m.path("f"), kind).unwrap();
+        support::succeed(Command::new(umount).arg(&m.at));
+        m.image.fsck();
+    }
+}
+
+#[test]
+fn a_signal_ends_it_cleanly() {
+    let m = Mount::of(Image::new());
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut server = m.serve();
+        let name = format!("{signal:?}");
+        fs::write(m.path(&name), b"not synced").unwrap();
+        // Somebody still has a file open.
+        let held = File::open(m.path(&name)).unwrap();
+        kill_process(Pid::from_child(&server), signal).unwrap();
+        assert!(server.wait().unwrap().success());
+        assert!(!m.is_mounted());
+        drop(held);
+        m.image.fsck();
+        assert_eq!(m.image.ok(["cat".to_owned(), m.image.at(&format!("/{name}"))]), "not synced");
+        assert!(!m.image.debugfs("features").contains("needs_recovery"));
+    }
+}
+
+#[test]
+fn killed_it_loses_nothing_that_was_synced() {
+    let m = Mount::of(Image::new());
+    let mut server = m.serve();
+    let file = File::create(m.path("ledger")).unwrap();
+    file.write_all_at(&[5; 100_000], 0).unwrap();
+    file.sync_all().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let gone = fs::metadata(m.path("ledger")).unwrap_err().raw_os_error();
+    assert_eq!(gone, Some(Errno::NOTCONN.raw_os_error()));
+    drop(file);
+    m.image.ok(["umount", "m"]);
+    assert!(!m.is_mounted());
+    m.image.ok(["mount", "v.img", "m"]);
+    assert_eq!(fs::read(m.path("ledger")).unwrap(), vec![5; 100_000]);
+    m.umount();
+}
+
+#[test]
+fn a_user_mounts_his_own() {
+    let m = Mount::of(Image::new());
+    // As udev sets it; a machine without has it for root only.
+    fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();
+    for path in [m.image.beside(""), m.image.path.clone(), m.at.clone()] {
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+    }
+    // Where the user can run it.
+    let lanefs = m.image.beside("lanefs");
+    fs::copy(env!("CARGO_BIN_EXE_lanefs"), &lanefs).unwrap();
+    let as_user = |args: &[&str]| {
+        let mut command = Command::new(&lanefs);
+        command.args(args).current_dir(m.image.beside("")).uid(65534).gid(65534);
+        support::succeed(&mut command)
+    };
+    as_user(&["chown", "65534:65534", "v.img:/"]);
+    as_user(&["mount", "v.img", "m"]);
+    let mut touch = Command::new("touch");
+    support::succeed(touch.arg(m.path("mine")).uid(65534).gid(65534));
+    as_user(&["umount", "m"]);
+    assert!(m.image.ok(["ls", "v.img:/"]).contains("mine"));
+    m.image.fsck();
+}
+
+#[test]
+fn idle_it_sleeps() {
+    let m = Mount::new("commit=1");
+    fs::write(m.path("f"), b"something to write out").unwrap();
+    let [server] = m.servers()[..] else { panic!("servers: {:?}", m.servers()) };
+    let switches = || -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap().flatten();
+        let status = tasks.filter_map(|t| fs::read_to_string(t.path().join("status")).ok());
+        status
+            .flat_map(|s| {
+                s.lines().filter(|l| l.starts_with("voluntary")).map(str::to_owned).collect::<Vec<_>>()
+            })
+            .collect()
+    };
+    // Whatever it still had to do, it comes to rest.
+    let mut before = switches();
+    loop {
+        thread::sleep(Duration::from_secs(3));
+        let now = switches();
+        if now == before {
+            break;
+        }
+        before = now;
+    }
+    let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+    let resident = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+    let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib < 32 << 10, "{kib} KiB");
+    m.umount();
+}
+
+#[test]
+fn direct_and_mapped_content_agree() {
+    let m = Mount::new("defaults");
+    fs::write(m.path("f"), vec![1; 64 << 10]).unwrap();
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32);
+    let direct = options.open(m.path("f")).unwrap();
+    let mut page = lanefs_device::AlignedBuf::zeroed(4096);
+    page.fill(2);
+    direct.write_all_at(&page, 8192).unwrap();
+    let content = fs::read(m.path("f")).unwrap();
+    assert!(content[8192..12288].iter().all(|b| *b == 2) && content[12288] == 1);
+    let cached = File::options().write(true).open(m.path("f")).unwrap();
+    cached.write_all_at(&[3; 100], 8200).unwrap();
+    direct.read_exact_at(&mut page, 8192).unwrap();
+    assert_eq!((page[7], page[8], page[107], page[108]), (2, 3, 3, 2));
+    drop((direct, cached));
+    m.umount();
+}
