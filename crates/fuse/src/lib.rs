@@ -21,6 +21,6 @@ mod session;
 mod wire;
 mod workers;
 
-pub use mountpoint::{MountError, unmount};
+pub use mountpoint::{MountError, await_closing, unmount};
 pub use options::{MountOptions, OptionError};
 pub use session::{Session, SessionError, Unmounter};

@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The type of a mount in `/proc/mounts`.
 pub(crate) const FS_TYPE: &str = "fuse.lanefs";
@@ -205,11 +206,25 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
     let path = dir.canonicalize().or_else(|_| std::path::absolute(dir)).unwrap_or_else(|_| dir.into());
     let source = source_of(&path).ok_or_else(|| MountError::NotMounted(dir.into()))?;
     detach(&path, if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() })?;
-    if lazy { Ok(()) } else { wait_closed(&source) }
+    if lazy { Ok(()) } else { wait_closed(&source, Duration::from_secs(60)) }
+}
+
+/// Waits a while for a server that still closes the volume in `source`, whose mount is gone already.
+pub fn await_closing(source: &Path) {
+    let mounted = |_: &[u8], of: &Path| (of == source).then_some(());
+    if find_mount(mounted).is_none() {
+        // If it stays in use, whoever opens it is told by whom.
+        let _ = wait_closed(source, Duration::from_secs(5));
+    }
 }
 
 /// The source of the mount of lanefs at `dir`, the uppermost if there are several.
 fn source_of(dir: &Path) -> Option<PathBuf> {
+    find_mount(|at, source| (at == dir.as_os_str().as_bytes()).then(|| source.into()))
+}
+
+/// The last of what `wanted` makes of directory and source of each mount of FUSE.
+fn find_mount<T>(mut wanted: impl FnMut(&[u8], &Path) -> Option<T>) -> Option<T> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let mut found = None;
     for line in table.split(|b| *b == b'\n') {
@@ -219,8 +234,9 @@ fn source_of(dir: &Path) -> Option<PathBuf> {
         else {
             continue;
         };
-        if unescape(at) == dir.as_os_str().as_bytes() {
-            found = kind.starts_with(b"fuse").then(|| PathBuf::from(OsString::from_vec(unescape(source))));
+        let source = PathBuf::from(OsString::from_vec(unescape(source)));
+        if kind.starts_with(b"fuse") {
+            found = wanted(&unescape(at), &source).or(found);
         }
     }
     found
@@ -247,14 +263,13 @@ fn unescape(word: &[u8]) -> Vec<u8> {
 }
 
 /// Waits until the server has closed the volume: it holds its lock as long.
-fn wait_closed(source: &Path) -> Result<(), MountError> {
+fn wait_closed(source: &Path, patience: Duration) -> Result<(), MountError> {
     use rustix::fs::{FlockOperation, flock};
-    const STEP: std::time::Duration = std::time::Duration::from_millis(5);
-    const STEPS: u32 = 12_000;
+    const STEP: Duration = Duration::from_millis(5);
     let Ok(file) = open(source, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) else {
         return Ok(());
     };
-    for _ in 0..STEPS {
+    for _ in 0..patience.as_millis() / STEP.as_millis() {
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => std::thread::sleep(STEP),
             _ => return Ok(()),

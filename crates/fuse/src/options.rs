@@ -1,12 +1,14 @@
 //! Options of a mount, by the names that the kernel's ext4, mount(8) and FUSE have for them.
 //!
-//! What an option asks for is done, or is so anyway; one that asks for what lanefs does not do is refused by name. What only
-//! mount(8) and fstab mean something by is passed over.
+//! What concerns the mount is taken here, what concerns the volume by [`OpenOptions::mount_option`]. What only mount(8) and fstab
+//! mean something by is passed over.
 
 use lanefs::{Atime, OpenOptions};
 use rustix::mount::MountFlags;
 use std::ffi::OsString;
-use std::time::Duration;
+
+/// Bytes of content that are kept beside the kernel's own cache, unless said otherwise.
+const PAGE_CACHE: usize = 256 << 20;
 
 /// How to mount.
 #[derive(Debug, Clone)]
@@ -23,7 +25,6 @@ pub struct MountOptions {
     allow_other: Option<bool>,
     pub(crate) allow_root: bool,
     pub(crate) acl: bool,
-    no_recovery: bool,
     atime: Atime,
     open: OpenOptions,
 }
@@ -37,6 +38,13 @@ pub struct OptionError {
 }
 
 impl OptionError {
+    fn of_volume(word: &str, e: &lanefs::Error) -> Self {
+        match e {
+            lanefs::Error::MountOption { why, .. } => Self::new(word, why.clone()),
+            e => Self::new(word, e.to_string()),
+        }
+    }
+
     fn new(word: &str, why: impl Into<String>) -> Self {
         Self { word: word.into(), why: why.into() }
     }
@@ -53,9 +61,8 @@ impl Default for MountOptions {
             allow_other: None,
             allow_root: false,
             acl: true,
-            no_recovery: false,
             atime: Atime::Relative,
-            open: OpenOptions::new(),
+            open: OpenOptions::new().page_cache_bytes(PAGE_CACHE),
         }
     }
 }
@@ -91,55 +98,13 @@ const PASSED_OVER: [&str; 14] = [
     "default_permissions",
 ];
 
-/// Options of ext4 that ask for what is so anyway, or for a way to go that makes no difference here.
-const SO_ANYWAY: [&str; 23] = [
-    "data=ordered",
-    "errors=remount-ro",
-    "barrier",
-    "barrier=1",
-    "nobarrier",
-    "barrier=0",
-    "user_xattr",
-    "nogrpid",
-    "sysvgroups",
-    "bsddf",
-    "i_version",
-    "iversion",
-    "noquota",
-    "auto_da_alloc",
-    "noauto_da_alloc",
-    "block_validity",
-    "noblock_validity",
-    "noinit_itable",
-    "init_itable",
-    "mbcache",
-    "nombcache",
-    "nodebug",
-    "inode64",
-];
-
-/// Options of ext4 with a number that tunes what is done otherwise here.
-const TUNED_OTHERWISE: [&str; 7] = [
-    "stripe",
-    "inode_readahead_blks",
-    "journal_ioprio",
-    "max_batch_time",
-    "min_batch_time",
-    "init_itable",
-    "mb_optimize_scan",
-];
-
 impl MountOptions {
     /// Takes a list of words as mount(8) does after `-o`, with commas between.
     ///
     /// # Errors
     /// The first word that is no option, or asks for what lanefs does not do.
     pub fn parse(&mut self, words: &str) -> Result<(), OptionError> {
-        words.split(',').filter(|w| !w.is_empty()).try_for_each(|word| self.take(word))?;
-        if self.no_recovery && !self.read_only {
-            return Err(OptionError::new("norecovery", "needs ro"));
-        }
-        Ok(())
+        words.split(',').filter(|w| !w.is_empty()).try_for_each(|word| self.take(word))
     }
 
     fn take(&mut self, word: &str) -> Result<(), OptionError> {
@@ -161,28 +126,14 @@ impl MountOptions {
             "fsname" => self.fsname = Some(value.into()),
             "acl" => self.acl = true,
             "noacl" => self.acl = false,
-            "noload" | "norecovery" => self.no_recovery = true,
-            "commit" => self.set_commit(word, value)?,
             "threads" => self.threads = number(word, value)?.clamp(1, 1024) as usize,
-            "cache" => {
-                let bytes = size(value).ok_or_else(|| OptionError::new(word, "a size: 64M, 1G"))?;
-                self.open = self.open.clone().page_cache_bytes(bytes);
-            }
             "subtype" if value == "lanefs" => {}
             // What the table of mounts says of one that is there, and mount(8) hands on.
             "user_id" | "group_id" | "rootmode" | "max_read" | "blksize" => {}
-            "data" if value != "ordered" => {
-                return Err(OptionError::new(word, "lanefs writes data=ordered only"));
-            }
-            "errors" if value != "remount-ro" => {
-                let why = "after an error a volume is read-only (errors=remount-ro), never otherwise";
-                return Err(OptionError::new(word, why));
-            }
             _ if is_passed_over(word) => {}
-            _ if TUNED_OTHERWISE.contains(&name) && !value.is_empty() => {}
             _ => {
-                let taken = self.open.clone().mount_options(word);
-                self.open = taken.map_err(|_| OptionError::new(word, "lanefs knows no such option"))?;
+                let taken = self.open.clone().mount_option(word);
+                self.open = taken.map_err(|e| OptionError::of_volume(word, &e))?;
             }
         }
         Ok(())
@@ -192,13 +143,6 @@ impl MountOptions {
         self.atime = atime;
         self.flags.set(MountFlags::NOATIME, atime == Atime::Never);
         self.flags.set(MountFlags::STRICTATIME, atime == Atime::Strict);
-    }
-
-    fn set_commit(&mut self, word: &str, value: &str) -> Result<(), OptionError> {
-        let seconds = number(word, value)?;
-        let interval = if seconds == 0 { 5 } else { seconds };
-        self.open = self.open.clone().commit_interval(Duration::from_secs(interval.into()));
-        Ok(())
     }
 
     /// How to open the volume.
@@ -248,22 +192,11 @@ impl MountOptions {
 
 fn is_passed_over(word: &str) -> bool {
     let fstab = ["x-", "X-", "comment=", "uhelper=", "helper="].iter().any(|start| word.starts_with(start));
-    fstab || PASSED_OVER.contains(&word) || SO_ANYWAY.contains(&word)
+    fstab || PASSED_OVER.contains(&word)
 }
 
 fn number(word: &str, value: &str) -> Result<u32, OptionError> {
     value.parse().map_err(|_| OptionError::new(word, "a number is missing or wrong"))
-}
-
-/// A size with K, M or G.
-fn size(text: &str) -> Option<usize> {
-    let (digits, shift) = match text.char_indices().last()? {
-        (at, 'K' | 'k') => (&text[..at], 10),
-        (at, 'M' | 'm') => (&text[..at], 20),
-        (at, 'G' | 'g') => (&text[..at], 30),
-        _ => (text, 0),
-    };
-    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
@@ -292,7 +225,6 @@ mod tests {
         for word in ["data=journal", "errors=panic", "fast", "commit=soon", "cache=much", "usrquota"] {
             assert!(parsed(word).unwrap_err().contains(word), "{word}");
         }
-        assert!(parsed("norecovery").unwrap_err().contains("needs ro"));
     }
 
     #[test]

@@ -197,7 +197,9 @@ impl OpenOptions {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_device(self, device: Arc<dyn BlockDevice>) -> Result<Volume> {
+    pub fn open_device(mut self, device: Arc<dyn BlockDevice>) -> Result<Volume> {
+        // Asked for with each file that is used.
+        self.page_cache_bytes = usize::try_from(self.page_cache()).ok();
         Ok(Volume::new(Fs::open(device, self)?))
     }
 }

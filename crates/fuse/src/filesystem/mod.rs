@@ -115,7 +115,7 @@ impl Filesystem {
             op::RENAME2 => self.rename2(r),
             op::LINK => self.link(r, out),
             op::OPEN => self.open(r, out),
-            op::READ => self.read(r, out),
+            op::READ => self.read(r, out, channel),
             op::WRITE => self.write(r, out),
             op::RELEASE => self.release(r),
             op::FSYNC => self.fsync(r),
