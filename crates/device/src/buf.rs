@@ -1,6 +1,7 @@
 //! Memory that O_DIRECT accepts.
 #![allow(unsafe_code)]
 
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,8 +12,8 @@ use std::sync::Arc;
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// What the memory is a part of, and freed with. Never looked into.
-    slab: Option<Arc<AlignedBuf>>,
+    /// What the memory is a part of, and freed with.
+    slab: Option<Arc<Slab>>,
 }
 
 // SAFETY: the buffer owns its memory alone, as a Vec does: pieces of a slab do not overlap, and nobody reads or writes
@@ -24,6 +25,8 @@ unsafe impl Sync for AlignedBuf {}
 impl AlignedBuf {
     /// The alignment in bytes.
     pub const ALIGN: usize = 4096;
+    /// The size of a huge page.
+    pub const HUGE: usize = 2 << 20;
 
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
@@ -37,16 +40,20 @@ impl AlignedBuf {
         Self { ptr, len, slab: None }
     }
 
-    /// `count` buffers of `len` zero bytes each, a multiple of 4096, out of one allocation: allocated one by one they
-    /// would waste up to a page each. The memory is freed when the last of them goes.
+    /// `count` buffers of `len` zero bytes each, a multiple of 4096, one behind the other out of one allocation: allocated one
+    /// by one they would waste up to a page each. The memory is freed when the last of them goes. What is [`HUGE`](Self::HUGE)
+    /// or more comes in huge pages, where the kernel has some.
     ///
     /// # Panics
     /// If `len` is not a multiple of [`ALIGN`](Self::ALIGN), or the sum of the lengths is beyond memory.
     pub fn slab(len: usize, count: usize) -> Vec<Self> {
         assert!(len.is_multiple_of(Self::ALIGN), "pieces of {len} bytes are not aligned");
-        let whole = Arc::new(Self::zeroed(len.saturating_mul(count)));
+        if len == 0 || count == 0 {
+            return (0..count).map(|_| Self::zeroed(0)).collect();
+        }
+        let whole = Arc::new(Slab::new(len.saturating_mul(count)));
         let piece = |i| {
-            // SAFETY: `i * len` lies inside of the slab: it has `count * len` bytes (or allocating it has failed).
+            // SAFETY: `i * len` lies inside of the slab: it has `count * len` bytes (or making it has failed).
             let ptr = unsafe { whole.ptr.add(i * len) };
             Self { ptr, len, slab: Some(Arc::clone(&whole)) }
         };
@@ -61,6 +68,52 @@ impl AlignedBuf {
     }
 }
 
+/// Memory of many buffers, mapped for them: the kernel zeroes it as it is touched, once, which an allocation of aligned
+/// memory does again.
+struct Slab {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+impl Slab {
+    /// `len` zero bytes, more than none and a multiple of 4096.
+    fn new(len: usize) -> Self {
+        let huge = len >= AlignedBuf::HUGE;
+        // For huge pages it begins at a multiple of their size: mapped with room for that, and cut.
+        let room = if huge { AlignedBuf::HUGE } else { 0 };
+        let fail = || handle_alloc_error(AlignedBuf::layout(len));
+        let Some(mapped) = len.checked_add(room) else { fail() };
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, prot, flags) };
+        let Some(base) = base.ok().and_then(|base| NonNull::new(base.cast::<u8>())) else { fail() };
+        if !huge {
+            return Self { ptr: base, len };
+        }
+        let before = base.align_offset(AlignedBuf::HUGE).min(room);
+        // SAFETY: `before` is at most the `room` that was mapped beyond `len`.
+        let ptr = unsafe { base.add(before) };
+        // SAFETY: as above: `before + len` is at most what was mapped.
+        let end = unsafe { ptr.add(len) };
+        for (start, len) in [(base, before), (end, room - before)] {
+            if len > 0 {
+                // SAFETY: parts of the mapping that nobody knows. That it stays if this fails is a waste, and no more.
+                let _ = unsafe { munmap(start.as_ptr().cast(), len) };
+            }
+        }
+        // SAFETY: the mapping is ours; advice. Without it the pages are small.
+        let _ = unsafe { madvise(ptr.as_ptr().cast(), len, Advice::LinuxHugepage) };
+        Self { ptr, len }
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`; the last piece that pointed into it is gone.
+        let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
+    }
+}
+
 impl Clone for AlignedBuf {
     fn clone(&self) -> Self {
         let mut copy = Self::zeroed(self.len);
@@ -71,7 +124,7 @@ impl Clone for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // A piece of a slab leaves the memory to the slab, whose own buffer is of no slab.
+        // A piece of a slab leaves the memory to the slab.
         if self.len != 0 && self.slab.is_none() {
             // SAFETY: allocated in `zeroed` with the same layout, and freed once.
             unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
@@ -120,5 +173,10 @@ mod tests {
         drop(pieces);
         assert!(last.is_some_and(|last| last.clone().iter().all(|b| *b == 5)));
         assert!(AlignedBuf::slab(4096, 0).is_empty());
+        let mut huge = AlignedBuf::slab(4096, 1030);
+        assert!(huge[0].as_ptr().addr().is_multiple_of(AlignedBuf::HUGE));
+        assert_eq!(huge[1029].as_ptr().addr() - huge[0].as_ptr().addr(), 1029 * 4096);
+        assert!(huge.iter().all(|piece| piece.iter().all(|b| *b == 0)));
+        huge[1029].fill(1);
     }
 }

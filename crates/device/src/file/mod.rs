@@ -9,6 +9,7 @@
 mod direct;
 mod flush;
 mod open;
+mod piece;
 mod ring;
 #[cfg(test)]
 mod tests;

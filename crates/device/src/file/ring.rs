@@ -7,10 +7,10 @@
 //!   costs more than what the registration saves.
 #![allow(unsafe_code)]
 
+use super::piece::{Piece, Source, Target};
 use io_uring::types::Fixed;
 use io_uring::{IoUring as Ring, opcode, squeue};
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -61,10 +61,10 @@ impl Rings {
     pub(super) fn write<'a>(
         &self,
         file: &File,
-        runs: impl ExactSizeIterator<Item = (u64, &'a [IoSlice<'a>])>,
+        runs: impl ExactSizeIterator<Item = (u64, &'a [Source<'a>])>,
     ) -> Answers {
         self.run(file, runs, |(offset, pieces)| {
-            opcode::Writev::new(Fixed(0), pieces.as_ptr().cast(), pieces.len() as u32).offset(offset).build()
+            opcode::Writev::new(Fixed(0), Piece::raw(pieces), pieces.len() as u32).offset(offset).build()
         })
     }
 
@@ -72,12 +72,10 @@ impl Rings {
     pub(super) fn read<'a, 'b: 'a>(
         &self,
         file: &File,
-        runs: impl ExactSizeIterator<Item = (u64, &'a mut [IoSliceMut<'b>])>,
+        runs: impl ExactSizeIterator<Item = (u64, &'a mut [Target<'b>])>,
     ) -> Answers {
         self.run(file, runs, |(offset, pieces)| {
-            opcode::Readv::new(Fixed(0), pieces.as_mut_ptr().cast(), pieces.len() as u32)
-                .offset(offset)
-                .build()
+            opcode::Readv::new(Fixed(0), Piece::raw(pieces), pieces.len() as u32).offset(offset).build()
         })
     }
 
@@ -94,7 +92,7 @@ impl Rings {
         for window in answers.chunks_mut(DEPTH) {
             let entries = runs.by_ref().take(window.len()).map(&entry);
             // SAFETY: the pieces outlive this call (`runs` borrows them), which waits for the kernel; pieces that are
-            // read into are borrowed mutably. IoSlice and IoSliceMut are iovecs, as std promises.
+            // read into are borrowed mutably.
             sound = unsafe { submit_and_finish(&mut ring, entries, window) };
             if !sound {
                 break;

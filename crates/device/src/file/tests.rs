@@ -461,14 +461,17 @@ fn a_ring_tells_errors() {
     }
 }
 
-/// Pieces that lie side by side are one call, as many as the kernel takes.
+/// Pieces that lie side by side are one call, as many as the kernel takes; of direct I/O, as many as are not cut.
 #[test]
 fn a_run_is_one_call() {
-    for direct in [false, true] {
+    for (direct, cases) in
+        [(false, [(1, 1), (256, 1), (1024, 1), (1025, 2)]), (true, [(1, 1), (256, 1), (257, 2), (1024, 4)])]
+    {
         let (_dir, path) = scratch();
-        let dev = FileOptions::new().direct(direct).create(&path, 16 << 20).unwrap();
+        let options = FileOptions::new().direct(direct).io_uring(IoUring::Off);
+        let dev = options.create(&path, 16 << 20).unwrap();
         let page = AlignedBuf::zeroed(4096);
-        for (pieces, calls) in [(1, 1), (256, 1), (1024, 1), (1025, 2)] {
+        for (pieces, calls) in cases {
             let gathered: Vec<&[u8]> = vec![&page; pieces];
             let before = write_calls();
             dev.write_batch(&[WriteOp { offset: 4096, data: &gathered }]).unwrap();

@@ -1,22 +1,22 @@
-//! Batches: ops that lie side by side become one run, and runs go to the kernel together where that pays.
+//! Batches: ops that lie side by side become runs, and runs go to the kernel together where that pays.
 
+use super::piece::{self, MOST_PIECES, Piece, Source, Target};
 use super::{FileDevice, IoUring};
 use crate::block_device::check_range;
 use crate::{AlignedBuf, BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
-use rustix::io::{preadv, pwritev, retry_on_intr};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 
-/// Pieces that Linux takes in one call.
-const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
+/// The longest run of direct I/O that is not cut, in bytes: of a longer one the device works on several parts at once.
+const CUT: u64 = 1 << 20;
 
 /// Pieces that lie one behind the other on the device.
-struct Run<P> {
+struct Run<B> {
     offset: u64,
     len: u64,
-    pieces: Vec<P>,
+    pieces: Vec<Piece<B>>,
 }
 
-impl<P> Run<P> {
+impl<B> Run<B> {
     fn fits_one_call(&self) -> bool {
         self.pieces.len() <= MOST_PIECES
     }
@@ -26,10 +26,51 @@ impl<P> Run<P> {
     }
 }
 
+/// Runs in the making.
+struct Runs<B> {
+    list: Vec<Run<B>>,
+    /// The most bytes of one.
+    most: u64,
+}
+
+impl<B> Runs<B> {
+    fn new(device: &FileDevice) -> Self {
+        Self { list: Vec::new(), most: if device.is_direct() { CUT } else { u64::MAX } }
+    }
+
+    /// Adds `piece` at `offset`: to the last run, if it goes on where that ends.
+    fn add(&mut self, mut offset: u64, mut piece: Piece<B>) {
+        if piece.len() == 0 {
+            return;
+        }
+        loop {
+            let last =
+                self.list.last_mut().filter(|run| run.offset + run.len == offset && run.len < self.most);
+            let room = self.most - last.as_ref().map_or(0, |run| run.len);
+            let later = piece.split_off(usize::try_from(room).unwrap_or(usize::MAX));
+            let len = piece.len() as u64;
+            match last {
+                None => self.list.push(Run { offset, len, pieces: vec![piece] }),
+                Some(run) => {
+                    run.len += len;
+                    let apart = match run.pieces.last_mut() {
+                        Some(last) => last.join(piece),
+                        None => Some(piece),
+                    };
+                    run.pieces.extend(apart);
+                }
+            }
+            let Some(later) = later else { return };
+            (offset, piece) = (offset + len, later);
+        }
+    }
+}
+
 impl FileDevice {
     pub(super) fn write_vectored(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         if let [op] = ops
             && let [piece] = op.data
+            && piece.len() as u64 <= CUT
         {
             return self.write_at(op.offset, piece);
         }
@@ -38,21 +79,20 @@ impl FileDevice {
         }
         let mut order: Vec<&WriteOp<'_>> = ops.iter().filter(|op| !op.is_empty()).collect();
         order.sort_by_key(|op| op.offset);
-        let mut runs = Vec::new();
+        let mut runs = Runs::new(self);
         for ops in order.chunk_by(|a, b| a.offset + a.len() == b.offset) {
-            let pieces: Vec<IoSlice<'_>> = ops
-                .iter()
-                .flat_map(|op| op.data)
-                .filter(|d| !d.is_empty())
-                .map(|d| IoSlice::new(d))
-                .collect();
-            let run = Run { offset: ops[0].offset, len: ops.iter().map(|op| op.len()).sum(), pieces };
-            if self.is_direct() && !run.pieces.iter().all(|p| self.is_aligned(run.offset, p)) {
-                self.gather(run.offset, &run.pieces).map_err(|e| run.error(Op::Write, e))?;
-            } else {
-                runs.push(run);
+            let (mut offset, len) = (ops[0].offset, ops.iter().map(|op| op.len()).sum());
+            let pieces = || ops.iter().flat_map(|op| op.data).copied();
+            if self.is_direct() && !pieces().all(|p| self.is_aligned(offset, p)) {
+                self.gather(offset, pieces()).map_err(|e| DeviceError::new(Op::Write, offset, len, e))?;
+                continue;
+            }
+            for piece in pieces() {
+                runs.add(offset, Source::from(piece));
+                offset += piece.len() as u64;
             }
         }
+        let mut runs = runs.list;
         if self.by_ring(runs.len()) {
             let given: Vec<_> = runs.iter().filter(|run| run.fits_one_call()).collect();
             let answers = self.rings.write(&self.file, given.iter().map(|run| (run.offset, &run.pieces[..])));
@@ -61,15 +101,17 @@ impl FileDevice {
             }
             keep_unfinished(&mut runs, answers);
         }
-        for mut run in runs {
-            self.pwritev_all(run.offset, &mut run.pieces)
-                .map_err(|e| DeviceError::new(Op::Write, run.offset, run.len, e))?;
+        for Run { offset, len, pieces } in runs {
+            piece::write_all(&self.file, offset, pieces)
+                .map_err(|e| DeviceError::new(Op::Write, offset, len, e))?;
         }
         Ok(())
     }
 
     pub(super) fn read_vectored(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
-        if let [op] = ops {
+        if let [op] = ops
+            && op.buf.len() as u64 <= CUT
+        {
             return self.read_at(op.offset, op.buf);
         }
         for op in ops.iter() {
@@ -77,16 +119,17 @@ impl FileDevice {
         }
         let mut order: Vec<&mut ReadOp<'_>> = ops.iter_mut().filter(|op| !op.buf.is_empty()).collect();
         order.sort_by_key(|op| op.offset);
-        let mut runs = Vec::new();
+        let mut runs = Runs::new(self);
         for ops in order.chunk_by_mut(|a, b| a.offset + a.buf.len() as u64 == b.offset) {
             if self.is_direct() && !ops.iter().all(|op| self.is_aligned(op.offset, op.buf)) {
                 ops.iter_mut().try_for_each(|op| self.read_at(op.offset, op.buf))?;
                 continue;
             }
-            let (offset, len) = (ops[0].offset, ops.iter().map(|op| op.buf.len() as u64).sum());
-            let pieces: Vec<_> = ops.iter_mut().map(|op| IoSliceMut::new(op.buf)).collect();
-            runs.push(Run { offset, len, pieces });
+            for op in ops {
+                runs.add(op.offset, Target::from(&mut *op.buf));
+            }
         }
+        let mut runs = runs.list;
         if self.by_ring(runs.len()) {
             let mut given: Vec<_> = runs.iter_mut().filter(|run| run.fits_one_call()).collect();
             let pieces = given.iter_mut().map(|run| (run.offset, &mut run.pieces[..]));
@@ -96,9 +139,9 @@ impl FileDevice {
             }
             keep_unfinished(&mut runs, answers);
         }
-        for mut run in runs {
-            self.preadv_all(run.offset, &mut run.pieces)
-                .map_err(|e| DeviceError::new(Op::Read, run.offset, run.len, e))?;
+        for Run { offset, len, pieces } in runs {
+            piece::read_all(&self.file, offset, pieces)
+                .map_err(|e| DeviceError::new(Op::Read, offset, len, e))?;
         }
         Ok(())
     }
@@ -113,38 +156,13 @@ impl FileDevice {
         }
     }
 
-    fn pwritev_all(&self, mut offset: u64, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        while !pieces.is_empty() {
-            // rustix passes no more pieces on than Linux takes in one call.
-            let n = retry_on_intr(|| pwritev(&self.file, pieces, offset))?;
-            if n == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            IoSlice::advance_slices(&mut pieces, n);
-            offset += n as u64;
-        }
-        Ok(())
-    }
-
-    fn preadv_all(&self, mut offset: u64, mut pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-        while !pieces.is_empty() {
-            let n = retry_on_intr(|| preadv(&self.file, pieces, offset))?;
-            if n == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            IoSliceMut::advance_slices(&mut pieces, n);
-            offset += n as u64;
-        }
-        Ok(())
-    }
-
     /// Writes pieces that O_DIRECT does not take, joined in a bounce buffer.
-    fn gather(&self, mut offset: u64, pieces: &[IoSlice<'_>]) -> io::Result<()> {
-        let len: usize = pieces.iter().map(|p| p.len()).sum();
+    fn gather<'a>(&self, mut offset: u64, pieces: impl Iterator<Item = &'a [u8]> + Clone) -> io::Result<()> {
+        let len: usize = pieces.clone().map(<[u8]>::len).sum();
         let mut bounce = AlignedBuf::zeroed(len.min(super::direct::BOUNCE as usize));
         let mut filled = 0;
         for piece in pieces {
-            let mut rest: &[u8] = piece;
+            let mut rest = piece;
             while !rest.is_empty() {
                 let n = rest.len().min(bounce.len() - filled);
                 let (now, later) = rest.split_at(n);

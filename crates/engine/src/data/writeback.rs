@@ -162,10 +162,11 @@ impl Fs {
             let Some(node) = self.known_node(job.file.ino()) else { break };
             let Some((file, pages)) = dirty_pages(&node) else { break };
             let _alone = file.hold_writeback(&node);
-            if let Err(e) = write_some(&node, file, pages, ALL, job.max, false) {
+            if let Err(e) = write_some(&node, file, pages, job.blocks, job.max, false) {
                 self.note_lost(&node, &e);
                 break;
             }
+            pages.give_pages_behind();
         }
         let interval = self.options.commit_interval;
         if !interval.is_zero() && self.times_are_due(interval) {
@@ -180,12 +181,11 @@ impl Fs {
     /// Keeps a writer from making pages dirty faster than they can be written.
     pub(crate) fn throttle(&self, node: &Node) -> Result<()> {
         let pressure = self.pages.pressure();
-        if pressure == Pressure::Calm {
-            return Ok(());
+        if pressure > Pressure::Calm || self.pages.has_streams() {
+            self.flusher.wake();
         }
-        self.flusher.wake();
-        if pressure == Pressure::Background {
-            return Ok(());
+        if pressure <= Pressure::Background {
+            return self.pace(node);
         }
         let _timer = self.counters.throttle.start();
         if let Some((file, pages)) = dirty_pages(node) {
@@ -199,6 +199,21 @@ impl Fs {
                 break;
             };
             write_back(&other, ALL)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the writer of a stream from running far ahead of the device.
+    fn pace(&self, node: &Node) -> Result<()> {
+        let Some((file, pages)) = dirty_pages(node).filter(|(_, pages)| pages.is_ahead()) else {
+            return Ok(());
+        };
+        let _timer = self.counters.throttle.start();
+        // Waits for what is on its way; unless it is enough, more goes.
+        let _alone = file.hold_writeback(node);
+        if pages.is_ahead() {
+            write_some(node, file, pages, ALL, BATCH, false)?;
+            pages.give_pages_behind();
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What to write out in the background, and when: by age, and by pressure.
+//! What to write out in the background, and when: by age, by pressure, and what is written from front to back.
 //!
 //! The file that has been dirty longest comes first. A large one is written in pieces, and others have their turn between
 //! them. There is no I/O and no thread here: whoever has one asks for the next job, does it, and asks
@@ -6,6 +6,7 @@
 
 use super::dirty::Turn;
 use super::{FileCache, PageCache, Pressure};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,9 @@ use std::time::{Duration, Instant};
 pub(crate) struct Job {
     /// The file.
     pub(crate) file: Arc<FileCache>,
-    /// Bytes to write out of it, in order of position.
+    /// Its blocks that are to be written out.
+    pub(crate) blocks: Range<u32>,
+    /// Bytes to write out of them, in order of position.
     pub(crate) max: u64,
 }
 
@@ -25,6 +28,8 @@ pub(crate) struct Background {
     expire: Option<Duration>,
     /// The turn of the file of the last job: the next one is behind it.
     last: Option<Turn>,
+    /// The last job was of a stream: others have their turn.
+    streamed: bool,
 }
 
 impl Background {
@@ -32,14 +37,30 @@ impl Background {
     pub(crate) const WAKE: Duration = Duration::from_secs(5);
     /// The most of one file before another has its turn.
     pub(crate) const PIECE: u64 = 8 << 20;
+    /// The same of a stream.
+    pub(crate) const STREAM: u64 = 16 << 20;
 
     /// Files are written out at the age `expire`.
     pub(crate) fn new(expire: Option<Duration>) -> Self {
-        Self { expire, last: None }
+        Self { expire, last: None, streamed: false }
     }
 
-    /// What to do at `now`, if anything: files that have expired, and any file while there is pressure.
+    /// What to do at `now`, if anything: streams, files that have expired, and any file while there is pressure.
     pub(crate) fn next(&mut self, cache: &PageCache, now: Instant) -> Option<Job> {
+        let others_first = std::mem::take(&mut self.streamed);
+        let job = if others_first { self.next_file(cache, now) } else { None };
+        let job = job.or_else(|| {
+            let (file, end) = cache.streams.take()?;
+            self.streamed = true;
+            Some(Job { blocks: 0..cache.geo.first_block(end), file, max: Self::STREAM })
+        });
+        match others_first {
+            true => job,
+            false => job.or_else(|| self.next_file(cache, now)),
+        }
+    }
+
+    fn next_file(&mut self, cache: &PageCache, now: Instant) -> Option<Job> {
         let pressed = cache.pressure() >= Pressure::Background;
         let last = self.last.take();
         // Behind the last; then from the front.
@@ -49,7 +70,7 @@ impl Background {
             (pressed || old).then_some((turn, file))
         })?;
         self.last = Some(turn);
-        Some(Job { file, max: Self::PIECE })
+        Some(Job { file, blocks: 0..u32::MAX, max: Self::PIECE })
     }
 
     /// How long to sleep from `now` on when there is nothing to do, unless pressure comes before.
@@ -67,7 +88,8 @@ mod tests {
 
     fn dirty(cache: &Arc<PageCache>, ino: u32, blocks: u32) -> Arc<FileCache> {
         let file = FileCache::new(cache, ino);
-        for block in 0..blocks {
+        // From back to front, which is no stream.
+        for block in (0..blocks).rev() {
             file.span(block..block + 1).copy_in(u64::from(block) * 4096, &[1; 4096]);
         }
         file
@@ -92,6 +114,33 @@ mod tests {
         }
         assert_eq!(order, [7, 5, 6]);
         assert!(files.iter().all(|file| !file.is_dirty()));
+    }
+
+    #[test]
+    fn a_stream_at_once_and_others_between() {
+        let cache = PageCache::new(4096, 1 << 30);
+        let mut background = Background::new(Some(EXPIRE));
+        let (old, stream) = (dirty(&cache, 7, 1), FileCache::new(&cache, 8));
+        let write = |blocks: Range<u32>| {
+            blocks.for_each(|b| _ = stream.span(b..b + 1).copy_in(u64::from(b) * 4096, &[1; 4096]));
+        };
+        write(0..1024);
+        assert!(background.next(&cache, Instant::now()).is_none());
+        write(1024..1030);
+        let job = background.next(&cache, Instant::now()).unwrap();
+        assert_eq!((job.file.ino(), job.blocks.clone()), (8, 0..1024));
+        job.file.take_dirty(job.blocks, job.max).unwrap().done();
+        assert!(background.next(&cache, Instant::now()).is_none());
+        assert!(stream.is_dirty() && old.is_dirty());
+        // When there is other work, they take turns.
+        let (mut order, later) = (Vec::new(), Instant::now() + EXPIRE);
+        for end in 2..4 {
+            write(1030..1030 + end * 1024);
+            let job = background.next(&cache, later).unwrap();
+            order.push((job.file.ino(), job.blocks.end));
+            job.file.take_dirty(job.blocks, job.max).unwrap().done();
+        }
+        assert_eq!(order, [(8, 3 * 1024), (7, u32::MAX)]);
     }
 
     #[test]

@@ -118,8 +118,8 @@ impl Chunk {
         (0..PAGES).filter(free).fold(0, |set, p| set | 1 << p)
     }
 
-    /// Takes the pages out that have no block up to date.
-    pub(super) fn take_unused(&mut self, geo: Geometry) -> impl Iterator<Item = Page> {
+    /// Takes the pages out that have no block up to date, in order.
+    pub(super) fn take_unused(&mut self, geo: Geometry) -> impl DoubleEndedIterator<Item = Page> + use<> {
         let mut taken: [Option<Page>; PAGES] = array::from_fn(|_| None);
         for (p, page) in self.pages.iter_mut().enumerate() {
             if self.uptodate & geo.page_mask(p) == 0 {

@@ -4,6 +4,7 @@
 //! dirty already touches neither.
 
 use super::file::FileCache;
+use super::stream::Stream;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,6 +126,7 @@ impl Dirty {
 pub(super) struct DirtyChunks {
     chunks: BTreeSet<u32>,
     turn: Turn,
+    pub(super) stream: Stream,
 }
 
 impl DirtyChunks {
@@ -153,6 +155,11 @@ impl DirtyChunks {
         if !std::mem::take(&mut self.chunks).is_empty() {
             all.remove(self.turn);
         }
+    }
+
+    /// How many.
+    pub(super) fn len(&self) -> u32 {
+        self.chunks.len() as u32
     }
 
     pub(super) fn is_empty(&self) -> bool {

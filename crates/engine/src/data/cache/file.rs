@@ -7,9 +7,11 @@ use super::geometry::{Geometry, runs};
 use super::index::{Index, Slot};
 use super::locked::Locked;
 use super::span::Span;
+use super::stream;
 use lanefs_sync::order::{Level, Ordered};
 use parking_lot::Mutex;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The cached pages of one file: some hundred bytes, and the pages. When the last reference goes, so do all pages, dirty ones too.
@@ -20,13 +22,15 @@ pub(crate) struct FileCache {
     ino: u32,
     index: Index,
     dirty: Mutex<DirtyChunks>,
+    /// Its dirty chunks when it last called for being written out as a stream.
+    ahead: AtomicU32,
 }
 
 impl FileCache {
     /// A cache without pages for inode `ino`, which is only a name here.
     pub(crate) fn new(cache: &Arc<PageCache>, ino: u32) -> Arc<Self> {
-        let (index, dirty) = (Index::default(), Mutex::default());
-        Arc::new_cyclic(|me| Self { me: Weak::clone(me), cache: Arc::clone(cache), ino, index, dirty })
+        let (index, dirty, ahead) = (Index::default(), Mutex::default(), AtomicU32::new(0));
+        Arc::new_cyclic(|me| Self { me: Weak::clone(me), cache: Arc::clone(cache), ino, index, dirty, ahead })
     }
 
     /// The number of the inode.
@@ -143,7 +147,32 @@ impl FileCache {
     }
 
     pub(super) fn became_dirty(&self, chunk: u32) {
-        self.dirty.lock().insert(chunk, &self.cache.dirty, &self.me);
+        let mut dirty = self.dirty.lock();
+        dirty.insert(chunk, &self.cache.dirty, &self.me);
+        if dirty.stream.goes_on(self.geo(), chunk) {
+            self.ahead.store(dirty.len(), Ordering::Relaxed);
+            self.cache.streams.add(&self.me, chunk);
+        }
+    }
+
+    /// Whether its writer is to wait for the device, because it is a stream and far ahead.
+    pub(crate) fn is_ahead(&self) -> bool {
+        let most = stream::most_dirty(self.geo());
+        if self.ahead.load(Ordering::Relaxed) <= most {
+            return false;
+        }
+        let now = self.dirty.lock().len();
+        self.ahead.store(now, Ordering::Relaxed);
+        now > most
+    }
+
+    /// Lets go of clean pages that lie far behind the writer of a stream.
+    pub(crate) fn give_pages_behind(&self) {
+        let geo = self.geo();
+        let chunks = self.dirty.lock().stream.give(geo);
+        if !chunks.is_empty() {
+            self.drop_clean(geo.first_block(chunks.start)..geo.first_block(chunks.end));
+        }
     }
 
     pub(super) fn became_clean(&self, chunk: u32) {
@@ -200,7 +229,7 @@ impl Drop for FileCache {
         let bytes = self.index.drain(&mut |no, mut chunk| {
             let shard = cache.pool.shard(ino, no);
             cache.dirty.change(chunk.busy().count_ones(), 0);
-            cache.pool.give_back(shard, chunk.pages.iter_mut().filter_map(Option::take));
+            cache.pool.give_back(shard, chunk.pages.iter_mut().rev().filter_map(Option::take));
             if chunk.listed {
                 cache.pool.note_stale(shard, 1);
             }

@@ -100,7 +100,7 @@ impl<'f> Locked<'f> {
     pub(super) fn release_pages(&mut self) {
         let (geo, shard, pool) = (self.geo(), self.shard(), &self.file.cache.pool);
         if let Some(chunk) = self.get_mut() {
-            pool.give_back(shard, chunk.take_unused(geo));
+            pool.give_back(shard, chunk.take_unused(geo).rev());
         }
     }
 

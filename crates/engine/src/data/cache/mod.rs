@@ -32,6 +32,7 @@ mod locked;
 mod pool;
 mod read_ahead;
 mod span;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod writeback;
@@ -49,6 +50,7 @@ use geometry::Geometry;
 use lanefs_stats::Counter;
 use pool::Pool;
 use std::sync::Arc;
+use stream::Streams;
 
 /// The page cache of a volume. See the head of the file.
 #[derive(Debug)]
@@ -56,6 +58,7 @@ pub(crate) struct PageCache {
     geo: Geometry,
     pool: Pool,
     dirty: Dirty,
+    streams: Streams,
     hits: Counter,
     misses: Counter,
 }
@@ -88,7 +91,8 @@ impl PageCache {
     pub(crate) fn new(block_size: u32, bound: u64) -> Arc<Self> {
         let geo = Geometry::new(block_size);
         let pool = Pool::new(geo, bound);
-        Arc::new(Self { geo, pool, dirty: Dirty::new(bound), hits: Counter::new(), misses: Counter::new() })
+        let (hits, misses) = (Counter::new(), Counter::new());
+        Arc::new(Self { geo, pool, dirty: Dirty::new(bound), streams: Streams::default(), hits, misses })
     }
 
     /// Bytes of blocks that are dirty or being written out.
@@ -99,6 +103,11 @@ impl PageCache {
     /// What the amount of dirty bytes asks of a writer.
     pub(crate) fn pressure(&self) -> Pressure {
         self.dirty.limits.pressure(self.dirty_bytes())
+    }
+
+    /// Whether a file that is written from front to back is to be written out.
+    pub(crate) fn has_streams(&self) -> bool {
+        self.streams.any()
     }
 
     /// The files that have dirty blocks, the longest dirty first.

@@ -23,8 +23,8 @@ use std::sync::{Arc, Weak};
 const SHARD_BYTES: u64 = 4 << 20;
 /// Shards at most.
 const SHARDS: u64 = 32;
-/// Pages that are allocated together at most, in bytes: page-aligned allocations waste up to a page each.
-const SLAB_BYTES: usize = 256 << 10;
+/// Pages that are allocated together at most, in bytes: a huge page.
+const SLAB_BYTES: usize = AlignedBuf::HUGE;
 
 /// A chunk that has an entry in a clock: `listed` is set in it.
 #[derive(Debug)]
@@ -201,7 +201,7 @@ impl Pool {
                 for p in (0..PAGES).filter(|p| victims & (1 << p) != 0) {
                     chunk.uptodate &= !self.geo.page_mask(p);
                 }
-                chunk.take_unused(self.geo).for_each(|page| state.give_back(page));
+                chunk.take_unused(self.geo).rev().for_each(|page| state.give_back(page));
                 chunk.listed = victims != evictable;
                 chunk.listed
             });
@@ -221,8 +221,9 @@ impl State {
     fn allocate(&mut self, geo: Geometry, quota: usize) {
         let room = quota.saturating_sub(self.used);
         // A cache that has few pages grows by few.
-        let n = room.min(SLAB_BYTES / geo.page_size()).min(self.used.max(4)).max(1);
-        self.free.extend(AlignedBuf::slab(geo.page_size(), n).into_iter().map(Arc::new));
+        let n = room.min(SLAB_BYTES / geo.page_size()).min(4 * self.used.max(1)).max(1);
+        // The last is taken first: so pages that are taken together lie side by side, and go to the device as one piece.
+        self.free.extend(AlignedBuf::slab(geo.page_size(), n).into_iter().rev().map(Arc::new));
     }
 
     fn give_back(&mut self, mut page: Page) {

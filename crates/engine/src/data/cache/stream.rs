@@ -1,0 +1,133 @@
+//! Files that are written from front to back.
+//!
+//! A file whose chunks become dirty one after the other, [`STEP`] of them, is a stream. It is not left to age and pressure:
+//!
+//! - It is handed out to be written at once, up to the chunk that is being filled, so that the device works while the writer
+//!   copies.
+//! - Its writer gets [`AHEAD`] before the device, no more: memory that is new costs more than a copy.
+//! - What lies further than [`KEEP`] behind the writer gives its pages to what comes. A large file that is written once would
+//!   otherwise push everything else out of the cache, page by page, to be read by nobody.
+
+use super::file::FileCache;
+use super::geometry::Geometry;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Bytes in order that make a stream, and between its calls for writing out.
+const STEP: usize = 4 << 20;
+/// Dirty bytes of a stream at which its writer waits.
+const AHEAD: usize = 16 << 20;
+/// Bytes behind the writer that stay cached: more than may be dirty.
+const KEEP: usize = 40 << 20;
+
+/// What of a file is a stream.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    /// The first chunk.
+    start: u32,
+    /// The chunk that would go on.
+    next: u32,
+    /// Chunks before this one have given their pages away.
+    given: u32,
+}
+
+impl Stream {
+    /// A chunk became dirty. Whether it is time to write out what is before it.
+    pub(super) fn goes_on(&mut self, geo: Geometry, chunk: u32) -> bool {
+        if chunk != self.next {
+            (self.start, self.given) = (chunk, chunk);
+        }
+        self.next = chunk.saturating_add(1);
+        let step = (STEP / geo.chunk_size()) as u32;
+        chunk > self.start && (chunk - self.start).is_multiple_of(step)
+    }
+
+    /// The chunks that are to give their pages away now.
+    pub(super) fn give(&mut self, geo: Geometry) -> std::ops::Range<u32> {
+        let end = self.next.saturating_sub((KEEP / geo.chunk_size()) as u32).max(self.given);
+        std::mem::replace(&mut self.given, end)..end
+    }
+}
+
+/// Dirty chunks at which a stream's writer waits.
+pub(super) fn most_dirty(geo: Geometry) -> u32 {
+    (AHEAD / geo.chunk_size()) as u32
+}
+
+/// The streams of a volume that are to be written out.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    any: AtomicBool,
+    /// Files, each once, and the chunk before which all is to be written.
+    list: Mutex<VecDeque<(Weak<FileCache>, u32)>>,
+}
+
+impl Streams {
+    pub(super) fn add(&self, file: &Weak<FileCache>, end: u32) {
+        let mut list = self.list.lock();
+        match list.iter_mut().find(|(known, _)| known.ptr_eq(file)) {
+            Some(known) => known.1 = end,
+            None => list.push_back((Weak::clone(file), end)),
+        }
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether there is one. An atomic load.
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// The one that waits longest.
+    pub(super) fn take(&self) -> Option<(Arc<FileCache>, u32)> {
+        if !self.any() {
+            return None;
+        }
+        let mut list = self.list.lock();
+        let mut found = None;
+        while let (None, Some((file, end))) = (&found, list.pop_front()) {
+            found = file.upgrade().map(|file| (file, end));
+        }
+        self.any.store(!list.is_empty(), Ordering::Release);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_in_order_are_a_stream() {
+        let geo = Geometry::new(4096);
+        let mut stream = Stream::default();
+        let calls: Vec<u32> = (0..200).filter(|chunk| stream.goes_on(geo, *chunk)).collect();
+        assert_eq!(calls, [64, 128, 192]);
+        assert_eq!(stream.give(geo), 0..0);
+        assert!((300..2000).filter(|chunk| stream.goes_on(geo, *chunk)).all(|chunk| (chunk - 300) % 64 == 0));
+        assert_eq!(stream.give(geo), 300..2000 - 640);
+        assert_eq!(stream.give(geo), 1360..1360);
+        // In any other order they are none.
+        assert!(!(0..1000).map(|i| i * 7 % 1000).any(|chunk| stream.goes_on(geo, chunk)));
+        assert!(!(0..1000).rev().any(|chunk| stream.goes_on(geo, chunk)));
+        assert!(!stream.goes_on(geo, u32::MAX));
+    }
+
+    #[test]
+    fn a_file_is_in_the_list_once() {
+        let cache = super::super::PageCache::new(4096, 1 << 30);
+        let files = [1, 2, 3].map(|ino| FileCache::new(&cache, ino));
+        let streams = Streams::default();
+        assert!(!streams.any());
+        for (file, end) in [(0, 64), (1, 64), (0, 128), (2, 64)] {
+            streams.add(&files[file].weak(), end);
+        }
+        let [first, gone, last] = files;
+        drop(gone);
+        let taken = streams.take().unwrap();
+        assert!(Arc::ptr_eq(&taken.0, &first) && taken.1 == 128);
+        assert!(streams.any() && Arc::ptr_eq(&streams.take().unwrap().0, &last));
+        assert!(!streams.any() && streams.take().is_none());
+    }
+}
