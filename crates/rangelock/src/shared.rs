@@ -98,7 +98,8 @@ impl Shared {
     }
 }
 
-/// Twice as many as cores, so that a few threads more than cores have one each.
+/// Twice as many as cores, so that a few threads more than cores have one each; and some more, for threads come and go, and who
+/// has no lane meets the others in a leaf.
 fn lanes() -> usize {
     #[cfg(loom)]
     return 2;
@@ -108,7 +109,7 @@ fn lanes() -> usize {
     #[cfg(not(any(loom, test)))]
     {
         static LANES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-        *LANES.get_or_init(|| 2 * std::thread::available_parallelism().map_or(4, usize::from).max(2))
+        *LANES.get_or_init(|| 2 * std::thread::available_parallelism().map_or(4, usize::from).max(16))
     }
 }
 

@@ -101,16 +101,22 @@ pub(super) fn overwrite_held(
     if file.pages_if_used().is_some_and(|pages| pages.is_busy(touched.clone())) {
         return Ok(false);
     }
-    let mut at = offset;
+    let Some(first) = run_at(node, file, offset)? else { return Ok(false) };
+    let mut at = offset.saturating_add(first.1);
     while at < end {
         match run_at(node, file, at)? {
             Some((_, len)) => at = at.saturating_add(len),
             None => return Ok(false),
         }
     }
-    let (mut at, mut rest) = (offset, bytes);
+    // Mostly all lies in one run, and one look at the map is enough.
+    let (mut at, mut rest, mut known) = (offset, bytes, Some(first));
     while !rest.is_empty() {
-        let Some((byte, len)) = run_at(node, file, at)? else { return Ok(false) };
+        let run = match known.take() {
+            Some(run) => Some(run),
+            None => run_at(node, file, at)?,
+        };
+        let Some((byte, len)) = run else { return Ok(false) };
         let (now, later) = rest.split_at(rest.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
         match io::write_one(fs, byte, now) {
             // Whoever takes the bytes exclusively waits for those who have a slice of them.

@@ -114,6 +114,8 @@ pub(crate) struct Fs {
     pub(crate) counters: Box<Counters>,
     /// Content goes past the page cache: the device is memory.
     pub(crate) dax: bool,
+    /// The device is memory whose writes need no flush.
+    pub(crate) writes_last: bool,
     /// Files with times that their inodes do not tell, and when they were last told.
     dirty_times: Mutex<(Vec<u32>, Instant)>,
     /// The opener, and all uses of inodes: the last to go closes the volume.

@@ -17,7 +17,7 @@ use crate::map::{self, Mapping};
 use crate::orphan::{self, Orphans};
 use crate::stats::Counters;
 use crate::xattr::Sharing;
-use lanefs_device::{AlignedBuf, BlockDevice};
+use lanefs_device::{AlignedBuf, BlockDevice, Persistence};
 use lanefs_format::{Compat, FormatError, Incompat, Inode, RoCompat, State, Superblock};
 use lanefs_journal::{Journal, LogConfig, LogRun, recovery};
 use parking_lot::Mutex;
@@ -155,6 +155,7 @@ impl Fs {
             combiner: Combiner::default(),
             counters: Counters::new(),
             dax: options.modes.dax && device.mapped().is_some(),
+            writes_last: device.mapped().is_some_and(|memory| memory.persistence() != Persistence::Flush),
             dirty_times: Mutex::new((Vec::new(), Instant::now())),
             users: AtomicUsize::new(1),
             sb: Mutex::new(sb),
