@@ -57,7 +57,8 @@ pub(super) type Turn = u64;
 
 #[derive(Debug, Default)]
 struct Files {
-    next: Turn,
+    /// The last turn that was given; 0 is nobody's.
+    last: Turn,
     list: BTreeMap<Turn, (Instant, Weak<FileCache>)>,
 }
 
@@ -97,8 +98,8 @@ impl Dirty {
 
     fn add(&self, file: Weak<FileCache>) -> Turn {
         let mut files = self.files.lock();
-        let turn = files.next;
-        files.next += 1;
+        files.last += 1;
+        let turn = files.last;
         files.list.insert(turn, (Instant::now(), file));
         turn
     }
@@ -108,7 +109,7 @@ impl Dirty {
         drop(gone);
     }
 
-    /// The files with dirty blocks, the longest dirty first.
+    /// The files with dirty blocks or a writeback, the longest dirty first.
     pub(super) fn all(&self) -> Vec<Arc<FileCache>> {
         self.files.lock().list.values().filter_map(|(_, file)| file.upgrade()).collect()
     }
@@ -126,21 +127,41 @@ impl Dirty {
 pub(super) struct DirtyChunks {
     chunks: BTreeSet<u32>,
     turn: Turn,
+    /// Writebacks that have some of the file's blocks, which may be dirty again after them.
+    writebacks: u32,
     pub(super) stream: Stream,
 }
 
 impl DirtyChunks {
-    /// Adds a chunk; the file's first puts the file into the list.
+    /// Adds a chunk; the file's first puts the file into the list, behind the others.
     pub(super) fn insert(&mut self, chunk: u32, all: &Dirty, file: &Weak<FileCache>) {
         if self.chunks.is_empty() {
+            if self.writebacks > 0 {
+                all.remove(self.turn);
+            }
             self.turn = all.add(Weak::clone(file));
         }
         self.chunks.insert(chunk);
     }
 
-    /// Removes a chunk; with the last, the file leaves the list.
+    /// Removes a chunk; with the last, the file leaves the list, unless a writeback has some of it.
     pub(super) fn remove(&mut self, chunk: u32, all: &Dirty) {
-        if self.chunks.remove(&chunk) && self.chunks.is_empty() {
+        if self.chunks.remove(&chunk) && self.chunks.is_empty() && self.writebacks == 0 {
+            all.remove(self.turn);
+        }
+    }
+
+    /// Chunks are to be taken for a writeback. Until it ends the file stays in the list, for who has all written out waits
+    /// for it too.
+    pub(super) fn writeback_begins(&mut self) {
+        self.writebacks += 1;
+    }
+
+    /// What [`writeback_begins`](Self::writeback_begins) announced has ended, or took nothing.
+    pub(super) fn writeback_ends(&mut self, all: &Dirty) {
+        self.writebacks = self.writebacks.saturating_sub(1);
+        // A file that was never dirty has no turn, and then this takes that of nobody.
+        if self.writebacks == 0 && self.chunks.is_empty() {
             all.remove(self.turn);
         }
     }
@@ -152,7 +173,7 @@ impl DirtyChunks {
 
     /// Removes all chunks.
     pub(super) fn clear(&mut self, all: &Dirty) {
-        if !std::mem::take(&mut self.chunks).is_empty() {
+        if !std::mem::take(&mut self.chunks).is_empty() || self.writebacks > 0 {
             all.remove(self.turn);
         }
     }

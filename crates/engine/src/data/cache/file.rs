@@ -155,6 +155,15 @@ impl FileCache {
         }
     }
 
+    /// A writeback is about to take dirty blocks.
+    pub(super) fn writeback_begins(&self) {
+        self.dirty.lock().writeback_begins();
+    }
+
+    pub(super) fn writeback_ends(&self) {
+        self.dirty.lock().writeback_ends(&self.cache.dirty);
+    }
+
     /// Whether its writer is to wait for the device, because it is a stream and far ahead.
     pub(crate) fn is_ahead(&self) -> bool {
         let most = stream::most_dirty(self.geo());

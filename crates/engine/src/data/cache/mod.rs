@@ -80,7 +80,7 @@ pub(crate) struct CacheStats {
     pub(crate) index: u64,
     /// Bytes of blocks that are dirty or being written out.
     pub(crate) dirty: u64,
-    /// Files with dirty blocks.
+    /// Files with dirty blocks, or blocks that are being written out.
     pub(crate) dirty_files: u64,
 }
 
@@ -110,7 +110,7 @@ impl PageCache {
         self.streams.any()
     }
 
-    /// The files that have dirty blocks, the longest dirty first.
+    /// The files that have dirty blocks, or blocks that somebody writes out, the longest dirty first.
     pub(crate) fn dirty_files(&self) -> Vec<Arc<FileCache>> {
         self.dirty.all()
     }

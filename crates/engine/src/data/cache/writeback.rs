@@ -40,6 +40,7 @@ pub(crate) struct Writeback {
     items: Vec<Item>,
     /// Chunks, and their blocks that were taken.
     taken: Vec<(u32, u64)>,
+    ended: bool,
 }
 
 impl FileCache {
@@ -51,6 +52,9 @@ impl FileCache {
         let mut left = (max / geo.block_size() as u64).max(1);
         let chunks = geo.chunks(&blocks);
         let mut from = chunks.start;
+        // While there is nothing to take nobody is to wait.
+        self.next_dirty(from).filter(|no| *no < chunks.end)?;
+        self.writeback_begins();
         while left > 0 {
             let Some(no) = self.next_dirty(from).filter(|no| *no < chunks.end) else { break };
             let mut locked = self.lock(no);
@@ -76,12 +80,24 @@ impl FileCache {
             left -= u64::from(set.count_ones());
             taken.push((no, set));
         }
-        let file = self.weak().upgrade().filter(|_| !taken.is_empty())?;
-        Some(Writeback { file, items, taken })
+        let file = self.weak().upgrade().filter(|_| !taken.is_empty());
+        match file {
+            Some(file) => Some(Writeback { file, items, taken, ended: false }),
+            None => {
+                self.writeback_ends();
+                None
+            }
+        }
     }
 }
 
 impl Writeback {
+    /// Whose blocks they are.
+    #[cfg(test)]
+    pub(crate) fn file(&self) -> &Arc<FileCache> {
+        &self.file
+    }
+
     /// The blocks in order, page by page.
     #[cfg(test)]
     pub(crate) fn items(&self) -> &[Item] {
@@ -110,6 +126,9 @@ impl Writeback {
     }
 
     fn finish(&mut self, done: bool) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
         let geo = self.file.geo();
         let mut items = std::mem::take(&mut self.items).into_iter().peekable();
         for (no, set) in std::mem::take(&mut self.taken) {
@@ -123,6 +142,7 @@ impl Writeback {
             chunk.writeback &= !set;
             chunk.cancelled &= !set;
         }
+        self.file.writeback_ends();
     }
 }
 

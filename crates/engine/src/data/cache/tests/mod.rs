@@ -8,6 +8,7 @@ mod unit;
 use super::geometry::PAGES;
 use super::span::Span;
 use super::*;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
 
@@ -34,7 +35,9 @@ fn check(cache: &PageCache, files: &[&Arc<FileCache>], in_flight: &[&Writeback])
         assert_eq!(any_dirty, file.is_dirty());
     }
     assert_eq!(cache.dirty_bytes(), busy * cache.geo.block_size() as u64);
-    assert_eq!(cache.stats().dirty_files, files.iter().filter(|f| f.is_dirty()).count() as u64);
+    let dirty = files.iter().filter(|file| file.is_dirty()).map(|file| Arc::as_ptr(file));
+    let listed: BTreeSet<_> = dirty.chain(in_flight.iter().map(|out| Arc::as_ptr(out.file()))).collect();
+    assert_eq!(cache.stats().dirty_files, listed.len() as u64);
     assert!(!files.is_empty() || cache.stats().index == 0, "{:?}", cache.stats());
     // A page that was copied meanwhile is in flight only.
     pages.extend(in_flight.iter().flat_map(|w| w.items()).map(|item| Arc::as_ptr(&item.page)));

@@ -33,6 +33,33 @@ fn a_block_that_is_being_written_out_is_not_taken_again_but_stays_dirty() {
 }
 
 #[test]
+fn a_file_is_in_the_list_until_its_writeback_ends() {
+    let (cache, file) = one_block();
+    let listed = || cache.dirty_files().len();
+    let write = || file.span(3..4).copy_in(3072, &[1; 1024]);
+    assert!(file.take_dirty(0..10, 4096).is_none() && listed() == 0);
+    write();
+    let out = file.take_dirty(0..10, 4096).unwrap();
+    assert!(!file.is_dirty() && listed() == 1);
+    out.done();
+    assert_eq!(listed(), 0);
+    write();
+    file.take_dirty(0..10, 4096).unwrap().failed();
+    assert!(file.is_dirty() && listed() == 1);
+    // Written again meanwhile, or dropped.
+    let out = file.take_dirty(0..10, 4096).unwrap();
+    write();
+    assert!(file.take_dirty(0..10, 4096).is_none() && listed() == 1);
+    out.done();
+    assert_eq!(listed(), 1);
+    let out = file.take_dirty(0..10, 4096).unwrap();
+    file.invalidate(0..10);
+    assert_eq!(listed(), 1);
+    out.done();
+    assert_eq!(listed(), 0);
+}
+
+#[test]
 fn what_was_never_filled_is_zeros_around_a_write() {
     let (cache, file) = one_block();
     // Pages that held something else.
