@@ -75,6 +75,11 @@ struct Slab {
     len: usize,
 }
 
+// SAFETY: it owns its memory, of which it tells only where it is; who uses the pieces is their business.
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+unsafe impl Sync for Slab {}
+
 impl Slab {
     /// `len` zero bytes, more than none and a multiple of 4096.
     fn new(len: usize) -> Self {

@@ -144,7 +144,7 @@ mod tests {
         let mut expected = vec![0; 3];
         expected.extend((10..50).chain(90..93));
         let mut whole = Vec::new();
-        std::io::Read::read_to_end(&mut file, &mut whole).unwrap();
+        io::Read::read_to_end(&mut file, &mut whole).unwrap();
         assert_eq!(whole, expected);
 
         let (mut first, mut second) = ([0; 5], [0; 41]);
