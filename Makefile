@@ -1,8 +1,10 @@
 # The two commands of the README are `make demo` and `make test`. Each installs what it lacks.
 .POSIX:
-.PHONY: help setup judges build demo test judge-mount lint docs loom fuzz-short ci
+.PHONY: help setup judges build install fio-engine deb deb-test demo test judge-mount lint docs loom fuzz-short ci
 
 help:
+	@echo "make install      command, C library, manual pages, completions: PREFIX (/usr/local), DESTDIR"
+	@echo "make deb          a Debian package in target/debian"
 	@echo "make demo         make a volume, fill it, kill it, recover it, let e2fsck judge"
 	@echo "make test         every test"
 	@echo "make judge-mount  the long judges of the mount: databases, fsx, fio, kill -9"
@@ -16,7 +18,21 @@ setup:
 	@scripts/setup.sh
 
 build: setup
-	cargo build --release -p lanefs-cli
+	cargo build --release -p lanefs-cli -p lanefs-capi
+
+install: build
+	@scripts/install.sh release
+
+# For the fio that is installed here. `make install` takes it along if it is there.
+fio-engine: build
+	@scripts/fio-engine.sh "$${CARGO_TARGET_DIR:-target}/release/liblanefs_capi.a" "$${CARGO_TARGET_DIR:-target}/release/liblanefs_fio.so"
+
+deb: build
+	@scripts/deb.sh release
+
+deb-test:
+	cargo build -p lanefs-cli -p lanefs-capi
+	@scripts/deb-test.sh "$$(scripts/deb.sh debug)"
 
 demo: build
 	@scripts/demo.sh

@@ -19,6 +19,7 @@ mod mkdir;
 mod mkfs;
 mod mount;
 mod mv;
+mod pages;
 mod recover;
 mod rm;
 mod stat;
@@ -62,6 +63,8 @@ pub(crate) enum Command {
     Lab(lab::Args),
     #[command(hide = true)]
     Burst(burst::Args),
+    #[command(hide = true)]
+    Pages(pages::Args),
 }
 
 impl Command {
@@ -94,6 +97,7 @@ impl Command {
             Self::Import(args) => args.run(&mut out)?,
             Self::Export(args) => args.run(&mut out)?,
             Self::Burst(args) => args.run(&mut out)?,
+            Self::Pages(args) => args.run()?,
         }
         out.finish()
     }
