@@ -32,7 +32,7 @@ deb: build
 
 deb-test:
 	cargo build -p lanefs-cli -p lanefs-capi
-	@scripts/deb-test.sh "$$(scripts/deb.sh debug)"
+	@scripts/deb-test.sh
 
 demo: build
 	@scripts/demo.sh

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs a package, uses it as a user would, removes it, and looks whether anything is left: scripts/deb-test.sh PACKAGE. As root.
+# Installs a package, uses it as a user would, removes it, and looks whether anything is left: scripts/deb-test.sh [PACKAGE]; without one,
+# it is made of what make test has built. As root.
 # The machine is as it was before, also if it fails.
 set -euo pipefail
-package=$(realpath "$1")
 cd "$(dirname "$0")/.."
+package=$(realpath "${1:-$(scripts/deb.sh debug)}")
 if dpkg -s lanefs >/dev/null 2>&1; then
     echo "a package lanefs is installed here: this would remove it" >&2
     exit 1

@@ -13,7 +13,10 @@ install -d "$to/sbin"
 for helper in mount.lanefs mount.fuse.lanefs umount.lanefs umount.fuse.lanefs; do
     ln -sf ../bin/lanefs "$to/sbin/$helper"
 done
-scripts/install-lib.sh "$from"
+lib=$from
+# Where cargo test leaves it.
+[ -e "$lib/liblanefs_capi.so" ] || lib=$from/deps
+scripts/install-lib.sh "$lib"
 if [ -e "$from/liblanefs_fio.so" ]; then
     install -D -m 755 "$from/liblanefs_fio.so" "$DESTDIR$LIBDIR/liblanefs_fio.so"
 fi

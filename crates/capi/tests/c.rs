@@ -43,6 +43,9 @@ impl Installed {
     fn compile(&self, source: &Path, linked: &str) -> PathBuf {
         let program = self.path(&format!("{}-{linked}", source.file_stem().unwrap().to_str().unwrap()));
         let mut cc = Command::new("cc");
+        if linked == "sanitized" {
+            cc.args(["-fsanitize=address,undefined", "-fno-sanitize-recover"]);
+        }
         cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread"])
             .arg(format!("-DVERSION=\"{}\"", env!("CARGO_PKG_VERSION")))
             .args(self.flags(&["--cflags"]))
@@ -84,7 +87,7 @@ fn succeed(command: &mut Command) -> String {
 #[test]
 fn every_call_and_its_failures() {
     let installed = Installed::new();
-    for linked in ["shared", "static"] {
+    for linked in ["shared", "static", "sanitized"] {
         let program = installed.compile(&source("calls.c"), linked);
         let volume = installed.path(&format!("{linked}.img"));
         assert_eq!(installed.run(&program, &[&volume]), "all calls answered\n");
