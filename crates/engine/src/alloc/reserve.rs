@@ -78,6 +78,14 @@ pub(crate) fn claim(fs: &Fs, blocks: u64) -> Result<Claim> {
     or_discard(fs, || Claim::new(&fs.alloc, blocks, keep(fs)).ok_or(Error::NoSpace))
 }
 
+/// Claims `blocks` for the map of data that has its place: also of those that are kept back.
+///
+/// # Errors
+/// As [`claim`].
+pub(crate) fn claim_for_map(fs: &Fs, blocks: u64) -> Result<Claim> {
+    or_discard(fs, || Claim::new(&fs.alloc, blocks, 0).ok_or(Error::NoSpace))
+}
+
 /// Takes 1..=`want` contiguous blocks in core: at `goal`, else a run of `want` near it, else anywhere;
 /// where there is none so long, the longest that there are, down to single blocks.
 ///

@@ -3,6 +3,9 @@
 //! A block that becomes dirty in a hole is claimed, and blocks for the map with it, so that writing out finds
 //! space. With `nodelalloc` its place is chosen at once, in core. Invariant: a dirty block has a claim or a
 //! chosen place if and only if it lies in a hole; who maps blocks in another way writes the range out before.
+//!
+//! A block that becomes dirty over an unwritten one has its place, but to mark it as written may part an extent: blocks for
+//! the map are claimed for it too, of those that the volume keeps back if there are no others.
 
 use super::{FileData, mapping};
 use crate::alloc::{self, Claim, Reserved, Spot};
@@ -20,6 +23,8 @@ pub(super) struct Delayed {
     map: Option<Claim>,
     /// Places by the first logical block.
     chosen: BTreeMap<u32, Reserved>,
+    /// Dirty blocks over unwritten ones.
+    unwritten: u64,
 }
 
 /// Blocks that the map may need for `data` more, each apart from the others in the worst case: half-full
@@ -30,6 +35,11 @@ fn map_blocks(data: u64, tree: bool) -> u64 {
         (data, true) => 6 + data / 32,
         (data, false) => 3 + 2 * data,
     }
+}
+
+/// Blocks that the map may need to have `unwritten` blocks written: each parts an extent in three.
+fn parting_blocks(unwritten: u64) -> u64 {
+    if unwritten == 0 { 0 } else { 6 + unwritten / 16 }
 }
 
 fn blocks(claim: &Option<Claim>) -> u64 {
@@ -62,9 +72,10 @@ impl Delayed {
         }
     }
 
-    /// Adds to `claim` what is claimed for mapping `data` blocks.
-    pub(super) fn take_map(&mut self, claim: &mut Option<Claim>, data: u64, tree: bool) {
-        let more = map_blocks(data, tree).saturating_sub(blocks(claim));
+    /// Adds to `claim` what is claimed for mapping `data` blocks and for having `unwritten` ones written.
+    pub(super) fn take_map(&mut self, claim: &mut Option<Claim>, data: u64, unwritten: u64, tree: bool) {
+        let need = map_blocks(data, tree) + parting_blocks(unwritten);
+        let more = need.saturating_sub(blocks(claim));
         if let Some(own) = &mut self.map {
             join(claim, own.split(more));
         }
@@ -75,9 +86,14 @@ impl Delayed {
         if let Some(claim) = map {
             join(&mut self.map, claim);
         }
-        if blocks(&self.data) == 0 && self.chosen.is_empty() {
+        if blocks(&self.data) == 0 && self.chosen.is_empty() && self.unwritten == 0 {
             self.map = None;
         }
+    }
+
+    /// `len` dirty blocks over unwritten ones are dirty no more.
+    pub(super) fn no_longer_unwritten(&mut self, len: u64) {
+        self.unwritten = self.unwritten.saturating_sub(len);
     }
 
     /// The block behind the one that was chosen before `lblk`.
@@ -138,15 +154,37 @@ impl Delayed {
 /// # Errors
 /// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed. What is damaged in the map.
 pub(super) fn claim(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<()> {
-    let holes = holes(node, file, runs)?;
-    let len: u64 = holes.iter().map(|hole| u64::from(hole.end - hole.start)).sum();
+    let Unready { holes, unwritten } = unready(node, file, runs)?;
+    if !unwritten.is_empty() {
+        let len = count(&unwritten);
+        let tree = map::is_tree(&node.state());
+        let mut delayed = file.delayed();
+        let places = blocks(&delayed.data) + delayed.chosen_blocks();
+        let need = map_blocks(places, tree) + parting_blocks(delayed.unwritten + len);
+        let more = need.saturating_sub(blocks(&delayed.map));
+        if more > 0 {
+            let claim = alloc::claim_for_map(&node.fs, more)?;
+            join(&mut delayed.map, claim);
+        }
+        delayed.unwritten += len;
+    }
+    claim_holes(node, file, &holes).inspect_err(|_| file.delayed().no_longer_unwritten(count(&unwritten)))
+}
+
+fn count(runs: &[Range<u32>]) -> u64 {
+    runs.iter().map(|run| u64::from(run.end - run.start)).sum()
+}
+
+fn claim_holes(node: &Node, file: &FileData, holes: &[Range<u32>]) -> Result<()> {
+    let len = count(holes);
     if len == 0 {
         return Ok(());
     }
     if node.fs.options.modes.delalloc {
         let tree = map::is_tree(&node.state());
         let mut delayed = file.delayed();
-        let more = map_blocks(blocks(&delayed.data) + len, tree).saturating_sub(blocks(&delayed.map));
+        let need = map_blocks(blocks(&delayed.data) + len, tree) + parting_blocks(delayed.unwritten);
+        let more = need.saturating_sub(blocks(&delayed.map));
         let mut all = alloc::claim(&node.fs, len + more)?;
         join(&mut delayed.map, all.split(more));
         join(&mut delayed.data, all);
@@ -154,27 +192,36 @@ pub(super) fn claim(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result
     }
     holes.iter().try_for_each(|hole| choose(node, file, hole.clone())).inspect_err(|_| {
         let mut delayed = file.delayed();
-        for hole in &holes {
+        for hole in holes {
             delayed.forget_chosen(hole.clone());
         }
     })
 }
 
-/// The parts of `runs` that lie in holes.
-pub(super) fn holes(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<Vec<Range<u32>>> {
-    let mut holes = Vec::new();
+/// Blocks for which something has to be claimed before they become dirty.
+#[derive(Debug, Default)]
+pub(super) struct Unready {
+    pub(super) holes: Vec<Range<u32>>,
+    pub(super) unwritten: Vec<Range<u32>>,
+}
+
+/// Those of `runs`.
+pub(super) fn unready(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<Unready> {
+    let mut unready = Unready::default();
     for run in runs {
         let mut lblk = run.start;
         while lblk < run.end {
             let mapping = mapping(node, file, lblk)?;
             let len = mapping.len().min(run.end - lblk);
-            if matches!(mapping, Mapping::Hole { .. }) {
-                holes.push(lblk..lblk + len);
+            match mapping {
+                Mapping::Hole { .. } => unready.holes.push(lblk..lblk + len),
+                Mapping::Mapped { unwritten: true, .. } => unready.unwritten.push(lblk..lblk + len),
+                Mapping::Mapped { .. } => {}
             }
             lblk += len;
         }
     }
-    Ok(holes)
+    Ok(unready)
 }
 
 fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
@@ -186,7 +233,8 @@ fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
         let mapped = goal_behind(node, lblk);
         let mut delayed = file.delayed();
         let places = delayed.chosen_blocks() + u64::from(hole.end - lblk);
-        let more = map_blocks(places, tree).saturating_sub(blocks(&delayed.map));
+        let need = map_blocks(places, tree) + parting_blocks(delayed.unwritten);
+        let more = need.saturating_sub(blocks(&delayed.map));
         if more > 0 {
             let claim = alloc::claim(fs, more)?;
             join(&mut delayed.map, claim);
@@ -219,8 +267,9 @@ fn goal_behind(node: &Node, lblk: u32) -> Option<u64> {
 
 /// Gives up what was claimed for dirty blocks that were dropped, before their map changes.
 pub(super) fn give_up(node: &Node, file: &FileData, dropped: &[Range<u32>]) -> Result<()> {
-    let holes = holes(node, file, dropped)?;
+    let Unready { holes, unwritten } = unready(node, file, dropped)?;
     let mut delayed = file.delayed();
+    delayed.no_longer_unwritten(count(&unwritten));
     for hole in holes {
         let chosen = delayed.forget_chosen(hole.clone());
         drop(delayed.take_data(u64::from(hole.end - hole.start - chosen)));

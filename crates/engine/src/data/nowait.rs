@@ -92,8 +92,10 @@ pub(crate) fn try_write(node: &Node, offset: Option<u64>, mut bytes: &[u8]) -> R
         let wanted = blocks(node, at, at + now.len() as u64)?;
         let Some(mut span) = pages.try_span(wanted.clone()) else { break };
         // Up to the first block without a place.
-        let holes = delayed::holes(node, file, &span.clean(wanted))?;
-        let room = holes.first().map(|hole| u64::from(hole.start) * u64::from(fs.block_size));
+        let unready = delayed::unready(node, file, &span.clean(wanted))?;
+        let firsts = [unready.holes.first(), unready.unwritten.first()];
+        let room = firsts.into_iter().flatten().map(|run| run.start).min();
+        let room = room.map(|first| u64::from(first) * u64::from(fs.block_size));
         let room = room.map_or(usize::MAX, |hole| hole.saturating_sub(at) as usize);
         let now = &now[..now.len().min(room)];
         if now.is_empty() || span.partial(at, now.len()).next().is_some() {

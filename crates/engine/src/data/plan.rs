@@ -43,6 +43,8 @@ pub(super) struct Plan {
     claim: Option<Claim>,
     /// Blocks of dirty pages for which there is a claim.
     blocks: u64,
+    /// Blocks that are to be written for the first time.
+    converted: u64,
     /// Of dirty pages: what was claimed for them is spent.
     of_pages: bool,
     /// Its end waits until it is durable, if it has a handle that others share.
@@ -80,7 +82,10 @@ impl Plan {
         }
         let Some(len) = self.fit(node, &state, len.min(map::max_run(fs, &state))) else { return Ok(None) };
         let (block, blocks, change) = match mapping {
-            Mapping::Mapped { block, .. } => (block, len, Change::Convert(lblk..lblk + len)),
+            Mapping::Mapped { block, .. } => {
+                self.claim_parting(node, file, &state, lblk, len)?;
+                (block, len, Change::Convert(lblk..lblk + len))
+            }
             Mapping::Hole { before, len: hole } => {
                 let spot = spot(node, file, &state, lblk, len, lblk - before..lblk.saturating_add(hole));
                 let run = match self.of_pages {
@@ -144,8 +149,32 @@ impl Plan {
             }
         };
         self.blocks += u64::from(run.len());
-        delayed.take_map(&mut self.claim, self.blocks, map::is_tree(inode));
+        delayed.take_map(&mut self.claim, self.blocks, self.converted, map::is_tree(inode));
         Ok(run)
+    }
+
+    /// Takes what was claimed for the map of `len` unwritten blocks, or claims it.
+    fn claim_parting(
+        &mut self,
+        node: &Node,
+        file: &FileData,
+        inode: &Inode,
+        lblk: u32,
+        len: u32,
+    ) -> Result<()> {
+        if self.of_pages {
+            let mut delayed = file.delayed();
+            delayed.no_longer_unwritten(len.into());
+            self.converted += u64::from(len);
+            delayed.take_map(&mut self.claim, self.blocks, self.converted, map::is_tree(inode));
+            return Ok(());
+        }
+        // Two more entries.
+        let need = map::insert_blocks(&node.fs, node.ino, inode, lblk, len, self.changes.len() * 2 + 1)?;
+        if need > 0 {
+            join(&mut self.claim, alloc::claim_for_map(&node.fs, need as u64)?);
+        }
+        Ok(())
     }
 
     /// Writes the data and maps it; i_disksize moves up to `end`.

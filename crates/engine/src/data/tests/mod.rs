@@ -6,6 +6,7 @@ mod fallocate;
 mod kernel;
 mod panic;
 mod power;
+mod promise;
 mod shift;
 mod version;
 
