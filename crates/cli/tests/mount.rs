@@ -222,7 +222,7 @@ fn wrong_use_is_told_in_a_line() {
         assert_eq!(out.status.code(), Some(code), "{args:?}: {said}");
     };
     fails(&["mount", "v.img", "m", "-o", "fast"], 1, "'fast'");
-    fails(&["mount", "v.img", "m", "-o", "data=journal"], 1, "data=ordered only");
+    fails(&["mount", "v.img", "m", "-o", "data=journal"], 1, "'data=journal'");
     fails(&["mount", "none.img", "m"], 32, "No such file");
     fails(&["mount", "v.img", "none"], 32, "No such file");
     fails(&["mount", "v.img", "v.img"], 32, "Not a directory");

@@ -80,8 +80,10 @@ const FLAGS: [(&str, &str, MountFlags); 9] = [
     ("ro", "rw", MountFlags::RDONLY),
 ];
 
-/// Words that mean something to mount(8), fstab and systemd only.
-const PASSED_OVER: [&str; 14] = [
+/// Words that mean something to mount(8), fstab and systemd only, or ask for what is so anyway.
+const PASSED_OVER: [&str; 16] = [
+    "i_version",
+    "iversion",
     "defaults",
     "auto",
     "noauto",
