@@ -1,7 +1,7 @@
 //! Putting a mount into the tree of names and taking it out: by the system calls as root, by fusermount3 otherwise.
 
 use crate::options::MountOptions;
-use rustix::fs::{Mode, OFlags, open, syncfs};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, syncfs};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -206,15 +206,24 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
     let path = dir.canonicalize().or_else(|_| std::path::absolute(dir)).unwrap_or_else(|_| dir.into());
     let source = source_of(&path).ok_or_else(|| MountError::NotMounted(dir.into()))?;
     detach(&path, if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() })?;
-    if lazy { Ok(()) } else { wait_closed(&source, Duration::from_secs(60)) }
+    if lazy {
+        return Ok(());
+    }
+    wait_closed(&source, FlockOperation::NonBlockingLockShared, Duration::from_secs(60))
 }
 
-/// Waits a while for a server that still closes the volume in `source`, whose mount is gone already.
-pub fn await_closing(source: &Path) {
+/// Waits a while for a server that still closes the volume in `source`, whose mount is gone already. Who `writes` waits also
+/// for one that only read.
+pub fn await_closing(source: &Path, writes: bool) {
     let mounted = |_: &[u8], of: &Path| (of == source).then_some(());
     if find_mount(mounted).is_none() {
         // If it stays in use, whoever opens it is told by whom.
-        let _ = wait_closed(source, Duration::from_secs(5));
+        let free = if writes {
+            FlockOperation::NonBlockingLockExclusive
+        } else {
+            FlockOperation::NonBlockingLockShared
+        };
+        let _ = wait_closed(source, free, Duration::from_secs(5));
     }
 }
 
@@ -262,15 +271,14 @@ fn unescape(word: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Waits until the server has closed the volume: it holds its lock as long.
-fn wait_closed(source: &Path, patience: Duration) -> Result<(), MountError> {
-    use rustix::fs::{FlockOperation, flock};
+/// Waits until the server has closed the volume: it holds its lock as long, and `free` cannot be had beside it.
+fn wait_closed(source: &Path, free: FlockOperation, patience: Duration) -> Result<(), MountError> {
     const STEP: Duration = Duration::from_millis(5);
     let Ok(file) = open(source, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) else {
         return Ok(());
     };
     for _ in 0..patience.as_millis() / STEP.as_millis() {
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
+        match flock(&file, free) {
             Err(Errno::WOULDBLOCK) => std::thread::sleep(STEP),
             _ => return Ok(()),
         }

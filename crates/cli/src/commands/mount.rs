@@ -91,7 +91,7 @@ impl Args {
         let name = whole_volume(&self.volume);
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]);
         let mut signals = signals.map_err(|e| not_mounted(&name, &self.dir, e.to_string()).code(SYSTEM))?;
-        lanefs_fuse::await_closing(Path::new(&source(&name)));
+        lanefs_fuse::await_closing(Path::new(&source(&name)), !options.read_only);
         let volume = open_by(&name, !options.read_only, options.open_options());
         let volume = volume.map_err(|e| e.code(NOT_MOUNTED))?;
         let session = Session::mount(volume, &source(&name), &self.dir, options)

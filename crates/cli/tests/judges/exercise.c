@@ -1,7 +1,8 @@
 /* Random operations on one file through system calls, against a copy of it in memory.
  *
- * exercise FILE SEED OPERATIONS MOVES: MOVES is 1 where fallocate can collapse and insert ranges, 0 where it must
- * refuse. All ways to the same bytes are mixed: read, write, append, O_DIRECT, shared and private maps, copy_file_range.
+ * exercise FILE SEED OPERATIONS KERNEL: KERNEL is 1 on the kernel's ext4. It is 0 on FUSE, whose kernel half refuses to collapse
+ * and to insert ranges, and answers a direct read behind the i_size that its server knows so far with nothing; there a
+ * sync comes before each of those. All ways to the same bytes are mixed: read, write, append, O_DIRECT, shared and private maps, copy_file_range.
  * Any difference ends it with the last operations. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,6 +22,8 @@ enum { MAX = 768 << 10, BLOCK = 4096, LOG = 24 };
 static uint8_t good[MAX * 2], *buf;
 static size_t size;
 static int plain, append, direct;
+/* Whether direct reads see i_size as cached writes moved it. */
+static int trusting;
 static const char *path;
 static char logged[LOG][160];
 static unsigned long step;
@@ -220,6 +223,8 @@ static void once(int moves) {
     case 3: case 4: case 5:
         range(&at, &len, MAX, past ? BLOCK : 1);
         note("%s %zu %zu", past ? "direct read" : "read", at, len);
+        if (past && !trusting)
+            need(!fsync(plain), "sync");
         size_t there = at >= size ? 0 : at + len < size ? len : size - at;
         need(pread(fd, buf, len, at) == (ssize_t)there, "length of a read");
         same(buf, at, there, "read");
@@ -267,6 +272,7 @@ int main(int argc, char **argv) {
     unsigned long operations = strtoul(argv[3], NULL, 0);
     if (posix_memalign((void **)&buf, BLOCK, MAX * 2))
         return 2;
+    trusting = atoi(argv[4]);
     open_all();
     for (step = 0; step < operations; step++) {
         note("nothing");

@@ -22,7 +22,6 @@ fn resident(pid: u32) -> u64 {
 }
 
 #[test]
-#[ignore = "not yet: the flusher wakes each second"]
 fn an_idle_mount_sleeps() {
     let image = Image::new(SIZE, &[]);
     let mounted = image.mount(&judged());

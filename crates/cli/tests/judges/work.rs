@@ -125,7 +125,6 @@ fn rsync_there_and_back() {
 
 /// The same, made on the mount itself and archived there by tar.
 #[test]
-#[ignore = "not yet: st_blocks without delayed blocks"]
 fn a_tree_of_everything_is_made_and_archived() {
     let [kernel, ours] = both(SIZE, |root| {
         shell(

@@ -28,6 +28,8 @@ const ALWAYS: &[&str] = &[
     "errors=continue",
     "user_xattr",
     "acl",
+    // Counted in any case.
+    "i_version",
     "block_validity",
     "noblock_validity",
     "bsddf",
@@ -65,6 +67,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("minixdf", "statfs leaves out what files cannot have: bsddf"),
     ("grpid", "a new file gets its group from whoever makes it: nogrpid"),
     ("bsdgroups", "a new file gets its group from whoever makes it: nogrpid"),
+    (
+        "auto_da_alloc",
+        "content is written out by fsync, by age and by pressure, not by rename: noauto_da_alloc",
+    ),
     ("journal_checksum", "checksums of a journal are chosen when the volume is made"),
     ("journal_async_commit", "a commit block follows a flush"),
     ("usrquota", "quota is not written"),
