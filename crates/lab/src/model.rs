@@ -120,7 +120,8 @@ struct Found {
 type Sharer = (&'static str, &'static str, f64, fn() -> Vec<Series>, usize);
 
 /// A record of an interleaved range lies in a leaf with others, which is written when it comes and when it goes; so is the word of a
-/// mutex, and the word of the running transaction by a handle.
+/// mutex, and the word of the running transaction by a handle. Few cores have several records in a row in one leaf, so for them it
+/// is too much.
 const LOCKS: [Sharer; 3] = [
     ("rangelock/best/rate", "optimistic B-tree", 0.0, published::range_lock_best, 0),
     ("rangelock/best/rate", "mutexed B-tree", 2.0, published::range_lock_best, 1),

@@ -82,20 +82,25 @@ fn run_case(
                 .collect(),
         })
         .collect();
-    for _ in 0..plan.rounds {
-        let mut number = 0;
-        while let Some(entry) = case.contenders.get(number) {
-            match turn(&case, entry, plan, &ground, &mut tallies[number], watch) {
-                Ok(()) => number += 1,
-                Err(e) if entry.peer.is_some() => {
-                    left_out.push(format!("{} of {}: {e}", entry.name, case.title));
-                    case.contenders.remove(number);
-                    tallies.remove(number);
+    let count = case.contenders.len();
+    let mut failed = vec![false; count];
+    for round in 0..plan.rounds {
+        // Each begins a round once: whoever comes first has the disk in another state than the others.
+        for number in (0..count).map(|place| (place + round) % count) {
+            let (Some(entry), false) = (case.contenders.get(number), failed[number]) else { continue };
+            if let Err(e) = turn(&case, entry, plan, &ground, &mut tallies[number], watch) {
+                if entry.peer.is_none() {
+                    return Err(format!("{experiment}, {}, {}: {e}", case.name, entry.name).into());
                 }
-                Err(e) => return Err(format!("{experiment}, {}, {}: {e}", case.name, entry.name).into()),
+                left_out.push(format!("{} of {}: {e}", entry.name, case.title));
+                failed[number] = true;
             }
         }
     }
+    let mut failed_there = failed.iter();
+    case.contenders.retain(|_| !failed_there.next().is_some_and(|failed| *failed));
+    let mut failed_there = failed.iter();
+    tallies.retain(|_| !failed_there.next().is_some_and(|failed| *failed));
     Ok(result(experiment, &case, tallies))
 }
 

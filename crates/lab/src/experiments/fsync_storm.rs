@@ -140,7 +140,8 @@ fn cloud(plan: &Plan) -> Case {
     let most = plan.storm.iter().copied().max().unwrap_or(0);
     let work = work(size);
     let (log, large) = (plan.log(128), plan.log(1024));
-    let whole = most * size + (u64::from(large) << 20) + (128 << 20);
+    // A log may have no more than half of what is free.
+    let whole = most * size + 3 * (u64::from(large) << 20);
     let on = |name, log, mode: Writeback| {
         let open = move |_: &Ground| simulated(Pace::CLOUD, whole, log, OpenOptions::new().writeback(mode));
         work.elsewhere(name, open).simulated("cloud volume of 64k IOPS")
