@@ -254,7 +254,7 @@ impl<'v> Player<'v> {
             range.start + first as u64,
             range.start + last as u64,
             (0..n).filter(differs).count(),
-            shown(&found),
+            shown(found),
             shown(expected),
         ))
     }
