@@ -14,15 +14,21 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use support::{Image, tool};
+
+/// One test at a time: a process that another test forks has the files of this one open until it is another program, and
+/// a mount with an open file is busy.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// An image that is mounted at `m` beside it, or was.
 struct Mount {
     image: Image,
     at: PathBuf,
     _watchdog: Watchdog,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Mount {
@@ -35,9 +41,10 @@ impl Mount {
     /// Not mounted yet.
     fn of(image: Image) -> Self {
         lanefs_tests::require_root();
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let at = image.beside("m");
         fs::create_dir(&at).unwrap();
-        Self { image, at, _watchdog: Watchdog::new("a mount") }
+        Self { image, at, _watchdog: Watchdog::new("a mount"), _alone: alone }
     }
 
     fn path(&self, name: &str) -> PathBuf {
