@@ -173,6 +173,36 @@ fn lanefs_does(volume: &Volume, op: &Op) -> i32 {
     done.err().map_or(0, |e| e.errno())
 }
 
+/// What is refused first: bytes that are no list, or the file that can have none.
+#[test]
+fn an_acl_that_is_none_of_a_file_that_has_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let theirs = image(dir.path(), "theirs", &[]);
+    let mount = LoopMount::new(&theirs, "");
+    std::os::unix::fs::symlink("nowhere", mount.path().join("link")).unwrap();
+    mount.unmount();
+    let ours = dir.path().join("ours");
+    fs::copy(&theirs, &ours).unwrap();
+    let (mount, volume) = (LoopMount::new(&theirs, ""), Volume::open(&ours).unwrap());
+    let entry = [1, 0, 6, 0, 255, 255, 255, 255];
+    let values: [&[u8]; 7] = [
+        &[],
+        &[168, 168],
+        &[9, 0, 0, 0],
+        &[2, 0, 0, 0],
+        &[2, 0, 0, 0, 1],
+        &[&[2, 0, 0, 0][..], &entry].concat(),
+        &[&[2, 0, 0, 0][..], &entry, &entry].concat(),
+    ];
+    for name in [ACCESS, "system.posix_acl_default"] {
+        for value in values {
+            let op = Op::Set("link", name, value.to_vec(), SetXattr::Any);
+            assert_eq!(lanefs_does(&volume, &op), kernel_does(mount.path(), &op), "{op:?}");
+        }
+    }
+    mount.unmount();
+}
+
 #[test]
 fn says_what_the_kernel_says() {
     let dir = tempfile::tempdir().unwrap();

@@ -34,8 +34,14 @@ pub(super) fn set(
     name: Name<'_>,
     value: &[u8],
 ) -> Result<()> {
-    check_type(inode)?;
-    let acl = match Acl::from_xattr(value) {
+    let parsed = Acl::from_xattr(value);
+    // Bytes that are no list at all are refused before their place is looked at.
+    let listed =
+        matches!(parsed, Ok(_) | Err(AclError::Order { .. } | AclError::Incomplete | AclError::Id { .. }));
+    if listed || value.is_empty() {
+        check_type(inode)?;
+    }
+    let acl = match parsed {
         Ok(acl) => acl,
         // Nothing at all is a list without entries: none.
         Err(_) if value.is_empty() => Acl { entries: Vec::new() },
