@@ -33,15 +33,16 @@ struct Mount {
 
 impl Mount {
     fn new(options: &str) -> Self {
-        let mount = Self::of(Image::new());
+        let mount = Self::blank();
         mount.image.ok(["mount", "v.img", "m", "-o", options]);
         mount
     }
 
     /// Not mounted yet.
-    fn of(image: Image) -> Self {
+    fn blank() -> Self {
         lanefs_tests::require_root();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let image = Image::new();
         let at = image.beside("m");
         fs::create_dir(&at).unwrap();
         Self { image, at, _watchdog: Watchdog::new("a mount"), _alone: alone }
@@ -221,7 +222,7 @@ fn a_full_volume_says_so_and_lives_on() {
 
 #[test]
 fn wrong_use_is_told_in_a_line() {
-    let m = Mount::of(Image::new());
+    let m = Mount::blank();
     let fails = |args: &[&str], code: i32, part: &str| {
         let out = m.image.lanefs(args).output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -260,7 +261,7 @@ fn read_only_and_remounted() {
 
 #[test]
 fn mount_and_umount_find_it_by_its_names() {
-    let m = Mount::of(Image::new());
+    let m = Mount::blank();
     let lanefs = env!("CARGO_BIN_EXE_lanefs");
     for kind in ["lanefs", "fuse.lanefs"] {
         let (mount, umount) =
@@ -280,7 +281,7 @@ fn mount_and_umount_find_it_by_its_names() {
 
 #[test]
 fn a_signal_ends_it_cleanly() {
-    let m = Mount::of(Image::new());
+    let m = Mount::blank();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut server = m.serve();
         let name = format!("{signal:?}");
@@ -299,7 +300,7 @@ fn a_signal_ends_it_cleanly() {
 
 #[test]
 fn killed_it_loses_nothing_that_was_synced() {
-    let m = Mount::of(Image::new());
+    let m = Mount::blank();
     let mut server = m.serve();
     let file = File::create(m.path("ledger")).unwrap();
     file.write_all_at(&[5; 100_000], 0).unwrap();
@@ -318,7 +319,7 @@ fn killed_it_loses_nothing_that_was_synced() {
 
 #[test]
 fn a_user_mounts_his_own() {
-    let m = Mount::of(Image::new());
+    let m = Mount::blank();
     // As udev sets it; a machine without has it for root only.
     fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();
     for path in [m.image.beside(""), m.image.path.clone(), m.at.clone()] {
