@@ -4,7 +4,7 @@
 //! get on is killed after its limit, so that whoever waits for it gets an error and nobody hangs.
 
 use crate::LoopMount;
-use crate::tools::{e2fsck_clean, require_root, run};
+use crate::tools::{e2fsck_clean, require_root};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -155,7 +155,7 @@ impl Mounted {
             By::Kernel(mount) => mount.unmount(),
             by => {
                 self.by = by;
-                run("umount", &[&self.dir]);
+                unmount_soon(&self.dir);
                 let status = self.wait();
                 assert!(status.success(), "the server ended with {status}\n{}", self.said());
             }
@@ -194,10 +194,27 @@ impl Mounted {
         ends();
         match std::mem::replace(&mut self.by, By::Nobody) {
             By::Kernel(mount) => mount.unmount(),
-            _ => run("umount", &[&self.dir]).truncate(0),
+            _ => unmount_soon(&self.dir),
         }
         assert!(!is_mounted(&self.dir), "{} is still mounted", self.dir.display());
     }
+}
+
+/// Runs umount until nobody keeps the mount busy, which a process that was just killed, or just forked by another test, may
+/// do for a moment.
+///
+/// # Panics
+/// If it stays busy. The mount is gone nevertheless.
+pub fn unmount_soon(dir: &Path) {
+    for _ in 0..100 {
+        if Command::new("umount").arg(dir).output().is_ok_and(|out| out.status.success()) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let said = Command::new("umount").arg(dir).output();
+    let _ = Command::new("umount").arg("--lazy").arg(dir).status();
+    panic!("{} cannot be unmounted: {said:?}", dir.display());
 }
 
 impl Drop for Mounted {

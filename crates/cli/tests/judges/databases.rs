@@ -155,18 +155,25 @@ impl Cluster {
         ]))
     }
 
-    /// Kills the postmaster and, by the death of their parent, its children.
+    /// Sends the postmaster a signal and waits for its end. SIGKILL goes to its children too: without it, they may wait for each
+    /// other for ever.
     fn end(&mut self, signal: &str) {
         if let Some(mut child) = self.server.take() {
-            // The child is `timeout`, in front of the postmaster, and passes the signal on.
-            let pid = child.id().to_string();
-            let below = output(Command::new("pgrep").args(["-P", &pid]));
-            for pid in String::from_utf8_lossy(&below.stdout).lines() {
-                let _ = Command::new("kill").args([signal, pid]).status();
+            // The child is `timeout`, in front of the postmaster.
+            let mut pids = below(&child.id().to_string());
+            if signal == "-KILL" {
+                pids.extend(pids.clone().iter().flat_map(|pid| below(pid)));
             }
+            let _ = Command::new("kill").arg(signal).args(&pids).status();
             let _ = child.wait();
         }
     }
+}
+
+/// The processes whose parent is `pid`.
+fn below(pid: &str) -> Vec<String> {
+    let out = output(Command::new("pgrep").args(["-P", pid]));
+    String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect()
 }
 
 impl Drop for Cluster {

@@ -1,7 +1,7 @@
 //! Deaths, full volumes, failing devices and unmounts at the wrong moment: an errno, no hang, and no lost synced byte.
 
 use crate::support::{Image, LIMIT, SIZE, bounded, judged, must, options, output, said, shell};
-use lanefs_tests::{Mounted, Server, e2fsck, is_mounted};
+use lanefs_tests::{Mounted, Server, e2fsck, is_mounted, unmount_soon};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
@@ -141,7 +141,7 @@ fn a_dead_mount_can_be_unmounted() {
     assert_eq!(e.raw_os_error(), Some(Errno::NOTCONN.raw_os_error()), "{e}");
     assert!(file.sync_all().is_err());
     drop(file);
-    must(bounded(20, "umount").arg(mounted.path()));
+    unmount_soon(mounted.path());
     assert!(!is_mounted(mounted.path()));
     let mounted = image.mount(&judged());
     assert_eq!(fs::read(mounted.path().join("f")).unwrap(), b"synced");
@@ -333,7 +333,7 @@ fn a_device_that_fails() {
     println!("{failed}, then {synced:?}");
     assert_eq!(fs::read_to_string(root.join("kept")).unwrap(), "synced before");
     drop(file);
-    must(bounded(60, "umount").arg(root));
+    unmount_soon(&root);
     if mounted.pid().is_some() {
         // It may end with a failure, but it ends.
         mounted.wait();
