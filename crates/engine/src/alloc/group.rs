@@ -189,15 +189,10 @@ impl Group {
     }
 }
 
-/// Whether a structure of the volume broke a rule or could not be read: others may be whole.
+/// Whether a structure of the volume broke a rule: others may be whole. A device that fails is none: it may do better the
+/// next time, and who asks is told.
 pub(super) fn is_damage(e: &Error) -> bool {
-    matches!(
-        e,
-        Error::Format(_)
-            | Error::Corrupt(_)
-            | Error::Device(_)
-            | Error::Journal(JournalError::Device(_) | JournalError::BlockOutOfRange { .. })
-    )
+    matches!(e, Error::Format(_) | Error::Corrupt(_) | Error::Journal(JournalError::BlockOutOfRange { .. }))
 }
 
 /// Whether `flag` says that a bitmap was never written. The flags count only with checksums.
