@@ -175,8 +175,11 @@ impl FileCache {
         now > most
     }
 
-    /// Lets go of clean pages that lie far behind the writer of a stream.
+    /// Lets go of clean pages that lie far behind the writer of a stream, where there is little room left.
     pub(crate) fn give_pages_behind(&self) {
+        if !self.cache.pool.is_tight() {
+            return;
+        }
         let geo = self.geo();
         let chunks = self.dirty.lock().stream.give(geo);
         if !chunks.is_empty() {

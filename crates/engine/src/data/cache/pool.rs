@@ -162,6 +162,11 @@ impl Pool {
         (used, free, self.evicted.get())
     }
 
+    /// Whether three quarters of the room are in use.
+    pub(super) fn is_tight(&self) -> bool {
+        self.count().0 / 3 >= self.quota().saturating_mul(self.shards.len()) / 4
+    }
+
     /// Entries of all clocks.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {

@@ -5,8 +5,8 @@
 //! - It is handed out to be written at once, up to the chunk that is being filled, so that the device works while the writer
 //!   copies.
 //! - Its writer gets [`AHEAD`] before the device, no more: memory that is new costs more than a copy.
-//! - What lies further than [`KEEP`] behind the writer gives its pages to what comes. A large file that is written once would
-//!   otherwise push everything else out of the cache, page by page, to be read by nobody.
+//! - When the cache is nearly full, what lies further than [`KEEP`] behind the writer gives its pages to what comes. A large
+//!   file that is written once would otherwise push everything else out, page by page, to be read by nobody.
 
 use super::file::FileCache;
 use super::geometry::Geometry;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 const STEP: usize = 4 << 20;
 /// Dirty bytes of a stream at which its writer waits.
 const AHEAD: usize = 16 << 20;
-/// Bytes behind the writer that stay cached: more than may be dirty.
+/// Bytes behind the writer that stay cached then: more than may be dirty.
 const KEEP: usize = 40 << 20;
 
 /// What of a file is a stream.

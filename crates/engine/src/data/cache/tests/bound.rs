@@ -139,3 +139,26 @@ fn pressure_by_dirty_bytes() {
     out.done();
     assert_eq!(cache.pressure(), Pressure::Calm);
 }
+
+/// A file that was written from front to back is there to be read, until the cache wants its room.
+#[test]
+fn a_stream_stays_while_there_is_room() {
+    let bound = 128 << 20;
+    let cache = PageCache::new(4096, bound);
+    let file = FileCache::new(&cache, 1);
+    let content = vec![7; 1 << 20];
+    let used_after = |mib: Range<u64>| {
+        for offset in mib.map(|mib| mib << 20) {
+            let mut span = file.span((offset >> 12) as u32..(offset >> 12) as u32 + 256);
+            assert_eq!(span.copy_in(offset, &content), content.len());
+            drop(span);
+            while let Some(out) = file.take_dirty(0..u32::MAX, 1 << 20) {
+                out.done();
+            }
+            file.give_pages_behind();
+        }
+        cache.stats().used
+    };
+    assert_eq!(used_after(0..64), 64 << 20);
+    assert!(used_after(64..256) <= 96 << 20, "three quarters of the room, and no more");
+}
