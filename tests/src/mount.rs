@@ -90,6 +90,15 @@ impl LoopMount {
         &self.device
     }
 
+    /// Has the kernel write no zeros to short runs of unwritten blocks, which would then count as data.
+    ///
+    /// # Panics
+    /// If it is not mounted for writing, as ext4.
+    pub fn keep_unwritten(&self) {
+        let device = self.device.trim_start_matches("/dev/");
+        std::fs::write(format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb"), "0").unwrap();
+    }
+
     /// Unmounts.
     ///
     /// # Panics

@@ -3,9 +3,11 @@
 
 use crate::Kind;
 use crate::ops::{Op, OpenHow, Outcome, RenameHow, XattrHow};
+use lanefs::FallocMode;
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::ffi::OsString;
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
@@ -18,13 +20,30 @@ pub struct RandomOps {
     known: Vec<PathBuf>,
     /// Bytes of a block.
     block: u64,
+    /// More of what changes content than of the rest.
+    content: bool,
 }
+
+/// How many of [`RandomOps::draw`]'s numbers there are, and those that are about content.
+const DRAWS: u32 = 128;
+const ABOUT_CONTENT: Range<u32> = 12..38;
+const ABOUT_BLOCKS: Range<u32> = 110..DRAWS;
 
 const KNOWN_MAX: usize = 120;
 
+const FALLOCATES: [FallocMode; 7] = [
+    FallocMode::Allocate,
+    FallocMode::KeepSize,
+    FallocMode::PunchHole,
+    FallocMode::ZeroRange,
+    FallocMode::ZeroRangeKeepSize,
+    FallocMode::CollapseRange,
+    FallocMode::InsertRange,
+];
+
 impl RandomOps {
-    /// Operations for a volume with blocks of `block` bytes.
-    pub fn new(rng: StdRng, block: u64) -> Self {
+    /// Operations for a volume with blocks of `block` bytes; `rng` also draws of what there are more.
+    pub fn new(mut rng: StdRng, block: u64) -> Self {
         let mut names: Vec<Vec<u8>> =
             ["a", "b", "c", "d", "e", "f", "dir", "sub", "deep", "lost+found", "...", " ", "-"]
                 .iter()
@@ -34,7 +53,8 @@ impl RandomOps {
         names.push(b"new\nline".to_vec());
         names.push(vec![b'L'; 255]);
         names.push(vec![b'T'; 256]);
-        Self { rng, names, known: Vec::new(), block }
+        let content = rng.random();
+        Self { rng, names, known: Vec::new(), block, content }
     }
 
     /// Tells how an operation went, so that paths which exist are used more often.
@@ -50,7 +70,12 @@ impl RandomOps {
     /// The next operation.
     pub fn draw(&mut self) -> Op {
         let path = self.path();
-        match self.rng.random_range(0..110) {
+        let among = match self.rng.random_range(0..4) {
+            0 if self.content => ABOUT_CONTENT,
+            1 if self.content => ABOUT_BLOCKS,
+            _ => 0..DRAWS,
+        };
+        match self.rng.random_range(among) {
             0..12 => {
                 let mut coin = |p| self.rng.random_bool(p);
                 let how = OpenHow {
@@ -113,7 +138,12 @@ impl RandomOps {
             101..103 => Op::GetXattr { path, name: self.xattr() },
             103..106 => Op::RemoveXattr { path, name: self.xattr() },
             106..109 => Op::Stat { path, follow: self.rng.random() },
-            _ => Op::List { path },
+            109 => Op::List { path },
+            110..118 => self.fallocate(path),
+            118..120 => Op::SeekData { path, offset: self.offset() },
+            120..122 => Op::SeekHole { path, offset: self.offset() },
+            122..125 => self.copy(path),
+            _ => Op::Space { path },
         }
     }
 
@@ -185,6 +215,23 @@ impl RandomOps {
             9 if self.rng.random_bool(0.3) => self.rng.random_range(1 << 46..1 << 62),
             _ => self.rng.random_range(0..60_000),
         }
+    }
+
+    fn fallocate(&mut self, path: PathBuf) -> Op {
+        let how = FALLOCATES[self.rng.random_range(0..FALLOCATES.len())];
+        let (mut offset, mut len) = (self.offset(), self.rng.random_range(0..100_000));
+        let moves = matches!(how, FallocMode::CollapseRange | FallocMode::InsertRange);
+        if moves && self.rng.random_bool(0.9) {
+            (offset, len) = (offset / self.block * self.block, len / self.block * self.block);
+        }
+        Op::Fallocate { path, how, offset, len }
+    }
+
+    /// From one file to another, or from one place to another.
+    fn copy(&mut self, from: PathBuf) -> Op {
+        let to = if self.rng.random_bool(0.3) { from.clone() } else { self.path() };
+        let (offset, to_offset) = (self.offset(), self.offset());
+        Op::CopyRange { from, offset, to, to_offset, len: self.rng.random_range(0..100_000) }
     }
 
     fn mode(&mut self) -> u16 {

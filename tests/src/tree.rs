@@ -1,12 +1,12 @@
 //! A folder's tree as values that can be compared.
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{Advice, SeekFrom};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher};
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Seek};
 use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -141,7 +141,11 @@ fn read_entry(full: &Path, path: PathBuf) -> std::io::Result<TreeEntry> {
     let (content, data) = match kind {
         Kind::File => {
             let mut file = File::open(full)?;
-            (Some(hash(&mut file)?), data_ranges(&file, meta.len())?)
+            // For the kernel, what it has cached is data, also where blocks were never written: so nothing is cached.
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
+            let data = data_ranges(&file, meta.len())?;
+            file.rewind()?;
+            (Some(hash(&mut file)?), data)
         }
         _ => (None, Vec::new()),
     };

@@ -1,19 +1,22 @@
 //! Random operations on lanefs and on the kernel's ext4, side by side: the same outcome of each, the
-//! same tree after each batch, the same image for the kernel's eyes at the end.
+//! same tree after each batch, the same image for the kernel's eyes at the end, and the same blocks of each file, those
+//! among them that were never written, for lanefs's.
 //!
 //! `LANEFS_SEED` replays a run; a failure prints it, and the seed of the case alone.
 //! `LANEFS_DIFF_SECONDS` is the time for which new cases are started; without it there are as many on a fast machine as on
 //! a slow one. With `LANEFS_DIFF_TRACE` set, every operation is printed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
+use lanefs::Volume;
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{
-    Host, Lane, LoopMount, RandomOps, Seen, Target, TreeEntry, assert_same_tree, e2fsck_clean, mke2fs, modes,
-    settled, tree_listing, volume_listing,
+    Host, Kind, Lane, LoopMount, RandomOps, Seen, Target, TreeEntry, assert_same_tree, e2fsck_clean, mke2fs,
+    modes, settled, tree_listing, volume_listing,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const BATCHES: usize = 6;
@@ -57,6 +60,7 @@ fn run(case: u64) {
         mke2fs(image, 64 << 20, args);
     }
     let mount = LoopMount::new(&one, "");
+    mount.keep_unwritten();
     let host = Host::new(mount.path());
     let modes = modes();
     let mode = &modes[rng.random_range(0..modes.len())];
@@ -101,6 +105,33 @@ fn run(case: u64) {
         e2fsck_clean(image);
     }
     assert_same_tree(&kernel_reads(&one), &kernel_reads(&two));
+    let (kernel, lanefs) = (mapped(&one), mapped(&two));
+    let differs = kernel.iter().zip(&lanefs).find(|(a, b)| a != b);
+    assert!(kernel == lanefs, "case {case:#x} ({args:?}, {mode}): blocks of files: {differs:#?}");
+}
+
+/// Path of each file, and the bytes that have blocks; of which `true` have never been written.
+type Blocks = Vec<(PathBuf, Vec<(Range<u64>, bool)>)>;
+
+fn mapped(image: &Path) -> Blocks {
+    let volume = Volume::open_read_only(image).unwrap();
+    let files = volume_listing(&volume).unwrap().into_iter().filter(|e| e.kind == Kind::File);
+    files
+        .map(|entry| {
+            let path = Path::new("/").join(&entry.path);
+            let mut runs: Vec<(Range<u64>, bool)> = Vec::new();
+            for e in volume.open_file(&path).unwrap().fiemap(0..u64::MAX).unwrap() {
+                match runs.last_mut() {
+                    // Wherever they are on the device.
+                    Some((run, unwritten)) if run.end == e.logical && *unwritten == e.unwritten => {
+                        run.end += e.len
+                    }
+                    _ => runs.push((e.logical..e.logical + e.len, e.unwritten)),
+                }
+            }
+            (entry.path, runs)
+        })
+        .collect()
 }
 
 fn kernel_reads(image: &Path) -> Vec<TreeEntry> {

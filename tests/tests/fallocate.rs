@@ -143,9 +143,7 @@ fn run(kind: usize, seed: u64, options: lanefs::OpenOptions, rounds: usize) {
     for round in 0..rounds {
         let what = format!("kind {kind}, seed {seed:#x}, round {round}");
         let mount = LoopMount::new(&kernel, "");
-        // Else it writes zeros to short runs of unwritten blocks, and they count as data.
-        let device = mount.device().rsplit('/').next().unwrap();
-        fs::write(format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb"), "0").unwrap();
+        mount.keep_unwritten();
         let host = fs::File::options()
             .create(true)
             .truncate(false)
@@ -181,6 +179,38 @@ fn each_call_does_what_the_kernel_does() {
             run(kind, seed + kind as u64, mode.options(), 3);
         }
     }
+}
+
+/// A punch that goes beyond the end takes what is preallocated in the end's page, also where it was not asked to go so far, and none
+/// behind that. Where there is nothing to punch, the file is stamped all the same.
+#[test]
+fn a_punch_at_the_end_goes_as_far_as_the_kernels() {
+    let (block, args) = KINDS[1];
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    mke2fs(&image, 24 << 20, args);
+    let calls =
+        [Call::Write(0, 10_000, 1), Call::Falloc(1, 0, 40 * block), Call::Falloc(2, 9 * block, block + 1)];
+    let mount = LoopMount::new(&image, "");
+    let host = fs::File::create(mount.path().join("kernel")).unwrap();
+    calls.iter().for_each(|call| by_kernel(&host, *call).unwrap());
+    drop(host);
+    mount.unmount();
+    let volume = Volume::open(&image).unwrap();
+    let file = volume.create_file("/lanefs").unwrap();
+    calls.iter().for_each(|call| by_lanefs(&file, *call).unwrap());
+    let mapped = |file: &File| -> Vec<(u64, u64, bool)> {
+        let map = file.fiemap(0..u64::MAX).unwrap();
+        map.iter().map(|e| (e.logical / block, e.len / block, e.unwritten)).collect()
+    };
+    assert_eq!(mapped(&file), [(0, 9, false), (12, 28, true)]);
+    assert_eq!(mapped(&volume.open_file("/kernel").unwrap()), mapped(&file));
+    let long_ago = lanefs::SetTime::At(lanefs::Timestamp { sec: 1, nsec: 0 });
+    file.set_attr(&lanefs::SetAttr { mtime: Some(long_ago), ..lanefs::SetAttr::default() }).unwrap();
+    by_lanefs(&file, Call::Falloc(2, 50_000, 1000)).unwrap();
+    assert_ne!(file.metadata().mtime().sec, 1);
+    // As copy_file_range(2), which looks at the place before it looks at how much there is.
+    assert!(matches!(file.copy_range(1 << 40, &file, 1 << 50, 1), Err(lanefs::Error::FileTooBig)));
 }
 
 /// A file of data, holes and unwritten blocks, and one that has other bytes.

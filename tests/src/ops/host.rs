@@ -1,9 +1,11 @@
 //! Operations done by the kernel.
 
-use super::{Op, OpenHow, Outcome, READ_MAX, RenameHow, Seen, Target, XattrHow, content};
+use super::{Op, OpenHow, Outcome, READ_MAX, RenameHow, Sectors, Seen, Target, XattrHow, content};
 use crate::Kind;
+use lanefs::FallocMode;
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
+    Advice, AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Timespec,
+    Timestamps, Uid, XattrFlags,
 };
 use rustix::io::{Errno, Result};
 use std::ffi::OsStr;
@@ -122,6 +124,21 @@ fn run(op: &Op) -> Result<Seen> {
             write_all(&file, 0, &content(0, *len, *fill))?;
         }
         Op::Truncate { path, len } => rustix::fs::ftruncate(open(path, OFlags::WRONLY, 0)?, *len)?,
+        Op::Fallocate { path, how, offset, len } => {
+            let file = open(path, OFlags::WRONLY, 0)?;
+            let times = times_of(&file)?;
+            if let Err(e) = rustix::fs::fallocate(&file, falloc_flags(*how), *offset, *len) {
+                // The kernel stamps also a file that it then leaves as it is.
+                rustix::fs::futimens(&file, &times)?;
+                return Err(e);
+            }
+        }
+        Op::SeekData { path, offset } => return seek(path, SeekFrom::Data(*offset)),
+        Op::SeekHole { path, offset } => return seek(path, SeekFrom::Hole(*offset)),
+        Op::CopyRange { from, offset, to, to_offset, len } => {
+            let (from, to) = (open_regular(from, OFlags::RDONLY)?, open_regular(to, OFlags::WRONLY)?);
+            return copy(&from, *offset, &to, *to_offset, *len).map(Seen::Number);
+        }
         Op::Mkdir { path, mode } => rustix::fs::mkdir(path, bits(*mode))?,
         Op::Rmdir { path } => rustix::fs::rmdir(path)?,
         Op::Unlink { path } => rustix::fs::unlink(path)?,
@@ -168,6 +185,12 @@ fn run(op: &Op) -> Result<Seen> {
         }
         Op::RemoveXattr { path, name } => rustix::fs::lremovexattr(path, name)?,
         Op::Stat { path, follow } => return stat(path, at(*follow)),
+        Op::Space { path } => {
+            let file = open_regular(path, OFlags::RDONLY)?;
+            rustix::fs::fsync(&file)?;
+            let s = rustix::fs::fstat(&file)?;
+            return Ok(Seen::Space(Sectors { count: s.st_blocks as u64, block: s.st_blksize as u64 }));
+        }
         Op::List { path } => return list(path),
     }
     Ok(Seen::Nothing)
@@ -200,6 +223,93 @@ fn write_all(file: &OwnedFd, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
         (offset, bytes) = (offset + n as u64, &bytes[n..]);
     }
     Ok(())
+}
+
+/// For calls that say of a directory other things than lanefs, which has no such calls.
+fn open_regular(path: &Path, flags: OFlags) -> Result<OwnedFd> {
+    let file = open(path, flags, 0)?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+        FileType::Directory => Err(Errno::ISDIR),
+        _ => Ok(file),
+    }
+}
+
+fn times_of(file: &OwnedFd) -> Result<Timestamps> {
+    let s = rustix::fs::fstat(file)?;
+    let time = |tv_sec, nsec: u64| Timespec { tv_sec, tv_nsec: nsec as i64 };
+    Ok(Timestamps {
+        last_access: time(s.st_atime, s.st_atime_nsec),
+        last_modification: time(s.st_mtime, s.st_mtime_nsec),
+    })
+}
+
+fn falloc_flags(how: FallocMode) -> FallocateFlags {
+    match how {
+        FallocMode::KeepSize => FallocateFlags::KEEP_SIZE,
+        FallocMode::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        FallocMode::ZeroRange => FallocateFlags::ZERO_RANGE,
+        FallocMode::ZeroRangeKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+        FallocMode::CollapseRange => FallocateFlags::COLLAPSE_RANGE,
+        FallocMode::InsertRange => FallocateFlags::INSERT_RANGE,
+        // Of the kernel's ext4, nothing can be unshared.
+        _ => FallocateFlags::empty(),
+    }
+}
+
+/// Settles a file: what is cached counts as data for the kernel, wherever it lies.
+fn settle(file: &OwnedFd) -> Result<()> {
+    rustix::fs::fsync(file)?;
+    rustix::fs::fadvise(file, 0, None, Advice::DontNeed)
+}
+
+fn seek(path: &Path, to: SeekFrom) -> Result<Seen> {
+    let file = open_regular(path, OFlags::RDONLY)?;
+    settle(&file)?;
+    rustix::fs::seek(&file, to).map(Seen::Number)
+}
+
+/// Copies data, and makes holes of what is a hole: the kernel alone would write zeros.
+fn copy(from: &OwnedFd, offset: u64, to: &OwnedFd, to_offset: u64, len: u64) -> Result<u64> {
+    settle(from)?;
+    let end = offset.saturating_add(len).min(rustix::fs::fstat(from)?.st_size as u64);
+    let piece = |at: u64, there: u64, len: u64| {
+        rustix::fs::copy_file_range(from, Some(&mut { at }), to, Some(&mut { there }), len as usize)
+    };
+    // No bytes, or ranges that overlap: the kernel alone says what is wrong.
+    let same = rustix::fs::fstat(from)?.st_ino == rustix::fs::fstat(to)?.st_ino;
+    if end <= offset || same && to_offset < end && offset < to_offset.saturating_add(end - offset) {
+        return piece(offset, to_offset, len).map(|n| n as u64);
+    }
+    // All of them before anything is read, for what is read is cached.
+    let (mut data, mut at) = (Vec::new(), offset);
+    while at < end {
+        match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            Ok(start) if start < end => {
+                at = rustix::fs::seek(from, SeekFrom::Hole(start))?.min(end);
+                data.push(start..at);
+            }
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(e) => return Err(e),
+        }
+    }
+    data.push(end..end);
+    let mut at = offset;
+    for data in data {
+        let (there, size) = (to_offset + (at - offset), rustix::fs::fstat(to)?.st_size as u64);
+        let hole = data.start - at;
+        if hole > 0 && there < size {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(to, flags, there, hole.min(size - there))?;
+        }
+        if hole > 0 {
+            rustix::fs::ftruncate(to, size.max(there + hole))?;
+        }
+        at = data.start;
+        while at < data.end {
+            at += piece(at, to_offset + (at - offset), data.end - at)? as u64;
+        }
+    }
+    Ok(end - offset)
 }
 
 fn stat(path: &Path, flags: AtFlags) -> Result<Seen> {

@@ -1,6 +1,6 @@
 //! Operations done by lanefs.
 
-use super::{Op, OpenHow, Outcome, READ_MAX, RenameHow, Seen, Target, XattrHow, content};
+use super::{Op, OpenHow, Outcome, READ_MAX, RenameHow, Sectors, Seen, Target, XattrHow, content};
 use crate::Kind;
 use lanefs::{
     DeviceNumber, FileOptions, FileType, Metadata, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr,
@@ -54,6 +54,15 @@ impl Lane {
                 file.write_at(0, &content(0, *len, *fill))?;
             }
             Op::Truncate { path, len } => v.open_options().write(true).open(path)?.set_len(*len)?,
+            Op::Fallocate { path, how, offset, len } => {
+                v.open_options().write(true).open(path)?.fallocate(*how, *offset, *len)?;
+            }
+            Op::SeekData { path, offset } => return v.open_file(path)?.seek_data(*offset).map(Seen::Number),
+            Op::SeekHole { path, offset } => return v.open_file(path)?.seek_hole(*offset).map(Seen::Number),
+            Op::CopyRange { from, offset, to, to_offset, len } => {
+                let (from, to) = (v.open_file(from)?, v.open_options().write(true).open(to)?);
+                return from.copy_range(*offset, &to, *to_offset, *len).map(Seen::Number);
+            }
             // mkdir(2) drops the set-id bits; lanefs makes what it is told.
             Op::Mkdir { path, mode } => v.create_dir_with(path, attr(*mode & 0o1777))?,
             Op::Rmdir { path } => v.remove_dir(path)?,
@@ -100,6 +109,12 @@ impl Lane {
             Op::Stat { path, follow } => {
                 let meta = if *follow { v.metadata(path)? } else { v.symlink_metadata(path)? };
                 return Ok(stat(&meta));
+            }
+            Op::Space { path } => {
+                let file = v.open_file(path)?;
+                file.sync_all()?;
+                let meta = file.metadata();
+                return Ok(Seen::Space(Sectors { count: meta.sectors(), block: meta.block_size().into() }));
             }
             Op::List { path } => {
                 let mut names: Vec<_> = v.read_dir(path)?.into_iter().map(|e| e.name.into_vec()).collect();

@@ -11,10 +11,12 @@ pub use lane::Lane;
 pub(crate) use lane::kind;
 
 use crate::Kind;
+use lanefs::FallocMode;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// One call, as a program makes it.
+/// One call, as a program makes it. What is a hole stays one in a copy, as `cp` has it; space is asked of a regular file
+/// when all of it has its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the system call of that name says it")]
 pub enum Op {
@@ -23,6 +25,10 @@ pub enum Op {
     Write { path: PathBuf, offset: u64, len: usize, fill: u8 },
     Append { path: PathBuf, len: usize, fill: u8 },
     Truncate { path: PathBuf, len: u64 },
+    Fallocate { path: PathBuf, how: FallocMode, offset: u64, len: u64 },
+    SeekData { path: PathBuf, offset: u64 },
+    SeekHole { path: PathBuf, offset: u64 },
+    CopyRange { from: PathBuf, offset: u64, to: PathBuf, to_offset: u64, len: u64 },
     Mkdir { path: PathBuf, mode: u16 },
     Rmdir { path: PathBuf },
     Unlink { path: PathBuf },
@@ -38,6 +44,7 @@ pub enum Op {
     GetXattr { path: PathBuf, name: OsString },
     RemoveXattr { path: PathBuf, name: OsString },
     Stat { path: PathBuf, follow: bool },
+    Space { path: PathBuf },
     List { path: PathBuf },
 }
 
@@ -77,6 +84,8 @@ pub enum Seen {
     Nothing,
     /// Content, a link's target, an attribute's value.
     Bytes(Vec<u8>),
+    /// A place in a file, or how much was copied.
+    Number(u64),
     /// Names of a directory, sorted, without "." and "..".
     Names(Vec<OsString>),
     /// Attributes that do not depend on time and place.
@@ -94,7 +103,37 @@ pub enum Seen {
         /// Bytes; 0 for directories.
         size: u64,
     },
+    /// Space.
+    Space(Sectors),
 }
+
+/// st_blocks of a file. The map of its extents is a part of it, and as large as the file is fragmented: so two counts are equal if the
+/// difference is no more than the maps may have.
+#[derive(Debug, Clone, Copy)]
+pub struct Sectors {
+    /// As stat(2) says.
+    pub count: u64,
+    /// Bytes of a block of the volume.
+    pub block: u64,
+}
+
+impl Sectors {
+    /// Blocks of the map of a file with so many blocks, at the worst.
+    fn map_most(self) -> u64 {
+        // An entry is 12 bytes, as is the head; a tree that has been split is half full. The kernel keeps a leaf when a file shrinks.
+        let leaf = (self.block / 12 - 1) / 2;
+        1 + (self.count * 512 / self.block).div_ceil(leaf)
+    }
+}
+
+impl PartialEq for Sectors {
+    fn eq(&self, other: &Self) -> bool {
+        let more = if self.count > other.count { self } else { other };
+        self.count.abs_diff(other.count) <= more.map_most() * (self.block / 512)
+    }
+}
+
+impl Eq for Sectors {}
 
 /// What a call shows, or its errno.
 pub type Outcome = Result<Seen, i32>;

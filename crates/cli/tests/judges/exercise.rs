@@ -25,11 +25,12 @@ posix_fadvise = 1
 copy_file_range = 3
 ";
 
-/// Sizes of the file and of operations. (With `align`, fsx asks for allocations of no bytes, which no file system grants.)
+/// Sizes of the file and of operations. (With `align`, or without `min`, fsx asks for allocations of no bytes, which no file system
+/// grants.)
 const SHAPES: [&str; 3] = [
-    "flen = 262144\n",
+    "flen = 262144\n[opsize]\nmin = 1\n",
     "flen = 2000000\n[opsize]\nmin = 1\nmax = 300000\n",
-    "flen = 65536\n[opsize]\nmax = 4096\n",
+    "flen = 65536\n[opsize]\nmin = 1\nmax = 4096\n",
 ];
 
 fn fsx(operations: u32, rounds: u64) {

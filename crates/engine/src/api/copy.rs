@@ -31,6 +31,9 @@ impl File {
         if to.appends() {
             return Err(Error::BadHandle("open for appending"));
         }
+        if to_offset >= data::max_size(&to.node().fs, &to.node().state()) {
+            return Err(Error::FileTooBig);
+        }
         let len = len.min(self.node().file().size().saturating_sub(offset));
         let to_end = to_offset.checked_add(len).ok_or(Error::FileTooBig)?;
         let same = std::ptr::eq(&**self.node(), &**to.node());

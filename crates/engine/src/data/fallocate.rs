@@ -127,11 +127,11 @@ impl Job<'_> {
     fn punch(mut self) -> Result<()> {
         let size = self.file.size();
         if self.offset >= size {
-            return Ok(());
+            return self.finish(0);
         }
-        // What is preallocated behind the end stays, but for the end's page.
+        // As the kernel has it: what is preallocated behind the end stays, but for the end's page, which goes whole.
         if self.end > size {
-            self.end = self.end.min(size.next_multiple_of(self.block_size().max(4096)));
+            self.end = size.next_multiple_of(self.block_size().max(4096));
         }
         let blocks = {
             let most = map::max_blocks(self.fs, &self.node.state());
