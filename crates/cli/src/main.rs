@@ -23,8 +23,10 @@ mod side;
 mod size;
 mod stats;
 mod time;
+mod top;
 mod volumes;
 mod walk;
+mod watch;
 
 use clap::Parser;
 use std::ffi::OsStr;

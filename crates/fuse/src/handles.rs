@@ -82,6 +82,12 @@ impl Handles {
         self.slots.read().written.contains_key(&ino)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        let slots = self.slots.read();
+        slots.open.len() - slots.free.len()
+    }
+
     /// Closes it.
     pub(crate) fn close(&self, handle: u64) {
         let at = usize::try_from(handle).unwrap_or(usize::MAX);

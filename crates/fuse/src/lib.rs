@@ -13,6 +13,7 @@ mod fault;
 mod filesystem;
 mod handles;
 mod init;
+mod monitor;
 mod mountpoint;
 mod nodes;
 mod options;
@@ -21,6 +22,7 @@ mod session;
 mod wire;
 mod workers;
 
-pub use mountpoint::{MountError, await_closing, unmount};
+pub use monitor::{Monitor, MountStats};
+pub use mountpoint::{MountError, await_closing, is_mounted, unmount};
 pub use options::{MountOptions, OptionError};
 pub use session::{Session, SessionError, Unmounter};

@@ -62,6 +62,10 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Takes it away, with all that the kernel had cached handed down. Who still uses it gets ENOTCONN from then on.
     pub(crate) fn unmount(&self) -> Result<(), MountError> {
         // What fails here shows at the next fsync, of which there is none: nothing is to be done about it.
@@ -230,6 +234,11 @@ pub fn await_closing(source: &Path, writes: bool) {
 /// The source of the mount of lanefs at `dir`, the uppermost if there are several.
 fn source_of(dir: &Path) -> Option<PathBuf> {
     find_mount(|at, source| (at == dir.as_os_str().as_bytes()).then(|| source.into()))
+}
+
+/// Whether there is a mount of lanefs at that directory, or of that volume.
+pub fn is_mounted(path: &Path) -> bool {
+    find_mount(|at, source| (at == path.as_os_str().as_bytes() || source == path).then_some(())).is_some()
 }
 
 /// The last of what `wanted` makes of directory and source of each mount of FUSE.

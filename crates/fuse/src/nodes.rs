@@ -39,6 +39,11 @@ impl Nodes {
         if ino == self.root.ino() { ROOT_ID } else { ino.into() }
     }
 
+    /// How many there are, but for the root.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
     /// The inode that the kernel means.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 use lanefs::{Atime, OpenOptions};
 use rustix::mount::MountFlags;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 
 /// Bytes of content that are kept beside the kernel's own cache, unless said otherwise.
 const PAGE_CACHE: usize = 256 << 20;
@@ -21,6 +22,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// The name of the volume in `/proc/mounts`, if not its own.
     pub fsname: Option<OsString>,
+    /// Where programs of this machine may ask for metrics.
+    pub metrics: Option<SocketAddr>,
     pub(crate) flags: MountFlags,
     allow_other: Option<bool>,
     pub(crate) allow_root: bool,
@@ -57,6 +60,7 @@ impl Default for MountOptions {
             remount: false,
             threads: 64,
             fsname: None,
+            metrics: None,
             flags: MountFlags::empty(),
             allow_other: None,
             allow_root: false,
@@ -126,6 +130,7 @@ impl MountOptions {
             "allow_other" => self.allow_other = Some(true),
             "allow_root" => (self.allow_other, self.allow_root) = (Some(true), true),
             "fsname" => self.fsname = Some(value.into()),
+            "metrics" => self.metrics = Some(own_address(word, value)?),
             "acl" => self.acl = true,
             "noacl" => self.acl = false,
             "threads" => self.threads = number(word, value)?.clamp(1, 1024) as usize,
@@ -197,6 +202,17 @@ fn is_passed_over(word: &str) -> bool {
     fstab || PASSED_OVER.contains(&word)
 }
 
+/// An address that only this machine reaches: whoever reaches it may read, and is not asked who he is.
+fn own_address(word: &str, value: &str) -> Result<SocketAddr, OptionError> {
+    let wanted = "an address of this machine and a port, as 127.0.0.1:9100 or [::1]:9100";
+    let address: SocketAddr =
+        value.parse().map_err(|_| OptionError::new(word, format!("wanted is {wanted}")))?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err(OptionError::new(word, format!("others could reach it; wanted is {wanted}")))
+}
+
 fn number(word: &str, value: &str) -> Result<u32, OptionError> {
     value.parse().map_err(|_| OptionError::new(word, "a number is missing or wrong"))
 }
@@ -227,6 +243,22 @@ mod tests {
         for word in ["data=journal", "errors=panic", "fast", "commit=soon", "cache=much", "usrquota"] {
             assert!(parsed(word).unwrap_err().contains(word), "{word}");
         }
+    }
+
+    #[test]
+    fn metrics_are_for_this_machine_only() {
+        for address in ["127.0.0.1:9100", "127.9.9.9:0", "[::1]:9100"] {
+            assert_eq!(parsed(&format!("metrics={address}")).unwrap().metrics, address.parse().ok());
+        }
+        for address in ["0.0.0.0:9100", "[::]:9100", "192.168.1.2:9100", "[::ffff:10.0.0.1]:1", "8.8.8.8:80"]
+        {
+            let why = parsed(&format!("metrics={address}")).unwrap_err();
+            assert!(why.contains(address) && why.contains("others could reach it"), "{why}");
+        }
+        for address in ["", "9100", "localhost:9100", "127.0.0.1", "127.0.0.1:99999"] {
+            assert!(parsed(&format!("metrics={address}")).unwrap_err().contains("wanted is"), "{address}");
+        }
+        assert!(parsed("noatime").unwrap().metrics.is_none(), "nobody listens unless he is told to");
     }
 
     #[test]

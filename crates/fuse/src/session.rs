@@ -4,12 +4,14 @@ use crate::channel::Channel;
 use crate::fault::Fault;
 use crate::filesystem::{Filesystem, Outcome};
 use crate::init;
+use crate::monitor::{Link, Monitor, MountStats};
 use crate::mountpoint::{self, MountError, Mounted};
 use crate::options::MountOptions;
 use crate::request::{Inbox, Outbox};
 use crate::wire::{InitIn, MAJOR, op};
 use crate::workers::{First, Workers};
 use lanefs::Volume;
+use lanefs_stats::Counter;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,16 +22,18 @@ use std::thread;
 /// A volume that is mounted.
 #[derive(Debug)]
 pub struct Session {
-    shared: Shared,
+    shared: Arc<Shared>,
+    link: Link,
     mounted: Mounted,
 }
 
 /// What the threads of a mount share.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     channel: Channel,
     filesystem: Filesystem,
     workers: Workers,
+    requests: Counter,
 }
 
 /// Why a mount cannot be, or ended badly.
@@ -86,10 +90,13 @@ impl Session {
                 return Err(e.into());
             }
         };
-        let shared =
-            Shared { channel: Channel::new(device), filesystem, workers: Workers::new(options.threads) };
+        let (channel, workers) = (Channel::new(device), Workers::new(options.threads));
+        let shared = Shared { channel, filesystem, workers, requests: Counter::new() };
         match shared.shake_hands(options.acl) {
-            Ok(()) => Ok(Self { shared, mounted }),
+            Ok(()) => {
+                let shared = Arc::new(shared);
+                Ok(Self { link: Link::to(&shared), shared, mounted })
+            }
             Err(e) => {
                 let _ = mounted.unmount();
                 shared.filesystem.close()?;
@@ -103,16 +110,29 @@ impl Session {
         Unmounter { mounted: self.mounted.clone() }
     }
 
-    /// Answers the kernel until the mount is gone, and closes the volume.
+    /// For who looks at it from another thread.
+    pub fn monitor(&self) -> Monitor {
+        Monitor::new(self.link.clone())
+    }
+
+    /// The directory that it is mounted at.
+    pub fn dir(&self) -> &Path {
+        self.mounted.dir()
+    }
+
+    /// Answers the kernel until the mount is gone, and closes the volume. `ending` runs in between: who waits until the volume
+    /// is closed finds what that does done.
     ///
     /// # Errors
     /// Failures of `/dev/fuse`, and those of closing the volume.
-    pub fn serve(self) -> Result<(), SessionError> {
-        let shared = Arc::new(self.shared);
+    pub fn serve(self, ending: impl FnOnce()) -> Result<(), SessionError> {
+        let shared = self.shared;
         let served = thread::scope(|scope| shared.work(scope));
         if served.is_err() {
             let _ = self.mounted.unmount();
         }
+        self.link.cut();
+        ending();
         match Arc::try_unwrap(shared) {
             Ok(shared) => shared.filesystem.close()?,
             Err(shared) => drop(shared),
@@ -151,6 +171,19 @@ impl Shared {
         }
     }
 
+    /// What there is to see of it.
+    pub(crate) fn stats(&self) -> MountStats {
+        let (threads, busy) = self.workers.count();
+        MountStats {
+            volume: self.filesystem.stats(),
+            requests: self.requests.get(),
+            threads: threads as u64,
+            threads_busy: busy as u64,
+            open_files: self.filesystem.open_files() as u64,
+            nodes: self.filesystem.known_nodes() as u64,
+        }
+    }
+
     /// What each thread does.
     fn work<'s>(&'s self, scope: &'s thread::Scope<'s, '_>) -> std::io::Result<()> {
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
@@ -186,6 +219,7 @@ impl Shared {
 
     fn answer(&self, inbox: &Inbox, len: usize, outbox: &mut Outbox) -> Outcome {
         let Ok(request) = inbox.request(len) else { return Outcome::Silent };
+        self.requests.add(1);
         let unique = request.header.unique;
         outbox.clear();
         // Whatever a thread dies of, the program that waits is told, and the others go on.

@@ -37,6 +37,12 @@ pub(crate) enum First {
 }
 
 impl Workers {
+    /// How many there are, and how many of them are at work.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.all, state.all.saturating_sub(state.waiting).saturating_sub(state.resting))
+    }
+
     /// Of `most` threads at most, the first of which counts as there.
     pub(crate) fn new(most: usize) -> Self {
         let state = State { all: 1, ..State::default() };

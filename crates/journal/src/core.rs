@@ -14,7 +14,7 @@ use crate::flush::SharedFlush;
 use crate::gate::{Gate, Place, Refused};
 use crate::log::LogWriter;
 use crate::options::OnFreed;
-use crate::stats::Counters;
+use crate::stats::{Counters, Levels};
 use crate::transaction::Transaction;
 use crate::{Buffer, Freed, JournalError, Options, Result, Tid};
 use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
@@ -329,6 +329,24 @@ impl Core {
         let Some(log) = &self.log else { return self.max_credits };
         let free = log.len().saturating_sub(state.used).saturating_sub(state.committing);
         log.credits_for(free.saturating_sub(1)).min(self.max_credits)
+    }
+
+    /// What there is now.
+    pub(crate) fn levels(&self) -> Levels {
+        let used = {
+            let state = self.state.lock();
+            u64::from(state.used) + u64::from(state.committing)
+        };
+        let inside = self.gate.inside();
+        Levels {
+            log_blocks: self.log.as_ref().map_or(0, |log| log.len().into()),
+            log_blocks_used: used,
+            blocks_to_checkpoint: self.homeless.len() as u64,
+            handles_open: inside.handles,
+            credits_taken: inside.credits,
+            credits_limit: inside.limit,
+            handles_waiting: inside.waiting,
+        }
     }
 
     /// Whether it is time to make room: half of the log is in use, or much memory, or so much is written while a checkpoint runs

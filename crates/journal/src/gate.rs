@@ -80,6 +80,15 @@ pub(crate) struct Place {
     pub(crate) tid: Tid,
 }
 
+/// What is inside of the running transaction, and before the gate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inside {
+    pub(crate) handles: u64,
+    pub(crate) credits: u64,
+    pub(crate) limit: u64,
+    pub(crate) waiting: u64,
+}
+
 /// Why a thread could not enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -301,6 +310,18 @@ impl Gate {
         self.slot(self.current.load(Ordering::Acquire)).limit.fetch_max(limit, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         self.admit_any()
+    }
+
+    /// What is there at this moment.
+    pub(crate) fn inside(&self) -> Inside {
+        let slot = self.slot(self.current.load(Ordering::Acquire));
+        let word = slot.word.load(Ordering::Acquire);
+        Inside {
+            handles: handles(word),
+            credits: word & CREDITS,
+            limit: slot.limit.load(Ordering::Acquire).into(),
+            waiting: self.sleepers.load(Ordering::Relaxed) as u64,
+        }
     }
 
     /// Whether anybody sleeps in the queue.

@@ -177,7 +177,7 @@ impl Journal {
 
     /// Counters and times, at any moment.
     pub fn stats(&self) -> Stats {
-        self.core.counters.read(self.core.flush.count())
+        self.core.counters.read(self.core.flush.count(), self.core.levels())
     }
 
     pub(crate) fn count_overdraft(&self) {

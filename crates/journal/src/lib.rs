@@ -35,5 +35,5 @@ pub use handle::Handle;
 pub use journal::Journal;
 pub use options::{Freed, LogConfig, LogRun, OnFreed, Options};
 pub use pending::Pending;
-pub use stats::{Stats, Times};
+pub use stats::{Levels, Stats, Times};
 pub use tid::Tid;

@@ -31,8 +31,29 @@ pub struct Stats {
     pub blocks_read: u64,
     /// Flushes of the device, for whatever reason.
     pub flushes: u64,
+    /// How much there is now.
+    pub levels: Levels,
     /// How long things took.
     pub times: Times,
+}
+
+/// What there is at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Levels {
+    /// Blocks of the log; 0 without one.
+    pub log_blocks: u64,
+    /// Those that hold transactions, the one that is being committed included.
+    pub log_blocks_used: u64,
+    /// Metadata blocks that are committed and not yet home.
+    pub blocks_to_checkpoint: u64,
+    /// Handles in the running transaction.
+    pub handles_open: u64,
+    /// Credits that they hold, and that the transaction has used.
+    pub credits_taken: u64,
+    /// Credits of the running transaction.
+    pub credits_limit: u64,
+    /// Handles that wait for the next transaction or for credits.
+    pub handles_waiting: u64,
 }
 
 /// Times in nanoseconds.
@@ -112,7 +133,7 @@ impl Counters {
         }
     }
 
-    pub(crate) fn read(&self, flushes: u64) -> Stats {
+    pub(crate) fn read(&self, flushes: u64, levels: Levels) -> Stats {
         let times = Times {
             start: self.start.snapshot(),
             credit_wait: self.credit_wait.snapshot(),
@@ -139,6 +160,7 @@ impl Counters {
             blocks_checkpointed: self.blocks_checkpointed.get(),
             blocks_read: self.blocks_read.get(),
             flushes,
+            levels,
             times,
         }
     }

@@ -7,9 +7,6 @@ use crate::store::Store;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Counters that say how much there is now, and not how often something happened.
-const LEVELS: [&str; 2] = ["cache_bytes_used", "cache_bytes_dirty"];
-
 struct Reading {
     counters: BTreeMap<String, u64>,
     histograms: BTreeMap<String, Hist>,
@@ -18,9 +15,8 @@ struct Reading {
 impl Reading {
     fn of(store: &dyn Store) -> Option<Self> {
         let stats = store.volume()?.stats();
-        let counters = stats.counters().filter(|(name, _)| !LEVELS.contains(name));
         Some(Self {
-            counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
+            counters: stats.counters().map(|(name, n)| (name.to_owned(), n)).collect(),
             histograms: stats.histograms().map(|(name, of)| (name.to_owned(), of.into())).collect(),
         })
     }

@@ -24,6 +24,8 @@ struct Lane {
     max: AtomicU64,
     /// Runs, where not all are timed.
     seen: AtomicU64,
+    /// Runs begun less runs ended, where all are timed. One may end in another lane than it began in.
+    running: AtomicU64,
 }
 
 impl Lane {
@@ -34,6 +36,7 @@ impl Lane {
             sum: zero(),
             max: zero(),
             seen: zero(),
+            running: zero(),
         })
     }
 
@@ -97,7 +100,11 @@ impl Histogram {
     #[inline]
     pub fn start(&self) -> Timer<'_> {
         let every = u64::from(self.every);
-        let timed = every <= 1 || self.lane().seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(every);
+        if every <= 1 {
+            self.lane().running.fetch_add(1, Ordering::Relaxed);
+            return Timer { histogram: self, since: Some(Instant::now()) };
+        }
+        let timed = self.lane().seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(every);
         Timer { histogram: self, since: timed.then(Instant::now) }
     }
 
@@ -111,7 +118,10 @@ impl Histogram {
             all.sum = all.sum.wrapping_add(lane.sum.load(Ordering::Relaxed));
             all.max = all.max.max(lane.max.load(Ordering::Relaxed));
             all.count = all.count.wrapping_add(lane.seen.load(Ordering::Relaxed));
+            all.running = all.running.wrapping_add(lane.running.load(Ordering::Relaxed));
         }
+        // Of a run that was handed to a thread of another lane, the end may be seen without the beginning.
+        all.running = all.running.cast_signed().max(0).cast_unsigned();
         all.timed = all.buckets.iter().fold(0, |sum, n| sum.wrapping_add(*n));
         if self.every <= 1 {
             all.count = all.timed;
@@ -146,7 +156,11 @@ impl Drop for Timer<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(since) = self.since {
-            self.histogram.lane().put(nanos_since(since));
+            let lane = self.histogram.lane();
+            lane.put(nanos_since(since));
+            if self.histogram.every <= 1 {
+                lane.running.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -182,10 +196,11 @@ mod tests {
         let histogram = Histogram::new();
         assert_eq!(histogram.time(|| thread::sleep(Duration::from_millis(3))), ());
         let timer = histogram.start();
-        assert_eq!(histogram.snapshot().count, 1, "the second has not ended");
-        drop(timer);
         let all = histogram.snapshot();
-        assert_eq!(all.count, 2);
+        assert_eq!((all.count, all.running), (1, 1), "the second has not ended");
+        thread::scope(|scope| scope.spawn(move || drop(timer)).join().unwrap());
+        let all = histogram.snapshot();
+        assert_eq!((all.count, all.running), (2, 0));
         assert!(all.max >= 3_000_000, "{}", all.max);
         let hour_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
         histogram.record_since(hour_ago);

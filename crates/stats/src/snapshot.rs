@@ -48,6 +48,8 @@ pub struct Snapshot {
     pub count: u64,
     /// Values recorded. Less than `count` where only samples are timed.
     pub timed: u64,
+    /// Runs that have begun and not ended. 0 where only samples are timed.
+    pub running: u64,
     /// The sum of the recorded values.
     pub sum: u64,
     /// The largest recorded value; 0 without any.
@@ -87,6 +89,7 @@ impl Snapshot {
     pub fn merge(&mut self, other: &Self) {
         self.count = self.count.wrapping_add(other.count);
         self.timed = self.timed.wrapping_add(other.timed);
+        self.running = self.running.wrapping_add(other.running);
         self.sum = self.sum.wrapping_add(other.sum);
         self.max = self.max.max(other.max);
         self.buckets.resize(BUCKETS, 0);

@@ -23,6 +23,7 @@ mod pages;
 mod recover;
 mod rm;
 mod stat;
+mod top;
 mod transfer;
 mod tree;
 mod umount;
@@ -45,6 +46,7 @@ pub(crate) enum Command {
     Fstrim(fstrim::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Top(top::Args),
     Import(import::Args),
     Export(export::Args),
     Ls(ls::Args),
@@ -80,6 +82,7 @@ impl Command {
             Self::Fstrim(args) => args.run(&mut out)?,
             Self::Mount(args) => args.run()?,
             Self::Umount(args) => args.run()?,
+            Self::Top(args) => args.run(&mut out)?,
             Self::Ls(args) => args.run(&mut out)?,
             Self::Tree(args) => args.run(&mut out)?,
             Self::Stat(args) => args.run(&mut out)?,

@@ -7,17 +7,18 @@ use crate::failure::{Cause, Failure, Res};
 use crate::location::{VolumeName, whole_volume};
 use crate::quote::quoted;
 use crate::volumes::{file_of, names_file, open_by};
+use crate::watch::{Server, Signals, Subject, place};
 use lanefs_fuse::{MountOptions, Session, SessionError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
+use std::time::Instant;
 
 /// mount(8): wrong use, or not permitted.
 const USAGE: u8 = 1;
@@ -89,30 +90,50 @@ impl Args {
 
     fn serve(&self, options: &MountOptions) -> Res {
         let name = whole_volume(&self.volume);
-        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]);
-        let mut signals = signals.map_err(|e| not_mounted(&name, &self.dir, e.to_string()).code(SYSTEM))?;
+        let system =
+            |e: std::io::Error| not_mounted(&name, &self.dir, Cause::from(e).to_string()).code(SYSTEM);
+        let signals = Signals::new(&[SIGTERM, SIGINT, SIGHUP]).map_err(system)?;
+        let metrics = self.listen(options)?;
         lanefs_fuse::await_closing(Path::new(&source(&name)), !options.read_only);
         let volume = open_by(&name, !options.read_only, options.open_options());
         let volume = volume.map_err(|e| e.code(NOT_MOUNTED))?;
         let session = Session::mount(volume, &source(&name), &self.dir, options)
             .map_err(|e| not_mounted(&name, &self.dir, e.to_string()))?;
         let unmounter = session.unmounter();
-        if self.daemon {
-            let detached = detach();
-            detached.map_err(|e| not_mounted(&name, &self.dir, Cause::from(e).to_string()).code(SYSTEM))?;
-        }
-        let handle = signals.handle();
-        let watcher = thread::spawn(move || {
-            for _ in signals.forever() {
-                if let Err(e) = unmounter.unmount() {
-                    eprintln!("lanefs: {e}");
-                }
+        let end = move || {
+            if let Err(e) = unmounter.unmount() {
+                eprintln!("lanefs: {e}");
             }
+        };
+        let subject = Subject {
+            monitor: session.monitor(),
+            volume: source(&name).to_string_lossy().into_owned(),
+            dir: session.dir().to_string_lossy().into_owned(),
+            read_only: options.read_only,
+            metrics: metrics.as_ref().and_then(|listener| listener.local_addr().ok()),
+            began: Instant::now(),
+        };
+        // A mount that cannot be looked at is a mount all the same.
+        let owner = place::bind().inspect_err(|e| {
+            eprintln!(
+                "lanefs: lanefs top will not find {}: {}",
+                quoted(name.as_bytes()),
+                Cause::text(e.to_string())
+            );
         });
-        let served = session.serve();
-        handle.close();
-        let _ = watcher.join();
-        served.map_err(|e| ended(&name, &e))
+        if self.daemon {
+            detach().map_err(system)?;
+        }
+        let server = Server::start(signals, owner.ok(), metrics, subject, end).map_err(system)?;
+        session.serve(|| drop(server)).map_err(|e| ended(&name, &e))
+    }
+
+    /// Where metrics are asked for, if they are wanted.
+    fn listen(&self, options: &MountOptions) -> Res<Option<TcpListener>> {
+        let Some(address) = options.metrics else { return Ok(None) };
+        let listener = TcpListener::bind(address).and_then(|l| l.set_nonblocking(true).map(|()| l));
+        let failed = |e| format!("mount option 'metrics={address}': {}", Cause::from(e));
+        listener.map(Some).map_err(|e| Failure::new(failed(e)).code(USAGE))
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test file is a crate of its own and uses a part of this.
 
+pub(crate) mod mount;
+
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};

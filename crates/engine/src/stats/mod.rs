@@ -89,6 +89,10 @@ pub struct CacheUse {
     pub used: u64,
     /// Bytes of blocks that are dirty or being written out.
     pub dirty: u64,
+    /// Dirty bytes beyond which writers are made to wait.
+    pub dirty_limit: u64,
+    /// Files with dirty blocks.
+    pub dirty_files: u64,
 }
 
 impl Fs {
@@ -124,6 +128,8 @@ impl Fs {
             evicted: cache.evicted,
             used: cache.used,
             dirty: cache.dirty,
+            dirty_limit: cache.dirty_limit,
+            dirty_files: cache.dirty_files,
         };
         Stats { times, counts, cache, journal: self.journal.stats() }
     }

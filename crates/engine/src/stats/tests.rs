@@ -126,8 +126,10 @@ fn json_and_the_table_tell_the_same() {
     assert!(handles > 0 && json.starts_with(&format!("{{\"counters\":{{\"handles\":{handles},")), "{json}");
     assert!(table.lines().any(|l| l.split_whitespace().eq(["handles", &handles.to_string()])), "{table}");
     let fsync = &stats.times.fsync;
-    let wanted =
-        format!("\"fsync\":{{\"count\":1,\"timed\":1,\"sum\":{0},\"mean\":{0},\"p50\":{0},", fsync.max);
+    let wanted = format!(
+        "\"fsync\":{{\"count\":1,\"timed\":1,\"running\":0,\"sum\":{0},\"mean\":{0},\"p50\":{0},",
+        fsync.max
+    );
     assert!(json.contains(&wanted), "{wanted} in {json}");
     assert!(table.lines().any(|l| l.starts_with("fsync ")) && !table.contains("throttle"), "{table}");
     assert_eq!(json.matches(['{', '[']).count(), json.matches(['}', ']']).count());

@@ -36,7 +36,7 @@ impl Stats {
         .into_iter()
     }
 
-    /// All counters by name.
+    /// What only grows, by name: how often things happened.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (counts, cache, journal) = (&self.counts, &self.cache, &self.journal);
         [
@@ -62,19 +62,40 @@ impl Stats {
             ("cache_hits", cache.hits),
             ("cache_misses", cache.misses),
             ("cache_pages_evicted", cache.evicted),
-            ("cache_bytes_used", cache.used),
-            ("cache_bytes_dirty", cache.dirty),
         ]
         .into_iter()
     }
 
-    /// As one line of JSON: `counters` by name, and `histograms` by name with `count` (runs), `timed` (those that
-    /// were timed), `sum`, `mean`, `p50`, `p99`, `p999` and `max` in nanoseconds, and `buckets` that are not empty:
+    /// What goes up and down, by name: how much there is now.
+    pub fn levels(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let (cache, journal) = (&self.cache, &self.journal.levels);
+        [
+            ("log_blocks", journal.log_blocks),
+            ("log_blocks_used", journal.log_blocks_used),
+            ("blocks_to_checkpoint", journal.blocks_to_checkpoint),
+            ("handles_open", journal.handles_open),
+            ("handles_waiting", journal.handles_waiting),
+            ("credits_taken", journal.credits_taken),
+            ("credits_limit", journal.credits_limit),
+            ("cache_bytes_used", cache.used),
+            ("cache_bytes_dirty", cache.dirty),
+            ("cache_bytes_dirty_limit", cache.dirty_limit),
+            ("cache_files_dirty", cache.dirty_files),
+        ]
+        .into_iter()
+    }
+
+    /// As one line of JSON: `counters` and `levels` by name, and `histograms` by name with `count` (runs), `timed` (those that
+    /// were timed), `running` (not ended yet), `sum`, `mean`, `p50`, `p99`, `p999` and `max` in nanoseconds, and `buckets` that are not empty:
     /// first and last value, and count.
     pub fn to_json(&self) -> String {
         let mut text = String::from("{\"counters\":{");
         for (i, (name, n)) in self.counters().enumerate() {
             // Writing to a String cannot fail.
+            let _ = write!(text, "{}\"{name}\":{n}", comma(i));
+        }
+        text.push_str("},\"levels\":{");
+        for (i, (name, n)) in self.levels().enumerate() {
             let _ = write!(text, "{}\"{name}\":{n}", comma(i));
         }
         text.push_str("},\"histograms\":{");
@@ -97,9 +118,10 @@ impl fmt::Display for Json<'_> {
         let of = self.0;
         write!(
             f,
-            "{{\"count\":{},\"timed\":{},\"sum\":{},\"mean\":{}",
+            "{{\"count\":{},\"timed\":{},\"running\":{},\"sum\":{},\"mean\":{}",
             of.count,
             of.timed,
+            of.running,
             of.sum,
             of.mean()
         )?;
@@ -125,7 +147,7 @@ impl fmt::Display for Stats {
             }
             writeln!(f)?;
         }
-        for (name, n) in self.counters().filter(|(_, n)| *n > 0) {
+        for (name, n) in self.counters().chain(self.levels()).filter(|(_, n)| *n > 0) {
             writeln!(f, "{name:<20} {n:>12}")?;
         }
         Ok(())

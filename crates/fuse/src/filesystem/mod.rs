@@ -53,6 +53,19 @@ impl Filesystem {
         Ok(Self { volume, nodes, handles: Handles::default(), atime, dir_atime, only })
     }
 
+    /// What the volume counted.
+    pub(crate) fn stats(&self) -> lanefs::Stats {
+        self.volume.stats()
+    }
+
+    pub(crate) fn open_files(&self) -> usize {
+        self.handles.len()
+    }
+
+    pub(crate) fn known_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Lets go of all that the kernel knew, and closes the volume.
     ///
     /// # Errors

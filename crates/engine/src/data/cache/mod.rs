@@ -80,6 +80,8 @@ pub(crate) struct CacheStats {
     pub(crate) index: u64,
     /// Bytes of blocks that are dirty or being written out.
     pub(crate) dirty: u64,
+    /// Dirty bytes beyond which writers wait.
+    pub(crate) dirty_limit: u64,
     /// Files with dirty blocks, or blocks that are being written out.
     pub(crate) dirty_files: u64,
 }
@@ -127,6 +129,7 @@ impl PageCache {
             free: bytes(free),
             index: self.pool.index_bytes() as u64,
             dirty: self.dirty_bytes(),
+            dirty_limit: self.dirty.limits.throttle,
             dirty_files: self.dirty.files() as u64,
         }
     }

@@ -1,0 +1,86 @@
+//! Asking a mount, by its socket.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the server of a mount may take: longer than it lets others occupy it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// No answer is longer.
+const LONGEST: usize = 16 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// Nobody listens: its mount is gone.
+    #[error("its mount is gone")]
+    Gone,
+    /// The server of the mount is there and says nothing.
+    #[error("its server does not answer")]
+    Silent,
+    /// It said something else.
+    #[error("{0}")]
+    Said(String),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => Self::Gone,
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::Silent,
+            _ => Self::Said(e.to_string()),
+        }
+    }
+}
+
+/// What the mount behind `socket` says to `path`.
+pub(crate) fn ask(socket: &Path, path: &str) -> Result<String, Refusal> {
+    let end = Instant::now() + PATIENCE;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
+    let address = SocketAddrUnix::new(socket).map_err(io::Error::from)?;
+    connect(&fd, &address).map_err(io::Error::from)?;
+    let mut stream = UnixStream::from(fd);
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+    let (mut text, mut piece) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => text.extend_from_slice(piece.get(..n).unwrap_or_default()),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => wait(&stream, end)?,
+            Err(e) => return Err(e.into()),
+        }
+        if text.len() > LONGEST {
+            return Err(Refusal::Said("its answer has no end".into()));
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
+    let (head, body) = text.split_once("\r\n\r\n").ok_or(Refusal::Gone)?;
+    let status = head.lines().next().and_then(|line| line.split_once(' ')).map_or("", |(_, status)| status);
+    match status.get(..3) {
+        Some("200") => Ok(body.into()),
+        // Its volume is being closed.
+        Some("503") => Err(Refusal::Gone),
+        _ => Err(Refusal::Said(body.trim().into())),
+    }
+}
+
+fn wait(stream: &UnixStream, end: Instant) -> Result<(), Refusal> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Refusal::Silent);
+    }
+    let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+    match poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&left)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(e) => Err(io::Error::from(e).into()),
+    }
+}

@@ -1,0 +1,211 @@
+//! The thread that waits for signals and for who asks.
+//!
+//! It sleeps without a timeout while nobody is connected. At most [`MOST`] are, of each kind; the others wait at the door. One that is not done at
+//! its deadline is let go.
+
+use super::answer::Subject;
+use super::client::{Client, Wants};
+use super::place::Owner;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Connections at a time, of the owner, and of others.
+const MOST: usize = 8;
+
+/// How long nobody is let in after that has failed: the system is short of something.
+const SULK: Duration = Duration::from_secs(1);
+
+/// Room for its stack, which it hardly uses.
+const STACK: usize = 256 << 10;
+
+/// Signals, as bytes in a pipe.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    out: UnixStream,
+    into: UnixStream,
+}
+
+impl Signals {
+    /// From now on, these signals come by the pipe.
+    pub(crate) fn new(signals: &[i32]) -> io::Result<Self> {
+        let (out, into) = UnixStream::pair()?;
+        out.set_nonblocking(true)?;
+        for signal in signals {
+            signal_hook::low_level::pipe::register(*signal, into.try_clone()?)?;
+        }
+        Ok(Self { out, into })
+    }
+
+    /// To be polled.
+    pub(crate) fn pipe(&self) -> &UnixStream {
+        &self.out
+    }
+
+    /// Whether any came since it was asked the last time.
+    pub(crate) fn take(&mut self) -> bool {
+        let (mut bytes, mut any) = ([0; 64], false);
+        while let Ok(1..) = self.out.read(&mut bytes) {
+            any = true;
+        }
+        any
+    }
+}
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(crate) struct Server {
+    ended: Arc<AtomicBool>,
+    bell: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts the thread. `on_signal` runs there.
+    pub(crate) fn start(
+        signals: Signals,
+        owner: Option<Owner>,
+        metrics: Option<TcpListener>,
+        subject: Subject,
+        on_signal: impl FnMut() + Send + 'static,
+    ) -> io::Result<Self> {
+        let bell = signals.into.try_clone()?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let work = Work { signals, owner, metrics, subject, ended: Arc::clone(&ended) };
+        let thread = thread::Builder::new().name("lanefs-watch".into()).stack_size(STACK);
+        let thread = Some(thread.spawn(move || work.run(on_signal))?);
+        Ok(Self { ended, bell, thread })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        let _ = self.bell.write_all(b"!");
+        if let Some(thread) = self.thread.take() {
+            // A panic in it was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Work {
+    signals: Signals,
+    owner: Option<Owner>,
+    metrics: Option<TcpListener>,
+    subject: Subject,
+    ended: Arc<AtomicBool>,
+}
+
+impl Work {
+    fn run(mut self, mut on_signal: impl FnMut()) {
+        let (mut own, mut others) = (Vec::<Client<UnixStream>>::new(), Vec::<Client<TcpStream>>::new());
+        let mut sulks: Option<Instant> = None;
+        loop {
+            let now = Instant::now();
+            sulks = sulks.filter(|until| *until > now);
+            own.retain(|c| c.deadline > now);
+            others.retain(|c| c.deadline > now);
+            let deadlines = own.iter().map(|c| c.deadline).chain(others.iter().map(|c| c.deadline));
+            let wait = deadlines.chain(sulks).min().map(|end| end.saturating_duration_since(now));
+            if self.wait(&own, &others, sulks.is_some(), wait).is_err() {
+                // poll(2) fails only for want of memory.
+                thread::sleep(SULK);
+            }
+            if self.signals.take() {
+                if self.ended.load(Ordering::Acquire) {
+                    return;
+                }
+                on_signal();
+            }
+            let subject = &self.subject;
+            own.retain_mut(|c| c.step(|path| subject.for_owner(path)) != Wants::Nothing);
+            others.retain_mut(|c| c.step(|path| subject.for_all(path)) != Wants::Nothing);
+            if sulks.is_none() {
+                let entered = self.let_in(&mut own, &mut others);
+                sulks = entered.err().map(|_| Instant::now() + SULK);
+            }
+        }
+    }
+
+    /// Until something comes or `patience` is at its end.
+    fn wait(
+        &self,
+        own: &[Client<UnixStream>],
+        others: &[Client<TcpStream>],
+        sulks: bool,
+        patience: Option<Duration>,
+    ) -> io::Result<()> {
+        fn of<S: AsFd + Read + Write>(client: &Client<S>) -> PollFd<'_> {
+            let events = if client.wants() == Wants::Write { PollFlags::OUT } else { PollFlags::IN };
+            PollFd::new(&client.stream, events)
+        }
+        let mut fds = vec![PollFd::new(self.signals.pipe(), PollFlags::IN)];
+        if let Some(owner) = self.owner.as_ref().filter(|_| !sulks && own.len() < MOST) {
+            fds.push(PollFd::new(&owner.listener, PollFlags::IN));
+        }
+        if let Some(metrics) = self.metrics.as_ref().filter(|_| !sulks && others.len() < MOST) {
+            fds.push(PollFd::new(metrics, PollFlags::IN));
+        }
+        fds.extend(own.iter().map(of));
+        fds.extend(others.iter().map(of));
+        // Rounded up: a moment too early would be a turn for nothing.
+        let patience = patience.map(|p| p + Duration::from_millis(1));
+        let patience = patience
+            .map(|p| Timespec { tv_sec: p.as_secs().cast_signed(), tv_nsec: p.subsec_nanos().into() });
+        match poll(&mut fds, patience.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Lets in who is at the doors. An error: the system is short of something.
+    fn let_in(
+        &self,
+        own: &mut Vec<Client<UnixStream>>,
+        others: &mut Vec<Client<TcpStream>>,
+    ) -> io::Result<()> {
+        fn one<T>(accepted: io::Result<T>) -> io::Result<Option<T>> {
+            match accepted {
+                Ok(stream) => Ok(Some(stream)),
+                // Who has gone again already is nobody.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::WouldBlock
+                            | io::ErrorKind::ConnectionAborted
+                            | io::ErrorKind::Interrupted
+                    ) =>
+                {
+                    Ok(None)
+                }
+                Err(e) => Err(e),
+            }
+        }
+        let accept = |listener: &UnixListener| one(listener.accept().map(|(stream, _)| stream));
+        if let Some(owner) = &self.owner {
+            while own.len() < MOST
+                && let Some(stream) = accept(&owner.listener)?
+            {
+                stream.set_nonblocking(true)?;
+                own.push(Client::new(stream));
+            }
+        }
+        if let Some(metrics) = &self.metrics {
+            while others.len() < MOST
+                && let Some(stream) = one(metrics.accept().map(|(stream, _)| stream))?
+            {
+                stream.set_nonblocking(true)?;
+                others.push(Client::new(stream));
+            }
+        }
+        Ok(())
+    }
+}

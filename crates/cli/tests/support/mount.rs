@@ -1,0 +1,82 @@
+//! A volume that is mounted, for as long as a test.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+use super::{Image, tool};
+use lanefs_tests::Watchdog;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// One test at a time: a process that another test forks has the files of this one open until it is another program, and
+/// a mount with an open file is busy.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// An image that is mounted at `m` beside it, or was.
+pub(crate) struct Mount {
+    pub(crate) image: Image,
+    pub(crate) at: PathBuf,
+    _watchdog: Watchdog,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Mount {
+    pub(crate) fn new(options: &str) -> Self {
+        let mount = Self::blank();
+        mount.image.ok(["mount", "v.img", "m", "-o", options]);
+        mount
+    }
+
+    /// Not mounted yet.
+    pub(crate) fn blank() -> Self {
+        lanefs_tests::require_root();
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let image = Image::new();
+        let at = image.beside("m");
+        fs::create_dir(&at).unwrap();
+        Self { image, at, _watchdog: Watchdog::new("a mount"), _alone: alone }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+
+    /// In the foreground, when it is there.
+    pub(crate) fn serve(&self) -> Child {
+        let mut child = self.image.lanefs(["mount", "-f", "v.img", "m"]).spawn().unwrap();
+        while !self.is_mounted() {
+            assert!(child.try_wait().unwrap().is_none(), "the server ended");
+            thread::sleep(Duration::from_millis(10));
+        }
+        child
+    }
+
+    pub(crate) fn is_mounted(&self) -> bool {
+        let at = self.at.canonicalize().unwrap_or_else(|_| self.at.clone());
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        table.lines().any(|line| line.contains(" fuse.lanefs ") && line.contains(at.to_str().unwrap()))
+    }
+
+    pub(crate) fn umount(&self) {
+        self.image.ok(["umount", "m"]);
+        self.image.fsck();
+    }
+
+    /// Processes that serve the volume.
+    pub(crate) fn servers(&self) -> Vec<i32> {
+        let image = self.image.path.canonicalize().unwrap();
+        let fds = |pid: &i32| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let pids = fs::read_dir("/proc").unwrap().flatten();
+        let pids = pids.filter_map(|e| e.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| fds(pid).any(|fd| fs::read_link(fd.path()).is_ok_and(|p| p == image))).collect()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        while self.is_mounted() && tool("umount").arg("-l").arg(&self.at).status().unwrap().success() {}
+    }
+}
