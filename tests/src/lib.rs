@@ -30,7 +30,7 @@ pub use fsx::{FALLOCATES, FileOp, Model, Player, Way, draw};
 pub use history::{Change, Clock, History, Look, WORD};
 pub use listing::{settled, volume_listing};
 pub use modes::{Mode, modes};
-pub use mount::LoopMount;
+pub use mount::{LoopDevice, LoopMount};
 pub use mounted::{Mounted, Server, is_mounted, unmount_soon};
 pub use ops::{Host, Lane, Op, OpenHow, Outcome, RenameHow, Seen, Target, XattrHow};
 pub use poke::{Poker, PokingDevice};

@@ -140,25 +140,13 @@ impl LoopMount {
             let out = Command::new("umount").arg(&self.dir).output().map_err(|e| e.to_string())?;
             if out.status.success() {
                 self.mounted = false;
-                self.wait_for_detach();
+                wait_for_detach(&self.device);
                 return Ok(());
             }
             said = String::from_utf8_lossy(&out.stderr).into_owned();
             std::thread::sleep(Duration::from_millis(50));
         }
         Err(said)
-    }
-
-    /// The kernel detaches a moment after the unmount; until then the image has a user.
-    fn wait_for_detach(&self) {
-        let name = self.device.trim_start_matches("/dev/");
-        let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-        for _ in 0..2000 {
-            if !backing.exists() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 }
 
@@ -170,6 +158,45 @@ impl Drop for LoopMount {
         }
         // Never its content: that would be the volume's, if it is still mounted.
         let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+/// A loop device on a file, as long as the value lives.
+#[derive(Debug)]
+pub struct LoopDevice(String);
+
+impl LoopDevice {
+    /// One that goes past the page cache of the file's file system.
+    ///
+    /// # Panics
+    /// If the caller is not root, or there is no loop device.
+    pub fn direct(image: impl AsRef<Path>) -> Self {
+        require_root();
+        Self(attach(image.as_ref().to_str().expect("a path in UTF-8"), false, true))
+    }
+
+    /// The device's file.
+    pub fn path(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+        wait_for_detach(&self.0);
+    }
+}
+
+/// The kernel detaches a moment after the last use; until then the image has a user.
+fn wait_for_detach(device: &str) {
+    let name = device.trim_start_matches("/dev/");
+    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+    for _ in 0..2000 {
+        if !backing.exists() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

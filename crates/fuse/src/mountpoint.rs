@@ -50,6 +50,9 @@ pub enum MountError {
     /// The directory is no mount of lanefs.
     #[error("{}: not mounted", .0.display())]
     NotMounted(PathBuf),
+    /// What is asked for needs a volume that was opened for writing, and the server has opened it for reading only.
+    #[error("{}: the volume was opened ro; unmount it, and mount it again without", .0.display())]
+    OpenedReadOnly(PathBuf),
     /// The volume is still in use long after its mount went.
     #[error("{}: still being closed", .0.display())]
     StillInUse(PathBuf),
@@ -297,8 +300,18 @@ fn wait_closed(source: &Path, free: FlockOperation, patience: Duration) -> Resul
 
 /// Changes the options of a mount that is there, as far as the kernel keeps them.
 pub(crate) fn remount(dir: &Path, flags: MountFlags) -> Result<(), MountError> {
+    if !flags.contains(MountFlags::RDONLY) && dir.canonicalize().is_ok_and(|dir| is_opened_read_only(&dir)) {
+        return Err(MountError::OpenedReadOnly(dir.into()));
+    }
     let failed = |errno| MountError::System { call: "remount", dir: dir.into(), errno };
     rustix::mount::mount_remount(dir, flags, c"").map_err(failed)
+}
+
+/// Whether the server of the mount at `dir` shares its lock of the volume: then it only reads.
+fn is_opened_read_only(dir: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let source = source_of(dir).and_then(|source| open(source, flags, Mode::empty()).ok());
+    source.is_some_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
 }
 
 #[cfg(test)]

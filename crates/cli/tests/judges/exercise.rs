@@ -40,7 +40,7 @@ fn fsx(operations: u32, rounds: u64) {
         for (number, shape) in SHAPES.iter().enumerate() {
             let config = image.beside(&format!("fsx{number}.toml"));
             fs::write(&config, format!("{shape}{WEIGHTS}")).unwrap();
-            let mut command = bounded(100, from_crates("fsx"));
+            let mut command = bounded(300, from_crates("fsx"));
             command
                 .args(["-S", &seed.to_string(), "-N", &operations.to_string(), "-P"])
                 .arg(image.beside(""))
@@ -74,7 +74,7 @@ fn exercise(operations: u32, rounds: u64, args: &[&str]) {
         let runs: Vec<_> = (1..=3)
             .map(|n| {
                 let seed = (round * 3 + n).to_string();
-                let mut command = bounded(150, &program);
+                let mut command = bounded(300, &program);
                 command.arg(mounted.path().join(format!("file{seed}"))).args([
                     &seed,
                     &operations.to_string(),
