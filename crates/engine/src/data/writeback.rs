@@ -79,9 +79,7 @@ fn write_taken(node: &Node, file: &FileData, taken: &Writeback, synced: bool) ->
     if synced {
         batch.plan.sync();
     }
-    batch.submit(node, file)?;
-    file.wrote(&node.fs);
-    Ok(())
+    batch.submit(node, file)
 }
 
 struct Batch<'t> {
@@ -134,7 +132,12 @@ impl<'t> Batch<'t> {
         let Self { plan, writes, end } = self;
         let bytes = writes.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.len() as u64).sum();
         node.fs.counters.bytes_written_back.add(bytes);
-        plan.carry_out(node, file, end.min(file.size()), || io::write_pieces(&node.fs, &writes))
+        plan.carry_out(node, file, end.min(file.size()), || {
+            io::write_pieces(&node.fs, &writes)?;
+            // Before the commit that may follow, for its flush covers this.
+            file.wrote(&node.fs);
+            Ok(())
+        })
     }
 }
 

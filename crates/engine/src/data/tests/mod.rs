@@ -8,6 +8,7 @@ mod panic;
 mod power;
 mod promise;
 mod shift;
+mod sync;
 mod version;
 
 use super::*;
