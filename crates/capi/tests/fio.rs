@@ -169,29 +169,31 @@ fn what_cannot_be_is_refused_in_words() {
     e2fsck_clean(&disk.volume);
 }
 
+/// What makes a job small and short.
+const SMALL: [(&str, &str); 9] = [
+    ("size=16G", "size=8m"),
+    ("size=2g", "size=2m"),
+    ("filesize=512m", "filesize=1m"),
+    ("filesize=28800000", "filesize=64k"),
+    ("jobs=2048", "jobs=64"),
+    ("ramp_time=30", "ramp_time=0"),
+    ("runtime=60", "runtime=1"),
+    ("runtime=30", "runtime=1"),
+    ("timeout=60", "timeout=1"),
+];
+
 /// The job files of `examples/fio`, made small.
 #[test]
 fn the_examples_run() {
     let disk = Disk::new(512 << 20);
-    let small = [
-        ("size=16G", "size=8m"),
-        ("size=2g", "size=2m"),
-        ("filesize=512m", "filesize=1m"),
-        ("filesize=28800000", "filesize=64k"),
-        ("numjobs=2048", "numjobs=64"),
-        ("ramp_time=30", "ramp_time=0"),
-        ("runtime=60", "runtime=1"),
-        ("runtime=30", "runtime=1"),
-        ("timeout=60", "timeout=1"),
-        ("external:liblanefs_fio.so", &format!("external:{}", engine().display())),
-    ];
     let mut jobs = 0;
     for entry in std::fs::read_dir(root().join("examples/fio")).unwrap() {
         let path = entry.unwrap().path();
         let mut text = std::fs::read_to_string(&path).unwrap();
-        for (from, to) in &small {
+        for (from, to) in SMALL {
             text = text.replace(from, to);
         }
+        text = text.replace("external:liblanefs_fio.so", &format!("external:{}", engine().display()));
         let job = disk.dir.path().join("job.fio");
         std::fs::write(&job, text).unwrap();
         for options in ["overwrite=journal,i_version=always,locking=inode,dioread_lock", "defaults"] {
@@ -205,4 +207,72 @@ fn the_examples_run() {
         jobs += 1;
     }
     assert!(jobs >= 4);
+}
+
+/// The jobs as they were published for the kernel, and what is changed of each: the line of the engine, and that of the directory.
+/// The second has no line of an engine; the third was words of a command, less those that are about all jobs.
+const PUBLISHED: [(&str, &[&str]); 3] = [
+    (
+        "[global]\nrw=randwrite\nnorandommap=1\ninvalidate=0\nbs=4k\nnumjobs=16\ntime_based=1\nramp_time=30\nruntime=60\n\
+         group_reporting=1\nioengine=psync\ndirect=1\nsize=16G\nfilename=file1.0.0:file1.0.1:file1.0.2:file1.0.3\n\
+         file_service_type=random\nnrfiles=32\ndirectory=/mnt/\n[name]\ndirect=1\n",
+        &["ioengine=psync", "directory=/mnt/"],
+    ),
+    (
+        "[global]\ndirect=0\nsize=2g\nfilesize=512m\nbsrange=1-1\ntimeout=60\nnumjobs=1\ndirectory=/mnt/scratch\n[f1]\n\
+         filename=randwrite\nrw=randwrite\n",
+        &["numjobs=1", "directory=/mnt/scratch"],
+    ),
+    (
+        "[16kb_rand_write_only_2048_jobs]\ndirectory=/dbdata\nrw=randwrite\nioengine=sync\nfdatasync=1\nbuffered=1\nbs=16k\n\
+         numjobs=2048\nruntime=60\ntime_based\nthread\nfilesize=28800000\nfsync=1\ngroup_reporting\n",
+        &["ioengine=sync", "directory=/dbdata"],
+    ),
+];
+
+#[test]
+fn published_jobs_run_with_two_lines_changed() {
+    let disk = Disk::new(256 << 20);
+    let engine = format!("ioengine=external:{}", engine().display());
+    let volume = format!("volume={}", disk.volume.display());
+    for (published, [first, second]) in PUBLISHED.map(|(text, lines)| (text, [lines[0], lines[1]])) {
+        let mut changed = 0;
+        let mut lines: Vec<&str> = Vec::new();
+        for line in published.lines() {
+            let other = match line {
+                // A line of the published job that is kept beside the engine's.
+                _ if line == first && !line.starts_with("ioengine") => vec![line, &engine],
+                _ if line == first => vec![&*engine],
+                _ if line == second => vec![&*volume],
+                _ => vec![line],
+            };
+            changed += usize::from(other != [line]);
+            lines.extend(other);
+        }
+        assert_eq!(changed, 2, "{published}");
+        // Jobs that are processes cannot have one volume.
+        if !lines.contains(&"thread") {
+            lines.insert(1, "thread=1");
+        }
+        // Small and short.
+        let text = SMALL.iter().fold(lines.join("\n"), |text, (from, to)| text.replace(from, to));
+        let job = disk.dir.path().join("job.fio");
+        std::fs::write(&job, &text).unwrap();
+        let out = Command::new("fio").arg(&job).current_dir(disk.dir.path()).output().unwrap();
+        let said = said(&out);
+        assert!(out.status.success() && said.contains("err= 0"), "{text}: {said}");
+        e2fsck_clean(&disk.volume);
+    }
+}
+
+/// What a job asks for and does not get, it is told.
+#[test]
+fn a_queue_is_no_deeper_than_one() {
+    let disk = Disk::new(64 << 20);
+    let said = disk.job_succeeds(
+        "defaults",
+        &["--thread=1", "--rw=randwrite", "--size=1m", "--iodepth=8", "--direct=1"],
+    );
+    assert!(said.contains("queue depth will be capped at 1"), "{said}");
+    assert!(said.contains("IO depths    : 1=100.0%"), "{said}");
 }
