@@ -301,8 +301,9 @@ fn copy(from: &OwnedFd, offset: u64, to: &OwnedFd, to_offset: u64, len: u64) -> 
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(to, flags, there, hole.min(size - there))?;
         }
-        if hole > 0 {
-            rustix::fs::ftruncate(to, size.max(there + hole))?;
+        // To cut it to the size that it has would free what is preallocated.
+        if hole > 0 && there + hole > size {
+            rustix::fs::ftruncate(to, there + hole)?;
         }
         at = data.start;
         while at < data.end {
