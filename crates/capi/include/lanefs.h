@@ -161,6 +161,75 @@ extern "C" {
 // this thread that fails, or the thread's end. Does not change errno.
 const char *lanefs_last_error(void);
 
+// As lanefs_open, from a directory on.
+//
+// Errors: as lanefs_open.
+struct lanefs_file *lanefs_openat(struct lanefs_dir *dir, const char *path, int flags, mode_t mode);
+
+// As lanefs_opendir, from a directory on.
+//
+// Errors: as lanefs_opendir.
+struct lanefs_dir *lanefs_opendirat(struct lanefs_dir *dir, const char *path);
+
+// As lanefs_stat, from a directory on. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
+//
+// Errors: as lanefs_stat; EINVAL (flags).
+int lanefs_fstatat(struct lanefs_dir *dir, const char *path, struct lanefs_stat *out, int flags);
+
+// As lanefs_chmod, from a directory on. `flags` is 0.
+//
+// Errors: as lanefs_chmod; EINVAL (flags).
+int lanefs_fchmodat(struct lanefs_dir *dir, const char *path, mode_t mode, int flags);
+
+// As lanefs_chown, from a directory on. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
+//
+// Errors: as lanefs_chown; EINVAL (flags).
+int lanefs_fchownat(struct lanefs_dir *dir, const char *path, uid_t uid, gid_t gid, int flags);
+
+// As lanefs_utimens, from a directory on.
+//
+// Errors: as lanefs_utimens.
+int lanefs_utimensat(struct lanefs_dir *dir, const char *path, const struct timespec *times, int flags);
+
+// As lanefs_mkdir, from a directory on.
+//
+// Errors: as lanefs_mkdir.
+int lanefs_mkdirat(struct lanefs_dir *dir, const char *path, mode_t mode);
+
+// As lanefs_unlink, from a directory on, or as lanefs_rmdir if `flags` is AT_REMOVEDIR of <fcntl.h>.
+//
+// Errors: as lanefs_unlink and lanefs_rmdir; EINVAL (flags).
+int lanefs_unlinkat(struct lanefs_dir *dir, const char *path, int flags);
+
+// As lanefs_rename, each path from a directory on.
+//
+// Errors: as lanefs_rename; EXDEV (directories of two volumes).
+int lanefs_renameat(struct lanefs_dir *from_dir,
+                    const char *from,
+                    struct lanefs_dir *to_dir,
+                    const char *to,
+                    unsigned int flags);
+
+// As lanefs_link, each path from a directory on. `flags` is 0.
+//
+// Errors: as lanefs_link; EXDEV (directories of two volumes); EINVAL (flags).
+int lanefs_linkat(struct lanefs_dir *from_dir, const char *from, struct lanefs_dir *to_dir, const char *to, int flags);
+
+// As lanefs_symlink, `path` from a directory on.
+//
+// Errors: as lanefs_symlink.
+int lanefs_symlinkat(const char *target, struct lanefs_dir *dir, const char *path);
+
+// As lanefs_readlink, from a directory on.
+//
+// Errors: as lanefs_readlink.
+ssize_t lanefs_readlinkat(struct lanefs_dir *dir, const char *path, char *buf, size_t size);
+
+// As lanefs_mknod, from a directory on.
+//
+// Errors: as lanefs_mknod.
+int lanefs_mknodat(struct lanefs_dir *dir, const char *path, mode_t mode, dev_t dev);
+
 // Puts what there is to know of the inode at `path` into `out`; a symbolic link at the end is followed.
 //
 // Errors: ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.

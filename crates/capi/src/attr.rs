@@ -49,7 +49,7 @@ pub struct lanefs_stat {
     pub st_btim: timespec,
 }
 
-fn stat_of(meta: &Metadata) -> lanefs_stat {
+pub(crate) fn stat_of(meta: &Metadata) -> lanefs_stat {
     let device = meta.device().unwrap_or(lanefs::DeviceNumber { major: 0, minor: 0 });
     let birth = meta.crtime();
     lanefs_stat {
@@ -194,7 +194,7 @@ pub extern "C" fn lanefs_fchown(file: *mut lanefs_file, uid: uid_t, gid: gid_t) 
     set_of(file, Ok(owner(uid, gid)))
 }
 
-fn owner(uid: uid_t, gid: gid_t) -> SetAttr {
+pub(crate) fn owner(uid: uid_t, gid: gid_t) -> SetAttr {
     let given = |id: u32| (id != u32::MAX).then_some(id);
     SetAttr { uid: given(uid), gid: given(gid), ..SetAttr::default() }
 }
@@ -231,7 +231,9 @@ pub unsafe extern "C" fn lanefs_futimens(file: *mut lanefs_file, times: *const t
     set_of(file, unsafe { times_of(times) })
 }
 
-unsafe fn times_of(times: *const timespec) -> Result<SetAttr> {
+/// # Safety
+/// `times` is null or points at two of them.
+pub(crate) unsafe fn times_of(times: *const timespec) -> Result<SetAttr> {
     let (atime, mtime) = if times.is_null() {
         (Some(SetTime::Now), Some(SetTime::Now))
     } else {

@@ -40,6 +40,18 @@ fn listing(handle: *mut lanefs_dir) -> Result<Open<'static, Listing>> {
     DIRS.get(handle.addr()).ok_or_else(not_open)
 }
 
+/// The directory of a handle.
+pub(crate) fn dir(handle: *mut lanefs_dir) -> Result<Dir> {
+    Ok(listing(handle)?.dir.clone())
+}
+
+/// A handle for a directory.
+pub(crate) fn keep_dir(dir: Dir) -> Result<*mut lanefs_dir> {
+    let full = |_| Failure::new(libc::EMFILE, "too many open directories");
+    let handle = DIRS.insert(Listing { dir, at: Mutex::default() }).map_err(full)?;
+    Ok(std::ptr::without_provenance_mut(handle))
+}
+
 fn not_open() -> Failure {
     Failure::new(libc::EBADF, "no open directory")
 }
@@ -66,10 +78,7 @@ pub unsafe extern "C" fn lanefs_opendir(volume: *mut lanefs_volume, path: *const
     call(|| {
         let volume = self::volume(volume)?;
         // SAFETY: a string or null, as the header says.
-        let dir = volume.open_dir(unsafe { args::path(path)? })?;
-        let full = |_| Failure::new(libc::EMFILE, "too many open directories");
-        let handle = DIRS.insert(Listing { dir, at: Mutex::default() }).map_err(full)?;
-        Ok(std::ptr::without_provenance_mut(handle))
+        keep_dir(volume.open_dir(unsafe { args::path(path)? })?)
     })
 }
 

@@ -16,6 +16,7 @@
 
 mod answer;
 mod args;
+mod at;
 mod attr;
 mod dir;
 mod file;
@@ -27,6 +28,7 @@ mod volume;
 mod xattr;
 
 pub use answer::*;
+pub use at::*;
 pub use attr::*;
 pub use dir::*;
 pub use file::*;

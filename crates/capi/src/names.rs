@@ -1,12 +1,13 @@
 //! Names: what is made, removed, renamed and linked.
 
-use crate::answer::{Failure, call};
+use crate::answer::{Failure, Result, call};
 use crate::args;
 use crate::open::{file, lanefs_file, new_attr};
 use crate::volume::{lanefs_volume, volume};
 use lanefs::{DeviceNumber, FileType, RenameFlags};
 use libc::{c_char, c_int, c_uint, dev_t, mode_t, ssize_t};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 /// For lanefs_rename: a name that is taken is an error (RENAME_NOREPLACE).
 pub const LANEFS_RENAME_NOREPLACE: c_uint = 1;
@@ -72,13 +73,7 @@ pub unsafe extern "C" fn lanefs_rename(
         let volume = self::volume(volume)?;
         // SAFETY: strings or null, as the header says.
         let (from, to) = unsafe { (args::path(from)?, args::path(to)?) };
-        let flags = match flags {
-            0 => RenameFlags::Replace,
-            LANEFS_RENAME_NOREPLACE => RenameFlags::NoReplace,
-            LANEFS_RENAME_EXCHANGE => RenameFlags::Exchange,
-            _ => return Err(Failure::invalid(format!("flags that rename does not have: {flags:#x}"))),
-        };
-        volume.rename_with(from, to, flags)?;
+        volume.rename_with(from, to, rename_flags(flags)?)?;
         Ok(0)
     })
 }
@@ -152,14 +147,7 @@ pub unsafe extern "C" fn lanefs_readlink(
         let volume = self::volume(volume)?;
         // SAFETY: a string, and `size` bytes, or null, as the header says.
         let (path, room) = unsafe { (args::path(path)?, args::memory_mut(buf.cast(), size)?) };
-        if room.is_empty() {
-            return Err(Failure::invalid("no room for a target"));
-        }
-        let target = volume.read_link(path)?;
-        let target = target.as_os_str().as_bytes();
-        let fits = target.len().min(room.len());
-        room[..fits].copy_from_slice(&target[..fits]);
-        Ok(fits.cast_signed())
+        give_target(|| volume.read_link(path), room)
     })
 }
 
@@ -179,13 +167,41 @@ pub unsafe extern "C" fn lanefs_mknod(
         let volume = self::volume(volume)?;
         // SAFETY: a string or null, as the header says.
         let path = unsafe { args::path(path)? };
-        let file_type = match mode & libc::S_IFMT {
-            0 => Some(FileType::Regular),
-            bits => FileType::from_mode(bits as u16),
-        };
-        let file_type = file_type.ok_or_else(|| Failure::invalid(format!("no type of a file: {mode:#o}")))?;
         let device = DeviceNumber { major: libc::major(dev), minor: libc::minor(dev) };
-        volume.mknod(path, file_type, device, new_attr(mode))?;
+        volume.mknod(path, new_type(mode)?, device, new_attr(mode))?;
         Ok(0)
     })
+}
+
+pub(crate) fn rename_flags(flags: c_uint) -> Result<RenameFlags> {
+    match flags {
+        0 => Ok(RenameFlags::Replace),
+        LANEFS_RENAME_NOREPLACE => Ok(RenameFlags::NoReplace),
+        LANEFS_RENAME_EXCHANGE => Ok(RenameFlags::Exchange),
+        _ => Err(Failure::invalid(format!("flags that rename does not have: {flags:#x}"))),
+    }
+}
+
+/// The type in a mode; none is a file.
+pub(crate) fn new_type(mode: mode_t) -> Result<FileType> {
+    let file_type = match mode & libc::S_IFMT {
+        0 => Some(FileType::Regular),
+        bits => FileType::from_mode(bits as u16),
+    };
+    file_type.ok_or_else(|| Failure::invalid(format!("no type of a file: {mode:#o}")))
+}
+
+/// Puts as much of a link's target into `room` as there is room for. How much.
+pub(crate) fn give_target(
+    read: impl FnOnce() -> lanefs::Result<PathBuf>,
+    room: &mut [u8],
+) -> Result<ssize_t> {
+    if room.is_empty() {
+        return Err(Failure::invalid("no room for a target"));
+    }
+    let target = read()?;
+    let target = target.as_os_str().as_bytes();
+    let fits = target.len().min(room.len());
+    room[..fits].copy_from_slice(&target[..fits]);
+    Ok(fits.cast_signed())
 }

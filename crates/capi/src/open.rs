@@ -4,7 +4,7 @@ use crate::answer::{Failure, Result, call};
 use crate::args;
 use crate::table::{Open, Table};
 use crate::volume::{lanefs_volume, volume};
-use lanefs::{Error, File, NewAttr, Volume};
+use lanefs::{At, Error, File, NewAttr};
 use libc::{c_char, c_int, mode_t};
 use std::path::Path;
 
@@ -57,13 +57,17 @@ pub unsafe extern "C" fn lanefs_open(
         let volume = self::volume(volume)?;
         // SAFETY: a string or null, as the header says.
         let path = unsafe { args::path(path)? };
-        let file = open(&volume, path, flags, mode)?;
-        let full = |_| Failure::new(libc::EMFILE, "too many open files");
-        Ok(std::ptr::without_provenance_mut(FILES.insert(file).map_err(full)?))
+        keep_file(open(volume.at(), path, flags, mode)?)
     })
 }
 
-fn open(volume: &Volume, path: &Path, flags: c_int, mode: mode_t) -> Result<File> {
+/// A handle for a file.
+pub(crate) fn keep_file(file: File) -> Result<*mut lanefs_file> {
+    let full = |_| Failure::new(libc::EMFILE, "too many open files");
+    Ok(std::ptr::without_provenance_mut(FILES.insert(file).map_err(full)?))
+}
+
+pub(crate) fn open(at: At<'_>, path: &Path, flags: c_int, mode: mode_t) -> Result<File> {
     const WITHOUT_EFFECT: c_int =
         libc::O_CLOEXEC | libc::O_NOATIME | libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_LARGEFILE | LARGEFILE;
     // What glibc has as 0 where files are always large is set by programs of other libraries.
@@ -93,16 +97,16 @@ fn open(volume: &Volume, path: &Path, flags: c_int, mode: mode_t) -> Result<File
         if !write || flags & (libc::O_DIRECT | libc::O_SYNC | libc::O_CREAT) != 0 {
             return Err(Failure::invalid("O_TMPFILE is to be written, and goes without other flags"));
         }
-        return Ok(volume.open_dir(path)?.create_nameless(new_attr(mode))?);
+        return Ok(at.open_dir(path)?.create_nameless(new_attr(mode))?);
     }
     if has(libc::O_DIRECTORY) {
-        let is_dir = volume.metadata(path)?.is_dir();
+        let is_dir = at.metadata(path, true)?.is_dir();
         return Err(if is_dir { Error::IsDir } else { Error::NotDir }.into());
     }
     if has(libc::O_TRUNC) && !write {
         return Err(Failure::invalid("O_TRUNC of a file that is not to be written"));
     }
-    let options = volume
+    let options = at
         .open_options()
         .read(read)
         .write(write)

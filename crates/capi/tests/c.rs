@@ -88,10 +88,12 @@ fn succeed(command: &mut Command) -> String {
 fn every_call_and_its_failures() {
     let installed = Installed::new();
     for linked in ["shared", "static", "sanitized"] {
-        let program = installed.compile(&source("calls.c"), linked);
-        let volume = installed.path(&format!("{linked}.img"));
-        assert_eq!(installed.run(&program, &[&volume]), "all calls answered\n");
-        e2fsck_clean(&volume);
+        for (file, said) in [("calls", "all calls answered\n"), ("relative", "all places found\n")] {
+            let program = installed.compile(&source(&format!("{file}.c")), linked);
+            let volume = installed.path(&format!("{file}-{linked}.img"));
+            assert_eq!(installed.run(&program, &[&volume]), said);
+            e2fsck_clean(&volume);
+        }
     }
 }
 

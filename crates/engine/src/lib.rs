@@ -35,8 +35,8 @@ mod volume;
 mod xattr;
 
 pub use api::{
-    Atime, Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Mapped, Metadata,
-    Node, Volume, VolumeInfo,
+    At, Atime, Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Mapped,
+    Metadata, Node, Volume, VolumeInfo,
 };
 pub use data::{FallocMode, FiemapExtent};
 pub use dir::DirError;

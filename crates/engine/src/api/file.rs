@@ -1,7 +1,7 @@
 //! An open file.
 
 use super::path::{self, Place};
-use super::{Mapped, Metadata, Volume};
+use super::{At, Mapped, Metadata};
 use crate::data::{self, FallocMode, FiemapExtent};
 use crate::error::{Error, Result};
 use crate::inode::NodeRef;
@@ -327,7 +327,7 @@ impl File {
 /// How to open a file, shaped like [`std::fs::OpenOptions`].
 #[derive(Debug, Clone)]
 pub struct FileOptions<'v> {
-    volume: &'v Volume,
+    at: At<'v>,
     read: bool,
     write: bool,
     append: bool,
@@ -341,10 +341,10 @@ pub struct FileOptions<'v> {
 }
 
 impl<'v> FileOptions<'v> {
-    pub(super) fn new(volume: &'v Volume) -> Self {
+    pub(super) fn new(at: At<'v>) -> Self {
         let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
         Self {
-            volume,
+            at,
             read: false,
             write: false,
             append: false,
@@ -432,7 +432,7 @@ impl<'v> FileOptions<'v> {
     /// [`Error::NotFound`], [`Error::Exists`], [`Error::IsDir`], [`Error::ReadOnly`], ...
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref().as_os_str().as_bytes();
-        let fs = &self.volume.fs;
+        let fs = self.at.fs;
         let _timer = fs.counters.open.start();
         if self.write || self.truncate || self.create || self.create_new {
             fs.check_writable()?;
@@ -447,8 +447,8 @@ impl<'v> FileOptions<'v> {
     }
 
     fn find_or_make(&self, path: &[u8]) -> Result<NodeRef> {
-        let fs = &self.volume.fs;
-        let mut base = fs.root()?;
+        let fs = self.at.fs;
+        let mut base = self.at.base()?;
         if !self.create && !self.create_new {
             return path::resolve(fs, &base, path, self.follow);
         }

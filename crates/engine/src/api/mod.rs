@@ -1,5 +1,6 @@
 //! The face that programs see, shaped like `std::fs`.
 
+mod at;
 mod copy;
 mod dir;
 mod file;
@@ -10,6 +11,7 @@ mod node;
 mod path;
 mod volume;
 
+pub use at::At;
 pub use dir::{Dir, DirEntry, DirEntryRef};
 pub use file::{File, FileOptions};
 pub use fragmentation::{Extents, Fragmentation, FreeRuns};

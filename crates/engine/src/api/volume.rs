@@ -1,18 +1,18 @@
 //! An open volume: operations on paths.
 
-use super::path::{self, Place};
+use super::at::{At, bytes};
 use super::{Dir, DirEntry, File, FileOptions, Metadata};
 use crate::alloc;
 use crate::error::{Error, Result};
 use crate::inode::NodeRef;
-use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots};
+use crate::namei::{NewAttr, RenameFlags, SetAttr};
 use crate::stats::Stats;
 use crate::volume::{Fs, OpenOptions, Recovery, StatFs};
 use crate::xattr::SetXattr;
 use lanefs_device::BlockDevice;
 use lanefs_format::{DeviceNumber, FileType, Superblock};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,10 +39,6 @@ pub struct VolumeInfo {
 }
 
 const DEFAULT_DIR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
-
-fn bytes(path: &impl AsRef<Path>) -> &[u8] {
-    path.as_ref().as_os_str().as_bytes()
-}
 
 /// An attribute's name, of a length that can be: that is looked at before the path.
 fn attr_name(name: &impl AsRef<OsStr>) -> Result<&[u8]> {
@@ -94,6 +90,11 @@ impl Volume {
         OpenOptions::new().write(true).open_device(device)
     }
 
+    /// Operations on paths that begin at the root, as [`Dir::at`] has them for those that begin elsewhere.
+    pub fn at(&self) -> At<'_> {
+        At::root_of(&self.fs)
+    }
+
     /// How to open a file: what to do with one that exists, and with one that does not.
     ///
     /// ```
@@ -108,7 +109,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn open_options(&self) -> FileOptions<'_> {
-        FileOptions::new(self)
+        self.at().open_options()
     }
 
     /// Opens a file for reading.
@@ -178,7 +179,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        Ok(Metadata::of(&*self.node(bytes(&path), true)?))
+        self.at().metadata(path, true)
     }
 
     /// What there is to know of the inode at `path`; a symbolic link at the end is not followed.
@@ -186,7 +187,7 @@ impl Volume {
     /// # Errors
     /// As [`metadata`](Self::metadata).
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        Ok(Metadata::of(&*self.node(bytes(&path), false)?))
+        self.at().metadata(path, false)
     }
 
     /// Whether there is something at `path`.
@@ -220,9 +221,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Dir> {
-        let node = self.node(bytes(&path), true)?;
-        node.check_dir()?;
-        Ok(Dir { node })
+        self.at().open_dir(path)
     }
 
     /// All entries of a directory but "." and "..".
@@ -267,11 +266,7 @@ impl Volume {
     /// # Errors
     /// As [`create_dir`](Self::create_dir).
     pub fn create_dir_with(&self, path: impl AsRef<Path>, attr: NewAttr) -> Result<()> {
-        match self.place(bytes(&path)) {
-            Ok(Place { dir, name, .. }) => self.fs.create(&dir, &name, NewKind::Dir, attr).map(|_| ()),
-            Err(Error::Busy) => Err(Error::Exists),
-            Err(e) => Err(e),
-        }
+        self.at().create_dir(path, attr)
     }
 
     /// Makes a directory and all that are missing above it.
@@ -306,15 +301,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        match self.place(bytes(&path)) {
-            Ok(Place { dir, name, must_be_dir: false }) => self.fs.unlink(&dir, &name),
-            Ok(Place { dir, name, .. }) => {
-                self.fs.lookup(&dir, &name)?.check_dir()?;
-                Err(Error::IsDir)
-            }
-            Err(Error::Busy) => Err(Error::IsDir),
-            Err(e) => Err(e),
-        }
+        self.at().remove_file(path)
     }
 
     /// Removes an empty directory.
@@ -322,8 +309,7 @@ impl Volume {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Busy`] for the root.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        let Place { dir, name, .. } = self.place(bytes(&path))?;
-        self.fs.rmdir(&dir, &name)
+        self.at().remove_dir(path)
     }
 
     /// Removes a directory with all that is in it, or a file.
@@ -386,34 +372,7 @@ impl Volume {
         to: impl AsRef<Path>,
         flags: RenameFlags,
     ) -> Result<()> {
-        // The root, which cannot be renamed, is told of last.
-        let (from, to) = match (self.place(bytes(&from)), self.place(bytes(&to))) {
-            (Ok(from), Ok(to)) => (from, to),
-            (Err(Error::Busy), Ok(_) | Err(Error::Busy)) => return Err(Error::Busy),
-            (Ok(from), Err(Error::Busy)) if flags == RenameFlags::NoReplace && !is_dots(&from.name) => {
-                return Err(Error::Exists);
-            }
-            (Err(Error::Busy), Err(e)) | (Err(e), _) | (Ok(_), Err(e)) => return Err(e),
-        };
-        self.check_slashes(&from, &to, flags)?;
-        self.fs.rename(&from.dir, &from.name, &to.dir, &to.name, flags)
-    }
-
-    /// A slash behind a name of a rename: only a directory will do there.
-    fn check_slashes(&self, from: &Place, to: &Place, flags: RenameFlags) -> Result<()> {
-        if !from.must_be_dir && !to.must_be_dir || is_dots(&from.name) || is_dots(&to.name) {
-            return Ok(());
-        }
-        let node = self.fs.lookup(&from.dir, &from.name)?;
-        let target = self.fs.lookup(&to.dir, &to.name);
-        let exchange = flags == RenameFlags::Exchange;
-        match target {
-            Ok(_) if flags == RenameFlags::NoReplace => return Err(Error::Exists),
-            Ok(target) if exchange && to.must_be_dir => target.check_dir()?,
-            Err(Error::NotFound) if !exchange => {}
-            target => drop(target?),
-        }
-        if from.must_be_dir || !exchange { node.check_dir() } else { Ok(()) }
+        self.at().rename(from, self.at(), to, flags)
     }
 
     /// Gives the inode at `from` another name. A symbolic link is linked itself.
@@ -431,9 +390,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        let node = self.node(bytes(&from), false)?;
-        let Place { dir, name, .. } = self.new_place(bytes(&to))?;
-        self.fs.link(&node, &dir, &name)
+        self.at().hard_link(from, self.at(), to)
     }
 
     /// Gives an open file the name `to`: also one without any, made by [`Dir::create_nameless`].
@@ -441,8 +398,7 @@ impl Volume {
     /// # Errors
     /// As [`hard_link`](Self::hard_link); [`Error::OtherVolume`].
     pub fn link_file(&self, file: &File, to: impl AsRef<Path>) -> Result<()> {
-        let Place { dir, name, .. } = self.new_place(bytes(&to))?;
-        self.fs.link(file.node(), &dir, &name)
+        self.at().link_file(file, to)
     }
 
     /// Makes a symbolic link at `path` to `target`.
@@ -461,9 +417,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn symlink(&self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> Result<()> {
-        let attr = NewAttr { permissions: 0o777, uid: 0, gid: 0 };
-        check_target(target.as_ref().as_bytes())?;
-        self.make(bytes(&path), NewKind::Symlink(target.as_ref().as_bytes()), attr)
+        self.at().symlink(target, path)
     }
 
     /// Makes a device file, fifo, socket or empty file.
@@ -477,8 +431,7 @@ impl Volume {
         device: DeviceNumber,
         attr: NewAttr,
     ) -> Result<()> {
-        let Place { dir, name, .. } = self.new_place(bytes(&path))?;
-        Dir { node: dir }.mknod(OsString::from_vec(name), file_type, device, attr).map(|_| ())
+        self.at().mknod(path, file_type, device, attr)
     }
 
     /// The target of a symbolic link.
@@ -486,8 +439,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Invalid`] if it is none.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let node = self.node(bytes(&path), false)?;
-        Ok(PathBuf::from(OsString::from_vec(self.fs.read_link(&node)?)))
+        self.at().read_link(path)
     }
 
     /// Sets mode, owner or times; a symbolic link at the end is followed if `follow`.
@@ -512,7 +464,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr, follow: bool) -> Result<()> {
-        self.fs.set_attr(&*self.node(bytes(&path), follow)?, set)
+        self.at().set_attr(path, set, follow)
     }
 
     /// The value of an extended attribute, by its full name ("user.mime"). Symbolic links are
@@ -654,28 +606,6 @@ impl Volume {
     }
 
     fn node(&self, path: &[u8], follow: bool) -> Result<NodeRef> {
-        path::resolve(&self.fs, &self.fs.root()?, path, follow)
-    }
-
-    fn place(&self, path: &[u8]) -> Result<Place> {
-        path::place(&self.fs, &self.fs.root()?, path)
-    }
-
-    /// The place of something to be made that is no directory: the root exists, and a name with a
-    /// slash behind it is none.
-    fn new_place(&self, path: &[u8]) -> Result<Place> {
-        match self.place(path) {
-            Err(Error::Busy) => Err(Error::Exists),
-            Ok(Place { dir, name, must_be_dir: true }) => match self.fs.lookup(&dir, &name) {
-                Ok(_) => Err(Error::Exists),
-                Err(e) => Err(e),
-            },
-            place => place,
-        }
-    }
-
-    fn make(&self, path: &[u8], kind: NewKind<'_>, attr: NewAttr) -> Result<()> {
-        let Place { dir, name, .. } = self.new_place(path)?;
-        self.fs.create(&dir, &name, kind, attr).map(|_| ())
+        self.at().node(path, follow)
     }
 }

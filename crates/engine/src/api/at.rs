@@ -1,0 +1,242 @@
+//! Paths from a directory on, as openat(2) and its like have them. A volume's own are those from its root.
+
+use super::path::{self, Place};
+use super::{Dir, File, FileOptions, Metadata};
+use crate::error::{Error, Result};
+use crate::inode::NodeRef;
+use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots};
+use crate::volume::Fs;
+use lanefs_format::{DeviceNumber, FileType};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where relative paths begin: a directory, wherever it is moved to. Absolute ones begin at the volume's root.
+#[derive(Debug, Clone, Copy)]
+pub struct At<'d> {
+    pub(super) fs: &'d Arc<Fs>,
+    /// The root, if none.
+    base: Option<&'d NodeRef>,
+}
+
+pub(super) fn bytes(path: &impl AsRef<Path>) -> &[u8] {
+    path.as_ref().as_os_str().as_bytes()
+}
+
+impl Dir {
+    /// Operations on paths that begin here.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// volume.create_dir_all("/inbox/new")?;
+    /// let inbox = volume.open_dir("/inbox")?;
+    /// volume.rename("/inbox", "/letters")?;
+    /// inbox.at().open_options().write(true).create(true).open("new/1")?;
+    /// assert!(volume.exists("/letters/new/1")?);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn at(&self) -> At<'_> {
+        At { fs: &self.node.fs, base: Some(&self.node) }
+    }
+}
+
+impl<'d> At<'d> {
+    pub(super) fn root_of(fs: &'d Arc<Fs>) -> Self {
+        Self { fs, base: None }
+    }
+
+    pub(super) fn base(self) -> Result<NodeRef> {
+        self.base.map_or_else(|| self.fs.root(), |base| Ok(base.clone()))
+    }
+
+    pub(super) fn node(self, path: &[u8], follow: bool) -> Result<NodeRef> {
+        path::resolve(self.fs, &self.base()?, path, follow)
+    }
+
+    fn place(self, path: &[u8]) -> Result<Place> {
+        path::place(self.fs, &self.base()?, path)
+    }
+
+    /// The place of something to be made that is no directory: the root exists, and a name with a
+    /// slash behind it is none.
+    fn new_place(self, path: &[u8]) -> Result<Place> {
+        match self.place(path) {
+            Err(Error::Busy) => Err(Error::Exists),
+            Ok(Place { dir, name, must_be_dir: true }) => match self.fs.lookup(&dir, &name) {
+                Ok(_) => Err(Error::Exists),
+                Err(e) => Err(e),
+            },
+            place => place,
+        }
+    }
+
+    /// How to open a file.
+    pub fn open_options(self) -> FileOptions<'d> {
+        FileOptions::new(self)
+    }
+
+    /// As [`Volume::metadata`](crate::Volume::metadata); a symbolic link at the end is followed if `follow`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn metadata(self, path: impl AsRef<Path>, follow: bool) -> Result<Metadata> {
+        Ok(Metadata::of(&*self.node(bytes(&path), follow)?))
+    }
+
+    /// As [`Volume::open_dir`](crate::Volume::open_dir).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_dir(self, path: impl AsRef<Path>) -> Result<Dir> {
+        let node = self.node(bytes(&path), true)?;
+        node.check_dir()?;
+        Ok(Dir { node })
+    }
+
+    /// As [`Volume::create_dir_with`](crate::Volume::create_dir_with).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_dir(self, path: impl AsRef<Path>, attr: NewAttr) -> Result<()> {
+        match self.place(bytes(&path)) {
+            Ok(Place { dir, name, .. }) => self.fs.create(&dir, &name, NewKind::Dir, attr).map(|_| ()),
+            Err(Error::Busy) => Err(Error::Exists),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// As [`Volume::remove_file`](crate::Volume::remove_file).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove_file(self, path: impl AsRef<Path>) -> Result<()> {
+        match self.place(bytes(&path)) {
+            Ok(Place { dir, name, must_be_dir: false }) => self.fs.unlink(&dir, &name),
+            Ok(Place { dir, name, .. }) => {
+                self.fs.lookup(&dir, &name)?.check_dir()?;
+                Err(Error::IsDir)
+            }
+            Err(Error::Busy) => Err(Error::IsDir),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// As [`Volume::remove_dir`](crate::Volume::remove_dir).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove_dir(self, path: impl AsRef<Path>) -> Result<()> {
+        let Place { dir, name, .. } = self.place(bytes(&path))?;
+        self.fs.rmdir(&dir, &name)
+    }
+
+    /// As [`Volume::rename_with`](crate::Volume::rename_with), to a path that begins elsewhere.
+    ///
+    /// # Errors
+    /// As there; [`Error::OtherVolume`].
+    pub fn rename(
+        self,
+        from: impl AsRef<Path>,
+        there: At<'_>,
+        to: impl AsRef<Path>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if !Arc::ptr_eq(self.fs, there.fs) {
+            return Err(Error::OtherVolume);
+        }
+        // The root, which cannot be renamed, is told of last.
+        let (from, to) = match (self.place(bytes(&from)), there.place(bytes(&to))) {
+            (Ok(from), Ok(to)) => (from, to),
+            (Err(Error::Busy), Ok(_) | Err(Error::Busy)) => return Err(Error::Busy),
+            (Ok(from), Err(Error::Busy)) if flags == RenameFlags::NoReplace && !is_dots(&from.name) => {
+                return Err(Error::Exists);
+            }
+            (Err(Error::Busy), Err(e)) | (Err(e), _) | (Ok(_), Err(e)) => return Err(e),
+        };
+        self.check_slashes(&from, &to, flags)?;
+        self.fs.rename(&from.dir, &from.name, &to.dir, &to.name, flags)
+    }
+
+    /// A slash behind a name of a rename: only a directory will do there.
+    fn check_slashes(self, from: &Place, to: &Place, flags: RenameFlags) -> Result<()> {
+        if !from.must_be_dir && !to.must_be_dir || is_dots(&from.name) || is_dots(&to.name) {
+            return Ok(());
+        }
+        let node = self.fs.lookup(&from.dir, &from.name)?;
+        let target = self.fs.lookup(&to.dir, &to.name);
+        let exchange = flags == RenameFlags::Exchange;
+        match target {
+            Ok(_) if flags == RenameFlags::NoReplace => return Err(Error::Exists),
+            Ok(target) if exchange && to.must_be_dir => target.check_dir()?,
+            Err(Error::NotFound) if !exchange => {}
+            target => drop(target?),
+        }
+        if from.must_be_dir || !exchange { node.check_dir() } else { Ok(()) }
+    }
+
+    /// As [`Volume::hard_link`](crate::Volume::hard_link), to a path that begins elsewhere.
+    ///
+    /// # Errors
+    /// As there; [`Error::OtherVolume`].
+    pub fn hard_link(self, from: impl AsRef<Path>, there: At<'_>, to: impl AsRef<Path>) -> Result<()> {
+        let node = self.node(bytes(&from), false)?;
+        let Place { dir, name, .. } = there.new_place(bytes(&to))?;
+        there.fs.link(&node, &dir, &name)
+    }
+
+    /// As [`Volume::link_file`](crate::Volume::link_file).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn link_file(self, file: &File, to: impl AsRef<Path>) -> Result<()> {
+        let Place { dir, name, .. } = self.new_place(bytes(&to))?;
+        self.fs.link(file.node(), &dir, &name)
+    }
+
+    /// As [`Volume::symlink`](crate::Volume::symlink).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn symlink(self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> Result<()> {
+        let attr = NewAttr { permissions: 0o777, uid: 0, gid: 0 };
+        let target = target.as_ref().as_bytes();
+        check_target(target)?;
+        let Place { dir, name, .. } = self.new_place(bytes(&path))?;
+        self.fs.create(&dir, &name, NewKind::Symlink(target), attr).map(|_| ())
+    }
+
+    /// As [`Volume::mknod`](crate::Volume::mknod).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn mknod(
+        self,
+        path: impl AsRef<Path>,
+        file_type: FileType,
+        device: DeviceNumber,
+        attr: NewAttr,
+    ) -> Result<()> {
+        let Place { dir, name, .. } = self.new_place(bytes(&path))?;
+        Dir { node: dir }.mknod(OsString::from_vec(name), file_type, device, attr).map(|_| ())
+    }
+
+    /// As [`Volume::read_link`](crate::Volume::read_link).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_link(self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let node = self.node(bytes(&path), false)?;
+        Ok(PathBuf::from(OsString::from_vec(self.fs.read_link(&node)?)))
+    }
+
+    /// As [`Volume::set_attr`](crate::Volume::set_attr).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_attr(self, path: impl AsRef<Path>, set: &SetAttr, follow: bool) -> Result<()> {
+        self.fs.set_attr(&*self.node(bytes(&path), follow)?, set)
+    }
+}
