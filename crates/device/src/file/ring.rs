@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Runs that are with the kernel at once.
-const DEPTH: usize = 64;
+const DEPTH: usize = 128;
 
 /// When batches go by io_uring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -83,21 +83,14 @@ impl Rings {
     fn run<R>(
         &self,
         file: &File,
-        mut runs: impl ExactSizeIterator<Item = R>,
+        runs: impl ExactSizeIterator<Item = R>,
         entry: impl Fn(R) -> squeue::Entry,
     ) -> Answers {
         let mut answers = vec![None; runs.len()];
         let Some(mut ring) = self.take(file) else { return answers };
-        let mut sound = true;
-        for window in answers.chunks_mut(DEPTH) {
-            let entries = runs.by_ref().take(window.len()).map(&entry);
-            // SAFETY: the pieces outlive this call (`runs` borrows them), which waits for the kernel; pieces that are
-            // read into are borrowed mutably.
-            sound = unsafe { submit_and_finish(&mut ring, entries, window) };
-            if !sound {
-                break;
-            }
-        }
+        // SAFETY: the pieces outlive this call (`runs` borrows them), which waits for the kernel; pieces that are
+        // read into are borrowed mutably.
+        let sound = unsafe { submit_and_finish(&mut ring, runs.map(entry), &mut answers) };
         if sound {
             self.idle().push(ring);
         } else {
@@ -152,8 +145,8 @@ fn make(file: &File) -> std::io::Result<Ring> {
     Ok(ring)
 }
 
-/// Gives all `entries`, at most [`DEPTH`], to the kernel and waits for every one that it took. Whether the ring is as
-/// empty as before: if not, entries are left in it that must not be submitted.
+/// Gives all `entries` to the kernel, as many as it may have at once and others as those end, and waits for every one that
+/// it took. Whether the ring is as empty as before: if not, entries are left in it that must not be submitted.
 ///
 /// # Safety
 /// What the entries point to stays valid, and unused by others where it is written to, until this returns.
@@ -162,18 +155,22 @@ unsafe fn submit_and_finish(
     entries: impl Iterator<Item = squeue::Entry>,
     answers: &mut [Option<i32>],
 ) -> bool {
-    let mut queued = 0;
-    for (entry, number) in entries.zip(0..) {
-        // SAFETY: the caller's promise. The queue has room for DEPTH entries and is empty.
-        if unsafe { ring.submission().push(&entry.user_data(number)) }.is_err() {
-            break;
-        }
-        queued += 1;
-    }
+    let mut entries = entries.zip(0..);
     // Nothing from here on panics or returns before the kernel has given all back.
-    let (mut taken, mut done, mut patience) = (0, 0, 100);
+    let (mut queued, mut taken, mut done, mut patience) = (0, 0, 0, 100);
+    let mut more = true;
     loop {
-        match ring.submit_and_wait(queued - done) {
+        while more && queued - done < DEPTH {
+            // SAFETY: the caller's promise. The queue has room for DEPTH entries, of which some are with the kernel.
+            more = entries.next().is_some_and(|(entry, number)| unsafe {
+                ring.submission().push(&entry.user_data(number)).is_ok()
+            });
+            queued += usize::from(more);
+        }
+        // A part of those under way: then there is room for others.
+        let under_way = queued - done;
+        let enough = if under_way == DEPTH { DEPTH / 4 } else { under_way };
+        match ring.submit_and_wait(enough) {
             Ok(n) => taken += n,
             Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
             Err(_) => {
@@ -188,7 +185,7 @@ unsafe fn submit_and_finish(
                 *answer = Some(completion.result());
             }
         }
-        if done == queued {
+        if done == queued && !more {
             return true;
         }
         if done >= taken && patience < 0 {

@@ -1,15 +1,17 @@
 //! What many files want of their inodes at the same time, in few handles.
 //!
-//! Data that is on the device waits for its map. Whoever comes when nobody leads takes all that wait, runs
-//! them under one handle, and tells each how it went; then one of those who came meanwhile leads. So 2048
-//! threads that sync do not ask for 2048 worst cases of credits at once, which is what stalls them all: they would
-//! wait for each other's unused credits.
+//! Whoever comes when nobody leads takes all that wait, writes their pages in one batch, runs their work under one handle, and
+//! tells each how it went; then one of those who came meanwhile leads. So 2048 threads that sync do not ask for 2048 worst cases
+//! of credits at once, which is what stalls them all: they would wait for each other's unused credits. And none of them
+//! sleeps for the device by itself.
 //!
-//! Who syncs waits here for the commit too, which the leader sees to when it has handed the lead on: one sleep for both.
+//! Who syncs waits here for the commit too, which the leader sees to when it has handed the lead on: one sleep for pages, map and
+//! commit.
 //!
 //! A leader holds no lock that another's work takes: inodes are locked one at a time, under the handle. One that panics
 //! ends the journal, and those whose work it had taken are told ([`Turn`]).
 
+use super::io;
 use super::plan::Work;
 use crate::error::{Error, Result};
 use crate::inode::Node;
@@ -26,15 +28,28 @@ use std::sync::atomic::Ordering;
 #[derive(Debug, Default)]
 pub(crate) struct Combiner {
     queue: Mutex<Queue>,
-    /// A leader waits until so many wait, and then panics.
+    /// Held by the leader whose handle is open: others would close the way into the transaction for each other.
+    handle: Mutex<()>,
+    /// A leader waits until so many wait.
     #[cfg(test)]
-    pub(super) panics_among: std::sync::atomic::AtomicUsize,
+    pub(super) gathers: std::sync::atomic::AtomicUsize,
+    /// And panics when it has its handle.
+    #[cfg(test)]
+    pub(super) panics: std::sync::atomic::AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Arc<Job>>,
-    led: bool,
+    /// Threads that lead, or were asked to.
+    leaders: usize,
+}
+
+impl Queue {
+    /// Asks the thread at the front to lead, unless it has been asked before.
+    fn call_leader(&mut self) {
+        self.leaders += usize::from(self.jobs.front().is_some_and(|job| job.ask_to_lead()));
+    }
 }
 
 /// A job that has run, and how that went.
@@ -54,14 +69,30 @@ enum State {
     /// Its thread is to lead: the work waits in the queue still.
     Lead(Work),
     Running,
-    Done(Work, Result<()>),
+    /// Woken, its thread wakes that of the other one.
+    Done(Work, Result<()>, Option<Arc<Job>>),
+}
+
+/// Tells each how its work went. Its threads wake each other, a few at a time: if all were to run at once, whoever leads or
+/// commits meanwhile would get its turn behind all of them, each time that it has waited for the device.
+fn finish(jobs: Vec<Outcome>) {
+    let list: Vec<Arc<Job>> = jobs.iter().map(|(job, ..)| Arc::clone(job)).collect();
+    for (at, (job, work, outcome)) in jobs.into_iter().enumerate() {
+        let next = list.get(at + AWAKE).map(Arc::clone);
+        *job.state.lock() = State::Done(work, outcome, next);
+    }
+    for job in list.iter().take(AWAKE) {
+        job.changed.notify_one();
+    }
 }
 
 impl Job {
-    fn take(&self) -> Option<Work> {
+    /// Takes the work; whether its thread was asked to lead, and has not heard of it.
+    fn take(&self) -> Option<(Work, bool)> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Running) {
-            State::Waiting(work) | State::Lead(work) => Some(work),
+            State::Waiting(work) => Some((work, false)),
+            State::Lead(work) => Some((work, true)),
             other => {
                 *state = other;
                 None
@@ -69,29 +100,26 @@ impl Job {
         }
     }
 
-    fn finish(&self, work: Work, outcome: Result<()>) {
-        *self.state.lock() = State::Done(work, outcome);
-        self.changed.notify_one();
-    }
-
     /// The work of a leader that panicked is not done, as far as anybody knows.
     fn give_up(&self) {
         let mut state = self.state.lock();
         if matches!(*state, State::Running) {
             let lost = JournalError::Aborted(PANIC.into());
-            *state = State::Done(Work::default(), Err(lost.into()));
+            *state = State::Done(Work::default(), Err(lost.into()), None);
             self.changed.notify_one();
         }
     }
 
-    /// Asks the waiting thread to lead.
-    fn ask_to_lead(&self) {
+    /// Asks the waiting thread to lead; `false` if it has been asked already.
+    fn ask_to_lead(&self) -> bool {
         let mut state = self.state.lock();
-        *state = match std::mem::replace(&mut *state, State::Running) {
-            State::Waiting(work) => State::Lead(work),
-            other => other,
+        let (asked, next) = match std::mem::replace(&mut *state, State::Running) {
+            State::Waiting(work) => (true, State::Lead(work)),
+            other => (false, other),
         };
+        *state = next;
         self.changed.notify_one();
+        asked
     }
 
     /// Waits for the outcome; `None` if this thread is to lead.
@@ -99,9 +127,15 @@ impl Job {
         let mut state = self.state.lock();
         loop {
             match std::mem::replace(&mut *state, State::Running) {
-                State::Done(work, outcome) => return Some((work, outcome)),
-                lead @ State::Lead(_) => {
-                    *state = lead;
+                State::Done(work, outcome, next) => {
+                    drop(state);
+                    if let Some(next) = next {
+                        next.changed.notify_one();
+                    }
+                    return Some((work, outcome));
+                }
+                State::Lead(work) => {
+                    *state = State::Waiting(work);
                     return None;
                 }
                 other => *state = other,
@@ -109,6 +143,20 @@ impl Job {
             self.changed.wait(&mut state);
         }
     }
+}
+
+/// What a leader takes at most. More at a time would mean that the device or the processors wait for each other.
+const MOST_JOBS: usize = 256;
+/// The same in bytes of pages, and those of one file.
+const MOST_BYTES: usize = 32 << 20;
+/// Threads that lead at the same time, if there is enough for each: one writes pages while the handle of another is open.
+const LEADERS: usize = 2;
+/// Threads that are woken at a time.
+const AWAKE: usize = 4;
+
+/// Credits that may be needed for `work`.
+fn need(work: &Work) -> u32 {
+    work.credits() + credits::INODE + credits::SUPER
 }
 
 const PANIC: &str = "a panic while inodes were told of what was written";
@@ -123,13 +171,6 @@ struct Turn<'t> {
     leads: bool,
 }
 
-impl Turn<'_> {
-    fn end(mut self) {
-        self.jobs.clear();
-        self.leads = false;
-    }
-}
-
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if self.jobs.is_empty() && !self.leads {
@@ -140,7 +181,7 @@ impl Drop for Turn<'_> {
         if self.leads {
             // This thread will not lead again.
             self.fs.combiner.queue.lock().jobs.retain(|job| !Arc::ptr_eq(job, self.own));
-            self.fs.hand_on(true);
+            self.fs.hand_on();
         }
     }
 }
@@ -153,106 +194,115 @@ impl Fs {
         let old = self.options.modes.writeback != Writeback::MapAfter;
         let Some(node) = node.shared().filter(|_| !old) else { return self.run_alone(node, work) };
         let job = Arc::new(Job { node, state: Mutex::new(State::Waiting(work)), changed: Condvar::new() });
-        let leads = {
+        {
             let mut queue = self.combiner.queue.lock();
             queue.jobs.push_back(Arc::clone(&job));
-            !std::mem::replace(&mut queue.led, true)
-        };
-        if !leads && let Some(done) = job.wait() {
-            return done;
-        }
-        self.lead(&job);
-        loop {
-            // Led by this thread, it is done; the loop is for the type.
-            if let Some(done) = job.wait() {
-                return done;
+            // The front of the queue: that is this thread, if nobody leads.
+            if queue.leaders == 0 || queue.leaders < LEADERS && queue.jobs.len() >= MOST_JOBS {
+                queue.call_leader();
             }
-            self.lead(&job);
+        }
+        loop {
+            match job.wait() {
+                Some(done) => return done,
+                None => self.lead(&job),
+            }
         }
     }
 
-    /// Runs what waits, `own` with it, and hands the lead on.
+    /// Runs what waits at the front of the queue, `own` with it unless another leader has it already, and has another thread
+    /// lead meanwhile.
     fn lead(&self, own: &Arc<Job>) {
-        let most = self.journal.max_credits() / 4;
-        loop {
-            let mut turn = Turn { fs: self, own, jobs: Vec::new(), leads: true };
-            let mut asked = credits::SUPER;
-            let mut batch: Vec<(Arc<Job>, Work)> = Vec::new();
-            #[cfg(test)]
-            while self.combiner.queue.lock().jobs.len() < self.combiner.panics_among.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
-            {
-                let mut queue = self.combiner.queue.lock();
-                while let Some(job) = queue.jobs.front() {
-                    let Some(work) = job.take() else {
-                        queue.jobs.pop_front();
-                        continue;
-                    };
-                    let more = work.credits() + credits::INODE;
-                    if !batch.is_empty() && asked + more > most {
-                        *job.state.lock() = State::Waiting(work);
-                        break;
-                    }
-                    asked += more;
-                    if let Some(job) = queue.jobs.pop_front() {
-                        turn.jobs.push(Arc::clone(&job));
-                        batch.push((job, work));
-                    }
-                }
-            }
-            let (tid, done) = self.run_batch(batch, asked);
-            let own_done = done.iter().any(|(job, ..)| Arc::ptr_eq(job, own));
-            let (synced, told): (Vec<_>, Vec<_>) =
-                done.into_iter().partition(|(_, work, _)| work.is_synced());
-            for (job, work, outcome) in told {
-                job.finish(work, outcome);
-            }
-            let goes_on = self.hand_on(own_done);
-            turn.leads = goes_on;
-            // Others lead meanwhile; what they do belongs to the next transaction.
-            if let Some(tid) = tid.filter(|_| !synced.is_empty()) {
-                let committed = self.journal.commit(tid);
-                for (job, work, outcome) in synced {
-                    let outcome = outcome.and_then(|()| committed.clone().map_err(Error::from));
-                    job.finish(work, outcome);
-                }
-            } else {
-                for (job, work, outcome) in synced {
-                    job.finish(work, outcome);
-                }
-            }
-            turn.end();
-            if !goes_on {
-                return;
-            }
+        let mut turn = Turn { fs: self, own, jobs: Vec::new(), leads: true };
+        #[cfg(test)]
+        while self.combiner.queue.lock().jobs.len() < self.combiner.gathers.load(Ordering::Relaxed) {
+            std::thread::yield_now();
         }
+        let mut batch = self.take_batch();
+        turn.jobs.extend(batch.iter().map(|(job, _)| Arc::clone(job)));
+        let written = self.write_pages(batch.iter_mut().map(|(job, work)| (&*job.node, work)));
+        self.hand_on();
+        turn.leads = false;
+        let (tid, done) = match written {
+            Ok(()) => self.run_batch(batch),
+            Err(e) => (None, self.refuse(batch, own, e)),
+        };
+        let (synced, told): (Vec<_>, Vec<_>) = done.into_iter().partition(|(_, work, _)| work.is_synced());
+        finish(told);
+        let committed = match tid.filter(|_| !synced.is_empty()) {
+            Some(tid) => self.journal.commit(tid),
+            None => Ok(()),
+        };
+        let told = |(job, work, outcome): Outcome| {
+            (job, work, outcome.and_then(|()| committed.clone().map_err(Error::from)))
+        };
+        finish(synced.into_iter().map(told).collect());
+        turn.jobs.clear();
     }
 
-    /// Whether this thread is to go on leading: not if `done`, and not if nobody waits.
-    fn hand_on(&self, done: bool) -> bool {
+    /// What a leader is to run.
+    fn take_batch(&self) -> Vec<(Arc<Job>, Work)> {
         let mut queue = self.combiner.queue.lock();
-        match queue.jobs.front() {
-            None => {
-                queue.led = false;
-                false
-            }
-            Some(next) if done => {
-                next.ask_to_lead();
-                false
-            }
-            Some(_) => true,
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < MOST_JOBS && bytes < MOST_BYTES {
+            let Some(job) = queue.jobs.pop_front() else { break };
+            let Some((work, asked)) = job.take() else { continue };
+            // It need not lead any more.
+            queue.leaders -= usize::from(asked);
+            bytes += work.bytes();
+            batch.push((job, work));
         }
+        batch
+    }
+
+    /// The front of the queue leads from now on, in place of this thread.
+    fn hand_on(&self) {
+        let mut queue = self.combiner.queue.lock();
+        queue.leaders -= 1;
+        queue.call_leader();
+    }
+
+    /// Writes the pages of all of `works`, and lets go of them.
+    fn write_pages<'w>(&self, works: impl Iterator<Item = (&'w Node, &'w mut Work)>) -> Result<()> {
+        let mut works: Vec<_> = works.collect();
+        let written = io::write_pieces(self, works.iter().flat_map(|(_, work)| work.pages()));
+        for (node, work) in &mut works {
+            if work.let_go() && written.is_ok() {
+                // Before the commit, for its flush covers this.
+                node.file().wrote(self);
+            }
+        }
+        written
+    }
+
+    /// Pages could not be written, which has ended the journal: `own` is told why, the others that it has ended.
+    fn refuse(&self, batch: Vec<(Arc<Job>, Work)>, own: &Arc<Job>, why: Error) -> Vec<Outcome> {
+        let mut why = Some(why);
+        let told = |(job, work): (Arc<Job>, Work)| {
+            let ended = || JournalError::Aborted("content could not be written".into()).into();
+            let own = if Arc::ptr_eq(&job, own) { why.take() } else { None };
+            let error = own.unwrap_or_else(ended);
+            (job, work, Err(error))
+        };
+        batch.into_iter().map(told).collect()
     }
 
     /// Runs all of `batch` under one handle; its transaction, if there was one, and how each went.
-    fn run_batch(&self, batch: Vec<(Arc<Job>, Work)>, credits: u32) -> (Option<Tid>, Vec<Outcome>) {
-        match self.start(credits) {
+    fn run_batch(&self, batch: Vec<(Arc<Job>, Work)>) -> (Option<Tid>, Vec<Outcome>) {
+        // Each may change many blocks, but most change few, and many the same: so it has for each what most take, and as much
+        // as the one that comes next may take.
+        let few = 2 * u32::try_from(batch.len()).unwrap_or(u32::MAX / 2);
+        let most = batch.iter().map(|(_, work)| need(work)).max().unwrap_or(0);
+        if batch.is_empty() {
+            return (None, Vec::new());
+        }
+        let _alone = self.combiner.handle.lock();
+        match self.start(few.min(self.journal.max_credits() / 4) + most) {
             Ok(mut txn) => {
                 #[cfg(test)]
-                assert_eq!(self.combiner.panics_among.load(Ordering::Relaxed), 0, "on purpose");
+                assert!(!self.combiner.panics.load(Ordering::Relaxed), "on purpose");
                 let run = |(job, mut work): (Arc<Job>, Work)| {
-                    let outcome = work.run(&mut txn, &job.node);
+                    let outcome = txn.ensure(need(&work)).and_then(|()| work.run(&mut txn, &job.node));
                     (job, work, outcome)
                 };
                 let done = batch.into_iter().map(run).collect();
@@ -272,7 +322,8 @@ impl Fs {
     /// Runs `work` under a handle of its own.
     pub(super) fn run_alone(&self, node: &Node, mut work: Work) -> (Work, Result<()>) {
         let outcome = self
-            .start(work.credits() + credits::INODE + credits::SUPER)
+            .write_pages(std::iter::once((node, &mut work)))
+            .and_then(|()| self.start(need(&work)))
             .and_then(|mut txn| work.run(&mut txn, node));
         (work, outcome)
     }

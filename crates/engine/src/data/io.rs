@@ -4,6 +4,7 @@
 //! else may write that sector meanwhile: so never more than a block is read for it, and a
 //! block's file is locked.
 
+use super::cache::Bytes;
 use super::place;
 use crate::error::{Error, Result};
 use crate::map::Mapping;
@@ -90,9 +91,17 @@ pub(super) fn write(fs: &Fs, writes: &[Write<'_>]) -> Result<()> {
     latch(fs, writes.iter().zip(&pieces).try_for_each(|(w, p)| write_bounced(device, align, w.offset, p)))
 }
 
+/// Pages to be written, in pieces: each has its place on the device.
+pub(super) type Pieces = Vec<(u64, Vec<Bytes>)>;
+
 /// Runs all writes of gathered pieces, whole blocks that do not overlap.
-pub(super) fn write_pieces(fs: &Fs, writes: &[(u64, Vec<&[u8]>)]) -> Result<()> {
+pub(super) fn write_pieces<'b>(fs: &Fs, writes: impl Iterator<Item = &'b (u64, Vec<Bytes>)>) -> Result<()> {
     let align = alignment(fs);
+    let gathered = |(offset, data): &'b (u64, Vec<Bytes>)| (*offset, data.iter().map(|b| &**b).collect());
+    let writes: Vec<(u64, Vec<&[u8]>)> = writes.map(gathered).collect();
+    if writes.is_empty() {
+        return Ok(());
+    }
     let aligned =
         |(offset, data): &(u64, Vec<&[u8]>)| data.iter().all(|piece| is_aligned(align, *offset, piece));
     if align <= 1 || writes.iter().all(aligned) {

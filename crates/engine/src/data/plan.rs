@@ -5,6 +5,7 @@
 //! plans has the range locked, or the file's writing out: nobody else maps it meanwhile.
 
 use super::delayed::join;
+use super::io::{self, Pieces};
 use super::{FileData, max_size, set_size};
 use crate::alloc::{self, BlockKind, Claim, Reserved, Spot};
 use crate::error::{Error, Result};
@@ -49,6 +50,8 @@ pub(super) struct Plan {
     of_pages: bool,
     /// Its end waits until it is durable, if it has a handle that others share.
     synced: bool,
+    /// To be written by who runs the handle that others share.
+    pages: Pieces,
 }
 
 impl Plan {
@@ -195,6 +198,29 @@ impl Plan {
         out
     }
 
+    /// As [`carry_out`](Self::carry_out), of dirty pages. Where a handle is shared that is waited for until it is durable, who runs
+    /// it writes the pages of all too: one batch, and one sleep for each.
+    pub(super) fn carry_out_pages(
+        mut self,
+        node: &Node,
+        file: &FileData,
+        end: u64,
+        pages: Pieces,
+    ) -> Result<()> {
+        let fs = &*node.fs;
+        let mapped_after = fs.options.modes.writeback == Writeback::MapAfter;
+        if self.synced && mapped_after && !self.changes.is_empty() {
+            self.pages = pages;
+            return self.carry_out(node, file, end, || Ok(()));
+        }
+        self.carry_out(node, file, end, || {
+            io::write_pieces(fs, pages.iter())?;
+            // Before the commit that may follow, for its flush covers this.
+            file.wrote(fs);
+            Ok(())
+        })
+    }
+
     fn write_and_map(&mut self, node: &Node, end: u64, write: impl FnOnce() -> Result<()>) -> Result<()> {
         let fs = &*node.fs;
         let changes = mem::take(&mut self.changes);
@@ -267,7 +293,8 @@ impl Plan {
         let fs = &*node.fs;
         let claim = self.claim.take();
         let synced = self.synced && !unwritten;
-        let mut work = Work { changes, claim, credits: self.credits, end, unwritten, synced };
+        let pages = mem::take(&mut self.pages);
+        let mut work = Work { pages, changes, claim, credits: self.credits, end, unwritten, synced };
         let outcome;
         match pending {
             None => (work, outcome) = fs.combine(node, work),
@@ -285,6 +312,8 @@ impl Plan {
 /// What a handle does to one file's inode.
 #[derive(Debug, Default)]
 pub(super) struct Work {
+    /// To be written before.
+    pages: Pieces,
     changes: Vec<Change>,
     claim: Option<Claim>,
     credits: u32,
@@ -302,6 +331,21 @@ impl Work {
     /// Whether who waits for it waits for its commit too.
     pub(super) fn is_synced(&self) -> bool {
         self.synced
+    }
+
+    /// What is to be written before it runs.
+    pub(super) fn pages(&self) -> &Pieces {
+        &self.pages
+    }
+
+    /// Bytes of [`pages`](Self::pages).
+    pub(super) fn bytes(&self) -> usize {
+        self.pages.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.len()).sum()
+    }
+
+    /// Its pages are written, or will not be: lets go of them. Whether there were any.
+    pub(super) fn let_go(&mut self) -> bool {
+        !mem::take(&mut self.pages).is_empty()
     }
 
     /// Credits for it, without the inode and the superblock.

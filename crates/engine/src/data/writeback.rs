@@ -4,9 +4,10 @@
 //! on, and copy a page that is on its way. Whoever moves blocks holds that lock. Blocks in holes get their
 //! places here, in order of position.
 
+use super::FileData;
 use super::cache::{Background, FileCache, Item, Pressure, Writeback};
+use super::io::Pieces;
 use super::plan::Plan;
-use super::{FileData, io};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::volume::Fs;
@@ -82,44 +83,40 @@ fn write_taken(node: &Node, file: &FileData, taken: &Writeback, synced: bool) ->
     batch.submit(node, file)
 }
 
-struct Batch<'t> {
+struct Batch {
     plan: Plan,
-    /// Bytes by their place on the device.
-    writes: Vec<(u64, Vec<&'t [u8]>)>,
+    writes: Pieces,
     /// The end of what is written, in bytes of the file.
     end: u64,
 }
 
-impl Default for Batch<'_> {
+impl Default for Batch {
     fn default() -> Self {
         Self { plan: Plan::of_pages(), writes: Vec::new(), end: 0 }
     }
 }
 
-impl<'t> Batch<'t> {
+impl Batch {
     /// Finds places for a contiguous run from block `lblk` on; the block where it ended.
-    fn add(&mut self, node: &Node, file: &FileData, run: &'t [Item], mut lblk: u32) -> Result<u32> {
+    fn add(&mut self, node: &Node, file: &FileData, run: &[Item], mut lblk: u32) -> Result<u32> {
         let fs = &*node.fs;
         let block_size = fs.block_size as usize;
         let Some(last) = run.last() else { return Ok(lblk) };
         let start = lblk;
-        let mut items = run.iter().skip_while(|item| item.end() <= start);
-        let mut left: &[u8] = &[];
+        let mut items = run.iter().skip_while(|item| item.end() <= start).peekable();
         // The first may have been begun already.
-        if let Some(item) = items.next() {
-            left = item.bytes().get((lblk - item.lblk) as usize * block_size..).unwrap_or_default();
-        }
+        let mut begun = items.peek().map_or(0, |item| (lblk - item.lblk) as usize * block_size);
         while lblk < last.end() {
             let Some(piece) = self.plan.place(node, file, lblk, last.end() - lblk)? else { break };
             let (mut bytes, mut need) = (Vec::new(), piece.blocks as usize * block_size);
-            while need > 0 {
-                if left.is_empty() {
-                    let Some(item) = items.next() else { break };
-                    left = item.bytes();
+            while let Some(item) = items.peek().filter(|_| need > 0) {
+                let part = item.part(begun, need);
+                (begun, need) = (begun + part.len(), need - part.len());
+                if begun == item.len() {
+                    items.next();
+                    begun = 0;
                 }
-                let (now, later) = left.split_at(need.min(left.len()));
-                bytes.push(now);
-                (left, need) = (later, need - now.len());
+                bytes.push(part);
             }
             self.writes.push((fs.byte_of(piece.block), bytes));
             lblk += piece.blocks;
@@ -132,12 +129,7 @@ impl<'t> Batch<'t> {
         let Self { plan, writes, end } = self;
         let bytes = writes.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.len() as u64).sum();
         node.fs.counters.bytes_written_back.add(bytes);
-        plan.carry_out(node, file, end.min(file.size()), || {
-            io::write_pieces(&node.fs, &writes)?;
-            // Before the commit that may follow, for its flush covers this.
-            file.wrote(&node.fs);
-            Ok(())
-        })
+        plan.carry_out_pages(node, file, end.min(file.size()), writes)
     }
 }
 

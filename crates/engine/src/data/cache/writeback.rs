@@ -4,7 +4,7 @@ use super::chunk::Page;
 use super::file::FileCache;
 use super::geometry::{lowest, runs};
 use std::iter;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 /// Blocks of one page to write out.
@@ -20,10 +20,38 @@ pub(crate) struct Item {
     len: usize,
 }
 
+/// Bytes of a page that is written out: they stand still, and whoever writes them may have them. To be let go before
+/// [`Writeback::done`] or [`Writeback::failed`] is said.
+#[derive(Debug)]
+pub(crate) struct Bytes {
+    page: Page,
+    start: usize,
+    len: usize,
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.page[self.start..self.start + self.len]
+    }
+}
+
 impl Item {
     /// The bytes of the blocks. They stand still while this lives.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.page[self.start..self.start + self.len]
+    }
+
+    /// How many bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// `len` bytes from byte `from` on, or as many as there are.
+    pub(crate) fn part(&self, from: usize, len: usize) -> Bytes {
+        let from = from.min(self.len);
+        Bytes { page: Arc::clone(&self.page), start: self.start + from, len: len.min(self.len - from) }
     }
 
     /// The block behind the last.

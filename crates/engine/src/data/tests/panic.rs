@@ -18,7 +18,9 @@ fn who_waits_for_a_leader_that_panics_is_told() {
         let volume = options.open_device(Arc::new(device)).unwrap();
         let files: Vec<_> = (0..THREADS).map(|i| volume.create_file(format!("/{i}")).unwrap()).collect();
         volume.sync().unwrap();
-        files[0].node().fs.combiner.panics_among.store(THREADS, Ordering::Relaxed);
+        let combiner = &files[0].node().fs.combiner;
+        combiner.panics.store(true, Ordering::Relaxed);
+        combiner.gathers.store(THREADS, Ordering::Relaxed);
         let synced: Vec<_> = thread::scope(|scope| {
             let sync = |file: &crate::File| {
                 file.write_at(0, &[1; 10_000]).unwrap();
@@ -28,7 +30,7 @@ fn who_waits_for_a_leader_that_panics_is_told() {
             let threads: Vec<_> = files.iter().map(sync).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        files[0].node().fs.combiner.panics_among.store(0, Ordering::Relaxed);
+        combiner.gathers.store(0, Ordering::Relaxed);
         assert_eq!(synced.iter().filter(|result| result.is_err()).count(), 1, "one has led");
         for told in synced.into_iter().flatten() {
             assert_eq!(told.unwrap_err().errno(), rustix::io::Errno::IO.raw_os_error());
