@@ -113,6 +113,16 @@ impl Mounted {
         &self.image
     }
 
+    /// [`LoopMount::keep_unwritten`], where it is the kernel's.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn keep_unwritten(&self) {
+        if let By::Kernel(mount) = &self.by {
+            mount.keep_unwritten();
+        }
+    }
+
     /// The serving process, where there is one.
     pub fn pid(&self) -> Option<u32> {
         match &self.by {

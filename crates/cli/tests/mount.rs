@@ -303,6 +303,20 @@ fn idle_it_sleeps() {
     m.umount();
 }
 
+/// What is stored is what is seen before: no parts of a second where an inode has no room for them.
+#[test]
+fn times_are_as_fine_as_the_inodes() {
+    let m = Mount::blank_with(&["-I", "128"]);
+    m.image.ok(["mount", "v.img", "m"]);
+    let file = File::create(m.path("f")).unwrap();
+    let time = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    file.set_modified(time).unwrap();
+    let meta = file.metadata().unwrap();
+    assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_000_000_000, 0));
+    drop(file);
+    m.umount();
+}
+
 #[test]
 fn direct_and_mapped_content_agree() {
     let m = Mount::new("defaults");

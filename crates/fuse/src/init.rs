@@ -30,8 +30,9 @@ const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::INIT_EXT)
     .union(InitFlags::DIRECT_IO_ALLOW_MMAP);
 
-/// The answer to the kernel's first word. Without `acl` it asks for modes only.
-pub(crate) fn answer(init: &InitIn, acl: bool) -> InitOut {
+/// The answer to the kernel's first word. Without `acl` it asks for modes only; times that the kernel keeps are whole multiples of
+/// `time_gran` nanoseconds.
+pub(crate) fn answer(init: &InitIn, acl: bool, time_gran: u32) -> InitOut {
     let offered = InitFlags::from_bits_retain(u64::from(init.flags2) << 32 | u64::from(init.flags));
     let wanted = if acl { WANTED } else { WANTED.difference(InitFlags::POSIX_ACL) };
     let flags = (offered & wanted).bits();
@@ -45,7 +46,7 @@ pub(crate) fn answer(init: &InitIn, acl: bool) -> InitOut {
         congestion_threshold: MAX_BACKGROUND,
         max_write: MAX_CONTENT as u32,
         max_pages: (MAX_CONTENT / PAGE) as u16,
-        time_gran: 1,
+        time_gran,
         ..InitOut::default()
     }
 }

@@ -82,6 +82,7 @@ impl Session {
         dir: &Path,
         options: &MountOptions,
     ) -> Result<Self, SessionError> {
+        let time_gran = time_gran(&volume);
         let filesystem = Filesystem::new(volume, options)?;
         let (device, mounted) = match mountpoint::mount(source, dir, options) {
             Ok(mount) => mount,
@@ -92,7 +93,7 @@ impl Session {
         };
         let (channel, workers) = (Channel::new(device), Workers::new(options.threads));
         let shared = Shared { channel, filesystem, workers, requests: Counter::new() };
-        match shared.shake_hands(options.acl) {
+        match shared.shake_hands(options.acl, time_gran) {
             Ok(()) => {
                 let shared = Arc::new(shared);
                 Ok(Self { link: Link::to(&shared), shared, mounted })
@@ -141,9 +142,14 @@ impl Session {
     }
 }
 
+/// Nanoseconds in which the times of the volume are counted: small inodes have no room for parts of a second.
+fn time_gran(volume: &Volume) -> u32 {
+    if volume.info().superblock.inode_size() == 128 { 1_000_000_000 } else { 1 }
+}
+
 impl Shared {
     /// The first word is the kernel's.
-    fn shake_hands(&self, acl: bool) -> Result<(), SessionError> {
+    fn shake_hands(&self, acl: bool, time_gran: u32) -> Result<(), SessionError> {
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
         loop {
             let Some(len) = self.channel.receive(&mut inbox)? else {
@@ -162,7 +168,7 @@ impl Shared {
                 return Err(SessionError::Version(init.major, init.minor));
             }
             outbox.clear();
-            outbox.put(&init::answer(&init, acl)).map_err(bad)?;
+            outbox.put(&init::answer(&init, acl, time_gran)).map_err(bad)?;
             self.channel.send(unique, &mut outbox, Ok(()));
             // A newer kernel comes again with the version that it was told.
             if init.major == MAJOR {

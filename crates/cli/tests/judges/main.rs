@@ -7,6 +7,7 @@
 
 mod databases;
 mod devices;
+mod differential;
 mod exercise;
 mod faults;
 mod fio;

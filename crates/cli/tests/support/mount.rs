@@ -32,9 +32,14 @@ impl Mount {
 
     /// Not mounted yet.
     pub(crate) fn blank() -> Self {
+        Self::blank_with(&[])
+    }
+
+    /// Not mounted yet, with these options of mke2fs.
+    pub(crate) fn blank_with(options: &[&str]) -> Self {
         lanefs_tests::require_root();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let image = Image::new();
+        let image = Image::mke2fs(&[&["-b", "4096"], options].concat(), None);
         let at = image.beside("m");
         fs::create_dir(&at).unwrap();
         Self { image, at, _watchdog: Watchdog::new("a mount"), _alone: alone }
