@@ -34,6 +34,7 @@ if [ -n "${1:-}" ]; then
     need fusermount3 fuse3
     need git git
     need make make
+    need mkfs.xfs xfsprogs
     need pgrep procps
     need readelf binutils
     need rsync rsync
@@ -42,6 +43,8 @@ if [ -n "${1:-}" ]; then
     need sqlite3 sqlite3
     need unshare util-linux
     [ -x /usr/bin/time ] || packages+=(time)
+    # Letters of charts.
+    [ -d /usr/share/fonts/truetype ] || packages+=(fonts-dejavu-core)
 fi
 # What only `make judge-mount` runs.
 if [ "${1:-}" = --long ]; then

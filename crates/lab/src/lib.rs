@@ -21,11 +21,14 @@ pub mod rangelock;
 pub mod report;
 pub mod results;
 pub mod runner;
+mod simulated;
+pub mod stop;
 pub mod store;
 pub mod table;
 
 pub use machine::Machine;
 pub use random::Random;
+pub use simulated::Simulated;
 
 /// What a step gives or fails with. Whoever runs an experiment can do nothing about a failure but read it.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

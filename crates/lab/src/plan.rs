@@ -1,5 +1,6 @@
 //! How much is run, where, and beside whom.
 
+use crate::Simulated;
 use crate::experiment::Peer;
 use crate::store::missing_tools;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,8 @@ pub struct Plan {
     pub rounds: usize,
     /// How long it runs at each point.
     pub time: Duration,
+    /// How many times as long it runs where operations last long, as in the storm.
+    pub patience: u32,
     /// How long it runs before, unseen.
     pub warm_up: Duration,
     /// Counts of threads for the experiments that have them on their axis.
@@ -28,6 +31,8 @@ pub struct Plan {
     pub device: Option<PathBuf>,
     /// A folder in memory.
     pub memory: PathBuf,
+    /// Devices that are played.
+    pub simulated: Vec<Simulated>,
     /// Who runs beside lanefs.
     pub peers: Vec<Peer>,
     /// Who does not, and why.
@@ -41,7 +46,8 @@ impl Plan {
     pub fn quick(dir: &Path) -> Self {
         Self {
             rounds: 3,
-            time: Duration::from_millis(60),
+            time: Duration::from_millis(50),
+            patience: 5,
             warm_up: Duration::from_millis(20),
             threads: vec![1, 2, 4, 16],
             storm: vec![256],
@@ -55,6 +61,7 @@ impl Plan {
         Self {
             rounds: 5,
             time: Duration::from_millis(250),
+            patience: 8,
             warm_up: Duration::from_millis(100),
             threads: THREADS.to_vec(),
             storm: vec![256, 2048],
@@ -63,6 +70,7 @@ impl Plan {
             dir: dir.to_owned(),
             device: None,
             memory: memory(dir),
+            simulated: vec![Simulated::CLOUD],
             peers: Vec::new(),
             left_out: Vec::new(),
         }
@@ -89,6 +97,7 @@ impl Plan {
             storm: vec![8],
             content: 8 << 20,
             small_logs: true,
+            simulated: Simulated::ALL.to_vec(),
             ..Self::standard(dir)
         }
     }

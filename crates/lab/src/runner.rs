@@ -1,9 +1,9 @@
 //! Runs experiments: in each round every contender gets its turn, so that a machine that changes its mind is fair to all.
 
-use crate::Outcome;
 use crate::experiment::{Case, Entry, Experiment, Ground, Rig, Shot};
 use crate::plan::Plan;
 use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Origin, Point, Series, Verdict};
+use crate::{Outcome, stop};
 
 /// Who is told how far it is.
 pub trait Watch {
@@ -89,6 +89,8 @@ fn run_case(
         for number in (0..count).map(|place| (place + round) % count) {
             let (Some(entry), false) = (case.contenders.get(number), failed[number]) else { continue };
             if let Err(e) = turn(&case, entry, plan, &ground, &mut tallies[number], watch) {
+                // A peer that was stopped has not failed.
+                stop::check()?;
                 if entry.peer.is_none() {
                     return Err(format!("{experiment}, {}, {}: {e}", case.name, entry.name).into());
                 }
@@ -115,6 +117,7 @@ fn turn(
 ) -> Outcome<()> {
     let mut rig: Option<Box<dyn Rig>> = None;
     for (number, &at) in case.points.iter().enumerate() {
+        stop::check()?;
         watch.step(&format!("{}: {}, {at} {}", case.title, entry.name, case.axis));
         let ready = match rig.take() {
             Some(ready) => ready,

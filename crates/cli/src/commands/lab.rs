@@ -10,7 +10,8 @@ use lanefs_lab::experiment::Peer;
 use lanefs_lab::plan::Plan;
 use lanefs_lab::results::{CaseResult, ExperimentResult, FORMAT, Results};
 use lanefs_lab::runner::Watch;
-use lanefs_lab::{Machine, experiments, model, report, runner, table};
+use lanefs_lab::{Machine, Simulated, experiments, model, report, runner, stop, table};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -44,6 +45,9 @@ pub(crate) struct Args {
     /// Who runs beside lanefs: kernel-ext4, kernel-xfs, raw, or none. Without it: whoever can
     #[arg(long, value_name = "PEER,...", value_delimiter = ',')]
     peers: Option<Vec<String>>,
+    /// Devices that are played, for the storm: nvme, cloud (a volume of 64k IOPS), disk, or none. Without it: cloud
+    #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
+    simulate: Option<Vec<String>>,
     /// How often each contender gets its turn
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
@@ -53,7 +57,7 @@ pub(crate) struct Args {
     /// Draw charts in the terminal besides
     #[arg(long)]
     plot: bool,
-    /// Keep results.json, report.html and an SVG of each chart in this folder
+    /// Keep results.json, report.html, and each chart as SVG and PNG in this folder
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
 }
@@ -80,6 +84,11 @@ impl Args {
     fn experiments(self, out: &mut Out) -> Res {
         let chosen = experiments::named(&self.names).map_err(failed)?;
         let plan = self.plan()?;
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // As a shell says it of who died of a signal.
+            let code = 128 + usize::try_from(signal).unwrap_or(0);
+            signal_hook::flag::register_usize(signal, stop::flag(), code)?;
+        }
         let mut results = Results {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -107,6 +116,11 @@ impl Args {
             if let Some(dir) = &self.report {
                 report::write(&results, dir).map_err(failed)?;
             }
+        }
+        if let Some(dir) = &self.report
+            && let Some(why) = report::write_png(&results, dir).map_err(failed)?
+        {
+            eprintln!("lanefs: lab: no PNG files: {why}");
         }
         if self.json {
             write!(out, "{}", results.to_json().map_err(failed)?)?;
@@ -139,6 +153,9 @@ impl Args {
             _ => Plan::standard(&dir),
         };
         plan.device = is_device.then_some(given);
+        if let Some(names) = &self.simulate {
+            plan.simulated = chosen(names, "simulated device", &Simulated::ALL, |device| device.name)?;
+        }
         if let Some(threads) = &self.threads {
             plan.threads.clone_from(threads);
             plan.storm.clone_from(threads);
@@ -151,19 +168,26 @@ impl Args {
 
     fn peers(&self) -> Res<Vec<Peer>> {
         let Some(names) = &self.peers else { return Ok(Peer::ALL.to_vec()) };
-        let known = |name: &String| {
-            Peer::ALL.into_iter().find(|p| p.name() == name).ok_or_else(|| {
-                Failure::new(format!(
-                    "there is no peer '{name}'; there are kernel-ext4, kernel-xfs, raw, none"
-                ))
-            })
-        };
-        names.iter().filter(|name| *name != "none").map(known).collect()
+        chosen(names, "peer", &Peer::ALL, |peer| peer.name())
     }
 }
 
+/// Those of `all` that are named. `none` names none.
+fn chosen<T: Copy>(names: &[String], what: &str, all: &[T], name_of: fn(&T) -> &'static str) -> Res<Vec<T>> {
+    let known = |name: &String| {
+        all.iter().copied().find(|one| name_of(one) == name).ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(name_of).collect();
+            Failure::new(format!("there is no {what} '{name}'; there are {}, none", names.join(", ")))
+        })
+    };
+    names.iter().filter(|name| *name != "none").map(known).collect()
+}
+
 fn failed(e: Box<dyn std::error::Error + Send + Sync>) -> Failure {
-    Failure::new(format!("lab: {e}"))
+    match stop::asked() {
+        Some(signal) => Failure::new("lab: stopped early; nothing is left behind").code(signal as u8),
+        None => Failure::new(format!("lab: {e}")),
+    }
 }
 
 /// The command line, for a shell.
@@ -187,6 +211,7 @@ fn options(plan: &Plan) -> BTreeMap<String, String> {
         ("threads", list(&plan.threads)),
         ("storm", list(&plan.storm)),
         ("content", plan.content.to_string()),
+        ("simulated", plan.simulated.iter().map(|d| d.name).collect::<Vec<_>>().join(",")),
         ("peers", peers.join(",")),
     ]
     .map(|(name, value)| (name.to_owned(), value))

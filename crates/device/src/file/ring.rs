@@ -54,7 +54,9 @@ impl Rings {
     /// Rings on a kernel that has none.
     #[cfg(test)]
     pub(super) fn refused() -> Self {
-        Self { refused: AtomicBool::new(true), ..Self::default() }
+        let rings = Self::default();
+        rings.refused.store(true, Ordering::Relaxed);
+        rings
     }
 
     /// Writes runs: an offset and the pieces that go there.
@@ -126,6 +128,16 @@ impl Rings {
 
     fn idle(&self) -> MutexGuard<'_, Vec<Ring>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        // The kernel ends a ring some time after it was closed, and a device with a registered file is in use until then: for
+        // whoever opens it next, refused.
+        for ring in self.idle().drain(..) {
+            let _ = ring.submitter().unregister_files();
+        }
     }
 }
 

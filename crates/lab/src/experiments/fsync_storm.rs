@@ -1,7 +1,6 @@
 //! Source 004: very many threads that write into holes and fsync each write, with one log for all.
 
 use super::rig::{Files, Ran, Work};
-use crate::Outcome;
 use crate::cause::cause;
 use crate::experiment::{Case, Entry, Experiment, Ground, Metric, Peer, Rig, Shot};
 use crate::load::{Storm, bare_storm, more_open_files, sparse_files, storm};
@@ -9,8 +8,8 @@ use crate::plan::Plan;
 use crate::published;
 use crate::results::{Better, CaseResult, Detail};
 use crate::store::{ext4, lanefs, open_raw, simulated, xfs};
+use crate::{Outcome, Simulated};
 use ::lanefs::{OpenOptions, Writeback};
-use lanefs_device::Pace;
 use lanefs_stats::Histogram;
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -33,7 +32,8 @@ impl Experiment for FsyncStorm {
     }
 
     fn cases(&self, plan: &Plan) -> Vec<Case> {
-        vec![modes(plan), cloud(plan)]
+        let played = plan.simulated.iter().map(|device| played(plan, *device));
+        std::iter::once(modes(plan)).chain(played).collect()
     }
 
     fn findings(&self, cases: &[CaseResult]) -> Vec<String> {
@@ -110,19 +110,27 @@ fn modes(plan: &Plan) -> Case {
         backing: most * size + (u64::from(large) << 20) + 2 * plan.room(),
         // Holes are filled once.
         fresh: true,
-        patience: 8,
+        patience: plan.patience,
         contenders: vec![
             work.own(lanefs(NEW, log, |o| o)),
             work.own(lanefs("mapafter, log 16M", small, |o| o)),
             work.own(lanefs(LOCK, log, |o| o.writeback(Writeback::DioreadLock))),
             work.own(lanefs(NOLOCK, log, |o| o.writeback(Writeback::DioreadNolock))),
             work.own(lanefs("dioread_nolock, log 1G", large, |o| o.writeback(Writeback::DioreadNolock))),
+            work.own(lanefs("mapafter, nodelalloc", log, |o| o.delalloc(false))),
+            work.own(lanefs("dioread_lock, nodelalloc", log, |o| {
+                o.writeback(Writeback::DioreadLock).delalloc(false)
+            })),
             work.own(lanefs("dioread_nolock, nodelalloc", log, |o| {
                 o.writeback(Writeback::DioreadNolock).delalloc(false)
             })),
             work.peer(Peer::KernelExt4, ext4("ext4 dioread_lock", log, "dioread_lock")),
             work.peer(Peer::KernelExt4, ext4("ext4 dioread_nolock", log, "dioread_nolock")),
             work.peer(Peer::KernelExt4, ext4("ext4 dioread_nolock, log 1G", large, "dioread_nolock")),
+            work.peer(
+                Peer::KernelExt4,
+                ext4("ext4 dioread_nolock, nodelalloc", log, "dioread_nolock,nodelalloc"),
+            ),
             work.peer(Peer::KernelXfs, xfs()),
             Entry::peer(Peer::Raw, "raw writes, shared flush", move |ground| {
                 let backing = ground.backing()?;
@@ -134,35 +142,41 @@ fn modes(plan: &Plan) -> Case {
     }
 }
 
-/// On the source's volume, as far as it can be played.
-fn cloud(plan: &Plan) -> Case {
+/// On a device that is played, such as the source's volume.
+fn played(plan: &Plan, device: Simulated) -> Case {
     let size = size(plan).min(1 << 20);
     let most = plan.storm.iter().copied().max().unwrap_or(0);
     let work = work(size);
     let (log, large) = (plan.log(128), plan.log(1024));
     // A log may have no more than half of what is free.
     let whole = most * size + 3 * (u64::from(large) << 20);
-    let on = |name, log, mode: Writeback| {
-        let open = move |_: &Ground| simulated(Pace::CLOUD, whole, log, OpenOptions::new().writeback(mode));
-        work.elsewhere(name, open).simulated("cloud volume of 64k IOPS")
+    let on = |name, log, mode: Writeback, delalloc| {
+        let options = OpenOptions::new().writeback(mode).delalloc(delalloc);
+        let open = move |_: &Ground| simulated(device.pace, whole, log, options.clone());
+        work.elsewhere(name, open).simulated(device.title)
     };
     Case {
-        name: "cloud",
-        title: "A storm of fsyncs on a cloud volume (simulated)".to_owned(),
+        name: device.name,
+        title: format!("A storm of fsyncs on a simulated {}", device.title),
         axis: "threads",
         points: plan.storm.clone(),
         metrics: METRICS.to_vec(),
         backing: 0,
         fresh: true,
-        patience: 8,
+        patience: plan.patience * device.patience,
         contenders: vec![
-            on(NEW, log, Writeback::MapAfter),
-            on(LOCK, log, Writeback::DioreadLock),
-            on(NOLOCK, log, Writeback::DioreadNolock),
-            on("dioread_nolock, log 1G", large, Writeback::DioreadNolock),
+            on(NEW, log, Writeback::MapAfter, true),
+            on(LOCK, log, Writeback::DioreadLock, true),
+            on(NOLOCK, log, Writeback::DioreadNolock, true),
+            on("dioread_nolock, log 1G", large, Writeback::DioreadNolock, true),
+            on("dioread_nolock, nodelalloc", log, Writeback::DioreadNolock, false),
         ],
         versus: vec![(NEW, LOCK), (NEW, NOLOCK), (LOCK, NOLOCK)],
-        published: published::fsync_storm().into_iter().map(|series| (0, series)).collect(),
+        // The source's volume was one of these.
+        published: match device == Simulated::CLOUD {
+            true => published::fsync_storm().into_iter().map(|series| (0, series)).collect(),
+            false => Vec::new(),
+        },
     }
 }
 

@@ -1,6 +1,6 @@
 //! Threads that do the same until they are told to stop.
 
-use crate::Outcome;
+use crate::{Outcome, stop as ended};
 use std::io;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -79,7 +79,8 @@ pub fn run(
         drop(closed);
         // On a machine that lets none of them run in that time, until one has.
         let nothing = || lanes.iter().all(|lane| lane.0.load(Ordering::Relaxed) == 0);
-        while (began.elapsed() < time || nothing()) && !stop.load(Ordering::Relaxed) {
+        let go_on = || !stop.load(Ordering::Relaxed) && ended::asked().is_none();
+        while (began.elapsed() < time || nothing()) && go_on() {
             let left = time.saturating_sub(began.elapsed());
             std::thread::sleep(left.clamp(Duration::from_micros(100), Duration::from_millis(100)));
         }

@@ -91,13 +91,16 @@ pub(super) fn inline(chart: &Chart) -> String {
 /// The chart with title and names, as a file of its own.
 pub(super) fn file(chart: &Chart) -> String {
     let height = HEIGHT + LINE * (chart.series.len() + 2) as f64;
+    // A wide letter is two thirds as wide as it is high: a long title is smaller.
+    let letters = chart.title.chars().count().max(1) as f64;
+    let title = (1.5 * (WIDTH - 2.0 * RIGHT) / letters).min(12.0);
     let mut svg = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     svg += &open(chart, height);
     // Writing to a String cannot fail.
     let _ = writeln!(
         svg,
         "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<g transform=\"translate(0 {LINE})\" color=\"#222\">\n\
-         <text x=\"{LEFT}\" y=\"2\" font-weight=\"bold\" fill=\"currentColor\">{}</text>",
+         <text x=\"{RIGHT}\" y=\"2\" font-size=\"{title:.1}\" font-weight=\"bold\" fill=\"currentColor\">{}</text>",
         Text(&chart.title)
     );
     plot(&mut svg, chart);
@@ -203,11 +206,11 @@ fn line(svg: &mut String, series: &Series, color: &str, scale: &Scale, x: &dyn F
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::results::{Better, Point};
 
-    pub(super) fn chart(values: &[f64]) -> Chart {
+    pub(in super::super) fn chart(values: &[f64]) -> Chart {
         let points = values.iter().enumerate().map(|(n, v)| Point::new(1 << n, vec![*v, v * 1.1, v * 0.9]));
         Chart {
             name: "a/b/c".to_owned(),

@@ -1,8 +1,10 @@
-//! The report: one HTML file that needs nothing else, and an SVG file for each chart.
+//! The report: one HTML file that needs nothing else, and an SVG file and a PNG file for each chart.
 
 mod chart;
 mod heat;
 mod page;
+#[cfg(feature = "png")]
+mod png;
 mod xml;
 
 pub use page::html;
@@ -27,4 +29,29 @@ pub fn write(results: &Results, dir: &Path) -> Outcome<()> {
         file(&format!("{}.svg", chart.name.replace('/', "-")), chart::file(chart))?;
     }
     Ok(())
+}
+
+/// Writes `EXPERIMENT-CASE-METRIC.png` for each chart. Why there is none, if so.
+///
+/// # Errors
+/// Those of drawing and writing.
+#[cfg(feature = "png")]
+pub fn write_png(results: &Results, dir: &Path) -> Outcome<Option<&'static str>> {
+    let Some(painter) = png::Painter::new() else { return Ok(Some("this system has no font")) };
+    fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    for chart in results.charts().filter(|c| !c.series.is_empty()) {
+        let path = dir.join(format!("{}.png", chart.name.replace('/', "-")));
+        let bytes = painter.paint(&chart::file(chart))?;
+        fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    Ok(None)
+}
+
+/// As this was built, there is none.
+///
+/// # Errors
+/// None.
+#[cfg(not(feature = "png"))]
+pub fn write_png(_: &Results, _: &Path) -> Outcome<Option<&'static str>> {
+    Ok(Some("lanefs was built without the feature png"))
 }

@@ -4,7 +4,7 @@
 //! yet to find, and nothing that makes a volume on it may punch holes.
 
 use super::run_tool;
-use crate::Outcome;
+use crate::{Outcome, stop};
 use lanefs_device::{AlignedBuf, BlockDevice, FileDevice, FileOptions, ReadOp, WriteOp};
 use lanefs_mkfs as mkfs;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,7 @@ impl Backing {
         page.fill(0xa5);
         let mut at = 0;
         while at < size {
+            stop::check()?;
             let n = (size - at).min(page.len() as u64);
             device.write_at(at, &page[..n as usize])?;
             at += n;

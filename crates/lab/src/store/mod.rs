@@ -14,7 +14,7 @@ pub use loop_mount::LoopMount;
 pub use raw::{open_raw, raw};
 pub use tool::{missing_tools, run_tool, tool_version};
 
-use crate::Outcome;
+use crate::{Outcome, stop};
 use ::lanefs::Volume;
 use lanefs_device::AlignedBuf;
 use std::fmt;
@@ -66,6 +66,7 @@ pub fn filled(store: &dyn Store, count: usize, size: u64, direct: bool) -> Outco
             let file = store.file(number, size, direct)?;
             let mut at = 0;
             while at < size {
+                stop::check()?;
                 let n = (size - at).min(page.len() as u64);
                 file.write(at, &page[..n as usize])?;
                 at += n;

@@ -1,6 +1,7 @@
 //! Programs of the system: they make the peers' volumes and mount them.
 
 use crate::Outcome;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,13 +11,13 @@ fn search_path() -> String {
     format!("{path}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
 }
 
-/// Runs a program; its standard output without white space at the end.
+/// Runs a program, which what is pressed at the terminal does not end: half a volume or half a mount would be left. Its standard output without white space at the end.
 ///
 /// # Errors
 /// One that is missing or fails, with all that it said.
 pub fn run_tool(program: &str, args: &[&str]) -> Outcome<String> {
     let mut command = Command::new(program);
-    command.env("PATH", search_path()).env("LC_ALL", "C").args(args);
+    command.env("PATH", search_path()).env("LC_ALL", "C").args(args).process_group(0);
     let out = command.output().map_err(|e| format!("cannot run {program}: {e}"))?;
     let said = String::from_utf8_lossy(&out.stdout).trim_end().to_owned();
     if out.status.success() {
