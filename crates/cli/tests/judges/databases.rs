@@ -164,7 +164,8 @@ impl Cluster {
             if signal == "-KILL" {
                 pids.extend(pids.clone().iter().flat_map(|pid| below(pid)));
             }
-            let _ = Command::new("kill").arg(signal).args(&pids).status();
+            // They may have ended by themselves.
+            let _ = Command::new("kill").arg(signal).args(&pids).stderr(Stdio::null()).status();
             let _ = child.wait();
         }
     }
