@@ -16,9 +16,11 @@ const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 const LINE: f64 = 18.0;
 
-/// Told apart with most kinds of sight, on light and on dark.
-const COLORS: [&str; 8] =
-    ["#0b74c4", "#d9622b", "#2f9e63", "#b5489b", "#8a7a00", "#5b63d6", "#0f8f9c", "#8d6e63"];
+/// Told apart with most kinds of sight, on light and on dark; behind the first eight, the same ones lighter.
+const COLORS: [&str; 16] = [
+    "#0b74c4", "#d9622b", "#2f9e63", "#b5489b", "#8a7a00", "#5b63d6", "#0f8f9c", "#8d6e63", "#6bb6e8",
+    "#f0a07c", "#7fd0a4", "#dc93c9", "#c9b93f", "#a5abf2", "#6ccbd4", "#c3a79b",
+];
 
 /// The colour of series `number`.
 pub(super) fn color(number: usize) -> &'static str {
