@@ -1,7 +1,7 @@
 //! What to write out in the background, and when: by age, by pressure, and what is written from front to back.
 //!
 //! The file that has been dirty longest comes first. A large one is written in pieces, and others have their turn between
-//! them. There is no I/O and no thread here: whoever has one asks for the next job, does it, and asks
+//! them. Pressure ends when half of what began it is left: a thread that stopped at once would be woken again by the next write. There is no I/O and no thread here: whoever has one asks for the next job, does it, and asks
 //! again; when there is none it sleeps.
 
 use super::dirty::Turn;
@@ -30,6 +30,8 @@ pub(crate) struct Background {
     last: Option<Turn>,
     /// The last job was of a stream: others have their turn.
     streamed: bool,
+    /// There was pressure, and too little has been written out since.
+    pressed: bool,
 }
 
 impl Background {
@@ -42,7 +44,7 @@ impl Background {
 
     /// Files are written out at the age `expire`.
     pub(crate) fn new(expire: Option<Duration>) -> Self {
-        Self { expire, last: None, streamed: false }
+        Self { expire, last: None, streamed: false, pressed: false }
     }
 
     /// What to do at `now`, if anything: streams, files that have expired, and any file while there is pressure.
@@ -61,13 +63,15 @@ impl Background {
     }
 
     fn next_file(&mut self, cache: &PageCache, now: Instant) -> Option<Job> {
-        let pressed = cache.pressure() >= Pressure::Background;
+        let dirty = cache.dirty_bytes();
+        self.pressed = cache.pressure() >= Pressure::Background
+            || self.pressed && dirty > cache.dirty.limits.background / 2;
         let last = self.last.take();
         // Behind the last; then from the front.
         let (turn, file) = [last, None].into_iter().find_map(|after| {
             let (turn, since, file) = cache.dirty.oldest(after)?;
             let old = self.expire.is_some_and(|age| now.saturating_duration_since(since) >= age);
-            (pressed || old).then_some((turn, file))
+            (self.pressed || old).then_some((turn, file))
         })?;
         self.last = Some(turn);
         Some(Job { file, blocks: 0..u32::MAX, max: Self::PIECE })
@@ -165,14 +169,20 @@ mod tests {
             order.push(job.file.ino());
             job.file.take_dirty(0..u32::MAX, job.max).unwrap().done();
         }
-        assert_eq!(order, [1]);
-        assert!(cache.dirty_bytes() <= 10 << 20 && large.is_dirty() && small.is_dirty());
+        // Not at 10 MiB: at 5.
+        assert_eq!(order, [1, 2, 1]);
+        assert!(!large.is_dirty() && !small.is_dirty());
+        let (large, small) = (dirty(&cache, 1, 2000), dirty(&cache, 2, 10));
         let more = dirty(&cache, 3, 2000);
+        order.clear();
         while let Some(job) = background.next(&cache, Instant::now()) {
             order.push(job.file.ino());
             job.file.take_dirty(0..u32::MAX, 1 << 20).unwrap().done();
         }
-        assert_eq!(order[1..5], [1, 2, 3, 1]);
+        assert_eq!(order[..4], [1, 2, 3, 1]);
         assert!(large.is_dirty() && more.is_dirty() && !small.is_dirty());
+        assert!((4 << 20..=5 << 20).contains(&cache.dirty_bytes()));
+        // What was left is no pressure.
+        assert!(background.next(&cache, Instant::now()).is_none());
     }
 }
