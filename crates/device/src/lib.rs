@@ -25,6 +25,7 @@ mod file;
 mod mem;
 mod paced;
 mod pmem;
+mod policy;
 mod url;
 
 pub use block_device::{BlockDevice, ReadOp, WriteOp};
@@ -34,4 +35,5 @@ pub use file::{FileDevice, FileOptions, IoUring};
 pub use mem::MemDevice;
 pub use paced::{Pace, PacedDevice};
 pub use pmem::{Lent, Mapped, Persistence, PmemDevice};
+pub use policy::set_idle_policy;
 pub use url::{Medium, create_url, open_url};

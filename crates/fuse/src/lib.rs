@@ -11,6 +11,7 @@ mod attr;
 mod channel;
 mod fault;
 mod filesystem;
+mod follow;
 mod handles;
 mod init;
 mod monitor;

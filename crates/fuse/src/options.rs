@@ -28,6 +28,8 @@ pub struct MountOptions {
     allow_other: Option<bool>,
     pub(crate) allow_root: bool,
     pub(crate) acl: bool,
+    /// See [`Follow`](crate::follow::Follow).
+    pub(crate) follow: bool,
     atime: Atime,
     open: OpenOptions,
 }
@@ -65,6 +67,7 @@ impl Default for MountOptions {
             allow_other: None,
             allow_root: false,
             acl: true,
+            follow: true,
             atime: Atime::Relative,
             open: OpenOptions::new().page_cache_bytes(PAGE_CACHE),
         }
@@ -133,6 +136,8 @@ impl MountOptions {
             "metrics" => self.metrics = Some(own_address(word, value)?),
             "acl" => self.acl = true,
             "noacl" => self.acl = false,
+            "follow_cpu" => self.follow = true,
+            "nofollow_cpu" => self.follow = false,
             "threads" => self.threads = number(word, value)?.clamp(1, 1024) as usize,
             "subtype" if value == "lanefs" => {}
             // What the table of mounts says of one that is there, and mount(8) hands on.

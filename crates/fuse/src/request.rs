@@ -44,7 +44,7 @@ impl Inbox {
 }
 
 /// A request: its header, and what of its arguments was not taken yet.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Request<'b> {
     pub(crate) header: InHeader,
     body: &'b [u8],

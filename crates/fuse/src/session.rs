@@ -3,21 +3,24 @@
 use crate::channel::Channel;
 use crate::fault::Fault;
 use crate::filesystem::{Filesystem, Outcome};
+use crate::follow::{Follow, Following, Wish};
 use crate::init;
 use crate::monitor::{Link, Monitor, MountStats};
 use crate::mountpoint::{self, MountError, Mounted};
 use crate::options::MountOptions;
 use crate::request::{Inbox, Outbox};
 use crate::wire::{InitIn, MAJOR, op};
-use crate::workers::{First, Workers};
+use crate::workers::{First, Lasts, Turn, Workers};
 use lanefs::Volume;
 use lanefs_stats::Counter;
 use rustix::io::Errno;
+use rustix::thread::gettid;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 /// A volume that is mounted.
 #[derive(Debug)]
@@ -91,8 +94,8 @@ impl Session {
                 return Err(e.into());
             }
         };
-        let (channel, workers) = (Channel::new(device), Workers::new(options.threads));
-        let shared = Shared { channel, filesystem, workers, requests: Counter::new() };
+        let workers = Workers::new(options.threads, Following::new(options.follow));
+        let shared = Shared { channel: Channel::new(device), filesystem, workers, requests: Counter::new() };
         match shared.shake_hands(options.acl, time_gran) {
             Ok(()) => {
                 let shared = Arc::new(shared);
@@ -193,15 +196,32 @@ impl Shared {
     /// What each thread does.
     fn work<'s>(&'s self, scope: &'s thread::Scope<'s, '_>) -> std::io::Result<()> {
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
-        while self.workers.begin() {
+        let mut follow = Follow::new(self.workers.following());
+        while let Some(turn) = self.workers.begin(follow.thread()) {
+            if turn == Turn::Together {
+                follow.together();
+            }
+            let began = Instant::now();
             let received = self.channel.receive(&mut inbox);
-            let slow = match &received {
-                Ok(Some(len)) => inbox.request(*len).is_ok_and(|r| Filesystem::is_slow(r.header.opcode)),
-                _ => false,
+            let (lasts, wish) = match received.as_ref().map(|len| len.and_then(|len| inbox.request(len).ok()))
+            {
+                Ok(Some(request)) => {
+                    let lasts = Filesystem::lasts(&request);
+                    (lasts, follow.asked(request.header.pid, began.elapsed()))
+                }
+                _ => (Lasts::Short, Wish::Together),
             };
-            if self.workers.took(slow) == First::MakeThread {
+            if lasts == Lasts::Long {
+                follow.stop();
+            }
+            if self.workers.took(follow.thread(), lasts, wish) == First::MakeThread {
                 let name = thread::Builder::new().name("lanefs-fuse".into());
-                if name.spawn_scoped(scope, || self.work(scope)).is_err() {
+                let work = || {
+                    // It runs where this thread does, unless it is told otherwise.
+                    self.workers.following().release(gettid());
+                    self.work(scope)
+                };
+                if name.spawn_scoped(scope, work).is_err() {
                     self.workers.not_made();
                 }
             }
@@ -216,14 +236,14 @@ impl Shared {
                     return Err(e);
                 }
             };
-            if self.answer(&inbox, len, &mut outbox) == Outcome::Last {
+            if self.answer(&inbox, len, &mut outbox, &follow) == Outcome::Last {
                 self.workers.end();
             }
         }
         Ok(())
     }
 
-    fn answer(&self, inbox: &Inbox, len: usize, outbox: &mut Outbox) -> Outcome {
+    fn answer(&self, inbox: &Inbox, len: usize, outbox: &mut Outbox, follow: &Follow) -> Outcome {
         let Ok(request) = inbox.request(len) else { return Outcome::Silent };
         self.requests.add(1);
         let unique = request.header.unique;
@@ -235,7 +255,7 @@ impl Shared {
             Err(fault) => (Outcome::Answered, Err(fault)),
         };
         if outcome != Outcome::Silent {
-            self.channel.send(unique, outbox, answer);
+            follow.wake(|| self.channel.send(unique, outbox, answer));
         }
         outcome
     }

@@ -3,18 +3,33 @@
 //! The kernel wakes those who wait in turn: many waiting ones make each request find a cold thread. So few wait at a time;
 //! who takes a request that may last sees to it that somebody else waits, and who comes back finds whether he is wanted
 //! or rests. A thread is made only when all are at work.
+//!
+//! A thread that follows a program (see [`Follow`](crate::follow::Follow)) waits alone, and hands over only before what is
+//! long. Another one watches it: it looks once a millisecond whether requests are taken, and if the one that is alone has none to
+//! show, all is as before at once; so what holds it up (a processor that others keep busy, a device) keeps others waiting no
+//! longer than that. When there are no requests it ends too, and no thread wakes up.
 
-use parking_lot::{Condvar, Mutex};
+use crate::follow::{Following, Wish};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::thread::Pid;
+use std::time::Duration;
 
 /// Threads that wait for a request at a time.
 const WAITING: usize = 2;
+/// How often the thread that is alone is looked at.
+const WATCH: Duration = Duration::from_millis(1);
+/// Looks in a row that see it wait for a request, until that is the end of it.
+const QUIET: u32 = 8;
 
 /// The threads of a mount.
 #[derive(Debug)]
 pub(crate) struct Workers {
     most: usize,
+    following: Following,
     state: Mutex<State>,
     wanted: Condvar,
+    /// Of the one that watches.
+    alone_ends: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -24,7 +39,37 @@ struct State {
     resting: usize,
     /// Calls to resting threads that none has answered yet.
     calls: usize,
+    alone: Option<Alone>,
+    watched: bool,
     ended: bool,
+}
+
+/// The thread that takes all requests.
+#[derive(Debug)]
+struct Alone {
+    thread: Pid,
+    /// How often it has come back for one.
+    turns: u64,
+}
+
+/// How long a request may last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lasts {
+    /// No longer than a call to somebody else.
+    Short,
+    /// That mostly, but it may have to wait for the device.
+    Mostly,
+    /// Longer.
+    Long,
+}
+
+/// How a thread waits for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// As one of several.
+    Together,
+    /// As the only one.
+    Alone,
 }
 
 /// What a thread that took a request does first.
@@ -40,36 +85,96 @@ impl Workers {
     /// How many there are, and how many of them are at work.
     pub(crate) fn count(&self) -> (usize, usize) {
         let state = self.state.lock();
-        (state.all, state.all.saturating_sub(state.waiting).saturating_sub(state.resting))
+        let at_rest = state.waiting + state.resting + usize::from(state.watched);
+        (state.all, state.all.saturating_sub(at_rest))
     }
 
     /// Of `most` threads at most, the first of which counts as there.
-    pub(crate) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize, following: Following) -> Self {
         let state = State { all: 1, ..State::default() };
-        Self { most: most.max(1), state: Mutex::new(state), wanted: Condvar::new() }
+        let (wanted, alone_ends) = (Condvar::new(), Condvar::new());
+        Self { most: most.max(1), following, state: Mutex::new(state), wanted, alone_ends }
     }
 
-    /// Returns when the caller is to wait for a request; `false` at the end.
-    pub(crate) fn begin(&self) -> bool {
+    pub(crate) fn following(&self) -> Following {
+        self.following
+    }
+
+    /// Returns when the caller, thread `me`, is to wait for a request; `None` at the end.
+    pub(crate) fn begin(&self, me: Pid) -> Option<Turn> {
         let mut state = self.state.lock();
-        while state.waiting >= WAITING && !state.ended {
-            state.resting += 1;
-            self.wanted.wait(&mut state);
-            state.resting -= 1;
-            if state.calls > 0 {
-                state.calls -= 1;
-                break;
+        let turn = loop {
+            if state.ended {
+                return None;
             }
-        }
+            if let Some(alone) = state.alone.as_mut().filter(|alone| alone.thread == me) {
+                alone.turns += 1;
+                break Turn::Alone;
+            }
+            match &state.alone {
+                Some(_) if !state.watched => self.watch(&mut state),
+                None if state.waiting < WAITING => break Turn::Together,
+                _ => {
+                    state.resting += 1;
+                    self.wanted.wait(&mut state);
+                    state.resting -= 1;
+                    if state.calls > 0 {
+                        state.calls -= 1;
+                        if state.alone.is_none() {
+                            break Turn::Together;
+                        }
+                    }
+                }
+            }
+        };
         state.waiting += 1;
-        !state.ended
+        Some(turn)
     }
 
-    /// The caller has a request, which may be `slow`.
-    pub(crate) fn took(&self, slow: bool) -> First {
+    /// Returns when no thread is alone any more.
+    fn watch(&self, state: &mut MutexGuard<'_, State>) {
+        state.watched = true;
+        let (mut seen, mut quiet) = (None, 0);
+        while let Some(alone) = &state.alone
+            && !state.ended
+        {
+            let now = (alone.thread, alone.turns);
+            if seen != Some(now) {
+                (seen, quiet) = (Some(now), 0);
+            } else if state.waiting == 0 || quiet == QUIET {
+                self.following.release(alone.thread);
+                state.alone = None;
+                break;
+            } else {
+                quiet += 1;
+            }
+            self.alone_ends.wait_for(state, WATCH);
+        }
+        state.watched = false;
+    }
+
+    /// Thread `me` has a request, which may last, and wants to be alone, or not.
+    pub(crate) fn took(&self, me: Pid, lasts: Lasts, wish: Wish) -> First {
         let mut state = self.state.lock();
         state.waiting -= 1;
-        if !slow || state.waiting > 0 || state.ended {
+        let mine = state.alone.as_ref().is_some_and(|alone| alone.thread == me);
+        if mine && (wish == Wish::Together || lasts == Lasts::Long) {
+            state.alone = None;
+            self.alone_ends.notify_one();
+        } else if wish == Wish::Alone && state.alone.is_none() && self.most > 1 && lasts != Lasts::Long {
+            state.alone = Some(Alone { thread: me, turns: 0 });
+            // Who watches is woken, or made, as who waits is.
+            return self.call(&mut state);
+        }
+        match (&state.alone, lasts) {
+            (_, Lasts::Short) | (Some(_), _) => First::Nothing,
+            (None, _) => self.call(&mut state),
+        }
+    }
+
+    /// Somebody else is to wait for requests, or to watch.
+    fn call(&self, state: &mut State) -> First {
+        if state.waiting > 0 || state.watched || state.ended {
             return First::Nothing;
         }
         if state.resting > state.calls {
@@ -84,12 +189,75 @@ impl Workers {
 
     /// A thread that was counted could not be made.
     pub(crate) fn not_made(&self) {
-        self.state.lock().all -= 1;
+        let mut state = self.state.lock();
+        state.all -= 1;
+        // It may have been the one to watch.
+        state.alone = None;
     }
 
     /// The mount is gone: all end.
     pub(crate) fn end(&self) {
         self.state.lock().ended = true;
         self.wanted.notify_all();
+        self.alone_ends.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::gettid;
+    use std::thread;
+
+    fn alone() -> Workers {
+        let workers = Workers::new(4, Following::none());
+        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+        // Nobody is there yet to watch.
+        assert_eq!(workers.took(gettid(), Lasts::Short, Wish::Alone), First::MakeThread);
+        workers
+    }
+
+    #[test]
+    fn who_is_held_up_is_alone_no_longer() {
+        let workers = alone();
+        thread::scope(|scope| {
+            // It watches; and takes the next request, since the first thread never comes back for it.
+            let turn = scope.spawn(|| workers.begin(gettid())).join().unwrap();
+            assert_eq!(turn, Some(Turn::Together));
+        });
+        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+    }
+
+    #[test]
+    fn who_waits_in_vain_is_alone_no_longer() {
+        let workers = alone();
+        assert_eq!(workers.begin(gettid()), Some(Turn::Alone));
+        thread::scope(|scope| {
+            let turn = scope.spawn(|| workers.begin(gettid())).join().unwrap();
+            assert_eq!(turn, Some(Turn::Together));
+        });
+    }
+
+    #[test]
+    fn alone_it_hands_over_what_is_long_and_nothing_else() {
+        let workers = alone();
+        assert_eq!(workers.begin(gettid()), Some(Turn::Alone));
+        assert_eq!(workers.took(gettid(), Lasts::Mostly, Wish::Same), First::Nothing);
+        assert_eq!(workers.begin(gettid()), Some(Turn::Alone));
+        // The watching thread is still being made.
+        assert_eq!(workers.took(gettid(), Lasts::Long, Wish::Same), First::MakeThread);
+        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+    }
+
+    #[test]
+    fn nobody_is_alone_without_a_second_thread() {
+        let workers = Workers::new(1, Following::none());
+        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+        assert_eq!(workers.took(gettid(), Lasts::Short, Wish::Alone), First::Nothing);
+        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+        // Nor with one that could not be made.
+        let workers = alone();
+        workers.not_made();
+        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
     }
 }

@@ -16,7 +16,8 @@ use crate::handles::Handles;
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use crate::request::{Outbox, Request};
-use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, StatfsOut, op};
+use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, ReadIn, StatfsOut, WriteIn, oflag, op};
+use crate::workers::Lasts;
 use lanefs::{Atime, Volume};
 use rustix::io::Errno;
 
@@ -78,22 +79,23 @@ impl Filesystem {
         volume.close()
     }
 
-    /// Whether a request of this kind may take long: then somebody else should wait for the next one.
-    pub(crate) fn is_slow(opcode: u32) -> bool {
-        matches!(
-            opcode,
-            op::READ
-                | op::WRITE
-                | op::FSYNC
-                | op::FSYNCDIR
-                | op::FALLOCATE
-                | op::COPY_FILE_RANGE
-                | op::SYNCFS
-                | op::IOCTL
-                | op::LSEEK
-                | op::RENAME
-                | op::RENAME2
-        )
+    /// How long a request may last, as far as it is seen by its kind and size.
+    pub(crate) fn lasts(request: &Request<'_>) -> Lasts {
+        let mut r = request.clone();
+        match r.header.opcode {
+            op::FSYNC
+            | op::FSYNCDIR
+            | op::FALLOCATE
+            | op::COPY_FILE_RANGE
+            | op::SYNCFS
+            | op::IOCTL
+            // They may have the kernel write out what it has cached, by way of another thread.
+            | op::LSEEK => Lasts::Long,
+            op::READ => r.take().map_or(Lasts::Long, |args: ReadIn| of_size(args.size, args.flags)),
+            op::WRITE => r.take().map_or(Lasts::Long, |args: WriteIn| of_size(args.size, args.flags)),
+            op::RENAME | op::RENAME2 => Lasts::Mostly,
+            _ => Lasts::Short,
+        }
     }
 
     /// Carries out a request, which came by `channel`.
@@ -187,4 +189,11 @@ impl Filesystem {
             ..StatfsOut::default()
         })
     }
+}
+
+/// How long it lasts to move as much content.
+fn of_size(size: u32, flags: u32) -> Lasts {
+    const SMALL: u32 = 64 << 10;
+    // Past the caches it is the device's time, and a read may have the kernel write out first.
+    if size <= SMALL && flags & oflag::DIRECT == 0 { Lasts::Mostly } else { Lasts::Long }
 }

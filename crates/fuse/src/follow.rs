@@ -1,0 +1,325 @@
+//! Serving a program on the processor that it runs on.
+//!
+//! A request is two wake-ups: of the thread that serves, and of the program that waits. On one processor each costs a switch;
+//! between two, the one that waits lets its processor halt, and an interrupt has to wake it, which on a virtual machine takes
+//! ten times as long as the request. The scheduler puts who wakes up on a processor that is idle, so it parts the two again
+//! and again. Hence, while one program sends nearly all requests, one after the other:
+//!
+//! - One thread serves alone (see [`Workers`](crate::workers::Workers)), bound to the processor of the program.
+//! - While it answers it runs under SCHED_IDLE. The scheduler takes a processor that runs nothing else for an idle one, and
+//!   leaves the program there. The program goes on at once, the thread when the program waits again: it finds
+//!   the next request lying there and never sleeps. Both changes of the policy take about a microsecond.
+//! - If it did sleep, the two have been parted: it looks where the program is. That takes as long as a request, and is done
+//!   the less often the less it tells.
+//!
+//! It ends when others ask too, when it does not pay, and when `Workers` finds the thread held up. Nothing is done where it
+//! could not be undone: without CAP_SYS_NICE or RLIMIT_NICE a thread may not come back from SCHED_IDLE, and one that runs
+//! under another policy than SCHED_OTHER would not get its own back. Nor is it on a machine with one processor.
+
+use lanefs::device::set_idle_policy;
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
+use std::time::Duration;
+
+/// Requests in a row of one program before it is followed.
+const STREAK: u32 = 32;
+/// The same after following did not pay, at most.
+const LONGEST_STREAK: u32 = 1 << 16;
+/// Who waits longer for a request has slept.
+const SLEPT: Duration = Duration::from_micros(15);
+/// Sleeps before it looks where the program is, and at most, when it was found in its place.
+const LOOK_AFTER: u32 = 2;
+const LOOK_AFTER_AT_MOST: u32 = 256;
+/// A request of somebody else weighs as many of the program's.
+const STRANGER: u32 = 4;
+/// At this weight it ends.
+const CROWD: u32 = 32;
+/// Every so many requests it is judged by how many of them it slept for.
+const TERM: u32 = 512;
+
+/// What a thread wants to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// What it is.
+    Same,
+    /// The only one that takes requests.
+    Alone,
+    /// One of several.
+    Together,
+}
+
+/// Whether threads of a mount may follow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Following {
+    /// Where all threads may run; `None`: none follows.
+    home: Option<CpuSet>,
+}
+
+impl Following {
+    pub(crate) fn new(wanted: bool) -> Self {
+        let home = sched_getaffinity(None).ok().filter(|home| wanted && home.count() > 1);
+        let home = home.filter(|_| stat(gettid().as_raw_pid() as u32, POLICY) == Some(0));
+        // A thread that tries it, and ends: this one must not stay behind under the other policy.
+        let returns = || {
+            let me = gettid();
+            set_idle_policy(me, true).and_then(|()| set_idle_policy(me, false)).is_ok()
+        };
+        let home = home.filter(|_| std::thread::spawn(returns).join().unwrap_or(false));
+        Self { home }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self { home: None }
+    }
+
+    /// A thread is as all others again.
+    pub(crate) fn release(&self, thread: Pid) {
+        let Some(home) = &self.home else { return };
+        // A thread that has ended needs nothing.
+        let _ = set_idle_policy(thread, false);
+        let _ = sched_setaffinity(Some(thread), home);
+    }
+}
+
+/// How a thread follows, or whom it may come to follow.
+#[derive(Debug)]
+pub(crate) struct Follow {
+    following: Following,
+    thread: Pid,
+    program: u32,
+    /// Its requests in a row, and how many it takes.
+    streak: u32,
+    needed: u32,
+    /// The processor that this thread is bound to.
+    at: Option<usize>,
+    /// Requests since it was bound.
+    served: u32,
+    strangers: u32,
+    sleeps: u32,
+    look_after: u32,
+    term: Term,
+}
+
+#[derive(Debug, Default)]
+struct Term {
+    requests: u32,
+    sleeps: u32,
+}
+
+impl Follow {
+    /// Of the calling thread.
+    pub(crate) fn new(following: Following) -> Self {
+        Self {
+            following,
+            thread: gettid(),
+            program: 0,
+            streak: 0,
+            needed: STREAK,
+            at: None,
+            served: 0,
+            strangers: 0,
+            sleeps: 0,
+            look_after: LOOK_AFTER,
+            term: Term::default(),
+        }
+    }
+
+    pub(crate) fn thread(&self) -> Pid {
+        self.thread
+    }
+
+    /// A program, 0 if the kernel asks of its own, has sent a request, for which this thread waited as long.
+    pub(crate) fn asked(&mut self, program: u32, waited: Duration) -> Wish {
+        let Some(home) = self.following.home else { return Wish::Same };
+        if self.at.is_some() { self.go_on(&home, program, waited) } else { self.begin(&home, program) }
+    }
+
+    fn begin(&mut self, home: &CpuSet, program: u32) -> Wish {
+        if program == 0 {
+            return Wish::Same;
+        }
+        if program != self.program {
+            (self.program, self.streak) = (program, 0);
+        }
+        self.streak += 1;
+        if self.streak < self.needed {
+            return Wish::Same;
+        }
+        self.streak = 0;
+        (self.served, self.strangers, self.sleeps, self.look_after) = (0, 0, 0, LOOK_AFTER);
+        self.term = Term::default();
+        match self.look(home) {
+            true => Wish::Alone,
+            false => self.give_up(),
+        }
+    }
+
+    fn go_on(&mut self, home: &CpuSet, program: u32, waited: Duration) -> Wish {
+        if program != 0 && program != self.program {
+            self.strangers += STRANGER;
+            if self.strangers > CROWD {
+                self.stop();
+                return Wish::Together;
+            }
+            return Wish::Same;
+        }
+        self.strangers = self.strangers.saturating_sub(1);
+        self.served = self.served.saturating_add(1);
+        self.term.requests += 1;
+        if waited > SLEPT {
+            self.term.sleeps += 1;
+            self.sleeps += 1;
+            if self.sleeps >= self.look_after {
+                self.sleeps = 0;
+                let was = self.at;
+                if !self.look(home) {
+                    return self.give_up();
+                }
+                self.look_after =
+                    if was == self.at { (self.look_after * 2).min(LOOK_AFTER_AT_MOST) } else { LOOK_AFTER };
+            }
+        }
+        if self.term.requests == TERM {
+            let term = std::mem::take(&mut self.term);
+            if term.sleeps > TERM / 2 {
+                return self.give_up();
+            }
+            self.needed = STREAK;
+        }
+        Wish::Same
+    }
+
+    /// It does not pay: the next time it takes more to begin.
+    fn give_up(&mut self) -> Wish {
+        self.needed = (self.needed * 4).min(LONGEST_STREAK);
+        self.stop();
+        Wish::Together
+    }
+
+    /// This thread is one of several: if it was alone, it was found held up, or asked for nothing.
+    pub(crate) fn together(&mut self) {
+        if self.at.is_none() {
+            return;
+        }
+        // A while of good service is worth being held up once.
+        if self.served < 8 * STREAK {
+            self.give_up();
+        }
+        self.stop();
+    }
+
+    /// Goes to where the program is, if it can.
+    fn look(&mut self, home: &CpuSet) -> bool {
+        let Some(processor) = stat(self.program, PROCESSOR).filter(|p| home.is_set(*p)) else { return false };
+        if self.at != Some(processor) {
+            let mut only = CpuSet::new();
+            only.set(processor);
+            if sched_setaffinity(Some(self.thread), &only).is_err() {
+                return false;
+            }
+            self.at = Some(processor);
+        }
+        true
+    }
+
+    /// This thread is as all others again.
+    pub(crate) fn stop(&mut self) {
+        if self.at.take().is_some() {
+            self.following.release(self.thread);
+        }
+    }
+
+    /// Does what wakes the program that is followed.
+    pub(crate) fn wake(&self, answer: impl FnOnce()) {
+        let stands_back = self.at.is_some() && set_idle_policy(self.thread, true).is_ok();
+        answer();
+        if stands_back {
+            let _ = set_idle_policy(self.thread, false);
+        }
+    }
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+// Fields of /proc/PID/stat, as proc(5) counts them: the processor that the thread ran on last, and its policy.
+const PROCESSOR: usize = 39;
+const POLICY: usize = 41;
+
+/// A field of what the kernel tells of a thread.
+fn stat(thread: u32, field: usize) -> Option<usize> {
+    let stat = std::fs::read(format!("/proc/{thread}/stat")).ok()?;
+    // The second field is the program's name, in brackets, with any byte in it.
+    let name_ends = stat.iter().rposition(|b| *b == b')')?;
+    let mut fields = stat.get(name_ends + 2..)?.split(|b| *b == b' ');
+    std::str::from_utf8(fields.nth(field.checked_sub(3)?)?).ok()?.trim_end().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT_ONCE: Duration = Duration::ZERO;
+
+    /// What a thread of its own finds: a test must not bind the others'.
+    fn follows(test: impl FnOnce(Follow, u32, CpuSet) + Send + 'static) {
+        let run = move || {
+            let home = sched_getaffinity(None).unwrap();
+            let me = gettid().as_raw_pid() as u32;
+            test(Follow::new(Following { home: Some(home) }), me, home);
+        };
+        std::thread::spawn(run).join().unwrap();
+    }
+
+    #[test]
+    fn a_program_that_asks_alone_is_followed_until_others_do() {
+        follows(|mut follow, me, home| {
+            let wishes: Vec<Wish> = (0..STREAK).map(|_| follow.asked(me, AT_ONCE)).collect();
+            assert_eq!(wishes.iter().position(|w| *w == Wish::Alone), Some(STREAK as usize - 1));
+            assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
+            // Requests of nobody, and now and then one of somebody else, change nothing.
+            for n in 0..100 {
+                let program = [0, me, me, me, me, 1][n % 6];
+                assert_eq!(follow.asked(program, AT_ONCE), Wish::Same);
+            }
+            let ends = (0..CROWD).any(|_| follow.asked(1, AT_ONCE) == Wish::Together);
+            assert!(ends && sched_getaffinity(None).unwrap() == home);
+        });
+    }
+
+    #[test]
+    fn what_does_not_pay_ends_and_begins_later() {
+        follows(|mut follow, me, home| {
+            let mut begins = || (1..).find(|_| follow.asked(me, SLEPT * 2) == Wish::Alone);
+            assert_eq!(begins(), Some(STREAK));
+            assert_eq!(begins(), Some(TERM + 4 * STREAK));
+            drop(follow);
+            assert_eq!(sched_getaffinity(None).unwrap(), home);
+        });
+    }
+
+    #[test]
+    fn nobody_follows_programs_by_turns() {
+        follows(|mut follow, me, _| {
+            assert!((0..1000).all(|n| follow.asked(me + n % 2, AT_ONCE) == Wish::Same));
+        });
+    }
+
+    #[test]
+    fn while_it_wakes_the_program_it_stands_back() {
+        follows(|mut follow, me, _| {
+            if Following::new(true).home.is_none() {
+                println!("left out: threads may not come back from SCHED_IDLE here");
+                return;
+            }
+            (0..STREAK).for_each(|_| _ = follow.asked(me, AT_ONCE));
+            let mut policy = None;
+            follow.wake(|| policy = stat(me, POLICY));
+            // SCHED_IDLE, and SCHED_OTHER.
+            assert_eq!((policy, stat(me, POLICY)), (Some(5), Some(0)));
+        });
+    }
+}
