@@ -58,7 +58,14 @@ fn what_is_counted_adds_up() {
     let before = told(&m, "m");
     work(&m, 50);
     let held = File::open(m.path("f0")).unwrap();
-    let after = told(&m, "v.img");
+    // The kernel says by and by that a file was closed.
+    let after = loop {
+        let after = told(&m, "v.img");
+        if after["open_files"] == 1 {
+            break after;
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
     let count = |of: &Value, op: &str| of["stats"]["histograms"][op]["count"].as_u64().unwrap();
     let counter = |of: &Value, name: &str| of["stats"]["counters"][name].as_u64().unwrap();
     let level = |name: &str| after["stats"]["levels"][name].as_u64().unwrap();
@@ -67,7 +74,7 @@ fn what_is_counted_adds_up() {
     assert!(more("bytes_written_back") >= 500_000 && more("handles") >= 50 && more("commits") >= 1);
     assert!(more("credits_used") <= more("credits_asked") + more("credits_overdrawn"));
     assert!(after["requests"].as_u64() >= Some(before["requests"].as_u64().unwrap() + 200));
-    assert_eq!((&after["open_files"], after["nodes"].as_u64() >= Some(50)), (&Value::from(1), true));
+    assert!(after["nodes"].as_u64() >= Some(50));
     assert!(level("log_blocks") >= 1000 && level("log_blocks_used") <= level("log_blocks"));
     assert!(level("credits_limit") > 0 && level("cache_bytes_dirty_limit") > 0);
     for (name, of) in after["stats"]["histograms"].as_object().unwrap() {
@@ -81,7 +88,8 @@ fn what_is_counted_adds_up() {
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("text/plain; version=0.0.4"), "{head}");
     let samples = exposition(body);
     assert_eq!(samples["lanefs_operations_total{op=\"fsync\"}"], count(&after, "fsync") as f64);
-    assert_eq!(samples["lanefs_commits_total"], counter(&after, "commits") as f64);
+    // What the background does goes on meanwhile.
+    assert!(samples["lanefs_commits_total"] >= counter(&after, "commits") as f64);
     assert_eq!(samples["lanefs_open_files"], 1.0);
     drop(held);
     m.umount();
