@@ -123,10 +123,7 @@ pub(crate) fn open_with(
 pub(crate) fn open_by(name: &VolumeName, write: bool, options: OpenOptions) -> Res<Volume> {
     let options = options.clock(source_date_epoch()?);
     let verb = if write { "open for writing" } else { "open" };
-    open_url(name, &FileOptions::new().read_only(!write))
-        .map_err(lanefs::Error::from)
-        .and_then(|device| options.open_device(device))
-        .map_err(|e| cannot_open(verb, name, e))
+    options.write(write).open_url(name).map_err(|e| cannot_open(verb, name, e))
 }
 
 /// The file that a volume is in, by the volume's name.

@@ -46,6 +46,40 @@ fn what_programs_write_is_on_the_volume() {
 }
 
 #[test]
+fn large_pieces_by_direct_io() {
+    const LEN: usize = (5 << 20) + 12_345;
+    let m = Mount::new("io=direct");
+    let server = m.servers()[0];
+    let image = m.image.path.canonicalize().unwrap();
+    let fds = fs::read_dir(format!("/proc/{server}/fd")).unwrap().flatten();
+    let fd = fds.map(|fd| fd.path()).find(|fd| fs::read_link(fd).is_ok_and(|to| to == image)).unwrap();
+    let info = fs::read_to_string(fd.to_str().unwrap().replace("/fd/", "/fdinfo/")).unwrap();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+    let flags = u32::from_str_radix(flags.trim(), 8).unwrap();
+    assert!(OFlags::from_bits_retain(flags).contains(OFlags::DIRECT), "{info}");
+
+    let dev = fs::metadata(&m.at).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let ahead = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
+    assert_eq!(ahead.trim(), "2048");
+
+    let mut content: Vec<u8> = (0..LEN).map(|i| (i / 4096 * 7 + i) as u8).collect();
+    fs::write(m.path("f"), &content).unwrap();
+    let file = File::options().write(true).open(m.path("f")).unwrap();
+    file.sync_all().unwrap();
+    for (at, len) in [(100, 300_000), (1 << 20, 1 << 20), (LEN - 10, 400_000)] {
+        file.write_all_at(&vec![9; len], at as u64).unwrap();
+        content.resize(content.len().max(at + len), 0);
+        content[at..at + len].fill(9);
+    }
+    drop(file);
+    m.umount();
+    m.image.ok(["mount", "v.img", "m"]);
+    assert!(fs::read(m.path("f")).unwrap() == content);
+    m.umount();
+}
+
+#[test]
 fn what_only_linux_asks_for() {
     let m = Mount::new("defaults");
     let rw = OFlags::RDWR | OFlags::CLOEXEC;

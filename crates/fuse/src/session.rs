@@ -8,7 +8,7 @@ use crate::init;
 use crate::monitor::{Link, Monitor, MountStats};
 use crate::mountpoint::{self, MountError, Mounted};
 use crate::options::MountOptions;
-use crate::request::{Inbox, Outbox};
+use crate::request::{Inbox, MAX_CONTENT, Outbox};
 use crate::wire::{InitIn, MAJOR, op};
 use crate::workers::{First, Lasts, Turn, Workers};
 use lanefs::Volume;
@@ -21,6 +21,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
+
+/// Bytes that the kernel reads ahead: two requests.
+const READ_AHEAD: usize = 2 * MAX_CONTENT;
 
 /// A volume that is mounted.
 #[derive(Debug)]
@@ -98,6 +101,7 @@ impl Session {
         let shared = Shared { channel: Channel::new(device), filesystem, workers, requests: Counter::new() };
         match shared.shake_hands(options.acl, time_gran) {
             Ok(()) => {
+                mounted.set_read_ahead(READ_AHEAD);
                 let shared = Arc::new(shared);
                 Ok(Self { link: Link::to(&shared), shared, mounted })
             }

@@ -82,7 +82,8 @@ impl FileDevice {
         let mut runs = Runs::new(self);
         for ops in order.chunk_by(|a, b| a.offset + a.len() == b.offset) {
             let (mut offset, len) = (ops[0].offset, ops.iter().map(|op| op.len()).sum());
-            let pieces = || ops.iter().flat_map(|op| op.data).copied();
+            // Where an empty one lies is of no account.
+            let pieces = || ops.iter().flat_map(|op| op.data).copied().filter(|piece| !piece.is_empty());
             if self.is_direct() && !pieces().all(|p| self.is_aligned(offset, p)) {
                 self.gather(offset, pieces()).map_err(|e| DeviceError::new(Op::Write, offset, len, e))?;
                 continue;

@@ -74,6 +74,15 @@ impl File {
         }
     }
 
+    /// As [`read_at`](Self::read_at), for somebody's cache, which will not ask again soon: so much need not be kept here too.
+    ///
+    /// # Errors
+    /// As `read_at`.
+    pub fn read_for_cache(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.check_read()?;
+        data::read_for_cache(&self.node, offset, buf)
+    }
+
     /// As [`read_at`](Self::read_at) without waiting (RWF_NOWAIT): reads what is cached, or, past the page cache, what no
     /// writer holds. How many bytes: 0 only at the end of the file.
     ///
@@ -129,7 +138,8 @@ impl File {
     }
 
     /// As [`write_at`](Self::write_at), of bytes that somebody's cache took before, when it was allowed: flags that the
-    /// inode got meanwhile do not keep them out.
+    /// inode got meanwhile do not keep them out. Many of them need not be kept here too; a reader here may see a part of
+    /// them, and zeros before it.
     ///
     /// # Errors
     /// As `write_at`, but for the flags.

@@ -5,6 +5,9 @@
 //! blocks that have no place yet. A read copies out of pages and loads what is missing, ahead if it goes on
 //! where the last one ended.
 //!
+//! Who has a cache of his own, as the kernel above a mount, hands many blocks down and asks for many at a time. Those pass this cache
+//! by ([`write_late`], [`read_for_cache`]): they would only be copied once more, into memory that nobody looks at again.
+//!
 //! Where the device is memory there is nothing to cache (DAX): the ways past the cache serve, and promise the same.
 
 use super::cache::{FileCache, Segment};
@@ -17,6 +20,8 @@ use std::ops::Range;
 
 /// Bytes of which the pages are locked at a time.
 pub(super) const SPAN: u64 = 256 << 10;
+/// Bytes from which on what is cached elsewhere is not cached here too.
+const PAST: usize = 128 << 10;
 
 /// Reads from byte `offset` on into `buf`; how many bytes there were before i_size.
 pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -106,7 +111,8 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_checked(node, offset, bytes, |file, end| check_write(node, file, offset, end))
 }
 
-/// As [`write`], of bytes that were taken when it was allowed, and come down late: whatever flags the inode has by now.
+/// As [`write`], of bytes that somebody's cache took when it was allowed, and hands down late: whatever flags the inode has by
+/// now. They need no second cache: many whole blocks go to the device as they are.
 ///
 /// # Errors
 /// As [`write`], but for the flags.
@@ -114,7 +120,45 @@ pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     if node.fs.dax {
         return direct::write_whole(node, offset, bytes);
     }
-    write_checked(node, offset, bytes, |_, end| check_end(node, end))
+    let block = node.fs.block_size as usize;
+    let whole = bytes.len() / block * block;
+    if !goes_past(node, offset, whole) {
+        return write_checked(node, offset, bytes, |_, end| check_end(node, end));
+    }
+    direct::write_late(node, offset, &bytes[..whole])?;
+    write_checked(node, offset + whole as u64, &bytes[whole..], |_, end| check_end(node, end))
+}
+
+/// As [`read`], for somebody's cache: many blocks come from the device as they are, unless what is cached here is newer.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_for_cache(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let fs = &*node.fs;
+    if fs.dax || !goes_past(node, offset, buf.len()) {
+        return read(node, offset, buf);
+    }
+    let file = node.file();
+    let held = file.share(node, offset, offset.saturating_add(buf.len() as u64));
+    let len = buf.len().min(usize::try_from(file.size().saturating_sub(offset)).unwrap_or(usize::MAX));
+    // The last block as a whole: what lies behind the end is zeros, and no business of who reads.
+    let whole = len.next_multiple_of(fs.block_size as usize).min(buf.len());
+    let busy = match file.pages_if_used() {
+        Some(pages) if whole > 0 => pages.is_busy(blocks(node, offset, offset + whole as u64)?),
+        _ => false,
+    };
+    if busy {
+        drop(held);
+        return read(node, offset, buf);
+    }
+    let _timer = fs.counters.read_direct.start();
+    super::read::read_held(node, file, offset, &mut buf[..whole])?;
+    Ok(len)
+}
+
+/// Whether `len` bytes at `offset`, of or for somebody's cache, go past this one.
+fn goes_past(node: &Node, offset: u64, len: usize) -> bool {
+    len >= PAST && offset.is_multiple_of(node.fs.block_size.into())
 }
 
 fn write_checked(

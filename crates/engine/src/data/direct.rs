@@ -26,15 +26,43 @@ const BATCH: u64 = 8 << 20;
 /// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or the
 /// device's: a part may be.
 pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
-    write_as(node, offset, bytes, false)
+    write_as(node, offset, bytes, How::Direct)
 }
 
 /// As [`write`]; readers see all of it or none.
 pub(crate) fn write_whole(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
-    write_as(node, offset, bytes, true)
+    write_as(node, offset, bytes, How::Whole)
 }
 
-fn write_as(node: &Node, offset: u64, bytes: &[u8], whole: bool) -> Result<()> {
+/// As [`write`], of bytes that somebody's cache holds, taken when it was allowed: whatever flags the inode has by now.
+///
+/// Such a cache knows its own size. So i_size moves before the bytes are there, and pieces of a file that grows are written
+/// side by side, in any order: who reads the file here meanwhile finds zeros.
+pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
+    node.fs.check_writable()?;
+    check_end(node, end)?;
+    let file = node.file();
+    if end > file.size() {
+        let _held = file.lock_to_write(node, offset, end);
+        zero_tail(node, file.size(), offset)?;
+        file.extend(end);
+    }
+    write_as(node, offset, bytes, How::Late)
+}
+
+/// What is promised of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Nothing to who reads meanwhile.
+    Direct,
+    /// Readers see all or nothing.
+    Whole,
+    /// It was allowed before.
+    Late,
+}
+
+fn write_as(node: &Node, offset: u64, bytes: &[u8], how: How) -> Result<()> {
     let fs = &*node.fs;
     fs.check_writable()?;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
@@ -44,17 +72,20 @@ fn write_as(node: &Node, offset: u64, bytes: &[u8], whole: bool) -> Result<()> {
     let _timer = fs.counters.write_direct.start();
     let file = node.file();
     let plain = is_plain(node, offset, bytes.len());
-    if plain && !whole {
+    if plain && how != How::Whole {
         let _held = file.share(node, offset, end);
         if overwrite_held(node, file, offset, end, bytes)? {
             return Ok(());
         }
     }
     let _held = file.lock_to_write(node, offset, end);
-    if plain && whole && overwrite_held(node, file, offset, end, bytes)? {
+    if plain && how == How::Whole && overwrite_held(node, file, offset, end, bytes)? {
         return Ok(());
     }
     fs.counters.planned.add(1);
+    if how != How::Late {
+        check_write(node, file, offset, end)?;
+    }
     write_held(node, file, offset, bytes)
 }
 
@@ -69,6 +100,7 @@ pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     let file = node.file();
     let (_held, end) = file.lock_end(node);
     if !bytes.is_empty() {
+        check_write(node, file, end, end.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?)?;
         write_held(node, file, end, bytes)?;
     }
     Ok(end)
@@ -176,11 +208,10 @@ pub(super) fn check_end(node: &Node, end: u64) -> Result<()> {
     if end > max_size(&node.fs, &node.state()) { Err(Error::FileTooBig) } else { Ok(()) }
 }
 
-/// Writes with the blocks of all bytes held exclusively.
+/// Writes, as was checked before, with the blocks of all bytes held exclusively.
 fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Result<()> {
     let fs = &*node.fs;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
-    check_write(node, file, offset, end)?;
     zero_tail(node, file.size(), offset)?;
     let touched = place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1);
     // What is dirty goes first, and then the cache has nothing older than the device.

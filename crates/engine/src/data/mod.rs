@@ -29,7 +29,7 @@ mod times;
 mod truncate;
 mod writeback;
 
-pub(crate) use buffered::{append, read, write, write_late};
+pub(crate) use buffered::{append, read, read_for_cache, write, write_late};
 pub(crate) use cache::{Background, PageCache};
 pub(crate) use combine::Combiner;
 pub(crate) use direct::{append as append_direct, write as write_direct};

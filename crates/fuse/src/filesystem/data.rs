@@ -54,14 +54,18 @@ impl Filesystem {
         let args: ReadIn = r.take()?;
         let open = self.handles.get(args.fh)?;
         let room = out.room(args.size as usize)?;
-        let file = way(&open, args.flags);
-        let mut n = file.read_at(args.offset, room)?;
-        // Past its own cache the kernel asks without handing down what lies behind, and with it the size.
-        let direct = args.flags & oflag::DIRECT != 0;
-        if direct && n < room.len() && self.handles.is_written(open.node.ino()) {
-            channel.write_out(r.header.nodeid);
-            n = file.read_at(args.offset, room)?;
-        }
+        let n = if args.flags & oflag::DIRECT == 0 {
+            open.cached.read_for_cache(args.offset, room)?
+        } else {
+            let n = open.direct.read_at(args.offset, room)?;
+            // Past its own cache the kernel asks without handing down what lies behind, and with it the size.
+            if n < room.len() && self.handles.is_written(open.node.ino()) {
+                channel.write_out(r.header.nodeid);
+                open.direct.read_at(args.offset, room)?
+            } else {
+                n
+            }
+        };
         out.said(n);
         open.node.accessed(self.atime)?;
         Ok(())

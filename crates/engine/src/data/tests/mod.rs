@@ -4,6 +4,7 @@ mod ahead;
 mod dax;
 mod fallocate;
 mod kernel;
+mod late;
 mod panic;
 mod power;
 mod promise;

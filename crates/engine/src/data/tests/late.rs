@@ -1,0 +1,112 @@
+//! What another cache hands down and asks for: whole blocks go past the page cache, the rest through it.
+
+use super::*;
+use crate::Volume;
+use lanefs_device::AlignedBuf;
+
+const MIB: usize = 1 << 20;
+
+fn open(image: &Image) -> Volume {
+    OpenOptions::new().write(true).commit_interval(Duration::ZERO).open(image.path()).unwrap()
+}
+
+fn close(volume: Volume, image: &Image) {
+    volume.close().unwrap();
+    let (code, text) = run("e2fsck", &["-fn", &image.path()]);
+    assert_eq!(code, 0, "{text}");
+}
+
+/// Beside writes and reads through the cache, which leave it with blocks that are dirty, clean, and none.
+#[test]
+fn beside_the_cache() {
+    for (kind, seed) in KINDS.iter().zip(0..) {
+        let image = Image::new("64M", kind);
+        let volume = open(&image);
+        let file = volume.create_file("/f").unwrap();
+        let mut rng = StdRng::seed_from_u64(seed);
+        let (mut model, mut room) = (Vec::new(), vec![0; MIB]);
+        for step in 0..400 {
+            let at = rng.random_range(0..4 * MIB);
+            let at = if rng.random_bool(0.7) { at / 4096 * 4096 } else { at };
+            let most = if rng.random_bool(0.5) { 20_000 } else { MIB };
+            let len = rng.random_range(1..most);
+            match rng.random_range(0..8) {
+                0..4 => {
+                    let bytes = bytes(&mut rng, len);
+                    if rng.random_bool(0.6) {
+                        file.write_late(at as u64, &bytes).unwrap();
+                    } else {
+                        file.write_at(at as u64, &bytes).unwrap();
+                    }
+                    model.resize(model.len().max(at + len), 0);
+                    model[at..at + len].copy_from_slice(&bytes);
+                }
+                4..7 => {
+                    let n = file.read_for_cache(at as u64, &mut room[..len]).unwrap();
+                    let wanted = model.get(at..).unwrap_or_default();
+                    assert!(room[..n] == wanted[..len.min(wanted.len())], "step {step}: {len} bytes at {at}");
+                }
+                _ => {
+                    file.set_len(at as u64).unwrap();
+                    model.resize(at, 0);
+                }
+            }
+        }
+        drop(file);
+        close(volume, &image);
+        assert!(image.dump("f") == model);
+    }
+}
+
+#[test]
+fn what_another_cache_holds_is_not_held_here() {
+    let image = Image::new("64M", KINDS[0]);
+    let volume = open(&image);
+    let file = volume.create_file("/f").unwrap();
+    let mut content = AlignedBuf::zeroed(MIB);
+    content.fill(7);
+    // Pieces of a file that grows, side by side and in any order.
+    std::thread::scope(|scope| {
+        for piece in [7, 2, 5, 0, 3, 6, 1, 4_u64] {
+            let (file, content) = (&file, &content);
+            scope.spawn(move || file.write_late(piece * MIB as u64, content).unwrap());
+        }
+    });
+    let mut room = AlignedBuf::zeroed(MIB);
+    for piece in 0..8 {
+        assert_eq!(file.read_for_cache(piece * MIB as u64, &mut room).unwrap(), MIB);
+        assert!(room[..] == content[..]);
+    }
+    assert_eq!(volume.stats().cache.used, 0);
+    // The end of a file that is no whole block is kept.
+    file.write_late(8 * MIB as u64, &content[..200_000]).unwrap();
+    assert_eq!(volume.stats().cache.used, 4096);
+    assert_eq!(file.read_for_cache(8 * MIB as u64, &mut room).unwrap(), 200_000);
+    file.sync_all().unwrap();
+    assert_eq!(file.metadata().len(), 8 * MIB as u64 + 200_000);
+    drop(file);
+    close(volume, &image);
+}
+
+#[test]
+fn what_was_allowed_comes_down_whatever_the_flags_are() {
+    let image = Image::new("64M", KINDS[0]);
+    let volume = open(&image);
+    let file = volume.create_file("/f").unwrap();
+    file.write_at(0, &[1; MIB]).unwrap();
+    file.node().fs.set_flags(file.node(), InodeFlags::IMMUTABLE | InodeFlags::EXTENTS).unwrap();
+    for at in [0, MIB as u64, 5 * MIB as u64] {
+        assert!(matches!(file.write_at(at, &[2; MIB]), Err(Error::NotPermitted(_))));
+        file.write_late(at, &[2; MIB]).unwrap();
+    }
+    let mut room = vec![0; MIB];
+    for (at, byte) in [(0, 2), (1, 2), (2, 0), (5, 2)] {
+        assert_eq!(file.read_at(at * MIB as u64, &mut room).unwrap(), MIB);
+        assert!(room.iter().all(|b| *b == byte), "MiB {at}");
+    }
+    let end = u64::from(u32::MAX) * 4096;
+    assert!(matches!(file.write_late(end, &[2; MIB]), Err(Error::FileTooBig)));
+    assert_eq!(file.metadata().len(), 6 * MIB as u64);
+    drop(file);
+    close(volume, &image);
+}
