@@ -56,6 +56,7 @@ pub fn storm(bench: &mut Bench) -> Outcome<()> {
         lanefs("lanefs lock", 128, |o| o.writeback(Writeback::DioreadLock)),
         lanefs("lanefs nolock", 128, |o| o.writeback(Writeback::DioreadNolock)),
         lanefs("mapafter, log 16M", 16, |o| o),
+        lanefs("mapafter, cache 512M", 128, |o| o.page_cache_bytes(512 << 20)),
         ext4("ext4 lock", 128, "dioread_lock"),
         ext4("ext4 nolock", 128, "dioread_nolock"),
         ext4("ext4 nolock, 1G", 1024, "dioread_nolock"),
@@ -63,16 +64,20 @@ pub fn storm(bench: &mut Bench) -> Outcome<()> {
     ];
     let time = bench.time * 16;
     let rounds = bench.rounds.div_ceil(3);
+    // A virtual machine is given memory that it has not used lately only when it touches it: that is on nobody's account.
+    one(&backing, &variants[0], most, time)?;
     for &threads in counts {
         let mut limit = Samples::default();
         let mut samples: Vec<Samples> = variants.iter().map(|_| Samples::default()).collect();
         let (mut waits, mut starts) = (Vec::new(), Vec::new());
-        for _ in 0..rounds {
+        for round in 0..rounds {
             limit.add(&figures(&bare_storm(&open_raw(&backing)?, backing.size(), threads, SIZE, time)?));
-            for (number, (variant, samples)) in variants.iter().zip(&mut samples).enumerate() {
+            // Each round begins with another one.
+            for number in (0..variants.len()).map(|turn| (round + turn) % variants.len()) {
+                let variant = &variants[number];
                 let (storm, journal) =
                     one(&backing, variant, threads, time).map_err(|e| format!("{}: {e}", variant.name))?;
-                samples.add(&storm);
+                samples[number].add(&storm);
                 if let (0, Some(times)) = (number, journal) {
                     waits.push(ms(&times.credit_wait, 0.99));
                     starts.push(ms(&times.start, 0.99));
@@ -83,8 +88,8 @@ pub fn storm(bench: &mut Bench) -> Outcome<()> {
         let (limit, _) = limit.report(report, "the limit", threads);
         let of: Vec<(f64, f64)> =
             variants.iter().zip(&samples).map(|(v, s)| s.report(report, v.name, threads)).collect();
-        let best = of[4..].iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
-        let quickest = of[4..].iter().map(|(_, most)| *most).fold(f64::MAX, f64::min);
+        let best = of[5..].iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
+        let quickest = of[5..].iter().map(|(_, most)| *most).fold(f64::MAX, f64::min);
         let what = |what: &str| format!("storm of {threads}: {what}");
         report.target(&what("over the limit"), Goal::AtLeast(0.6), of[0].0 / limit);
         report.target(&what("over the best of the kernel's"), Goal::AtLeast(2.0), of[0].0 / best);
