@@ -170,6 +170,9 @@ impl Fs {
         }
         self.nodes.sweep();
         let idle = self.pages.dirty_bytes() == 0 && !self.has_dirty_times();
+        if idle && self.options.empty_page_cache {
+            self.pages.empty();
+        }
         (!idle).then(|| jobs.pause(&self.pages, Instant::now()).min(Duration::from_secs(1)))
     }
 

@@ -30,6 +30,7 @@ pub struct OpenOptions {
     pub(crate) use_reserved: bool,
     pub(crate) modes: Modes,
     pub(crate) page_cache_bytes: Option<usize>,
+    pub(crate) empty_page_cache: bool,
 }
 
 impl Default for OpenOptions {
@@ -52,6 +53,7 @@ impl OpenOptions {
             use_reserved: true,
             modes: Modes::default(),
             page_cache_bytes: None,
+            empty_page_cache: false,
         }
     }
 
@@ -97,6 +99,13 @@ impl OpenOptions {
     /// 64 MiB, unless said otherwise.
     pub fn page_cache_bytes(mut self, bytes: usize) -> Self {
         self.page_cache_bytes = Some(bytes);
+        self
+    }
+
+    /// Gives the memory of the page cache back whenever all that was written is on the device, for programs that have a cache
+    /// of their own above: no, unless said otherwise.
+    pub fn empty_page_cache_when_idle(mut self, yes: bool) -> Self {
+        self.empty_page_cache = yes;
         self
     }
 

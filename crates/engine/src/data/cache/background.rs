@@ -1,7 +1,8 @@
 //! What to write out in the background, and when: by age, by pressure, and what is written from front to back.
 //!
 //! The file that has been dirty longest comes first. A large one is written in pieces, and others have their turn between
-//! them. Pressure ends when half of what began it is left: a thread that stopped at once would be woken again by the next write. There is no I/O and no thread here: whoever has one asks for the next job, does it, and asks
+//! them. Pressure ends when half of what began it is left: a thread that stopped at once would be woken again by the next
+//! write. There is no I/O and no thread here: whoever has one asks for the next job, does it, and asks
 //! again; when there is none it sleeps.
 
 use super::dirty::Turn;

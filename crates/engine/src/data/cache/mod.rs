@@ -97,6 +97,11 @@ impl PageCache {
         Arc::new(Self { geo, pool, dirty: Dirty::new(bound), streams: Streams::default(), hits, misses })
     }
 
+    /// Lets go of all that is neither dirty nor in use.
+    pub(crate) fn empty(&self) {
+        self.pool.empty();
+    }
+
     /// Bytes of blocks that are dirty or being written out.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty.blocks() * self.geo.block_size() as u64

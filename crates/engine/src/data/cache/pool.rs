@@ -138,6 +138,22 @@ impl Pool {
         drop(dead);
     }
 
+    /// Evicts all pages that may go, used lately or not, and frees their memory.
+    pub(super) fn empty(&self) {
+        for shard in &self.shards {
+            let mut dead = Vec::new();
+            let mut state = shard.0.lock();
+            let before = state.used;
+            for _ in 0..state.clock.len() {
+                self.step(&mut state, &mut dead, |_, evictable| evictable);
+            }
+            self.evicted.add((before - state.used) as u64);
+            let free = std::mem::take(&mut state.free);
+            drop(state);
+            drop((dead, free));
+        }
+    }
+
     /// Counts the bytes of an index.
     pub(super) fn index_grew(&self, bytes: usize) {
         self.index.fetch_add(bytes, Ordering::Relaxed);

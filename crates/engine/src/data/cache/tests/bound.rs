@@ -162,3 +162,22 @@ fn a_stream_stays_while_there_is_room() {
     assert_eq!(used_after(0..64), 64 << 20);
     assert!(used_after(64..256) <= 96 << 20, "three quarters of the room, and no more");
 }
+
+#[test]
+fn emptied_it_keeps_what_is_dirty_or_on_its_way_and_no_more() {
+    let cache = PageCache::new(4096, 64 << 20);
+    let file = FileCache::new(&cache, 1);
+    fill(&mut file.span(0..512), 0..512, 4096, &[7; 512 * 4096]);
+    file.span(600..616).copy_in(600 * 4096, &[1; 16 * 4096]);
+    let out = file.take_dirty(0..u32::MAX, u64::MAX).unwrap();
+    file.span(700..701).copy_in(700 * 4096, &[2; 4096]);
+    cache.empty();
+    let stats = cache.stats();
+    assert_eq!((stats.used, stats.free), (17 * 4096, 0), "{stats:?}");
+    out.done();
+    cache.empty();
+    assert_eq!((cache.stats().used, cache.stats().free), (4096, 0));
+    let mut byte = [0];
+    assert_eq!((file.read(700 * 4096, &mut byte), byte), (1, [2]));
+    check(&cache, &[&file], &[]);
+}
