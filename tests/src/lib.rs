@@ -35,7 +35,7 @@ pub use mounted::{Mounted, Server, is_mounted, unmount_soon};
 pub use ops::{Host, Lane, Op, OpenHow, Outcome, RenameHow, Seen, Target, XattrHow};
 pub use poke::{Poker, PokingDevice};
 pub use promises::Tracked;
-pub use random_ops::RandomOps;
+pub use random_ops::{RandomOps, each_case};
 pub use specimen::{edits, specimen};
 pub use tools::{
     debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, mke2fs, require_root,

@@ -1,15 +1,17 @@
 //! Random operations that keep meeting each other: few names, odd ones among them, and paths that
 //! worked before.
 
-use crate::Kind;
 use crate::ops::{Op, OpenHow, Outcome, RenameHow, XattrHow};
+use crate::{FALLOCATES, Kind};
 use lanefs::FallocMode;
-use rand::Rng;
+use lanefs_sim::seed_from_env;
 use rand::rngs::StdRng;
+use rand::{Rng, RngCore};
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Draws operations.
 #[derive(Debug)]
@@ -30,16 +32,6 @@ const ABOUT_CONTENT: Range<u32> = 12..38;
 const ABOUT_BLOCKS: Range<u32> = 110..DRAWS;
 
 const KNOWN_MAX: usize = 120;
-
-const FALLOCATES: [FallocMode; 7] = [
-    FallocMode::Allocate,
-    FallocMode::KeepSize,
-    FallocMode::PunchHole,
-    FallocMode::ZeroRange,
-    FallocMode::ZeroRangeKeepSize,
-    FallocMode::CollapseRange,
-    FallocMode::InsertRange,
-];
 
 impl RandomOps {
     /// Operations for a volume with blocks of `block` bytes; `rng` also draws of what there are more.
@@ -309,5 +301,24 @@ fn made(op: &Op) -> Option<&PathBuf> {
         Op::Symlink { path, .. } => Some(path),
         Op::Link { to, .. } | Op::Rename { to, .. } => Some(to),
         _ => None,
+    }
+}
+
+/// Runs `case` with one seed after the other, which it prints: the first is `LANEFS_SEED`. As many as `count`, or those that can be
+/// begun within `LANEFS_DIFF_SECONDS`.
+///
+/// # Panics
+/// If either variable is not a number.
+pub fn each_case(count: usize, case: impl Fn(u64)) {
+    let first = seed_from_env("LANEFS_SEED");
+    let seconds = std::env::var("LANEFS_DIFF_SECONDS").ok().map(|s| s.parse().expect("seconds"));
+    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut seeds = first.rng(0);
+    let (mut seed, mut done) = (first.value(), 0);
+    while done == 0 || end.map_or(done < count, |end| Instant::now() < end) {
+        println!("case {done}: LANEFS_SEED={seed:#x}");
+        case(seed);
+        seed = seeds.next_u64();
+        done += 1;
     }
 }

@@ -8,16 +8,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::Volume;
-use lanefs_sim::seed_from_env;
 use lanefs_tests::{
-    Host, Kind, Lane, LoopMount, RandomOps, Seen, Target, TreeEntry, assert_same_tree, e2fsck_clean, mke2fs,
-    modes, settled, tree_listing, volume_listing,
+    Host, Kind, Lane, LoopMount, RandomOps, Seen, Target, TreeEntry, assert_same_tree, e2fsck_clean,
+    each_case, mke2fs, modes, settled, tree_listing, volume_listing,
 };
 use rand::rngs::StdRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, SeedableRng};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 const BATCHES: usize = 6;
 const OPS: usize = 150;
@@ -36,19 +34,7 @@ const SHAPES: &[(u64, &[&str])] = &[
 
 #[test]
 fn random_operations_agree() {
-    let seed = seed_from_env("LANEFS_SEED");
-    let seconds = std::env::var("LANEFS_DIFF_SECONDS").ok().map(|s| s.parse().expect("seconds"));
-    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let mut cases = seed.rng(0);
-    let mut case = seed.value();
-    let mut done = 0;
-    while done == 0 || end.map_or(done < CASES, |end| Instant::now() < end) {
-        println!("case {done}: LANEFS_SEED={case:#x}");
-        run(case);
-        case = cases.next_u64();
-        done += 1;
-    }
-    println!("{done} cases of {BATCHES} * {OPS} operations");
+    each_case(CASES, run);
 }
 
 fn run(case: u64) {

@@ -5,11 +5,9 @@
 
 use crate::support::{Image, judged};
 use lanefs::FallocMode;
-use lanefs_sim::seed_from_env;
-use lanefs_tests::{Host, Op, RandomOps, Server, Target, assert_same_tree, settled, tree_listing};
+use lanefs_tests::{Host, Op, RandomOps, Server, Target, assert_same_tree, each_case, settled, tree_listing};
 use rand::rngs::StdRng;
-use rand::{Rng, RngCore, SeedableRng};
-use std::time::{Duration, Instant};
+use rand::{Rng, SeedableRng};
 
 const BATCHES: usize = 4;
 const OPS: usize = 150;
@@ -29,17 +27,7 @@ const SHAPES: [&[&str]; 3] = [
 
 #[test]
 fn random_operations_agree() {
-    let seed = seed_from_env("LANEFS_SEED");
-    let seconds = std::env::var("LANEFS_DIFF_SECONDS").ok().map(|s| s.parse().expect("seconds"));
-    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let mut cases = seed.rng(0);
-    let (mut case, mut done) = (seed.value(), 0);
-    while done == 0 || end.map_or(done < CASES, |end| Instant::now() < end) {
-        println!("case {done}: LANEFS_SEED={case:#x}");
-        run(case);
-        case = cases.next_u64();
-        done += 1;
-    }
+    each_case(CASES, run);
 }
 
 /// What the kernel's half of FUSE does in a way of its own, whoever serves: docs/mount.md.
