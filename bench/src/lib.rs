@@ -1,5 +1,6 @@
 //! Shared parts of the benchmarks.
 
+pub mod cases;
 pub mod linked_list;
 pub mod report;
 pub mod write_path;

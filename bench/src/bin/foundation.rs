@@ -3,17 +3,17 @@
 //!
 //! `make bench-foundation`; `ARGS=--quick` for a tenth of it, `ARGS="--runs 5"` for more of it.
 
+use clap::Parser;
 use lanefs::{NewAttr, Volume};
+use lanefs_bench::cases;
 use lanefs_bench::report::{Goal, Report};
+use lanefs_lab::Outcome;
 use lanefs_tests::{LoopMount, mke2fs, require_root, require_tools};
-use std::error::Error;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 struct Bench {
     dir: PathBuf,
@@ -30,11 +30,22 @@ struct Cost {
     peak_mib: f64,
 }
 
-fn main() -> Outcome<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let quick = args.iter().any(|a| a == "--quick");
-    let runs =
-        args.iter().position(|a| a == "--runs").and_then(|i| args.get(i + 1)).and_then(|n| n.parse().ok());
+/// mkfs, import, export and names against the peers
+#[derive(Debug, Parser)]
+struct Args {
+    /// A tenth of it, once
+    #[arg(long)]
+    quick: bool,
+    /// How often each is run (5, with --quick 1)
+    #[arg(long)]
+    runs: Option<usize>,
+}
+
+fn main() -> ExitCode {
+    cases::end("foundation", start(Args::parse()))
+}
+
+fn start(Args { quick, runs }: Args) -> Outcome<()> {
     require_root();
     require_tools(&["mke2fs", "/usr/bin/time", "cp"]);
     let dir = tempfile::tempdir()?;

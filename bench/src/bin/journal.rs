@@ -4,19 +4,20 @@
 //! `cargo run --release -p lanefs-bench --bin journal -- [--quick] [--runs N] [--only WORD]`. What is compared is the number of
 //! threads and the size of the log: neither may make it collapse.
 
+use clap::Parser;
+use lanefs_bench::cases;
 use lanefs_bench::report::{Goal, Report};
 use lanefs_device::{BlockDevice, FileOptions, MemDevice};
 use lanefs_format::jbd2::{Compat, Incompat, Superblock};
 use lanefs_journal::{Journal, LogConfig, LogRun, Options, Stats};
+use lanefs_lab::Outcome;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const BLOCK: u32 = 4096;
 /// Metadata blocks that the handles choose from, and how many of those all of them want.
@@ -33,12 +34,26 @@ enum Work {
     Handles,
 }
 
-fn main() -> Outcome<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let after = |name: &str| args.iter().position(|a| a == name).and_then(|i| args.get(i + 1));
-    let quick = args.iter().any(|a| a == "--quick");
-    let runs = after("--runs").and_then(|n| n.parse().ok()).unwrap_or(if quick { 1 } else { 3 });
-    let only = after("--only").cloned().unwrap_or_default();
+/// The journal under load
+#[derive(Debug, Parser)]
+struct Args {
+    /// Short, and once
+    #[arg(long)]
+    quick: bool,
+    /// How often each is run (3, with --quick 1)
+    #[arg(long)]
+    runs: Option<usize>,
+    /// Only cases with this in their names
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+fn main() -> ExitCode {
+    cases::end("journal", start(Args::parse()))
+}
+
+fn start(Args { quick, runs, only }: Args) -> Outcome<()> {
+    let runs = runs.unwrap_or(if quick { 1 } else { 3 });
     let time = Duration::from_secs(if quick { 1 } else { 3 });
     let dir = tempfile::tempdir()?;
     let mut report = Report::new("journal");
@@ -154,7 +169,7 @@ fn run(
         for worker in workers {
             worker.join().map_err(|_| "a worker panicked")??;
         }
-        Ok::<(), Box<dyn Error + Send + Sync>>(())
+        Outcome::Ok(())
     })?;
     let rate = ops.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
     let stats = journal.stats();

@@ -4,17 +4,17 @@
 //! All of them serve one backing file that has been written whole, so that no disk block is new to it; each turn begins with a new volume
 //! on it and ends with a silent `e2fsck -fn`. Rounds go around the servers. Figures are medians.
 
+use clap::Parser;
+use lanefs_bench::cases::{self, Case};
 use lanefs_bench::report::{Goal, Report};
+use lanefs_lab::Outcome;
 use lanefs_tests::{Mounted, Server, require_root, require_tools, run};
-use std::error::Error;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
-
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Of the backing file.
 const SIZE: u64 = 2 << 30;
@@ -34,9 +34,7 @@ struct Bench {
     report: Report,
 }
 
-type Case = fn(&mut Bench) -> Outcome<()>;
-
-const CASES: [(&str, Case); 8] = [
+const CASES: [Case<Bench>; 8] = [
     ("untar", untar),
     ("create", create),
     ("stream", stream),
@@ -47,33 +45,25 @@ const CASES: [(&str, Case); 8] = [
     ("idle", idle),
 ];
 
-fn main() -> ExitCode {
-    match start() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("mount: {e}");
-            ExitCode::FAILURE
-        }
-    }
+/// The mount beside fuse2fs and the kernel's ext4
+#[derive(Debug, Parser)]
+struct Args {
+    /// Only these cases
+    cases: Vec<String>,
+    /// One short round of each
+    #[arg(long)]
+    quick: bool,
+    /// On the disk that this folder is on
+    #[arg(long, default_value_os_t = std::env::temp_dir())]
+    dir: PathBuf,
 }
 
-fn start() -> Outcome<()> {
-    let (mut quick, mut dir) = (false, std::env::temp_dir());
-    let mut chosen = Vec::new();
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match &*arg {
-            "--quick" => quick = true,
-            "--dir" => dir = args.next().ok_or("--dir needs a value")?.into(),
-            name => match CASES.iter().find(|(case, _)| *case == name) {
-                Some(case) => chosen.push(*case),
-                None => {
-                    let names: Vec<&str> = CASES.iter().map(|(name, _)| *name).collect();
-                    return Err(format!("no case {name}; there are {}", names.join(", ")).into());
-                }
-            },
-        }
-    }
+fn main() -> ExitCode {
+    cases::end("mount", start(Args::parse()))
+}
+
+fn start(args: Args) -> Outcome<()> {
+    let chosen = cases::choose(&CASES, &args.cases)?;
     require_root();
     require_tools(&["mke2fs", "losetup", "mount", "fuse2fs", "dbench", "tar"]);
     // `make bench-mount` builds the command into the same folder.
@@ -81,14 +71,14 @@ fn start() -> Outcome<()> {
     if !lanefs.is_file() {
         return Err(format!("{} is missing: run make bench-mount", lanefs.display()).into());
     }
-    let own = tempfile::Builder::new().prefix("lanefs-bench").tempdir_in(dir)?;
+    let own = tempfile::Builder::new().prefix("lanefs-bench").tempdir_in(args.dir)?;
     let mut bench = Bench {
         dir: own.path().to_owned(),
         image: own.path().join("volume.img"),
         tar: own.path().join("files.tar"),
         lanefs,
-        rounds: if quick { 1 } else { 3 },
-        time: if quick { Duration::from_millis(500) } else { Duration::from_secs(1) },
+        rounds: if args.quick { 1 } else { 3 },
+        time: Duration::from_millis(if args.quick { 500 } else { 1000 }),
         report: Report::new("mount"),
     };
     let mut backing = File::create(&bench.image)?;
@@ -96,12 +86,7 @@ fn start() -> Outcome<()> {
         backing.write_all(&vec![0x5a; MIB])?;
     }
     backing.sync_all()?;
-    if chosen.is_empty() {
-        chosen.extend(CASES);
-    }
-    for (name, case) in chosen {
-        case(&mut bench).map_err(|e| format!("{name}: {e}"))?;
-    }
+    cases::run(&mut bench, &chosen)?;
     println!("\n{}", bench.report.finish()?.display());
     Ok(())
 }

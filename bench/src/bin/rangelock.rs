@@ -4,6 +4,7 @@
 //! `make bench-rangelock`; `ARGS=--quick` for a tenth of it, `ARGS="--runs 9"` for more of it. All variants run in turn, in
 //! one process, each thread kept on a core; a figure is the median of the runs.
 
+use clap::Parser;
 use lanefs_bench::linked_list::LinkedList;
 use lanefs_bench::report::{Goal, Report};
 use lanefs_lab::rangelock::work::{Regions, among, hand_over, hundred, one, reuse};
@@ -51,11 +52,19 @@ struct Bench {
 /// One figure of one run: variant, threads, time.
 type Run = fn(usize, Duration) -> f64;
 
+/// The range lock against the old ways
+#[derive(Debug, Parser)]
+struct Args {
+    /// A tenth of it, once
+    #[arg(long)]
+    quick: bool,
+    /// How often each is run (5, with --quick 1)
+    #[arg(long)]
+    runs: Option<usize>,
+}
+
 fn main() -> std::io::Result<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let quick = args.iter().any(|a| a == "--quick");
-    let runs =
-        args.iter().position(|a| a == "--runs").and_then(|i| args.get(i + 1)).and_then(|n| n.parse().ok());
+    let Args { quick, runs } = Args::parse();
     let mut bench = Bench {
         report: Report::new("rangelock"),
         runs: runs.unwrap_or(if quick { 1 } else { 5 }),
