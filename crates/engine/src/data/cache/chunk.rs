@@ -93,6 +93,19 @@ impl Chunk {
         }
     }
 
+    /// Notes that the pages of `blocks` were used.
+    pub(super) fn reference_blocks(&self, geo: Geometry, blocks: u64) {
+        if blocks != 0 {
+            let pages = (0..PAGES).filter(|p| blocks & geo.page_mask(*p) != 0);
+            self.reference(pages.fold(0, |set, p| set | 1 << p));
+        }
+    }
+
+    /// Whether any page was used since the hand came by.
+    pub(super) fn is_referenced(&mut self) -> bool {
+        *self.referenced.get_mut() != 0
+    }
+
     /// The pages that were used since the last call.
     pub(super) fn forget_references(&mut self) -> u16 {
         std::mem::take(self.referenced.get_mut())

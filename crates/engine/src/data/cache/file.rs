@@ -175,18 +175,6 @@ impl FileCache {
         now > most
     }
 
-    /// Lets go of clean pages that lie far behind the writer of a stream, where there is little room left.
-    pub(crate) fn give_pages_behind(&self) {
-        if !self.cache.pool.is_tight() {
-            return;
-        }
-        let geo = self.geo();
-        let chunks = self.dirty.lock().stream.give(geo);
-        if !chunks.is_empty() {
-            self.drop_clean(geo.first_block(chunks.start)..geo.first_block(chunks.end));
-        }
-    }
-
     pub(super) fn became_clean(&self, chunk: u32) {
         self.dirty.lock().remove(chunk, &self.cache.dirty);
     }

@@ -84,6 +84,12 @@ impl Geometry {
         let last = inner.end.div_ceil(self.block_size());
         bits((inner.start / self.block_size()) as u32, last as u32)
     }
+
+    /// The blocks that lie in the bytes `inner` of a chunk, as a set.
+    pub(super) fn whole(self, inner: &Range<usize>) -> u64 {
+        let first = inner.start.div_ceil(self.block_size());
+        bits(first as u32, (inner.end / self.block_size()) as u32)
+    }
 }
 
 /// The set of the numbers from `first` up to, not including, `end`; both at most 64.

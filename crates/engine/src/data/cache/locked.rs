@@ -5,8 +5,9 @@
 
 use super::chunk::Chunk;
 use super::file::FileCache;
-use super::geometry::{Geometry, PAGES, bits, runs};
+use super::geometry::{Geometry, PAGES};
 use super::index::Slot;
+use super::pool::Entry;
 use lanefs_sync::order::{Level, Ordered};
 use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
@@ -110,16 +111,14 @@ impl<'f> Locked<'f> {
         let geo = self.geo();
         let touched = geo.touched(&(inner..inner + bytes.len()));
         let missing = touched & !self.uptodate();
+        let whole = geo.whole(&(inner..inner + bytes.len()));
         if missing != 0 {
             self.own_pages(missing);
-            let (size, end) = (geo.block_size(), inner + bytes.len());
-            let partial = |block: u32| {
-                let start = block as usize * size;
-                start < inner || start + size > end
-            };
-            let partial = runs(missing).flatten().filter(|b| partial(*b)).fold(0, |set, b| set | 1 << b);
-            self.chunk().each_run(geo, partial, |_, bytes| bytes.fill(0));
+            self.chunk().each_run(geo, missing & !whole, |_, bytes| bytes.fill(0));
         }
+        let chunk = self.chunk();
+        // Of these the rest would be read from the device. Blocks that are written whole, or are dirty, need not have been cached.
+        chunk.reference_blocks(geo, chunk.uptodate & touched & !whole & !chunk.busy());
         let (mut at, mut rest) = (inner, bytes);
         while !rest.is_empty() {
             let (p, start) = (at / geo.page_size(), at % geo.page_size());
@@ -133,10 +132,6 @@ impl<'f> Locked<'f> {
         let chunk = self.chunk();
         chunk.uptodate |= touched;
         chunk.dirty |= touched;
-        if missing == 0 {
-            let pages = bits((inner / geo.page_size()) as u32, at.div_ceil(geo.page_size()) as u32);
-            chunk.reference(pages as u16);
-        }
     }
 }
 
@@ -158,9 +153,14 @@ impl Drop for Locked<'_> {
                 true => cache.pool.note_stale(file.shard(no), 1),
                 false => *self.slot = None,
             }
-        } else if !chunk.listed && chunk.evictable(geo) != 0 {
-            chunk.listed = true;
-            cache.pool.list(file.shard(no), file.weak(), no);
+        } else if !chunk.listed {
+            let pages = chunk.evictable(geo).count_ones() as usize;
+            if pages != 0 {
+                chunk.listed = true;
+                // What was written out, and not used meanwhile, passes by.
+                let passing = if self.busy > 0 && !chunk.is_referenced() { pages } else { 0 };
+                cache.pool.list(file.shard(no), Entry { file: file.weak(), chunk: no, passing });
+            }
         }
     }
 }

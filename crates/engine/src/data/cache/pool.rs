@@ -1,9 +1,16 @@
 //! The memory of all pages: its bound, the free list, and the clock that evicts.
 //!
-//! Chunks are dealt out to shards, each with an equal part of the bound, a free list, and a clock: a queue of the chunks that
-//! may have a page to evict. The hand takes the chunk at the front, evicts its clean pages that were not used
-//! since it last came by, and puts it behind the others. A chunk whose pages are all dirty or in writeback leaves the queue
-//! and comes back when one of them is clean, so that the hand does not pass over it again and again.
+//! Chunks are dealt out to shards, each with an equal part of the bound, a free list, and two queues of the chunks that
+//! may have a page to evict:
+//!
+//! - What was written, is clean and has not been used since passes by: with more than [`PASSING`] of it, its oldest
+//!   gives its pages to what comes, before the cache takes memory that is new. That costs more than a copy, and a cache that is
+//!   only written would take all of its bound.
+//! - All else is in the clock, and may fill the bound. The hand takes the chunk at the front, evicts its clean pages that were
+//!   not used since it last came by, and puts it behind the others.
+//!
+//! A chunk whose pages are all dirty or in writeback leaves its queue and comes back when one of them is clean, so that
+//! the hand does not pass over it again and again.
 //!
 //! Locking: a shard's lock comes after a chunk's. The hand only tries the locks of chunks, and passes
 //! over those that are taken; so a shard may stand above its part by what is dirty, in writeback or locked, and by
@@ -16,6 +23,7 @@ use lanefs_device::AlignedBuf;
 use lanefs_stats::Counter;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -26,11 +34,16 @@ const SHARDS: u64 = 32;
 /// Pages that are allocated together at most, in bytes: a huge page.
 const SLAB_BYTES: usize = AlignedBuf::HUGE;
 
-/// A chunk that has an entry in a clock: `listed` is set in it.
+/// Bytes of pages that pass by, at most: what a program writes and reads soon after is still there. Of smaller bounds a half.
+const PASSING: u64 = 256 << 20;
+
+/// A chunk that is in a queue: `listed` is set in it.
 #[derive(Debug)]
-struct Entry {
-    file: Weak<FileCache>,
-    chunk: u32,
+pub(super) struct Entry {
+    pub(super) file: Weak<FileCache>,
+    pub(super) chunk: u32,
+    /// Its pages that pass by, as it was listed; 0: it is in the clock.
+    pub(super) passing: usize,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +52,10 @@ struct State {
     used: usize,
     free: Vec<Page>,
     clock: VecDeque<Entry>,
+    /// Chunks whose pages pass by, in order of time.
+    passing: VecDeque<Entry>,
+    /// About how many pages those have.
+    passing_pages: usize,
     /// About how many entries are of chunks that have no page any more.
     stale: usize,
 }
@@ -80,7 +97,14 @@ impl Pool {
         usize::try_from(pages).unwrap_or(usize::MAX).max(PAGES)
     }
 
-    /// Hands `n` pages with unspecified bytes to `each`; evicts for them where the shard is full.
+    /// Those of `quota` that may be of pages that pass by.
+    fn passing_quota(&self, quota: usize) -> usize {
+        let pages = PASSING / (self.shards.len() * self.geo.page_size()) as u64;
+        usize::try_from(pages).unwrap_or(usize::MAX).min(quota / 2)
+    }
+
+    /// Hands `n` pages with unspecified bytes to `each`; evicts for them what passes by, and whatever else may go where the shard
+    /// is full.
     pub(super) fn take(&self, shard: usize, n: usize, mut each: impl FnMut(Page)) {
         if n == 0 {
             return;
@@ -88,9 +112,8 @@ impl Pool {
         let quota = self.quota();
         let mut dead = Vec::new();
         let mut state = self.shards[shard].0.lock();
-        let over = (state.used + n).saturating_sub(quota);
-        if over > 0 {
-            self.sweep(&mut state, over, &mut dead);
+        if state.free.len() < n {
+            self.sweep(&mut state, n, quota, &mut dead);
         }
         for _ in 0..n {
             if state.free.is_empty() {
@@ -118,9 +141,9 @@ impl Pool {
         state.trim(quota);
     }
 
-    /// Makes an entry for a chunk.
-    pub(super) fn list(&self, shard: usize, file: Weak<FileCache>, chunk: u32) {
-        self.shards[shard].0.lock().clock.push_back(Entry { file, chunk });
+    /// Puts a chunk into its queue.
+    pub(super) fn list(&self, shard: usize, entry: Entry) {
+        self.shards[shard].0.lock().list(entry);
     }
 
     /// Notes that `n` entries are of no use any more, and drops such entries when they are many.
@@ -128,10 +151,8 @@ impl Pool {
         let mut dead = Vec::new();
         let mut state = self.shards[shard].0.lock();
         state.stale += n;
-        if state.stale > 64 + state.clock.len() / 2 {
-            for _ in 0..state.clock.len() {
-                self.step(&mut state, &mut dead, |_, _| 0);
-            }
+        if state.stale > 64 + (state.clock.len() + state.passing.len()) / 2 {
+            self.step_all(&mut state, &mut dead, |_, _| 0);
             state.stale = 0;
         }
         drop(state);
@@ -144,11 +165,9 @@ impl Pool {
             let mut dead = Vec::new();
             let mut state = shard.0.lock();
             let before = state.used;
-            for _ in 0..state.clock.len() {
-                self.step(&mut state, &mut dead, |_, evictable| evictable);
-            }
+            self.step_all(&mut state, &mut dead, |_, evictable| evictable);
             self.evicted.add((before - state.used) as u64);
-            let free = std::mem::take(&mut state.free);
+            let free = mem::take(&mut state.free);
             drop(state);
             drop((dead, free));
         }
@@ -178,38 +197,70 @@ impl Pool {
         (used, free, self.evicted.get())
     }
 
-    /// Whether three quarters of the room are in use.
-    pub(super) fn is_tight(&self) -> bool {
-        self.count().0 / 3 >= self.quota().saturating_mul(self.shards.len()) / 4
-    }
-
-    /// Entries of all clocks.
+    /// Entries of all queues.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
-        self.shards.iter().map(|shard| shard.0.lock().clock.len()).sum()
+        let entries = |state: &State| state.clock.len() + state.passing.len();
+        self.shards.iter().map(|shard| entries(&shard.0.lock())).sum()
     }
 
-    /// Evicts `n` pages, or as many as can be.
-    fn sweep(&self, state: &mut State, n: usize, dead: &mut Vec<FileCache>) {
+    /// Makes room for `n` pages, as far as that goes: what passes by and is too much, the clock's, whatever passes by.
+    fn sweep(&self, state: &mut State, n: usize, quota: usize, dead: &mut Vec<FileCache>) {
         let before = state.used;
+        let few = self.passing_quota(quota);
+        let full = |state: &State| state.used + n > quota;
+        let steps = state.passing.len();
+        let much = |state: &State| state.passing_pages > few && state.free.len() < n;
+        self.turn(state, steps, State::next_passing, much, dead);
         // The first round may only take the references.
-        let mut steps = 2 * state.clock.len();
-        while before - state.used < n && steps > 0 {
-            steps -= 1;
-            self.step(state, dead, |chunk, evictable| evictable & !chunk.forget_references());
-        }
+        let steps = 2 * state.clock.len();
+        self.turn(state, steps, |state| state.clock.pop_front(), full, dead);
+        let steps = state.passing.len();
+        self.turn(state, steps, State::next_passing, full, dead);
         self.evicted.add((before - state.used) as u64);
     }
 
-    /// One step of the hand: of the pages that may go, evicts those that `choose` takes. A file that nobody
+    /// At most `steps` of a hand, while `wanted`.
+    fn turn(
+        &self,
+        state: &mut State,
+        steps: usize,
+        next: impl Fn(&mut State) -> Option<Entry>,
+        wanted: impl Fn(&State) -> bool,
+        dead: &mut Vec<FileCache>,
+    ) {
+        for _ in 0..steps {
+            if !wanted(state) {
+                break;
+            }
+            let Some(entry) = next(state) else { break };
+            self.step(state, entry, dead, |chunk, evictable| evictable & !chunk.forget_references());
+        }
+    }
+
+    /// One step for each entry.
+    fn step_all(
+        &self,
+        state: &mut State,
+        dead: &mut Vec<FileCache>,
+        choose: impl Fn(&mut Chunk, u16) -> u16,
+    ) {
+        state.passing_pages = 0;
+        let entries = mem::take(&mut state.passing).into_iter().chain(mem::take(&mut state.clock));
+        for entry in entries {
+            self.step(state, entry, dead, &choose);
+        }
+    }
+
+    /// One step of a hand: of the pages that may go of a chunk, evicts those that `choose` takes. A file that nobody
     /// else has any more is handed on, to be dropped when no lock is held.
     fn step(
         &self,
         state: &mut State,
+        mut entry: Entry,
         dead: &mut Vec<FileCache>,
         choose: impl FnOnce(&mut Chunk, u16) -> u16,
     ) {
-        let Some(entry) = state.clock.pop_front() else { return };
         let Some(file) = entry.file.upgrade() else {
             state.stale = state.stale.saturating_sub(1);
             return;
@@ -217,6 +268,9 @@ impl Pool {
         let mut keep = true;
         if let Some(mut slot) = file.slot(entry.chunk).and_then(|slot| slot.try_write()) {
             keep = slot.as_mut().is_some_and(|chunk| {
+                if chunk.is_referenced() {
+                    entry.passing = 0;
+                }
                 let evictable = chunk.evictable(self.geo);
                 let victims = choose(chunk, evictable);
                 for p in (0..PAGES).filter(|p| victims & (1 << p) != 0) {
@@ -231,13 +285,29 @@ impl Pool {
             }
         }
         if keep {
-            state.clock.push_back(entry);
+            state.list(entry);
         }
         dead.extend(Arc::into_inner(file));
     }
 }
 
 impl State {
+    /// Puts a chunk behind the others of its queue.
+    fn list(&mut self, entry: Entry) {
+        self.passing_pages += entry.passing;
+        match entry.passing {
+            0 => self.clock.push_back(entry),
+            _ => self.passing.push_back(entry),
+        }
+    }
+
+    /// Takes out the chunk that passes by longest.
+    fn next_passing(&mut self) -> Option<Entry> {
+        let entry = self.passing.pop_front()?;
+        self.passing_pages -= entry.passing;
+        Some(entry)
+    }
+
     /// Adds pages to the free list: one where there is no room, several where there is.
     fn allocate(&mut self, geo: Geometry, quota: usize) {
         let room = quota.saturating_sub(self.used);

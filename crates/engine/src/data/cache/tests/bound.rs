@@ -140,27 +140,99 @@ fn pressure_by_dirty_bytes() {
     assert_eq!(cache.pressure(), Pressure::Calm);
 }
 
-/// A file that was written from front to back is there to be read, until the cache wants its room.
-#[test]
-fn a_stream_stays_while_there_is_room() {
-    let bound = 128 << 20;
-    let cache = PageCache::new(4096, bound);
-    let file = FileCache::new(&cache, 1);
+/// Writes MiB of a file and has them clean.
+fn write_out(file: &FileCache, mib: Range<u64>) {
     let content = vec![7; 1 << 20];
-    let used_after = |mib: Range<u64>| {
-        for offset in mib.map(|mib| mib << 20) {
-            let mut span = file.span((offset >> 12) as u32..(offset >> 12) as u32 + 256);
-            assert_eq!(span.copy_in(offset, &content), content.len());
-            drop(span);
-            while let Some(out) = file.take_dirty(0..u32::MAX, 1 << 20) {
-                out.done();
-            }
-            file.give_pages_behind();
+    for offset in mib.map(|mib| mib << 20) {
+        let mut span = file.span((offset >> 12) as u32..(offset >> 12) as u32 + 256);
+        assert_eq!(span.copy_in(offset, &content), content.len());
+        drop(span);
+        while let Some(out) = file.take_dirty(0..u32::MAX, 1 << 20) {
+            out.done();
         }
-        cache.stats().used
-    };
-    assert_eq!(used_after(0..64), 64 << 20);
-    assert!(used_after(64..256) <= 96 << 20, "three quarters of the room, and no more");
+    }
+}
+
+/// Blocks of these MiB of a file that are not cached.
+fn missing(file: &FileCache, mib: Range<u64>) -> usize {
+    file.missing((mib.start << 8) as u32..(mib.end << 8) as u32).iter().map(ExactSizeIterator::len).sum()
+}
+
+/// Whether all of these MiB of a file are cached.
+fn is_cached(file: &FileCache, mib: Range<u64>) -> bool {
+    missing(file, mib) == 0
+}
+
+fn use_pages(file: &FileCache, mib: Range<u64>) {
+    let mut byte = [0];
+    for offset in (mib.start << 20..mib.end << 20).step_by(4096) {
+        assert_eq!(file.read(offset, &mut byte), 1);
+    }
+}
+
+/// What was written is there to be read, but does not take all of the memory.
+#[test]
+fn what_is_only_written_passes_by() {
+    let cache = PageCache::new(4096, 512 << 20);
+    let file = FileCache::new(&cache, 1);
+    write_out(&file, 0..240);
+    assert!(is_cached(&file, 0..240) && cache.stats().evicted == 0);
+    write_out(&file, 240..640);
+    assert!(is_cached(&file, 440..640) && missing(&file, 0..300) == 300 << 8);
+    let stats = cache.stats();
+    // A shard may have all but a page of a slab before it finds that more passes by than may.
+    let most = (256 + 32 * 2) << 20;
+    assert!(stats.used + stats.free <= most, "{stats:?}");
+    assert_eq!(stats.used + (stats.evicted << 12), 640 << 20);
+    check(&cache, &[&file], &[]);
+}
+
+#[test]
+fn what_was_written_and_used_does_not_pass_by() {
+    let cache = PageCache::new(4096, 128 << 20);
+    let [read, changed, rewritten, passing] = [1, 2, 3, 4].map(|ino| FileCache::new(&cache, ino));
+    for file in [&read, &changed, &rewritten] {
+        write_out(file, 0..8);
+    }
+    use_pages(&read, 0..8);
+    // A part of each block: the rest would have to be read.
+    for offset in (0..8 << 20).step_by(4096) {
+        changed.span((offset >> 12) as u32..(offset >> 12) as u32 + 1).copy_in(offset, &[1; 100]);
+    }
+    // All of each: nobody needs what was there.
+    write_out(&rewritten, 0..8);
+    while let Some(out) = changed.take_dirty(0..u32::MAX, 1 << 20) {
+        out.done();
+    }
+    write_out(&passing, 0..256);
+    assert!(is_cached(&read, 0..8) && is_cached(&changed, 0..8));
+    assert_eq!(missing(&rewritten, 0..8), 8 << 8);
+    // That is more than may be written meanwhile, and stays.
+    write_out(&read, 8..40);
+    use_pages(&read, 8..40);
+    write_out(&passing, 0..128);
+    assert!(is_cached(&read, 0..40) && is_cached(&passing, 112..128));
+    check(&cache, &[&read, &changed, &rewritten, &passing], &[]);
+}
+
+#[test]
+fn what_passes_by_makes_room_neither_while_it_is_dirty_nor_on_its_way() {
+    let cache = PageCache::new(4096, 128 << 20);
+    let file = FileCache::new(&cache, 1);
+    write_out(&file, 0..60);
+    // Dirty again, every other block of them; and others in writeback.
+    for block in (0..10 << 8).step_by(2) {
+        file.span(block..block + 1).copy_in(u64::from(block) << 12, &[8; 4096]);
+    }
+    let out = file.take_dirty(0..5 << 8, u64::MAX).unwrap();
+    write_out(&FileCache::new(&cache, 2), 0..256);
+    let even: Vec<_> = (0..10 << 8).step_by(2).map(|block| block..block + 1).collect();
+    assert!(even.iter().all(|block| file.missing(block.clone()).is_empty()));
+    assert_eq!(file.missing(0..10 << 8).len(), even.len());
+    assert!(out.items().iter().all(|item| item.bytes() == [8; 4096]));
+    out.done();
+    assert_eq!(cache.dirty_bytes(), 5 << 19);
+    check(&cache, &[&file], &[]);
 }
 
 #[test]
