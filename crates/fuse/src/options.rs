@@ -69,7 +69,10 @@ impl Default for MountOptions {
             acl: true,
             follow: true,
             atime: Atime::Relative,
-            open: OpenOptions::new().page_cache_bytes(PAGE_CACHE).empty_page_cache_when_idle(true),
+            open: OpenOptions::new()
+                .page_cache_bytes(PAGE_CACHE)
+                .empty_page_cache_when_idle(true)
+                .tick_times(true),
         }
     }
 }

@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_version_changes_once_for_each_look() {
-        let clock = Clock::new(None, false);
+        let clock = Clock::new(None, false, false);
         let times = Times::new(&inode());
         let shown = |times: &Times| {
             let mut copy = inode();
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn two_changes_with_a_look_between_have_two_times() {
-        let clock = Clock::new(None, false);
+        let clock = Clock::new(None, false, false);
         let times = Times::new(&inode());
         let mut before = inode();
         times.touch(&clock, IVersion::Queried);

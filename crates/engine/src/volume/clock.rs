@@ -1,7 +1,8 @@
 //! The clock that changes are stamped with.
 //!
 //! The coarse one is the kernel's tick: cheap, and the same for all changes of some milliseconds. A
-//! fine stamp is never older than one given before, and no coarse stamp is older than a fine one.
+//! fine stamp is never older than one given before, and no coarse stamp is older than a fine one. Or all stamps are the tick's:
+//! then they are the same that the kernel gives by itself at that moment.
 
 use lanefs_format::{Inode, Timestamp};
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -13,6 +14,7 @@ const NANOS: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(crate) struct Clock {
     fixed: Option<Timestamp>,
+    by_tick: bool,
     /// Inodes have no room for less than seconds.
     whole_seconds: bool,
     /// The last fine stamp.
@@ -20,9 +22,9 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock that stands still at `fixed`, or the system's.
-    pub(crate) fn new(fixed: Option<Timestamp>, whole_seconds: bool) -> Self {
-        Self { fixed, whole_seconds, floor: AtomicU64::new(0) }
+    /// A clock that stands still at `fixed`, or the system's; of that the tick only, if `by_tick`.
+    pub(crate) fn new(fixed: Option<Timestamp>, by_tick: bool, whole_seconds: bool) -> Self {
+        Self { fixed, by_tick, whole_seconds, floor: AtomicU64::new(0) }
     }
 
     /// The time for a change of an inode that goes to disk with it.
@@ -49,6 +51,9 @@ impl Clock {
     pub(crate) fn fine(&self) -> u64 {
         if let Some(at) = self.fixed {
             return of_timestamp(at);
+        }
+        if self.by_tick {
+            return self.coarse();
         }
         let now = of_timespec(clock_gettime(ClockId::Realtime));
         let later = |floor: u64| Some(now.max(floor + 1));
@@ -83,7 +88,7 @@ mod tests {
 
     #[test]
     fn fine_stamps_grow_and_coarse_ones_do_not_fall_behind() {
-        let clock = Clock::new(None, false);
+        let clock = Clock::new(None, false, false);
         let mut last = 0;
         for _ in 0..1000 {
             let fine = clock.fine();
@@ -93,8 +98,22 @@ mod tests {
     }
 
     #[test]
+    fn by_the_tick_all_stamps_are_the_kernels() {
+        let clock = Clock::new(None, true, false);
+        let mut seen = 0;
+        for _ in 0..1000 {
+            let before = of_timespec(clock_gettime(ClockId::RealtimeCoarse));
+            let stamps = [clock.fine(), clock.coarse(), of_timestamp(clock.now())];
+            let after = of_timespec(clock_gettime(ClockId::RealtimeCoarse));
+            assert!(before != after || stamps == [before; 3]);
+            seen += usize::from(before == after);
+        }
+        assert!(seen > 0);
+    }
+
+    #[test]
     fn a_fixed_clock_stands() {
-        let clock = Clock::new(Some(Timestamp { sec: 7, nsec: 9 }), false);
+        let clock = Clock::new(Some(Timestamp { sec: 7, nsec: 9 }), false, false);
         assert_eq!((clock.coarse(), clock.fine()), (7 * NANOS + 9, 7 * NANOS + 9));
     }
 }

@@ -149,7 +149,7 @@ impl Fs {
             generation: AtomicU32::new(first_generation(&sb, &options)),
             topology: Mutex::new(()),
             error: Mutex::new(None),
-            clock: Clock::new(options.clock, sb.inode_context().inode_size == 128),
+            clock: Clock::new(options.clock, options.tick_times, sb.inode_context().inode_size == 128),
             pages: PageCache::new(sb.block_size(), options.page_cache()),
             flusher: Flusher::default(),
             combiner: Combiner::default(),

@@ -27,6 +27,7 @@ pub struct OpenOptions {
     pub(crate) cache_bytes: usize,
     pub(crate) commit_interval: Duration,
     pub(crate) clock: Option<Timestamp>,
+    pub(crate) tick_times: bool,
     pub(crate) use_reserved: bool,
     pub(crate) modes: Modes,
     pub(crate) page_cache_bytes: Option<usize>,
@@ -50,6 +51,7 @@ impl OpenOptions {
             cache_bytes: 32 << 20,
             commit_interval: super::COMMIT_INTERVAL,
             clock: None,
+            tick_times: false,
             use_reserved: true,
             modes: Modes::default(),
             page_cache_bytes: None,
@@ -86,6 +88,12 @@ impl OpenOptions {
     /// Stamps every change with this time, for volumes that come out the same twice.
     pub fn clock(mut self, clock: Option<Timestamp>) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// Whether changes are stamped with the time of the kernel's last tick only, as it stamps what it caches: a mount on top then agrees with it.
+    pub fn tick_times(mut self, yes: bool) -> Self {
+        self.tick_times = yes;
         self
     }
 
