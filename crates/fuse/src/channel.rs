@@ -3,6 +3,7 @@
 use crate::fault::Answer;
 use crate::request::{Inbox, Outbox};
 use crate::wire::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::mem::size_of;
 use std::os::fd::OwnedFd;
@@ -30,6 +31,13 @@ impl Channel {
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+
+    /// Whether there is a request that nobody has taken.
+    pub(crate) fn has_request(&self) -> bool {
+        let mut poll = [PollFd::new(&self.device, PollFlags::IN)];
+        rustix::event::poll(&mut poll, Some(&Timespec::default()))
+            .is_ok_and(|_| poll[0].revents().contains(PollFlags::IN))
     }
 
     /// Has the kernel write out what it has cached of a file, and forget it. It comes back with the writes before this

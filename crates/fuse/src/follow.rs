@@ -6,9 +6,11 @@
 //! and again. Hence, while one program sends nearly all requests, one after the other:
 //!
 //! - One thread serves alone (see [`Workers`](crate::workers::Workers)), bound to the processor of the program.
-//! - While it answers it runs under SCHED_IDLE. The scheduler takes a processor that runs nothing else for an idle one, and
+//! - It runs under SCHED_IDLE. The scheduler takes a processor that runs nothing else for an idle one, and
 //!   leaves the program there. The program goes on at once, the thread when the program waits again: it finds
-//!   the next request lying there and never sleeps. Both changes of the policy take about a microsecond.
+//!   the next request lying there and never sleeps, and those that no program waits for (the release of a file) beside it.
+//! - Others who want that processor have it first, and hold the thread up. When `Workers` has found that, it stands back only while
+//!   it answers, for a while. Both changes of the policy take about a microsecond.
 //! - If it did sleep, the two have been parted: it looks where the program is. That takes as long as a request, and is done
 //!   the less often the less it tells.
 //!
@@ -18,7 +20,8 @@
 
 use lanefs::device::set_idle_policy;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Requests in a row of one program before it is followed.
 const STREAK: u32 = 32;
@@ -35,6 +38,8 @@ const STRANGER: u32 = 4;
 const CROWD: u32 = 32;
 /// Every so many requests it is judged by how many of them it slept for.
 const TERM: u32 = 512;
+/// For as long after it was held up it stands back only while it answers.
+const CROWDED: Duration = Duration::from_millis(250);
 
 /// What a thread wants to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,11 +52,14 @@ pub(crate) enum Wish {
     Together,
 }
 
-/// Whether threads of a mount may follow.
-#[derive(Debug, Clone, Copy)]
+/// Whether threads of a mount may follow, and how.
+#[derive(Debug)]
 pub(crate) struct Following {
     /// Where all threads may run; `None`: none follows.
     home: Option<CpuSet>,
+    began: Instant,
+    /// Microseconds since it began.
+    crowded_until: AtomicU64,
 }
 
 impl Following {
@@ -64,12 +72,26 @@ impl Following {
             set_idle_policy(me, true).and_then(|()| set_idle_policy(me, false)).is_ok()
         };
         let home = home.filter(|_| std::thread::spawn(returns).join().unwrap_or(false));
-        Self { home }
+        Self::at(home)
+    }
+
+    fn at(home: Option<CpuSet>) -> Self {
+        Self { home, began: Instant::now(), crowded_until: AtomicU64::new(0) }
     }
 
     #[cfg(test)]
     pub(crate) fn none() -> Self {
-        Self { home: None }
+        Self::at(None)
+    }
+
+    /// The one that follows was held up.
+    pub(crate) fn crowded(&self) {
+        let until = (self.began.elapsed() + CROWDED).as_micros() as u64;
+        self.crowded_until.store(until, Ordering::Relaxed);
+    }
+
+    fn is_crowded(&self) -> bool {
+        (self.began.elapsed().as_micros() as u64) < self.crowded_until.load(Ordering::Relaxed)
     }
 
     /// A thread is as all others again.
@@ -83,8 +105,8 @@ impl Following {
 
 /// How a thread follows, or whom it may come to follow.
 #[derive(Debug)]
-pub(crate) struct Follow {
-    following: Following,
+pub(crate) struct Follow<'f> {
+    following: &'f Following,
     thread: Pid,
     program: u32,
     /// Its requests in a row, and how many it takes.
@@ -92,6 +114,8 @@ pub(crate) struct Follow {
     needed: u32,
     /// The processor that this thread is bound to.
     at: Option<usize>,
+    /// It is under SCHED_IDLE always.
+    stays_back: bool,
     /// Requests since it was bound.
     served: u32,
     strangers: u32,
@@ -106,9 +130,9 @@ struct Term {
     sleeps: u32,
 }
 
-impl Follow {
+impl<'f> Follow<'f> {
     /// Of the calling thread.
-    pub(crate) fn new(following: Following) -> Self {
+    pub(crate) fn new(following: &'f Following) -> Self {
         Self {
             following,
             thread: gettid(),
@@ -116,6 +140,7 @@ impl Follow {
             streak: 0,
             needed: STREAK,
             at: None,
+            stays_back: false,
             served: 0,
             strangers: 0,
             sleeps: 0,
@@ -148,10 +173,11 @@ impl Follow {
         self.streak = 0;
         (self.served, self.strangers, self.sleeps, self.look_after) = (0, 0, 0, LOOK_AFTER);
         self.term = Term::default();
-        match self.look(home) {
-            true => Wish::Alone,
-            false => self.give_up(),
+        if !self.look(home) {
+            return self.give_up();
         }
+        self.stay_back();
+        Wish::Alone
     }
 
     fn go_on(&mut self, home: &CpuSet, program: u32, waited: Duration) -> Wish {
@@ -185,6 +211,7 @@ impl Follow {
                 return self.give_up();
             }
             self.needed = STREAK;
+            self.stay_back();
         }
         Wish::Same
     }
@@ -201,8 +228,8 @@ impl Follow {
         if self.at.is_none() {
             return;
         }
-        // A while of good service is worth being held up once.
-        if self.served < 8 * STREAK {
+        // A while of good service is worth being held up once; and who stayed back may do better otherwise.
+        if self.served < 8 * STREAK && !self.stays_back {
             self.give_up();
         }
         self.stop();
@@ -222,8 +249,16 @@ impl Follow {
         true
     }
 
+    /// From now on, unless others want the processor.
+    fn stay_back(&mut self) {
+        if !self.stays_back && !self.following.is_crowded() {
+            self.stays_back = set_idle_policy(self.thread, true).is_ok();
+        }
+    }
+
     /// This thread is as all others again.
     pub(crate) fn stop(&mut self) {
+        self.stays_back = false;
         if self.at.take().is_some() {
             self.following.release(self.thread);
         }
@@ -231,7 +266,7 @@ impl Follow {
 
     /// Does what wakes the program that is followed.
     pub(crate) fn wake(&self, answer: impl FnOnce()) {
-        let stands_back = self.at.is_some() && set_idle_policy(self.thread, true).is_ok();
+        let stands_back = self.at.is_some() && !self.stays_back && set_idle_policy(self.thread, true).is_ok();
         answer();
         if stands_back {
             let _ = set_idle_policy(self.thread, false);
@@ -239,7 +274,7 @@ impl Follow {
     }
 }
 
-impl Drop for Follow {
+impl Drop for Follow<'_> {
     fn drop(&mut self) {
         self.stop();
     }
@@ -263,13 +298,15 @@ mod tests {
     use super::*;
 
     const AT_ONCE: Duration = Duration::ZERO;
+    const OTHER: Option<usize> = Some(0);
+    const IDLE: Option<usize> = Some(5);
 
     /// What a thread of its own finds: a test must not bind the others'.
-    fn follows(test: impl FnOnce(Follow, u32, CpuSet) + Send + 'static) {
+    fn follows(test: impl FnOnce(Follow<'_>, u32, CpuSet) + Send + 'static) {
         let run = move || {
             let home = sched_getaffinity(None).unwrap();
             let me = gettid().as_raw_pid() as u32;
-            test(Follow::new(Following { home: Some(home) }), me, home);
+            test(Follow::new(&Following::at(Some(home))), me, home);
         };
         std::thread::spawn(run).join().unwrap();
     }
@@ -309,15 +346,33 @@ mod tests {
     }
 
     #[test]
-    fn while_it_wakes_the_program_it_stands_back() {
+    fn it_leaves_the_processor_to_the_program_while_it_follows() {
         // Others may not come back from SCHED_IDLE.
         lanefs_tests::require_root();
         follows(|mut follow, me, _| {
             (0..STREAK).for_each(|_| _ = follow.asked(me, AT_ONCE));
-            let mut policy = None;
-            follow.wake(|| policy = stat(me, POLICY));
-            // SCHED_IDLE, and SCHED_OTHER.
-            assert_eq!((policy, stat(me, POLICY)), (Some(5), Some(0)));
+            assert_eq!(stat(me, POLICY), IDLE);
+            follow.wake(|| ());
+            assert_eq!(stat(me, POLICY), IDLE);
+            follow.stop();
+            assert_eq!(stat(me, POLICY), OTHER);
+        });
+    }
+
+    #[test]
+    fn where_others_hold_it_up_it_stands_back_only_while_it_answers() {
+        lanefs_tests::require_root();
+        follows(|mut follow, me, _| {
+            follow.following.crowded();
+            (0..STREAK + TERM).for_each(|_| _ = follow.asked(me, AT_ONCE));
+            assert_eq!(stat(me, POLICY), OTHER);
+            let mut while_it_answers = None;
+            follow.wake(|| while_it_answers = stat(me, POLICY));
+            assert_eq!((while_it_answers, stat(me, POLICY)), (IDLE, OTHER));
+            // Until they have gone.
+            follow.following.crowded_until.store(0, Ordering::Relaxed);
+            (0..TERM).for_each(|_| _ = follow.asked(me, AT_ONCE));
+            assert_eq!(stat(me, POLICY), IDLE);
         });
     }
 }

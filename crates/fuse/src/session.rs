@@ -201,7 +201,7 @@ impl Shared {
     fn work<'s>(&'s self, scope: &'s thread::Scope<'s, '_>) -> std::io::Result<()> {
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
         let mut follow = Follow::new(self.workers.following());
-        while let Some(turn) = self.workers.begin(follow.thread()) {
+        while let Some(turn) = self.workers.begin(follow.thread(), || self.channel.has_request()) {
             if turn == Turn::Together {
                 follow.together();
             }
@@ -247,7 +247,7 @@ impl Shared {
         Ok(())
     }
 
-    fn answer(&self, inbox: &Inbox, len: usize, outbox: &mut Outbox, follow: &Follow) -> Outcome {
+    fn answer(&self, inbox: &Inbox, len: usize, outbox: &mut Outbox, follow: &Follow<'_>) -> Outcome {
         let Ok(request) = inbox.request(len) else { return Outcome::Silent };
         self.requests.add(1);
         let unique = request.header.unique;

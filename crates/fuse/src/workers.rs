@@ -5,9 +5,9 @@
 //! or rests. A thread is made only when all are at work.
 //!
 //! A thread that follows a program (see [`Follow`](crate::follow::Follow)) waits alone, and hands over only before what is
-//! long. Another one watches it: it looks once a millisecond whether requests are taken, and if the one that is alone has none to
-//! show, all is as before at once; so what holds it up (a processor that others keep busy, a device) keeps others waiting no
-//! longer than that. When there are no requests it ends too, and no thread wakes up.
+//! long. Another one watches it: it looks once a millisecond whether requests are taken, and if one lies there, or is being
+//! served, and the one that is alone has none to show, all is as before at once; so what holds it up (a processor that others keep
+//! busy, a device) keeps others waiting no longer than that. When there are no requests it ends too, and no thread wakes up.
 
 use crate::follow::{Following, Wish};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -96,12 +96,13 @@ impl Workers {
         Self { most: most.max(1), following, state: Mutex::new(state), wanted, alone_ends }
     }
 
-    pub(crate) fn following(&self) -> Following {
-        self.following
+    pub(crate) fn following(&self) -> &Following {
+        &self.following
     }
 
-    /// Returns when the caller, thread `me`, is to wait for a request; `None` at the end.
-    pub(crate) fn begin(&self, me: Pid) -> Option<Turn> {
+    /// Returns when the caller, thread `me`, is to wait for a request; `None` at the end. `lies_there` tells whether one could be
+    /// taken.
+    pub(crate) fn begin(&self, me: Pid, lies_there: impl Fn() -> bool) -> Option<Turn> {
         let mut state = self.state.lock();
         let turn = loop {
             if state.ended {
@@ -112,7 +113,7 @@ impl Workers {
                 break Turn::Alone;
             }
             match &state.alone {
-                Some(_) if !state.watched => self.watch(&mut state),
+                Some(_) if !state.watched => self.watch(&mut state, &lies_there),
                 None if state.waiting < WAITING => break Turn::Together,
                 _ => {
                     state.resting += 1;
@@ -132,7 +133,7 @@ impl Workers {
     }
 
     /// Returns when no thread is alone any more.
-    fn watch(&self, state: &mut MutexGuard<'_, State>) {
+    fn watch(&self, state: &mut MutexGuard<'_, State>, lies_there: impl Fn() -> bool) {
         state.watched = true;
         let (mut seen, mut quiet) = (None, 0);
         while let Some(alone) = &state.alone
@@ -141,12 +142,17 @@ impl Workers {
             let now = (alone.thread, alone.turns);
             if seen != Some(now) {
                 (seen, quiet) = (Some(now), 0);
-            } else if state.waiting == 0 || quiet == QUIET {
-                self.following.release(alone.thread);
-                state.alone = None;
-                break;
             } else {
                 quiet += 1;
+                let held_up = state.waiting == 0 || lies_there();
+                if held_up {
+                    self.following.crowded();
+                }
+                if held_up || quiet > QUIET {
+                    self.following.release(alone.thread);
+                    state.alone = None;
+                    break;
+                }
             }
             self.alone_ends.wait_for(state, WATCH);
         }
@@ -207,11 +213,12 @@ impl Workers {
 mod tests {
     use super::*;
     use rustix::thread::gettid;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
 
     fn alone() -> Workers {
         let workers = Workers::new(4, Following::none());
-        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
         // Nobody is there yet to watch.
         assert_eq!(workers.took(gettid(), Lasts::Short, Wish::Alone), First::MakeThread);
         workers
@@ -222,42 +229,57 @@ mod tests {
         let workers = alone();
         thread::scope(|scope| {
             // It watches; and takes the next request, since the first thread never comes back for it.
-            let turn = scope.spawn(|| workers.begin(gettid())).join().unwrap();
+            let turn = scope.spawn(|| workers.begin(gettid(), || false)).join().unwrap();
             assert_eq!(turn, Some(Turn::Together));
         });
-        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
     }
 
     #[test]
     fn who_waits_in_vain_is_alone_no_longer() {
         let workers = alone();
-        assert_eq!(workers.begin(gettid()), Some(Turn::Alone));
+        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Alone));
         thread::scope(|scope| {
-            let turn = scope.spawn(|| workers.begin(gettid())).join().unwrap();
+            let turn = scope.spawn(|| workers.begin(gettid(), || false)).join().unwrap();
             assert_eq!(turn, Some(Turn::Together));
         });
     }
 
     #[test]
+    fn who_leaves_a_request_lying_is_alone_no_longer_at_once() {
+        for (lies, looks) in [(true, 1), (false, QUIET as usize + 1)] {
+            let workers = alone();
+            assert_eq!(workers.begin(gettid(), || false), Some(Turn::Alone));
+            let looked = AtomicUsize::new(0);
+            let look = || {
+                looked.fetch_add(1, Ordering::Relaxed);
+                lies
+            };
+            thread::scope(|scope| _ = scope.spawn(|| workers.begin(gettid(), look)));
+            assert_eq!(looked.into_inner(), looks);
+        }
+    }
+
+    #[test]
     fn alone_it_hands_over_what_is_long_and_nothing_else() {
         let workers = alone();
-        assert_eq!(workers.begin(gettid()), Some(Turn::Alone));
+        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Alone));
         assert_eq!(workers.took(gettid(), Lasts::Mostly, Wish::Same), First::Nothing);
-        assert_eq!(workers.begin(gettid()), Some(Turn::Alone));
+        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Alone));
         // The watching thread is still being made.
         assert_eq!(workers.took(gettid(), Lasts::Long, Wish::Same), First::MakeThread);
-        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
     }
 
     #[test]
     fn nobody_is_alone_without_a_second_thread() {
         let workers = Workers::new(1, Following::none());
-        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
         assert_eq!(workers.took(gettid(), Lasts::Short, Wish::Alone), First::Nothing);
-        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
         // Nor with one that could not be made.
         let workers = alone();
         workers.not_made();
-        assert_eq!(workers.begin(gettid()), Some(Turn::Together));
+        assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
     }
 }
