@@ -161,6 +161,7 @@ impl Fs {
                 self.note_lost(&node, &e);
                 break;
             }
+            pages.give_pages_behind();
         }
         let interval = self.options.commit_interval;
         if !interval.is_zero() && self.times_are_due(interval) {
@@ -210,6 +211,7 @@ impl Fs {
         let _alone = file.hold_writeback(node);
         if pages.is_ahead() {
             write_some(node, file, pages, ALL, BATCH, false)?;
+            pages.give_pages_behind();
         }
         Ok(())
     }

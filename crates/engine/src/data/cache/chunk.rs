@@ -102,8 +102,8 @@ impl Chunk {
     }
 
     /// Whether any page was used since the hand came by.
-    pub(super) fn is_referenced(&mut self) -> bool {
-        *self.referenced.get_mut() != 0
+    pub(super) fn is_referenced(&self) -> bool {
+        self.referenced.load(Ordering::Relaxed) != 0
     }
 
     /// The pages that were used since the last call.

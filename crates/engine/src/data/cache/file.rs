@@ -175,6 +175,20 @@ impl FileCache {
         now > most
     }
 
+    /// Lets go of clean pages that lie far behind the writer of a stream, but those of chunks that were used.
+    pub(crate) fn give_pages_behind(&self) {
+        let geo = self.geo();
+        let chunks = self.dirty.lock().stream.give(geo);
+        if chunks.is_empty() {
+            return;
+        }
+        self.each_locked(&(geo.first_block(chunks.start)..geo.first_block(chunks.end)), |locked, _| {
+            let Some(chunk) = locked.get_mut().filter(|chunk| !chunk.is_referenced()) else { return };
+            chunk.uptodate &= chunk.busy();
+            locked.release_pages();
+        });
+    }
+
     pub(super) fn became_clean(&self, chunk: u32) {
         self.dirty.lock().remove(chunk, &self.cache.dirty);
     }

@@ -5,6 +5,8 @@
 //! - It is handed out to be written at once, up to the chunk that is being filled, so that the device works while the writer
 //!   copies.
 //! - Its writer gets [`AHEAD`] before the device, no more: memory that is new costs more than a copy.
+//! - For the same reason what lies further than [`KEEP`] behind the writer gives its pages to what comes, unless they were used.
+//!   Of a file that is larger the device gives the rest quickly, since it is read from front to back too.
 
 use super::file::FileCache;
 use super::geometry::Geometry;
@@ -17,6 +19,8 @@ use std::sync::{Arc, Weak};
 const STEP: usize = 4 << 20;
 /// Dirty bytes of a stream at which its writer waits.
 const AHEAD: usize = 16 << 20;
+/// Bytes behind the writer that stay cached, and so the size of a file that stays as a whole: more than may be dirty.
+const KEEP: usize = 64 << 20;
 
 /// What of a file is a stream.
 #[derive(Debug, Default)]
@@ -25,17 +29,25 @@ pub(super) struct Stream {
     start: u32,
     /// The chunk that would go on.
     next: u32,
+    /// Chunks before this one have given their pages away.
+    given: u32,
 }
 
 impl Stream {
     /// A chunk became dirty. Whether it is time to write out what is before it.
     pub(super) fn goes_on(&mut self, geo: Geometry, chunk: u32) -> bool {
         if chunk != self.next {
-            self.start = chunk;
+            (self.start, self.given) = (chunk, chunk);
         }
         self.next = chunk.saturating_add(1);
         let step = (STEP / geo.chunk_size()) as u32;
         chunk > self.start && (chunk - self.start).is_multiple_of(step)
+    }
+
+    /// The chunks that are to give their pages away now.
+    pub(super) fn give(&mut self, geo: Geometry) -> std::ops::Range<u32> {
+        let end = self.next.saturating_sub((KEEP / geo.chunk_size()) as u32).max(self.given);
+        std::mem::replace(&mut self.given, end)..end
     }
 }
 
@@ -92,7 +104,10 @@ mod tests {
         let mut stream = Stream::default();
         let calls: Vec<u32> = (0..200).filter(|chunk| stream.goes_on(geo, *chunk)).collect();
         assert_eq!(calls, [64, 128, 192]);
+        assert_eq!(stream.give(geo), 0..0);
         assert!((300..2000).filter(|chunk| stream.goes_on(geo, *chunk)).all(|chunk| (chunk - 300) % 64 == 0));
+        assert_eq!(stream.give(geo), 300..2000 - 1024);
+        assert_eq!(stream.give(geo), 976..976);
         // In any other order they are none.
         assert!(!(0..1000).map(|i| i * 7 % 1000).any(|chunk| stream.goes_on(geo, chunk)));
         assert!(!(0..1000).rev().any(|chunk| stream.goes_on(geo, chunk)));

@@ -215,6 +215,32 @@ fn what_was_written_and_used_does_not_pass_by() {
     check(&cache, &[&read, &changed, &rewritten, &passing], &[]);
 }
 
+/// A file that was written from front to back is there to be read, if it is not large.
+#[test]
+fn a_stream_keeps_its_end_and_what_was_used() {
+    let cache = PageCache::new(4096, 1 << 30);
+    let file = FileCache::new(&cache, 1);
+    let write = |mib: Range<u64>| {
+        for mib in mib {
+            write_out(&file, mib..mib + 1);
+            file.give_pages_behind();
+        }
+    };
+    write(0..60);
+    assert!(is_cached(&file, 0..60));
+    use_pages(&file, 10..20);
+    // On its way until the end.
+    file.span(60 << 8..61 << 8).copy_in(60 << 20, &[1; 1 << 20]);
+    let out = file.take_dirty(0..u32::MAX, 1 << 20).unwrap();
+    write(61..150);
+    for cached in [10..20, 60..61, 86..150] {
+        assert!(is_cached(&file, cached));
+    }
+    assert_eq!(missing(&file, 0..150), (150 - 10 - 1 - 64) << 8);
+    out.done();
+    check(&cache, &[&file], &[]);
+}
+
 #[test]
 fn what_passes_by_makes_room_neither_while_it_is_dirty_nor_on_its_way() {
     let cache = PageCache::new(4096, 128 << 20);
