@@ -31,7 +31,7 @@ impl File {
         if to.appends() {
             return Err(Error::BadHandle("open for appending"));
         }
-        if to_offset >= data::max_size(&to.node().fs, &to.node().state()) {
+        if to_offset >= data::max_size(&to.node().fs, to.node().flags()) {
             return Err(Error::FileTooBig);
         }
         let len = len.min(self.node().file().size().saturating_sub(offset));

@@ -149,7 +149,7 @@ fn extents_of(node: &Node) -> Result<Extents> {
     let mut end = None;
     loop {
         let state = node.state();
-        if !map::has_map(fs, &state) || lblk >= map::max_blocks(fs, &state) {
+        if !map::has_map(fs, &state) || lblk >= map::max_blocks(fs, state.flags) {
             return Ok(sum);
         }
         let mapping = map::lookup(fs, node.ino, &state, lblk)?;

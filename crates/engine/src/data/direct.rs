@@ -192,20 +192,19 @@ fn run_at(node: &Node, file: &FileData, at: u64) -> Result<Option<(u64, u64)>> {
 
 /// Checks that a write of `offset..end` is allowed.
 pub(super) fn check_write(node: &Node, file: &FileData, offset: u64, end: u64) -> Result<()> {
-    let state = node.state();
-    if state.flags.contains(InodeFlags::IMMUTABLE) {
+    let flags = node.flags();
+    if flags.contains(InodeFlags::IMMUTABLE) {
         return Err(Error::NotPermitted("the inode is immutable"));
     }
-    if state.flags.contains(InodeFlags::APPEND) && offset != file.size() {
+    if flags.contains(InodeFlags::APPEND) && offset != file.size() {
         return Err(Error::NotPermitted("the inode is append-only"));
     }
-    drop(state);
     check_end(node, end)
 }
 
 /// Checks that the map reaches as far as `end`.
 pub(super) fn check_end(node: &Node, end: u64) -> Result<()> {
-    if end > max_size(&node.fs, &node.state()) { Err(Error::FileTooBig) } else { Ok(()) }
+    if end > max_size(&node.fs, node.flags()) { Err(Error::FileTooBig) } else { Ok(()) }
 }
 
 /// Writes, as was checked before, with the blocks of all bytes held exclusively.

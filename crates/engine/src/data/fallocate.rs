@@ -134,7 +134,7 @@ impl Job<'_> {
             self.end = size.next_multiple_of(self.block_size().max(4096));
         }
         let blocks = {
-            let most = map::max_blocks(self.fs, &self.node.state());
+            let most = map::max_blocks(self.fs, self.node.flags());
             let whole = self.whole();
             whole.start.min(most)..whole.end.min(most)
         };
@@ -203,7 +203,7 @@ impl Job<'_> {
             return Err(Error::Invalid("a place to insert at that is not before the end of the file"));
         }
         let size = size.saturating_add(self.end - self.offset);
-        if size > max_size(self.fs, &self.node.state()) {
+        if size > max_size(self.fs, self.node.flags()) {
             return Err(Error::FileTooBig);
         }
         write_back(self.node, blocks.start..u32::MAX)?;

@@ -51,11 +51,11 @@ use crate::inode::Node;
 use crate::map::{self, Mapping};
 use crate::txn::Txn;
 use crate::volume::{Fs, IVersion};
-use lanefs_format::{Inode, RoCompat};
+use lanefs_format::{Inode, InodeFlags, RoCompat};
 
-/// The largest i_size that the map of `inode` allows.
-pub(crate) fn max_size(fs: &Fs, inode: &Inode) -> u64 {
-    u64::from(map::max_blocks(fs, inode)) * u64::from(fs.block_size)
+/// The largest i_size that the map of an inode with these flags allows.
+pub(crate) fn max_size(fs: &Fs, flags: InodeFlags) -> u64 {
+    u64::from(map::max_blocks(fs, flags)) * u64::from(fs.block_size)
 }
 
 /// The logical block that holds byte `at`, and the byte's place in it.

@@ -397,7 +397,7 @@ fn spot(node: &Node, file: &FileData, inode: &Inode, lblk: u32, len: u32, hole: 
 }
 
 fn grow(txn: &Txn<'_>, inode: &mut Inode, end: u64) -> Result<()> {
-    debug_assert!(end <= max_size(txn.fs(), inode));
+    debug_assert!(end <= max_size(txn.fs(), inode.flags));
     if end > inode.size { set_size(txn, inode, end) } else { Ok(()) }
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn next_data(node: &Node, offset: u64) -> Result<Option<(u64, u64)>> 
     // What is dirty gets its place.
     write_back(node, ALL)?;
     let _held = file.share(node, offset, u64::MAX);
-    let size = file.size().min(max_size(fs, &node.state()));
+    let size = file.size().min(max_size(fs, node.flags()));
     let mut at = offset;
     while at < size {
         let (lblk, inner) = place(fs, at)?;
@@ -56,7 +56,7 @@ pub(crate) fn next_data(node: &Node, offset: u64) -> Result<Option<(u64, u64)>> 
 /// As [`read`], of an inode whose map nobody changes meanwhile.
 pub(crate) fn read_inode(fs: &Fs, ino: u32, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
     // i_size is the volume's word; no map goes further than this.
-    let size = inode.size.min(max_size(fs, inode));
+    let size = inode.size.min(max_size(fs, inode.flags));
     let len = buf.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
     let Some(buf) = buf.get_mut(..len) else { return Ok(0) };
     let ops = io::plan_read(fs, offset, buf, |lblk| map::lookup(fs, ino, inode, lblk))?;

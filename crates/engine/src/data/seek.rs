@@ -31,7 +31,7 @@ fn seek(node: &Node, offset: u64, data: bool) -> Result<u64> {
     let _held = file.share(node, offset, u64::MAX);
     let size = file.size();
     // No map goes further, whatever a damaged inode says.
-    let mapped = size.min(max_size(fs, &node.state()));
+    let mapped = size.min(max_size(fs, node.flags()));
     let nothing = Error::NothingThere { offset, size };
     if offset >= size {
         return Err(nothing);
@@ -72,7 +72,7 @@ pub(crate) fn fiemap(node: &Node, bytes: Range<u64>) -> Result<Vec<FiemapExtent>
     write_back(node, ALL)?;
     let _held = file.share(node, 0, u64::MAX);
     let size = u64::from(fs.block_size);
-    let most = map::max_blocks(fs, &node.state());
+    let most = map::max_blocks(fs, node.flags());
     let border = |block: u64| u32::try_from(block).map_or(most, |block| block.min(most));
     let (mut at, end) = (border(bytes.start / size), border(bytes.end.div_ceil(size)));
     let mut found: Vec<FiemapExtent> = Vec::new();

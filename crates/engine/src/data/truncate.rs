@@ -23,7 +23,7 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
     fs.check_writable()?;
     let _held = file.lock_from(node, size);
     node.check_mutable()?;
-    if size > max_size(fs, &node.state()) {
+    if size > max_size(fs, node.flags()) {
         return Err(Error::FileTooBig);
     }
     let before = file.size();
@@ -62,7 +62,7 @@ pub(crate) fn extend(node: &Node, size: u64) -> Result<()> {
     if size <= before {
         return Ok(());
     }
-    if size > max_size(fs, &node.state()) {
+    if size > max_size(fs, node.flags()) {
         return Err(Error::FileTooBig);
     }
     let _alone = file.hold_writeback(node);

@@ -26,7 +26,7 @@ use lanefs_sync::order::{Level, Ordered};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::mem;
 use std::ops::Deref;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The number of the root directory.
@@ -48,6 +48,8 @@ pub(crate) struct Node {
     pub(crate) fs: Arc<Fs>,
     ns: RwLock<()>,
     state: RwLock<Inode>,
+    /// i_flags, as in `state`: writers of one file look at them, and are not to meet in its lock.
+    flags: AtomicU32,
     /// The content's state, from its first use on.
     file: OnceLock<Box<FileData>>,
     /// Which transactions changed the inode.
@@ -75,6 +77,11 @@ impl Node {
     /// The inode, to change it under a handle; whoever does also writes it to the table.
     pub(crate) fn state_mut(&self) -> Ordered<RwLockWriteGuard<'_, Inode>> {
         Ordered::take(Level::Inode, 0, || self.state.write())
+    }
+
+    /// i_flags as they are now.
+    pub(crate) fn flags(&self) -> InodeFlags {
+        InodeFlags::from_bits_retain(self.flags.load(Ordering::Acquire))
     }
 
     /// A reference for another thread to work on it while this one waits. It is no use of the inode.
@@ -141,8 +148,11 @@ impl Node {
             (false, None) => inode.version = inode.version.wrapping_add(1),
         }
         self.fs.clock.round(&mut inode);
-        if let Some(file) = file.filter(|_| inode.flags != flags) {
-            file.snapshot.forget();
+        if inode.flags != flags {
+            self.flags.store(inode.flags.bits(), Ordering::Release);
+            if let Some(file) = file {
+                file.snapshot.forget();
+            }
         }
         self.durable.note(txn.tid(), inode.size != size);
         // What a failed change has done so far is in the blocks of the transaction: the inode
@@ -218,7 +228,7 @@ impl Deref for NodeRef {
 
 impl Clone for NodeRef {
     fn clone(&self) -> Self {
-        self.0.refs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.refs.fetch_add(1, Ordering::Relaxed);
         self.fs.retain();
         Self(Arc::clone(&self.0))
     }
@@ -226,7 +236,7 @@ impl Clone for NodeRef {
 
 impl Drop for NodeRef {
     fn drop(&mut self) {
-        if self.0.refs.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
+        if self.0.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             if let Some(file) = self.file_if_used() {
                 file.alloc.discard();
             }

@@ -7,7 +7,7 @@ use crate::volume::Fs;
 use lanefs_format::Inode;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 const SHARDS: usize = 64;
@@ -50,6 +50,7 @@ impl NodeTable {
             ino,
             fs: Arc::clone(fs),
             ns: RwLock::new(()),
+            flags: AtomicU32::new(inode.flags.bits()),
             state: RwLock::new(inode),
             file: OnceLock::new(),
             durable: Durable::new(fs.journal.running()),

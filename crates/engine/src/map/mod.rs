@@ -73,9 +73,9 @@ pub(crate) fn max_run(fs: &Fs, inode: &Inode) -> u32 {
     }
 }
 
-/// The number of logical blocks that the inode's map can hold.
-pub(crate) fn max_blocks(fs: &Fs, inode: &Inode) -> u32 {
-    match has_extents(inode) {
+/// The number of logical blocks that the map of an inode with these flags can hold.
+pub(crate) fn max_blocks(fs: &Fs, flags: InodeFlags) -> u32 {
+    match flags.contains(InodeFlags::EXTENTS) {
         true => MAX_BLOCKS,
         false => indirect::max_blocks(fs.block_size as usize),
     }

@@ -108,7 +108,8 @@ fn walk(node: &Node) -> Result<Option<Vec<Run>>> {
         if state.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Ok(Some(Vec::new()));
         }
-        let blocks = state.size.div_ceil(u64::from(fs.block_size)).min(max_blocks(fs, &state).into()) as u32;
+        let blocks =
+            state.size.div_ceil(u64::from(fs.block_size)).min(max_blocks(fs, state.flags).into()) as u32;
         if lblk >= blocks {
             return Ok(Some(runs));
         }
