@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Bytes that are taken at a time.
 const BATCH: u64 = 8 << 20;
 
+/// How long the writer of a stream leaves it to the background, which may be at other files, or fail.
+const PACE: Duration = Duration::from_millis(50);
+
 /// All blocks of a file.
 pub(super) const ALL: Range<u32> = 0..u32::MAX;
 
@@ -207,7 +210,11 @@ impl Fs {
             return Ok(());
         };
         let _timer = self.counters.throttle.start();
-        // Waits for what is on its way; unless it is enough, more goes.
+        // The background takes the next piece when its last one is on the device. That one is not waited for: it is written while
+        // this thread copies.
+        if pages.wait_while_ahead(PACE) {
+            return Ok(());
+        }
         let _alone = file.hold_writeback(node);
         if pages.is_ahead() {
             write_some(node, file, pages, ALL, BATCH, false)?;

@@ -9,10 +9,11 @@ use super::locked::Locked;
 use super::span::Span;
 use super::stream;
 use lanefs_sync::order::{Level, Ordered};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// The cached pages of one file: some hundred bytes, and the pages. When the last reference goes, so do all pages, dirty ones too.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct FileCache {
     ino: u32,
     index: Index,
     dirty: Mutex<DirtyChunks>,
+    /// Of a stream that was far ahead enough has been taken to be written out.
+    taken: Condvar,
     /// Its dirty chunks when it last called for being written out as a stream.
     ahead: AtomicU32,
 }
@@ -29,8 +32,15 @@ pub(crate) struct FileCache {
 impl FileCache {
     /// A cache without pages for inode `ino`, which is only a name here.
     pub(crate) fn new(cache: &Arc<PageCache>, ino: u32) -> Arc<Self> {
-        let (index, dirty, ahead) = (Index::default(), Mutex::default(), AtomicU32::new(0));
-        Arc::new_cyclic(|me| Self { me: Weak::clone(me), cache: Arc::clone(cache), ino, index, dirty, ahead })
+        Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            cache: Arc::clone(cache),
+            ino,
+            index: Index::default(),
+            dirty: Mutex::default(),
+            taken: Condvar::new(),
+            ahead: AtomicU32::new(0),
+        })
     }
 
     /// The number of the inode.
@@ -175,6 +185,19 @@ impl FileCache {
         now > most
     }
 
+    /// Waits until it is not ahead any more, because others write out; at most so long. Whether it came to that.
+    pub(crate) fn wait_while_ahead(&self, most: Duration) -> bool {
+        let until = Instant::now() + most;
+        let mut dirty = self.dirty.lock();
+        while dirty.len() > stream::most_dirty(self.geo()) {
+            if self.taken.wait_until(&mut dirty, until).timed_out() {
+                return false;
+            }
+        }
+        self.ahead.store(dirty.len(), Ordering::Relaxed);
+        true
+    }
+
     /// Lets go of clean pages that lie far behind the writer of a stream, but those of chunks that were used.
     pub(crate) fn give_pages_behind(&self) {
         let geo = self.geo();
@@ -190,7 +213,11 @@ impl FileCache {
     }
 
     pub(super) fn became_clean(&self, chunk: u32) {
-        self.dirty.lock().remove(chunk, &self.cache.dirty);
+        let mut dirty = self.dirty.lock();
+        dirty.remove(chunk, &self.cache.dirty);
+        if dirty.len() == stream::most_dirty(self.geo()) {
+            self.taken.notify_all();
+        }
     }
 
     pub(super) fn weak(&self) -> Weak<Self> {

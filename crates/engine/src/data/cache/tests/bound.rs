@@ -1,6 +1,8 @@
 //! The bound on memory, and what a file costs.
 
 use super::*;
+use std::thread;
+use std::time::Duration;
 
 /// One pass over `blocks` of a file with reads through the cache, in pieces of `step`.
 fn read_all(cache: &PageCache, file: &FileCache, blocks: u32, step: u32, bound: u64) {
@@ -239,6 +241,24 @@ fn a_stream_keeps_its_end_and_what_was_used() {
     assert_eq!(missing(&file, 0..150), (150 - 10 - 1 - 64) << 8);
     out.done();
     check(&cache, &[&file], &[]);
+}
+
+#[test]
+fn the_writer_of_a_stream_goes_on_when_its_pages_are_taken() {
+    let cache = PageCache::new(4096, 1 << 30);
+    let file = FileCache::new(&cache, 1);
+    for mib in 0..20 {
+        file.span(mib << 8..(mib + 1) << 8).copy_in(u64::from(mib) << 20, &[1; 1 << 20]);
+    }
+    assert!(file.is_ahead() && !file.wait_while_ahead(Duration::from_millis(1)));
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| file.wait_while_ahead(Duration::from_secs(600)));
+        thread::sleep(Duration::from_millis(10));
+        // Taken, and not on the device yet.
+        let out = file.take_dirty(0..u32::MAX, 8 << 20).unwrap();
+        assert!(writer.join().unwrap() && !file.is_ahead());
+        out.done();
+    });
 }
 
 #[test]
