@@ -359,6 +359,7 @@ fn fsync(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
+/// It syncs now and then. All servers do what that asks for: fuse2fs calls fsync(2) on the image twice for each (seen by strace).
 fn dbench(bench: &mut Bench) -> Outcome<()> {
     let servers = bench.all();
     let seconds = (bench.time.as_secs_f64() * 3.0).ceil().to_string();
