@@ -31,7 +31,7 @@ mod url;
 pub use block_device::{BlockDevice, ReadOp, WriteOp};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
-pub use file::{FileDevice, FileOptions, IoUring};
+pub use file::{Cached, FileDevice, FileOptions, IoUring};
 pub use mem::MemDevice;
 pub use paced::{Pace, PacedDevice};
 pub use pmem::{Lent, Mapped, Persistence, PmemDevice};

@@ -3,6 +3,7 @@
 //! What concerns the mount is taken here, what concerns the volume by [`OpenOptions::mount_option`]. What only mount(8) and fstab
 //! mean something by is passed over.
 
+use lanefs::device::Cached;
 use lanefs::{Atime, OpenOptions};
 use rustix::mount::MountFlags;
 use std::ffi::OsString;
@@ -70,6 +71,7 @@ impl Default for MountOptions {
             follow: true,
             atime: Atime::Relative,
             open: OpenOptions::new()
+                .cached(Cached::SmallReads)
                 .page_cache_bytes(PAGE_CACHE)
                 .empty_page_cache_when_idle(true)
                 .tick_times(true),

@@ -5,6 +5,8 @@
 //! - A flush that failed once fails for ever: the kernel drops pages that it could not write, so a
 //!   later `fdatasync` that succeeds would say nothing about them.
 //! - With O_DIRECT, calls that are not aligned go through a bounce buffer (see `direct`).
+//! - Where small reads go through the page cache and all else past it, the kernel keeps both in step: a direct write drops what
+//!   is cached of its bytes. That is safe because nothing is ever dirty there: no write goes through the cache.
 
 mod direct;
 mod flush;
@@ -15,7 +17,7 @@ mod ring;
 mod tests;
 mod vectored;
 
-pub use open::FileOptions;
+pub use open::{Cached, FileOptions};
 pub use ring::IoUring;
 #[cfg(all(test, not(loom)))]
 pub(crate) use tests::exercise;
@@ -30,6 +32,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::{fmt, os::unix::fs::FileExt};
+
+/// Bytes from which on a read is large.
+const LARGE: u64 = 128 << 10;
 
 /// What kind of file it is, and what follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +57,8 @@ pub struct FileDevice {
     read_only: bool,
     /// 1 for buffered I/O, else what O_DIRECT asks of offset, length and address.
     align: usize,
+    /// Where `file` goes past the page cache, the same for reads that do not.
+    for_small_reads: Option<File>,
     /// Held by a write that reads a sector first, because it covers only a part of it.
     partial_sector: Mutex<()>,
     flusher: Flusher,
@@ -94,9 +101,18 @@ impl FileDevice {
         matches!(self.kind, Kind::Block { .. })
     }
 
-    /// Whether reads and writes go past the page cache.
+    /// Whether writes and large reads go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.align > 1
+    }
+
+    /// The file by which a read of `len` bytes goes through the page cache, if it does.
+    fn reads_cached(&self, len: u64) -> Option<&File> {
+        if self.is_direct() {
+            self.for_small_reads.as_ref().filter(|_| len < LARGE)
+        } else {
+            Some(&self.file)
+        }
     }
 
     /// For what else wants to map it.
@@ -140,10 +156,9 @@ impl BlockDevice for FileDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let len = buf.len() as u64;
         check_range(Op::Read, self.size, offset, len)?;
-        let done = if self.is_direct() {
-            self.read_direct(offset, buf)
-        } else {
-            self.file.read_exact_at(buf, offset)
+        let done = match self.reads_cached(len) {
+            Some(file) => file.read_exact_at(buf, offset),
+            None => self.read_direct(offset, buf),
         };
         done.map_err(|e| DeviceError::new(Op::Read, offset, len, e))
     }

@@ -12,15 +12,29 @@ use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
+
+/// What goes through the page cache of the system.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cached {
+    /// All.
+    #[default]
+    All,
+    /// Reads of less than 128 KiB: the system reads ahead for them, and what is large, or written, needs no second copy. All,
+    /// where the file system has no direct I/O.
+    SmallReads,
+    /// Nothing (O_DIRECT).
+    Nothing,
+}
 
 /// How to open a [`FileDevice`]: for reading and writing through the page cache, unless told otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct FileOptions {
     read_only: bool,
-    direct: bool,
+    cached: Cached,
     io_uring: IoUring,
 }
 
@@ -37,8 +51,13 @@ impl FileOptions {
     }
 
     /// Go past the page cache (O_DIRECT).
-    pub fn direct(mut self, yes: bool) -> Self {
-        self.direct = yes;
+    pub fn direct(self, yes: bool) -> Self {
+        self.cached(if yes { Cached::Nothing } else { Cached::All })
+    }
+
+    /// What goes through the page cache: all, unless told otherwise.
+    pub fn cached(mut self, what: Cached) -> Self {
+        self.cached = what;
         self
     }
 
@@ -138,17 +157,16 @@ impl FileOptions {
         if size == 0 {
             return refuse(libc::EINVAL, "is empty (0 bytes), no volume".into());
         }
-        if self.direct && go_direct(&file).is_err() {
-            return refuse(libc::EINVAL, "its file system does not support direct I/O".into());
-        }
-        let align = if self.direct { direct_alignment(&file, kind) } else { 1 };
-        if align > AlignedBuf::ALIGN {
-            return refuse(libc::EINVAL, format!("asks for direct I/O in units of {align} bytes"));
-        }
-        if !size.is_multiple_of(align as u64) {
-            let why = format!("its size, {size} bytes, is not a multiple of {align}, as direct I/O asks");
-            return refuse(libc::EINVAL, why);
-        }
+        let align = match self.cached {
+            Cached::All => 1,
+            Cached::SmallReads => go_direct(&file, kind, size).unwrap_or(1),
+            Cached::Nothing => match go_direct(&file, kind, size) {
+                Ok(align) => align,
+                Err(why) => return refuse(libc::EINVAL, why),
+            },
+        };
+        let wants_cache = self.cached == Cached::SmallReads && align > 1;
+        let for_small_reads = if wants_cache { reopen(&file).ok() } else { None };
         let rings = Rings::default();
         if self.io_uring == IoUring::On
             && let Err(e) = rings.probe(&file)
@@ -162,6 +180,7 @@ impl FileOptions {
             size,
             read_only: self.read_only,
             align,
+            for_small_reads,
             partial_sector: Default::default(),
             flusher: Default::default(),
             io_uring: self.io_uring,
@@ -234,10 +253,24 @@ fn explain(path: &Path, e: io::Error) -> DeviceError {
     DeviceError::at_path(Op::Open, path, errno, why)
 }
 
-/// Turns O_DIRECT on. Not at the open, which makes a new file before it finds that it cannot.
-fn go_direct(file: &File) -> rustix::io::Result<()> {
-    let flags = rustix::fs::fcntl_getfl(file)?;
-    rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)
+/// Goes past the page cache from now on; the alignment that this asks for, or why it cannot be. Not at the open, which makes a new
+/// file before it finds that it cannot.
+fn go_direct(file: &File, kind: Kind, size: u64) -> std::result::Result<usize, String> {
+    let align = direct_alignment(file, kind);
+    if align > AlignedBuf::ALIGN {
+        return Err(format!("asks for direct I/O in units of {align} bytes"));
+    }
+    if !size.is_multiple_of(align as u64) {
+        return Err(format!("its size, {size} bytes, is not a multiple of {align}, as direct I/O asks"));
+    }
+    let flags = rustix::fs::fcntl_getfl(file);
+    let done = flags.and_then(|flags| rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT));
+    done.map(|()| align).map_err(|_| "its file system does not support direct I/O".into())
+}
+
+/// The same file once more, to read through the page cache.
+fn reopen(file: &File) -> io::Result<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// What O_DIRECT asks of offsets, lengths and addresses: what the kernel says (6.1 and later), or

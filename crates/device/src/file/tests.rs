@@ -4,6 +4,7 @@ use super::*;
 use crate::AlignedBuf;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -343,6 +344,68 @@ fn direct_goes_past_the_cache() {
     refused(odd, Op::Open, libc::EINVAL, &["1048676 bytes", "multiple"]);
 }
 
+fn mixed() -> FileOptions {
+    FileOptions::new().cached(Cached::SmallReads)
+}
+
+#[test]
+fn small_reads_by_the_cache() {
+    let (_dir, path) = scratch();
+    let dev = mixed().create(&path, 3 << 20).unwrap();
+    assert!(dev.is_direct() && dev.alignment() >= 512);
+    let by_cache = |len| {
+        dev.reads_cached(len)
+            .is_some_and(|file| !rustix::fs::fcntl_getfl(file).unwrap().contains(rustix::fs::OFlags::DIRECT))
+    };
+    assert!(by_cache(LARGE - 1) && !by_cache(LARGE));
+    exercise(&dev, dev.path());
+    drop(dev);
+    // Where direct I/O is not to be had.
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len((3 << 20) + 1111).unwrap();
+    let odd = mixed().open(&path).unwrap();
+    assert!(!odd.is_direct() && odd.alignment() == 1);
+    exercise(&odd, odd.path());
+}
+
+/// What was written past the cache is read through it, whatever the system reads ahead of neighbours meanwhile.
+#[test]
+fn the_cache_has_nothing_older_than_what_was_written() {
+    let (_dir, path) = scratch();
+    let dev = mixed().create(&path, 8 << 20).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buf = vec![0; 64 << 10];
+            while !done.load(Ordering::Relaxed) {
+                for at in (0..dev.size()).step_by(buf.len()) {
+                    dev.read_at(at, &mut buf).unwrap();
+                }
+            }
+        });
+        let mut block = AlignedBuf::zeroed(256 << 10);
+        let mut got = [0; 1024];
+        for round in 0..400_u64 {
+            let len = [1024, 4096, 256 << 10][round as usize % 3];
+            block[..len].fill(round as u8);
+            let at = round * 7919 * 1024 % (dev.size() - block.len() as u64) / 1024 * 1024;
+            match round % 2 {
+                0 => dev.write_at(at, &block[..len]).unwrap(),
+                _ => {
+                    let (a, b) = block[..len].split_at(len / 2);
+                    let op = |offset, data| WriteOp { offset, data };
+                    dev.write_batch(&[op(at, &[a]), op(at + a.len() as u64, &[b])]).unwrap();
+                }
+            }
+            for at in (at..at + len as u64).step_by(16 << 10) {
+                dev.read_at(at, &mut got).unwrap();
+                assert!(got.iter().all(|byte| *byte == round as u8), "round {round}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    dev.flush().unwrap();
+}
+
 /// Two threads write the two halves of one sector; neither undoes the other.
 #[test]
 fn direct_partial_sectors_by_two_threads() {
@@ -633,5 +696,6 @@ fn direct_where_there_is_none() {
     assert!(!path.exists());
     exercise(&FileDevice::create(&path, 1 << 20).unwrap(), &path);
     refused(direct.open(&path), Op::Open, libc::EINVAL, &["direct I/O"]);
+    assert!(!mixed().open(&path).unwrap().is_direct());
     drop(mounted);
 }

@@ -122,7 +122,9 @@ impl FileDevice {
         order.sort_by_key(|op| op.offset);
         let mut runs = Runs::new(self);
         for ops in order.chunk_by_mut(|a, b| a.offset + a.buf.len() as u64 == b.offset) {
-            if self.is_direct() && !ops.iter().all(|op| self.is_aligned(op.offset, op.buf)) {
+            let small = self.reads_cached(ops.iter().map(|op| op.buf.len() as u64).sum()).is_some();
+            let aligned = ops.iter().all(|op| self.is_aligned(op.offset, op.buf));
+            if self.is_direct() && (small || !aligned) {
                 ops.iter_mut().try_for_each(|op| self.read_at(op.offset, op.buf))?;
                 continue;
             }

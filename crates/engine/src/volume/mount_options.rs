@@ -6,7 +6,7 @@
 
 use super::{COMMIT_INTERVAL, OpenOptions};
 use crate::error::{Error, Result};
-use lanefs_device::IoUring;
+use lanefs_device::{Cached, IoUring};
 use std::time::Duration;
 
 /// Words that ask for what is so in any case, or for less.
@@ -89,7 +89,7 @@ impl OpenOptions {
     /// | `noload`, `norecovery` | [`noload`](Self::noload) |
     /// | `commit=SECONDS` | [`commit_interval`](Self::commit_interval); 0 is the five seconds of the kernel |
     /// | `cache=SIZE`, `metadata_cache=SIZE` | [`page_cache_bytes`](Self::page_cache_bytes), [`cache_bytes`](Self::cache_bytes): `64M`, `1G` |
-    /// | `io=buffered`, `io=direct` | [`direct`](Self::direct) |
+    /// | `io=buffered`, `io=direct`, `io=mixed` | [`cached`](Self::cached): all, nothing, small reads |
     /// | `io_uring=auto`, `off`, `on` | [`io_uring`](Self::io_uring) |
     /// | `locking=inode`, `range-mutex`, `range` | [`locking`](Self::locking) |
     /// | `overwrite=journal`, `nojournal` | [`overwrite`](Self::overwrite) |
@@ -125,8 +125,9 @@ impl OpenOptions {
             ("ro", None) => self.write = false,
             ("noload" | "norecovery", None) => self.noload = true,
             ("load", None) => self.noload = false,
-            ("io", Some("direct")) => self.direct = true,
-            ("io", Some("buffered")) => self.direct = false,
+            ("io", Some("direct")) => self.cached = Cached::Nothing,
+            ("io", Some("buffered")) => self.cached = Cached::All,
+            ("io", Some("mixed")) => self.cached = Cached::SmallReads,
             ("io_uring", Some("auto")) => self.io_uring = IoUring::Auto,
             ("io_uring", Some("off")) => self.io_uring = IoUring::Off,
             ("io_uring", Some("on")) => self.io_uring = IoUring::On,
@@ -182,7 +183,7 @@ mod tests {
             "rw,,noload,commit=7,cache=3M,metadata_cache=1k,io=direct,io_uring=off,locking=inode,overwrite=journal,\
              i_version=always,dioread_lock,nodelalloc,discard,dax=never,",
         );
-        assert!(options.write && options.noload && options.direct);
+        assert!(options.write && options.noload && options.cached == Cached::Nothing);
         assert_eq!(options.commit_interval, Duration::from_secs(7));
         assert_eq!((options.page_cache_bytes, options.cache_bytes), (Some(3 << 20), 1 << 10));
         assert_eq!(options.io_uring, IoUring::Off);
@@ -191,8 +192,8 @@ mod tests {
         assert_eq!((modes.i_version, modes.writeback), (IVersion::Always, Writeback::DioreadLock));
         assert!(!modes.delalloc && modes.discard && !modes.dax);
 
-        let back = options.mount_options("ro,load,commit=0,io=buffered,io_uring=on").unwrap();
-        assert!(!back.write && !back.noload && !back.direct);
+        let back = options.mount_options("ro,load,commit=0,io=mixed,io_uring=on").unwrap();
+        assert!(!back.write && !back.noload && back.cached == Cached::SmallReads);
         assert_eq!((back.commit_interval, back.io_uring), (COMMIT_INTERVAL, IoUring::On));
     }
 

@@ -4,7 +4,7 @@ use super::Fs;
 use super::modes::{IVersion, Locking, Modes, Overwrite, Writeback};
 use crate::Volume;
 use crate::error::Result;
-use lanefs_device::{BlockDevice, FileOptions, IoUring, open_url};
+use lanefs_device::{BlockDevice, Cached, FileOptions, IoUring, open_url};
 use lanefs_format::Timestamp;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -21,7 +21,7 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
     pub(crate) write: bool,
-    pub(crate) direct: bool,
+    pub(crate) cached: Cached,
     pub(crate) io_uring: IoUring,
     pub(crate) noload: bool,
     pub(crate) cache_bytes: usize,
@@ -45,7 +45,7 @@ impl OpenOptions {
     pub fn new() -> Self {
         Self {
             write: false,
-            direct: false,
+            cached: Cached::default(),
             io_uring: IoUring::default(),
             noload: false,
             cache_bytes: 32 << 20,
@@ -67,8 +67,13 @@ impl OpenOptions {
     }
 
     /// Goes around the page cache of the system (O_DIRECT).
-    pub fn direct(mut self, direct: bool) -> Self {
-        self.direct = direct;
+    pub fn direct(self, direct: bool) -> Self {
+        self.cached(if direct { Cached::Nothing } else { Cached::All })
+    }
+
+    /// What goes through the page cache of the system: all, unless told otherwise.
+    pub fn cached(mut self, what: Cached) -> Self {
+        self.cached = what;
         self
     }
 
@@ -207,7 +212,7 @@ impl OpenOptions {
     }
 
     fn file_options(&self) -> FileOptions {
-        FileOptions::new().read_only(!self.write).direct(self.direct).io_uring(self.io_uring)
+        FileOptions::new().read_only(!self.write).cached(self.cached).io_uring(self.io_uring)
     }
 
     /// Opens the volume on a device.
