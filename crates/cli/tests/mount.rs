@@ -45,23 +45,39 @@ fn what_programs_write_is_on_the_volume() {
     assert!(m.image.debugfs("stat /e/last").contains("Size: 3000000"));
 }
 
-#[test]
-fn large_pieces_by_direct_io() {
-    const LEN: usize = (5 << 20) + 12_345;
-    let m = Mount::new("io=direct");
+/// Of each descriptor that the server has of its volume: whether it goes past the page cache.
+fn past_the_cache(m: &Mount) -> Vec<bool> {
     let server = m.servers()[0];
     let image = m.image.path.canonicalize().unwrap();
-    let fds = fs::read_dir(format!("/proc/{server}/fd")).unwrap().flatten();
-    let fd = fds.map(|fd| fd.path()).find(|fd| fs::read_link(fd).is_ok_and(|to| to == image)).unwrap();
-    let info = fs::read_to_string(fd.to_str().unwrap().replace("/fd/", "/fdinfo/")).unwrap();
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
-    let flags = u32::from_str_radix(flags.trim(), 8).unwrap();
-    assert!(OFlags::from_bits_retain(flags).contains(OFlags::DIRECT), "{info}");
+    let fds = fs::read_dir(format!("/proc/{server}/fd")).unwrap().flatten().map(|fd| fd.path());
+    let flags = fds.filter(|fd| fs::read_link(fd).is_ok_and(|to| to == image)).map(|fd| {
+        let info = fs::read_to_string(fd.to_str().unwrap().replace("/fd/", "/fdinfo/")).unwrap();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+        let flags = u32::from_str_radix(flags.trim(), 8).unwrap();
+        OFlags::from_bits_retain(flags).contains(OFlags::DIRECT)
+    });
+    let mut flags: Vec<bool> = flags.collect();
+    flags.sort_unstable();
+    flags
+}
+
+#[test]
+fn large_pieces_by_direct_io() {
+    for (options, expected) in [("io=direct", &[true][..]), ("io=buffered", &[false]), ("", &[false, true])] {
+        large_pieces(options, expected);
+    }
+}
+
+fn large_pieces(options: &str, expected: &[bool]) {
+    const LEN: usize = (5 << 20) + 12_345;
+    let m = Mount::new(options);
+    assert_eq!(past_the_cache(&m), expected, "{options}");
 
     let dev = fs::metadata(&m.at).unwrap().dev();
     let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
-    let ahead = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
-    assert_eq!(ahead.trim(), "2048");
+    let bdi = |name| fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/{name}")).unwrap();
+    let told = ["read_ahead_kb", "min_ratio", "max_ratio"].map(|name| bdi(name).trim().to_owned());
+    assert_eq!(told, ["2048", "2", "2"]);
 
     let mut content: Vec<u8> = (0..LEN).map(|i| (i / 4096 * 7 + i) as u8).collect();
     fs::write(m.path("f"), &content).unwrap();

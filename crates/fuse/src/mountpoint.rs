@@ -84,13 +84,20 @@ impl Mounted {
         }
     }
 
-    /// Has the kernel read as far ahead of who reads from front to back, in place of its own 128 KiB. Only root may say so;
-    /// for others it stays as it is.
-    pub(crate) fn set_read_ahead(&self, bytes: usize) {
+    /// Has the kernel read as far ahead of who reads from front to back, in place of its own 128 KiB, and keep as many percent of
+    /// what all may have dirty, in place of one at most: beyond that, who writes is made to wait. Only root may say so; for others
+    /// it stays as it is.
+    pub(crate) fn tune(&self, read_ahead: usize, dirty_percent: u32) {
         // What the kernel knows itself: nobody answers a question yet.
         let Ok(known) = statx(CWD, &self.dir, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()) else { return };
-        let file = format!("/sys/class/bdi/{}:{}/read_ahead_kb", known.stx_dev_major, known.stx_dev_minor);
-        let _ = std::fs::write(file, (bytes >> 10).to_string());
+        let set = |name: &str, value: String| {
+            let (major, minor) = (known.stx_dev_major, known.stx_dev_minor);
+            let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/{name}"), value);
+        };
+        set("read_ahead_kb", (read_ahead >> 10).to_string());
+        // No less than the least.
+        set("max_ratio", dirty_percent.to_string());
+        set("min_ratio", dirty_percent.to_string());
     }
 }
 

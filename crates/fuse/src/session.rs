@@ -8,9 +8,9 @@ use crate::init;
 use crate::monitor::{Link, Monitor, MountStats};
 use crate::mountpoint::{self, MountError, Mounted};
 use crate::options::MountOptions;
-use crate::request::{Inbox, MAX_CONTENT, Outbox};
+use crate::request::{Desks, Inbox, MAX_CONTENT, Outbox};
 use crate::wire::{InitIn, MAJOR, op};
-use crate::workers::{First, Lasts, Turn, Workers};
+use crate::workers::{DESKS, First, Lasts, Turn, Workers};
 use lanefs::Volume;
 use lanefs_stats::Counter;
 use rustix::io::Errno;
@@ -24,6 +24,9 @@ use std::time::Instant;
 
 /// Bytes that the kernel reads ahead: two requests.
 const READ_AHEAD: usize = 2 * MAX_CONTENT;
+/// Percent of the dirty pages of the system that it may have. With less than one, which is the kernel's word for FUSE, who writes
+/// waits most of the time; if it were much more, what is written out by and by would only be written in the end.
+const DIRTY_PERCENT: u32 = 2;
 
 /// A volume that is mounted.
 #[derive(Debug)]
@@ -39,6 +42,7 @@ pub(crate) struct Shared {
     channel: Channel,
     filesystem: Filesystem,
     workers: Workers,
+    desks: Desks,
     requests: Counter,
 }
 
@@ -98,10 +102,11 @@ impl Session {
             }
         };
         let workers = Workers::new(options.threads, Following::new(options.follow));
-        let shared = Shared { channel: Channel::new(device), filesystem, workers, requests: Counter::new() };
+        let (channel, desks) = (Channel::new(device), Desks::new(DESKS));
+        let shared = Shared { channel, filesystem, workers, desks, requests: Counter::new() };
         match shared.shake_hands(options.acl, time_gran) {
             Ok(()) => {
-                mounted.set_read_ahead(READ_AHEAD);
+                mounted.tune(READ_AHEAD, DIRTY_PERCENT);
                 let shared = Arc::new(shared);
                 Ok(Self { link: Link::to(&shared), shared, mounted })
             }
@@ -201,7 +206,9 @@ impl Shared {
     fn work<'s>(&'s self, scope: &'s thread::Scope<'s, '_>) -> std::io::Result<()> {
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
         let mut follow = Follow::new(self.workers.following());
+        let mut last = Lasts::Short;
         while let Some(turn) = self.workers.begin(follow.thread(), || self.channel.has_request()) {
+            self.desks.lend(&mut inbox, last == Lasts::Bulk || self.workers.is_bulk());
             if turn == Turn::Together {
                 follow.together();
             }
@@ -215,7 +222,8 @@ impl Shared {
                 }
                 _ => (Lasts::Short, Wish::Together),
             };
-            if lasts == Lasts::Long {
+            last = lasts;
+            if lasts >= Lasts::Long {
                 follow.stop();
             }
             if self.workers.took(follow.thread(), lasts, wish) == First::MakeThread {
@@ -242,6 +250,11 @@ impl Shared {
             };
             if self.answer(&inbox, len, &mut outbox, &follow) == Outcome::Last {
                 self.workers.end();
+            }
+            // It may rest now.
+            self.desks.lend(&mut inbox, false);
+            if lasts == Lasts::Bulk {
+                self.workers.bulk_ends();
             }
         }
         Ok(())

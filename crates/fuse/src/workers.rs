@@ -12,10 +12,16 @@
 use crate::follow::{Following, Wish};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::thread::Pid;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Threads that wait for a request at a time.
 const WAITING: usize = 2;
+/// Threads that write what the kernel has cached, in large pieces, at a time: enough to keep a device busy, and more would make it
+/// slower.
+const BULK: usize = 4;
+/// Threads that large content comes to while there is much of it.
+pub(crate) const DESKS: usize = BULK + WAITING;
 /// How often the thread that is alone is looked at.
 const WATCH: Duration = Duration::from_millis(1);
 /// Looks in a row that see it wait for a request, until that is the end of it.
@@ -26,6 +32,8 @@ const QUIET: u32 = 8;
 pub(crate) struct Workers {
     most: usize,
     following: Following,
+    /// Threads with a request that is [`Lasts::Bulk`].
+    bulk: AtomicUsize,
     state: Mutex<State>,
     wanted: Condvar,
     /// Of the one that watches.
@@ -53,7 +61,7 @@ struct Alone {
 }
 
 /// How long a request may last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lasts {
     /// No longer than a call to somebody else.
     Short,
@@ -61,6 +69,8 @@ pub(crate) enum Lasts {
     Mostly,
     /// Longer.
     Long,
+    /// Longer, and there are many of the kind. It ends without any other request.
+    Bulk,
 }
 
 /// How a thread waits for a request.
@@ -93,7 +103,18 @@ impl Workers {
     pub(crate) fn new(most: usize, following: Following) -> Self {
         let state = State { all: 1, ..State::default() };
         let (wanted, alone_ends) = (Condvar::new(), Condvar::new());
-        Self { most: most.max(1), following, state: Mutex::new(state), wanted, alone_ends }
+        let (most, bulk) = (most.max(1), AtomicUsize::new(0));
+        Self { most, following, bulk, state: Mutex::new(state), wanted, alone_ends }
+    }
+
+    /// A request is done that was [`Lasts::Bulk`].
+    pub(crate) fn bulk_ends(&self) {
+        self.bulk.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether large content is on its way, and more is likely to come.
+    pub(crate) fn is_bulk(&self) -> bool {
+        self.bulk.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn following(&self) -> &Following {
@@ -163,17 +184,19 @@ impl Workers {
     pub(crate) fn took(&self, me: Pid, lasts: Lasts, wish: Wish) -> First {
         let mut state = self.state.lock();
         state.waiting -= 1;
+        let others = if lasts == Lasts::Bulk { self.bulk.fetch_add(1, Ordering::Relaxed) } else { 0 };
         let mine = state.alone.as_ref().is_some_and(|alone| alone.thread == me);
-        if mine && (wish == Wish::Together || lasts == Lasts::Long) {
+        if mine && (wish == Wish::Together || lasts >= Lasts::Long) {
             state.alone = None;
             self.alone_ends.notify_one();
-        } else if wish == Wish::Alone && state.alone.is_none() && self.most > 1 && lasts != Lasts::Long {
+        } else if wish == Wish::Alone && state.alone.is_none() && self.most > 1 && lasts < Lasts::Long {
             state.alone = Some(Alone { thread: me, turns: 0 });
             // Who watches is woken, or made, as who waits is.
             return self.call(&mut state);
         }
         match (&state.alone, lasts) {
             (_, Lasts::Short) | (Some(_), _) => First::Nothing,
+            (None, Lasts::Bulk) if others + 1 >= BULK => First::Nothing,
             (None, _) => self.call(&mut state),
         }
     }
@@ -269,6 +292,33 @@ mod tests {
         // The watching thread is still being made.
         assert_eq!(workers.took(gettid(), Lasts::Long, Wish::Same), First::MakeThread);
         assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
+    }
+
+    #[test]
+    fn few_write_what_the_kernel_had_cached_and_others_go_on() {
+        let workers = Workers::new(64, Following::none());
+        let take = |last, lasts| {
+            if last == Lasts::Bulk {
+                workers.bulk_ends();
+            }
+            assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
+            workers.took(gettid(), lasts, Wish::Same)
+        };
+        for _ in 1..BULK {
+            assert_eq!(take(Lasts::Short, Lasts::Bulk), First::MakeThread);
+        }
+        assert!(workers.is_bulk());
+        assert_eq!(take(Lasts::Short, Lasts::Bulk), First::Nothing);
+        assert_eq!(take(Lasts::Short, Lasts::Long), First::MakeThread);
+        // One has come back.
+        assert_eq!(take(Lasts::Bulk, Lasts::Bulk), First::Nothing);
+        assert_eq!(take(Lasts::Bulk, Lasts::Short), First::Nothing);
+        assert_eq!(take(Lasts::Short, Lasts::Bulk), First::Nothing);
+        for _ in 0..BULK {
+            take(Lasts::Bulk, Lasts::Short);
+        }
+        assert!(!workers.is_bulk());
+        assert_eq!(take(Lasts::Short, Lasts::Bulk), First::MakeThread);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::handles::Handles;
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use crate::request::{Outbox, Request};
-use crate::wire::{BatchForgetIn, ForgetIn, ForgetOne, ReadIn, StatfsOut, WriteIn, oflag, op};
+use crate::wire::{self, BatchForgetIn, ForgetIn, ForgetOne, ReadIn, StatfsOut, WriteIn, oflag, op};
 use crate::workers::Lasts;
 use lanefs::{Atime, Volume};
 use rustix::io::Errno;
@@ -92,7 +92,10 @@ impl Filesystem {
             // They may have the kernel write out what it has cached, by way of another thread.
             | op::LSEEK => Lasts::Long,
             op::READ => r.take().map_or(Lasts::Long, |args: ReadIn| of_size(args.size, args.flags)),
-            op::WRITE => r.take().map_or(Lasts::Long, |args: WriteIn| of_size(args.size, args.flags)),
+            op::WRITE => r.take().map_or(Lasts::Long, |args: WriteIn| {
+                let cached = args.write_flags & wire::WRITE_CACHE != 0;
+                if cached && args.size >= BULK { Lasts::Bulk } else { of_size(args.size, args.flags) }
+            }),
             op::RENAME | op::RENAME2 => Lasts::Mostly,
             _ => Lasts::Short,
         }
@@ -190,6 +193,9 @@ impl Filesystem {
         })
     }
 }
+
+/// Bytes that the kernel had cached from which on they are one piece of many.
+const BULK: u32 = 128 << 10;
 
 /// How long it lasts to move as much content.
 fn of_size(size: u32, flags: u32) -> Lasts {
