@@ -35,7 +35,7 @@ mod volume;
 mod xattr;
 
 pub use api::{
-    At, Atime, Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Mapped,
+    At, Atime, Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Io, Mapped,
     Metadata, Node, Volume, VolumeInfo,
 };
 pub use data::{FallocMode, FiemapExtent};

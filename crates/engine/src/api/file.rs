@@ -20,8 +20,8 @@ pub struct File {
     node: NodeRef,
     read: bool,
     write: bool,
-    append: bool,
-    direct: bool,
+    pub(super) append: bool,
+    pub(super) direct: bool,
     /// What each write makes durable before it returns.
     sync: Sync,
     /// Failures to write the file out, of those that were told through this handle.
@@ -321,7 +321,7 @@ impl File {
         if self.read { Ok(()) } else { Err(Error::BadHandle("not open for reading")) }
     }
 
-    fn after_write(&self) -> Result<()> {
+    pub(super) fn after_write(&self) -> Result<()> {
         match self.sync {
             Sync::Nothing => Ok(()),
             Sync::Data => self.sync_data(),

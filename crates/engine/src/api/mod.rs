@@ -1,6 +1,7 @@
 //! The face that programs see, shaped like `std::fs`.
 
 mod at;
+mod batch;
 mod copy;
 mod dir;
 mod file;
@@ -12,6 +13,7 @@ mod path;
 mod volume;
 
 pub use at::At;
+pub use batch::Io;
 pub use dir::{Dir, DirEntry, DirEntryRef};
 pub use file::{File, FileOptions};
 pub use fragmentation::{Extents, Fragmentation, FreeRuns};

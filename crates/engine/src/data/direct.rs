@@ -16,6 +16,7 @@ use crate::inode::Node;
 use crate::map::{self, Mapping};
 use crate::volume::{IVersion, Overwrite};
 use lanefs_format::InodeFlags;
+use std::ops::Range;
 
 /// Bytes that are planned at a time: a multiple of every block size.
 const BATCH: u64 = 8 << 20;
@@ -157,13 +158,35 @@ pub(super) fn overwrite_held(
         }
         (at, rest) = (at + now.len() as u64, later);
     }
+    overwritten(node, file, touched);
+    Ok(true)
+}
+
+/// Where on the device the bytes of an overwrite lie, as in [`overwrite_held`]; `false` if it is none.
+pub(super) fn plan_overwrite<'b>(
+    node: &Node,
+    file: &FileData,
+    mut offset: u64,
+    mut bytes: &'b [u8],
+    places: &mut Vec<(u64, &'b [u8])>,
+) -> Result<bool> {
+    while !bytes.is_empty() {
+        let Some((byte, len)) = run_at(node, file, offset)? else { return Ok(false) };
+        let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
+        places.push((byte, now));
+        (offset, bytes) = (offset + now.len() as u64, later);
+    }
+    Ok(true)
+}
+
+/// Blocks were overwritten on the device, their bytes held.
+pub(super) fn overwritten(node: &Node, file: &FileData, touched: Range<u32>) {
     if file.pages_if_used().is_some() {
         // A reader may have loaded meanwhile what is old now.
         file.drop_pages(touched);
     }
-    file.wrote(fs);
+    file.wrote(&node.fs);
     file.touch(node);
-    Ok(true)
 }
 
 /// The device's byte that holds byte `at` of the file, and how many follow it there, if that is

@@ -113,10 +113,15 @@ pub(super) fn write_pieces<'b>(fs: &Fs, writes: impl Iterator<Item = &'b (u64, V
 
 /// Writes `bytes` at the device's byte `offset`.
 pub(super) fn write_one(fs: &Fs, offset: u64, bytes: &[u8]) -> Result<()> {
-    if is_aligned(alignment(fs), offset, bytes) {
+    if is_straight(fs, offset, bytes) {
         return latch(fs, fs.device.write_at(offset, bytes).map_err(Error::from));
     }
     write(fs, &[Write { offset, head: 0, body: bytes, tail: 0 }])
+}
+
+/// Whether the device takes this memory for this place of a file, or of itself, as it is.
+pub(super) fn is_straight(fs: &Fs, offset: u64, memory: &[u8]) -> bool {
+    is_aligned(alignment(fs), offset, memory)
 }
 
 /// Whether `len` bytes of a file at `offset` are whole sectors.

@@ -8,6 +8,7 @@
 //! `state` is locked for moments: to look at the map, or under a handle to change it; blocks of the map may be
 //! read from the device meanwhile, content never.
 
+mod batch;
 mod buffered;
 mod cache;
 mod combine;
@@ -29,6 +30,7 @@ mod times;
 mod truncate;
 mod writeback;
 
+pub(crate) use batch::{Bytes, Request, run as run_batch};
 pub(crate) use buffered::{append, read, read_for_cache, write, write_late};
 pub(crate) use cache::{Background, PageCache};
 pub(crate) use combine::Combiner;

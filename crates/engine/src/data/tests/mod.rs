@@ -1,6 +1,7 @@
 //! File content on volumes of mke2fs, judged by e2fsck and debugfs.
 
 mod ahead;
+mod batch;
 mod dax;
 mod fallocate;
 mod kernel;

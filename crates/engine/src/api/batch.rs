@@ -1,0 +1,87 @@
+//! Reads and writes that are given together.
+
+use super::File;
+use crate::data::{self, Bytes};
+use crate::error::Result;
+use crate::volume::Fs;
+use std::sync::Arc;
+
+/// A read or a write of [`File::run_batch`].
+#[derive(Debug)]
+pub struct Io<'a> {
+    file: &'a File,
+    offset: u64,
+    bytes: Bytes<'a>,
+}
+
+impl<'a> Io<'a> {
+    /// As [`File::read_at`].
+    pub fn read(file: &'a File, offset: u64, buf: &'a mut [u8]) -> Self {
+        Self { file, offset, bytes: Bytes::Read(buf) }
+    }
+
+    /// As [`File::write_at`].
+    pub fn write(file: &'a File, offset: u64, bytes: &'a [u8]) -> Self {
+        Self { file, offset, bytes: Bytes::Write(bytes) }
+    }
+
+    /// Its volume, if it may be with the device beside others.
+    fn goes_along(&self) -> Option<&'a Arc<Fs>> {
+        let File { direct, append, .. } = *self.file;
+        let may = match self.bytes {
+            Bytes::Read(_) => self.file.check_read(),
+            Bytes::Write(_) => self.file.check_write(),
+        };
+        (direct && !append && may.is_ok()).then_some(&self.file.node().fs)
+    }
+
+    fn run_alone(&mut self) -> Result<usize> {
+        match &mut self.bytes {
+            Bytes::Read(buf) => self.file.read_at(self.offset, buf),
+            Bytes::Write(bytes) => self.file.write_at(self.offset, bytes).map(|()| bytes.len()),
+        }
+    }
+}
+
+impl File {
+    /// Carries out reads and writes of any files, in no order: for each, how many bytes, as [`read_at`](Self::read_at) and
+    /// [`write_at`](Self::write_at) have it. Of files opened with [`direct`](crate::FileOptions::direct), the device has all
+    /// reads at the same time, and all overwrites, where it is open for direct I/O: one thread gets out of it what many would
+    /// have to work together for otherwise. Of requests that overlap, none need be whole.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// use lanefs::{File, Io};
+    /// let file = volume.open_options().read(true).write(true).create(true).direct(true).open("/a")?;
+    /// file.write_at(0, &[1; 8192])?;
+    /// let mut second = [0; 4096];
+    /// let done = File::run_batch(&mut [Io::write(&file, 0, &[2; 4096]), Io::read(&file, 4096, &mut second)]);
+    /// assert!(done.into_iter().all(|done| done.is_ok_and(|len| len == 4096)));
+    /// assert_eq!(second, [1; 4096]);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn run_batch(ios: &mut [Io<'_>]) -> Vec<Result<usize>> {
+        let mut moved = vec![None; ios.len()];
+        // Of one volume, which is nearly always that of all.
+        let mut volumes = ios.iter().filter_map(Io::goes_along);
+        if let Some(fs) = volumes.next().filter(|_| volumes.next().is_some()).map(Arc::clone) {
+            let requests = ios.iter_mut().zip(&mut moved).filter_map(|(io, done)| {
+                io.goes_along().filter(|its| Arc::ptr_eq(its, &fs))?;
+                let bytes = match &mut io.bytes {
+                    Bytes::Read(buf) => Bytes::Read(buf),
+                    Bytes::Write(bytes) => Bytes::Write(bytes),
+                };
+                Some(data::Request { node: io.file.node(), offset: io.offset, bytes, done })
+            });
+            data::run_batch(&fs, requests);
+        }
+        let finish = |(io, moved): (&mut Io<'_>, Option<usize>)| match (moved, &io.bytes) {
+            (None, _) => io.run_alone(),
+            (Some(len), Bytes::Read(_)) => Ok(len),
+            (Some(len), Bytes::Write(_)) => io.file.after_write().map(|()| len),
+        };
+        ios.iter_mut().zip(moved).map(finish).collect()
+    }
+}

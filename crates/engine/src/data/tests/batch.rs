@@ -1,0 +1,199 @@
+//! Reads and writes that are given together.
+
+use crate::{Error, File, Io, Locking, OpenOptions, Volume};
+use lanefs_device::{BlockDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, ReadOp, WriteOp};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+const SIZE: usize = 1 << 20;
+
+fn volume(device: Arc<dyn BlockDevice>, block_size: u32, locking: Locking) -> Volume {
+    let options = lanefs_mkfs::Options { block_size: Some(block_size), ..lanefs_mkfs::Options::default() };
+    lanefs_mkfs::format(&*device, &options).unwrap();
+    let options = OpenOptions::new().write(true).locking(locking).commit_interval(Duration::ZERO);
+    options.open_device(device).unwrap()
+}
+
+fn direct(volume: &Volume, name: &str) -> File {
+    volume.open_options().read(true).write(true).create(true).direct(true).open(name).unwrap()
+}
+
+/// A batch of requests that do not overlap, some aligned, some not, some in holes and beyond the end, through cache and past it,
+/// does what they do one by one.
+#[test]
+fn a_batch_does_what_its_requests_do() {
+    let dir = tempfile::tempdir().unwrap();
+    for (seed, (block_size, locking)) in
+        [(4096, Locking::Range), (1024, Locking::RangeMutex), (4096, Locking::Inode)].into_iter().enumerate()
+    {
+        let mut rng = StdRng::seed_from_u64(seed as u64);
+        let path = dir.path().join(seed.to_string());
+        drop(FileDevice::create(&path, 32 << 20).unwrap());
+        let device = FileOptions::new().direct(true).open(&path).unwrap();
+        let volume = volume(Arc::new(device), block_size, locking);
+        let files = [direct(&volume, "/a"), direct(&volume, "/b")];
+        let cached = files[0].with_direct(false);
+        let mut contents = [vec![0; SIZE], vec![7; SIZE / 2]];
+        files[0].set_len(SIZE as u64).unwrap();
+        files[1].write_at(0, &contents[1]).unwrap();
+        for round in 0..60 {
+            // Each has a place of its own.
+            let mut memory = lanefs_device::AlignedBuf::slab(1 << 16, 12);
+            let mut plans = Vec::new();
+            for slot in 0..memory.len() {
+                let (which, write) = (slot % 2, rng.random_bool(0.5));
+                let through = which == 0 && rng.random_bool(0.2);
+                let odd = if rng.random_bool(0.3) { rng.random_range(1..2000) } else { 0 };
+                let len = rng.random_range(1..=12) * 4096 - odd.min(4000);
+                plans.push((which, write, through, slot / 2 * (1 << 16) + odd, len));
+            }
+            let mut ios = Vec::new();
+            for ((which, write, through, at, len), buf) in plans.iter().zip(&mut memory) {
+                let file = if *through { &cached } else { &files[*which] };
+                let buf = &mut buf[..*len];
+                match write {
+                    true => {
+                        buf.fill(round);
+                        ios.push(Io::write(file, *at as u64, buf));
+                    }
+                    false => ios.push(Io::read(file, *at as u64, buf)),
+                }
+            }
+            let done = File::run_batch(&mut ios);
+            drop(ios);
+            for (((which, write, _, at, len), buf), done) in plans.iter().zip(&memory).zip(done) {
+                let (content, done) = (&mut contents[*which], done.unwrap());
+                match write {
+                    true => {
+                        assert_eq!(done, *len);
+                        content.resize(content.len().max(at + len), 0);
+                        content[*at..at + len].fill(round);
+                    }
+                    false => {
+                        assert_eq!(done, content.len().saturating_sub(*at).min(*len));
+                        assert!(buf[..done] == content[*at..at + done], "round {round}, {at} and {len}");
+                    }
+                }
+            }
+            assert_eq!(files[1].metadata().len(), contents[1].len() as u64);
+        }
+        for (file, content) in files.iter().zip(&contents) {
+            let mut found = vec![1; content.len()];
+            assert_eq!(file.read_at(0, &mut found).unwrap(), content.len());
+            assert!(found == *content);
+        }
+        drop((files, cached));
+        volume.close().unwrap();
+        let (code, said) = super::run("e2fsck", &["-fn", path.to_str().unwrap()]);
+        assert_eq!(code, 0, "{said}");
+    }
+}
+
+/// Memory that says how many requests it had at a time, and fails when told.
+#[derive(Debug)]
+struct Memory {
+    inner: MemDevice,
+    most: [AtomicUsize; 2],
+    fails: AtomicBool,
+}
+
+impl Memory {
+    fn check(&self) -> Result<(), DeviceError> {
+        let failure = || DeviceError::new(Op::Read, 0, 0, std::io::Error::from_raw_os_error(5));
+        if self.fails.load(Ordering::Relaxed) { Err(failure()) } else { Ok(()) }
+    }
+}
+
+impl BlockDevice for Memory {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.check()?;
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.inner.write_at(offset, data)
+    }
+
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<(), DeviceError> {
+        self.most[0].fetch_max(ops.len(), Ordering::Relaxed);
+        self.check()?;
+        self.inner.read_batch(ops)
+    }
+
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<(), DeviceError> {
+        self.most[1].fetch_max(ops.len(), Ordering::Relaxed);
+        self.inner.write_batch(ops)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.inner.discard(offset, len)
+    }
+}
+
+#[test]
+fn the_device_has_all_at_the_same_time() {
+    let inner = MemDevice::new(32 << 20);
+    let device = Arc::new(Memory { inner, most: Default::default(), fails: AtomicBool::new(false) });
+    let volume = volume(Arc::clone(&device) as Arc<dyn BlockDevice>, 4096, Locking::Range);
+    let file = direct(&volume, "/f");
+    file.write_at(0, &[1; 64 << 10]).unwrap();
+    device.most.iter().for_each(|most| most.store(0, Ordering::Relaxed));
+    let mut memory = [[0; 4096]; 8];
+    let mut ios: Vec<_> = memory.iter_mut().zip(0..).map(|(buf, i)| Io::read(&file, i * 8192, buf)).collect();
+    ios.extend((0..8).map(|i| Io::write(&file, i * 8192 + 4096, &[2; 4096])));
+    let handles = volume.stats().journal.handles;
+    assert!(File::run_batch(&mut ios).iter().all(|done| matches!(done, Ok(4096))));
+    assert_eq!(device.most.each_ref().map(|most| most.load(Ordering::Relaxed)), [8, 8]);
+    assert_eq!(volume.stats().journal.handles, handles);
+
+    // Each that fails is told.
+    device.fails.store(true, Ordering::Relaxed);
+    let done = File::run_batch(&mut ios);
+    assert!(done[..8].iter().all(|done| matches!(done, Err(Error::Device(_)))), "{done:?}");
+    assert!(done[8..].iter().all(|done| matches!(done, Ok(4096))), "{done:?}");
+    drop(ios);
+    assert!(memory.iter().flatten().all(|byte| *byte == 1));
+}
+
+/// Each request is told of its own failure.
+#[test]
+fn a_failure_is_its_own() {
+    let volume = volume(Arc::new(MemDevice::new(32 << 20)), 4096, Locking::Range);
+    let other = self::volume(Arc::new(MemDevice::new(32 << 20)), 4096, Locking::Range);
+    let (file, elsewhere) = (direct(&volume, "/f"), direct(&other, "/f"));
+    for file in [&file, &elsewhere] {
+        file.write_at(0, &[1; 16384]).unwrap();
+    }
+    let blind = volume.open_options().write(true).direct(true).open("/f").unwrap();
+    let [mut a, mut b, mut c] = [[0; 4096]; 3];
+    let done = File::run_batch(&mut [
+        Io::read(&file, 0, &mut a),
+        Io::read(&blind, 0, &mut b),
+        Io::write(&file, u64::MAX - 4095, &[2; 4096]),
+        Io::read(&elsewhere, 8192, &mut c),
+        Io::write(&blind, 4096, &[3; 4096]),
+        Io::write(&elsewhere, 4096, &[4; 4096]),
+    ]);
+    let [Ok(4096), Err(Error::BadHandle(_)), Err(Error::FileTooBig), Ok(4096), Ok(4096), Ok(4096)] = done[..]
+    else {
+        panic!("{done:?}")
+    };
+    assert!(a == [1; 4096] && b == [0; 4096] && c == [1; 4096]);
+    assert_eq!(elsewhere.read_at(4096, &mut c).unwrap(), 4096);
+    assert!(c == [4; 4096]);
+}
