@@ -6,7 +6,8 @@
  * fio lays files out with open(2) and write(2) of its own; to it the engine is one without a disk (FIO_DISKLESSIO), and lays them
  * out itself, by the same rules, when it is told the sizes (prepopulate_file).
  *
- * I/O is complete when queue returns: what lanefs does at once with several threads needs no queue in front of it.
+ * Direct reads and writes of a job with a depth wait until fio wants one of them back, which is when it has as many as that: then
+ * all go in one call. All other I/O is complete when queue returns.
  */
 #define _GNU_SOURCE
 #include "fio.h"
@@ -55,6 +56,18 @@ struct volume {
     unsigned int jobs;
     char *name;
     char *mount_options;
+};
+
+/* What a job has. */
+struct job {
+    struct volume *volume;
+    /* Requests that wait, and fio's names for them. */
+    struct lanefs_io *ios;
+    struct io_u **waiting;
+    unsigned int waits;
+    /* Those that are done: `told` of them fio knows of, the last ones as the events from `events` on. */
+    struct io_u **done;
+    unsigned int dones, told, events;
 };
 
 static pthread_mutex_t volumes_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -120,13 +133,40 @@ static int close_volume(struct volume *v)
     return ret;
 }
 
+static void free_job(struct job *job)
+{
+    free(job->ios);
+    free(job->waiting);
+    free(job->done);
+    free(job);
+}
+
+static struct job *make_job(struct thread_data *td)
+{
+    struct job *job = calloc(1, sizeof(*job));
+
+    if (!job)
+        return NULL;
+    job->ios = calloc(td->o.iodepth, sizeof(*job->ios));
+    job->waiting = calloc(td->o.iodepth, sizeof(*job->waiting));
+    job->done = calloc(td->o.iodepth, sizeof(*job->done));
+    job->volume = job->ios && job->waiting && job->done ? take_volume(td) : NULL;
+    if (job->volume)
+        return job;
+    free_job(job);
+    return NULL;
+}
+
 static void engine_cleanup(struct thread_data *td)
 {
-    struct volume *v = td->io_ops_data, **at;
+    struct job *job = td->io_ops_data;
+    struct volume *v, **at;
 
     td->io_ops_data = NULL;
-    if (!v)
+    if (!job)
         return;
+    v = job->volume;
+    free_job(job);
     pthread_mutex_lock(&volumes_lock);
     if (--v->jobs == 0) {
         for (at = &volumes; *at != v; at = &(*at)->next)
@@ -151,7 +191,7 @@ static void __attribute__((destructor)) close_all(void)
 
 static struct lanefs_volume *volume_of(struct thread_data *td)
 {
-    return ((struct volume *)td->io_ops_data)->handle;
+    return ((struct job *)td->io_ops_data)->volume->handle;
 }
 
 static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
@@ -187,7 +227,7 @@ static int engine_setup(struct thread_data *td)
         return 1;
     }
     if (!td->io_ops_data)
-        td->io_ops_data = take_volume(td);
+        td->io_ops_data = make_job(td);
     if (!td->io_ops_data)
         return 1;
     for_each_file(td, f, i)
@@ -331,13 +371,79 @@ static int engine_invalidate(struct thread_data *td, struct fio_file *f)
     return 0;
 }
 
+/* Carries out what waits. */
+static void run(struct job *job)
+{
+    unsigned int i;
+
+    memmove(job->done, job->done + job->told, (job->dones - job->told) * sizeof(*job->done));
+    job->dones -= job->told;
+    job->told = 0;
+    if (lanefs_listio(job->ios, (int)job->waits))
+        log_err("lanefs: %s\n", lanefs_last_error());
+    for (i = 0; i < job->waits; i++) {
+        struct io_u *io_u = job->waiting[i];
+
+        io_u->error = (unsigned int)job->ios[i].error;
+        if (!io_u->error)
+            io_u->resid = io_u->xfer_buflen - (unsigned long long)job->ios[i].done;
+        job->done[job->dones++] = io_u;
+    }
+    job->waits = 0;
+}
+
+static int engine_getevents(struct thread_data *td, unsigned int min, unsigned int max, const struct timespec *t)
+{
+    struct job *job = td->io_ops_data;
+    unsigned int count;
+
+    if (job->dones - job->told < min && job->waits)
+        run(job);
+    job->events = job->told;
+    count = job->dones - job->told;
+    if (count > max)
+        count = max;
+    job->told += count;
+    return (int)count;
+}
+
+static struct io_u *engine_event(struct thread_data *td, int event)
+{
+    struct job *job = td->io_ops_data;
+
+    return job->done[job->events + (unsigned int)event];
+}
+
+/* Whether it may wait for others. */
+static int waits(struct thread_data *td, struct io_u *io_u)
+{
+    return td->o.iodepth > 1 && td->o.odirect && (io_u->ddir == DDIR_READ || io_u->ddir == DDIR_WRITE);
+}
+
 static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 {
     struct lanefs_file *file = FILE_ENG_DATA(io_u->file);
+    struct job *job = td->io_ops_data;
     int64_t at = (int64_t)io_u->offset, len = (int64_t)io_u->xfer_buflen;
     int64_t done = len;
 
     fio_ro_check(td, io_u);
+    if (waits(td, io_u)) {
+        if (job->waits == td->o.iodepth)
+            return FIO_Q_BUSY;
+        job->ios[job->waits] = (struct lanefs_io){
+            .file = file,
+            .opcode = io_u->ddir == DDIR_READ ? LANEFS_IO_READ : LANEFS_IO_WRITE,
+            .buf = io_u->xfer_buf,
+            .count = io_u->xfer_buflen,
+            .offset = at,
+        };
+        job->waiting[job->waits++] = io_u;
+        return FIO_Q_QUEUED;
+    }
+    /* What was given before comes first. */
+    if (job->waits)
+        run(job);
     switch (io_u->ddir) {
     case DDIR_READ:
         done = lanefs_pread(file, io_u->xfer_buf, io_u->xfer_buflen, at);
@@ -369,10 +475,12 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 struct ioengine_ops ioengine = {
     .name = "lanefs",
     .version = FIO_IOOPS_VERSION,
-    .flags = FIO_SYNCIO | FIO_DISKLESSIO | FIO_NODISKUTIL,
+    .flags = FIO_DISKLESSIO | FIO_NODISKUTIL,
     .setup = engine_setup,
     .cleanup = engine_cleanup,
     .queue = engine_queue,
+    .getevents = engine_getevents,
+    .event = engine_event,
     .open_file = engine_open_file,
     .close_file = engine_close_file,
     .invalidate = engine_invalidate,

@@ -35,6 +35,12 @@
 /* The interface is that of liblanefs.so.0. */
 #define LANEFS_API_VERSION 0
 
+// For lanefs_io: a read.
+#define LANEFS_IO_READ 0
+
+// For lanefs_io: a write.
+#define LANEFS_IO_WRITE 1
+
 // For lanefs_fallocate: the size stays (FALLOC_FL_KEEP_SIZE).
 #define LANEFS_FALLOC_KEEP_SIZE 1
 
@@ -118,6 +124,24 @@ struct lanefs_stat {
   struct timespec st_ctim;
   // Time of birth.
   struct timespec st_btim;
+};
+
+// A read or a write of lanefs_listio.
+struct lanefs_io {
+  // The open file.
+  struct lanefs_file *file;
+  // LANEFS_IO_READ or LANEFS_IO_WRITE.
+  int opcode;
+  // Set: what went wrong, as in errno; 0 for nothing.
+  int error;
+  // The memory. No two of a call overlap, but for those that are only read from.
+  void *buf;
+  // Its length; at most 2147479552 bytes move.
+  size_t count;
+  // The place in the file.
+  int64_t offset;
+  // Set: how many bytes moved; -1 if it failed.
+  ssize_t done;
 };
 
 // A name in a directory.
@@ -285,6 +309,16 @@ int lanefs_utimens(struct lanefs_volume *volume, const char *path, const struct 
 //
 // Errors: as lanefs_fchmod; EINVAL (nanoseconds).
 int lanefs_futimens(struct lanefs_file *file, const struct timespec *times);
+
+// Carries out `count` reads and writes of any files, in no order, and waits for all: lio_listio(3) with LIO_WAIT. Each one is
+// lanefs_pread or lanefs_pwrite, and is told what came of it in `done` and `error`. Of files opened with O_DIRECT, on a
+// volume opened with io=direct, the device has all reads at the same time, and all overwrites. Of requests that overlap,
+// none need be whole.
+//
+// Errors: EIO (some failed: `error` of each says why; lanefs_last_error is about the first of them), EINVAL (`count`), EFAULT.
+// In `error`: as lanefs_pread and lanefs_pwrite; EINVAL (`opcode`).
+int lanefs_listio(struct lanefs_io *list,
+                  int count);
 
 // Opens a directory for listing. A symbolic link at the end is followed.
 //

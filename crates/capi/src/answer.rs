@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A call that failed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Failure {
     errno: c_int,
     message: String,
@@ -18,6 +18,14 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 impl Failure {
     pub(crate) fn new(errno: c_int, message: impl Into<String>) -> Self {
         Self { errno, message: message.into() }
+    }
+
+    pub(crate) fn errno(&self) -> c_int {
+        self.errno
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {

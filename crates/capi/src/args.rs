@@ -120,6 +120,19 @@ pub(crate) unsafe fn segments<'a>(at: *const iovec, count: i32) -> Result<(&'a [
     Ok((segments, total.ok_or_else(|| Failure::invalid("more bytes than memory can have"))?.min(MOST)))
 }
 
+/// A list that is read and written.
+///
+/// # Safety
+/// `at` is null or points at `count` of them that nobody else uses while `'a` lasts.
+pub(crate) unsafe fn list<'a, T>(at: *mut T, count: i32) -> Result<&'a mut [T]> {
+    match usize::try_from(count).map_err(|_| Failure::invalid("fewer than none"))? {
+        0 => Ok(&mut []),
+        _ if at.is_null() => Err(fault()),
+        // SAFETY: not null, and the rest is the caller's word.
+        count => Ok(unsafe { std::slice::from_raw_parts_mut(at, count) }),
+    }
+}
+
 /// A place in a file.
 pub(crate) fn offset(offset: i64) -> Result<u64> {
     u64::try_from(offset).map_err(|_| Failure::invalid(format!("a negative place in a file: {offset}")))

@@ -88,7 +88,11 @@ fn succeed(command: &mut Command) -> String {
 fn every_call_and_its_failures() {
     let installed = Installed::new();
     for linked in ["shared", "static", "sanitized"] {
-        for (file, said) in [("calls", "all calls answered\n"), ("relative", "all places found\n")] {
+        for (file, said) in [
+            ("calls", "all calls answered\n"),
+            ("relative", "all places found\n"),
+            ("batch", "all batches carried out\n"),
+        ] {
             let program = installed.compile(&source(&format!("{file}.c")), linked);
             let volume = installed.path(&format!("{file}-{linked}.img"));
             assert_eq!(installed.run(&program, &[&volume]), said);

@@ -265,14 +265,24 @@ fn published_jobs_run_with_two_lines_changed() {
     }
 }
 
-/// What a job asks for and does not get, it is told.
+/// Many at the same time, with syncs and trims in between, of one file and of several.
 #[test]
-fn a_queue_is_no_deeper_than_one() {
-    let disk = Disk::new(64 << 20);
-    let said = disk.job_succeeds(
-        "defaults",
-        &["--thread=1", "--rw=randwrite", "--size=1m", "--iodepth=8", "--direct=1"],
-    );
-    assert!(said.contains("queue depth will be capped at 1"), "{said}");
-    assert!(said.contains("IO depths    : 1=100.0%"), "{said}");
+fn a_queue_is_as_deep_as_asked() {
+    let disk = Disk::new(256 << 20);
+    for (mount_options, args) in [
+        ("io=direct", &["--rw=randwrite", "--size=8m", "--iodepth=8", "--overwrite=1", "--fsync=32"][..]),
+        ("io=direct,io_uring=off", &["--rw=randrw", "--size=4m", "--iodepth=8", "--nrfiles=3"]),
+        ("defaults", &["--rw=randtrimwrite", "--size=4m", "--iodepth=8", "--iodepth_batch=4"]),
+        (
+            "io=direct,locking=inode",
+            &["--rw=randrw", "--size=4m", "--iodepth=8", "--iodepth_low=2", "--iodepth_batch_complete_min=3"],
+        ),
+    ] {
+        let said = disk.job_succeeds(mount_options, &verified(&[args, &["--direct=1"]].concat()));
+        assert!(!said.contains("capped") && said.contains(", 8="), "{said}");
+        e2fsck_clean(&disk.volume);
+    }
+    let write = ["--thread=1", "--rw=write", "--direct=1", "--iodepth=8", "--fallocate=none"];
+    disk.job_is_refused("defaults", &[&write[..], &["--size=1g"]].concat(), "No space left");
+    e2fsck_clean(&disk.volume);
 }
