@@ -24,7 +24,8 @@ pub enum Cached {
     #[default]
     All,
     /// Reads of less than 128 KiB: the system reads ahead for them, and what is large, or written, needs no second copy. All,
-    /// where the file system has no direct I/O.
+    /// where the file system has no direct I/O, or is none of those (ext4, XFS) known to keep both in step, and on a block
+    /// special file.
     SmallReads,
     /// Nothing (O_DIRECT).
     Nothing,
@@ -159,6 +160,7 @@ impl FileOptions {
         }
         let align = match self.cached {
             Cached::All => 1,
+            Cached::SmallReads if !keeps_in_step(&file, kind) => 1,
             Cached::SmallReads => go_direct(&file, kind, size).unwrap_or(1),
             Cached::Nothing => match go_direct(&file, kind, size) {
                 Ok(align) => align,
@@ -266,6 +268,15 @@ fn go_direct(file: &File, kind: Kind, size: u64) -> std::result::Result<usize, S
     let flags = rustix::fs::fcntl_getfl(file);
     let done = flags.and_then(|flags| rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT));
     done.map(|()| align).map_err(|_| "its file system does not support direct I/O".into())
+}
+
+/// Whether the kernel drops what is cached of bytes when a direct write of them has ended, also one by io_uring. It does in the file
+/// systems that are named here; for a block special file only if the writer waits in its call, and one on a network may not at all.
+fn keeps_in_step(file: &File, kind: Kind) -> bool {
+    const EXT4: i64 = 0xef53;
+    const XFS: i64 = 0x5846_5342;
+    let known = |stat: rustix::fs::StatFs| [EXT4, XFS].contains(&stat.f_type);
+    kind == Kind::Regular && rustix::fs::fstatfs(file).is_ok_and(known)
 }
 
 /// The same file once more, to read through the page cache.

@@ -387,13 +387,20 @@ fn the_cache_has_nothing_older_than_what_was_written() {
         for round in 0..400_u64 {
             let len = [1024, 4096, 256 << 10][round as usize % 3];
             block[..len].fill(round as u8);
-            let at = round * 7919 * 1024 % (dev.size() - block.len() as u64) / 1024 * 1024;
+            let at = round * 7919 * 1024 % (dev.size() - (1 << 20)) / 1024 * 1024;
             match round % 2 {
                 0 => dev.write_at(at, &block[..len]).unwrap(),
                 _ => {
                     let (a, b) = block[..len].split_at(len / 2);
                     let op = |offset, data| WriteOp { offset, data };
-                    dev.write_batch(&[op(at, &[a]), op(at + a.len() as u64, &[b])]).unwrap();
+                    // Apart from the first two: by io_uring.
+                    let apart = at + (512 << 10);
+                    dev.write_batch(&[op(at, &[a]), op(at + a.len() as u64, &[b]), op(apart, &[b])]).unwrap();
+                    dev.read_at(apart, &mut got[..b.len().min(1024)]).unwrap();
+                    assert!(
+                        got[..b.len().min(1024)].iter().all(|byte| *byte == round as u8),
+                        "round {round}"
+                    );
                 }
             }
             for at in (at..at + len as u64).step_by(16 << 10) {
@@ -597,6 +604,15 @@ fn discard_and_zeroes_give_space_back() {
     dev.write_zeroes(2 << 20, 1 << 20).unwrap();
     // But for what the host's own map needs for the holes.
     assert!(blocks() <= full / 2 + 64, "{} of {full} blocks", blocks());
+}
+
+#[test]
+fn a_block_special_file_is_all_cached_or_not() {
+    let (_dir, path) = scratch();
+    std::fs::write(&path, vec![0; 4 << 20]).unwrap();
+    let device = Loop::attach(&path);
+    let dev = mixed().open(&device.0).unwrap();
+    assert!(!dev.is_direct() && dev.alignment() == 1);
 }
 
 #[test]
