@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::mem::size_of;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -20,14 +21,34 @@ const PAGE: usize = 4096;
 /// Where a request begins in its buffer, so that the content of a write begins at a page.
 const LEAD: usize = PAGE - size_of::<InHeader>() - size_of::<WriteIn>();
 
-/// Bytes of a buffer for requests.
+/// Bytes of a buffer.
 const ROOM: usize = 2 * PAGE + MAX_CONTENT;
 
-/// A buffer for requests. Pages of it that were never used take no memory.
-pub(crate) struct Inbox {
+/// A buffer of a thread. Pages of it that were never used take no memory.
+pub(crate) struct Tray {
     own: AlignedBuf,
     /// In use instead.
     lent: Option<AlignedBuf>,
+}
+
+impl Tray {
+    fn new() -> Self {
+        Self { own: AlignedBuf::zeroed(ROOM), lent: None }
+    }
+}
+
+impl Deref for Tray {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.lent.as_ref().unwrap_or(&self.own)
+    }
+}
+
+impl DerefMut for Tray {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.lent.as_mut().unwrap_or(&mut self.own)
+    }
 }
 
 /// Buffers that all threads have, in huge pages, for as long as large content comes. A device takes that in one piece then and
@@ -45,28 +66,33 @@ impl Desks {
         Self { count, idle: Mutex::new(None) }
     }
 
-    /// Lends `inbox` one if there is one left, or takes back what was lent. The request in it is gone then.
-    pub(crate) fn lend(&self, inbox: &mut Inbox, lent: bool) {
-        if inbox.lent.is_some() == lent {
+    /// Lends `tray` one if there is one left, or takes back what was lent. What is in it is gone then.
+    pub(crate) fn lend(&self, tray: &mut Tray, lent: bool) {
+        if tray.lent.is_some() == lent {
             return;
         }
         let mut idle = self.idle.lock();
         let idle = idle.get_or_insert_with(|| AlignedBuf::slab(ROOM, self.count));
-        match inbox.lent.take() {
+        match tray.lent.take() {
             Some(desk) => idle.push(desk),
-            None => inbox.lent = idle.pop(),
+            None => tray.lent = idle.pop(),
         }
     }
 }
 
+/// Where requests come to lie.
+pub(crate) struct Inbox {
+    pub(crate) tray: Tray,
+}
+
 impl Inbox {
     pub(crate) fn new() -> Self {
-        Self { own: AlignedBuf::zeroed(ROOM), lent: None }
+        Self { tray: Tray::new() }
     }
 
     /// Where the kernel puts a request.
     pub(crate) fn space(&mut self) -> &mut [u8] {
-        &mut self.lent.as_mut().unwrap_or(&mut self.own)[LEAD..]
+        &mut self.tray[LEAD..]
     }
 
     /// The request of `len` bytes in it.
@@ -74,7 +100,7 @@ impl Inbox {
     /// # Errors
     /// EIO for one that is shorter than its header.
     pub(crate) fn request(&self, len: usize) -> Answer<Request<'_>> {
-        let bytes = self.lent.as_ref().unwrap_or(&self.own).get(LEAD..LEAD + len).ok_or(Fault(Errno::IO))?;
+        let bytes = self.tray.get(LEAD..LEAD + len).ok_or(Fault(Errno::IO))?;
         let (header, body) = InHeader::read_from_prefix(bytes).map_err(|_| Fault(Errno::IO))?;
         Ok(Request { header, body })
     }
@@ -122,7 +148,7 @@ impl<'b> Request<'b> {
 
 /// An answer in the making: room for its header, and then what it says.
 pub(crate) struct Outbox {
-    bytes: AlignedBuf,
+    pub(crate) tray: Tray,
     len: usize,
 }
 
@@ -132,7 +158,7 @@ const HEADER: usize = CONTENT - size_of::<OutHeader>();
 
 impl Outbox {
     pub(crate) fn new() -> Self {
-        Self { bytes: AlignedBuf::zeroed(ROOM), len: 0 }
+        Self { tray: Tray::new(), len: 0 }
     }
 
     /// Begins a new answer.
@@ -156,7 +182,7 @@ impl Outbox {
     /// EIO if they do not fit.
     pub(crate) fn put_bytes(&mut self, bytes: &[u8]) -> Answer {
         let at = CONTENT + self.len;
-        self.bytes.get_mut(at..at + bytes.len()).ok_or(Fault(Errno::IO))?.copy_from_slice(bytes);
+        self.tray.get_mut(at..at + bytes.len()).ok_or(Fault(Errno::IO))?.copy_from_slice(bytes);
         self.len += bytes.len();
         Ok(())
     }
@@ -167,7 +193,7 @@ impl Outbox {
     /// EINVAL if there is not as much room.
     pub(crate) fn room(&mut self, len: usize) -> Answer<&mut [u8]> {
         let at = CONTENT + self.len;
-        self.bytes.get_mut(at..at + len).ok_or(Fault(Errno::INVAL))
+        self.tray.get_mut(at..at + len).ok_or(Fault(Errno::INVAL))
     }
 
     /// `len` bytes of the room are said.
@@ -186,8 +212,8 @@ impl Outbox {
         };
         let len = size_of::<OutHeader>() + self.len;
         let header = OutHeader { len: len as u32, error, unique };
-        self.bytes[HEADER..CONTENT].copy_from_slice(header.as_bytes());
-        &self.bytes[HEADER..CONTENT + self.len]
+        self.tray[HEADER..CONTENT].copy_from_slice(header.as_bytes());
+        &self.tray[HEADER..CONTENT + self.len]
     }
 }
 
@@ -201,18 +227,18 @@ mod tests {
         let mut inboxes = [Inbox::new(), Inbox::new(), Inbox::new()];
         inboxes[0].space().fill(1);
         for inbox in &mut inboxes {
-            desks.lend(inbox, true);
+            desks.lend(&mut inbox.tray, true);
             assert_eq!(inbox.space().len(), ROOM - LEAD);
             // Content begins at a page.
             assert!(inbox.space()[PAGE - LEAD..].as_ptr().addr().is_multiple_of(PAGE));
         }
-        let lent = inboxes.each_ref().map(|inbox| inbox.lent.is_some());
+        let lent = inboxes.each_ref().map(|inbox| inbox.tray.lent.is_some());
         assert_eq!(lent, [true, true, false]);
         inboxes[0].space().fill(2);
         assert!(inboxes[1..].iter_mut().all(|inbox| inbox.space().iter().all(|byte| *byte == 0)));
-        desks.lend(&mut inboxes[0], false);
+        desks.lend(&mut inboxes[0].tray, false);
         assert!(inboxes[0].space().iter().all(|byte| *byte == 1));
-        desks.lend(&mut inboxes[2], true);
-        assert!(inboxes[2].lent.is_some());
+        desks.lend(&mut inboxes[2].tray, true);
+        assert!(inboxes[2].tray.lent.is_some());
     }
 }

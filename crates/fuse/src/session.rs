@@ -208,7 +208,7 @@ impl Shared {
         let mut follow = Follow::new(self.workers.following());
         let mut last = Lasts::Short;
         while let Some(turn) = self.workers.begin(follow.thread(), || self.channel.has_request()) {
-            self.desks.lend(&mut inbox, last == Lasts::Bulk || self.workers.is_bulk());
+            self.desks.lend(&mut inbox.tray, last == Lasts::Bulk || self.workers.is_bulk());
             if turn == Turn::Together {
                 follow.together();
             }
@@ -252,7 +252,7 @@ impl Shared {
                 self.workers.end();
             }
             // It may rest now.
-            self.desks.lend(&mut inbox, false);
+            self.desks.lend(&mut inbox.tray, false);
             if lasts == Lasts::Bulk {
                 self.workers.bulk_ends();
             }
@@ -265,6 +265,7 @@ impl Shared {
         self.requests.add(1);
         let unique = request.header.unique;
         outbox.clear();
+        self.desks.lend(&mut outbox.tray, Filesystem::answers_bulk(&request));
         // Whatever a thread dies of, the program that waits is told, and the others go on.
         let served = catch_unwind(AssertUnwindSafe(|| self.filesystem.serve(request, outbox, &self.channel)));
         let (outcome, answer) = match served.unwrap_or(Err(Errno::IO.into())) {
@@ -274,6 +275,7 @@ impl Shared {
         if outcome != Outcome::Silent {
             follow.wake(|| self.channel.send(unique, outbox, answer));
         }
+        self.desks.lend(&mut outbox.tray, false);
         outcome
     }
 }

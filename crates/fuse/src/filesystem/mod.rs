@@ -101,6 +101,12 @@ impl Filesystem {
         }
     }
 
+    /// Whether the answer has so much content that the device should have one piece of memory for it.
+    pub(crate) fn answers_bulk(request: &Request<'_>) -> bool {
+        let mut r = request.clone();
+        r.header.opcode == op::READ && r.take().is_ok_and(|args: ReadIn| args.size >= BULK)
+    }
+
     /// Carries out a request, which came by `channel`.
     ///
     /// # Errors
