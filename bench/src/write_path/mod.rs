@@ -2,15 +2,17 @@
 //! devices over one.
 //!
 //! Each case sets up one `Store` after the other on one backing file that has been written whole, and runs the
-//! same loop on each. Rounds go around all of them, so that a disk that changes its mind is fair to all.
+//! same loop on each. Rounds go around all of them, so that a disk that changes its mind is fair to all. The limit, which a
+//! goal says to the percent, takes turns with lanefs within a round, where it can on the same blocks: see [`Beside`].
 
 pub mod cached;
+pub mod ground;
 pub mod overwrite;
 pub mod pmem;
 pub mod storm;
 pub mod stream;
 
-use crate::report::Report;
+use crate::report::{Goal, Report};
 use lanefs_lab::store::{Backing, Contender, Store};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,6 +21,9 @@ pub use lanefs_lab::Outcome;
 
 /// Threads that the cases with many of them run.
 pub const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// Slices of a loop beside its limit.
+const SLICES: u32 = 5;
 
 /// What all cases share.
 #[derive(Debug)]
@@ -54,5 +59,59 @@ impl Bench {
             }
         }
         Ok(())
+    }
+}
+
+/// A loop and its limit by turns, in short slices: what both reached, and the ratio of each two that are neighbours in time.
+#[derive(Debug, Clone, Default)]
+pub struct Beside {
+    rates: Vec<f64>,
+    limits: Vec<f64>,
+    ratios: Vec<f64>,
+}
+
+impl Beside {
+    /// Runs both for `time`.
+    ///
+    /// # Errors
+    /// Theirs.
+    pub fn run(
+        &mut self,
+        time: Duration,
+        rate: impl Fn(Duration) -> Outcome<f64>,
+        limit: impl Fn(Duration) -> Outcome<f64>,
+    ) -> Outcome<()> {
+        let time = time / SLICES;
+        for slice in 0..SLICES {
+            let first = if slice % 2 == 0 { Some(limit(time)?) } else { None };
+            let rate = rate(time)?;
+            let limit = first.map_or_else(|| limit(time), Ok)?;
+            self.add(rate, limit);
+        }
+        Ok(())
+    }
+
+    /// One sample of each.
+    pub fn add(&mut self, rate: f64, limit: f64) {
+        self.rates.push(rate);
+        self.limits.push(limit);
+        self.ratios.push(rate / limit);
+    }
+
+    /// Puts it into the report, with `goal` for the ratio. Gives the median of the rates.
+    pub fn report(
+        &self,
+        report: &mut Report,
+        case: &str,
+        (variant, limit): (&str, &str),
+        threads: usize,
+        unit: &'static str,
+        goal: f64,
+    ) -> f64 {
+        report.row(case, limit, threads, &self.limits, unit);
+        let rate = report.row(case, variant, threads, &self.rates, unit);
+        let ratio = report.row(case, &format!("{variant} over {limit}"), threads, &self.ratios, "");
+        report.target(&format!("{case}, {threads} threads: over {limit}"), Goal::AtLeast(goal), ratio);
+        rate
     }
 }

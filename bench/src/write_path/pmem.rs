@@ -1,7 +1,7 @@
 //! Overwrites of 4 KiB in a mapped file: lanefs, and a bare loop that copies and persists.
 #![allow(unsafe_code)]
 
-use super::{Bench, Outcome, THREADS};
+use super::{Bench, Beside, Outcome, THREADS};
 use crate::report::Goal;
 use lanefs::{OpenOptions, Overwrite};
 use lanefs_lab::Random;
@@ -21,35 +21,35 @@ const PAGE: usize = 4096;
 pub fn pmem(bench: &mut Bench) -> Outcome<()> {
     let size: u64 = 8 << 20;
     let whole = FILES as u64 * size;
-    let names = ["copy and persist", "nojournal", "journal"];
-    let mut samples = vec![vec![Vec::new(); THREADS.len()]; names.len()];
+    let dir = tempfile::tempdir_in(&bench.memory)?;
+    let bare = Bare::new(&dir.path().join("bare"), whole as usize)?;
+    let path = dir.path().join("volume");
+    let mut beside = vec![Beside::default(); THREADS.len()];
+    let mut journal = vec![Vec::new(); THREADS.len()];
     for _ in 0..bench.rounds {
-        let dir = tempfile::tempdir_in(&bench.memory)?;
-        let bare = Bare::new(&dir.path().join("bare"), whole as usize)?;
-        for (threads, samples) in THREADS.iter().zip(&mut samples[0]) {
-            samples.push(bare.overwrites(*threads, bench.time)?);
-        }
-        drop(bare);
-        for (number, overwrite) in [(1, Overwrite::NoJournal), (2, Overwrite::Journal)] {
-            let path = dir.path().join("volume");
+        for overwrite in [Overwrite::NoJournal, Overwrite::Journal] {
             let store = mapped(&path, whole + (256 << 20), OpenOptions::new().overwrite(overwrite))?;
             let files = filled(&*store, FILES, size, true)?;
-            for (threads, samples) in THREADS.iter().zip(&mut samples[number]) {
-                samples.push(random_overwrites(&files, size, *threads, bench.time)?);
+            for (at, threads) in THREADS.into_iter().enumerate() {
+                let run = |time| random_overwrites(&files, size, threads, time);
+                match overwrite {
+                    Overwrite::NoJournal => {
+                        beside[at].run(bench.time, run, |time| bare.overwrites(threads, time))?;
+                    }
+                    Overwrite::Journal => journal[at].push(run(bench.time)?),
+                }
             }
             drop(files);
             store.finish()?;
         }
     }
-    for (at, threads) in THREADS.iter().enumerate() {
-        let medians: Vec<f64> = (names.iter().zip(&samples))
-            .map(|(name, samples)| {
-                bench.report.row("mapped overwrites, 4 KiB", name, *threads, &samples[at], "/s")
-            })
-            .collect();
-        let what = |peer| format!("mapped overwrites, {threads} threads: over {peer}");
-        bench.report.target(&what("copy and persist"), Goal::AtLeast(0.85), medians[1] / medians[0]);
-        bench.report.target(&what("overwrite=journal"), Goal::AtLeast(1.0), medians[1] / medians[2]);
+    for (at, threads) in THREADS.into_iter().enumerate() {
+        let case = "mapped overwrites, 4 KiB";
+        let names = ("nojournal", "copy and persist");
+        let ours = beside[at].report(&mut bench.report, case, names, threads, "/s", 0.85);
+        let theirs = bench.report.row(case, "journal", threads, &journal[at], "/s");
+        let what = format!("{case}, {threads} threads: over overwrite=journal");
+        bench.report.target(&what, Goal::AtLeast(1.0), ours / theirs);
     }
     Ok(())
 }

@@ -107,6 +107,7 @@ impl fmt::Debug for Contender {
     }
 }
 
-fn name(number: usize) -> String {
+/// What file `number` is called, in the root.
+pub fn name(number: usize) -> String {
     format!("f{number}")
 }
