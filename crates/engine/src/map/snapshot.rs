@@ -16,8 +16,8 @@ use crate::error::Result;
 use crate::inode::Node;
 use arc_swap::ArcSwapOption;
 use lanefs_format::InodeFlags;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A file with more runs is looked up in its map each time.
 const MAX_RUNS: usize = 1 << 16;
@@ -45,7 +45,9 @@ struct Runs {
 /// The last seen map of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    seen: ArcSwapOption<Runs>,
+    /// Not there before the first is made: each thread that looks into one takes a place in a list that all threads go through,
+    /// and who drops one goes through it too. Files that only grow and sync never need it.
+    seen: OnceLock<ArcSwapOption<Runs>>,
     generation: AtomicU64,
     /// Lookups since the last one was dropped.
     misses: AtomicU32,
@@ -58,7 +60,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// The block that holds `lblk`, and how many follow it, if `lblk` is known as mapped and written.
     pub(crate) fn find(&self, lblk: u32) -> Option<(u64, u32)> {
-        let seen = self.seen.load();
+        let seen = self.seen.get()?.load();
         let runs = &seen.as_ref()?.runs;
         let at = runs.partition_point(|run| run.lblk <= lblk).checked_sub(1)?;
         let run = runs.get(at)?;
@@ -69,8 +71,10 @@ impl Snapshot {
     /// The map was changed. The inode's lock is held.
     pub(crate) fn forget(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
-        if self.made.swap(false, Ordering::AcqRel) {
-            self.seen.store(None);
+        if self.made.swap(false, Ordering::AcqRel)
+            && let Some(seen) = self.seen.get()
+        {
+            seen.store(None);
         }
         self.misses.store(0, Ordering::Relaxed);
     }
@@ -91,7 +95,7 @@ impl Snapshot {
         // Under the inode's lock nobody changes the map between the comparison and the store.
         let _state = node.state();
         if self.generation.load(Ordering::Acquire) == generation {
-            self.seen.store(Some(Arc::new(Runs { runs: runs.into() })));
+            self.seen.get_or_init(ArcSwapOption::default).store(Some(Arc::new(Runs { runs: runs.into() })));
             self.made.store(true, Ordering::Release);
         }
         Ok(true)
