@@ -20,7 +20,7 @@ const STEP: usize = 4 << 20;
 /// Dirty bytes of a stream at which its writer waits.
 const AHEAD: usize = 16 << 20;
 /// Bytes behind the writer that stay cached, and so the size of a file that stays as a whole: more than may be dirty.
-const KEEP: usize = 64 << 20;
+const KEEP: usize = 128 << 20;
 
 /// What of a file is a stream.
 #[derive(Debug, Default)]
@@ -105,9 +105,9 @@ mod tests {
         let calls: Vec<u32> = (0..200).filter(|chunk| stream.goes_on(geo, *chunk)).collect();
         assert_eq!(calls, [64, 128, 192]);
         assert_eq!(stream.give(geo), 0..0);
-        assert!((300..2000).filter(|chunk| stream.goes_on(geo, *chunk)).all(|chunk| (chunk - 300) % 64 == 0));
-        assert_eq!(stream.give(geo), 300..2000 - 1024);
-        assert_eq!(stream.give(geo), 976..976);
+        assert!((300..4000).filter(|chunk| stream.goes_on(geo, *chunk)).all(|chunk| (chunk - 300) % 64 == 0));
+        assert_eq!(stream.give(geo), 300..4000 - 2048);
+        assert_eq!(stream.give(geo), 1952..1952);
         // In any other order they are none.
         assert!(!(0..1000).map(|i| i * 7 % 1000).any(|chunk| stream.goes_on(geo, chunk)));
         assert!(!(0..1000).rev().any(|chunk| stream.goes_on(geo, chunk)));

@@ -228,17 +228,17 @@ fn a_stream_keeps_its_end_and_what_was_used() {
             file.give_pages_behind();
         }
     };
-    write(0..60);
-    assert!(is_cached(&file, 0..60));
+    write(0..120);
+    assert!(is_cached(&file, 0..120));
     use_pages(&file, 10..20);
     // On its way until the end.
-    file.span(60 << 8..61 << 8).copy_in(60 << 20, &[1; 1 << 20]);
+    file.span(120 << 8..121 << 8).copy_in(120 << 20, &[1; 1 << 20]);
     let out = file.take_dirty(0..u32::MAX, 1 << 20).unwrap();
-    write(61..150);
-    for cached in [10..20, 60..61, 86..150] {
+    write(121..300);
+    for cached in [10..20, 120..121, 172..300] {
         assert!(is_cached(&file, cached));
     }
-    assert_eq!(missing(&file, 0..150), (150 - 10 - 1 - 64) << 8);
+    assert_eq!(missing(&file, 0..300), (300 - 10 - 1 - 128) << 8);
     out.done();
     check(&cache, &[&file], &[]);
 }
