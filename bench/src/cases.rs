@@ -1,10 +1,28 @@
-//! What benchmarks share of their command lines: the choice of cases, and how they end.
+//! What benchmarks share of their command lines: the choice of cases, how much of them is run, and how they end.
 
 use lanefs_lab::Outcome;
 use std::process::ExitCode;
 
 /// A part of a benchmark that can be run alone, and its name.
 pub type Case<B> = (&'static str, fn(&mut B) -> Outcome<()>);
+
+/// How much is run.
+#[derive(Debug, clap::Args)]
+pub struct Effort {
+    /// A short form, once
+    #[arg(long)]
+    pub quick: bool,
+    /// How often each is run
+    #[arg(long)]
+    runs: Option<usize>,
+}
+
+impl Effort {
+    /// How often each is run, `usual` unless told otherwise.
+    pub fn runs(&self, usual: usize) -> usize {
+        self.runs.unwrap_or(if self.quick { 1 } else { usual })
+    }
+}
 
 /// The cases that are `named`, in that order; all where none is.
 ///

@@ -5,7 +5,7 @@
 
 use clap::Parser;
 use lanefs::{NewAttr, Volume};
-use lanefs_bench::cases;
+use lanefs_bench::cases::{self, Effort};
 use lanefs_bench::report::{Goal, Report};
 use lanefs_lab::Outcome;
 use lanefs_tests::{LoopMount, mke2fs, require_root, require_tools};
@@ -33,27 +33,23 @@ struct Cost {
 /// mkfs, import, export and names against the peers
 #[derive(Debug, Parser)]
 struct Args {
-    /// A tenth of it, once
-    #[arg(long)]
-    quick: bool,
-    /// How often each is run (5, with --quick 1)
-    #[arg(long)]
-    runs: Option<usize>,
+    #[command(flatten)]
+    effort: Effort,
 }
 
 fn main() -> ExitCode {
     cases::end("foundation", start(Args::parse()))
 }
 
-fn start(Args { quick, runs }: Args) -> Outcome<()> {
+fn start(Args { effort }: Args) -> Outcome<()> {
     require_root();
     require_tools(&["mke2fs", "/usr/bin/time", "cp"]);
     let dir = tempfile::tempdir()?;
     let mut bench = Bench {
         dir: dir.path().to_owned(),
-        runs: runs.unwrap_or(if quick { 1 } else { 5 }),
-        files: if quick { 2_000 } else { 20_000 },
-        names: if quick { 10_000 } else { 100_000 },
+        runs: effort.runs(5),
+        files: if effort.quick { 2_000 } else { 20_000 },
+        names: if effort.quick { 10_000 } else { 100_000 },
         lanefs: std::env::current_exe()?.with_file_name("lanefs"),
         report: Report::new("foundation"),
     };

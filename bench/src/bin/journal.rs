@@ -5,7 +5,7 @@
 //! threads and the size of the log: neither may make it collapse.
 
 use clap::Parser;
-use lanefs_bench::cases;
+use lanefs_bench::cases::{self, Effort};
 use lanefs_bench::report::{Goal, Report};
 use lanefs_device::{BlockDevice, FileOptions, MemDevice};
 use lanefs_format::jbd2::{Compat, Incompat, Superblock};
@@ -37,12 +37,8 @@ enum Work {
 /// The journal under load
 #[derive(Debug, Parser)]
 struct Args {
-    /// Short, and once
-    #[arg(long)]
-    quick: bool,
-    /// How often each is run (3, with --quick 1)
-    #[arg(long)]
-    runs: Option<usize>,
+    #[command(flatten)]
+    effort: Effort,
     /// Only cases with this in their names
     #[arg(long, default_value = "")]
     only: String,
@@ -52,9 +48,9 @@ fn main() -> ExitCode {
     cases::end("journal", start(Args::parse()))
 }
 
-fn start(Args { quick, runs, only }: Args) -> Outcome<()> {
-    let runs = runs.unwrap_or(if quick { 1 } else { 3 });
-    let time = Duration::from_secs(if quick { 1 } else { 3 });
+fn start(Args { effort, only }: Args) -> Outcome<()> {
+    let runs = effort.runs(3);
+    let time = Duration::from_secs(if effort.quick { 1 } else { 3 });
     let dir = tempfile::tempdir()?;
     let mut report = Report::new("journal");
     for work in [Work::Sync, Work::Handles] {

@@ -5,6 +5,7 @@
 //! one process, each thread kept on a core; a figure is the median of the runs.
 
 use clap::Parser;
+use lanefs_bench::cases::Effort;
 use lanefs_bench::linked_list::LinkedList;
 use lanefs_bench::report::{Goal, Report};
 use lanefs_lab::rangelock::work::{Regions, among, hand_over, hundred, one, reuse};
@@ -55,24 +56,20 @@ type Run = fn(usize, Duration) -> f64;
 /// The range lock against the old ways
 #[derive(Debug, Parser)]
 struct Args {
-    /// A tenth of it, once
-    #[arg(long)]
-    quick: bool,
-    /// How often each is run (5, with --quick 1)
-    #[arg(long)]
-    runs: Option<usize>,
+    #[command(flatten)]
+    effort: Effort,
 }
 
 fn main() -> std::io::Result<()> {
-    let Args { quick, runs } = Args::parse();
+    let Args { effort } = Args::parse();
     let mut bench = Bench {
         report: Report::new("rangelock"),
-        runs: runs.unwrap_or(if quick { 1 } else { 5 }),
-        time: Duration::from_millis(if quick { 60 } else { 300 }),
+        runs: effort.runs(5),
+        time: Duration::from_millis(if effort.quick { 60 } else { 300 }),
     };
     bench.hundred();
     bench.one();
-    bench.held(if quick { 1_000_000 } else { 10_000_000 });
+    bench.held(if effort.quick { 1_000_000 } else { 10_000_000 });
     bench.more_cores();
     println!("\n{}", bench.report.finish()?.display());
     Ok(())
