@@ -13,6 +13,7 @@ mod flush;
 mod open;
 mod piece;
 mod ring;
+mod submitters;
 #[cfg(test)]
 mod tests;
 mod vectored;

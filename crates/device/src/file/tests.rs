@@ -525,6 +525,46 @@ fn more_threads_than_rings() {
     }
 }
 
+/// Kernel threads that work for rings of this process.
+fn ring_workers() -> usize {
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    let names = std::fs::read_dir("/proc/self/task").unwrap().flatten().filter_map(|task| name(task).ok());
+    names.filter(|name| name.starts_with("iou-wrk")).count()
+}
+
+/// Threads that write what must wait for blocks have few kernel threads, however many of them there are.
+#[test]
+fn workers_of_rings_are_few() {
+    const THREADS: u64 = 32;
+    const RUNS: u64 = 16;
+    let (_dir, path) = scratch();
+    let dev = FileOptions::new().direct(true).create(&path, THREADS * RUNS * 8192).unwrap();
+    let before = ring_workers();
+    let done = std::sync::Barrier::new(THREADS as usize + 1);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (dev, done) = (&dev, &done);
+            scope.spawn(move || {
+                let data = AlignedBuf::zeroed(4096);
+                let pieces: [&[u8]; 1] = [&data];
+                // Holes, which cannot be written without a wait.
+                let offset = |run| (run * THREADS + thread) * 8192;
+                let ops: Vec<_> =
+                    (0..RUNS).map(|run| WriteOp { offset: offset(run), data: &pieces }).collect();
+                dev.write_batch(&ops).unwrap();
+                done.wait();
+                done.wait();
+            });
+        }
+        done.wait();
+        // Other tests of this program have some too, which may come and go.
+        let workers = ring_workers().saturating_sub(before);
+        done.wait();
+        let most = submitters::SUBMITTERS * submitters::WORKERS as usize;
+        assert!(workers <= most, "{workers} workers, {most} are the most");
+    });
+}
+
 /// An error of one run is the batch's, and names it; a file that ends early is no success.
 #[test]
 fn a_ring_tells_errors() {

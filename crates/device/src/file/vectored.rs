@@ -194,7 +194,8 @@ fn keep_unfinished<P>(runs: &mut Vec<Run<P>>, answers: Vec<Option<i32>>) {
 /// a run that was done in part.
 fn check(answer: Option<i32>) -> io::Result<()> {
     match answer.and_then(i32::checked_neg) {
-        Some(errno) if errno > 0 && ![libc::EINTR, libc::EAGAIN].contains(&errno) => {
+        // The last is of RWF_NOWAIT, on a file system that does not know it.
+        Some(errno) if errno > 0 && ![libc::EINTR, libc::EAGAIN, libc::EOPNOTSUPP].contains(&errno) => {
             Err(io::Error::from_raw_os_error(errno))
         }
         _ => Ok(()),
