@@ -42,11 +42,11 @@ judges:
 	@scripts/judges.sh
 
 test: judges
-	cargo test --workspace
+	@scripts/test.sh --workspace
 
 judge-mount: judges
 	@scripts/setup.sh --long
-	cargo test -p lanefs-cli --test judges -- --include-ignored --test-threads=2
+	@scripts/test.sh -p lanefs-cli --test judges -- --include-ignored --test-threads=2
 
 lint: setup
 	cargo fmt --all --check

@@ -38,8 +38,8 @@ pub use promises::Tracked;
 pub use random_ops::{RandomOps, each_case};
 pub use specimen::{edits, specimen};
 pub use tools::{
-    debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, mke2fs, require_root,
-    require_tools, run,
+    debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, mke2fs, private_mounts,
+    require_root, require_tools, run,
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
 pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim};

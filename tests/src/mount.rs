@@ -1,6 +1,6 @@
 //! The kernel as a judge: a loop mount that goes with the value.
 
-use crate::tools::{require_root, run};
+use crate::tools::{private_mounts, require_root, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl LoopMount {
         options: &str,
         direct: bool,
     ) -> Result<Self, String> {
-        require_root();
+        private_mounts();
         let image = image.as_ref().to_str().expect("a path in UTF-8");
         let read_only = options.split(',').any(|o| o == "ro");
         let device = attach(image, read_only, direct);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn is_mounted(dir: &Path) -> bool {
-        std::fs::read_to_string("/proc/self/mounts").unwrap().contains(dir.to_str().unwrap())
+        std::fs::read_to_string("/proc/thread-self/mounts").unwrap().contains(dir.to_str().unwrap())
     }
 
     fn is_attached(image: &Path) -> bool {
@@ -265,6 +265,33 @@ mod tests {
             panic!("on purpose");
         }));
         assert!(result.is_err() && !is_mounted(&dir) && !dir.exists() && !is_attached(&image));
+    }
+
+    /// A container that is started meanwhile has a copy of all mounts of its parent. It does not keep this one in use.
+    #[test]
+    fn another_mount_namespace_keeps_nothing_alive() {
+        let (_dir, image) = volume();
+        let (mounted, begin) = std::sync::mpsc::channel();
+        // A thread that began before the mount has the namespace of the process.
+        let stranger = std::thread::spawn(move || {
+            let () = begin.recv().unwrap();
+            let mut command = Command::new("unshare");
+            let script = "echo; exec sleep 600";
+            command.args(["--mount", "sh", "-c", script]).stdout(std::process::Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let mut line = [0];
+            std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+            child
+        });
+        let mut mount = LoopMount::new(&image, "");
+        mounted.send(()).unwrap();
+        let mut stranger = stranger.join().unwrap();
+        // Before its directory is removed, which takes the mount away in all namespaces.
+        mount.unmount_now().unwrap();
+        let kept = is_attached(&image);
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+        assert!(!kept, "the volume is still mounted in the other namespace");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! get on is killed after its limit, so that whoever waits for it gets an error and nobody hangs.
 
 use crate::LoopMount;
-use crate::tools::{e2fsck_clean, require_root};
+use crate::tools::{e2fsck_clean, private_mounts};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -59,7 +59,7 @@ impl Mounted {
     /// # Panics
     /// If the test is not root, or the server does not come up; with what it said.
     pub fn new(server: &Server, image: &Path, options: &str, limit: Duration) -> Self {
-        require_root();
+        private_mounts();
         let kernel = match server {
             Server::Kernel => Some(LoopMount::new(image, options)),
             Server::KernelDirect => Some(LoopMount::direct(image, "ext4", options).unwrap()),
@@ -250,7 +250,7 @@ impl Drop for Mounted {
 /// Whether something is mounted at `dir`.
 pub fn is_mounted(dir: &Path) -> bool {
     let dir = format!(" {} ", dir.display());
-    std::fs::read_to_string("/proc/self/mounts").unwrap().lines().any(|line| line.contains(&dir))
+    std::fs::read_to_string("/proc/thread-self/mounts").unwrap().lines().any(|line| line.contains(&dir))
 }
 
 /// Kills a process that is its own child with SIGKILL after `limit`, unless the sender is dropped before.

@@ -1,9 +1,13 @@
 //! Programs as judges.
 
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::thread::UnshareFlags;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 /// Where Debian keeps what a test needs, also for users whose PATH leaves it out.
 fn search_path() -> String {
@@ -44,6 +48,31 @@ pub fn run(program: &str, args: &[impl AsRef<OsStr>]) -> String {
 pub fn require_root() {
     let root = rustix::process::geteuid().is_root();
     assert!(root, "this test mounts volumes: run it as root, in an environment with loop devices");
+}
+
+/// Gives the calling thread a mount namespace of its own, unless it has one already. The threads and processes
+/// that it starts afterwards share it. A process outside, such as a container or `unshare --mount`, then gets no
+/// copy of a mount that a test makes, and cannot keep it alive.
+///
+/// `/proc/self` shows the namespace of the process's first thread, `/proc/thread-self` that of the caller.
+///
+/// # Panics
+/// Unless the test runs as root.
+pub fn private_mounts() {
+    // The namespace that the process began in.
+    static FIRST: OnceLock<(u64, u64)> = OnceLock::new();
+    require_root();
+    let current = || {
+        let namespace = std::fs::metadata("/proc/thread-self/ns/mnt").expect("a mount namespace");
+        (namespace.dev(), namespace.ino())
+    };
+    if *FIRST.get_or_init(current) != current() {
+        return;
+    }
+    #[allow(deprecated, reason = "unshare is unsafe with FILES only, which is not asked for")]
+    rustix::thread::unshare(UnshareFlags::NEWNS | UnshareFlags::FS).expect("a mount namespace of its own");
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).expect("mounts that others do not see");
 }
 
 /// # Panics

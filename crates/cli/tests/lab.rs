@@ -119,7 +119,7 @@ impl Drop for Loop {
 
 #[test]
 fn a_device_is_erased_only_if_that_is_said() {
-    lanefs_tests::require_root();
+    lanefs_tests::private_mounts();
     let _watchdog = Watchdog::new("the lab");
     let dir = tempfile::tempdir().unwrap();
     let device = Loop::new(dir.path(), 700);
@@ -157,7 +157,7 @@ fn a_device_is_erased_only_if_that_is_said() {
 
 #[test]
 fn a_signal_leaves_nothing_behind() {
-    lanefs_tests::require_root();
+    lanefs_tests::private_mounts();
     let _watchdog = Watchdog::new("the lab");
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let dir = tempfile::tempdir().unwrap();
@@ -170,7 +170,7 @@ fn a_signal_leaves_nothing_behind() {
         command.env("TMPDIR", &temp).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         let mounted = || {
-            let table = fs::read_to_string("/proc/self/mounts").unwrap();
+            let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
             table.contains(temp.canonicalize().unwrap().to_str().unwrap())
         };
         while !mounted() {

@@ -251,7 +251,7 @@ fn mount_and_umount_find_it_by_its_names() {
         symlink(lanefs, &umount).unwrap();
         let options = "rw,noatime,nofail,x-test.word";
         support::succeed(Command::new(mount).arg(&m.image.path).arg(&m.at).args(["-o", options]));
-        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
         let line = table.lines().find(|l| l.contains(m.at.to_str().unwrap())).expect("mounted");
         assert!(line.starts_with(m.image.path.to_str().unwrap()) && line.contains("noatime"), "{line}");
         fs::write(m.path("f"), kind).unwrap();

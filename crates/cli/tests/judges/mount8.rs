@@ -1,13 +1,14 @@
 //! As mount(8) and xfstests use it: `mount -t fuse.lanefs SRC DIR -o OPTS`, unmounts by either, what is busy, and what is wrong.
 
 use crate::support::{Image, SIZE, bounded, judged, output, said};
-use lanefs_tests::{Server, e2fsck_clean};
+use lanefs_tests::{Server, e2fsck_clean, private_mounts};
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
 /// Runs a script in a mount namespace of its own whose /usr/sbin has the mount helpers, as a package would install them.
 fn script(image: &Image, program: &Path, text: &str) -> Output {
+    private_mounts();
     let dir = image.beside("");
     let prelude = r#"
         cd "$1"; mkdir -p real sbin mnt scratch

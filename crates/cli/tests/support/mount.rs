@@ -37,7 +37,7 @@ impl Mount {
 
     /// Not mounted yet, with these options of mke2fs.
     pub(crate) fn blank_with(options: &[&str]) -> Self {
-        lanefs_tests::require_root();
+        lanefs_tests::private_mounts();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let image = Image::mke2fs(&[&["-b", "4096"], options].concat(), None);
         let at = image.beside("m");
@@ -61,7 +61,7 @@ impl Mount {
 
     pub(crate) fn is_mounted(&self) -> bool {
         let at = self.at.canonicalize().unwrap_or_else(|_| self.at.clone());
-        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
         table.lines().any(|line| line.contains(" fuse.lanefs ") && line.contains(at.to_str().unwrap()))
     }
 

@@ -82,15 +82,12 @@ impl Volume {
         Filled { dir, links: vec![1; files.len()], files, names: BTreeMap::new() }
     }
 
-    /// Closes the volume and has e2fsck look at it.
-    fn judge(self) -> PathBuf {
+    /// Closes the volume and has e2fsck check it.
+    fn judge(self) {
         self.fs.close().unwrap();
         let path = self.temp.path().join("judged");
         std::fs::write(&path, self.device.to_bytes()).unwrap();
         run("e2fsck", &["-fn"], &path);
-        // Kept until the test ends.
-        std::mem::forget(self.temp);
-        path
     }
 }
 

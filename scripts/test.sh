@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Runs tests, goes on after a failure, and ends with a summary of about ten lines: scripts/test.sh ARGUMENT..., with the
+# arguments of `cargo test`. All output is kept in target/test.log. Temporary files go into a folder of the run's own; a file
+# that is left there at the end counts as a failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target"
+log=$target/test.log
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-test.XXXXXX")
+export TMPDIR
+# Never beyond a mount: that would be the content of a volume.
+trap 'rm -rf --one-file-system "$TMPDIR"' EXIT
+
+began=$SECONDS status=0
+cargo test --no-fail-fast "$@" 2>&1 | tee "$log" || status=$?
+left=$(cd "$TMPDIR" && find . -mindepth 1 -maxdepth 1 -printf '%P\n')
+scripts/test-summary.sh "$status" "$((SECONDS - began))" "$left" < "$log"
