@@ -4,6 +4,7 @@
 //! holds is not ext4 (`Format`, `Corrupt`, ...: structure, number and rule), and what the medium
 //! did (`Device`, `Journal`). [`Error::errno`] gives the number that the kernel's ext4 gives.
 
+use crate::volume::Zone;
 use lanefs_device::{DeviceError, Op};
 use lanefs_format::FormatError;
 use lanefs_journal::JournalError;
@@ -183,18 +184,28 @@ pub enum Corrupt {
         blocks: u64,
     },
     /// A structure points into the fixed metadata of a group.
-    #[error("block {block} belongs to the fixed metadata of group {group}")]
+    #[error("block {block} belongs to the fixed metadata: {zone}")]
     SystemZone {
         /// The block.
         block: u64,
-        /// The group whose metadata it is.
-        group: u32,
+        /// The structure that lies there.
+        zone: Zone,
     },
     /// A structure points into the journal.
     #[error("block {block} belongs to the journal")]
     JournalBlock {
         /// The block.
         block: u64,
+    },
+    /// Two pieces of fixed metadata share a block.
+    #[error("block {block} is both {first} and {second}")]
+    ZonesOverlap {
+        /// The first block that they share.
+        block: u64,
+        /// The piece that begins first.
+        first: Zone,
+        /// The other one.
+        second: Zone,
     },
     /// A block is freed that the bitmap has as free.
     #[error("block {block} of group {group} is freed and its bitmap bit is already clear")]
@@ -236,13 +247,41 @@ pub enum Corrupt {
         /// Stored.
         expected: u32,
     },
-    /// A block bitmap that does not have the group's own metadata as used.
-    #[error("block bitmap of group {group} has metadata block {block} as free")]
+    /// A block bitmap that has fixed metadata as free.
+    #[error("block bitmap of group {group} has block {block} as free, which belongs to {zone}")]
     BitmapMissesMetadata {
         /// The group.
         group: u32,
         /// The block.
         block: u64,
+        /// The structure that lies there.
+        zone: Zone,
+    },
+    /// A group with more inodes that were never in use than it has free ones.
+    #[error(
+        "group {group} has {unused} inodes that were never in use (bg_itable_unused, INODE_UNINIT) and {free} that are free"
+    )]
+    UnusedInodes {
+        /// The group.
+        group: u32,
+        /// Inodes that were never in use.
+        unused: u32,
+        /// bg_free_inodes_count.
+        free: u32,
+    },
+    /// An inode bitmap that has an inode in use as free.
+    #[error(
+        "inode bitmap of group {group} has inode {ino} as free, which has i_mode {mode:#o} and i_links_count {links}"
+    )]
+    InodeInUse {
+        /// The inode.
+        ino: u32,
+        /// Its group.
+        group: u32,
+        /// i_mode.
+        mode: u16,
+        /// i_links_count.
+        links: u16,
     },
     /// A reserved or special inode that is not what it must be.
     #[error("inode {ino} ({role}): {rule}")]

@@ -49,5 +49,5 @@ pub use lanefs_mkfs as mkfs;
 pub use lanefs_stats::{Bucket, Snapshot};
 pub use namei::{NAME_MAX, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use stats::{CacheUse, Counts, Stats, Times};
-pub use volume::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback};
+pub use volume::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback, Zone};
 pub use xattr::{SetXattr, XattrError};

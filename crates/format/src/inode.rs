@@ -125,6 +125,31 @@ impl Superblock {
     }
 }
 
+/// The fields of a slot that tell whether the inode is in use, without a look at any other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InodeUse {
+    /// `i_mode`.
+    pub mode: u16,
+    /// `i_links_count`.
+    pub links: u16,
+    /// `i_dtime`.
+    pub dtime: u32,
+}
+
+impl InodeUse {
+    /// Reads them from a slot.
+    ///
+    /// # Errors
+    /// [`FormatError::Truncated`].
+    pub fn of(slot: &[u8]) -> Result<Self> {
+        let need = GOOD_OLD_INODE_SIZE;
+        let Some(b) = slot.get(..need) else {
+            return Err(FormatError::Truncated { what: "inode", len: slot.len(), need });
+        };
+        Ok(Self { mode: u16_at(b, 0x00), links: u16_at(b, 0x1A), dtime: u32_at(b, 0x14) })
+    }
+}
+
 /// A decoded inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inode {

@@ -35,6 +35,7 @@ pub use geometry::{InodeSlot, Layout};
 pub use group_desc::{GroupDesc, GroupFlags};
 pub use inode::{
     EXT4_JOURNAL_INO, EXT4_RESIZE_INO, EXT4_ROOT_INO, GOOD_OLD_INODE_SIZE, Inode, InodeContext, InodeFlags,
+    InodeUse,
 };
 pub use mmp::{EXT4_MMP_SEQ_CLEAN, EXT4_MMP_SEQ_FSCK, Mmp};
 pub use superblock::{

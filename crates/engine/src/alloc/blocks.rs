@@ -82,7 +82,7 @@ fn change_bitmap(txn: &mut Txn<'_>, group: u32, bits: std::ops::Range<usize>, us
     let first = fs.layout.group_first_block(group)?;
     let n = bits.len() as u32;
     let buffer = if uninit(fs, &desc, GroupFlags::BLOCK_UNINIT) {
-        let map = initial_block_bitmap(fs, group, &desc)?;
+        let map = initial_block_bitmap(fs, group)?;
         let buffer = txn.create(desc.block_bitmap)?;
         txn.write(&buffer)?.copy_from_slice(&map);
         desc.flags -= GroupFlags::BLOCK_UNINIT;

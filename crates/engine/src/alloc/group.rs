@@ -1,11 +1,12 @@
 //! One block group in core: its free blocks, and where to look first.
 //!
-//! A group whose bitmap is damaged has none from then on: nothing is taken from it and nothing given back to it,
-//! and all the others serve. The volume is marked as having errors when it is closed.
+//! A group whose bitmap is damaged, or has fixed metadata as free, is lost: nothing is taken from it and
+//! nothing given back to it, and all other groups serve. The volume is marked as having errors when it is
+//! closed.
 
 use super::buddy::{Buddy, ORDERS};
 use crate::error::{Corrupt, Error, Result};
-use crate::volume::{Fs, kind};
+use crate::volume::{Fs, Zone, kind};
 use lanefs_format::{GroupDesc, GroupFlags, bitmap};
 use lanefs_journal::{Buffer, JournalError};
 use std::ops::Range;
@@ -73,12 +74,11 @@ impl Group {
     fn read(&mut self, fs: &Fs, group: u32, desc: &GroupDesc) -> Result<()> {
         let blocks = fs.layout.group_blocks(group)?;
         let buddy = if uninit(fs, desc, GroupFlags::BLOCK_UNINIT) {
-            // The group's own metadata is in it by the way it is made.
-            Buddy::new(&initial_block_bitmap(fs, group, desc)?, blocks)
+            Buddy::new(&initial_block_bitmap(fs, group)?, blocks)
         } else {
             let buffer = read_block_bitmap(fs, group, desc)?;
             let map = buffer.read();
-            check_own_metadata(fs, group, desc, &map)?;
+            check_zones(fs, group, &map)?;
             Buddy::new(&map, blocks)
         };
         self.blocks = match buddy.free() {
@@ -233,10 +233,10 @@ pub(super) fn disk_runs(fs: &Fs, group: u32) -> Result<Vec<Range<u32>>> {
     let desc = read_desc(fs, group)?;
     let blocks = fs.layout.group_blocks(group)? as usize;
     let map = match uninit(fs, &desc, GroupFlags::BLOCK_UNINIT) {
-        true => initial_block_bitmap(fs, group, &desc)?,
+        true => initial_block_bitmap(fs, group)?,
         false => read_block_bitmap(fs, group, &desc)?.read().to_vec(),
     };
-    check_own_metadata(fs, group, &desc, &map)?;
+    check_zones(fs, group, &map)?;
     let mut runs = Vec::new();
     let mut at = 0;
     while let Some(run) = bitmap::next_run(&map, at..blocks, blocks) {
@@ -246,39 +246,35 @@ pub(super) fn disk_runs(fs: &Fs, group: u32) -> Result<Vec<Range<u32>>> {
     Ok(runs)
 }
 
-/// The bitmap of a group that has only its own metadata in use: superblock and descriptor
-/// copies, its bitmaps and inode table where they lie inside it, and the bits past its end.
-pub(super) fn initial_block_bitmap(fs: &Fs, group: u32, desc: &GroupDesc) -> Result<Vec<u8>> {
+/// The bitmap of a group in which nothing but fixed metadata is in use: its own, and that of other groups
+/// which lies here. The bits past its end are set too.
+pub(super) fn initial_block_bitmap(fs: &Fs, group: u32) -> Result<Vec<u8>> {
     let mut map = vec![0u8; fs.block_size as usize];
-    for range in own_metadata(fs, group, desc)? {
-        bitmap::set(&mut map, range)?;
+    for (bits, _) in zones_of(fs, group)? {
+        bitmap::set(&mut map, bits)?;
     }
     let blocks = fs.layout.group_blocks(group)? as usize;
     bitmap::set(&mut map, blocks..fs.block_size as usize * 8)?;
     Ok(map)
 }
 
-/// The blocks of `group`, as bits, that its own metadata takes.
-fn own_metadata(fs: &Fs, group: u32, desc: &GroupDesc) -> Result<Vec<Range<usize>>> {
+/// The fixed metadata that lies in `group`, as bits of its bitmap.
+fn zones_of(fs: &Fs, group: u32) -> Result<impl Iterator<Item = (Range<usize>, Zone)> + '_> {
     let first = fs.layout.group_first_block(group)?;
-    let blocks = u64::from(fs.layout.group_blocks(group)?);
-    let base = u64::from(fs.layout.group_base_meta(group));
-    let table = (desc.inode_table, u64::from(fs.layout.inode_table_blocks()));
-    let parts = [(first, base), (desc.block_bitmap, 1), (desc.inode_bitmap, 1), table];
-    let clip = |block: u64| (block.clamp(first, first + blocks) - first) as usize;
-    Ok(parts
-        .iter()
-        .map(|&(start, len)| clip(start)..clip(start.saturating_add(len)))
-        .filter(|r| !r.is_empty())
-        .collect())
+    let end = first + u64::from(fs.layout.group_blocks(group)?);
+    let bit = move |block: u64| (block - first) as usize;
+    Ok(fs.zones.within(first..end).map(move |(run, zone)| (bit(run.start)..bit(run.end), zone)))
 }
 
-/// A bitmap that has the group's own metadata as free would have us overwrite it.
-fn check_own_metadata(fs: &Fs, group: u32, desc: &GroupDesc, map: &[u8]) -> Result<()> {
+/// Checks that `map`, the bitmap of `group`, has all fixed metadata that lies there as used.
+fn check_zones(fs: &Fs, group: u32, map: &[u8]) -> Result<()> {
     let first = fs.layout.group_first_block(group)?;
-    for range in own_metadata(fs, group, desc)? {
-        if let Some(bit) = bitmap::next_zero(map, range) {
-            return Err(Corrupt::BitmapMissesMetadata { group, block: first + bit as u64 }.into());
+    for (bits, _) in zones_of(fs, group)? {
+        if let Some(bit) = bitmap::next_zero(map, bits) {
+            let block = first + bit as u64;
+            if let Some((_, zone)) = fs.zones.within(block..block + 1).next() {
+                return Err(Corrupt::BitmapMissesMetadata { group, block, zone }.into());
+            }
         }
     }
     Ok(())

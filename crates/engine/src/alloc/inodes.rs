@@ -3,12 +3,15 @@
 //! Files go to the group of their directory. Directories spread (Orlov): those of the root over
 //! the whole volume, the others near their parent as long as that group is not crowded. With
 //! flex_bg, a "group" here is the flex group whose tables lie together.
+//!
+//! Reserved inodes are never handed out, whatever a bitmap says. A bitmap that has any other inode in use
+//! as free is damaged, and its group is passed by from then on.
 
 use super::group::{is_damage, read_desc, uninit};
 use crate::error::{Corrupt, Error, Result};
 use crate::txn::Txn;
 use crate::volume::{Fs, kind};
-use lanefs_format::{GroupDesc, GroupFlags, InodeSlot, bitmap};
+use lanefs_format::{GroupDesc, GroupFlags, InodeSlot, InodeUse, bitmap};
 use lanefs_journal::Buffer;
 
 /// How many groups a search for the best one looks at before it takes what it has.
@@ -103,13 +106,15 @@ fn take_in(txn: &mut Txn<'_>, group: u32, is_dir: bool) -> Result<Option<u32>> {
     };
     let mut desc = read_desc(fs, group)?;
     let per_group = fs.layout.inodes_per_group();
-    let reserved = if group == 0 { fs.first_ino - 1 } else { 0 };
+    let reserved = (fs.first_ino.saturating_sub(1)).saturating_sub(group.saturating_mul(per_group));
+    check_counts(fs, group, &desc)?;
     let buffer = inode_bitmap(txn, group, &mut desc)?;
-    let from = state.inode_hint.max(reserved) as usize;
+    let from = state.inode_hint.max(reserved).min(per_group) as usize;
     let Some(index) = bitmap::next_zero(&buffer.read(), from..per_group as usize) else {
         state.inode_hint = per_group;
         return Ok(None);
     };
+    check_unused(fs, &desc, fs.layout.ino(group, index as u32)?)?;
     let mut map = txn.write(&buffer)?;
     bitmap::set(&mut map, index..index + 1)?;
     state.inode_hint = index as u32 + 1;
@@ -125,6 +130,40 @@ fn take_in(txn: &mut Txn<'_>, group: u32, is_dir: bool) -> Result<Option<u32>> {
     }
     fs.write_desc(txn, group, &desc)?;
     Ok(Some(ino))
+}
+
+/// Checks that what was never in use is free: it is neither read nor looked at before it is handed out.
+///
+/// # Errors
+/// [`Corrupt::UnusedInodes`].
+fn check_counts(fs: &Fs, group: u32, desc: &GroupDesc) -> Result<()> {
+    if !fs.has_group_checksums() {
+        return Ok(());
+    }
+    let all = uninit(fs, desc, GroupFlags::INODE_UNINIT);
+    let unused = if all { fs.layout.inodes_per_group() } else { desc.itable_unused };
+    let free = desc.free_inodes_count;
+    if unused > free { Err(Corrupt::UnusedInodes { group, unused, free }.into()) } else { Ok(()) }
+}
+
+/// Checks that the table agrees with the bitmap that an inode is free. What lies beyond bg_itable_unused
+/// was never written, and is not looked at.
+///
+/// # Errors
+/// [`Corrupt::InodeInUse`]: the bitmap lies.
+fn check_unused(fs: &Fs, desc: &GroupDesc, ino: u32) -> Result<()> {
+    let InodeSlot { group, index, .. } = fs.layout.inode_slot(ino)?;
+    let used = fs.layout.inodes_per_group().saturating_sub(desc.itable_unused);
+    if fs.has_group_checksums() && index >= used {
+        return Ok(());
+    }
+    match fs.raw_inode_use(ino)? {
+        // An inode that was deleted has the time of that, and one that never was in use is zeros.
+        InodeUse { mode, links, dtime } if links != 0 || mode != 0 && dtime == 0 => {
+            Err(Corrupt::InodeInUse { ino, group, mode, links }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Moves bg_itable_unused behind inode `index`. If its table block held no used inode so far, the

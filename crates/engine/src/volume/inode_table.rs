@@ -4,7 +4,7 @@ use super::Fs;
 use crate::alloc::read_desc;
 use crate::error::{Corrupt, Error, Result};
 use crate::txn::Txn;
-use lanefs_format::{FormatError, Inode};
+use lanefs_format::{FormatError, Inode, InodeUse};
 use lanefs_journal::Buffer;
 
 impl Fs {
@@ -26,6 +26,13 @@ impl Fs {
         let bytes = buffer.read();
         let slot = bytes.get(slot).unwrap_or_default();
         Ok(Inode::parse(slot, ino, &self.inode_ctx)?)
+    }
+
+    /// What the slot of `ino` says of its use. Nothing else of it is checked.
+    pub(crate) fn raw_inode_use(&self, ino: u32) -> Result<InodeUse> {
+        let (buffer, slot) = self.inode_buffer(ino)?;
+        let bytes = buffer.read();
+        Ok(InodeUse::of(bytes.get(slot).unwrap_or_default())?)
     }
 
     /// Writes an inode under a handle. Costs [`credits::INODE`](crate::txn::credits::INODE).

@@ -24,6 +24,7 @@ pub use modes::{IVersion, Locking, Overwrite, Writeback};
 pub(crate) use open::read_super;
 pub use options::OpenOptions;
 pub use statfs::StatFs;
+pub use zones::Zone;
 
 use crate::alloc::Alloc;
 use crate::data::{Background, Combiner, PageCache};
@@ -97,7 +98,7 @@ pub(crate) struct Fs {
     journal_blocks: u64,
     pub(crate) dirs: DirParams,
     pub(crate) xattr_sharing: Sharing,
-    zones: Zones,
+    pub(crate) zones: Arc<Zones>,
     read_only: bool,
     /// Held by renames between directories, which may turn the tree.
     pub(crate) topology: Mutex<()>,
@@ -249,9 +250,9 @@ impl Fs {
         Ok(buffer)
     }
 
-    /// Checks that a file can own `len` blocks from `start` on.
+    /// Checks that a file can own `len` blocks from `start` on. Fails as [`Zones::check`].
     pub(crate) fn check_data_range(&self, start: u64, len: u64) -> Result<()> {
-        self.zones.check(self, start, len)
+        self.zones.check(&self.layout, start, len)
     }
 
     /// The device's byte at which a block begins.

@@ -6,9 +6,9 @@
 
 use super::flusher::Flusher;
 use super::overlay::Overlay;
-use super::zones::Zones;
+use super::zones::Survey;
 use super::{Clock, Fs, OpenOptions, Recovery, torn};
-use crate::alloc::{Alloc, discard_freed, read_desc};
+use crate::alloc::{Alloc, discard_freed};
 use crate::data::{Combiner, PageCache};
 use crate::dir::DirParams;
 use crate::error::{Corrupt, Error, Result};
@@ -55,8 +55,12 @@ impl Fs {
         // Whoever did not close the volume has not written its free counts either.
         let in_use = recovered.has_in(Incompat::RECOVER) || !recovered.state().contains(State::VALID_FS);
         let unclean = dirty || in_use;
+        // The log replayed in memory is the one replayed on the device: one look serves both.
+        let survey = Survey::read(&*scratch, &recovered, log.as_ref(), options.write)?;
+        let free = unclean.then_some(survey.free);
         let mut trial =
-            Self::assemble(Arc::clone(&scratch), recovered, log.as_ref(), options.clone(), true, unclean)?;
+            Self::assemble(Arc::clone(&scratch), recovered, log.as_ref(), &survey, options.clone(), true)?;
+        trial.count_free(free);
         trial.look()?;
         if let Some(trial) = Arc::get_mut(&mut trial) {
             trial.recovery = recovery;
@@ -85,7 +89,8 @@ impl Fs {
         if let Some(log) = log.as_ref().filter(|_| errno != 0) {
             recovery::clear_errno(&*device, sb.block_size(), log)?;
         }
-        let mut fs = Self::assemble(device, sb, log.as_ref(), options, false, unclean)?;
+        let mut fs = Self::assemble(device, sb, log.as_ref(), &survey, options, false)?;
+        fs.count_free(free);
         if let Some(fs) = Arc::get_mut(&mut fs) {
             fs.state_at_open = state;
             fs.recovery = recovery;
@@ -95,15 +100,14 @@ impl Fs {
         Ok(fs)
     }
 
-    /// Puts the parts together. `count` has the free counts summed up from the descriptors, for
-    /// a superblock whose own are of before a crash.
+    /// Puts the parts together.
     fn assemble(
         device: Arc<dyn BlockDevice>,
         sb: Superblock,
         log: Option<&LogConfig>,
+        survey: &Survey,
         options: OpenOptions,
         read_only: bool,
-        count: bool,
     ) -> Result<Arc<Self>> {
         let layout = sb.layout();
         let alloc = Arc::new(Alloc::new(&layout, sb.free_blocks_count(), u64::from(sb.free_inodes_count())));
@@ -127,9 +131,6 @@ impl Fs {
             },
         )?;
         let runs = log.map(|l| l.runs.as_slice()).unwrap_or_default();
-        let journal_ranges =
-            runs.iter().map(|r| r.physical..r.physical.saturating_add(u64::from(r.len))).collect();
-        let flexes = layout.group_count().div_ceil(layout.groups_per_flex().max(1));
         let fs = Arc::new(Self {
             checksummer: sb.checksummer(),
             block_size: sb.block_size(),
@@ -141,7 +142,7 @@ impl Fs {
             journal_blocks: runs.iter().map(|r| u64::from(r.len)).sum(),
             dirs: DirParams::new(&sb),
             xattr_sharing: Sharing::default(),
-            zones: Zones::new(flexes, journal_ranges),
+            zones: Arc::clone(&survey.zones),
             nodes: NodeTable::new(),
             orphans: Orphans::default(),
             state_at_open: sb.state(),
@@ -167,22 +168,14 @@ impl Fs {
             options,
             read_only,
         });
-        if count {
-            fs.count_free()?;
-        }
         Ok(fs)
     }
 
-    /// Sums the free counts up from the descriptors.
-    fn count_free(&self) -> Result<()> {
-        let (mut blocks, mut inodes) = (0, 0);
-        for group in 0..self.layout.group_count() {
-            let desc = read_desc(self, group)?;
-            blocks += u64::from(desc.free_blocks_count);
-            inodes += u64::from(desc.free_inodes_count);
+    /// Takes over the sums of the descriptors, where the superblock's free counts are of before a crash.
+    fn count_free(&self, sums: Option<(u64, u64)>) {
+        if let Some((blocks, inodes)) = sums {
+            self.alloc.set_free(blocks, inodes);
         }
-        self.alloc.set_free(blocks, inodes);
-        Ok(())
     }
 
     /// Looks at what every use of the volume needs.
@@ -296,7 +289,10 @@ fn find_log(
     if ino == 0 {
         return Err(Error::NotSupported("the volume keeps its journal on another device".into()));
     }
-    let scout = Fs::assemble(Arc::clone(device), sb.clone(), None, options.clone(), true, false)?;
+    // It only reads, and before recovery the descriptors may not be what they will be: no zones. The log
+    // that it finds is held against them by the survey.
+    let survey = Survey::default();
+    let scout = Fs::assemble(Arc::clone(device), sb.clone(), None, &survey, options.clone(), true)?;
     let inode = scout.read_inode(ino)?;
     let runs = log_runs(&scout, ino, &inode)?;
     Ok(Some(LogConfig {

@@ -12,6 +12,7 @@ mod promise;
 mod shift;
 mod sync;
 mod version;
+mod zones;
 
 use super::*;
 // Past the cache, unless a test says otherwise.
