@@ -1,5 +1,8 @@
 //! Copies trees between any two sides: cp, and mv between volumes.
 //!
+//! Below the target that the user named no link of the destination is followed, neither on the host
+//! nor in a volume. Attributes are set of the inode that was made, not of its name.
+//!
 //! Holes stay holes. With `archive`, what one inode was stays one inode: hard links within what
 //! is copied are links in the copy. Directories get their mode and times last, after their entries.
 
@@ -7,7 +10,8 @@ use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::quote::quoted;
-use crate::side::{Meta, Outcome, Side, Sink, Source, shown};
+use crate::side::{Meta, Node, Outcome, Side, Sink, Source, shown};
+use crate::volumes::Spot;
 use crate::walk::{Walk, When};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -49,12 +53,15 @@ impl<'a> Copier<'a> {
         Self { options, progress, out, links: HashMap::new(), buf: vec![0; CHUNK] }
     }
 
-    /// Copies `src` to `dst` (the new name itself, not the directory that it goes into). Failures inside of a tree are said at once; the
-    /// result is then [`Failure::Silent`].
-    pub(crate) fn copy(&mut self, from: &dyn Side, src: &Path, to: &dyn Side, dst: &Path) -> Res {
+    /// Copies `src` to `dst` (the new name itself, not the directory that it goes into). Reports a
+    /// failure inside of a tree at once; the result is then [`Failure::Silent`].
+    pub(crate) fn copy(&mut self, src: &Spot, dst: &Spot) -> Res {
+        let (from, to) = (&*src.side, &*dst.side);
         let mut noted = Noted::default();
-        let mut walk = Walk::new(from, src, self.options.follow)?;
-        let mut copied_to = None;
+        let mut walk = Walk::new(from, &src.path, self.options.follow)?;
+        // The copies of the directories on the way down.
+        let mut made: Vec<(u64, u64)> = Vec::new();
+        let mut first = None;
         while let Some(step) = walk.next() {
             let step = match step {
                 Ok(step) => step,
@@ -63,43 +70,53 @@ impl<'a> Copier<'a> {
                     continue;
                 }
             };
-            let below = step.path.strip_prefix(src).unwrap_or(Path::new(""));
-            let dst = if below.as_os_str().is_empty() { dst.to_path_buf() } else { dst.join(below) };
-            let pair = Pair { from, src: &step.path, to, dst: &dst, meta: &step.meta };
+            let below = step.path.strip_prefix(&src.path).unwrap_or(Path::new(""));
+            let named = below.as_os_str().is_empty() && dst.named;
+            let path = if below.as_os_str().is_empty() { dst.path.clone() } else { dst.path.join(below) };
+            let pair = Pair { from, src: &step.path, to, dst: &path, meta: &step.meta, named };
             if step.when == When::Leave {
-                noted.note(self.attributes(&pair))?;
+                noted.note(self.leave(&pair, made.pop()))?;
                 continue;
             }
-            if step.meta.is_dir() {
-                let same_place = from.place() == to.place();
-                let entered = if !self.options.recursive {
-                    Err(Failure::new(format!("-r not specified; omitting directory {}", pair.src_shown())))
-                } else if same_place && copied_to == Some((step.meta.device, step.meta.ino)) {
-                    Err(Failure::new(format!(
-                        "cannot copy a directory, {}, into itself, {}",
-                        quoted(shown(from, src)),
-                        pair.src_shown()
-                    )))
-                } else {
-                    self.directory(&pair)
-                };
-                match entered {
-                    Ok(made) => copied_to = copied_to.or(Some((made.device, made.ino))),
-                    Err(failure) => {
-                        walk.stay_out();
-                        noted.note(Err(failure))?;
-                    }
+            if !step.meta.is_dir() {
+                noted.note(self.one(&pair))?;
+                continue;
+            }
+            match self.enter(&pair, first, src) {
+                Ok(copy) => {
+                    first = first.or(Some(copy));
+                    made.push(copy);
                 }
-                continue;
+                Err(failure) => {
+                    walk.stay_out();
+                    noted.note(Err(failure))?;
+                }
             }
-            noted.note(self.one(&pair))?;
         }
         noted.finish()
     }
 
+    /// Makes the copy of a directory, unless it is `copied_to`, the copy itself. Returns which
+    /// directory of its side the copy is.
+    fn enter(&mut self, pair: &Pair<'_>, copied_to: Option<(u64, u64)>, src: &Spot) -> Res<(u64, u64)> {
+        if !self.options.recursive {
+            return Err(Failure::new(format!("-r not specified; omitting directory {}", pair.src_shown())));
+        }
+        let same_place = pair.from.place() == pair.to.place();
+        if same_place && copied_to == Some((pair.meta.device, pair.meta.ino)) {
+            return Err(Failure::new(format!(
+                "cannot copy a directory, {}, into itself, {}",
+                quoted(src.shown()),
+                pair.src_shown()
+            )));
+        }
+        let made = self.directory(pair)?;
+        Ok((made.device, made.ino))
+    }
+
     /// Makes the directory, or takes the one that is there.
     fn directory(&mut self, pair: &Pair<'_>) -> Res<Meta> {
-        match pair.to.metadata(pair.dst, true) {
+        match pair.to.metadata(pair.dst, pair.named) {
             Ok(there) if there.is_dir() => return Ok(there),
             Ok(_) => {
                 let text = format!(
@@ -120,35 +137,25 @@ impl<'a> Copier<'a> {
         pair.to.metadata(pair.dst, false).or_cannot("access", pair.dst_name())
     }
 
+    /// Sets what a directory has, after its entries.
+    fn leave(&mut self, pair: &Pair<'_>, made: Option<(u64, u64)>) -> Res {
+        let wanted = pair.meta.mode & 0o777 & !self.options.umask;
+        if !self.options.preserve && wanted & 0o700 == 0o700 {
+            return Ok(());
+        }
+        let node = pair.to.node(pair.dst, made).or_cannot("access", pair.dst_name())?;
+        if self.options.preserve {
+            return self.attributes(pair, &*node);
+        }
+        // It was made writable for its entries.
+        node.set_mode(wanted).or_cannot("set permissions of", pair.dst_name())
+    }
+
     /// Copies what is no directory, with its attributes.
     fn one(&mut self, pair: &Pair<'_>) -> Res {
         let meta = pair.meta;
-        let there = match pair.to.metadata(pair.dst, false) {
-            Ok(there) => Some(there),
-            Err(e) if e.is(Errno::NOENT) => None,
-            Err(e) => return Err(Failure::cannot("create", pair.dst_name(), e)),
-        };
-        if let Some(there) = &there {
-            if pair.from.place() == pair.to.place() && (there.device, there.ino) == (meta.device, meta.ino) {
-                return Err(Failure::new(format!(
-                    "{} and {} are the same file",
-                    pair.src_shown(),
-                    pair.dst_shown()
-                )));
-            }
-            if there.is_dir() {
-                return Err(Failure::new(format!(
-                    "cannot overwrite directory {} with non-directory",
-                    pair.dst_shown()
-                )));
-            }
-            if self.options.no_clobber {
-                return Ok(());
-            }
-            // A link at the destination is replaced, never written through: it may lead anywhere.
-            if !(there.is_file() && meta.is_file()) || (self.options.archive && meta.nlink > 1) {
-                pair.to.remove_file(pair.dst).or_cannot("remove", pair.dst_name())?;
-            }
+        if self.clear_way(pair)? == Way::Keep {
+            return Ok(());
         }
         if self.options.archive && meta.nlink > 1 {
             let key = (pair.from.place(), meta.device, meta.ino);
@@ -162,26 +169,55 @@ impl<'a> Copier<'a> {
             0o120000 => {
                 let target =
                     pair.from.read_link(pair.src).or_cannot("read symbolic link", pair.src_name())?;
-                pair.to
-                    .symlink(Path::new(&target), pair.dst)
-                    .or_cannot("create symbolic link", pair.dst_name())?;
+                let node = pair.to.symlink(Path::new(&target), pair.dst);
+                self.attributes(pair, &*node.or_cannot("create symbolic link", pair.dst_name())?)?;
             }
             0o020000 | 0o060000 | 0o010000 | 0o140000 if self.options.recursive => {
                 let mode = meta.mode & !self.options.umask;
-                pair.to.mknod(pair.dst, mode, meta.rdev).or_cannot("create special file", pair.dst_name())?;
+                let node = pair.to.mknod(pair.dst, mode, meta.rdev);
+                self.attributes(pair, &*node.or_cannot("create special file", pair.dst_name())?)?;
             }
             _ => self.contents(pair)?,
         }
         self.progress.file();
-        self.attributes(pair)?;
         self.say(pair)
+    }
+
+    /// Looks at what has the name of a copy, and removes what cannot stay.
+    fn clear_way(&self, pair: &Pair<'_>) -> Res<Way> {
+        let meta = pair.meta;
+        let there = match pair.to.metadata(pair.dst, false) {
+            Ok(there) => there,
+            Err(e) if e.is(Errno::NOENT) => return Ok(Way::Free),
+            Err(e) => return Err(Failure::cannot("create", pair.dst_name(), e)),
+        };
+        if pair.from.place() == pair.to.place() && (there.device, there.ino) == (meta.device, meta.ino) {
+            let text = format!("{} and {} are the same file", pair.src_shown(), pair.dst_shown());
+            return Err(Failure::new(text));
+        }
+        if there.is_dir() {
+            let text = format!("cannot overwrite directory {} with non-directory", pair.dst_shown());
+            return Err(Failure::new(text));
+        }
+        if self.options.no_clobber {
+            return Ok(Way::Keep);
+        }
+        let on_host = pair.to.place().is_none();
+        let linked = self.options.archive && meta.nlink > 1;
+        // As cp does: a link, a device or a pipe of the host that the user named is written to.
+        let written_to = there.is_file() || pair.named && on_host;
+        if !meta.is_file() || !written_to || linked {
+            pair.to.displace(pair.dst).or_cannot("create", pair.dst_name())?;
+        }
+        Ok(Way::Free)
     }
 
     /// Copies the data of a file, ranges without data left out.
     fn contents(&mut self, pair: &Pair<'_>) -> Res {
         let source = pair.from.open(pair.src).or_cannot("open", pair.src_name())?;
         let mode = pair.meta.mode & !self.options.umask & 0o777;
-        let sink = pair.to.create(pair.dst, mode).or_cannot("create", pair.dst_name())?;
+        let keep = !self.options.preserve;
+        let sink = pair.to.create(pair.dst, mode, keep).or_cannot("create", pair.dst_name())?;
         let mut at = 0;
         while let Some((start, end)) = source.next_data(at).or_cannot("read", pair.src_name())? {
             at = start;
@@ -203,42 +239,38 @@ impl<'a> Copier<'a> {
         if pair.meta.is_file() && at < pair.meta.size {
             sink.set_len(pair.meta.size).or_cannot("write", pair.dst_name())?;
         }
-        Ok(())
+        self.attributes(pair, &*sink)
     }
 
-    /// Owner, attributes, mode and times, in an order in which none undoes another.
-    fn attributes(&mut self, pair: &Pair<'_>) -> Res {
-        let (to, dst, meta) = (pair.to, pair.dst, pair.meta);
+    /// Sets owner, attributes, mode and times, in an order in which none undoes another.
+    fn attributes<N: Node + ?Sized>(&self, pair: &Pair<'_>, node: &N) -> Res {
         if !self.options.preserve {
-            // A directory was made writable for its entries.
-            let wanted = meta.mode & 0o777 & !self.options.umask;
-            if meta.is_dir() && wanted & 0o700 != 0o700 {
-                to.set_mode(dst, wanted).or_cannot("set permissions of", pair.dst_name())?;
-            }
             return Ok(());
         }
+        let meta = pair.meta;
         let mut mode = meta.mode & 0o7777;
-        match to.set_owner(dst, Some(meta.uid), Some(meta.gid)) {
+        match node.set_owner(Some(meta.uid), Some(meta.gid)) {
             Ok(()) => {}
-            // Who may not give a file away keeps it, without the bits that act in its owner's name.
+            // A user who may not give a file away keeps it, without the bits that act in its
+            // owner's name.
             Err(e) if e.is(Errno::PERM) => mode &= 0o1777,
             Err(e) => return Err(Failure::cannot("preserve ownership of", pair.dst_name(), e)),
         }
         if self.options.archive {
-            self.xattrs(pair)?;
+            self.xattrs(pair, node)?;
         }
         if !meta.is_symlink() {
-            to.set_mode(dst, mode).or_cannot("preserve permissions of", pair.dst_name())?;
+            node.set_mode(mode).or_cannot("preserve permissions of", pair.dst_name())?;
         }
-        to.set_times(dst, meta.atime, meta.mtime).or_cannot("preserve times of", pair.dst_name())
+        node.set_times(meta.atime, meta.mtime).or_cannot("preserve times of", pair.dst_name())
     }
 
-    fn xattrs(&mut self, pair: &Pair<'_>) -> Res {
+    fn xattrs<N: Node + ?Sized>(&self, pair: &Pair<'_>, node: &N) -> Res {
         let names = pair.from.list_xattrs(pair.src).or_cannot("read attributes of", pair.src_name())?;
         for name in names {
             let value =
                 pair.from.get_xattr(pair.src, &name).or_cannot("read attributes of", pair.src_name())?;
-            match pair.to.set_xattr(pair.dst, &name, &value) {
+            match node.set_xattr(&name, &value) {
                 Ok(()) => {}
                 // What only root may set, or what the other file system does not know: as cp -a does.
                 Err(e) if e.is(Errno::PERM) || e.is(Errno::NOTSUP) => {}
@@ -259,6 +291,14 @@ impl<'a> Copier<'a> {
     }
 }
 
+/// Whether a copy can be made.
+#[derive(Debug, PartialEq, Eq)]
+enum Way {
+    Free,
+    /// What is there stays (`--no-clobber`).
+    Keep,
+}
+
 /// One file and its copy.
 struct Pair<'a> {
     from: &'a dyn Side,
@@ -266,6 +306,8 @@ struct Pair<'a> {
     to: &'a dyn Side,
     dst: &'a Path,
     meta: &'a Meta,
+    /// The user named the destination: a link there may be followed.
+    named: bool,
 }
 
 impl Pair<'_> {

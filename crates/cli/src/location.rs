@@ -4,8 +4,9 @@
 //! where none is, the last `:/` splits, so that the message names what the user most likely meant.
 //! A path of the host that exists as written is a path of the host.
 
+use crate::content::{self, Content};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -59,6 +60,23 @@ pub(crate) fn whole_volume(arg: &OsStr) -> VolumeName {
         Location::Volume { volume, path } if path.as_os_str().as_bytes().iter().all(|b| *b == b'/') => volume,
         _ => arg.into(),
     }
+}
+
+/// Returns what `VOLUME:name` was most likely meant to be, `VOLUME:/name`. `None` for what exists
+/// as written, and where nothing before a colon is an ext4 volume.
+pub(crate) fn forgotten_slash(arg: &OsStr) -> Option<OsString> {
+    let bytes = arg.as_bytes();
+    if Path::new(arg).symlink_metadata().is_ok() {
+        return None;
+    }
+    let colons = bytes.iter().enumerate().filter(|(at, b)| **b == b':' && *at > 0).map(|(at, _)| at);
+    let at = colons.into_iter().find(|at| {
+        let name = &bytes[..*at];
+        let name = name.strip_prefix(b"pmem:").unwrap_or(name);
+        content::of_path(Path::new(OsStr::from_bytes(name))) == Some(Content::Ext)
+    })?;
+    (bytes.get(at + 1) != Some(&b'/'))
+        .then(|| OsString::from_vec([&bytes[..at], b":/", &bytes[at + 1..]].concat()))
 }
 
 /// `nbd://host/export` and `pmem:/dev/shm/v` have a `:/` that splits nothing.

@@ -8,10 +8,12 @@
 
 mod archive;
 mod commands;
+mod content;
 mod copy;
 mod entry;
 mod export;
 mod failure;
+mod host;
 mod import;
 mod location;
 mod mode;

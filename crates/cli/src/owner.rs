@@ -38,8 +38,25 @@ impl FromStr for Owner {
             ),
             Some(group) => Some(find_group(group)?),
         };
+        check(owner.uid, owner.gid)?;
         Ok(owner)
     }
+}
+
+/// The number that chown(2) takes for "leave it as it is". No file can be given to it: what asks
+/// for that would leave the file to the caller, with its set-user-id bit.
+pub(crate) const NO_CHANGE: u32 = u32::MAX;
+
+/// Refuses owners that no file can be given to.
+pub(crate) fn check(uid: Option<u32>, gid: Option<u32>) -> Result<(), String> {
+    for (id, what) in [(uid, "user"), (gid, "group")] {
+        if id == Some(NO_CHANGE) {
+            return Err(format!(
+                "no file can be given to {what} {NO_CHANGE}, which chown takes for no change"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn find_user(name: &str) -> Result<(u32, Option<u32>), String> {
@@ -93,7 +110,9 @@ mod tests {
         assert_eq!("root:root".parse(), owner(0, 0));
         assert_eq!("root:".parse(), owner(0, 0));
         assert_eq!(":".parse(), owner(None, None));
-        for bad in ["nobody-has-this-name", "12:", "0:no-such-group", "4294967296"] {
+        for bad in
+            ["nobody-has-this-name", "12:", "0:no-such-group", "4294967296", "4294967295", ":4294967295"]
+        {
             assert!(bad.parse::<Owner>().is_err(), "{bad}");
         }
     }

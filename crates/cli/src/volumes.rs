@@ -3,8 +3,10 @@
 //! A volume is locked against other openers, so a command that names it twice must share it; and a
 //! command that writes to it anywhere opens it for writing from the start.
 
+use crate::content::{self, Content};
 use crate::failure::{Cause, Failure, Res};
-use crate::location::{Location, VolumeName};
+use crate::host::Overwrite;
+use crate::location::{self, Location, VolumeName};
 use crate::quote::quoted;
 use crate::side::{HostSide, Side, VolumeSide, shown};
 use crate::stats::StatsArg;
@@ -23,6 +25,8 @@ use std::sync::Arc;
 pub(crate) struct Spot {
     pub(crate) side: Rc<dyn Side>,
     pub(crate) path: PathBuf,
+    /// The user named this very path; false below it.
+    pub(crate) named: bool,
 }
 
 impl Spot {
@@ -32,7 +36,7 @@ impl Spot {
     }
 
     pub(crate) fn join(&self, name: impl AsRef<Path>) -> Self {
-        Self { side: self.side.clone(), path: self.path.join(name) }
+        Self { side: self.side.clone(), path: self.path.join(name), named: false }
     }
 }
 
@@ -40,10 +44,16 @@ impl Spot {
 #[derive(Default)]
 pub(crate) struct Volumes {
     open: BTreeMap<PathBuf, Rc<VolumeSide>>,
-    host: Rc<HostSide>,
+    overwrite: Overwrite,
 }
 
 impl Volumes {
+    /// Lets paths of the host that are named from now on be overwritten whatever they hold.
+    pub(crate) fn overwrite(mut self, overwrite: Overwrite) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+
     /// Opens for writing what any of `locations` names: call it before anything else opens the same volumes for reading.
     pub(crate) fn open_for_writing(&mut self, location: &Location) -> Res {
         match location {
@@ -58,8 +68,14 @@ impl Volumes {
             Location::Stdio => Err(Failure::new(
                 "'-' (standard input or output) cannot be used here: name a file as VOLUME:/path",
             )),
-            Location::Host(path) => Ok(Spot { side: self.host.clone(), path }),
-            Location::Volume { volume, path } => Ok(Spot { side: self.volume(&volume, write)?, path }),
+            Location::Host(path) => {
+                refuse_forgotten_slash(path.as_os_str())?;
+                let side = Rc::new(HostSide::new(&path, self.overwrite));
+                Ok(Spot { side, path, named: true })
+            }
+            Location::Volume { volume, path } => {
+                Ok(Spot { side: self.volume(&volume, write)?, path, named: true })
+            }
         }
     }
 
@@ -67,6 +83,7 @@ impl Volumes {
     pub(crate) fn inside(&mut self, arg: &OsStr, write: bool) -> Res<Spot> {
         match Location::parse(arg) {
             Location::Host(path) => {
+                refuse_forgotten_slash(path.as_os_str())?;
                 let text = format!(
                     "{} is not inside a volume: write VOLUME:/path",
                     quoted(path.as_os_str().as_encoded_bytes())
@@ -126,6 +143,18 @@ pub(crate) fn open_by(name: &VolumeName, write: bool, options: OpenOptions) -> R
     options.write(write).open_url(name).map_err(|e| cannot_open(verb, name, e))
 }
 
+/// Refuses `VOLUME:name`, which would be a file of the host.
+pub(crate) fn refuse_forgotten_slash(arg: &OsStr) -> Res {
+    match location::forgotten_slash(arg) {
+        Some(meant) => Err(Failure::new(format!(
+            "{} lacks a slash: a path inside of a volume is written {}",
+            quoted(arg.as_encoded_bytes()),
+            quoted(meant.as_encoded_bytes())
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// The file that a volume is in, by the volume's name.
 pub(crate) fn file_of(name: &VolumeName) -> &Path {
     Medium::parse(name).ok().and_then(|medium| medium.path()).unwrap_or(Path::new(name))
@@ -138,7 +167,11 @@ pub(crate) fn names_file(name: &VolumeName) -> bool {
 
 /// Why a volume cannot be opened, and what to do about it.
 fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error) -> Failure {
+    if let Err(slip) = refuse_forgotten_slash(name) {
+        return slip;
+    }
     let file = file_of(name);
+    let foreign = matches!(error, lanefs::Error::Format(lanefs_format::FormatError::BadMagic { .. }));
     let cause = Cause::from(error).without(&format!("{}: ", file.display()));
     let cause = match std::fs::metadata(file).map_err(Cause::from) {
         Err(_) if !names_file(name) => cause,
@@ -150,9 +183,23 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error) -> Failure {
         Ok(meta) if meta.len() == 0 && meta.is_file() => {
             Cause::text("the file is empty; lanefs mkfs --size 1G VOLUME makes a volume")
         }
+        Ok(_) if foreign => not_a_volume(file).unwrap_or(cause),
         Ok(_) => cause,
     };
     Failure::cannot(verb, name.as_encoded_bytes(), cause)
+}
+
+/// Says what a file is that holds no ext4 volume, and how to get at one in it.
+fn not_a_volume(file: &Path) -> Option<Cause> {
+    let found = content::of_path(file).filter(|found| !matches!(found, Content::Ext));
+    let text = match found {
+        Some(found) => match found.advice() {
+            Some(advice) => format!("it holds no ext4 volume but {}; {advice}", found.name()),
+            None => format!("it holds no ext4 volume but {}", found.name()),
+        },
+        None => "it holds no ext4 volume but zeros; lanefs mkfs makes a volume".into(),
+    };
+    Some(Cause::text(text))
 }
 
 /// The volume's device, for what reads a volume without opening it.

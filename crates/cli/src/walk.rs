@@ -138,6 +138,7 @@ impl Iterator for Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Overwrite;
     use crate::side::HostSide;
 
     #[test]
@@ -147,7 +148,7 @@ mod tests {
         std::fs::create_dir_all(root.join("b/c")).expect("mkdir");
         std::fs::write(root.join("b/d"), "").expect("write");
         std::fs::write(root.join("a"), "").expect("write");
-        let host = HostSide::default();
+        let host = HostSide::new(root, Overwrite::default());
         let steps: Vec<String> = Walk::new(&host, root, false)
             .expect("a walk")
             .map(|s| s.expect("a step"))
@@ -163,7 +164,7 @@ mod tests {
     fn skips() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir_all(dir.path().join("b/c")).expect("mkdir");
-        let host = HostSide::default();
+        let host = HostSide::new(dir.path(), Overwrite::default());
         let mut walk = Walk::new(&host, dir.path(), false).expect("a walk");
         walk.next();
         walk.next();

@@ -36,16 +36,6 @@ impl Attributed<'_> {
         }
     }
 
-    /// Sets an attribute, replacing one of this name.
-    pub(crate) fn set(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
-        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-        let flags = fs::XattrFlags::empty();
-        match self {
-            Self::File(fd) => fs::fsetxattr(fd, &name, value, flags),
-            Self::Name(path) => fs::lsetxattr(path, &name, value, flags),
-        }
-    }
-
     /// All attributes, sorted by name. A file system without any has none.
     pub(crate) fn all(&self) -> Result<Xattrs, Errno> {
         let names = match grown(512, |buf| self.list(buf)) {

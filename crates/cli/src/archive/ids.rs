@@ -1,5 +1,6 @@
 //! Owners on the way between two worlds: kept, mapped, or set.
 
+use crate::owner;
 use lanefs_format::acl::{Acl, Tag};
 use std::str::FromStr;
 
@@ -30,6 +31,9 @@ impl FromStr for IdRange {
         if count == 0 || from.checked_add(count - 1).is_none() || to.checked_add(count - 1).is_none() {
             return Err(format!("'{text}' is a range that is empty or passes 4294967295"));
         }
+        if to + (count - 1) == owner::NO_CHANGE {
+            owner::check(Some(owner::NO_CHANGE), None)?;
+        }
         Ok(Self { from, to, count })
     }
 }
@@ -55,9 +59,13 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// User and group after the journey.
-    pub(crate) fn apply(&self, uid: u32, gid: u32) -> (u32, u32) {
-        (self.uid.unwrap_or_else(|| self.uids.map(uid)), self.gid.unwrap_or_else(|| self.gids.map(gid)))
+    /// Returns user and group after the journey, or why no file can have them.
+    pub(crate) fn apply(&self, uid: u32, gid: u32) -> Result<(u32, u32), String> {
+        let uid = self.uid.unwrap_or_else(|| self.uids.map(uid));
+        let gid = self.gid.unwrap_or_else(|| self.gids.map(gid));
+        owner::check(Some(uid), Some(gid))
+            .map_err(|why| format!("{why}; --uid-map, --gid-map or --owner says who gets it"))?;
+        Ok((uid, gid))
     }
 
     /// Maps the users and groups that ACLs among `xattrs` name. A value that is no ACL stays.
@@ -90,7 +98,7 @@ mod tests {
             [1000, 1001, 100_000, 165_535, 165_536].map(|id| map.map(id)),
             [0, 1001, 1, 65_536, 165_536]
         );
-        for bad in ["", "1", "1:2:0", "1:2:3:4", "4294967295:0:2", "0:4294967295:2", "a:b"] {
+        for bad in ["", "1", "1:2:0", "1:2:3:4", "4294967295:0:2", "0:4294967295:2", "a:b", "0:4294967295"] {
             assert!(bad.parse::<IdRange>().is_err(), "{bad}");
         }
         assert!("4294967295:0:1".parse::<IdRange>().is_ok());
@@ -103,6 +111,7 @@ mod tests {
         let mut xattrs = vec![(b"system.posix_acl_access".to_vec(), acl.to_xattr())];
         ownership.apply_to_acls(&mut xattrs);
         assert_eq!(Acl::from_xattr(&xattrs[0].1).unwrap().entries[1].tag, Tag::User(6));
-        assert_eq!(ownership.apply(5, 5), (6, 5));
+        assert_eq!(ownership.apply(5, 5), Ok((6, 5)));
+        assert!(ownership.apply(u32::MAX, 5).is_err() && ownership.apply(5, u32::MAX).is_err());
     }
 }

@@ -40,7 +40,7 @@ impl Args {
     fn write(&self, dir: &Spot, out: &mut Out) -> Res {
         for n in 0..self.n {
             let file = dir.join(name(n));
-            let sink = dir.side.create(&file.path, 0o644).or_cannot("create", file.shown())?;
+            let sink = dir.side.create(&file.path, 0o644, true).or_cannot("create", file.shown())?;
             sink.write_at(0, &content(n)).or_cannot("write", file.shown())?;
             // Now and then one goes, so that the log has more than creations in it.
             if n % 7 == 6 {

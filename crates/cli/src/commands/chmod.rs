@@ -45,8 +45,9 @@ impl Args {
     fn tree(&self, spot: &Spot, umask: u32, out: &mut Out) -> Res {
         let side = &*spot.side;
         if !self.recursive {
-            let meta = side.metadata(&spot.path, true).or_cannot("access", spot.shown())?;
-            return self.one(side, &spot.path, &meta, umask, out);
+            let path = side.resolve(&spot.path).or_cannot("access", spot.shown())?;
+            let meta = side.metadata(&path, false).or_cannot("access", spot.shown())?;
+            return self.one(side, &path, &meta, umask, out);
         }
         let mut noted = Noted::default();
         for step in Walk::new(side, &spot.path, true)? {
@@ -65,7 +66,8 @@ impl Args {
         let old = meta.mode & 0o7777;
         let new = self.mode.apply(meta.mode, umask);
         if new != old {
-            side.set_mode(path, new).or_cannot("change permissions of", shown(side, path))?;
+            let set = side.node(path, None).and_then(|node| node.set_mode(new));
+            set.or_cannot("change permissions of", shown(side, path))?;
         }
         if self.verbose {
             let name = quoted(shown(side, path));

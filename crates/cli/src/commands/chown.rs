@@ -70,7 +70,8 @@ impl Args {
     fn one(&self, side: &dyn Side, path: &Path, meta: &Meta, out: &mut Out) -> Res {
         let uid = self.owner.uid.unwrap_or(meta.uid);
         let gid = self.owner.gid.unwrap_or(meta.gid);
-        side.set_owner(path, self.owner.uid, self.owner.gid)
+        side.node(path, None)
+            .and_then(|node| node.set_owner(self.owner.uid, self.owner.gid))
             .or_cannot("change ownership of", shown(side, path))?;
         if self.verbose {
             let name = quoted(shown(side, path));

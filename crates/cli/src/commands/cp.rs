@@ -1,16 +1,19 @@
 //! `lanefs cp`: files and trees between volumes, the host and the standard streams.
 
+use crate::content::{self, Content};
 use crate::copy::{Copier, Options, drain, pour};
 use crate::failure::{Failure, Noted, OrCannot, Res};
+use crate::host::Overwrite;
 use crate::location::Location;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::quote::quoted;
 use crate::stats::StatsArg;
-use crate::volumes::{Spot, Volumes};
+use crate::volumes::{Spot, Volumes, refuse_forgotten_slash};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Copy files and directories; each side is in a volume or on the host
 #[derive(Debug, clap::Args)]
@@ -39,6 +42,9 @@ pub(crate) struct Args {
     /// DST is the new name, not a directory to copy into
     #[arg(short = 'T', long)]
     no_target_directory: bool,
+    /// Overwrite volumes and locked files of the host too
+    #[arg(long)]
+    force: bool,
     /// Say what is copied
     #[arg(short, long)]
     verbose: bool,
@@ -48,8 +54,10 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
-        let mut volumes = Volumes::default();
+        let overwrite = if self.force { Overwrite::All } else { Overwrite::default() };
+        let mut volumes = Volumes::default().overwrite(overwrite);
         let destination = Location::parse(&self.destination);
+        refuse_host_to_host("cp", &self.sources, &self.destination)?;
         volumes.open_for_writing(&destination)?;
         if destination == Location::Stdio {
             return self.to_stdout(volumes, out);
@@ -74,7 +82,7 @@ impl Args {
                 Location::Stdio => from_stdin(&target, &mut copier),
                 location => volumes.spot(location, false).and_then(|src| {
                     let dst = target.for_source(&src, source);
-                    copier.copy(&*src.side, &src.path, &*dst.side, &dst.path)
+                    copier.copy(&src, &dst)
                 }),
             };
             noted.note(copied)?;
@@ -115,9 +123,32 @@ fn from_stdin(target: &Target, copier: &mut Copier<'_>) -> Res {
         return Err(Failure::new(text));
     }
     let dst = &target.spot;
-    let sink = dst.side.create(&dst.path, 0o666 & !copier.options.umask).or_cannot("create", dst.shown())?;
+    let sink =
+        dst.side.create(&dst.path, 0o666 & !copier.options.umask, true).or_cannot("create", dst.shown())?;
     drain(io::stdin().lock(), &*sink, &mut copier.progress).or_cannot("write", dst.shown())?;
     Ok(())
+}
+
+/// Refuses to copy or move what is not in a volume to what is not in one: most likely a `:/` was
+/// forgotten, and a volume would be overwritten.
+pub(super) fn refuse_host_to_host(command: &str, sources: &[OsString], destination: &OsStr) -> Res {
+    let is_volume = |arg: &OsStr| matches!(Location::parse(arg), Location::Volume { .. });
+    if is_volume(destination) {
+        return Ok(());
+    }
+    let Some(source) = sources.iter().find(|source| !is_volume(source)) else { return Ok(()) };
+    refuse_forgotten_slash(destination)?;
+    refuse_forgotten_slash(source)?;
+    let show = |arg: &OsStr| quoted(arg.as_encoded_bytes());
+    let volume = [destination, source]
+        .into_iter()
+        .find(|arg| content::of_path(Path::new(arg)) == Some(Content::Ext))
+        .map_or(String::new(), |volume| format!(", as in {}:/", show(volume).trim_matches('\'')));
+    Err(Failure::new(format!(
+        "neither {} nor {} is in a volume: write VOLUME:/path{volume}, or use {command}(1)",
+        show(source),
+        show(destination)
+    )))
 }
 
 /// The mode bits that new files do not get.

@@ -4,6 +4,7 @@ use super::transfer::{Ownership, Told, failure};
 use crate::archive::Epoch;
 use crate::export::{Options, Target, run};
 use crate::failure::{Failure, Res};
+use crate::host::Overwrite;
 use crate::location::Location;
 use crate::output::Out;
 use crate::quote::quoted;
@@ -22,6 +23,9 @@ pub(crate) struct Args {
     /// A folder, which is made if it does not exist; a name that ends in .tar; or `-` for an archive to standard output
     #[arg(value_name = "DST")]
     destination: OsString,
+    /// Overwrite volumes, locked files and what is no archive too
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     ownership: Ownership,
 }
@@ -35,9 +39,21 @@ impl Args {
             );
             return Err(Failure::new(text));
         };
+        volumes::refuse_forgotten_slash(&self.destination)?;
+        if matches!(Location::parse(&self.destination), Location::Volume { .. }) {
+            let text = format!(
+                "{} is inside of a volume: lanefs cp -a copies between volumes",
+                quoted(self.destination.as_encoded_bytes())
+            );
+            return Err(Failure::new(text));
+        }
         let epoch = volumes::source_date_epoch()?;
         let volume = volumes::open(&name, false)?;
-        let options = Options { ownership: self.ownership.into(), epoch: Epoch(epoch.map(|t| t.sec)) };
+        let options = Options {
+            ownership: self.ownership.into(),
+            epoch: Epoch(epoch.map(|t| t.sec)),
+            overwrite: if self.force { Overwrite::All } else { Overwrite::NoVolumes },
+        };
         let label = [name.as_encoded_bytes(), b":"].concat();
         let mut told = Told::new("exporting", None);
         let target = Target::parse(&self.destination);

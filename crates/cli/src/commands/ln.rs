@@ -78,7 +78,7 @@ impl Args {
             _ => place.spot.clone(),
         };
         let shown = text.as_os_str().as_encoded_bytes().to_vec();
-        self.replace(&new, || new.side.symlink(&text, &new.path), "symbolic link", &shown, out)
+        self.replace(&new, || new.side.symlink(&text, &new.path).map(drop), "symbolic link", &shown, out)
     }
 
     fn replace(

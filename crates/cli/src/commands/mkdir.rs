@@ -68,7 +68,8 @@ impl Args {
         }
         // mkdir itself drops the set-id bits.
         if mode & 0o7000 != 0 {
-            spot.side.set_mode(&spot.path, mode).or_cannot("set permissions of", spot.shown())?;
+            let set = spot.side.node(&spot.path, None).and_then(|node| node.set_mode(mode));
+            set.or_cannot("set permissions of", spot.shown())?;
         }
         if self.verbose {
             writeln!(out, "created directory {}", quoted(spot.shown()))?;

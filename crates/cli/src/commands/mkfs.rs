@@ -3,9 +3,10 @@
 use crate::failure::{Cause, Failure, Res};
 use crate::location::whole_volume;
 use crate::output::Out;
+use crate::owner;
 use crate::quote::{JsonName, quoted};
 use crate::size;
-use crate::volumes::{file_of, names_file, read_superblock, source_date_epoch};
+use crate::volumes::{file_of, names_file, read_superblock, refuse_forgotten_slash, source_date_epoch};
 use lanefs_device::{BlockDevice, FileDevice, FileOptions, create_url, open_url};
 use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
@@ -93,8 +94,9 @@ impl Extended {
                 "root_owner" => {
                     let bad = || format!("root_owner={value}: UID:GID, two numbers");
                     let (uid, gid) = value.split_once(':').ok_or_else(bad)?;
-                    extended.root_owner =
-                        Some((uid.parse().map_err(|_| bad())?, gid.parse().map_err(|_| bad())?));
+                    let (uid, gid) = (uid.parse().map_err(|_| bad())?, gid.parse().map_err(|_| bad())?);
+                    owner::check(Some(uid), Some(gid))?;
+                    extended.root_owner = Some((uid, gid));
                 }
                 _ => {
                     let known =
@@ -216,6 +218,7 @@ impl Args {
     /// A volume is not thrown away by accident, and a missing file needs a size.
     fn check_target(&self, name: &OsString) -> Res {
         let refuse = |why: &str| Err(Failure::cannot("make a volume in", name.as_bytes(), Cause::text(why)));
+        refuse_forgotten_slash(name)?;
         // What has no file is for the device to judge.
         if !names_file(name) {
             return Ok(());

@@ -1,6 +1,6 @@
 //! `lanefs mv`: renames within a volume, moves between volumes and the host.
 
-use super::cp::Target;
+use super::cp::{Target, refuse_host_to_host};
 use super::rm::remove_tree;
 use crate::copy::{Copier, Options};
 use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
@@ -46,6 +46,7 @@ impl Args {
         for location in self.sources.iter().map(|s| Location::parse(s)).chain([destination.clone()]) {
             volumes.open_for_writing(&location)?;
         }
+        refuse_host_to_host("mv", &self.sources, &self.destination)?;
         let target = volumes.spot(destination, true)?;
         let target = Target::find(target, &self.destination, self.no_target_directory || self.exchange)?;
         target.check(self.sources.len())?;
@@ -103,8 +104,7 @@ impl Args {
 /// Removes the source only if all of it has been copied.
 fn copy_and_remove(src: &Spot, dst: &Spot, out: &mut Out) -> Res {
     let options = Options { recursive: true, preserve: true, archive: true, ..Options::default() };
-    Copier::new(options, Progress::new("moving", None), out)
-        .copy(&*src.side, &src.path, &*dst.side, &dst.path)?;
+    Copier::new(options, Progress::new("moving", None), out).copy(src, dst)?;
     dst.side.sync().or_cannot("write", dst.shown())?;
     remove_tree(src, false, out)
 }

@@ -129,7 +129,7 @@ impl Args {
             Action::Set { name, value, file } => {
                 let value = read_value(&value)?;
                 let (spot, path) = file.find(&mut volumes, true)?;
-                let set = spot.side.set_xattr(&path, &name, &value);
+                let set = spot.side.node(&path, None).and_then(|node| node.set_xattr(&name, &value));
                 set.map_err(|e| no_attribute(&name, "set", &spot, e))?;
             }
             Action::Rm { name, file } => {

@@ -10,8 +10,15 @@ mod tar;
 mod walk;
 
 use crate::archive::{Epoch, Ownership, Problem, Report};
+use crate::content::{self, Content};
+use crate::failure::Cause;
+use crate::host::{self, Overwrite};
+use crate::side::Outcome;
 use lanefs::{Dir, Volume};
+use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::fmt;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -22,6 +29,44 @@ pub(crate) struct Options {
     pub(crate) ownership: Ownership,
     /// The newest time that arrives.
     pub(crate) epoch: Epoch,
+    /// What of the host may be overwritten.
+    pub(crate) overwrite: Overwrite,
+}
+
+/// Why a name cannot be exported.
+#[derive(Debug)]
+enum Fault {
+    Volume(lanefs::Error),
+    /// The host's answer, or a reason in our own words.
+    Host(Cause),
+}
+
+impl From<lanefs::Error> for Fault {
+    fn from(e: lanefs::Error) -> Self {
+        Self::Volume(e)
+    }
+}
+
+impl From<Cause> for Fault {
+    fn from(cause: Cause) -> Self {
+        Self::Host(cause)
+    }
+}
+
+impl From<Errno> for Fault {
+    fn from(e: Errno) -> Self {
+        Self::Host(e.into())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volume(e) => e.fmt(f),
+            Self::Host(cause) if cause.errno.is_some() => write!(f, "on this host: {cause}"),
+            Self::Host(cause) => cause.fmt(f),
+        }
+    }
 }
 
 /// Where a tree goes.
@@ -66,12 +111,26 @@ pub(crate) fn run(
     match target {
         Target::Folder(folder) => folder::write(root, &label, folder, options, report),
         Target::Tar(path) => {
-            let failed = |e: std::io::Error| Problem::new("write", path.as_os_str().as_bytes(), e);
-            let file = std::fs::File::create(path).map_err(failed)?;
-            tar::write(root, &label, file, path.as_os_str().as_bytes(), options, report)
+            let name = path.as_os_str().as_bytes();
+            let file = create_archive(path, options).map_err(|e| Problem::new("write", name, e))?;
+            tar::write(root, &label, file, name, options, report)
         }
         Target::Stdout => tar::write(root, &label, std::io::stdout(), b"-", options, report),
     }
+}
+
+/// Makes the file of an archive. An older archive is overwritten, other files are not.
+fn create_archive(path: &Path, options: &Options) -> Outcome<File> {
+    let there = content::of_path(path).filter(|_| options.overwrite == Overwrite::NoVolumes);
+    if let Some(there) = there
+        && !matches!(there, Content::Ext | Content::Archive("tar"))
+    {
+        return Err(Cause::text(format!(
+            "it is there already and holds {}, no archive; --force overwrites it",
+            there.name()
+        )));
+    }
+    Ok(host::create_named(path, 0o666, true, options.overwrite)?.into())
 }
 
 /// A path of the volume as messages name it.
@@ -89,7 +148,7 @@ fn member_of(
     name: &OsStr,
     path: &[u8],
     options: &Options,
-) -> lanefs::Result<crate::archive::Member> {
+) -> Result<crate::archive::Member, Fault> {
     use crate::archive::{Kind, Member};
     use lanefs::FileType;
     let meta = if name.is_empty() { dir.metadata() } else { dir.metadata_of(name)? };
@@ -104,7 +163,7 @@ fn member_of(
         // Its ranges are for whoever opens it.
         FileType::Regular => Kind::File { size: meta.len(), data: Vec::new() },
     };
-    let (uid, gid) = options.ownership.apply(meta.uid(), meta.gid());
+    let (uid, gid) = options.ownership.apply(meta.uid(), meta.gid()).map_err(Cause::text)?;
     let mut xattrs: Vec<_> =
         dir.xattrs(name)?.into_iter().map(|(name, value)| (name.into_encoded_bytes(), value)).collect();
     xattrs.sort();

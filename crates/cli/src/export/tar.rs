@@ -1,12 +1,13 @@
 //! A tar stream as the target of an export.
 
-use super::walk::{Step, Walk};
-use super::{Options, data_ranges, member_of, named};
+use super::walk::{Place, Step, Walk};
+use super::{Fault, Options, data_ranges, member_of, named};
 use crate::archive::pipe::{Gone, Outlet, PIECE, Piece, pipe};
 use crate::archive::tarball::{TarError, TarWriter};
 use crate::archive::{Kind, Member, Problem, Report};
-use lanefs::{Dir, Error, File};
+use lanefs::{Dir, File};
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 
 /// Bytes that are written of an archive at once.
@@ -57,8 +58,8 @@ struct Reader<'a> {
     label: &'a [u8],
     options: &'a Options,
     out: Outlet,
-    /// The first path of every file with more than one name.
-    links: HashMap<u32, Vec<u8>>,
+    /// The first name of every file with more than one.
+    links: HashMap<u32, (Place, OsString)>,
 }
 
 impl Reader<'_> {
@@ -71,46 +72,42 @@ impl Reader<'_> {
             Ok(member) => self.out.push(Piece::Member(member))?,
             Err(e) => self.problem(b"", e)?,
         }
-        let mut walk = Walk::new(self.label);
-        if let Err(problem) = walk.enter(root, Vec::new(), ()) {
-            return self.out.push(Piece::Failed(problem));
-        }
+        let mut walk = match Walk::new(self.label, root) {
+            Ok(walk) => walk,
+            Err(problem) => return self.out.push(Piece::Failed(problem)),
+        };
         while let Some(step) = walk.next() {
-            let down = match step {
-                Ok(step) => {
-                    let path = step.path.clone();
-                    match self.name(&step)? {
-                        Ok(down) => down.map(|dir| (dir, path)),
-                        Err(e) => {
-                            self.problem(&path, e)?;
-                            None
-                        }
-                    }
-                }
+            let step = match step {
+                Ok(step) => step,
                 Err(problem) => {
                     self.out.push(Piece::Problem(problem))?;
-                    None
+                    continue;
                 }
             };
-            if let Some((dir, path)) = down
-                && let Err(problem) = walk.enter(dir, path, ())
-            {
-                self.out.push(Piece::Problem(problem))?;
+            match self.name(&step)? {
+                Ok(None) => {}
+                Ok(Some(dir)) => {
+                    let name = step.name;
+                    if let (_, Err(problem)) = walk.enter(dir, &name) {
+                        self.out.push(Piece::Problem(problem))?;
+                    }
+                }
+                Err(e) => self.problem(&step.path(), e)?,
             }
         }
         Ok(())
     }
 
-    /// Sends one name; a directory is given back to go down into.
-    fn name(&mut self, step: &Step<'_, ()>) -> Result<Result<Option<Dir>, Error>, Gone> {
-        let found = (|| {
+    /// Sends one name; returns a directory to go down into.
+    fn name(&mut self, step: &Step<'_>) -> Result<Result<Option<Dir>, Fault>, Gone> {
+        let found = (|| -> Result<_, Fault> {
             let meta = step.dir.metadata_of(&step.name)?;
-            let mut member = member_of(step.dir, &step.name, &step.path, self.options)?;
+            let mut member = member_of(step.dir, &step.name, &step.path(), self.options)?;
             let linked = meta.nlink() > 1 && !meta.is_dir();
-            if let Some(first) = self.links.get(&meta.ino()).filter(|_| linked) {
-                member.kind = Kind::HardLink(first.clone());
+            if let Some((place, name)) = self.links.get(&meta.ino()).filter(|_| linked) {
+                member.kind = Kind::HardLink(step.places.path_of(*place, name));
             } else if linked {
-                self.links.insert(meta.ino(), step.path.clone());
+                self.links.insert(meta.ino(), (step.place, step.name.clone()));
             }
             let (mut file, mut dir) = (None, None);
             match &mut member.kind {

@@ -19,6 +19,8 @@ pub(super) struct Fill<'a> {
     options: &'a Options,
     report: &'a mut dyn Report,
     label: Vec<u8>,
+    /// Owner and group of directories that a path leads through and that no member names.
+    parent_owner: (u32, u32),
     /// The directories on the way to the last name, the target directory first.
     stack: Vec<Level>,
     /// The file that data is for.
@@ -78,7 +80,9 @@ impl<'a> Fill<'a> {
         };
         let root = root.and_then(|root| Level::new(b"", root));
         let stack = vec![root.map_err(|e| Problem::new("import into", &label, e))?];
-        Ok(Self { options, report, label, stack, current: None, dirs: Vec::new() })
+        let parent_owner = options.ownership.apply(0, 0);
+        let parent_owner = parent_owner.map_err(|why| Problem::new("import into", &label, why))?;
+        Ok(Self { options, report, label, parent_owner, stack, current: None, dirs: Vec::new() })
     }
 
     pub(super) fn problem(&mut self, problem: Problem) {
@@ -88,7 +92,13 @@ impl<'a> Fill<'a> {
     /// Makes the next name.
     pub(super) fn member(&mut self, mut member: Member) -> Result<(), Problem> {
         self.finish_file()?;
-        (member.uid, member.gid) = self.options.ownership.apply(member.uid, member.gid);
+        match self.options.ownership.apply(member.uid, member.gid) {
+            Ok(owner) => (member.uid, member.gid) = owner,
+            Err(why) => {
+                self.report.problem(Problem::new("import", shown(&member.path), why));
+                return Ok(());
+            }
+        }
         self.options.ownership.apply_to_acls(&mut member.xattrs);
         member.mtime = self.options.epoch.clamp(member.mtime);
         self.report.file();
@@ -159,7 +169,7 @@ impl<'a> Fill<'a> {
             let Some(Level { dir: parent, .. }) = self.stack.last() else { return Err(Error::NotFound) };
             let dir = match parent.open_dir(name) {
                 Err(Error::NotFound) if make => {
-                    let (uid, gid) = self.options.ownership.apply(0, 0);
+                    let (uid, gid) = self.parent_owner;
                     parent.create_dir(name, NewAttr { permissions: 0o755, uid, gid })?
                 }
                 opened => opened?,

@@ -1,54 +1,94 @@
 //! A folder of this machine as the source of an import.
 //!
-//! The folder is walked by open directories, never by path, and links are not followed. Names go in
-//! the order of their bytes. As an ordinary user, an own file or folder whose mode keeps its owner
-//! out is opened by giving the owner the right for a moment.
+//! The folder is walked by open directories, and links are not followed. Names go in the order of
+//! their bytes. As an ordinary user, an own file or folder whose mode keeps its owner out is opened
+//! by giving the owner the right for a moment.
+//!
+//! Invariants:
+//! - Of the directories on the way down only the last few are open. One that was closed is opened
+//!   again beneath the folder, and has to be the same inode.
+//! - A mode is changed through a descriptor, never by name.
 
 use crate::archive::host::{Attributed, data_ranges};
 use crate::archive::pipe::{Gone, Outlet, PIECE, Piece};
 use crate::archive::{Kind, Member, Problem, Xattrs, shown};
+use crate::failure::Cause;
+use crate::host::{Folder, Identity};
 use lanefs_format::Timestamp;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::vec::IntoIter;
 
-/// An open directory on the way down.
+/// Directories on the way down that are open at once, at most, but for those whose mode has to
+/// be restored.
+const OPEN_DIRS: usize = 16;
+
+/// A directory on the way down.
 struct Frame {
-    dir: Opened,
-    /// From the folder.
-    path: Vec<u8>,
+    /// `None`: closed for a while.
+    dir: Option<Opened>,
+    identity: Identity,
+    /// Bytes of its path.
+    path_len: usize,
     names: IntoIter<CString>,
 }
 
 /// Sends the contents of `root`. `label` stands before names in messages.
 pub(super) fn send(root: OwnedFd, label: &[u8], out: &mut Outlet) -> Result<(), Gone> {
     let mut walk = Walk { label, out, links: HashMap::new() };
-    let mut stack = Vec::new();
-    let root = Opened { fd: root, restore: None };
-    match names(&root.fd) {
-        Ok(names) => stack.push(Frame { dir: root, path: Vec::new(), names }),
-        Err(e) => return walk.out.push(Piece::Failed(Problem::new("read", label, e))),
-    }
+    let opened = names(&root)
+        .and_then(|names| Ok((names, fs::fstat(&root)?, rustix::io::fcntl_dupfd_cloexec(&root, 0)?)));
+    let (names, stat, first) = match opened {
+        Ok(opened) => opened,
+        Err(e) => return walk.out.push(Piece::Failed(Problem::new("read", label, Cause::from(e)))),
+    };
+    let root = Folder::of(root);
+    let dir = Some(Opened { fd: first, restore: None });
+    let mut stack = vec![Frame { dir, identity: (&stat).into(), path_len: 0, names }];
+    let mut path = Vec::new();
     while let Some(frame) = stack.last_mut() {
+        path.truncate(frame.path_len);
         let Some(name) = frame.names.next() else {
             stack.pop();
             continue;
         };
-        let mut path = frame.path.clone();
+        let dir = match &frame.dir {
+            Some(dir) => dir,
+            None => match root.beneath_as(&path, frame.identity) {
+                Ok(again) => frame.dir.insert(Opened { fd: again.into_object().into(), restore: None }),
+                Err(e) => {
+                    walk.problem("read", &path, e)?;
+                    stack.pop();
+                    continue;
+                }
+            },
+        };
         if !path.is_empty() {
             path.push(b'/');
         }
         path.extend(name.to_bytes());
-        match walk.name(&frame.dir.fd, &name, &path)? {
-            Ok(Some((dir, names))) => stack.push(Frame { dir, path, names }),
+        match walk.name(&dir.fd, &name, &path)? {
+            Ok(Some((dir, identity, names))) => {
+                stack.push(Frame { dir: Some(dir), identity, path_len: path.len(), names });
+                close_one(&mut stack);
+            }
             Ok(None) => {}
             Err(e) => walk.problem("read", &path, e)?,
         }
     }
     Ok(())
+}
+
+/// Closes the directory that has been open for longest, where too many are.
+fn close_one(stack: &mut [Frame]) {
+    if let Some(at) = stack.len().checked_sub(OPEN_DIRS + 1)
+        && stack[at].dir.as_ref().is_some_and(|dir| dir.restore.is_none())
+    {
+        stack[at].dir = None;
+    }
 }
 
 /// The names in a directory, sorted.
@@ -71,8 +111,10 @@ struct Walk<'a> {
     links: HashMap<(u64, u64), Vec<u8>>,
 }
 
+/// A directory and the names in it.
+type Below = (Opened, Identity, IntoIter<CString>);
 /// A directory to go down into.
-type Down = Option<(Opened, IntoIter<CString>)>;
+type Down = Option<Below>;
 
 impl Walk<'_> {
     fn problem(
@@ -159,16 +201,12 @@ impl Walk<'_> {
     }
 }
 
-fn enter(
-    dir: &OwnedFd,
-    name: &CStr,
-    path: &[u8],
-    stat: &Stat,
-) -> Result<(Member, (Opened, IntoIter<CString>)), Errno> {
+fn enter(dir: &OwnedFd, name: &CStr, path: &[u8], stat: &Stat) -> Result<(Member, Below), Errno> {
     let opened = open(dir, name, stat, OFlags::DIRECTORY, Mode::RUSR | Mode::XUSR)?;
     let xattrs = Attributed::File(opened.fd.as_fd()).all()?;
     let names = names(&opened.fd)?;
-    Ok((member_of(path, stat, Kind::Dir, xattrs), (opened, names)))
+    let identity = (&fs::fstat(&opened.fd)?).into();
+    Ok((member_of(path, stat, Kind::Dir, xattrs), (opened, identity, names)))
 }
 
 fn other(dir: &OwnedFd, name: &CStr, path: &[u8], stat: &Stat, kind: FileType) -> Result<Member, Errno> {
@@ -231,11 +269,17 @@ fn open(dir: &OwnedFd, name: &CStr, stat: &Stat, flags: OFlags, rights: Mode) ->
         Err(Errno::ACCESS) if own && !mode.contains(rights) => {}
         Err(e) => return Err(e),
     }
-    fs::chmodat(dir, name, mode | rights, AtFlags::empty())?;
-    match fs::openat(dir, name, flags, Mode::empty()) {
+    // Held, so that it is this inode whose mode changes, and no other that takes its name.
+    let held = fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if Identity::from(&fs::fstat(&held)?) != Identity::from(stat) {
+        return Err(Errno::STALE);
+    }
+    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+    fs::chmod(&path, mode | rights)?;
+    match fs::open(&path, flags - OFlags::NOFOLLOW, Mode::empty()) {
         Ok(fd) => Ok(Opened { fd, restore: Some(mode) }),
         Err(e) => {
-            fs::chmodat(dir, name, mode, AtFlags::empty())?;
+            fs::chmod(&path, mode)?;
             Err(e)
         }
     }

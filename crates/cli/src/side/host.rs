@@ -1,23 +1,128 @@
 //! Files of the machine that lanefs runs on.
+//!
+//! A [`HostSide`] belongs to one path that the user named. That path is resolved as the kernel
+//! resolves any; what is below it is reached from an open directory and through no link.
 
-use super::{Meta, Outcome, Side, Sink, Source};
+use super::{Meta, Node, Outcome, Side, Sink, Source};
+use crate::host::{self, Folder, Identity, Object, Overwrite, c_name};
 use crate::time::Time;
-use rustix::fs::{self, AtFlags, CWD, FileType, Gid, Mode, SeekFrom, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
+use std::cell::{OnceCell, RefCell};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Bytes of the longest value and of the longest list of names that Linux has (XATTR_SIZE_MAX, XATTR_LIST_MAX).
 const XATTR_MAX: usize = 1 << 16;
 
-/// The host.
-#[derive(Debug, Default)]
+/// The host, from a path on that the user named.
+#[derive(Debug)]
 pub(crate) struct HostSide {
     label: OsString,
+    named: PathBuf,
+    overwrite: Overwrite,
+    /// The named directory, once something below it was asked for.
+    root: OnceCell<Rc<Folder>>,
+    /// The directory below it that was used last: a walk stays in one for a while.
+    last: RefCell<Option<(PathBuf, Rc<Folder>)>>,
+}
+
+impl HostSide {
+    pub(crate) fn new(named: &Path, overwrite: Overwrite) -> Self {
+        Self {
+            label: OsString::new(),
+            named: named.into(),
+            overwrite,
+            root: OnceCell::new(),
+            last: RefCell::default(),
+        }
+    }
+
+    /// The part of a path that is below what the user named; empty for that itself.
+    fn below<'a>(&self, path: &'a Path) -> Outcome<&'a Path> {
+        path.strip_prefix(&self.named).map_err(|_| Errno::XDEV.into())
+    }
+
+    /// Whether this is the path that the user named.
+    fn is_named(&self, path: &Path) -> bool {
+        self.below(path).is_ok_and(|below| below.as_os_str().is_empty())
+    }
+
+    /// The directory of a path, open, and the last name.
+    fn locate(&self, path: &Path) -> Outcome<(Rc<Folder>, CString)> {
+        let below = self.below(path)?;
+        if let (Some(dir), Some(name)) = (below.parent(), below.file_name()) {
+            return Ok((self.folder(dir)?, c_name(name)?));
+        }
+        match (path.parent(), path.file_name()) {
+            (Some(dir), Some(name)) => Ok((Rc::new(Folder::open(dir, self.overwrite)?), c_name(name)?)),
+            // `/`, `.`, `..` and what ends in one of them.
+            _ => Ok((Rc::new(Folder::open(path, self.overwrite)?), c".".into())),
+        }
+    }
+
+    /// An open directory below what the user named.
+    fn folder(&self, below: &Path) -> Outcome<Rc<Folder>> {
+        let root = match self.root.get() {
+            Some(root) => root,
+            None => {
+                let opened = Folder::open(&self.named, self.overwrite)?;
+                self.root.get_or_init(|| Rc::new(opened))
+            }
+        };
+        if below.as_os_str().is_empty() {
+            return Ok(root.clone());
+        }
+        if let Some((path, folder)) = &*self.last.borrow()
+            && path == below
+        {
+            return Ok(folder.clone());
+        }
+        let folder = Rc::new(root.beneath(below.as_os_str().as_bytes())?);
+        *self.last.borrow_mut() = Some((below.into(), folder.clone()));
+        Ok(folder)
+    }
+
+    fn find(&self, path: &Path) -> Outcome<Object> {
+        let (folder, name) = self.locate(path)?;
+        folder.find(&name)
+    }
+
+    fn open_to_read(&self, path: &Path, flags: OFlags) -> Outcome<OwnedFd> {
+        if self.is_named(path) {
+            let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
+            return Ok(fs::open(path, flags, Mode::empty())?);
+        }
+        let (folder, name) = self.locate(path)?;
+        folder.open_to_read(&name, flags)
+    }
+}
+
+fn meta_of(s: &Statx) -> Meta {
+    let time = |t: fs::StatxTimestamp| Time { sec: t.tv_sec, nsec: t.tv_nsec };
+    Meta {
+        ino: s.stx_ino,
+        mode: u32::from(s.stx_mode),
+        nlink: s.stx_nlink.into(),
+        uid: s.stx_uid,
+        gid: s.stx_gid,
+        rdev: (s.stx_rdev_major, s.stx_rdev_minor),
+        size: s.stx_size,
+        blocks: s.stx_blocks,
+        block_size: s.stx_blksize.into(),
+        atime: time(s.stx_atime),
+        mtime: time(s.stx_mtime),
+        ctime: time(s.stx_ctime),
+        btime: (s.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(s.stx_btime)),
+        version: None,
+        device: fs::makedev(s.stx_dev_major, s.stx_dev_minor),
+    }
 }
 
 impl Side for HostSide {
@@ -29,37 +134,33 @@ impl Side for HostSide {
         None
     }
 
+    /// A link below what the user named is not followed, whatever `follow` says.
     fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta> {
-        let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-        let s = fs::statx(CWD, path, flags, fs::StatxFlags::BASIC_STATS | fs::StatxFlags::BTIME)?;
-        let time = |t: fs::StatxTimestamp| Time { sec: t.tv_sec, nsec: t.tv_nsec };
-        Ok(Meta {
-            ino: s.stx_ino,
-            mode: u32::from(s.stx_mode),
-            nlink: s.stx_nlink.into(),
-            uid: s.stx_uid,
-            gid: s.stx_gid,
-            rdev: (s.stx_rdev_major, s.stx_rdev_minor),
-            size: s.stx_size,
-            blocks: s.stx_blocks,
-            block_size: s.stx_blksize.into(),
-            atime: time(s.stx_atime),
-            mtime: time(s.stx_mtime),
-            ctime: time(s.stx_ctime),
-            btime: (s.stx_mask & fs::StatxFlags::BTIME.bits() != 0).then(|| time(s.stx_btime)),
-            version: None,
-            device: fs::makedev(s.stx_dev_major, s.stx_dev_minor),
-        })
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        if follow && self.is_named(path) {
+            return Ok(meta_of(&fs::statx(CWD, path, AtFlags::empty(), mask)?));
+        }
+        let (folder, name) = self.locate(path)?;
+        Ok(meta_of(&fs::statx(folder.object(), &name, AtFlags::SYMLINK_NOFOLLOW, mask)?))
     }
 
     fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>> {
-        let mut names = std::fs::read_dir(path)?.map(|e| Ok(e?.file_name())).collect::<Outcome<Vec<_>>>()?;
+        let mut names = Vec::new();
+        for entry in fs::Dir::read_from(self.open_to_read(path, OFlags::DIRECTORY)?)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") {
+                names.push(OsString::from_vec(name.to_vec()));
+            }
+        }
         names.sort();
         Ok(names)
     }
 
     fn read_link(&self, path: &Path) -> Outcome<OsString> {
-        Ok(std::fs::read_link(path)?.into())
+        let (folder, name) = self.locate(path)?;
+        let target = fs::readlinkat(folder.object(), &name, Vec::new())?;
+        Ok(OsString::from_vec(target.into_bytes()))
     }
 
     fn resolve(&self, path: &Path) -> Outcome<PathBuf> {
@@ -67,65 +168,79 @@ impl Side for HostSide {
     }
 
     fn open(&self, path: &Path) -> Outcome<Box<dyn Source + '_>> {
-        Ok(Box::new(HostFile(File::open(path)?)))
+        Ok(Box::new(HostFile(File::from(self.open_to_read(path, OFlags::empty())?))))
     }
 
-    fn create(&self, path: &Path, mode: u32) -> Outcome<Box<dyn Sink + '_>> {
-        let file = File::options().write(true).create(true).truncate(true).mode(mode & 0o777).open(path)?;
-        Ok(Box::new(HostFile(file)))
+    fn create(&self, path: &Path, mode: u32, keep: bool) -> Outcome<Box<dyn Sink + '_>> {
+        if self.is_named(path) {
+            return Ok(Box::new(host::create_named(path, mode, keep, self.overwrite)?));
+        }
+        let (folder, name) = self.locate(path)?;
+        Ok(Box::new(folder.create_or_empty(&name, mode, keep)?))
     }
 
     fn mkdir(&self, path: &Path, mode: u32) -> Outcome {
-        Ok(fs::mkdir(path, Mode::from_raw_mode(mode & 0o7777))?)
+        let (folder, name) = self.locate(path)?;
+        Ok(folder.make_dir(&name, mode)?)
     }
 
-    fn symlink(&self, target: &Path, path: &Path) -> Outcome {
-        Ok(fs::symlink(target, path)?)
+    fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn Node + '_>> {
+        let (folder, name) = self.locate(path)?;
+        let target = CString::new(target.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+        Ok(Box::new(folder.symlink(&target, &name)?))
     }
 
     fn hard_link(&self, old: &Path, new: &Path) -> Outcome {
-        Ok(std::fs::hard_link(old, new)?)
+        let (folder, name) = self.locate(new)?;
+        folder.link(&self.find(old)?, &name)
     }
 
-    fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome {
-        let dev = fs::makedev(rdev.0, rdev.1);
-        Ok(fs::mknodat(CWD, path, FileType::from_raw_mode(mode), Mode::from_raw_mode(mode & 0o7777), dev)?)
+    fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome<Box<dyn Node + '_>> {
+        let (folder, name) = self.locate(path)?;
+        Ok(Box::new(folder.mknod(&name, FileType::from_raw_mode(mode), mode, rdev)?))
+    }
+
+    fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>> {
+        // A named target may be a link to the directory that was filled.
+        let object = if self.is_named(path) && self.metadata(path, true)?.is_dir() {
+            Folder::open(path, self.overwrite)?.into_object()
+        } else {
+            self.find(path)?
+        };
+        if let Some((device, inode)) = expected {
+            object.must_be(Identity { device, inode })?;
+        }
+        Ok(Box::new(object))
     }
 
     fn rename(&self, old: &Path, new: &Path) -> Outcome {
-        Ok(fs::rename(old, new)?)
+        let ((from, old), (to, new)) = (self.locate(old)?, self.locate(new)?);
+        from.rename(&old, &to, &new, false)
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> Outcome {
-        Ok(fs::renameat_with(CWD, one, CWD, other, fs::RenameFlags::EXCHANGE)?)
+        let ((from, one), (to, other)) = (self.locate(one)?, self.locate(other)?);
+        from.rename(&one, &to, &other, true)
     }
 
     fn remove_file(&self, path: &Path) -> Outcome {
-        Ok(fs::unlink(path)?)
+        let (folder, name) = self.locate(path)?;
+        folder.remove_file(&name)
     }
 
     fn remove_dir(&self, path: &Path) -> Outcome {
-        Ok(fs::rmdir(path)?)
+        let (folder, name) = self.locate(path)?;
+        folder.remove_dir(&name)
     }
 
-    fn set_mode(&self, path: &Path, mode: u32) -> Outcome {
-        Ok(fs::chmod(path, Mode::from_raw_mode(mode & 0o7777))?)
-    }
-
-    fn set_owner(&self, path: &Path, uid: Option<u32>, gid: Option<u32>) -> Outcome {
-        let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
-        Ok(fs::chownat(CWD, path, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
-    }
-
-    fn set_times(&self, path: &Path, atime: Time, mtime: Time) -> Outcome {
-        let spec = |t: Time| Timespec { tv_sec: t.sec, tv_nsec: t.nsec.into() };
-        let times = Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
-        Ok(fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    fn displace(&self, path: &Path) -> Outcome {
+        let (folder, name) = self.locate(path)?;
+        folder.displace(&name)
     }
 
     fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>> {
         let mut names = vec![0; XATTR_MAX];
-        match fs::llistxattr(path, names.as_mut_slice()) {
+        match fs::listxattr(self.find(path)?.proc_path(), names.as_mut_slice()) {
             Err(Errno::NOTSUP) => return Ok(Vec::new()),
             len => names.truncate(len?),
         }
@@ -138,17 +253,13 @@ impl Side for HostSide {
 
     fn get_xattr(&self, path: &Path, name: &OsStr) -> Outcome<Vec<u8>> {
         let mut value = vec![0; XATTR_MAX];
-        let len = fs::lgetxattr(path, name.as_bytes(), value.as_mut_slice())?;
+        let len = fs::getxattr(self.find(path)?.proc_path(), name.as_bytes(), value.as_mut_slice())?;
         value.truncate(len);
         Ok(value)
     }
 
-    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> Outcome {
-        Ok(fs::lsetxattr(path, name.as_bytes(), value, XattrFlags::empty())?)
-    }
-
     fn remove_xattr(&self, path: &Path, name: &OsStr) -> Outcome {
-        Ok(fs::lremovexattr(path, name.as_bytes())?)
+        self.find(path)?.remove_xattr(name)
     }
 
     fn sync(&self) -> Outcome {
@@ -178,12 +289,25 @@ impl Source for HostFile {
     }
 }
 
-impl Sink for HostFile {
+impl Sink for Object {
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome {
-        Ok(self.0.write_all_at(data, offset)?)
+        let mut done = 0;
+        while done < data.len() {
+            let written = match rustix::io::pwrite(self.as_fd(), &data[done..], offset + done as u64) {
+                // A pipe or a terminal takes bytes one behind the other.
+                Err(Errno::SPIPE) => rustix::io::write(self.as_fd(), &data[done..]),
+                written => written,
+            };
+            match written {
+                Err(Errno::INTR) => {}
+                Ok(0) => return Err(Errno::IO.into()),
+                written => done += written?,
+            }
+        }
+        Ok(())
     }
 
     fn set_len(&self, len: u64) -> Outcome {
-        Ok(self.0.set_len(len)?)
+        Ok(fs::ftruncate(self.as_fd(), len)?)
     }
 }

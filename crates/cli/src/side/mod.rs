@@ -74,8 +74,16 @@ pub(crate) trait Source {
     fn next_data(&self, offset: u64) -> Outcome<Option<(u64, u64)>>;
 }
 
+/// One inode, held: what is set of it is set of this inode, whatever its name is by then.
+pub(crate) trait Node {
+    fn set_mode(&self, mode: u32) -> Outcome;
+    fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Outcome;
+    fn set_times(&self, atime: Time, mtime: Time) -> Outcome;
+    fn set_xattr(&self, name: &OsStr, value: &[u8]) -> Outcome;
+}
+
 /// An open file to write.
-pub(crate) trait Sink {
+pub(crate) trait Sink: Node {
     fn write_at(&self, offset: u64, data: &[u8]) -> Outcome;
     fn set_len(&self, len: u64) -> Outcome;
 }
@@ -93,23 +101,26 @@ pub(crate) trait Side {
     /// The path of what `path` leads to, if it is a link.
     fn resolve(&self, path: &Path) -> Outcome<PathBuf>;
     fn open(&self, path: &Path) -> Outcome<Box<dyn Source + '_>>;
-    /// Creates or truncates. A new file gets `mode`.
-    fn create(&self, path: &Path, mode: u32) -> Outcome<Box<dyn Sink + '_>>;
+    /// Creates or truncates. A new file gets `mode`. `keep`: a file that is there stays the same
+    /// inode; else it may be replaced, as one that another user of the host may have open is.
+    fn create(&self, path: &Path, mode: u32, keep: bool) -> Outcome<Box<dyn Sink + '_>>;
     fn mkdir(&self, path: &Path, mode: u32) -> Outcome;
-    fn symlink(&self, target: &Path, path: &Path) -> Outcome;
+    fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn Node + '_>>;
     fn hard_link(&self, old: &Path, new: &Path) -> Outcome;
-    fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome;
+    fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome<Box<dyn Node + '_>>;
+    /// The inode at `path`, not followed. Another than `expected` (device, inode) is refused.
+    fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>>;
     fn rename(&self, old: &Path, new: &Path) -> Outcome;
     /// Lets two names change places.
     fn exchange(&self, one: &Path, other: &Path) -> Outcome;
     fn remove_file(&self, path: &Path) -> Outcome;
     fn remove_dir(&self, path: &Path) -> Outcome;
-    fn set_mode(&self, path: &Path, mode: u32) -> Outcome;
-    fn set_owner(&self, path: &Path, uid: Option<u32>, gid: Option<u32>) -> Outcome;
-    fn set_times(&self, path: &Path, atime: Time, mtime: Time) -> Outcome;
+    /// Removes what is to be overwritten; a volume of the host is not.
+    fn displace(&self, path: &Path) -> Outcome {
+        self.remove_file(path)
+    }
     fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>>;
     fn get_xattr(&self, path: &Path, name: &OsStr) -> Outcome<Vec<u8>>;
-    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> Outcome;
     fn remove_xattr(&self, path: &Path, name: &OsStr) -> Outcome;
     /// Makes everything durable.
     fn sync(&self) -> Outcome;

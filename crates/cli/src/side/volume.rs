@@ -1,8 +1,9 @@
 //! Files of a volume, through the engine.
 
-use super::{Meta, Outcome, Side, Sink, Source};
+use super::{Meta, Node, Outcome, Side, Sink, Source};
 use crate::failure::{Cause, Failure, Res};
 use crate::location::VolumeName;
+use crate::owner;
 use crate::stats::StatsArg;
 use crate::time::Time;
 use lanefs::{DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume};
@@ -141,7 +142,7 @@ impl Side for VolumeSide {
         Ok(Box::new(file))
     }
 
-    fn create(&self, path: &Path, mode: u32) -> Outcome<Box<dyn Sink + '_>> {
+    fn create(&self, path: &Path, mode: u32, _keep: bool) -> Outcome<Box<dyn Sink + '_>> {
         let file = self.with(|v| {
             v.open_options().read(true).write(true).create(true).truncate(true).attr(attr(mode)).open(path)
         })?;
@@ -152,17 +153,24 @@ impl Side for VolumeSide {
         self.with(|v| v.create_dir_with(path, attr(mode)))
     }
 
-    fn symlink(&self, target: &Path, path: &Path) -> Outcome {
-        self.with(|v| v.symlink(target, path))
+    fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn Node + '_>> {
+        self.with(|v| v.symlink(target, path))?;
+        self.node(path, None)
     }
 
     fn hard_link(&self, old: &Path, new: &Path) -> Outcome {
         self.with(|v| v.hard_link(old, new))
     }
 
-    fn mknod(&self, path: &Path, mode: u32, (major, minor): (u32, u32)) -> Outcome {
+    fn mknod(&self, path: &Path, mode: u32, (major, minor): (u32, u32)) -> Outcome<Box<dyn Node + '_>> {
         let Some(kind) = FileType::from_mode(mode as u16) else { return Err(Errno::INVAL.into()) };
-        self.with(|v| v.mknod(path, kind, DeviceNumber { major, minor }, attr(mode)))
+        self.with(|v| v.mknod(path, kind, DeviceNumber { major, minor }, attr(mode)))?;
+        self.node(path, None)
+    }
+
+    fn node(&self, path: &Path, _expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>> {
+        // The volume is locked: no other process changes what the path leads to.
+        Ok(Box::new(VolumeNode { side: self, path: path.into() }))
     }
 
     fn rename(&self, old: &Path, new: &Path) -> Outcome {
@@ -181,32 +189,12 @@ impl Side for VolumeSide {
         self.with(|v| v.remove_dir(path))
     }
 
-    fn set_mode(&self, path: &Path, mode: u32) -> Outcome {
-        let set = SetAttr { permissions: Some((mode & 0o7777) as u16), ..SetAttr::default() };
-        self.with(|v| v.set_attr(path, &set, true))
-    }
-
-    fn set_owner(&self, path: &Path, uid: Option<u32>, gid: Option<u32>) -> Outcome {
-        self.with(|v| v.set_attr(path, &SetAttr { uid, gid, ..SetAttr::default() }, false))
-    }
-
-    fn set_times(&self, path: &Path, atime: Time, mtime: Time) -> Outcome {
-        let at = |t: Time| Some(SetTime::At(t.into()));
-        self.with(|v| {
-            v.set_attr(path, &SetAttr { atime: at(atime), mtime: at(mtime), ..SetAttr::default() }, false)
-        })
-    }
-
     fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>> {
         Ok(self.with(|v| v.xattrs(path))?.into_iter().map(|(name, _)| name).collect())
     }
 
     fn get_xattr(&self, path: &Path, name: &OsStr) -> Outcome<Vec<u8>> {
         self.with(|v| v.xattr(path, name))
-    }
-
-    fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> Outcome {
-        self.with(|v| v.set_xattr(path, name, value, SetXattr::Any))
     }
 
     fn remove_xattr(&self, path: &Path, name: &OsStr) -> Outcome {
@@ -216,6 +204,68 @@ impl Side for VolumeSide {
     fn sync(&self) -> Outcome {
         self.with(|v| v.sync())
     }
+}
+
+/// An inode of a volume, by its path.
+struct VolumeNode<'a> {
+    side: &'a VolumeSide,
+    path: PathBuf,
+}
+
+impl VolumeNode<'_> {
+    fn set(&self, set: &SetAttr) -> Outcome {
+        self.side.with(|v| v.set_attr(&self.path, set, false))
+    }
+}
+
+impl Node for VolumeNode<'_> {
+    fn set_mode(&self, mode: u32) -> Outcome {
+        self.set(&mode_of(mode))
+    }
+
+    fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Outcome {
+        self.set(&owner_of(uid, gid)?)
+    }
+
+    fn set_times(&self, atime: Time, mtime: Time) -> Outcome {
+        self.set(&times_of(atime, mtime))
+    }
+
+    fn set_xattr(&self, name: &OsStr, value: &[u8]) -> Outcome {
+        self.side.with(|v| v.set_xattr(&self.path, name, value, SetXattr::Any))
+    }
+}
+
+impl Node for lanefs::File {
+    fn set_mode(&self, mode: u32) -> Outcome {
+        Ok(self.set_attr(&mode_of(mode))?)
+    }
+
+    fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Outcome {
+        Ok(self.set_attr(&owner_of(uid, gid)?)?)
+    }
+
+    fn set_times(&self, atime: Time, mtime: Time) -> Outcome {
+        Ok(self.set_attr(&times_of(atime, mtime))?)
+    }
+
+    fn set_xattr(&self, name: &OsStr, value: &[u8]) -> Outcome {
+        Ok(lanefs::File::set_xattr(self, name.as_encoded_bytes(), value)?)
+    }
+}
+
+fn mode_of(mode: u32) -> SetAttr {
+    SetAttr { permissions: Some((mode & 0o7777) as u16), ..SetAttr::default() }
+}
+
+fn owner_of(uid: Option<u32>, gid: Option<u32>) -> Outcome<SetAttr> {
+    owner::check(uid, gid).map_err(Cause::text)?;
+    Ok(SetAttr { uid, gid, ..SetAttr::default() })
+}
+
+fn times_of(atime: Time, mtime: Time) -> SetAttr {
+    let at = |t: Time| Some(SetTime::At(t.into()));
+    SetAttr { atime: at(atime), mtime: at(mtime), ..SetAttr::default() }
 }
 
 impl Source for lanefs::File {

@@ -1,0 +1,65 @@
+//! The one door to the host: whatever lanefs writes outside of a volume is written here.
+//!
+//! A [`Folder`] is an open directory. Names below it are resolved from its descriptor by
+//! `openat2`, beneath it and through no symbolic link. An [`Object`] is one inode, held open; its
+//! owner, mode, times and attributes are set through that descriptor.
+//!
+//! Invariants:
+//! - Only the target that the user named is resolved as a path, and only there is a link followed.
+//! - A new file is made with `O_EXCL`: nobody else has it open, and it has no second name.
+//! - Nothing is set by name. Another process that renames what was made changes nothing of this.
+//! - [`guard`] sees every file before it is emptied or replaced.
+//! - No descriptor is held for a level of a tree, so depth costs none.
+//!
+//! Hazard: a directory that is opened again by its path may be another one by then. A caller that
+//! sets what a directory has compares its [`Identity`].
+
+mod folder;
+mod guard;
+mod object;
+
+pub(crate) use folder::{Folder, c_name};
+pub(crate) use object::{Identity, Object};
+
+use crate::failure::Cause;
+use crate::side::Outcome;
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
+use std::path::Path;
+
+/// What may be overwritten.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Overwrite {
+    /// Everything but volumes and files that another process has locked.
+    #[default]
+    NoVolumes,
+    /// Everything (`--force`).
+    All,
+}
+
+/// Opens the file that the user named for writing, empty. A link is followed, a device or a pipe
+/// is written to. `keep`: an existing file stays the same inode; else it is replaced unless it is
+/// this user's alone, because another process may have it open.
+pub(crate) fn create_named(path: &Path, mode: u32, keep: bool, overwrite: Overwrite) -> Outcome<Object> {
+    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match fs::open(path, flags, Mode::empty()) {
+        Ok(fd) => {
+            let object = Object::open(fd);
+            guard::check(&object, overwrite)?;
+            if keep || object.is_ours_alone()? {
+                object.empty()?;
+                return Ok(object);
+            }
+            fs::unlink(path)?;
+        }
+        Err(Errno::NOENT) => {}
+        Err(e) => return Err(e.into()),
+    }
+    match fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(mode & 0o777)) {
+        Ok(fd) => Ok(Object::open(fd)),
+        Err(Errno::EXIST) if std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()) => {
+            Err(Cause::text("it is a symbolic link to what is not there"))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
