@@ -591,9 +591,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn sync(&self) -> Result<()> {
-        self.fs.write_back_all()?;
-        self.fs.write_all_times()?;
-        Ok(self.fs.journal.sync()?)
+        self.fs.sync()
     }
 
     /// Makes everything durable, empties the journal and marks the volume as clean. Files and

@@ -118,7 +118,7 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
 /// As [`write`], but for the flags.
 pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     if node.fs.dax {
-        return direct::write_whole(node, offset, bytes);
+        return direct::write_whole_late(node, offset, bytes);
     }
     let block = node.fs.block_size as usize;
     let whole = bytes.len() / block * block;
@@ -250,7 +250,8 @@ fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8
             Err(Error::NoSpace) if !last_try => drop(span),
             Err(e) => return Err(e),
         }
-        node.fs.write_back_all()?;
+        // That another file fails is told to its own handles.
+        let _ = node.fs.write_back_all();
         node.fs.counters.space_retries.add(1);
         await_frees(&node.fs)?;
     }

@@ -35,6 +35,11 @@ pub(crate) fn write_whole(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> 
     write_as(node, offset, bytes, How::Whole)
 }
 
+/// Writes as [`write_whole`], but whatever flags the inode has: the bytes were taken by a cache when it was allowed.
+pub(crate) fn write_whole_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    write_as(node, offset, bytes, How::WholeLate)
+}
+
 /// As [`write`], of bytes that somebody's cache holds, taken when it was allowed: whatever flags the inode has by now.
 ///
 /// Such a cache knows its own size. So i_size moves before the bytes are there, and pieces of a file that grows are written
@@ -61,6 +66,18 @@ enum How {
     Whole,
     /// It was allowed before.
     Late,
+    /// Both.
+    WholeLate,
+}
+
+impl How {
+    fn is_whole(self) -> bool {
+        matches!(self, Self::Whole | Self::WholeLate)
+    }
+
+    fn is_late(self) -> bool {
+        matches!(self, Self::Late | Self::WholeLate)
+    }
 }
 
 fn write_as(node: &Node, offset: u64, bytes: &[u8], how: How) -> Result<()> {
@@ -73,19 +90,20 @@ fn write_as(node: &Node, offset: u64, bytes: &[u8], how: How) -> Result<()> {
     let _timer = fs.counters.write_direct.start();
     let file = node.file();
     let plain = is_plain(node, offset, bytes.len());
-    if plain && how != How::Whole {
+    if plain && !how.is_whole() {
         let _held = file.share(node, offset, end);
         if overwrite_held(node, file, offset, end, bytes)? {
             return Ok(());
         }
     }
     let _held = file.lock_to_write(node, offset, end);
-    if plain && how == How::Whole && overwrite_held(node, file, offset, end, bytes)? {
+    if plain && how.is_whole() && overwrite_held(node, file, offset, end, bytes)? {
         return Ok(());
     }
     fs.counters.planned.add(1);
-    if how != How::Late {
-        check_write(node, file, offset, end)?;
+    match how.is_late() {
+        true => check_end(node, end)?,
+        false => check_write(node, file, offset, end)?,
     }
     write_held(node, file, offset, bytes)
 }

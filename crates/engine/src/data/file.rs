@@ -50,7 +50,7 @@ impl FileData {
             snapshot: Snapshot::default(),
             times: Times::new(inode),
             writeback: Mutex::new(()),
-            unflushed: AtomicU64::new(0),
+            unflushed: AtomicU64::new(fs.unflushed().to_u64()),
             pages: OnceLock::new(),
             delayed: Mutex::default(),
             failures: AtomicU32::new(0),
@@ -155,7 +155,7 @@ impl FileData {
     }
 
     /// Keeps pages from being written out, and waits for those that are.
-    pub(super) fn hold_writeback(&self, node: &Node) -> Ordered<MutexGuard<'_, ()>> {
+    pub(crate) fn hold_writeback(&self, node: &Node) -> Ordered<MutexGuard<'_, ()>> {
         Ordered::take(Level::Writeback, node.ino.into(), || self.writeback.lock())
     }
 
@@ -230,7 +230,7 @@ impl FileData {
     }
 
     /// The flush that makes all data durable that was written so far.
-    pub(super) fn unflushed(&self) -> Ticket {
+    pub(crate) fn unflushed(&self) -> Ticket {
         Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
     }
 }

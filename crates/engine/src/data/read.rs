@@ -1,5 +1,6 @@
 //! Reading: mapped and written blocks from the device in one batch, the rest is zeros.
 
+use super::buffered::blocks;
 use super::writeback::ALL;
 use super::{FileData, io, mapping, max_size, place, write_back};
 use crate::error::Result;
@@ -15,10 +16,10 @@ pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let end = offset.saturating_add(buf.len() as u64);
     let _held = file.share(node, offset, end);
     let len = end.min(file.size()).saturating_sub(offset) as usize;
-    let Some(buf) = buf.get_mut(..len) else { return Ok(0) };
+    let Some(buf) = buf.get_mut(..len).filter(|_| len > 0) else { return Ok(0) };
     if file.pages_if_used().is_some() {
         // What is dirty in memory is newer than the device.
-        write_back(node, place(&node.fs, offset)?.0..place(&node.fs, end)?.0.saturating_add(1))?;
+        write_back(node, blocks(node, offset, offset + len as u64)?)?;
     }
     read_held(node, file, offset, buf)
 }

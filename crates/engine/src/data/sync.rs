@@ -42,16 +42,25 @@ pub(crate) fn write_times(node: &Node) -> Result<()> {
 }
 
 impl Fs {
-    /// Tells the inodes of all times that are pending.
+    /// Writes all times that are pending to their inodes.
+    ///
+    /// # Errors
+    /// The first that is met; the times of other files are written, and those that failed stay noted.
     pub(crate) fn write_all_times(self: &Fs) -> Result<()> {
+        let mut first = Ok(());
         for ino in self.take_dirty_times() {
-            if let Some(node) = self.known_node(ino)
-                && node.file_if_used().is_some_and(|file| file.times.is_pending())
+            let Some(node) = self.known_node(ino) else { continue };
+            let pending = || node.file_if_used().is_some_and(|file| file.times.is_pending());
+            if pending()
+                && let Err(e) = write_times(&node)
             {
-                write_times(&node)?;
+                if pending() {
+                    self.note_dirty_times(ino);
+                }
+                first = first.and(Err(e));
             }
         }
-        Ok(())
+        first
     }
 }
 
@@ -61,8 +70,7 @@ fn commit(node: &Node, file: Option<&FileData>, all: bool) -> Result<()> {
         return Ok(());
     }
     node.durable.commit(&fs.journal, all)?;
-    if let Some(file) = file {
-        fs.journal.flush(file.unflushed())?;
-    }
-    Ok(())
+    // A node without a state of its content has written nothing; one that was evicted may have.
+    let unflushed = file.map_or_else(|| fs.unflushed(), FileData::unflushed);
+    Ok(fs.journal.flush(unflushed)?)
 }

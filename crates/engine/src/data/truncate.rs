@@ -47,7 +47,7 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
     }
     let mut txn = free_behind(node)?;
     txn.ensure(credits::INODE + credits::ORPHAN)?;
-    node.update(&mut txn, |txn, inode| orphan::remove(txn, node.ino, inode))
+    node.update(&mut txn, |txn, inode| orphan::settle(txn, node.ino, inode))
 }
 
 /// Moves i_size up to `size`, if it is less. What is new reads as zeros.

@@ -138,17 +138,22 @@ impl Batch {
 
 impl Fs {
     /// Writes out all dirty pages of the volume, as of now.
+    ///
+    /// # Errors
+    /// That of the first file that could not be written out: all others are, and each open handle of that file is told too.
     pub(crate) fn write_back_all(&self) -> Result<()> {
         let mut first = Ok(());
         for pages in self.pages.dirty_files() {
-            if let Some(node) = self.known_node(pages.ino())
-                && let Err(e) = write_back(&node, ALL)
-            {
-                self.note_lost(&node, &e);
-                first = first.and(Err(e));
+            if let Some(node) = self.known_node(pages.ino()) {
+                first = first.and(self.write_back_noted(&node));
             }
         }
         first
+    }
+
+    /// Writes out a file for another reason than a call on it: each of its open handles is told of a failure.
+    fn write_back_noted(&self, node: &Node) -> Result<()> {
+        write_back(node, ALL).inspect_err(|e| self.note_lost(node, e))
     }
 
     /// Does what is to be done in the background: pages that are old or too many, times, files that nobody
@@ -166,13 +171,12 @@ impl Fs {
             }
             pages.give_pages_behind();
         }
-        let interval = self.options.commit_interval;
-        if !interval.is_zero() && self.times_are_due(interval) {
+        if self.times_are_due() {
             // Failing, the journal tells whoever syncs.
             let _ = self.write_all_times();
         }
         self.nodes.sweep();
-        let idle = self.pages.dirty_bytes() == 0 && !self.has_dirty_times();
+        let idle = self.pages.dirty_bytes() == 0 && self.dirty_times() == 0;
         if idle && self.options.empty_page_cache {
             self.pages.empty();
         }
@@ -193,13 +197,14 @@ impl Fs {
             let _alone = file.hold_writeback(node);
             write_some(node, file, pages, ALL, BATCH, false)?;
         }
-        // Others made most of it: theirs goes out too before this one goes on.
+        // Others made most of it: theirs goes out too before this one goes on. That one of them fails is not for this writer
+        // to hear.
         while self.pages.pressure() == Pressure::Stop {
-            let Some(other) = self.pages.dirty_files().first().and_then(|pages| self.known_node(pages.ino()))
-            else {
+            let files = self.pages.dirty_files().into_iter();
+            let mut nodes = files.filter_map(|pages| self.known_node(pages.ino()));
+            if !nodes.any(|node| self.write_back_noted(&node).is_ok()) {
                 break;
-            };
-            write_back(&other, ALL)?;
+            }
         }
         Ok(())
     }

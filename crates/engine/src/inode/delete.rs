@@ -15,7 +15,7 @@ pub(super) fn delete(node: &Node) -> Result<()> {
     let mut inode = node.state_mut();
     let is_dir = inode.is_dir();
     xattr::free_all(&mut txn, node.ino, &mut inode)?;
-    orphan::remove(&mut txn, node.ino, &mut inode)?;
+    orphan::delete(&mut txn, node.ino, &mut inode)?;
     inode.dtime = fs.now().sec.clamp(1, i64::from(u32::MAX)) as u32;
     inode.size = 0;
     fs.write_inode(&txn, node.ino, &inode)?;

@@ -8,11 +8,14 @@
 //! look. `state` guards the decoded inode and is held for moments, to look or under a handle to
 //! change it; never two of them at once. A regular file's content has its own state, [`FileData`].
 //!
-//! A node that nobody uses stays in the table while it knows what the inode on disk does not.
+//! A node that nobody uses stays in the table while it knows what the inode on disk does not. What else it owes passes to the
+//! volume when it is evicted ([`NodeTable`]).
 
 mod delete;
 mod durable;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use table::NodeTable;
 
@@ -120,6 +123,11 @@ impl Node {
     /// Whether it knows what the inode on disk does not, and must stay in the table.
     fn is_ahead(&self) -> bool {
         self.file_if_used().is_some_and(FileData::is_ahead)
+    }
+
+    /// Whether the inode has no name. Never waits: no thread changes the inode of a node that is not in use.
+    fn is_nameless(&self) -> bool {
+        self.state.try_read().is_none_or(|inode| inode.links_count == 0)
     }
 
     /// Whether some of its content is cached.

@@ -1,4 +1,10 @@
 //! The inodes in use, by number.
+//!
+//! A node leaves the table in one of two ways. [`NodeTable::sweep`] and [`NodeTable::clear_unused`] evict nodes that have a
+//! name. A node without one is removed, and then deleted, by the thread that dropped its last reference.
+//!
+//! Invariant: nothing is forgotten with a node. Dirty pages and pending times keep it in the table; the flush that its data
+//! waits for is handed over to the volume, and the next node of the inode begins with it.
 
 use super::durable::Durable;
 use super::{Node, NodeRef};
@@ -70,39 +76,36 @@ impl NodeTable {
         Some(NodeRef(Arc::clone(node)))
     }
 
-    /// Takes out all that nobody uses, at the end of a volume: they hold it as it holds them.
+    /// Evicts all nodes that nobody uses, at the end of a volume: they hold it as it holds them.
     pub(crate) fn clear_unused(&self) {
         for shard in &self.shards {
-            let unused: Vec<Arc<Node>> = {
-                let mut shard = shard.lock();
-                let gone = shard.extract_if(|_, node| node.refs.load(Ordering::Acquire) == 0);
-                gone.map(|(_, node)| node).collect()
-            };
+            let unused = evict(&mut shard.lock(), |_| true);
             // The last of them may be the last to hold the volume: not under the lock.
             drop(unused);
         }
     }
 
-    /// Takes out what nobody uses and knows nothing that the inode on disk does not, but for some thousand files
+    /// Evicts nodes that nobody uses and that know nothing that the inode on disk does not, but for some thousand files
     /// whose pages may be wanted again.
     pub(crate) fn sweep(&self) {
+        self.sweep_but(KEPT / SHARDS);
+    }
+
+    /// Evicts as [`sweep`](Self::sweep), but for `most` files with pages of each shard.
+    pub(super) fn sweep_but(&self, most: usize) {
         for shard in &self.shards {
             let mut kept = 0;
-            let gone: Vec<Arc<Node>> = {
-                let mut shard = shard.lock();
-                let gone = shard.extract_if(|_, node| {
-                    let idle = node.refs.load(Ordering::Acquire) == 0 && !node.is_ahead();
-                    kept += usize::from(idle);
-                    idle && (kept > KEPT / SHARDS || !node.has_pages())
-                });
-                gone.map(|(_, node)| node).collect()
-            };
+            let gone = evict(&mut shard.lock(), |node| {
+                let idle = !node.is_ahead();
+                kept += usize::from(idle);
+                idle && (kept > most || !node.has_pages())
+            });
             drop(gone);
         }
     }
 
-    /// Takes `node` out if nobody took a reference meanwhile and it knows nothing that the inode on
-    /// disk does not. `true` if it went.
+    /// Evicts `node` if no thread took a reference meanwhile and it knows nothing that the inode on disk does not; `true` if
+    /// it went. A node without a name goes in any case: the caller, who dropped the last reference, deletes it.
     pub(super) fn remove_unused(&self, node: &Arc<Node>, nameless: bool) -> bool {
         let mut shard = self.shard(node.ino).lock();
         if node.refs.load(Ordering::Acquire) != 0
@@ -112,10 +115,31 @@ impl NodeTable {
         }
         match shard.get(&node.ino) {
             Some(known) if Arc::ptr_eq(known, node) => {
+                hand_over(node);
                 shard.remove(&node.ino);
                 true
             }
             _ => false,
         }
+    }
+}
+
+/// Takes those of a shard's nodes out that nobody uses and `may_go` chooses. A node without a name is left to the thread that
+/// dropped its last reference, which deletes it.
+fn evict(shard: &mut HashMap<u32, Arc<Node>>, mut may_go: impl FnMut(&Node) -> bool) -> Vec<Arc<Node>> {
+    let gone = shard.extract_if(|_, node| {
+        let goes = node.refs.load(Ordering::Acquire) == 0 && may_go(node) && !node.is_nameless();
+        if goes {
+            hand_over(node);
+        }
+        goes
+    });
+    gone.map(|(_, node)| node).collect()
+}
+
+/// Passes what a node owes to the volume, before it leaves the table: from then on another thread may load it anew.
+fn hand_over(node: &Node) {
+    if let Some(file) = node.file_if_used() {
+        node.fs.keep_unflushed(file.unflushed());
     }
 }

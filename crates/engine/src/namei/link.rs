@@ -31,6 +31,8 @@ impl Fs {
             file_type => file_type,
         };
         let entry = slot.credits(self, &dir.state());
+        // A truncation that is under way ends with the inode off the orphan list, or on it if it has no name.
+        let _whole = node.file_if_used().map(|file| file.hold_writeback(node));
         let mut txn = self.start(entry + 2 * credits::INODE + credits::ORPHAN)?;
         let now = self.now();
         // The count goes up before the name is there, and down again if there is no room for it.
@@ -39,10 +41,10 @@ impl Fs {
             if was >= LINK_MAX {
                 return Err(Error::TooManyLinks);
             }
-            if was == 0 {
-                orphan::remove(txn, node.ino, inode)?;
-            }
             inode.links_count += 1;
+            if was == 0 {
+                orphan::settle(txn, node.ino, inode)?;
+            }
             inode.ctime = now;
             Ok(was)
         })?;

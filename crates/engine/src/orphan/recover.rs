@@ -1,7 +1,7 @@
 //! Finishing what a crash left: orphans without a name are deleted, the others are truncated to
 //! their size.
 
-use super::{OrphanFile, remove};
+use super::{OrphanFile, settle};
 use crate::data;
 use crate::error::{Corrupt, Error, Result};
 use crate::txn::credits;
@@ -85,5 +85,5 @@ fn finish(fs: &Arc<Fs>, ino: u32) -> Result<()> {
     }
     data::truncate_tail(&node)?;
     let mut txn = fs.start(credits::INODE + credits::ORPHAN)?;
-    node.update(&mut txn, |txn, inode| remove(txn, ino, inode))
+    node.update(&mut txn, |txn, inode| settle(txn, ino, inode))
 }

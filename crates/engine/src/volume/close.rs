@@ -7,20 +7,35 @@ use lanefs_format::State;
 use std::sync::atomic::Ordering;
 
 impl Fs {
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// The first that is met; what can be committed is.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let written = self.write_files();
+        self.journal.sync()?;
+        written
+    }
+
+    /// Writes out all dirty pages and pending times, of every file.
+    fn write_files(&self) -> Result<()> {
+        let written = self.write_back_all();
+        let told = self.write_all_times();
+        written.and(told)
+    }
+
     /// Makes everything durable, empties the log, and marks the volume as clean. Whatever is
     /// still used of it gets [`Error::Closed`] for changes afterwards.
     ///
     /// # Errors
-    /// The journal's or the device's: the volume then needs recovery.
+    /// The journal's or the device's: the volume then needs recovery. That of the first file that could not be written: all
+    /// else is durable, and the volume is closed.
     pub(crate) fn close(&self) -> Result<()> {
         if self.is_closed() {
             return Ok(());
         }
         self.flusher.stop();
-        let told = match self.read_only {
-            true => Ok(()),
-            false => self.write_back_all().and_then(|()| self.write_all_times()),
-        };
+        let written = if self.read_only { Ok(()) } else { self.write_files() };
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -28,7 +43,6 @@ impl Fs {
         if self.read_only {
             return Ok(());
         }
-        told?;
         self.journal.close()?;
         let mut sb = self.sb.lock();
         sb.set_free_blocks_count(self.alloc.free_on_disk());
@@ -46,7 +60,7 @@ impl Fs {
         sb.set_wtime(self.now().sec.max(0) as u64);
         write_super(&*self.device, &sb)?;
         self.device.flush()?;
-        Ok(())
+        written
     }
 
     /// Keeps the first error that no caller gets to see.

@@ -7,6 +7,7 @@
 
 mod clock;
 mod close;
+mod dirty_times;
 mod flusher;
 mod inode_table;
 mod modes;
@@ -35,17 +36,18 @@ use crate::orphan::Orphans;
 use crate::stats::Counters;
 use crate::txn::Txn;
 use crate::xattr::Sharing;
+use dirty_times::DirtyTimes;
 use flusher::Flusher;
 use lanefs_device::BlockDevice;
 use lanefs_format::{
     Checksummer, Compat, GroupDesc, Incompat, InodeContext, Layout, RoCompat, State, Superblock, Timestamp,
 };
-use lanefs_journal::{Buffer, Journal};
+use lanefs_journal::{Buffer, Journal, Ticket};
 use lanefs_sync::order::{Level, Ordered};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use zones::Zones;
 
 /// What a cached block has been verified as. A block that is used as something else is
@@ -117,8 +119,9 @@ pub(crate) struct Fs {
     pub(crate) dax: bool,
     /// The device is memory whose writes need no flush.
     pub(crate) writes_last: bool,
-    /// Files with times that their inodes do not tell, and when they were last told.
-    dirty_times: Mutex<(Vec<u32>, Instant)>,
+    dirty_times: DirtyTimes,
+    /// The flush that covers what was written to files whose nodes were evicted since.
+    unflushed: AtomicU64,
     /// The opener, and all uses of inodes: the last to go closes the volume.
     users: AtomicUsize,
 }
@@ -152,22 +155,30 @@ impl Fs {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The file's inode does not tell of its last change yet.
+    /// Keeps the ticket of a file whose node is evicted.
+    pub(crate) fn keep_unflushed(&self, ticket: Ticket) {
+        self.unflushed.fetch_max(ticket.to_u64(), Ordering::AcqRel);
+    }
+
+    /// Returns the ticket that covers what was written to a file before its node was loaded.
+    pub(crate) fn unflushed(&self) -> Ticket {
+        Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
+    }
+
+    /// Notes that the inode of a file does not tell of its last change yet.
     pub(crate) fn note_dirty_times(&self, ino: u32) {
-        self.dirty_times.lock().0.push(ino);
+        self.dirty_times.add(ino);
         self.flusher.stir();
     }
 
-    /// Whether there are files noted.
-    pub(crate) fn has_dirty_times(&self) -> bool {
-        !self.dirty_times.lock().0.is_empty()
+    /// Returns the number of files whose inodes do not tell of their last change.
+    pub(crate) fn dirty_times(&self) -> usize {
+        self.dirty_times.len()
     }
 
-    /// The files noted so far, which are forgotten.
-    pub(crate) fn take_dirty_times(&self) -> Vec<u32> {
-        let mut dirty = self.dirty_times.lock();
-        dirty.1 = Instant::now();
-        std::mem::take(&mut dirty.0)
+    /// Takes the list of files whose inodes do not tell of their last change.
+    pub(crate) fn take_dirty_times(&self) -> impl IntoIterator<Item = u32> + use<> {
+        self.dirty_times.take()
     }
 
     /// What the background begins with: pages are written out at the age at which changes are committed, for here
@@ -177,9 +188,9 @@ impl Fs {
         Background::new((!age.is_zero()).then_some(age))
     }
 
-    /// Whether it is `age` ago that inodes were told of times.
-    pub(crate) fn times_are_due(&self, age: Duration) -> bool {
-        self.dirty_times.lock().1.elapsed() >= age
+    /// Returns whether the inodes of these files are to be updated in the background.
+    pub(crate) fn times_are_due(&self) -> bool {
+        self.dirty_times.are_due(self.options.commit_interval)
     }
 
     /// Whether the volume may be changed.

@@ -4,6 +4,7 @@
 //! ([`Overlay`]), the result is looked at, and only then is the log replayed on the device. A
 //! volume opened for reading stays on the overlay.
 
+use super::dirty_times::DirtyTimes;
 use super::flusher::Flusher;
 use super::overlay::Overlay;
 use super::zones::Survey;
@@ -22,8 +23,8 @@ use lanefs_format::{Compat, FormatError, Incompat, Inode, RoCompat, State, Super
 use lanefs_journal::{Journal, LogConfig, LogRun, recovery};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::time::Duration;
 
 impl Fs {
     /// Opens the volume on `device`.
@@ -157,7 +158,8 @@ impl Fs {
             counters: Counters::new(),
             dax: options.modes.dax && device.mapped().is_some(),
             writes_last: device.mapped().is_some_and(|memory| memory.persistence() != Persistence::Flush),
-            dirty_times: Mutex::new((Vec::new(), Instant::now())),
+            dirty_times: DirtyTimes::default(),
+            unflushed: AtomicU64::new(0),
             users: AtomicUsize::new(1),
             sb: Mutex::new(sb),
             closed: AtomicBool::new(false),

@@ -3,6 +3,7 @@
 use super::{churn, run};
 use crate::{Error, File, Locking, OpenOptions, Volume};
 use lanefs_device::{BlockDevice, PmemDevice};
+use lanefs_format::InodeFlags;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::path::{Path, PathBuf};
@@ -252,4 +253,33 @@ fn what_was_synced_is_in_the_file() {
     assert_eq!(volume.stats().journal.flushes, flushes + 1);
     f.sync_data().unwrap();
     assert_eq!(volume.stats().journal.flushes, flushes + 1, "nothing was written since");
+}
+
+#[test]
+fn what_was_allowed_comes_down_whatever_the_flags_are() {
+    for (_dir, path) in volumes() {
+        for dax in [false, true] {
+            let volume = open(&path, OpenOptions::new().dax(dax));
+            for flag in [InodeFlags::APPEND, InodeFlags::IMMUTABLE] {
+                let name = format!("/{dax}{}", flag.bits());
+                let file = file(&volume, &name, false);
+                file.write_late(0, &[b'a'; 2 * BLOCK]).unwrap();
+                file.node().fs.set_flags(file.node(), flag | InodeFlags::EXTENTS).unwrap();
+                // In the middle, over the end, and behind a hole.
+                for (at, len) in [(512, 512), (2 * BLOCK - 1, 7), (5 * BLOCK, 1)] {
+                    assert!(matches!(
+                        file.write_at(at as u64, &vec![b'b'; len]),
+                        Err(Error::NotPermitted(_))
+                    ));
+                    file.write_late(at as u64, &vec![b'c'; len]).unwrap();
+                    assert_eq!(volume.read(&name).unwrap()[at..at + len], vec![b'c'; len][..]);
+                }
+                let end = u64::from(u32::MAX) * BLOCK as u64;
+                assert!(matches!(file.write_late(end, b"x"), Err(Error::FileTooBig)));
+                file.node().fs.set_flags(file.node(), InodeFlags::EXTENTS).unwrap();
+            }
+            volume.close().unwrap();
+            fsck(&path);
+        }
+    }
 }

@@ -1,0 +1,142 @@
+//! Files that lose their last name while they are open, a power cut, and what recovery leaves of them.
+//!
+//! Whatever is done to such a file, it is an orphan until it is deleted: after the cut recovery frees its inode and its blocks.
+//! On volumes with an orphan list, with an orphan file, and with an orphan file that is full, so that both are used.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs::{FallocMode, File, NewAttr, OpenOptions, Volume};
+use lanefs_device::BlockDevice;
+use lanefs_sim::{CrashState, DumpFile, Image, RecordingDevice};
+use lanefs_tests::{e2fsck, mke2fs};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Features, and how many orphans there are before.
+const KINDS: [(&[&str], usize); 3] = [
+    (&["-b", "1024", "-O", "^orphan_file"], 0),
+    (&["-b", "1024", "-O", "orphan_file"], 0),
+    (&["-b", "1024", "-O", "orphan_file", "-E", "orphan_file_size=1"], 260),
+];
+
+const LEN: u64 = 100_000;
+
+/// What is done to a file, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Unlink,
+    Shorten,
+    Empty,
+    Lengthen,
+    Write,
+    Punch,
+    Link,
+    Replace,
+    Sync,
+}
+
+use Step::*;
+
+const PATTERNS: [&[Step]; 16] = [
+    &[Unlink],
+    &[Unlink, Shorten],
+    &[Unlink, Empty],
+    &[Unlink, Lengthen],
+    &[Unlink, Write],
+    &[Unlink, Punch],
+    &[Unlink, Sync, Shorten],
+    &[Unlink, Shorten, Sync, Shorten],
+    &[Unlink, Empty, Write],
+    &[Unlink, Empty, Lengthen, Shorten],
+    &[Shorten, Unlink],
+    &[Shorten, Unlink, Shorten],
+    &[Link, Unlink, Shorten, Unlink],
+    &[Link, Unlink, Unlink, Shorten],
+    &[Replace, Shorten],
+    &[Replace, Sync, Empty, Write],
+];
+
+/// Carries out the steps; the file, which has no name then.
+fn run(volume: &Volume, pattern: usize) -> File {
+    let mut names = vec![format!("/file{pattern}")];
+    let file = volume.create_file(&names[0]).unwrap();
+    file.write_at(0, &vec![7; LEN as usize]).unwrap();
+    file.sync_all().unwrap();
+    for step in PATTERNS[pattern] {
+        match step {
+            Unlink => volume.remove_file(names.pop().unwrap()).unwrap(),
+            Shorten => file.set_len(file.metadata().len() / 2).unwrap(),
+            Empty => file.set_len(0).unwrap(),
+            Lengthen => file.set_len(2 * LEN).unwrap(),
+            Write => file.write_at(LEN / 3, &[8; 5000]).unwrap(),
+            Punch => file.fallocate(FallocMode::PunchHole, 3000, LEN / 2).unwrap(),
+            Link => {
+                names.push(format!("/link{pattern}"));
+                volume.hard_link(&names[0], &names[1]).unwrap();
+            }
+            Replace => {
+                let new = format!("/new{pattern}");
+                volume.write(&new, b"new").unwrap();
+                volume.rename(new, names.pop().unwrap()).unwrap();
+            }
+            Sync => file.sync_all().unwrap(),
+        }
+    }
+    assert!(names.is_empty());
+    file
+}
+
+fn open(device: Arc<dyn BlockDevice>) -> Volume {
+    OpenOptions::new().write(true).commit_interval(Duration::ZERO).open_device(device).unwrap()
+}
+
+/// Recovers, and has e2fsck judge; the inodes and blocks that are free then.
+fn recovered(state: &CrashState, dump: &mut DumpFile) -> (u64, u64) {
+    let device = Arc::new(state.device());
+    let volume = open(Arc::clone(&device) as Arc<dyn BlockDevice>);
+    // What recovery has freed is free when that is committed.
+    volume.sync().unwrap();
+    let free = volume.statfs();
+    volume.close().unwrap();
+    dump.set(&device.image()).unwrap();
+    let (code, said) = e2fsck(dump.path(), &["-fn"]);
+    assert_eq!(code, 0, "{state}: {said}");
+    (free.inodes_free, free.blocks_free)
+}
+
+#[test]
+fn a_file_without_a_name_is_deleted_after_a_cut_whatever_was_done_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, others) in KINDS {
+        let path = dir.path().join("image");
+        mke2fs(&path, 16 << 20, &[&["-t", "ext4"], args].concat());
+        let base = Image::from_bytes(std::fs::read(&path).unwrap());
+        let mut dump = DumpFile::create(dir.path().join("state.img"), &base).unwrap();
+        for (pattern, steps) in PATTERNS.iter().enumerate() {
+            let device = Arc::new(RecordingDevice::new(base.clone()));
+            let volume = open(Arc::clone(&device) as Arc<dyn BlockDevice>);
+            let attr = NewAttr { permissions: 0o600, uid: 0, gid: 0 };
+            let root = volume.open_dir("/").unwrap();
+            let orphans: Vec<File> = (0..others).map(|_| root.create_nameless(attr).unwrap()).collect();
+            volume.sync().unwrap();
+            let (inodes, blocks) = (volume.statfs().inodes_free, volume.statfs().blocks_free);
+            let file = run(&volume, pattern);
+            // Of a file that was replaced the new one stays.
+            let stays = u64::from(steps.contains(&Replace));
+            let start = device.mark("done");
+            // Another's fsync commits it.
+            let other = volume.create_file("/other").unwrap();
+            other.sync_all().unwrap();
+            device.mark("synced");
+            let log = device.log();
+            for state in log.crash_states(pattern as u64, 3).filter(|state| state.cut > start) {
+                let (inodes_now, blocks_now) = recovered(&state, &mut dump);
+                if state.marks(&log).any(|(_, mark)| mark == "synced") {
+                    let expected = (inodes + others as u64 - 1 - stays, blocks - stays);
+                    assert_eq!((inodes_now, blocks_now), expected, "{args:?} {steps:?} {state}");
+                }
+            }
+            drop((file, other, orphans));
+            volume.close().unwrap();
+        }
+    }
+}
