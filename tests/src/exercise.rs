@@ -79,7 +79,7 @@ pub fn change_all(device: Arc<dyn BlockDevice>) -> Verdict {
 
 fn options() -> OpenOptions {
     // Without a commit timer: everything happens in the order of the calls.
-    OpenOptions::new().cache_bytes(4 << 20).commit_interval(Duration::ZERO)
+    OpenOptions::new().metadata_cache_bytes(4 << 20).commit_interval(Duration::ZERO)
 }
 
 /// Visits everything that can be reached from the root, by breadth.

@@ -62,7 +62,7 @@ fn all() -> Vec<Mode> {
     let mode = |(name, words, cache): &(&'static str, &str, Option<usize>)| {
         let base = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
         let options = base.mount_options(words).expect("mount options");
-        let options = cache.map_or(options.clone(), |bytes| options.page_cache_bytes(bytes));
+        let options = cache.map_or(options.clone(), |bytes| options.cache_bytes(bytes));
         Mode { name, options }
     };
     MODES.iter().map(mode).collect()

@@ -233,7 +233,7 @@ fn workload(volume: &Volume) -> (Promises, Vec<Error>) {
 
 fn options() -> OpenOptions {
     // A small cache, so that blocks are read again in the middle of operations.
-    OpenOptions::new().write(true).commit_interval(Duration::ZERO).cache_bytes(16 << 10)
+    OpenOptions::new().write(true).commit_interval(Duration::ZERO).metadata_cache_bytes(16 << 10)
 }
 
 /// Runs the workload on a device whose `nth` call of `op` fails, and those behind it if `for_ever`; then

@@ -63,7 +63,7 @@ fn files_of_a_hundred_times_the_bound() {
         let _watchdog = Watchdog::new(mode.to_string());
         mke2fs(&image, SIZE + (40 << 20), &["-t", "ext4", "-b", "4096", "-J", "size=4"]);
         let volume =
-            mode.options().page_cache_bytes(BOUND as usize).cache_bytes(1 << 20).open(&image).unwrap();
+            mode.options().cache_bytes(BOUND as usize).metadata_cache_bytes(1 << 20).open(&image).unwrap();
         pass(&volume, "written", |file, at| file.write_at(at, &bytes(at)).unwrap());
         let check = |file: &File, at: u64| {
             let mut found = vec![0; PIECE];

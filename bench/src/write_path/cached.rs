@@ -96,7 +96,7 @@ pub fn memory(bench: &mut Bench) -> Outcome<()> {
     let bound: usize = if bench.long { 64 << 20 } else { 16 << 20 };
     let size = 100 * bound as u64;
     let backing = Backing::new(&bench.dir, size + (512 << 20))?;
-    let variants = [lanefs("lanefs", 64, move |o| o.page_cache_bytes(bound))];
+    let variants = [lanefs("lanefs", 64, move |o| o.cache_bytes(bound))];
     let mut grown = Vec::new();
     let mut rates = Vec::new();
     bench.rounds(&backing, &variants, |_, store| {

@@ -56,7 +56,7 @@ pub fn storm(bench: &mut Bench) -> Outcome<()> {
         lanefs("lanefs lock", 128, |o| o.writeback(Writeback::DioreadLock)),
         lanefs("lanefs nolock", 128, |o| o.writeback(Writeback::DioreadNolock)),
         lanefs("mapafter, log 16M", 16, |o| o),
-        lanefs("mapafter, cache 512M", 128, |o| o.page_cache_bytes(512 << 20)),
+        lanefs("mapafter, cache 512M", 128, |o| o.cache_bytes(512 << 20)),
         ext4("ext4 lock", 128, "dioread_lock"),
         ext4("ext4 nolock", 128, "dioread_nolock"),
         ext4("ext4 nolock, 1G", 1024, "dioread_nolock"),

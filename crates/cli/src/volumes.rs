@@ -132,7 +132,7 @@ pub(crate) fn open_with(
     change: impl FnOnce(OpenOptions) -> OpenOptions,
 ) -> Res<Volume> {
     // A command reads and writes once: a small cache does, and leaves the machine its memory.
-    let cached = OpenOptions::new().page_cache_bytes(64 << 20);
+    let cached = OpenOptions::new().cache_bytes(128 << 20);
     open_by(name, write, change(cached.write(write)))
 }
 

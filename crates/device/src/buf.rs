@@ -1,6 +1,7 @@
 //! Memory that O_DIRECT accepts.
 #![allow(unsafe_code)]
 
+use crate::page_pool::{self, PAGE};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -12,8 +13,17 @@ use std::sync::Arc;
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// What the memory is a part of, and freed with.
-    slab: Option<Arc<Slab>>,
+    home: Home,
+}
+
+/// What the memory of a buffer goes back to.
+enum Home {
+    /// The allocator; of a length of 0, nothing.
+    Heap,
+    /// The pool of pages of this number.
+    Page(u8),
+    /// The slab that it is a part of, with the last of its buffers.
+    Slab { _whole: Arc<Slab> },
 }
 
 // SAFETY: the buffer owns its memory alone, as a Vec does: pieces of a slab do not overlap, and nobody reads or writes
@@ -31,13 +41,25 @@ impl AlignedBuf {
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            return Self { ptr: NonNull::dangling(), len, slab: None };
+            return Self { ptr: NonNull::dangling(), len, home: Home::Heap };
+        }
+        if len <= PAGE {
+            let page = Self::page(len);
+            // SAFETY: the page has at least `len` bytes, and is ours.
+            unsafe { page.ptr.as_ptr().write_bytes(0, len) };
+            return page;
         }
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let ptr = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Self { ptr, len, slab: None }
+        Self { ptr, len, home: Home::Heap }
+    }
+
+    /// Returns a buffer of at most [`PAGE`] bytes, which the caller initialises before anybody reads them.
+    fn page(len: usize) -> Self {
+        let Some((ptr, pool)) = page_pool::take() else { handle_alloc_error(Self::layout(len)) };
+        Self { ptr, len, home: Home::Page(pool) }
     }
 
     /// `count` buffers of `len` zero bytes each, a multiple of 4096, one behind the other out of one allocation: allocated one
@@ -55,7 +77,7 @@ impl AlignedBuf {
         let piece = |i| {
             // SAFETY: `i * len` lies inside of the slab: it has `count * len` bytes (or making it has failed).
             let ptr = unsafe { whole.ptr.add(i * len) };
-            Self { ptr, len, slab: Some(Arc::clone(&whole)) }
+            Self { ptr, len, home: Home::Slab { _whole: Arc::clone(&whole) } }
         };
         (0..count).map(piece).collect()
     }
@@ -121,18 +143,26 @@ impl Drop for Slab {
 
 impl Clone for AlignedBuf {
     fn clone(&self) -> Self {
-        let mut copy = Self::zeroed(self.len);
-        copy.copy_from_slice(self);
+        if self.len == 0 || self.len > PAGE {
+            let mut copy = Self::zeroed(self.len);
+            copy.copy_from_slice(self);
+            return copy;
+        }
+        let copy = Self::page(self.len);
+        // SAFETY: both have `len` bytes, and the new one is nobody else's.
+        unsafe { copy.ptr.as_ptr().copy_from_nonoverlapping(self.ptr.as_ptr(), self.len) };
         copy
     }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // A piece of a slab leaves the memory to the slab.
-        if self.len != 0 && self.slab.is_none() {
+        match self.home {
             // SAFETY: allocated in `zeroed` with the same layout, and freed once.
-            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+            Home::Heap if self.len != 0 => unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) },
+            // SAFETY: taken in `page` from this pool, and given back once.
+            Home::Page(pool) => unsafe { page_pool::give_back(self.ptr, pool) },
+            Home::Heap | Home::Slab { .. } => {}
         }
     }
 }

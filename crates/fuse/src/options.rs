@@ -9,8 +9,8 @@ use rustix::mount::MountFlags;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
-/// Bytes of content that are kept beside the kernel's own cache, unless said otherwise.
-const PAGE_CACHE: usize = 256 << 20;
+/// Bytes of metadata, and of content beside the kernel's own cache, that are kept in memory, unless said otherwise.
+const CACHE: usize = 256 << 20;
 
 /// How to mount.
 #[derive(Debug, Clone)]
@@ -72,8 +72,8 @@ impl Default for MountOptions {
             atime: Atime::Relative,
             open: OpenOptions::new()
                 .cached(Cached::SmallReads)
-                .page_cache_bytes(PAGE_CACHE)
-                .empty_page_cache_when_idle(true)
+                .cache_bytes(CACHE)
+                .release_memory_when_idle(true)
                 .tick_times(true),
         }
     }

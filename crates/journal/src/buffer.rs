@@ -126,9 +126,14 @@ impl Buffer {
         }
     }
 
+    /// Whether anybody but the cache has a reference.
+    pub(crate) fn is_used(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Whether the cache holds the only reference, and nobody has used it since the last call.
     pub(crate) fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.0) == 1 && !self.0.referenced.swap(false, Ordering::Relaxed)
+        !self.is_used() && !self.0.referenced.swap(false, Ordering::Relaxed)
     }
 
     /// Makes the block a part of transaction `tid`, in which the caller has a handle. Whether it was not yet.

@@ -80,9 +80,20 @@ impl Cache {
     }
 
     /// Number of buffers.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().buffers.len()).sum()
+    }
+
+    /// Drops every buffer that nobody uses, and the memory of the maps.
+    pub(crate) fn clear_unused(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let Shard { buffers, clock } = &mut *shard;
+            buffers.retain(|_, buffer| buffer.is_used());
+            buffers.shrink_to_fit();
+            clock.retain(|block| buffers.contains_key(block));
+            clock.shrink_to_fit();
+        }
     }
 }
 
@@ -119,6 +130,16 @@ mod tests {
         for buffer in &held {
             assert!(cache.get(buffer.block()).is_some());
         }
+    }
+
+    #[test]
+    fn what_nobody_uses_can_be_dropped_at_once() {
+        let cache = Cache::new(1000);
+        let held = cache.get_or_insert(3);
+        (0..500).for_each(|block| _ = cache.get_or_insert(block));
+        cache.clear_unused();
+        assert_eq!((cache.len(), cache.blocks_in(0, 1000)), (1, vec![held.block()]));
+        assert_eq!(cache.shards.iter().map(|shard| shard.lock().clock.len()).sum::<usize>(), 1);
     }
 
     #[test]

@@ -31,7 +31,7 @@ struct State {
 
 /// A committed content and where it belongs.
 #[derive(Debug)]
-pub(crate) struct Homeless {
+pub(crate) struct Uncheckpointed {
     pub(crate) block: u64,
     pub(crate) tid: Tid,
     pub(crate) content: Content,
@@ -56,6 +56,11 @@ impl Committed {
         }
     }
 
+    /// Gives back the memory of a map that was once large.
+    pub(crate) fn shrink(&self) {
+        self.state.lock().contents.shrink_to_fit();
+    }
+
     /// Forgets blocks whose freeing is committed. None of them is being written home afterwards.
     pub(crate) fn forget(&self, blocks: &[u64]) {
         let mut state = self.state.lock();
@@ -68,27 +73,27 @@ impl Committed {
     }
 
     /// What has to be written home before the log up to transaction `last` can go, sorted by block.
-    pub(crate) fn take_off(&self, last: Tid) -> Vec<Homeless> {
+    pub(crate) fn take_off(&self, last: Tid) -> Vec<Uncheckpointed> {
         let state = self.state.lock();
         let due = state.contents.iter().filter(|(_, (tid, _))| last.at_or_after(*tid));
-        let of = |(&block, (tid, content)): (&u64, &(Tid, Content))| Homeless {
+        let of = |(&block, (tid, content)): (&u64, &(Tid, Content))| Uncheckpointed {
             block,
             tid: *tid,
             content: Content::clone(content),
         };
         let mut due: Vec<_> = due.map(of).collect();
         drop(state);
-        due.sort_unstable_by_key(|homeless| homeless.block);
+        due.sort_unstable_by_key(|uncheckpointed| uncheckpointed.block);
         due
     }
 
     /// What of a batch is still to be written; until [`landed`](Self::landed) it counts as being written.
-    pub(crate) fn depart<'a>(&self, batch: &'a [Homeless]) -> Vec<(u64, &'a [u8])> {
+    pub(crate) fn depart<'a>(&self, batch: &'a [Uncheckpointed]) -> Vec<(u64, &'a [u8])> {
         let mut state = self.state.lock();
-        let newest = |homeless: &Homeless| {
-            state.contents.get(&homeless.block).is_some_and(|(tid, _)| *tid == homeless.tid)
+        let newest = |uncheckpointed: &Uncheckpointed| {
+            state.contents.get(&uncheckpointed.block).is_some_and(|(tid, _)| *tid == uncheckpointed.tid)
         };
-        let still_due = batch.iter().filter(|homeless| newest(homeless));
+        let still_due = batch.iter().filter(|uncheckpointed| newest(uncheckpointed));
         let writes: Vec<(u64, &[u8])> = still_due.map(|h| (h.block, &h.content[..])).collect();
         state.in_flight = writes.iter().map(|(block, _)| *block).collect();
         writes
@@ -101,9 +106,9 @@ impl Committed {
     }
 
     /// The contents are durable at home: those that are still the newest are forgotten.
-    pub(crate) fn settle(&self, home: &[Homeless]) {
+    pub(crate) fn settle(&self, home: &[Uncheckpointed]) {
         let mut state = self.state.lock();
-        for Homeless { block, tid, .. } in home {
+        for Uncheckpointed { block, tid, .. } in home {
             if state.contents.get(block).is_some_and(|(newest, _)| newest == tid) {
                 state.contents.remove(block);
             }

@@ -79,7 +79,7 @@ impl Core {
         }
         let ticket = self.flush.ticket();
         let running = self.gate.running();
-        if self.transactions[running.slot].lock().since.is_some() {
+        if self.is_dirty() {
             self.commit(running.tid)?;
         } else {
             // It may be empty because it has just been taken for a commit.
@@ -175,7 +175,7 @@ impl Core {
         })?;
         let flushing = flushing.elapsed();
         // First the contents, then the history: a checkpoint that knows the transaction has all of it.
-        self.homeless.insert(tid, txn.blocks);
+        self.uncheckpointed.insert(tid, txn.blocks);
         let mut state = self.state.lock();
         state.head = log.advance(commit_at, 1);
         state.used += len;
@@ -188,7 +188,7 @@ impl Core {
     fn finish(&self, tid: Tid, txn: &mut Transaction) {
         let mut revoked: Vec<u64> = txn.revokes.drain().collect();
         revoked.sort_unstable();
-        self.homeless.forget(&revoked);
+        self.uncheckpointed.forget(&revoked);
         // Until now these references have kept the buffers in the cache.
         txn.buffers.clear();
         self.report_freed(&txn.freed);
@@ -212,10 +212,11 @@ impl Core {
         self.checkpoint_oldest(u32::MAX)
     }
 
-    /// Makes room in the log: a quarter of it, so that who waits for space need not wait for the rest, and what is
-    /// changed again and again need not be written home for that.
+    /// Makes room in log and memory: checkpoints a quarter of the log, or half of what it holds where that is less. Handles
+    /// that wait for space need not wait for the rest, and what is changed again and again is written home less often.
     pub(crate) fn make_room(&self) -> Result<()> {
-        self.checkpoint_oldest(self.log.as_ref().map_or(0, |log| log.len() / 4))
+        let used = self.state.lock().used;
+        self.checkpoint_oldest(self.log.as_ref().map_or(0, |log| (log.len() / 4).min(used.div_ceil(2))))
     }
 
     /// Checkpoints the oldest transactions, as many as take `blocks` of the log, or all.
@@ -238,16 +239,16 @@ impl Core {
         };
         let Some(last) = last else { return Ok(()) };
         let began = Instant::now();
-        let home = self.homeless.take_off(last.tid);
+        let home = self.uncheckpointed.take_off(last.tid);
         for batch in home.chunks(BATCH) {
-            let writes = self.homeless.depart(batch);
+            let writes = self.uncheckpointed.depart(batch);
             let written = write_merged(&*self.device, u64::from(self.block_size), &writes);
-            self.homeless.landed();
+            self.uncheckpointed.landed();
             written?;
             self.counters.blocks_checkpointed.add(writes.len() as u64);
         }
         self.flush.flush(&*self.device)?;
-        self.homeless.settle(&home);
+        self.uncheckpointed.settle(&home);
         log.write_tail(&*self.device, last.tid.next(), log.advance(last.start, last.len))?;
         self.flush.flush(&*self.device)?;
         let mut state = self.state.lock();

@@ -51,17 +51,39 @@ pub(crate) struct State {
     pub(crate) history: VecDeque<Past>,
 }
 
+/// How the blocks in memory are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// Blocks that the cache keeps.
+    pub(crate) clean: usize,
+    /// Blocks of the running transaction, of the one that is being committed, and those that are committed and not
+    /// checkpointed. Handles that would go beyond wait for a checkpoint.
+    pub(crate) changed: u32,
+    /// Credits of a transaction: so many that two of them leave half of `changed` to what is not checkpointed.
+    pub(crate) transaction: u32,
+}
+
+impl Shares {
+    /// The least number of blocks for which `changed` and `transaction` are counted.
+    const LEAST: usize = 4096;
+
+    fn of(blocks: usize) -> Self {
+        let changed = u32::try_from(blocks.max(Self::LEAST) / 2).unwrap_or(u32::MAX);
+        Self { clean: blocks / 2, changed, transaction: changed / 4 }
+    }
+}
+
 pub(crate) struct Core {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) block_size: u32,
     blocks: u64,
     cache: Cache,
-    cache_blocks: usize,
+    pub(crate) shares: Shares,
     pub(crate) gate: Gate,
     /// By slot of the gate.
     pub(crate) transactions: [Mutex<Transaction>; 2],
     pub(crate) log: Option<LogWriter>,
-    pub(crate) homeless: Committed,
+    pub(crate) uncheckpointed: Committed,
     pub(crate) state: Mutex<State>,
     /// Whoever has it commits the running transaction.
     pub(crate) commits: Baton<Tid>,
@@ -74,6 +96,9 @@ pub(crate) struct Core {
     /// `state.error` is set.
     failed: AtomicBool,
     pub(crate) on_freed: Option<OnFreed>,
+    on_use: Option<Box<dyn Fn() + Send + Sync>>,
+    /// A block was read or a handle started since the last look.
+    used: AtomicBool,
     interval: Duration,
     read_only: bool,
     max_credits: u32,
@@ -81,7 +106,8 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
-        let Options { block_size, cache_blocks, log, commit_interval, on_freed, read_only, clock } = options;
+        let Options { block_size, cache_blocks, log, commit_interval, on_freed, on_use, read_only, clock } =
+            options;
         let blocks = device.size().checked_div(u64::from(block_size)).unwrap_or(0);
         let (mut writer, mut first, mut head) = (None, Tid(1), 0);
         if let Some(config) = log.as_ref().filter(|_| !read_only) {
@@ -89,19 +115,18 @@ impl Core {
             opened.0.clock = clock;
             (writer, first, head) = (Some(opened.0), opened.1, opened.2);
         }
-        // What a transaction changes stays in memory, whatever the log could take.
-        let memory = u32::try_from(cache_blocks.max(1024)).unwrap_or(u32::MAX);
-        let max_credits = writer.as_ref().map_or(memory, |log| log.max_credits().min(memory));
+        let shares = Shares::of(cache_blocks);
+        let max_credits = writer.as_ref().map_or(u32::MAX, LogWriter::max_credits).min(shares.transaction);
         Ok(Self {
             device,
             block_size,
             blocks,
-            cache: Cache::new(cache_blocks),
-            cache_blocks,
+            cache: Cache::new(shares.clean),
+            shares,
             gate: Gate::new(first, max_credits),
             transactions: Default::default(),
             log: writer,
-            homeless: Committed::default(),
+            uncheckpointed: Committed::default(),
             state: Mutex::new(State {
                 error: None,
                 head,
@@ -118,6 +143,8 @@ impl Core {
             counters: Box::new(Counters::new()),
             failed: AtomicBool::new(false),
             on_freed,
+            on_use,
+            used: AtomicBool::new(false),
             interval: commit_interval,
             read_only,
             max_credits,
@@ -148,9 +175,10 @@ impl Core {
 
     pub(crate) fn read(&self, block: u64) -> Result<Buffer> {
         let offset = self.offset(block)?;
+        self.note_use();
         let buffer = self.cache.get_or_insert(block);
         buffer.load(|| {
-            if let Some(content) = self.homeless.get(block) {
+            if let Some(content) = self.uncheckpointed.get(block) {
                 return Ok(content);
             }
             let mut content = AlignedBuf::zeroed(self.block_size as usize);
@@ -164,12 +192,14 @@ impl Core {
     /// A buffer that is about to be filled with zeros.
     pub(crate) fn blank(&self, block: u64) -> Result<Buffer> {
         self.offset(block)?;
+        self.note_use();
         let buffer = self.cache.get_or_insert(block);
         buffer.load(|| Ok::<_, JournalError>(Arc::new(AlignedBuf::zeroed(self.block_size as usize))))?;
         Ok(buffer)
     }
 
     pub(crate) fn prefetch(&self, blocks: &[u64]) {
+        self.note_use();
         for batch in blocks.chunks(PREFETCH_BATCH) {
             let on_device = |block: &&u64| **block < self.blocks && self.cache.get(**block).is_none();
             let buffers: Vec<Buffer> =
@@ -182,7 +212,7 @@ impl Core {
         let mut loads = Vec::with_capacity(buffers.len());
         for buffer in buffers {
             let Some(lock) = buffer.try_lock_load() else { continue };
-            if let Some(content) = self.homeless.get(buffer.block()) {
+            if let Some(content) = self.uncheckpointed.get(buffer.block()) {
                 buffer.set_content(content);
                 continue;
             }
@@ -218,6 +248,44 @@ impl Core {
         }
     }
 
+    // ---- rest
+
+    /// Notes that the journal is in use, and says so if it was not.
+    fn note_use(&self) {
+        if !self.used.load(Ordering::Relaxed)
+            && !self.used.swap(true, Ordering::SeqCst)
+            && let Some(on_use) = &self.on_use
+        {
+            on_use();
+        }
+    }
+
+    /// Returns whether the journal was used since the last call.
+    pub(crate) fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::SeqCst)
+    }
+
+    /// Whether the running transaction has something to commit.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.transactions[self.gate.running().slot].lock().since.is_some()
+    }
+
+    /// Whether something is not committed yet.
+    pub(crate) fn has_uncommitted(&self) -> bool {
+        self.is_dirty() || self.committed().next() != self.gate.running().tid
+    }
+
+    /// Drops every buffer that nobody uses.
+    pub(crate) fn release(&self) {
+        self.cache.clear_unused();
+        self.uncheckpointed.shrink();
+    }
+
+    /// Blocks in memory. A content that the cache shares with what is not checkpointed counts twice.
+    pub(crate) fn blocks_in_memory(&self) -> usize {
+        self.cache.len() + self.uncheckpointed.len()
+    }
+
     // ---- handles
 
     pub(crate) fn enter(&self, credits: u32) -> Result<Place> {
@@ -228,6 +296,7 @@ impl Core {
         if credits > self.max_credits {
             return Err(JournalError::TooManyCredits { asked: credits, max: self.max_credits });
         }
+        self.note_use();
         let _timer = self.counters.start.start();
         self.counters.credits_asked.add(u64::from(credits));
         let mut waiting = None;
@@ -324,11 +393,14 @@ impl Core {
         first
     }
 
-    /// The credits that the running transaction can have with the log as it is.
+    /// Returns the credits that the running transaction can have with the log and the memory as they are.
     pub(crate) fn limit(&self, state: &State) -> u32 {
         let Some(log) = &self.log else { return self.max_credits };
         let free = log.len().saturating_sub(state.used).saturating_sub(state.committing);
-        log.credits_for(free.saturating_sub(1)).min(self.max_credits)
+        let in_memory = self.uncheckpointed.len() as u64 + u64::from(state.committing);
+        let memory = u64::from(self.shares.changed).saturating_sub(in_memory);
+        let credits = log.credits_for(free.saturating_sub(1)).min(self.max_credits);
+        u32::try_from(memory).map_or(credits, |memory| credits.min(memory))
     }
 
     /// What there is now.
@@ -341,7 +413,8 @@ impl Core {
         Levels {
             log_blocks: self.log.as_ref().map_or(0, |log| log.len().into()),
             log_blocks_used: used,
-            blocks_to_checkpoint: self.homeless.len() as u64,
+            blocks_in_memory: self.blocks_in_memory() as u64,
+            blocks_to_checkpoint: self.uncheckpointed.len() as u64,
             handles_open: inside.handles,
             credits_taken: inside.credits,
             credits_limit: inside.limit,
@@ -349,14 +422,14 @@ impl Core {
         }
     }
 
-    /// Whether it is time to make room: half of the log is in use, or much memory, or so much is written while a checkpoint runs
-    /// that handles would have to wait for it.
+    /// Whether it is time to make room: half of the log is in use, or half of the memory of what is changed, or so much is
+    /// written while a checkpoint runs that handles would have to wait for it.
     pub(crate) fn wants_checkpoint(&self, state: &State) -> bool {
         let Some(log) = &self.log else { return false };
         let ahead =
             u64::from(state.used) + u64::from(state.committing) + 2 * u64::from(state.during_checkpoint);
         state.used > log.len() / 2
             || ahead > u64::from(log.len() - log.len() / 4)
-            || self.homeless.len() > 2 * self.cache_blocks.max(1024)
+            || self.uncheckpointed.len() > self.shares.changed as usize / 2
     }
 }

@@ -175,6 +175,27 @@ impl Journal {
         self.core.forget(start, len);
     }
 
+    /// Returns whether a block was read or a handle started since the last call. The first use after it calls `on_use`
+    /// of the [`Options`].
+    pub fn take_used(&self) -> bool {
+        self.core.take_used()
+    }
+
+    /// Whether something waits to be committed, or is being committed.
+    pub fn has_uncommitted(&self) -> bool {
+        self.core.has_uncommitted()
+    }
+
+    /// Drops every cached block that nobody uses: for a program that is idle, and wants its memory for others.
+    pub fn release(&self) {
+        self.core.release();
+    }
+
+    /// Bytes of metadata blocks in memory.
+    pub fn memory(&self) -> u64 {
+        self.core.blocks_in_memory() as u64 * u64::from(self.core.block_size)
+    }
+
     /// Counters and times, at any moment.
     pub fn stats(&self) -> Stats {
         self.core.counters.read(self.core.flush.count(), self.core.levels())

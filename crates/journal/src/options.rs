@@ -9,7 +9,8 @@ pub type OnFreed = Box<dyn Fn(&[Freed]) + Send + Sync>;
 pub struct Options {
     /// Bytes of a block: 1024 to 65536.
     pub block_size: u32,
-    /// Blocks that the cache keeps; those in use or in a transaction come on top.
+    /// Blocks in memory at most: those that the cache keeps, those that transactions have changed, and those that are
+    /// committed and not checkpointed. At least 4096 count for the latter two, of which a transaction has a quarter.
     pub cache_blocks: usize,
     /// Where the log is. `None`: no journal, a commit writes the blocks home.
     pub log: Option<LogConfig>,
@@ -17,6 +18,9 @@ pub struct Options {
     pub commit_interval: Duration,
     /// Who wants to know what a committed transaction freed.
     pub on_freed: Option<OnFreed>,
+    /// Called at the first use after [`Journal::take_used`](crate::Journal::take_used), by any thread and under any lock: it
+    /// must not call the journal, nor wait.
+    pub on_use: Option<Box<dyn Fn() + Send + Sync>>,
     /// Refuse every handle.
     pub read_only: bool,
     /// The time since 1970 that commits carry, for logs that come out the same twice. `None`: the system's.
@@ -24,14 +28,15 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options with a 16 MiB cache, no log, a commit every five seconds.
+    /// Options with 64 MiB of memory, no log, a commit every five seconds.
     pub fn new(block_size: u32) -> Self {
         Self {
             block_size,
-            cache_blocks: (16 << 20) / block_size.max(1) as usize,
+            cache_blocks: (64 << 20) / block_size.max(1) as usize,
             log: None,
             commit_interval: Duration::from_secs(5),
             on_freed: None,
+            on_use: None,
             read_only: false,
             clock: None,
         }

@@ -217,3 +217,48 @@ fn syncs_without_a_pause_and_handles_do_not_keep_each_other_away() {
         }
     });
 }
+
+/// However large the log: what is changed and not checkpointed keeps to its half of the memory, and writers wait for that.
+#[test]
+fn a_large_log_does_not_fill_the_memory() {
+    const BLOCK: u32 = 1024;
+    const LOG: u32 = 32 << 10;
+    const MEMORY: usize = 4096;
+    in_time("a_large_log_does_not_fill_the_memory", || {
+        let device = Arc::new(MemDevice::new(size(BLOCK, LOG) as usize));
+        prepare(&*device, BLOCK, LOG);
+        let options = Options { cache_blocks: MEMORY, ..options(BLOCK, LOG) };
+        let journal = Journal::open(device.clone(), options).unwrap();
+        assert_eq!(journal.max_credits() as usize, MEMORY / 8);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let levels = journal.stats().levels;
+                    assert!(levels.blocks_to_checkpoint as usize <= MEMORY / 2, "{levels:?}");
+                    // Blocks in use come on top: those of the running and of the committing transaction.
+                    assert!(levels.blocks_in_memory as usize <= MEMORY + MEMORY / 4, "{levels:?}");
+                }
+            });
+            // 500 blocks at a time, each time others.
+            for round in 0..200 {
+                let handle = journal.start(500).unwrap();
+                for i in 0..500 {
+                    let block = 1 + (round * 500 + i) * 11 % (BLOCKS - 1);
+                    handle.write(&journal.read(block).unwrap()).unwrap()[0] = round as u8;
+                }
+                let tid = handle.tid();
+                handle.stop();
+                journal.commit(tid).unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(journal.stats().checkpoints > 0);
+        assert!(journal.take_used() && !journal.take_used());
+        journal.checkpoint().unwrap();
+        journal.release();
+        assert!(!journal.has_uncommitted() && journal.stats().levels.blocks_to_checkpoint == 0);
+        assert_eq!(journal.memory(), 0);
+        journal.close().unwrap();
+    });
+}

@@ -54,7 +54,7 @@ impl FileData {
             pages: OnceLock::new(),
             delayed: Mutex::default(),
             failures: AtomicU32::new(0),
-            ahead: Mutex::new(ReadAhead::new(fs.options.page_cache())),
+            ahead: Mutex::new(ReadAhead::new(fs.options.cache())),
             alloc: FileAlloc::new(),
         }
     }

@@ -11,6 +11,7 @@ use super::plan::Plan;
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::volume::Fs;
+use lanefs_device::release_free_memory;
 use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -20,6 +21,9 @@ const BATCH: u64 = 8 << 20;
 
 /// How long the writer of a stream leaves it to the background, which may be at other files, or fail.
 const PACE: Duration = Duration::from_millis(50);
+
+/// How long nothing is used until the volume rests.
+const REST: Duration = Duration::from_secs(5);
 
 /// All blocks of a file.
 pub(super) const ALL: Range<u32> = 0..u32::MAX;
@@ -176,11 +180,34 @@ impl Fs {
             let _ = self.write_all_times();
         }
         self.nodes.sweep();
-        let idle = self.pages.dirty_bytes() == 0 && self.dirty_times() == 0;
-        if idle && self.options.empty_page_cache {
+        self.pages.leave_to_others(self.journal.memory());
+        if self.pages.dirty_bytes() > 0 || self.dirty_times() > 0 {
+            return Some(jobs.pause(&self.pages, Instant::now()).min(Duration::from_secs(1)));
+        }
+        if self.options.release_memory {
             self.pages.empty();
         }
-        (!idle).then(|| jobs.pause(&self.pages, Instant::now()).min(Duration::from_secs(1)))
+        self.rest()
+    }
+
+    /// Once nothing was used for [`REST`]: writes home what is committed, and gives memory back if that is asked for. Returns
+    /// after what time to look again; `None`: when something is used.
+    fn rest(&self) -> Option<Duration> {
+        let commits = !self.options.commit_interval.is_zero() && !self.journal.has_ended();
+        if self.journal.take_used() || commits && self.journal.has_uncommitted() {
+            return Some(REST);
+        }
+        if commits {
+            // Failing, the journal tells whoever syncs.
+            let _ = self.journal.checkpoint_oldest(u32::MAX);
+        }
+        if self.options.release_memory {
+            self.nodes.sweep_all();
+            self.pages.empty();
+            self.journal.release();
+            release_free_memory();
+        }
+        None
     }
 
     /// Keeps a writer from making pages dirty faster than they can be written.

@@ -251,9 +251,8 @@ impl Drop for NodeRef {
             // A look only: until it is out of the table, another thread may use it and take its last name.
             let nameless = self.state.read().links_count == 0;
             let gone = self.fs.nodes.remove_unused(&self.0, nameless);
-            if !gone {
-                self.fs.flusher.stir();
-            }
+            // The node is to be swept later, or its memory to be given back.
+            self.fs.flusher.stir();
             if gone && self.state.read().links_count == 0 && !self.fs.is_read_only() {
                 // Failing, the inode stays on the orphan list for the next recovery.
                 if let Err(e) = delete::delete(&self.0) {

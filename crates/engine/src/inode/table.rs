@@ -91,6 +91,12 @@ impl NodeTable {
         self.sweep_but(KEPT / SHARDS);
     }
 
+    /// Evicts every node that nobody uses and that is not ahead, and gives back the memory of the maps.
+    pub(crate) fn sweep_all(&self) {
+        self.sweep_but(0);
+        self.shards.iter().for_each(|shard| shard.lock().shrink_to_fit());
+    }
+
     /// Evicts as [`sweep`](Self::sweep), but for `most` files with pages of each shard.
     pub(super) fn sweep_but(&self, most: usize) {
         for shard in &self.shards {

@@ -73,6 +73,7 @@ impl Stats {
             ("log_blocks", journal.log_blocks),
             ("log_blocks_used", journal.log_blocks_used),
             ("blocks_to_checkpoint", journal.blocks_to_checkpoint),
+            ("blocks_in_memory", journal.blocks_in_memory),
             ("handles_open", journal.handles_open),
             ("handles_waiting", journal.handles_waiting),
             ("credits_taken", journal.credits_taken),

@@ -20,15 +20,15 @@ const LEAST: Duration = Duration::from_millis(10);
 /// How long it lets things come together once there is something to do.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// The thread's reins.
+/// The thread that writes out, and its control.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
-    reins: Arc<Reins>,
+    control: Arc<Control>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Reins {
+struct Control {
     state: Mutex<State>,
     changed: Condvar,
     /// It wants to be told when there comes to be something to do.
@@ -44,11 +44,20 @@ struct State {
     stirred: bool,
 }
 
+impl Control {
+    fn stir(&self) {
+        if self.stir.load(Ordering::SeqCst) && self.stir.swap(false, Ordering::SeqCst) {
+            self.state.lock().stirred = true;
+            self.changed.notify_all();
+        }
+    }
+}
+
 impl Flusher {
     /// Starts the thread.
     pub(super) fn start(&self, fs: &Arc<Fs>) -> Result<()> {
-        let (reins, fs) = (Arc::clone(&self.reins), Arc::downgrade(fs));
-        let thread = thread::Builder::new().name("lanefs-flush".into()).spawn(move || run(&reins, &fs));
+        let (control, fs) = (Arc::clone(&self.control), Arc::downgrade(fs));
+        let thread = thread::Builder::new().name("lanefs-flush".into()).spawn(move || run(&control, &fs));
         *self.thread.lock() =
             Some(thread.map_err(|e| Error::NotSupported(format!("a thread for writing out: {e}")))?);
         Ok(())
@@ -56,45 +65,48 @@ impl Flusher {
 
     /// There is much to write out.
     pub(crate) fn wake(&self) {
-        let mut state = self.reins.state.lock();
+        let mut state = self.control.state.lock();
         if !state.wanted {
             state.wanted = true;
-            self.reins.changed.notify_all();
+            self.control.changed.notify_all();
         }
     }
 
     /// There is something to do, by and by. Called behind what makes it so.
     pub(crate) fn stir(&self) {
-        if self.reins.stir.load(Ordering::SeqCst) && self.reins.stir.swap(false, Ordering::SeqCst) {
-            self.reins.state.lock().stirred = true;
-            self.reins.changed.notify_all();
-        }
+        self.control.stir();
+    }
+
+    /// Returns what [`stir`](Self::stir) does, for callers that do not know the volume.
+    pub(super) fn stirrer(&self) -> impl Fn() + Send + Sync + 'static {
+        let control = Arc::clone(&self.control);
+        move || control.stir()
     }
 
     /// Whether it is to end its round soon.
     pub(crate) fn is_wanted_back(&self) -> bool {
-        let state = self.reins.state.lock();
+        let state = self.control.state.lock();
         state.stop || state.paused
     }
 
     /// Returns when it does nothing, and lets it begin nothing more.
     pub(crate) fn pause(&self) {
-        let mut state = self.reins.state.lock();
+        let mut state = self.control.state.lock();
         state.paused = true;
         while state.working {
-            self.reins.changed.wait(&mut state);
+            self.control.changed.wait(&mut state);
         }
     }
 
     /// Lets it begin again.
     pub(crate) fn resume(&self) {
-        self.reins.state.lock().paused = false;
+        self.control.state.lock().paused = false;
     }
 
     /// Ends the thread, unless it is the caller.
     pub(super) fn stop(&self) {
-        self.reins.state.lock().stop = true;
-        self.reins.changed.notify_all();
+        self.control.state.lock().stop = true;
+        self.control.changed.notify_all();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread.filter(|t| t.thread().id() != thread::current().id()) {
             // A panic in it was reported where it happened.
@@ -109,21 +121,21 @@ impl Drop for Flusher {
     }
 }
 
-fn run(reins: &Reins, fs: &Weak<Fs>) {
+fn run(control: &Control, fs: &Weak<Fs>) {
     let (mut jobs, mut pause) = (None, Some(Duration::ZERO));
     loop {
         {
-            let mut state = reins.state.lock();
+            let mut state = control.state.lock();
             state.working = false;
-            reins.changed.notify_all();
+            control.changed.notify_all();
             if pause.is_none() {
                 while !state.stirred && !state.wanted && !state.stop {
-                    reins.changed.wait(&mut state);
+                    control.changed.wait(&mut state);
                 }
             }
             let until = Instant::now() + pause.unwrap_or(GATHER).max(LEAST);
             while (!state.wanted || state.paused) && !state.stop {
-                if reins.changed.wait_until(&mut state, until).timed_out() {
+                if control.changed.wait_until(&mut state, until).timed_out() {
                     break;
                 }
             }
@@ -138,7 +150,7 @@ fn run(reins: &Reins, fs: &Weak<Fs>) {
             (state.wanted, state.stirred) = (false, false);
         }
         let Some(fs) = fs.upgrade() else { return };
-        reins.stir.store(true, Ordering::SeqCst);
+        control.stir.store(true, Ordering::SeqCst);
         pause = fs.background_round(jobs.get_or_insert_with(|| fs.background_jobs()));
         // The volume goes before the thread says that it does nothing.
         drop(fs);

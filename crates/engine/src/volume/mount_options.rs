@@ -88,7 +88,7 @@ impl OpenOptions {
     /// | `rw`, `ro` | [`write`](Self::write) |
     /// | `noload`, `norecovery` | [`noload`](Self::noload) |
     /// | `commit=SECONDS` | [`commit_interval`](Self::commit_interval); 0 is the five seconds of the kernel |
-    /// | `cache=SIZE`, `metadata_cache=SIZE` | [`page_cache_bytes`](Self::page_cache_bytes), [`cache_bytes`](Self::cache_bytes): `64M`, `1G` |
+    /// | `cache=SIZE`, `metadata_cache=SIZE` | [`cache_bytes`](Self::cache_bytes), [`metadata_cache_bytes`](Self::metadata_cache_bytes): `64M`, `1G` |
     /// | `io=buffered`, `io=direct`, `io=mixed` | [`cached`](Self::cached): all, nothing, small reads |
     /// | `io_uring=auto`, `off`, `on` | [`io_uring`](Self::io_uring) |
     /// | `locking=inode`, `range-mutex`, `range` | [`locking`](Self::locking) |
@@ -136,8 +136,8 @@ impl OpenOptions {
                 let interval = if seconds == 0 { COMMIT_INTERVAL } else { Duration::from_secs(seconds) };
                 self.commit_interval = interval;
             }
-            ("cache", Some(bytes)) => self.page_cache_bytes = Some(size(word, bytes)?),
-            ("metadata_cache", Some(bytes)) => self.cache_bytes = size(word, bytes)?,
+            ("cache", Some(bytes)) => self.cache_bytes = Some(size(word, bytes)?),
+            ("metadata_cache", Some(bytes)) => self.metadata_cache_bytes = Some(size(word, bytes)?),
             _ if self.modes.set(word) || ALWAYS.contains(&word) => {}
             (_, Some(value)) if HINTS.contains(&name) => drop(number(word, value)?),
             _ => return Err(refused(word, name)),
@@ -185,7 +185,7 @@ mod tests {
         );
         assert!(options.write && options.noload && options.cached == Cached::Nothing);
         assert_eq!(options.commit_interval, Duration::from_secs(7));
-        assert_eq!((options.page_cache_bytes, options.cache_bytes), (Some(3 << 20), 1 << 10));
+        assert_eq!((options.cache_bytes, options.metadata_cache_bytes), (Some(3 << 20), Some(1 << 10)));
         assert_eq!(options.io_uring, IoUring::Off);
         let modes = options.modes;
         assert_eq!((modes.locking, modes.overwrite), (Locking::Inode, Overwrite::Journal));

@@ -67,6 +67,9 @@ impl Fs {
             trial.recovery = recovery;
         }
         if !options.write {
+            if options.release_memory {
+                trial.flusher.start(&trial)?;
+            }
             return Ok(trial);
         }
         recovery.orphans = orphan::check(&trial)?;
@@ -113,11 +116,14 @@ impl Fs {
         let layout = sb.layout();
         let alloc = Arc::new(Alloc::new(&layout, sb.free_blocks_count(), u64::from(sb.free_inodes_count())));
         let on_freed = Arc::clone(&alloc);
+        let flusher = Flusher::default();
         let (to_discard, block_size) = (options.modes.discard.then(|| Arc::clone(&device)), sb.block_size());
         let journal = Journal::open(
             Arc::clone(&device),
             lanefs_journal::Options {
-                cache_blocks: options.cache_bytes / sb.block_size() as usize,
+                // A smaller block takes a page of memory all the same.
+                cache_blocks: options.metadata_cache() / sb.block_size().max(4096) as usize,
+                on_use: Some(Box::new(flusher.stirrer())),
                 log: log.filter(|_| !read_only).cloned(),
                 commit_interval: options.commit_interval,
                 on_freed: Some(Box::new(move |freed| {
@@ -152,8 +158,8 @@ impl Fs {
             topology: Mutex::new(()),
             error: Mutex::new(None),
             clock: Clock::new(options.clock, options.tick_times, sb.inode_context().inode_size == 128),
-            pages: PageCache::new(sb.block_size(), options.page_cache()),
-            flusher: Flusher::default(),
+            pages: PageCache::new(sb.block_size(), options.cache()),
+            flusher,
             combiner: Combiner::default(),
             counters: Counters::new(),
             dax: options.modes.dax && device.mapped().is_some(),

@@ -24,14 +24,14 @@ pub struct OpenOptions {
     pub(crate) cached: Cached,
     pub(crate) io_uring: IoUring,
     pub(crate) noload: bool,
-    pub(crate) cache_bytes: usize,
     pub(crate) commit_interval: Duration,
     pub(crate) clock: Option<Timestamp>,
     pub(crate) tick_times: bool,
     pub(crate) use_reserved: bool,
     pub(crate) modes: Modes,
-    pub(crate) page_cache_bytes: Option<usize>,
-    pub(crate) empty_page_cache: bool,
+    pub(crate) cache_bytes: Option<usize>,
+    pub(crate) metadata_cache_bytes: Option<usize>,
+    pub(crate) release_memory: bool,
 }
 
 impl Default for OpenOptions {
@@ -41,21 +41,21 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Read-only, 32 MiB of metadata cache, a commit every five seconds.
+    /// Read-only, a quarter of the machine's memory as cache, a commit every five seconds.
     pub fn new() -> Self {
         Self {
             write: false,
             cached: Cached::default(),
             io_uring: IoUring::default(),
             noload: false,
-            cache_bytes: 32 << 20,
             commit_interval: super::COMMIT_INTERVAL,
             clock: None,
             tick_times: false,
             use_reserved: true,
             modes: Modes::default(),
-            page_cache_bytes: None,
-            empty_page_cache: false,
+            cache_bytes: None,
+            metadata_cache_bytes: None,
+            release_memory: false,
         }
     }
 
@@ -77,9 +77,19 @@ impl OpenOptions {
         self
     }
 
-    /// Bytes of metadata that the cache keeps when nothing uses them.
+    /// Sets the bound of the volume's memory in bytes, for the content of files and for metadata together: a quarter of the
+    /// machine's memory, at least 64 MiB, unless said otherwise. Inodes in use come on top.
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
-        self.cache_bytes = bytes;
+        self.cache_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets how many of the [`cache_bytes`](Self::cache_bytes) metadata may take: blocks that are cached, blocks that
+    /// transactions have changed, and blocks that are committed and not checkpointed, however large the journal is. Half of them,
+    /// but 4 to 128 MiB, unless said otherwise. Changed blocks
+    /// may be 2048 in any case.
+    pub fn metadata_cache_bytes(mut self, bytes: usize) -> Self {
+        self.metadata_cache_bytes = Some(bytes);
         self
     }
 
@@ -108,24 +118,24 @@ impl OpenOptions {
         self
     }
 
-    /// Bytes of file content that are kept in memory at most: a quarter of the machine's, at least
-    /// 64 MiB, unless said otherwise.
-    pub fn page_cache_bytes(mut self, bytes: usize) -> Self {
-        self.page_cache_bytes = Some(bytes);
+    /// Gives memory back, for programs that have a cache of their own above: that of the page cache whenever all that was
+    /// written is on the device, and all other that is not in use after five to ten seconds without any use, then also what the
+    /// allocator of the process has free. No, unless said otherwise.
+    pub fn release_memory_when_idle(mut self, yes: bool) -> Self {
+        self.release_memory = yes;
         self
     }
 
-    /// Gives the memory of the page cache back whenever all that was written is on the device, for programs that have a cache
-    /// of their own above: no, unless said otherwise.
-    pub fn empty_page_cache_when_idle(mut self, yes: bool) -> Self {
-        self.empty_page_cache = yes;
-        self
+    /// Returns the bound of metadata in bytes.
+    pub(super) fn metadata_cache(&self) -> usize {
+        let half = usize::try_from(self.cache() / 2).unwrap_or(usize::MAX);
+        self.metadata_cache_bytes.unwrap_or(half.clamp(4 << 20, 128 << 20))
     }
 
-    /// The bound of the page cache in bytes.
-    pub(crate) fn page_cache(&self) -> u64 {
+    /// Returns the bound of all caches in bytes.
+    pub(crate) fn cache(&self) -> u64 {
         const LEAST: u64 = 64 << 20;
-        self.page_cache_bytes.map_or_else(
+        self.cache_bytes.map_or_else(
             || {
                 let system = rustix::system::sysinfo();
                 (system.totalram as u64 * u64::from(system.mem_unit) / 4).max(LEAST)
@@ -221,7 +231,7 @@ impl OpenOptions {
     /// As [`open`](Self::open).
     pub fn open_device(mut self, device: Arc<dyn BlockDevice>) -> Result<Volume> {
         // Asked for with each file that is used.
-        self.page_cache_bytes = usize::try_from(self.page_cache()).ok();
+        self.cache_bytes = usize::try_from(self.cache()).ok();
         Ok(Volume::new(Fs::open(device, self)?))
     }
 }

@@ -102,6 +102,11 @@ impl PageCache {
         self.pool.empty();
     }
 
+    /// Leaves `bytes` of the bound to others, and evicts what stands above the rest.
+    pub(crate) fn leave_to_others(&self, bytes: u64) {
+        self.pool.leave_to_others(bytes);
+    }
+
     /// Bytes of blocks that are dirty or being written out.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty.blocks() * self.geo.block_size() as u64

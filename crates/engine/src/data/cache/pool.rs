@@ -24,7 +24,7 @@ use lanefs_stats::Counter;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Bytes that a shard has at least; smaller bounds have one shard.
@@ -72,6 +72,8 @@ pub(super) struct Pool {
     shards: Box<[Shard]>,
     /// Bytes of all files' indexes, which the bound includes.
     index: AtomicUsize,
+    /// Bytes of the bound that are left to others.
+    others: AtomicU64,
     evicted: Counter,
 }
 
@@ -80,7 +82,14 @@ impl Pool {
     pub(super) fn new(geo: Geometry, bound: u64) -> Self {
         let most = (bound / SHARD_BYTES.max(8 * geo.chunk_size() as u64)).clamp(1, SHARDS);
         let shards = (0..1_u64 << most.ilog2()).map(|_| Shard::default()).collect();
-        Self { geo, bound, shards, index: AtomicUsize::new(0), evicted: Counter::new() }
+        Self {
+            geo,
+            bound,
+            shards,
+            index: AtomicUsize::new(0),
+            others: AtomicU64::new(0),
+            evicted: Counter::new(),
+        }
     }
 
     /// The shard of a file's chunk.
@@ -89,10 +98,11 @@ impl Pool {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & (self.shards.len() - 1)
     }
 
-    /// Pages that a shard may have. The indexes take at most three quarters of the bound: then files of very great extent
-    /// go above it.
+    /// Returns how many pages a shard may have. Indexes and others take at most three quarters of the bound: beyond that, files
+    /// of very great extent go above it.
     fn quota(&self) -> usize {
-        let left = self.bound.saturating_sub(self.index_bytes() as u64).max(self.bound / 4);
+        let taken = (self.index_bytes() as u64).saturating_add(self.others.load(Ordering::Relaxed));
+        let left = self.bound.saturating_sub(taken).max(self.bound / 4);
         let pages = left / (self.shards.len() * self.geo.page_size()) as u64;
         usize::try_from(pages).unwrap_or(usize::MAX).max(PAGES)
     }
@@ -170,6 +180,22 @@ impl Pool {
             let free = mem::take(&mut state.free);
             drop(state);
             drop((dead, free));
+        }
+    }
+
+    /// Leaves `bytes` of the bound to others, and evicts what stands above the rest.
+    pub(super) fn leave_to_others(&self, bytes: u64) {
+        self.others.store(bytes, Ordering::Relaxed);
+        let quota = self.quota();
+        for shard in &self.shards {
+            let mut dead = Vec::new();
+            let mut state = shard.0.lock();
+            if state.used + state.free.len() > quota {
+                self.sweep(&mut state, 0, quota, &mut dead);
+                state.trim(quota);
+            }
+            drop(state);
+            drop(dead);
         }
     }
 

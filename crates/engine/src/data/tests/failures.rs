@@ -47,7 +47,7 @@ fn one_file_that_fails_does_not_keep_others_from_being_committed() {
 
 #[test]
 fn a_writer_is_not_told_of_another_file() {
-    let (device, _, fs, [a, b]) = volume(OpenOptions::new().page_cache_bytes(1 << 20));
+    let (device, _, fs, [a, b]) = volume(OpenOptions::new().cache_bytes(1 << 20));
     // Too much for the cache, and no place for it can be found.
     buffered::write(&a, 0, &[1; 600 << 10]).unwrap();
     device.fail_from(Op::Read, 1, 5);
