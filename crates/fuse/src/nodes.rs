@@ -6,9 +6,9 @@
 use crate::fault::{Answer, Fault};
 use crate::wire::ROOT_ID;
 use lanefs::Node;
+use lanefs_sync::IntMap;
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use std::collections::HashMap;
 
 const SHARDS: usize = 64;
 
@@ -16,7 +16,7 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Nodes {
     root: Node,
-    shards: [Mutex<HashMap<u64, Known>>; SHARDS],
+    shards: [Mutex<IntMap<u64, Known>>; SHARDS],
 }
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Nodes {
         Self { root, shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    fn shard(&self, id: u64) -> &Mutex<HashMap<u64, Known>> {
+    fn shard(&self, id: u64) -> &Mutex<IntMap<u64, Known>> {
         &self.shards[id as usize % SHARDS]
     }
 

@@ -6,8 +6,9 @@
 //! buffers that nobody uses; those in use come on top.
 
 use crate::Buffer;
+use lanefs_sync::IntMap;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 const SHARDS: usize = 16;
 /// How many buffers an insertion looks at to find room.
@@ -22,7 +23,7 @@ pub(crate) struct Cache {
 
 #[derive(Debug, Default)]
 struct Shard {
-    buffers: HashMap<u64, Buffer>,
+    buffers: IntMap<u64, Buffer>,
     /// Blocks in the order in which the clock meets them. May name blocks that are gone.
     clock: VecDeque<u64>,
 }

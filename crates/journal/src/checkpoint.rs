@@ -12,8 +12,8 @@
 
 use crate::Tid;
 use crate::buffer::Content;
+use lanefs_sync::IntMap;
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
 
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
@@ -24,7 +24,7 @@ pub(crate) struct Committed {
 #[derive(Debug, Default)]
 struct State {
     /// By block, with the transaction that it is from.
-    contents: HashMap<u64, (Tid, Content)>,
+    contents: IntMap<u64, (Tid, Content)>,
     /// What a checkpoint is writing home, sorted by block.
     in_flight: Vec<u64>,
 }

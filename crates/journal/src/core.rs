@@ -329,8 +329,12 @@ impl Core {
     pub(crate) fn leave(&self, place: Place, unused: u32, buffers: &mut Vec<Buffer>, freed: &mut Vec<Freed>) {
         if !buffers.is_empty() || !freed.is_empty() {
             self.counters.credits_used.add(buffers.len() as u64);
-            let first = self.transactions[place.slot].lock().merge(buffers, freed);
-            if first && !self.interval.is_zero() {
+            let mut txn = self.transactions[place.slot].lock();
+            let (first, long) = (txn.merge(buffers, freed), txn.is_long());
+            drop(txn);
+            if long {
+                self.background.want_commit(place.tid);
+            } else if first && !self.interval.is_zero() {
                 self.background.has_become_dirty();
             }
         }

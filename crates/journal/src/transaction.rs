@@ -3,9 +3,12 @@
 use crate::buffer::Content;
 use crate::pending::Ordered;
 use crate::{Buffer, Freed, Tid};
-use std::collections::HashSet;
+use lanefs_sync::IntSet;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Runs of freed blocks and pieces of ordered data with which a transaction is committed: a few MiB of memory.
+const MOST_ENTRIES: usize = 64 << 10;
 
 /// The running transaction of a slot. Filled by handles as they end, but for revokes, which other
 /// handles must see at once.
@@ -14,7 +17,7 @@ pub(crate) struct Transaction {
     /// Changed blocks, each once; one that was freed afterwards is still here but not its owner's.
     pub(crate) buffers: Vec<Buffer>,
     /// Metadata blocks that were freed and not made metadata again.
-    pub(crate) revokes: HashSet<u64>,
+    pub(crate) revokes: IntSet<u64>,
     /// Credits that revoke blocks have taken.
     pub(crate) revoke_credits: u32,
     /// Credits that handles took beyond the limit.
@@ -33,7 +36,12 @@ impl Transaction {
         !self.buffers.is_empty() || !self.revokes.is_empty()
     }
 
-    /// Adds what a handle did. Whether it is the first change of the transaction.
+    /// Whether it has collected so much that costs no credits that it should be committed, however few its blocks are.
+    pub(crate) fn is_long(&self) -> bool {
+        self.freed.len() + self.ordered.len() >= MOST_ENTRIES
+    }
+
+    /// Adds what a handle did. Returns whether it is the first change of the transaction.
     pub(crate) fn merge(&mut self, buffers: &mut Vec<Buffer>, freed: &mut Vec<Freed>) -> bool {
         self.buffers.append(buffers);
         self.freed.append(freed);

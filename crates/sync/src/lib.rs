@@ -6,7 +6,10 @@
 //! a timed wait only ends by a notification.
 #![forbid(unsafe_code)]
 
+mod int_map;
 pub mod order;
+
+pub use int_map::{IntHasher, IntMap, IntSet, IntState};
 
 #[cfg(loom)]
 mod with_loom;

@@ -11,8 +11,8 @@ use super::{Node, NodeRef};
 use crate::error::Result;
 use crate::volume::Fs;
 use lanefs_format::Inode;
+use lanefs_sync::IntMap;
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -25,7 +25,7 @@ const KEPT: usize = 16 << 10;
 /// two readers of one inode cannot make two nodes of it.
 #[derive(Debug)]
 pub(crate) struct NodeTable {
-    shards: [Mutex<HashMap<u32, Arc<Node>>>; SHARDS],
+    shards: [Mutex<IntMap<u32, Arc<Node>>>; SHARDS],
 }
 
 impl NodeTable {
@@ -33,7 +33,7 @@ impl NodeTable {
         Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    fn shard(&self, ino: u32) -> &Mutex<HashMap<u32, Arc<Node>>> {
+    fn shard(&self, ino: u32) -> &Mutex<IntMap<u32, Arc<Node>>> {
         &self.shards[ino as usize % SHARDS]
     }
 
@@ -132,7 +132,7 @@ impl NodeTable {
 
 /// Takes those of a shard's nodes out that nobody uses and `may_go` chooses. A node without a name is left to the thread that
 /// dropped its last reference, which deletes it.
-fn evict(shard: &mut HashMap<u32, Arc<Node>>, mut may_go: impl FnMut(&Node) -> bool) -> Vec<Arc<Node>> {
+fn evict(shard: &mut IntMap<u32, Arc<Node>>, mut may_go: impl FnMut(&Node) -> bool) -> Vec<Arc<Node>> {
     let gone = shard.extract_if(|_, node| {
         let goes = node.refs.load(Ordering::Acquire) == 0 && may_go(node) && !node.is_nameless();
         if goes {

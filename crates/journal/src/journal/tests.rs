@@ -148,6 +148,26 @@ fn freed_metadata_is_revoked_and_reported_after_the_commit() {
     assert_eq!((at(&device, 20), at(&device, 21), at(&device, 22)), (0xDD, 0, 0));
 }
 
+/// Runs of freed blocks cost no credits: without a commit interval, nothing else would end their transaction.
+#[test]
+fn a_transaction_that_frees_very_much_is_committed() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let mut first = None;
+    for round in 0..70_000 {
+        let handle = journal.start(1).unwrap();
+        if round % 1000 == 0 {
+            handle.write(&journal.read(7).unwrap()).unwrap()[0] = round as u8;
+        }
+        handle.free(100 + round % 1000, 1, false).unwrap();
+        first.get_or_insert(handle.tid());
+    }
+    while !journal.is_durable(first.unwrap()) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(journal.core.transactions.iter().all(|txn| txn.lock().freed.len() < 70_000));
+}
+
 #[test]
 fn a_revoked_block_that_is_metadata_again_is_replayed() {
     let device = Arc::new(empty_log(1024));
