@@ -7,14 +7,21 @@
 //! file data that was written before, writes the commit block, and flushes again. Only one commit
 //! runs at a time, so commit blocks are in order.
 //!
-//! **After it,** the contents go to [`Committed`], the revoked blocks leave it, and what was freed is reported; then
-//! those who waited wake up. Without a log, a commit writes the blocks home and flushes.
+//! **After it,** the contents go to [`Committed`], the revoked blocks leave it, and what was freed is
+//! reported; then the threads that waited wake up. Without a log, a commit flushes (file data comes
+//! before what maps it), writes the blocks home, and flushes again.
 //!
 //! **Space.** A transaction has at most a quarter of the log, and is opened with no more credits than
-//! would fit next to all that the log holds and what is being committed. So a commit never waits for space; a
-//! handle does, before it has anything that another could wait for.
+//! would fit next to all that the log holds and what is being committed, with the reserve that its
+//! handles may overdraw. So a commit never waits for space; a handle does, before it has anything that
+//! another could wait for. A handle that needs more than the reserve aborts the journal, and so does
+//! a commit that would not fit.
+//!
+//! **Close.** The last commit closes the running transaction and opens no other, so that nothing can
+//! be committed between the last checkpoint and the note that the log is empty.
 
 use crate::core::{Core, Past};
+use crate::gate::Place;
 use crate::recovery::write_merged;
 use crate::transaction::{Snapshot, Transaction};
 use crate::{Freed, JournalError, Result, Ticket, Tid};
@@ -53,10 +60,11 @@ impl Core {
         }
         let _timer = self.counters.commit_wait.start();
         loop {
-            self.check()?;
+            // First: the journal may have been closed after that.
             if self.is_durable(tid) {
                 return Ok(true);
             }
+            self.check()?;
             if let Some(turn) = self.commits.wait(tid, || over(tid)) {
                 // Who sleeps at the gate cannot come.
                 if gather && !self.gate.is_waited_for() {
@@ -98,12 +106,11 @@ impl Core {
         self.flush.wait_together(&*self.device, ticket).inspect_err(|error| self.abort(error))
     }
 
-    /// Commits the running transaction; only one thread at a time. How long that took for flushes; `None`: there was
-    /// nothing in it.
+    /// Commits the running transaction; only one thread at a time. Returns how long that took for
+    /// flushes, or `None` if there was nothing in it.
     fn lead(&self) -> Result<Option<Duration>> {
         let began = Instant::now();
-        let place = self.gate.close();
-        let mut txn = std::mem::take(&mut *self.transactions[place.slot].lock());
+        let (place, mut txn) = self.close_running();
         if !txn.is_dirty() {
             self.help(self.gate.reopen());
             self.report_freed(&txn.freed);
@@ -120,20 +127,44 @@ impl Core {
             self.help(self.gate.open_next(place.tid.next(), limit));
         }
         self.counters.lock_down.record_since(began);
+        self.write_out(place.tid, &mut txn, began).map(Some)
+    }
+
+    /// Commits what the running transaction has and opens no other: the last commit of a journal.
+    /// Only one thread at a time, and then [`fail`](Core::fail) has to tell whoever waits.
+    fn lead_last(&self) -> Result<()> {
+        let began = Instant::now();
+        let (place, mut txn) = self.close_running();
+        if txn.is_dirty() {
+            return self.write_out(place.tid, &mut txn, began).map(drop);
+        }
+        self.report_freed(&txn.freed);
+        Ok(())
+    }
+
+    /// Closes the running transaction, waits for its handles, and takes what they have collected.
+    fn close_running(&self) -> (Place, Transaction) {
+        let place = self.gate.close();
+        let txn = std::mem::take(&mut *self.transactions[place.slot].lock());
+        (place, txn)
+    }
+
+    /// Makes the closed transaction `tid` durable. Returns how long that took for flushes.
+    fn write_out(&self, tid: Tid, txn: &mut Transaction, began: Instant) -> Result<Duration> {
         // A handle that met the end of the journal half way has left half an operation.
         self.check()?;
         let logging = Instant::now();
-        let snapshot = txn.snapshot(place.tid);
+        let snapshot = txn.snapshot(tid);
         self.counters.commits.add(1);
         self.counters.blocks_logged.add(snapshot.blocks.len() as u64);
         self.counters.revokes.add(snapshot.revokes.len() as u64);
         let flushing = match &self.log {
-            None => self.write_through(&snapshot, &txn)?,
-            Some(_) => self.write_to_log(snapshot, &txn, logging)?,
+            None => self.write_through(&snapshot, txn)?,
+            Some(_) => self.write_to_log(snapshot, txn, logging)?,
         };
-        self.finish(place.tid, &mut txn);
+        self.finish(tid, txn);
         self.counters.commit.record_since(began);
-        Ok(Some(flushing))
+        Ok(flushing)
     }
 
     /// Waits for the data that the transaction is ordered after.
@@ -145,11 +176,11 @@ impl Core {
         txn.ordered.iter().try_for_each(|data| data.wait())
     }
 
+    /// Writes the blocks of a transaction home, without a log. What was written to the device before
+    /// is durable first: an inode that is home must not map blocks whose data is not.
     fn write_through(&self, txn: &Snapshot, closed: &Transaction) -> Result<Duration> {
-        if !closed.ordered.is_empty() {
-            self.wait_for_data(closed)?;
-            self.flush.flush(&*self.device)?;
-        }
+        self.wait_for_data(closed)?;
+        self.flush.flush(&*self.device)?;
         let blocks: Vec<(u64, &[u8])> =
             txn.blocks.iter().map(|(block, content)| (*block, &content[..])).collect();
         for batch in blocks.chunks(BATCH) {
@@ -162,8 +193,15 @@ impl Core {
 
     fn write_to_log(&self, txn: Snapshot, closed: &Transaction, began: Instant) -> Result<Duration> {
         let Some(log) = &self.log else { return Ok(Duration::ZERO) };
-        let (tid, start) = (txn.tid, self.state.lock().head);
         let len = log.size_of(txn.blocks.len(), txn.revokes.len());
+        let (tid, start, free) = {
+            let state = self.state.lock();
+            (txn.tid, state.head, log.len().saturating_sub(state.used))
+        };
+        // By the limits of the transactions this cannot be; if it were, others would be written over.
+        if len > free {
+            return Err(JournalError::LogOverrun { tid, need: len, free, blocks: log.len() });
+        }
         let (commit_at, crc) = log.write(&*self.device, &txn, start)?;
         self.counters.log_write.record_since(began);
         self.wait_for_data(closed)?;
@@ -179,7 +217,6 @@ impl Core {
         let mut state = self.state.lock();
         state.head = log.advance(commit_at, 1);
         state.used += len;
-        debug_assert!(state.used <= log.len(), "the log is overrun");
         state.history.push_back(Past { tid, start, len });
         Ok(flushing)
     }
@@ -270,19 +307,36 @@ impl Core {
     /// Commits and checkpoints everything, marks the log empty, and lets no handle in any more.
     pub(crate) fn close(&self) -> Result<()> {
         self.check()?;
-        if !self.is_read_only() {
-            self.sync()?;
-            self.checkpoint()?;
-            let (committed, head) = (self.committed(), self.state.lock().head);
-            if let Some(log) = &self.log {
-                let emptied = log.write_empty(&*self.device, committed.next(), head);
-                emptied
-                    .and_then(|()| self.flush.flush(&*self.device))
-                    .inspect_err(|error| self.abort(error))?;
-            }
+        if self.is_read_only() {
+            self.fail(JournalError::Closed);
+            return Ok(());
         }
+        // Most of the work, while other threads still change the volume.
+        self.sync()?;
+        self.checkpoint()?;
+        let tid = self.gate.running().tid;
+        let turn = loop {
+            self.check()?;
+            if let Some(turn) = self.commits.wait(tid, || self.has_ended()) {
+                break turn;
+            }
+        };
+        // What they have changed since, and an end to it. Of what follows nobody is told before.
+        let in_commit = InCommit(self);
+        let closed = self.lead_last().and_then(|()| self.empty_log()).inspect_err(|error| self.abort(error));
+        drop(in_commit);
         self.fail(JournalError::Closed);
-        Ok(())
+        turn.pass(None, |_| true);
+        closed
+    }
+
+    /// Checkpoints all of the log and marks it empty. No handle is open, and none can start.
+    fn empty_log(&self) -> Result<()> {
+        self.try_checkpoint(u32::MAX)?;
+        let Some(log) = &self.log else { return Ok(()) };
+        let head = self.state.lock().head;
+        log.write_empty(&*self.device, self.committed().next(), head)?;
+        self.flush.flush(&*self.device)
     }
 
     /// Latches a failure, and leaves a note of it in the log if that still can be written.

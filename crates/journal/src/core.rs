@@ -288,6 +288,8 @@ impl Core {
 
     // ---- handles
 
+    /// Enters the running transaction with `credits`, of which there is at least one: a transaction
+    /// that can give none has no space for the reserve either.
     pub(crate) fn enter(&self, credits: u32) -> Result<Place> {
         self.check()?;
         if self.read_only {

@@ -119,12 +119,26 @@ pub enum JournalError {
         tid: Tid,
     },
     /// A handle touched more blocks than it had credits, and the transaction had none to lend.
+    /// The journal has been aborted.
     #[error("transaction {tid} has no credit left for block {block}")]
     OutOfCredits {
         /// The transaction.
         tid: Tid,
         /// The block that was one too many.
         block: u64,
+    },
+    /// A transaction that would be written over others which the log still has to keep. No handle
+    /// gets credits for so much; nothing was written, and the journal has been aborted.
+    #[error("transaction {tid} takes {need} blocks of the log, which has {free} of {blocks} free")]
+    LogOverrun {
+        /// The transaction.
+        tid: Tid,
+        /// Blocks that it takes.
+        need: u32,
+        /// Blocks of the log that hold nothing.
+        free: u32,
+        /// Blocks of the ring.
+        blocks: u32,
     },
 }
 

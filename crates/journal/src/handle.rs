@@ -14,7 +14,7 @@ use std::sync::Arc;
 ///
 /// An operation that fails half way must put the blocks right again, or [abort](Journal::abort) the
 /// journal: what a handle has changed when it ends will be committed. A handle that ends because its
-/// thread panics aborts the journal.
+/// thread panics, or that runs out of credits, aborts the journal.
 #[derive(Debug)]
 pub struct Handle<'j> {
     journal: &'j Journal,
@@ -81,7 +81,8 @@ impl<'j> Handle<'j> {
     /// must not be used again before. `metadata`: they were read or written through the journal; their
     /// buffers are dropped, and older copies in the log will not be replayed. One credit
     /// pays for [`revokes_per_credit`](Journal::revokes_per_credit) of those; what fits
-    /// where the transaction has already paid is free.
+    /// where the transaction has already paid is free. So a run of at most that many blocks costs at
+    /// most one credit.
     ///
     /// # Errors
     /// An aborted journal; no credit left for revoke records.
@@ -118,6 +119,7 @@ impl<'j> Handle<'j> {
     /// An aborted journal; more credits than a transaction has. The handle can then only be stopped.
     pub fn restart(&mut self, n: u32) -> Result<()> {
         self.finish();
+        let n = n.max(1);
         self.journal.core.counters.restarts.add(1);
         let place = self.journal.core.enter(n)?;
         self.place = Some(place);
@@ -144,25 +146,38 @@ impl<'j> Handle<'j> {
         let place = self.place()?;
         if buffer.join(place.tid) {
             self.joined.borrow_mut().push(buffer.clone());
-            self.spend(place, buffer.block())?;
+            self.spend(place, 1, buffer.block())?;
         }
         Ok(())
     }
 
-    /// Takes a credit, one of the transaction's reserve if the handle has none left.
-    fn spend(&self, place: Place, block: u64) -> Result<()> {
-        if let Some(left) = self.credits.get().checked_sub(1) {
-            self.credits.set(left);
-            return Ok(());
+    /// Takes `n` credits, those that the handle lacks from the transaction's reserve.
+    ///
+    /// # Errors
+    /// [`JournalError::OutOfCredits`], which aborts the journal: the log may have no space for what
+    /// the transaction has changed, and the operation is half done.
+    fn spend(&self, place: Place, n: u32, block: u64) -> Result<()> {
+        let left = self.credits.get();
+        if n > left {
+            self.overdraw(place, n - left, block)?;
         }
-        let mut txn = self.journal.core.transactions[place.slot].lock();
-        if txn.overdrawn >= self.journal.core.slack() {
-            return Err(JournalError::OutOfCredits { tid: place.tid, block });
-        }
-        txn.overdrawn += 1;
-        drop(txn);
-        self.journal.count_overdraft();
+        self.credits.set(left.saturating_sub(n));
         Ok(())
+    }
+
+    fn overdraw(&self, place: Place, n: u32, block: u64) -> Result<()> {
+        {
+            let mut txn = self.journal.core.transactions[place.slot].lock();
+            let overdrawn = txn.overdrawn.saturating_add(n);
+            if overdrawn <= self.journal.core.slack() {
+                txn.overdrawn = overdrawn;
+                self.journal.core.counters.credits_overdrawn.add(n.into());
+                return Ok(());
+            }
+        }
+        let error = JournalError::OutOfCredits { tid: place.tid, block };
+        self.journal.core.abort(&error);
+        Err(error)
     }
 
     fn revoke(&self, place: Place, start: u64, len: u64) -> Result<()> {
@@ -175,7 +190,7 @@ impl<'j> Handle<'j> {
             txn.revoke_credits += to_pay;
             to_pay
         };
-        (0..to_pay).try_for_each(|_| self.spend(place, start))
+        self.spend(place, to_pay, start)
     }
 
     fn finish(&mut self) {

@@ -58,12 +58,13 @@ impl Journal {
         self.core.prefetch(blocks);
     }
 
-    /// Starts a handle that may touch `credits` blocks. Waits while a commit closes the running transaction, or
-    /// for space in the log.
+    /// Starts a handle that may touch `credits` blocks, at least one. Waits while a commit closes the
+    /// running transaction, or for space in the log.
     ///
     /// # Errors
     /// A read-only, closed or aborted journal; more than [`max_credits`](Self::max_credits).
     pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
+        let credits = credits.max(1);
         Ok(Handle::new(self, self.core.enter(credits)?, credits))
     }
 
@@ -145,8 +146,8 @@ impl Journal {
         self.core.checkpoint_oldest(blocks)
     }
 
-    /// Commits and checkpoints everything and marks the log empty. No handle can start afterwards; reading
-    /// goes on.
+    /// Commits and checkpoints everything and marks the log empty. Waits for open handles. What other
+    /// threads change meanwhile is committed too, or their handle does not start; reading goes on.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
@@ -199,10 +200,6 @@ impl Journal {
     /// Counters and times, at any moment.
     pub fn stats(&self) -> Stats {
         self.core.counters.read(self.core.flush.count(), self.core.levels())
-    }
-
-    pub(crate) fn count_overdraft(&self) {
-        self.core.counters.credits_overdrawn.add(1);
     }
 }
 

@@ -1,0 +1,166 @@
+//! How a journal ends: without credits, without space, and when it is closed.
+
+use super::*;
+use lanefs_device::BlockDevice;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+/// The reserve of a transaction has an end, and an operation that has come to it is half done.
+#[test]
+fn a_handle_without_credits_ends_the_journal() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    set(&journal, 7, 1);
+    journal.sync().unwrap();
+    let handle = journal.start(0).unwrap();
+    drop(handle.write(&journal.read(7).unwrap()).map(|mut bytes| bytes[0] = 2));
+    let over = (100..2000).map(|b| journal.read(b).unwrap()).find_map(|b| handle.write(&b).err());
+    assert!(matches!(over, Some(JournalError::OutOfCredits { .. })), "{over:?}");
+    let (tid, error) = (handle.tid(), journal.error().unwrap());
+    assert!(error.to_string().contains("no credit left"), "{error}");
+    handle.stop();
+    assert!(journal.commit(tid).is_err());
+    drop(journal);
+    recover(&device);
+    assert_eq!(at(&device, 7), 1);
+}
+
+/// Revokes are paid for together: a run of what one revoke block holds costs one credit at most.
+#[test]
+fn a_run_of_revokes_costs_the_blocks_that_it_fills() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    let per_credit = u64::from(journal.revokes_per_credit());
+    let handle = journal.start(10).unwrap();
+    handle.free(100, 1, true).unwrap();
+    assert_eq!(handle.credits(), 9);
+    handle.free(101, per_credit, true).unwrap();
+    assert_eq!(handle.credits(), 8);
+    handle.free(1000, 3 * per_credit, true).unwrap();
+    assert_eq!(handle.credits(), 5);
+    handle.stop();
+    journal.sync().unwrap();
+    assert_eq!(journal.stats().credits_overdrawn, 0);
+    let handle = journal.start(1).unwrap();
+    let over = handle.free(1000, 100 * per_credit, true);
+    assert!(matches!(over, Err(JournalError::OutOfCredits { .. })), "{over:?}");
+    handle.stop();
+    assert!(journal.sync().is_err());
+}
+
+/// No limit lets this happen; if one did, the log is not written over.
+#[test]
+fn a_transaction_without_space_in_the_log_is_not_written() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    set(&journal, 7, 1);
+    journal.sync().unwrap();
+    let tid = set(&journal, 7, 2);
+    journal.core.state.lock().used = journal.core.log.as_ref().unwrap().len() - 2;
+    let before = device.to_bytes();
+    let error = journal.commit(tid).unwrap_err();
+    assert!(matches!(error, JournalError::LogOverrun { need: 3, free: 2, .. }), "{error}");
+    let log = |bytes: &[u8]| bytes[(LOG_START + 1) as usize * BLOCK as usize..].to_vec();
+    assert!(log(&before) == log(&device.to_bytes()));
+    assert!(journal.start(1).is_err());
+    drop(journal);
+    recover(&device);
+    assert_eq!(at(&device, 7), 1);
+}
+
+/// Has another thread change and commit block 8 while block 7 is being written home.
+#[derive(Debug)]
+struct MeanwhileDevice {
+    inner: MemDevice,
+    meanwhile: Mutex<Option<SyncSender<SyncSender<()>>>>,
+}
+
+impl BlockDevice for MeanwhileDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
+        if offset == 7 * u64::from(BLOCK)
+            && let Some(other) = self.meanwhile.lock().take()
+        {
+            let (done, wait) = sync_channel(0);
+            other.send(done).unwrap();
+            wait.recv().unwrap();
+        }
+        self.inner.write_at(offset, data)
+    }
+    fn flush(&self) -> lanefs_device::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+#[test]
+fn what_is_committed_while_the_journal_is_closed_is_not_lost() {
+    let (other, asked) = sync_channel(0);
+    let meanwhile = Mutex::new(Some(other));
+    let device = Arc::new(MeanwhileDevice { inner: empty_log(1024), meanwhile });
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    set(&journal, 7, 1);
+    thread::scope(|scope| {
+        let journal = &journal;
+        scope.spawn(move || {
+            let done = asked.recv().unwrap();
+            let tid = set(journal, 8, 2);
+            journal.commit(tid).unwrap();
+            done.send(()).unwrap();
+        });
+        journal.close().unwrap();
+    });
+    drop(journal);
+    assert!(!recover(&device.inner).needed);
+    assert_eq!((at(&device.inner, 7), at(&device.inner, 8)), (1, 2));
+}
+
+/// A handle that is open when the journal is closed is waited for, and what it did is committed.
+#[test]
+fn a_close_waits_for_open_handles() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    set(&journal, 7, 1);
+    let buffer = journal.read(8).unwrap();
+    thread::scope(|scope| {
+        let handle = journal.start(1).unwrap();
+        let close = scope.spawn(|| journal.close());
+        handle.write(&buffer).unwrap()[0] = 2;
+        let tid = handle.tid();
+        handle.stop();
+        close.join().unwrap().unwrap();
+        assert!(journal.is_durable(tid));
+    });
+    assert!(matches!(journal.start(1), Err(JournalError::Closed)));
+    assert_eq!((at(&device, 7), at(&device, 8)), (1, 2));
+    assert!(!recover(&device).needed);
+}
+
+/// Without a log, the data that a block maps is durable before that block is home.
+#[test]
+fn without_a_log_data_is_durable_before_what_maps_it() {
+    let device = Arc::new(RecordingDevice::new(Image::zeroed(1 << 20)));
+    let journal = Journal::open(device.clone(), Options::new(BLOCK)).unwrap();
+    device.write_at(50 * u64::from(BLOCK), &[5; BLOCK as usize]).unwrap();
+    set(&journal, 7, 1);
+    journal.sync().unwrap();
+    let log = device.log();
+    let mut seen = 0;
+    for state in log.crash_states(1, 20) {
+        let device = state.device();
+        if device_bytes(&device, 7)[0] == 1 {
+            assert_eq!(device_bytes(&device, 50), [5; BLOCK as usize], "{state}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0);
+}
