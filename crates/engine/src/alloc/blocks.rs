@@ -1,14 +1,18 @@
 //! Taking and freeing blocks on disk, under a handle.
 //!
 //! [`take_reserved`] marks blocks that were chosen in core; [`free_blocks`] clears them on disk, and
-//! the journal's commit gives them back in core.
+//! the journal's commit gives them back in core. Both read and check a group's bitmap and descriptor
+//! before they change either ([`Bits`]): a read that fails, and blocks that are used or free already,
+//! leave everything as it was.
 
 use super::Reserved;
-use super::group::{initial_block_bitmap, read_block_bitmap, read_desc, uninit};
-use crate::error::{Corrupt, Result};
+use super::group::{HeldDesc, initial_block_bitmap, read_block_bitmap, uninit};
+use crate::error::{Corrupt, Error, Result};
 use crate::txn::Txn;
 use crate::volume::Fs;
 use lanefs_format::{GroupFlags, bitmap};
+use lanefs_journal::Buffer;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What a freed block held: metadata must be revoked, so that no old log copy is replayed over
@@ -19,93 +23,146 @@ pub(crate) enum BlockKind {
     Metadata,
 }
 
-/// Marks reserved blocks as used on disk, under the handle of `txn`. At most 2 credits a group.
-pub(crate) fn take_reserved(txn: &mut Txn<'_>, mut reserved: Reserved) -> Result<()> {
-    let fs = txn.fs();
-    for_each_group(fs, reserved.start(), reserved.len(), |group, bits, _| {
-        let Some(_state) = fs.alloc.lock_group(group) else { return Ok(()) };
-        let n = bits.len() as u32;
-        change_bitmap(txn, group, bits, true)?;
-        // On disk now: no longer given back by the drop.
-        reserved.used(n);
-        Ok(())
-    })
-}
-
-/// Frees blocks on disk, under the handle of `txn`. They are handed out again after the commit.
+/// Marks reserved blocks as used on disk, under the handle of `txn`. Costs
+/// [`credits::RUN`](crate::txn::credits::RUN).
 ///
 /// # Errors
-/// A range outside of the data blocks, or with a block that is free already: nothing is changed
-/// in that group.
-pub(crate) fn free_blocks(txn: &mut Txn<'_>, start: u64, len: u32, kind: BlockKind) -> Result<()> {
-    let fs = txn.fs();
-    fs.check_data_range(start, u64::from(len))?;
-    for_each_group(fs, start, len, |group, bits, first| {
-        let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(()) };
-        // The busy map must have the blocks before the disk's map loses them.
-        state.load(fs, group)?;
-        if state.is_lost() {
-            // They stay used, for nobody knows what else is.
-            return Ok(());
-        }
-        change_bitmap(txn, group, bits.clone(), false)?;
-        drop(state);
-        fs.alloc.freeing.fetch_add(bits.len() as u64, Relaxed);
-        txn.freed(first, bits.len() as u64, kind)
-    })
-}
-
-/// Cuts a range of blocks at group borders: group, bits in it, first block.
-fn for_each_group(
-    fs: &Fs,
-    start: u64,
-    len: u32,
-    mut f: impl FnMut(u32, std::ops::Range<usize>, u64) -> Result<()>,
-) -> Result<()> {
-    let mut at = start;
-    let end = start.saturating_add(u64::from(len));
-    while at < end {
-        let (group, bit) = fs.layout.group_of_block(at)?;
-        let n = u64::from(fs.layout.group_blocks(group)? - bit).min(end - at);
-        let bit = bit as usize;
-        f(group, bit..bit + n as usize, at)?;
-        at += n;
+/// A block that is used already; the device's. Nothing is changed.
+pub(crate) fn take_reserved(txn: &mut Txn<'_>, mut reserved: Reserved) -> Result<()> {
+    let (fs, len) = (txn.fs(), reserved.len());
+    if len == 0 {
+        return Ok(());
     }
+    let (group, bits) = locate(fs, reserved.start(), len)?;
+    let Some(_state) = fs.alloc.lock_group(group) else { return Ok(()) };
+    Bits::read(fs, group, bits, true)?.change(txn)?;
+    // On disk now: no longer given back by the drop.
+    reserved.used(len);
     Ok(())
 }
 
-/// Sets or clears `bits` on disk and brings the descriptor's count and checksums along. The
-/// group's mutex is held.
-fn change_bitmap(txn: &mut Txn<'_>, group: u32, bits: std::ops::Range<usize>, used: bool) -> Result<()> {
+/// Frees blocks of one group on disk, under the handle of `txn`. They are handed out again after the
+/// commit. Costs [`credits::FREED_RUN`](crate::txn::credits::FREED_RUN) if they are no more than
+/// [`Txn::run_of`].
+///
+/// # Errors
+/// A range outside of the data blocks or of a group, or with a block that is free already; the
+/// device's. Nothing is changed.
+pub(crate) fn free_blocks(txn: &mut Txn<'_>, start: u64, len: u32, kind: BlockKind) -> Result<()> {
     let fs = txn.fs();
-    let mut desc = read_desc(fs, group)?;
-    let first = fs.layout.group_first_block(group)?;
-    let n = bits.len() as u32;
-    let buffer = if uninit(fs, &desc, GroupFlags::BLOCK_UNINIT) {
-        let map = initial_block_bitmap(fs, group)?;
-        let buffer = txn.create(desc.block_bitmap)?;
-        txn.write(&buffer)?.copy_from_slice(&map);
-        desc.flags -= GroupFlags::BLOCK_UNINIT;
-        buffer
-    } else {
-        read_block_bitmap(fs, group, &desc)?
-    };
-    let mut map = txn.write(&buffer)?;
-    // Double use and double free are found before anything changes.
-    if used {
-        if let Some(bit) = bitmap::next_set(&map, bits.clone()) {
-            return Err(Corrupt::DoubleUse { block: first + bit as u64, group }.into());
-        }
-        bitmap::set(&mut map, bits)?;
-        desc.free_blocks_count = desc.free_blocks_count.saturating_sub(n);
-    } else {
-        if let Some(bit) = bitmap::next_zero(&map, bits.clone()) {
-            return Err(Corrupt::DoubleFree { block: first + bit as u64, group }.into());
-        }
-        bitmap::clear(&mut map, bits)?;
-        desc.free_blocks_count = (desc.free_blocks_count + n).min(fs.layout.group_blocks(group)?);
+    if len == 0 {
+        return Ok(());
     }
-    desc.sum_block_bitmap(&map, &fs.layout, &fs.checksummer)?;
-    drop(map);
-    fs.write_desc(txn, group, &desc)
+    fs.check_data_range(start, u64::from(len))?;
+    let (group, bits) = locate(fs, start, len)?;
+    let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(()) };
+    // The busy map must have the blocks before the disk's map loses them.
+    state.load(fs, group)?;
+    if state.is_lost() {
+        // They stay used, for nobody knows what else is.
+        return Ok(());
+    }
+    let bits = Bits::read(fs, group, bits, false)?;
+    // Paid for before anything is changed.
+    txn.freed(start, len.into(), kind)?;
+    bits.change(txn)?;
+    fs.alloc.freeing.fetch_add(len.into(), Relaxed);
+    Ok(())
+}
+
+/// Reads what [`free_blocks`] of these blocks will change, and checks it. While the answer is held,
+/// freeing them does no I/O.
+///
+/// # Errors
+/// As [`free_blocks`].
+pub(crate) fn hold_for_free(fs: &Fs, start: u64, len: u32) -> Result<impl Sized + use<>> {
+    fs.check_data_range(start, u64::from(len))?;
+    let (group, bits) = locate(fs, start, len)?;
+    let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(None) };
+    state.load(fs, group)?;
+    if state.is_lost() { Ok(None) } else { Bits::read(fs, group, bits, false).map(Some) }
+}
+
+/// The group of a run of blocks, and its bits there.
+fn locate(fs: &Fs, start: u64, len: u32) -> Result<(u32, Range<usize>)> {
+    let (group, bit) = fs.layout.group_of_block(start)?;
+    if len > fs.layout.group_blocks(group)?.saturating_sub(bit) {
+        return Err(Error::Invalid("a run of blocks that leaves its group"));
+    }
+    Ok((group, bit as usize..bit as usize + len as usize))
+}
+
+/// A run of bits of a group's bitmap that can be changed, with all that changes with it in memory.
+#[derive(Debug)]
+struct Bits {
+    group: u32,
+    bits: Range<usize>,
+    /// What they will be; now they are not.
+    used: bool,
+    desc: HeldDesc,
+    map: Map,
+}
+
+/// The block of a bitmap.
+#[derive(Debug)]
+enum Map {
+    Read(Buffer),
+    /// Was never written: what it is to hold.
+    Unwritten(Vec<u8>),
+}
+
+impl Bits {
+    /// Reads bitmap and descriptor, and finds double use and double free. The group's mutex is held.
+    fn read(fs: &Fs, group: u32, bits: Range<usize>, used: bool) -> Result<Self> {
+        let desc = HeldDesc::read(fs, group)?;
+        let map = match uninit(fs, &desc.desc, GroupFlags::BLOCK_UNINIT) {
+            true => Map::Unwritten(initial_block_bitmap(fs, group)?),
+            false => Map::Read(read_block_bitmap(fs, group, &desc.desc)?),
+        };
+        let clash = match &map {
+            Map::Read(buffer) => find(&buffer.read(), bits.clone(), used),
+            Map::Unwritten(bytes) => find(bytes, bits.clone(), used),
+        };
+        if let Some(bit) = clash {
+            let block = fs.layout.group_first_block(group)? + bit as u64;
+            return Err(match used {
+                true => Corrupt::DoubleUse { block, group }.into(),
+                false => Corrupt::DoubleFree { block, group }.into(),
+            });
+        }
+        Ok(Self { group, bits, used, desc, map })
+    }
+
+    /// Sets or clears the bits and brings the descriptor's count and checksums along. The group's mutex
+    /// has been held since [`read`](Self::read).
+    fn change(mut self, txn: &mut Txn<'_>) -> Result<()> {
+        let fs = txn.fs();
+        let (n, desc) = (self.bits.len() as u32, &mut self.desc.desc);
+        let total = fs.layout.group_blocks(self.group)?;
+        let buffer = match self.map {
+            Map::Read(buffer) => buffer,
+            Map::Unwritten(bytes) => {
+                let buffer = txn.create(desc.block_bitmap)?;
+                txn.write(&buffer)?.copy_from_slice(&bytes);
+                desc.flags -= GroupFlags::BLOCK_UNINIT;
+                buffer
+            }
+        };
+        let mut map = txn.write(&buffer)?;
+        if self.used {
+            bitmap::set(&mut map, self.bits)?;
+            desc.free_blocks_count = desc.free_blocks_count.saturating_sub(n);
+        } else {
+            bitmap::clear(&mut map, self.bits)?;
+            desc.free_blocks_count = (desc.free_blocks_count + n).min(total);
+        }
+        desc.sum_block_bitmap(&map, &fs.layout, &fs.checksummer)?;
+        drop(map);
+        self.desc.write(txn)
+    }
+}
+
+/// The first of `bits` that is `set` already.
+fn find(map: &[u8], bits: Range<usize>, set: bool) -> Option<usize> {
+    if set { bitmap::next_set(map, bits) } else { bitmap::next_zero(map, bits) }
 }

@@ -6,6 +6,7 @@
 
 use super::buddy::{Buddy, ORDERS};
 use crate::error::{Corrupt, Error, Result};
+use crate::txn::Txn;
 use crate::volume::{Fs, Zone, kind};
 use lanefs_format::{GroupDesc, GroupFlags, bitmap};
 use lanefs_journal::{Buffer, JournalError};
@@ -200,12 +201,35 @@ pub(super) fn uninit(fs: &Fs, desc: &GroupDesc, flag: GroupFlags) -> bool {
     fs.has_group_checksums() && desc.flags.contains(flag)
 }
 
+/// A group's descriptor, checked, and its block, held in memory: to write it does no I/O.
+#[derive(Debug)]
+pub(super) struct HeldDesc {
+    pub(super) desc: GroupDesc,
+    group: u32,
+    buffer: Buffer,
+    offset: usize,
+}
+
+impl HeldDesc {
+    pub(super) fn read(fs: &Fs, group: u32) -> Result<Self> {
+        let (block, offset) = fs.layout.desc_location(group)?;
+        let (buffer, offset) = (fs.journal.read(block)?, offset as usize);
+        let desc = fs.parse_desc(group, buffer.read().get(offset..).unwrap_or_default())?;
+        Ok(Self { desc, group, buffer, offset })
+    }
+
+    /// Writes the descriptor. The group's mutex is held.
+    pub(super) fn write(&self, txn: &Txn<'_>) -> Result<()> {
+        let fs = txn.fs();
+        let mut bytes = txn.write(&self.buffer)?;
+        let slot = bytes.get_mut(self.offset..).unwrap_or_default();
+        Ok(self.desc.encode(slot, self.group, &fs.layout, &fs.checksummer)?)
+    }
+}
+
 /// The descriptor of `group`, checked.
 pub(crate) fn read_desc(fs: &Fs, group: u32) -> Result<GroupDesc> {
-    let (block, offset) = fs.layout.desc_location(group)?;
-    let buffer = fs.journal.read(block)?;
-    let bytes = buffer.read();
-    fs.parse_desc(group, bytes.get(offset as usize..).unwrap_or_default())
+    Ok(HeldDesc::read(fs, group)?.desc)
 }
 
 /// The block bitmap of `group`, its checksum verified once after each load.

@@ -7,10 +7,10 @@
 //! Reserved inodes are never handed out, whatever a bitmap says. A bitmap that has any other inode in use
 //! as free is damaged, and its group is passed by from then on.
 
-use super::group::{is_damage, read_desc, uninit};
+use super::group::{HeldDesc, is_damage, read_desc, uninit};
 use crate::error::{Corrupt, Error, Result};
 use crate::txn::Txn;
-use crate::volume::{Fs, kind};
+use crate::volume::{Fs, TableSlot, kind};
 use lanefs_format::{GroupDesc, GroupFlags, InodeSlot, InodeUse, bitmap};
 use lanefs_journal::Buffer;
 
@@ -28,12 +28,12 @@ pub(crate) enum InodeHint {
     TopDir { spread: u32 },
 }
 
-/// Takes an inode and marks it as used, under the handle of `txn`. At most 4 credits: bitmap,
-/// descriptor, table block, and a descriptor of a group found full.
+/// Takes an inode and marks it as used, under the handle of `txn`; its number, and its slot of the
+/// table. At most 4 credits: bitmap, descriptor, table block, and a descriptor of a group found full.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if no group has a free inode.
-pub(crate) fn alloc_inode(txn: &mut Txn<'_>, hint: InodeHint) -> Result<u32> {
+/// [`Error::NoSpace`] if no group has a free inode; the device's. Nothing is changed.
+pub(crate) fn alloc_inode<'f>(txn: &mut Txn<'f>, hint: InodeHint) -> Result<(u32, TableSlot<'f>)> {
     let fs = txn.fs();
     if fs.alloc.free_inodes() == 0 {
         return Err(Error::NoSpace);
@@ -48,9 +48,9 @@ pub(crate) fn alloc_inode(txn: &mut Txn<'_>, hint: InodeHint) -> Result<u32> {
     for i in 0..groups {
         let group = ((u64::from(first) + u64::from(i)) % u64::from(groups)) as u32;
         match take_in(txn, group, is_dir) {
-            Ok(Some(ino)) => {
+            Ok(Some(taken)) => {
                 fs.alloc.sub_free_inode();
-                return Ok(ino);
+                return Ok(taken);
             }
             Ok(None) => {}
             // Nothing of it was changed. The others serve.
@@ -64,28 +64,50 @@ pub(crate) fn alloc_inode(txn: &mut Txn<'_>, hint: InodeHint) -> Result<u32> {
 /// Frees an inode, under the handle of `txn`. Its slot in the table has been written already.
 ///
 /// # Errors
-/// An inode that the bitmap has as free.
+/// An inode that the bitmap has as free; the device's. Nothing is changed.
 pub(crate) fn free_inode(txn: &mut Txn<'_>, ino: u32, was_dir: bool) -> Result<()> {
     let fs = txn.fs();
     let InodeSlot { group, index, .. } = fs.layout.inode_slot(ino)?;
     let Some(mut state) = fs.alloc.lock_group(group) else { return Ok(()) };
-    let mut desc = read_desc(fs, group)?;
-    let buffer = inode_bitmap(txn, group, &mut desc)?;
+    let (mut held, buffer) = read_used(fs, ino, group, index)?;
     let mut map = txn.write(&buffer)?;
-    if !bitmap::test(&map, index as usize) {
-        return Err(Corrupt::InodeDoubleFree { ino, group }.into());
-    }
     bitmap::clear(&mut map, index as usize..index as usize + 1)?;
+    let desc = &mut held.desc;
     desc.free_inodes_count = (desc.free_inodes_count + 1).min(fs.layout.inodes_per_group());
     if was_dir {
         desc.used_dirs_count = desc.used_dirs_count.saturating_sub(1);
     }
     desc.sum_inode_bitmap(&map, &fs.layout, &fs.checksummer)?;
     drop(map);
-    fs.write_desc(txn, group, &desc)?;
+    held.write(txn)?;
     state.inode_hint = state.inode_hint.min(index);
     fs.alloc.add_free_inode();
     Ok(())
+}
+
+/// Reads what [`free_inode`] of `ino` will change, and checks it. While the answer is held, freeing it
+/// does no I/O.
+///
+/// # Errors
+/// As [`free_inode`].
+pub(crate) fn hold_inode(fs: &Fs, ino: u32) -> Result<impl Sized + use<>> {
+    let InodeSlot { group, index, .. } = fs.layout.inode_slot(ino)?;
+    let _state = fs.alloc.lock_group(group);
+    read_used(fs, ino, group, index)
+}
+
+/// The descriptor and the inode bitmap of a group in which inode `ino` is used.
+fn read_used(fs: &Fs, ino: u32, group: u32, index: u32) -> Result<(HeldDesc, Buffer)> {
+    let free = || Error::from(Corrupt::InodeDoubleFree { ino, group });
+    let held = HeldDesc::read(fs, group)?;
+    if uninit(fs, &held.desc, GroupFlags::INODE_UNINIT) {
+        return Err(free());
+    }
+    let buffer = read_inode_bitmap(fs, group, &held.desc)?;
+    if !bitmap::test(&buffer.read(), index as usize) {
+        return Err(free());
+    }
+    Ok((held, buffer))
 }
 
 /// Takes no more inodes from a group whose bitmap is damaged.
@@ -96,7 +118,8 @@ fn lose(fs: &Fs, group: u32, e: &Error) {
     }
 }
 
-fn take_in(txn: &mut Txn<'_>, group: u32, is_dir: bool) -> Result<Option<u32>> {
+/// Takes an inode of `group`, if it has one that is free. All blocks that change are read before.
+fn take_in<'f>(txn: &mut Txn<'f>, group: u32, is_dir: bool) -> Result<Option<(u32, TableSlot<'f>)>> {
     let fs = txn.fs();
     if read_desc(fs, group)?.free_inodes_count == 0 {
         return Ok(None);
@@ -104,32 +127,72 @@ fn take_in(txn: &mut Txn<'_>, group: u32, is_dir: bool) -> Result<Option<u32>> {
     let Some(mut state) = fs.alloc.lock_group(group).filter(|state| !state.inodes_lost) else {
         return Ok(None);
     };
-    let mut desc = read_desc(fs, group)?;
+    let mut held = HeldDesc::read(fs, group)?;
     let per_group = fs.layout.inodes_per_group();
     let reserved = (fs.first_ino.saturating_sub(1)).saturating_sub(group.saturating_mul(per_group));
-    check_counts(fs, group, &desc)?;
-    let buffer = inode_bitmap(txn, group, &mut desc)?;
-    let from = state.inode_hint.max(reserved).min(per_group) as usize;
-    let Some(index) = bitmap::next_zero(&buffer.read(), from..per_group as usize) else {
+    check_counts(fs, group, &held.desc)?;
+    let from = state.inode_hint.max(reserved).min(per_group);
+    let bits = match uninit(fs, &held.desc, GroupFlags::INODE_UNINIT) {
+        true => None,
+        false => Some(read_inode_bitmap(fs, group, &held.desc)?),
+    };
+    let free = match &bits {
+        Some(buffer) => bitmap::next_zero(&buffer.read(), from as usize..per_group as usize),
+        None => (from < per_group).then_some(from as usize),
+    };
+    let Some(index) = free else {
         state.inode_hint = per_group;
         return Ok(None);
     };
-    check_unused(fs, &desc, fs.layout.ino(group, index as u32)?)?;
+    let ino = fs.layout.ino(group, index as u32)?;
+    let table = TableBlock::read(fs, &held.desc, ino, index as u32)?;
+    check_unused(fs, &held.desc, ino, &table)?;
+
+    let buffer = match bits {
+        Some(buffer) => buffer,
+        None => create_bitmap(txn, &mut held.desc)?,
+    };
     let mut map = txn.write(&buffer)?;
     bitmap::set(&mut map, index..index + 1)?;
-    state.inode_hint = index as u32 + 1;
+    let desc = &mut held.desc;
     desc.free_inodes_count = desc.free_inodes_count.saturating_sub(1);
     if is_dir {
         desc.used_dirs_count = (desc.used_dirs_count + 1).min(per_group);
     }
     desc.sum_inode_bitmap(&map, &fs.layout, &fs.checksummer)?;
     drop(map);
-    let ino = fs.layout.ino(group, index as u32)?;
-    if fs.has_group_checksums() {
-        open_table_block(txn, &mut desc, ino, index as u32)?;
+    let table = table.open(txn, desc, index as u32)?;
+    held.write(txn)?;
+    state.inode_hint = index as u32 + 1;
+    Ok(Some((ino, fs.table_slot_in(ino, table)?)))
+}
+
+/// The block of the table that a new inode lies in.
+enum TableBlock {
+    Read(Buffer),
+    /// Held no used inode so far: what lies on the disk there may never have been written.
+    Fresh(u64),
+}
+
+impl TableBlock {
+    fn read(fs: &Fs, desc: &GroupDesc, ino: u32, index: u32) -> Result<Self> {
+        let block = desc.inode_table + u64::from(fs.layout.inode_slot(ino)?.table_block);
+        let fresh =
+            fs.has_group_checksums() && index - index % fs.layout.inodes_per_block() >= used_slots(fs, desc);
+        Ok(if fresh { Self::Fresh(block) } else { Self::Read(fs.journal.read(block)?) })
     }
-    fs.write_desc(txn, group, &desc)?;
-    Ok(Some(ino))
+
+    /// Moves bg_itable_unused behind inode `index`; a fresh block starts as zeros.
+    fn open(self, txn: &Txn<'_>, desc: &mut GroupDesc, index: u32) -> Result<Buffer> {
+        let fs = txn.fs();
+        if fs.has_group_checksums() && index >= used_slots(fs, desc) {
+            desc.itable_unused = fs.layout.inodes_per_group() - (index + 1);
+        }
+        match self {
+            Self::Read(buffer) => Ok(buffer),
+            Self::Fresh(block) => txn.create(block),
+        }
+    }
 }
 
 /// Checks that what was never in use is free: it is neither read nor looked at before it is handed out.
@@ -140,8 +203,7 @@ fn check_counts(fs: &Fs, group: u32, desc: &GroupDesc) -> Result<()> {
     if !fs.has_group_checksums() {
         return Ok(());
     }
-    let all = uninit(fs, desc, GroupFlags::INODE_UNINIT);
-    let unused = if all { fs.layout.inodes_per_group() } else { desc.itable_unused };
+    let unused = fs.layout.inodes_per_group().saturating_sub(used_slots(fs, desc));
     let free = desc.free_inodes_count;
     if unused > free { Err(Corrupt::UnusedInodes { group, unused, free }.into()) } else { Ok(()) }
 }
@@ -151,13 +213,13 @@ fn check_counts(fs: &Fs, group: u32, desc: &GroupDesc) -> Result<()> {
 ///
 /// # Errors
 /// [`Corrupt::InodeInUse`]: the bitmap lies.
-fn check_unused(fs: &Fs, desc: &GroupDesc, ino: u32) -> Result<()> {
+fn check_unused(fs: &Fs, desc: &GroupDesc, ino: u32, table: &TableBlock) -> Result<()> {
     let InodeSlot { group, index, .. } = fs.layout.inode_slot(ino)?;
-    let used = fs.layout.inodes_per_group().saturating_sub(desc.itable_unused);
-    if fs.has_group_checksums() && index >= used {
+    let TableBlock::Read(buffer) = table else { return Ok(()) };
+    if fs.has_group_checksums() && index >= used_slots(fs, desc) {
         return Ok(());
     }
-    match fs.raw_inode_use(ino)? {
+    match fs.table_slot_in(ino, buffer.clone())?.raw_use()? {
         // An inode that was deleted has the time of that, and one that never was in use is zeros.
         InodeUse { mode, links, dtime } if links != 0 || mode != 0 && dtime == 0 => {
             Err(Corrupt::InodeInUse { ino, group, mode, links }.into())
@@ -166,36 +228,25 @@ fn check_unused(fs: &Fs, desc: &GroupDesc, ino: u32) -> Result<()> {
     }
 }
 
-/// Moves bg_itable_unused behind inode `index`. If its table block held no used inode so far, the
-/// block starts as zeros: what lies on the disk there may never have been written.
-fn open_table_block(txn: &mut Txn<'_>, desc: &mut GroupDesc, ino: u32, index: u32) -> Result<()> {
-    let fs = txn.fs();
-    let per_group = fs.layout.inodes_per_group();
-    let used = per_group.saturating_sub(desc.itable_unused);
-    if index < used {
-        return Ok(());
-    }
-    desc.itable_unused = per_group - (index + 1);
-    if index - index % fs.layout.inodes_per_block() >= used {
-        txn.create(desc.inode_table + u64::from(fs.layout.inode_slot(ino)?.table_block))?;
-    }
-    Ok(())
+/// How many slots of a group's table may hold an inode; the others were never used.
+fn used_slots(fs: &Fs, desc: &GroupDesc) -> u32 {
+    let unused = match uninit(fs, desc, GroupFlags::INODE_UNINIT) {
+        true => fs.layout.inodes_per_group(),
+        false => desc.itable_unused,
+    };
+    fs.layout.inodes_per_group().saturating_sub(unused)
 }
 
-/// The inode bitmap of `group`, made new where it was never written. The group's mutex is held,
-/// and the caller writes the descriptor.
-fn inode_bitmap(txn: &mut Txn<'_>, group: u32, desc: &mut GroupDesc) -> Result<Buffer> {
+/// Makes the inode bitmap of a group in which it was never written. The caller writes the descriptor.
+fn create_bitmap(txn: &Txn<'_>, desc: &mut GroupDesc) -> Result<Buffer> {
     let fs = txn.fs();
-    if uninit(fs, desc, GroupFlags::INODE_UNINIT) {
-        let buffer = txn.create(desc.inode_bitmap)?;
-        let padding = fs.layout.inodes_per_group() as usize..fs.block_size as usize * 8;
-        bitmap::set(&mut txn.write(&buffer)?, padding)?;
-        desc.flags -= GroupFlags::INODE_UNINIT;
-        desc.itable_unused = fs.layout.inodes_per_group();
-        buffer.set_verified(kind::INODE_BITMAP);
-        return Ok(buffer);
-    }
-    read_inode_bitmap(fs, group, desc)
+    let buffer = txn.create(desc.inode_bitmap)?;
+    let padding = fs.layout.inodes_per_group() as usize..fs.block_size as usize * 8;
+    bitmap::set(&mut txn.write(&buffer)?, padding)?;
+    desc.flags -= GroupFlags::INODE_UNINIT;
+    desc.itable_unused = fs.layout.inodes_per_group();
+    buffer.set_verified(kind::INODE_BITMAP);
+    Ok(buffer)
 }
 
 fn read_inode_bitmap(fs: &Fs, group: u32, desc: &GroupDesc) -> Result<Buffer> {

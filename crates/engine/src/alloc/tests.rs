@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::Error;
+use crate::txn::Txn;
 use crate::volume::{Fs, OpenOptions};
 use lanefs_device::{BlockDevice, MemDevice};
 use rand::rngs::StdRng;
@@ -201,8 +202,7 @@ fn a_search_does_not_read_every_bitmap() {
     for block in (1..fs.layout.blocks_count()).step_by(64).filter(|b| !(last..last + 2000).contains(b)) {
         let run = reserve(&fs, block, 1).unwrap();
         used.insert(run.start());
-        let mut txn = fs.start(4).unwrap();
-        txn.take_reserved(run).unwrap();
+        fs.transact(4, |txn| txn.take_reserved(run)).unwrap();
     }
     fs.close().unwrap();
     drop(fs);
@@ -286,13 +286,9 @@ fn freed_blocks_come_back_with_the_commit() {
     let fs = volume(16);
     assert!(!await_frees(&fs).unwrap());
     let all = fs.alloc.free_blocks();
-    let mut txn = fs.start(20).unwrap();
-    let (start, len) = txn.alloc_run(3000, 500).unwrap();
-    drop(txn);
+    let (start, len) = fs.transact(20, |txn| txn.alloc_run(3000, 500)).unwrap();
     fs.journal.sync().unwrap();
-    let mut txn = fs.start(20).unwrap();
-    txn.free(start, len, BlockKind::Data).unwrap();
-    drop(txn);
+    fs.transact(20, |txn| txn.free(start, len, BlockKind::Data)).unwrap();
     assert_eq!(fs.alloc.free_blocks(), all - 500);
     assert!(matches!(claim(&fs, all), Err(Error::NoSpace)));
     assert!(await_frees(&fs).unwrap());
@@ -559,14 +555,10 @@ fn damaged(blocks: bool) -> (Arc<MemDevice>, u32) {
     lanefs_mkfs::format(&*device, &options).unwrap();
     let fs = open(Arc::clone(&device));
     // So that none of its bitmaps is one that was never written.
-    let mut txn = fs.start(20).unwrap();
-    txn.alloc_run(fs.layout.group_first_block(2).unwrap() + 5000, 1).unwrap();
-    while fs.layout.inode_slot(alloc_inode(&mut txn, InodeHint::TopDir { spread: 2 }).unwrap()).unwrap().group
-        != 2
-    {
-        txn.restart(20).unwrap();
-    }
-    drop(txn);
+    let in_group = fs.layout.group_first_block(2).unwrap() + 5000;
+    fs.transact(20, |txn| txn.alloc_run(in_group, 1)).unwrap();
+    let alloc = |txn: &mut Txn<'_>| Ok(alloc_inode(txn, InodeHint::TopDir { spread: 2 })?.0);
+    while fs.layout.inode_slot(fs.transact(20, alloc).unwrap()).unwrap().group != 2 {}
     fs.close().unwrap();
     let desc = read_desc(&fs, 2).unwrap();
     let at = 1024 * if blocks { desc.block_bitmap } else { desc.inode_bitmap } + 40;
@@ -591,9 +583,7 @@ fn a_group_with_a_damaged_block_bitmap_is_passed_by() {
     assert!(!runs.iter().any(|run| fs.layout.group_of_block(run.start()).unwrap().0 == 2) && disjoint(&runs));
     assert!(matches!(claim(&fs, 1), Err(Error::NoSpace)));
     // What is freed there is not handed out, and who frees it goes on.
-    let mut txn = fs.start(20).unwrap();
-    txn.free(in_group + 4900, 1, BlockKind::Data).unwrap();
-    drop(txn);
+    fs.transact(20, |txn| txn.free(in_group + 4900, 1, BlockKind::Data)).unwrap();
     fs.journal.sync().unwrap();
     assert_eq!(fs.alloc.free_blocks(), 0);
     drop(runs);
@@ -610,16 +600,14 @@ fn a_group_with_a_damaged_inode_bitmap_is_passed_by() {
     let (device, lost) = damaged(false);
     let fs = open(device);
     let (all, mut taken) = (fs.alloc.free_inodes(), 0);
-    let mut txn = fs.start(20).unwrap();
     let e = loop {
         let hint =
             if taken % 2 == 0 { InodeHint::TopDir { spread: 2 } } else { InodeHint::File { parent: 2 } };
-        match alloc_inode(&mut txn, hint) {
+        match fs.transact(20, |txn| Ok(alloc_inode(txn, hint)?.0)) {
             Ok(ino) => assert_ne!(fs.layout.inode_slot(ino).unwrap().group, 2),
             Err(e) => break e,
         }
         taken += 1;
-        txn.restart(20).unwrap();
     };
     assert!(matches!(e, Error::NoSpace), "{e}");
     assert_eq!(taken, all - u64::from(lost));

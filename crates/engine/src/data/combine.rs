@@ -297,24 +297,26 @@ impl Fs {
             return (None, Vec::new());
         }
         let _alone = self.combiner.handle.lock();
-        match self.start(few.min(self.journal.max_credits() / 4) + most) {
-            Ok(mut txn) => {
-                #[cfg(test)]
-                assert!(!self.combiner.panics.load(Ordering::Relaxed), "on purpose");
-                let run = |(job, mut work): (Arc<Job>, Work)| {
-                    let outcome = txn.ensure(need(&work)).and_then(|()| work.run(&mut txn, &job.node));
-                    (job, work, outcome)
-                };
-                let done = batch.into_iter().map(run).collect();
-                (Some(txn.tid()), done)
-            }
-            // Each is told by an attempt of its own.
+        let mut batch = Some(batch);
+        let ran = self.transact(few.min(self.journal.max_credits() / 4) + most, |txn| {
+            #[cfg(test)]
+            assert!(!self.combiner.panics.load(Ordering::Relaxed), "on purpose");
+            let run = |(job, mut work): (Arc<Job>, Work)| {
+                let outcome = txn.ensure(need(&work)).and_then(|()| work.run(txn, &job.node));
+                (job, work, txn.settle(outcome))
+            };
+            let done = batch.take().unwrap_or_default().into_iter().map(run).collect();
+            Ok((txn.tid(), done))
+        });
+        match ran {
+            Ok((tid, done)) => (Some(tid), done),
+            // The handle did not start. Each is told by an attempt of its own.
             Err(_) => {
                 let run = |(job, work): (Arc<Job>, Work)| {
                     let (work, outcome) = self.run_alone(&job.node, work);
                     (job, work, outcome)
                 };
-                (None, batch.into_iter().map(run).collect())
+                (None, batch.unwrap_or_default().into_iter().map(run).collect())
             }
         }
     }
@@ -323,8 +325,7 @@ impl Fs {
     pub(super) fn run_alone(&self, node: &Node, mut work: Work) -> (Work, Result<()>) {
         let outcome = self
             .write_pages(std::iter::once((node, &mut work)))
-            .and_then(|()| self.start(need(&work)))
-            .and_then(|mut txn| work.run(&mut txn, node));
+            .and_then(|()| self.transact(need(&work), |txn| work.run(txn, node)));
         (work, outcome)
     }
 }

@@ -181,12 +181,16 @@ impl Job<'_> {
         patient(self.fs, || {
             let (mut removed, mut from) = (false, blocks.end);
             self.in_handles(|txn, inode| {
-                if !removed && map::remove(txn, ino, inode, blocks.clone())? == Progress::More {
-                    return Ok(Progress::More);
+                if !removed {
+                    let step = map::remove(txn, ino, inode, blocks.clone())?;
+                    if !step.is_done() {
+                        return Ok(step);
+                    }
                 }
                 removed = true;
-                if map::shift_left(txn, ino, inode, &mut from, by)? == Progress::More {
-                    return Ok(Progress::More);
+                let step = map::shift_left(txn, ino, inode, &mut from, by)?;
+                if !step.is_done() {
+                    return Ok(step);
                 }
                 touch(self.fs, inode);
                 set_size(txn, inode, size)?;
@@ -211,7 +215,7 @@ impl Job<'_> {
         self.drop_pages(blocks.start..u32::MAX)?;
         let (ino, by) = (self.node.ino, blocks.end - blocks.start);
         // Only the parting takes space, and comes first.
-        patient(self.fs, || {
+        let inserted = patient(self.fs, || {
             let (mut grown, mut end) = (false, MAX_BLOCKS);
             self.in_handles(|txn, inode| {
                 if !grown {
@@ -223,9 +227,11 @@ impl Job<'_> {
                 }
                 map::shift_right(txn, ino, inode, blocks.start, &mut end, by)
             })
-        })?;
-        self.file.set_size(size);
-        self.drop_pages(blocks.start..u32::MAX)
+        });
+        // Also of one that stopped half way, in a later handle than that of the size.
+        self.file.set_size(self.node.state().size);
+        self.drop_pages(blocks.start..u32::MAX)?;
+        inserted
     }
 
     /// Changes the map by `step` in as many handles as it takes.
@@ -238,11 +244,16 @@ impl Job<'_> {
                 + credits::INODE
                 + credits::SUPER
         };
-        let mut txn = self.fs.start(needed())?;
-        while self.node.update_map(&mut txn, &mut step)? == Progress::More {
-            txn.restart(needed())?;
-        }
-        Ok(())
+        let prepared = self.node.prepare()?;
+        self.fs.transact(needed(), |txn| {
+            loop {
+                match prepared.update_map(txn, &mut step)? {
+                    Progress::Done => return Ok(()),
+                    Progress::More => txn.restart(needed())?,
+                    Progress::Stopped(e) => return txn.stop(e),
+                }
+            }
+        })
     }
 
     /// Stamps the file, and lets it grow to `size`.
@@ -251,10 +262,12 @@ impl Job<'_> {
         if size > before {
             zero_tail(self.node, before, size)?;
         }
-        let mut txn = self.fs.start(credits::INODE + credits::SUPER)?;
-        self.node.update(&mut txn, |txn, inode| {
-            touch(self.fs, inode);
-            if size > inode.size { set_size(txn, inode, size) } else { Ok(()) }
+        let prepared = self.node.prepare()?;
+        self.fs.transact(credits::INODE + credits::SUPER, |txn| {
+            prepared.update(txn, |txn, inode| {
+                touch(self.fs, inode);
+                if size > inode.size { set_size(txn, inode, size) } else { Ok(()) }
+            })
         })?;
         self.file.extend(size);
         Ok(())
@@ -319,13 +332,21 @@ impl Job<'_> {
         }
         self.in_handles(|txn, inode| {
             while start < end {
-                let mapping = map::lookup(self.fs, self.node.ino, inode, start)?;
+                let mapping = match map::lookup(self.fs, self.node.ino, inode, start) {
+                    Ok(mapping) => mapping,
+                    Err(e) => return Ok(Progress::Stopped(e)),
+                };
                 let next = start + mapping.len().min(end - start);
                 if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) {
                     if !txn.room(map::insert_credits(self.fs, inode, 1) + credits::INODE)? {
                         return Ok(Progress::More);
                     }
-                    map::convert(txn, self.node.ino, inode, start..next, true)?;
+                    let mark = Txn::mark(txn);
+                    match map::convert(txn, self.node.ino, inode, start..next, true) {
+                        Ok(()) => {}
+                        Err(e) if Txn::mark(txn) == mark => return Ok(Progress::Stopped(e)),
+                        Err(e) => return Err(e),
+                    }
                 }
                 start = next;
             }

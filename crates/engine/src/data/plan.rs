@@ -7,7 +7,7 @@
 use super::delayed::join;
 use super::io::{self, Pieces};
 use super::{FileData, max_size, set_size};
-use crate::alloc::{self, BlockKind, Claim, Reserved, Spot};
+use crate::alloc::{self, Claim, Reserved, Spot};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Mapping};
@@ -299,9 +299,10 @@ impl Plan {
         match pending {
             None => (work, outcome) = fs.combine(node, work),
             Some(pending) => {
-                let mut txn = fs.start(work.credits + credits::INODE + credits::SUPER)?;
-                txn.order_after(pending)?;
-                outcome = work.run(&mut txn, node);
+                outcome = fs.transact(work.credits + credits::INODE + credits::SUPER, |txn| {
+                    txn.order_after(pending)?;
+                    work.run(txn, node)
+                });
             }
         }
         self.claim = work.claim;
@@ -356,7 +357,8 @@ impl Work {
     /// Changes the inode under the handle of `txn`, and tells it of pending times.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] for the map; what is damaged in it. What was done before stays.
+    /// [`Error::NoSpace`] for the map; what is damaged in it. The changes that came before stay, and
+    /// i_disksize moves as far as they reach.
     pub(super) fn run(&mut self, txn: &mut Txn<'_>, node: &Node) -> Result<()> {
         let (end, unwritten, changes) = (self.end, self.unwritten, mem::take(&mut self.changes));
         if changes.is_empty() && end <= node.state().size {
@@ -365,18 +367,25 @@ impl Work {
         if let Some(claim) = self.claim.take() {
             txn.spend(claim);
         }
-        let out = node.update_map(txn, |txn, inode| {
+        let stopped = node.update_map(txn, |txn, inode| {
             let block_size = u64::from(txn.fs().block_size);
             for change in changes {
                 let last = change.range().end;
-                change.apply(txn, node.ino, inode, unwritten)?;
-                // As far as is mapped, for the next change may fail.
-                grow(txn, inode, end.min(u64::from(last) * block_size))?;
+                let start = txn.mark();
+                match change.apply(txn, node.ino, inode, unwritten) {
+                    Ok(()) => grow(txn, inode, end.min(u64::from(last) * block_size))?,
+                    Err(e) if txn.mark() == start => return Ok(Some(e)),
+                    Err(e) => return Err(e),
+                }
             }
-            grow(txn, inode, end)
+            grow(txn, inode, end)?;
+            Ok(None)
         });
         self.claim = txn.unspent();
-        out
+        match stopped? {
+            None => Ok(()),
+            Some(e) => txn.stop(e),
+        }
     }
 }
 
@@ -416,12 +425,9 @@ impl Change {
             Self::Convert(range) => map::convert(txn, ino, inode, range, false),
             Self::Insert(lblk, reserved) => {
                 let (start, len) = (reserved.start(), reserved.len());
+                let before = txn.mark();
                 txn.take_reserved(reserved)?;
-                if let Err(e) = map::insert(txn, ino, inode, lblk, start, len, unwritten) {
-                    txn.free(start, len, BlockKind::Data)?;
-                    return Err(e);
-                }
-                Ok(())
+                map::insert_or_free(txn, ino, inode, lblk, start..start + u64::from(len), unwritten, before)
             }
         }
     }

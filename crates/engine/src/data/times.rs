@@ -73,10 +73,18 @@ impl Times {
         set(inode, self.pending.load(Ordering::Acquire));
     }
 
-    /// Moves what is pending into `inode`, the one that will be written.
-    pub(crate) fn fold(&self, inode: &mut Inode) {
-        set(inode, self.pending.swap(0, Ordering::AcqRel));
+    /// Moves what is pending into `inode`, the one that will be written. Returns it, for
+    /// [`put_back`](Self::put_back).
+    pub(crate) fn fold(&self, inode: &mut Inode) -> u64 {
+        let pending = self.pending.swap(0, Ordering::AcqRel);
+        set(inode, pending);
         inode.version = self.version.load(Ordering::Acquire) >> 1;
+        pending
+    }
+
+    /// Takes back what [`fold`](Self::fold) has moved: the inode was not written.
+    pub(crate) fn put_back(&self, pending: u64) {
+        self.pending.fetch_max(pending, Ordering::AcqRel);
     }
 }
 

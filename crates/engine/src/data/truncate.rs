@@ -31,23 +31,26 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
     if size > before {
         return grow(node, file, before, size);
     }
+    let needed = credits::INODE + credits::SUPER + credits::ORPHAN;
+    let prepared = node.prepare()?;
+    fs.transact(needed, |txn| {
+        prepared.update(txn, |txn, inode| {
+            touch(fs, inode);
+            set_size(txn, inode, size)?;
+            // Without a block there is nothing that a crash could cut short.
+            if map::is_empty(inode) { Ok(()) } else { orphan::add(txn, node.ino) }
+        })
+    })?;
     // Readers must not find what is being freed.
     file.set_size(size);
     drop_pages(node, file, size)?;
-    let mut txn = fs.start(credits::INODE + credits::SUPER + credits::ORPHAN)?;
-    node.update(&mut txn, |txn, inode| {
-        touch(fs, inode);
-        set_size(txn, inode, size)?;
-        // Without a block there is nothing that a crash could cut short.
-        if map::is_empty(inode) { Ok(()) } else { orphan::add(txn, node.ino) }
-    })?;
-    drop(txn);
     if map::is_empty(&node.state()) {
         return Ok(());
     }
-    let mut txn = free_behind(node)?;
-    txn.ensure(credits::INODE + credits::ORPHAN)?;
-    node.update(&mut txn, |txn, inode| orphan::settle(txn, node.ino, inode))
+    free_behind(node, |txn| {
+        txn.ensure(credits::INODE + credits::ORPHAN)?;
+        node.update(txn, |txn, inode| orphan::settle(txn, node.ino, inode))
+    })
 }
 
 /// Moves i_size up to `size`, if it is less. What is new reads as zeros.
@@ -75,7 +78,7 @@ pub(crate) fn truncate_tail(node: &Node) -> Result<()> {
     if let Some(file) = node.file_if_used() {
         file.set_size(node.state().size);
     }
-    if mapped { free_behind(node).map(|_| ()) } else { Ok(()) }
+    if mapped { free_behind(node, |_| Ok(())) } else { Ok(()) }
 }
 
 /// Frees all blocks of an orphan that is to be deleted, whatever its i_size and type.
@@ -90,16 +93,18 @@ pub(crate) fn truncate_for_delete(node: &Node) -> Result<()> {
             return Ok(());
         }
     }
-    free_from(node, 0).map(|_| ())
+    free_from(node, 0, |_| Ok(()))
 }
 
 fn grow(node: &Node, file: &FileData, before: u64, size: u64) -> Result<()> {
     let fs = &*node.fs;
     zero_tail(node, before, size)?;
-    let mut txn = fs.start(credits::INODE + credits::SUPER)?;
-    node.update(&mut txn, |txn, inode| {
-        touch(fs, inode);
-        set_size(txn, inode, size)
+    let prepared = node.prepare()?;
+    fs.transact(credits::INODE + credits::SUPER, |txn| {
+        prepared.update(txn, |txn, inode| {
+            touch(fs, inode);
+            set_size(txn, inode, size)
+        })
     })?;
     file.set_size(size);
     Ok(())
@@ -113,28 +118,31 @@ fn drop_pages(node: &Node, file: &FileData, size: u64) -> Result<()> {
     delayed::give_up(node, file, &cut.dropped)
 }
 
-/// Zeroes the tail of the last block of the file and frees all blocks behind it. The answer is the
-/// last handle.
-fn free_behind(node: &Node) -> Result<Txn<'_>> {
+/// Zeroes the tail of the last block of the file, frees all blocks behind it, and runs `then` under
+/// the last handle.
+fn free_behind<'n>(node: &'n Node, then: impl FnOnce(&mut Txn<'n>) -> Result<()>) -> Result<()> {
     let fs = &*node.fs;
     let size = node.state().size;
     zero_tail(node, size, u64::MAX)?;
     // Beyond the map there is nothing to free.
     let first = u32::try_from(size.div_ceil(u64::from(fs.block_size))).unwrap_or(MAX_BLOCKS);
-    free_from(node, first)
+    free_from(node, first, then)
 }
 
-fn free_from(node: &Node, first: u32) -> Result<Txn<'_>> {
+fn free_from<'n>(node: &'n Node, first: u32, then: impl FnOnce(&mut Txn<'n>) -> Result<()>) -> Result<()> {
     let needed = map::remove_credits(&node.state()) + credits::INODE;
-    let mut txn = node.fs.start(needed)?;
-    loop {
-        let step =
-            node.update_map(&mut txn, |txn, inode| map::remove(txn, node.ino, inode, first..MAX_BLOCKS))?;
-        match step {
-            Progress::Done => return Ok(txn),
-            Progress::More => txn.restart(needed)?,
+    let prepared = node.prepare()?;
+    node.fs.transact(needed, |txn| {
+        loop {
+            let step = prepared
+                .update_map(txn, |txn, inode| map::remove(txn, node.ino, inode, first..MAX_BLOCKS))?;
+            match step {
+                Progress::Done => return then(txn),
+                Progress::More => txn.restart(needed)?,
+                Progress::Stopped(e) => return txn.stop(e),
+            }
         }
-    }
+    })
 }
 
 /// Stamps a change of the content.

@@ -2,6 +2,7 @@
 
 use super::error::DirError;
 use super::{DirParams, leaf};
+use crate::alloc;
 use crate::error::{Error, Result};
 use crate::map::{self, Mapping};
 use crate::txn::Txn;
@@ -148,6 +149,21 @@ impl<'a> Dir<'a> {
         }
         Ok(out)
     }
+}
+
+/// Claims `blocks` that are to be [appended](append), and those that their map may take.
+///
+/// # Errors
+/// [`Error::NoSpace`]: nothing is claimed.
+pub(super) fn claim(txn: &mut Txn<'_>, ino: u32, inode: &Inode, blocks: u32) -> Result<()> {
+    let fs = txn.fs();
+    if blocks == 0 {
+        return Ok(());
+    }
+    let lblk = (inode.size / u64::from(fs.block_size)) as u32;
+    let map = map::insert_blocks(fs, ino, inode, lblk, blocks, blocks as usize - 1)?;
+    txn.spend(alloc::claim(fs, u64::from(blocks) + map as u64)?);
+    Ok(())
 }
 
 /// Adds a block of zeros to the directory; the caller fills it under the same handle. i_size is

@@ -5,8 +5,8 @@
 //! never shrink.
 //!
 //! The caller holds the directory's namespace lock, exclusively for changes, and writes the inode
-//! afterwards, also after an error: a directory may have grown before the error. Apart from that
-//! growth, which leaves it consistent, an operation that fails changes nothing.
+//! afterwards. An operation that fails changes nothing, but for an error of the device in the middle
+//! of it: a directory that grows claims all blocks that it will need before it takes the first.
 //!
 //! Hazards. [`Slot`] and [`Found`] remember a place in a block: they are good while the namespace
 //! lock that they were made under is held and the directory has not been changed since. No
@@ -146,11 +146,15 @@ pub(crate) fn insert(
     if let Some((buffer, offset)) = slot.room {
         new.put(&dir, txn, &buffer, offset)?;
     } else if indexed {
+        block::claim(txn, ino, inode, htree::growth(&dir, name)?)?;
         htree::insert(txn, ino, inode, &new)?;
     } else if dir.blocks == 1 && dir.params().index {
+        // The block of the names, and half of them to another.
+        block::claim(txn, ino, inode, 2)?;
         htree::convert(txn, ino, inode)?;
         htree::insert(txn, ino, inode, &new)?;
     } else {
+        block::claim(txn, ino, inode, 1)?;
         linear::grow(txn, ino, inode, &new)?;
     }
     if !indexed && !txn.fs().dirs.index {
@@ -185,8 +189,8 @@ pub(crate) fn remove_at(
     if found.role != Role::Leaf {
         return Err(Error::Invalid("the dots of a directory stay"));
     }
+    check_place(&dir, &found.buffer.read(), found, name)?;
     dir.change(txn, &found.buffer, found.role, |bytes| {
-        check_place(&dir, bytes, found, name)?;
         leaf::take(bytes, dir.layout(), &found.hit).map_err(|_| moved(&dir, found))
     })
 }
@@ -205,10 +209,10 @@ pub(crate) fn replace(
 ) -> Result<()> {
     let found = find(txn.fs(), ino, inode, name)?.found()?;
     let dir = Dir::new(txn.fs(), ino, inode)?;
+    if found.role == Role::Leaf {
+        check_place(&dir, &found.buffer.read(), &found, name)?;
+    }
     dir.change(txn, &found.buffer, found.role, |bytes| {
-        if found.role == Role::Leaf {
-            check_place(&dir, bytes, &found, name)?;
-        }
         dirent::write_inode(bytes, dir.layout(), found.hit.offset, child, Some(file_type));
         Ok(())
     })

@@ -98,19 +98,21 @@ impl Filled {
         let slot = find(fs, dir.ino, &dir.state(), name)?.vacant()?;
         // One more for the inode, and one that must be left over.
         let credits = slot.credits(fs, &dir.state()) + 2;
-        let mut txn = fs.start(credits)?;
-        let out = dir
-            .update(&mut txn, |txn, inode| insert(txn, dir.ino, inode, slot, name, child, FileType::Regular));
-        assert!(txn.credits() >= 1, "{} credits were not enough", credits - 1);
-        out?;
+        fs.transact(credits, |txn| {
+            let out = dir
+                .update(txn, |txn, inode| insert(txn, dir.ino, inode, slot, name, child, FileType::Regular));
+            assert!(txn.credits() >= 1, "{} credits were not enough", credits - 1);
+            out
+        })?;
         self.links[file] += 1;
         self.names.insert(name.to_vec(), file);
         Ok(())
     }
 
     fn remove(&mut self, fs: &Fs, name: &[u8]) -> Result<()> {
-        let mut txn = fs.start(CREDITS_REMOVE + 1)?;
-        let found = self.dir.update(&mut txn, |txn, inode| remove(txn, self.dir.ino, inode, name))?;
+        let found = fs.transact(CREDITS_REMOVE + 1, |txn| {
+            self.dir.update(txn, |txn, inode| remove(txn, self.dir.ino, inode, name))
+        })?;
         let file = self.names.remove(name).expect("a name that was not there has been removed");
         assert_eq!(found.ino, self.files[file].ino);
         self.links[file] -= 1;
@@ -163,10 +165,11 @@ impl Filled {
     /// Writes the link counts, and lets go of the nodes.
     fn settle(self, fs: &Fs) {
         for (file, links) in self.files.iter().zip(self.links) {
-            let mut txn = fs.start(1).unwrap();
-            file.update(&mut txn, |_, inode| {
-                inode.links_count = links;
-                Ok(())
+            fs.transact(1, |txn| {
+                file.update(txn, |_, inode| {
+                    inode.links_count = links;
+                    Ok(())
+                })
             })
             .unwrap();
         }
@@ -243,9 +246,11 @@ fn replace_reaches_names_and_dots() {
     }
     for round in 0..2 {
         let replace = |name: &[u8], ino, kind| {
-            let mut txn = volume.fs.start(CREDITS_REMOVE + 1).unwrap();
             let dir = &filled.dir;
-            dir.update(&mut txn, |txn, inode| replace(txn, dir.ino, inode, name, ino, kind)).unwrap();
+            let replaced = volume.fs.transact(CREDITS_REMOVE + 1, |txn| {
+                dir.update(txn, |txn, inode| replace(txn, dir.ino, inode, name, ino, kind))
+            });
+            replaced.unwrap();
         };
         replace(b"name1", filled.dir.ino, FileType::Directory);
         replace(b"..", 11, FileType::Directory);
@@ -300,12 +305,11 @@ fn places_that_changed_are_noticed() {
     let found = find(fs, filled.dir.ino, &filled.dir.state(), b"two").unwrap().found().unwrap();
     filled.remove(fs, b"two").unwrap();
     let dir = &filled.dir;
-    let mut txn = fs.start(2).unwrap();
-    let gone = dir.update(&mut txn, |txn, inode| remove_at(txn, dir.ino, inode, &found, b"two"));
+    let gone =
+        fs.transact(2, |txn| dir.update(txn, |txn, inode| remove_at(txn, dir.ino, inode, &found, b"two")));
     assert!(matches!(gone, Err(Error::Dir(DirError::Moved { .. }))), "{gone:?}");
     let dots = find(fs, dir.ino, &dir.state(), b"nothing").unwrap().found();
     assert!(matches!(dots, Err(Error::NotFound)));
-    drop(txn);
     filled.check(fs);
 }
 
@@ -388,9 +392,9 @@ fn a_directory_without_dotdot_stays_where_it_is() {
     let filled = volume.make();
     let (fs, dir) = (&volume.fs, &filled.dir);
     let child = fs.create(dir, b"child", NewKind::Dir, ATTR).unwrap();
-    let mut txn = fs.start(4).unwrap();
-    child.update(&mut txn, |txn, inode| remove(txn, child.ino, inode, b"..").map(drop)).unwrap();
-    drop(txn);
+    let without =
+        |txn: &mut Txn<'_>| child.update(txn, |txn, inode| remove(txn, child.ino, inode, b"..").map(drop));
+    fs.transact(4, without).unwrap();
     let root = fs.root().unwrap();
     for flags in [RenameFlags::Replace, RenameFlags::Exchange] {
         let to: &[u8] = if flags == RenameFlags::Exchange { b"file1" } else { b"moved" };

@@ -74,8 +74,10 @@ impl File {
                 }
             }
             assert!(self.mem.freed.is_empty(), "freed what was not in the range: {:?}", self.mem.freed);
-            if progress? == Progress::Done {
-                break;
+            match progress? {
+                Progress::Done => break,
+                Progress::More => {}
+                Progress::Stopped(e) => return Err(e),
             }
             self.check();
         }
@@ -94,8 +96,7 @@ impl File {
         self.remove(range.clone(), extra)?;
         let by = range.end - range.start;
         let mut from = range.end;
-        while self.with(insert_credits(self.depth()) + 1 + extra, |t| t.shift_left(&mut from, by))?
-            == Progress::More
+        while !self.with(insert_credits(self.depth()) + 1 + extra, |t| t.shift_left(&mut from, by))?.is_done()
         {
             // Half way it is a tree with the same blocks.
             let model = std::mem::take(&mut self.model);
@@ -114,9 +115,8 @@ impl File {
         self.with(insert_credits(self.depth()), |t| t.part(at, by))?;
         self.check();
         let mut end = MAX_BLOCKS;
-        while self.with(insert_credits(self.depth()) + 1 + extra, |t| t.shift_right(at, &mut end, by))?
-            == Progress::More
-        {}
+        let credits = |depth| insert_credits(depth) + 1 + extra;
+        while !self.with(credits(self.depth()), |t| t.shift_right(at, &mut end, by))?.is_done() {}
         let behind = self.model.split_off(&at);
         self.model.extend(behind.into_iter().map(|(k, v)| (k + by, v)));
         Ok(())
@@ -386,6 +386,16 @@ fn try_all(root: [u8; ROOT], nodes: BTreeMap<u64, Vec<u8>>, lblk: u32) {
         fn group_start(&self, block: u64) -> u64 {
             block & !3
         }
+        fn run_of(&self, _: BlockKind) -> u32 {
+            u32::MAX
+        }
+
+        fn mark(&self) -> crate::txn::Mark {
+            crate::txn::Mark::default()
+        }
+
+        fn undone(&mut self, _: crate::txn::Mark) {}
+
         fn room(&mut self, _: u32) -> Result<bool> {
             Ok(true)
         }

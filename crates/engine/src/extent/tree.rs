@@ -11,6 +11,7 @@ use super::{Owner, node};
 use crate::alloc::BlockKind;
 use crate::error::{Error, Result};
 use crate::map::{ChangeBlocks, Progress};
+use crate::txn::credits;
 use lanefs_format::extent::{
     At, Bounds, Entry, Extent, ExtentError, Index, MAX_BLOCKS, MAX_DEPTH, Node, NodeRef, ROOT_SIZE, find,
 };
@@ -26,9 +27,9 @@ pub(crate) fn insert_credits(depth: u16) -> u32 {
 
 /// Credits with which one step of a removal always goes forward, without the inode.
 pub(crate) fn remove_credits(depth: u16) -> u32 {
-    // A piece of data in one group, the leaf, and on each level a node that is written or freed
-    // and revoked; or a leaf that splits.
-    2 + 4 * u32::from(depth + 1) + insert_credits(depth)
+    // A piece of data in one group with its revokes, the leaf, and on each level a node that is
+    // written or freed and revoked; or a leaf that splits.
+    credits::FREED_RUN + 4 * u32::from(depth + 1) + insert_credits(depth)
 }
 
 /// One node on the way down.
@@ -115,17 +116,22 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         self.put(path, n, &mut spare)
     }
 
-    /// Frees what is mapped in `range`, from its end on, until all is done or credits are short.
+    /// Frees what is mapped in `range`, from its end on, until all is done or credits are short, or
+    /// something is in the way.
     pub(crate) fn remove(&mut self, range: Range<u32>) -> Result<Progress> {
         let mut end = range.end;
         while end > range.start {
-            let path = self.descend(end - 1)?;
+            let path = match self.descend(end - 1) {
+                Ok(path) => path,
+                Err(e) => return Ok(Progress::Stopped(e)),
+            };
             // Where the subtree to the left ends. An entry that the path did not take first starts
             // at or before the block that was sought, so `end` falls.
             let left = path.iter().rev().skip(1).find(|l| l.at > 0);
             let left = left.and_then(|l| l.node.entries.get(l.at)).map_or(0, Entry::key);
-            if self.remove_from_leaf(path, range.start..end)? == Progress::More {
-                return Ok(Progress::More);
+            let step = self.remove_from_leaf(path, range.start..end)?;
+            if !step.is_done() {
+                return Ok(step);
             }
             end = left;
         }
@@ -228,22 +234,28 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         }
         // An extent that goes on behind the range may be left in two, if only until the next call.
         let goes_on = old.iter().any(|e| e.key() < range.end && e.extent().end() > u64::from(range.end));
-        let mut spare = match goes_on {
-            true => self.reserve(&path, old.len() + 1, parts.first().map_or(0, |p| p.ee_start))?,
-            false => Vec::new(),
-        };
+        let mut spare = Vec::new();
+        if goes_on {
+            let start = self.blocks.mark();
+            spare = match self.reserve(&path, old.len() + 1, parts.first().map_or(0, |p| p.ee_start)) {
+                Ok(spare) => spare,
+                Err(e) if self.blocks.mark() == start => return Ok(Progress::Stopped(e)),
+                Err(e) => return Err(e),
+            };
+        }
         // Whatever stops it, the tree then says what has been freed.
         let mut low = range.end;
-        let outcome = self.free_parts(parts, cost, &mut low);
+        let outcome = self.free_parts(parts, cost, &mut low)?;
         if let Some(leaf) = path.last_mut() {
             leaf.node.entries = without(&old, low..range.end);
         }
         self.put(path, 0, &mut spare)?;
         self.give_back(spare)?;
-        outcome
+        Ok(outcome)
     }
 
-    /// Frees `parts` from the last one's end on, a group at a time; `low` follows. There is room for the first piece.
+    /// Frees `parts` from the last one's end on, in pieces of one group whose revokes cost one credit;
+    /// `low` follows. There is room for the first piece.
     fn free_parts(&mut self, parts: Vec<Extent>, cost: u32, low: &mut u32) -> Result<Progress> {
         let top = *low;
         for mut part in parts.into_iter().rev() {
@@ -254,8 +266,13 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
                 let last = part.ee_start + u64::from(part.len) - 1;
                 let start = self.blocks.group_start(last).max(part.ee_start);
                 // Not longer than the part, so it fits.
-                let len = (last + 1 - start) as u32;
-                self.blocks.free(start, len, self.kind)?;
+                let len = ((last + 1 - start) as u32).min(self.blocks.run_of(self.kind));
+                let mark = self.blocks.mark();
+                match self.blocks.free(last + 1 - u64::from(len), len, self.kind) {
+                    Ok(()) => {}
+                    Err(e) if self.blocks.mark() == mark => return Ok(Progress::Stopped(e)),
+                    Err(e) => return Err(e),
+                }
                 self.delta -= i64::from(len);
                 part.len -= len;
                 *low = part.ee_block + part.len;
@@ -297,12 +314,14 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
             need += 1;
         }
         let goal = path.last().map(|l| l.block).filter(|b| *b != 0).unwrap_or(goal);
+        let start = self.blocks.mark();
         let mut spare = Vec::new();
         for _ in 0..need {
             match self.blocks.alloc(goal) {
                 Ok(block) => spare.push(block),
                 Err(e) => {
                     self.give_back(spare)?;
+                    self.blocks.undone(start);
                     return Err(e);
                 }
             }

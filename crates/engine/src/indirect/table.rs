@@ -12,13 +12,14 @@ use super::{
 use crate::alloc::BlockKind;
 use crate::error::{Error, Result};
 use crate::map::{ChangeBlocks, Mapping, Progress, ReadBlocks};
+use crate::txn::credits;
 use crate::volume::kind;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Credits with which a removal always frees something: a run in one group, and three levels of
 /// blocks that are written, or freed and revoked.
-pub(crate) const REMOVE_CREDITS: u32 = 2 + 3 * 4;
+pub(crate) const REMOVE_CREDITS: u32 = credits::FREED_RUN + 3 * (1 + credits::FREED_RUN);
 
 /// Credits for mapping `len` blocks: every block of numbers may be new.
 pub(crate) fn insert_credits(block_size: usize, len: u32) -> u32 {
@@ -112,6 +113,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
     /// Takes the blocks of numbers that `range` lacks, all or none.
     fn reserve(&mut self, range: Range<u32>, goal: u64) -> Result<Vec<u64>> {
         let missing = missing(self.blocks, self.ino, self.root, range)?;
+        let start = self.blocks.mark();
         let mut spare = Vec::with_capacity(missing);
         for _ in 0..missing {
             let taken = match self.blocks.alloc(goal) {
@@ -125,6 +127,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
                 for block in spare {
                     self.blocks.free(block, 1, BlockKind::Data)?;
                 }
+                self.blocks.undone(start);
                 return Err(e);
             }
         }
@@ -180,7 +183,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         Ok(spare.pop().ok_or(Error::NoSpace)? as u32)
     }
 
-    /// Frees what is mapped in `range`, from its end on, until all is done or credits are short.
+    /// Frees what is mapped in `range`, from its end on, until all is done or credits are short, or
+    /// something is in the way.
     pub(crate) fn remove(&mut self, range: Range<u32>) -> Result<Progress> {
         let size = self.blocks.block_size();
         let mut base = u64::from(DIRECT) + (1..=3).map(|level| span(size, level)).sum::<u64>();
@@ -196,7 +200,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
             if empty {
                 set_number(&mut self.root[..], slot, 0);
             }
-            if progress == Progress::More {
+            if !progress.is_done() {
                 return Ok(progress);
             }
         }
@@ -211,26 +215,34 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
     /// then the first of the answer is true. `base` is the first logical block below it.
     fn clear(&mut self, block: u32, level: u32, base: u64, range: Range<u64>) -> Result<(bool, Progress)> {
         let size = self.blocks.block_size();
-        let lblk = u32::try_from(base).unwrap_or(u32::MAX);
-        check(self.blocks, self.ino, lblk, block)?;
         let this = u64::from(block);
-        let old = self.blocks.view(this, kind::INDIRECT, |_| Ok(()), |bytes| Ok(numbers(bytes)))?;
+        let old = match self.numbers_of(block, base) {
+            Ok(old) => old,
+            Err(e) => return Ok((false, Progress::Stopped(e))),
+        };
         let mut now = old.clone();
         let below = span(size, level - 1);
         let first = ((range.start - base) / below) as usize;
         let last = (range.end - base).div_ceil(below) as usize;
         // Whatever stops it, the numbers then say what has been freed.
         let mut outcome = match level {
-            1 => self.clear_run(&mut now, first..last),
-            _ => self.clear_children(&mut now, first..last, level, base, range),
+            1 => self.clear_run(&mut now, first..last)?,
+            _ => self.clear_children(&mut now, first..last, level, base, range)?,
         };
-        if now.iter().all(|n| *n == 0) && outcome.is_ok() {
+        if now.iter().all(|n| *n == 0) && !matches!(outcome, Progress::Stopped(_)) {
             if self.blocks.room(REMOVE_CREDITS)? {
-                self.blocks.free(this, 1, BlockKind::Metadata)?;
-                self.delta -= 1;
-                return Ok((true, outcome?));
+                let mark = self.blocks.mark();
+                match self.blocks.free(this, 1, BlockKind::Metadata) {
+                    Ok(()) => {
+                        self.delta -= 1;
+                        return Ok((true, outcome));
+                    }
+                    Err(e) if self.blocks.mark() == mark => outcome = Progress::Stopped(e),
+                    Err(e) => return Err(e),
+                }
+            } else {
+                outcome = Progress::More;
             }
-            outcome = Ok(Progress::More);
         }
         if now != old {
             self.blocks.change(this, kind::INDIRECT, false, |bytes| {
@@ -238,7 +250,13 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
                 Ok(())
             })?;
         }
-        Ok((false, outcome?))
+        Ok((false, outcome))
+    }
+
+    /// The numbers in `block`, below which the first logical block is `base`.
+    fn numbers_of(&self, block: u32, base: u64) -> Result<Vec<u32>> {
+        check(self.blocks, self.ino, u32::try_from(base).unwrap_or(u32::MAX), block)?;
+        self.blocks.view(u64::from(block), kind::INDIRECT, |_| Ok(()), |bytes| Ok(numbers(bytes)))
     }
 
     /// Clears below the numbers `slots` of a block, whose children are of the level below `level`.
@@ -259,15 +277,15 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
             if empty {
                 *child = 0;
             }
-            if progress == Progress::More {
+            if !progress.is_done() {
                 return Ok(progress);
             }
         }
         Ok(Progress::Done)
     }
 
-    /// Frees the data blocks that `numbers` name in `range`, as runs of neighbours within a group,
-    /// and makes the numbers 0.
+    /// Frees the data blocks that `numbers` name in `range`, as runs of neighbours within a group whose
+    /// revokes cost one credit, and makes the numbers 0.
     fn clear_run(&mut self, numbers: &mut [u32], range: Range<usize>) -> Result<Progress> {
         let Some(numbers) = numbers.get_mut(range) else { return Ok(Progress::Done) };
         let mut end = numbers.len();
@@ -280,10 +298,16 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
             // Downwards from the last: each one less, as far as the group goes.
             let run = numbers[..end].iter().rev().zip((group..=u64::from(last)).rev());
             let len = run.take_while(|(b, want)| u64::from(**b) == *want).count();
+            let len = len.min(self.blocks.run_of(self.kind) as usize);
             if !self.blocks.room(REMOVE_CREDITS)? {
                 return Ok(Progress::More);
             }
-            self.blocks.free(u64::from(last) + 1 - len as u64, len as u32, self.kind)?;
+            let mark = self.blocks.mark();
+            match self.blocks.free(u64::from(last) + 1 - len as u64, len as u32, self.kind) {
+                Ok(()) => {}
+                Err(e) if self.blocks.mark() == mark => return Ok(Progress::Stopped(e)),
+                Err(e) => return Err(e),
+            }
             self.delta -= len as i64;
             numbers[end - len..end].fill(0);
             end -= len;

@@ -54,8 +54,10 @@ impl File {
                 }
             }
             assert!(self.mem.freed.is_empty());
-            if progress == Progress::Done {
-                break;
+            match progress {
+                Progress::Done => break,
+                Progress::More => {}
+                Progress::Stopped(e) => panic!("{e}"),
             }
             self.check();
         }
@@ -225,6 +227,16 @@ impl crate::map::ChangeBlocks for Wild {
     fn group_start(&self, block: u64) -> u64 {
         block & !3
     }
+    fn run_of(&self, _: BlockKind) -> u32 {
+        u32::MAX
+    }
+
+    fn mark(&self) -> crate::txn::Mark {
+        crate::txn::Mark::default()
+    }
+
+    fn undone(&mut self, _: crate::txn::Mark) {}
+
     fn room(&mut self, _: u32) -> Result<bool> {
         Ok(true)
     }

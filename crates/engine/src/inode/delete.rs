@@ -11,14 +11,20 @@ use crate::{alloc, data, orphan, xattr};
 pub(super) fn delete(node: &Node) -> Result<()> {
     let fs = &node.fs;
     data::truncate_for_delete(node)?;
-    let mut txn = fs.start(credits::XATTR + credits::ORPHAN + 2 * credits::INODE + credits::RUN)?;
-    let mut inode = node.state_mut();
-    let is_dir = inode.is_dir();
-    xattr::free_all(&mut txn, node.ino, &mut inode)?;
-    orphan::delete(&mut txn, node.ino, &mut inode)?;
-    inode.dtime = fs.now().sec.clamp(1, i64::from(u32::MAX)) as u32;
-    inode.size = 0;
-    fs.write_inode(&txn, node.ino, &inode)?;
-    // Last: once the bit is clear, another thread may make this number a new inode.
-    alloc::free_inode(&mut txn, node.ino, is_dir)
+    // All that it reads, before it changes anything.
+    let prepared = node.prepare()?;
+    let _held = (xattr::hold_for_free(node)?, alloc::hold_inode(fs, node.ino)?);
+    let needed = credits::XATTR + credits::ORPHAN + 2 * credits::INODE + credits::RUN;
+    fs.transact(needed, |txn| {
+        let is_dir = prepared.update(txn, |txn, inode| {
+            // First, for it reads the inode of a neighbour on the list.
+            orphan::delete(txn, node.ino, inode)?;
+            xattr::free_all(txn, node.ino, inode)?;
+            inode.dtime = fs.now().sec.clamp(1, i64::from(u32::MAX)) as u32;
+            inode.size = 0;
+            Ok(inode.is_dir())
+        })?;
+        // Last: once the bit is clear, another thread may make this number a new inode.
+        alloc::free_inode(txn, node.ino, is_dir)
+    })
 }

@@ -8,8 +8,12 @@
 //! look. `state` guards the decoded inode and is held for moments, to look or under a handle to
 //! change it; never two of them at once. A regular file's content has its own state, [`FileData`].
 //!
-//! A node that nobody uses stays in the table while it knows what the inode on disk does not. What else it owes passes to the
-//! volume when it is evicted ([`NodeTable`]).
+//! A node that nobody uses stays in the table while it knows what the inode on disk does not. What else it
+//! owes passes to the volume when it is evicted ([`NodeTable`]).
+//!
+//! A change goes through [`Prepared`], which holds the inode's block of the table in memory: from the
+//! first change of an operation on, writing the inode does no I/O. A change that fails leaves the
+//! decoded inode as the table has it.
 
 mod delete;
 mod durable;
@@ -22,7 +26,7 @@ pub(crate) use table::NodeTable;
 use crate::data::FileData;
 use crate::error::{Corrupt, Error, Result};
 use crate::txn::Txn;
-use crate::volume::Fs;
+use crate::volume::{Fs, TableSlot};
 use durable::Durable;
 use lanefs_format::{Inode, InodeFlags, Timestamp};
 use lanefs_sync::order::{Level, Ordered};
@@ -77,8 +81,8 @@ impl Node {
         Ordered::take(Level::Inode, 0, || self.state.read())
     }
 
-    /// The inode, to change it under a handle; whoever does also writes it to the table.
-    pub(crate) fn state_mut(&self) -> Ordered<RwLockWriteGuard<'_, Inode>> {
+    /// The inode, to change it under a handle; the caller also writes it to the table.
+    fn state_mut(&self) -> Ordered<RwLockWriteGuard<'_, Inode>> {
         Ordered::take(Level::Inode, 0, || self.state.write())
     }
 
@@ -135,54 +139,29 @@ impl Node {
         self.file_if_used().is_some_and(FileData::has_pages)
     }
 
-    /// Changes the inode and writes it to the table.
-    pub(crate) fn update<T>(
-        &self,
-        txn: &mut Txn<'_>,
-        change: impl FnOnce(&mut Txn<'_>, &mut Inode) -> Result<T>,
-    ) -> Result<T> {
-        let mut inode = self.state_mut();
-        let (size, flags) = (inode.size, inode.flags);
-        if let Some(file) = self.file_if_used() {
-            file.times.fold(&mut inode);
-        }
-        // Whether a change is one that is stamped is told by the stamp, and two may be the same.
-        let ctime = mem::replace(&mut inode.ctime, NO_STAMP);
-        let out = change(txn, &mut inode);
-        let file = self.file_if_used();
-        match (inode.ctime == NO_STAMP, file) {
-            (true, _) => inode.ctime = ctime,
-            (false, Some(file)) => inode.version = file.times.changed(),
-            (false, None) => inode.version = inode.version.wrapping_add(1),
-        }
-        self.fs.clock.round(&mut inode);
-        if inode.flags != flags {
-            self.flags.store(inode.flags.bits(), Ordering::Release);
-            if let Some(file) = file {
-                file.snapshot.forget();
-            }
-        }
-        self.durable.note(txn.tid(), inode.size != size);
-        // What a failed change has done so far is in the blocks of the transaction: the inode
-        // goes along, so that both agree.
-        self.fs.write_inode(txn, self.ino, &inode)?;
-        out
+    /// Reads the inode's block of the table, for changes that then do no I/O to write the inode.
+    pub(crate) fn prepare(&self) -> Result<Prepared<'_>> {
+        Ok(Prepared { node: self, slot: self.fs.table_slot(self.ino)? })
     }
 
-    /// As [`update`](Self::update), of the inode and its block map.
-    pub(crate) fn update_map<T>(
+    /// Changes the inode and writes it to the table, as [`Prepared::update`], after reading the
+    /// table's block.
+    pub(crate) fn update<'f, T>(
         &self,
-        txn: &mut Txn<'_>,
-        change: impl FnOnce(&mut Txn<'_>, &mut Inode) -> Result<T>,
+        txn: &mut Txn<'f>,
+        change: impl FnOnce(&mut Txn<'f>, &mut Inode) -> Result<T>,
     ) -> Result<T> {
-        self.update(txn, |txn, inode| {
-            let out = change(txn, inode);
-            if let Some(file) = self.file_if_used() {
-                file.snapshot.forget();
-            }
-            self.durable.note(txn.tid(), true);
-            out
-        })
+        self.prepare()?.update(txn, change)
+    }
+
+    /// Changes the inode and its block map, as [`Prepared::update_map`], after reading the table's
+    /// block.
+    pub(crate) fn update_map<'f, T>(
+        &self,
+        txn: &mut Txn<'f>,
+        change: impl FnOnce(&mut Txn<'f>, &mut Inode) -> Result<T>,
+    ) -> Result<T> {
+        self.prepare()?.update_map(txn, change)
     }
 
     pub(crate) fn is_dir(&self) -> bool {
@@ -219,6 +198,87 @@ impl Node {
             Err(Error::NotPermitted("the inode is append-only"))
         } else {
             Ok(())
+        }
+    }
+}
+
+/// An inode whose block of the table is held in memory.
+#[derive(Debug)]
+pub(crate) struct Prepared<'n> {
+    node: &'n Node,
+    slot: TableSlot<'n>,
+}
+
+impl Prepared<'_> {
+    /// Changes the inode and writes it to the table.
+    ///
+    /// # Errors
+    /// That of `change`: the inode is as it was. The blocks that `change` has changed before it failed
+    /// are its own business, or that of [`Fs::transact`].
+    pub(crate) fn update<'f, T>(
+        &self,
+        txn: &mut Txn<'f>,
+        change: impl FnOnce(&mut Txn<'f>, &mut Inode) -> Result<T>,
+    ) -> Result<T> {
+        let node = self.node;
+        let mut inode = node.state_mut();
+        let (size, flags) = (inode.size, inode.flags);
+        let file = node.file_if_used();
+        let pending = file.map(|file| file.times.fold(&mut inode));
+        // Whether a change is one that is stamped is told by the stamp, and two may be the same.
+        let ctime = mem::replace(&mut inode.ctime, NO_STAMP);
+        let changed = change(txn, &mut inode).and_then(|out| {
+            match (inode.ctime == NO_STAMP, file) {
+                (true, _) => inode.ctime = ctime,
+                (false, Some(file)) => inode.version = file.times.changed(),
+                (false, None) => inode.version = inode.version.wrapping_add(1),
+            }
+            node.fs.clock.round(&mut inode);
+            self.slot.write(txn, &inode)?;
+            Ok(out)
+        });
+        if changed.is_err() {
+            self.restore(&mut inode);
+            if let (Some(file), Some(pending)) = (file, pending) {
+                file.times.put_back(pending);
+            }
+            return changed;
+        }
+        if inode.flags != flags {
+            node.flags.store(inode.flags.bits(), Ordering::Release);
+            if let Some(file) = file {
+                file.snapshot.forget();
+            }
+        }
+        node.durable.note(txn.tid(), inode.size != size);
+        changed
+    }
+
+    /// Changes the inode and its block map, and writes the inode to the table.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    pub(crate) fn update_map<'f, T>(
+        &self,
+        txn: &mut Txn<'f>,
+        change: impl FnOnce(&mut Txn<'f>, &mut Inode) -> Result<T>,
+    ) -> Result<T> {
+        self.update(txn, |txn, inode| {
+            let out = change(txn, inode);
+            if let Some(file) = self.node.file_if_used() {
+                file.snapshot.forget();
+            }
+            self.node.durable.note(txn.tid(), true);
+            out
+        })
+    }
+
+    /// Makes the decoded inode what the table has.
+    fn restore(&self, inode: &mut Inode) {
+        match self.slot.read() {
+            Ok(old) => *inode = old,
+            // What was written there cannot be read any more: memory is not what it was.
+            Err(e) => self.node.fs.journal.abort(&format!("inode {} in memory: {e}", self.node.ino)),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::alloc::BlockKind;
 use crate::error::Result;
-use crate::txn::Txn;
+use crate::txn::{Mark, Txn};
 use crate::volume::Fs;
 use std::ops::Range;
 
@@ -48,8 +48,17 @@ pub(crate) trait ChangeBlocks: ReadBlocks {
     /// The first block of the group that `block` belongs to.
     fn group_start(&self, block: u64) -> u64;
 
+    /// The longest run whose freeing costs one credit besides bitmap and descriptor.
+    fn run_of(&self, kind: BlockKind) -> u32;
+
     /// Whether the transaction has `credits` left, or has just got them.
     fn room(&mut self, credits: u32) -> Result<bool>;
+
+    /// How much was changed so far: see [`Txn::mark`].
+    fn mark(&self) -> Mark;
+
+    /// What was changed since `mark` has been taken back.
+    fn undone(&mut self, mark: Mark);
 }
 
 impl ReadBlocks for Fs {
@@ -129,8 +138,20 @@ impl ChangeBlocks for Txn<'_> {
         start.unwrap_or(block)
     }
 
+    fn run_of(&self, kind: BlockKind) -> u32 {
+        Txn::run_of(self, kind)
+    }
+
     fn room(&mut self, credits: u32) -> Result<bool> {
         let left = self.credits();
         if left >= credits { Ok(true) } else { self.extend(credits - left) }
+    }
+
+    fn mark(&self) -> Mark {
+        Txn::mark(self)
+    }
+
+    fn undone(&mut self, mark: Mark) {
+        Txn::undone(self, mark);
     }
 }

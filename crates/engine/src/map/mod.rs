@@ -18,7 +18,7 @@ use crate::alloc::BlockKind;
 use crate::error::{Corrupt, Error, Result};
 use crate::extent::{self, Owner, Tree};
 use crate::indirect::{self, Table};
-use crate::txn::Txn;
+use crate::txn::{Mark, Txn};
 use crate::volume::Fs;
 use lanefs_format::extent::{MAX_BLOCKS, MAX_UNWRITTEN_LEN, ROOT_SIZE, empty_root, max_entries};
 use lanefs_format::{Inode, InodeFlags, RoCompat};
@@ -55,14 +55,23 @@ impl Mapping {
     }
 }
 
-/// Whether a removal has come to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How far a change of a map in steps has come. The map is consistent, whatever the answer: write the
+/// inode.
+#[derive(Debug)]
 pub(crate) enum Progress {
-    /// The whole range is a hole.
+    /// The whole range is done.
     Done,
-    /// The transaction is short of credits. The map is consistent: write the inode, restart, and
-    /// call again with the same range.
+    /// The transaction is short of credits. Restart, and call again with the same range.
     More,
+    /// Something damaged is in the way, or cannot be read. What came before it is done.
+    Stopped(Error),
+}
+
+impl Progress {
+    /// Whether the whole range is done.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self, Self::Done)
+    }
 }
 
 /// The longest run for one [`insert`], so that its credits fit in a transaction of a small journal.
@@ -166,12 +175,14 @@ pub(crate) fn convert(
     })
 }
 
-/// Makes `range` a hole and frees its blocks, from the end on, as far as the credits go. Whoever
-/// calls starts with at least [`remove_credits`].
+/// Makes `range` a hole and frees its blocks, from the end on, as far as the credits go. The caller
+/// starts with at least [`remove_credits`].
+///
+/// A damaged map and blocks that are free already stop it, and so does [`Error::NoSpace`] if a hole
+/// inside of an extent needs a node: nothing of that extent is freed.
 ///
 /// # Errors
-/// A damaged map; blocks that are free already. [`Error::NoSpace`] if a hole inside of an extent needs
-/// a node: nothing of that extent is freed.
+/// Those in the middle of a change.
 pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, range: Range<u32>) -> Result<Progress> {
     change(txn, ino, inode, |map| match map {
         Map::Tree(tree) => tree.remove(range),
@@ -239,14 +250,34 @@ fn no_shift() -> Error {
 /// As [`insert`].
 pub(crate) fn alloc_append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, lblk: u32) -> Result<u64> {
     let goal = goal(txn.fs(), ino, inode, lblk)?;
+    let before = txn.mark();
     let block = txn.alloc_meta(goal)?;
-    match insert(txn, ino, inode, lblk, block, 1, false) {
-        Ok(()) => Ok(block),
-        Err(e) => {
-            txn.free(block, 1, BlockKind::Data)?;
-            Err(e)
-        }
+    insert_or_free(txn, ino, inode, lblk, block..block + 1, false, before)?;
+    Ok(block)
+}
+
+/// Maps the hole at `lblk` to `blocks`, which were marked in the bitmap since `before`; they are free
+/// again if that fails.
+///
+/// # Errors
+/// As [`insert`], with nothing changed since `before` but for an error in the middle of the map.
+pub(crate) fn insert_or_free(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    lblk: u32,
+    blocks: Range<u64>,
+    unwritten: bool,
+    before: Mark,
+) -> Result<()> {
+    let (start, len) = (blocks.start, (blocks.end - blocks.start) as u32);
+    let taken = txn.mark();
+    let inserted = insert(txn, ino, inode, lblk, start, len, unwritten);
+    if inserted.is_err() && txn.mark() == taken {
+        txn.free(start, len, BlockKind::Data)?;
+        txn.undone(before);
     }
+    inserted
 }
 
 /// Where blocks for `lblk` would best lie: behind the block before it, else in the inode's group.

@@ -3,6 +3,7 @@
 use super::{ChangeBlocks, ReadBlocks};
 use crate::alloc::BlockKind;
 use crate::error::{Error, Result};
+use crate::txn::Mark;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -24,6 +25,7 @@ pub(crate) struct Mem {
     pub(crate) space: usize,
     touched: BTreeSet<u64>,
     credits: usize,
+    changes: Mark,
 }
 
 impl Mem {
@@ -38,6 +40,7 @@ impl Mem {
             space,
             touched: BTreeSet::new(),
             credits: 0,
+            changes: Mark::default(),
         }
     }
 
@@ -48,6 +51,7 @@ impl Mem {
     }
 
     fn touch(&mut self, block: u64) {
+        self.changes = self.changes.next();
         self.touched.insert(block);
         assert!(self.touched.len() <= self.credits, "{} credits were not enough", self.credits);
     }
@@ -128,7 +132,19 @@ impl ChangeBlocks for Mem {
         block - block % GROUP
     }
 
+    fn run_of(&self, _: BlockKind) -> u32 {
+        u32::MAX
+    }
+
     fn room(&mut self, credits: u32) -> Result<bool> {
         Ok(self.touched.len() + credits as usize <= self.credits)
+    }
+
+    fn mark(&self) -> Mark {
+        self.changes
+    }
+
+    fn undone(&mut self, mark: Mark) {
+        self.changes = mark;
     }
 }

@@ -1,5 +1,6 @@
 //! What chmod, chown and utimes change.
 
+use crate::alloc;
 use crate::api::Atime;
 use crate::error::{Error, Result};
 use crate::inode::Node;
@@ -60,6 +61,17 @@ const S_ISGID: u16 = 0o2000;
 const S_IXGRP: u16 = 0o010;
 
 impl Fs {
+    /// Changes one inode under a handle of its own.
+    pub(super) fn change(
+        &self,
+        node: &Node,
+        credits: u32,
+        change: impl FnOnce(&mut Txn<'_>, &mut Inode) -> Result<()>,
+    ) -> Result<()> {
+        let prepared = node.prepare()?;
+        self.transact(credits, |txn| prepared.update(txn, change))
+    }
+
     /// Sets attributes. A new mode goes into the ACL's mask; a new owner of a file takes
     /// set-user-id and set-group-id from it, as the kernel does.
     pub(crate) fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<()> {
@@ -71,9 +83,20 @@ impl Fs {
             (false, false) => node.check_mutable()?,
         }
         let only_times = set.permissions.is_none() && set.uid.is_none() && set.gid.is_none();
-        let mut txn = self.start(credits::INODE + if only_times { 0 } else { credits::XATTR })?;
+        // An owner takes a capability away, a mode changes the ACL: both may change the attributes.
+        let twice = set.permissions.is_some() && (set.uid.is_some() || set.gid.is_some());
+        let needed = credits::INODE
+            + match (only_times, twice) {
+                (true, _) => 0,
+                (false, false) => credits::XATTR,
+                (false, true) => 2 * credits::XATTR,
+            };
         let now = self.now();
-        node.update(&mut txn, |txn, inode| {
+        self.change(node, needed, |txn, inode| {
+            if twice && inode.file_acl != 0 {
+                // The second must find space after the first.
+                txn.spend(alloc::claim(self, 2)?);
+            }
             let fine = inode.has_fine_times();
             // In core as it will be read back.
             let time = |t: SetTime| match t {
@@ -107,9 +130,8 @@ impl Fs {
     /// set-user-id and set-group-id.
     pub(crate) fn drop_privileges(&self, node: &Node, ids: bool) -> Result<()> {
         self.check_writable()?;
-        let mut txn = self.start(credits::INODE + credits::XATTR)?;
         let now = self.now();
-        node.update(&mut txn, |txn, inode| {
+        self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
             if ids {
                 inode.mode &= !set_ids(inode);
             }
@@ -125,9 +147,8 @@ impl Fs {
     /// [`Error::NotSupported`] for another change.
     pub(crate) fn set_flags(&self, node: &Node, flags: InodeFlags) -> Result<()> {
         self.check_writable()?;
-        let mut txn = self.start(credits::INODE)?;
         let now = self.now();
-        node.update(&mut txn, |_, inode| {
+        self.change(node, credits::INODE, |_, inode| {
             let other = (inode.flags ^ flags) & FIXED;
             if !other.is_empty() {
                 let text = format!("inode {}: flags {:#x} cannot change", node.ino, other.bits());
@@ -151,9 +172,8 @@ impl Fs {
         if !self.has_ro(RoCompat::PROJECT) {
             return Err(Error::NotSupported("the volume has no projects".into()));
         }
-        let mut txn = self.start(credits::INODE)?;
         let now = self.now();
-        node.update(&mut txn, |_, inode| {
+        self.change(node, credits::INODE, |_, inode| {
             inode.projid = project;
             inode.ctime = now;
             Ok(())
@@ -174,8 +194,7 @@ impl Fs {
                 return Ok(());
             }
         }
-        let mut txn = self.start(credits::INODE)?;
-        node.update(&mut txn, |_, inode| {
+        self.change(node, credits::INODE, |_, inode| {
             inode.atime = now;
             Ok(())
         })

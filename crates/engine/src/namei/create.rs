@@ -4,9 +4,9 @@ use super::{add_dir_link, check_dir_links, check_new_name, find_name};
 use crate::alloc::{self, BlockKind, InodeHint};
 use crate::error::{Error, Result};
 use crate::inode::{Node, NodeRef, ROOT_INO};
-use crate::txn::{Txn, credits};
-use crate::volume::Fs;
-use crate::{dir, map, xattr};
+use crate::txn::{Mark, Txn, credits};
+use crate::volume::{Fs, TableSlot};
+use crate::{dir, map, orphan, xattr};
 use lanefs_format::{DeviceNumber, FileType, Incompat, Inode, InodeFlags, Timestamp, ext4_chksum};
 use std::sync::Arc;
 
@@ -82,8 +82,6 @@ impl Fs {
             if matches!(kind, NewKind::Dir) {
                 check_dir_links(self, &dir.state())?;
             }
-            let entry = slot.credits(self, &dir.state());
-            let mut txn = self.start(create_credits(&kind) + entry)?;
             let hint = match kind {
                 NewKind::Dir if dir.ino == ROOT_INO || dir.state().flags.contains(InodeFlags::TOPDIR) => {
                     InodeHint::TopDir { spread: ext4_chksum(!0, name) }
@@ -91,25 +89,33 @@ impl Fs {
                 NewKind::Dir => InodeHint::Dir { parent: dir.ino },
                 _ => InodeHint::File { parent: dir.ino },
             };
-            let ino = alloc::alloc_inode(&mut txn, hint)?;
-            let now = self.now();
-            let mut inode = new_inode(self, &dir.state(), &kind, attr, now);
-            let made = fill(&mut txn, dir, ino, &mut inode, &kind)
-                .and_then(|()| self.write_new_inode(&txn, ino, &inode))
-                .and_then(|()| {
-                    dir.update(&mut txn, |txn, parent| {
-                        dir::insert(txn, dir.ino, parent, slot, name, ino, kind.file_type())?;
+            let prepared = dir.prepare()?;
+            let needed = create_credits(&kind) + slot.credits(self, &dir.state());
+            let (ino, inode) = self.transact(needed, |txn| {
+                let now = self.now();
+                let mut new = NewInode::take(txn, dir, hint, &kind, attr, now)?;
+                let made = new.fill(txn, dir, &kind).map(|()| {
+                    let start = txn.mark();
+                    let named = prepared.update(txn, |txn, parent| {
+                        dir::insert(txn, dir.ino, parent, slot, name, new.ino, kind.file_type())?;
                         (parent.mtime, parent.ctime) = (now, now);
                         if matches!(kind, NewKind::Dir) {
                             add_dir_link(self, parent);
                         }
                         Ok(())
-                    })
+                    });
+                    (named, txn.mark() == start)
                 });
-            if let Err(e) = made {
-                undo(&mut txn, ino, &mut inode)?;
-                return Err(e);
-            }
+                match made {
+                    Ok((Ok(()), _)) => Ok((new.ino, new.inode)),
+                    // The directory cannot be put right again.
+                    Ok((Err(e), false)) => Err(e),
+                    Ok((Err(e), true)) | Err(e) => {
+                        new.undo(txn)?;
+                        Err(e)
+                    }
+                }
+            })?;
             node = self.new_node(ino, inode)?;
         }
         Ok(node)
@@ -119,22 +125,24 @@ impl Fs {
     pub(crate) fn create_nameless(self: &Arc<Self>, dir: &Node, attr: NewAttr) -> Result<NodeRef> {
         self.check_writable()?;
         dir.check_dir()?;
-        let node;
-        {
-            let mut txn = self.start(create_credits(&NewKind::File) + credits::ORPHAN)?;
-            let ino = alloc::alloc_inode(&mut txn, InodeHint::File { parent: dir.ino })?;
-            let mut inode = new_inode(self, &dir.state(), &NewKind::File, attr, self.now());
-            inode.links_count = 0;
-            let made = fill(&mut txn, dir, ino, &mut inode, &NewKind::File)
-                .and_then(|()| crate::orphan::add(&mut txn, ino))
-                .and_then(|()| self.write_new_inode(&txn, ino, &inode));
-            if let Err(e) = made {
-                undo(&mut txn, ino, &mut inode)?;
-                return Err(e);
+        let (kind, hint) = (NewKind::File, InodeHint::File { parent: dir.ino });
+        let (ino, inode) = self.transact(create_credits(&kind) + credits::ORPHAN, |txn| {
+            let mut new = NewInode::take(txn, dir, hint, &kind, attr, self.now())?;
+            new.inode.links_count = 0;
+            // Written once more behind that: i_dtime of an orphan may belong to the list.
+            let made = new
+                .fill(txn, dir, &kind)
+                .and_then(|()| orphan::add(txn, new.ino))
+                .and_then(|()| new.slot.write(txn, &new.inode));
+            match made {
+                Ok(()) => Ok((new.ino, new.inode)),
+                Err(e) => {
+                    new.undo(txn)?;
+                    Err(e)
+                }
             }
-            node = self.new_node(ino, inode)?;
-        }
-        Ok(node)
+        })?;
+        self.new_node(ino, inode)
     }
 }
 
@@ -192,19 +200,65 @@ fn new_inode(fs: &Fs, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr, now: Ti
     inode
 }
 
-/// Gives a new inode its content and its inherited ACLs.
-fn fill(txn: &mut Txn<'_>, parent: &Node, ino: u32, inode: &mut Inode, kind: &NewKind<'_>) -> Result<()> {
-    xattr::inherit_acl(txn, parent.ino, &parent.state(), ino, inode)?;
-    match *kind {
-        NewKind::File => Ok(()),
-        NewKind::Dir => dir::init(txn, ino, inode, parent.ino),
-        NewKind::Symlink(target) => fill_symlink(txn, ino, inode, target),
-        NewKind::Special { file_type, device } => {
-            if matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
-                inode.set_device(device);
+/// An inode that is being made: it can be taken back as long as nothing names it.
+struct NewInode<'f> {
+    ino: u32,
+    inode: Inode,
+    slot: TableSlot<'f>,
+    /// Before it was taken.
+    start: Mark,
+}
+
+impl<'f> NewInode<'f> {
+    /// Takes an inode as a child of `parent`.
+    fn take(
+        txn: &mut Txn<'f>,
+        parent: &Node,
+        hint: InodeHint,
+        kind: &NewKind<'_>,
+        attr: NewAttr,
+        now: Timestamp,
+    ) -> Result<Self> {
+        let start = txn.mark();
+        let (ino, slot) = alloc::alloc_inode(txn, hint)?;
+        let inode = new_inode(txn.fs(), &parent.state(), kind, attr, now);
+        Ok(Self { ino, inode, slot, start })
+    }
+
+    /// Gives the inode its content and its inherited ACLs, and writes it to the table.
+    fn fill(&mut self, txn: &mut Txn<'f>, parent: &Node, kind: &NewKind<'_>) -> Result<()> {
+        let (ino, inode) = (self.ino, &mut self.inode);
+        xattr::inherit_acl(txn, parent.ino, &parent.state(), ino, inode)?;
+        match *kind {
+            NewKind::File => {}
+            NewKind::Dir => dir::init(txn, ino, inode, parent.ino)?,
+            NewKind::Symlink(target) => fill_symlink(txn, ino, inode, target)?,
+            NewKind::Special { file_type, device } => {
+                if matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
+                    inode.set_device(device);
+                }
             }
-            Ok(())
         }
+        self.slot.write_new(txn, inode)
+    }
+
+    /// Takes the inode back, under the same handle. All that it changes is in memory, for this handle
+    /// has changed it before.
+    fn undo(&mut self, txn: &mut Txn<'f>) -> Result<()> {
+        let (fs, ino, inode) = (txn.fs(), self.ino, &mut self.inode);
+        let is_dir = inode.is_dir();
+        if let Some((block, len)) = map::first_run(fs, ino, inode)? {
+            txn.free(block, len, BlockKind::Metadata)?;
+        }
+        xattr::free_all(txn, ino, inode)?;
+        let mut gone = Inode::new(inode.mode, &fs.inode_ctx);
+        gone.links_count = 0;
+        gone.generation = inode.generation;
+        gone.dtime = fs.now().sec.clamp(1, i64::from(u32::MAX)) as u32;
+        self.slot.write_new(txn, &gone)?;
+        alloc::free_inode(txn, ino, is_dir)?;
+        txn.undone(self.start);
+        Ok(())
     }
 }
 
@@ -225,20 +279,4 @@ fn fill_symlink(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, target: &[u8]) -
         place.copy_from_slice(target);
     }
     Ok(())
-}
-
-/// Takes back an inode whose making failed, under the same handle.
-fn undo(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
-    let fs = txn.fs();
-    let is_dir = inode.is_dir();
-    if let Some((block, len)) = map::first_run(fs, ino, inode)? {
-        txn.free(block, len, BlockKind::Metadata)?;
-    }
-    xattr::free_all(txn, ino, inode)?;
-    let mut gone = Inode::new(inode.mode, &fs.inode_ctx);
-    gone.links_count = 0;
-    gone.generation = inode.generation;
-    gone.dtime = fs.now().sec.clamp(1, i64::from(u32::MAX)) as u32;
-    fs.write_inode(txn, ino, &gone)?;
-    alloc::free_inode(txn, ino, is_dir)
 }

@@ -30,36 +30,42 @@ impl Fs {
             FileType::Directory => return Err(Error::NotPermitted("a directory has one name")),
             file_type => file_type,
         };
-        let entry = slot.credits(self, &dir.state());
-        // A truncation that is under way ends with the inode off the orphan list, or on it if it has no name.
-        let _whole = node.file_if_used().map(|file| file.hold_writeback(node));
-        let mut txn = self.start(entry + 2 * credits::INODE + credits::ORPHAN)?;
+        let (from, to) = (dir.prepare()?, node.prepare()?);
+        let needed = slot.credits(self, &dir.state()) + 2 * credits::INODE + credits::ORPHAN;
         let now = self.now();
-        // The count goes up before the name is there, and down again if there is no room for it.
-        let was = node.update(&mut txn, |txn, inode| {
-            let was = inode.links_count;
-            if was >= LINK_MAX {
-                return Err(Error::TooManyLinks);
-            }
-            inode.links_count += 1;
-            if was == 0 {
-                orphan::settle(txn, node.ino, inode)?;
-            }
-            inode.ctime = now;
-            Ok(was)
-        })?;
-        let made = dir.update(&mut txn, |txn, parent| {
-            dir::insert(txn, dir.ino, parent, slot, name, node.ino, file_type)?;
-            (parent.mtime, parent.ctime) = (now, now);
-            Ok(())
-        });
-        if made.is_err() {
-            node.update(&mut txn, |txn, inode| {
-                inode.links_count = was;
-                if was == 0 { orphan::add(txn, node.ino) } else { Ok(()) }
+        // A truncation that is under way ends with the inode off the orphan list, or on it if it has no
+        // name.
+        let _whole = node.file_if_used().map(|file| file.hold_writeback(node));
+        self.transact(needed, |txn| {
+            let start = txn.mark();
+            // The count goes up before the name is there, and down again if there is no room for it.
+            let was = to.update(txn, |txn, inode| {
+                let was = inode.links_count;
+                if was >= LINK_MAX {
+                    return Err(Error::TooManyLinks);
+                }
+                inode.links_count += 1;
+                if was == 0 {
+                    orphan::settle(txn, node.ino, inode)?;
+                }
+                inode.ctime = now;
+                Ok(was)
             })?;
-        }
-        made
+            let counted = txn.mark();
+            let made = from.update(txn, |txn, parent| {
+                dir::insert(txn, dir.ino, parent, slot, name, node.ino, file_type)?;
+                (parent.mtime, parent.ctime) = (now, now);
+                Ok(())
+            });
+            if made.is_err() && txn.mark() == counted {
+                to.update(txn, |txn, inode| {
+                    inode.links_count = was;
+                    if was == 0 { orphan::add(txn, node.ino) } else { Ok(()) }
+                })?;
+                txn.undone(start);
+            }
+            made
+        })
     }
 
     /// The target of a symbolic link.

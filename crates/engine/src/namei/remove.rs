@@ -2,7 +2,7 @@
 
 use super::{check_name, drop_dir_link, find_entry, is_dots};
 use crate::error::{Error, Result};
-use crate::inode::{Exclusive, Node, NodeRef};
+use crate::inode::{Exclusive, Node, Prepared};
 use crate::txn::{Txn, credits};
 use crate::volume::Fs;
 use crate::{dir, orphan};
@@ -30,12 +30,11 @@ impl Fs {
         }
         dir.check_mutable()?;
         node.check_mutable()?;
-        let mut txn = self.start(remove_credits())?;
-        remove_name(&mut txn, dir, &found, name)?;
-        drop_link(&mut txn, &node)?;
-        drop(txn);
-        drop(_exclusive);
-        Ok(())
+        let (from, to) = (dir.prepare()?, node.prepare()?);
+        self.transact(remove_credits(), |txn| {
+            remove_name(txn, dir, &from, &found, name)?;
+            drop_link(txn, &node, &to)
+        })
     }
 
     /// Removes an empty directory.
@@ -64,11 +63,11 @@ impl Fs {
             if !dir::is_empty(self, node.ino, &node.state())? {
                 return Err(Error::NotEmpty);
             }
-            let mut txn = self.start(remove_credits())?;
-            remove_name(&mut txn, dir, &found, name)?;
-            drop_dir(&mut txn, dir, &node)?;
-            drop(txn);
-            return Ok(());
+            let (from, to) = (dir.prepare()?, node.prepare()?);
+            return self.transact(remove_credits(), |txn| {
+                remove_name(txn, dir, &from, &found, name)?;
+                drop_dir(txn, &from, &node, &to)
+            });
         }
     }
 }
@@ -85,9 +84,15 @@ pub(super) fn remove_credits() -> u32 {
     dir::CREDITS_REMOVE + 2 * credits::INODE + credits::ORPHAN
 }
 
-fn remove_name(txn: &mut Txn<'_>, dir: &Node, found: &dir::Found, name: &[u8]) -> Result<()> {
+fn remove_name(
+    txn: &mut Txn<'_>,
+    dir: &Node,
+    prepared: &Prepared<'_>,
+    found: &dir::Found,
+    name: &[u8],
+) -> Result<()> {
     let now = dir.fs.now();
-    dir.update(txn, |txn, parent| {
+    prepared.update(txn, |txn, parent| {
         dir::remove_at(txn, dir.ino, parent, found, name)?;
         (parent.mtime, parent.ctime) = (now, now);
         Ok(())
@@ -95,9 +100,9 @@ fn remove_name(txn: &mut Txn<'_>, dir: &Node, found: &dir::Found, name: &[u8]) -
 }
 
 /// One name less for an inode that is no directory.
-pub(super) fn drop_link(txn: &mut Txn<'_>, node: &NodeRef) -> Result<()> {
+pub(super) fn drop_link(txn: &mut Txn<'_>, node: &Node, prepared: &Prepared<'_>) -> Result<()> {
     let now = node.fs.now();
-    node.update(txn, |txn, inode| {
+    prepared.update(txn, |txn, inode| {
         inode.ctime = now;
         inode.links_count = inode.links_count.saturating_sub(1);
         if inode.links_count == 0 { orphan::add(txn, node.ino) } else { Ok(()) }
@@ -105,9 +110,14 @@ pub(super) fn drop_link(txn: &mut Txn<'_>, node: &NodeRef) -> Result<()> {
 }
 
 /// The end of an empty directory that has lost its name in `dir`.
-pub(super) fn drop_dir(txn: &mut Txn<'_>, dir: &Node, node: &NodeRef) -> Result<()> {
+pub(super) fn drop_dir(
+    txn: &mut Txn<'_>,
+    dir: &Prepared<'_>,
+    node: &Node,
+    prepared: &Prepared<'_>,
+) -> Result<()> {
     let now = node.fs.now();
-    node.update(txn, |txn, inode| {
+    prepared.update(txn, |txn, inode| {
         inode.ctime = now;
         inode.links_count = 0;
         inode.size = 0;

@@ -3,7 +3,7 @@
 use super::remove::{drop_dir, drop_link, lock_nodes};
 use super::{add_dir_link, check_dir_links, drop_dir_link, find, find_name, is_dots};
 use crate::error::{Corrupt, Error, Result};
-use crate::inode::{Node, NodeRef, ROOT_INO};
+use crate::inode::{Node, NodeRef, Prepared, ROOT_INO};
 use crate::txn::{Txn, credits};
 use crate::volume::Fs;
 use crate::{data, dir};
@@ -168,37 +168,36 @@ impl Fs {
             None => Some(find_name(dst.dir, dst.name)?.vacant()?),
         };
         let entry = slot.as_ref().map_or(0, |slot| slot.credits(self, &dst.dir.state()));
-        let mut txn = self.start(rename_credits() + entry)?;
+        let (from, to, moved) = (src.dir.prepare()?, dst.dir.prepare()?, node.prepare()?);
+        let over = target.map(|target| Ok::<_, Error>((target, target.prepare()?))).transpose()?;
         let now = self.now();
-        match slot {
-            None => dst.dir.update(&mut txn, |txn, parent| {
-                dir::replace(txn, dst.dir.ino, parent, dst.name, node.ino, file_type)?;
+        self.transact(rename_credits() + entry, |txn| {
+            to.update(txn, |txn, parent| {
+                match slot {
+                    None => dir::replace(txn, dst.dir.ino, parent, dst.name, node.ino, file_type)?,
+                    Some(slot) => {
+                        dir::insert(txn, dst.dir.ino, parent, slot, dst.name, node.ino, file_type)?;
+                    }
+                }
                 (parent.mtime, parent.ctime) = (now, now);
                 Ok(())
-            })?,
-            Some(slot) => {
-                dst.dir.update(&mut txn, |txn, parent| {
-                    dir::insert(txn, dst.dir.ino, parent, slot, dst.name, node.ino, file_type)?;
-                    (parent.mtime, parent.ctime) = (now, now);
-                    Ok(())
-                })?;
+            })?;
+            from.update(txn, |txn, parent| {
+                dir::remove(txn, src.dir.ino, parent, src.name)?;
+                (parent.mtime, parent.ctime) = (now, now);
+                Ok(())
+            })?;
+            self.stamp_moved(txn, node, &moved, changes_parent.then_some(dst.dir))?;
+            match &over {
+                Some((target, prepared)) if is_dir => drop_dir(txn, &to, target, prepared)?,
+                Some((target, prepared)) => drop_link(txn, target, prepared)?,
+                None => {}
             }
-        }
-        src.dir.update(&mut txn, |txn, parent| {
-            dir::remove(txn, src.dir.ino, parent, src.name)?;
-            (parent.mtime, parent.ctime) = (now, now);
+            if changes_parent {
+                adjust_links(txn, &from, &to)?;
+            }
             Ok(())
-        })?;
-        self.moved(&mut txn, node, changes_parent.then_some(dst.dir))?;
-        match target {
-            Some(target) if is_dir => drop_dir(&mut txn, dst.dir, target)?,
-            Some(target) => drop_link(&mut txn, target)?,
-            None => {}
-        }
-        if changes_parent {
-            adjust_links(&mut txn, src.dir, dst.dir)?;
-        }
-        Ok(())
+        })
     }
 
     fn exchange(
@@ -220,28 +219,37 @@ impl Fs {
         for (_, node) in [(one_dir, node), (two_dir, other)].iter().filter(|(is_dir, _)| across && *is_dir) {
             check_dotdot(node)?;
         }
-        let mut txn = self.start(rename_credits())?;
+        let (from, to) = (src.dir.prepare()?, dst.dir.prepare()?);
+        let (first, second) = (node.prepare()?, other.prepare()?);
         let now = self.now();
-        for (side, node, file_type) in [(src, other, two), (dst, node, one)] {
-            side.dir.update(&mut txn, |txn, parent| {
-                dir::replace(txn, side.dir.ino, parent, side.name, node.ino, file_type)?;
-                (parent.mtime, parent.ctime) = (now, now);
-                Ok(())
-            })?;
-        }
-        self.moved(&mut txn, node, (across && one_dir).then_some(dst.dir))?;
-        self.moved(&mut txn, other, (across && two_dir).then_some(src.dir))?;
-        match (across, one_dir, two_dir) {
-            (true, true, false) => adjust_links(&mut txn, src.dir, dst.dir),
-            (true, false, true) => adjust_links(&mut txn, dst.dir, src.dir),
-            _ => Ok(()),
-        }
+        self.transact(rename_credits(), |txn| {
+            for (side, dir, node, file_type) in [(src, &from, other, two), (dst, &to, node, one)] {
+                dir.update(txn, |txn, parent| {
+                    dir::replace(txn, side.dir.ino, parent, side.name, node.ino, file_type)?;
+                    (parent.mtime, parent.ctime) = (now, now);
+                    Ok(())
+                })?;
+            }
+            self.stamp_moved(txn, node, &first, (across && one_dir).then_some(dst.dir))?;
+            self.stamp_moved(txn, other, &second, (across && two_dir).then_some(src.dir))?;
+            match (across, one_dir, two_dir) {
+                (true, true, false) => adjust_links(txn, &from, &to),
+                (true, false, true) => adjust_links(txn, &to, &from),
+                _ => Ok(()),
+            }
+        })
     }
 
-    /// An inode has another name; a directory may have another parent.
-    fn moved(&self, txn: &mut Txn<'_>, node: &Node, parent: Option<&Node>) -> Result<()> {
+    /// Stamps an inode that has another name; a directory may have another parent.
+    fn stamp_moved(
+        &self,
+        txn: &mut Txn<'_>,
+        node: &Node,
+        prepared: &Prepared<'_>,
+        parent: Option<&Node>,
+    ) -> Result<()> {
         let now = self.now();
-        node.update(txn, |txn, inode| {
+        prepared.update(txn, |txn, inode| {
             inode.ctime = now;
             match parent {
                 Some(parent) => dir::replace(txn, node.ino, inode, b"..", parent.ino, FileType::Directory),
@@ -260,7 +268,7 @@ fn check_dotdot(node: &Node) -> Result<()> {
 }
 
 /// A subdirectory went from one directory to another.
-fn adjust_links(txn: &mut Txn<'_>, from: &Node, to: &Node) -> Result<()> {
+fn adjust_links(txn: &mut Txn<'_>, from: &Prepared<'_>, to: &Prepared<'_>) -> Result<()> {
     from.update(txn, |_, inode| {
         drop_dir_link(inode);
         Ok(())

@@ -44,9 +44,8 @@ impl Fs {
         self.check_writable()?;
         refuse_virtual(name)?;
         node.check_mutable()?;
-        let mut txn = self.start(credits::INODE + credits::XATTR)?;
         let now = self.now();
-        node.update(&mut txn, |txn, inode| {
+        self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
             xattr::set(txn, node.ino, inode, name, value, how)?;
             inode.ctime = now;
             Ok(())
@@ -58,9 +57,8 @@ impl Fs {
         self.check_writable()?;
         refuse_virtual(name)?;
         node.check_mutable()?;
-        let mut txn = self.start(credits::INODE + credits::XATTR)?;
         let now = self.now();
-        node.update(&mut txn, |txn, inode| {
+        self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
             xattr::remove(txn, node.ino, inode, name)?;
             inode.ctime = now;
             Ok(())

@@ -17,7 +17,8 @@ const MAX_BLOCKS: u32 = 512;
 #[derive(Debug)]
 pub(super) struct OrphanFile {
     codec: Codec,
-    blocks: Box<[u64]>,
+    /// Held in memory: to become an orphan does no I/O.
+    blocks: Box<[Buffer]>,
     per_block: u32,
     places: Mutex<Places>,
 }
@@ -40,24 +41,20 @@ impl OrphanFile {
         }
         let count = u32::try_from(inode.size / u64::from(fs.block_size)).ok().filter(|&n| n <= MAX_BLOCKS);
         let count = count.ok_or(damaged("has more than 512 blocks"))?;
+        let codec = Codec::new(ino, inode.generation, &fs.checksummer);
         let mut blocks = Vec::with_capacity(count as usize);
         for logical in 0..count {
-            match map::lookup(fs, ino, &inode, logical)? {
-                Mapping::Mapped { block, .. } => blocks.push(block),
-                Mapping::Hole { .. } => return Err(damaged("has a hole").into()),
-            }
+            let Mapping::Mapped { block, .. } = map::lookup(fs, ino, &inode, logical)? else {
+                return Err(damaged("has a hole").into());
+            };
+            let verify = |bytes: &[u8]| Ok(codec.verify(bytes, block)?);
+            blocks.push(fs.file_block(block, kind::ORPHAN, verify)?);
         }
         let per_block = Codec::entries_per_block(fs.block_size);
-        let file = Self {
-            codec: Codec::new(ino, inode.generation, &fs.checksummer),
-            blocks: blocks.into(),
-            per_block,
-            places: Mutex::default(),
-        };
+        let file = Self { codec, blocks: blocks.into(), per_block, places: Mutex::default() };
         let mut found = Vec::new();
         let mut places = Places { unused: 0, ..Places::default() };
-        for (i, &block) in file.blocks.iter().enumerate() {
-            let buffer = file.buffer(fs, block)?;
+        for (i, buffer) in file.blocks.iter().enumerate() {
             for (slot, ino) in orphan_file::entries(&buffer.read()).enumerate() {
                 let place = i as u32 * per_block + slot as u32;
                 if ino != 0 {
@@ -83,10 +80,6 @@ impl OrphanFile {
         Ordered::take(Level::Orphans, 1, || self.places.lock())
     }
 
-    fn buffer(&self, fs: &Fs, block: u64) -> Result<Buffer> {
-        fs.file_block(block, kind::ORPHAN, |bytes| Ok(self.codec.verify(bytes, block)?))
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.lock().of.is_empty()
     }
@@ -97,15 +90,16 @@ impl OrphanFile {
         if places.of.contains_key(&ino) {
             return Ok(true);
         }
-        let place = match places.free.pop() {
-            Some(place) => place,
-            None if places.unused < self.blocks.len() as u32 * self.per_block => {
-                places.unused += 1;
-                places.unused - 1
-            }
-            None => return Ok(false),
+        let all = self.blocks.len() as u32 * self.per_block;
+        let known = places.free.last().copied();
+        let Some(place) = known.or((places.unused < all).then_some(places.unused)) else {
+            return Ok(false);
         };
         self.set(txn, place, ino)?;
+        match known {
+            Some(_) => drop(places.free.pop()),
+            None => places.unused += 1,
+        }
         places.of.insert(ino, place);
         Ok(true)
     }
@@ -113,17 +107,17 @@ impl OrphanFile {
     /// Clears the place of `ino`; `false` if it has none.
     pub(super) fn remove(&self, txn: &Txn<'_>, ino: u32) -> Result<bool> {
         let mut places = self.lock();
-        let Some(place) = places.of.remove(&ino) else { return Ok(false) };
-        places.free.push(place);
+        let Some(&place) = places.of.get(&ino) else { return Ok(false) };
         self.set(txn, place, 0)?;
+        places.of.remove(&ino);
+        places.free.push(place);
         Ok(true)
     }
 
     fn set(&self, txn: &Txn<'_>, place: u32, ino: u32) -> Result<()> {
-        let Some(&block) = self.blocks.get((place / self.per_block) as usize) else { return Ok(()) };
-        let buffer = self.buffer(txn.fs(), block)?;
-        let mut bytes = txn.write(&buffer)?;
+        let Some(buffer) = self.blocks.get((place / self.per_block) as usize) else { return Ok(()) };
+        let mut bytes = txn.write(buffer)?;
         orphan_file::set_entry(&mut bytes, place % self.per_block, ino);
-        Ok(self.codec.seal(&mut bytes, block)?)
+        Ok(self.codec.seal(&mut bytes, buffer.block())?)
     }
 }

@@ -84,7 +84,7 @@ impl List {
         let next = older(&inodes, p);
         match inodes.get(p + 1) {
             // The newer neighbour's i_dtime must skip it. Only that field of its slot is ours.
-            Some(&newer) => txn.fs().write_dtime(txn, newer, next)?,
+            Some(&newer) => txn.fs().table_slot(newer)?.write_dtime(txn, next)?,
             None => txn.fs().write_super(txn, |sb| sb.set_last_orphan(next))?,
         }
         inodes.remove(p);

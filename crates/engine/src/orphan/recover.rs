@@ -84,6 +84,8 @@ fn finish(fs: &Arc<Fs>, ino: u32) -> Result<()> {
         return Ok(());
     }
     data::truncate_tail(&node)?;
-    let mut txn = fs.start(credits::INODE + credits::ORPHAN)?;
-    node.update(&mut txn, |txn, inode| settle(txn, ino, inode))
+    let prepared = node.prepare()?;
+    fs.transact(credits::INODE + credits::ORPHAN, |txn| {
+        prepared.update(txn, |txn, inode| settle(txn, ino, inode))
+    })
 }

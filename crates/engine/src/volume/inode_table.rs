@@ -6,72 +6,96 @@ use crate::error::{Corrupt, Error, Result};
 use crate::txn::Txn;
 use lanefs_format::{FormatError, Inode, InodeUse};
 use lanefs_journal::Buffer;
+use std::ops::Range;
+
+/// An inode's slot of the table, whose block is held in memory: to read and to write it does no I/O.
+#[derive(Debug)]
+pub(crate) struct TableSlot<'f> {
+    fs: &'f Fs,
+    ino: u32,
+    buffer: Buffer,
+    bytes: Range<usize>,
+}
 
 impl Fs {
-    /// The table block that holds `ino`, and the byte of its slot.
-    fn inode_buffer(&self, ino: u32) -> Result<(Buffer, std::ops::Range<usize>)> {
+    /// Reads the block of the table that holds `ino`.
+    ///
+    /// # Errors
+    /// A number that the volume does not have; the device's.
+    pub(crate) fn table_slot(&self, ino: u32) -> Result<TableSlot<'_>> {
         let slot = self.layout.inode_slot(ino).map_err(|_| Corrupt::InodeNumber {
             ino,
             by: "a directory or list",
             count: self.layout.inodes_count(),
         })?;
         let block = read_desc(self, slot.group)?.inode_table + u64::from(slot.table_block);
-        let start = slot.offset as usize;
-        Ok((self.journal.read(block)?, start..start + usize::from(self.inode_ctx.inode_size)))
+        self.table_slot_in(ino, self.journal.read(block)?)
+    }
+
+    /// The slot of `ino` in `buffer`, the block of the table that holds it.
+    pub(crate) fn table_slot_in(&self, ino: u32, buffer: Buffer) -> Result<TableSlot<'_>> {
+        let start = self.layout.inode_slot(ino)?.offset as usize;
+        let bytes = start..start + usize::from(self.inode_ctx.inode_size);
+        let len = self.block_size as usize;
+        if bytes.end > len {
+            let (what, need) = ("inode table block", bytes.end);
+            return Err(Error::Format(FormatError::Truncated { what, len, need }));
+        }
+        Ok(TableSlot { fs: self, ino, buffer, bytes })
     }
 
     /// Reads an inode, its checksum and rules verified.
     pub(crate) fn read_inode(&self, ino: u32) -> Result<Inode> {
-        let (buffer, slot) = self.inode_buffer(ino)?;
-        let bytes = buffer.read();
-        let slot = bytes.get(slot).unwrap_or_default();
-        Ok(Inode::parse(slot, ino, &self.inode_ctx)?)
+        self.table_slot(ino)?.read()
+    }
+}
+
+impl TableSlot<'_> {
+    /// The inode, its checksum and rules verified.
+    pub(crate) fn read(&self) -> Result<Inode> {
+        let bytes = self.buffer.read();
+        let slot = bytes.get(self.bytes.clone()).unwrap_or_default();
+        Ok(Inode::parse(slot, self.ino, &self.fs.inode_ctx)?)
     }
 
-    /// What the slot of `ino` says of its use. Nothing else of it is checked.
-    pub(crate) fn raw_inode_use(&self, ino: u32) -> Result<InodeUse> {
-        let (buffer, slot) = self.inode_buffer(ino)?;
-        let bytes = buffer.read();
-        Ok(InodeUse::of(bytes.get(slot).unwrap_or_default())?)
+    /// What the slot says of its use. Nothing else of it is checked.
+    pub(crate) fn raw_use(&self) -> Result<InodeUse> {
+        let bytes = self.buffer.read();
+        Ok(InodeUse::of(bytes.get(self.bytes.clone()).unwrap_or_default())?)
     }
 
-    /// Writes an inode under a handle. Costs [`credits::INODE`](crate::txn::credits::INODE).
-    pub(crate) fn write_inode(&self, txn: &Txn<'_>, ino: u32, inode: &Inode) -> Result<()> {
-        let (buffer, slot) = self.inode_buffer(ino)?;
+    /// Writes the inode under a handle. Costs [`credits::INODE`](crate::txn::credits::INODE).
+    pub(crate) fn write(&self, txn: &Txn<'_>, inode: &Inode) -> Result<()> {
+        self.encode(txn, inode, false)
+    }
+
+    /// Writes a new inode, over whatever the last one left in the slot.
+    pub(crate) fn write_new(&self, txn: &Txn<'_>, inode: &Inode) -> Result<()> {
+        self.encode(txn, inode, true)
+    }
+
+    fn encode(&self, txn: &Txn<'_>, inode: &Inode, new: bool) -> Result<()> {
+        let (ino, ctx) = (self.ino, &self.fs.inode_ctx);
         // On the orphan list, i_dtime is the next inode of the list and belongs to the list.
-        let chain = self.orphans.chain(ino);
-        let mut bytes = txn.write(&buffer)?;
-        let (start, len) = (slot.start, bytes.len());
-        let Some(slot) = bytes.get_mut(slot) else {
-            return Err(Error::Format(FormatError::Truncated {
-                what: "inode table block",
-                len,
-                need: start,
-            }));
-        };
+        let chain = self.fs.orphans.chain(ino);
+        let mut bytes = txn.write(&self.buffer)?;
+        let slot = bytes.get_mut(self.bytes.clone()).unwrap_or_default();
+        if new {
+            slot.fill(0);
+        }
         match chain.next() {
-            None => inode.encode(slot, ino, &self.inode_ctx)?,
-            Some(next) => Inode { dtime: next, ..inode.clone() }.encode(slot, ino, &self.inode_ctx)?,
+            None => inode.encode(slot, ino, ctx)?,
+            Some(next) => Inode { dtime: next, ..inode.clone() }.encode(slot, ino, ctx)?,
         }
         Ok(())
     }
 
-    /// Writes the first inode into a slot, over whatever the last one left there.
-    pub(crate) fn write_new_inode(&self, txn: &Txn<'_>, ino: u32, inode: &Inode) -> Result<()> {
-        let (buffer, slot) = self.inode_buffer(ino)?;
-        if let Some(slot) = txn.write(&buffer)?.get_mut(slot) {
-            slot.fill(0);
-        }
-        self.write_inode(txn, ino, inode)
-    }
-
     /// Changes `i_dtime` alone: of an inode on the orphan list it belongs to the list, which
     /// holds its lock.
-    pub(crate) fn write_dtime(&self, txn: &Txn<'_>, ino: u32, dtime: u32) -> Result<()> {
-        let (buffer, slot) = self.inode_buffer(ino)?;
-        let mut bytes = txn.write(&buffer)?;
-        let slot = bytes.get_mut(slot).unwrap_or_default();
-        let inode = Inode { dtime, ..Inode::parse(slot, ino, &self.inode_ctx)? };
-        Ok(inode.encode(slot, ino, &self.inode_ctx)?)
+    pub(crate) fn write_dtime(&self, txn: &Txn<'_>, dtime: u32) -> Result<()> {
+        let inode = Inode { dtime, ..self.read()? };
+        let mut bytes = txn.write(&self.buffer)?;
+        let slot = bytes.get_mut(self.bytes.clone()).unwrap_or_default();
+        Ok(inode.encode(slot, self.ino, &self.fs.inode_ctx)?)
     }
 }

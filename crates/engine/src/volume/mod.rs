@@ -20,6 +20,7 @@ mod torn;
 mod zones;
 
 pub(crate) use clock::Clock;
+pub(crate) use inode_table::TableSlot;
 pub use modes::{IVersion, Locking, Overwrite, Writeback};
 #[cfg(test)]
 pub(crate) use open::read_super;
@@ -93,6 +94,8 @@ pub(crate) struct Fs {
     pub(crate) orphans: Orphans,
     /// The superblock as it would be written now, but for the free counts.
     pub(crate) sb: Mutex<Superblock>,
+    /// The block of the superblock.
+    super_buffer: std::sync::OnceLock<Buffer>,
     pub(crate) options: OpenOptions,
     features: lanefs_format::Features,
     pub(crate) reserved_blocks: u64,
@@ -127,15 +130,6 @@ pub(crate) struct Fs {
 }
 
 impl Fs {
-    /// Starts a handle with `credits` blocks that may change.
-    ///
-    /// # Errors
-    /// [`Error::ReadOnly`]; the journal's error if it was aborted.
-    pub(crate) fn start(&self, credits: u32) -> Result<Txn<'_>> {
-        self.check_writable()?;
-        Txn::start(self, credits)
-    }
-
     /// One more who keeps the volume open.
     pub(crate) fn retain(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
@@ -276,27 +270,24 @@ impl Fs {
         Ok(GroupDesc::parse(bytes, group, &self.layout, &self.checksummer)?)
     }
 
-    /// Writes the descriptor of `group`. The group's mutex is held.
-    pub(crate) fn write_desc(&self, txn: &Txn<'_>, group: u32, desc: &GroupDesc) -> Result<()> {
-        let (block, offset) = self.layout.desc_location(group)?;
-        let buffer = self.journal.read(block)?;
-        let mut bytes = txn.write(&buffer)?;
-        if let Some(slot) = bytes.get_mut(offset as usize..) {
-            desc.encode(slot, group, &self.layout, &self.checksummer)?;
-        }
-        Ok(())
-    }
-
-    /// Changes the superblock under a handle.
+    /// Changes the superblock under a handle. Its block is held in memory since the volume was opened
+    /// for writing, so that this does no I/O.
     pub(crate) fn write_super(&self, txn: &Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let buffer = match self.super_buffer.get() {
+            Some(buffer) => buffer,
+            None => &self.read_super_buffer()?,
+        };
+        let offset = if self.block_size == 1024 { 0 } else { 1024 };
         let mut sb = Ordered::take(Level::Super, 0, || self.sb.lock());
+        let mut bytes = txn.write(buffer)?;
         change(&mut sb);
-        let (block, offset) = if self.block_size == 1024 { (1, 0) } else { (0, 1024) };
-        let buffer = self.journal.read(block)?;
-        let mut bytes = txn.write(&buffer)?;
         if let Some(slot) = bytes.get_mut(offset..offset + 1024) {
             slot.copy_from_slice(&sb.encode());
         }
         Ok(())
+    }
+
+    fn read_super_buffer(&self) -> Result<Buffer> {
+        Ok(self.journal.read(u64::from(self.block_size == 1024))?)
     }
 }

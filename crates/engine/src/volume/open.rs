@@ -99,6 +99,7 @@ impl Fs {
             fs.state_at_open = state;
             fs.recovery = recovery;
         }
+        let _ = fs.super_buffer.set(fs.read_super_buffer()?);
         orphan::recover(&fs)?;
         fs.flusher.start(&fs)?;
         Ok(fs)
@@ -168,6 +169,7 @@ impl Fs {
             unflushed: AtomicU64::new(0),
             users: AtomicUsize::new(1),
             sb: Mutex::new(sb),
+            super_buffer: std::sync::OnceLock::new(),
             closed: AtomicBool::new(false),
             device,
             layout,

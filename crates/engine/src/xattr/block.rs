@@ -1,7 +1,7 @@
 //! The attribute block of an inode: reading it, and putting another one in its place.
 
 use super::XattrError;
-use crate::alloc::BlockKind;
+use crate::alloc::{self, BlockKind};
 use crate::error::{Error, Result};
 use crate::txn::Txn;
 use crate::volume::{Fs, kind};
@@ -44,8 +44,16 @@ pub(super) fn encode(fs: &Fs, mut attrs: Vec<Attr<'_>>) -> Result<Option<Vec<u8>
     if codec::encode_block(&mut bytes, &mut attrs) { Ok(Some(bytes)) } else { Err(Error::NoSpace) }
 }
 
+/// Reads what giving up a use of `block` changes: the block, and where it is freed its group's bitmap.
+pub(super) fn hold_for_free(fs: &Fs, ino: u32, block: u64) -> Result<impl Sized + use<>> {
+    let Some(buffer) = load(fs, ino, block)? else { return Ok(None) };
+    let freed = header(ino, &buffer)?.refcount <= 1;
+    let bits = freed.then(|| alloc::hold_for_free(fs, block, 1)).transpose()?;
+    Ok(Some((buffer, bits)))
+}
+
 /// Makes `content` the inode's attribute block: an equal one that exists, the inode's own one
-/// changed in its place, or a new one. The old one loses a user.
+/// changed in its place, or a new one. The old one loses a user. All that is changed is read before.
 pub(super) fn replace(
     txn: &mut Txn<'_>,
     ino: u32,
@@ -57,39 +65,38 @@ pub(super) fn replace(
     // From here to the end no other inode may start or stop sharing a block.
     let mut sharing = fs.xattr_sharing.lock();
     let old_header = old.as_ref().map(|old| header(ino, old)).transpose()?;
-    let new = match &content {
-        None => 0,
-        Some(content) => {
-            let hash = BlockHeader::parse(content).map(|h| h.hash).unwrap_or(0);
-            let twin = match sharing.find(fs, ino, hash, content)? {
-                Some(twin) if twin.block() != inode.file_acl => Some(twin),
-                _ => None,
-            };
-            match (twin, &old, old_header) {
-                (Some(twin), ..) => {
-                    let users = header(ino, &twin)?.refcount + 1;
-                    write(txn, &twin, |bytes| codec::set_refcount(bytes, users))?;
-                    if users >= codec::EXT4_XATTR_REFCOUNT_MAX {
-                        sharing.forget(hash, twin.block());
-                    }
-                    twin.block()
-                }
-                (None, Some(old), Some(BlockHeader { refcount: 1, hash: old_hash })) => {
-                    sharing.forget(old_hash, old.block());
-                    write(txn, old, |bytes| bytes.copy_from_slice(content))?;
-                    sharing.remember(hash, old.block());
-                    return Ok(());
-                }
-                _ => {
-                    let goal = fs.layout.group_first_block(fs.layout.inode_slot(ino)?.group)?;
-                    let block = txn.alloc_meta(goal)?;
-                    let buffer = txn.create(block)?;
-                    write(txn, &buffer, |bytes| bytes.copy_from_slice(content))?;
-                    buffer.set_verified(kind::XATTR);
-                    sharing.remember(hash, block);
-                    block
-                }
+    let hash = content.as_ref().and_then(|content| BlockHeader::parse(content).ok()).map_or(0, |h| h.hash);
+    let twin = match &content {
+        Some(content) => sharing.find(fs, ino, hash, content)?.filter(|twin| twin.block() != inode.file_acl),
+        None => None,
+    };
+    if let (Some(content), None, Some(old), Some(BlockHeader { refcount: 1, hash: old_hash })) =
+        (&content, &twin, &old, old_header)
+    {
+        write(txn, old, |bytes| bytes.copy_from_slice(content))?;
+        sharing.forget(old_hash, old.block());
+        sharing.remember(hash, old.block());
+        return Ok(());
+    }
+    let _held = hold_for_free(fs, ino, inode.file_acl)?;
+    let new = match (&content, twin) {
+        (None, _) => 0,
+        (Some(_), Some(twin)) => {
+            let users = header(ino, &twin)?.refcount + 1;
+            write(txn, &twin, |bytes| codec::set_refcount(bytes, users))?;
+            if users >= codec::EXT4_XATTR_REFCOUNT_MAX {
+                sharing.forget(hash, twin.block());
             }
+            twin.block()
+        }
+        (Some(content), None) => {
+            let goal = fs.layout.group_first_block(fs.layout.inode_slot(ino)?.group)?;
+            let block = txn.alloc_meta(goal)?;
+            let buffer = txn.create(block)?;
+            write(txn, &buffer, |bytes| bytes.copy_from_slice(content))?;
+            buffer.set_verified(kind::XATTR);
+            sharing.remember(hash, block);
+            block
         }
     };
     if let (Some(old), Some(BlockHeader { refcount, hash })) = (old, old_header) {

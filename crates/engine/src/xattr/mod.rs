@@ -18,6 +18,7 @@ pub(crate) use share::Sharing;
 
 use crate::data;
 use crate::error::{Error, Result};
+use crate::inode::Node;
 use crate::txn::Txn;
 use crate::volume::Fs;
 use lanefs_format::xattr::{self as codec, Attr, Name, Value, index};
@@ -109,6 +110,12 @@ pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: &[u8]
 /// Gives the attribute block back. The inode is being deleted.
 pub(crate) fn free_all(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
     block::replace(txn, ino, inode, None)
+}
+
+/// Reads what [`free_all`] will change besides the inode. While the answer is held, that does no I/O.
+pub(crate) fn hold_for_free(node: &Node) -> Result<impl Sized + use<>> {
+    let block = node.state().file_acl;
+    block::hold_for_free(&node.fs, node.ino, block)
 }
 
 /// Whether `name` is a `user.` attribute and the inode takes none: only files and directories do.

@@ -5,6 +5,7 @@ mod batch;
 mod dax;
 mod failures;
 mod fallocate;
+mod half;
 mod kernel;
 mod late;
 mod panic;
@@ -436,18 +437,16 @@ fn deletion_and_tails_free_everything() {
         churn(&node, &mut model, &mut rng, 20, 3_000_000);
         write(&node, 0, &vec![1; 3_000_000]).unwrap();
         // As recovery finds it: the size is set and nothing has been freed.
-        let mut txn = fs.start(20).unwrap();
-        node.update(&mut txn, |txn, inode| {
-            inode.size = 5001;
-            crate::orphan::add(txn, ino)
+        fs.transact(20, |txn| {
+            node.update(txn, |txn, inode| {
+                inode.size = 5001;
+                crate::orphan::add(txn, ino)
+            })
         })
         .unwrap();
-        drop(txn);
         truncate_tail(&node).unwrap();
         assert!(node.state().blocks <= 16, "{}", node.state().blocks);
-        let mut txn = fs.start(20).unwrap();
-        node.update(&mut txn, |txn, inode| crate::orphan::settle(txn, ino, inode)).unwrap();
-        drop(txn);
+        fs.transact(20, |txn| node.update(txn, |txn, inode| crate::orphan::settle(txn, ino, inode))).unwrap();
         assert_eq!(all(&node), vec![1; 5001]);
         truncate_for_delete(&node).unwrap();
         assert_eq!(node.state().blocks, 0);
@@ -465,11 +464,12 @@ fn flags_that_forbid_change() {
     let node = fs.node(ino).unwrap();
     write(&node, 0, b"abc").unwrap();
     let set = |flags| {
-        let mut txn = fs.start(4).unwrap();
-        node.update(&mut txn, |_, inode| {
-            inode.flags.remove(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
-            inode.flags |= flags;
-            Ok(())
+        fs.transact(4, |txn| {
+            node.update(txn, |_, inode| {
+                inode.flags.remove(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+                inode.flags |= flags;
+                Ok(())
+            })
         })
         .unwrap();
     };

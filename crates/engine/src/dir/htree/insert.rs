@@ -12,6 +12,7 @@ use crate::dir::{New, leaf};
 use crate::error::{Error, Result};
 use crate::txn::Txn;
 use lanefs_format::Inode;
+use lanefs_format::dirent::rec_len;
 use lanefs_format::htree::DxView;
 
 /// More steps than a path of three index blocks can need.
@@ -47,6 +48,27 @@ pub(in crate::dir) fn insert(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, new
         }
     }
     Err(DirError::SplitTooSmall { ino, lblk, need: new.need() }.into())
+}
+
+/// How many blocks [`insert`] adds for `name` at most.
+///
+/// # Errors
+/// [`Error::NoSpace`] if the index is full, at its full depth.
+pub(in crate::dir) fn growth(dir: &Dir<'_>, name: &[u8]) -> Result<u32> {
+    let (root, info) = dir.root()?;
+    let hash = dir.params().hasher.with_version(info.hash_version).hash(name).major;
+    let path = Path::to(dir, root, info, hash)?;
+    let buffer = dir.leaf(path.leaf)?;
+    let live = leaf::live_bytes(&buffer.read(), dir.layout());
+    if live + rec_len(name.len()) <= dir.layout().end() {
+        return Ok(0);
+    }
+    let full = full_frames(&path);
+    if full == path.frames.len() && info.indirect_levels >= dir.params().max_levels {
+        return Err(Error::NoSpace);
+    }
+    // A leaf, and one for each block of the index that splits; a root that is full gets a level.
+    Ok(full as u32 + 1)
 }
 
 /// How many index blocks from the leaf upwards are full, one behind the other.

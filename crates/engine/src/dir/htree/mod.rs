@@ -8,6 +8,6 @@ mod insert;
 mod lookup;
 mod split;
 
-pub(super) use insert::insert;
+pub(super) use insert::{growth, insert};
 pub(super) use lookup::{Path, find};
 pub(super) use split::convert;

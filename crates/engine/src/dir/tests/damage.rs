@@ -56,19 +56,24 @@ impl Sample {
         assert!(listed <= self.blocks.len() * 1024 / 12 + 2, "{listed}");
         let _ = is_empty(&fs, dir.ino, &dir.state());
         for (i, name) in self.names.iter().enumerate() {
-            let Ok(mut txn) = fs.start(64) else { return };
-            let _ = dir.update(&mut txn, |txn, inode| {
-                let _ = lookup(&fs, dir.ino, inode, name);
-                if i % 3 == 0 {
-                    let _ = remove(txn, dir.ino, inode, name);
-                }
-                let new = format!("a new name, {i}, of some length").into_bytes();
-                if let Ok(Place::Vacant(slot)) = find(&fs, dir.ino, inode, &new) {
-                    let _ = insert(txn, dir.ino, inode, slot, &new, self.child, FileType::Regular);
-                }
-                let _ = replace(txn, dir.ino, inode, b"..", 2, FileType::Directory);
+            let ended = fs.transact(64, |txn| {
+                let _ = dir.update(txn, |txn, inode| {
+                    let _ = lookup(&fs, dir.ino, inode, name);
+                    if i % 3 == 0 {
+                        let _ = remove(txn, dir.ino, inode, name);
+                    }
+                    let new = format!("a new name, {i}, of some length").into_bytes();
+                    if let Ok(Place::Vacant(slot)) = find(&fs, dir.ino, inode, &new) {
+                        let _ = insert(txn, dir.ino, inode, slot, &new, self.child, FileType::Regular);
+                    }
+                    let _ = replace(txn, dir.ino, inode, b"..", 2, FileType::Directory);
+                    Ok(())
+                });
                 Ok(())
             });
+            if ended.is_err() {
+                return;
+            }
         }
     }
 }
