@@ -127,3 +127,76 @@ fn a_mapped_volume() {
         "lanefs: cannot make a volume in 'mem:1X': mem:1X: needs a size: mem:64M, mem:1G",
     );
 }
+
+/// As mke2fs: what is known is not overwritten without a question, or --force.
+#[test]
+fn what_is_there_is_named_and_stays() {
+    let v = Image::new();
+    let here = v.path.parent().expect("a folder");
+    let sh = |script: &str| succeed(tool("sh").args(["-euc", script]).current_dir(here));
+    for (make, name) in [
+        ("truncate -s 320M f; mkfs.xfs -q f", "an XFS file system"),
+        (
+            "truncate -s 64M f; printf 'EFI PART' | dd of=f bs=1 seek=512 conv=notrunc status=none",
+            "a GPT partition table",
+        ),
+        ("truncate -s 64M f; mkswap -q f", "swap space"),
+        ("echo 'a text of worth' > f", "text"),
+        ("head -c 200000 /dev/urandom > f; printf '\\001' | dd of=f conv=notrunc status=none", "data"),
+        ("truncate -s 64M f; printf x | dd of=f bs=1 seek=9M conv=notrunc status=none", "data"),
+        ("tar -cf f /dev/null", "a tar archive"),
+    ] {
+        sh(&format!("rm -f f; {make}; cp --sparse=always f before"));
+        for args in [&["mkfs", "--size", "64M", "f"][..], &["mkfs", "f"]] {
+            let said = format!(
+                "lanefs: cannot make a volume in 'f': it holds {name}; --force makes a volume in its place"
+            );
+            v.fails(args, 1, &said);
+            sh("cmp f before");
+        }
+        // On a terminal it asks: only a yes goes on.
+        let lanefs = env!("CARGO_BIN_EXE_lanefs");
+        let ask = |answer: &str| {
+            let script = format!("echo {answer} | script -qec '{lanefs} mkfs --size 64M f' /dev/null");
+            let out = tool("sh").args(["-c", &script]).current_dir(here).output().expect("script");
+            String::from_utf8_lossy(&out.stdout).into_owned()
+        };
+        let said = ask("n");
+        assert!(said.contains(&format!("'f' holds {name}. Make a volume in its place? (y,N)")), "{said}");
+        sh("cmp f before");
+        ask("y");
+        fsck(&v, "f");
+        // Nothing of what was there is found afterwards.
+        let found = succeed(tool("blkid").args(["-p", "-o", "value", "-s", "TYPE"]).arg(v.beside("f")));
+        assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), "ext4", "{name}");
+    }
+    for name in ["zeros", "empty"] {
+        sh(&format!("rm -f {name}; : > {name}; [ {name} = empty ] || truncate -s 64M {name}"));
+        v.ok(["mkfs", "-q", "--size", "64M", name]);
+        fsck(&v, name);
+    }
+}
+
+/// An error for a volume that is none says what it is.
+#[test]
+fn no_volume_but_what() {
+    let v = Image::new();
+    let here = v.path.parent().expect("a folder");
+    for (make, said) in [
+        (
+            "truncate -s 64M f; printf 'EFI PART' | dd of=f bs=1 seek=512 conv=notrunc status=none",
+            "it holds no ext4 volume but a GPT partition table; losetup -P -f FILE makes its partitions devices, /dev/loopNpM",
+        ),
+        ("truncate -s 320M f; mkfs.xfs -q f", "it holds no ext4 volume but an XFS file system"),
+        (
+            "gzip -c v.img > f",
+            "it holds no ext4 volume but compressed data (gzip); unpack it first: gzip -dc",
+        ),
+        ("truncate -s 64M f", "it holds no ext4 volume but zeros; lanefs mkfs makes a volume"),
+        ("seq 1000 > f", "it holds no ext4 volume but text"),
+    ] {
+        succeed(tool("sh").args(["-euc", &format!("rm -f f; {make}")]).current_dir(here));
+        v.fails(["cat", "f:/x"], 1, &format!("lanefs: cannot open 'f': {said}"));
+        v.fails(["info", "f"], 1, &format!("lanefs: cannot open 'f': {said}"));
+    }
+}

@@ -310,9 +310,8 @@ E"#);
 
 #[test]
 fn what_cannot_be_is_said() {
-    let bench = Bench::new(
-        "mkdir t; echo x > t/f; head -c 100 /dev/urandom > t/junk; head -c 9999 /dev/zero | gzip > t/z.gz",
-    );
+    let bench =
+        Bench::new("mkdir t; echo x > t/f; head -c 100 /dev/urandom > t/junk; seq 1000 | gzip > t/z.gz");
     let starts = |said: String, with: &str| assert!(said.starts_with(with), "{said}");
     starts(
         bench.fails(&["import", "none", "v.img:/"]),
@@ -321,6 +320,11 @@ fn what_cannot_be_is_said() {
     starts(bench.fails(&["import", "t", "none.img:/"]), "lanefs: cannot open for writing 'none.img'");
     starts(bench.fails(&["import", "t/junk", "v.img:/"]), "lanefs: cannot read 't/junk': byte ");
     starts(bench.fails(&["import", "t/z.gz", "v.img:/"]), "lanefs: cannot read 't/z.gz': byte ");
+    bench.sh("xz -k t/f; mv t/f.xz .");
+    starts(
+        bench.fails(&["import", "f.xz", "v.img:/"]),
+        "lanefs: cannot read 'f.xz': it holds compressed data (xz); xz -dc FILE | lanefs import - VOLUME:/DIR",
+    );
     bench.ok(&["import", "t", "v.img:/d"]);
     assert!(bench.fails(&["import", "t", "v.img:/d/f"]).contains("Not a directory"));
     assert!(bench.fails(&["export", "v.img:/none", "o"]).contains("No such file or directory"));
@@ -331,4 +335,85 @@ fn what_cannot_be_is_said() {
     assert!(said.contains("No space left on device") && said.lines().count() == 1, "{said}");
     e2fsck_clean(bench.at("v.img"));
     assert_eq!(fs::metadata(bench.at("v.img")).unwrap().size(), 64 << 20);
+}
+
+#[test]
+fn a_compressed_archive_goes_out_and_in() {
+    let bench = Bench::new(TREE);
+    bench.sh("rm t/socket");
+    bench.ok(&["import", "t", "v.img:/in"]);
+    bench.ok(&["export", "v.img:/in", "plain.tar"]);
+    for name in ["o.tar.gz", "o.tgz"] {
+        bench.ok(&["export", "v.img:/in", name]);
+        // The same bytes, as gzip sees it, and the same compressed bytes each time.
+        bench.sh(&format!("gzip -dc {name} | cmp - plain.tar; mv {name} first"));
+        bench.ok(&["export", "v.img:/in", name]);
+        bench.sh(&format!("cmp first {name}"));
+        // Over an older archive, but over nothing else.
+        bench.ok(&["export", "v.img:/in", name]);
+        bench.sh(&format!("echo hello > {name}"));
+        let said = bench.fails(&["export", "v.img:/in", name]);
+        assert!(said.contains("holds text, no archive; --force"), "{said}");
+        bench.ok(&["export", "--force", "v.img:/in", name]);
+    }
+    // In members, as pigz and cat make them; from a file and from a pipe.
+    bench.sh("split -n 3 plain.tar part.; for f in part.*; do gzip -c $f; done > members.tar.gz");
+    bench.ok(&["import", "members.tar.gz", "v.img:/again"]);
+    assert_same_tree(&bench.mounted("in"), &bench.mounted("again"));
+    bench.volume("w.img", &[]);
+    let lanefs = env!("CARGO_BIN_EXE_lanefs");
+    bench.sh(&format!(
+        "cat o.tgz | {lanefs} import - w.img:/in; {lanefs} export w.img:/in - | cmp - plain.tar"
+    ));
+    // What cannot be written is refused, and makes no folder of that name.
+    for (name, by) in [("o.tar.xz", "xz"), ("o.tar.zst", "zstd"), ("o.tbz2", "bzip2"), ("o.tar.lz4", "lz4")] {
+        let said = bench.fails(&["export", "v.img:/in", name]);
+        let want = format!(
+            "lanefs: cannot write '{name}': lanefs compresses with gzip only; lanefs export SRC - | {by} > {name}\n"
+        );
+        assert_eq!(said, want);
+        assert!(!bench.at(name).exists());
+    }
+    // A damaged stream ends in an error.
+    bench.sh("head -c 2000 o.tgz > cut.tgz");
+    let said = bench.fails(&["import", "cut.tgz", "w.img:/cut"]);
+    assert!(said.starts_with("lanefs: cannot read 'cut.tgz': "), "{said}");
+}
+
+/// The memory of an export grows with a volume's directories, not with their number times their depth.
+#[test]
+fn a_deep_volume_takes_little_memory() {
+    let bench = Bench::new("");
+    // 6,000 levels of 250 bytes each: their paths together are 4.5 GB.
+    bench.sh(r#"python3 - <<'E'
+import tarfile
+t = tarfile.open('deep.tar', 'w', format=tarfile.GNU_FORMAT)
+path = ''
+for i in range(2000):
+    path += 'd' * 250 + '/'
+    info = tarfile.TarInfo(path[:-1]); info.type = tarfile.DIRTYPE; info.mode = 0o755
+    if i % 100 == 99: t.addfile(info)
+t.close()
+E"#);
+    bench.ok(&["import", "deep.tar", "v.img:/deep"]);
+    let limited = |args: &str| {
+        let lanefs = env!("CARGO_BIN_EXE_lanefs");
+        bench.sh(&format!("ulimit -v 700000; {lanefs} {args}"));
+    };
+    limited("export v.img:/deep out");
+    limited("export v.img:/deep - > out.tar");
+    bench.sh("rm -rf out out.tar");
+    // A path beyond the bound is one name's problem.
+    bench.sh(r#"python3 - <<'E'
+import tarfile
+t = tarfile.open('long.tar', 'w', format=tarfile.GNU_FORMAT)
+for path in ['d/' * 300000 + 'f', 'short']:
+    t.addfile(tarfile.TarInfo(path))
+t.close()
+E"#);
+    let said = bench.fails(&["import", "long.tar", "v.img:/long"]);
+    assert!(said.ends_with("a path of 600001 bytes, at most 524288\n"), "{}", said.len());
+    bench.ok(&["export", "v.img:/long", "long"]);
+    assert!(bench.at("long/short").exists());
+    e2fsck_clean(bench.at("v.img"));
 }

@@ -57,3 +57,16 @@ pub(crate) struct Member {
     /// Whole names and values, sorted by name. ACLs as `system.posix_acl_*` in the form of Linux.
     pub(crate) xattrs: Xattrs,
 }
+
+impl Member {
+    /// Returns about how many bytes of memory it takes.
+    pub(crate) fn memory(&self) -> usize {
+        let kind = match &self.kind {
+            Kind::File { data, .. } => size_of_val(data.as_slice()),
+            Kind::HardLink(target) | Kind::Symlink(target) => target.len(),
+            _ => 0,
+        };
+        let xattrs: usize = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 48).sum();
+        self.path.len() + kind + xattrs
+    }
+}

@@ -5,11 +5,13 @@
 //! through a bounded [`pipe`](pipe::pipe) from the thread that reads to the one that writes.
 
 mod acl_text;
+pub(crate) mod compress;
 pub(crate) mod host;
 mod ids;
 mod member;
 mod path;
 pub(crate) mod pipe;
+pub(crate) mod places;
 mod report;
 pub(crate) mod tarball;
 

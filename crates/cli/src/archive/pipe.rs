@@ -47,9 +47,11 @@ pub(crate) fn pipe() -> (Outlet, Receiver<Vec<Piece>>) {
 impl Outlet {
     /// Sends a piece, sooner or later.
     pub(crate) fn push(&mut self, piece: Piece) -> Result<(), Gone> {
-        if let Piece::Data { bytes, .. } = &piece {
-            self.bytes += bytes.len();
-        }
+        self.bytes += match &piece {
+            Piece::Data { bytes, .. } => bytes.len(),
+            Piece::Member(member) => member.memory(),
+            Piece::Problem(_) | Piece::Failed(_) => 0,
+        };
         self.batch.push(piece);
         if self.bytes >= BATCH_BYTES || self.batch.len() >= BATCH_PIECES { self.flush() } else { Ok(()) }
     }

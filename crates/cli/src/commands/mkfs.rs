@@ -1,19 +1,21 @@
 //! `lanefs mkfs`: a new volume, with the letters of mke2fs.
 
-use crate::failure::{Cause, Failure, Res};
+use crate::content::{self, Content};
+use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::location::whole_volume;
 use crate::output::Out;
 use crate::owner;
 use crate::quote::{JsonName, quoted};
 use crate::size;
-use crate::volumes::{file_of, names_file, read_superblock, refuse_forgotten_slash, source_date_epoch};
-use lanefs_device::{BlockDevice, FileDevice, FileOptions, create_url, open_url};
+use crate::volumes::{file_of, names_file, refuse_forgotten_slash, source_date_epoch};
+use lanefs_device::{BlockDevice, FileOptions, create_url, open_url};
 use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use uuid::Uuid;
 
 /// Make an ext4 volume, as mke2fs -t ext4 does
@@ -24,7 +26,7 @@ pub(crate) struct Args {
     /// Size of the volume: 512M, 2G, 15T; without it, all of the file or device
     #[arg(short, long, value_parser = size::parse)]
     size: Option<u64>,
-    /// Make it even where there is an ext4 volume already
+    /// Make it whatever the file or device holds; else a terminal is asked, and a script refused
     #[arg(short = 'F', short_alias = 'f', long)]
     force: bool,
     /// Generation: ext2, ext3 or ext4
@@ -224,19 +226,20 @@ impl Args {
             return Ok(());
         }
         match std::fs::metadata(file_of(name)) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.size.is_none() => {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && self.size.is_none() => {
                 refuse("No such file or directory; --size 1G makes it")
             }
             Ok(meta) if meta.is_file() && meta.len() == 0 && self.size.is_none() => {
                 refuse("the file is empty; --size 1G gives it a size")
             }
             Ok(meta) if !meta.is_dir() && !self.force => {
-                let there = FileDevice::open_read_only(file_of(name))
-                    .ok()
-                    .and_then(|d| read_superblock(&d, name).ok());
+                let there = content::of_path(file_of(name));
+                let is_block = meta.file_type().is_block_device();
                 match there {
-                    Some(_) => refuse("it holds an ext4 volume; --force makes a new one in its place"),
+                    // As mke2fs: a device that was used for something unknown is taken.
                     None => Ok(()),
+                    Some(Content::Data) if is_block => Ok(()),
+                    Some(there) => overwrite_anyway(name, there),
                 }
             }
             _ => Ok(()),
@@ -274,6 +277,23 @@ impl Args {
         )?;
         Ok(writeln!(out, "UUID {uuid}")?)
     }
+}
+
+/// Asks on a terminal whether what is there may be overwritten, and refuses elsewhere.
+fn overwrite_anyway(name: &OsString, there: Content) -> Res {
+    let (shown, what) = (quoted(name.as_bytes()), there.name());
+    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        let place = if there == Content::Ext { "a new one" } else { "a volume" };
+        let why = format!("it holds {what}; --force makes {place} in its place");
+        return Err(Failure::cannot("make a volume in", name.as_bytes(), Cause::text(why)));
+    }
+    eprint!("{shown} holds {what}. Make a volume in its place? (y,N) ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).or_cannot("read", "-")?;
+    if answer.trim_start().starts_with(['y', 'Y']) {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{shown} is as it was")))
 }
 
 #[cfg(test)]

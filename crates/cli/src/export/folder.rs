@@ -11,8 +11,9 @@
 //!   to be the one that was made or taken, by its identity.
 //! - Attributes are set of the inode that was made, held open since.
 
-use super::walk::{Place, Places, Step, Walk, joined};
+use super::walk::{Step, Walk};
 use super::{Fault, Options, data_ranges, member_of, named};
+use crate::archive::places::{Place, Places, joined};
 use crate::archive::{Kind, Member, Problem, Report};
 use crate::failure::Cause;
 use crate::host::{Folder, Identity, Object, c_name};
@@ -133,7 +134,7 @@ pub(super) fn write(
     for link in links {
         let linked = reopen(link.place).and_then(|into| make_link(&shared, &link, &into, &reopen));
         if let Err(e) = linked {
-            shared.fault(&places.path_of(link.place, &link.name), e.into());
+            shared.fault(&places.path_of(link.place, link.name.as_bytes()), e.into());
         }
     }
     // Children before their parents: a parent's new mode may keep us out, and they change its times.
@@ -251,7 +252,7 @@ fn work(shared: &Shared<'_>, queue: &Mutex<Receiver<Job>>) {
         for name in &job.names {
             match one(shared, &job, name, &mut buf) {
                 Ok(n) => bytes += n,
-                Err(fault) => shared.fault(&joined(&job.dir_path, name), fault),
+                Err(fault) => shared.fault(&joined(&job.dir_path, name.as_bytes()), fault),
             }
         }
         let mut report = lock(&shared.report);
@@ -274,7 +275,7 @@ fn one(shared: &Shared<'_>, job: &Job, name: &OsString, buf: &mut [u8]) -> Resul
         let first = First { place: job.place, name: name.clone(), made: None };
         firsts.insert(meta.ino(), first);
     }
-    let path = joined(&job.dir_path, name);
+    let path = joined(&job.dir_path, name.as_bytes());
     let member = member_of(&job.from, name, b"", shared.options)?;
     let (object, bytes) = make(job, name, &member, buf)?;
     finish(shared, &object, &member, &path)?;

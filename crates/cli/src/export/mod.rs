@@ -9,6 +9,7 @@ mod folder;
 mod tar;
 mod walk;
 
+use crate::archive::compress::program_for;
 use crate::archive::{Epoch, Ownership, Problem, Report};
 use crate::content::{self, Content};
 use crate::failure::Cause;
@@ -81,12 +82,13 @@ pub(crate) enum Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// What an argument means: `-` is standard output, a name that ends in `.tar` and is no folder an archive.
+    /// Returns what an argument means: `-` is standard output, a name that ends as that of an
+    /// archive does, and is no folder, an archive.
     pub(crate) fn parse(arg: &'a OsStr) -> Self {
         let path = Path::new(arg);
         if arg == "-" {
             Self::Stdout
-        } else if arg.as_bytes().ends_with(b".tar") && !path.is_dir() {
+        } else if program_for(arg.as_bytes()).is_some() && !path.is_dir() {
             Self::Tar(path)
         } else {
             Self::Folder(path)
@@ -121,9 +123,17 @@ pub(crate) fn run(
 
 /// Makes the file of an archive. An older archive is overwritten, other files are not.
 fn create_archive(path: &Path, options: &Options) -> Outcome<File> {
+    let program = program_for(path.as_os_str().as_bytes()).unwrap_or_default();
+    if !matches!(program, "" | "gzip") {
+        return Err(Cause::text(format!(
+            "lanefs compresses with gzip only; lanefs export SRC - | {program} > {}",
+            path.display()
+        )));
+    }
     let there = content::of_path(path).filter(|_| options.overwrite == Overwrite::NoVolumes);
     if let Some(there) = there
-        && !matches!(there, Content::Ext | Content::Archive("tar"))
+        && there != Content::Ext
+        && there != if program.is_empty() { Content::Archive("tar") } else { Content::Compressed(program) }
     {
         return Err(Cause::text(format!(
             "it is there already and holds {}, no archive; --force overwrites it",

@@ -1,19 +1,19 @@
 //! A tar stream as the target of an export.
 
-use super::walk::{Place, Step, Walk};
+use super::walk::{Step, Walk};
 use super::{Fault, Options, data_ranges, member_of, named};
+use crate::archive::compress::Packer;
 use crate::archive::pipe::{Gone, Outlet, PIECE, Piece, pipe};
+use crate::archive::places::Place;
 use crate::archive::tarball::{TarError, TarWriter};
 use crate::archive::{Kind, Member, Problem, Report};
 use lanefs::{Dir, File};
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{BufWriter, Write};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 
-/// Bytes that are written of an archive at once.
-const WRITE_BEHIND: usize = 1 << 20;
-
-/// Writes what is in `root` to `stream`, whose name is `target`.
+/// Writes what is in `root` to `stream`, whose name is `target`; by that it is compressed or not.
 pub(super) fn write(
     root: Dir,
     label: &[u8],
@@ -23,7 +23,7 @@ pub(super) fn write(
     report: &mut dyn Report,
 ) -> Result<(), Problem> {
     let failed = |e: TarError| Problem::new("write", target, e);
-    let mut tar = TarWriter::new(BufWriter::with_capacity(WRITE_BEHIND, stream));
+    let mut tar = TarWriter::new(Packer::new(stream, target));
     std::thread::scope(|scope| {
         let (out, pieces) = pipe();
         scope.spawn(move || read(root, label, options, out));
@@ -44,7 +44,7 @@ pub(super) fn write(
                 Piece::Failed(problem) => return Err(problem),
             }
         }
-        tar.finish().map(|_| ()).map_err(failed)
+        tar.finish().and_then(|packer| Ok(packer.finish()?)).map_err(failed)
     })
 }
 
@@ -105,7 +105,7 @@ impl Reader<'_> {
             let mut member = member_of(step.dir, &step.name, &step.path(), self.options)?;
             let linked = meta.nlink() > 1 && !meta.is_dir();
             if let Some((place, name)) = self.links.get(&meta.ino()).filter(|_| linked) {
-                member.kind = Kind::HardLink(step.places.path_of(*place, name));
+                member.kind = Kind::HardLink(step.places.path_of(*place, name.as_bytes()));
             } else if linked {
                 self.links.insert(meta.ino(), (step.place, step.name.clone()));
             }

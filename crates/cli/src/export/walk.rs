@@ -5,46 +5,12 @@
 
 use super::named;
 use crate::archive::Problem;
+use crate::archive::places::{PATH_MAX, Place, Places, joined};
 use lanefs::Dir;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::vec::IntoIter;
-
-/// Bytes of the longest path that is exported. A volume can nest directories without a bound.
-const PATH_MAX: usize = 512 << 10;
-
-/// A directory that was met, by its number; the start of the walk is 0.
-pub(super) type Place = usize;
-
-/// The directories that were met: each with its parent and its name there.
-#[derive(Debug, Default)]
-pub(super) struct Places(Vec<(Place, Vec<u8>)>);
-
-impl Places {
-    /// Returns the path from the start of the walk.
-    pub(super) fn path(&self, place: Place) -> Vec<u8> {
-        let mut names = Vec::new();
-        let mut at = place;
-        while at != 0 {
-            let (parent, name) = &self.0[at];
-            names.push(name.as_slice());
-            at = *parent;
-        }
-        names.reverse();
-        names.join(&b"/"[..])
-    }
-
-    /// Returns the path of a name in a directory.
-    pub(super) fn path_of(&self, place: Place, name: &OsStr) -> Vec<u8> {
-        joined(&self.path(place), name)
-    }
-}
-
-/// The path of a name in the directory `dir`.
-pub(super) fn joined(dir: &[u8], name: &OsStr) -> Vec<u8> {
-    if dir.is_empty() { name.as_bytes().to_vec() } else { [dir, b"/", name.as_bytes()].concat() }
-}
 
 /// A walk of a volume.
 pub(super) struct Walk<'a> {
@@ -78,15 +44,15 @@ pub(super) struct Step<'a> {
 impl Step<'_> {
     /// Returns the path from the start of the walk.
     pub(super) fn path(&self) -> Vec<u8> {
-        joined(self.dir_path, &self.name)
+        joined(self.dir_path, self.name.as_bytes())
     }
 }
 
 impl<'a> Walk<'a> {
     /// Starts a walk at `root`.
     pub(super) fn new(label: &'a [u8], root: Dir) -> Result<Self, Problem> {
-        let places = Places(vec![(0, Vec::new())]);
-        let mut walk = Self { label, stack: Vec::new(), path: Vec::new(), places, seen: HashSet::new() };
+        let (stack, path, seen) = (Vec::new(), Vec::new(), HashSet::new());
+        let mut walk = Self { label, stack, path, places: Places::default(), seen };
         walk.push(root, 0)?;
         Ok(walk)
     }
@@ -95,10 +61,9 @@ impl<'a> Walk<'a> {
     /// place, and why it is left out.
     pub(super) fn enter(&mut self, dir: Dir, name: &OsStr) -> (Place, Result<(), Problem>) {
         let parent = self.stack.last().map_or(0, |frame| frame.place);
-        self.places.0.push((parent, name.as_bytes().to_vec()));
-        let place = self.places.0.len() - 1;
+        let place = self.places.add(parent, name.as_bytes());
         let above = self.path.len();
-        self.path = joined(&self.path, name);
+        self.path = joined(&self.path, name.as_bytes());
         let pushed = self.push(dir, place);
         if pushed.is_err() {
             self.path.truncate(above);
@@ -109,7 +74,7 @@ impl<'a> Walk<'a> {
     fn push(&mut self, dir: Dir, place: Place) -> Result<(), Problem> {
         let problem = |cause: &str| Problem::new("export", &named(self.label, &self.path), cause);
         if self.path.len() > PATH_MAX {
-            return Err(problem("its path is longer than 512 KiB"));
+            return Err(problem(&format!("a path of {} bytes, at most {PATH_MAX}", self.path.len())));
         }
         if !self.seen.insert(dir.metadata().ino()) {
             return Err(problem("the directory has a second name"));
@@ -137,7 +102,7 @@ impl<'a> Walk<'a> {
         if matches!(name.as_bytes(), b"" | b"." | b"..")
             || name.as_bytes().iter().any(|b| matches!(b, 0 | b'/'))
         {
-            let what = named(self.label, &joined(&self.path, &name));
+            let what = named(self.label, &joined(&self.path, name.as_bytes()));
             return Some(Err(Problem::new("export", &what, "a name that no file can have")));
         }
         let (dir_path, places) = (self.path.as_slice(), &self.places);

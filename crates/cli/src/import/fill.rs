@@ -5,6 +5,7 @@
 //! what new entries change of it (its times) waits until all entries are there.
 
 use super::Options;
+use crate::archive::places::{Place, Places};
 use crate::archive::{Kind, Member, Problem, Report, shown};
 use lanefs::{DeviceNumber, Dir, Error, File, FileType, NewAttr, SetAttr, SetTime, Timestamp, Volume};
 use lanefs_format::acl::Acl;
@@ -27,6 +28,8 @@ pub(super) struct Fill<'a> {
     current: Option<Current>,
     /// Directories that are finished last.
     dirs: Vec<Late>,
+    /// The paths of `dirs`.
+    places: Places,
 }
 
 struct Level {
@@ -34,12 +37,14 @@ struct Level {
     dir: Dir,
     /// It has a default ACL, which new names in it inherit.
     gives_acl: bool,
+    /// Its number among the paths that are kept, once it has one.
+    place: Option<Place>,
 }
 
 impl Level {
     fn new(name: &[u8], dir: Dir) -> Result<Self, Error> {
         let gives_acl = dir.xattrs("")?.iter().any(|(name, _)| name.as_bytes() == DEFAULT_ACL);
-        Ok(Self { name: name.to_vec(), dir, gives_acl })
+        Ok(Self { name: name.to_vec(), dir, gives_acl, place: None })
     }
 }
 
@@ -52,7 +57,7 @@ struct Current {
 
 /// What is set of a directory when all entries are in it.
 struct Late {
-    path: Vec<u8>,
+    place: Place,
     mtime: Timestamp,
     default_acl: Option<Vec<u8>>,
 }
@@ -82,7 +87,16 @@ impl<'a> Fill<'a> {
         let stack = vec![root.map_err(|e| Problem::new("import into", &label, e))?];
         let parent_owner = options.ownership.apply(0, 0);
         let parent_owner = parent_owner.map_err(|why| Problem::new("import into", &label, why))?;
-        Ok(Self { options, report, label, parent_owner, stack, current: None, dirs: Vec::new() })
+        Ok(Self {
+            options,
+            report,
+            label,
+            parent_owner,
+            stack,
+            current: None,
+            dirs: Vec::new(),
+            places: Places::default(),
+        })
     }
 
     pub(super) fn problem(&mut self, problem: Problem) {
@@ -179,6 +193,16 @@ impl<'a> Fill<'a> {
         self.stack.last().map(|level| &level.dir).ok_or(Error::NotFound)
     }
 
+    /// Numbers the directory `name` in the last level of the stack, or that level itself if the
+    /// name is empty.
+    fn place_of(&mut self, name: &[u8]) -> Place {
+        let mut parent = 0;
+        for level in self.stack.iter_mut().skip(1) {
+            parent = *level.place.get_or_insert_with(|| self.places.add(parent, &level.name));
+        }
+        if name.is_empty() { parent } else { self.places.add(parent, name) }
+    }
+
     fn make(&mut self, mut member: Member) -> Result<(), Failed> {
         let (parent, name) = split(&member.path);
         let made = self.make_in(parent, OsStr::from_bytes(name), &member);
@@ -194,7 +218,8 @@ impl<'a> Fill<'a> {
                 if *kind == Kind::Dir {
                     let acl = member.xattrs.iter().find(|(name, _)| name == DEFAULT_ACL);
                     let default_acl = acl.map(|(_, value)| value.clone());
-                    self.dirs.push(Late { path: member.path.clone(), mtime: member.mtime, default_acl });
+                    let place = self.place_of(name);
+                    self.dirs.push(Late { place, mtime: member.mtime, default_acl });
                 }
                 let name = name.to_vec();
                 let set = attributes(&member);
@@ -297,7 +322,8 @@ impl<'a> Fill<'a> {
     }
 
     fn finish_dir(&mut self, late: &Late) -> Result<(), Failed> {
-        let set = self.dir(&late.path, false).and_then(|dir| {
+        let path = self.places.path(late.place);
+        let set = self.dir(&path, false).and_then(|dir| {
             if let Some(acl) = &late.default_acl {
                 dir.set_xattr("", OsStr::from_bytes(DEFAULT_ACL), acl)?;
             }
@@ -307,7 +333,7 @@ impl<'a> Fill<'a> {
         match set {
             // A later member of an archive may have taken the directory's place.
             Ok(()) | Err(Error::NotFound | Error::NotDir) => Ok(()),
-            Err(e) => Err(self.failed("set the attributes of", &late.path, &e)),
+            Err(e) => Err(self.failed("set the attributes of", &path, &e)),
         }
     }
 }

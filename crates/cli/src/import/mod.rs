@@ -10,6 +10,7 @@ mod fill;
 mod folder;
 mod tar;
 
+use crate::archive::compress::{Unpacked, unpacked};
 use crate::archive::pipe::{Outlet, Piece, pipe};
 use crate::archive::{Epoch, Ownership, Problem, Report};
 use fill::Fill;
@@ -18,7 +19,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -57,7 +58,7 @@ impl Source {
         let label = path.as_bytes().to_vec();
         if path == "-" {
             let stream = BufReader::with_capacity(READ_AHEAD, io::stdin());
-            return Ok(Self { label, origin: Origin::Tar(Box::new(stream)), size: None });
+            return Self::archive(label, stream, None);
         }
         let failed = |e: io::Error| Problem::new("open", path.as_bytes(), e);
         if Path::new(path).metadata().map_err(failed)?.is_dir() {
@@ -68,7 +69,26 @@ impl Source {
         let file = File::open(path).map_err(failed)?;
         let size = file.metadata().ok().map(|m| m.len()).filter(|len| *len != 0);
         let stream = BufReader::with_capacity(READ_AHEAD, file);
-        Ok(Self { label, origin: Origin::Tar(Box::new(stream)), size })
+        Self::archive(label, stream, size)
+    }
+
+    fn archive(
+        label: Vec<u8>,
+        stream: impl BufRead + Send + 'static,
+        size: Option<u64>,
+    ) -> Result<Self, Problem> {
+        match unpacked(stream) {
+            Ok(Unpacked::Stream { stream, compressed }) => {
+                Ok(Self { label, origin: Origin::Tar(stream), size: size.filter(|_| !compressed) })
+            }
+            Ok(Unpacked::By(program)) => {
+                let cause = format!(
+                    "it holds compressed data ({program}); {program} -dc FILE | lanefs import - VOLUME:/DIR"
+                );
+                Err(Problem::new("read", &label, cause))
+            }
+            Err(e) => Err(Problem::new("read", &label, e)),
+        }
     }
 
     fn send(self, out: &mut Outlet) {

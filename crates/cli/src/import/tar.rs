@@ -1,6 +1,7 @@
 //! A tar stream as the source of an import.
 
 use crate::archive::pipe::{Gone, Outlet, PIECE, Piece};
+use crate::archive::places::PATH_MAX;
 use crate::archive::tarball::{TarError, TarReader};
 use crate::archive::{Kind, Problem, clean};
 use std::io::Read;
@@ -38,6 +39,14 @@ fn send_members(mut tar: TarReader<impl Read>, out: &mut Outlet) -> Result<(), S
             out.push(Piece::Problem(Problem::new("import", &member.path, cause)))?;
             continue;
         };
+        if path.len() > PATH_MAX {
+            let cause = format!("a path of {} bytes, at most {PATH_MAX}", path.len());
+            // The name of the file says enough.
+            let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
+            let name = &name[..name.len().min(255)];
+            out.push(Piece::Problem(Problem::new("import", name, cause)))?;
+            continue;
+        }
         member.path = path;
         let data = match &member.kind {
             Kind::File { data, .. } => data.clone(),

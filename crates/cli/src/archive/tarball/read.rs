@@ -5,10 +5,17 @@ use super::sparse::{self, MapParser};
 use super::{RECORD, TarError, pax};
 use crate::archive::{Kind, Member, Ranges, Xattrs, acl_text};
 use lanefs_format::Timestamp;
+use std::collections::BTreeMap;
 use std::io::Read;
 
-/// Bytes of a pax header or a long name that are accepted; attributes of 64 KiB are among them.
+/// Bytes of the pax headers and long names before one member that are accepted; attributes of
+/// 64 KiB are among them.
 const EXTENDED_MAX: u64 = 16 << 20;
+/// Bytes that global headers may add to every member after them.
+const GLOBAL_MAX: usize = 64 << 10;
+/// Bytes of all names of a file's attributes, each with its NUL: what Linux can list
+/// (XATTR_LIST_MAX).
+const XATTR_NAMES_MAX: usize = 64 << 10;
 
 const TRUNCATED: &str = "the archive ends inside a member";
 
@@ -35,7 +42,10 @@ struct Extended {
     gid: Option<u32>,
     mtime: Option<Timestamp>,
     device: (Option<u32>, Option<u32>),
-    xattrs: Xattrs,
+    /// Sorted, so that one of several thousand is found and replaced at once.
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Bytes of the names of `xattrs`.
+    xattr_names: usize,
     sparse: Sparse,
 }
 
@@ -59,6 +69,8 @@ impl<R: Read> TarReader<R> {
     pub(crate) fn next(&mut self) -> Result<Option<Member>, TarError> {
         self.skip()?;
         let mut extended = self.global.clone();
+        // Bytes of extended headers that may still come before the member.
+        let mut budget = EXTENDED_MAX;
         loop {
             let start = self.at;
             let broken = |rule| TarError::Broken { at: start, rule };
@@ -69,7 +81,7 @@ impl<R: Read> TarReader<R> {
             }
             if !header.checksum_is_good() {
                 return Err(broken(if start == 0 {
-                    not_tar(&record)
+                    "this is not a tar archive"
                 } else {
                     "a header with a wrong checksum"
                 }));
@@ -79,16 +91,21 @@ impl<R: Read> TarReader<R> {
                 .and_then(|n| u64::try_from(n).ok())
                 .ok_or(broken("a size that is no number"))?;
             match header.typeflag() {
-                b'L' => extended.path = Some(self.text(start, size)?),
-                b'K' => extended.link = Some(self.text(start, size)?),
-                b'x' | b'X' => extended.read(&self.extended(start, size)?).map_err(broken)?,
+                b'L' => extended.path = Some(self.text(start, size, &mut budget)?),
+                b'K' => extended.link = Some(self.text(start, size, &mut budget)?),
+                b'x' | b'X' => {
+                    extended.read(&self.extended(start, size, &mut budget)?).map_err(broken)?;
+                }
                 b'g' => {
-                    let records = self.extended(start, size)?;
+                    let records = self.extended(start, size, &mut budget)?;
                     self.global.read(&records).map_err(broken)?;
+                    if self.global.memory() > GLOBAL_MAX {
+                        return Err(broken("global headers that leave more than 64 KiB for each member"));
+                    }
                     extended = self.global.clone();
                 }
                 // A volume's label has no file.
-                b'V' => self.start_data(size),
+                b'V' => self.start_data(start, size)?,
                 _ => return self.member(start, &header, size, extended).map(Some),
             }
             self.skip()?;
@@ -130,9 +147,14 @@ impl<R: Read> TarReader<R> {
         Ok(())
     }
 
-    fn start_data(&mut self, size: u64) {
+    fn start_data(&mut self, start: u64, size: u64) -> Result<(), TarError> {
+        // Half of what 64 bits hold, so that no sum with another size or a padding overflows.
+        if i64::try_from(size).is_err() {
+            return Err(TarError::Broken { at: start, rule: "a size of more than 63 bits" });
+        }
         self.left = size;
-        self.padding = size.next_multiple_of(RECORD as u64).saturating_sub(size);
+        self.padding = size.next_multiple_of(RECORD as u64) - size;
+        Ok(())
     }
 
     fn skip(&mut self) -> Result<(), TarError> {
@@ -166,12 +188,12 @@ impl<R: Read> TarReader<R> {
         self.record_or_end()?.ok_or(TarError::Broken { at: self.at, rule: TRUNCATED })
     }
 
-    /// All data of an extended header. Grows as bytes arrive, so that a lie about the size costs nothing.
-    fn extended(&mut self, start: u64, size: u64) -> Result<Vec<u8>, TarError> {
-        if size > EXTENDED_MAX {
-            return Err(TarError::Broken { at: start, rule: "an extended header of more than 16 MiB" });
-        }
-        self.start_data(size);
+    /// Reads all data of an extended header. The result grows as bytes arrive, so that a lie about
+    /// the size costs nothing.
+    fn extended(&mut self, start: u64, size: u64, budget: &mut u64) -> Result<Vec<u8>, TarError> {
+        let rule = "extended headers of more than 16 MiB for one member";
+        *budget = budget.checked_sub(size).ok_or(TarError::Broken { at: start, rule })?;
+        self.start_data(start, size)?;
         let mut bytes = Vec::new();
         let mut piece = [0; 4096];
         loop {
@@ -182,8 +204,8 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    fn text(&mut self, start: u64, size: u64) -> Result<Vec<u8>, TarError> {
-        let mut bytes = self.extended(start, size)?;
+    fn text(&mut self, start: u64, size: u64, budget: &mut u64) -> Result<Vec<u8>, TarError> {
+        let mut bytes = self.extended(start, size, budget)?;
         bytes.truncate(bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len()));
         Ok(bytes)
     }
@@ -239,9 +261,8 @@ impl<R: Read> TarReader<R> {
             _ => return Err(broken("a member of a kind that is not known")),
         };
         // A link's size is that of the file that it names; its data is not here again.
-        self.start_data(if matches!(kind, Kind::HardLink(_)) { 0 } else { packed });
-        let mut xattrs = extended.xattrs;
-        xattrs.sort();
+        self.start_data(start, if matches!(kind, Kind::HardLink(_)) { 0 } else { packed })?;
+        let xattrs: Xattrs = extended.xattrs.into_iter().collect();
         let sec = || header.mtime().ok_or(broken("a time that is no number"));
         Ok(Member {
             path,
@@ -289,7 +310,17 @@ impl Extended {
         for (key, value) in pax::parse(bytes).ok_or("a pax header that is malformed")? {
             self.set(key, value).ok_or("a pax header with a value that is malformed")?;
         }
+        if self.xattr_names > XATTR_NAMES_MAX {
+            return Err("attributes whose names take more than 64 KiB");
+        }
         Ok(())
+    }
+
+    /// Returns about how many bytes of memory it takes.
+    fn memory(&self) -> usize {
+        let texts = [&self.path, &self.link, &self.sparse.name].into_iter().flatten();
+        let values: usize = self.xattrs.values().map(Vec::len).sum();
+        texts.map(Vec::len).sum::<usize>() + values + self.xattr_names + 8 * self.sparse.numbers.len()
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
@@ -342,19 +373,9 @@ impl Extended {
 
     /// A later record of the same attribute takes the place of an earlier one.
     fn xattr(&mut self, name: &[u8], value: Vec<u8>) {
-        self.xattrs.retain(|(known, _)| known != name);
-        self.xattrs.push((name.to_vec(), value));
-    }
-}
-
-/// What a stream that is no archive at its very start most likely is.
-fn not_tar(record: &[u8]) -> &'static str {
-    const COMPRESSED: [&[u8]; 5] =
-        [b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"];
-    if COMPRESSED.iter().any(|magic| record.starts_with(magic)) {
-        "a compressed archive; unpack it and give '-', as in: zcat X.tar.gz | lanefs import - VOLUME:/"
-    } else {
-        "this is not a tar archive"
+        if self.xattrs.insert(name.to_vec(), value).is_none() {
+            self.xattr_names += name.len() + 1;
+        }
     }
 }
 
