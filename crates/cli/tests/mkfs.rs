@@ -193,7 +193,7 @@ fn no_volume_but_what() {
             "it holds no ext4 volume but compressed data (gzip); unpack it first: gzip -dc",
         ),
         ("truncate -s 64M f", "it holds no ext4 volume but zeros; lanefs mkfs makes a volume"),
-        ("seq 1000 > f", "it holds no ext4 volume but text"),
+        ("seq 10000 > f", "it holds no ext4 volume but text"),
     ] {
         succeed(tool("sh").args(["-euc", &format!("rm -f f; {make}")]).current_dir(here));
         v.fails(["cat", "f:/x"], 1, &format!("lanefs: cannot open 'f': {said}"));

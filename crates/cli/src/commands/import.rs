@@ -20,7 +20,7 @@ use std::time::Duration;
 /// no time is later than that, and the same source gives the same bytes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A folder, a tar archive, or `-` for an archive from standard input
+    /// A folder, a tar archive (plain or by gzip), or `-` for an archive from standard input
     #[arg(value_name = "SRC")]
     source: OsString,
     /// The directory to fill; it is made if it does not exist
