@@ -9,6 +9,9 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// Bytes from which on a buffer has a mapping of its own.
+const MAPPED: usize = 256 << 10;
+
 /// A zeroed byte buffer of fixed length whose address is a multiple of 4096.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
@@ -38,7 +41,7 @@ impl AlignedBuf {
     /// The size of a huge page.
     pub const HUGE: usize = 2 << 20;
 
-    /// A buffer of `len` zero bytes.
+    /// Returns a buffer of `len` zero bytes. Of a large one, pages that are never touched take no memory.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
             return Self { ptr: NonNull::dangling(), len, home: Home::Heap };
@@ -48,6 +51,11 @@ impl AlignedBuf {
             // SAFETY: the page has at least `len` bytes, and is ours.
             unsafe { page.ptr.as_ptr().write_bytes(0, len) };
             return page;
+        }
+        if len >= MAPPED {
+            // The allocator would touch all of it to zero it.
+            let whole = Arc::new(Slab::new(len.checked_next_multiple_of(PAGE).unwrap_or(len)));
+            return Self { ptr: whole.ptr, len, home: Home::Slab { _whole: whole } };
         }
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
@@ -191,6 +199,22 @@ impl fmt::Debug for AlignedBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn resident() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * PAGE as u64
+    }
+
+    #[test]
+    fn a_large_buffer_takes_memory_as_it_is_touched() {
+        let before = resident();
+        let mut buffers: Vec<_> = (0..512).map(|_| AlignedBuf::zeroed((1 << 20) + 3)).collect();
+        buffers.iter_mut().for_each(|buffer| buffer[1 << 19] = 1);
+        // Other tests of this program take some meanwhile.
+        let grown = resident().saturating_sub(before);
+        assert!(grown < 256 << 20, "{grown} bytes");
+        assert_eq!(buffers[7].iter().filter(|byte| **byte != 0).count(), 1);
+    }
 
     #[test]
     fn pieces_of_a_slab_are_apart_and_outlive_each_other() {

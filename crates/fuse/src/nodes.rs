@@ -83,6 +83,11 @@ impl Nodes {
         let Some(known) = shard.get_mut(&id) else { return };
         known.lookups = known.lookups.saturating_sub(lookups);
         let gone = if known.lookups == 0 { shard.remove(&id) } else { None };
+        // A map that was once large gives its memory back by halves, so that this costs each removal little.
+        if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
+            let keep = 2 * shard.len();
+            shard.shrink_to(keep);
+        }
         drop(shard);
         drop(gone);
     }

@@ -24,7 +24,7 @@ const LEAD: usize = PAGE - size_of::<InHeader>() - size_of::<WriteIn>();
 /// Bytes of a buffer.
 const ROOM: usize = 2 * PAGE + MAX_CONTENT;
 
-/// A buffer of a thread. Pages of it that were never used take no memory.
+/// A buffer of a thread. Pages of it that were never touched take no memory.
 pub(crate) struct Tray {
     own: AlignedBuf,
     /// In use instead.
