@@ -71,6 +71,9 @@
 // For lanefs_rename: swap the two (RENAME_EXCHANGE).
 #define LANEFS_RENAME_EXCHANGE 2
 
+// For lanefs_rename: leave a whiteout of 0:0 at the old name (RENAME_WHITEOUT); with LANEFS_RENAME_NOREPLACE or without.
+#define LANEFS_RENAME_WHITEOUT 4
+
 // For lanefs_lsetxattr: the attribute must not exist (XATTR_CREATE).
 #define LANEFS_XATTR_CREATE 1
 
@@ -445,8 +448,8 @@ int lanefs_rmdir(struct lanefs_volume *volume,
 // Errors: ENOENT, EISDIR, ENOTDIR, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_unlink(struct lanefs_volume *volume, const char *path);
 
-// Renames, as renameat2(2). `flags` is 0 (what is at `to` is replaced), LANEFS_RENAME_NOREPLACE or
-// LANEFS_RENAME_EXCHANGE.
+// Renames, as renameat2(2). `flags` is 0 (what is at `to` is replaced), LANEFS_RENAME_NOREPLACE,
+// LANEFS_RENAME_EXCHANGE or LANEFS_RENAME_WHITEOUT.
 //
 // Errors: ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EBUSY (the root), EINVAL (below itself; flags), EMLINK, ENOSPC, EPERM,
 // EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.

@@ -13,6 +13,9 @@ use std::path::PathBuf;
 pub const LANEFS_RENAME_NOREPLACE: c_uint = 1;
 /// For lanefs_rename: swap the two (RENAME_EXCHANGE).
 pub const LANEFS_RENAME_EXCHANGE: c_uint = 2;
+/// For lanefs_rename: leave a whiteout of 0:0 at the old name (RENAME_WHITEOUT); with
+/// LANEFS_RENAME_NOREPLACE or without.
+pub const LANEFS_RENAME_WHITEOUT: c_uint = 4;
 
 /// Makes a directory, owned by 0:0.
 ///
@@ -57,8 +60,8 @@ pub unsafe extern "C" fn lanefs_unlink(volume: *mut lanefs_volume, path: *const 
     })
 }
 
-/// Renames, as renameat2(2). `flags` is 0 (what is at `to` is replaced), LANEFS_RENAME_NOREPLACE or
-/// LANEFS_RENAME_EXCHANGE.
+/// Renames, as renameat2(2). `flags` is 0 (what is at `to` is replaced), LANEFS_RENAME_NOREPLACE,
+/// LANEFS_RENAME_EXCHANGE or LANEFS_RENAME_WHITEOUT.
 ///
 /// Errors: ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EBUSY (the root), EINVAL (below itself; flags), EMLINK, ENOSPC, EPERM,
 /// EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
@@ -174,7 +177,10 @@ pub unsafe extern "C" fn lanefs_mknod(
 }
 
 pub(crate) fn rename_flags(flags: c_uint) -> Result<RenameFlags> {
+    const WHITEOUT_NOREPLACE: c_uint = LANEFS_RENAME_WHITEOUT | LANEFS_RENAME_NOREPLACE;
     match flags {
+        LANEFS_RENAME_WHITEOUT => Ok(RenameFlags::Whiteout { replace: true, uid: 0, gid: 0 }),
+        WHITEOUT_NOREPLACE => Ok(RenameFlags::Whiteout { replace: false, uid: 0, gid: 0 }),
         0 => Ok(RenameFlags::Replace),
         LANEFS_RENAME_NOREPLACE => Ok(RenameFlags::NoReplace),
         LANEFS_RENAME_EXCHANGE => Ok(RenameFlags::Exchange),

@@ -241,6 +241,21 @@ fn read_only_and_remounted() {
 }
 
 #[test]
+fn what_must_be_durable_is_so_from_the_beginning() {
+    for word in ["sync", "dirsync"] {
+        let m = Mount::new("defaults");
+        let why = format!(
+            "lanefs: cannot mount 'v.img' at 'm': m: {word} is an option of a mount from its beginning; unmount it, and mount it again"
+        );
+        m.image.fails(["mount", "v.img", "m", "-o", &format!("remount,{word}")], 32, &why);
+        m.umount();
+        m.image.ok(["mount", "v.img", "m", "-o", word]);
+        m.image.ok(["mount", "v.img", "m", "-o", &format!("remount,{word},noexec")]);
+        m.umount();
+    }
+}
+
+#[test]
 fn mount_and_umount_find_it_by_its_names() {
     let m = Mount::blank();
     let lanefs = env!("CARGO_BIN_EXE_lanefs");

@@ -47,7 +47,7 @@ pub use lanefs_format as format;
 pub use lanefs_format::{DeviceNumber, FileType, Timestamp};
 pub use lanefs_mkfs as mkfs;
 pub use lanefs_stats::{Bucket, Snapshot};
-pub use namei::{NAME_MAX, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
+pub use namei::{Modifier, NAME_MAX, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use stats::{CacheUse, Counts, Stats, Times};
 pub use volume::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback, Zone};
 pub use xattr::{SetXattr, XattrError};

@@ -72,6 +72,9 @@ bitflags::bitflags! {
 }
 
 impl InodeFlags {
+    /// What chattr(1) shows (`EXT4_FL_USER_VISIBLE`).
+    pub const USER_VISIBLE: Self = Self::from_bits_retain(0x725B_DFFF);
+
     /// What a new file takes over from its directory.
     pub const INHERITED: Self = Self::from_bits_retain(
         0x1 | 0x2

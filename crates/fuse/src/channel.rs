@@ -2,12 +2,9 @@
 
 use crate::fault::Answer;
 use crate::request::{Inbox, Outbox};
-use crate::wire::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use std::mem::size_of;
 use std::os::fd::OwnedFd;
-use zerocopy::IntoBytes;
 
 /// The connection of a mount.
 #[derive(Debug)]
@@ -40,15 +37,10 @@ impl Channel {
             .is_ok_and(|_| poll[0].revents().contains(PollFlags::IN))
     }
 
-    /// Has the kernel write out what it has cached of a file, and forget it. It comes back with the writes before this
-    /// returns, so other threads must be there.
-    pub(crate) fn write_out(&self, node: u64) {
-        let body = InvalInodeOut { ino: node, off: 0, len: 0 };
-        let len = (size_of::<OutHeader>() + size_of::<InvalInodeOut>()) as u32;
-        let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
-        let bytes = [header.as_bytes(), body.as_bytes()].concat();
+    /// Writes a notification: see [`Notifier`](crate::notifier::Notifier).
+    pub(crate) fn put(&self, notification: &[u8]) {
         // A node that the kernel has forgotten has nothing cached.
-        let _ = rustix::io::write(&self.device, &bytes);
+        let _ = rustix::io::write(&self.device, notification);
     }
 
     /// Answers. A request that was interrupted, or whose mount is gone, wants no answer: that is no failure.

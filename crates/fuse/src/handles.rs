@@ -6,6 +6,7 @@ use parking_lot::RwLock;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// An open file. Which way a request goes is the request's to say: fcntl(2) may change O_DIRECT.
 #[derive(Debug)]
@@ -13,7 +14,63 @@ pub(crate) struct Open {
     pub(crate) node: Node,
     pub(crate) cached: File,
     pub(crate) direct: File,
-    writes: bool,
+    pub(crate) inode: Arc<OpenInode>,
+    access: Access,
+}
+
+/// What a program may do by a handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Reads,
+    Writes,
+    /// The inode was append-only when it was opened.
+    Appends,
+}
+
+/// An inode that is open, by all of its handles.
+#[derive(Debug, Default)]
+pub(crate) struct OpenInode {
+    handles: AtomicUsize,
+    /// Handles that write anywhere.
+    writers: AtomicUsize,
+    appenders: AtomicUsize,
+    /// The kernel has read content into its cache since the first handle.
+    is_cached: AtomicBool,
+}
+
+impl OpenInode {
+    /// Returns whether a program may write to it, so that the kernel may have what the volume has
+    /// not.
+    pub(crate) fn is_written(&self) -> bool {
+        self.has_writers() || self.appenders.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns whether a program may write anywhere, though the inode be append-only by now.
+    pub(crate) fn has_writers(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that the kernel reads content into its cache.
+    pub(crate) fn cached(&self) {
+        // Looked at first: one memory for all that read.
+        if !self.is_cached() {
+            self.is_cached.store(true, Ordering::Release);
+        }
+    }
+
+    /// Returns whether the kernel may have content of it that a direct write makes old.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.is_cached.load(Ordering::Acquire)
+    }
+
+    fn counts(&self, access: Access) -> impl Iterator<Item = &AtomicUsize> {
+        let kind = match access {
+            Access::Reads => None,
+            Access::Writes => Some(&self.writers),
+            Access::Appends => Some(&self.appenders),
+        };
+        [&self.handles].into_iter().chain(kind)
+    }
 }
 
 /// See the head of the file. A handle is a place in `open`, which is taken again when it is free.
@@ -26,35 +83,34 @@ pub(crate) struct Handles {
 struct Slots {
     open: Vec<Option<Arc<Open>>>,
     free: Vec<usize>,
-    /// How often each inode is open for writing.
-    written: HashMap<u32, usize>,
+    inodes: HashMap<u32, Arc<OpenInode>>,
 }
 
 impl Slots {
-    fn drop_writer(&mut self, ino: u32) {
-        if let Some(count) = self.written.get_mut(&ino) {
-            *count -= 1;
-            if *count == 0 {
-                self.written.remove(&ino);
-            }
+    fn drop_handle(&mut self, open: &Open) {
+        for count in open.inode.counts(open.access) {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+        if open.inode.handles.load(Ordering::Relaxed) == 0 {
+            self.inodes.remove(&open.node.ino());
         }
     }
 }
 
 impl Handles {
-    /// A handle for `node`, a file, by which a program may write if `writes`.
+    /// Returns a handle for `node`, a file, by which a program may do what `access` says.
     ///
     /// # Errors
     /// What has no content cannot be open.
-    pub(crate) fn open(&self, node: Node, writes: bool) -> Answer<u64> {
+    pub(crate) fn open(&self, node: Node, access: Access) -> Answer<u64> {
         let cached = node.open()?;
         let direct = cached.with_direct(true);
-        let ino = node.ino();
-        let open = Some(Arc::new(Open { node, cached, direct, writes }));
         let mut slots = self.slots.write();
-        if writes {
-            *slots.written.entry(ino).or_default() += 1;
+        let inode = Arc::clone(slots.inodes.entry(node.ino()).or_default());
+        for count in inode.counts(access) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
+        let open = Some(Arc::new(Open { node, cached, direct, inode, access }));
         let at = match slots.free.pop() {
             Some(at) => {
                 slots.open[at] = open;
@@ -77,9 +133,9 @@ impl Handles {
         self.slots.read().open.get(at).cloned().flatten().ok_or(Fault(Errno::BADF))
     }
 
-    /// Whether a program may write to this inode, so that the kernel may have what the volume has not.
+    /// Returns whether a program may write to this inode.
     pub(crate) fn is_written(&self, ino: u32) -> bool {
-        self.slots.read().written.contains_key(&ino)
+        self.slots.read().inodes.get(&ino).is_some_and(|inode| inode.is_written())
     }
 
     /// How many there are.
@@ -96,9 +152,7 @@ impl Handles {
             let gone = slots.open.get_mut(at).and_then(Option::take);
             if let Some(open) = &gone {
                 slots.free.push(at);
-                if open.writes {
-                    slots.drop_writer(open.node.ino());
-                }
+                slots.drop_handle(open);
             }
             gone
         };

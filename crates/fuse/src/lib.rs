@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod caller;
 mod channel;
 mod fault;
 mod filesystem;
@@ -17,6 +18,7 @@ mod init;
 mod monitor;
 mod mountpoint;
 mod nodes;
+mod notifier;
 mod options;
 mod request;
 mod session;

@@ -53,6 +53,14 @@ pub enum MountError {
     /// What is asked for needs a volume that was opened for writing, and the server has opened it for reading only.
     #[error("{}: the volume was opened ro; unmount it, and mount it again without", .0.display())]
     OpenedReadOnly(PathBuf),
+    /// An option that the server must have been started with.
+    #[error("{}: {word} is an option of a mount from its beginning; unmount it, and mount it again", dir.display())]
+    FromTheBeginning {
+        /// The directory.
+        dir: PathBuf,
+        /// The option.
+        word: &'static str,
+    },
     /// The volume is still in use long after its mount went.
     #[error("{}: still being closed", .0.display())]
     StillInUse(PathBuf),
@@ -312,6 +320,16 @@ fn wait_closed(source: &Path, free: FlockOperation, patience: Duration) -> Resul
         }
     }
     Err(MountError::StillInUse(source.into()))
+}
+
+/// Returns whether the file system that is mounted at `dir` has an option, in all of its mounts.
+pub(crate) fn has_super_option(dir: &Path, word: &str) -> bool {
+    let Ok(known) = statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID) else { return false };
+    let id = known.stx_mnt_id.to_string();
+    let table = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    let line = table.lines().find(|line| line.split(' ').next() == Some(&*id));
+    let options = line.and_then(|line| line.rsplit(' ').next()).unwrap_or_default();
+    options.split(',').any(|option| option == word)
 }
 
 /// Changes the options of a mount that is there, as far as the kernel keeps them.

@@ -3,6 +3,7 @@
 //! What concerns the mount is taken here, what concerns the volume by [`OpenOptions::mount_option`]. What only mount(8) and fstab
 //! mean something by is passed over.
 
+use crate::filesystem::Durably;
 use lanefs::device::Cached;
 use lanefs::{Atime, OpenOptions};
 use rustix::mount::MountFlags;
@@ -11,6 +12,9 @@ use std::net::SocketAddr;
 
 /// Bytes of metadata, and of content beside the kernel's own cache, that are kept in memory, unless said otherwise.
 const CACHE: usize = 256 << 20;
+
+/// Threads that serve: more would not keep a device busier.
+const MOST_THREADS: usize = 64;
 
 /// How to mount.
 #[derive(Debug, Clone)]
@@ -61,7 +65,7 @@ impl Default for MountOptions {
         Self {
             read_only: false,
             remount: false,
-            threads: 64,
+            threads: MOST_THREADS,
             fsname: None,
             metrics: None,
             flags: MountFlags::empty(),
@@ -143,7 +147,7 @@ impl MountOptions {
             "noacl" => self.acl = false,
             "follow_cpu" => self.follow = true,
             "nofollow_cpu" => self.follow = false,
-            "threads" => self.threads = number(word, value)?.clamp(1, 1024) as usize,
+            "threads" => self.threads = threads(word, value)?,
             "subtype" if value == "lanefs" => {}
             // What the table of mounts says of one that is there, and mount(8) hands on.
             "user_id" | "group_id" | "rootmode" | "max_read" | "blksize" => {}
@@ -160,6 +164,12 @@ impl MountOptions {
         self.atime = atime;
         self.flags.set(MountFlags::NOATIME, atime == Atime::Never);
         self.flags.set(MountFlags::STRICTATIME, atime == Atime::Strict);
+    }
+
+    /// Returns what is durable when it is answered.
+    pub(crate) fn durably(&self) -> Durably {
+        let has = |flag| self.flags.contains(flag);
+        Durably { all: has(MountFlags::SYNCHRONOUS), dirs: has(MountFlags::DIRSYNC) }
     }
 
     /// How to open the volume.
@@ -201,8 +211,15 @@ impl MountOptions {
     /// it is.
     ///
     /// # Errors
-    /// The system's.
+    /// [`FromTheBeginning`](crate::MountError::FromTheBeginning) for what the server would have to
+    /// know; the system's.
     pub fn remount(&self, dir: &std::path::Path) -> Result<(), crate::MountError> {
+        let durably = [(MountFlags::SYNCHRONOUS, "sync"), (MountFlags::DIRSYNC, "dirsync")];
+        for (flag, word) in durably {
+            if self.flags.contains(flag) && !crate::mountpoint::has_super_option(dir, word) {
+                return Err(crate::MountError::FromTheBeginning { dir: dir.into(), word });
+            }
+        }
         crate::mountpoint::remount(dir, self.flags)
     }
 }
@@ -223,8 +240,10 @@ fn own_address(word: &str, value: &str) -> Result<SocketAddr, OptionError> {
     Err(OptionError::new(word, format!("others could reach it; wanted is {wanted}")))
 }
 
-fn number(word: &str, value: &str) -> Result<u32, OptionError> {
-    value.parse().map_err(|_| OptionError::new(word, "a number is missing or wrong"))
+/// Threads of [`MOST_THREADS`] at most: one is enough, for none waits for a request.
+fn threads(word: &str, value: &str) -> Result<usize, OptionError> {
+    let why = || OptionError::new(word, format!("wanted is a number from 1 to {MOST_THREADS}"));
+    value.parse().ok().filter(|n| (1..=MOST_THREADS).contains(n)).ok_or_else(why)
 }
 
 #[cfg(test)]
@@ -250,7 +269,17 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_refused_by_name() {
-        for word in ["data=journal", "errors=panic", "fast", "commit=soon", "cache=much", "usrquota"] {
+        for word in [
+            "threads=0",
+            "threads=65",
+            "threads=",
+            "data=journal",
+            "errors=panic",
+            "fast",
+            "commit=soon",
+            "cache=much",
+            "usrquota",
+        ] {
             assert!(parsed(word).unwrap_err().contains(word), "{word}");
         }
     }

@@ -114,6 +114,16 @@ pub(crate) struct Request<'b> {
 }
 
 impl<'b> Request<'b> {
+    /// Returns the request of a header and its arguments.
+    pub(crate) fn new(header: InHeader, body: &'b [u8]) -> Self {
+        Self { header, body }
+    }
+
+    /// Returns the arguments that were not taken yet.
+    pub(crate) fn rest(&self) -> &'b [u8] {
+        self.body
+    }
+
     /// The next structure.
     ///
     /// # Errors
@@ -164,6 +174,11 @@ impl Outbox {
     /// Begins a new answer.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
+    }
+
+    /// Returns what was said so far.
+    pub(crate) fn content(&self) -> &[u8] {
+        &self.tray[CONTENT..CONTENT + self.len]
     }
 
     /// Bytes said so far.

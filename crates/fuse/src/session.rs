@@ -1,14 +1,15 @@
 //! A mount from its first word to its last.
 
 use crate::channel::Channel;
-use crate::fault::Fault;
-use crate::filesystem::{Filesystem, Outcome};
+use crate::fault::{Answer, Fault};
+use crate::filesystem::{Filesystem, Outcome, Stage};
 use crate::follow::{Follow, Following, Wish};
 use crate::init;
 use crate::monitor::{Link, Monitor, MountStats};
 use crate::mountpoint::{self, MountError, Mounted};
+use crate::notifier::{Job, Notice};
 use crate::options::MountOptions;
-use crate::request::{Desks, Inbox, MAX_CONTENT, Outbox};
+use crate::request::{Desks, Inbox, MAX_CONTENT, Outbox, Request};
 use crate::wire::{InitIn, MAJOR, op};
 use crate::workers::{DESKS, First, Lasts, Turn, Workers};
 use lanefs::Volume;
@@ -140,7 +141,13 @@ impl Session {
     /// Failures of `/dev/fuse`, and those of closing the volume.
     pub fn serve(self, ending: impl FnOnce()) -> Result<(), SessionError> {
         let shared = self.shared;
-        let served = thread::scope(|scope| shared.work(scope));
+        let served = thread::scope(|scope| {
+            let notifier = thread::Builder::new().name("lanefs-notify".into());
+            notifier.spawn_scoped(scope, || shared.notify())?;
+            let served = shared.work(scope);
+            shared.filesystem.notifier().end();
+            served
+        });
         if served.is_err() {
             let _ = self.mounted.unmount();
         }
@@ -248,7 +255,7 @@ impl Shared {
                     return Err(e);
                 }
             };
-            if self.answer(&inbox, len, &mut outbox, &follow) == Outcome::Last {
+            if self.answer(&inbox, len, &mut outbox, &follow) {
                 self.workers.end();
             }
             // It may rest now.
@@ -260,22 +267,64 @@ impl Shared {
         Ok(())
     }
 
-    fn answer(&self, inbox: &Inbox, len: usize, outbox: &mut Outbox, follow: &Follow<'_>) -> Outcome {
-        let Ok(request) = inbox.request(len) else { return Outcome::Silent };
+    /// Serves a request and answers it, or hands it over. Returns whether it was the last.
+    fn answer(&self, inbox: &Inbox, len: usize, outbox: &mut Outbox, follow: &Follow<'_>) -> bool {
+        let Ok(request) = inbox.request(len) else { return false };
         self.requests.add(1);
-        let unique = request.header.unique;
-        outbox.clear();
+        let (header, body) = (request.header, request.rest());
         self.desks.lend(&mut outbox.tray, Filesystem::answers_bulk(&request));
-        // Whatever a thread dies of, the program that waits is told, and the others go on.
-        let served = catch_unwind(AssertUnwindSafe(|| self.filesystem.serve(request, outbox, &self.channel)));
-        let (outcome, answer) = match served.unwrap_or(Err(Errno::IO.into())) {
-            Ok(outcome) => (outcome, Ok(())),
-            Err(fault) => (Outcome::Answered, Err(fault)),
-        };
-        if outcome != Outcome::Silent {
-            follow.wake(|| self.channel.send(unique, outbox, answer));
+        let (outcome, answer) = self.serve_request(request, outbox, Stage::Fresh);
+        match outcome {
+            Outcome::Silent => {}
+            Outcome::Answered | Outcome::Last => {
+                follow.wake(|| self.channel.send(header.unique, outbox, answer));
+            }
+            Outcome::AfterNotice(notice) => self.answer_later(notice, header.unique, outbox),
+            Outcome::NoticeFirst(notice) => {
+                let job = Job::Serve { notice, header, body: body.to_vec() };
+                self.filesystem.notifier().hand_over(job);
+            }
         }
         self.desks.lend(&mut outbox.tray, false);
-        outcome
+        outcome == Outcome::Last
+    }
+
+    fn answer_later(&self, notice: Notice, unique: u64, outbox: &Outbox) {
+        let content = outbox.content().to_vec();
+        self.filesystem.notifier().hand_over(Job::Answer { notice, unique, content });
+    }
+
+    fn serve_request(&self, request: Request<'_>, outbox: &mut Outbox, stage: Stage) -> (Outcome, Answer) {
+        outbox.clear();
+        // Whatever a thread dies of, the program that waits is told, and the others go on.
+        let served = catch_unwind(AssertUnwindSafe(|| self.filesystem.serve(request, outbox, stage)));
+        match served.unwrap_or(Err(Errno::IO.into())) {
+            Ok(outcome) => (outcome, Ok(())),
+            Err(fault) => (Outcome::Answered, Err(fault)),
+        }
+    }
+
+    /// What the thread does that tells the kernel what to forget, until the mount is gone.
+    fn notify(&self) {
+        let mut outbox = Outbox::new();
+        while let Some(job) = self.filesystem.notifier().next(&self.channel) {
+            let (unique, answer) = match job {
+                Job::Notify(_) => continue,
+                Job::Answer { unique, content, .. } => {
+                    outbox.clear();
+                    (unique, outbox.put_bytes(&content))
+                }
+                Job::Serve { header, body, .. } => {
+                    let request = Request::new(header, &body);
+                    let (outcome, answer) = self.serve_request(request, &mut outbox, Stage::Noticed);
+                    if let Outcome::AfterNotice(notice) = outcome {
+                        self.answer_later(notice, header.unique, &outbox);
+                        continue;
+                    }
+                    (header.unique, answer)
+                }
+            };
+            self.channel.send(unique, &mut outbox, answer);
+        }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) mod op {
 
 pub(crate) mod fattr {
     codes! {
-        MODE = 0x1 UID = 0x2 GID = 0x4 SIZE = 0x8 ATIME = 0x10 MTIME = 0x20 ATIME_NOW = 0x80
+        MODE = 0x1 UID = 0x2 GID = 0x4 SIZE = 0x8 ATIME = 0x10 MTIME = 0x20 FH = 0x40 ATIME_NOW = 0x80
         MTIME_NOW = 0x100 CTIME = 0x400 KILL_SUIDGID = 0x800
     }
 }
@@ -49,7 +49,10 @@ pub(crate) mod oflag {
 /// A word of the file system's own, in the place of an error: forget what is cached of an inode.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 
+/// A direct read or write: the kernel holds no page of its cache for it.
+pub(crate) const READ_LOCKOWNER: u32 = 0x2;
 pub(crate) const WRITE_CACHE: u32 = 0x1;
+pub(crate) const WRITE_LOCKOWNER: u32 = 0x2;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 0x4;
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 0x1;
 pub(crate) const FSYNC_FDATASYNC: u32 = 0x1;

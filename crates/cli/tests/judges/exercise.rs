@@ -1,9 +1,8 @@
 //! fsx, and a program of ours for what fsx does not do: every mode of fallocate, O_DIRECT and maps on the same bytes.
 
-use crate::support::{Image, SIZE, bounded, from_crates, judged, must, output, said};
+use crate::support::{Image, SIZE, bounded, compile, from_crates, judged, output, said};
 use lanefs_tests::Server;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Stdio;
 
 /// What fsx can do, by weight.
@@ -63,9 +62,7 @@ fn fsx(operations: u32, rounds: u64) {
 /// Several files at once, each by a process of its own; then their content after a new mount.
 fn exercise(operations: u32, rounds: u64, args: &[&str]) {
     let image = Image::new(SIZE, args);
-    let program = image.beside("exercise");
-    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/judges/exercise.c");
-    must(bounded(60, "cc").args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(source));
+    let program = compile(&image, "exercise.c");
     let server = judged();
     // What the kernel's half of FUSE cannot, whoever serves: see the head of the program.
     let kernel = u8::from(matches!(server, Server::Kernel)).to_string();

@@ -8,11 +8,15 @@
 mod databases;
 mod devices;
 mod differential;
+mod durable;
 mod exercise;
 mod faults;
 mod fio;
 mod idle;
 mod mount8;
+mod overlay;
+mod permissions;
 mod pjd;
 mod support;
+mod waits;
 mod work;

@@ -63,6 +63,15 @@ pub(crate) fn bounded(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Com
     command
 }
 
+/// Compiles a program of this folder; where it is then.
+pub(crate) fn compile(image: &Image, source: &str) -> PathBuf {
+    let program = image.beside(source.trim_end_matches(".c"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/judges").join(source);
+    let flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"];
+    must(bounded(60, "cc").args(flags).arg(&program).arg(source));
+    program
+}
+
 /// Runs it, and wants success. What it printed on its standard output.
 #[track_caller]
 pub(crate) fn must(command: &mut Command) -> String {

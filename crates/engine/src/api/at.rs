@@ -151,7 +151,7 @@ impl<'d> At<'d> {
         let (from, to) = match (self.place(bytes(&from)), there.place(bytes(&to))) {
             (Ok(from), Ok(to)) => (from, to),
             (Err(Error::Busy), Ok(_) | Err(Error::Busy)) => return Err(Error::Busy),
-            (Ok(from), Err(Error::Busy)) if flags == RenameFlags::NoReplace && !is_dots(&from.name) => {
+            (Ok(from), Err(Error::Busy)) if flags.keeps_target() && !is_dots(&from.name) => {
                 return Err(Error::Exists);
             }
             (Err(Error::Busy), Err(e)) | (Err(e), _) | (Ok(_), Err(e)) => return Err(e),
@@ -169,7 +169,7 @@ impl<'d> At<'d> {
         let target = self.fs.lookup(&to.dir, &to.name);
         let exchange = flags == RenameFlags::Exchange;
         match target {
-            Ok(_) if flags == RenameFlags::NoReplace => return Err(Error::Exists),
+            Ok(_) if flags.keeps_target() => return Err(Error::Exists),
             Ok(target) if exchange && to.must_be_dir => target.check_dir()?,
             Err(Error::NotFound) if !exchange => {}
             target => drop(target?),

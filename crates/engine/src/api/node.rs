@@ -6,8 +6,8 @@
 use super::{DirEntryRef, File, Metadata, Volume};
 use crate::data;
 use crate::error::{Corrupt, Error, Result};
-use crate::inode::{NodeRef, ROOT_INO};
-use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr};
+use crate::inode::NodeRef;
+use crate::namei::{Modifier, NewAttr, NewKind, RenameFlags, SetAttr};
 use crate::xattr::SetXattr;
 use lanefs_format::{FileType, InodeFlags};
 use std::ffi::{OsStr, OsString};
@@ -46,10 +46,8 @@ impl Volume {
     /// # Errors
     /// [`Error::Stale`] for one that is free, or has no name and no user; those of a damaged inode.
     pub fn node_at(&self, ino: u32) -> Result<Node> {
-        let count = self.fs.layout.inodes_count();
-        if ino == 0 || ino > count || ino < self.fs.first_ino && ino != ROOT_INO {
-            return Err(Error::Stale(ino));
-        }
+        // A file handle that nobody was given is no damage.
+        self.fs.check_named(ino).map_err(|_| Error::Stale(ino))?;
         match self.fs.node(ino) {
             Err(Error::Corrupt(Corrupt::DeadInode { ino })) => Err(Error::Stale(ino)),
             node => Ok(Node { node: node? }),
@@ -69,6 +67,11 @@ impl Node {
     /// A mode that holds no type.
     pub fn file_type(&self) -> Result<FileType> {
         Ok(self.node.state().file_type(self.node.ino)?)
+    }
+
+    /// Returns i_flags, as chattr(1) shows them.
+    pub fn flags(&self) -> InodeFlags {
+        self.node.flags()
     }
 
     /// What there is to know of it.
@@ -198,17 +201,17 @@ impl Node {
         }
     }
 
-    /// Takes file capabilities away and, if `ids`, set-user-id, and set-group-id from what the group may run: what
-    /// a write by somebody without the right to keep them does. Nothing is written where there are none.
+    /// Takes away what a change of the content by `by` takes: file capabilities, set-user-id and
+    /// set-group-id. Writes nothing where there are none.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], the journal's; those of damaged attributes.
-    pub fn drop_privileges(&self, ids: bool) -> Result<()> {
-        let has_ids = ids && crate::namei::has_set_ids(&self.node.state());
-        if !has_ids && !self.has_xattr(crate::namei::CAPABILITY)? {
+    pub fn drop_privileges(&self, by: Modifier) -> Result<()> {
+        let takes = by.takes_with_content(self.node.state().mode);
+        if takes == 0 && !self.has_xattr(crate::namei::CAPABILITY)? {
             return Ok(());
         }
-        self.node.fs.drop_privileges(&self.node, ids)
+        self.node.fs.drop_privileges(&self.node, by)
     }
 
     /// Takes set-group-id away.

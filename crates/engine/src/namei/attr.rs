@@ -7,7 +7,7 @@ use crate::inode::Node;
 use crate::txn::{Txn, credits};
 use crate::volume::Fs;
 use crate::xattr;
-use lanefs_format::{Inode, InodeFlags, RoCompat, Timestamp};
+use lanefs_format::{FileType, Inode, InodeFlags, RoCompat, Timestamp};
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,18 +33,54 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Time of the last change of the inode: now, unless somebody keeps it elsewhere.
     pub ctime: Option<SetTime>,
+    /// On whose behalf: decides whether a new owner or group takes set-group-id away.
+    pub by: Modifier,
+}
+
+/// The caller who changes a file, as far as it decides which set-id bits the change takes away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Modifier {
+    /// Has CAP_FSETID: a change of content takes no bit away.
+    #[default]
+    Privileged,
+    /// A member of the file's group: set-group-id stays where the group may not execute the file.
+    Member,
+    /// Any other caller.
+    Other,
+}
+
+impl Modifier {
+    /// Returns the bits of `mode` that a change of the content takes away. Only regular files have
+    /// such bits.
+    pub(crate) fn takes_with_content(self, mode: u16) -> u16 {
+        match self {
+            _ if FileType::from_mode(mode) != Some(FileType::Regular) => 0,
+            Self::Privileged => 0,
+            Self::Member | Self::Other => self.takes_with_owner(mode),
+        }
+    }
+
+    /// Returns the bits of `mode` that a change of owner or group takes away from anything but a
+    /// directory. Without the group's right to execute, set-group-id is no privilege; it goes only
+    /// if the caller could not set it again.
+    fn takes_with_owner(self, mode: u16) -> u16 {
+        let takes = if mode & S_IXGRP != 0 || self == Self::Other { S_ISUID | S_ISGID } else { S_ISUID };
+        mode & takes
+    }
 }
 
 impl SetAttr {
-    /// Whether it only notes when the inode was changed, by who keeps that himself: the change was allowed.
+    /// Returns whether a caller with a cache of its own only hands down when it changed the inode:
+    /// the change was allowed.
     fn is_note(&self) -> bool {
-        let times = Self { mtime: self.mtime, ctime: self.ctime, ..Self::default() };
+        let times = Self { mtime: self.mtime, ctime: self.ctime, by: self.by, ..Self::default() };
         self.ctime.is_some() && *self == times
     }
 
-    /// Whether only times are set, all of them to now.
+    /// Returns whether both times are set to now and nothing else is set, as by utimes(2) without
+    /// times. A caller with a cache of its own names the moment, as mtime and as ctime.
     fn is_touch(&self) -> bool {
-        let now = |t: Option<SetTime>| t.is_none_or(|t| t == SetTime::Now);
+        let now = |t: Option<SetTime>| t == Some(SetTime::Now) || t.is_some() && t == self.ctime;
         self.permissions.is_none()
             && self.uid.is_none()
             && self.gid.is_none()
@@ -107,7 +143,7 @@ impl Fs {
                 inode.uid = set.uid.unwrap_or(inode.uid);
                 inode.gid = set.gid.unwrap_or(inode.gid);
                 if !inode.is_dir() {
-                    inode.mode &= !set_ids(inode);
+                    inode.mode &= !set.by.takes_with_owner(inode.mode);
                     drop_capability(txn, node.ino, inode)?;
                 }
             }
@@ -126,15 +162,12 @@ impl Fs {
         })
     }
 
-    /// Takes away what a write by somebody without the right to keep it takes: capabilities and, if `ids`,
-    /// set-user-id and set-group-id.
-    pub(crate) fn drop_privileges(&self, node: &Node, ids: bool) -> Result<()> {
+    /// Takes away what a change of the content by `by` takes: set-id bits, and file capabilities.
+    pub(crate) fn drop_privileges(&self, node: &Node, by: Modifier) -> Result<()> {
         self.check_writable()?;
         let now = self.now();
         self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
-            if ids {
-                inode.mode &= !set_ids(inode);
-            }
+            inode.mode &= !by.takes_with_content(inode.mode);
             drop_capability(txn, node.ino, inode)?;
             inode.ctime = now;
             Ok(())
@@ -144,14 +177,19 @@ impl Fs {
     /// Replaces the flags that a user may change.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] for another change.
+    /// [`Error::NotSupported`] for a flag that chattr(1) does not have or the type of the inode
+    /// does not, and for a change that lanefs does not make.
     pub(crate) fn set_flags(&self, node: &Node, flags: InodeFlags) -> Result<()> {
         self.check_writable()?;
         let now = self.now();
         self.change(node, credits::INODE, |_, inode| {
-            let other = (inode.flags ^ flags) & FIXED;
-            if !other.is_empty() {
-                let text = format!("inode {}: flags {:#x} cannot change", node.ino, other.bits());
+            let alien = flags & !allowed_flags(inode);
+            let fixed = (inode.flags ^ flags) & FIXED;
+            // Without the journalled or encrypted content that bypassing a cache would contradict.
+            let contradicts = flags.contains(InodeFlags::DAX) && inode.flags.intersects(NO_DAX);
+            if !alien.is_empty() || !fixed.is_empty() || contradicts {
+                let bits = (alien | fixed).bits();
+                let text = format!("inode {}: flags {:#x}: cannot become {bits:#x}", node.ino, flags.bits());
                 return Err(Error::NotSupported(text));
             }
             inode.flags = inode.flags & !CHANGEABLE | flags & CHANGEABLE;
@@ -216,21 +254,30 @@ const CHANGEABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::NOTAIL)
     .union(InodeFlags::DIRSYNC)
     .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::DAX)
     .union(InodeFlags::PROJINHERIT);
 
-/// Flags that the kernel lets a user change and lanefs does not.
-const FIXED: InodeFlags =
-    InodeFlags::JOURNAL_DATA.union(InodeFlags::EXTENTS).union(InodeFlags::CASEFOLD).union(InodeFlags::DAX);
+/// Flags that the kernel lets a user change and lanefs does not: they change the content's form, or
+/// (`EXT4_EOFBLOCKS_FL`) mean nothing any more.
+const FIXED: InodeFlags = InodeFlags::JOURNAL_DATA
+    .union(InodeFlags::EXTENTS)
+    .union(InodeFlags::CASEFOLD)
+    .union(InodeFlags::from_bits_retain(0x40_0000));
 
-/// Whether the mode has bits that a write takes away.
-pub(crate) fn has_set_ids(inode: &Inode) -> bool {
-    inode.is_regular() && inode.mode & set_ids(inode) != 0
-}
+/// Flags beside which the kernel refuses DAX.
+const NO_DAX: InodeFlags = InodeFlags::JOURNAL_DATA.union(InodeFlags::ENCRYPT).union(InodeFlags::VERITY);
 
-/// The bits of the mode that a change of owner or content takes away. Set-group-id without the right to run is
-/// no privilege.
-fn set_ids(inode: &Inode) -> u16 {
-    if inode.mode & S_IXGRP != 0 { S_ISUID | S_ISGID } else { S_ISUID }
+/// Returns the flags that chattr(1) knows (`EXT4_FL_USER_VISIBLE`), as far as the type of the inode
+/// has them.
+fn allowed_flags(inode: &Inode) -> InodeFlags {
+    let of_dirs = InodeFlags::DIRSYNC | InodeFlags::TOPDIR | InodeFlags::PROJINHERIT | InodeFlags::CASEFOLD;
+    if inode.is_dir() {
+        InodeFlags::USER_VISIBLE
+    } else if inode.is_regular() {
+        InodeFlags::USER_VISIBLE & !of_dirs
+    } else {
+        InodeFlags::NODUMP | InodeFlags::NOATIME
+    }
 }
 
 fn drop_capability(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {

@@ -125,6 +125,7 @@ impl Fs {
     pub(crate) fn create_nameless(self: &Arc<Self>, dir: &Node, attr: NewAttr) -> Result<NodeRef> {
         self.check_writable()?;
         dir.check_dir()?;
+        dir.check_not_immutable()?;
         let (kind, hint) = (NewKind::File, InodeHint::File { parent: dir.ino });
         let (ino, inode) = self.transact(create_credits(&kind) + credits::ORPHAN, |txn| {
             let mut new = NewInode::take(txn, dir, hint, &kind, attr, self.now())?;
@@ -163,7 +164,7 @@ fn check_fits(fs: &Fs, target: &[u8]) -> Result<()> {
     if fits { Ok(()) } else { Err(Error::NameTooLong { len: target.len() }) }
 }
 
-fn create_credits(kind: &NewKind<'_>) -> u32 {
+pub(super) fn create_credits(kind: &NewKind<'_>) -> u32 {
     // New inode, the parent; ACLs inherited; a first block; and what an undo frees.
     let content = if matches!(kind, NewKind::Dir | NewKind::Symlink(_)) { 1 + credits::RUN } else { 0 };
     credits::NEW_INODE + credits::INODE + credits::XATTR + content
@@ -201,8 +202,8 @@ fn new_inode(fs: &Fs, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr, now: Ti
 }
 
 /// An inode that is being made: it can be taken back as long as nothing names it.
-struct NewInode<'f> {
-    ino: u32,
+pub(super) struct NewInode<'f> {
+    pub(super) ino: u32,
     inode: Inode,
     slot: TableSlot<'f>,
     /// Before it was taken.
@@ -211,7 +212,7 @@ struct NewInode<'f> {
 
 impl<'f> NewInode<'f> {
     /// Takes an inode as a child of `parent`.
-    fn take(
+    pub(super) fn take(
         txn: &mut Txn<'f>,
         parent: &Node,
         hint: InodeHint,
@@ -226,7 +227,7 @@ impl<'f> NewInode<'f> {
     }
 
     /// Gives the inode its content and its inherited ACLs, and writes it to the table.
-    fn fill(&mut self, txn: &mut Txn<'f>, parent: &Node, kind: &NewKind<'_>) -> Result<()> {
+    pub(super) fn fill(&mut self, txn: &mut Txn<'f>, parent: &Node, kind: &NewKind<'_>) -> Result<()> {
         let (ino, inode) = (self.ino, &mut self.inode);
         xattr::inherit_acl(txn, parent.ino, &parent.state(), ino, inode)?;
         match *kind {
@@ -244,7 +245,7 @@ impl<'f> NewInode<'f> {
 
     /// Takes the inode back, under the same handle. All that it changes is in memory, for this handle
     /// has changed it before.
-    fn undo(&mut self, txn: &mut Txn<'f>) -> Result<()> {
+    pub(super) fn undo(&mut self, txn: &mut Txn<'f>) -> Result<()> {
         let (fs, ino, inode) = (txn.fs(), self.ino, &mut self.inode);
         let is_dir = inode.is_dir();
         if let Some((block, len)) = map::first_run(fs, ino, inode)? {

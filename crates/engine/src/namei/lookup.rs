@@ -75,12 +75,7 @@ pub(super) fn find_entry(dir: &Node, name: &[u8]) -> Result<Option<dir::Found>> 
     }
     let Some(found) = dir::lookup(&dir.fs, dir.ino, &state, name)? else { return Ok(None) };
     drop(state);
-    let count = dir.fs.layout.inodes_count();
-    // Special inodes (journal, bitmaps of resize, quota) never have names.
-    let special = found.ino < dir.fs.first_ino && found.ino != ROOT_INO;
-    if found.ino == 0 || found.ino > count || special {
-        return Err(Corrupt::InodeNumber { ino: found.ino, by: "a directory entry", count }.into());
-    }
+    dir.fs.check_named(found.ino)?;
     if found.ino == dir.ino && !is_dots(name) {
         return Err(Corrupt::SpecialInode {
             ino: dir.ino,

@@ -13,8 +13,8 @@ mod remove;
 mod rename;
 mod xattr;
 
-pub(crate) use attr::{CAPABILITY, has_set_ids};
-pub use attr::{SetAttr, SetTime};
+pub(crate) use attr::CAPABILITY;
+pub use attr::{Modifier, SetAttr, SetTime};
 pub(crate) use create::check_target;
 pub use create::{NewAttr, NewKind};
 pub use rename::RenameFlags;

@@ -1,13 +1,15 @@
 //! Rename: atomic after a crash, over an existing name or exchanging two.
 
+use super::create::{NewInode, create_credits};
 use super::remove::{drop_dir, drop_link, lock_nodes};
-use super::{add_dir_link, check_dir_links, drop_dir_link, find, find_name, is_dots};
+use super::{NewAttr, NewKind, add_dir_link, check_dir_links, drop_dir_link, find, find_name, is_dots};
+use crate::alloc::InodeHint;
 use crate::error::{Corrupt, Error, Result};
 use crate::inode::{Node, NodeRef, Prepared, ROOT_INO};
 use crate::txn::{Txn, credits};
 use crate::volume::Fs;
 use crate::{data, dir};
-use lanefs_format::FileType;
+use lanefs_format::{DeviceNumber, FileType, Timestamp};
 use lanefs_sync::order::{Level, Ordered};
 use std::sync::Arc;
 
@@ -21,7 +23,35 @@ pub enum RenameFlags {
     NoReplace,
     /// Swap the two (RENAME_EXCHANGE).
     Exchange,
+    /// Leave a whiteout at the old name (RENAME_WHITEOUT): a character device 0/0 without
+    /// permissions, by which overlayfs says that a name of a lower layer is gone.
+    Whiteout {
+        /// Take the place of a name that exists, or fail with [`Error::Exists`].
+        replace: bool,
+        /// Owner of the whiteout.
+        uid: u32,
+        /// Group of the whiteout.
+        gid: u32,
+    },
 }
+
+impl RenameFlags {
+    /// Returns whether a name that exists makes the rename fail.
+    pub(crate) fn keeps_target(self) -> bool {
+        matches!(self, Self::NoReplace | Self::Whiteout { replace: false, .. })
+    }
+
+    /// Returns what the whiteout starts with, if there is to be one.
+    fn whiteout(self) -> Option<NewAttr> {
+        match self {
+            Self::Whiteout { uid, gid, .. } => Some(NewAttr { permissions: 0, uid, gid }),
+            _ => None,
+        }
+    }
+}
+
+const WHITEOUT: NewKind<'static> =
+    NewKind::Special { file_type: FileType::CharDevice, device: DeviceNumber { major: 0, minor: 0 } };
 
 /// One side of a rename.
 struct Side<'a> {
@@ -44,7 +74,7 @@ impl Fs {
     ) -> Result<()> {
         self.check_writable()?;
         match (is_dots(old), is_dots(new)) {
-            (false, true) if flags == RenameFlags::NoReplace => return Err(Error::Exists),
+            (false, true) if flags.keeps_target() => return Err(Error::Exists),
             (false, false) => {}
             _ => return Err(Error::Busy),
         }
@@ -60,7 +90,7 @@ impl Fs {
                 Err(e) => return Err(e),
             };
             match (flags, &target) {
-                (RenameFlags::NoReplace, Some(_)) => return Err(Error::Exists),
+                (flags, Some(_)) if flags.keeps_target() => return Err(Error::Exists),
                 (RenameFlags::Exchange, None) => return Err(Error::NotFound),
                 _ => {}
             }
@@ -92,7 +122,7 @@ impl Fs {
             return match &target {
                 Some(target) if target.ino == node.ino => Ok(()),
                 Some(target) if flags == RenameFlags::Exchange => self.exchange(&src, &node, &dst, target),
-                target => self.move_name(&src, &node, &dst, target.as_ref()),
+                target => self.move_name(&src, &node, &dst, target.as_ref(), flags.whiteout()),
             };
         }
     }
@@ -129,14 +159,14 @@ impl Fs {
         Err(Corrupt::SpecialInode { ino: at, role: "directory", rule: "has no way up to the root" }.into())
     }
 
-    fn move_name(
-        self: &Arc<Self>,
+    /// Checks what a move asks of the inodes in it.
+    fn check_move(
+        &self,
         src: &Side<'_>,
         node: &NodeRef,
         dst: &Side<'_>,
         target: Option<&NodeRef>,
     ) -> Result<()> {
-        let is_dir = node.is_dir();
         dst.dir.check_alive()?;
         src.dir.check_mutable()?;
         node.check_mutable()?;
@@ -145,7 +175,7 @@ impl Fs {
             Some(target) => {
                 dst.dir.check_mutable()?;
                 target.check_mutable()?;
-                match (is_dir, target.is_dir()) {
+                match (node.is_dir(), target.is_dir()) {
                     (true, false) => return Err(Error::NotDir),
                     (false, true) => return Err(Error::IsDir),
                     (true, true) if !dir::is_empty(self, target.ino, &target.state())? => {
@@ -155,6 +185,19 @@ impl Fs {
                 }
             }
         }
+        Ok(())
+    }
+
+    fn move_name(
+        self: &Arc<Self>,
+        src: &Side<'_>,
+        node: &NodeRef,
+        dst: &Side<'_>,
+        target: Option<&NodeRef>,
+        whiteout: Option<NewAttr>,
+    ) -> Result<()> {
+        let is_dir = node.is_dir();
+        self.check_move(src, node, dst, target)?;
         let changes_parent = is_dir && src.dir.ino != dst.dir.ino;
         if changes_parent && target.is_none() {
             check_dir_links(self, &dst.dir.state())?;
@@ -171,8 +214,12 @@ impl Fs {
         let (from, to, moved) = (src.dir.prepare()?, dst.dir.prepare()?, node.prepare()?);
         let over = target.map(|target| Ok::<_, Error>((target, target.prepare()?))).transpose()?;
         let now = self.now();
-        self.transact(rename_credits() + entry, |txn| {
-            to.update(txn, |txn, parent| {
+        let extra = if whiteout.is_some() { create_credits(&WHITEOUT) } else { 0 };
+        self.transact(rename_credits() + entry + extra, |txn| {
+            // First, for it may fail for want of an inode, and then nothing has changed.
+            let mut left = whiteout.map(|attr| take_whiteout(txn, src.dir, attr, now)).transpose()?;
+            let start = txn.mark();
+            let put = to.update(txn, |txn, parent| {
                 match slot {
                     None => dir::replace(txn, dst.dir.ino, parent, dst.name, node.ino, file_type)?,
                     Some(slot) => {
@@ -181,9 +228,18 @@ impl Fs {
                 }
                 (parent.mtime, parent.ctime) = (now, now);
                 Ok(())
-            })?;
+            });
+            if let (Err(_), Some(new)) = (&put, left.as_mut().filter(|_| txn.mark() == start)) {
+                new.undo(txn)?;
+            }
+            put?;
             from.update(txn, |txn, parent| {
-                dir::remove(txn, src.dir.ino, parent, src.name)?;
+                match &left {
+                    None => drop(dir::remove(txn, src.dir.ino, parent, src.name)?),
+                    Some(new) => {
+                        dir::replace(txn, src.dir.ino, parent, src.name, new.ino, FileType::CharDevice)?;
+                    }
+                }
                 (parent.mtime, parent.ctime) = (now, now);
                 Ok(())
             })?;
@@ -277,6 +333,17 @@ fn adjust_links(txn: &mut Txn<'_>, from: &Prepared<'_>, to: &Prepared<'_>) -> Re
         add_dir_link(txn.fs(), inode);
         Ok(())
     })
+}
+
+/// Takes an inode for a whiteout in `dir`, and writes all of it but its entry.
+fn take_whiteout<'f>(txn: &mut Txn<'f>, dir: &Node, attr: NewAttr, now: Timestamp) -> Result<NewInode<'f>> {
+    let hint = InodeHint::File { parent: dir.ino };
+    let mut new = NewInode::take(txn, dir, hint, &WHITEOUT, attr, now)?;
+    if let Err(e) = new.fill(txn, dir, &WHITEOUT) {
+        new.undo(txn)?;
+        return Err(e);
+    }
+    Ok(new)
 }
 
 fn file_type(node: &Node) -> Result<FileType> {

@@ -3,8 +3,9 @@
 use super::Fs;
 use crate::alloc::read_desc;
 use crate::error::{Corrupt, Error, Result};
+use crate::inode::ROOT_INO;
 use crate::txn::Txn;
-use lanefs_format::{FormatError, Inode, InodeUse};
+use lanefs_format::{FormatError, Inode, InodeUse, Superblock};
 use lanefs_journal::Buffer;
 use std::ops::Range;
 
@@ -17,7 +18,38 @@ pub(crate) struct TableSlot<'f> {
     bytes: Range<usize>,
 }
 
+/// The inodes that the superblock names, 0 for none, with what they serve as: no directory entry
+/// leads to one.
+pub(super) fn own_inodes(sb: &Superblock) -> [(u32, &'static str); 5] {
+    let raw = sb.raw();
+    [
+        (raw.s_journal_inum.get(), "journal"),
+        (raw.s_orphan_file_inum.get(), "orphan file"),
+        (raw.s_usr_quota_inum.get(), "quotas of users"),
+        (raw.s_grp_quota_inum.get(), "quotas of groups"),
+        (raw.s_prj_quota_inum.get(), "quotas of projects"),
+    ]
+}
+
 impl Fs {
+    /// Checks that a name may lead to inode `ino`: it exists, and the file system does not use it
+    /// itself.
+    ///
+    /// # Errors
+    /// [`Corrupt::InodeNumber`] outside of the volume, [`Corrupt::SpecialInode`].
+    pub(crate) fn check_named(&self, ino: u32) -> Result<()> {
+        let count = self.layout.inodes_count();
+        if ino == 0 || ino > count {
+            return Err(Corrupt::InodeNumber { ino, by: "a directory entry", count }.into());
+        }
+        let own = self.own_inodes.iter().find(|(own, _)| *own == ino).map(|(_, role)| *role);
+        let reserved = (ino < self.first_ino && ino != ROOT_INO).then_some("reserved");
+        match own.or(reserved) {
+            Some(role) => Err(Corrupt::SpecialInode { ino, role, rule: "has a name" }.into()),
+            None => Ok(()),
+        }
+    }
+
     /// Reads the block of the table that holds `ino`.
     ///
     /// # Errors

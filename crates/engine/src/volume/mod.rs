@@ -88,6 +88,7 @@ pub(crate) struct Fs {
     pub(crate) block_size: u32,
     pub(crate) inode_ctx: InodeContext,
     pub(crate) first_ino: u32,
+    own_inodes: [(u32, &'static str); 5],
     pub(crate) journal: Journal,
     pub(crate) alloc: Arc<Alloc>,
     pub(crate) nodes: NodeTable,

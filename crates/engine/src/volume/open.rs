@@ -6,6 +6,7 @@
 
 use super::dirty_times::DirtyTimes;
 use super::flusher::Flusher;
+use super::inode_table::own_inodes;
 use super::overlay::Overlay;
 use super::zones::Survey;
 use super::{Clock, Fs, OpenOptions, Recovery, torn};
@@ -144,6 +145,7 @@ impl Fs {
             block_size: sb.block_size(),
             inode_ctx: sb.inode_context(),
             first_ino: sb.first_ino(),
+            own_inodes: own_inodes(&sb),
             features: sb.features(),
             reserved_blocks: sb.reserved_blocks_count(),
             overhead: std::sync::OnceLock::new(),

@@ -4,11 +4,13 @@
 //! does not set, the engine stamps.
 
 use super::Filesystem;
+use super::guard::{Change, Keeps, check_flags, chown_modifier};
 use crate::attr::{attr_out, statx_out};
+use crate::caller::Caller;
 use crate::fault::Answer;
 use crate::request::{Outbox, Request};
 use crate::wire::{SetattrIn, fattr};
-use lanefs::{SetAttr, SetTime, Timestamp};
+use lanefs::{Modifier, SetAttr, SetTime, Timestamp};
 
 impl Filesystem {
     pub(super) fn getattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
@@ -25,11 +27,16 @@ impl Filesystem {
         let args: SetattrIn = r.take()?;
         let node = self.nodes.get(r.header.nodeid)?;
         let has = |bit| args.valid & bit != 0;
+        let (caller, meta) = (Caller::of(&r.header), node.metadata());
         if has(fattr::SIZE) {
-            node.drop_privileges(has(fattr::KILL_SUIDGID))?;
+            let keeps = Keeps::Told { kill: has(fattr::KILL_SUIDGID) };
+            self.before_change(r, &node, Change::Overwrite, keeps)?;
             node.set_len(args.size)?;
-        } else if has(fattr::KILL_SUIDGID) {
-            node.drop_privileges(true)?;
+        }
+        if has(fattr::MTIME) && !has(fattr::ATIME) && !has(fattr::FH) {
+            // Without a handle it is a program's wish, and not what the kernel kept while the file
+            // was written.
+            check_flags(&meta, Change::Overwrite)?;
         }
         let time = |bit, now, sec, nsec| {
             let at = if has(now) { SetTime::Now } else { SetTime::At(Timestamp { sec, nsec }) };
@@ -42,6 +49,11 @@ impl Filesystem {
             atime: time(fattr::ATIME, fattr::ATIME_NOW, args.atime, args.atimensec),
             mtime: time(fattr::MTIME, fattr::MTIME_NOW, args.mtime, args.mtimensec),
             ctime: time(fattr::CTIME, 0, args.ctime, args.ctimensec),
+            by: if has(fattr::UID | fattr::GID) {
+                chown_modifier(&caller, &meta)
+            } else {
+                Modifier::default()
+            },
         };
         if set != SetAttr::default() {
             node.set_attr(&set)?;

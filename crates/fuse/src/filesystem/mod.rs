@@ -1,23 +1,29 @@
 //! The operations: which request does what.
 //!
 //! Who may do what, the kernel has checked by modes and ACLs before it asks (`default_permissions`); what ext4 itself refuses,
-//! the engine refuses. A request that changes something has changed it when it is answered.
+//! the engine and [`guard`] refuse. A request that changes something has changed it when it is
+//! answered.
+//!
+//! Hazard: a thread that serves waits for nothing that takes another request; see [`Notifier`].
 
 mod attrs;
 mod data;
 mod dirs;
+mod durable;
+mod guard;
 mod ioctl;
 mod names;
 mod xattrs;
 
-use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
+use crate::notifier::{Notice, Notifier};
 use crate::options::MountOptions;
 use crate::request::{Outbox, Request};
 use crate::wire::{self, BatchForgetIn, ForgetIn, ForgetOne, ReadIn, StatfsOut, WriteIn, oflag, op};
 use crate::workers::Lasts;
+pub(crate) use durable::Durably;
 use lanefs::{Atime, Volume};
 use rustix::io::Errno;
 
@@ -31,6 +37,8 @@ pub(crate) struct Filesystem {
     dir_atime: Atime,
     /// The only user besides root who may come in.
     only: Option<u32>,
+    durably: Durably,
+    notifier: Notifier,
 }
 
 /// What becomes of a request.
@@ -42,6 +50,19 @@ pub(crate) enum Outcome {
     Silent,
     /// It is answered, and it is the last one.
     Last,
+    /// It is answered with what is in the outbox, once the kernel has been told this.
+    AfterNotice(Notice),
+    /// Nothing was done: it is served again once the kernel has been told this.
+    NoticeFirst(Notice),
+}
+
+/// How far a request has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It was just received.
+    Fresh,
+    /// The kernel was told what the request wanted it to be.
+    Noticed,
 }
 
 impl Filesystem {
@@ -51,12 +72,17 @@ impl Filesystem {
         let nodes = Nodes::new(volume.root_node()?);
         let (atime, dir_atime) = (options.atime(), options.dir_atime());
         let only = options.allow_root.then(|| rustix::process::geteuid().as_raw());
-        Ok(Self { volume, nodes, handles: Handles::default(), atime, dir_atime, only })
+        let (durably, notifier) = (options.durably(), Notifier::default());
+        Ok(Self { volume, nodes, handles: Handles::default(), atime, dir_atime, only, durably, notifier })
     }
 
     /// What the volume counted.
     pub(crate) fn stats(&self) -> lanefs::Stats {
         self.volume.stats()
+    }
+
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.notifier
     }
 
     pub(crate) fn open_files(&self) -> usize {
@@ -89,7 +115,6 @@ impl Filesystem {
             | op::COPY_FILE_RANGE
             | op::SYNCFS
             | op::IOCTL
-            // They may have the kernel write out what it has cached, by way of another thread.
             | op::LSEEK => Lasts::Long,
             op::READ => r.take().map_or(Lasts::Long, |args: ReadIn| of_size(args.size, args.flags)),
             op::WRITE => r.take().map_or(Lasts::Long, |args: WriteIn| {
@@ -107,16 +132,12 @@ impl Filesystem {
         r.header.opcode == op::READ && r.take().is_ok_and(|args: ReadIn| args.size >= BULK)
     }
 
-    /// Carries out a request, which came by `channel`.
+    /// Carries out a request. Waits for the engine only, for nothing that takes another request.
     ///
     /// # Errors
     /// What the program is told.
-    pub(crate) fn serve(
-        &self,
-        mut request: Request<'_>,
-        out: &mut Outbox,
-        channel: &Channel,
-    ) -> Answer<Outcome> {
+    pub(crate) fn serve(&self, mut request: Request<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
+        let whole = request.clone();
         let r = &mut request;
         let forgets = matches!(r.header.opcode, op::FORGET | op::BATCH_FORGET | op::DESTROY);
         if !forgets && self.only.is_some_and(|uid| r.header.uid != 0 && r.header.uid != uid) {
@@ -139,13 +160,13 @@ impl Filesystem {
             op::RENAME2 => self.rename2(r),
             op::LINK => self.link(r, out),
             op::OPEN => self.open(r, out),
-            op::READ => self.read(r, out, channel),
-            op::WRITE => self.write(r, out),
+            op::READ => return self.read(r, out, stage),
+            op::WRITE => return self.write(r, out),
             op::RELEASE => self.release(r),
             op::FSYNC => self.fsync(r),
             op::FSYNCDIR => self.fsyncdir(r),
             op::FALLOCATE => self.fallocate(r),
-            op::LSEEK => self.lseek(r, out, channel),
+            op::LSEEK => return self.lseek(r, out, stage),
             op::COPY_FILE_RANGE => self.copy_file_range(r, out),
             op::READDIR => self.readdir(r, out),
             op::READDIRPLUS => self.readdirplus(r, out),
@@ -156,15 +177,16 @@ impl Filesystem {
             op::LISTXATTR => self.listxattr(r, out),
             op::SETXATTR => self.setxattr(r),
             op::REMOVEXATTR => self.removexattr(r),
-            op::IOCTL => self.ioctl(r, out),
+            op::IOCTL => return self.ioctl(r, out, stage),
             op::FORGET => return self.forget(r),
             op::BATCH_FORGET => return self.batch_forget(r),
             op::DESTROY => return Ok(Outcome::Last),
             // So the kernel does without: FLUSH and ACCESS, which have nothing to do here, OPENDIR, for directories are
             // read by position alone, INTERRUPT, for nothing waits long, and locks, which it keeps itself.
             _ => Err(Fault(Errno::NOSYS)),
-        }
-        .map(|()| Outcome::Answered)
+        }?;
+        self.settle(whole)?;
+        Ok(Outcome::Answered)
     }
 
     fn forget(&self, r: &mut Request<'_>) -> Answer<Outcome> {

@@ -1,10 +1,11 @@
 //! Names: finding, making, moving and removing them.
 
 use super::Filesystem;
+use super::data::{access, open_flags};
 use crate::attr::{entry_out, no_entry, unpack};
 use crate::fault::{Answer, Fault};
 use crate::request::{Outbox, Request};
-use crate::wire::{CreateIn, LinkIn, MkdirIn, MknodIn, OpenOut, Rename2In, RenameIn, fopen, oflag};
+use crate::wire::{CreateIn, LinkIn, MkdirIn, MknodIn, OpenOut, Rename2In, RenameIn, oflag};
 use lanefs::{Error, FileType, NewAttr, NewKind, Node, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -81,7 +82,7 @@ impl Filesystem {
         let node = match dir.create(name, NewKind::File, new_attr(r, args.mode), args.umask as u16) {
             Err(Error::Exists) if args.flags & oflag::EXCL == 0 => {
                 let node = dir.lookup(name)?;
-                self.check_open(&node, args.flags, args.open_flags)?;
+                self.check_open(r, &node, args.flags, args.open_flags)?;
                 node
             }
             made => made?,
@@ -98,9 +99,10 @@ impl Filesystem {
 
     /// Tells the kernel of an inode and of its open file.
     fn tell_open(&self, node: Node, flags: u32, out: &mut Outbox) -> Answer {
-        let fh = self.handles.open(node.clone(), flags & oflag::ACCMODE != 0)?;
+        let open_flags = open_flags(flags, &node);
+        let fh = self.handles.open(node.clone(), access(flags, &node))?;
         self.tell(node, out)?;
-        out.put(&OpenOut { fh, open_flags: open_flags(flags), backing_id: 0 })
+        out.put(&OpenOut { fh, open_flags, backing_id: 0 })
     }
 
     pub(super) fn unlink(&self, r: &mut Request<'_>) -> Answer {
@@ -120,10 +122,12 @@ impl Filesystem {
 
     pub(super) fn rename2(&self, r: &mut Request<'_>) -> Answer {
         let args: Rename2In = r.take()?;
+        let (uid, gid) = (r.header.uid, r.header.gid);
         let flags = match args.flags {
             0 => RenameFlags::Replace,
             1 => RenameFlags::NoReplace,
             2 => RenameFlags::Exchange,
+            flags @ (4 | 5) => RenameFlags::Whiteout { replace: flags == 4, uid, gid },
             _ => return Err(Fault(Errno::INVAL)),
         };
         self.move_name(r, args.newdir, flags)
@@ -152,13 +156,4 @@ impl Filesystem {
 
 fn new_attr(r: &Request<'_>, mode: u32) -> NewAttr {
     NewAttr { permissions: mode as u16 & 0o7777, uid: r.header.uid, gid: r.header.gid }
-}
-
-/// What the kernel does with an open file.
-pub(super) fn open_flags(flags: u32) -> u32 {
-    if flags & oflag::DIRECT != 0 {
-        // Without DIRECT_IO it lets direct writes of one file come one by one only.
-        return fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
-    }
-    fopen::KEEP_CACHE
 }

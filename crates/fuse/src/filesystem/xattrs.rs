@@ -1,6 +1,7 @@
 //! Extended attributes, ACLs among them.
 
 use super::Filesystem;
+use crate::caller::{Caller, Capability};
 use crate::fault::{Answer, Fault};
 use crate::request::{Outbox, Request};
 use crate::wire::{self, GetxattrIn, GetxattrOut, SetxattrIn};
@@ -19,8 +20,10 @@ impl Filesystem {
         let args: GetxattrIn = r.take()?;
         let names = self.nodes.get(r.header.nodeid)?.xattr_names()?;
         let mut list = Vec::new();
-        // Those of trusted programs are shown to root only.
-        for name in names.iter().filter(|n| r.header.uid == 0 || !n.starts_with(b"trusted.")) {
+        let is_trusted = |name: &&Vec<u8>| name.starts_with(b"trusted.");
+        let shows_trusted =
+            names.iter().any(|name| is_trusted(&name)) && Caller::of(&r.header).has(Capability::SysAdmin);
+        for name in names.iter().filter(|name| shows_trusted || !is_trusted(name)) {
             list.extend_from_slice(name);
             list.push(0);
         }

@@ -1,0 +1,61 @@
+//! `sync`, `dirsync`, and chattr(1)'s S and D: what was answered is there after SIGKILL.
+
+use crate::support::{Image, LIMIT, compile, shell};
+use lanefs_tests::{Mounted, Server};
+
+/// Mounts with `options`, runs `before` and then, once that is durable, `change`; the server is
+/// killed at once, and `after` must hold.
+fn survives(options: &str, before: &str, change: &str, after: &str) {
+    let server = Server::Lanefs(env!("CARGO_BIN_EXE_lanefs").into());
+    let image = Image::new(16 << 20, &["-b", "4096"]);
+    let direct = compile(&image, "direct.c");
+    // Nothing is committed by the way.
+    let options = format!("commit=300,{options}");
+    let mounted = Mounted::new(&server, &image.path, &options, LIMIT);
+    let prelude = format!("direct() {{ {} \"$@\"; }}; ", direct.display());
+    shell(mounted.path(), &format!("{prelude}{before}; sync .; sync -f ."));
+    shell(mounted.path(), &format!("for f in *; do sync \"$f\"; done; {prelude}{change}"));
+    mounted.kill(|| ());
+    let mounted = Mounted::new(&server, &image.path, "", LIMIT);
+    shell(mounted.path(), after);
+    mounted.unmount();
+}
+
+/// Before, change, after; for changes of directories.
+const OF_DIRS: [(&str, &str, &str); 7] = [
+    (":", "mkdir d/new", "test -d d/new"),
+    (":", "touch d/new", "test -f d/new"),
+    (":", "ln -s target d/new", "test -L d/new"),
+    (":", "mkfifo d/new", "test -p d/new"),
+    ("touch d/old", "mv d/old d/new", "test -f d/new && ! test -e d/old"),
+    ("touch d/old", "rm d/old", "! test -e d/old"),
+    ("touch d/old", "ln d/old d/new", "test -f d/new"),
+];
+
+const OF_FILES: [(&str, &str, &str); 5] = [
+    (":", "printf later >> f", "test $(cat f) = beforelater"),
+    (":", "direct f", "test $(stat -c %s f) = 4096"),
+    (":", "chmod 640 f", "test $(stat -c %a f) = 640"),
+    (":", "setfattr -n user.a -v b f", "getfattr -n user.a f"),
+    (":", "truncate -s 3 f", "test $(cat f) = bef"),
+];
+
+#[test]
+fn changes_of_directories() {
+    for (before, change, after) in OF_DIRS {
+        for (options, flags) in
+            [("sync", ":"), ("dirsync", ":"), ("rw", "chattr +D d"), ("rw", "chattr +S d")]
+        {
+            survives(options, &format!("mkdir d; {flags}; {before}"), change, after);
+        }
+    }
+}
+
+#[test]
+fn changes_of_files() {
+    for (before, change, after) in OF_FILES {
+        for (options, flags) in [("sync", ":"), ("rw", "chattr +S f")] {
+            survives(options, &format!("printf before > f; {flags}; {before}"), change, after);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What ext4 asks before it changes a file, beside the kernel's ext4: two programs print what they
+//! see, and must print the same.
+
+use crate::support::{Image, compile, judged};
+use lanefs_tests::Server;
+
+/// Bytes of the volumes, and of their block groups.
+const SIZE: u64 = 256 << 20;
+const GROUP: u64 = 128 << 20;
+
+/// The lines of a program on the kernel's ext4 and on the judged server.
+fn agree(source: &str, args: impl Fn(&Server) -> Vec<String>) {
+    let lines = [Server::Kernel, judged()].map(|server| {
+        let image = Image::new(SIZE, &["-b", "4096"]);
+        let program = compile(&image, source);
+        let mounted = image.mount(&server);
+        let mut command = crate::support::bounded(800, program);
+        let printed = crate::support::must(command.arg(mounted.path()).args(args(&server)));
+        mounted.unmount();
+        printed
+    });
+    let [kernel, other] = lines.each_ref().map(|text| text.lines().collect::<Vec<_>>());
+    let pairs = kernel.iter().zip(&other);
+    let differ: Vec<_> = pairs.filter(|(kernel, other)| kernel != other).take(20).collect();
+    assert!(differ.is_empty(), "the kernel, and {}:\n{differ:#?}", judged().name());
+    assert_eq!(kernel.len(), other.len());
+}
+
+#[test]
+fn changes_take_set_ids_and_capabilities_away() {
+    agree("setids.c", |_| vec!["61".into()]);
+}
+
+#[test]
+#[ignore = "long: make judge-mount"]
+fn changes_take_set_ids_and_capabilities_away_of_all_modes() {
+    agree("setids.c", |_| vec!["1".into()]);
+}
+
+#[test]
+fn flags_of_chattr_are_kept_and_hold() {
+    agree("flags.c", |server| {
+        let kernel = u8::from(matches!(server, Server::Kernel));
+        vec![kernel.to_string(), SIZE.to_string(), GROUP.to_string()]
+    });
+}

@@ -1,0 +1,109 @@
+//! What ext4 itself asks before content or attributes change: flags of the inode, and the
+//! privileges that a change takes away.
+//!
+//! The kernel's half of FUSE does not know the flags of chattr(1), and leaves set-user-id and
+//! set-group-id to the file system (`FUSE_HANDLE_KILLPRIV_V2`). It says whether the caller of a
+//! write or a truncation may keep them, and does not say so for fallocate(2) and
+//! copy_file_range(2).
+
+use super::Filesystem;
+use crate::caller::{Caller, Capability};
+use crate::fault::{Answer, Fault};
+use crate::handles::Open;
+use crate::notifier::Notice;
+use crate::request::Request;
+use lanefs::format::InodeFlags;
+use lanefs::{Metadata, Modifier, Node};
+use rustix::io::Errno;
+
+const SET_IDS: u16 = 0o6000;
+const SET_GROUP_ID: u16 = 0o2000;
+const GROUP_EXECUTES: u16 = 0o010;
+
+/// How content is to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Bytes of the file may change.
+    Overwrite,
+    /// What there is stays as it is.
+    Append,
+}
+
+/// Whether the caller may keep set-id bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeps {
+    /// The kernel has looked, and says whether it may not.
+    Told { kill: bool },
+    /// The kernel has not looked.
+    Unknown,
+}
+
+impl Filesystem {
+    /// Comes before each change of content: refuses what the inode's flags forbid, then takes away
+    /// what the change takes of the file's privileges.
+    ///
+    /// # Errors
+    /// EPERM for an immutable file, and for one that is append-only unless it appends.
+    pub(super) fn before_change(&self, r: &Request<'_>, node: &Node, change: Change, keeps: Keeps) -> Answer {
+        let meta = node.metadata();
+        check_flags(&meta, change)?;
+        Ok(node.drop_privileges(modifier(&Caller::of(&r.header), &meta, keeps))?)
+    }
+
+    /// Checks bytes that the kernel had cached: they were taken without a look at the flags, which
+    /// forbid them unless a handle from before is still open. What was legal when the inode became
+    /// immutable has been written out then.
+    ///
+    /// # Errors
+    /// EPERM. The kernel forgets these bytes.
+    pub(super) fn check_cached(&self, r: &Request<'_>, open: &Open) -> Answer {
+        let flags = open.node.metadata().flags();
+        let forbidden = flags.contains(InodeFlags::IMMUTABLE)
+            || flags.contains(InodeFlags::APPEND) && !open.inode.has_writers();
+        if forbidden {
+            self.notifier.tell(Notice::Content { node: r.header.nodeid, offset: 0, len: 0 });
+            return Err(Fault(Errno::PERM));
+        }
+        Ok(())
+    }
+}
+
+/// # Errors
+/// EPERM for an immutable file, and for one that is append-only unless it appends.
+pub(super) fn check_flags(meta: &Metadata, change: Change) -> Answer {
+    let forbids = match change {
+        Change::Overwrite => InodeFlags::IMMUTABLE | InodeFlags::APPEND,
+        Change::Append => InodeFlags::IMMUTABLE,
+    };
+    if meta.flags().intersects(forbids) { Err(Fault(Errno::PERM)) } else { Ok(()) }
+}
+
+/// Returns on whose behalf content changes.
+fn modifier(caller: &Caller, meta: &Metadata, keeps: Keeps) -> Modifier {
+    if meta.permissions() & SET_IDS == 0 {
+        return Modifier::Privileged;
+    }
+    let kill = match keeps {
+        Keeps::Told { kill } => kill,
+        Keeps::Unknown => !caller.has(Capability::Fsetid),
+    };
+    match (kill, is_outsider(caller, meta)) {
+        (false, _) => Modifier::Privileged,
+        (true, false) => Modifier::Member,
+        (true, true) => Modifier::Other,
+    }
+}
+
+/// Returns on whose behalf owner or group change. Set-user-id goes whoever asks.
+pub(super) fn chown_modifier(caller: &Caller, meta: &Metadata) -> Modifier {
+    match is_outsider(caller, meta) && !caller.has(Capability::Fsetid) {
+        true => Modifier::Other,
+        false => Modifier::Member,
+    }
+}
+
+/// Returns whether set-group-id without execution is in question, and the caller is not of the
+/// group.
+fn is_outsider(caller: &Caller, meta: &Metadata) -> bool {
+    meta.permissions() & (SET_GROUP_ID | GROUP_EXECUTES) == SET_GROUP_ID && !caller.is_in_group(meta.gid())
+}

@@ -1,0 +1,135 @@
+//! What the kernel is told unasked: a queue, and the one thread that empties it.
+//!
+//! A notification of content takes the locks of its pages in the kernel, and waits until dirty ones
+//! have been written out: by requests. A page may be locked for the very request that is being
+//! served (a fault, a write of a page's part). So no thread that serves sends one, and none waits
+//! for the thread that does. A request that needs one is handed over with it, and the thread that
+//! served goes on with the next.
+//!
+//! Invariants:
+//! - Only requests that hold no page are handed over: no read or write of the kernel's cache.
+//! - The queue has at most one entry for each request in the kernel, and one for each file that is
+//!   to be forgotten.
+
+use crate::channel::Channel;
+use crate::wire::{InHeader, InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::mem::size_of;
+use zerocopy::IntoBytes;
+
+/// What the kernel is to forget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// Its attributes of a node.
+    Attributes(u64),
+    /// Its pages of a node from `offset` on, `len` bytes or, if 0, all; dirty ones are written out
+    /// first.
+    Content { node: u64, offset: u64, len: u64 },
+}
+
+/// A job of the thread.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// To send a notice.
+    Notify(Notice),
+    /// To send a notice, and then to serve a request.
+    Serve { notice: Notice, header: InHeader, body: Vec<u8> },
+    /// To send a notice, and then the answer to a request that was served.
+    Answer { notice: Notice, unique: u64, content: Vec<u8> },
+}
+
+impl Job {
+    fn notice(&self) -> Notice {
+        match self {
+            Self::Notify(notice) | Self::Serve { notice, .. } | Self::Answer { notice, .. } => *notice,
+        }
+    }
+}
+
+/// See the head of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Notifier {
+    queue: Mutex<Queue>,
+    wanted: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    ended: bool,
+}
+
+impl Notifier {
+    /// Has the thread do `job`. Waits for nothing.
+    pub(crate) fn hand_over(&self, job: Job) {
+        self.queue.lock().jobs.push_back(job);
+        self.wanted.notify_one();
+    }
+
+    /// Has the thread send `notice`, unless it is about to. Waits for nothing.
+    pub(crate) fn tell(&self, notice: Notice) {
+        let mut queue = self.queue.lock();
+        if !queue.jobs.iter().any(|job| matches!(job, Job::Notify(other) if *other == notice)) {
+            queue.jobs.push_back(Job::Notify(notice));
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Returns the next job, its notice sent. Waits for one; `None` at the end. Only for the thread
+    /// that serves no request.
+    pub(crate) fn next(&self, channel: &Channel) -> Option<Job> {
+        let mut queue = self.queue.lock();
+        let job = loop {
+            if queue.ended {
+                return None;
+            }
+            match queue.jobs.pop_front() {
+                Some(job) => break job,
+                None => self.wanted.wait(&mut queue),
+            }
+        };
+        drop(queue);
+        send(channel, job.notice());
+        Some(job)
+    }
+
+    /// The mount is gone: requests that are handed over get no answer any more.
+    pub(crate) fn end(&self) {
+        self.queue.lock().ended = true;
+        self.wanted.notify_one();
+    }
+}
+
+/// Returns when the kernel has forgotten it, which may take requests.
+fn send(channel: &Channel, notice: Notice) {
+    let body = match notice {
+        Notice::Attributes(node) => InvalInodeOut { ino: node, off: -1, len: 0 },
+        Notice::Content { node, offset, len } => {
+            InvalInodeOut { ino: node, off: offset as i64, len: len as i64 }
+        }
+    };
+    let len = (size_of::<OutHeader>() + size_of::<InvalInodeOut>()) as u32;
+    let header = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
+    channel.put(&[header.as_bytes(), body.as_bytes()].concat());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_is_queued_once_and_the_end_drops_the_rest() {
+        let notifier = Notifier::default();
+        let whole = |node| Notice::Content { node, offset: 0, len: 0 };
+        for node in [5, 6, 5] {
+            notifier.tell(whole(node));
+        }
+        let channel = Channel::new(std::fs::File::options().write(true).open("/dev/null").unwrap().into());
+        assert_eq!(notifier.next(&channel).unwrap().notice(), whole(5));
+        notifier.tell(whole(5));
+        assert_eq!(notifier.next(&channel).unwrap().notice(), whole(6));
+        notifier.end();
+        assert!(notifier.next(&channel).is_none());
+    }
+}
