@@ -46,7 +46,6 @@ use std::process::ExitCode;
     subcommand_required = true,
     arg_required_else_help = true
 )]
-#[command(disable_help_subcommand = true)]
 struct Args {
     #[command(subcommand)]
     command: commands::Command,

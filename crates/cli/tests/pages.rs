@@ -17,6 +17,11 @@ fn pages_and_completions() {
     for command in ["mkfs", "mount", "umount", "cp", "import", "lab"] {
         let page = read(&format!("man1/lanefs-{command}.1"));
         assert!(page.contains(".SH SYNOPSIS") && page.contains(".SH OPTIONS"), "{command}: {page}");
+        for section in ["EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "SEE ALSO"] {
+            let title = format!(".SH \"{section}\"\n");
+            assert_eq!(page.matches(&title).count(), 1, "{command}: {section}");
+            assert!(first.contains(&title), "{section}");
+        }
         assert!(first.contains(&format!("lanefs\\-{command}(1)")), "{command}: {first}");
         assert!(completions.iter().all(|text| text.contains(command)), "{command}");
     }
@@ -31,4 +36,16 @@ fn pages_and_completions() {
     let bash =
         Command::new("bash").arg("-n").arg(dir.path().join("completions/lanefs.bash")).status().unwrap();
     assert!(bash.success());
+}
+
+#[test]
+fn help_of_a_command() {
+    let run = |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_lanefs")).args(args).output().unwrap();
+    for command in ["mkfs", "cp", "xattr"] {
+        let (help, option) = (run(&["help", command]), run(&[command, "--help"]));
+        assert!(help.status.success());
+        assert_eq!(String::from_utf8_lossy(&help.stdout), String::from_utf8_lossy(&option.stdout));
+    }
+    assert!(run(&["help"]).status.success());
+    assert!(!run(&["help", "nothing"]).status.success());
 }

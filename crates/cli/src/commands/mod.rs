@@ -15,6 +15,7 @@ mod info;
 mod lab;
 mod ln;
 mod ls;
+mod manual;
 mod mkdir;
 mod mkfs;
 mod mount;

@@ -1,7 +1,7 @@
 //! `lanefs pages`: the manual pages and the completions of shells, as the arguments declare them. Hidden: it is for who installs
 //! lanefs.
 
-use super::{MountHelper, UmountHelper};
+use super::{MountHelper, UmountHelper, manual};
 use crate::failure::{Cause, Failure, Res};
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
@@ -26,13 +26,28 @@ fn write(dir: &Path) -> io::Result<()> {
     for dir in [&man1, &man8, &completions] {
         std::fs::create_dir_all(dir)?;
     }
-    clap_mangen::generate_to(crate::Args::command(), &man1)?;
+    // `lanefs help COMMAND` prints what --help does: it needs no page.
+    let command = crate::Args::command().disable_help_subcommand(true);
+    let names: Vec<String> =
+        command.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_owned()).collect();
+    clap_mangen::generate_to(command, &man1)?;
+    append(&man1.join("lanefs.1"), "")?;
+    for name in names {
+        append(&man1.join(format!("lanefs-{name}.1")), &name)?;
+    }
     helper::<MountHelper>(&man8)?;
     helper::<UmountHelper>(&man8)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut crate::Args::command(), "lanefs", &completions)?;
     }
     Ok(())
+}
+
+/// Adds to a command's page what its arguments do not say.
+fn append(page: &Path, command: &str) -> io::Result<()> {
+    let mut text = std::fs::read_to_string(page)?;
+    text.push_str(&manual::sections(command));
+    std::fs::write(page, text)
 }
 
 /// The page of a program that mount(8) or umount(8) calls.
