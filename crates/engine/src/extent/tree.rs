@@ -111,9 +111,11 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         let pieces = [old.part(0..block), Some(mid), last, old.part(range.end..MAX_BLOCKS)];
         let pieces: Vec<Extent> = pieces.into_iter().flatten().collect();
         splice(entries, n..n + 1, &pieces);
+        // Behind what was converted, which is the end of the leaf if blocks are written in order.
+        let pos = if n == 0 { 0 } else { entries.partition_point(|e| e.key() < range.end) };
         let len = entries.len();
         let mut spare = self.reserve(&path, len, old.ee_start)?;
-        self.put(path, n, &mut spare)
+        self.put(path, pos, &mut spare)
     }
 
     /// Frees what is mapped in `range`, from its end on, until all is done or credits are short, or
@@ -246,10 +248,13 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         // Whatever stops it, the tree then says what has been freed.
         let mut low = range.end;
         let outcome = self.free_parts(parts, cost, &mut low)?;
+        let mut pos = 0;
         if let Some(leaf) = path.last_mut() {
             leaf.node.entries = without(&old, low..range.end);
+            // What is left behind the hole is where the leaf has grown, if it has.
+            pos = leaf.node.entries.partition_point(|e| e.key() < range.end);
         }
-        self.put(path, 0, &mut spare)?;
+        self.put(path, pos, &mut spare)?;
         self.give_back(spare)?;
         Ok(outcome)
     }

@@ -145,3 +145,21 @@ fn a_large_directory_is_deleted_within_its_credits() {
     assert_eq!(code, 0, "{text}");
     assert_eq!(Volume::open(image.path()).unwrap().info().recovery.orphans, 0);
 }
+
+/// Files without a name are chained through i_dtime, each written behind its place on the list.
+#[test]
+fn nameless_files_are_all_found_after_a_crash() {
+    let image = Image::new("16M", &["-t", "ext4", "-b", "1024", "-O", "^orphan_file"]);
+    let device = Arc::new(MemDevice::from_bytes(std::fs::read(image.path()).unwrap()));
+    let fs = image.open_on(Arc::clone(&device) as Arc<dyn BlockDevice>);
+    let root = fs.root().unwrap();
+    let attr = crate::namei::NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+    let files: Vec<NodeRef> = (0..3).map(|_| fs.create_nameless(&root, attr).unwrap()).collect();
+    fs.journal.sync().unwrap();
+    std::fs::write(image.path(), device.to_bytes()).unwrap();
+    drop((files, root, fs));
+    let fs = image.open();
+    assert_eq!(fs.recovery.orphans, 3);
+    assert!(fs.orphans.is_empty());
+    image.close(fs);
+}

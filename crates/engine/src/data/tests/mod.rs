@@ -14,6 +14,7 @@ mod promise;
 mod shift;
 mod sync;
 mod version;
+mod wide;
 mod zones;
 
 use super::*;
