@@ -335,3 +335,23 @@ fn a_device_for_reading() {
     drop(volume);
     assert!(before == std::fs::read(&path).unwrap());
 }
+
+/// That a journal was aborted stands in its superblock; the next open notes it in that of the volume.
+#[test]
+fn an_aborted_journal_is_noted_in_the_volume() {
+    let (_dir, path) = volume(16 << 20, EXT4);
+    let good = Image::from_bytes(std::fs::read(&path).unwrap());
+    let device = Arc::new(FailingDevice::new(OverlayDevice::new(good)));
+    let volume = options().open_device(Arc::clone(&device) as Arc<dyn BlockDevice>).unwrap();
+    volume.create_dir("/d").unwrap();
+    device.fail_once(DeviceOp::Flush, 1, libc::EIO);
+    assert!(volume.sync().is_err());
+    let after = Arc::new(OverlayDevice::new(device.inner().image()));
+    drop(volume);
+    for _ in 0..2 {
+        let volume = options().open_device(Arc::clone(&after) as Arc<dyn BlockDevice>).unwrap();
+        let state = volume.info().superblock.state();
+        assert!(state.contains(lanefs_format::State::ERROR_FS), "{state:?}");
+        volume.close().unwrap();
+    }
+}

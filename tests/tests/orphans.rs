@@ -140,3 +140,40 @@ fn a_file_without_a_name_is_deleted_after_a_cut_whatever_was_done_to_it() {
         }
     }
 }
+
+#[test]
+fn a_file_that_is_given_its_first_name_is_no_orphan_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, others) in KINDS {
+        let path = dir.path().join("image");
+        mke2fs(&path, 16 << 20, &[&["-t", "ext4"], args].concat());
+        let base = Image::from_bytes(std::fs::read(&path).unwrap());
+        let mut dump = DumpFile::create(dir.path().join("state.img"), &base).unwrap();
+        let device = Arc::new(RecordingDevice::new(base));
+        let volume = open(Arc::clone(&device) as Arc<dyn BlockDevice>);
+        let attr = NewAttr { permissions: 0o600, uid: 0, gid: 0 };
+        let root = volume.open_dir("/").unwrap();
+        let orphans: Vec<File> = (0..others).map(|_| root.create_nameless(attr).unwrap()).collect();
+        let file = root.create_nameless(attr).unwrap();
+        file.write_at(0, &[7; 9000]).unwrap();
+        file.sync_all().unwrap();
+        volume.link_file(&file, "/named").unwrap();
+        let start = device.mark("linked");
+        volume.sync().unwrap();
+        device.mark("synced");
+        drop((file, orphans));
+        volume.close().unwrap();
+        let log = device.log();
+        for state in log.crash_states(1, 3).filter(|state| state.cut > start) {
+            recovered(&state, &mut dump);
+            let volume = open(Arc::new(state.device()));
+            match volume.read("/named") {
+                Ok(content) => assert_eq!(content, [7; 9000], "{state}"),
+                Err(_) => assert!(!state.marks(&log).any(|(_, mark)| mark == "synced"), "{state}"),
+            }
+        }
+        dump.set(&device.image()).unwrap();
+        let (code, said) = e2fsck(dump.path(), &["-fn"]);
+        assert_eq!(code, 0, "{args:?}: {said}");
+    }
+}

@@ -6,6 +6,7 @@ mod dax;
 mod failures;
 mod fallocate;
 mod half;
+mod held;
 mod kernel;
 mod late;
 mod panic;

@@ -183,3 +183,18 @@ fn times_and_version_are_durable_with_fsync_and_cost_no_handle_before() {
         assert_eq!(handles(), before + 1, "nothing new to tell");
     }
 }
+
+/// What was told of a file before it was loaded is not known: its next change has another version.
+#[test]
+fn a_change_after_a_load_has_a_new_version() {
+    let device = device();
+    let open = || options().open_device(Arc::clone(&device) as Arc<dyn BlockDevice>).unwrap();
+    open().write("/f", &[1; 2 * BLOCK as usize]).unwrap();
+    for direct in [false, true] {
+        let told = open().metadata("/f").unwrap().version();
+        let volume = open();
+        let file = volume.open_options().read(true).write(true).direct(direct).open("/f").unwrap();
+        file.write_at(0, &stamp(1)).unwrap();
+        assert_ne!(file.metadata().version(), told, "direct {direct}");
+    }
+}

@@ -1,0 +1,71 @@
+//! A direct overwrite holds its bytes while it writes, whichever way it came.
+
+use super::*;
+use crate::{File, Io};
+use lanefs_device::{AlignedBuf, MemDevice};
+use std::sync::Mutex;
+
+/// A device that looks, while a block of 0xAB is written, whether the bytes of a file can be had exclusively.
+#[derive(Debug)]
+struct Looking {
+    inner: MemDevice,
+    file: Mutex<Option<File>>,
+    /// What it found, once for each write.
+    held: Mutex<Vec<bool>>,
+}
+
+impl BlockDevice for Looking {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
+        if data.iter().all(|byte| *byte == 0xAB)
+            && let Some(file) = &*self.file.lock().unwrap()
+        {
+            // Another thread: this one holds what it holds.
+            let look = || file.node().file().try_lock_to_write(file.node(), 0, 1 << 20).is_none();
+            let held = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
+            self.held.lock().unwrap().push(held);
+        }
+        self.inner.write_at(offset, data)
+    }
+    fn flush(&self) -> lanefs_device::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+#[test]
+fn blocks_are_not_moved_under_an_overwrite() {
+    for locking in [crate::Locking::Range, crate::Locking::RangeMutex, crate::Locking::Inode] {
+        let inner = MemDevice::new(16 << 20);
+        let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
+        lanefs_mkfs::format(&inner, &options).unwrap();
+        let device = Arc::new(Looking { inner, file: Mutex::new(None), held: Mutex::default() });
+        let options = OpenOptions::new().write(true).locking(locking).commit_interval(Duration::ZERO);
+        let volume = options.open_device(Arc::clone(&device) as Arc<dyn BlockDevice>).unwrap();
+        let file = volume.create_file("/f").unwrap().with_direct(true);
+        file.write_at(0, &vec![1; 1 << 20]).unwrap();
+        volume.sync().unwrap();
+        let overwrites = || volume.stats().counts.overwrites;
+        let before = overwrites();
+        *device.file.lock().unwrap() = Some(file.clone());
+        let mut block = AlignedBuf::zeroed(4096);
+        block.fill(0xAB);
+        file.write_at(8192, &block).unwrap();
+        assert_eq!(file.try_write_at(65_536, &block).unwrap(), 4096);
+        let mut ios = [Io::write(&file, 0, &block)];
+        assert_eq!(File::run_batch(&mut ios)[0].as_ref().unwrap(), &4096);
+        assert_eq!(overwrites() - before, 3);
+        assert_eq!(*device.held.lock().unwrap(), [true; 3], "{locking:?}");
+        device.file.lock().unwrap().take();
+    }
+}
