@@ -53,7 +53,7 @@ struct Writer<'v> {
 impl<'v> Writer<'v> {
     fn new(volume: &'v Volume, thread: usize, rng: StdRng) -> Self {
         let open = || volume.open_options().read(true).write(true).open(path(thread)).unwrap();
-        let story = Story { tracked: Tracked::new(vec![0; SIZE]), op: 0, synced: 0, taken: 0 };
+        let story = Story { tracked: Tracked::new(4096, vec![0; SIZE]), op: 0, synced: 0, taken: 0 };
         Self { volume, handles: [open(), open()], told: [false; 2], story, rng }
     }
 

@@ -209,13 +209,6 @@ impl Run<'_> {
             1 => (now.len() + self.rng.random_range(0..9000)).min(MAX),
             _ => self.rng.random_range(0..=now.len()),
         };
-        if len < now.len() {
-            // The tail is zeroed before the new size is durable.
-            let mut zeroed = now.clone();
-            let end = len.next_multiple_of(self.block).min(now.len());
-            zeroed[len..end].fill(0);
-            self.history.files[i].record(self.op, "its tail", zeroed);
-        }
         let mut content = now;
         content.resize(len, 0);
         self.history.files[i].record(self.op, format!("truncate to {len}"), content);
@@ -315,7 +308,7 @@ fn history(base: &Image, mode: &Mode, block: usize, rng: StdRng, ops: usize) -> 
     };
     let history = History {
         log: device.log(),
-        files: (0..FILES).map(|_| Tracked::new(Vec::new())).collect(),
+        files: (0..FILES).map(|_| Tracked::new(block, Vec::new())).collect(),
         targets: vec![vec![0]; TARGETS],
         times: BTreeMap::new(),
     };

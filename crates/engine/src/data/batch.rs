@@ -63,7 +63,8 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
                 if !io::is_straight(fs, offset, bytes) || !is_plain(node, offset, bytes.len()) {
                     continue;
                 }
-                let held = hold(node, offset, bytes.len(), done).filter(|held| held.len == bytes.len());
+                let end = offset.saturating_add(bytes.len() as u64);
+                let held = hold(node, offset, bytes.len(), done).filter(|held| end <= held.file.disk_size());
                 let Some(held) = held else { continue };
                 let before = pieces.len();
                 if plan_overwrite(node, held.file, offset, bytes, &mut pieces).is_ok_and(|all| all) {

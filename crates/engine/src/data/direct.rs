@@ -1,6 +1,6 @@
 //! Writing past the page cache: to a device opened for direct I/O, or to memory that persists (DAX).
 //!
-//! An overwrite of blocks that are mapped, written and inside of i_size goes straight to its blocks.
+//! An overwrite of blocks that are mapped, written and inside of i_disksize goes straight to its blocks.
 //! It holds its bytes shared, against those who move blocks; it starts no handle, allocates
 //! nothing, and writes no memory that other writers of the file write too, but for the stamp of the
 //! time once a tick. All else holds its blocks exclusively, is planned ([`Plan`]), and ends with a handle.
@@ -144,7 +144,7 @@ pub(super) fn overwrite_held(
     bytes: &[u8],
 ) -> Result<bool> {
     let fs = &*node.fs;
-    if end > file.size() {
+    if end > file.disk_size() {
         return Ok(false);
     }
     let touched = place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1);

@@ -1,7 +1,7 @@
 //! What a regular file has in core besides its inode, from its first use on.
 //!
 //! `size` is i_size as programs see it. The inode's own size is i_disksize: it moves only when the
-//! data before it is on the device, and never passes `size`.
+//! data before it is on the device, and never passes `size`. `disk_size` is a copy of it, to be read without the inode's lock.
 
 use super::cache::{FileCache, ReadAhead};
 use super::delayed::Delayed;
@@ -24,6 +24,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub(crate) struct FileData {
     size: AtomicU64,
+    disk_size: AtomicU64,
     lock: DataLock,
     /// The map as last seen.
     pub(crate) snapshot: Snapshot,
@@ -46,6 +47,7 @@ impl FileData {
     pub(crate) fn new(fs: &Fs, inode: &Inode) -> Self {
         Self {
             size: AtomicU64::new(inode.size),
+            disk_size: AtomicU64::new(inode.size),
             lock: DataLock::new(fs.options.modes.locking),
             snapshot: Snapshot::default(),
             times: Times::new(inode),
@@ -67,6 +69,16 @@ impl FileData {
     /// Sets i_size. The bytes from the old or the new end on are locked.
     pub(super) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
+    }
+
+    /// Returns i_disksize: all bytes before it are on the device, or were once.
+    pub(super) fn disk_size(&self) -> u64 {
+        self.disk_size.load(Ordering::Acquire)
+    }
+
+    /// Notes a new i_disksize. The inode is locked.
+    pub(crate) fn set_disk_size(&self, size: u64) {
+        self.disk_size.store(size, Ordering::Release);
     }
 
     /// Moves i_size up to `end`.

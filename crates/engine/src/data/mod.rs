@@ -46,7 +46,7 @@ pub use seek::FiemapExtent;
 pub(crate) use seek::{fiemap, seek_data, seek_hole};
 pub(crate) use sync::{sync_all, sync_data};
 pub(crate) use truncate::{extend, truncate, truncate_for_delete, truncate_tail};
-use writeback::{ALL, write_back};
+use writeback::{ALL, write_back, write_back_to};
 
 use crate::error::{Error, Result};
 use crate::inode::Node;

@@ -1,10 +1,10 @@
 //! Truncation, in as many transactions as it takes.
 //!
 //! A cut first makes the inode an orphan with its new size, in one handle: from there on recovery
-//! finishes it. Then the tail of the last block is zeroed, the blocks behind are freed from the
+//! finishes it. What stays of the file and is only in memory is written out before, for the new size is that on disk. Then the tail of the last block is zeroed, the blocks behind are freed from the
 //! end on in bounded handles, and the last of them ends the orphan.
 
-use super::{FileData, delayed, max_size, set_size, zero_tail};
+use super::{FileData, delayed, max_size, set_size, write_back_to, zero_tail};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Progress};
@@ -27,6 +27,7 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
         return Err(Error::FileTooBig);
     }
     let before = file.size();
+    write_back_to(node, file, size.min(before))?;
     let _alone = file.hold_writeback(node);
     if size > before {
         return grow(node, file, before, size);
@@ -68,6 +69,7 @@ pub(crate) fn extend(node: &Node, size: u64) -> Result<()> {
     if size > max_size(fs, node.flags()) {
         return Err(Error::FileTooBig);
     }
+    write_back_to(node, file, before)?;
     let _alone = file.hold_writeback(node);
     grow(node, file, before, size)
 }

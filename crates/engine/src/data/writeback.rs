@@ -3,6 +3,11 @@
 //! One at a time for a file, under its writeback lock and never under a lock of its bytes: writers go
 //! on, and copy a page that is on its way. Whoever moves blocks holds that lock. Blocks in holes get their
 //! places here, in order of position.
+//!
+//! Invariant: i_disksize moves over bytes only when they are on the device.
+//! - i_size is read *before* dirty pages are taken. A writer moves it after it has copied its bytes, so all bytes before it are
+//!   in the pages that are taken then; i_disksize moves that far and no further, and no block behind it is taken.
+//! - Pages are written in order of position, from i_disksize on: a range behind it is widened to begin there.
 
 use super::FileData;
 use super::cache::{Background, FileCache, Item, Pressure, Writeback};
@@ -28,15 +33,35 @@ const REST: Duration = Duration::from_secs(5);
 /// All blocks of a file.
 pub(super) const ALL: Range<u32> = 0..u32::MAX;
 
-/// Writes out those of `blocks` that are dirty.
+/// Writes out those of `blocks` that are dirty, and before blocks that lie behind i_disksize all that lie between.
 ///
 /// # Errors
 /// The device's or the journal's: the pages stay dirty.
 pub(crate) fn write_back(node: &Node, blocks: Range<u32>) -> Result<()> {
     let Some((file, pages)) = dirty_pages(node) else { return Ok(()) };
     let _alone = file.hold_writeback(node);
+    let first = disk_block(node, file);
+    let blocks = if blocks.end > first { blocks.start.min(first)..blocks.end } else { blocks };
     while write_some(node, file, pages, blocks.clone(), BATCH, false)? {}
     Ok(())
+}
+
+/// Writes out what is dirty between i_disksize and byte `end`: i_disksize may be set to `end` then. The caller keeps i_size from
+/// changing.
+///
+/// # Errors
+/// As [`write_back`].
+pub(super) fn write_back_to(node: &Node, file: &FileData, end: u64) -> Result<()> {
+    if end <= file.disk_size() {
+        return Ok(());
+    }
+    let last = u32::try_from(end.div_ceil(node.fs.block_size.into())).unwrap_or(u32::MAX);
+    write_back(node, disk_block(node, file)..last)
+}
+
+/// The block that holds the byte at i_disksize.
+fn disk_block(node: &Node, file: &FileData) -> u32 {
+    u32::try_from(file.disk_size() / u64::from(node.fs.block_size)).unwrap_or(u32::MAX)
 }
 
 /// Writes out all that is dirty, for who will wait for the commit of it: that may have happened then.
@@ -61,9 +86,13 @@ fn write_some(
     max: u64,
     synced: bool,
 ) -> Result<bool> {
+    // Before the pages are taken: see the head of the file.
+    let size = file.size();
+    let last = u32::try_from(size.div_ceil(node.fs.block_size.into())).unwrap_or(u32::MAX);
+    let blocks = blocks.start..blocks.end.min(last);
     let Some(taken) = pages.take_dirty(blocks, max) else { return Ok(false) };
     let _timer = node.fs.counters.writeback.start();
-    if let Err(e) = write_taken(node, file, &taken, synced) {
+    if let Err(e) = write_taken(node, file, &taken, size, synced) {
         taken.failed();
         return Err(e);
     }
@@ -71,7 +100,8 @@ fn write_some(
     Ok(true)
 }
 
-fn write_taken(node: &Node, file: &FileData, taken: &Writeback, synced: bool) -> Result<()> {
+/// Writes out pages that were taken when i_size was `size`.
+fn write_taken(node: &Node, file: &FileData, taken: &Writeback, size: u64, synced: bool) -> Result<()> {
     let mut batch = Batch::default();
     for run in taken.runs() {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
@@ -80,14 +110,14 @@ fn write_taken(node: &Node, file: &FileData, taken: &Writeback, synced: bool) ->
             lblk = batch.add(node, file, run, lblk)?;
             if lblk < last.end() {
                 // A handle can take no more.
-                mem::take(&mut batch).submit(node, file)?;
+                mem::take(&mut batch).submit(node, file, size)?;
             }
         }
     }
     if synced {
         batch.plan.sync();
     }
-    batch.submit(node, file)
+    batch.submit(node, file, size)
 }
 
 struct Batch {
@@ -132,11 +162,11 @@ impl Batch {
         Ok(lblk)
     }
 
-    fn submit(self, node: &Node, file: &FileData) -> Result<()> {
+    fn submit(self, node: &Node, file: &FileData, size: u64) -> Result<()> {
         let Self { plan, writes, end } = self;
         let bytes = writes.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.len() as u64).sum();
         node.fs.counters.bytes_written_back.add(bytes);
-        plan.carry_out_pages(node, file, end.min(file.size()), writes)
+        plan.carry_out_pages(node, file, end.min(size), writes)
     }
 }
 

@@ -250,6 +250,9 @@ impl Prepared<'_> {
                 file.snapshot.forget();
             }
         }
+        if let Some(file) = file.filter(|_| inode.size != size) {
+            file.set_disk_size(inode.size);
+        }
         node.durable.note(txn.tid(), inode.size != size);
         changed
     }

@@ -13,6 +13,7 @@ mod panic;
 mod power;
 mod promise;
 mod shift;
+mod sizes;
 mod sync;
 mod version;
 mod wide;
