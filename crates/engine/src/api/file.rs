@@ -139,7 +139,8 @@ impl File {
 
     /// As [`write_at`](Self::write_at), of bytes that somebody's cache took before, when it was allowed: flags that the
     /// inode got meanwhile do not keep them out. Many of them need not be kept here too; a reader here may see a part of
-    /// them, and zeros before it.
+    /// them, and zeros before it. Nor does the file get a new time: the cache keeps the times, and sets them with
+    /// [`set_attr`](Self::set_attr).
     ///
     /// # Errors
     /// As `write_at`, but for the flags.

@@ -8,6 +8,7 @@
 
 use super::direct::{is_plain, overwritten, plan_overwrite};
 use super::lock::Kept;
+use super::times::Stamp;
 use super::{FileData, buffered, io, mapping};
 use crate::inode::Node;
 use crate::volume::Fs;
@@ -83,7 +84,7 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
         pieces.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
     if fs.device.write_batch(&out).is_ok() {
         for held in writes {
-            overwritten(held.node, held.file, held.blocks);
+            overwritten(held.node, held.file, held.blocks, Stamp::Now);
             *held.done = Some(held.len);
         }
     }

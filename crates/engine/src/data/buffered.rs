@@ -12,6 +12,7 @@
 
 use super::cache::{FileCache, Segment};
 use super::direct::{self, check_end, check_write};
+use super::times::Stamp;
 use super::{FileData, delayed, io, journal_each_write, mapping, place, zero_tail};
 use crate::alloc::await_frees;
 use crate::error::{Error, Result};
@@ -108,11 +109,12 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     if node.fs.dax {
         return direct::write_whole(node, offset, bytes);
     }
-    write_checked(node, offset, bytes, |file, end| check_write(node, file, offset, end))
+    write_checked(node, offset, bytes, Stamp::Now)
 }
 
-/// As [`write`], of bytes that somebody's cache took when it was allowed, and hands down late: whatever flags the inode has by
-/// now. They need no second cache: many whole blocks go to the device as they are.
+/// Writes bytes that a cache above this one took when it was allowed, and hands down late: whatever flags the inode has by
+/// now, and without a new time, for that cache keeps the times too. They need no second cache: many whole blocks go to the
+/// device as they are.
 ///
 /// # Errors
 /// As [`write`], but for the flags.
@@ -123,10 +125,10 @@ pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     let block = node.fs.block_size as usize;
     let whole = bytes.len() / block * block;
     if !goes_past(node, offset, whole) {
-        return write_checked(node, offset, bytes, |_, end| check_end(node, end));
+        return write_checked(node, offset, bytes, Stamp::Kept);
     }
     direct::write_late(node, offset, &bytes[..whole])?;
-    write_checked(node, offset + whole as u64, &bytes[whole..], |_, end| check_end(node, end))
+    write_checked(node, offset + whole as u64, &bytes[whole..], Stamp::Kept)
 }
 
 /// As [`read`], for somebody's cache: many blocks come from the device as they are, unless what is cached here is newer.
@@ -161,12 +163,8 @@ fn goes_past(node: &Node, offset: u64, len: usize) -> bool {
     len >= PAST && offset.is_multiple_of(node.fs.block_size.into())
 }
 
-fn write_checked(
-    node: &Node,
-    offset: u64,
-    bytes: &[u8],
-    check: impl FnOnce(&FileData, u64) -> Result<()>,
-) -> Result<()> {
+/// Writes through the cache. Bytes whose time is kept by the caller were allowed when the caller took them.
+fn write_checked(node: &Node, offset: u64, bytes: &[u8], stamp: Stamp) -> Result<()> {
     node.fs.check_writable()?;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     if bytes.is_empty() {
@@ -176,8 +174,11 @@ fn write_checked(
     let file = node.file();
     node.fs.throttle(node)?;
     let _held = file.lock_to_write(node, offset, end);
-    check(file, end)?;
-    write_held(node, file, offset, bytes)
+    match stamp {
+        Stamp::Now => check_write(node, file, offset, end)?,
+        Stamp::Kept => check_end(node, end)?,
+    }
+    write_held(node, file, offset, bytes, stamp)
 }
 
 /// Writes all of `bytes` at the end; where that was.
@@ -195,12 +196,12 @@ pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     let (_held, end) = file.lock_end(node);
     if !bytes.is_empty() {
         check_write(node, file, end, end.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?)?;
-        write_held(node, file, end, bytes)?;
+        write_held(node, file, end, bytes, Stamp::Now)?;
     }
     Ok(end)
 }
 
-fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Result<()> {
+fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8], stamp: Stamp) -> Result<()> {
     let size = file.size();
     if offset > size {
         zero_tail(node, size, offset)?;
@@ -219,7 +220,7 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Re
     };
     // As far as it came, for a full volume may have ended it.
     if at > offset {
-        file.touch(node);
+        file.touch(node, stamp);
         journal_each_write(node)?;
     }
     done

@@ -9,6 +9,7 @@
 //! direct writers makes it.
 
 use super::plan::Plan;
+use super::times::Stamp;
 use super::{FileData, io, journal_each_write, max_size, place, write_back, zero_tail};
 use crate::alloc::await_frees;
 use crate::error::{Error, Result};
@@ -42,7 +43,7 @@ pub(crate) fn write_whole_late(node: &Node, offset: u64, bytes: &[u8]) -> Result
 
 /// As [`write`], of bytes that somebody's cache holds, taken when it was allowed: whatever flags the inode has by now.
 ///
-/// Such a cache knows its own size. So i_size moves before the bytes are there, and pieces of a file that grows are written
+/// Such a cache knows its own size and times. So no time changes here, and i_size moves before the bytes are there, and pieces of a file that grows are written
 /// side by side, in any order: who reads the file here meanwhile finds zeros.
 pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
@@ -78,6 +79,10 @@ impl How {
     fn is_late(self) -> bool {
         matches!(self, Self::Late | Self::WholeLate)
     }
+
+    fn stamp(self) -> Stamp {
+        if self.is_late() { Stamp::Kept } else { Stamp::Now }
+    }
 }
 
 fn write_as(node: &Node, offset: u64, bytes: &[u8], how: How) -> Result<()> {
@@ -92,12 +97,12 @@ fn write_as(node: &Node, offset: u64, bytes: &[u8], how: How) -> Result<()> {
     let plain = is_plain(node, offset, bytes.len());
     if plain && !how.is_whole() {
         let _held = file.share(node, offset, end);
-        if overwrite_held(node, file, offset, end, bytes)? {
+        if overwrite_held(node, file, offset, bytes, how.stamp())? {
             return Ok(());
         }
     }
     let _held = file.lock_to_write(node, offset, end);
-    if plain && how.is_whole() && overwrite_held(node, file, offset, end, bytes)? {
+    if plain && how.is_whole() && overwrite_held(node, file, offset, bytes, how.stamp())? {
         return Ok(());
     }
     fs.counters.planned.add(1);
@@ -105,7 +110,7 @@ fn write_as(node: &Node, offset: u64, bytes: &[u8], how: How) -> Result<()> {
         true => check_end(node, end)?,
         false => check_write(node, file, offset, end)?,
     }
-    write_held(node, file, offset, bytes)
+    write_held(node, file, offset, bytes, how.stamp())
 }
 
 /// Writes all of `bytes` at the end; where that was.
@@ -120,7 +125,7 @@ pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     let (_held, end) = file.lock_end(node);
     if !bytes.is_empty() {
         check_write(node, file, end, end.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?)?;
-        write_held(node, file, end, bytes)?;
+        write_held(node, file, end, bytes, Stamp::Now)?;
     }
     Ok(end)
 }
@@ -140,10 +145,11 @@ pub(super) fn overwrite_held(
     node: &Node,
     file: &FileData,
     offset: u64,
-    end: u64,
     bytes: &[u8],
+    stamp: Stamp,
 ) -> Result<bool> {
     let fs = &*node.fs;
+    let end = offset.saturating_add(bytes.len() as u64);
     if end > file.disk_size() {
         return Ok(false);
     }
@@ -176,7 +182,7 @@ pub(super) fn overwrite_held(
         }
         (at, rest) = (at + now.len() as u64, later);
     }
-    overwritten(node, file, touched);
+    overwritten(node, file, touched, stamp);
     Ok(true)
 }
 
@@ -198,13 +204,13 @@ pub(super) fn plan_overwrite<'b>(
 }
 
 /// Blocks were overwritten on the device, their bytes held.
-pub(super) fn overwritten(node: &Node, file: &FileData, touched: Range<u32>) {
+pub(super) fn overwritten(node: &Node, file: &FileData, touched: Range<u32>, stamp: Stamp) {
     if file.pages_if_used().is_some() {
         // A reader may have loaded meanwhile what is old now.
         file.drop_pages(touched);
     }
     file.wrote(&node.fs);
-    file.touch(node);
+    file.touch(node, stamp);
 }
 
 /// The device's byte that holds byte `at` of the file, and how many follow it there, if that is
@@ -249,7 +255,7 @@ pub(super) fn check_end(node: &Node, end: u64) -> Result<()> {
 }
 
 /// Writes, as was checked before, with the blocks of all bytes held exclusively.
-fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Result<()> {
+fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8], stamp: Stamp) -> Result<()> {
     let fs = &*node.fs;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     zero_tail(node, file.size(), offset)?;
@@ -274,7 +280,7 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8]) -> Re
         file.extend(at);
         file.drop_pages(touched);
         file.wrote(fs);
-        file.touch(node);
+        file.touch(node, stamp);
         journal_each_write(node)?;
     }
     done

@@ -6,7 +6,7 @@
 use super::cache::{FileCache, ReadAhead};
 use super::delayed::Delayed;
 use super::lock::{DataLock, Held};
-use super::times::Times;
+use super::times::{Stamp, Times};
 use crate::alloc::FileAlloc;
 use crate::inode::Node;
 use crate::map::Snapshot;
@@ -223,8 +223,8 @@ impl FileData {
     }
 
     /// The content was changed, and the change is visible.
-    pub(super) fn touch(&self, node: &Node) {
-        if self.times.touch(&node.fs.clock, node.fs.options.modes.i_version) {
+    pub(super) fn touch(&self, node: &Node, stamp: Stamp) {
+        if self.times.touch(&node.fs.clock, node.fs.options.modes.i_version, stamp) {
             node.fs.note_dirty_times(node.ino);
         }
     }

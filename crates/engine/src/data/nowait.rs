@@ -7,6 +7,7 @@ use super::buffered::{SPAN, blocks};
 use super::cache::Pressure;
 use super::direct::{check_write, is_plain, overwrite_held};
 use super::read::read_held;
+use super::times::Stamp;
 use super::{FileData, delayed};
 use crate::error::{Error, Result};
 use crate::inode::Node;
@@ -80,7 +81,9 @@ pub(crate) fn try_write(node: &Node, offset: Option<u64>, mut bytes: &[u8]) -> R
     }
     check_write(node, file, start, end)?;
     if fs.dax {
-        return match is_plain(node, start, bytes.len()) && overwrite_held(node, file, start, end, bytes)? {
+        return match is_plain(node, start, bytes.len())
+            && overwrite_held(node, file, start, bytes, Stamp::Now)?
+        {
             true => Ok(bytes.len()),
             false => Err(Error::WouldBlock),
         };
@@ -109,7 +112,7 @@ pub(crate) fn try_write(node: &Node, offset: Option<u64>, mut bytes: &[u8]) -> R
     if at == start {
         return Err(Error::WouldBlock);
     }
-    file.touch(node);
+    file.touch(node, Stamp::Now);
     Ok((at - start) as usize)
 }
 
@@ -129,7 +132,7 @@ pub(crate) fn try_write_direct(node: &Node, offset: u64, bytes: &[u8]) -> Result
     }
     let _held = file.try_share(node, offset, end).ok_or(Error::WouldBlock)?;
     let _timer = fs.counters.write_direct.start();
-    match overwrite_held(node, file, offset, end, bytes)? {
+    match overwrite_held(node, file, offset, bytes, Stamp::Now)? {
         true => Ok(bytes.len()),
         false => {
             fs.counters.planned.add(1);

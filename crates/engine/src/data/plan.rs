@@ -294,14 +294,19 @@ impl Plan {
         let claim = self.claim.take();
         let synced = self.synced && !unwritten;
         let pages = mem::take(&mut self.pages);
-        let mut work = Work { pages, changes, claim, credits: self.credits, end, unwritten, synced };
+        let mut work =
+            Work { pages, changes, claim, credits: self.credits, end, unwritten, synced, mapped: false };
         let outcome;
         match pending {
             None => (work, outcome) = fs.combine(node, work),
             Some(pending) => {
                 outcome = fs.transact(work.credits + credits::INODE + credits::SUPER, |txn| {
-                    txn.order_after(pending)?;
-                    work.run(txn, node)
+                    let outcome = work.run(txn, node);
+                    // A plan that found no space for its first change has mapped nothing that waits for data.
+                    if outcome.is_ok() || work.mapped {
+                        txn.order_after(pending)?;
+                    }
+                    outcome
                 });
             }
         }
@@ -321,6 +326,8 @@ pub(super) struct Work {
     end: u64,
     unwritten: bool,
     synced: bool,
+    /// Some of the changes have been made.
+    mapped: bool,
 }
 
 impl Work {
@@ -367,13 +374,17 @@ impl Work {
         if let Some(claim) = self.claim.take() {
             txn.spend(claim);
         }
+        let mapped = &mut self.mapped;
         let stopped = node.update_map(txn, |txn, inode| {
             let block_size = u64::from(txn.fs().block_size);
             for change in changes {
                 let last = change.range().end;
                 let start = txn.mark();
                 match change.apply(txn, node.ino, inode, unwritten) {
-                    Ok(()) => grow(txn, inode, end.min(u64::from(last) * block_size))?,
+                    Ok(()) => {
+                        *mapped = true;
+                        grow(txn, inode, end.min(u64::from(last) * block_size))?;
+                    }
                     Err(e) if txn.mark() == start => return Ok(Some(e)),
                     Err(e) => return Err(e),
                 }
@@ -430,5 +441,41 @@ impl Change {
                 map::insert_or_free(txn, ino, inode, lblk, start..start + u64::from(len), unwritten, before)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::OpenOptions;
+    use crate::{FallocMode, Volume};
+    use lanefs_device::MemDevice;
+    use std::sync::Arc;
+
+    /// A plan whose blocks for the map were not claimed, on a volume that has none: the map finds no space, and only the
+    /// writer is told.
+    #[test]
+    fn no_space_for_the_map_is_the_error_of_one_write() {
+        let device = MemDevice::new(16 << 20);
+        let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
+        lanefs_mkfs::format(&device, &options).unwrap();
+        let options = OpenOptions::new().write(true).writeback(Writeback::DioreadLock);
+        let volume: Volume = options.use_reserved(true).open_device(Arc::new(device)).unwrap();
+        let file = volume.create_file("/f").unwrap();
+        // As many extents as the inode has room for.
+        for i in 0..4 {
+            file.fallocate(FallocMode::Allocate, i * 100 * 4096, 4096).unwrap();
+        }
+        let (node, data) = (file.node(), file.node().file());
+        let mut plan = Plan::default();
+        plan.place(node, data, 350, 1).unwrap().unwrap();
+        plan.claim = None;
+        let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();
+        let mapped = plan.carry_out(node, data, 0, || panic!("nothing is mapped"));
+        assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
+        drop(rest);
+        volume.sync().unwrap();
+        file.write_at(0, b"goes on").unwrap();
+        file.sync_all().unwrap();
     }
 }

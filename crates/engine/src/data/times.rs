@@ -5,6 +5,9 @@
 //! that most writes find it done and write nothing that others share, but for the first write after
 //! somebody looked: that one takes a fine stamp and a new i_version, so each observer sees each change.
 //!
+//! A cache above this one, as the kernel has above a mount, keeps the times of what it took and sets them itself
+//! ([`Stamp::Kept`]): what it hands down later changes the version and no time.
+//!
 //! Bit 0 of `version` is LOOKED. Loaded as looked at, for what was told before is not known; stored
 //! without it. A change is stamped after it is visible: who finds the old version with the new content
 //! comes again, who finds the new version has seen the new content.
@@ -14,12 +17,23 @@ use lanefs_format::{Inode, Timestamp};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const LOOKED: u64 = 1;
+/// In `pending`: there is a new version, but no new time. Less than every time.
+const VERSION_ONLY: u64 = 1;
 const NANOS: u64 = 1_000_000_000;
+
+/// Whether a change of the content is stamped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stamp {
+    /// With the time of the call.
+    Now,
+    /// Not here: the caller keeps the times of the file.
+    Kept,
+}
 
 /// What the inode does not tell yet.
 #[derive(Debug)]
 pub(crate) struct Times {
-    /// Time of the last change, in nanoseconds since 1970; 0 if the inode has it.
+    /// Time of the last change, in nanoseconds since 1970; 0 if the inode tells all.
     pending: AtomicU64,
     version: AtomicU64,
 }
@@ -30,12 +44,17 @@ impl Times {
     }
 
     /// The content was changed. `true` if the inode knew all until now.
-    pub(super) fn touch(&self, clock: &Clock, mode: IVersion) -> bool {
+    pub(super) fn touch(&self, clock: &Clock, mode: IVersion, stamp: Stamp) -> bool {
         let looked = self.version.load(Ordering::Acquire) & LOOKED != 0;
         if looked || mode == IVersion::Always {
             self.bump();
         }
-        let now = if looked { clock.fine() } else { clock.coarse() };
+        let now = match stamp {
+            Stamp::Now if looked => clock.fine(),
+            Stamp::Now => clock.coarse(),
+            Stamp::Kept if looked || mode == IVersion::Always => VERSION_ONLY,
+            Stamp::Kept => return false,
+        };
         let known = self.pending.load(Ordering::Relaxed);
         known != now && self.pending.fetch_max(now, Ordering::AcqRel) == 0
     }
@@ -89,7 +108,7 @@ impl Times {
 }
 
 fn set(inode: &mut Inode, nanos: u64) {
-    if nanos != 0 {
+    if nanos > VERSION_ONLY {
         let at = Timestamp { sec: (nanos / NANOS) as i64, nsec: (nanos % NANOS) as u32 };
         (inode.mtime, inode.ctime) = (at, at);
     }
@@ -114,19 +133,19 @@ mod tests {
             times.fold(&mut copy);
             copy.version
         };
-        assert!(times.touch(&clock, IVersion::Queried));
-        assert!(!times.touch(&clock, IVersion::Queried));
+        assert!(times.touch(&clock, IVersion::Queried, Stamp::Now));
+        assert!(!times.touch(&clock, IVersion::Queried, Stamp::Now));
         let first = shown(&times);
         for _ in 0..10 {
-            times.touch(&clock, IVersion::Queried);
+            times.touch(&clock, IVersion::Queried, Stamp::Now);
         }
         assert_eq!(shown(&times), first);
         assert_eq!(times.look(), first);
         assert_eq!(times.look(), first);
-        times.touch(&clock, IVersion::Queried);
+        times.touch(&clock, IVersion::Queried, Stamp::Now);
         assert_eq!(shown(&times), first + 1);
         for _ in 0..10 {
-            times.touch(&clock, IVersion::Always);
+            times.touch(&clock, IVersion::Always, Stamp::Now);
         }
         assert_eq!(shown(&times), first + 11);
     }
@@ -136,10 +155,10 @@ mod tests {
         let clock = Clock::new(None, false, false);
         let times = Times::new(&inode());
         let mut before = inode();
-        times.touch(&clock, IVersion::Queried);
+        times.touch(&clock, IVersion::Queried, Stamp::Now);
         times.show(&mut before);
         for _ in 0..100 {
-            times.touch(&clock, IVersion::Queried);
+            times.touch(&clock, IVersion::Queried, Stamp::Now);
             let mut after = inode();
             times.show(&mut after);
             assert!(after.mtime > before.mtime);

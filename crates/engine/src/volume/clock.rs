@@ -73,13 +73,16 @@ impl Clock {
     }
 }
 
-/// Never 0, which stands for no time.
+/// The smallest number that is given as a time: less stands for no time.
+const LEAST: u64 = 2;
+
 fn of_timespec(at: Timespec) -> u64 {
-    (at.tv_sec.max(0) as u64).saturating_mul(NANOS).saturating_add(at.tv_nsec.max(1) as u64)
+    let nanos = (at.tv_sec.max(0) as u64).saturating_mul(NANOS);
+    nanos.saturating_add(at.tv_nsec.max(0) as u64).max(LEAST)
 }
 
 fn of_timestamp(at: Timestamp) -> u64 {
-    (at.sec.max(0) as u64).saturating_mul(NANOS).saturating_add(u64::from(at.nsec)).max(1)
+    (at.sec.max(0) as u64).saturating_mul(NANOS).saturating_add(u64::from(at.nsec)).max(LEAST)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What another cache hands down and asks for: whole blocks go past the page cache, the rest through it.
 
 use super::*;
-use crate::Volume;
+use crate::{SetAttr, SetTime, Timestamp, Volume};
 use lanefs_device::AlignedBuf;
 
 const MIB: usize = 1 << 20;
@@ -109,4 +109,45 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
     assert_eq!(file.metadata().len(), 6 * MIB as u64);
     drop(file);
     close(volume, &image);
+}
+
+/// A cache above this one keeps the times of what it took: what it says of them is what is stored, in whichever order it says it and
+/// hands the bytes down.
+#[test]
+fn the_times_are_those_that_the_other_cache_set() {
+    let stamped = Timestamp { sec: 1_000_000_000, nsec: 4_000_000 };
+    let set = SetAttr {
+        mtime: Some(SetTime::At(stamped)),
+        ctime: Some(SetTime::At(stamped)),
+        ..SetAttr::default()
+    };
+    for len in [100, MIB] {
+        let image = Image::new("64M", KINDS[0]);
+        let volume = open(&image);
+        let file = volume.create_file("/f").unwrap();
+        let times = |meta: &crate::Metadata| (meta.mtime(), meta.ctime());
+        let made = file.metadata();
+        file.write_late(0, &vec![1; len]).unwrap();
+        let written = file.metadata();
+        assert_eq!(times(&written), times(&made));
+        assert_ne!(written.version(), made.version());
+        file.set_attr(&set).unwrap();
+        let before = file.metadata().version();
+        // New, and over what is there.
+        for at in [0, len as u64] {
+            file.write_late(at, &vec![2; len]).unwrap();
+        }
+        let after = file.metadata().version();
+        assert_ne!(after, before);
+        file.sync_all().unwrap();
+        drop(file);
+        let volume = {
+            close(volume, &image);
+            open(&image)
+        };
+        let meta = volume.metadata("/f").unwrap();
+        assert_eq!(times(&meta), (stamped, stamped));
+        assert_eq!(meta.version(), after);
+        close(volume, &image);
+    }
 }
