@@ -4,12 +4,13 @@
 //! `LANEFS_SEED` gives each thread the same operations again, not the same order between them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs::{Error, Volume};
+use lanefs::{Error, FallocMode, OpenOptions, SetXattr, Volume};
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{Mode, Watchdog, e2fsck_clean, mke2fs, modes};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::path::Path;
+use std::time::Duration;
 
 const THREADS: u64 = 16;
 
@@ -151,4 +152,81 @@ fn large_blocks() {
 #[test]
 fn indirect_blocks() {
     every_mode(&["-t", "ext3", "-b", "1024", "-J", "size=1"], 3);
+}
+
+/// What a full volume can take again right behind a removal: nothing waits for the next commit.
+#[test]
+fn what_was_freed_can_be_had_at_once() {
+    for mode in modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("volume");
+        mke2fs(&image, 40 << 20, &["-t", "ext4", "-b", "1024", "-J", "size=4"]);
+        let _watchdog = Watchdog::new(mode.to_string());
+        let volume = mode.options().commit_interval(Duration::from_secs(3600)).open(&image).unwrap();
+        let name = |i: usize| format!("/file{i}");
+        let count = (0..).find(|i| volume.write(name(*i), &[7; 200_000]).is_err()).unwrap();
+        assert!(count > 150, "{mode}: {count}");
+        for round in 0..3 {
+            // What is only in memory has claims, which are not free.
+            volume.sync().unwrap();
+            let free = volume.statfs().blocks_free;
+            (0..count).step_by(2).for_each(|i| volume.remove_file(name(i)).unwrap());
+            let freed = volume.statfs().blocks_free - free;
+            assert!(freed >= count as u64 / 2 * (190_000 / 1024), "{mode}: round {round}: {freed} blocks");
+            for i in (0..count).step_by(2) {
+                volume
+                    .write(name(i), &[8; 190_000])
+                    .unwrap_or_else(|e| panic!("{mode}: round {round}: {i}: {e}"));
+            }
+        }
+        volume.close().unwrap();
+        e2fsck_clean(&image);
+    }
+}
+
+/// Operations on names and attributes that need a block, when all that there is was freed just now.
+#[test]
+fn names_and_attributes_take_what_was_freed() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("volume");
+    mke2fs(&image, 16 << 20, &["-t", "ext4", "-b", "1024", "-J", "size=1", "-I", "128"]);
+    let options = OpenOptions::new().write(true).commit_interval(Duration::from_secs(3600));
+    let volume = options.open(&image).unwrap();
+    for name in ["/ready", "/linked"] {
+        volume.write(name, b"content").unwrap();
+    }
+    // Directories without room for a long name: it takes a block.
+    for dir in ["/a", "/b", "/c"] {
+        volume.create_dir(dir).unwrap();
+        (0..4).for_each(|i| volume.write(format!("{dir}/{i}{}", "n".repeat(230)), b"").unwrap());
+    }
+    // What is only in memory would have claims to give back.
+    volume.sync().unwrap();
+    let long = "x".repeat(240);
+    let mut spare = 0;
+    let mut after_a_removal = |what: &str, op: &dyn Fn() -> lanefs::Result<()>| {
+        // To the last block, which the file then gives back with all of its others.
+        let (name, mut at) = (format!("/fill{spare}"), 0);
+        while volume.statfs().blocks_free > 0 {
+            let fill = volume.open_options().read(true).write(true).create(true).open(&name).unwrap();
+            for len in [1 << 20, 64 << 10, 1024] {
+                while fill.fallocate(FallocMode::Allocate, at, len).is_ok() {
+                    at += len;
+                }
+            }
+            fill.sync_all().unwrap();
+        }
+        assert!(matches!(op(), Err(Error::NoSpace)), "{what} takes a block");
+        volume.remove_file(&name).unwrap();
+        op().unwrap_or_else(|e| panic!("{what}: {e}"));
+        spare += 1;
+    };
+    after_a_removal("mkdir", &|| volume.create_dir("/new"));
+    after_a_removal("symlink", &|| volume.symlink("t".repeat(100), "/symlink"));
+    after_a_removal("create", &|| volume.write(format!("/a/{long}"), b""));
+    after_a_removal("link", &|| volume.hard_link("/linked", format!("/b/{long}")));
+    after_a_removal("rename", &|| volume.rename("/ready", format!("/c/{long}")));
+    after_a_removal("setxattr", &|| volume.set_xattr("/linked", "user.x", &[1; 300], SetXattr::Any));
+    volume.close().unwrap();
+    e2fsck_clean(&image);
 }

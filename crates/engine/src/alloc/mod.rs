@@ -84,15 +84,20 @@ impl Alloc {
         self.space.available()
     }
 
-    /// Blocks that files could have: those that are preallocated are free to all who ask.
-    pub(crate) fn blocks_for_files(&self) -> u64 {
-        self.space.free()
-    }
-
     /// Blocks that are free on disk, whoever means to take them; right when nothing is waiting for
     /// a commit.
     pub(crate) fn free_on_disk(&self) -> u64 {
         self.space.free_on_disk()
+    }
+
+    /// Blocks that files could have once all that was freed has committed.
+    pub(crate) fn blocks_to_come(&self) -> u64 {
+        self.space.free().saturating_add(self.freeing.load(Relaxed))
+    }
+
+    /// Whether blocks are claimed for data that has no place yet.
+    pub(crate) fn has_claims(&self) -> bool {
+        self.space.claimed() > 0
     }
 
     /// Inodes that can still be taken.

@@ -33,6 +33,10 @@ impl Space {
         self.available.load(Relaxed)
     }
 
+    pub(super) fn claimed(&self) -> u64 {
+        self.claimed.load(Relaxed)
+    }
+
     pub(super) fn set_available(&self, n: u64) {
         self.available.store(n, Relaxed);
     }

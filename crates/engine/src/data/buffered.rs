@@ -14,7 +14,6 @@ use super::cache::{FileCache, Segment};
 use super::direct::{self, check_end, check_write};
 use super::times::Stamp;
 use super::{FileData, delayed, io, journal_each_write, mapping, place, zero_tail};
-use crate::alloc::await_frees;
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use std::ops::Range;
@@ -235,26 +234,15 @@ fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8
         return Ok(());
     }
     let wanted = blocks(node, at, at + bytes.len() as u64)?;
-    // Blocks that were freed of late can be claimed when that has committed.
-    for last_try in [false, true] {
+    node.fs.with_room(|| {
         let mut span = pages.span(wanted.clone());
         for lblk in span.partial(at, bytes.len()) {
             span.fill(lblk..lblk.saturating_add(1), |segments| fill(node, file, segments))?;
         }
-        match delayed::claim(node, file, &span.clean(wanted.clone())) {
-            Ok(()) => {
-                span.copy_in(at, bytes);
-                // Before the pages are let go: who writes them out moves i_disksize as far as i_size.
-                file.extend(at + bytes.len() as u64);
-                return Ok(());
-            }
-            Err(Error::NoSpace) if !last_try => drop(span),
-            Err(e) => return Err(e),
-        }
-        // That another file fails is told to its own handles.
-        let _ = node.fs.write_back_all();
-        node.fs.counters.space_retries.add(1);
-        await_frees(&node.fs)?;
-    }
-    Err(Error::NoSpace)
+        delayed::claim(node, file, &span.clean(wanted.clone()))?;
+        span.copy_in(at, bytes);
+        // Before the pages are let go: writing out moves i_disksize as far as i_size.
+        file.extend(at + bytes.len() as u64);
+        Ok(())
+    })
 }

@@ -11,7 +11,6 @@
 use super::plan::Plan;
 use super::times::Stamp;
 use super::{FileData, io, journal_each_write, max_size, place, write_back, zero_tail};
-use crate::alloc::await_frees;
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Mapping};
@@ -288,15 +287,7 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8], stamp
 
 /// Writes as many of `bytes` as one handle maps, at least one; how many.
 fn write_batch(node: &Node, file: &FileData, at: u64, bytes: &[u8]) -> Result<usize> {
-    match plan_batch(node, file, at, bytes) {
-        // Blocks that were freed of late are free when that has committed.
-        Err(Error::NoSpace) => {
-            node.fs.counters.space_retries.add(1);
-            await_frees(&node.fs)?;
-            plan_batch(node, file, at, bytes)
-        }
-        planned => planned,
-    }
+    node.fs.with_room(|| plan_batch(node, file, at, bytes))
 }
 
 fn plan_batch(node: &Node, file: &FileData, mut at: u64, mut bytes: &[u8]) -> Result<usize> {

@@ -22,6 +22,7 @@ mod lock;
 mod nowait;
 mod plan;
 mod read;
+mod room;
 mod seek;
 mod sync;
 #[cfg(test)]

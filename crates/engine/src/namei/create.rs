@@ -65,6 +65,16 @@ impl Fs {
         kind: NewKind<'_>,
         attr: NewAttr,
     ) -> Result<NodeRef> {
+        self.with_room(|| self.create_once(dir, name, kind, attr))
+    }
+
+    fn create_once(
+        self: &Arc<Self>,
+        dir: &Node,
+        name: &[u8],
+        kind: NewKind<'_>,
+        attr: NewAttr,
+    ) -> Result<NodeRef> {
         check_new_name(name)?;
         if let NewKind::Symlink(target) = kind {
             check_target(target)?;
@@ -123,6 +133,10 @@ impl Fs {
 
     /// Makes a file without a name: an orphan until [`link`](Fs::link) gives it one.
     pub(crate) fn create_nameless(self: &Arc<Self>, dir: &Node, attr: NewAttr) -> Result<NodeRef> {
+        self.with_room(|| self.create_nameless_once(dir, attr))
+    }
+
+    fn create_nameless_once(self: &Arc<Self>, dir: &Node, attr: NewAttr) -> Result<NodeRef> {
         self.check_writable()?;
         dir.check_dir()?;
         dir.check_not_immutable()?;

@@ -16,6 +16,10 @@ impl Fs {
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
     pub(crate) fn link(self: &Arc<Self>, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        self.with_room(|| self.link_once(node, dir, name))
+    }
+
+    fn link_once(self: &Arc<Self>, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         check_new_name(name)?;
         self.check_writable()?;
         if !std::ptr::eq(&*node.fs, &**self) {

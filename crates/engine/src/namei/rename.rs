@@ -72,6 +72,17 @@ impl Fs {
         new: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
+        self.with_room(|| self.rename_once(from, old, to, new, flags))
+    }
+
+    fn rename_once(
+        self: &Arc<Self>,
+        from: &Node,
+        old: &[u8],
+        to: &Node,
+        new: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
         self.check_writable()?;
         match (is_dots(old), is_dots(new)) {
             (false, true) if flags.keeps_target() => return Err(Error::Exists),

@@ -44,11 +44,13 @@ impl Fs {
         self.check_writable()?;
         refuse_virtual(name)?;
         node.check_mutable()?;
-        let now = self.now();
-        self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
-            xattr::set(txn, node.ino, inode, name, value, how)?;
-            inode.ctime = now;
-            Ok(())
+        self.with_room(|| {
+            let now = self.now();
+            self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
+                xattr::set(txn, node.ino, inode, name, value, how)?;
+                inode.ctime = now;
+                Ok(())
+            })
         })
     }
 

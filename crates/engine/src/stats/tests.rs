@@ -104,6 +104,8 @@ fn who_has_to_wait_for_a_range_is_timed() {
 #[test]
 fn a_full_volume_shows_that_commits_were_waited_for() {
     let volume = volume(OpenOptions::new());
+    volume.write("/gone", &[7; 1 << 20]).unwrap();
+    volume.sync().unwrap();
     let file = volume.open_options().write(true).create(true).direct(true).open("/full").unwrap();
     let mut end = 0;
     let full = loop {
@@ -113,6 +115,9 @@ fn a_full_volume_shows_that_commits_were_waited_for() {
         }
     };
     assert!(matches!(full, Error::NoSpace), "{full}");
+    assert_eq!(volume.stats().counts.space_retries, 0, "there was nothing to wait for");
+    volume.remove_file("/gone").unwrap();
+    file.write_at(end, &[7; 1 << 20]).unwrap();
     assert!(volume.stats().counts.space_retries > 0);
 }
 

@@ -9,7 +9,7 @@ pub struct StatFs {
     pub block_size: u32,
     /// Blocks that files can have: all without the fixed metadata and the journal.
     pub blocks: u64,
-    /// Blocks that are free.
+    /// Blocks that are free, or will be when what was freed has committed.
     pub blocks_free: u64,
     /// Blocks that are free and not reserved for root.
     pub blocks_available: u64,
@@ -26,7 +26,7 @@ pub struct StatFs {
 impl Fs {
     pub(crate) fn statfs(&self) -> StatFs {
         let blocks = self.layout.blocks_count();
-        let free = self.alloc.blocks_for_files();
+        let free = self.alloc.blocks_to_come();
         let overhead = *self.overhead.get_or_init(|| {
             let stored = u64::from(self.sb.lock().raw().s_overhead_clusters.get());
             if stored != 0 { stored } else { self.layout.overhead().saturating_add(self.journal_blocks) }
