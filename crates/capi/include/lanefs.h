@@ -7,7 +7,8 @@
  * no handle, makes a call crash: a handle that was closed, or is NULL, is EBADF, a NULL where memory is needed is EFAULT.
  *
  * Threads. Every call may be made from any thread at any time, also on one handle; a read sees all of a write or none of it.
- * A call that closes a handle waits for the calls that use it. After fork, the child must not use the library.
+ * A call that closes a handle waits for the calls that use it. No thread of the library takes a signal. After fork, the child
+ * must not use the library.
  *
  * Durability. What was done is durable after lanefs_fsync, lanefs_fdatasync (content and size) and lanefs_sync; otherwise names and
  * attributes within the commit interval, in the order in which they were made, and content within two of them.

@@ -24,6 +24,7 @@ mod file;
 mod mkfs;
 mod names;
 mod open;
+mod signals;
 mod table;
 mod volume;
 mod xattr;

@@ -2,6 +2,7 @@
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
+use crate::signals::Blocked;
 use crate::table::{Open, Table};
 use lanefs::{OpenOptions, Volume};
 use libc::{c_char, c_int, ssize_t};
@@ -69,7 +70,11 @@ pub unsafe extern "C" fn lanefs_open_volume(
     call(|| {
         // SAFETY: strings or null, as the header says.
         let (name, options) = unsafe { (args::os(name)?, args::options(options)?) };
-        let volume = OpenOptions::new().write(true).mount_options(options)?.open_url(name)?;
+        let volume = {
+            // The threads of a volume are started here.
+            let _signals = Blocked::new();
+            OpenOptions::new().write(true).mount_options(options)?.open_url(name)?
+        };
         match VOLUMES.insert(volume) {
             Ok(handle) => Ok(std::ptr::without_provenance_mut(handle)),
             Err(volume) => {

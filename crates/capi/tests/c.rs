@@ -39,7 +39,8 @@ impl Installed {
         succeed(&mut pkg_config).split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Compiles one C file, and links it with the library.
+    /// Compiles one C file, and links it with the library. `static`: with that of the library only, `whole`: with all
+    /// libraries, by nothing but what pkg-config says.
     fn compile(&self, source: &Path, linked: &str) -> PathBuf {
         let program = self.path(&format!("{}-{linked}", source.file_stem().unwrap().to_str().unwrap()));
         let mut cc = Command::new("cc");
@@ -56,6 +57,8 @@ impl Installed {
             cc.arg(self.path("opt/lanefs/lib/liblanefs.a"));
             let libs = self.flags(&["--libs", "--static"]);
             cc.args(libs.iter().filter(|flag| *flag != "-llanefs"));
+        } else if linked == "whole" {
+            cc.arg("-static").args(self.flags(&["--static", "--libs"]));
         } else {
             cc.args(self.flags(&["--libs"]));
         }
@@ -92,6 +95,7 @@ fn every_call_and_its_failures() {
             ("calls", "all calls answered\n"),
             ("relative", "all places found\n"),
             ("batch", "all batches carried out\n"),
+            ("signals", "signals reach the program\n"),
         ] {
             let program = installed.compile(&source(&format!("{file}.c")), linked);
             let volume = installed.path(&format!("{file}-{linked}.img"));
@@ -119,6 +123,10 @@ fn the_example() {
     assert_eq!(installed.run(&program, &[&volume, Path::new("two")]), "one\ntwo\n");
     e2fsck_clean(&volume);
     assert_eq!(lanefs_tests::debugfs(&volume, "cat /notes"), "one\ntwo\n");
+    let program = installed.compile(&root().join("examples/c/notes.c"), "whole");
+    assert_eq!(installed.run(&program, &[&volume, Path::new("three")]), "one\ntwo\nthree\n");
+    let dynamic = run("readelf", &["-d".as_ref(), program.as_os_str()]);
+    assert!(!dynamic.contains("NEEDED"), "{dynamic}");
 }
 
 /// What is in the shared library for others: the functions of the header, under the name that programs ask for.

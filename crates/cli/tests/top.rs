@@ -28,7 +28,9 @@ fn told(m: &Mount, name: &str) -> Value {
 }
 
 fn socket_of(pid: u64) -> PathBuf {
-    Path::new(SOCKETS).join(format!("{pid}-0.sock"))
+    let sockets = fs::read_dir(SOCKETS).unwrap().flatten().map(|e| e.path());
+    let of_pid = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{pid}-"));
+    sockets.into_iter().find(of_pid).expect("a socket")
 }
 
 fn metrics_address(told: &Value) -> SocketAddr {

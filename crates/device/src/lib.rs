@@ -32,7 +32,7 @@ mod url;
 pub use block_device::{BlockDevice, ReadOp, WriteOp};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
-pub use file::{Cached, FileDevice, FileOptions, IoUring};
+pub use file::{Cached, FileDevice, FileOptions, IoUring, lock_holders};
 pub use mem::MemDevice;
 pub use paced::{Pace, PacedDevice};
 pub use page_pool::release_free_memory;

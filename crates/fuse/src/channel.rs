@@ -37,6 +37,13 @@ impl Channel {
             .is_ok_and(|_| poll[0].revents().contains(PollFlags::IN))
     }
 
+    /// Whether the kernel still has the connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        let mut poll = [PollFd::new(&self.device, PollFlags::empty())];
+        rustix::event::poll(&mut poll, Some(&Timespec::default()))
+            .is_ok_and(|_| !poll[0].revents().contains(PollFlags::ERR))
+    }
+
     /// Writes a notification: see [`Notifier`](crate::notifier::Notifier).
     pub(crate) fn put(&self, notification: &[u8]) {
         // A node that the kernel has forgotten has nothing cached.

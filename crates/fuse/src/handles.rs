@@ -138,6 +138,12 @@ impl Handles {
         self.slots.read().inodes.get(&ino).is_some_and(|inode| inode.is_written())
     }
 
+    /// Returns the inodes that programs may write to.
+    pub(crate) fn written(&self) -> Vec<u32> {
+        let slots = self.slots.read();
+        slots.inodes.iter().filter(|(_, inode)| inode.is_written()).map(|(ino, _)| *ino).collect()
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         let slots = self.slots.read();

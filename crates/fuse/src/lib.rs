@@ -10,9 +10,11 @@
 mod attr;
 mod caller;
 mod channel;
+mod connection;
 mod fault;
 mod filesystem;
 mod follow;
+mod fusermount;
 mod handles;
 mod init;
 mod monitor;
@@ -22,10 +24,14 @@ mod notifier;
 mod options;
 mod request;
 mod session;
+mod table;
+mod users;
 mod wire;
 mod workers;
 
 pub use monitor::{Monitor, MountStats};
-pub use mountpoint::{MountError, await_closing, is_mounted, unmount};
+pub use mountpoint::{MountError, MountPoint, await_closing, is_mounted};
 pub use options::{MountOptions, OptionError};
 pub use session::{Session, SessionError, Unmounter};
+pub use table::MountDevice;
+pub use users::{UsedBy, User, users};

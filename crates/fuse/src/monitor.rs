@@ -37,8 +37,7 @@ impl Monitor {
 
     /// What there is to see. `None` when the mount is gone and its volume is being closed.
     pub fn read(&self) -> Option<MountStats> {
-        let mount = self.link.0.lock();
-        mount.upgrade().map(|shared| shared.stats())
+        self.link.with(Shared::stats)
     }
 }
 
@@ -49,6 +48,12 @@ pub(crate) struct Link(Arc<Mutex<Weak<Shared>>>);
 impl Link {
     pub(crate) fn to(shared: &Arc<Shared>) -> Self {
         Self(Arc::new(Mutex::new(Arc::downgrade(shared))))
+    }
+
+    /// Does something with the mount, which cannot be closed meanwhile. `None` when it is being closed.
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&Shared) -> T) -> Option<T> {
+        let mount = self.0.lock();
+        mount.upgrade().map(|shared| act(&shared))
     }
 
     /// When this returns nobody holds the mount by this link.

@@ -1,19 +1,21 @@
-//! Putting a mount into the tree of names and taking it out: by the system calls as root, by fusermount3 otherwise.
+//! Putting a mount into the tree of names and taking it out: by system calls as root, by fusermount3 otherwise.
+//!
+//! A server knows its mount by the device number of its file system, and a command knows one by its mount id: neither takes a path
+//! for a mount. umount(2) knows paths only. So the path is compared with the mount right before the call.
 
+use crate::connection;
+use crate::fusermount;
 use crate::options::MountOptions;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, StatxFlags, flock, open, statx, syncfs};
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+use crate::table::{self, Entry, MountDevice};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, syncfs};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
 };
-use std::ffi::{CString, OsStr, OsString};
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// The type of a mount in `/proc/mounts`.
@@ -47,9 +49,17 @@ pub enum MountError {
     /// fusermount3, which mounts for users, failed.
     #[error("fusermount3: {0}")]
     Helper(String),
-    /// The directory is no mount of lanefs.
+    /// The directory is no mount.
     #[error("{}: not mounted", .0.display())]
     NotMounted(PathBuf),
+    /// The directory is a mount, and not one of lanefs.
+    #[error("{}: the mount there is not of lanefs but of type {kind}", dir.display())]
+    NotOfLanefs {
+        /// The directory.
+        dir: PathBuf,
+        /// The type of its mount.
+        kind: String,
+    },
     /// What is asked for needs a volume that was opened for writing, and the server has opened it for reading only.
     #[error("{}: the volume was opened ro; unmount it, and mount it again without", .0.display())]
     OpenedReadOnly(PathBuf),
@@ -61,15 +71,13 @@ pub enum MountError {
         /// The option.
         word: &'static str,
     },
-    /// The volume is still in use long after its mount went.
-    #[error("{}: still being closed", .0.display())]
-    StillInUse(PathBuf),
 }
 
-/// A mount in the tree of names.
+/// A mount as its server knows it.
 #[derive(Debug, Clone)]
 pub(crate) struct Mounted {
     dir: PathBuf,
+    device: MountDevice,
 }
 
 impl Mounted {
@@ -77,29 +85,47 @@ impl Mounted {
         &self.dir
     }
 
-    /// Takes it away, with all that the kernel had cached handed down. Who still uses it gets ENOTCONN from then on.
-    pub(crate) fn unmount(&self) -> Result<(), MountError> {
-        // What fails here shows at the next fsync, of which there is none: nothing is to be done about it.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        if let Ok(root) = open(&self.dir, flags, Mode::empty()) {
-            let _ = syncfs(&root);
-        }
-        match detach(&self.dir, UnmountFlags::empty()) {
-            Err(MountError::System { errno: Errno::BUSY, .. }) => {
-                detach(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH)
-            }
-            done => done,
-        }
+    pub(crate) fn device(&self) -> MountDevice {
+        self.device
     }
 
-    /// Has the kernel read as far ahead of who reads from front to back, in place of its own 128 KiB, and keep as many percent of
-    /// what all may have dirty, in place of one at most: beyond that, who writes is made to wait. Only root may say so; for others
-    /// it stays as it is.
+    /// Unmounts it at each directory where the caller's mount namespace has it, also while it is in use. A mount that another one
+    /// covers is left. `sync`: has the kernel write out what it has cached before, for which the mount must be served.
+    ///
+    /// # Errors
+    /// The first of the system's.
+    pub(crate) fn unmount(&self, sync: bool) -> Result<(), MountError> {
+        let mut outcome = Ok(());
+        for entry in table::own().into_iter().rev().filter(|entry| entry.device == self.device) {
+            let Some(root) = entry.root() else { continue };
+            if sync && let Ok(root) = table::opened(&root) {
+                // A failure shows at the next fsync, of which there is none.
+                let _ = syncfs(&root);
+            }
+            drop(root);
+            let done = match detach(&entry.at, false) {
+                Err(MountError::System { errno: Errno::BUSY, .. }) => detach(&entry.at, true),
+                done => done,
+            };
+            outcome = outcome.and(done);
+        }
+        outcome
+    }
+
+    /// Ends the connection: the server gets ENODEV, and a mount that is left somewhere is dead.
+    ///
+    /// # Errors
+    /// As [`connection::abort`].
+    pub(crate) fn abort(&self) -> Result<(), MountError> {
+        let failed = |errno| MountError::System { call: "abort", dir: self.dir.clone(), errno };
+        connection::abort(self.device.minor).map_err(failed)
+    }
+
+    /// Has the kernel read as many bytes ahead of a program that reads from front to back, in place of its own 128 KiB, and keep as
+    /// many percent of all dirty pages, in place of one at most. Only root may set them; for others they stay as they are.
     pub(crate) fn tune(&self, read_ahead: usize, dirty_percent: u32) {
-        // What the kernel knows itself: nobody answers a question yet.
-        let Ok(known) = statx(CWD, &self.dir, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()) else { return };
+        let MountDevice { major, minor } = self.device;
         let set = |name: &str, value: String| {
-            let (major, minor) = (known.stx_dev_major, known.stx_dev_minor);
             let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/{name}"), value);
         };
         set("read_ahead_kb", (read_ahead >> 10).to_string());
@@ -116,245 +142,172 @@ pub(crate) fn mount(
     options: &MountOptions,
 ) -> Result<(OwnedFd, Mounted), MountError> {
     let bad = |errno| MountError::Directory { dir: dir.into(), errno };
-    let path = dir.canonicalize().map_err(|e| bad(errno_of(&e)))?;
-    let meta = path.metadata().map_err(|e| bad(errno_of(&e)))?;
-    if !meta.is_dir() {
-        return Err(bad(Errno::NOTDIR));
+    let point = table::point(dir).map_err(bad)?;
+    let path = table::path_of(&point).ok_or_else(|| bad(Errno::NOENT))?;
+    if rustix::process::geteuid().is_root() {
+        let failed = |errno| MountError::System { call: "mount", dir: path.clone(), errno };
+        let connection = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let connection = connection.map_err(MountError::NoFuse)?;
+        let device = by_system(source, &connection, &point, options).map_err(failed)?;
+        return Ok((connection, Mounted { dir: path, device }));
     }
-    let device = if rustix::process::geteuid().is_root() {
-        by_system(source, &path, options)?
-    } else {
-        by_helper(source, &path, options)?
-    };
-    Ok((device, Mounted { dir: path }))
+    drop(point);
+    let connection = fusermount::mount(source, &path, options)?;
+    let (entry, _) = table::at(&path).ok_or_else(|| MountError::NotMounted(path.clone()))?;
+    Ok((connection, Mounted { dir: path, device: entry.device }))
 }
 
-fn errno_of(e: &std::io::Error) -> Errno {
-    e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
-}
-
-fn by_system(source: &OsStr, dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device = open("/dev/fuse", flags, Mode::empty()).map_err(MountError::NoFuse)?;
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let data = format!(
-        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions{}",
-        device.as_raw_fd(),
-        if options.allows_others(true) { ",allow_other" } else { "" },
-    );
-    let failed = |errno| MountError::System { call: "mount", dir: dir.into(), errno };
-    let data = CString::new(data).map_err(|_| failed(Errno::INVAL))?;
-    let source = options.fsname.as_deref().unwrap_or(source);
-    rustix::mount::mount(source, dir, FS_TYPE, options.flags, &*data).map_err(failed)?;
+/// Mounts at an open directory. The device number is that of the new mount, whatever else is mounted there meanwhile.
+fn by_system(
+    source: &OsStr,
+    connection: &OwnedFd,
+    point: &OwnedFd,
+    options: &MountOptions,
+) -> rustix::io::Result<MountDevice> {
+    let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let set = |key: &str, value: &str| fsconfig_set_string(context.as_fd(), key, value);
+    fsconfig_set_string(context.as_fd(), "source", options.fsname.as_deref().unwrap_or(source))?;
+    set("subtype", options.subtype())?;
+    set("fd", &connection.as_raw_fd().to_string())?;
+    set("rootmode", "40000")?;
+    set("user_id", &rustix::process::getuid().as_raw().to_string())?;
+    set("group_id", &rustix::process::getgid().as_raw().to_string())?;
+    fsconfig_set_flag(context.as_fd(), "default_permissions")?;
+    if options.allows_others(true) {
+        fsconfig_set_flag(context.as_fd(), "allow_other")?;
+    }
+    for word in options.super_flags() {
+        fsconfig_set_flag(context.as_fd(), word)?;
+    }
+    fsconfig_create(context.as_fd())?;
+    let flags = attributes(options.flags);
+    let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+    let device = table::device_of(&mount)?;
+    let open = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(mount.as_fd(), "", point.as_fd(), "", open)?;
     Ok(device)
 }
 
-/// fusermount3 mounts, and hands the connection over by a socket.
-fn by_helper(source: &OsStr, dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    let failed = |e: &dyn std::fmt::Display| MountError::Helper(e.to_string());
-    let flags = SocketFlags::CLOEXEC;
-    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-        .map_err(|e| failed(&e))?;
-    fcntl_setfd(&theirs, FdFlags::empty()).map_err(|e| failed(&e))?;
-    let child = Command::new("fusermount3")
-        .arg("-o")
-        .arg(helper_words(source, options))
-        .arg("--")
-        .arg(dir)
-        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|e| MountError::Helper(format!("{e}; install fuse3, or mount as root")))?;
-    drop(theirs);
-    let device = receive(&ours);
-    let output = child.wait_with_output().map_err(|e| failed(&e))?;
-    device.ok_or_else(|| {
-        let text = String::from_utf8_lossy(&output.stderr);
-        let text = text.trim().trim_start_matches("fusermount3: ");
-        MountError::Helper(if text.is_empty() { "it handed nothing over".into() } else { text.into() })
-    })
+/// The flags of a mount that are its own, and not those of its file system.
+fn attributes(flags: MountFlags) -> MountAttrFlags {
+    let table = [
+        (MountFlags::RDONLY, MountAttrFlags::MOUNT_ATTR_RDONLY),
+        (MountFlags::NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (MountFlags::NODEV, MountAttrFlags::MOUNT_ATTR_NODEV),
+        (MountFlags::NOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        (MountFlags::NOATIME, MountAttrFlags::MOUNT_ATTR_NOATIME),
+        (MountFlags::STRICTATIME, MountAttrFlags::MOUNT_ATTR_STRICTATIME),
+        (MountFlags::NODIRATIME, MountAttrFlags::MOUNT_ATTR_NODIRATIME),
+    ];
+    let set = table.into_iter().filter(|(flag, _)| flags.contains(*flag));
+    set.fold(MountAttrFlags::empty(), |all, (_, attribute)| all | attribute)
 }
 
-fn helper_words(source: &OsStr, options: &MountOptions) -> OsString {
-    let mut words = format!("default_permissions,subtype=lanefs,{}", options.flag_words()).into_bytes();
-    if options.allows_others(false) {
-        words.extend_from_slice(b",allow_other");
-    }
-    words.extend_from_slice(b",fsname=");
-    for byte in options.fsname.as_deref().unwrap_or(source).as_bytes() {
-        if matches!(byte, b',' | b'\\') {
-            words.push(b'\\');
-        }
-        words.push(*byte);
-    }
-    OsString::from_vec(words)
-}
-
-fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
-    let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut iov = [IoSliceMut::new(&mut byte)];
-    rustix::net::recvmsg(socket, &mut iov, &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
-    ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    })
-}
-
-fn detach(dir: &Path, flags: UnmountFlags) -> Result<(), MountError> {
+fn detach(dir: &Path, lazy: bool) -> Result<(), MountError> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
-        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {
-            let mut command = Command::new("fusermount3");
-            command.arg("-u");
-            if flags.contains(UnmountFlags::DETACH) {
-                command.arg("-z");
-            }
-            let out = command.arg("--").arg(dir).output();
-            let out = out.map_err(|e| MountError::Helper(e.to_string()))?;
-            if out.status.success() {
-                return Ok(());
-            }
-            let text = String::from_utf8_lossy(&out.stderr);
-            if text.contains("busy") {
-                return Err(MountError::System { call: "umount", dir: dir.into(), errno: Errno::BUSY });
-            }
-            Err(MountError::Helper(text.trim().trim_start_matches("fusermount3: ").into()))
-        }
+        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => fusermount::unmount(dir, lazy),
         Err(errno) => Err(MountError::System { call: "umount", dir: dir.into(), errno }),
     }
 }
 
-/// Takes the mount at `dir` away, and waits until its volume is closed. `lazy`: from the tree of names at once, however
-/// it is used, and without waiting.
-///
-/// # Errors
-/// [`MountError::NotMounted`]; EBUSY while somebody uses it, unless `lazy`.
-pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
-    // The directory of a mount whose server died cannot be looked at: its name must do.
-    let path = dir.canonicalize().or_else(|_| std::path::absolute(dir)).unwrap_or_else(|_| dir.into());
-    let source = source_of(&path).ok_or_else(|| MountError::NotMounted(dir.into()))?;
-    detach(&path, if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() })?;
-    if lazy {
-        return Ok(());
-    }
-    wait_closed(&source, FlockOperation::NonBlockingLockShared, Duration::from_secs(60))
+/// A mount of lanefs as a command knows it.
+#[derive(Debug)]
+pub struct MountPoint {
+    /// As the caller names it.
+    dir: PathBuf,
+    entry: Entry,
 }
 
-/// Waits a while for a server that still closes the volume in `source`, whose mount is gone already. Who `writes` waits also
-/// for one that only read.
-pub fn await_closing(source: &Path, writes: bool) {
-    let mounted = |_: &[u8], of: &Path| (of == source).then_some(());
-    if find_mount(mounted).is_none() {
-        // If it stays in use, whoever opens it is told by whom.
-        let free = if writes {
-            FlockOperation::NonBlockingLockExclusive
-        } else {
-            FlockOperation::NonBlockingLockShared
-        };
-        let _ = wait_closed(source, free, Duration::from_secs(5));
+impl MountPoint {
+    /// Finds the uppermost mount at `dir`. `is_served` says of a file system whether a server of lanefs serves it, which one
+    /// with another type ([`MountOptions`] `subtype`) is recognized by. Nothing is asked of the mount, whose server may hang.
+    ///
+    /// # Errors
+    /// [`MountError::NotMounted`], and [`MountError::NotOfLanefs`] for a mount of another kind.
+    pub fn find(dir: &Path, is_served: impl FnOnce(MountDevice) -> bool) -> Result<Self, MountError> {
+        let (entry, _) = table::at(dir).ok_or_else(|| MountError::NotMounted(dir.into()))?;
+        if entry.is_of_lanefs() || is_served(entry.device) {
+            return Ok(Self { dir: dir.into(), entry });
+        }
+        Err(MountError::NotOfLanefs { dir: dir.into(), kind: entry.kind() })
     }
-}
 
-/// The source of the mount of lanefs at `dir`, the uppermost if there are several.
-fn source_of(dir: &Path) -> Option<PathBuf> {
-    find_mount(|at, source| (at == dir.as_os_str().as_bytes()).then(|| source.into()))
+    /// The device number of its file system.
+    pub fn device(&self) -> MountDevice {
+        self.entry.device
+    }
+
+    /// What is mounted, as the table of mounts names it.
+    pub fn source(&self) -> &Path {
+        &self.entry.source
+    }
+
+    /// Takes this mount out of the tree of names. `lazy`: also while it is in use. Its server may still close the volume.
+    ///
+    /// # Errors
+    /// EBUSY while it is in use, unless `lazy`; [`MountError::NotMounted`] if it has gone, or another mount covers it.
+    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        self.entry.root().ok_or_else(|| MountError::NotMounted(self.dir.clone()))?;
+        detach(&self.entry.at, lazy)
+    }
+
+    /// Whether the caller's mount namespace still has the file system mounted, at any directory.
+    pub fn is_left(&self) -> bool {
+        table::own().iter().any(|entry| entry.device == self.entry.device)
+    }
+
+    /// Changes its flags: `named` to what `flags` has of them. The others stay as they are.
+    ///
+    /// # Errors
+    /// [`MountError::FromTheBeginning`], [`MountError::OpenedReadOnly`], and the system's.
+    pub(crate) fn remount(&self, flags: MountFlags, named: MountFlags) -> Result<(), MountError> {
+        let gone = || MountError::NotMounted(self.dir.clone());
+        let root = self.entry.root().ok_or_else(gone)?;
+        for (flag, word) in [(MountFlags::SYNCHRONOUS, "sync"), (MountFlags::DIRSYNC, "dirsync")] {
+            if ((flags & named) - self.entry.flags).contains(flag) {
+                return Err(MountError::FromTheBeginning { dir: self.dir.clone(), word });
+            }
+        }
+        let flags = (self.entry.flags - named) | (flags & named);
+        if !flags.contains(MountFlags::RDONLY) && self.is_opened_read_only() {
+            return Err(MountError::OpenedReadOnly(self.dir.clone()));
+        }
+        let failed = |errno| MountError::System { call: "remount", dir: self.dir.clone(), errno };
+        rustix::mount::mount_remount(table::name_of(&root), flags, c"").map_err(failed)
+    }
+
+    /// Whether its server shares the lock of the volume: then it only reads.
+    fn is_opened_read_only(&self) -> bool {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let source = open(self.source(), flags, Mode::empty());
+        source.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
+    }
 }
 
 /// Whether there is a mount of lanefs at that directory, or of that volume.
 pub fn is_mounted(path: &Path) -> bool {
-    find_mount(|at, source| (at == path.as_os_str().as_bytes() || source == path).then_some(())).is_some()
+    let is = |entry: &Entry| entry.at == path || table::is_source(entry, path.as_os_str());
+    table::own().iter().any(|entry| entry.is_of_lanefs() && is(entry))
 }
 
-/// The last of what `wanted` makes of directory and source of each mount of FUSE.
-fn find_mount<T>(mut wanted: impl FnMut(&[u8], &Path) -> Option<T>) -> Option<T> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let mut found = None;
-    for line in table.split(|b| *b == b'\n') {
-        let words: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
-        let Some(dash) = words.iter().position(|w| *w == b"-") else { continue };
-        let (Some(at), Some(kind), Some(source)) = (words.get(4), words.get(dash + 1), words.get(dash + 2))
-        else {
-            continue;
-        };
-        let source = PathBuf::from(OsString::from_vec(unescape(source)));
-        if kind.starts_with(b"fuse") {
-            found = wanted(&unescape(at), &source).or(found);
-        }
-    }
-    found
-}
-
-/// Octal escapes of the table of mounts.
-fn unescape(word: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut rest = word;
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = after.get(..3).and_then(|d| std::str::from_utf8(d).ok());
-        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()).filter(|_| byte == b'\\') {
-            Some(value) => {
-                out.push(value);
-                rest = &after[3..];
-            }
-            None => {
-                out.push(byte);
-                rest = after;
-            }
-        }
-    }
-    out
-}
-
-/// Waits until the server has closed the volume: it holds its lock as long, and `free` cannot be had beside it.
-fn wait_closed(source: &Path, free: FlockOperation, patience: Duration) -> Result<(), MountError> {
+/// Waits for up to five seconds while a server closes the volume in `source` whose mount has gone already. A caller that
+/// `writes` waits also for a server that reads.
+pub fn await_closing(source: &Path, writes: bool) {
     const STEP: Duration = Duration::from_millis(5);
-    let Ok(file) = open(source, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) else {
-        return Ok(());
-    };
-    for _ in 0..patience.as_millis() / STEP.as_millis() {
+    if table::own().iter().any(|entry| table::is_source(entry, source.as_os_str())) {
+        return;
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let Ok(file) = open(source, flags, Mode::empty()) else { return };
+    let free =
+        if writes { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+    // If it stays in use, the error of opening it says by which process.
+    for _ in 0..1000 {
         match flock(&file, free) {
             Err(Errno::WOULDBLOCK) => std::thread::sleep(STEP),
-            _ => return Ok(()),
+            _ => return,
         }
-    }
-    Err(MountError::StillInUse(source.into()))
-}
-
-/// Returns whether the file system that is mounted at `dir` has an option, in all of its mounts.
-pub(crate) fn has_super_option(dir: &Path, word: &str) -> bool {
-    let Ok(known) = statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID) else { return false };
-    let id = known.stx_mnt_id.to_string();
-    let table = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
-    let line = table.lines().find(|line| line.split(' ').next() == Some(&*id));
-    let options = line.and_then(|line| line.rsplit(' ').next()).unwrap_or_default();
-    options.split(',').any(|option| option == word)
-}
-
-/// Changes the options of a mount that is there, as far as the kernel keeps them.
-pub(crate) fn remount(dir: &Path, flags: MountFlags) -> Result<(), MountError> {
-    if !flags.contains(MountFlags::RDONLY) && dir.canonicalize().is_ok_and(|dir| is_opened_read_only(&dir)) {
-        return Err(MountError::OpenedReadOnly(dir.into()));
-    }
-    let failed = |errno| MountError::System { call: "remount", dir: dir.into(), errno };
-    rustix::mount::mount_remount(dir, flags, c"").map_err(failed)
-}
-
-/// Whether the server of the mount at `dir` shares its lock of the volume: then it only reads.
-fn is_opened_read_only(dir: &Path) -> bool {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let source = source_of(dir).and_then(|source| open(source, flags, Mode::empty()).ok());
-    source.is_some_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn escapes_of_the_table_of_mounts() {
-        assert_eq!(unescape(br"/mnt/a\040b\134c"), b"/mnt/a b\\c");
-        assert_eq!(unescape(br"/mnt/a\04"), br"/mnt/a\04");
     }
 }

@@ -101,8 +101,8 @@ impl Notifier {
     }
 }
 
-/// Returns when the kernel has forgotten it, which may take requests.
-fn send(channel: &Channel, notice: Notice) {
+/// Returns when the kernel has forgotten it, which may take requests. Never for a thread that serves.
+pub(crate) fn send(channel: &Channel, notice: Notice) {
     let body = match notice {
         Notice::Attributes(node) => InvalInodeOut { ino: node, off: -1, len: 0 },
         Notice::Content { node, offset, len } => {

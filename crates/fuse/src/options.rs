@@ -4,6 +4,7 @@
 //! mean something by is passed over.
 
 use crate::filesystem::Durably;
+use crate::mountpoint::{MountError, MountPoint};
 use lanefs::device::Cached;
 use lanefs::{Atime, OpenOptions};
 use rustix::mount::MountFlags;
@@ -30,6 +31,10 @@ pub struct MountOptions {
     /// Where programs of this machine may ask for metrics.
     pub metrics: Option<SocketAddr>,
     pub(crate) flags: MountFlags,
+    /// The flags that were set or cleared by a word.
+    named: MountFlags,
+    /// The type in `/proc/mounts` is `fuse.SUBTYPE`.
+    subtype: String,
     allow_other: Option<bool>,
     pub(crate) allow_root: bool,
     pub(crate) acl: bool,
@@ -69,6 +74,8 @@ impl Default for MountOptions {
             fsname: None,
             metrics: None,
             flags: MountFlags::empty(),
+            named: MountFlags::empty(),
+            subtype: "lanefs".into(),
             allow_other: None,
             allow_root: false,
             acl: true,
@@ -83,6 +90,9 @@ impl Default for MountOptions {
     }
 }
 
+/// MS_LAZYTIME of mount(2).
+pub(crate) const LAZYTIME: MountFlags = MountFlags::from_bits_retain(1 << 25);
+
 /// Flags of mount(2) by their names: what sets it, what clears it.
 const FLAGS: [(&str, &str, MountFlags); 9] = [
     ("nosuid", "suid", MountFlags::NOSUID),
@@ -91,23 +101,19 @@ const FLAGS: [(&str, &str, MountFlags); 9] = [
     ("sync", "async", MountFlags::SYNCHRONOUS),
     ("dirsync", "", MountFlags::DIRSYNC),
     ("nodiratime", "diratime", MountFlags::NODIRATIME),
-    ("lazytime", "nolazytime", MountFlags::from_bits_retain(1 << 25)),
+    ("lazytime", "nolazytime", LAZYTIME),
     ("silent", "loud", MountFlags::SILENT),
     ("ro", "rw", MountFlags::RDONLY),
 ];
 
 /// Words that mean something to mount(8), fstab and systemd only, or ask for what is so anyway.
-const PASSED_OVER: [&str; 16] = [
+const PASSED_OVER: [&str; 12] = [
     "i_version",
     "iversion",
     "defaults",
     "auto",
     "noauto",
-    "user",
     "nouser",
-    "users",
-    "owner",
-    "group",
     "_netdev",
     "nofail",
     "loop",
@@ -128,7 +134,7 @@ impl MountOptions {
     fn take(&mut self, word: &str) -> Result<(), OptionError> {
         for (set, clear, flag) in FLAGS {
             if word == set || word == clear {
-                self.flags.set(flag, word == set);
+                self.set(flag, word == set);
                 self.read_only = self.flags.contains(MountFlags::RDONLY);
                 return Ok(());
             }
@@ -148,7 +154,12 @@ impl MountOptions {
             "follow_cpu" => self.follow = true,
             "nofollow_cpu" => self.follow = false,
             "threads" => self.threads = threads(word, value)?,
-            "subtype" if value == "lanefs" => {}
+            "subtype" => self.subtype = subtype(word, value)?,
+            // What a user may mount can harm nobody, unless a later word says otherwise: see mount(8).
+            "user" | "users" => {
+                self.set(MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, true);
+            }
+            "owner" | "group" => self.set(MountFlags::NOSUID | MountFlags::NODEV, true),
             // What the table of mounts says of one that is there, and mount(8) hands on.
             "user_id" | "group_id" | "rootmode" | "max_read" | "blksize" => {}
             _ if is_passed_over(word) => {}
@@ -160,10 +171,16 @@ impl MountOptions {
         Ok(())
     }
 
+    fn set(&mut self, flags: MountFlags, on: bool) {
+        self.flags.set(flags, on);
+        self.named |= flags;
+    }
+
     fn set_atime(&mut self, atime: Atime) {
         self.atime = atime;
-        self.flags.set(MountFlags::NOATIME, atime == Atime::Never);
-        self.flags.set(MountFlags::STRICTATIME, atime == Atime::Strict);
+        self.set(MountFlags::NOATIME, atime == Atime::Never);
+        self.set(MountFlags::STRICTATIME, atime == Atime::Strict);
+        self.set(MountFlags::RELATIME, atime == Atime::Relative);
     }
 
     /// Returns what is durable when it is answered.
@@ -192,6 +209,19 @@ impl MountOptions {
         self.allow_other.unwrap_or(root)
     }
 
+    /// What follows `fuse.` in the type of the mount.
+    pub(crate) fn subtype(&self) -> &str {
+        &self.subtype
+    }
+
+    /// The flags that are those of a file system and not of a mount, as words.
+    pub(crate) fn super_flags(&self) -> impl Iterator<Item = &'static str> {
+        let flags = self.flags;
+        let of_super = ["ro", "sync", "dirsync", "lazytime"];
+        let words = FLAGS.into_iter().filter(move |(_, _, flag)| flags.contains(*flag));
+        words.map(|(set, ..)| set).filter(move |word| of_super.contains(word))
+    }
+
     /// The flags as words for fusermount3.
     pub(crate) fn flag_words(&self) -> String {
         let mut words = vec![if self.read_only { "ro" } else { "rw" }];
@@ -207,20 +237,13 @@ impl MountOptions {
         words.join(",")
     }
 
-    /// Changes the mount at `dir` to these options, as far as the kernel keeps them: the volume itself stays as open as
-    /// it is.
+    /// Changes the flags of a mount to those that a word named. The others, and the volume itself, stay as they are.
     ///
     /// # Errors
-    /// [`FromTheBeginning`](crate::MountError::FromTheBeginning) for what the server would have to
-    /// know; the system's.
-    pub fn remount(&self, dir: &std::path::Path) -> Result<(), crate::MountError> {
-        let durably = [(MountFlags::SYNCHRONOUS, "sync"), (MountFlags::DIRSYNC, "dirsync")];
-        for (flag, word) in durably {
-            if self.flags.contains(flag) && !crate::mountpoint::has_super_option(dir, word) {
-                return Err(crate::MountError::FromTheBeginning { dir: dir.into(), word });
-            }
-        }
-        crate::mountpoint::remount(dir, self.flags)
+    /// [`MountError::FromTheBeginning`] for what the server would have to know,
+    /// [`MountError::OpenedReadOnly`], and the system's.
+    pub fn remount(&self, mount: &MountPoint) -> Result<(), MountError> {
+        mount.remount(self.flags, self.named)
     }
 }
 
@@ -238,6 +261,15 @@ fn own_address(word: &str, value: &str) -> Result<SocketAddr, OptionError> {
         return Ok(address);
     }
     Err(OptionError::new(word, format!("others could reach it; wanted is {wanted}")))
+}
+
+/// A type that the table of mounts can show as it is.
+fn subtype(word: &str, value: &str) -> Result<String, OptionError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
+    if value.is_empty() || !value.chars().all(plain) {
+        return Err(OptionError::new(word, "wanted are letters, digits, and - _ . +"));
+    }
+    Ok(value.into())
 }
 
 /// Threads of [`MOST_THREADS`] at most: one is enough, for none waits for a request.
@@ -298,6 +330,17 @@ mod tests {
             assert!(parsed(&format!("metrics={address}")).unwrap_err().contains("wanted is"), "{address}");
         }
         assert!(parsed("noatime").unwrap().metrics.is_none(), "nobody listens unless he is told to");
+    }
+
+    #[test]
+    fn what_users_may_mount_can_harm_nobody() {
+        let (quiet, all) = (MountFlags::NOSUID | MountFlags::NODEV, MountFlags::NOEXEC);
+        assert_eq!(parsed("user").unwrap().flags, quiet | all);
+        assert_eq!(parsed("users").unwrap().flags, quiet | all);
+        assert_eq!(parsed("owner").unwrap().flags, quiet);
+        assert_eq!(parsed("group").unwrap().flags, quiet);
+        assert_eq!(parsed("user,exec").unwrap().flags, quiet);
+        assert_eq!(parsed("nouser").unwrap().flags, MountFlags::empty());
     }
 
     #[test]

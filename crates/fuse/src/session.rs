@@ -10,6 +10,7 @@ use crate::mountpoint::{self, MountError, Mounted};
 use crate::notifier::{Job, Notice};
 use crate::options::MountOptions;
 use crate::request::{Desks, Inbox, MAX_CONTENT, Outbox, Request};
+use crate::table::MountDevice;
 use crate::wire::{InitIn, MAJOR, op};
 use crate::workers::{DESKS, First, Lasts, Turn, Workers};
 use lanefs::Volume;
@@ -65,20 +66,22 @@ pub enum SessionError {
     Version(u32, u32),
 }
 
-/// Takes a mount away from another thread.
+/// Ends a mount from another thread.
 #[derive(Debug, Clone)]
 pub struct Unmounter {
     mounted: Mounted,
+    link: Link,
 }
 
 impl Unmounter {
-    /// Takes it away: at once if nobody uses it, and otherwise from the tree of names at once and for good when the last
-    /// user has gone.
+    /// Ends the mount, with all written out that the kernel had cached. It is unmounted wherever this mount namespace has it. If
+    /// that was not all of it (another mount covers it, another namespace has it, or a program has files open), its connection
+    /// is aborted: programs that use it get ENOTCONN from then on.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's. The mount is then still there.
     pub fn unmount(&self) -> Result<(), MountError> {
-        self.mounted.unmount()
+        self.link.with(|shared| shared.end(&self.mounted)).unwrap_or(Ok(()))
     }
 }
 
@@ -112,16 +115,23 @@ impl Session {
                 Ok(Self { link: Link::to(&shared), shared, mounted })
             }
             Err(e) => {
-                let _ = mounted.unmount();
+                // Nobody serves it.
+                let _ = mounted.abort();
+                let _ = mounted.unmount(false);
                 shared.filesystem.close()?;
                 Err(e)
             }
         }
     }
 
-    /// For who is to end it from another thread.
+    /// Returns a handle that ends the mount from another thread.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { mounted: self.mounted.clone() }
+        Unmounter { mounted: self.mounted.clone(), link: self.link.clone() }
+    }
+
+    /// The device number of the mounted file system.
+    pub fn device(&self) -> MountDevice {
+        self.mounted.device()
     }
 
     /// For who looks at it from another thread.
@@ -149,7 +159,8 @@ impl Session {
             served
         });
         if served.is_err() {
-            let _ = self.mounted.unmount();
+            let _ = self.mounted.abort();
+            let _ = self.mounted.unmount(false);
         }
         self.link.cut();
         ending();
@@ -194,6 +205,19 @@ impl Shared {
                 return Ok(());
             }
         }
+    }
+
+    /// As [`Unmounter::unmount`], called while the mount cannot be closed.
+    fn end(&self, mounted: &Mounted) -> Result<(), MountError> {
+        if !self.channel.is_connected() {
+            return Ok(());
+        }
+        let unmounted = mounted.unmount(true);
+        if !self.channel.is_connected() {
+            return Ok(());
+        }
+        self.filesystem.write_out(&self.channel);
+        mounted.abort().or_else(|e| if self.channel.is_connected() { unmounted.and(Err(e)) } else { Ok(()) })
     }
 
     /// What there is to see of it.

@@ -8,7 +8,7 @@ use crate::location::{VolumeName, whole_volume};
 use crate::quote::quoted;
 use crate::volumes::{file_of, names_file, open_by};
 use crate::watch::{Server, Signals, Subject, place};
-use lanefs_fuse::{MountOptions, Session, SessionError};
+use lanefs_fuse::{MountOptions, MountPoint, Session, SessionError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -56,9 +56,9 @@ impl Args {
             options.parse(words).map_err(|e| Failure::new(e.to_string()).code(USAGE))?;
         }
         if options.remount {
-            return options
-                .remount(&self.dir)
-                .map_err(|e| not_mounted(&self.volume, &self.dir, e.to_string()));
+            let mount = MountPoint::find(&self.dir, |device| place::server_of(device).is_some());
+            let done = mount.and_then(|mount| options.remount(&mount));
+            return done.map_err(|e| not_mounted(&self.volume, &self.dir, e.to_string()));
         }
         if self.foreground || self.daemon { self.serve(&options) } else { self.start() }
     }
@@ -114,7 +114,7 @@ impl Args {
             began: Instant::now(),
         };
         // A mount that cannot be looked at is a mount all the same.
-        let owner = place::bind().inspect_err(|e| {
+        let owner = place::bind(session.device()).inspect_err(|e| {
             eprintln!(
                 "lanefs: lanefs top will not find {}: {}",
                 quoted(name.as_bytes()),

@@ -98,6 +98,19 @@ fn as_xfstests_mounts() {
     "#);
 }
 
+/// umount(8) calls the helper of the type `fuse` for an absolute path, unless the mount names another.
+#[test]
+fn umount_calls_the_helper_that_the_mount_names() {
+    run(r#"
+        rm sbin/umount.fuse.lanefs
+        printf '#!/bin/sh\necho called >>"%s"\nexec "%s" umount "$1"\n' "$PWD/called" "$LANEFS" >sbin/umount.fuse.lanefs
+        chmod 755 sbin/umount.fuse.lanefs
+        mount -t lanefs -o uhelper=lanefs volume.img mnt
+        umount $PWD/mnt
+        [ "$(cat called)" = called ] || fail "the helper was not called"
+    "#);
+}
+
 /// The command itself: in the background by default, and `lanefs umount`.
 #[test]
 fn in_the_background() {

@@ -1,7 +1,7 @@
 //! A regular file or a block special file as a device.
 //!
 //! - The size is taken once, at open. A file that shrinks later fails reads, it is never grown.
-//! - From open to drop it holds a lock on the file (see `open`): one writer alone, or readers.
+//! - From open to drop it holds a lock on the file (see `lock`): one writer alone, or readers.
 //! - A flush that failed once fails for ever: the kernel drops pages that it could not write, so a
 //!   later `fdatasync` that succeeds would say nothing about them.
 //! - With O_DIRECT, calls that are not aligned go through a bounce buffer (see `direct`).
@@ -10,6 +10,7 @@
 
 mod direct;
 mod flush;
+mod lock;
 mod open;
 mod piece;
 mod ring;
@@ -18,6 +19,7 @@ mod submitters;
 mod tests;
 mod vectored;
 
+pub use lock::lock_holders;
 pub use open::{Cached, FileOptions};
 pub use ring::IoUring;
 #[cfg(all(test, not(loom)))]

@@ -1,21 +1,16 @@
 //! Opening: what may be a volume, who may have it, and what to say when not.
-//!
-//! The lock is `flock`: it belongs to the open file, so it holds between processes and between two
-//! opens in one process, and goes with the process that dies. Readers share, a writer excludes all.
-//! A writer of a block special file opens it with O_EXCL as well, which the kernel refuses while it
-//! is mounted, and a writer of a regular file looks for a mounted loop device on top of it.
+//! How openers exclude each other: see `lock`.
 
+use super::lock::{is_locked, lock, outlast};
 use super::ring::Rings;
 use super::{FileDevice, IoUring, Kind};
 use crate::{AlignedBuf, DeviceError, Op, Result};
-use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 /// What goes through the page cache of the system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -77,7 +72,7 @@ impl FileOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileDevice> {
         let path = path.as_ref();
         let (file, kind) = self.open_existing(path)?;
-        self.lock(path, &file, kind)?;
+        lock(path, &file, kind, self.read_only)?;
         self.finish(path, file, kind)
     }
 
@@ -103,7 +98,7 @@ impl FileOptions {
             }
             Err(e) => return Err(explain(path, e)),
         };
-        self.lock(path, &file, kind)?;
+        lock(path, &file, kind, self.read_only)?;
         let made = self.take_size(path, file, kind, size);
         // Only now that it is locked: without the lock it may be another's by now.
         if made.is_err() && is_new {
@@ -132,12 +127,12 @@ impl FileOptions {
         if !create && !self.read_only && std::fs::metadata(path)?.file_type().is_block_device() {
             flags |= OFlags::EXCL;
         }
-        OpenOptions::new()
-            .read(true)
-            .write(!self.read_only)
-            .create_new(create)
-            .custom_flags(flags.bits().cast_signed())
-            .open(path)
+        let mut options = OpenOptions::new();
+        options.read(true).write(!self.read_only).create_new(create);
+        options.custom_flags(flags.bits().cast_signed());
+        // O_EXCL is refused for a mount by the kernel too, which has no lock.
+        let locked = || File::open(path).ok().filter(is_locked);
+        outlast(|| options.open(path), io::ErrorKind::ResourceBusy, locked)
     }
 
     fn open_existing(&self, path: &Path) -> Result<(File, Kind)> {
@@ -188,39 +183,6 @@ impl FileOptions {
             io_uring: self.io_uring,
             rings,
         })
-    }
-
-    fn lock(&self, path: &Path, file: &File, kind: Kind) -> Result<()> {
-        let refuse = |errno, why| Err(DeviceError::at_path(Op::Lock, path, errno, why));
-        let how = match self.read_only {
-            true => FlockOperation::NonBlockingLockShared,
-            false => FlockOperation::NonBlockingLockExclusive,
-        };
-        // A device manager locks a block special file for a moment to look at it when it was closed.
-        let mut tries = if matches!(kind, Kind::Block { .. }) { 20 } else { 1 };
-        loop {
-            tries -= 1;
-            match rustix::fs::flock(file, how) {
-                Ok(()) => break,
-                Err(Errno::INTR) => tries += 1,
-                Err(Errno::WOULDBLOCK) if tries > 0 => std::thread::sleep(Duration::from_millis(50)),
-                Err(Errno::WOULDBLOCK) => {
-                    let who = holder(file).unwrap_or_else(|| "another opener".into());
-                    let what = if self.read_only { "writes to it" } else { "has it open" };
-                    return refuse(libc::EBUSY, format!("is in use: {who} {what}"));
-                }
-                Err(e) => {
-                    return refuse(e.raw_os_error(), format!("cannot be locked: {}", io::Error::from(e)));
-                }
-            }
-        }
-        if !self.read_only
-            && kind == Kind::Regular
-            && let Some(name) = mounted_loop_device(file)
-        {
-            return refuse(libc::EBUSY, format!("is in use: mounted by way of /dev/{name}"));
-        }
-        Ok(())
     }
 }
 
@@ -297,39 +259,4 @@ fn direct_alignment(file: &File, kind: Kind) -> usize {
     };
     // More than 1 also tells direct from buffered.
     align.max(512)
-}
-
-/// Who has locked `file`, as far as the kernel tells.
-fn holder(file: &File) -> Option<String> {
-    let meta = file.metadata().ok()?;
-    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
-    let inode = format!("{major:02x}:{minor:02x}:{}", meta.ino());
-    // As in "1: FLOCK  ADVISORY  WRITE 1234 08:02:131 0 EOF"; see proc_locks(5).
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let pid = locks.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        match fields[..] {
-            [_, "FLOCK", _, _, pid, at, ..] if at == inode => pid.parse().ok().filter(|&pid: &u32| pid > 0),
-            _ => None,
-        }
-    })?;
-    Some(if pid == std::process::id() { "this process".into() } else { format!("process {pid}") })
-}
-
-/// The name of a loop device that is backed by `file` and claimed by a mount.
-fn mounted_loop_device(file: &File) -> Option<String> {
-    let ours = file.metadata().ok()?;
-    std::fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {
-        let name = entry.file_name().into_string().ok().filter(|n| n.starts_with("loop"))?;
-        let backing = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-        let theirs = std::fs::metadata(backing.trim_end_matches('\n')).ok()?;
-        if (theirs.dev(), theirs.ino()) != (ours.dev(), ours.ino()) {
-            return None;
-        }
-        let claim = OpenOptions::new()
-            .read(true)
-            .custom_flags(OFlags::EXCL.bits().cast_signed())
-            .open(Path::new("/dev").join(&name));
-        claim.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY)).then_some(name)
-    })
 }

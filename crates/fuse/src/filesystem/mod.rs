@@ -15,10 +15,11 @@ mod ioctl;
 mod names;
 mod xattrs;
 
+use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
-use crate::notifier::{Notice, Notifier};
+use crate::notifier::{self, Notice, Notifier};
 use crate::options::MountOptions;
 use crate::request::{Outbox, Request};
 use crate::wire::{self, BatchForgetIn, ForgetIn, ForgetOne, ReadIn, StatfsOut, WriteIn, oflag, op};
@@ -91,6 +92,14 @@ impl Filesystem {
 
     pub(crate) fn known_nodes(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Has the kernel write out what it has cached of all files. Closed files have nothing cached that is not written. The
+    /// writes come as requests, so this is not for a thread that serves.
+    pub(crate) fn write_out(&self, channel: &Channel) {
+        for ino in self.handles.written() {
+            notifier::send(channel, Notice::Content { node: self.nodes.id_of(ino), offset: 0, len: 0 });
+        }
     }
 
     /// Lets go of all that the kernel knew, and closes the volume.

@@ -1,0 +1,36 @@
+//! Signals belong to the program: no thread of the library takes one.
+
+use std::mem::MaybeUninit;
+
+/// Blocks the signals of the calling thread until it is dropped. A thread that is started meanwhile keeps them blocked.
+///
+/// Signals that a fault of the thread itself raises stay as they are: blocked, they would end the program without its handler.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    before: libc::sigset_t,
+}
+
+impl Blocked {
+    pub(crate) fn new() -> Self {
+        const FAULTS: [libc::c_int; 6] =
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: sigfillset makes `all` valid for the calls behind it, and pthread_sigmask `before`. None fails for these
+        // arguments.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            for fault in FAULTS {
+                libc::sigdelset(all.as_mut_ptr(), fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+            Self { before: before.assume_init() }
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: `before` is a mask that the thread had.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+    }
+}

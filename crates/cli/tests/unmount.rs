@@ -1,0 +1,260 @@
+//! umount, signals and remount: they touch the mount that is meant, and no other that has its place or covers it.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use support::mount::Mount;
+use support::{succeed, tool};
+
+/// A tmpfs that somebody else mounts at `dir`, with a file in it.
+fn stranger(dir: &Path) {
+    succeed(tool("mount").args(["-t", "tmpfs", "stranger"]).arg(dir));
+    fs::write(dir.join("theirs"), b"kept").unwrap();
+}
+
+fn umount(dir: &Path) {
+    succeed(tool("umount").arg("-i").arg(dir));
+}
+
+fn end(mut server: Child) {
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert!(server.wait().unwrap().success());
+}
+
+fn content(m: &Mount, name: &str) -> String {
+    m.image.fsck();
+    m.image.ok(["cat".to_owned(), m.image.at(name)])
+}
+
+/// A process with a mount namespace of its own, a copy of this one, until it is killed.
+struct Namespace(Child);
+
+impl Namespace {
+    fn new() -> Self {
+        let mut command = tool("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 600"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_signal_spares_the_mount_that_covers_it() {
+    let m = Mount::blank();
+    let server = m.serve();
+    let mut held = File::create(m.path("ours")).unwrap();
+    held.write_all(b"cached by the kernel").unwrap();
+    stranger(&m.at);
+    end(server);
+    assert_eq!(fs::read(m.path("theirs")).unwrap(), b"kept");
+    assert_eq!(content(&m, "/ours"), "cached by the kernel");
+    umount(&m.at);
+    drop(held);
+    // The dead mount below.
+    m.umount();
+}
+
+#[test]
+fn a_signal_spares_the_mount_that_has_its_place_and_ends_it_where_it_is() {
+    let m = Mount::blank();
+    let (moved, bound) = (m.image.beside("moved"), m.image.beside("bound"));
+    fs::create_dir(&moved).unwrap();
+    fs::create_dir(&bound).unwrap();
+    for how in ["--move", "--bind"] {
+        let server = m.serve();
+        fs::write(m.path("ours"), how).unwrap();
+        let to = if how == "--move" { &moved } else { &bound };
+        succeed(tool("mount").arg(how).arg(&m.at).arg(to));
+        if how == "--bind" {
+            umount(&m.at);
+        }
+        stranger(&m.at);
+        end(server);
+        assert_eq!(fs::read(m.path("theirs")).unwrap(), b"kept");
+        umount(&m.at);
+        assert_eq!(fs::read_dir(to).unwrap().count(), 0, "it is unmounted where it was");
+        assert_eq!(content(&m, "/ours"), how);
+    }
+}
+
+#[test]
+fn only_mounts_of_lanefs_are_unmounted_and_remounted() {
+    let m = Mount::new("defaults");
+    stranger(&m.at);
+    let why = "m: the mount there is not of lanefs but of type tmpfs";
+    m.image.fails(["umount", "m"], 32, &format!("lanefs: cannot unmount 'm': {why}"));
+    m.image.fails(["umount", "-l", "m"], 32, &format!("lanefs: cannot unmount 'm': {why}"));
+    let text = format!("lanefs: cannot mount 'v.img' at 'm': {why}");
+    m.image.fails(["mount", "v.img", "m", "-o", "remount,ro"], 32, &text);
+    fs::write(m.path("theirs"), b"still writable").unwrap();
+    umount(&m.at);
+    fs::create_dir(m.path("inside")).unwrap();
+    m.image.fails(["umount", "m/inside"], 32, "lanefs: cannot unmount 'm/inside': m/inside: not mounted");
+    m.umount();
+}
+
+fn flags(m: &Mount) -> String {
+    let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
+    let at = m.at.canonicalize().unwrap();
+    let line = table.lines().rfind(|line| line.split(' ').nth(1) == at.to_str()).expect("mounted").to_owned();
+    line.split(' ').nth(3).unwrap().split(",user_id").next().unwrap().to_owned()
+}
+
+#[test]
+fn a_remount_keeps_what_it_does_not_name() {
+    let m = Mount::new("nosuid,nodev,noexec,noatime");
+    assert_eq!(flags(&m), "rw,nosuid,nodev,noexec,noatime");
+    for (words, expected) in [
+        ("remount,ro", "ro,nosuid,nodev,noexec,noatime"),
+        ("remount", "ro,nosuid,nodev,noexec,noatime"),
+        ("remount,rw,suid", "rw,nodev,noexec,noatime"),
+        ("remount,exec,relatime", "rw,nodev,relatime"),
+        ("remount,strictatime", "rw,nodev"),
+        ("remount,user", "rw,nosuid,nodev,noexec"),
+    ] {
+        m.image.ok(["mount", "v.img", "m", "-o", words]);
+        assert_eq!(flags(&m), expected, "{words}");
+    }
+    m.umount();
+}
+
+/// As the kernel's mount(8) does for its own.
+#[test]
+fn what_users_may_mount_is_nosuid_and_nodev() {
+    let m = Mount::new("user,exec");
+    assert_eq!(flags(&m), "rw,nosuid,nodev,relatime");
+    m.umount();
+}
+
+#[test]
+fn another_type_is_honoured_and_found_again() {
+    let m = Mount::new("subtype=ours");
+    let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
+    assert!(table.contains(" fuse.ours "), "{table}");
+    m.image.ok(["umount", "m"]);
+    m.image.fsck();
+}
+
+#[test]
+fn umount_waits_for_its_own_server_only() {
+    let m = Mount::blank();
+    // A bind mount beside: its server goes on.
+    let server = m.serve();
+    let bound = m.image.beside("bound");
+    fs::create_dir(&bound).unwrap();
+    succeed(tool("mount").arg("--bind").arg(&m.at).arg(&bound));
+    m.image.ok(["umount", "m"]);
+    fs::write(bound.join("f"), b"still served").unwrap();
+    m.image.ok(["umount", "bound"]);
+    assert_eq!(content(&m, "/f"), "still served");
+    assert!({ server }.wait().unwrap().success());
+    // Another mount right behind, before the umount looks.
+    for _ in 0..5 {
+        m.image.ok(["mount", "v.img", "m"]);
+        let mut umount = m.image.lanefs(["umount", "m"]).spawn().unwrap();
+        while m.is_mounted() {}
+        m.image.ok(["mount", "v.img", "bound"]);
+        assert!(umount.wait().unwrap().success());
+        m.image.ok(["umount", "bound"]);
+    }
+    // A dead mount beside a living one of the same volume.
+    let mut server = m.serve();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    m.image.ok(["mount", "v.img", "bound"]);
+    m.image.ok(["umount", "m"]);
+    m.image.ok(["umount", "bound"]);
+    m.image.fsck();
+}
+
+#[test]
+fn umount_says_what_holds_the_mount_and_a_signal_ends_it_all_the_same() {
+    let m = Mount::blank();
+    let server = m.serve();
+    let pid = Pid::from_child(&server);
+    let held = File::create(m.path("held")).unwrap();
+    let out = m.image.lanefs(["umount", "m"]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    let this = format!("process {} (", std::process::id());
+    assert!(said.contains("busy") && said.contains(&this) && said.contains("has files of it open"), "{said}");
+    drop(held);
+
+    let other = Namespace::new();
+    fs::write(m.path("f"), b"written out").unwrap();
+    let mut umount = m.image.lanefs(["umount", "m"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(umount.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let holder = format!("process {} (sleep) has it in another mount namespace", other.0.id());
+    assert!(
+        line.contains(&holder) && line.contains(&format!("SIGTERM to process {}", server.id())),
+        "{line}"
+    );
+    // Closed, although the other namespace still has it.
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(umount.wait().unwrap().success());
+    assert!({ server }.wait().unwrap().success());
+    assert_eq!(content(&m, "/f"), "written out");
+    assert!(!m.image.debugfs("features").contains("needs_recovery"));
+    drop(other);
+}
+
+#[test]
+fn a_volume_is_free_when_its_killed_server_has_gone() {
+    let m = Mount::blank();
+    for _ in 0..10 {
+        let mut server = m.serve();
+        let mut file = File::create(m.path("f")).unwrap();
+        file.write_all(&vec![7; 8 << 20]).unwrap();
+        let writer =
+            std::thread::spawn(
+                move || while file.write_all(&[1; 1 << 16]).is_ok() && file.sync_data().is_ok() {},
+            );
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        server.kill().unwrap();
+        server.wait().unwrap();
+        m.image.ok(["recover", "v.img"]);
+        writer.join().unwrap();
+        m.image.ok(["umount", "m"]);
+    }
+    m.image.fsck();
+}
+
+/// A user who has mounted his image by way of a loop device, and forgot it.
+#[test]
+fn an_owner_without_root_sees_that_the_kernel_has_his_image() {
+    let m = Mount::blank();
+    for path in [m.image.beside(""), m.image.path.clone()] {
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+    }
+    fs::copy(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs")).unwrap();
+    let as_user = |args: &[&str]| {
+        let mut command = tool("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "./lanefs"]).args(args);
+        command.current_dir(m.image.beside("")).output().unwrap()
+    };
+    let kernel = lanefs_tests::LoopMount::new(&m.image.path, "");
+    // By another name of the same file.
+    fs::hard_link(&m.image.path, m.image.beside("same.img")).unwrap();
+    for name in ["v.img:/d", "same.img:/d"] {
+        let out = as_user(&["mkdir", name]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(said.contains(&format!("in use: mounted by way of {}", kernel.device())), "{said}");
+    }
+    kernel.unmount();
+    assert!(as_user(&["mkdir", "v.img:/d"]).status.success());
+    m.image.fsck();
+}

@@ -1,0 +1,231 @@
+//! The lock between openers.
+//!
+//! The lock is `flock`: it belongs to the open file, so it holds between processes and between two
+//! opens in one process, and goes with the process that dies. Readers share, a writer excludes all.
+//! A writer of a block special file opens it with O_EXCL as well, which the kernel refuses while it
+//! is mounted, and a writer of a regular file looks for a mounted loop device on top of it.
+//!
+//! Hazard: the kernel releases the lock of a killed process a moment after the process has gone, if
+//! io_uring was still at work for it. An opener waits for that.
+
+use super::Kind;
+use crate::{DeviceError, Op, Result};
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the lock of a process that has died may last.
+const AFTERLIFE: Duration = Duration::from_secs(5);
+
+/// Locks `file`, which was opened by `path`, until it is closed.
+///
+/// # Errors
+/// [`Op::Lock`] (EBUSY) while another opener or a mount has it, with the process if it is known.
+pub(super) fn lock(path: &Path, file: &File, kind: Kind, read_only: bool) -> Result<()> {
+    let refuse = |errno, why| Err(DeviceError::at_path(Op::Lock, path, errno, why));
+    let how = match read_only {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
+    };
+    let attempt = || rustix::io::retry_on_intr(|| rustix::fs::flock(file, how)).map_err(io::Error::from);
+    let mut locked = outlast(attempt, io::ErrorKind::WouldBlock, || file.try_clone().ok());
+    // A device manager locks a block special file for a moment to look at it when it was closed.
+    let mut tries = if matches!(kind, Kind::Block { .. }) { 20 } else { 0 };
+    while tries > 0 && is(&locked, io::ErrorKind::WouldBlock) {
+        std::thread::sleep(Duration::from_millis(50));
+        locked = attempt();
+        tries -= 1;
+    }
+    match locked {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+            let who = match lock_holders(file).first() {
+                Some(&pid) if pid == std::process::id() => "this process".into(),
+                Some(pid) => format!("process {pid}"),
+                None => "another opener".into(),
+            };
+            let what = if read_only { "writes to it" } else { "has it open" };
+            return refuse(libc::EBUSY, format!("is in use: {who} {what}"));
+        }
+        Err(e) => return refuse(e.raw_os_error().unwrap_or(libc::EIO), format!("cannot be locked: {e}")),
+    }
+    if !read_only
+        && kind == Kind::Regular
+        && let Some(name) = mounted_loop_device(file)
+    {
+        return refuse(libc::EBUSY, format!("is in use: mounted by way of /dev/{name}"));
+    }
+    Ok(())
+}
+
+fn is<T>(done: &io::Result<T>, kind: io::ErrorKind) -> bool {
+    done.as_ref().is_err_and(|e| e.kind() == kind)
+}
+
+/// Whether a writer has locked the file.
+pub(super) fn is_locked(file: &File) -> bool {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+}
+
+/// Repeats `attempt` for up to five seconds while its error is of the kind `busy` and no living process is known to have locked
+/// the file that `file` opens. The kernel does not name a process that its parent has waited for.
+pub(super) fn outlast<T>(
+    mut attempt: impl FnMut() -> io::Result<T>,
+    busy: io::ErrorKind,
+    file: impl Fn() -> Option<File>,
+) -> io::Result<T> {
+    let end = Instant::now() + AFTERLIFE;
+    loop {
+        let done = attempt();
+        if !is(&done, busy) || Instant::now() >= end {
+            return done;
+        }
+        let Some(file) = file() else { return done };
+        let holders = lock_holders(&file);
+        if !holders.into_iter().all(has_died) {
+            return done;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether a process has gone, is a zombie, or is about to become one.
+fn has_died(pid: u32) -> bool {
+    const PF_EXITING: u32 = 4;
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    // The name, in parentheses, may have blanks and parentheses. Behind it: state, ..., flags. See proc_pid_stat(5).
+    let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
+    let mut fields = behind.split_ascii_whitespace();
+    let state = fields.next();
+    let flags: u32 = fields.nth(5).and_then(|flags| flags.parse().ok()).unwrap_or(0);
+    matches!(state, None | Some("Z" | "X" | "x")) || flags & PF_EXITING != 0
+}
+
+/// The processes that have locked `file`, as far as the kernel tells: none of another namespace of processes.
+pub fn lock_holders(file: &File) -> Vec<u32> {
+    let Ok(meta) = file.metadata() else { return Vec::new() };
+    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+    let inode = format!("{major:02x}:{minor:02x}:{}", meta.ino());
+    // As in "1: FLOCK  ADVISORY  WRITE 1234 08:02:131 0 EOF"; see proc_locks(5).
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let holder = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        match fields[..] {
+            [_, "FLOCK", _, _, pid, at, ..] if at == inode => pid.parse().ok().filter(|&pid: &u32| pid > 0),
+            _ => None,
+        }
+    };
+    locks.lines().filter_map(holder).collect()
+}
+
+/// The name of a loop device that is backed by `file` and claimed by a mount.
+fn mounted_loop_device(file: &File) -> Option<String> {
+    let ours = file.metadata().ok()?;
+    let ours = (ours.dev(), ours.ino());
+    std::fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {
+        let name = entry.file_name().into_string().ok().filter(|n| n.starts_with("loop"))?;
+        let path = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        let device = File::open(Path::new("/dev").join(&name));
+        let theirs = device.ok().and_then(|device| backing(&device)).or_else(|| {
+            // Only root may ask the device. Others go by the path.
+            let meta = std::fs::metadata(path.trim_end_matches('\n')).ok()?;
+            Some((meta.dev(), meta.ino()))
+        })?;
+        (theirs == ours && is_claimed(&name, &entry.path())).then_some(name)
+    })
+}
+
+/// Device and inode number of the file behind a loop device: it has these whatever its path is.
+fn backing(device: &File) -> Option<(u64, u64)> {
+    let info = loop_info::get(device)?;
+    // As the kernel encodes device numbers in 32 bits.
+    let (major, minor) =
+        ((info.device >> 8) & 0xfff, (info.device & 0xff) | ((info.device >> 12) & 0xf_ff00));
+    Some((rustix::fs::makedev(major as u32, minor as u32), info.inode))
+}
+
+/// Whether a loop device is mounted, or in use by another device.
+fn is_claimed(name: &str, sys: &Path) -> bool {
+    let exclusive = OFlags::EXCL.bits().cast_signed();
+    match OpenOptions::new().read(true).custom_flags(exclusive).open(Path::new("/dev").join(name)) {
+        Ok(_) => return false,
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return true,
+        // Only root may open it. All may read what follows.
+        Err(_) => {}
+    }
+    let holders = std::fs::read_dir(sys.join("holders")).is_ok_and(|mut holders| holders.next().is_some());
+    // A mounted ext4, XFS or Btrfs, in whichever mount namespace.
+    let mut kinds = std::fs::read_dir("/sys/fs").into_iter().flatten().flatten();
+    if holders || kinds.any(|kind| kind.path().join(name).exists()) {
+        return true;
+    }
+    let number = std::fs::read_to_string(sys.join("dev")).unwrap_or_default();
+    let table = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    table.lines().any(|line| line.split(' ').nth(2) == Some(number.trim_end()))
+}
+
+mod loop_info {
+    //! The ioctl that asks a loop device.
+    #![allow(unsafe_code, reason = "rustix has no such call")]
+
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    /// `struct loop_info64`.
+    #[repr(C)]
+    pub(super) struct LoopInfo {
+        pub(super) device: u64,
+        pub(super) inode: u64,
+        others: [u64; 27],
+    }
+
+    pub(super) fn get(device: &File) -> Option<LoopInfo> {
+        const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
+        let mut info = LoopInfo { device: 0, inode: 0, others: [0; 27] };
+        // SAFETY: the kernel writes 232 bytes, the size of `LoopInfo`, of which every value is valid.
+        let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) };
+        (done == 0).then_some(info)
+    }
+
+    const _: () = assert!(size_of::<LoopInfo>() == 232);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FileDevice;
+    use std::process::Command;
+
+    /// The lock outlives the process that took it: here a child of it has the file open, as io_uring has it after a SIGKILL.
+    #[test]
+    fn the_lock_of_a_process_that_died_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume.img");
+        drop(FileDevice::create(&path, 4096).unwrap());
+        // flock(1) locks what the shell has open, and ends.
+        let script = r#"exec 9<>"$1"; flock -x 9; exec sleep 1"#;
+        let mut keeper = Command::new("sh").args(["-c", script, "sh"]).arg(&path).spawn().unwrap();
+        let file = File::open(&path).unwrap();
+        while !lock_holders(&file).first().is_some_and(|&pid| has_died(pid)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        FileDevice::open_read_only(&path).unwrap();
+        FileDevice::open(&path).unwrap();
+        keeper.wait().unwrap();
+    }
+
+    #[test]
+    fn zombies_have_died_and_this_process_has_not() {
+        assert!(!has_died(std::process::id()));
+        let mut child = Command::new("true").spawn().unwrap();
+        while !has_died(child.id()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+        assert!(has_died(child.id()));
+    }
+}
