@@ -213,7 +213,7 @@ fn wrong_use_is_told_in_a_line() {
     fails(&["mount", "v.img", "v.img"], 32, "Not a directory");
     fails(&["umount", "m"], 32, "not mounted");
     fs::write(m.image.beside("text"), [b'x'; 10_000]).unwrap();
-    fails(&["mount", "text", "m"], 32, "s_magic is 0x7878");
+    fails(&["mount", "text", "m"], 32, "holds no ext4 volume but text");
     m.image.ok(["mount", "v.img", "m"]);
     fails(&["mount", "v.img", "m"], 32, "in use");
     fails(&["ls", "v.img:/"], 2, "in use");
