@@ -14,7 +14,6 @@ mod lock;
 mod open;
 mod piece;
 mod ring;
-mod submitters;
 #[cfg(test)]
 mod tests;
 mod vectored;

@@ -3,14 +3,14 @@
 //! - A ring belongs to one call at a time. The call does not return before the kernel is done with all that it gave to the
 //!   ring, whatever fails, because the memory is the caller's.
 //! - What the kernel did not take, did in part, or wants again is for the caller to do plainly.
-//! - Only a few threads may cause kernel threads ([`Submitters`]). What the kernel would give to a worker, it refuses to the
-//!   other threads, and that too is done plainly.
+//! - No ring causes a kernel thread. All is submitted with RWF_NOWAIT: what the kernel would give to a worker, such as a
+//!   write into a hole, it refuses, and that too is done plainly. A worker stays, and wakes up every five seconds, for
+//!   as long as the thread lives that submitted.
 //! - Buffers are not registered: they are the callers', new ones each time, and a copy into one of ours
 //!   costs more than what the registration saves.
 #![allow(unsafe_code)]
 
 use super::piece::{Piece, Source, Target};
-use super::submitters::{Submitters, WORKERS};
 use io_uring::types::Fixed;
 use io_uring::{IoUring as Ring, opcode, squeue};
 use std::fs::File;
@@ -40,7 +40,6 @@ pub(super) struct Rings {
     idle: Mutex<Vec<Ring>>,
     made: AtomicUsize,
     refused: AtomicBool,
-    submitters: Submitters,
 }
 
 /// What came of a run: the kernel's answer (bytes, or a negative errno), `None` if it was not asked.
@@ -69,10 +68,9 @@ impl Rings {
         file: &File,
         runs: impl ExactSizeIterator<Item = (u64, &'a [Source<'a>])>,
     ) -> Answers {
-        let flags = self.flags();
         self.run(file, runs, |(offset, pieces)| {
             let writev = opcode::Writev::new(Fixed(0), Piece::raw(pieces), pieces.len() as u32);
-            writev.offset(offset).rw_flags(flags).build()
+            writev.offset(offset).rw_flags(libc::RWF_NOWAIT).build()
         })
     }
 
@@ -82,16 +80,10 @@ impl Rings {
         file: &File,
         runs: impl ExactSizeIterator<Item = (u64, &'a mut [Target<'b>])>,
     ) -> Answers {
-        let flags = self.flags();
         self.run(file, runs, |(offset, pieces)| {
             let readv = opcode::Readv::new(Fixed(0), Piece::raw(pieces), pieces.len() as u32);
-            readv.offset(offset).rw_flags(flags).build()
+            readv.offset(offset).rw_flags(libc::RWF_NOWAIT).build()
         })
-    }
-
-    /// Returns the RWF flags of what this thread submits.
-    fn flags(&self) -> i32 {
-        if self.submitters.admits_me() { 0 } else { libc::RWF_NOWAIT }
     }
 
     /// `entry` makes entries whose memory lives, and is not used otherwise, until this returns.
@@ -167,9 +159,6 @@ fn make(file: &File) -> std::io::Result<Ring> {
         .build(DEPTH as u32)
         .or_else(|e| if e.raw_os_error() == Some(libc::EINVAL) { Ring::new(DEPTH as u32) } else { Err(e) })?;
     ring.submitter().register_files(&[file.as_raw_fd()])?;
-    // Of files and block devices, and of all else: the limits hold for every thread that comes to use the ring. Kernels before
-    // 5.15 do not have it, and keep to four for each processor.
-    let _ = ring.submitter().register_iowq_max_workers(&mut [WORKERS, 1]);
     Ok(ring)
 }
 
