@@ -16,6 +16,15 @@ pub(crate) struct Open {
     pub(crate) direct: File,
     pub(crate) inode: Arc<OpenInode>,
     access: Access,
+    /// The program may take blocks that are kept for root.
+    privileged: bool,
+}
+
+impl Open {
+    /// Returns whether a program may write by it.
+    pub(crate) fn writes(&self) -> bool {
+        self.access != Access::Reads
+    }
 }
 
 /// What a program may do by a handle.
@@ -34,6 +43,8 @@ pub(crate) struct OpenInode {
     /// Handles that write anywhere.
     writers: AtomicUsize,
     appenders: AtomicUsize,
+    /// Handles that write, of users from whom blocks are kept for root.
+    unprivileged: AtomicUsize,
     /// The kernel has read content into its cache since the first handle.
     is_cached: AtomicBool,
 }
@@ -63,13 +74,19 @@ impl OpenInode {
         self.is_cached.load(Ordering::Acquire)
     }
 
-    fn counts(&self, access: Access) -> impl Iterator<Item = &AtomicUsize> {
+    /// Returns whether all that have it open for writing may take blocks that are kept for root.
+    pub(crate) fn is_privileged(&self) -> bool {
+        self.unprivileged.load(Ordering::Relaxed) == 0
+    }
+
+    fn counts(&self, access: Access, privileged: bool) -> impl Iterator<Item = &AtomicUsize> {
         let kind = match access {
             Access::Reads => None,
             Access::Writes => Some(&self.writers),
             Access::Appends => Some(&self.appenders),
         };
-        [&self.handles].into_iter().chain(kind)
+        let unprivileged = (kind.is_some() && !privileged).then_some(&self.unprivileged);
+        [&self.handles].into_iter().chain(kind).chain(unprivileged)
     }
 }
 
@@ -88,7 +105,7 @@ struct Slots {
 
 impl Slots {
     fn drop_handle(&mut self, open: &Open) {
-        for count in open.inode.counts(open.access) {
+        for count in open.inode.counts(open.access, open.privileged) {
             count.fetch_sub(1, Ordering::Relaxed);
         }
         if open.inode.handles.load(Ordering::Relaxed) == 0 {
@@ -98,19 +115,20 @@ impl Slots {
 }
 
 impl Handles {
-    /// Returns a handle for `node`, a file, by which a program may do what `access` says.
+    /// Returns a handle for `node`, a file, by which a program may do what `access` says, and take blocks
+    /// that are kept for root if `privileged`.
     ///
     /// # Errors
     /// What has no content cannot be open.
-    pub(crate) fn open(&self, node: Node, access: Access) -> Answer<u64> {
+    pub(crate) fn open(&self, node: Node, access: Access, privileged: bool) -> Answer<u64> {
         let cached = node.open()?;
         let direct = cached.with_direct(true);
         let mut slots = self.slots.write();
         let inode = Arc::clone(slots.inodes.entry(node.ino()).or_default());
-        for count in inode.counts(access) {
+        for count in inode.counts(access, privileged) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        let open = Some(Arc::new(Open { node, cached, direct, inode, access }));
+        let open = Some(Arc::new(Open { node, cached, direct, inode, access, privileged }));
         let at = match slots.free.pop() {
             Some(at) => {
                 slots.open[at] = open;

@@ -14,6 +14,7 @@ mod connection;
 mod fault;
 mod filesystem;
 mod follow;
+mod fullness;
 mod fusermount;
 mod handles;
 mod init;

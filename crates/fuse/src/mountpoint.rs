@@ -123,15 +123,18 @@ impl Mounted {
 
     /// Has the kernel read as many bytes ahead of a program that reads from front to back, in place of its own 128 KiB, and keep as
     /// many percent of all dirty pages, in place of one at most. Only root may set them; for others they stay as they are.
-    pub(crate) fn tune(&self, read_ahead: usize, dirty_percent: u32) {
+    /// Returns the folder where that is set.
+    pub(crate) fn tune(&self, read_ahead: usize, dirty_percent: u32) -> PathBuf {
         let MountDevice { major, minor } = self.device;
+        let bdi = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}"));
         let set = |name: &str, value: String| {
-            let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/{name}"), value);
+            let _ = std::fs::write(bdi.join(name), value);
         };
         set("read_ahead_kb", (read_ahead >> 10).to_string());
         // No less than the least.
         set("max_ratio", dirty_percent.to_string());
         set("min_ratio", dirty_percent.to_string());
+        bdi
     }
 }
 

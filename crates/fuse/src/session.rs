@@ -110,7 +110,8 @@ impl Session {
         let shared = Shared { channel, filesystem, workers, desks, requests: Counter::new() };
         match shared.shake_hands(options.acl, time_gran) {
             Ok(()) => {
-                mounted.tune(READ_AHEAD, DIRTY_PERCENT);
+                let bdi = mounted.tune(READ_AHEAD, DIRTY_PERCENT);
+                shared.filesystem.bounded_in(bdi, DIRTY_PERCENT);
                 let shared = Arc::new(shared);
                 Ok(Self { link: Link::to(&shared), shared, mounted })
             }

@@ -51,6 +51,7 @@ pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 
 /// A direct read or write: the kernel holds no page of its cache for it.
 pub(crate) const READ_LOCKOWNER: u32 = 0x2;
+pub(crate) const GETATTR_FH: u32 = 0x1;
 pub(crate) const WRITE_CACHE: u32 = 0x1;
 pub(crate) const WRITE_LOCKOWNER: u32 = 0x2;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 0x4;
@@ -82,6 +83,7 @@ incoming! {
     struct ForgetIn { nlookup: u64, }
     struct ForgetOne { nodeid: u64, nlookup: u64, }
     struct BatchForgetIn { count: u32, dummy: u32, }
+    struct GetattrIn { getattr_flags: u32, dummy: u32, fh: u64, }
     struct SetattrIn {
         valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64,
         atime: i64, mtime: i64, ctime: i64, atimensec: u32, mtimensec: u32, ctimensec: u32,

@@ -26,7 +26,9 @@ pub(crate) use blocks::{BlockKind, free_blocks, hold_for_free, take_reserved};
 pub(crate) use group::{Group, free_runs, read_desc};
 pub(crate) use inodes::{InodeHint, alloc_inode, free_inode, hold_inode, used_inodes};
 pub(crate) use prealloc::{FileAlloc, Spot, reserve_at};
-pub(crate) use reserve::{Reserved, await_frees, claim, claim_for_map, reserve, reserve_claimed};
+pub(crate) use reserve::{
+    Reserved, await_frees, claim, claim_for_map, keeping_reserved, reserve, reserve_claimed,
+};
 pub(crate) use space::Claim;
 pub(crate) use trim::{discard_freed, trim};
 

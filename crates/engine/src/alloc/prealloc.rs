@@ -9,7 +9,7 @@
 //!
 //! Locks: the registry, then one file's pieces, then groups. Whoever holds a file's pieces never discards.
 
-use super::reserve::{Goal, or_discard, take_claimed, take_free};
+use super::reserve::{Goal, available, or_discard, take_claimed, take_free};
 use super::{Claim, Reserved};
 use crate::error::{Error, Result};
 use crate::volume::Fs;
@@ -222,7 +222,7 @@ fn from_window(fs: &Fs, file: &FileAlloc, spot: &Spot, want: u32) -> Result<Opti
     }
     let window = window_of(spot, want, fs.block_size);
     // No more than what is needed, or than a small part of what is there.
-    if window.len() as u32 <= want || window.len() as u64 > fs.available_blocks() / 16 {
+    if window.len() as u32 <= want || window.len() as u64 > available(fs) / 16 {
         return Ok(None);
     }
     let pieces = file.pieces.get_or_init(Default::default);

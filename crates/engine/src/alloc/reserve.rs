@@ -12,6 +12,7 @@ use super::space::Space;
 use super::{Alloc, Claim, Locked};
 use crate::error::{Error, Result};
 use crate::volume::Fs;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -128,9 +129,31 @@ pub(super) fn or_discard<T>(fs: &Fs, mut f: impl FnMut() -> Result<T>) -> Result
     }
 }
 
-/// Blocks that this volume's user may not have.
-fn keep(fs: &Fs) -> u64 {
-    if fs.options.use_reserved { 0 } else { fs.reserved_blocks }
+thread_local! {
+    /// Whether this thread works for a user from whom s_r_blocks_count blocks are kept.
+    static KEEPS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f` for a user from whom the blocks kept for root are kept, on this thread.
+pub(crate) fn keeping_reserved<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            KEEPS.set(self.0);
+        }
+    }
+    let _restore = Restore(KEEPS.replace(true));
+    f()
+}
+
+/// Blocks that the user for whom this thread works may not have.
+pub(super) fn keep(fs: &Fs) -> u64 {
+    if fs.options.use_reserved && !KEEPS.get() { 0 } else { fs.reserved_blocks }
+}
+
+/// Blocks that can be taken now: without those that are kept.
+pub(super) fn available(fs: &Fs) -> u64 {
+    fs.alloc.free_blocks().saturating_sub(keep(fs))
 }
 
 /// Where blocks would best lie.
@@ -161,7 +184,7 @@ impl Goal {
 
 /// Takes of the available blocks.
 pub(super) fn take_free(fs: &Fs, goal: Goal, want: u32) -> Result<Reserved> {
-    let want = u64::from(want.max(1)).min(fs.available_blocks()) as u32;
+    let want = u64::from(want.max(1)).min(available(fs)) as u32;
     search(fs, goal, want, &mut |n| fs.alloc.space.hold(n, keep(fs)))
 }
 

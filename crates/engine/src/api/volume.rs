@@ -524,6 +524,24 @@ impl Volume {
         self.fs.remove_xattr(&*self.node(bytes(&path), false)?, name)
     }
 
+    /// Runs `f` for a user from whom the blocks kept for root (`s_r_blocks_count`) are kept: what the thread
+    /// does on any volume meanwhile finds no space where only those are left. A volume that was opened without
+    /// [`OpenOptions::use_reserved`] keeps them from all.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("v.img");
+    /// # lanefs::mkfs::create(&path, 16 << 20, &lanefs::mkfs::Options::default())?;
+    /// let volume = lanefs::Volume::open(&path)?;
+    /// lanefs::Volume::keeping_reserved(|| volume.write("/file", b"of a user"))?;
+    /// # volume.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn keeping_reserved<T>(f: impl FnOnce() -> T) -> T {
+        alloc::keeping_reserved(f)
+    }
+
     /// How full the volume is.
     ///
     /// ```

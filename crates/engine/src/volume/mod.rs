@@ -219,12 +219,6 @@ impl Fs {
         self.features.ro_compat.intersects(RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM)
     }
 
-    /// Blocks that can be taken now: without the reserve where that is kept back.
-    pub(crate) fn available_blocks(&self) -> u64 {
-        let free = self.alloc.free_blocks();
-        if self.options.use_reserved { free } else { free.saturating_sub(self.reserved_blocks) }
-    }
-
     /// The time that changes are stamped with.
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()

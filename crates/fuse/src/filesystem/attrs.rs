@@ -3,19 +3,23 @@
 //! The kernel caches writes of files, and then size and times are its own: it hands them down when it writes out. What it
 //! does not set, the engine stamps.
 
-use super::Filesystem;
 use super::guard::{Change, Keeps, check_flags, chown_modifier};
+use super::{Filesystem, Outcome};
 use crate::attr::{attr_out, statx_out};
 use crate::caller::Caller;
 use crate::fault::Answer;
 use crate::request::{Outbox, Request};
-use crate::wire::{SetattrIn, fattr};
+use crate::wire::{self, GetattrIn, SetattrIn, fattr};
 use lanefs::{Modifier, SetAttr, SetTime, Timestamp};
 
 impl Filesystem {
-    pub(super) fn getattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
+    pub(super) fn getattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer<Outcome> {
+        let args: GetattrIn = r.take()?;
         let node = self.nodes.get(r.header.nodeid)?;
-        out.put(&attr_out(&node.metadata()))
+        let handle = (args.getattr_flags & wire::GETATTR_FH != 0).then_some(args.fh);
+        self.check_space(node.ino(), handle)?;
+        out.put(&attr_out(&node.metadata()))?;
+        Ok(self.after_attributes(r.header.nodeid, node.ino()))
     }
 
     pub(super) fn statx(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {

@@ -22,8 +22,13 @@ impl Filesystem {
         let args: OpenIn = r.take()?;
         let node = self.nodes.get(r.header.nodeid)?;
         self.check_open(r, &node, args.flags, args.open_flags)?;
-        let open_flags = open_flags(args.flags, &node);
-        let fh = self.handles.open(node.clone(), access(args.flags, &node))?;
+        let open_flags = self.opened_when_full(args.flags, open_flags(args.flags, &node));
+        let access = access(args.flags, &node);
+        let fh = self.handles.open(node, access, self.is_privileged(&r.header))?;
+        // Behind the handle: a thread that finds the volume full has the kernel told, or it is found full here.
+        if access != Access::Reads && self.fullness.is_full() {
+            self.notifier.tell(Notice::Attributes(r.header.nodeid));
+        }
         out.put(&OpenOut { fh, open_flags, backing_id: 0 })
     }
 
@@ -78,7 +83,7 @@ impl Filesystem {
         if args.write_flags & wire::WRITE_CACHE != 0 {
             self.check_cached(r, &open)?;
             // The kernel took set-id bits into account when the program wrote.
-            open.cached.write_late(args.offset, bytes)?;
+            self.write_late(&open, args.offset, bytes)?;
             return Ok(Outcome::Answered);
         }
         let keeps = Keeps::Told { kill: args.write_flags & wire::WRITE_KILL_SUIDGID != 0 };

@@ -13,10 +13,12 @@ mod durable;
 mod guard;
 mod ioctl;
 mod names;
+mod space;
 mod xattrs;
 
 use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
+use crate::fullness::Fullness;
 use crate::handles::Handles;
 use crate::nodes::Nodes;
 use crate::notifier::{self, Notice, Notifier};
@@ -34,12 +36,15 @@ pub(crate) struct Filesystem {
     volume: Volume,
     nodes: Nodes,
     handles: Handles,
+    fullness: Fullness,
     atime: Atime,
     dir_atime: Atime,
     /// The only user besides root who may come in.
     only: Option<u32>,
     durably: Durably,
     notifier: Notifier,
+    /// The user and the group besides root for whom blocks are kept (s_def_resuid, s_def_resgid).
+    reserved_for: (u32, u32),
 }
 
 /// What becomes of a request.
@@ -74,7 +79,9 @@ impl Filesystem {
         let (atime, dir_atime) = (options.atime(), options.dir_atime());
         let only = options.allow_root.then(|| rustix::process::geteuid().as_raw());
         let (durably, notifier) = (options.durably(), Notifier::default());
-        Ok(Self { volume, nodes, handles: Handles::default(), atime, dir_atime, only, durably, notifier })
+        let reserved_for = space::reserved_for(&volume);
+        let (handles, fullness) = (Handles::default(), Fullness::default());
+        Ok(Self { volume, nodes, handles, fullness, atime, dir_atime, only, durably, notifier, reserved_for })
     }
 
     /// What the volume counted.
@@ -146,15 +153,26 @@ impl Filesystem {
     /// # Errors
     /// What the program is told.
     pub(crate) fn serve(&self, mut request: Request<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
-        let whole = request.clone();
         let r = &mut request;
         let forgets = matches!(r.header.opcode, op::FORGET | op::BATCH_FORGET | op::DESTROY);
         if !forgets && self.only.is_some_and(|uid| r.header.uid != 0 && r.header.uid != uid) {
             return Err(Fault(Errno::ACCESS));
         }
+        let outcome = match forgets || self.is_privileged(&r.header) {
+            true => self.carry_out(r, out, stage),
+            false => Volume::keeping_reserved(|| self.carry_out(r, out, stage)),
+        };
+        if space::may_shrink(r.header.opcode) {
+            self.look_at_space();
+        }
+        outcome
+    }
+
+    fn carry_out(&self, r: &mut Request<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
+        let whole = r.clone();
         match r.header.opcode {
             op::LOOKUP => self.lookup(r, out),
-            op::GETATTR => self.getattr(r, out),
+            op::GETATTR => return self.getattr(r, out),
             op::STATX => self.statx(r, out),
             op::SETATTR => self.setattr(r, out),
             op::READLINK => self.readlink(r, out),

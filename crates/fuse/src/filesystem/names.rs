@@ -79,6 +79,7 @@ impl Filesystem {
         let args: CreateIn = r.take()?;
         let name = r.name()?;
         let dir = self.nodes.get(r.header.nodeid)?;
+        let privileged = self.is_privileged(&r.header);
         let node = match dir.create(name, NewKind::File, new_attr(r, args.mode), args.umask as u16) {
             Err(Error::Exists) if args.flags & oflag::EXCL == 0 => {
                 let node = dir.lookup(name)?;
@@ -87,20 +88,20 @@ impl Filesystem {
             }
             made => made?,
         };
-        self.tell_open(node, args.flags, out)
+        self.tell_open(node, args.flags, privileged, out)
     }
 
     pub(super) fn tmpfile(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let args: CreateIn = r.take()?;
         let dir = self.nodes.get(r.header.nodeid)?;
         let node = dir.create_nameless(new_attr(r, args.mode), args.umask as u16)?;
-        self.tell_open(node, args.flags, out)
+        self.tell_open(node, args.flags, self.is_privileged(&r.header), out)
     }
 
     /// Tells the kernel of an inode and of its open file.
-    fn tell_open(&self, node: Node, flags: u32, out: &mut Outbox) -> Answer {
-        let open_flags = open_flags(flags, &node);
-        let fh = self.handles.open(node.clone(), access(flags, &node))?;
+    fn tell_open(&self, node: Node, flags: u32, privileged: bool, out: &mut Outbox) -> Answer {
+        let open_flags = self.opened_when_full(flags, open_flags(flags, &node));
+        let fh = self.handles.open(node.clone(), access(flags, &node), privileged)?;
         self.tell(node, out)?;
         out.put(&OpenOut { fh, open_flags, backing_id: 0 })
     }

@@ -1,0 +1,135 @@
+//! A mount whose volume is full: write(2) itself says so.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use rustix::io::Errno;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use support::mount::Mount;
+
+const MIB: u64 = 1 << 20;
+/// What may be promised in vain, as docs/mount.md has it.
+const IN_VAIN: u64 = 64 * MIB;
+
+fn is_full<T: std::fmt::Debug>(result: io::Result<T>) -> bool {
+    match result {
+        Ok(_) => false,
+        Err(e) if e.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) => true,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// Bytes that the volume has for anybody, and for users.
+fn free(m: &Mount) -> (u64, u64) {
+    let stat = rustix::fs::statvfs(&m.at).unwrap();
+    (stat.f_bfree * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+}
+
+/// Writes `count` pieces of 1 MiB, whatever is said of each; how many were taken, and of the last ten.
+fn write_on(file: &mut File, count: usize) -> (u64, u64) {
+    let piece = vec![1; MIB as usize];
+    let (mut taken, mut last) = (0, 0);
+    for i in 0..count {
+        if !is_full(file.write(&piece)) {
+            taken += 1;
+            last += u64::from(i + 10 >= count);
+        }
+    }
+    (taken * MIB, last)
+}
+
+#[test]
+fn a_descriptor_that_goes_on_writing_is_told() {
+    let m = Mount::new("defaults");
+    fs::write(m.path("kept"), vec![7; MIB as usize]).unwrap();
+    let kept = OpenOptions::new().read(true).write(true).open(m.path("kept")).unwrap();
+    kept.sync_all().unwrap();
+    let (there, _) = free(&m);
+    let mut file = File::create(m.path("fill")).unwrap();
+    let (taken, last) = write_on(&mut file, 1000);
+    assert!(taken <= there + IN_VAIN, "{} MiB were taken, {} MiB were free", taken / MIB, there / MIB);
+    assert_eq!(last, 0, "the last ones were refused");
+    assert!(is_full(file.sync_all()), "something was lost");
+    // What has its blocks is written over, through a descriptor of before, cached as ever.
+    kept.write_all_at(&[8; 100_000], 4096).unwrap();
+    kept.sync_all().unwrap();
+    // And what was refused is taken as soon as there is space.
+    file.set_len(10 * MIB).unwrap();
+    file.seek(SeekFrom::Start(10 * MIB)).unwrap();
+    let (taken, _) = write_on(&mut file, 10);
+    assert_eq!(taken, 10 * MIB);
+    file.sync_all().unwrap();
+    drop((file, kept));
+    let found = fs::read(m.path("kept")).unwrap();
+    assert!(found[..4096] == [7; 4096] && found[4096..104_096] == [8; 100_000]);
+    m.umount();
+}
+
+#[test]
+fn small_files_are_told() {
+    let m = Mount::new("defaults");
+    let (there, _) = free(&m);
+    let bytes = vec![1; 200_000];
+    let (mut taken, mut refused) = (0, 0);
+    for i in 0..1500 {
+        match File::create(m.path(&format!("{i}"))).and_then(|mut file| file.write_all(&bytes)) {
+            Ok(()) => taken += bytes.len() as u64,
+            e => refused += u64::from(is_full(e)),
+        }
+    }
+    assert!(taken <= there + IN_VAIN, "{} MiB were taken, {} MiB were free", taken / MIB, there / MIB);
+    assert!(refused > 500, "{refused}");
+    m.umount();
+}
+
+/// Of every second file that goes, the space is there at once.
+#[test]
+fn what_is_removed_makes_room() {
+    let m = Mount::new("defaults");
+    let name = |i: usize| m.path(&format!("{i}"));
+    let fill = |i: usize, len: usize| {
+        let mut file = File::create(name(i))?;
+        file.write_all(&vec![1; len]).and_then(|()| file.sync_all())
+    };
+    let count = (0..).find(|i| is_full(fill(*i, 200_000))).unwrap();
+    for round in 0..4 {
+        (0..count).step_by(2).for_each(|i| fs::remove_file(name(i)).unwrap());
+        for i in (0..count).step_by(2) {
+            fill(i, 190_000).unwrap_or_else(|e| panic!("round {round}: {i} of {count}: {e}"));
+        }
+    }
+    m.umount();
+}
+
+fn as_user(dir: &Path, script: &str) -> bool {
+    use std::os::unix::process::CommandExt;
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script]).current_dir(dir).uid(65534).gid(65534).stderr(std::process::Stdio::null());
+    shell.status().unwrap().success()
+}
+
+#[test]
+fn blocks_kept_for_root_are_kept_for_root() {
+    let m = Mount::blank_with(&["-m", "20"]);
+    m.image.ok(["mount", "v.img", "m"]);
+    fs::set_permissions(&m.at, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let (all, users) = free(&m);
+    assert!(all - users > 10 * MIB, "{all} {users}");
+    for (file, how) in [("cached", ""), ("direct", "oflag=direct"), ("synced", "conv=fsync")] {
+        assert!(!as_user(&m.at, &format!("dd if=/dev/zero of={file} bs=128k count=800 {how}")), "{file}");
+        // It may tell of what was lost.
+        let _ = rustix::fs::syncfs(File::open(&m.at).unwrap());
+        let (left, users) = free(&m);
+        assert!(left > 10 * MIB && users < MIB, "{file}: {left} {users}");
+    }
+    assert!(!as_user(&m.at, "fallocate -l 1M more"), "fallocate");
+    // Root has them, beside a user who has the file open or not.
+    let mut file = File::create(m.path("of root")).unwrap();
+    assert_eq!(write_on(&mut file, 8).0, 8 * MIB);
+    file.sync_all().unwrap();
+    drop(file);
+    m.umount();
+}

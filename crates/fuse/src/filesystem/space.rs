@@ -1,0 +1,98 @@
+//! What a request has to do with how full the volume is: see [`Fullness`](crate::fullness::Fullness), and
+//! which blocks its user may have.
+
+use super::{Filesystem, Outcome};
+use crate::fault::{Answer, Fault};
+use crate::handles::Open;
+use crate::notifier::{Job, Notice};
+use crate::wire::{InHeader, fopen, oflag, op};
+use lanefs::{Error, Volume};
+use rustix::io::Errno;
+use std::path::PathBuf;
+
+/// Returns the user and the group besides root for whom the volume keeps blocks.
+pub(super) fn reserved_for(volume: &Volume) -> (u32, u32) {
+    let info = volume.info();
+    let raw = info.superblock.raw();
+    let id = |low: u16, high: u16| u32::from(high) << 16 | u32::from(low);
+    let user = id(raw.s_def_resuid.get(), raw.s_def_resuid_hi.get());
+    (user, id(raw.s_def_resgid.get(), raw.s_def_resgid_hi.get()))
+}
+
+/// Returns whether there may be much less space behind a request, or more files that are written.
+pub(super) fn may_shrink(opcode: u32) -> bool {
+    matches!(opcode, op::WRITE | op::FALLOCATE | op::COPY_FILE_RANGE | op::OPEN | op::CREATE | op::TMPFILE)
+}
+
+impl Filesystem {
+    /// Passes on where the kernel's bound is set: see [`Fullness::bounded_in`](crate::fullness::Fullness).
+    pub(crate) fn bounded_in(&self, bdi: PathBuf, percent: u32) {
+        self.fullness.bounded_in(bdi, percent);
+    }
+
+    /// Returns whether the user of a request may take blocks that are kept for root. Only its own group
+    /// counts: the kernel does not tell the others.
+    pub(super) fn is_privileged(&self, header: &InHeader) -> bool {
+        let (uid, gid) = self.reserved_for;
+        header.uid == 0 || header.uid == uid || gid != 0 && header.gid == gid
+    }
+
+    /// Looks how full the volume is. If it has become full, the kernel asks before each write from then on.
+    pub(super) fn look_at_space(&self) {
+        if self.fullness.observe(&self.volume) {
+            self.ask_before_writes();
+        }
+    }
+
+    fn ask_before_writes(&self) {
+        for ino in self.handles.written() {
+            self.notifier.hand_over(Job::Notify(Notice::Attributes(self.nodes.id_of(ino))));
+        }
+    }
+
+    /// Checks whether the write that the kernel asks for attributes for, by a handle that writes, is to be
+    /// refused.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    pub(super) fn check_space(&self, ino: u32, handle: Option<u64>) -> Answer {
+        let writes = |handle| self.handles.get(handle).is_ok_and(|open| open.writes());
+        let full = self.fullness.is_full() && handle.is_some_and(writes);
+        if full && self.fullness.refuses(ino, &self.volume) { Err(Fault(Errno::NOSPC)) } else { Ok(()) }
+    }
+
+    /// Returns how attributes are answered. While the volume is full, the kernel must not keep those of files
+    /// that are written: it is told so before the answer, which then is void to its cache.
+    pub(super) fn after_attributes(&self, node: u64, ino: u32) -> Outcome {
+        match self.fullness.is_full() && self.handles.is_written(ino) {
+            true => Outcome::AfterNotice(Notice::Attributes(node)),
+            false => Outcome::Answered,
+        }
+    }
+
+    /// Returns what the kernel does with a file that is opened with these flags. On a full volume a file that
+    /// is opened for writing only is written through: no reader misses the cache.
+    pub(super) fn opened_when_full(&self, flags: u32, open_flags: u32) -> u32 {
+        const WRONLY: u32 = 0o1;
+        let through = flags & oflag::ACCMODE == WRONLY && self.fullness.is_full();
+        if through { open_flags | fopen::DIRECT_IO } else { open_flags }
+    }
+
+    /// Writes what the kernel had cached. It does not say whose bytes they are: blocks kept for root are taken
+    /// where all that have the file open for writing may take them.
+    pub(super) fn write_late(&self, open: &Open, offset: u64, bytes: &[u8]) -> Answer {
+        let write = || open.cached.write_late(offset, bytes);
+        let written = match open.inode.is_privileged() {
+            true => write(),
+            false => Volume::keeping_reserved(write),
+        };
+        if matches!(written, Err(Error::NoSpace)) {
+            let ino = open.node.ino();
+            if self.fullness.refuse(ino, &self.volume) {
+                self.ask_before_writes();
+            }
+            self.notifier.tell(Notice::Attributes(self.nodes.id_of(ino)));
+        }
+        Ok(written?)
+    }
+}
