@@ -35,6 +35,9 @@ pub enum Error {
     /// No free block or inode (ENOSPC).
     #[error("No space left on device")]
     NoSpace,
+    /// Extended attributes that fit neither in the inode nor in its block (ENOSPC). No free space helps.
+    #[error("No space left on device (the attributes fit neither in the inode nor in a block)")]
+    XattrsTooLarge,
     /// A name of more than 255 bytes (ENAMETOOLONG).
     #[error("File name too long ({len} bytes, at most 255)")]
     NameTooLong {
@@ -335,7 +338,7 @@ impl Error {
             Error::NotDir => Errno::NOTDIR,
             Error::IsDir => Errno::ISDIR,
             Error::NotEmpty => Errno::NOTEMPTY,
-            Error::NoSpace => Errno::NOSPC,
+            Error::NoSpace | Error::XattrsTooLarge => Errno::NOSPC,
             Error::NameTooLong { .. } => Errno::NAMETOOLONG,
             Error::OtherVolume => Errno::XDEV,
             Error::TooManyLinks => Errno::MLINK,

@@ -195,7 +195,7 @@ impl Dir {
     /// Sets an extended attribute of `name`, as [`set_attr`](Self::set_attr) finds it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if it fits nowhere, ...
+    /// [`Error::XattrsTooLarge`] if it fits nowhere, ...
     pub fn set_xattr(&self, name: impl AsRef<OsStr>, attr: impl AsRef<OsStr>, value: &[u8]) -> Result<()> {
         let node = self.self_or(name.as_ref())?;
         node.fs.set_xattr(&node, attr.as_ref().as_bytes(), value, xattr::SetXattr::Any)

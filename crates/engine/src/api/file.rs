@@ -287,7 +287,7 @@ impl File {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if it fits nowhere, ...
+    /// [`Error::XattrsTooLarge`] if it fits nowhere, ...
     pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
         self.node.fs.set_xattr(&self.node, name, value, crate::SetXattr::Any)
     }

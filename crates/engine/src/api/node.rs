@@ -261,7 +261,7 @@ impl Node {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] by `how`.
+    /// [`Error::XattrsTooLarge`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] by `how`.
     pub fn set_xattr(&self, name: &OsStr, value: &[u8], how: SetXattr) -> Result<()> {
         self.node.fs.set_xattr(&self.node, name.as_bytes(), value, how)
     }

@@ -491,7 +491,7 @@ impl Volume {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] if `how`
+    /// [`Error::XattrsTooLarge`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] if `how`
     /// asks for it.
     ///
     /// ```

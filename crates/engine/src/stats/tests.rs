@@ -122,6 +122,19 @@ fn a_full_volume_shows_that_commits_were_waited_for() {
 }
 
 #[test]
+fn attributes_that_do_not_fit_write_no_other_file_out() {
+    let volume = volume(OpenOptions::new());
+    volume.write("/other", &[7; 1 << 20]).unwrap();
+    let file = volume.create_file("/file").unwrap();
+    let fs = &file.node().fs;
+    let dirty = fs.pages.dirty_bytes();
+    let e = file.set_xattr(b"user.large", &[7; 8192]).unwrap_err();
+    let after = fs.pages.dirty_bytes();
+    assert_eq!((e.errno(), volume.stats().counts.space_retries), (28, 0), "{e}");
+    assert!(dirty > 0 && after == dirty, "{dirty} bytes, {after} afterwards");
+}
+
+#[test]
 fn json_and_the_table_tell_the_same() {
     let volume = volume(OpenOptions::new());
     written(&volume).sync_all().unwrap();

@@ -35,13 +35,13 @@ fn header(ino: u32, buffer: &Buffer) -> Result<BlockHeader> {
 /// The bytes of a block with these attributes, `None` for a list without any.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if they do not fit.
+/// [`Error::XattrsTooLarge`] if they do not fit.
 pub(super) fn encode(fs: &Fs, mut attrs: Vec<Attr<'_>>) -> Result<Option<Vec<u8>>> {
     if attrs.is_empty() {
         return Ok(None);
     }
     let mut bytes = vec![0; fs.block_size as usize];
-    if codec::encode_block(&mut bytes, &mut attrs) { Ok(Some(bytes)) } else { Err(Error::NoSpace) }
+    if codec::encode_block(&mut bytes, &mut attrs) { Ok(Some(bytes)) } else { Err(Error::XattrsTooLarge) }
 }
 
 /// Reads what giving up a use of `block` changes: the block, and where it is freed its group's bitmap.

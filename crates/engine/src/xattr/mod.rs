@@ -68,8 +68,8 @@ pub(crate) fn list(fs: &Fs, ino: u32, inode: &Inode) -> Result<Vec<Vec<u8>>> {
 /// An access ACL sets the mode too, and is not stored if the mode says it all.
 ///
 /// # Errors
-/// [`Error::Exists`] and [`Error::NoData`] by `how`; [`Error::NoSpace`] if it fits in neither place or no
-/// block is free; [`Error::ValueTooBig`]; [`Error::NotPermitted`] for `user.` on anything but files and
+/// [`Error::Exists`] and [`Error::NoData`] by `how`; [`Error::XattrsTooLarge`] if it fits in neither place;
+/// [`Error::NoSpace`] if no block is free; [`Error::ValueTooBig`]; [`Error::NotPermitted`] for `user.` on anything but files and
 /// directories. With any of them nothing has changed.
 pub(crate) fn set(
     txn: &mut Txn<'_>,
@@ -207,7 +207,7 @@ fn change(
             // Only a set can fail to fit: a list with an attribute less is not longer.
             let list = block::encode(fs, edited(&outer, name, new))?;
             if !codec::encode_inode(&mut area, &edited(&inner, name, None)) {
-                return Err(Error::NoSpace);
+                return Err(Error::XattrsTooLarge);
             }
             (area, Some(list))
         }
