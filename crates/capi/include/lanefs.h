@@ -72,7 +72,8 @@
 // For lanefs_rename: swap the two (RENAME_EXCHANGE).
 #define LANEFS_RENAME_EXCHANGE 2
 
-// For lanefs_rename: leave a whiteout of 0:0 at the old name (RENAME_WHITEOUT); with LANEFS_RENAME_NOREPLACE or without.
+// For lanefs_rename: leave a whiteout of 0:0 at the old name (RENAME_WHITEOUT); with
+// LANEFS_RENAME_NOREPLACE or without.
 #define LANEFS_RENAME_WHITEOUT 4
 
 // For lanefs_lsetxattr: the attribute must not exist (XATTR_CREATE).

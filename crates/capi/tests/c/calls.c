@@ -291,7 +291,7 @@ static void names(void)
     FAILS(EINVAL, lanefs_rename(vol, "/d/moved", "/d/white", LANEFS_RENAME_WHITEOUT | LANEFS_RENAME_EXCHANGE));
     OK(lanefs_rename(vol, "/d/moved", "/d/white", LANEFS_RENAME_WHITEOUT | LANEFS_RENAME_NOREPLACE));
     OK(lanefs_lstat(vol, "/d/moved", &st));
-    CHECK(S_ISCHR(st.st_mode) && st.st_rdev == 0);
+    CHECK(S_ISCHR(st.st_mode) && st.st_rdev_major == 0 && st.st_rdev_minor == 0);
     OK(lanefs_rename(vol, "/d/white", "/d/moved", 0));
     FAILS(EISDIR, lanefs_rename(vol, "/pipe", "/d", 0));
     FAILS(ENOTDIR, lanefs_rename(vol, "/d", "/pipe", 0));
