@@ -9,6 +9,8 @@ mkdir -p "$target"
 log=$target/test.log
 TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-test.XXXXXX")
 export TMPDIR
+# Tests run programs as another user, who has to come to their files.
+chmod 755 "$TMPDIR"
 # Never beyond a mount: that would be the content of a volume.
 trap 'rm -rf --one-file-system "$TMPDIR"' EXIT
 
