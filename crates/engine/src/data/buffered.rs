@@ -13,7 +13,7 @@
 use super::cache::{FileCache, Segment};
 use super::direct::{self, check_end, check_write};
 use super::times::Stamp;
-use super::{FileData, delayed, io, journal_each_write, mapping, place, zero_tail};
+use super::{FileData, delayed, io, journal_each_write, mapping, place, zero_gap};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use std::ops::Range;
@@ -203,7 +203,7 @@ pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
 fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8], stamp: Stamp) -> Result<()> {
     let size = file.size();
     if offset > size {
-        zero_tail(node, size, offset)?;
+        zero_gap(node, size, offset)?;
     }
     let pages = file.pages(node);
     let mut at = offset;

@@ -78,24 +78,40 @@ pub(super) fn mapping(node: &Node, file: &FileData, lblk: u32) -> Result<Mapping
     map::lookup(&node.fs, node.ino, &node.state(), lblk)
 }
 
-/// Makes the bytes from `from` to the end of its block, or to `to` before that, zeros on the
-/// device. Nothing to do where the block is not written.
+/// Zeroes the bytes from `from` to the end of its block, or to `to` before that, in the cache and on the
+/// device: i_disksize may pass them, and their page may stay dirty beyond that. Does nothing where the
+/// block is not written.
 fn zero_tail(node: &Node, from: u64, to: u64) -> Result<()> {
     if from.is_multiple_of(node.fs.block_size.into()) { Ok(()) } else { zero_part(node, from, to) }
 }
 
-/// As [`zero_tail`], also from the start of a block on.
+/// Zeroes as [`zero_tail`], but leaves the device to the write-out where the page is dirty: that comes
+/// before i_disksize passes them.
+fn zero_gap(node: &Node, from: u64, to: u64) -> Result<()> {
+    if from.is_multiple_of(node.fs.block_size.into()) || zero_cached(node, from, to) {
+        return Ok(());
+    }
+    zero_on_device(node, from, to)
+}
+
+/// Zeroes as [`zero_tail`], also from the start of a block on.
 fn zero_part(node: &Node, from: u64, to: u64) -> Result<()> {
+    zero_cached(node, from, to);
+    zero_on_device(node, from, to)
+}
+
+/// Zeroes the part of the block of `from` that is cached. Returns whether its page is dirty.
+fn zero_cached(node: &Node, from: u64, to: u64) -> bool {
+    let end = from.next_multiple_of(u64::from(node.fs.block_size)).min(to);
+    let pages = node.file_if_used().and_then(FileData::pages_if_used).filter(|_| from < end);
+    pages.is_some_and(|pages| pages.cut(from..end).head == cache::Edge::Dirty)
+}
+
+fn zero_on_device(node: &Node, from: u64, to: u64) -> Result<()> {
     let fs = &*node.fs;
     let (lblk, inner) = place(fs, from)?;
     if from >= to {
         return Ok(());
-    }
-    if let Some(pages) = node.file_if_used().and_then(FileData::pages_if_used) {
-        let end = from.next_multiple_of(u64::from(fs.block_size)).min(to);
-        if pages.cut(from..end).head == cache::Edge::Dirty {
-            return Ok(());
-        }
     }
     let mapping = map::lookup(fs, node.ino, &node.state(), lblk)?;
     let Mapping::Mapped { block, unwritten: false, .. } = mapping else { return Ok(()) };

@@ -191,6 +191,32 @@ fn a_size_comes_with_the_bytes_before_it() {
     }
 }
 
+/// A dirty page over the end of a truncation: what was cut off is not on disk when the file has grown again.
+#[test]
+fn what_was_cut_off_does_not_come_back_with_a_larger_size() {
+    let (grown, cut) = (LEN - 1000, LEN - 3000);
+    let grow: [fn(&File, u64); 2] =
+        [|f, to| f.set_len(to).unwrap(), |f, to| f.fallocate(FallocMode::Allocate, 0, to).unwrap()];
+    for grow in grow {
+        let image = Image::new("16M", KINDS[0]);
+        image.file("f");
+        let device = recording(&image);
+        let volume = open(Arc::clone(&device) as Arc<dyn BlockDevice>);
+        let f = file(&volume, "/f");
+        f.write_at(0, &[1; LEN]).unwrap();
+        f.sync_all().unwrap();
+        f.write_at(cut as u64 - 10, &[2; 10]).unwrap();
+        f.set_len(cut as u64).unwrap();
+        grow(&f, grown as u64);
+        // The sizes are committed, and the page is not written out.
+        f.node().fs.journal.sync().unwrap();
+        let fs = image.open_on(Arc::new(lanefs_device::MemDevice::from_bytes(device.image().to_bytes())));
+        let found = all(&fs.lookup(&fs.root().unwrap(), b"f").unwrap());
+        assert_eq!(found.len(), grown);
+        assert!(found[cut..].iter().all(|byte| *byte == 0), "what was cut off came back");
+    }
+}
+
 /// Blocks that are there, behind i_disksize: what is written into them moves it.
 #[test]
 fn an_overwrite_up_to_a_size_that_is_not_on_disk_yet_moves_it_there() {
