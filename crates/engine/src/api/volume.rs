@@ -530,10 +530,9 @@ impl Volume {
     ///
     /// # Examples
     /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("v.img");
-    /// # lanefs::mkfs::create(&path, 16 << 20, &lanefs::mkfs::Options::default())?;
-    /// let volume = lanefs::Volume::open(&path)?;
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default())?;
+    /// let volume = lanefs::OpenOptions::new().write(true).open_device(device)?;
     /// lanefs::Volume::keeping_reserved(|| volume.write("/file", b"of a user"))?;
     /// # volume.close()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
