@@ -1,17 +1,24 @@
 # The two commands of the README are `make demo` and `make test`. Each installs what it lacks.
 .POSIX:
-.PHONY: help setup judges build install fio-engine deb deb-test demo test judge-mount lint docs loom fuzz-short ci
+.PHONY: help setup judges build install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount lint docs loom fuzz-short fuzz-night coverage ci
 
 help:
 	@echo "make install      command, C library, manual pages, completions: PREFIX (/usr/local), DESTDIR"
-	@echo "make deb          a Debian package in target/debian"
+	@echo "make uninstall    removes what make install put there: the same PREFIX and DESTDIR"
+	@echo "make deb          Debian packages in target/debian: lanefs, liblanefs0, liblanefs-dev"
 	@echo "make demo         make a volume, fill it, kill it, recover it, let e2fsck judge"
 	@echo "make test         every test"
-	@echo "make judge-mount  the long judges of the mount: databases, fsx, fio, kill -9"
+	@echo "make torture      every failed I/O and every crash of every workload of one and two operations: hours; goes on where it stopped"
+	@echo "make torture-night  samples of longer ones, without end"
+	@echo "make schedules    threads on one volume under a seeded scheduler, with crashes: without end; goes on where it stopped"
+	@echo "make mutants      breaks the code on purpose, and sees that the tests notice"
+	@echo "make judge-mount  the long judges of the mount: databases, stress-ng, fsx, fio, kill -9"
 	@echo "make lint         format, clippy, licences, documentation"
 	@echo "make bench-NAME   one benchmark of bench/src/bin, against its peer in the same run"
 	@echo "make loom         model checks of the concurrent parts"
 	@echo "make fuzz-short   each fuzz target for FUZZ_SECONDS (30)"
+	@echo "make fuzz-night   each for FUZZ_SECONDS (3600), counted in fuzz/hours.tsv"
+	@echo "make coverage     lines of format, journal and engine that hostile volumes reach, into docs/testing.md"
 	@echo "make ci           what CI runs"
 
 setup:
@@ -22,6 +29,9 @@ build: setup
 
 install: build
 	@scripts/install.sh release
+
+uninstall:
+	@scripts/uninstall.sh
 
 # For the fio that is installed here. `make install` takes it along if it is there.
 fio-engine: build
@@ -43,6 +53,19 @@ judges:
 
 test: judges
 	@scripts/test.sh --workspace
+
+torture: judges
+	cargo run --release -p lanefs-tests --bin torture -- --faults $(ARGS)
+	cargo run --release -p lanefs-tests --bin torture -- $(ARGS)
+
+torture-night: judges
+	cargo run --release -p lanefs-tests --bin torture -- --night $(ARGS)
+
+schedules: judges
+	@scripts/schedules.sh $(ARGS)
+
+mutants: judges
+	@scripts/mutants.sh $(ARGS)
 
 judge-mount: judges
 	@scripts/setup.sh --long
@@ -67,6 +90,12 @@ loom: setup
 
 fuzz-short: setup
 	@scripts/fuzz.sh $${FUZZ_SECONDS:-30}
+
+fuzz-night: setup
+	@FUZZ_LEDGER=1 scripts/fuzz.sh $${FUZZ_SECONDS:-3600}
+
+coverage: judges
+	@scripts/coverage.sh
 
 ci:
 	@.ci/run

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A Debian package of what was built: scripts/deb.sh PROFILE. Prints its name. What is in it is what scripts/install.sh installs:
-# one list for both, and no tool but dpkg-deb.
+# Debian packages of what was built: scripts/deb.sh PROFILE. Prints their names: the command with its mount (lanefs), the shared
+# library (liblanefs0), and what C programs are built with (liblanefs-dev). What is in them is what scripts/stage.sh has: one list
+# for all, and no tool but dpkg-deb.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -8,20 +9,29 @@ version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Carg
 arch=$(dpkg --print-architecture)
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-root=$stage/lanefs
-mkdir "$root"
-chmod 755 "$root"
 
 umask 022
 libdir=/usr/lib/$(cc -print-multiarch)
-PREFIX=/usr LIBDIR=$libdir DESTDIR=$root scripts/install.sh "$1"
-mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
+command=$stage/lanefs
+mkdir "$command"
+PREFIX=/usr LIBDIR=$libdir DESTDIR=$command scripts/stage.sh "$1"
+soname=$(cd "$command$libdir" && basename -- liblanefs.so.[0-9])
+library=$stage/liblanefs${soname##*.}
+dev=$stage/liblanefs-dev
+
+mv "$command/usr/share/zsh/site-functions" "$command/usr/share/zsh/vendor-completions"
 # An engine for one fio of one machine is none of a package.
-rm -f "$root$libdir/liblanefs_fio.so"
-strip --strip-unneeded "$root/usr/bin/lanefs" "$root$libdir"/liblanefs.so.*.*
-strip --strip-debug "$root$libdir/liblanefs.a"
+rm -f "$command$libdir/liblanefs_fio.so"
+# What C programs run with, and what they are built with.
+mkdir -p "$library$libdir" "$dev$libdir"
+mv "$command$libdir"/liblanefs.so.* "$library$libdir/"
+mv "$command$libdir"/* "$dev$libdir/"
+mv "$command/usr/include" "$dev/usr/include"
+rm -d "$command$libdir" "$command/usr/lib"
+strip --strip-unneeded "$command/usr/bin/lanefs" "$library$libdir"/liblanefs.so.*.*
+strip --strip-debug "$dev$libdir/liblanefs.a"
 # Links stay relative to what they point at, once it is compressed.
-for page in "$root"/usr/share/man/man?/*; do
+for page in "$command"/usr/share/man/man?/*; do
     if [ -L "$page" ]; then
         ln -s "$(readlink "$page").gz" "$page.gz"
         rm "$page"
@@ -29,40 +39,51 @@ for page in "$root"/usr/share/man/man?/*; do
         gzip -9n "$page"
     fi
 done
-doc=$root/usr/share/doc/lanefs
-install -D -m 644 README.md "$doc/README.md"
-install -m 644 docs/c-library.md docs/fio.md "$doc/"
-gzip -9nc CHANGELOG.md > "$doc/changelog.gz"
-cp -r examples "$doc/examples"
-{
-    echo "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/"
-    printf '\nFiles: *\nCopyright: the authors of lanefs\nLicense: MIT or Apache-2.0\n\n'
-    cat LICENSE-MIT
-    printf '\nApache-2.0: see /usr/share/common-licenses/Apache-2.0\n'
-} > "$doc/copyright"
+scripts/docs.sh "$command/usr/share/doc/lanefs"
+install -D -m 644 docs/c-library.md "$dev/usr/share/doc/liblanefs-dev/docs/c-library.md"
+install -D -m 644 -t "$dev/usr/share/doc/liblanefs-dev/examples/c" examples/c/*
 
-# The newest version of the C library that anything in it asks for.
-libc=$(for file in "$root/usr/bin/lanefs" "$root$libdir"/liblanefs.so.*.*; do objdump -T "$file"; done |
-    grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
-mkdir "$root/DEBIAN"
-cat > "$root/DEBIAN/control" <<CONTROL
-Package: lanefs
-Version: $version
-Architecture: $arch
-Maintainer: the authors of lanefs <lanefs@localhost>
-Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
-Depends: libc6 (>= ${libc#GLIBC_}), libgcc-s1
+# The newest version of the C library that anything in a folder asks for.
+libc() { objdump -T "$@" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1 | sed 's/GLIBC_//'; }
+
+# Makes the package of a folder: pack FOLDER SECTION TEXT, with more lines of its control file on standard input.
+pack() {
+    local root=$1 name=${1##*/}
+    local doc=$root/usr/share/doc/$name package=$target/debian/${1##*/}_${version}_$arch.deb
+    install -d "$doc" "$root/DEBIAN"
+    gzip -9nc CHANGELOG.md > "$doc/changelog.gz"
+    {
+        echo "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/"
+        printf '\nFiles: *\nCopyright: the authors of lanefs\nLicense: MIT or Apache-2.0\n\n'
+        cat LICENSE-MIT
+        printf '\nApache-2.0: see /usr/share/common-licenses/Apache-2.0\n'
+    } > "$doc/copyright"
+    {
+        printf '%s\n' "Package: $name" "Version: $version" "Architecture: $arch" "Section: $2" "Priority: optional" \
+            "Maintainer: the authors of lanefs <lanefs@localhost>" \
+            "Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)"
+        cat
+        printf '%s\n' "Description: ext4 in user space: $3" \
+            " Makes, fills, reads, edits, recovers and mounts real ext4 volumes without" \
+            " the kernel's ext4, crash-safe through a real jbd2 journal."
+    } > "$root/DEBIAN/control"
+    (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum > DEBIAN/md5sums)
+    mkdir -p "$target/debian"
+    dpkg-deb --root-owner-group -Zgzip --build "$root" "$package" >&2
+    echo "$package"
+}
+
+mkdir "$library/DEBIAN"
+echo "activate-noawait ldconfig" > "$library/DEBIAN/triggers"
+pack "$command" admin "command and mount" <<CONTROL
+Depends: libc6 (>= $(libc "$command/usr/bin/lanefs")), libgcc-s1
 Recommends: fuse3
-Suggests: fio, pkg-config
-Section: admin
-Priority: optional
-Description: ext4 in user space: command, mount and C library
- Makes, fills, reads, edits, recovers and mounts real ext4 volumes without
- the kernel's ext4, crash-safe through a real jbd2 journal.
+Suggests: liblanefs-dev
 CONTROL
-echo "activate-noawait ldconfig" > "$root/DEBIAN/triggers"
-(cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum > DEBIAN/md5sums)
-mkdir -p "$target/debian"
-package=$target/debian/lanefs_${version}_$arch.deb
-dpkg-deb --root-owner-group -Zgzip --build "$root" "$package" >&2
-echo "$package"
+pack "$library" libs "shared library" <<CONTROL
+Depends: libc6 (>= $(libc "$library$libdir"/liblanefs.so.*.*)), libgcc-s1
+CONTROL
+pack "$dev" libdevel "headers and static library" <<CONTROL
+Depends: ${library##*/} (= $version), libc6-dev
+Suggests: pkg-config, lanefs
+CONTROL

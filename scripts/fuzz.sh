@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs each fuzz target for a while: scripts/fuzz.sh [SECONDS [TARGET...]]. On the stable toolchain: libFuzzer's
-# instrumentation is asked for by hand. A crash leaves its input in fuzz/artifacts and fails the run.
+# instrumentation is asked for by hand. A crash leaves its input in fuzz/artifacts and fails the run. An input may take 20 seconds
+# and 1 GiB. With FUZZ_LEDGER=1 a line for each target is appended to fuzz/hours.tsv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-30}
@@ -27,6 +28,16 @@ for name in "${targets[@]}"; do
     mkdir -p "fuzz/corpus/$name" "fuzz/artifacts/$name"
     seeds=()
     [ ! -d "fuzz/seeds/$name" ] || seeds=("fuzz/seeds/$name")
-    "$target_dir/$host/release/$name" -max_total_time="$seconds" -seed="${FUZZ_SEED:-1}" -timeout=20 -rss_limit_mb=1024 -print_final_stats=1 \
-        -artifact_prefix="fuzz/artifacts/$name/" "fuzz/corpus/$name" "${seeds[@]}"
+    log=$target_dir/$name.log
+    status=0
+    "$target_dir/$host/release/$name" -max_total_time="$seconds" -seed="${FUZZ_SEED:-1}" -timeout=20 -rss_limit_mb=1024 \
+        -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$name/" "fuzz/corpus/$name" "${seeds[@]}" 2>&1 | tee "$log" >&2 || status=$?
+    if [ "${FUZZ_LEDGER:-0}" = 1 ]; then
+        inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+        cpu=$(sed -n 's/^Done [0-9]* runs in \([0-9]*\) second.*/\1/p' "$log")
+        found=$([ "$status" -eq 0 ] && echo nothing || echo "exit status $status")
+        printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$(date +%F)" "$(git rev-parse --short HEAD)" "$name" "${cpu:-0}" "${inputs:-0}" \
+            "$found" >> fuzz/hours.tsv
+    fi
+    [ "$status" -eq 0 ] || exit "$status"
 done

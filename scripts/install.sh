@@ -1,36 +1,37 @@
 #!/usr/bin/env bash
 # Installs what was built: scripts/install.sh PROFILE, where PROFILE is a folder of the target folder (release, debug).
 # PREFIX (/usr/local), LIBDIR (PREFIX/lib) and DESTDIR as ever. `mount -t lanefs` looks for its helper in /usr/sbin: PREFIX=/usr.
+#
+# PREFIX/share/lanefs/installed lists each file (`f PATH`) and each folder that was not there before (`d PATH`), without DESTDIR:
+# scripts/uninstall.sh removes these. What an earlier version installed and this one has not is removed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-from=$(realpath -m "${CARGO_TARGET_DIR:-target}")/$1
 export PREFIX=${PREFIX:-/usr/local}
-export LIBDIR=${LIBDIR:-$PREFIX/lib} DESTDIR=${DESTDIR:-}
-to=$DESTDIR$PREFIX
+to=${DESTDIR:-}
+list=$PREFIX/share/lanefs/installed
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+stage=$scratch/stage
+DESTDIR=$stage scripts/stage.sh "$1"
+install -d -m 755 "$stage${list%/*}"
+: > "$stage$list"
 
-install -D -m 755 "$from/lanefs" "$to/bin/lanefs"
-install -d "$to/sbin"
-for helper in mount.lanefs mount.fuse.lanefs umount.lanefs umount.fuse.lanefs; do
-    ln -sf ../bin/lanefs "$to/sbin/$helper"
+before=$scratch/before
+cat "$to$list" > "$before" 2>/dev/null || : > "$before"
+[ -z "$to" ] || mkdir -p "$to"
+(cd "$stage" && find . -mindepth 1 -type d -printf '%P\n' | sort) | while IFS= read -r dir; do
+    if [ ! -d "$to/$dir" ]; then
+        mkdir -m 755 "$to/$dir"
+        echo "d /$dir"
+    else
+        grep -xF "d /$dir" "$before" || true
+    fi
+done > "$scratch/now"
+(cd "$stage" && find . -mindepth 1 ! -type d -printf '%P\n' | sort) | while IFS= read -r file; do
+    cp -dp --remove-destination "$stage/$file" "$to/$file"
+    echo "f /$file"
+done >> "$scratch/now"
+{ grep -vxFf "$scratch/now" "$before" || true; } | sed -n 's/^f //p' | while IFS= read -r file; do
+    rm -f "$to$file"
 done
-lib=$from
-# Where cargo test leaves it.
-[ -e "$lib/liblanefs_capi.so" ] || lib=$from/deps
-scripts/install-lib.sh "$lib"
-if [ -e "$from/liblanefs_fio.so" ]; then
-    install -D -m 755 "$from/liblanefs_fio.so" "$DESTDIR$LIBDIR/liblanefs_fio.so"
-fi
-
-pages=$(mktemp -d)
-trap 'rm -rf "$pages"' EXIT
-"$from/lanefs" pages "$pages"
-for page in "$pages"/man?/*; do
-    section=${page##*.}
-    install -D -m 644 "$page" "$to/share/man/man$section/${page##*/}"
-done
-for helper in mount umount; do
-    ln -sf "$helper.lanefs.8" "$to/share/man/man8/$helper.fuse.lanefs.8"
-done
-install -D -m 644 "$pages/completions/lanefs.bash" "$to/share/bash-completion/completions/lanefs"
-install -D -m 644 "$pages/completions/_lanefs" "$to/share/zsh/site-functions/_lanefs"
-install -D -m 644 "$pages/completions/lanefs.fish" "$to/share/fish/vendor_completions.d/lanefs.fish"
+cp "$scratch/now" "$to$list"

@@ -34,6 +34,7 @@ if [ -n "${1:-}" ]; then
     need fusermount3 fuse3
     need git git
     need make make
+    need patch patch
     need mkfs.xfs xfsprogs
     need pgrep procps
     need readelf binutils
@@ -49,6 +50,9 @@ fi
 # What only `make judge-mount` runs.
 if [ "${1:-}" = --long ]; then
     compgen -G '/usr/lib/postgresql/*/bin/pg_amcheck' >/dev/null || packages+=(postgresql)
+    [ -e /usr/include/lmdb.h ] || packages+=(liblmdb-dev)
+    need mdb_stat lmdb-utils
+    need stress-ng stress-ng
 fi
 [ ${#packages[@]} -gt 0 ] || exit 0
 

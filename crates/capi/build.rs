@@ -3,7 +3,7 @@
 //! Its number is that of the interface: it grows when a program that was built before would not run any more.
 #![forbid(unsafe_code)]
 
-/// See `scripts/install.sh`, which makes the links of that name.
+/// See `scripts/install-lib.sh`, which makes the links of that name.
 const SONAME: &str = "liblanefs.so.0";
 
 fn main() {

@@ -5,18 +5,23 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
+pub mod campaign;
 mod damage;
 mod exercise;
 mod fsx;
 mod history;
+mod images;
 mod listing;
 mod modes;
 mod mount;
 mod mounted;
 mod ops;
+mod ownership;
 mod poke;
+mod power;
 mod promises;
 mod random_ops;
+mod second_opinion;
 mod specimen;
 mod tools;
 mod tree;
@@ -28,14 +33,18 @@ pub use damage::{Region, RegionKind, Victim};
 pub use exercise::{Verdict, Walk, change_all, explained, read_all, walk};
 pub use fsx::{FALLOCATES, FileOp, Model, Player, Way, draw};
 pub use history::{Change, Clock, History, Look, WORD};
+pub use images::{corpus_images, unpacked};
 pub use listing::{settled, volume_listing};
 pub use modes::{Mode, modes};
 pub use mount::{LoopDevice, LoopMount};
 pub use mounted::{Mounted, Server, is_mounted, unmount_soon};
 pub use ops::{Host, Lane, Op, OpenHow, Outcome, RenameHow, Seen, Target, XattrHow};
+pub use ownership::{Meddled, meddle};
 pub use poke::{Poker, PokingDevice};
-pub use promises::Tracked;
+pub use power::{open, writing};
+pub use promises::{Known, Settles, Tracked};
 pub use random_ops::{RandomOps, each_case};
+pub use second_opinion::{DIFFERENCES, Difference, Opinions};
 pub use specimen::{edits, specimen};
 pub use tools::{
     debugfs, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, e2fsck_replay, mke2fs, private_mounts,

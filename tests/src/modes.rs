@@ -45,6 +45,11 @@ pub fn modes() -> Vec<Mode> {
     modes
 }
 
+/// The mode of this name, whatever `LANEFS_MODE` says.
+pub(crate) fn mode(name: &str) -> Option<Mode> {
+    all().into_iter().find(|mode| mode.name == name)
+}
+
 /// Name, mount options, and bytes of the page cache: a small one is always under pressure. Every option
 /// meets others of both kinds.
 const MODES: &[(&str, &str, Option<usize>)] = &[

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Where Debian keeps what a test needs, also for users whose PATH leaves it out.
 fn search_path() -> String {
@@ -101,6 +102,17 @@ pub fn mke2fs(path: impl AsRef<Path>, size: u64, args: &[&str]) {
 /// If there is no such program.
 pub fn e2fsck(path: impl AsRef<Path>, args: &[&str]) -> (i32, String) {
     let out = output("e2fsck", command("e2fsck").args(args).arg(path.as_ref()));
+    (out.status.code().unwrap_or(-1), text(&out))
+}
+
+/// Runs `e2fsck ARGS` for no longer than `limit`. The exit code is 124 if it is ended then.
+///
+/// # Panics
+/// If there is no such program.
+pub(crate) fn e2fsck_within(limit: Duration, path: impl AsRef<Path>, args: &[&str]) -> (i32, String) {
+    let mut command = command("timeout");
+    command.arg(limit.as_secs().to_string()).arg("e2fsck").args(args).arg(path.as_ref());
+    let out = output("timeout", &mut command);
     (out.status.code().unwrap_or(-1), text(&out))
 }
 

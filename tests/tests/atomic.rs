@@ -7,7 +7,7 @@
 
 use lanefs::{File, OpenOptions, Volume};
 use lanefs_sim::seed_from_env;
-use lanefs_tests::{Change, Clock, History, Look, Mode, WORD, Watchdog, e2fsck_clean, mke2fs, modes};
+use lanefs_tests::{Change, Clock, History, Look, Mode, WORD, Watchdog, e2fsck_clean, mke2fs, modes, open};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::ops::Range;
@@ -85,7 +85,7 @@ fn storm(image: &Path, mode: &Mode, stream: u64) {
     let seed = seed_from_env("LANEFS_SEED");
     let clock = Clock::default();
     clock.tick();
-    let volume = options(mode).open(image).unwrap();
+    let volume = open(options(mode), image).unwrap();
     for (name, _) in FILES {
         volume.open_options().write(true).create(true).truncate(true).open(name).unwrap();
     }
@@ -118,7 +118,7 @@ fn storm(image: &Path, mode: &Mode, stream: u64) {
 /// Threads append records to one file, and others read it: records whole, one behind the other, none lost.
 fn appends(image: &Path, mode: &Mode, stream: u64) {
     let seed = seed_from_env("LANEFS_SEED");
-    let volume = options(mode).open(image).unwrap();
+    let volume = open(options(mode), image).unwrap();
     volume.open_options().write(true).create(true).truncate(true).open("/log").unwrap();
     let running = AtomicU64::new(THREADS);
     let wrote: Vec<u64> = std::thread::scope(|scope| {

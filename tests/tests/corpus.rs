@@ -9,10 +9,10 @@
 
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, OverlayDevice, seed_from_env};
-use lanefs_tests::{RegionKind, Verdict, change_all, large_victim, patiently, read_all};
+use lanefs_tests::{
+    RegionKind, Verdict, change_all, corpus_images, large_victim, patiently, read_all, unpacked,
+};
 use peak_alloc::PeakAlloc;
-use std::io::Read;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -121,48 +121,14 @@ fn differs(one: &Image, two: &Image) -> bool {
     })
 }
 
-fn corpus() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/corpus");
-    let named = std::env::var_os("LANEFS_CORPUS").map(PathBuf::from);
-    if let Some(dir) = &named {
-        assert!(dir.is_dir(), "LANEFS_CORPUS={} is no folder", dir.display());
-    }
-    named.or(Some(beside)).filter(|dir| dir.is_dir())
-}
-
-fn unpacked(path: &Path) -> Option<Vec<u8>> {
-    // Bigger ones are about size, and belong to other tests.
-    const MOST: u64 = 1 << 29;
-    let raw = std::fs::read(path).unwrap();
-    let mut bytes = Vec::new();
-    let name = path.file_name()?.to_str()?;
-    match path.extension().and_then(|e| e.to_str()) {
-        Some("gz") => flate2::read::MultiGzDecoder::new(&*raw).take(MOST).read_to_end(&mut bytes),
-        Some("bz2") => bzip2::read::BzDecoder::new(&*raw).take(MOST).read_to_end(&mut bytes),
-        _ if name.contains("image") => return Some(raw),
-        _ => return None,
-    }
-    .unwrap();
-    Some(bytes)
-}
-
 #[test]
 fn images_of_the_folder() {
     let _alone = alone();
-    let Some(dir) = corpus() else {
-        println!("no folder of damaged images: LANEFS_CORPUS names one");
-        return;
-    };
-    let only = std::env::var("LANEFS_IMAGE").unwrap_or_default();
-    let mut paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
-    paths.sort();
+    let Some(paths) = corpus_images() else { return };
     let mut tally = Tally::default();
     for path in paths {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if name.contains(&only)
-            && let Some(bytes) = unpacked(&path)
-        {
-            tally.run(&name, bytes);
+        if let Some(bytes) = unpacked(&path) {
+            tally.run(&path.file_name().unwrap().to_string_lossy(), bytes);
         }
     }
     assert!(tally.volumes > 0, "no images in the folder");

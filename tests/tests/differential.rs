@@ -10,7 +10,7 @@
 use lanefs::Volume;
 use lanefs_tests::{
     Host, Kind, Lane, LoopMount, RandomOps, Seen, Target, TreeEntry, assert_same_tree, e2fsck_clean,
-    each_case, mke2fs, modes, settled, tree_listing, volume_listing,
+    each_case, mke2fs, modes, open, settled, tree_listing, volume_listing,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -50,7 +50,7 @@ fn run(case: u64) {
     let host = Host::new(mount.path());
     let modes = modes();
     let mode = &modes[rng.random_range(0..modes.len())];
-    let lane = Lane(mode.options().open(&two).unwrap());
+    let lane = Lane(open(mode.options(), &two).unwrap());
     let mut draw = RandomOps::new(rng, block);
     let trace = std::env::var_os("LANEFS_DIFF_TRACE").is_some();
     let mut differ = Vec::new();

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, Volume};
-use lanefs_tests::{LoopMount, debugfs, debugfs_write, e2fsck_clean, mke2fs};
+use lanefs_tests::{LoopMount, debugfs, debugfs_write, e2fsck_clean, mke2fs, open, writing};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -108,7 +108,7 @@ fn both_ways() {
         mount.unmount();
 
         // lanefs reads it, fills the gaps, makes gaps of its own, and new names.
-        let volume = Volume::open(&image).unwrap();
+        let volume = open(writing(), &image).unwrap();
         check(&volume, "/dir", &expected);
         let ours = Path::new("/dir");
         for n in 0..case.names {
@@ -150,7 +150,7 @@ fn the_kernel_reads_an_index_of_three_levels() {
     let temp = tempfile::tempdir().unwrap();
     let image = temp.path().join("volume");
     mke2fs(&image, 80 << 20, &["-t", "ext4", "-b", "1024", "-N", "64", "-O", "large_dir"]);
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     volume.create_dir("/dir").unwrap();
     volume.write("/target", b"").unwrap();
     let names: BTreeSet<_> = (0..45_000).map(|n| format!("{n:0>200}").into_bytes()).collect();
@@ -171,6 +171,6 @@ fn the_kernel_reads_an_index_of_three_levels() {
         fs::remove_file(dir.join(OsStr::from_bytes(name))).unwrap();
     }
     mount.unmount();
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     check(&volume, "/dir", &names.iter().skip(1).step_by(2).cloned().collect());
 }

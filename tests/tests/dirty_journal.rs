@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{NewAttr, OpenOptions, SetXattr, Volume};
+use lanefs_device::MemDevice;
+use lanefs_format::extent::{At, NodeRef};
+use lanefs_format::{GroupDesc, InodeFlags, RoCompat, Superblock};
 use lanefs_sim::{Image, RecordingDevice, seed_from_env};
 use lanefs_tests::{
     LoopMount, TreeEntry, assert_same_tree, debugfs_write, dumpe2fs, e2fsck, e2fsck_clean, mke2fs,
-    require_root, tree_listing,
+    require_root, tree_listing, volume_lines,
 };
 use rand::Rng;
 use std::fs;
@@ -204,4 +207,147 @@ fn a_damaged_orphan_stays_one_and_the_volume_opens() {
     assert!(about.contains(&format!("First orphan inode:       {ino}")), "{about}");
     assert!(about.contains("clean with errors"), "{about}");
     assert_eq!(Volume::open(&image).unwrap().read("/file").unwrap(), b"of use");
+}
+
+/// A volume whose log waits, with everything in it that leads to the log. Returns its bytes and its tree.
+fn waiting(args: Option<&[&str]>) -> (Vec<u8>, Vec<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("waiting.img");
+    match args {
+        Some(args) => mke2fs(&image, 32 << 20, args),
+        None => {
+            let device = lanefs_device::FileDevice::create(&image, 32 << 20).unwrap();
+            let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
+            lanefs_mkfs::format(&device, &options).unwrap();
+        }
+    }
+    let device = Arc::new(RecordingDevice::new(Image::from_bytes(fs::read(&image).unwrap())));
+    let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+    let volume = options.open_device(device.clone()).unwrap();
+    volume.create_dir("/dir").unwrap();
+    volume.write("/dir/file", &[7; 10_000]).unwrap();
+    // The inode of the root is in the same block of the table as that of the journal.
+    let attr = lanefs::SetAttr { permissions: Some(0o711), ..Default::default() };
+    volume.set_attr("/", &attr, false).unwrap();
+    volume.sync().unwrap();
+    (device.image().to_bytes(), volume_lines(&volume))
+}
+
+/// The structures of group 0 on the way to the log, each as a range of bytes: the descriptor and the inode of the
+/// root and of the journal.
+fn way_to_log(bytes: &[u8]) -> [std::ops::Range<usize>; 3] {
+    let sb = Superblock::parse(&bytes[1024..]).unwrap();
+    let (layout, block_size) = (sb.layout(), sb.block_size() as usize);
+    let (block, offset) = layout.desc_location(0).unwrap();
+    let desc = block as usize * block_size + offset as usize;
+    let group = GroupDesc::parse(&bytes[desc..], 0, &layout, &sb.checksummer()).unwrap();
+    let size = usize::from(layout.inode_size());
+    let inode = |ino: usize| {
+        let at = group.inode_table as usize * block_size + (ino - 1) * size;
+        at..at + size
+    };
+    [desc..desc + usize::from(layout.desc_size()), inode(2), inode(8)]
+}
+
+/// Recovers `bytes`, and returns the tree, after the check has found nothing wrong before and behind.
+fn recovered(bytes: Vec<u8>, torn_super: bool) -> Vec<String> {
+    let judge = |bytes| {
+        let report = lanefs_check::check(Arc::new(MemDevice::from_bytes(bytes)), &Default::default());
+        assert_eq!(report.unwrap().findings, []);
+    };
+    // The check does not mend a superblock, nor does e2fsck.
+    if !torn_super {
+        judge(bytes.clone());
+    }
+    let device = Arc::new(MemDevice::from_bytes(bytes));
+    let volume = Volume::open_device(device.clone()).unwrap();
+    let lines = volume_lines(&volume);
+    volume.close().unwrap();
+    judge(device.to_bytes());
+    lines
+}
+
+const WAITING: [Option<&[&str]>; 5] = [
+    None,
+    Some(&["-t", "ext4", "-b", "4096", "-J", "size=4"]),
+    Some(&["-t", "ext4", "-b", "4096", "-J", "size=4", "-O", "^metadata_csum,uninit_bg"]),
+    Some(&["-t", "ext3", "-b", "4096", "-J", "size=4", "-O", "uninit_bg"]),
+    // Its map is indirect, its inodes have checksums.
+    Some(&["-t", "ext4", "-b", "4096", "-J", "size=4", "-O", "^extents,^64bit"]),
+];
+
+/// Recovery needs the superblock and the log: what else a crash has torn, the log has whole.
+#[test]
+fn a_log_is_found_though_what_leads_to_it_is_torn() {
+    for args in WAITING {
+        let (good, tree) = waiting(args);
+        let way = way_to_log(&good);
+        for part in &way {
+            let mut torn = good.clone();
+            // Half of it of another time.
+            torn[part.start + part.len() / 2..part.end].fill(0xA5);
+            assert_eq!(recovered(torn.clone(), false), tree, "{args:?}, {part:?}");
+            // And the superblock, which a checkpoint writes together with the descriptors: times.
+            let csum = Superblock::parse(&good[1024..]).unwrap().has_ro(RoCompat::METADATA_CSUM);
+            torn[1024 + 0x2C] ^= 1;
+            assert_eq!(recovered(torn, csum), tree, "{args:?}, {part:?} and the superblock");
+        }
+    }
+}
+
+/// Tears the descriptor of group 0 of a volume that waits, and replaces words of the copy of the journal's map.
+fn with_copy(good: &[u8], words: &[(usize, u32)]) -> Vec<u8> {
+    let mut bytes = good.to_vec();
+    bytes[way_to_log(good)[0].start + 0x0C] ^= 1;
+    for (word, value) in words {
+        let at = 1024 + 0x10C + word * 4;
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    let sb = Superblock::parse_torn(&bytes[1024..]).unwrap();
+    bytes[1024..2048].copy_from_slice(&sb.encode());
+    bytes
+}
+
+fn assert_refused(bytes: Vec<u8>, what: &str) {
+    let device = Arc::new(MemDevice::from_bytes(bytes.clone()));
+    let Err(e) = Volume::open_device(device.clone()) else { panic!("{what}: it was opened") };
+    assert_eq!(e.errno(), libc::EUCLEAN, "{what}: {e}");
+    assert!(device.to_bytes() == bytes, "{what}: it was written");
+    let report = lanefs_check::check(device, &Default::default()).unwrap();
+    assert!(!report.is_clean(), "{what}");
+}
+
+/// The copy of the journal's map in the superblock is not trusted.
+#[test]
+fn a_copy_of_the_journals_map_that_lies_is_refused() {
+    for args in WAITING {
+        let (good, _) = waiting(args);
+        let table = (way_to_log(&good)[2].start / 4096) as u32;
+        let copy = Superblock::parse(&good[1024..]).unwrap().journal_backup().unwrap();
+        let is_tree = copy.flags.contains(InodeFlags::EXTENTS);
+        // The first extent or pointer.
+        let first = if is_tree { 5 } else { 0 };
+        for value in [0, table, 0x7fff_ffff] {
+            assert_refused(with_copy(&good, &[(first, value)]), &format!("{args:?}, first {value:#x}"));
+        }
+        for size in [0, 4096, copy.size as u32 + 4096, 0xffff_f000] {
+            assert_refused(with_copy(&good, &[(16, size)]), &format!("{args:?}, size {size:#x}"));
+        }
+        if is_tree {
+            // A node that is its own child.
+            let below = [(1, 4 | 3 << 16), (4, table), (5, 0)];
+            assert_refused(with_copy(&good, &below), &format!("{args:?}, deep"));
+            // A whole log, and not that of the inode.
+            let root = NodeRef::new(&copy.i_block, At { ino: 8, block: 0 }).unwrap();
+            let (mut bytes, free, mut len) = (good.clone(), 7168, 0);
+            for run in root.entries.iter().map(|entry| entry.extent()) {
+                let from = run.ee_start as usize * 4096;
+                let end = from + run.len as usize * 4096;
+                bytes.copy_within(from..end, (free + run.ee_block as usize) * 4096);
+                len = run.end() as u32;
+            }
+            let elsewhere = [(0, 1 << 16 | 0xF30A), (1, 4), (3, 0), (4, len), (5, free as u32)];
+            assert_refused(with_copy(&bytes, &elsewhere), &format!("{args:?}, elsewhere"));
+        }
+    }
 }

@@ -6,7 +6,7 @@ use lanefs::{Error, OpenOptions, SetXattr, Volume};
 use lanefs_device::{BlockDevice, Op as DeviceOp};
 use lanefs_sim::{DumpFile, FailingDevice, Image, OverlayDevice};
 use lanefs_tests::{
-    Host, Kind, Lane, LoopMount, Op, OpenHow, Outcome, RenameHow, Target, e2fsck_clean, mke2fs,
+    Host, Kind, Lane, LoopMount, Op, OpenHow, Outcome, RenameHow, Target, e2fsck_clean, mke2fs, open, writing,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn paths_that_cannot_be() {
     let (_two, by_lanefs) = volume(16 << 20, EXT4);
     let mount = LoopMount::new(&by_kernel, "");
     let host = Host::new(mount.path());
-    let lane = Lane(Volume::open(&by_lanefs).unwrap());
+    let lane = Lane(open(writing(), &by_lanefs).unwrap());
     let make = |path: &str| Op::Open {
         path: path.into(),
         how: OpenHow { create: true, write: true, ..OpenHow::default() },
@@ -139,7 +139,7 @@ fn create(path: String) -> Op {
 fn no_blocks_left() {
     for args in [EXT4, &["-t", "ext3", "-b", "1024"], &["-t", "ext4", "-b", "4096", "-O", "^has_journal"]] {
         let (_dir, image) = volume(12 << 20, args);
-        let lane = Lane(Volume::open(&image).unwrap());
+        let lane = Lane(open(writing(), &image).unwrap());
         let before = "before it was full".repeat(1000).into_bytes();
         lane.0.write("/kept", &before).unwrap();
         lane.0.create_dir("/dir").unwrap();
@@ -188,7 +188,7 @@ fn no_inodes_left() {
     let (_one, by_kernel) = volume(8 << 20, &args);
     let (_two, by_lanefs) = volume(8 << 20, &args);
     let mount = LoopMount::new(&by_kernel, "");
-    let lane = Lane(Volume::open(&by_lanefs).unwrap());
+    let lane = Lane(open(writing(), &by_lanefs).unwrap());
     let (kernel, lanefs) = (made(&Host::new(mount.path())), made(&lane));
     assert_eq!(lanefs, kernel);
     assert_eq!(lanefs.1, Err(libc::ENOSPC));

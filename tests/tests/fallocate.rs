@@ -5,7 +5,7 @@
 
 use lanefs::{FallocMode, File, Volume};
 use lanefs_sim::seed_from_env;
-use lanefs_tests::{LoopMount, debugfs, e2fsck_clean, mke2fs, modes};
+use lanefs_tests::{LoopMount, debugfs, e2fsck_clean, mke2fs, modes, open, writing};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
@@ -120,7 +120,7 @@ fn seen_by_kernel(image: &Path) -> Seen {
 }
 
 fn seen_by_lanefs(image: &Path) -> Seen {
-    let volume = Volume::open(image).unwrap();
+    let volume = open(writing(), image).unwrap();
     let file = volume.open_file("/a").unwrap();
     let data = runs(|at| file.seek_data(at).ok(), |at| file.seek_hole(at).unwrap());
     Seen { data, content: volume.read("/a").unwrap() }
@@ -151,7 +151,7 @@ fn run(kind: usize, seed: u64, options: lanefs::OpenOptions, rounds: usize) {
             .write(true)
             .open(mount.path().join("a"))
             .unwrap();
-        let volume = options.clone().open(&lane).unwrap();
+        let volume = open(options.clone(), &lane).unwrap();
         let file = volume.open_options().read(true).write(true).create(true).open("/a").unwrap();
         let mut log = Vec::new();
         for _ in 0..60 {
@@ -196,7 +196,7 @@ fn a_punch_at_the_end_goes_as_far_as_the_kernels() {
     calls.iter().for_each(|call| by_kernel(&host, *call).unwrap());
     drop(host);
     mount.unmount();
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     let file = volume.create_file("/lanefs").unwrap();
     calls.iter().for_each(|call| by_lanefs(&file, *call).unwrap());
     let mapped = |file: &File| -> Vec<(u64, u64, bool)> {
@@ -230,7 +230,7 @@ fn copies_have_the_bytes_and_the_holes() {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         mke2fs(&image, 24 << 20, args);
-        let volume = Volume::open(&image).unwrap();
+        let volume = open(writing(), &image).unwrap();
         let (a, b) = two_files(&volume);
         let mut expected = vec![9; 200_000];
         let from = volume.read("/a").unwrap();
@@ -261,7 +261,7 @@ fn fiemap_says_what_debugfs_sees() {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         mke2fs(&image, 24 << 20, args);
-        let volume = Volume::open(&image).unwrap();
+        let volume = open(writing(), &image).unwrap();
         let (a, _b) = two_files(&volume);
         let map = a.fiemap(0..u64::MAX).unwrap();
         assert!(map.len() >= 3 && map.iter().filter(|e| e.last).count() == 1 && map.last().unwrap().last);

@@ -5,8 +5,8 @@
 use lanefs::Volume;
 use lanefs_device::FileDevice;
 use lanefs_tests::{
-    Host, Lane, LoopMount, Op, Target, TreeEntry, assert_same_tree, e2fsck_clean, edits, mke2fs, settled,
-    specimen, tree_listing, volume_listing,
+    Host, Lane, LoopMount, Op, Target, TreeEntry, assert_same_tree, e2fsck_clean, edits, mke2fs, open,
+    settled, specimen, tree_listing, volume_listing, writing,
 };
 use std::path::Path;
 
@@ -52,7 +52,7 @@ fn kernel_does(image: &Path, ops: &[Op]) -> Vec<TreeEntry> {
 
 /// The tree after `ops`, as lanefs sees it in the open volume.
 fn lanefs_does(image: &Path, ops: &[Op]) -> Vec<TreeEntry> {
-    let lane = Lane(Volume::open(image).unwrap());
+    let lane = Lane(open(writing(), image).unwrap());
     lane.apply_all(ops);
     let listing = settled(volume_listing(&lane.0).unwrap());
     lane.0.close().unwrap();

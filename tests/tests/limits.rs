@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, NewAttr, Volume};
-use lanefs_tests::{debugfs, e2fsck_clean, mke2fs};
+use lanefs_tests::{debugfs, e2fsck_clean, mke2fs, open, writing};
 
 const ATTR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
 const LINK_MAX: u32 = 65_000;
@@ -12,7 +12,7 @@ fn a_directory_of_more_than_65000_directories() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("volume.img");
     mke2fs(&image, 200 << 20, &["-t", "ext4", "-b", "1024", "-N", "70000"]);
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     volume.create_dir("/many").unwrap();
     let many = volume.open_dir("/many").unwrap();
     for i in 0..LINK_MAX - 2 {
@@ -29,6 +29,8 @@ fn a_directory_of_more_than_65000_directories() {
     volume.close().unwrap();
     e2fsck_clean(&image);
     assert!(debugfs(&image, "stat /many").contains("Links: 1 "));
+    // Not under `LANEFS_POWER`: a directory that lost all but some of 65,000 keeps its count of 1, as the kernel's does,
+    // which checkers take for a wrong one.
     let volume = Volume::open(&image).unwrap();
     assert_eq!(volume.read_dir("/many").unwrap().len() as u32, LINK_MAX - 2 + 7);
     volume.remove_dir_all("/many").unwrap();
@@ -44,7 +46,7 @@ fn without_dir_nlink_the_bound_is_an_error() {
     // 64,999 links without making them: the count alone decides.
     lanefs_tests::debugfs_write(&image, "mkdir /d");
     lanefs_tests::debugfs_write(&image, "set_inode_field /d links_count 64999");
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     volume.create_dir("/d/last").unwrap();
     assert!(matches!(volume.create_dir("/d/beyond"), Err(Error::TooManyLinks)));
     assert!(matches!(volume.rename("/lost+found", "/d/beyond"), Err(Error::TooManyLinks)));
@@ -56,7 +58,7 @@ fn a_file_of_65000_names() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("volume.img");
     mke2fs(&image, 32 << 20, &["-t", "ext4", "-b", "1024"]);
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     volume.write("/file", b"one").unwrap();
     volume.create_dir("/names").unwrap();
     let (root, names) = (volume.open_dir("/").unwrap(), volume.open_dir("/names").unwrap());

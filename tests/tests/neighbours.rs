@@ -7,7 +7,7 @@
 
 use lanefs::{Error, Volume};
 use lanefs_sim::{Seed, seed_from_env};
-use lanefs_tests::{Watchdog, e2fsck_clean, mke2fs, volume_lines};
+use lanefs_tests::{Watchdog, e2fsck_clean, mke2fs, open, volume_lines, writing};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ fn run(args: &[&str]) {
     let seed: Seed = seed_from_env("LANEFS_SEED");
     let long: u64 = std::env::var("LANEFS_LONG").map_or(1, |n| n.parse().expect("a number"));
     let watchdog = Watchdog::new(format!("{args:?}, seed {:#x}", seed.value()));
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     let models: Vec<BTreeMap<String, Vec<u8>>> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS)
             .map(|t| {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{FileType, RenameFlags, Volume};
-use lanefs_tests::{LoopMount, debugfs, debugfs_write, e2fsck_clean, mke2fs};
+use lanefs_tests::{LoopMount, debugfs, debugfs_write, e2fsck_clean, mke2fs, open, writing};
 use rustix::io::Errno;
 
 /// What lanefs and the kernel say to a look at `/d/name`, where a request of debugfs has made it
@@ -12,7 +12,7 @@ fn refused(args: &[&str], requests: impl Fn(&str) -> Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("v.img");
     mke2fs(&image, 16 << 20, &[&["-t", "ext4", "-b", "4096"], args].concat());
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     volume.create_dir("/d").unwrap();
     volume.write("/d/file", b"content").unwrap();
     volume.close().unwrap();
@@ -46,7 +46,7 @@ fn a_rename_leaves_a_whiteout() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("v.img");
     mke2fs(&image, 16 << 20, &["-t", "ext4", "-b", "4096"]);
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     let whiteout = |replace| RenameFlags::Whiteout { replace, uid: 7, gid: 8 };
     volume.create_dir("/d").unwrap();
     volume.create_dir("/d/sub").unwrap();

@@ -73,3 +73,38 @@ fn every_kind_of_failure_is_counted_and_named() {
     assert!(lines.len() <= 13, "{lines:?}");
     assert_eq!(lines.last().unwrap(), "30 passed, 60 failed");
 }
+
+/// What a mutant's patch says in its first lines.
+fn field<'t>(text: &'t str, key: &str) -> Option<&'t str> {
+    let prefix = format!("# {key}: ");
+    text.lines().take(3).find_map(|line| line.strip_prefix(&prefix)).filter(|value| !value.is_empty())
+}
+
+/// A patch that applies no more proves nothing, and `make mutants` runs seldom.
+#[test]
+fn every_mutant_applies_and_names_what_kills_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let table = std::fs::read_to_string(root.join("docs/mutants.md")).unwrap();
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root.join("tests/mutants")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let breaks = field(&text, "breaks").unwrap_or_else(|| panic!("{name}: breaks is missing"));
+        let command = field(&text, "killed-by").unwrap_or_else(|| panic!("{name}: killed-by is missing"));
+        let known = ["cargo run ", "cargo test ", "scripts/schedules.sh "];
+        assert!(known.iter().any(|start| command.starts_with(start)), "{name}: {command}");
+        assert!(field(&text, "finds").is_some(), "{name}: finds is missing");
+        let row = format!("| `{name}` | {breaks} | `{}` |", command.trim_start_matches("cargo "));
+        assert!(table.contains(&row), "docs/mutants.md: no row\n{row}");
+        let mut patch = Command::new("patch");
+        patch.args(["--dry-run", "--silent", "--strip=1", "--fuzz=0", "--directory"]).arg(&root);
+        let out = patch.stdin(std::fs::File::open(&path).unwrap()).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success(), "{name} does not apply: make the patch again\n{said}");
+        names.push(name);
+    }
+    assert!(names.len() > 50, "{names:?}");
+    let rows = table.lines().filter(|line| line.starts_with("| `")).count();
+    assert_eq!(rows, names.len(), "docs/mutants.md has rows of patches that are gone");
+}

@@ -7,8 +7,8 @@
 
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{
-    Lane, LoopMount, Outcome, RandomOps, assert_same_tree, e2fsck_clean, mke2fs, modes, patiently, settled,
-    tree_listing, volume_listing,
+    Lane, LoopMount, Outcome, RandomOps, assert_same_tree, e2fsck_clean, mke2fs, modes, open, patiently,
+    settled, tree_listing, volume_listing,
 };
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -25,7 +25,7 @@ fn storm(args: &[&str], block: u64, stream: u64) {
     let modes = modes();
     let mode = &modes[stream as usize % modes.len()];
     let options = mode.options().commit_interval(Duration::from_millis(20));
-    let lane = Arc::new(Lane(options.open(&image).unwrap()));
+    let lane = Arc::new(Lane(open(options, &image).unwrap()));
     let (done, all_done) = channel();
     for thread in 0..THREADS {
         let (lane, done) = (Arc::clone(&lane), done.clone());

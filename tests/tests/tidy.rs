@@ -14,11 +14,14 @@ const LAYERS: &[(&str, u8)] = &[
     ("lanefs-stats", 0),
     ("lanefs-device", 0),
     ("lanefs-format", 0),
+    ("lanefs-sandbox", 0),
     ("lanefs-sim", 1),
     ("lanefs-rangelock", 1),
     ("lanefs-journal", 1),
     ("lanefs-mkfs", 1),
     ("lanefs", 2),
+    // The engine's judge: it knows the codec and the replay of the log, and not the engine.
+    ("lanefs-check", 2),
     ("lanefs-fuse", 3),
     ("lanefs-capi", 3),
     ("lanefs-lab", 3),
@@ -161,6 +164,111 @@ fn unsafe_is_forbidden_where_it_is_not_needed() {
         }
     }
     assert!(wrong.is_empty(), "no #![forbid(unsafe_code)]:\n{}", wrong.join("\n"));
+}
+
+/// Blocks, functions and impls of a source that are unsafe, outside of its inline tests.
+fn unsafe_places(path: &Path) -> usize {
+    let text = text(path);
+    let kinds = ["{", "impl", "fn", "extern"].map(|kind| format!("unsafe {kind}"));
+    text.lines()
+        .take(product_lines(path, &text))
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .map(|line| kinds.iter().map(|kind| line.matches(kind.as_str()).count()).sum::<usize>())
+        .sum()
+}
+
+#[test]
+fn every_unsafe_place_is_listed() {
+    let mut found = BTreeMap::new();
+    for path in sources().iter().filter(|p| shown(p).starts_with("crates/")) {
+        let places = unsafe_places(path);
+        if places > 0 {
+            found.insert(shown(path).trim_start_matches("crates/").to_owned(), places);
+        }
+    }
+    let listed: BTreeMap<String, usize> = text(&root().join("docs/unsafe.md"))
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.trim_matches('|').split('|').map(str::trim);
+            Some((cells.next()?.to_owned(), cells.next()?.parse().ok()?))
+        })
+        .collect();
+    assert_eq!(found, listed, "what the sources have, and what docs/unsafe.md lists");
+}
+
+/// Crates that run under the scheduler (`--cfg lanefs_schedule`): what it does not see, it cannot decide over.
+const UNDER_THE_SCHEDULER: &[&str] = &["engine", "journal", "rangelock"];
+
+/// Words that lead past `lanefs-sync`: where they are looked for, and which.
+const PAST_THE_SCHEDULER: &[(&str, &[&str])] = &[
+    (
+        "std::sync::",
+        &["Mutex", "Condvar", "RwLock", "OnceLock", "LazyLock", "Once", "Barrier", "mpsc", "atomic"],
+    ),
+    ("std::time::", &["Instant", "SystemTime"]),
+    ("std::thread", &["thread"]),
+    ("parking_lot", &["parking_lot"]),
+    ("clock_gettime", &["clock_gettime"]),
+    ("RandomState", &["RandomState"]),
+];
+
+/// Statements that may: file, a part of the statement, and why.
+const SEEN_PAST: &[(&str, &str, &str)] = &[
+    ("journal/src/commit.rs", "std::thread::panicking", "asks about its own thread"),
+    ("journal/src/handle.rs", "std::thread::panicking", "asks about its own thread"),
+    ("rangelock/src/leaf.rs", "std::thread::sleep", "the scheduler's threads yield instead"),
+    ("rangelock/src/shared.rs", "available_parallelism", "a number of the machine; not under the scheduler"),
+    ("rangelock/src/shared.rs", "static LANES", "that number, once in a process"),
+    (
+        "rangelock/src/thread_index.rs",
+        "Mutex",
+        "numbers threads of the system; the scheduler's have their own",
+    ),
+];
+
+/// The statements of a source up to its inline tests, each in one line and without comments.
+fn statements(path: &Path, text: &str) -> Vec<String> {
+    let lines = text.lines().take(product_lines(path, text));
+    let code: Vec<&str> = lines.map(|line| line.split("//").next().unwrap_or("").trim()).collect();
+    code.join(" ").split(';').map(str::to_owned).collect()
+}
+
+#[test]
+fn synchronisation_goes_through_one_crate() {
+    let is_word = |text: &str, word: &str| {
+        text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
+    };
+    let mut wrong = Vec::new();
+    let mut used = vec![false; SEEN_PAST.len()];
+    for path in sources() {
+        let name = shown(&path);
+        let Some(name) = name.strip_prefix("crates/") else { continue };
+        if !UNDER_THE_SCHEDULER.iter().any(|krate| name.starts_with(&format!("{krate}/src/"))) {
+            continue;
+        }
+        for statement in statements(&path, &text(&path)) {
+            // A word may be in a list behind the path, or end it.
+            let past = PAST_THE_SCHEDULER.iter().any(|(path, words)| {
+                let rest = |behind: &str| behind.split(['}', '=']).next().unwrap_or("").to_owned();
+                let behind: Vec<String> = statement.split(path).skip(1).map(rest).collect();
+                words.iter().any(|word| {
+                    path.ends_with(word) && !behind.is_empty()
+                        || behind.iter().any(|rest| is_word(rest, word))
+                })
+            });
+            if !past {
+                continue;
+            }
+            let allowed = |(file, part, _): &(&str, &str, &str)| *file == name && statement.contains(part);
+            match SEEN_PAST.iter().position(allowed) {
+                Some(at) => used[at] = true,
+                None => wrong.push(format!("{name}: {}", statement.trim())),
+            }
+        }
+    }
+    let unused: Vec<_> = SEEN_PAST.iter().zip(&used).filter(|(_, used)| !**used).collect();
+    assert!(wrong.is_empty(), "not through lanefs-sync:\n{}", wrong.join("\n"));
+    assert!(unused.is_empty(), "not needed any more: {unused:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use lanefs::{NewAttr, SetAttr, SetXattr, Volume};
 use lanefs_format::acl::{Acl, AclEntry, Tag};
-use lanefs_tests::{LoopMount, debugfs, dumpe2fs, e2fsck_clean, mke2fs};
+use lanefs_tests::{LoopMount, debugfs, dumpe2fs, e2fsck_clean, mke2fs, open, writing};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -183,7 +183,7 @@ fn an_acl_that_is_none_of_a_file_that_has_none() {
     mount.unmount();
     let ours = dir.path().join("ours");
     fs::copy(&theirs, &ours).unwrap();
-    let (mount, volume) = (LoopMount::new(&theirs, ""), Volume::open(&ours).unwrap());
+    let (mount, volume) = (LoopMount::new(&theirs, ""), open(writing(), &ours).unwrap());
     let entry = [1, 0, 6, 0, 255, 255, 255, 255];
     let values: [&[u8]; 7] = [
         &[],
@@ -223,7 +223,7 @@ fn says_what_the_kernel_says() {
         fs::copy(&theirs, &ours).unwrap();
 
         let mount = LoopMount::new(&theirs, "");
-        let volume = Volume::open(&ours).unwrap();
+        let volume = open(writing(), &ours).unwrap();
         for step in 0..600 {
             let op = random_op(&mut rng);
             let (kernel, lanefs) = (kernel_does(mount.path(), &op), lanefs_does(&volume, &op));
@@ -286,11 +286,11 @@ fn free_blocks(image: &Path) -> u64 {
 fn equal_lists_share_a_block_up_to_the_limit() {
     let dir = tempfile::tempdir().unwrap();
     let image = image(dir.path(), "x.img", &["-b", "1024", "-N", "4096"]);
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     volume.create_dir("/many").unwrap();
     volume.close().unwrap();
     let before = free_blocks(&image);
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     let value = vec![b's'; 400];
     for i in 0..1030 {
         volume.create_file(format!("/many/{i}")).unwrap();
@@ -304,7 +304,7 @@ fn equal_lists_share_a_block_up_to_the_limit() {
     assert!(blocks[3] != blocks[0] && blocks[3] == blocks[4], "{blocks:?}");
 
     // A change takes a file out of the crowd, and leaves the others as they are.
-    let volume = Volume::open(&image).unwrap();
+    let volume = open(writing(), &image).unwrap();
     volume.set_xattr("/many/1", "user.shared", b"mine", SetXattr::Replace).unwrap();
     assert_eq!(volume.xattr("/many/0", "user.shared").unwrap(), value);
     volume.set_xattr("/many/1", "user.shared", &value, SetXattr::Replace).unwrap();
@@ -345,7 +345,7 @@ fn new_names_inherit_as_the_kernel_has_it() {
         mount.unmount();
         fs::copy(&theirs, &ours).unwrap();
         let mount = LoopMount::new(&theirs, "");
-        let volume = Volume::open(&ours).unwrap();
+        let volume = open(writing(), &ours).unwrap();
         // In a child of its own: the umask belongs to the process. With a default list it counts for nothing.
         let root = mount.path().to_str().unwrap();
         for i in 0..lists.len() {
@@ -391,7 +391,7 @@ fn a_full_volume_says_so_and_stays_whole() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.img");
     mke2fs(&path, 2 << 20, &["-t", "ext4", "-b", "1024", "-O", "^has_journal", "-N", "3000", "-m", "0"]);
-    let volume = Volume::open(&path).unwrap();
+    let volume = open(writing(), &path).unwrap();
     let mut refused = 0;
     for i in 0..2500 {
         let name = format!("/{i}");

@@ -2,9 +2,11 @@
 
 use std::mem::MaybeUninit;
 
-/// Blocks the signals of the calling thread until it is dropped. A thread that is started meanwhile keeps them blocked.
+/// Blocks the signals of the calling thread until it is dropped. A thread that the caller starts
+/// meanwhile inherits the blocked mask and keeps it.
 ///
-/// Signals that a fault of the thread itself raises stay as they are: blocked, they would end the program without its handler.
+/// Signals that a fault of the thread itself raises are left alone. Blocked, they would end the
+/// program without its handler.
 #[derive(Debug)]
 pub(crate) struct Blocked {
     before: libc::sigset_t,
@@ -15,8 +17,8 @@ impl Blocked {
         const FAULTS: [libc::c_int; 6] =
             [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: sigfillset makes `all` valid for the calls behind it, and pthread_sigmask `before`. None fails for these
-        // arguments.
+        // SAFETY: sigfillset initialises `all` for the calls behind it, and pthread_sigmask
+        // initialises `before`. Neither fails for these arguments.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for fault in FAULTS {

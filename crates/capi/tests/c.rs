@@ -39,8 +39,8 @@ impl Installed {
         succeed(&mut pkg_config).split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Compiles one C file, and links it with the library. `static`: with that of the library only, `whole`: with all
-    /// libraries, by nothing but what pkg-config says.
+    /// Compiles one C file and links it with the library. `static` links only lanefs statically;
+    /// `whole` links every library statically, with the flags of pkg-config alone.
     fn compile(&self, source: &Path, linked: &str) -> PathBuf {
         let program = self.path(&format!("{}-{linked}", source.file_stem().unwrap().to_str().unwrap()));
         let mut cc = Command::new("cc");

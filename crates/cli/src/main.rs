@@ -77,9 +77,14 @@ fn start<A: Parser>(run: impl FnOnce(A) -> failure::Res) -> ExitCode {
     }
 }
 
-/// What coreutils exit with after a wrong argument: 2 from ls, 1 from all others.
+/// Returns the exit status after wrong arguments: 2 of ls and 16 of check, as of ls(1) and fsck(8),
+/// and 1 of all others.
 fn usage_code() -> u8 {
-    if std::env::args_os().nth(1).is_some_and(|command| command == "ls") { 2 } else { 1 }
+    match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
+        Some("ls") => 2,
+        Some("check") => 16,
+        _ => 1,
+    }
 }
 
 #[cfg(test)]

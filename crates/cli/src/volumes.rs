@@ -16,6 +16,7 @@ use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -132,15 +133,29 @@ pub(crate) fn open_with(
     change: impl FnOnce(OpenOptions) -> OpenOptions,
 ) -> Res<Volume> {
     // A command reads and writes once: a small cache does, and leaves the machine its memory.
-    let cached = OpenOptions::new().cache_bytes(128 << 20);
+    let cached = OpenOptions::new().cache_bytes(64 << 20);
     open_by(name, write, change(cached.write(write)))
 }
 
 /// As [`open`], by these options, which must agree with `write`.
 pub(crate) fn open_by(name: &VolumeName, write: bool, options: OpenOptions) -> Res<Volume> {
-    let options = options.clock(source_date_epoch()?);
+    open_device(name, write, options, |_| Ok(()))
+}
+
+/// As [`open_by`], but `look` sees the device, opened and locked, before anything of it is read.
+pub(crate) fn open_device(
+    name: &VolumeName,
+    write: bool,
+    options: OpenOptions,
+    look: impl FnOnce(&dyn BlockDevice) -> Res,
+) -> Res<Volume> {
+    let options = options.clock(source_date_epoch()?).write(write);
     let verb = if write { "open for writing" } else { "open" };
-    options.write(write).open_url(name).map_err(|e| cannot_open(verb, name, e))
+    let device = options.device(name).map_err(|e| cannot_open(verb, name, e, None))?;
+    // For a message that says what it holds: after `look`, this process may open nothing any more.
+    let file = names_file(name).then(|| File::open(file_of(name)).ok()).flatten();
+    look(&device)?;
+    options.open_device(device).map_err(|e| cannot_open(verb, name, e, file.as_ref()))
 }
 
 /// Refuses `VOLUME:name`, which would be a file of the host.
@@ -165,8 +180,9 @@ pub(crate) fn names_file(name: &VolumeName) -> bool {
     Medium::parse(name).is_ok_and(|medium| medium.path().is_some())
 }
 
-/// Why a volume cannot be opened, and what to do about it.
-fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error) -> Failure {
+/// Returns why a volume cannot be opened, and what to do about it. `content` is its file, if that is
+/// open.
+fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Option<&File>) -> Failure {
     if let Err(slip) = refuse_forgotten_slash(name) {
         return slip;
     }
@@ -183,15 +199,19 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error) -> Failure {
         Ok(meta) if meta.len() == 0 && meta.is_file() => {
             Cause::text("the file is empty; lanefs mkfs --size 1G VOLUME makes a volume")
         }
-        Ok(_) if foreign => not_a_volume(file).unwrap_or(cause),
+        Ok(_) if foreign => not_a_volume(file, content).unwrap_or(cause),
         Ok(_) => cause,
     };
     Failure::cannot(verb, name.as_encoded_bytes(), cause)
 }
 
 /// Says what a file is that holds no ext4 volume, and how to get at one in it.
-fn not_a_volume(file: &Path) -> Option<Cause> {
-    let found = content::of_path(file).filter(|found| !matches!(found, Content::Ext));
+fn not_a_volume(path: &Path, open: Option<&File>) -> Option<Cause> {
+    let found = match open {
+        Some(file) => content::of(file).ok().flatten(),
+        None => content::of_path(path),
+    };
+    let found = found.filter(|found| !matches!(found, Content::Ext));
     let text = match found {
         Some(found) => match found.advice() {
             Some(advice) => format!("it holds no ext4 volume but {}; {advice}", found.name()),
@@ -204,7 +224,7 @@ fn not_a_volume(file: &Path) -> Option<Cause> {
 
 /// The volume's device, for what reads a volume without opening it.
 pub(crate) fn device(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
-    open_url(name, &FileOptions::new().read_only(true)).map_err(|e| cannot_open("open", name, e.into()))
+    open_url(name, &FileOptions::new().read_only(true)).map_err(|e| cannot_open("open", name, e.into(), None))
 }
 
 /// The superblock as it is on the medium.
@@ -214,7 +234,7 @@ pub(crate) fn read_superblock(device: &dyn BlockDevice, name: &VolumeName) -> Re
         device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
         Ok(Superblock::parse(&bytes)?)
     };
-    read().map_err(|e| cannot_open("open", name, e))
+    read().map_err(|e| cannot_open("open", name, e, None))
 }
 
 /// The time that `SOURCE_DATE_EPOCH` sets for volumes that come out the same twice.

@@ -329,6 +329,10 @@ fn a_user_mounts_his_own() {
         user ./lanefs chown 65534:65534 v.img:/
         user ./lanefs mount v.img m
         user touch m/mine
+        findmnt -no VFS-OPTIONS m | grep -q '^rw,nosuid,nodev,'
+        # The only ones that a word of his could take away.
+        ! user ./lanefs mount -o remount,suid,dev v.img m
+        findmnt -no VFS-OPTIONS m | grep -q '^rw,nosuid,nodev,'
         user ./lanefs umount m
     "#;
     let mut alone = support::tool("unshare");

@@ -49,3 +49,100 @@ fn help_of_a_command() {
     assert!(run(&["help"]).status.success());
     assert!(!run(&["help", "nothing"]).status.success());
 }
+
+/// Every page has the sections of a command, and what it refers to is there or of another program.
+#[test]
+fn sections_and_references_of_all_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = Command::new(env!("CARGO_BIN_EXE_lanefs")).arg("pages").arg(dir.path()).status().unwrap();
+    assert!(made.success());
+    // fuse.lanefs is a link that is made when the pages are installed.
+    let others = [
+        "acl",
+        "cat",
+        "chmod",
+        "chown",
+        "cp",
+        "df",
+        "dumpe2fs",
+        "e2fsck",
+        "ext4",
+        "fallocate",
+        "filefrag",
+        "fio",
+        "fstab",
+        "fstrim",
+        "getfattr",
+        "ln",
+        "ls",
+        "mkdir",
+        "mke2fs",
+        "mount",
+        "mv",
+        "rm",
+        "setfattr",
+        "stat",
+        "tar",
+        "tree",
+        "umount",
+        "xattr",
+    ];
+    let mut count = 0;
+    for section in ["1", "5", "8"] {
+        for page in std::fs::read_dir(dir.path().join(format!("man{section}"))).unwrap().map(Result::unwrap) {
+            let (name, text) = (page.file_name(), std::fs::read_to_string(page.path()).unwrap());
+            let wanted = if section == "5" {
+                &["EXAMPLES", "SEE ALSO"][..]
+            } else {
+                &["EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "SEE ALSO"]
+            };
+            for title in wanted {
+                assert_eq!(text.matches(&format!(".SH \"{title}\"\n")).count(), 1, "{name:?}: {title}");
+            }
+            let (_, also) = text.split_once(".SH \"SEE ALSO\"\n").unwrap();
+            for reference in also.trim().split(", ") {
+                let reference = reference.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-");
+                let (page, number) = reference.trim_end_matches(')').split_once('(').unwrap();
+                let own = dir.path().join(format!("man{number}/{page}.{number}")).exists();
+                assert!(own || others.contains(&page), "{name:?}: {reference}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count} pages");
+}
+
+/// The options of a mount are all on their page, and the command and the other pages name it.
+#[test]
+fn the_page_of_the_mount_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_lanefs")).args(args).output().unwrap();
+    assert!(run(&["pages", dir.path().to_str().unwrap()]).status.success());
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap().replace("\\-", "-");
+    let page = read("man5/lanefs-mount-options.5");
+    for option in lanefs_fuse::MOUNT_OPTIONS {
+        assert!(page.contains(&option.forms.join(", ")), "{:?}", option.forms);
+    }
+    for line in page.lines().filter(|line| line.starts_with('.')) {
+        assert!([".TH", ".SH", ".TP"].iter().any(|request| line.starts_with(request)), "{line}");
+    }
+    for other in ["man1/lanefs-mount.1", "man8/mount.lanefs.8"] {
+        assert!(read(other).contains("lanefs-mount-options(5)"), "{other}");
+    }
+    let help = run(&["mount", "--help"]);
+    assert!(String::from_utf8_lossy(&help.stdout).contains("lanefs-mount-options(5)"));
+}
+
+/// The table of options in docs/mount.md is the one that the mount decides by.
+#[test]
+fn the_document_has_the_same_options_as_the_mount() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/mount.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let mut table = String::from("| option | |\n|---|---|\n");
+    for option in lanefs_fuse::MOUNT_OPTIONS {
+        let text = option.refusal().map_or(option.text.to_owned(), |why| format!("Refused: {why}."));
+        let forms: Vec<String> = option.forms.iter().map(|form| format!("`{form}`")).collect();
+        table.push_str(&format!("| {} | {text} |\n", forms.join(", ")));
+    }
+    assert!(document.contains(&table), "docs/mount.md is to have:\n{table}");
+}

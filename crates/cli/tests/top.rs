@@ -266,6 +266,8 @@ fn what_a_killed_mount_leaves_is_cleared_by_top_and_by_the_next_mount() {
         work(&m, 1);
         let socket = socket_of(told(&m, "m")["pid"].as_u64().unwrap());
         assert!(socket.exists());
+        // It removes what its server leaves.
+        m.kill_broker(server.id());
         server.kill().unwrap();
         server.wait().unwrap();
         assert!(socket.exists(), "killed, it could not clear up");
@@ -281,6 +283,22 @@ fn what_a_killed_mount_leaves_is_cleared_by_top_and_by_the_next_mount() {
         assert_eq!(told(&m, "m")["dir"], m.at.canonicalize().unwrap().to_str().unwrap());
         m.umount();
     }
+}
+
+#[test]
+fn the_broker_removes_the_socket_of_a_killed_server_and_ends() {
+    let m = Mount::blank();
+    let mut server = m.serve();
+    work(&m, 1);
+    let socket = socket_of(told(&m, "m")["pid"].as_u64().unwrap());
+    let broker = m.broker_of(server.id());
+    server.kill().unwrap();
+    server.wait().unwrap();
+    while socket.exists() || rustix::process::test_kill_process(broker).is_ok() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(m.is_mounted(), "the mount of a killed server stays");
+    m.image.ok(["umount", "m"]);
 }
 
 #[test]

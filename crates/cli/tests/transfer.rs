@@ -417,3 +417,38 @@ E"#);
     assert!(bench.at("long/short").exists());
     e2fsck_clean(bench.at("v.img"));
 }
+
+/// Writes an archive of directories or of empty files to standard output: KIND TIMES HEADERS PATH...
+const REPEATED: &str = r#"
+import sys, tarfile
+kind, times, headers, *paths = sys.argv[1:]
+t = tarfile.open(fileobj=sys.stdout.buffer, mode='w|', format=tarfile.PAX_FORMAT, pax_headers=eval(headers))
+for path in map(eval, paths * int(times)):
+    info = tarfile.TarInfo(path)
+    info.type, info.mode = getattr(tarfile, kind), 0o755
+    t.addfile(info)
+    t.members = []
+t.close()
+"#;
+
+/// The memory of an import grows with the directories of the volume, whatever the archive repeats.
+#[test]
+fn an_archive_that_repeats_itself_takes_little_memory() {
+    let bench = Bench::new("");
+    let import = |archive: &str| {
+        let lanefs = env!("CARGO_BIN_EXE_lanefs");
+        let limited = format!("python3 -c \"$0\" {archive} | (ulimit -v 500000; {lanefs} import - v.img:/)");
+        let mut command = Command::new("bash");
+        let out = command.args(["-euc", &limited, REPEATED]).current_dir(bench.dir.path()).output().unwrap();
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    // A list of 5,000 entries for each directory, of which there is one.
+    let list = "dict([('SCHILY.acl.default', 'u::rwx,g::r,m::r,o::r' + ',u:1:r' * 5000)])";
+    let (code, said) = import(&format!("DIRTYPE 14000 \"{list}\" \"'dir'\""));
+    assert_eq!(code, Some(1), "{}", &said[..said.len().min(2000)]);
+    assert!(said.lines().count() == 14_000 && said.lines().all(|line| line.contains("posix_acl_default")));
+    // Names that are refused, and are as long as an archive may have them.
+    let (code, said) = import(r#"REGTYPE 200 {} "'../' + 'n' * 3000000""#);
+    assert!(code == Some(1) && said.lines().count() == 200, "{code:?}, {}", said.len());
+    e2fsck_clean(bench.at("v.img"));
+}

@@ -7,8 +7,9 @@ mod support;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use support::mount::Mount;
 use support::{succeed, tool};
 
@@ -122,12 +123,19 @@ fn a_remount_keeps_what_it_does_not_name() {
         ("remount,ro", "ro,nosuid,nodev,noexec,noatime"),
         ("remount", "ro,nosuid,nodev,noexec,noatime"),
         ("remount,rw,suid", "rw,nodev,noexec,noatime"),
-        ("remount,exec,relatime", "rw,nodev,relatime"),
-        ("remount,strictatime", "rw,nodev"),
-        ("remount,user", "rw,nosuid,nodev,noexec"),
+        ("remount,exec,noatime", "rw,nodev,noatime"),
+        ("remount,nosymfollow", "rw,nodev,noatime,nosymfollow"),
+        ("remount,user,symfollow", "rw,nosuid,nodev,noexec,noatime"),
     ] {
         m.image.ok(["mount", "v.img", "m", "-o", words]);
         assert_eq!(flags(&m), expected, "{words}");
+    }
+    // The server decides on times of the last read, and knows what it began with.
+    for word in ["relatime", "strictatime", "nodiratime"] {
+        let why = format!(
+            "lanefs: cannot mount 'v.img' at 'm': m: {word} is an option of a mount from its beginning; unmount it, and mount it again"
+        );
+        m.image.fails(["mount", "v.img", "m", "-o", &format!("remount,{word}")], 32, &why);
     }
     m.umount();
 }
@@ -138,6 +146,40 @@ fn what_users_may_mount_is_nosuid_and_nodev() {
     let m = Mount::new("user,exec");
     assert_eq!(flags(&m), "rw,nosuid,nodev,relatime");
     m.umount();
+}
+
+/// Root's mount of a file that another user owns, and of one that is root's.
+#[test]
+fn a_volume_of_another_user_is_nosuid_and_nodev() {
+    let m = Mount::blank();
+    let program = m.image.beside("id");
+    fs::copy("/usr/bin/id", &program).unwrap();
+    m.image.ok(["cp", program.to_str().unwrap(), "v.img:/id"]);
+    m.image.ok(["chmod", "4755", "v.img:/id"]);
+    for dir in [m.image.beside(""), m.at.clone()] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for (owner, words, expected) in [
+        (0, "", "rw,relatime"),
+        (0, "untrusted", "rw,nosuid,nodev,relatime"),
+        (0, "untrusted,suid", "rw,nodev,relatime"),
+        (65534, "", "rw,nosuid,nodev,relatime"),
+        (65534, "defaults,noatime", "rw,nosuid,nodev,noatime"),
+        (65534, "suid", "rw,nodev,relatime"),
+        (65534, "suid,dev", "rw,relatime"),
+        (65534, "trusted", "rw,relatime"),
+        (65534, "dev", "rw,nosuid,relatime"),
+    ] {
+        std::os::unix::fs::chown(&m.image.path, Some(owner), None).unwrap();
+        m.image.ok(["mount", "v.img", "m", "-o", words]);
+        assert_eq!(flags(&m), expected, "owned by {owner}, {words:?}");
+        let mut id = Command::new("setpriv");
+        id.args(["--reuid", "7", "--regid", "7", "--clear-groups"]).arg(m.path("id")).arg("-u");
+        let user = succeed(&mut id).stdout;
+        let gives_rights = !expected.contains("nosuid");
+        assert_eq!(user, if gives_rights { &b"0\n"[..] } else { b"7\n" }, "owned by {owner}, {words:?}");
+        m.umount();
+    }
 }
 
 #[test]

@@ -50,6 +50,17 @@ pub trait BlockDevice: Send + Sync + Debug {
         1
     }
 
+    /// The unit in bytes, a power of two, of which a power cut leaves each aligned one whole or absent.
+    fn atomic_write(&self) -> usize {
+        512
+    }
+
+    /// Returns the user that owned the file of the medium when it was opened, `None` where there is
+    /// no file.
+    fn owner(&self) -> Option<u32> {
+        None
+    }
+
     /// The memory that the medium is, where it is memory.
     fn mapped(&self) -> Option<&Mapped> {
         None
@@ -123,6 +134,14 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn alignment(&self) -> usize {
         (**self).alignment()
+    }
+
+    fn atomic_write(&self) -> usize {
+        (**self).atomic_write()
+    }
+
+    fn owner(&self) -> Option<u32> {
+        (**self).owner()
     }
 
     fn mapped(&self) -> Option<&Mapped> {

@@ -105,6 +105,10 @@ impl<D: BlockDevice> BlockDevice for PacedDevice<D> {
         self.below.alignment()
     }
 
+    fn atomic_write(&self) -> usize {
+        self.below.atomic_write()
+    }
+
     /// It is no memory, whatever is below.
     fn mapped(&self) -> Option<&Mapped> {
         None

@@ -32,9 +32,15 @@ pub enum Error {
     /// The directory has entries (ENOTEMPTY).
     #[error("Directory not empty")]
     NotEmpty,
-    /// No free block or inode (ENOSPC).
+    /// No free block (ENOSPC).
     #[error("No space left on device")]
     NoSpace,
+    /// No free inode (ENOSPC). No free block helps.
+    #[error("No space left on device (no inode is free)")]
+    NoInodes,
+    /// A directory whose index or size is as large as it may be (ENOSPC). No free block helps.
+    #[error("No space left on device (the directory can hold no more names)")]
+    DirFull,
     /// Extended attributes that fit neither in the inode nor in its block (ENOSPC). No free space helps.
     #[error("No space left on device (the attributes fit neither in the inode nor in a block)")]
     XattrsTooLarge,
@@ -338,7 +344,7 @@ impl Error {
             Error::NotDir => Errno::NOTDIR,
             Error::IsDir => Errno::ISDIR,
             Error::NotEmpty => Errno::NOTEMPTY,
-            Error::NoSpace | Error::XattrsTooLarge => Errno::NOSPC,
+            Error::NoSpace | Error::NoInodes | Error::DirFull | Error::XattrsTooLarge => Errno::NOSPC,
             Error::NameTooLong { .. } => Errno::NAMETOOLONG,
             Error::OtherVolume => Errno::XDEV,
             Error::TooManyLinks => Errno::MLINK,

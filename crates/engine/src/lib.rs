@@ -36,7 +36,7 @@ mod xattr;
 
 pub use api::{
     At, Atime, Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Io, Mapped,
-    Metadata, Node, Volume, VolumeInfo,
+    Metadata, Node, Upkeep, Volume, VolumeInfo,
 };
 pub use data::{FallocMode, FiemapExtent};
 pub use dir::DirError;
@@ -49,5 +49,7 @@ pub use lanefs_mkfs as mkfs;
 pub use lanefs_stats::{Bucket, Snapshot};
 pub use namei::{Modifier, NAME_MAX, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use stats::{CacheUse, Counts, Stats, Times};
+#[doc(hidden)]
+pub use volume::mount_words;
 pub use volume::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback, Zone};
 pub use xattr::{SetXattr, XattrError};

@@ -184,17 +184,17 @@ impl<'f> Txn<'f> {
     /// # Errors
     /// [`Error::NoSpace`], with nothing changed.
     pub(crate) fn alloc_run(&mut self, goal: u64, want: u32) -> Result<(u64, u32)> {
-        let reserved = match self.claim.as_mut().filter(|c| c.blocks() > 0) {
+        let mut reserved = match self.claim.as_mut().filter(|c| c.blocks() > 0) {
             Some(claim) => alloc::reserve_claimed(self.fs, goal, want, claim)?,
             None => alloc::reserve(self.fs, goal, want)?,
         };
         let run = (reserved.start(), reserved.len());
-        self.take_reserved(reserved)?;
+        self.take_reserved(&mut reserved)?;
         Ok(run)
     }
 
-    /// Marks blocks that were reserved in core as used on disk.
-    pub(crate) fn take_reserved(&mut self, reserved: Reserved) -> Result<()> {
+    /// Marks blocks that were reserved in core as used on disk: `reserved` holds none of them then.
+    pub(crate) fn take_reserved(&mut self, reserved: &mut Reserved) -> Result<()> {
         alloc::take_reserved(self, reserved)
     }
 

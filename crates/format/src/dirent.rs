@@ -231,6 +231,19 @@ impl<'a> Iterator for Entries<'a> {
 /// # Errors
 /// The first rule that is broken.
 pub fn verify_block(block: &[u8], layout: &DirLayout, seed: Option<u32>) -> Result<(), DirentError> {
+    verify_checksum(block, layout, seed)?;
+    let mut at = 0;
+    while at < layout.end() {
+        at = Dirent::parse(block, at, layout)?.next();
+    }
+    Ok(())
+}
+
+/// Checks the tail of a block and the checksum in it, where the volume has one.
+///
+/// # Errors
+/// A block of another length, no tail, or a wrong checksum.
+pub fn verify_checksum(block: &[u8], layout: &DirLayout, seed: Option<u32>) -> Result<(), DirentError> {
     if block.len() != layout.block_size {
         return Err(DirentError::BlockLen { len: block.len(), bound: layout.block_size });
     }
@@ -246,10 +259,6 @@ pub fn verify_block(block: &[u8], layout: &DirLayout, seed: Option<u32>) -> Resu
         if found != expected {
             return Err(DirentError::Checksum { found, expected });
         }
-    }
-    let mut at = 0;
-    while at < layout.end() {
-        at = Dirent::parse(block, at, layout)?.next();
     }
     Ok(())
 }

@@ -399,6 +399,12 @@ mod tests {
                     let sum: u64 =
                         (0..group_count).map(|g| u64::from(layout.group_base_meta(g) + 2 + 16)).sum();
                     assert_eq!(layout.overhead(), sum + 1, "{layout:?}");
+                    for group in [0, group_count - 1] {
+                        for index in [0, 1, 62, 63] {
+                            let slot = layout.inode_slot(layout.ino(group, index).unwrap()).unwrap();
+                            assert_eq!((slot.group, slot.index), (group, index));
+                        }
+                    }
                 }
             }
         }

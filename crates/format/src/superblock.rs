@@ -10,7 +10,10 @@ pub use raw::RawSuperblock;
 
 use crate::checksum::{Checksummer, ext4_chksum};
 use crate::le::join;
-use crate::{Compat, Features, FormatError, Incompat, Layout, Result, RoCompat, Unsupported};
+use crate::{
+    Compat, Features, FileType, FormatError, Incompat, Inode, InodeFlags, Layout, Result, RoCompat,
+    Unsupported, extent,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Byte on the device at which the primary superblock starts, whatever the block size.
@@ -415,7 +418,7 @@ impl Superblock {
         self.wide(self.raw.s_r_blocks_count_lo.get(), self.raw.s_r_blocks_count_hi.get())
     }
 
-    /// Free blocks (free clusters with `bigalloc`).
+    /// Free blocks, with `bigalloc` too.
     pub fn free_blocks_count(&self) -> u64 {
         self.wide(self.raw.s_free_blocks_count_lo.get(), self.raw.s_free_blocks_count_hi.get())
     }
@@ -574,6 +577,26 @@ impl Superblock {
         }
         words[15] = ((size >> 32) as u32).into();
         words[16] = (size as u32).into();
+    }
+
+    /// Returns the journal's inode as [`set_journal_backup`](Self::set_journal_backup) has kept it: a file with
+    /// that map and size, and nothing else of what the inode says. `None` if none was kept.
+    pub fn journal_backup(&self) -> Option<Inode> {
+        if self.raw.s_jnl_backup_type != 1 {
+            return None;
+        }
+        let words = &self.raw.s_jnl_blocks;
+        let mut inode = Inode::new(FileType::Regular.mode_bits() | 0o600, &self.inode_context());
+        for (bytes, word) in inode.i_block.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(word.as_bytes());
+        }
+        inode.size = join(words[16].get(), words[15].get());
+        inode.links_count = 1;
+        // Which kind of map it is was not kept. Only a tree begins with the magic number and the room of a root.
+        let head = (words[0].get() as u16, words[1].get() as u16);
+        let is_tree = head == (extent::MAGIC, extent::max_entries(extent::ROOT_SIZE));
+        inode.flags.set(InodeFlags::EXTENTS, is_tree);
+        Some(inode)
     }
 
     /// Counts an error, and keeps it as the last one, and as the first if there was none.

@@ -4,7 +4,16 @@
 //! from `/proc/THREAD/status`, and only where a decision needs them. The thread waits for the
 //! answer, so it is still there and its number means no other; an asynchronous request may outlive
 //! it, and then nothing is allowed that needs a capability.
+//!
+//! A confined server may not look into the user namespace of a thread. It asks its broker, which
+//! decides by the same code.
+//!
+//! Hazard: a number of 0 says nothing. It is that of every thread outside of the PID namespace that
+//! this server has mounted from. Nor does a number say anything where `/proc` is that of another PID
+//! namespace: it would name another thread. User 0 of such a thread may be root of the machine or of
+//! a container with few capabilities, and has those only that the kernel has checked by itself.
 
+use crate::broker::Broker;
 use crate::wire::InHeader;
 use rustix::fs::stat;
 
@@ -19,31 +28,71 @@ pub(crate) enum Capability {
     LinuxImmutable = 9,
     /// CAP_SYS_ADMIN
     SysAdmin = 21,
+    /// CAP_SYS_RESOURCE
+    SysResource = 24,
+}
+
+impl Capability {
+    const ALL: [Self; 5] =
+        [Self::Fowner, Self::Fsetid, Self::LinuxImmutable, Self::SysAdmin, Self::SysResource];
+
+    /// Returns the capability of that number.
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|capability| *capability as u32 == number)
+    }
+
+    /// Returns whether it is one that the kernel has asked for before it sends the request, so that
+    /// the question here is a second one.
+    fn is_asked_twice(self) -> bool {
+        matches!(self, Self::Fowner | Self::LinuxImmutable)
+    }
 }
 
 /// See the head of the file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Caller {
+pub(crate) struct Caller<'h> {
     uid: u32,
     gid: u32,
     thread: u32,
+    /// Asked in place of `/proc`, where there is one.
+    broker: Option<&'h Broker>,
 }
 
-impl Caller {
-    pub(crate) fn of(header: &InHeader) -> Self {
-        Self { uid: header.uid, gid: header.gid, thread: header.pid }
+impl<'h> Caller<'h> {
+    pub(crate) fn of(header: &InHeader, broker: Option<&'h Broker>) -> Self {
+        Self { uid: header.uid, gid: header.gid, thread: header.pid, broker }
     }
 
-    /// Returns whether it has `capability` in the user namespace that this mount belongs to. A
-    /// thread of another PID namespace, which the kernel gives no number here, has it as root.
+    /// Returns user, group, thread, and `number` besides.
+    pub(crate) fn fields(&self, number: u32) -> [u32; 4] {
+        [self.uid, self.gid, self.thread, number]
+    }
+
+    /// Returns the caller whose [`fields`](Self::fields) these are, for a process that is not
+    /// confined.
+    pub(crate) fn from_fields([uid, gid, thread, _]: [u32; 4]) -> Self {
+        Self { uid, gid, thread, broker: None }
+    }
+
+    /// Returns whether it has `capability` in the user namespace of this server. See the head of the
+    /// file for a thread that is not known.
     pub(crate) fn has(&self, capability: Capability) -> bool {
-        if self.thread == 0 {
-            return self.uid == 0;
+        if let Some(broker) = self.broker {
+            return broker.has(self, capability);
+        }
+        if !self.is_known() {
+            return self.uid == 0 && capability.is_asked_twice();
         }
         let namespace = |of: &str| stat(format!("/proc/{of}/ns/user")).map(|s| (s.st_dev, s.st_ino)).ok();
         let has = || Status::of(self)?.capabilities.checked_shr(capability as u32);
         has().is_some_and(|bits| bits & 1 != 0)
             && namespace(&self.thread.to_string()).is_some_and(|other| namespace("self") == Some(other))
+    }
+
+    /// Returns whether its thread can be looked up in `/proc`.
+    fn is_known(&self) -> bool {
+        self.thread != 0
+            && std::fs::read_to_string("/proc/self/status").is_ok_and(|own| is_of_own_namespace(&own))
     }
 
     /// Returns whether it owns what belongs to `uid`, or may act as if it did.
@@ -53,6 +102,9 @@ impl Caller {
 
     /// Returns whether `gid` is its group or one of its other groups.
     pub(crate) fn is_in_group(&self, gid: u32) -> bool {
+        if let Some(broker) = self.broker.filter(|_| self.gid != gid) {
+            return broker.is_in_group(self, gid);
+        }
         self.gid == gid || Status::of(self).is_some_and(|status| status.groups.contains(&gid))
     }
 }
@@ -66,8 +118,11 @@ struct Status {
 }
 
 impl Status {
-    /// `None` if the thread is gone, or its number means one of another user.
-    fn of(caller: &Caller) -> Option<Self> {
+    /// `None` if the thread is not known or gone, or its number means one of another user.
+    fn of(caller: &Caller<'_>) -> Option<Self> {
+        if !caller.is_known() {
+            return None;
+        }
         Self::parse(&std::fs::read_to_string(format!("/proc/{}/status", caller.thread)).ok()?, caller.uid)
     }
 
@@ -79,6 +134,13 @@ impl Status {
         let capabilities = u64::from_str_radix(field("CapEff:")?.trim(), 16).ok()?;
         (user == uid).then_some(Self { groups, capabilities })
     }
+}
+
+/// Returns whether `/proc` numbers threads as the kernel does in requests, by the status of this
+/// process: it has one number for each PID namespace from that of `/proc` down to its own.
+fn is_of_own_namespace(status: &str) -> bool {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_whitespace().count() == 1)
 }
 
 #[cfg(test)]
@@ -98,7 +160,23 @@ mod tests {
     #[test]
     fn nothing_is_allowed_to_a_thread_that_is_gone() {
         // No thread has the number of the limit or more.
-        let gone = Caller { uid: 0, gid: 0, thread: u32::MAX >> 1 };
+        let gone = Caller { uid: 0, gid: 0, thread: u32::MAX >> 1, broker: None };
         assert!(!gone.has(Capability::SysAdmin) && !gone.owns(1) && gone.owns(0) && gone.is_in_group(0));
+    }
+
+    #[test]
+    fn a_thread_of_another_pid_namespace_has_what_the_kernel_checked() {
+        let unknown = |uid| Caller { uid, gid: uid, thread: 0, broker: None };
+        for capability in [Capability::Fsetid, Capability::SysAdmin, Capability::SysResource] {
+            assert!(!unknown(0).has(capability), "{capability:?}");
+        }
+        assert!(unknown(0).has(Capability::Fowner) && unknown(0).has(Capability::LinuxImmutable));
+        assert!(!unknown(7).has(Capability::Fowner) && unknown(7).owns(7) && !unknown(7).is_in_group(0));
+    }
+
+    #[test]
+    fn a_proc_of_another_pid_namespace_is_recognized() {
+        assert!(is_of_own_namespace("Pid:\t7\nNSpid:\t7\n"));
+        assert!(!is_of_own_namespace("Pid:\t7\nNSpid:\t7\t1\n") && !is_of_own_namespace("Pid:\t7\n"));
     }
 }

@@ -12,11 +12,11 @@
 //! A request for attributes does not tell which bytes are to be written. So a file of which nothing was
 //! refused is let be: it may be overwritten in place, for which there is always space.
 
+use crate::bdi::{Bdi, Limit};
 use lanefs::Volume;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
@@ -37,15 +37,15 @@ const FULL: u8 = 2;
 pub(crate) struct Fullness {
     level: AtomicU8,
     /// Where the kernel's bound is set, its value while the volume is roomy, and what that comes to in bytes.
-    bound: OnceLock<(PathBuf, u32, u64)>,
+    bound: OnceLock<(Bdi, u32, u64)>,
     /// Files of which something was refused, with the blocks that were free then.
     refused: Mutex<HashMap<u32, u64>>,
 }
 
 impl Fullness {
-    /// The kernel's bound on what is dirty of the mount is set in the folder `bdi`, as `percent` of what all
-    /// may have dirty.
-    pub(crate) fn bounded_in(&self, bdi: PathBuf, percent: u32) {
+    /// Takes note of where the kernel's bound on what is dirty of the mount is set: it is `percent` of what
+    /// all may have dirty.
+    pub(crate) fn bounded_in(&self, bdi: Bdi, percent: u32) {
         let dirty = all_dirty() / 100 * u64::from(percent);
         let _ = self.bound.set((bdi, percent, dirty));
     }
@@ -76,19 +76,15 @@ impl Fullness {
             self.refused.lock().clear();
         }
         if let Some((bdi, percent, _)) = self.bound.get().filter(|_| (now == ROOMY) != (level == ROOMY)) {
-            // Without the right to do so, the bound stays as it was.
-            let set = |name: &str, value: String| {
-                let _ = fs::write(bdi.join(name), value);
-            };
             // The least must not be above the most meanwhile.
             match level {
                 ROOMY => {
-                    set("max_ratio", percent.to_string());
-                    set("min_ratio", percent.to_string());
+                    bdi.set(Limit::MaxRatio, (*percent).into());
+                    bdi.set(Limit::MinRatio, (*percent).into());
                 }
                 _ => {
-                    set("min_ratio", "0".into());
-                    set("max_bytes", DIRTY_WHEN_TIGHT.to_string());
+                    bdi.set(Limit::MinRatio, 0);
+                    bdi.set(Limit::MaxBytes, DIRTY_WHEN_TIGHT);
                 }
             }
         }

@@ -2,13 +2,10 @@
 
 use crate::mountpoint::MountError;
 use crate::options::MountOptions;
+use crate::pass;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::ffi::{OsStr, OsString};
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -16,6 +13,9 @@ use std::process::{Command, Stdio};
 
 /// Mounts, and returns the connection, which fusermount3 passes over a socket.
 pub(crate) fn mount(source: &OsStr, dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    if let Some(word) = options.only_for_root() {
+        return Err(MountError::OnlyForRoot(word));
+    }
     let failed = |e: &dyn std::fmt::Display| MountError::Helper(e.to_string());
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
@@ -32,7 +32,7 @@ pub(crate) fn mount(source: &OsStr, dir: &Path, options: &MountOptions) -> Resul
         .spawn()
         .map_err(|e| MountError::Helper(format!("{e}; install fuse3, or mount as root")))?;
     drop(theirs);
-    let device = receive(&ours);
+    let device = pass::receive(&ours).ok().and_then(|(_, files)| files.into_iter().next());
     let output = child.wait_with_output().map_err(|e| failed(&e))?;
     device.ok_or_else(|| {
         let text = String::from_utf8_lossy(&output.stderr);
@@ -55,18 +55,6 @@ fn words(source: &OsStr, options: &MountOptions) -> OsString {
         words.push(*byte);
     }
     OsString::from_vec(words)
-}
-
-fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
-    let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut iov = [IoSliceMut::new(&mut byte)];
-    rustix::net::recvmsg(socket, &mut iov, &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
-    ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    })
 }
 
 /// Unmounts. `lazy`: also while it is in use.

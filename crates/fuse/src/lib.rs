@@ -8,6 +8,8 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod bdi;
+mod broker;
 mod caller;
 mod channel;
 mod connection;
@@ -23,6 +25,7 @@ mod mountpoint;
 mod nodes;
 mod notifier;
 mod options;
+mod pass;
 mod request;
 mod session;
 mod table;
@@ -30,9 +33,10 @@ mod users;
 mod wire;
 mod workers;
 
+pub use broker::{Broker, run_broker};
 pub use monitor::{Monitor, MountStats};
 pub use mountpoint::{MountError, MountPoint, await_closing, is_mounted};
-pub use options::{MountOptions, OptionError};
+pub use options::{MOUNT_OPTIONS, MountOption, MountOptions, OptionError, OptionKind, SandboxMode};
 pub use session::{Session, SessionError, Unmounter};
 pub use table::MountDevice;
 pub use users::{UsedBy, User, users};

@@ -3,6 +3,8 @@
 //! A server knows its mount by the device number of its file system, and a command knows one by its mount id: neither takes a path
 //! for a mount. umount(2) knows paths only. So the path is compared with the mount right before the call.
 
+use crate::bdi::Bdi;
+use crate::broker::Broker;
 use crate::connection;
 use crate::fusermount;
 use crate::options::MountOptions;
@@ -16,6 +18,7 @@ use rustix::mount::{
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The type of a mount in `/proc/mounts`.
@@ -63,6 +66,15 @@ pub enum MountError {
     /// What is asked for needs a volume that was opened for writing, and the server has opened it for reading only.
     #[error("{}: the volume was opened ro; unmount it, and mount it again without", .0.display())]
     OpenedReadOnly(PathBuf),
+    /// The broker process of a confined server failed, or has gone.
+    #[error("the broker process of the mount: {0}")]
+    BrokerProcess(#[from] std::io::Error),
+    /// What the broker process of a confined server says.
+    #[error("{0}")]
+    Found(String),
+    /// An option that fusermount3 gives to root's mounts only.
+    #[error("mount option '{0}': only root's mounts can have it")]
+    OnlyForRoot(&'static str),
     /// An option that the server must have been started with.
     #[error("{}: {word} is an option of a mount from its beginning; unmount it, and mount it again", dir.display())]
     FromTheBeginning {
@@ -76,8 +88,18 @@ pub enum MountError {
 /// A mount as its server knows it.
 #[derive(Debug, Clone)]
 pub(crate) struct Mounted {
-    dir: PathBuf,
-    device: MountDevice,
+    pub(crate) dir: PathBuf,
+    pub(crate) device: MountDevice,
+    /// Unmounts it, where this process is confined.
+    pub(crate) broker: Option<Arc<Broker>>,
+}
+
+/// A mount that was just made.
+#[derive(Debug)]
+pub(crate) struct NewMount {
+    pub(crate) connection: OwnedFd,
+    pub(crate) mounted: Mounted,
+    pub(crate) bdi: Bdi,
 }
 
 impl Mounted {
@@ -95,6 +117,9 @@ impl Mounted {
     /// # Errors
     /// The first of the system's.
     pub(crate) fn unmount(&self, sync: bool) -> Result<(), MountError> {
+        if let Some(broker) = &self.broker {
+            return broker.unmount(sync);
+        }
         let mut outcome = Ok(());
         for entry in table::own().into_iter().rev().filter(|entry| entry.device == self.device) {
             let Some(root) = entry.root() else { continue };
@@ -118,32 +143,20 @@ impl Mounted {
     /// As [`connection::abort`].
     pub(crate) fn abort(&self) -> Result<(), MountError> {
         let failed = |errno| MountError::System { call: "abort", dir: self.dir.clone(), errno };
-        connection::abort(self.device.minor).map_err(failed)
+        self.end_connection().map_err(failed)
     }
 
-    /// Has the kernel read as many bytes ahead of a program that reads from front to back, in place of its own 128 KiB, and keep as
-    /// many percent of all dirty pages, in place of one at most. Only root may set them; for others they stay as they are.
-    /// Returns the folder where that is set.
-    pub(crate) fn tune(&self, read_ahead: usize, dirty_percent: u32) -> PathBuf {
-        let MountDevice { major, minor } = self.device;
-        let bdi = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}"));
-        let set = |name: &str, value: String| {
-            let _ = std::fs::write(bdi.join(name), value);
-        };
-        set("read_ahead_kb", (read_ahead >> 10).to_string());
-        // No less than the least.
-        set("max_ratio", dirty_percent.to_string());
-        set("min_ratio", dirty_percent.to_string());
-        bdi
+    /// As [`abort`](Self::abort), with the bare error.
+    pub(crate) fn end_connection(&self) -> rustix::io::Result<()> {
+        match &self.broker {
+            Some(broker) => broker.abort(),
+            None => connection::abort(self.device.minor),
+        }
     }
 }
 
 /// Mounts at `dir`.
-pub(crate) fn mount(
-    source: &OsStr,
-    dir: &Path,
-    options: &MountOptions,
-) -> Result<(OwnedFd, Mounted), MountError> {
+pub(crate) fn mount(source: &OsStr, dir: &Path, options: &MountOptions) -> Result<NewMount, MountError> {
     let bad = |errno| MountError::Directory { dir: dir.into(), errno };
     let point = table::point(dir).map_err(bad)?;
     let path = table::path_of(&point).ok_or_else(|| bad(Errno::NOENT))?;
@@ -152,12 +165,19 @@ pub(crate) fn mount(
         let connection = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let connection = connection.map_err(MountError::NoFuse)?;
         let device = by_system(source, &connection, &point, options).map_err(failed)?;
-        return Ok((connection, Mounted { dir: path, device }));
+        return Ok(NewMount::of(connection, path, device));
     }
     drop(point);
     let connection = fusermount::mount(source, &path, options)?;
     let (entry, _) = table::at(&path).ok_or_else(|| MountError::NotMounted(path.clone()))?;
-    Ok((connection, Mounted { dir: path, device: entry.device }))
+    Ok(NewMount::of(connection, path, entry.device))
+}
+
+impl NewMount {
+    fn of(connection: OwnedFd, dir: PathBuf, device: MountDevice) -> Self {
+        let bdi = Bdi::open(device);
+        Self { connection, mounted: Mounted { dir, device, broker: None }, bdi }
+    }
 }
 
 /// Mounts at an open directory. The device number is that of the new mount, whatever else is mounted there meanwhile.
@@ -201,6 +221,7 @@ fn attributes(flags: MountFlags) -> MountAttrFlags {
         (MountFlags::NOATIME, MountAttrFlags::MOUNT_ATTR_NOATIME),
         (MountFlags::STRICTATIME, MountAttrFlags::MOUNT_ATTR_STRICTATIME),
         (MountFlags::NODIRATIME, MountAttrFlags::MOUNT_ATTR_NODIRATIME),
+        (MountFlags::NOSYMFOLLOW, MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW),
     ];
     let set = table.into_iter().filter(|(flag, _)| flags.contains(*flag));
     set.fold(MountAttrFlags::empty(), |all, (_, attribute)| all | attribute)
@@ -256,6 +277,16 @@ impl MountPoint {
         detach(&self.entry.at, lazy)
     }
 
+    /// Ends the connection of its file system, whatever uses it: the server closes the volume. What
+    /// the kernel has cached and not written out is lost.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn abort(&self) -> Result<(), MountError> {
+        let failed = |errno| MountError::System { call: "abort", dir: self.dir.clone(), errno };
+        connection::abort(self.entry.device.minor).map_err(failed)
+    }
+
     /// Whether the caller's mount namespace still has the file system mounted, at any directory.
     pub fn is_left(&self) -> bool {
         table::own().iter().any(|entry| entry.device == self.entry.device)
@@ -268,10 +299,8 @@ impl MountPoint {
     pub(crate) fn remount(&self, flags: MountFlags, named: MountFlags) -> Result<(), MountError> {
         let gone = || MountError::NotMounted(self.dir.clone());
         let root = self.entry.root().ok_or_else(gone)?;
-        for (flag, word) in [(MountFlags::SYNCHRONOUS, "sync"), (MountFlags::DIRSYNC, "dirsync")] {
-            if ((flags & named) - self.entry.flags).contains(flag) {
-                return Err(MountError::FromTheBeginning { dir: self.dir.clone(), word });
-            }
+        if let Some(word) = needs_new_server(self.entry.flags, flags & named, named) {
+            return Err(MountError::FromTheBeginning { dir: self.dir.clone(), word });
         }
         let flags = (self.entry.flags - named) | (flags & named);
         if !flags.contains(MountFlags::RDONLY) && self.is_opened_read_only() {
@@ -287,6 +316,26 @@ impl MountPoint {
         let source = open(self.source(), flags, Mode::empty());
         source.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
     }
+}
+
+/// Returns the first change of a mount's flags `now` that its server would have to know of, by its word.
+fn needs_new_server(now: MountFlags, wanted: MountFlags, named: MountFlags) -> Option<&'static str> {
+    let added = [(MountFlags::SYNCHRONOUS, "sync"), (MountFlags::DIRSYNC, "dirsync")];
+    let added = added.into_iter().find(|(flag, _)| (wanted - now).contains(*flag));
+    let changed = [
+        (MountFlags::NOATIME, "noatime"),
+        (MountFlags::STRICTATIME, "strictatime"),
+        (MountFlags::RELATIME, "relatime"),
+        (MountFlags::NODIRATIME, "nodiratime"),
+    ];
+    let differs = |flag: MountFlags| named.contains(flag) && (wanted ^ now).contains(flag);
+    // Of those that exclude each other, the one that is asked for.
+    let changed = || {
+        let mut all = changed.into_iter().filter(|(flag, _)| differs(*flag));
+        let first = all.clone().find(|(flag, _)| wanted.contains(*flag));
+        first.or_else(|| all.next())
+    };
+    added.or_else(changed).map(|(_, word)| word)
 }
 
 /// Whether there is a mount of lanefs at that directory, or of that volume.

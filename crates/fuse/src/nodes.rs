@@ -1,7 +1,14 @@
-//! The inodes that the kernel knows, by node id, with how often it was told of each.
+//! The inodes that the kernel knows, by node id, each with its lookup count.
 //!
-//! A node id is the inode's number, but for the root's, which is 1. An inode stays in use as long as the kernel knows it,
-//! with a name or without: so no number comes to mean another inode meanwhile.
+//! A node id is the inode's number; that of the root is 1. The kernel remembers every inode that it
+//! has seen until its own memory runs short, and these can be millions. So this table holds at most
+//! [`HELD`] unused inodes with a name, the most recently requested. It reads any other inode again
+//! on request, and compares its generation.
+//!
+//! Invariants:
+//! - An inode without a name is held as long as the kernel knows it, so that its number cannot come
+//!   to mean another inode. A thread that removes a name passes the inode to [`Nodes::hold`] before
+//!   it drops it.
 
 use crate::fault::{Answer, Fault};
 use crate::wire::ROOT_ID;
@@ -9,20 +16,35 @@ use lanefs::Node;
 use lanefs_sync::IntMap;
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 
 const SHARDS: usize = 64;
+
+/// Inodes with a name that are held in memory at most.
+const HELD: usize = 1024;
 
 /// See the head of the file.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     root: Node,
-    shards: [Mutex<IntMap<u64, Known>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    known: IntMap<u64, Known>,
+    /// Ids of inodes that are held, the oldest first. Some may have been forgotten since.
+    held: VecDeque<u64>,
 }
 
 #[derive(Debug)]
 struct Known {
-    node: Node,
     lookups: u64,
+    /// Set while the inode is held.
+    node: Option<Node>,
+    generation: u32,
+    /// Whether it was asked for since it came to the end of the queue.
+    used: bool,
 }
 
 impl Nodes {
@@ -30,7 +52,7 @@ impl Nodes {
         Self { root, shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    fn shard(&self, id: u64) -> &Mutex<IntMap<u64, Known>> {
+    fn shard(&self, id: u64) -> &Mutex<Shard> {
         &self.shards[id as usize % SHARDS]
     }
 
@@ -41,18 +63,32 @@ impl Nodes {
 
     /// How many there are, but for the root.
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().known.len()).sum()
     }
 
-    /// The inode that the kernel means.
+    /// Returns the inode that the kernel means, read by `load` where it is not held.
     ///
     /// # Errors
-    /// ESTALE for one that it was not told of.
-    pub(crate) fn get(&self, id: u64) -> Answer<Node> {
+    /// ESTALE for one that it was not told of; those of `load`.
+    pub(crate) fn get(&self, id: u64, load: impl FnOnce(u32) -> lanefs::Result<Node>) -> Answer<Node> {
         if id == ROOT_ID {
             return Ok(self.root.clone());
         }
-        self.shard(id).lock().get(&id).map(|known| known.node.clone()).ok_or(Fault(Errno::STALE))
+        let generation = {
+            let mut shard = self.shard(id).lock();
+            let known = shard.known.get_mut(&id).ok_or(Fault(Errno::STALE))?;
+            known.used = true;
+            match &known.node {
+                Some(node) => return Ok(node.clone()),
+                None => known.generation,
+            }
+        };
+        let node = load(u32::try_from(id).map_err(|_| Fault(Errno::STALE))?)?;
+        if node.generation() != generation {
+            return Err(Fault(Errno::STALE));
+        }
+        self.hold(node.clone());
+        Ok(node)
     }
 
     /// The kernel is told of `node` once more.
@@ -61,16 +97,26 @@ impl Nodes {
         if id == ROOT_ID {
             return;
         }
+        let generation = node.generation();
+        {
+            let mut shard = self.shard(id).lock();
+            let known = shard.known.entry(id);
+            known.or_insert(Known { lookups: 0, node: None, generation, used: false }).lookups += 1;
+        }
+        self.hold(node);
+    }
+
+    /// Holds an inode in memory, if the kernel knows it.
+    pub(crate) fn hold(&self, node: Node) {
+        let id = self.id_of(node.ino());
         let mut shard = self.shard(id).lock();
-        let spare = match shard.get_mut(&id) {
-            Some(known) => {
-                known.lookups += 1;
-                Some(node)
+        let spare = match shard.known.get_mut(&id) {
+            Some(known) if known.node.is_none() => {
+                known.node = Some(node);
+                shard.held.push_back(id);
+                shard.let_go()
             }
-            None => {
-                shard.insert(id, Known { node, lookups: 1 });
-                None
-            }
+            _ => Some(node),
         };
         // Not under the lock: the last use of an inode may delete it.
         drop(shard);
@@ -80,15 +126,110 @@ impl Nodes {
     /// The kernel forgets what it was told `lookups` times.
     pub(crate) fn forget(&self, id: u64, lookups: u64) {
         let mut shard = self.shard(id).lock();
-        let Some(known) = shard.get_mut(&id) else { return };
+        let Some(known) = shard.known.get_mut(&id) else { return };
         known.lookups = known.lookups.saturating_sub(lookups);
-        let gone = if known.lookups == 0 { shard.remove(&id) } else { None };
+        let gone = if known.lookups == 0 { shard.known.remove(&id) } else { None };
         // A map that was once large gives its memory back by halves, so that this costs each removal little.
-        if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
-            let keep = 2 * shard.len();
-            shard.shrink_to(keep);
+        if shard.known.capacity() > 64 && shard.known.len() < shard.known.capacity() / 8 {
+            let keep = 2 * shard.known.len();
+            shard.known.shrink_to(keep);
         }
         drop(shard);
         drop(gone);
+    }
+}
+
+impl Shard {
+    /// Takes out the inode that was not asked for longest, where more are held than shall be. The caller drops it.
+    fn let_go(&mut self) -> Option<Node> {
+        while self.held.len() > HELD / SHARDS {
+            let id = self.held.pop_front()?;
+            let Some(known) = self.known.get_mut(&id) else { continue };
+            if known.used {
+                known.used = false;
+                self.held.push_back(id);
+                continue;
+            }
+            // One without a name leaves only the queue: it stays until it is forgotten.
+            return known.node.take_if(|node| node.is_named());
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+    use super::*;
+    use lanefs::{NewAttr, NewKind, OpenOptions, Volume};
+    use std::ffi::OsStr;
+
+    const ATTR: NewAttr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+
+    fn volume() -> (tempfile::TempDir, Volume) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume");
+        lanefs_tests::mke2fs(&path, 64 << 20, &["-t", "ext4", "-N", "20000"]);
+        let volume = OpenOptions::new().write(true).open(path).unwrap();
+        (dir, volume)
+    }
+
+    fn create(nodes: &Nodes, name: &str) -> u64 {
+        let node = nodes.root.create(OsStr::new(name), NewKind::File, ATTR, 0).unwrap();
+        let id = nodes.id_of(node.ino());
+        nodes.remember(node);
+        id
+    }
+
+    fn held(nodes: &Nodes) -> usize {
+        let held = |shard: &Mutex<Shard>| shard.lock().known.values().filter(|k| k.node.is_some()).count();
+        nodes.shards.iter().map(held).sum()
+    }
+
+    #[test]
+    fn few_of_many_are_held() {
+        let (_dir, volume) = volume();
+        let nodes = Nodes::new(volume.root_node().unwrap());
+        let ids: Vec<_> = (0..3 * HELD).map(|n| create(&nodes, &format!("file-{n}"))).collect();
+        assert_eq!((nodes.len(), held(&nodes)), (3 * HELD, HELD));
+        for id in &ids {
+            assert_eq!(nodes.id_of(nodes.get(*id, |ino| volume.node_at(ino)).unwrap().ino()), *id);
+        }
+        assert_eq!(held(&nodes), HELD);
+        ids.iter().for_each(|id| nodes.forget(*id, 1));
+        assert_eq!((nodes.len(), held(&nodes)), (0, 0));
+    }
+
+    /// Unlinked while it is not held, an inode stays until the kernel forgets it.
+    #[test]
+    fn a_known_inode_outlives_its_name() {
+        let (_dir, volume) = volume();
+        let nodes = Nodes::new(volume.root_node().unwrap());
+        let id = create(&nodes, "gone");
+        (0..2 * HELD).for_each(|n| assert_ne!(create(&nodes, &format!("file-{n}")), id));
+        assert!(nodes.shard(id).lock().known[&id].node.is_none());
+        nodes.hold(nodes.root.unlink(OsStr::new("gone")).unwrap());
+        (0..2 * HELD).for_each(|n| assert_ne!(create(&nodes, &format!("other-{n}")), id));
+        let node = nodes.get(id, |_| unreachable!("it is held")).unwrap();
+        assert_eq!(node.metadata().nlink(), 0);
+        drop(node);
+        nodes.forget(id, 1);
+        assert!(nodes.get(id, |ino| volume.node_at(ino)).is_err());
+        assert!(volume.node_at(id as u32).is_err(), "the inode is free");
+    }
+
+    /// The number of an inode that went behind the kernel's back is not taken for the inode.
+    #[test]
+    fn another_generation_is_another_inode() {
+        let (_dir, volume) = volume();
+        let nodes = Nodes::new(volume.root_node().unwrap());
+        let id = create(&nodes, "gone");
+        (0..2 * HELD).for_each(|n| assert_ne!(create(&nodes, &format!("file-{n}")), id));
+        volume.remove_file("/gone").unwrap();
+        assert_eq!(nodes.get(id, |ino| volume.node_at(ino)).unwrap_err().0, Errno::STALE);
+        let new = nodes.root.create(OsStr::new("new"), NewKind::File, ATTR, 0).unwrap();
+        assert_eq!(nodes.id_of(new.ino()), id, "the first free number is taken again");
+        assert_eq!(nodes.get(id, |ino| volume.node_at(ino)).unwrap_err().0, Errno::STALE);
     }
 }

@@ -1,7 +1,9 @@
 //! Options of a mount, by the names that the kernel's ext4, mount(8) and FUSE have for them.
 //!
-//! What concerns the mount is taken here, what concerns the volume by [`OpenOptions::mount_option`]. What only mount(8) and fstab
-//! mean something by is passed over.
+//! [`words`] has the table of all. What concerns the mount is taken here, what concerns the volume by
+//! [`OpenOptions::mount_option`].
+
+mod words;
 
 use crate::filesystem::Durably;
 use crate::mountpoint::{MountError, MountPoint};
@@ -10,12 +12,27 @@ use lanefs::{Atime, OpenOptions};
 use rustix::mount::MountFlags;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+pub(crate) use words::LAZYTIME;
+use words::{Action, QUIET, action_of};
+pub use words::{MOUNT_OPTIONS, MountOption, OptionKind};
 
 /// Bytes of metadata, and of content beside the kernel's own cache, that are kept in memory, unless said otherwise.
 const CACHE: usize = 256 << 20;
 
 /// Threads that serve: more would not keep a device busier.
 const MOST_THREADS: usize = 64;
+
+/// Whether the process that serves a mount is confined.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SandboxMode {
+    /// By all that the kernel has for it.
+    #[default]
+    Auto,
+    /// By Landlock and seccomp; there is no mount where the kernel lacks one of them.
+    Require,
+    /// Not at all.
+    Off,
+}
 
 /// How to mount.
 #[derive(Debug, Clone)]
@@ -30,6 +47,8 @@ pub struct MountOptions {
     pub fsname: Option<OsString>,
     /// Where programs of this machine may ask for metrics.
     pub metrics: Option<SocketAddr>,
+    /// Whether the process that serves it is confined.
+    pub sandbox: SandboxMode,
     pub(crate) flags: MountFlags,
     /// The flags that were set or cleared by a word.
     named: MountFlags,
@@ -42,6 +61,10 @@ pub struct MountOptions {
     pub(crate) follow: bool,
     atime: Atime,
     open: OpenOptions,
+    /// Words that are no flags: a mount that is there keeps what it has of them.
+    from_the_beginning: Vec<String>,
+    /// A word that only a remount may bring.
+    of_the_table: Option<String>,
 }
 
 /// An option that is none, or whose value is not.
@@ -73,6 +96,7 @@ impl Default for MountOptions {
             threads: MOST_THREADS,
             fsname: None,
             metrics: None,
+            sandbox: SandboxMode::default(),
             flags: MountFlags::empty(),
             named: MountFlags::empty(),
             subtype: "lanefs".into(),
@@ -86,41 +110,14 @@ impl Default for MountOptions {
                 .cache_bytes(CACHE)
                 .release_memory_when_idle(true)
                 .tick_times(true),
+            from_the_beginning: Vec::new(),
+            of_the_table: None,
         }
     }
 }
 
-/// MS_LAZYTIME of mount(2).
-pub(crate) const LAZYTIME: MountFlags = MountFlags::from_bits_retain(1 << 25);
-
-/// Flags of mount(2) by their names: what sets it, what clears it.
-const FLAGS: [(&str, &str, MountFlags); 9] = [
-    ("nosuid", "suid", MountFlags::NOSUID),
-    ("nodev", "dev", MountFlags::NODEV),
-    ("noexec", "exec", MountFlags::NOEXEC),
-    ("sync", "async", MountFlags::SYNCHRONOUS),
-    ("dirsync", "", MountFlags::DIRSYNC),
-    ("nodiratime", "diratime", MountFlags::NODIRATIME),
-    ("lazytime", "nolazytime", LAZYTIME),
-    ("silent", "loud", MountFlags::SILENT),
-    ("ro", "rw", MountFlags::RDONLY),
-];
-
-/// Words that mean something to mount(8), fstab and systemd only, or ask for what is so anyway.
-const PASSED_OVER: [&str; 12] = [
-    "i_version",
-    "iversion",
-    "defaults",
-    "auto",
-    "noauto",
-    "nouser",
-    "_netdev",
-    "nofail",
-    "loop",
-    "nonempty",
-    "auto_unmount",
-    "default_permissions",
-];
+/// The outcome of taking one word.
+type Taken = Result<(), OptionError>;
 
 impl MountOptions {
     /// Takes a list of words as mount(8) does after `-o`, with commas between.
@@ -128,47 +125,58 @@ impl MountOptions {
     /// # Errors
     /// The first word that is no option, or asks for what lanefs does not do.
     pub fn parse(&mut self, words: &str) -> Result<(), OptionError> {
-        words.split(',').filter(|w| !w.is_empty()).try_for_each(|word| self.take(word))
+        words.split(',').filter(|w| !w.is_empty()).try_for_each(|word| self.take(word))?;
+        match &self.of_the_table {
+            Some(word) if !self.remount => {
+                let refusal = MountOption::find(word).and_then(MountOption::refusal);
+                Err(OptionError::new(word, refusal.unwrap_or_default()))
+            }
+            _ => Ok(()),
+        }
     }
 
-    fn take(&mut self, word: &str) -> Result<(), OptionError> {
-        for (set, clear, flag) in FLAGS {
-            if word == set || word == clear {
-                self.set(flag, word == set);
-                self.read_only = self.flags.contains(MountFlags::RDONLY);
-                return Ok(());
+    fn take(&mut self, word: &str) -> Taken {
+        match action_of(word)? {
+            Action::Set(flags) => self.set(flags, true),
+            Action::Clear(flags) => self.set(flags, false),
+            Action::Times(atime) => self.set_atime(atime),
+            Action::Keep(take) => {
+                take(self, word, word.split_once('=').map_or("", |(_, value)| value))?;
+                if word != "remount" {
+                    self.from_the_beginning.push(word.to_owned());
+                }
             }
-        }
-        let (name, value) = word.split_once('=').unwrap_or((word, ""));
-        match name {
-            "relatime" | "atime" | "nostrictatime" | "norelatime" => self.set_atime(Atime::Relative),
-            "strictatime" => self.set_atime(Atime::Strict),
-            "noatime" => self.set_atime(Atime::Never),
-            "remount" => self.remount = true,
-            "allow_other" => self.allow_other = Some(true),
-            "allow_root" => (self.allow_other, self.allow_root) = (Some(true), true),
-            "fsname" => self.fsname = Some(value.into()),
-            "metrics" => self.metrics = Some(own_address(word, value)?),
-            "acl" => self.acl = true,
-            "noacl" => self.acl = false,
-            "follow_cpu" => self.follow = true,
-            "nofollow_cpu" => self.follow = false,
-            "threads" => self.threads = threads(word, value)?,
-            "subtype" => self.subtype = subtype(word, value)?,
-            // What a user may mount can harm nobody, unless a later word says otherwise: see mount(8).
-            "user" | "users" => {
-                self.set(MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, true);
-            }
-            "owner" | "group" => self.set(MountFlags::NOSUID | MountFlags::NODEV, true),
-            // What the table of mounts says of one that is there, and mount(8) hands on.
-            "user_id" | "group_id" | "rootmode" | "max_read" | "blksize" => {}
-            _ if is_passed_over(word) => {}
-            _ => {
+            Action::Volume => {
                 let taken = self.open.clone().mount_option(word);
                 self.open = taken.map_err(|e| OptionError::of_volume(word, &e))?;
+                self.from_the_beginning.push(word.to_owned());
             }
+            Action::OfTheTable => self.of_the_table = Some(word.to_owned()),
+            Action::Always | Action::Outside | Action::Refused => {}
         }
+        self.read_only = self.flags.contains(MountFlags::RDONLY);
         Ok(())
+    }
+
+    /// Returns the words that a remount leaves without effect.
+    pub fn from_the_beginning(&self) -> &[String] {
+        &self.from_the_beginning
+    }
+
+    /// Returns the first of the flags that only root's mounts can have, as fusermount3 has it.
+    pub(crate) fn only_for_root(&self) -> Option<&'static str> {
+        let cleared = |flag| self.named.contains(flag) && !self.flags.contains(flag);
+        let words = [
+            ("suid", cleared(MountFlags::NOSUID)),
+            ("dev", cleared(MountFlags::NODEV)),
+            ("nosymfollow", self.flags.contains(MountFlags::NOSYMFOLLOW)),
+        ];
+        words.into_iter().find_map(|(word, is)| is.then_some(word))
+    }
+
+    /// Makes the mount `nosuid` and `nodev`, each unless a word said otherwise.
+    pub fn distrust(&mut self) {
+        self.flags |= QUIET - self.named;
     }
 
     fn set(&mut self, flags: MountFlags, on: bool) {
@@ -191,7 +199,7 @@ impl MountOptions {
 
     /// How to open the volume.
     pub fn open_options(&self) -> OpenOptions {
-        self.open.clone().write(!self.read_only)
+        self.open.clone().write(!self.read_only).confined(self.sandbox != SandboxMode::Off)
     }
 
     /// When a read moves times of the last read of files.
@@ -216,21 +224,26 @@ impl MountOptions {
 
     /// The flags that are those of a file system and not of a mount, as words.
     pub(crate) fn super_flags(&self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            ("ro", MountFlags::RDONLY),
+            ("sync", MountFlags::SYNCHRONOUS),
+            ("dirsync", MountFlags::DIRSYNC),
+            ("lazytime", LAZYTIME),
+        ];
         let flags = self.flags;
-        let of_super = ["ro", "sync", "dirsync", "lazytime"];
-        let words = FLAGS.into_iter().filter(move |(_, _, flag)| flags.contains(*flag));
-        words.map(|(set, ..)| set).filter(move |word| of_super.contains(word))
+        all.into_iter().filter_map(move |(word, flag)| flags.contains(flag).then_some(word))
     }
 
     /// The flags as words for fusermount3.
     pub(crate) fn flag_words(&self) -> String {
         let mut words = vec![if self.read_only { "ro" } else { "rw" }];
-        for (set, _, flag) in FLAGS {
-            // The others it does not know.
-            if matches!(set, "noexec" | "sync" | "dirsync") && self.flags.contains(flag) {
-                words.push(set);
-            }
-        }
+        // The others it does not know.
+        let known = [
+            ("noexec", MountFlags::NOEXEC),
+            ("sync", MountFlags::SYNCHRONOUS),
+            ("dirsync", MountFlags::DIRSYNC),
+        ];
+        words.extend(known.into_iter().filter_map(|(word, flag)| self.flags.contains(flag).then_some(word)));
         if self.atime == Atime::Never {
             words.push("noatime");
         }
@@ -247,13 +260,8 @@ impl MountOptions {
     }
 }
 
-fn is_passed_over(word: &str) -> bool {
-    let fstab = ["x-", "X-", "comment=", "uhelper=", "helper="].iter().any(|start| word.starts_with(start));
-    fstab || PASSED_OVER.contains(&word)
-}
-
 /// An address that only this machine reaches: whoever reaches it may read, and is not asked who he is.
-fn own_address(word: &str, value: &str) -> Result<SocketAddr, OptionError> {
+fn metrics_address(word: &str, value: &str) -> Result<SocketAddr, OptionError> {
     let wanted = "an address of this machine and a port, as 127.0.0.1:9100 or [::1]:9100";
     let address: SocketAddr =
         value.parse().map_err(|_| OptionError::new(word, format!("wanted is {wanted}")))?;
@@ -261,6 +269,16 @@ fn own_address(word: &str, value: &str) -> Result<SocketAddr, OptionError> {
         return Ok(address);
     }
     Err(OptionError::new(word, format!("others could reach it; wanted is {wanted}")))
+}
+
+/// Returns the mode that a word asks for.
+fn sandbox(word: &str, value: &str) -> Result<SandboxMode, OptionError> {
+    match value {
+        "auto" => Ok(SandboxMode::Auto),
+        "require" => Ok(SandboxMode::Require),
+        "off" => Ok(SandboxMode::Off),
+        _ => Err(OptionError::new(word, "wanted is auto, require or off")),
+    }
 }
 
 /// A type that the table of mounts can show as it is.
@@ -305,6 +323,7 @@ mod tests {
             "threads=0",
             "threads=65",
             "threads=",
+            "threads",
             "data=journal",
             "errors=panic",
             "fast",
@@ -341,6 +360,26 @@ mod tests {
         assert_eq!(parsed("group").unwrap().flags, quiet);
         assert_eq!(parsed("user,exec").unwrap().flags, quiet);
         assert_eq!(parsed("nouser").unwrap().flags, MountFlags::empty());
+        assert_eq!(parsed("untrusted").unwrap().flags, quiet);
+        assert_eq!(parsed("untrusted,dev").unwrap().flags, MountFlags::NOSUID);
+        assert_eq!(parsed("user,trusted").unwrap().flags, MountFlags::NOEXEC);
+        assert_eq!(parsed("trusted").unwrap().only_for_root(), Some("suid"));
+    }
+
+    #[test]
+    fn distrust_leaves_what_was_named() {
+        let distrusted = |words: &str| {
+            let mut options = parsed(words).unwrap();
+            options.distrust();
+            options.flags
+        };
+        let quiet = MountFlags::NOSUID | MountFlags::NODEV;
+        assert_eq!(distrusted(""), quiet);
+        assert_eq!(distrusted("defaults,noexec"), quiet | MountFlags::NOEXEC);
+        assert_eq!(distrusted("suid"), MountFlags::NODEV);
+        assert_eq!(distrusted("dev,nosuid"), MountFlags::NOSUID);
+        assert_eq!(distrusted("suid,dev"), MountFlags::empty());
+        assert_eq!(distrusted("trusted"), MountFlags::empty());
     }
 
     #[test]

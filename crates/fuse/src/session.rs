@@ -1,12 +1,13 @@
 //! A mount from its first word to its last.
 
+use crate::broker::Broker;
 use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
 use crate::filesystem::{Filesystem, Outcome, Stage};
 use crate::follow::{Follow, Following, Wish};
 use crate::init;
 use crate::monitor::{Link, Monitor, MountStats};
-use crate::mountpoint::{self, MountError, Mounted};
+use crate::mountpoint::{self, MountError, Mounted, NewMount};
 use crate::notifier::{Job, Notice};
 use crate::options::MountOptions;
 use crate::request::{Desks, Inbox, MAX_CONTENT, Outbox, Request};
@@ -96,21 +97,44 @@ impl Session {
         dir: &Path,
         options: &MountOptions,
     ) -> Result<Self, SessionError> {
+        Self::begin(volume, options, None, || mountpoint::mount(source, dir, options))
+    }
+
+    /// Mounts `volume` by way of a broker process, which was told source, directory and options when
+    /// it was started: `options` must be the same. For a process that is confined.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being mounted; the volume is then closed.
+    pub fn mount_by(
+        broker: &Arc<Broker>,
+        volume: Volume,
+        options: &MountOptions,
+    ) -> Result<Self, SessionError> {
+        Self::begin(volume, options, Some(Arc::clone(broker)), || broker.mount())
+    }
+
+    fn begin(
+        volume: Volume,
+        options: &MountOptions,
+        broker: Option<Arc<Broker>>,
+        mount: impl FnOnce() -> Result<NewMount, MountError>,
+    ) -> Result<Self, SessionError> {
         let time_gran = time_gran(&volume);
-        let filesystem = Filesystem::new(volume, options)?;
-        let (device, mounted) = match mountpoint::mount(source, dir, options) {
-            Ok(mount) => mount,
+        let filesystem = Filesystem::new(volume, options, broker)?;
+        let NewMount { connection, mounted, bdi } = match mount() {
+            Ok(new) => new,
             Err(e) => {
                 filesystem.close()?;
                 return Err(e.into());
             }
         };
         let workers = Workers::new(options.threads, Following::new(options.follow));
-        let (channel, desks) = (Channel::new(device), Desks::new(DESKS));
+        let (channel, desks) = (Channel::new(connection), Desks::new(DESKS));
         let shared = Shared { channel, filesystem, workers, desks, requests: Counter::new() };
         match shared.shake_hands(options.acl, time_gran) {
             Ok(()) => {
-                let bdi = mounted.tune(READ_AHEAD, DIRTY_PERCENT);
+                // Only now: the kernel's own values come with the first word.
+                bdi.tune(READ_AHEAD, DIRTY_PERCENT);
                 shared.filesystem.bounded_in(bdi, DIRTY_PERCENT);
                 let shared = Arc::new(shared);
                 Ok(Self { link: Link::to(&shared), shared, mounted })

@@ -34,7 +34,7 @@ pub(crate) struct Entry {
 }
 
 /// Names of flags in the table, and what they are for mount(2).
-const FLAGS: [(&[u8], MountFlags); 7] = [
+const FLAGS: [(&[u8], MountFlags); 8] = [
     (b"ro", MountFlags::RDONLY),
     (b"nosuid", MountFlags::NOSUID),
     (b"nodev", MountFlags::NODEV),
@@ -42,6 +42,7 @@ const FLAGS: [(&[u8], MountFlags); 7] = [
     (b"noatime", MountFlags::NOATIME),
     (b"nodiratime", MountFlags::NODIRATIME),
     (b"relatime", MountFlags::RELATIME),
+    (b"nosymfollow", MountFlags::NOSYMFOLLOW),
 ];
 
 /// The same for flags of the file system, which a change of the mount's flags sets too.

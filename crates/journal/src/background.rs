@@ -3,8 +3,8 @@
 //! Both sleep without a timeout while there is nothing to do.
 
 use crate::Tid;
-use parking_lot::{Condvar, Mutex};
-use std::time::Instant;
+use lanefs_sync::time::Instant;
+use lanefs_sync::{Condvar, Mutex};
 
 /// What the threads are asked for.
 #[derive(Debug, Default)]

@@ -12,8 +12,9 @@
 //! baton's lock, so that none can miss it.
 
 use crate::signal::Signal;
+use lanefs_sync::time::Instant;
 use lanefs_sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Nobody waits for others if that cannot be this long: it would cost more than it saves.
 const MIN_PATIENCE: Duration = Duration::from_micros(25);

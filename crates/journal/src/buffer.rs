@@ -11,11 +11,11 @@
 
 use crate::Tid;
 use lanefs_device::AlignedBuf;
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use lanefs_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use lanefs_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// What is shared between the cache, the log and the checkpoint.
 pub(crate) type Content = Arc<AlignedBuf>;
@@ -109,7 +109,7 @@ impl Buffer {
     }
 
     /// Keeps others from loading; `None` if somebody does or the content is there.
-    pub(crate) fn try_lock_load(&self) -> Option<parking_lot::MutexGuard<'_, ()>> {
+    pub(crate) fn try_lock_load(&self) -> Option<lanefs_sync::MutexGuard<'_, ()>> {
         self.0.loading.try_lock().filter(|_| !self.is_ready())
     }
 

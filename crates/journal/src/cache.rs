@@ -6,8 +6,7 @@
 //! buffers that nobody uses; those in use come on top.
 
 use crate::Buffer;
-use lanefs_sync::IntMap;
-use parking_lot::Mutex;
+use lanefs_sync::{IntMap, Mutex};
 use std::collections::VecDeque;
 
 const SHARDS: usize = 16;

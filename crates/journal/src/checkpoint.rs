@@ -12,8 +12,7 @@
 
 use crate::Tid;
 use crate::buffer::Content;
-use lanefs_sync::IntMap;
-use parking_lot::{Condvar, Mutex};
+use lanefs_sync::{Condvar, IntMap, Mutex};
 
 #[derive(Debug, Default)]
 pub(crate) struct Committed {

@@ -25,7 +25,8 @@ use crate::gate::Place;
 use crate::recovery::write_merged;
 use crate::transaction::{Snapshot, Transaction};
 use crate::{Freed, JournalError, Result, Ticket, Tid};
-use std::time::{Duration, Instant};
+use lanefs_sync::time::Instant;
+use std::time::Duration;
 
 /// Blocks that a checkpoint writes in one batch.
 const BATCH: usize = 1024;
@@ -126,7 +127,7 @@ impl Core {
             }
             self.help(self.gate.open_next(place.tid.next(), limit));
         }
-        self.counters.lock_down.record_since(began);
+        self.counters.lock_down.record_time(began.elapsed());
         self.write_out(place.tid, &mut txn, began).map(Some)
     }
 
@@ -163,7 +164,7 @@ impl Core {
             Some(_) => self.write_to_log(snapshot, txn, logging)?,
         };
         self.finish(tid, txn);
-        self.counters.commit.record_since(began);
+        self.counters.commit.record_time(began.elapsed());
         Ok(flushing)
     }
 
@@ -203,7 +204,7 @@ impl Core {
             return Err(JournalError::LogOverrun { tid, need: len, free, blocks: log.len() });
         }
         let (commit_at, crc) = log.write(&*self.device, &txn, start)?;
-        self.counters.log_write.record_since(began);
+        self.counters.log_write.record_time(began.elapsed());
         self.wait_for_data(closed)?;
         let flushing = Instant::now();
         self.counters.flush.time(|| self.flush.flush(&*self.device))?;
@@ -300,7 +301,7 @@ impl Core {
             self.background.want_checkpoint();
         }
         drop(state);
-        self.counters.checkpoint.record_since(began);
+        self.counters.checkpoint.record_time(began.elapsed());
         Ok(())
     }
 
@@ -339,7 +340,8 @@ impl Core {
         self.flush.flush(&*self.device)
     }
 
-    /// Latches a failure, and leaves a note of it in the log if that still can be written.
+    /// Latches a failure, and leaves a note of it in the log if that still can be written. The note is flushed: a power
+    /// cut that follows does not lose it.
     pub(crate) fn abort(&self, error: &JournalError) {
         const EIO: i32 = 5;
         let latched = match error {
@@ -349,8 +351,8 @@ impl Core {
         if self.fail(latched)
             && let Some(log) = &self.log
         {
-            // The device may be what failed; then there is nobody left to tell.
-            let _ = log.write_errno(&*self.device, -EIO);
+            // The device may be what failed: then the note cannot be left.
+            let _ = log.write_errno(&*self.device, -EIO).and_then(|()| Ok(self.device.flush()?));
         }
     }
 }

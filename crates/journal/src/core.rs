@@ -18,11 +18,12 @@ use crate::stats::{Counters, Levels};
 use crate::transaction::Transaction;
 use crate::{Buffer, Freed, JournalError, Options, Result, Tid};
 use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
-use parking_lot::Mutex;
+use lanefs_sync::Mutex;
+use lanefs_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use lanefs_sync::time::Instant;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Blocks that one prefetch reads at most at a time.
 const PREFETCH_BATCH: usize = 256;

@@ -12,7 +12,7 @@ use crate::{JournalError, Result};
 use lanefs_device::BlockDevice;
 use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::time::Instant;
+use lanefs_sync::time::Instant;
 
 /// A point in time that a flush of the device can be after: [`Journal::ticket`](crate::Journal::ticket).
 ///

@@ -3,9 +3,9 @@
 use crate::core::Core;
 use crate::{Buffer, Handle, JournalError, Options, Result, Stats, Ticket, Tid};
 use lanefs_device::BlockDevice;
+use lanefs_sync::thread::{self, JoinHandle};
 use std::fmt;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 /// Transactions over a cache of a volume's metadata blocks. Shared between threads.
 ///

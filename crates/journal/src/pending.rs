@@ -1,7 +1,7 @@
 //! Data on its way to the device that a commit must wait for: ordered data.
 
 use crate::{Handle, JournalError, Result};
-use parking_lot::{Condvar, Mutex};
+use lanefs_sync::{Condvar, Mutex};
 use std::sync::Arc;
 
 /// Data in flight. A transaction that it is tied to ([`Handle::order_after`]) is not committed before the data has been

@@ -3,8 +3,8 @@
 //! Each sleeper has a signal of its own. Whoever wakes many of them wakes each by itself: they do not queue up behind
 //! a lock that they would all have to take in turn, and only those are woken that have something to do.
 
+use lanefs_sync::time::Instant;
 use lanefs_sync::{Condvar, Mutex};
-use std::time::Instant;
 
 /// A message to come, once.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use crate::buffer::Content;
 use crate::pending::Ordered;
 use crate::{Buffer, Freed, Tid};
 use lanefs_sync::IntSet;
+use lanefs_sync::time::Instant;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Runs of freed blocks and pieces of ordered data with which a transaction is committed: a few MiB of memory.
 const MOST_ENTRIES: usize = 64 << 10;

@@ -4,7 +4,7 @@
 use lanefs_device::BlockDevice;
 use lanefs_format::jbd2::{Compat, Incompat, Superblock};
 use lanefs_journal::{Journal, LogConfig, LogRun, Options, recovery};
-use lanefs_sim::{Image, RecordingDevice, seed_from_env};
+use lanefs_sim::{Entry, Image, Log, OverlayDevice, RecordingDevice, Seed, seed_from_env};
 use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::HashMap;
@@ -36,7 +36,8 @@ struct Model {
 }
 
 fn config() -> LogConfig {
-    LogConfig { runs: vec![LogRun { logical: 0, physical: LOG, len: LOG_BLOCKS }], ..LogConfig::default() }
+    let runs = vec![LogRun { logical: 0, physical: LOG, len: LOG_BLOCKS }];
+    LogConfig { runs, metadata_csum: true, is_64bit: true }
 }
 
 fn volume(head: u32) -> Image {
@@ -154,10 +155,26 @@ fn counter_bytes(device: &dyn BlockDevice) -> [u8; 8] {
     read(device, COUNTER)[..8].try_into().unwrap()
 }
 
-fn run(operations: usize, head: u32, checkpoints: u32) {
-    let seed = seed_from_env("LANEFS_SEED");
-    let mut rng = seed.rng(u64::from(head) + u64::from(checkpoints));
-    let device = Arc::new(RecordingDevice::new(volume(head)));
+/// What operations did to a device, and what was promised meanwhile.
+struct Run {
+    log: Log,
+    model: Model,
+    promises: Vec<Promise>,
+}
+
+impl Run {
+    /// The promises that had been made at a place of the log.
+    fn promised<'a>(&self, marks: impl Iterator<Item = &'a str>) -> &[Promise] {
+        let last = marks.map(|mark| mark.parse::<usize>().unwrap()).max();
+        &self.promises[..last.map_or(0, |last| last + 1)]
+    }
+}
+
+/// Runs `operations`, with a checkpoint after every `checkpoints` of them or so, on a device that writes
+/// `atomic_write` bytes whole.
+fn record(image: Image, seed: &Seed, operations: usize, checkpoints: u32, atomic_write: usize) -> Run {
+    let mut rng = seed.rng(operations as u64 + u64::from(checkpoints));
+    let device = Arc::new(RecordingDevice::new(image).with_atomic_write(atomic_write));
     let now: HashMap<u64, Use> =
         (FIRST..FIRST + BLOCKS).chain([COUNTER]).map(|block| (block, Use::Metadata(0))).collect();
     let mut model = Model { after: vec![now.clone()], now };
@@ -191,21 +208,24 @@ fn run(operations: usize, head: u32, checkpoints: u32) {
         }
     }
     drop(journal);
+    Run { log: device.log(), model, promises }
+}
 
-    let log = device.log();
+fn run(operations: usize, head: u32, checkpoints: u32, atomic_write: usize) {
+    let seed = seed_from_env("LANEFS_SEED");
+    let run = record(volume(head), &seed, operations, checkpoints, atomic_write);
     let mut shown = Vec::new();
-    for (i, state) in log.crash_states(seed.value(), 4).enumerate() {
-        let promised = state.marks(&log).map(|(_, mark)| mark.parse::<usize>().unwrap()).max();
-        let promised = &promises[..promised.map_or(0, |last| last + 1)];
-        let device = RecordingDevice::new(state.image.clone());
+    for (i, state) in run.log.crash_states(seed.value(), 4).enumerate() {
+        let promised = run.promised(state.marks(&run.log).map(|(_, mark)| mark));
+        let device = RecordingDevice::new(state.image.clone()).with_atomic_write(atomic_write);
         recovery::recover(&device, BLOCK, &config()).unwrap_or_else(|e| panic!("{state}: {e}"));
-        shown.push(check(&device, &model, promised));
+        shown.push(check(&device, &run.model, promised));
         if i % 40 == 0 {
-            cut_recovery(&device, seed.value(), &model, promised);
+            cut_recovery(&device, seed.value(), &run.model, promised);
         }
     }
     // What came after the last sync may not have been written.
-    let (last, synced) = (shown.last().copied(), promises.iter().map(|p| p.op).max());
+    let (last, synced) = (shown.last().copied(), run.promises.iter().map(|p| p.op).max());
     assert!(synced > Some(operations / 2) && last >= synced, "the last state shows {last:?} of {synced:?}");
 }
 
@@ -223,12 +243,111 @@ fn cut_recovery(recovered: &RecordingDevice, seed: u64, model: &Model, promised:
 
 #[test]
 fn cuts_with_a_log_that_wraps() {
-    run(250, 900, 60);
+    run(250, 900, 60, 512);
 }
 
 #[test]
 fn cuts_with_many_checkpoints() {
-    run(120, 1, 4);
+    run(120, 1, 4, 512);
+}
+
+#[test]
+fn cuts_on_memory() {
+    run(120, 700, 8, 8);
+}
+
+/// The images that are left where the write of `new` over `old` is torn: each subset of the words that differ.
+fn torn(old: &[u8], new: &[u8]) -> Vec<Vec<u8>> {
+    let differing: Vec<usize> =
+        (0..new.len()).step_by(8).filter(|&at| old[at..at + 8] != new[at..at + 8]).collect();
+    let mix = |subset: u32| {
+        let mut mixed = old.to_vec();
+        for (_, &at) in (0..).zip(&differing).filter(|(bit, _)| subset & 1 << bit != 0) {
+            mixed[at..at + 8].copy_from_slice(&new[at..at + 8]);
+        }
+        mixed
+    };
+    (0..1 << differing.len()).map(mix).collect()
+}
+
+/// Wherever a store to the journal superblock is cut, the log is recovered. The first transaction gives it its features.
+#[test]
+fn the_journal_superblock_is_torn_at_words() {
+    let seed = seed_from_env("LANEFS_SEED");
+    let place = LOG * u64::from(BLOCK);
+    for features in [true, false] {
+        let mut image = volume(900);
+        if !features {
+            image.write(place, &Superblock::new(BLOCK, LOG_BLOCKS, [9; 16]).to_bytes());
+        }
+        let run = record(image, &seed, 150, 10, 8);
+        let (mut image, mut marks, mut states, mut mended) = (run.log.base.clone(), Vec::new(), 0, 0);
+        for entry in &run.log.entries {
+            match entry {
+                Entry::Mark(mark) => marks.push(mark.as_str()),
+                Entry::Write { offset, data } if *offset == place => {
+                    let mut old = vec![0; data.len()];
+                    image.read(place, &mut old);
+                    for mixed in torn(&old, data) {
+                        image.write(place, &mixed);
+                        judge_torn(&image, &run, run.promised(marks.iter().copied()));
+                        states += 1;
+                        mended += u32::from(Superblock::parse(&mixed, BLOCK, LOG_BLOCKS.into()).is_err());
+                    }
+                    image.write(place, data);
+                }
+                Entry::Write { offset, data } => image.write(*offset, data),
+                _ => {}
+            }
+        }
+        assert!(states > 50 && mended > states / 3, "{mended} of {states} were torn");
+    }
+}
+
+fn judge_torn(image: &Image, run: &Run, promised: &[Promise]) {
+    let device = OverlayDevice::new(image.clone()).with_atomic_write(8);
+    recovery::recover(&device, BLOCK, &config()).unwrap();
+    check(&device, &run.model, promised);
+    // As for a reader that knows of no tears: none is left.
+    let whole = OverlayDevice::new(device.image());
+    recovery::check_log(&whole, BLOCK, &config()).unwrap();
+}
+
+/// A wrong checksum is no tear where the medium cannot tear it, and where committed transactions would be lost.
+#[test]
+fn a_damaged_journal_superblock_is_refused() {
+    let seed = seed_from_env("LANEFS_SEED");
+    let run = record(volume(1), &seed, 60, 1000, 8);
+    let image = run.log.crash_states(0, 0).last().unwrap().image;
+    let place = LOG * u64::from(BLOCK);
+    let mut sb = vec![0; Superblock::LEN];
+    image.read(place, &mut sb);
+    let recover = |at: usize, word: u32, atomic_write: usize| {
+        let (mut image, mut sb) = (image.clone(), sb.clone());
+        sb[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        image.write(place, &sb);
+        let device = OverlayDevice::new(image).with_atomic_write(atomic_write);
+        recovery::recover(&device, BLOCK, &config()).map(|report| report.transactions)
+    };
+    let get = |at: usize| u32::from_be_bytes(sb[at..at + 4].try_into().unwrap());
+    let (sequence, start, sum) = (get(0x18), get(0x1C), get(0xFC));
+    let whole = recover(0xFC, sum, 512).unwrap();
+    assert!(start != 0 && whole > 10, "{whole} transactions from {start} on");
+    assert_eq!(recover(0xFC, !sum, 8).unwrap(), whole);
+    for (at, word, atomic_write) in [
+        (0xFC, !sum, 512),
+        (0xFC, !sum, 256),
+        (0x1C, 0, 8),
+        (0x1C, start + 1, 8),
+        (0x18, sequence + 1, 8),
+        (0x18, sequence - 1, 8),
+        (0x0C, 4096, 8),
+        (0x30, 1, 8),
+        (0x50, 1 << 24, 8),
+    ] {
+        let refused = recover(at, word, atomic_write);
+        assert!(refused.is_err(), "{word:#x} at {at:#x}, unit {atomic_write}: {refused:?}");
+    }
 }
 
 /// Each thread's handles change three blocks of its own to the same value, and one that is everybody's.

@@ -28,6 +28,8 @@ pub enum MkfsError {
     TooManyInodes { inodes: u64, inode_size: u16, blocks: u64 },
     #[error("{0} percent of blocks to reserve: must be between 0 and 50")]
     ReservedPercent(f64),
+    #[error("root directory of user {uid} and group {gid}: 4294967295 is nobody's number")]
+    Owner { uid: u32, gid: u32 },
     #[error("a label of {0} bytes: at most 16")]
     Label(usize),
     #[error("a journal of {blocks} blocks: must be between 1024 and 10240000")]

@@ -21,6 +21,10 @@ pub(crate) fn shape(device: u64, options: &Options) -> Result<Superblock, MkfsEr
     if options.label.len() > 16 {
         return Err(MkfsError::Label(options.label.len()));
     }
+    let (uid, gid) = options.root_owner;
+    if uid == u32::MAX || gid == u32::MAX {
+        return Err(MkfsError::Owner { uid, gid });
+    }
     let mut features = features(options)?;
     // The table of sizes is entered with the blocks that are known before it has been read.
     let first = options.block_size.unwrap_or(1024);

@@ -190,7 +190,7 @@ impl Leaf {
         let mut rounds = 0_u32;
         while self.word.load(Ordering::Relaxed) & LOCKED != 0 || !self.acquire() {
             rounds += 1;
-            if cfg!(loom) {
+            if cfg!(any(loom, lanefs_schedule)) {
                 thread::yield_now();
             } else if rounds < 50 {
                 hint::spin_loop();

@@ -106,7 +106,10 @@ fn lanes() -> usize {
     // Tests run beside each other in more threads than cores.
     #[cfg(all(test, not(loom)))]
     return 64;
-    #[cfg(not(any(loom, test)))]
+    // As many on every machine: a seed replays a session.
+    #[cfg(all(lanefs_schedule, not(any(loom, test))))]
+    return 32;
+    #[cfg(not(any(loom, test, lanefs_schedule)))]
     {
         static LANES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
         *LANES.get_or_init(|| 2 * std::thread::available_parallelism().map_or(4, usize::from).max(16))

@@ -1,7 +1,7 @@
 //! A small number for each live thread: the lowest that no other live thread has. And a mark of each thread, at no cost to speak
 //! of, that may be another's too.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, lanefs_schedule)))]
 mod imp {
     use std::cmp::Reverse;
     use std::collections::BinaryHeap;
@@ -50,6 +50,20 @@ mod imp {
     #[inline]
     pub(crate) fn get() -> usize {
         MINE.try_with(|mine| mine.0).unwrap_or(usize::MAX)
+    }
+}
+
+/// The number in the session: the same each time.
+#[cfg(all(lanefs_schedule, not(loom)))]
+mod imp {
+    use lanefs_sync::schedule::thread_number;
+
+    pub(crate) fn mark() -> u8 {
+        get() as u8
+    }
+
+    pub(crate) fn get() -> usize {
+        thread_number().unwrap_or(usize::MAX)
     }
 }
 

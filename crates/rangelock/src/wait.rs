@@ -7,11 +7,12 @@
 //! leave either out and a wake-up can fall between the look and the sleep.
 
 use lanefs_sync::atomic::{AtomicUsize, Ordering};
+use lanefs_sync::time::Instant;
 use lanefs_sync::{Arc, Condvar, Mutex, hint};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often a waiter looks before it parks. A hand-over between two running threads fits; nothing longer does.
-const LOOKS: usize = if cfg!(loom) { 0 } else { 100 };
+const LOOKS: usize = if cfg!(any(loom, lanefs_schedule)) { 0 } else { 100 };
 
 #[derive(Debug)]
 pub(crate) struct Request {

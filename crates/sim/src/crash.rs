@@ -2,23 +2,33 @@
 //!
 //! A log falls into epochs that end with a flush (the last one ends with the log). After a cut inside
 //! an epoch, everything of the epochs before is on the medium. Of the epoch itself, up to the cut, the medium
-//! has kept any part: a write is there whole, not at all, or torn at 512 bytes, and where writes overlap, either
-//! may have come last. A discarded sector reads as what it held, as zeros or as garbage.
+//! has kept any part: a write is there whole, not at all, or torn at the device's unit (512 bytes, 8 on memory),
+//! and where writes overlap, either may have come last. A discarded unit reads as what it held, as zeros or as
+//! garbage.
 //!
-//! For each epoch come one ordered state (all of its writes: the cut just before the flush ends) and any number of random
-//! ones. Each random state is made of (seed, epoch, number) alone, so that one can be made again.
+//! - [`Log::crash_states`]: for each epoch one ordered state (all of its writes: the cut just before the flush
+//!   ends) and any number of random ones. Each random state is made of (seed, epoch, number) alone, so that
+//!   one can be made again.
+//! - [`Log::small_states`]: for each epoch every prefix, and every loss, tear or survival of a single write.
 
+mod fingerprint;
+mod loss;
+
+pub use loss::{Loss, Tear};
+
+use crate::image::PAGE;
 use crate::record::{Entry, Log};
 use crate::seed::rng;
 use crate::{Image, OverlayDevice};
+use fingerprint::Fingerprint;
+use loss::losses;
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::ops::Range;
-
-/// What a medium writes whole or not at all.
-const SECTOR: u64 = 512;
+use std::vec::IntoIter;
 
 /// How the state of an epoch came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +37,8 @@ pub enum Shape {
     Ordered,
     /// The random state of this number.
     Random(usize),
+    /// What a small loss leaves.
+    Small(Loss),
 }
 
 /// One image that a power cut may leave.
@@ -42,14 +54,18 @@ pub struct CrashState {
     pub shape: Shape,
     /// The seed that it was made of.
     pub seed: u64,
+    /// Two states of one log with the same content have the same fingerprint.
+    pub fingerprint: u64,
     /// What the medium holds.
     pub image: Image,
+    /// The unit in bytes that the medium writes whole or not at all.
+    pub atomic_write: usize,
 }
 
 impl CrashState {
     /// A device that holds this state, to run recovery on.
     pub fn device(&self) -> OverlayDevice {
-        OverlayDevice::new(self.image.clone())
+        OverlayDevice::new(self.image.clone()).with_atomic_write(self.atomic_write)
     }
 
     /// Marks that had been set before the cut, in order, with their sequence numbers.
@@ -71,23 +87,24 @@ impl fmt::Display for CrashState {
 impl Log {
     /// Every epoch's ordered state and `random_per_epoch` random ones, from the first epoch to the last.
     pub fn crash_states(&self, seed: u64, random_per_epoch: usize) -> CrashStates<'_> {
-        CrashStates {
-            log: self,
-            epochs: self.epochs(),
-            seed,
-            random_per_epoch,
-            durable: self.base.clone(),
-            epoch: 0,
-            next: 0,
-        }
+        CrashStates::new(self, seed, Plan::Random(random_per_epoch))
     }
 
-    /// The one state that [`crash_states`](Self::crash_states) made of these numbers.
+    /// Every epoch's prefixes, and up to `limit` states in which a single write of it was lost, torn or alone, from the
+    /// first epoch to the last, the simplest of an epoch first. An epoch with more of them is sampled by `seed`. Of
+    /// states with the same content and the same marks comes the first one only.
+    pub fn small_states(&self, seed: u64, limit: usize) -> CrashStates<'_> {
+        CrashStates::new(self, seed, Plan::Small(limit))
+    }
+
+    /// The one state that [`crash_states`](Self::crash_states) or [`small_states`](Self::small_states) made of these
+    /// numbers.
     pub fn crash_state(&self, seed: u64, epoch: usize, shape: Shape) -> Option<CrashState> {
-        let range = self.epochs().get(epoch)?.clone();
-        let mut durable = self.base.clone();
-        self.entries[..range.start].iter().for_each(|entry| entry.apply(&mut durable));
-        Some(self.make(&durable, range, seed, epoch, shape))
+        let mut states = self.crash_states(seed, 0);
+        while states.epoch < epoch {
+            states.advance()?;
+        }
+        (states.epoch < states.epochs.len()).then(|| states.make(shape))
     }
 
     /// Ranges of entries, each up to and with a flush; the last may have none.
@@ -103,34 +120,15 @@ impl Log {
         epochs.push(start..self.entries.len());
         epochs
     }
+}
 
-    fn make(
-        &self,
-        durable: &Image,
-        epoch_range: Range<usize>,
-        seed: u64,
-        epoch: usize,
-        shape: Shape,
-    ) -> CrashState {
-        let Range { start, end } = epoch_range;
-        // The flush itself has not returned: no mark after it can be set.
-        let last = if end > start && matches!(self.entries[end - 1], Entry::Flush) { end - 1 } else { end };
-        let mut image = durable.clone();
-        let cut = match shape {
-            Shape::Ordered => {
-                self.entries[start..last].iter().for_each(|entry| entry.apply(&mut image));
-                last
-            }
-            Shape::Random(number) => {
-                let mut rng = rng(&[seed, epoch as u64, number as u64]);
-                // Half of the cuts come at the end, where most is at stake.
-                let cut = if rng.random() { last } else { rng.random_range(start..=last) };
-                scramble(&self.entries[start..cut], &mut image, &mut rng);
-                cut
-            }
-        };
-        CrashState { cut, durable: start, epoch, shape, seed, image }
-    }
+/// Which states of an epoch are made.
+#[derive(Debug, Clone, Copy)]
+enum Plan {
+    /// The ordered one, and this many random ones.
+    Random(usize),
+    /// Those of the small losses, this many beside the prefixes.
+    Small(usize),
 }
 
 /// The iterator over the states of a [`Log`].
@@ -141,31 +139,117 @@ pub struct CrashStates<'a> {
     log: &'a Log,
     epochs: Vec<Range<usize>>,
     seed: u64,
-    random_per_epoch: usize,
+    plan: Plan,
     durable: Image,
+    print: Fingerprint,
     epoch: usize,
-    /// The next state of the epoch: 0 is the ordered one.
-    next: usize,
+    /// Pages that the epoch's writes touch.
+    touched: BTreeSet<u64>,
+    /// States of the epoch that are still to come.
+    shapes: IntoIter<Shape>,
+    /// Fingerprints and numbers of marks of the small states so far.
+    seen: HashSet<(u64, usize)>,
+}
+
+impl<'a> CrashStates<'a> {
+    fn new(log: &'a Log, seed: u64, plan: Plan) -> Self {
+        let mut states = Self {
+            log,
+            epochs: log.epochs(),
+            seed,
+            plan,
+            durable: log.base.clone(),
+            print: Fingerprint::default(),
+            epoch: 0,
+            touched: BTreeSet::new(),
+            shapes: Vec::new().into_iter(),
+            seen: HashSet::new(),
+        };
+        states.begin_epoch();
+        states
+    }
+
+    /// Lists the states of the epoch, and the pages that they differ in.
+    fn begin_epoch(&mut self) {
+        let Some(range) = self.epochs.get(self.epoch).cloned() else { return };
+        let (log, seed, epoch) = (self.log, self.seed, self.epoch as u64);
+        let writes = log.entries[range].iter().filter_map(|entry| Some((entry, entry.range()?)));
+        let (writes, ranges): (Vec<&Entry>, Vec<Range<u64>>) = writes.unzip();
+        let pages = |range: &Range<u64>| range.start / PAGE as u64..range.end.div_ceil(PAGE as u64);
+        self.touched = ranges.iter().flat_map(pages).collect();
+        let shapes: Vec<Shape> = match self.plan {
+            Plan::Random(n) => [Shape::Ordered].into_iter().chain((0..n).map(Shape::Random)).collect(),
+            Plan::Small(limit) => losses(&writes, log.atomic_write as u64, limit, &[seed, epoch])
+                .into_iter()
+                .map(Shape::Small)
+                .collect(),
+        };
+        self.shapes = shapes.into_iter();
+    }
+
+    /// Goes on to the next epoch; `None` behind the last.
+    fn advance(&mut self) -> Option<()> {
+        let range = self.epochs.get(self.epoch)?.clone();
+        self.log.entries[range].iter().for_each(|entry| entry.apply(&mut self.durable));
+        self.print.advance(&self.durable, &self.touched);
+        self.epoch += 1;
+        self.begin_epoch();
+        Some(())
+    }
+
+    fn make(&self, shape: Shape) -> CrashState {
+        let Range { start, end } = self.epochs[self.epoch].clone();
+        let entries = &self.log.entries;
+        // The flush itself has not returned: no mark after it can be set.
+        let last = if end > start && matches!(entries[end - 1], Entry::Flush) { end - 1 } else { end };
+        let mut image = self.durable.clone();
+        let cut = match shape {
+            Shape::Ordered => {
+                entries[start..last].iter().for_each(|entry| entry.apply(&mut image));
+                last
+            }
+            Shape::Random(number) => {
+                let mut rng = rng(&[self.seed, self.epoch as u64, number as u64]);
+                // Half of the cuts come at the end, where most is at stake.
+                let cut = if rng.random() { last } else { rng.random_range(start..=last) };
+                scramble(&entries[start..cut], self.log.atomic_write as u64, &mut image, &mut rng);
+                cut
+            }
+            Shape::Small(loss) => {
+                let (at, writes): (Vec<usize>, Vec<&Entry>) =
+                    (start..last).map(|i| (i, &entries[i])).filter(|(_, e)| e.range().is_some()).unzip();
+                loss.apply(&writes, self.log.atomic_write as u64, &mut image);
+                // As late as can be, before the first write that had not been issued: most has been promised then.
+                at.get(loss.issued(writes.len())).copied().unwrap_or(last)
+            }
+        };
+        let fingerprint = self.print.of(&image, &self.touched);
+        let (epoch, seed, atomic_write) = (self.epoch, self.seed, self.log.atomic_write);
+        CrashState { cut, durable: start, epoch, shape, seed, fingerprint, image, atomic_write }
+    }
+
+    /// Whether a small state is another than all before: in content, or in what had been promised.
+    fn is_new(&mut self, state: &CrashState) -> bool {
+        matches!(self.plan, Plan::Random(_))
+            || self.seen.insert((state.fingerprint, state.marks(self.log).count()))
+    }
 }
 
 impl Iterator for CrashStates<'_> {
     type Item = CrashState;
 
     fn next(&mut self) -> Option<CrashState> {
-        let range = self.epochs.get(self.epoch)?.clone();
-        let shape = match self.next.checked_sub(1) {
-            None => Shape::Ordered,
-            Some(number) => Shape::Random(number),
-        };
-        let state = self.log.make(&self.durable, range.clone(), self.seed, self.epoch, shape);
-        if self.next == self.random_per_epoch {
-            self.log.entries[range].iter().for_each(|entry| entry.apply(&mut self.durable));
-            self.epoch += 1;
-            self.next = 0;
-        } else {
-            self.next += 1;
+        loop {
+            match self.shapes.next() {
+                Some(shape) => {
+                    let state = self.make(shape);
+                    if self.is_new(&state) {
+                        return Some(state);
+                    }
+                }
+                None => self.advance().filter(|()| self.epoch < self.epochs.len())?,
+            }
         }
-        Some(state)
     }
 }
 
@@ -177,8 +261,8 @@ enum Fate {
     Torn,
 }
 
-/// Applies a random part of `entries` in random order.
-fn scramble(entries: &[Entry], image: &mut Image, rng: &mut StdRng) {
+/// Applies a random part of `entries` in random order, torn at multiples of `unit`.
+fn scramble(entries: &[Entry], unit: u64, image: &mut Image, rng: &mut StdRng) {
     let mut changes: Vec<&Entry> =
         entries.iter().filter(|e| !matches!(e, Entry::Flush | Entry::Mark(_))).collect();
     if changes.is_empty() {
@@ -212,24 +296,24 @@ fn scramble(entries: &[Entry], image: &mut Image, rng: &mut StdRng) {
         match fate {
             Fate::Lost => {}
             Fate::Whole if !matches!(entry, Entry::Discard { .. }) => entry.apply(image),
-            Fate::Whole | Fate::Torn => apply_sectors(entry, fate, image, rng),
+            Fate::Whole | Fate::Torn => apply_units(entry, fate, unit, image, rng),
         }
     }
 }
 
-/// Applies sectors of one entry, those that a coin (or, half of the time, a torn front or back) picks.
-fn apply_sectors(entry: &Entry, fate: Fate, image: &mut Image, rng: &mut StdRng) {
+/// Applies units of one entry, those that a coin (or, half of the time, a torn front or back) picks.
+fn apply_units(entry: &Entry, fate: Fate, unit: u64, image: &mut Image, rng: &mut StdRng) {
     let (offset, len) = match entry {
         Entry::Write { offset, data } => (*offset, data.len() as u64),
         Entry::Zeroes { offset, len } | Entry::Discard { offset, len } => (*offset, *len),
         Entry::Flush | Entry::Mark(_) => return,
     };
     let end = offset + len;
-    let tear = rng.random_range(offset / SECTOR..=end / SECTOR) * SECTOR;
+    let tear = rng.random_range(offset / unit..=end / unit) * unit;
     let style = rng.random_range(0..4);
     let mut at = offset;
     while at < end {
-        let next = (at / SECTOR * SECTOR + SECTOR).min(end);
+        let next = (at / unit * unit + unit).min(end);
         let kept = match (fate, style) {
             (Fate::Whole, _) => true,
             (_, 0) => at < tear,

@@ -1,17 +1,46 @@
 //! A device that fails on purpose.
 
+use crate::earlier::Earlier;
 use lanefs_device::{BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
 use parking_lot::Mutex;
 use std::io;
+
+/// How a call fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// An error; the call does nothing.
+    Error(i32),
+    /// An error after the first half of the bytes, in whole sectors, was transferred.
+    Half(i32),
+    /// A read that succeeds, and returns what each sector held before it was written last.
+    Stale,
+    /// A read that succeeds, with one bit wrong: this one, modulo the bits of the read.
+    Flip(u64),
+}
+
+/// A call that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hit {
+    /// What it was.
+    pub op: Op,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// What a [`Failure::Stale`] or [`Failure::Flip`] read should have returned.
+    pub content: Vec<u8>,
+}
+
+type Notify = Box<dyn Fn() + Send + Sync>;
 
 /// Passes calls on to another device, until it is told to fail.
 ///
 /// Every op of a batch counts as one read or write, and a write of zeros as one write, so that the
 /// Nth can fall inside a batch, with those before it done.
-#[derive(Debug)]
 pub struct FailingDevice<D> {
     inner: D,
     state: Mutex<State>,
+    notify: Option<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -19,8 +48,11 @@ struct State {
     /// Calls so far by [`index`], failed ones too.
     calls: [u64; KINDS],
     failures: u64,
+    first: Option<Hit>,
     rules: Vec<Rule>,
     all: Option<i32>,
+    paused: bool,
+    earlier: Option<Earlier>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +61,7 @@ struct Rule {
     /// The call, counted from 1 since the device was made.
     nth: u64,
     for_ever: bool,
-    errno: i32,
+    failure: Failure,
 }
 
 const KINDS: usize = 4;
@@ -46,7 +78,20 @@ fn index(op: Op) -> usize {
 impl<D: BlockDevice> FailingDevice<D> {
     /// A device that does not fail yet.
     pub fn new(inner: D) -> Self {
-        Self { inner, state: Mutex::default() }
+        Self { inner, state: Mutex::default(), notify: None }
+    }
+
+    /// Calls `notify` at each failure, before the call returns.
+    #[must_use]
+    pub fn with_notify(self, notify: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { notify: Some(Box::new(notify)), ..self }
+    }
+
+    /// Remembers what each sector held before its last write, from now on: [`Failure::Stale`] needs it.
+    #[must_use]
+    pub fn remembering(self) -> Self {
+        self.state.lock().earlier = Some(Earlier::default());
+        self
     }
 
     /// The device below.
@@ -56,12 +101,25 @@ impl<D: BlockDevice> FailingDevice<D> {
 
     /// Fails the `nth` call of `op` (read, write, flush or discard) from now, 1 being the next, and no other.
     pub fn fail_once(&self, op: Op, nth: u64, errno: i32) {
-        self.add(op, nth, false, errno);
+        self.fail(op, nth, false, Failure::Error(errno));
     }
 
     /// Fails the `nth` call of `op` from now, 1 being the next, and all that follow.
     pub fn fail_from(&self, op: Op, nth: u64, errno: i32) {
-        self.add(op, nth, true, errno);
+        self.fail(op, nth, true, Failure::Error(errno));
+    }
+
+    /// Fails the `nth` call of `op` from now, 1 being the next, in this way; with `for_ever` all that follow too.
+    pub fn fail(&self, op: Op, nth: u64, for_ever: bool, failure: Failure) {
+        let mut state = self.state.lock();
+        let kind = index(op);
+        let nth = state.calls[kind] + nth;
+        state.rules.push(Rule { kind, nth, for_ever, failure });
+    }
+
+    /// Lets calls pass without counting them while `paused`. Orders to fail stay.
+    pub fn pause(&self, paused: bool) {
+        self.state.lock().paused = paused;
     }
 
     /// Fails every call from now, as a device that was pulled out.
@@ -86,27 +144,58 @@ impl<D: BlockDevice> FailingDevice<D> {
         self.state.lock().failures
     }
 
-    fn add(&self, op: Op, nth: u64, for_ever: bool, errno: i32) {
-        let mut state = self.state.lock();
-        let kind = index(op);
-        let nth = state.calls[kind] + nth;
-        state.rules.push(Rule { kind, nth, for_ever, errno });
+    /// The first call that was made to fail.
+    pub fn first_failure(&self) -> Option<Hit> {
+        self.state.lock().first.clone()
     }
 
-    fn pass(&self, op: Op, offset: u64, len: u64) -> Result<()> {
+    /// Counts a call. Returns how it has to fail.
+    fn call(&self, op: Op, offset: u64, len: u64) -> Option<Failure> {
         let mut state = self.state.lock();
+        if state.paused {
+            return None;
+        }
         let kind = index(op);
         state.calls[kind] += 1;
         let call = state.calls[kind];
         let hit = |r: &&Rule| r.kind == kind && (r.nth == call || r.for_ever && r.nth <= call);
-        let errno = state.all.or_else(|| state.rules.iter().find(hit).map(|r| r.errno));
-        match errno {
-            None => Ok(()),
-            Some(errno) => {
-                state.failures += 1;
-                Err(DeviceError::new(op, offset, len, io::Error::from_raw_os_error(errno)))
-            }
+        let ordered = state.rules.iter().find(hit).map(|r| r.failure);
+        let failure = state.all.map(Failure::Error).or(ordered)?;
+        state.failures += 1;
+        state.first.get_or_insert_with(|| Hit { op, offset, len, content: Vec::new() });
+        drop(state);
+        if let Some(notify) = &self.notify {
+            notify();
         }
+        Some(failure)
+    }
+
+    /// Passes on a call that changes `len` bytes at `offset`, unless it has to fail.
+    fn change(&self, op: Op, offset: u64, len: u64, change: impl Fn(u64) -> Result<()>) -> Result<()> {
+        let failure = self.call(op, offset, len);
+        if let Some(earlier) = &mut self.state.lock().earlier {
+            earlier.note(&self.inner, offset, len)?;
+        }
+        match failure {
+            Some(Failure::Error(errno)) => Err(failed(op, offset, len, errno)),
+            Some(Failure::Half(errno)) => {
+                change(len / 2 / SECTOR * SECTOR)?;
+                Err(failed(op, offset, len, errno))
+            }
+            _ => change(len),
+        }
+    }
+}
+
+const SECTOR: u64 = 512;
+
+fn failed(op: Op, offset: u64, len: u64, errno: i32) -> DeviceError {
+    DeviceError::new(op, offset, len, io::Error::from_raw_os_error(errno))
+}
+
+impl<D: std::fmt::Debug> std::fmt::Debug for FailingDevice<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FailingDevice").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
@@ -123,14 +212,40 @@ impl<D: BlockDevice> BlockDevice for FailingDevice<D> {
         self.inner.alignment()
     }
 
+    fn atomic_write(&self) -> usize {
+        self.inner.atomic_write()
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.pass(Op::Read, offset, buf.len() as u64)?;
-        self.inner.read_at(offset, buf)
+        let len = buf.len() as u64;
+        let failure = self.call(Op::Read, offset, len);
+        match failure {
+            Some(Failure::Error(errno)) => return Err(failed(Op::Read, offset, len, errno)),
+            Some(Failure::Half(errno)) => {
+                self.inner.read_at(offset, &mut buf[..(len / 2) as usize])?;
+                return Err(failed(Op::Read, offset, len, errno));
+            }
+            _ => self.inner.read_at(offset, buf)?,
+        }
+        let Some(failure) = failure else { return Ok(()) };
+        let mut state = self.state.lock();
+        if let Some(hit) = &mut state.first {
+            hit.content = buf.to_vec();
+        }
+        match failure {
+            Failure::Flip(bit) if !buf.is_empty() => {
+                let bit = (bit % (len * 8)) as usize;
+                buf[bit / 8] ^= 1 << (bit % 8);
+            }
+            Failure::Stale => state.earlier.iter().for_each(|earlier| earlier.put(offset, buf)),
+            _ => {}
+        }
+        Ok(())
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.pass(Op::Write, offset, data.len() as u64)?;
-        self.inner.write_at(offset, data)
+        let write = |len: u64| self.inner.write_at(offset, &data[..len as usize]);
+        self.change(Op::Write, offset, data.len() as u64, write)
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
@@ -142,18 +257,18 @@ impl<D: BlockDevice> BlockDevice for FailingDevice<D> {
     }
 
     fn flush(&self) -> Result<()> {
-        self.pass(Op::Flush, 0, 0)?;
-        self.inner.flush()
+        match self.call(Op::Flush, 0, 0) {
+            Some(Failure::Error(errno) | Failure::Half(errno)) => Err(failed(Op::Flush, 0, 0, errno)),
+            _ => self.inner.flush(),
+        }
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.pass(Op::Discard, offset, len)?;
-        self.inner.discard(offset, len)
+        self.change(Op::Discard, offset, len, |len| self.inner.discard(offset, len))
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.pass(Op::Write, offset, len)?;
-        self.inner.write_zeroes(offset, len)
+        self.change(Op::Write, offset, len, |len| self.inner.write_zeroes(offset, len))
     }
 }
 
@@ -218,5 +333,47 @@ mod tests {
         let mut ops: Vec<ReadOp<'_>> = bufs.iter_mut().map(|buf| ReadOp { offset: 0, buf }).collect();
         assert!(dev.read_batch(&mut ops).is_err());
         assert_eq!(dev.count(Op::Read), 3);
+    }
+
+    #[test]
+    fn half_of_a_call() {
+        let dev = FailingDevice::new(MemDevice::new(2048));
+        dev.fail(Op::Write, 1, false, Failure::Half(EIO));
+        assert!(dev.write_at(0, &[1; 1536]).is_err());
+        dev.write_at(1024, &[2; 512]).unwrap();
+        assert_eq!([0, 511, 512, 1024].map(|at| dev.inner().to_bytes()[at]), [1, 1, 0, 2]);
+        dev.fail(Op::Read, 1, false, Failure::Half(EIO));
+        let mut buf = [9; 1024];
+        assert!(dev.read_at(0, &mut buf).is_err());
+        assert_eq!((buf[0], buf[512]), (1, 9));
+    }
+
+    #[test]
+    fn reads_that_lie() {
+        let dev = FailingDevice::new(MemDevice::new(2048)).remembering();
+        [1, 2, 3].into_iter().for_each(|byte| dev.write_at(512, &[byte; 512]).unwrap());
+        let read = || {
+            let mut buf = [0; 1536];
+            dev.read_at(0, &mut buf).unwrap();
+            [buf[0], buf[512], buf[1023], buf[1024]]
+        };
+        dev.fail(Op::Read, 1, false, Failure::Stale);
+        dev.fail(Op::Read, 2, false, Failure::Flip(512 * 8 + 2));
+        assert_eq!([read(), read(), read()], [[0, 2, 2, 0], [0, 7, 3, 0], [0, 3, 3, 0]]);
+        let hit = dev.first_failure().unwrap();
+        assert_eq!((hit.offset, hit.len, hit.content[512], dev.failures()), (0, 1536, 3, 2));
+    }
+
+    #[test]
+    fn a_pause_counts_nothing() {
+        let told = Arc::new(Mutex::new(0));
+        let notify = Arc::clone(&told);
+        let dev = FailingDevice::new(MemDevice::new(100)).with_notify(move || *notify.lock() += 1);
+        dev.fail_from(Op::Write, 2, EIO);
+        dev.pause(true);
+        assert_eq!([0; 3].map(|_| write_fails(&dev)), [None; 3]);
+        dev.pause(false);
+        assert_eq!([0; 3].map(|_| write_fails(&dev)), [None, Some(EIO), Some(EIO)]);
+        assert_eq!((*told.lock(), dev.count(Op::Write)), (2, 3));
     }
 }

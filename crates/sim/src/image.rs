@@ -84,6 +84,11 @@ impl Image {
         Self { size: self.size, base: Arc::clone(&self.base), pages: HashMap::new() }
     }
 
+    /// Fills `page` with what the base holds at page `number`.
+    pub(crate) fn read_below(&self, number: u64, page: &mut Page) {
+        read_base(&self.base, number * PAGE as u64, page);
+    }
+
     pub(crate) fn same_base(&self, other: &Self) -> bool {
         self.size == other.size && Arc::ptr_eq(&self.base, &other.base)
     }

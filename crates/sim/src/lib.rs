@@ -30,16 +30,19 @@
 
 mod crash;
 mod dump;
+mod earlier;
 mod fail;
 mod image;
+mod memory;
 mod overlay;
 mod record;
 mod seed;
 
-pub use crash::{CrashState, CrashStates, Shape};
+pub use crash::{CrashState, CrashStates, Loss, Shape, Tear};
 pub use dump::DumpFile;
-pub use fail::FailingDevice;
+pub use fail::{FailingDevice, Failure, Hit};
 pub use image::Image;
+pub use memory::RecordingMemory;
 pub use overlay::OverlayDevice;
 pub use record::{Entry, Log, RecordingDevice};
 pub use seed::{Seed, seed_from_env};

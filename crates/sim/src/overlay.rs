@@ -8,13 +8,20 @@ use parking_lot::RwLock;
 #[derive(Debug)]
 pub struct OverlayDevice {
     size: u64,
+    atomic_write: usize,
     image: RwLock<Image>,
 }
 
 impl OverlayDevice {
     /// A device that starts with `image`.
     pub fn new(image: Image) -> Self {
-        Self { size: image.size(), image: RwLock::new(image) }
+        Self { size: image.size(), atomic_write: 512, image: RwLock::new(image) }
+    }
+
+    /// Sets what [`BlockDevice::atomic_write`] returns, 512 otherwise.
+    #[must_use]
+    pub fn with_atomic_write(self, atomic_write: usize) -> Self {
+        Self { atomic_write, ..self }
     }
 
     /// What it holds now.
@@ -30,6 +37,10 @@ impl BlockDevice for OverlayDevice {
 
     fn read_only(&self) -> bool {
         false
+    }
+
+    fn atomic_write(&self) -> usize {
+        self.atomic_write
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

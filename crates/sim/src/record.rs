@@ -5,6 +5,7 @@ use crate::overlay::check;
 use lanefs_device::{BlockDevice, Op, Result, WriteOp};
 use parking_lot::Mutex;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// One thing that happened to a [`RecordingDevice`].
@@ -56,6 +57,21 @@ pub struct Log {
     pub base: Image,
     /// Everything since, in order.
     pub entries: Vec<Entry>,
+    /// The unit in bytes that the device writes whole or not at all.
+    pub atomic_write: usize,
+}
+
+impl Log {
+    /// What a medium holds that has of the entries those for which `keep` returns true, by sequence number.
+    pub fn image_of(&self, keep: impl Fn(usize) -> bool) -> Image {
+        let mut image = self.base.clone();
+        self.entries
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| keep(*i))
+            .for_each(|(_, entry)| entry.apply(&mut image));
+        image
+    }
 }
 
 /// A device in memory that logs every write, flush and discard.
@@ -65,12 +81,13 @@ pub struct Log {
 #[derive(Debug)]
 pub struct RecordingDevice {
     size: u64,
-    base: Image,
+    atomic_write: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
+    base: Image,
     now: Image,
     entries: Vec<Entry>,
 }
@@ -78,8 +95,22 @@ struct State {
 impl RecordingDevice {
     /// A device that starts with `base` and an empty log.
     pub fn new(base: Image) -> Self {
-        let state = State { now: base.clone(), entries: Vec::new() };
-        Self { size: base.size(), base, state: Mutex::new(state) }
+        let size = base.size();
+        let state = State { now: base.clone(), base, entries: Vec::new() };
+        Self { size, atomic_write: 512, state: Mutex::new(state) }
+    }
+
+    /// Sets what [`BlockDevice::atomic_write`] returns, 512 otherwise: where its crash states are torn.
+    #[must_use]
+    pub fn with_atomic_write(self, atomic_write: usize) -> Self {
+        Self { atomic_write, ..self }
+    }
+
+    /// Begins the log anew with what the device holds now: what came before counts as durable.
+    pub fn begin(&self) {
+        let mut state = self.state.lock();
+        state.base = state.now.clone();
+        state.entries.clear();
     }
 
     /// Notes that something happened here, and returns the note's sequence number.
@@ -96,7 +127,9 @@ impl RecordingDevice {
 
     /// The log as it is now.
     pub fn log(&self) -> Log {
-        Log { base: self.base.clone(), entries: self.state.lock().entries.clone() }
+        let state = self.state.lock();
+        let (base, entries) = (state.base.clone(), state.entries.clone());
+        Log { base, entries, atomic_write: self.atomic_write }
     }
 
     /// What the device holds now.
@@ -113,6 +146,27 @@ impl RecordingDevice {
 }
 
 impl Entry {
+    /// The bytes of the device that it changes; `None` for what changes nothing.
+    pub(crate) fn range(&self) -> Option<Range<u64>> {
+        match self {
+            Entry::Write { offset, data } => Some(*offset..offset + data.len() as u64),
+            Entry::Zeroes { offset, len } | Entry::Discard { offset, len } => Some(*offset..offset + len),
+            Entry::Flush | Entry::Mark(_) => None,
+        }
+    }
+
+    /// Does to an image what was done to a part of the entry's range.
+    pub(crate) fn apply_part(&self, part: Range<u64>, image: &mut Image) {
+        match self {
+            Entry::Write { offset, data } => {
+                let (start, end) = ((part.start - offset) as usize, (part.end - offset) as usize);
+                image.write(part.start, &data[start..end]);
+            }
+            Entry::Zeroes { .. } | Entry::Discard { .. } => image.zero(part.start, part.end - part.start),
+            Entry::Flush | Entry::Mark(_) => {}
+        }
+    }
+
     /// Does to an image what was done to the device. A discarded range becomes zero.
     pub(crate) fn apply(&self, image: &mut Image) {
         match self {
@@ -130,6 +184,10 @@ impl BlockDevice for RecordingDevice {
 
     fn read_only(&self) -> bool {
         false
+    }
+
+    fn atomic_write(&self) -> usize {
+        self.atomic_write
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -198,6 +256,20 @@ mod tests {
             (&seen[10..13], &seen[100..103], seen[5000], seen[8191]),
             (&b"abc"[..], &b"xyz"[..], 0, 5)
         );
+    }
+
+    #[test]
+    fn a_log_that_begins_anew_begins_with_what_there_is() {
+        let dev = RecordingDevice::new(Image::zeroed(8192));
+        dev.write_at(0, b"before").unwrap();
+        dev.begin();
+        dev.write_at(4096, b"after").unwrap();
+        let log = dev.log();
+        assert_eq!(log.entries.len(), 1);
+        let mut seen = [0; 6];
+        log.base.read(0, &mut seen);
+        assert_eq!(&seen, b"before");
+        assert!(log.crash_states(1, 5).all(|s| s.image.to_bytes()[..6] == *b"before"));
     }
 
     /// A reader never sees a write that is not in the log yet.

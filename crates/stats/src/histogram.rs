@@ -5,7 +5,7 @@ use crate::snapshot::{BUCKETS, Snapshot, bucket_of};
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Counts values in buckets that are at most a quarter wide ([`Snapshot`]). Where the values are times, they are
 /// nanoseconds.
@@ -52,8 +52,8 @@ impl Lane {
 }
 
 #[inline]
-fn nanos_since(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Histogram {
@@ -83,10 +83,10 @@ impl Histogram {
         lane.put(value);
     }
 
-    /// Records the nanoseconds since `began`. It counts as one run.
+    /// Records the nanoseconds of `time`. It counts as one run.
     #[inline]
-    pub fn record_since(&self, began: Instant) {
-        self.record(nanos_since(began));
+    pub fn record_time(&self, time: Duration) {
+        self.record(nanos(time));
     }
 
     /// Runs `f` and records its time, also if it returns an error or panics.
@@ -157,7 +157,7 @@ impl Drop for Timer<'_> {
     fn drop(&mut self) {
         if let Some(since) = self.since {
             let lane = self.histogram.lane();
-            lane.put(nanos_since(since));
+            lane.put(nanos(since.elapsed()));
             if self.histogram.every <= 1 {
                 lane.running.fetch_sub(1, Ordering::Relaxed);
             }
@@ -169,7 +169,6 @@ impl Drop for Timer<'_> {
 mod tests {
     use super::*;
     use std::thread;
-    use std::time::Duration;
 
     #[test]
     fn threads_in_all_lanes_add_up() {
@@ -202,8 +201,7 @@ mod tests {
         let all = histogram.snapshot();
         assert_eq!((all.count, all.running), (2, 0));
         assert!(all.max >= 3_000_000, "{}", all.max);
-        let hour_ago = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap();
-        histogram.record_since(hour_ago);
+        histogram.record_time(Duration::from_secs(3600));
         assert!(histogram.snapshot().max >= 3_600_000_000_000);
     }
 

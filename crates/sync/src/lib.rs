@@ -1,24 +1,31 @@
-//! One face over the synchronisation of std and of loom.
+//! One face over synchronisation, threads, clocks and random numbers: those of std, of loom, and of a seeded scheduler.
 //!
-//! Code written against this crate runs on parking_lot and std, and, built with `--cfg loom`, inside
-//! a loom model that tries the interleavings. The locks have parking_lot's shape: no poisoning, and
-//! [`Condvar::wait`] takes `&mut` of the guard. Under loom nothing is `const`, and time does not pass:
-//! a timed wait only ends by a notification.
+//! Code written against this crate runs on parking_lot and std. Built with `--cfg loom` it runs inside a loom model that
+//! tries the interleavings, and built with `--cfg lanefs_schedule` under a scheduler that a seed decides for: whole volumes, with
+//! all of their threads. The locks have parking_lot's shape: no poisoning, and [`Condvar::wait`] takes `&mut` of
+//! the guard. Under loom nothing is `const`, and time does not pass: a timed wait only ends by a notification.
 #![forbid(unsafe_code)]
 
 mod int_map;
 pub mod order;
+pub mod real_time;
 
-pub use int_map::{IntHasher, IntMap, IntSet, IntState};
+pub use int_map::{IntMap, IntSet};
 
+#[cfg(not(loom))]
+pub mod cell;
 #[cfg(loom)]
 mod with_loom;
-#[cfg(not(loom))]
+#[cfg(all(lanefs_schedule, not(loom)))]
+mod with_schedule;
+#[cfg(not(any(loom, lanefs_schedule)))]
 mod with_std;
 
 #[cfg(loom)]
 pub use with_loom::*;
-#[cfg(not(loom))]
+#[cfg(all(lanefs_schedule, not(loom)))]
+pub use with_schedule::*;
+#[cfg(not(any(loom, lanefs_schedule)))]
 pub use with_std::*;
 
 #[cfg(test)]

@@ -4,6 +4,13 @@
 
 pub use loom::sync::{Arc, atomic};
 pub use loom::{cell, hint, model, thread};
+pub use std::sync::{OnceLock, Weak};
+
+/// Clocks: the system's.
+pub mod time {
+    pub use crate::real_time::{realtime, realtime_coarse};
+    pub use std::time::Instant;
+}
 
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
@@ -93,6 +100,12 @@ impl Condvar {
         WaitTimeoutResult(())
     }
 
+    /// As [`wait`](Self::wait).
+    pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _until: time::Instant) -> WaitTimeoutResult {
+        self.wait(guard);
+        WaitTimeoutResult(())
+    }
+
     /// Wakes one waiter.
     pub fn notify_one(&self) {
         self.0.notify_one();
@@ -124,6 +137,18 @@ impl<T> RwLock<T> {
     /// Waits to write.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> RwLock<T> {
+    /// Shares the lock, if no thread has it alone.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        self.0.try_read().ok()
+    }
+
+    /// Takes the lock alone, if it is free.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        self.0.try_write().ok()
     }
 }
 

@@ -1,7 +1,9 @@
-//! What a program gets: parking_lot's locks, std's atomics and threads.
+//! What a program gets: parking_lot's locks, std's atomics, threads and clocks.
 
-pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use std::sync::{Arc, atomic};
+pub use parking_lot::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
+};
+pub use std::sync::{Arc, OnceLock, Weak, atomic};
 pub use std::{hint, thread};
 
 /// Runs `f` once; under loom, once for each interleaving.
@@ -9,34 +11,8 @@ pub fn model(f: impl Fn() + Send + Sync + 'static) {
     f();
 }
 
-/// Memory that a lock of the caller's own guards.
-pub mod cell {
-    /// As [`core::cell::UnsafeCell`], in the shape of loom's, which watches who points into it.
-    #[derive(Debug, Default)]
-    pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
-
-    impl<T> UnsafeCell<T> {
-        /// A cell with `value` in it.
-        pub const fn new(value: T) -> Self {
-            Self(core::cell::UnsafeCell::new(value))
-        }
-
-        /// A pointer to write through; while it lives, no other may.
-        #[inline]
-        pub fn get_mut(&self) -> MutPtr<T> {
-            MutPtr(self.0.get())
-        }
-    }
-
-    /// A pointer into an [`UnsafeCell`].
-    #[derive(Debug)]
-    pub struct MutPtr<T>(*mut T);
-
-    impl<T> MutPtr<T> {
-        /// Hands the pointer to `f`.
-        #[inline]
-        pub fn with<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
-            f(self.0)
-        }
-    }
+/// Clocks.
+pub mod time {
+    pub use crate::real_time::{realtime, realtime_coarse};
+    pub use std::time::Instant;
 }

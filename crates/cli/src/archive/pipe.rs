@@ -50,7 +50,7 @@ impl Outlet {
         self.bytes += match &piece {
             Piece::Data { bytes, .. } => bytes.len(),
             Piece::Member(member) => member.memory(),
-            Piece::Problem(_) | Piece::Failed(_) => 0,
+            Piece::Problem(problem) | Piece::Failed(problem) => problem.memory(),
         };
         self.batch.push(piece);
         if self.bytes >= BATCH_BYTES || self.batch.len() >= BATCH_PIECES { self.flush() } else { Ok(()) }

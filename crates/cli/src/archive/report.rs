@@ -20,6 +20,11 @@ impl Problem {
         let end = cause.find(" (os error ").unwrap_or(cause.len());
         Self { verb, what: what.to_vec(), cause: cause[..end].to_owned() }
     }
+
+    /// Returns about how many bytes of memory it takes.
+    pub(crate) fn memory(&self) -> usize {
+        self.what.len() + self.cause.len()
+    }
 }
 
 /// Who listens.

@@ -1,5 +1,6 @@
 //! What the manual pages say beside the arguments: examples, exit status, environment, other pages.
 
+use lanefs_fuse::{MOUNT_OPTIONS, OptionKind};
 use std::fmt::Write;
 
 /// A command line, and what it does.
@@ -19,6 +20,14 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     ("df", &[("lanefs df disk.img", "Shows how much is free.")], &["df(1)"]),
     ("frag", &[("lanefs frag disk.img:/var", "Shows in how many pieces files lie.")], &["filefrag(8)"]),
     ("recover", &[("lanefs recover disk.img", "Replays the journal after a crash.")], &["e2fsck(8)"]),
+    (
+        "check",
+        &[
+            ("lanefs check disk.img", "Checks a volume, and says what is wrong with it."),
+            ("lanefs check --json disk.img", "The same for programs."),
+        ],
+        &["lanefs-recover(1)", "e2fsck(8)"],
+    ),
     ("fstrim", &[("lanefs fstrim disk.img", "Gives free space back to the host.")], &["fstrim(8)"]),
     (
         "mount",
@@ -26,9 +35,13 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
             ("lanefs mount disk.img /mnt", "Mounts a volume."),
             ("lanefs mount disk.img /mnt -o ro", "Mounts it for reading."),
         ],
-        &["lanefs-umount(1)", "mount(8)", "ext4(5)"],
+        &["lanefs-umount(1)", "lanefs-mount-options(5)", "mount.lanefs(8)", "mount(8)", "ext4(5)"],
     ),
-    ("umount", &[("lanefs umount /mnt", "Unmounts, and waits until all is written.")], &["umount(8)"]),
+    (
+        "umount",
+        &[("lanefs umount /mnt", "Unmounts, and waits until all is written.")],
+        &["lanefs-mount(1)", "umount.lanefs(8)", "umount(8)"],
+    ),
     ("top", &[("lanefs top /mnt", "Watches what a mount does.")], &["lanefs-mount(1)"]),
     (
         "import",
@@ -73,15 +86,68 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     (
         "xattr",
         &[("lanefs xattr set user.note hello disk.img:/f", "Sets an extended attribute.")],
-        &["getfattr(1)", "setfattr(1)", "xattr(7)"],
+        &[
+            "lanefs-xattr-get(1)",
+            "lanefs-xattr-ls(1)",
+            "lanefs-xattr-rm(1)",
+            "lanefs-xattr-set(1)",
+            "xattr(7)",
+        ],
     ),
-    ("lab", &[("lanefs lab", "Runs the experiments of the write path.")], &["fio(1)"]),
+    (
+        "xattr get",
+        &[("lanefs xattr get user.note disk.img:/f", "Writes the value of an attribute to standard output.")],
+        &["lanefs-xattr(1)", "getfattr(1)"],
+    ),
+    (
+        "xattr set",
+        &[("lanefs xattr set user.key 0x00ff disk.img:/f", "Sets an attribute to two bytes.")],
+        &["lanefs-xattr(1)", "setfattr(1)"],
+    ),
+    (
+        "xattr rm",
+        &[("lanefs xattr rm user.note disk.img:/f", "Removes an attribute.")],
+        &["lanefs-xattr(1)", "setfattr(1)"],
+    ),
+    (
+        "xattr ls",
+        &[("lanefs xattr ls --json disk.img:/f", "Lists attributes with their values, as JSON.")],
+        &["lanefs-xattr(1)", "getfattr(1)"],
+    ),
+    (
+        "lab compare",
+        &[("lanefs lab compare before.json after.json", "Holds two runs against each other.")],
+        &["lanefs-lab(1)"],
+    ),
+    (
+        "lab",
+        &[("lanefs lab", "Runs the experiments of the write path.")],
+        &["lanefs-lab-compare(1)", "fio(1)"],
+    ),
 ];
 
-/// Returns the sections that follow the arguments on the page of a command; "" is `lanefs` itself.
+/// The programs that mount(8) and umount(8) call.
+const HELPERS: &[(&str, &[Example], &[&str])] = &[
+    (
+        "mount.lanefs",
+        &[
+            ("mount -t lanefs disk.img /mnt", "Mounts a volume."),
+            ("/srv/data.img /data lanefs noatime,nofail,uhelper=lanefs 0 0", "A line of fstab."),
+        ],
+        &["lanefs-mount(1)", "lanefs-mount-options(5)", "umount.lanefs(8)", "fstab(5)", "mount(8)"],
+    ),
+    (
+        "umount.lanefs",
+        &[("umount /mnt", "Unmounts, and waits until all is written.")],
+        &["lanefs-umount(1)", "mount.lanefs(8)", "umount(8)"],
+    ),
+];
+
+/// Returns the sections that follow the arguments on the page of a command, by its words behind
+/// `lanefs`; "" is `lanefs` itself.
 pub(super) fn sections(command: &str) -> String {
     let mut out = String::new();
-    let found = COMMANDS.iter().find(|(name, ..)| *name == command);
+    let found = COMMANDS.iter().chain(HELPERS).find(|(name, ..)| *name == command);
     let (examples, others) = found.map_or((&[][..], &[][..]), |(_, examples, others)| (examples, others));
     // The page of the whole command has the first example of each.
     let firsts: Vec<Example> = COMMANDS.iter().filter_map(|(_, e, _)| e.first()).copied().collect();
@@ -91,25 +157,96 @@ pub(super) fn sections(command: &str) -> String {
         examples.iter().for_each(|(line, text)| entry(&mut out, line, text));
     }
     section(&mut out, "EXIT STATUS");
-    entry(&mut out, "0", "All was done.");
-    entry(&mut out, "1", "Something failed; with several names the others were done. Also wrong arguments.");
-    if matches!(command, "ls" | "") {
-        entry(&mut out, "2", "Of ls: a name that was given cannot be listed, or wrong arguments.");
-    }
-    entry(&mut out, "141", "The reader of standard output went away.");
+    statuses(command).iter().for_each(|(code, text)| entry(&mut out, code, text));
     section(&mut out, "ENVIRONMENT");
-    entry(
-        &mut out,
-        "SOURCE_DATE_EPOCH",
-        "Seconds since 1970 that stand for now, for results that come out the same twice.",
-    );
-    entry(&mut out, "TZ", "The time zone of times that are shown.");
-    entry(&mut out, "NO_COLOR", "If it is set, nothing is coloured.");
+    for (name, text) in ENVIRONMENT {
+        entry(&mut out, name, text);
+    }
     section(&mut out, "SEE ALSO");
-    let own = if command.is_empty() { vec!["ext4(5)", "mke2fs(8)"] } else { vec!["lanefs(1)"] };
-    let all: Vec<String> = own.iter().chain(others).map(|page| reference(page)).collect();
-    let _ = writeln!(out, "{}", all.join(", "));
+    let own = if command.is_empty() {
+        vec!["lanefs-mount-options(5)", "ext4(5)", "mke2fs(8)"]
+    } else {
+        vec!["lanefs(1)"]
+    };
+    references(&mut out, own.iter().chain(others));
     out
+}
+
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("SOURCE_DATE_EPOCH", "Seconds since 1970 that stand for now, for results that come out the same twice."),
+    ("TZ", "The time zone of times that are shown."),
+    ("NO_COLOR", "If it is set, nothing is coloured."),
+    (
+        "XDG_RUNTIME_DIR",
+        "Where sockets of users' mounts are, by which lanefs top and lanefs umount find them.",
+    ),
+];
+
+/// Returns what a command may exit with.
+fn statuses(command: &str) -> Vec<(&'static str, &'static str)> {
+    let mut all = vec![("0", "All was done.")];
+    if matches!(command, "mount" | "umount" | "mount.lanefs" | "umount.lanefs") {
+        all.push(("1", "Wrong arguments or options."));
+        all.push(("2", "The system failed."));
+        all.push(("32", "It could not be mounted, or unmounted, or its volume not be closed in time."));
+        return all;
+    }
+    all.push(("1", "Something failed; with several names the others were done. Also wrong arguments."));
+    match command {
+        "check" => all.extend([
+            ("4", "The volume is not consistent."),
+            ("8", "The volume could not be checked."),
+            ("16", "Wrong arguments."),
+        ]),
+        "ls" => all.push(("2", "A name that was given cannot be listed, or wrong arguments.")),
+        "lab compare" => all.push(("2", "Something got worse beyond the noise.")),
+        "" => {
+            all.push(("2", "Of ls: a name that was given cannot be listed, or wrong arguments."));
+            all.push(("4", "Of check: the volume is not consistent."));
+            all.push(("8", "Of check: the volume could not be checked."));
+            all.push(("16", "Of check: wrong arguments."));
+            all.push(("32", "Of mount and umount: it could not be mounted, or unmounted."));
+        }
+        _ => {}
+    }
+    all.push(("141", "The reader of standard output went away."));
+    all
+}
+
+/// Returns the page of all options of a mount: lanefs-mount-options(5).
+pub(super) fn mount_options() -> String {
+    let mut out = format!(
+        ".TH lanefs-mount-options 5 \"\" \"lanefs {}\"\n.SH NAME\nlanefs\\-mount\\-options \\- options of a mount of lanefs\n\
+         .SH SYNOPSIS\n\\fBlanefs mount\\fR \\fB\\-o\\fR \\fIOPTION\\fR[,\\fIOPTION\\fR...] \\fIVOLUME DIRECTORY\\fR\n\
+         .SH DESCRIPTION\nThey have the names that mount(8), ext4(5) and FUSE have for them. The last of several that\n\
+         contradict each other counts. One that asks for what lanefs does not do is refused by name.\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    let parts = [
+        (OptionKind::Mount, "OF THE MOUNT"),
+        (OptionKind::Volume, "OF THE VOLUME"),
+        (OptionKind::Idle, "TAKEN WITHOUT EFFECT"),
+        (OptionKind::Refused, "REFUSED"),
+    ];
+    for (kind, title) in parts {
+        section(&mut out, title);
+        for option in MOUNT_OPTIONS.iter().filter(|option| option.kind() == kind) {
+            let text = option.refusal().unwrap_or_else(|| option.text.to_owned());
+            entry(&mut out, &option.forms.join(", "), &text);
+        }
+    }
+    section(&mut out, "EXAMPLES");
+    entry(&mut out, "lanefs mount -o ro,noatime disk.img /mnt", "Mounts a volume for reading.");
+    entry(&mut out, "lanefs mount -o commit=30,cache=1G disk.img /mnt", "With more in memory, for longer.");
+    section(&mut out, "SEE ALSO");
+    let others = ["lanefs(1)", "lanefs-mount(1)", "mount.lanefs(8)", "mount(8)", "ext4(5)", "fstab(5)"];
+    references(&mut out, others.iter());
+    out
+}
+
+fn references<'a>(out: &mut String, pages: impl Iterator<Item = &'a &'a str>) {
+    let all: Vec<String> = pages.map(|page| reference(page)).collect();
+    let _ = writeln!(out, "{}", all.join(", "));
 }
 
 fn section(out: &mut String, title: &str) {
@@ -127,8 +264,12 @@ fn reference(page: &str) -> String {
 }
 
 /// Text that roff takes for nothing else: no request at the start of a line, no hyphen for a minus.
+/// What is between backticks is bold.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
+    let parts = text.split('`').enumerate();
+    let text: String =
+        parts.map(|(n, part)| if n % 2 == 1 { format!("\\fB{part}\\fR") } else { part.to_owned() }).collect();
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
@@ -141,8 +282,11 @@ mod tests {
     #[test]
     fn examples_are_command_lines() {
         let args = crate::Args::command();
-        let shown = args.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name());
-        for name in shown {
+        let shown: Vec<_> = args.get_subcommands().filter(|c| !c.is_hide_set()).collect();
+        let nested = shown
+            .iter()
+            .flat_map(|c| c.get_subcommands().map(|n| format!("{} {}", c.get_name(), n.get_name())));
+        for name in shown.iter().map(|c| c.get_name().to_owned()).chain(nested) {
             assert!(COMMANDS.iter().any(|(known, e, _)| *known == name && !e.is_empty()), "{name}");
         }
         for (name, examples, _) in COMMANDS {

@@ -13,9 +13,11 @@ use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
 use serde::Serialize;
 use std::ffi::OsString;
+use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use uuid::Uuid;
 
 /// Make an ext4 volume, as mke2fs -t ext4 does
@@ -161,6 +163,28 @@ struct Made {
     backups: Vec<u64>,
 }
 
+/// A file that this command has made, and that holds no volume yet.
+struct NewFile<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> NewFile<'a> {
+    /// `None` if there is one of that name, or none can be made: opening the device says why.
+    fn create(path: &'a Path) -> Option<Self> {
+        File::create_new(path).ok().map(|file| Self { path, file })
+    }
+
+    /// Removes it, unless its path leads to another file by now. That it cannot be removed is not the
+    /// failure to tell of.
+    fn remove(self) {
+        let id = |meta: io::Result<Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
+        if id(self.file.metadata()).is_some_and(|own| id(self.path.symlink_metadata()) == Some(own)) {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
+}
+
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         let name = whole_volume(&self.volume);
@@ -173,11 +197,13 @@ impl Args {
             };
             Failure::cannot("make a volume in", name.as_bytes(), cause)
         };
-        let is_new = !std::fs::exists(file_of(&name)).unwrap_or(true);
+        let new =
+            (self.size.is_some() && names_file(&name)).then(|| NewFile::create(file_of(&name))).flatten();
         let made = self.make(&name, &options);
-        if made.is_err() && is_new {
-            // A file that holds no volume is of no use; that it cannot be removed is not the failure to tell of.
-            let _ = std::fs::remove_file(file_of(&name));
+        if made.is_err()
+            && let Some(new) = new
+        {
+            new.remove();
         }
         self.say(&name, made.map_err(cannot)?, out)
     }

@@ -2,6 +2,7 @@
 
 mod burst;
 mod cat;
+mod check;
 mod chmod;
 mod chown;
 mod cp;
@@ -44,6 +45,7 @@ pub(crate) enum Command {
     Df(df::Args),
     Frag(frag::Args),
     Recover(recover::Args),
+    Check(check::Args),
     Fstrim(fstrim::Args),
     Mount(mount::Args),
     Umount(umount::Args),
@@ -80,6 +82,7 @@ impl Command {
             Self::Df(args) => args.run(&mut out)?,
             Self::Frag(args) => args.run(&mut out)?,
             Self::Recover(args) => args.run(&mut out)?,
+            Self::Check(args) => args.run(&mut out)?,
             Self::Fstrim(args) => args.run(&mut out)?,
             Self::Mount(args) => args.run()?,
             Self::Umount(args) => args.run()?,

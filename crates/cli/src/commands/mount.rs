@@ -2,22 +2,27 @@
 //!
 //! In the background, the command starts itself anew and ends when the mount is there: the child says so by a line on its
 //! standard output. Exit codes are those of mount(8).
+//!
+//! The server is confined before it reads the first byte of the volume. Started once more, as its broker, the
+//! command does what a confined process cannot: see [`lanefs_fuse::Broker`].
 
 use crate::failure::{Cause, Failure, Res};
 use crate::location::{VolumeName, whole_volume};
 use crate::quote::quoted;
-use crate::volumes::{file_of, names_file, open_by};
-use crate::watch::{Server, Signals, Subject, place};
-use lanefs_fuse::{MountOptions, MountPoint, Session, SessionError};
+use crate::volumes::{file_of, names_file, open_device};
+use crate::watch::{Place, Server, Signals, Subject, place};
+use lanefs_fuse::{Broker, MountOptions, MountPoint, SandboxMode, Session, SessionError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// mount(8): wrong use, or not permitted.
@@ -27,10 +32,13 @@ const SYSTEM: u8 = 2;
 /// mount(8): it is not mounted.
 const NOT_MOUNTED: u8 = 32;
 
+/// The signals that end a mount.
+const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
+
 /// Mount a volume, for all programs to use
 ///
 /// Without -f it goes into the background when the mount is there. It ends when the mount is taken away (lanefs umount,
-/// umount) or by a signal, and closes the volume.
+/// umount) or by a signal, and closes the volume. All options: lanefs-mount-options(5).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume
@@ -38,7 +46,7 @@ pub(crate) struct Args {
     /// The directory to mount it at
     #[arg(value_name = "DIRECTORY")]
     dir: PathBuf,
-    /// Options, with commas between, by the names that the kernel's ext4 has for them
+    /// Options, with commas between, as the kernel's ext4 names them: see lanefs-mount-options(5)
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Stay in the foreground
@@ -47,6 +55,15 @@ pub(crate) struct Args {
     /// Say on standard output when the mount is there, and go into the background
     #[arg(long, hide = true)]
     daemon: bool,
+    /// Be the broker of the server that is this process: mount for it, and unmount
+    #[arg(long, hide = true, value_name = "PROCESS")]
+    broker: Option<u32>,
+    /// With --broker: the volume is another user's
+    #[arg(long, hide = true, requires = "broker")]
+    distrust: bool,
+    /// mount(8) calls, which adds to a remount what fstab says of the mount.
+    #[arg(skip)]
+    by_mount8: bool,
 }
 
 impl Args {
@@ -56,11 +73,28 @@ impl Args {
             options.parse(words).map_err(|e| Failure::new(e.to_string()).code(USAGE))?;
         }
         if options.remount {
+            self.check_remount(&options)?;
             let mount = MountPoint::find(&self.dir, |device| place::server_of(device).is_some());
             let done = mount.and_then(|mount| options.remount(&mount));
             return done.map_err(|e| not_mounted(&self.volume, &self.dir, e.to_string()));
         }
-        if self.foreground || self.daemon { self.serve(&options) } else { self.start() }
+        if let Some(server) = self.broker {
+            return self.run_broker(server, options);
+        }
+        if self.foreground || self.daemon { self.serve(options) } else { self.start() }
+    }
+
+    /// Checks that a remount is asked for nothing that it cannot do. Of mount(8) it only says so: what
+    /// fstab has is most often what the mount has.
+    fn check_remount(&self, options: &MountOptions) -> Res {
+        let words = options.from_the_beginning().join(",");
+        let text = format!("a remount changes flags only, and not {words}: unmount it, and mount it again");
+        match (words.is_empty(), self.by_mount8) {
+            (true, _) => {}
+            (false, true) => eprintln!("lanefs: {text}"),
+            (false, false) => return Err(Failure::new(text).code(USAGE)),
+        }
+        Ok(())
     }
 
     /// Starts the server, and waits until the mount is there or cannot be.
@@ -88,17 +122,32 @@ impl Args {
         }
     }
 
-    fn serve(&self, options: &MountOptions) -> Res {
+    fn serve(&self, mut options: MountOptions) -> Res {
         let name = whole_volume(&self.volume);
+        let source = source(&name);
         let system =
             |e: std::io::Error| not_mounted(&name, &self.dir, Cause::from(e).to_string()).code(SYSTEM);
-        let signals = Signals::new(&[SIGTERM, SIGINT, SIGHUP]).map_err(system)?;
-        let metrics = self.listen(options)?;
-        lanefs_fuse::await_closing(Path::new(&source(&name)), !options.read_only);
-        let volume = open_by(&name, !options.read_only, options.open_options());
+        let signals = Signals::new(&SIGNALS).map_err(system)?;
+        let metrics = self.listen(&options)?;
+        // A confined process opens nothing.
+        let null = File::options().read(true).write(true).open("/dev/null").map_err(system)?;
+        lanefs_fuse::await_closing(Path::new(&source), !options.read_only);
+        let mut broker = None;
+        let volume = open_device(&name, !options.read_only, options.open_options(), |device| {
+            // What another user may have written gives no rights.
+            let distrust = device.owner().is_some_and(|owner| owner != rustix::process::geteuid().as_raw());
+            if distrust {
+                options.distrust();
+            }
+            broker = self.confine(&source, options.sandbox, distrust)?;
+            Ok(())
+        });
         let volume = volume.map_err(|e| e.code(NOT_MOUNTED))?;
-        let session = Session::mount(volume, &source(&name), &self.dir, options)
-            .map_err(|e| not_mounted(&name, &self.dir, e.to_string()))?;
+        let session = match &broker {
+            Some(broker) => Session::mount_by(broker, volume, &options),
+            None => Session::mount(volume, &source, &self.dir, &options),
+        };
+        let session = session.map_err(|e| not_mounted(&name, &self.dir, e.to_string()))?;
         let unmounter = session.unmounter();
         let end = move || {
             if let Err(e) = unmounter.unmount() {
@@ -107,25 +156,91 @@ impl Args {
         };
         let subject = Subject {
             monitor: session.monitor(),
-            volume: source(&name).to_string_lossy().into_owned(),
+            volume: source.to_string_lossy().into_owned(),
             dir: session.dir().to_string_lossy().into_owned(),
             read_only: options.read_only,
             metrics: metrics.as_ref().and_then(|listener| listener.local_addr().ok()),
             began: Instant::now(),
         };
         // A mount that cannot be looked at is a mount all the same.
-        let owner = place::bind(session.device()).inspect_err(|e| {
-            eprintln!(
-                "lanefs: lanefs top will not find {}: {}",
-                quoted(name.as_bytes()),
-                Cause::text(e.to_string())
-            );
-        });
+        let (socket, place) = self.socket(&session, broker.as_deref());
         if self.daemon {
-            detach().map_err(system)?;
+            detach(&null).map_err(system)?;
         }
-        let server = Server::start(signals, owner.ok(), metrics, subject, end).map_err(system)?;
-        session.serve(|| drop(server)).map_err(|e| ended(&name, &e))
+        let server = Server::start(signals, socket, metrics, subject, end).map_err(system)?;
+        let ending = || {
+            drop((server, place));
+            if let Some(broker) = &broker {
+                broker.remove_socket();
+            }
+        };
+        session.serve(ending).map_err(|e| ended(&name, &e))
+    }
+
+    /// Confines this process, which from then on opens, starts and mounts nothing. Returns the broker
+    /// that mounts for it, `None` if it is not to be confined.
+    fn confine(&self, source: &OsStr, mode: SandboxMode, distrust: bool) -> Res<Option<Arc<Broker>>> {
+        if mode == SandboxMode::Off {
+            return Ok(None);
+        }
+        let failed = |why: String| not_mounted(&self.volume, &self.dir, why).code(SYSTEM);
+        // This very program, whatever its path leads to by now.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("lanefs").arg("mount").arg(format!("--broker={}", std::process::id()));
+        if distrust {
+            command.arg("--distrust");
+        }
+        for words in &self.options {
+            command.arg("-o").arg(words);
+        }
+        command.arg("--").arg(source).arg(&self.dir);
+        let broker = Broker::start(command).map_err(|e| failed(format!("the broker process: {e}")))?;
+        let missing = lanefs_sandbox::enter().map_err(|e| failed(format!("cannot be confined: {e}")))?;
+        match missing.text() {
+            Some(text) if mode == SandboxMode::Require => {
+                let why = format!("mount option 'sandbox=require': {text}");
+                Err(not_mounted(&self.volume, &self.dir, why))
+            }
+            Some(text) => {
+                eprintln!("lanefs: {text}; the server of this mount is confined by the rest");
+                Ok(Some(broker))
+            }
+            None => Ok(Some(broker)),
+        }
+    }
+
+    /// Returns the socket at which `lanefs top` asks, and what removes it if this process does.
+    fn socket(&self, session: &Session, broker: Option<&Broker>) -> (Option<UnixListener>, Option<Place>) {
+        let made = match broker {
+            Some(broker) => broker.socket().and_then(|socket| {
+                // The peer that a command finds is the process that listened last.
+                rustix::net::listen(&socket, -1).map_err(|e| e.to_string())?;
+                Ok((UnixListener::from(socket), None))
+            }),
+            None => place::bind(session.device(), std::process::id())
+                .map(|(listener, place)| (listener, Some(place)))
+                .map_err(|e| e.to_string()),
+        };
+        match made {
+            Ok((listener, place)) => (Some(listener), place),
+            Err(why) => {
+                let volume = quoted(self.volume.as_bytes());
+                eprintln!("lanefs: lanefs top will not find {volume}: {}", Cause::text(why));
+                (None, None)
+            }
+        }
+    }
+
+    /// Is the broker of the process `server`, which has started this one, until it has ended.
+    fn run_broker(&self, server: u32, mut options: MountOptions) -> Res {
+        let failed = |e: std::io::Error| not_mounted(&self.volume, &self.dir, e.to_string()).code(SYSTEM);
+        // The signals that end a server may reach the broker too, which ends with the server.
+        let _signals = Signals::new(&SIGNALS).map_err(failed)?;
+        if self.distrust {
+            options.distrust();
+        }
+        let socket = |device| place::bind(device, server).map(|(listener, place)| (listener.into(), place));
+        lanefs_fuse::run_broker(&self.volume, &self.dir, &options, socket).map_err(failed)
     }
 
     /// Where metrics are asked for, if they are wanted.
@@ -145,17 +260,16 @@ fn source(name: &VolumeName) -> OsString {
     file_of(name).canonicalize().map_or_else(|_| name.into(), PathBuf::into_os_string)
 }
 
-/// Leaves the terminal and the directory, and tells who waits that the mount is there.
-fn detach() -> std::io::Result<()> {
+/// Leaves the terminal and the directory, and tells the process that waits that the mount is there.
+fn detach(null: &File) -> std::io::Result<()> {
     // The leader of a group has one of its own already.
     let _ = rustix::process::setsid();
     std::env::set_current_dir("/")?;
-    let null = File::options().read(true).write(true).open("/dev/null")?;
     let mut out = std::io::stdout();
     // Who waited may have gone: the mount is there all the same.
     let _ = out.write_all(b"+").and_then(|()| out.flush());
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
+    rustix::stdio::dup2_stdout(null)?;
+    rustix::stdio::dup2_stderr(null)?;
     Ok(())
 }
 
@@ -173,7 +287,10 @@ fn ended(volume: &OsStr, e: &SessionError) -> Failure {
         .code(NOT_MOUNTED)
 }
 
-/// What mount(8) calls: `mount.TYPE SOURCE DIRECTORY [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`.
+/// Mount a volume, as mount(8) calls it
+///
+/// mount(8) and lines of fstab run it for the types lanefs and fuse.lanefs. All options:
+/// lanefs-mount-options(5).
 #[derive(Debug, clap::Parser)]
 #[command(name = "mount.lanefs", version)]
 pub(crate) struct Helper {
@@ -187,27 +304,40 @@ pub(crate) struct Helper {
     /// Do all but mount
     #[arg(short = 'f')]
     fake: bool,
-    /// For compatibility
+    /// Keep no table of mounts but the kernel's, as ever
     #[arg(short = 'n')]
     no_table: bool,
-    /// For compatibility
+    /// Say what is mounted
     #[arg(short)]
     verbose: bool,
     /// Read-only
     #[arg(short)]
     read_only: bool,
     /// For reading and writing
-    #[arg(short = 'w')]
+    #[arg(short = 'w', conflicts_with = "read_only")]
     write: bool,
-    /// For compatibility
-    #[arg(short = 't', value_name = "TYPE")]
+    /// The type: lanefs or fuse.lanefs
+    #[arg(short = 't', value_name = "TYPE", value_parser = fs_type)]
     fs_type: Option<String>,
-    /// For compatibility
-    #[arg(short = 'N', value_name = "NAMESPACE")]
+    /// Refused: nsenter(1) enters a mount namespace
+    #[arg(short = 'N', value_name = "NAMESPACE", value_parser = no_namespace)]
     namespace: Option<String>,
-    /// Options
+    /// Options, with commas between: see lanefs-mount-options(5)
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
+}
+
+/// Takes a type that mounts of lanefs have for mount(8).
+pub(super) fn fs_type(name: &str) -> Result<String, String> {
+    match name {
+        "lanefs" | "fuse.lanefs" | "fuse" => Ok(name.to_owned()),
+        _ => Err("wanted is lanefs or fuse.lanefs; -o subtype=NAME gives a mount another type".into()),
+    }
+}
+
+/// Refuses a mount namespace: the volume would have to be found in one, and the directory in another.
+pub(super) fn no_namespace(name: &str) -> Result<String, String> {
+    Err(format!("enter the namespace first: nsenter --mount={name} and then this command without -N"))
 }
 
 impl Helper {
@@ -216,20 +346,41 @@ impl Helper {
         if self.read_only {
             options.push("ro".into());
         }
-        if self.sloppy {
-            let known = |word: &&str| MountOptions::default().parse(word).is_ok();
-            options =
-                options.iter().map(|o| o.split(',').filter(known).collect::<Vec<_>>().join(",")).collect();
+        if self.write {
+            options.push("rw".into());
         }
-        let args = Args { volume: self.source, dir: self.dir, options, foreground: false, daemon: false };
+        if self.sloppy {
+            let remounts = options.iter().any(|o| o.split(',').any(|word| word == "remount"));
+            let with = if remounts { "remount," } else { "" };
+            let is_known = |word: &&str| MountOptions::default().parse(&format!("{with}{word}")).is_ok();
+            options =
+                options.iter().map(|o| o.split(',').filter(is_known).collect::<Vec<_>>().join(",")).collect();
+        }
         if self.fake {
             let mut parsed = MountOptions::default();
-            return args
-                .options
-                .iter()
-                .try_for_each(|o| parsed.parse(o))
-                .map_err(|e| Failure::new(e.to_string()).code(USAGE));
+            let taken = options.iter().try_for_each(|o| parsed.parse(o));
+            return taken.map_err(|e| Failure::new(e.to_string()).code(USAGE));
         }
-        args.run()
+        let said = format!(
+            "lanefs: {} is mounted at {}",
+            quoted(self.source.as_bytes()),
+            quoted(self.dir.as_os_str().as_bytes())
+        );
+        let (volume, dir) = (self.source, self.dir);
+        Args {
+            volume,
+            dir,
+            options,
+            foreground: false,
+            daemon: false,
+            broker: None,
+            distrust: false,
+            by_mount8: true,
+        }
+        .run()?;
+        if self.verbose {
+            eprintln!("{said}");
+        }
+        Ok(())
     }
 }

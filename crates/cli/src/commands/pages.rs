@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Write manual pages and completions of shells into a folder
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The folder: man1, man8 and completions are made in it
+    /// The folder: man1, man5, man8 and completions are made in it
     dir: PathBuf,
 }
 
@@ -22,19 +22,25 @@ impl Args {
 }
 
 fn write(dir: &Path) -> io::Result<()> {
-    let [man1, man8, completions] = ["man1", "man8", "completions"].map(|sub| dir.join(sub));
-    for dir in [&man1, &man8, &completions] {
+    let [man1, man5, man8, completions] = ["man1", "man5", "man8", "completions"].map(|sub| dir.join(sub));
+    for dir in [&man1, &man5, &man8, &completions] {
         std::fs::create_dir_all(dir)?;
     }
     // `lanefs help COMMAND` prints what --help does: it needs no page.
     let command = crate::Args::command().disable_help_subcommand(true);
-    let names: Vec<String> =
-        command.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_owned()).collect();
+    let shown = command.get_subcommands().filter(|c| !c.is_hide_set());
+    let names: Vec<String> = shown
+        .flat_map(|c| {
+            let nested = c.get_subcommands().map(|n| format!("{} {}", c.get_name(), n.get_name()));
+            [c.get_name().to_owned()].into_iter().chain(nested.collect::<Vec<_>>())
+        })
+        .collect();
     clap_mangen::generate_to(command, &man1)?;
     append(&man1.join("lanefs.1"), "")?;
     for name in names {
-        append(&man1.join(format!("lanefs-{name}.1")), &name)?;
+        append(&man1.join(format!("lanefs-{}.1", name.replace(' ', "-"))), &name)?;
     }
+    std::fs::write(man5.join("lanefs-mount-options.5"), manual::mount_options())?;
     helper::<MountHelper>(&man8)?;
     helper::<UmountHelper>(&man8)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
@@ -52,8 +58,11 @@ fn append(page: &Path, command: &str) -> io::Result<()> {
 
 /// The page of a program that mount(8) or umount(8) calls.
 fn helper<P: Parser>(dir: &Path) -> io::Result<()> {
-    let page = clap_mangen::Man::new(P::command()).section("8");
+    let command = P::command();
+    let name = command.get_name().to_owned();
+    let page = clap_mangen::Man::new(command).section("8");
     let mut text = Vec::new();
     page.render(&mut text)?;
+    text.extend_from_slice(manual::sections(&name).as_bytes());
     std::fs::write(dir.join(page.get_filename()), text)
 }

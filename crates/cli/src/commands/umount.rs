@@ -1,10 +1,11 @@
 //! `lanefs umount`, and what umount(8) calls: `umount.lanefs` and `umount.fuse.lanefs`.
 
+use super::mount::{fs_type, no_namespace};
 use crate::failure::{Failure, Res};
 use crate::quote::quoted;
 use crate::watch::place;
 use lanefs::device::lock_holders;
-use lanefs_fuse::{MountError, MountPoint, User};
+use lanefs_fuse::{MountError, MountOptions, MountPoint, User};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -25,6 +26,13 @@ pub(crate) struct Args {
     /// Take it from the tree of names now, and for good when nobody uses it any more
     #[arg(short, long)]
     lazy: bool,
+    /// Also while programs use it, whose calls fail from then on. What they have written and not
+    /// synced may be lost
+    #[arg(short, long, conflicts_with = "read_only")]
+    force: bool,
+    /// If programs use it, make it read-only in place of a failure
+    #[arg(short, long)]
+    read_only: bool,
 }
 
 impl Args {
@@ -35,7 +43,16 @@ impl Args {
         let mount = mount.map_err(|e| failed(e.to_string()))?;
         // Before the unmount: the server is one of this mount as long as the mount is there.
         let server = Server::of(&mount);
-        mount.unmount(self.lazy).map_err(|e| match e {
+        let mut done = mount.unmount(self.lazy);
+        if self.force && is_busy(&done) {
+            // Out of the tree first, so that nobody comes in any more.
+            done = mount.unmount(true).and_then(|()| mount.abort());
+        }
+        if self.read_only && is_busy(&done) && make_read_only(&mount).is_ok() {
+            eprintln!("lanefs: {name} is in use, and read-only now");
+            return Ok(());
+        }
+        done.map_err(|e| match e {
             MountError::System { errno: Errno::BUSY, .. } => {
                 failed(format!("{e}{}", listed(": ", &lanefs_fuse::users(mount.device()))))
             }
@@ -53,6 +70,17 @@ impl Args {
     }
 }
 
+fn is_busy(done: &Result<(), MountError>) -> bool {
+    matches!(done, Err(MountError::System { errno: Errno::BUSY, .. }))
+}
+
+fn make_read_only(mount: &MountPoint) -> Result<(), MountError> {
+    let mut options = MountOptions::default();
+    // These two words are options.
+    let _ = options.parse("remount,ro");
+    options.remount(mount)
+}
+
 /// How long a volume may take to be closed, in all, and until it is said why that lasts.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_secs(2);
@@ -61,7 +89,8 @@ const FIRST: Duration = Duration::from_secs(2);
 enum Server {
     /// It has a socket.
     Process(Pid, OwnedFd),
-    /// It has none that this user may enter: the processes that had the volume locked while it was mounted.
+    /// The mount has no socket that this user may open. Holds the processes that had the volume
+    /// locked while it was mounted.
     Holders(File, Vec<u32>),
     /// It is gone already, or in another namespace of processes.
     Unknown,
@@ -152,37 +181,51 @@ fn listed(lead: &str, users: &[User]) -> String {
     format!("{lead}{}", names.join(", "))
 }
 
-/// What umount(8) calls: `umount.TYPE DIRECTORY [-flnrv] [-N NAMESPACE] [-t TYPE]`.
+/// Take a mount away, as umount(8) calls it, and wait until its volume is closed
+///
+/// umount(8) runs it for mounts of the type fuse.lanefs, or that name it by -o uhelper=lanefs.
 #[derive(Debug, clap::Parser)]
 #[command(name = "umount.lanefs", version)]
 pub(crate) struct Helper {
     /// The directory
     dir: PathBuf,
-    /// For compatibility
-    #[arg(short)]
+    /// Also while programs use it, whose calls fail from then on. What they have written and not
+    /// synced may be lost
+    #[arg(short, conflicts_with = "read_only")]
     force: bool,
-    /// From the tree of names now
+    /// From the tree of names now, and for good when no program uses it any more
     #[arg(short)]
     lazy: bool,
-    /// For compatibility
+    /// Keep no table of mounts but the kernel's, as ever
     #[arg(short = 'n')]
     no_table: bool,
-    /// For compatibility
+    /// If programs use it, make it read-only in place of a failure
     #[arg(short)]
     read_only: bool,
-    /// For compatibility
+    /// Say what is unmounted
     #[arg(short)]
     verbose: bool,
-    /// For compatibility
-    #[arg(short = 't', value_name = "TYPE")]
+    /// The type: lanefs, or fuse and any name behind a dot
+    #[arg(short = 't', value_name = "TYPE", value_parser = mounted_type)]
     fs_type: Option<String>,
-    /// For compatibility
-    #[arg(short = 'N', value_name = "NAMESPACE")]
+    /// Refused: nsenter(1) enters a mount namespace
+    #[arg(short = 'N', value_name = "NAMESPACE", value_parser = no_namespace)]
     namespace: Option<String>,
+}
+
+/// Takes a type that the table of mounts can have for a mount of lanefs. Whether the mount is one, its
+/// own entry there says.
+fn mounted_type(name: &str) -> Result<String, String> {
+    if name.starts_with("fuse.") { Ok(name.to_owned()) } else { fs_type(name) }
 }
 
 impl Helper {
     pub(crate) fn run(self) -> Res {
-        Args { dir: self.dir, lazy: self.lazy }.run()
+        let said = format!("lanefs: {} is unmounted", quoted(self.dir.as_os_str().as_bytes()));
+        Args { dir: self.dir, lazy: self.lazy, force: self.force, read_only: self.read_only }.run()?;
+        if self.verbose {
+            eprintln!("{said}");
+        }
+        Ok(())
     }
 }

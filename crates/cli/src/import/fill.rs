@@ -1,11 +1,13 @@
 //! The volume's side of an import: members and data in, files out.
 //!
 //! Nothing is written through a symbolic link: a path leads through directories from the target
-//! directory on, or nowhere. What a directory gives to its new entries (its default ACL, its group) and
-//! what new entries change of it (its times) waits until all entries are there.
+//! directory on, or nowhere. New entries change the times of their directory, so its times are set
+//! after all entries exist. New entries inherit the default ACL of their directory; an import
+//! replaces what a member inherited by what the archive says.
 
 use super::Options;
-use crate::archive::places::{Place, Places};
+use super::late::LateTimes;
+use crate::archive::places::Place;
 use crate::archive::{Kind, Member, Problem, Report, shown};
 use lanefs::{DeviceNumber, Dir, Error, File, FileType, NewAttr, SetAttr, SetTime, Timestamp, Volume};
 use lanefs_format::acl::Acl;
@@ -26,10 +28,8 @@ pub(super) struct Fill<'a> {
     stack: Vec<Level>,
     /// The file that data is for.
     current: Option<Current>,
-    /// Directories that are finished last.
-    dirs: Vec<Late>,
-    /// The paths of `dirs`.
-    places: Places,
+    /// What is set of directories last.
+    late: LateTimes,
 }
 
 struct Level {
@@ -53,13 +53,6 @@ struct Current {
     member: Member,
     /// End of what was written.
     end: u64,
-}
-
-/// What is set of a directory when all entries are in it.
-struct Late {
-    place: Place,
-    mtime: Timestamp,
-    default_acl: Option<Vec<u8>>,
 }
 
 /// Why a name did not arrive.
@@ -87,16 +80,7 @@ impl<'a> Fill<'a> {
         let stack = vec![root.map_err(|e| Problem::new("import into", &label, e))?];
         let parent_owner = options.ownership.apply(0, 0);
         let parent_owner = parent_owner.map_err(|why| Problem::new("import into", &label, why))?;
-        Ok(Self {
-            options,
-            report,
-            label,
-            parent_owner,
-            stack,
-            current: None,
-            dirs: Vec::new(),
-            places: Places::default(),
-        })
+        Ok(Self { options, report, label, parent_owner, stack, current: None, late: LateTimes::default() })
     }
 
     pub(super) fn problem(&mut self, problem: Problem) {
@@ -142,8 +126,8 @@ impl<'a> Fill<'a> {
     /// Sets what had to wait.
     pub(super) fn finish(mut self) -> Result<(), Problem> {
         self.finish_file()?;
-        for late in std::mem::take(&mut self.dirs) {
-            let done = self.finish_dir(&late);
+        for (path, mtime) in std::mem::take(&mut self.late).into_paths() {
+            let done = self.finish_dir(&path, mtime);
             self.settle(done)?;
         }
         Ok(())
@@ -165,9 +149,12 @@ impl<'a> Fill<'a> {
         let what = [&self.label, slash, shown(path)].concat();
         let problem = Problem::new(verb, &what, e);
         match e {
-            Error::NoSpace | Error::ReadOnly | Error::Closed | Error::Journal(_) | Error::Device(_) => {
-                Failed::All(problem)
-            }
+            Error::NoSpace
+            | Error::NoInodes
+            | Error::ReadOnly
+            | Error::Closed
+            | Error::Journal(_)
+            | Error::Device(_) => Failed::All(problem),
             _ => Failed::Name(problem),
         }
     }
@@ -193,14 +180,20 @@ impl<'a> Fill<'a> {
         self.stack.last().map(|level| &level.dir).ok_or(Error::NotFound)
     }
 
-    /// Numbers the directory `name` in the last level of the stack, or that level itself if the
-    /// name is empty.
-    fn place_of(&mut self, name: &[u8]) -> Place {
-        let mut parent = 0;
+    /// Keeps the time of the directory `name` in the last level of the stack, or of that level itself
+    /// if the name is empty.
+    fn keep_time(&mut self, name: &[u8], mtime: Timestamp) -> Result<(), Error> {
+        let mut place = 0;
         for level in self.stack.iter_mut().skip(1) {
-            parent = *level.place.get_or_insert_with(|| self.places.add(parent, &level.name));
+            let ino = || level.dir.metadata().ino();
+            place = *level.place.get_or_insert_with(|| self.late.place(place, &level.name, ino()));
         }
-        if name.is_empty() { parent } else { self.places.add(parent, name) }
+        if let (Some(level), false) = (self.stack.last(), name.is_empty()) {
+            let ino = level.dir.metadata_of(OsStr::from_bytes(name))?.ino();
+            place = self.late.place(place, name, ino);
+        }
+        self.late.keep(place, mtime);
+        Ok(())
     }
 
     fn make(&mut self, mut member: Member) -> Result<(), Failed> {
@@ -216,17 +209,15 @@ impl<'a> Fill<'a> {
             (None, Kind::HardLink(_)) => {}
             (None, kind) => {
                 if *kind == Kind::Dir {
-                    let acl = member.xattrs.iter().find(|(name, _)| name == DEFAULT_ACL);
-                    let default_acl = acl.map(|(_, value)| value.clone());
-                    let place = self.place_of(name);
-                    self.dirs.push(Late { place, mtime: member.mtime, default_acl });
+                    let kept = self.keep_time(name, member.mtime);
+                    kept.map_err(|e| self.failed("set the attributes of", &member.path, &e))?;
                 }
                 let name = name.to_vec();
                 let set = attributes(&member);
                 let dir = self.dir(split(&member.path).0, false);
                 let set = dir.and_then(|dir| dir.set_attr(OsStr::from_bytes(&name), &set));
                 set.map_err(|e| self.failed("set the attributes of", &member.path, &e))?;
-                for (attr, value) in member.xattrs.iter().filter(|(attr, _)| attr != DEFAULT_ACL) {
+                for (attr, value) in &member.xattrs {
                     let dir = self.dir(split(&member.path).0, false);
                     let set = dir.and_then(|dir| {
                         dir.set_xattr(OsStr::from_bytes(&name), OsStr::from_bytes(attr), value)
@@ -235,6 +226,10 @@ impl<'a> Fill<'a> {
                         let failed = self.failed_xattr(&member.path, attr, &e);
                         self.note(failed)?;
                     }
+                }
+                // A directory below the target is looked at when it is entered.
+                if let (Some(level), true) = (self.stack.last_mut(), name.is_empty()) {
+                    level.gives_acl |= member.xattrs.iter().any(|(attr, _)| attr == DEFAULT_ACL);
                 }
             }
         }
@@ -321,19 +316,15 @@ impl<'a> Fill<'a> {
         Ok(())
     }
 
-    fn finish_dir(&mut self, late: &Late) -> Result<(), Failed> {
-        let path = self.places.path(late.place);
-        let set = self.dir(&path, false).and_then(|dir| {
-            if let Some(acl) = &late.default_acl {
-                dir.set_xattr("", OsStr::from_bytes(DEFAULT_ACL), acl)?;
-            }
-            let time = Some(SetTime::At(late.mtime));
+    fn finish_dir(&mut self, path: &[u8], mtime: Timestamp) -> Result<(), Failed> {
+        let set = self.dir(path, false).and_then(|dir| {
+            let time = Some(SetTime::At(mtime));
             dir.set_attr("", &SetAttr { atime: time, mtime: time, ..SetAttr::default() })
         });
         match set {
             // A later member of an archive may have taken the directory's place.
             Ok(()) | Err(Error::NotFound | Error::NotDir) => Ok(()),
-            Err(e) => Err(self.failed("set the attributes of", &path, &e)),
+            Err(e) => Err(self.failed("set the attributes of", path, &e)),
         }
     }
 }

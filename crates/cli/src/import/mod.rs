@@ -8,6 +8,7 @@
 
 mod fill;
 mod folder;
+mod late;
 mod tar;
 
 use crate::archive::compress::{Unpacked, unpacked};

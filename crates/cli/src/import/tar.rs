@@ -34,19 +34,19 @@ impl From<TarError> for Stop {
 
 fn send_members(mut tar: TarReader<impl Read>, out: &mut Outlet) -> Result<(), Stop> {
     while let Some(mut member) = tar.next()? {
-        let Some(path) = clean(&member.path) else {
-            let cause = "a path with '..' in it, which could lead anywhere";
-            out.push(Piece::Problem(Problem::new("import", &member.path, cause)))?;
-            continue;
+        let cleaned = match member.path.len() {
+            0..=PATH_MAX => {
+                clean(&member.path).ok_or("a path with '..' in it, which could lead anywhere".into())
+            }
+            len => Err(format!("a path of {len} bytes, at most {PATH_MAX}")),
         };
-        if path.len() > PATH_MAX {
-            let cause = format!("a path of {} bytes, at most {PATH_MAX}", path.len());
-            // The name of the file says enough.
-            let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
-            let name = &name[..name.len().min(255)];
-            out.push(Piece::Problem(Problem::new("import", name, cause)))?;
-            continue;
-        }
+        let path = match cleaned {
+            Ok(path) => path,
+            Err(cause) => {
+                out.push(Piece::Problem(Problem::new("import", shortened(&member.path), cause)))?;
+                continue;
+            }
+        };
         member.path = path;
         let data = match &member.kind {
             Kind::File { data, .. } => data.clone(),
@@ -65,4 +65,13 @@ fn send_members(mut tar: TarReader<impl Read>, out: &mut Outlet) -> Result<(), S
         }
     }
     Ok(())
+}
+
+/// Returns a path for a message: of one that is too long, the end.
+fn shortened(path: &[u8]) -> &[u8] {
+    const MOST: usize = 4096;
+    match path.len() {
+        0..=MOST => path,
+        len => &path[len - 255..],
+    }
 }

@@ -13,4 +13,5 @@ mod server;
 
 pub(crate) use answer::Subject;
 pub(crate) use ask::{Refusal, ask};
+pub(crate) use place::Place;
 pub(crate) use server::{Server, Signals};

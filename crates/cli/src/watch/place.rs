@@ -1,41 +1,46 @@
-//! Where the sockets of mounts are: in a folder that only their owner can enter. The name of each has the number of the process that
-//! serves the mount and that of its connection, `PID-CONNECTION.sock`, by which the server of a mount is found.
+//! The folder with the sockets of mounts, which only their owner can enter.
 //!
-//! A process that was killed leaves its socket behind. Whoever opens the folder takes such sockets away: nobody listens there any
-//! more. The folder is locked meanwhile, so that a socket that is just being made is not taken for one of those.
+//! A socket is named `PID-CONNECTION.sock`, after the process that serves the mount and the FUSE
+//! connection. Commands find the server of a mount by that name.
+//!
+//! A killed process leaves its socket behind. Each process that opens the folder removes the
+//! sockets on which no process listens. It holds a lock on the folder meanwhile, so that it does
+//! not remove a socket that another process is just creating.
 
 use lanefs_fuse::MountDevice;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, chmodat, flock, fstat, open, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Pid;
-use std::fs::{self, DirBuilder};
+use std::ffi::OsStr;
+use std::fs::DirBuilder;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// The socket of this process. Gone when this is dropped.
+/// The name of a socket. Removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Owner {
-    pub(crate) listener: UnixListener,
-    path: PathBuf,
+pub(crate) struct Place {
+    folder: OwnedFd,
+    name: String,
 }
 
-impl Drop for Owner {
+impl Drop for Place {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 }
 
-/// Makes the socket of this process, which serves `device`, in the first folder where that can be.
+/// Makes the socket of the process `server`, which serves `device`, in the first folder where that can be.
 ///
 /// # Errors
 /// The last folder's.
-pub(crate) fn bind(device: MountDevice) -> io::Result<Owner> {
-    bind_in(&folders(), device)
+pub(crate) fn bind(device: MountDevice, server: u32) -> io::Result<(UnixListener, Place)> {
+    bind_in(&folders(), device, server)
 }
 
 /// The process of this user that serves `device`. Nothing is asked of it: it may hang.
@@ -70,30 +75,38 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-fn bind_in(folders: &[PathBuf], device: MountDevice) -> io::Result<Owner> {
+fn bind_in(folders: &[PathBuf], device: MountDevice, server: u32) -> io::Result<(UnixListener, Place)> {
     let mut failed = io::Error::from(Errno::NOENT);
     for folder in folders {
-        match enter(folder, true).and_then(|lock| bind_at(folder, &lock, device)) {
-            Ok(owner) => return Ok(owner),
+        match enter(folder, true).and_then(|lock| bind_at(folder, &lock, device, server)) {
+            Ok(made) => return Ok(made),
             Err(e) => failed = io::Error::new(e.kind(), format!("{}: {e}", folder.display())),
         }
     }
     Err(failed)
 }
 
-fn bind_at(folder: &Path, lock: &OwnedFd, device: MountDevice) -> io::Result<Owner> {
-    sweep(folder, lock);
+fn bind_at(
+    folder: &Path,
+    lock: &OwnedFd,
+    device: MountDevice,
+    server: u32,
+) -> io::Result<(UnixListener, Place)> {
+    sweep(folder, lock)?;
     // In another namespace there may be another process of this number, but it has another connection.
-    let path = folder.join(format!("{}-{}.sock", std::process::id(), device.minor));
-    let listener = UnixListener::bind(&path)?;
-    let owner = Owner { listener, path };
-    fs::set_permissions(&owner.path, fs::Permissions::from_mode(0o600))?;
-    owner.listener.set_nonblocking(true)?;
-    Ok(owner)
+    let name = format!("{server}-{}.sock", device.minor);
+    // The folder that was checked, whatever its path leads to by now. Another description: `lock` is
+    // given up when it is closed.
+    let folder = openat(lock, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let listener = UnixListener::bind(inside(&folder, &name))?;
+    let place = Place { folder, name };
+    chmodat(&place.folder, &place.name, Mode::from_raw_mode(0o600), AtFlags::empty())?;
+    listener.set_nonblocking(true)?;
+    Ok((listener, place))
 }
 
 fn sockets_in(folders: &[PathBuf]) -> Vec<PathBuf> {
-    let found = folders.iter().filter_map(|folder| Some(sweep(folder, &enter(folder, false).ok()?)));
+    let found = folders.iter().filter_map(|folder| sweep(folder, &enter(folder, false).ok()?).ok());
     found.flatten().collect()
 }
 
@@ -115,19 +128,27 @@ fn enter(folder: &Path, make: bool) -> io::Result<OwnedFd> {
     Ok(dir)
 }
 
-/// Takes away what nobody listens at; the rest.
-fn sweep(folder: &Path, _lock: &OwnedFd) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let sockets = entries.map(|e| e.path()).filter(|path| path.extension().is_some_and(|e| e == "sock"));
-    sockets
-        .filter(|path| {
-            let left = is_left(path);
-            if left {
-                let _ = fs::remove_file(path);
-            }
-            !left
-        })
-        .collect()
+/// Removes the sockets of a folder, which is locked, that no process listens at. Returns the paths of the others.
+fn sweep(folder: &Path, lock: &OwnedFd) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(lock)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if Path::new(name).extension().is_none_or(|e| e != "sock") {
+            continue;
+        }
+        if is_left(&inside(lock, name)) {
+            let _ = unlinkat(lock, name, AtFlags::empty());
+        } else {
+            found.push(folder.join(name));
+        }
+    }
+    Ok(found)
+}
+
+/// A path that leads to a name in an open folder, and nowhere else.
+fn inside(folder: &OwnedFd, name: impl AsRef<Path>) -> PathBuf {
+    Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name)
 }
 
 /// The number of the connection in the name of a socket.
@@ -157,6 +178,8 @@ fn connected(path: &Path) -> rustix::io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
 
     fn connection(minor: u32) -> MountDevice {
@@ -167,24 +190,43 @@ mod tests {
     fn what_a_killed_process_left_is_swept_and_the_others_stay() {
         let dir = tempfile::tempdir().unwrap();
         let folders = [dir.path().join("none/lanefs"), dir.path().join("lanefs")];
-        let owner = bind_in(&folders, connection(7)).unwrap();
+        let (_listener, owner) = bind_in(&folders, connection(7), 1).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-        assert_eq!((mode(&folders[1]), mode(&owner.path)), (0o700, 0o600));
+        let path_of = |owner: &Place| folders[1].join(&owner.name);
+        assert_eq!((mode(&folders[1]), mode(&path_of(&owner))), (0o700, 0o600));
         // A listener that is closed without a word is what a killed process leaves.
         let left = folders[1].join("1-0.sock");
         drop(UnixListener::bind(&left).unwrap());
         assert!(left.exists());
-        let second = bind_in(&folders, connection(8)).unwrap();
-        assert!(!left.exists() && second.path != owner.path);
+        let (listener, second) = bind_in(&folders, connection(8), 2).unwrap();
+        let (path, other) = (path_of(&owner), path_of(&second));
+        assert!(!left.exists() && path != other);
         let mut found = sockets_in(&folders);
         found.sort();
-        assert_eq!(found, [owner.path.clone(), second.path.clone()]);
-        assert_eq!((number_of(&owner.path), number_of(&second.path)), (Some(7), Some(8)));
-        assert_eq!(peer(&owner.path), Some(rustix::process::getpid()));
-        let path = second.path.clone();
-        drop(second);
-        assert!(!path.exists());
-        UnixStream::connect(&owner.path).unwrap();
+        assert_eq!(found, [path.clone(), other.clone()]);
+        assert_eq!((number_of(&path), number_of(&other)), (Some(7), Some(8)));
+        assert_eq!(peer(&path), Some(rustix::process::getpid()));
+        drop((listener, second));
+        assert!(!other.exists());
+        UnixStream::connect(&path).unwrap();
+    }
+
+    /// The folder that was checked is used, and not what has its path when it is.
+    #[test]
+    fn a_socket_is_made_and_removed_in_the_folder_that_was_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, moved) = (dir.path().join("lanefs"), dir.path().join("moved"));
+        let lock = enter(&folder, true).unwrap();
+        fs::rename(&folder, &moved).unwrap();
+        fs::create_dir(&folder).unwrap();
+        let (_listener, owner) = bind_at(&folder, &lock, connection(7), 1).unwrap();
+        let theirs = folder.join(&owner.name);
+        fs::write(&theirs, "kept").unwrap();
+        assert!(moved.join(&owner.name).exists());
+        assert_eq!(sweep(&folder, &lock).unwrap(), std::slice::from_ref(&theirs));
+        drop(owner);
+        assert_eq!(fs::read_dir(&moved).unwrap().count(), 0);
+        assert_eq!(fs::read(&theirs).unwrap(), b"kept");
     }
 
     #[test]
@@ -193,10 +235,10 @@ mod tests {
         let folder = dir.path().join("lanefs");
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-        let why = bind_in(std::slice::from_ref(&folder), connection(7)).unwrap_err().to_string();
+        let why = bind_in(std::slice::from_ref(&folder), connection(7), 1).unwrap_err().to_string();
         assert!(why.contains("others may write there"), "{why}");
         fs::remove_dir(&folder).unwrap();
         std::os::unix::fs::symlink(dir.path(), &folder).unwrap();
-        bind_in(&[folder], connection(7)).unwrap_err();
+        bind_in(&[folder], connection(7), 1).unwrap_err();
     }
 }

@@ -5,7 +5,6 @@
 
 use super::answer::Subject;
 use super::client::{Client, Wants};
-use super::place::Owner;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::{self, Read, Write};
@@ -71,7 +70,7 @@ impl Server {
     /// Starts the thread. `on_signal` runs there.
     pub(crate) fn start(
         signals: Signals,
-        owner: Option<Owner>,
+        owner: Option<UnixListener>,
         metrics: Option<TcpListener>,
         subject: Subject,
         on_signal: impl FnMut() + Send + 'static,
@@ -98,7 +97,7 @@ impl Drop for Server {
 
 struct Work {
     signals: Signals,
-    owner: Option<Owner>,
+    owner: Option<UnixListener>,
     metrics: Option<TcpListener>,
     subject: Subject,
     ended: Arc<AtomicBool>,
@@ -149,7 +148,7 @@ impl Work {
         }
         let mut fds = vec![PollFd::new(self.signals.pipe(), PollFlags::IN)];
         if let Some(owner) = self.owner.as_ref().filter(|_| !sulks && own.len() < MOST) {
-            fds.push(PollFd::new(&owner.listener, PollFlags::IN));
+            fds.push(PollFd::new(owner, PollFlags::IN));
         }
         if let Some(metrics) = self.metrics.as_ref().filter(|_| !sulks && others.len() < MOST) {
             fds.push(PollFd::new(metrics, PollFlags::IN));
@@ -192,7 +191,7 @@ impl Work {
         let accept = |listener: &UnixListener| one(listener.accept().map(|(stream, _)| stream));
         if let Some(owner) = &self.owner {
             while own.len() < MOST
-                && let Some(stream) = accept(&owner.listener)?
+                && let Some(stream) = accept(owner)?
             {
                 stream.set_nonblocking(true)?;
                 own.push(Client::new(stream));

@@ -156,6 +156,8 @@ static void append_only(void) {
     need(!fcntl(fd, F_SETFL, O_APPEND), "append again");
     int mapped = map_write(fd);
     printf("map: %s\n", mapped ? "refused" : "done");
+    /* The kernel may keep the page of a write-back that was refused until it is told otherwise. */
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     show("log");
     tell("ftruncate", ftruncate(fd, 3));
     tell("allocate", fallocate(fd, 0, 0, 9));
@@ -208,6 +210,26 @@ static void immutable(void) {
     close(direct);
     chattr("fixed", 0, FS_IMMUTABLE_FL);
     show("fixed");
+}
+
+/* Times that were kept since before the flag are stored, whatever closes the file; times of a program's wish are not. */
+static void late_times(const char *path, int flag, int how) {
+    struct stat before, after;
+    int fd = open(path, O_WRONLY | O_CREAT, 0644);
+    need(fd >= 0 && write(fd, "content", 7) == 7 && !close(fd) && !touch(path, 5, 5), "late times");
+    fd = open(path, how);
+    need(fd >= 0 && ((how & O_ACCMODE) == O_RDONLY || write(fd, "more", 4) == 4), "late times");
+    /* So that the flag is not of the same tick. */
+    usleep(20000);
+    need(!fstat(fd, &before), "late times");
+    chattr(path, flag, 0);
+    printf("%s, times of before\n", path);
+    tell("fsync", fsync(fd));
+    tell("close", close(fd));
+    need(!stat(path, &after), "late times");
+    printf("  mtime: %s\n", memcmp(&before.st_mtim, &after.st_mtim, sizeof before.st_mtim) ? "another" : "kept");
+    times(path);
+    chattr(path, 0, flag);
 }
 
 static void folders(void) {
@@ -263,6 +285,10 @@ int main(int argc, char **argv) {
     as_stranger("file");
     append_only();
     immutable();
+    late_times("late cut, immutable", FS_IMMUTABLE_FL, O_RDONLY | O_TRUNC);
+    late_times("late cut, append-only", FS_APPEND_FL, O_RDONLY | O_TRUNC);
+    late_times("late write, immutable", FS_IMMUTABLE_FL, O_RDWR);
+    late_times("late write, append-only", FS_APPEND_FL, O_RDWR);
     folders();
     trims(4096, strtoull(argv[3], NULL, 0), strtoull(argv[4], NULL, 0));
     return 0;

@@ -65,10 +65,15 @@ pub(crate) fn bounded(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Com
 
 /// Compiles a program of this folder; where it is then.
 pub(crate) fn compile(image: &Image, source: &str) -> PathBuf {
+    compile_with(image, source, &[])
+}
+
+/// Compiles a program of this folder with `libraries`; where it is then.
+pub(crate) fn compile_with(image: &Image, source: &str, libraries: &[&str]) -> PathBuf {
     let program = image.beside(source.trim_end_matches(".c"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/judges").join(source);
     let flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"];
-    must(bounded(60, "cc").args(flags).arg(&program).arg(source));
+    must(bounded(60, "cc").args(flags).arg(&program).arg(source).args(libraries));
     program
 }
 

@@ -4,6 +4,7 @@
 
 use super::{Image, tool};
 use lanefs_tests::Watchdog;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Child;
@@ -68,6 +69,22 @@ impl Mount {
     pub(crate) fn umount(&self) {
         self.image.ok(["umount", "m"]);
         self.image.fsck();
+    }
+
+    /// The process that mounts and unmounts for a server.
+    pub(crate) fn broker_of(&self, server: u32) -> Pid {
+        let out = super::succeed(tool("pgrep").args(["-P", &server.to_string()]));
+        Pid::from_raw(String::from_utf8_lossy(&out.stdout).trim().parse().unwrap()).unwrap()
+    }
+
+    /// Kills the broker of a server, and waits until it has gone.
+    pub(crate) fn kill_broker(&self, server: u32) {
+        let broker = self.broker_of(server);
+        kill_process(broker, Signal::KILL).unwrap();
+        let status = format!("/proc/{}/status", broker.as_raw_nonzero());
+        while fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ")) {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Processes that serve the volume.

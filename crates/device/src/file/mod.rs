@@ -55,6 +55,8 @@ pub struct FileDevice {
     file: File,
     path: PathBuf,
     kind: Kind,
+    /// The user that owned it when it was opened.
+    owner: u32,
     size: u64,
     read_only: bool,
     /// 1 for buffered I/O, else what O_DIRECT asks of offset, length and address.
@@ -153,6 +155,10 @@ impl BlockDevice for FileDevice {
 
     fn alignment(&self) -> usize {
         self.align
+    }
+
+    fn owner(&self) -> Option<u32> {
+        Some(self.owner)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// What goes through the page cache of the system.
@@ -32,6 +32,7 @@ pub struct FileOptions {
     read_only: bool,
     cached: Cached,
     io_uring: IoUring,
+    confined: bool,
 }
 
 impl FileOptions {
@@ -60,6 +61,13 @@ impl FileOptions {
     /// When batches go by io_uring: where it pays, unless told otherwise.
     pub fn io_uring(mut self, when: IoUring) -> Self {
         self.io_uring = when;
+        self
+    }
+
+    /// Makes at open what would be made when it is needed: for a process that gives up the right to
+    /// after the open.
+    pub fn confined(mut self, yes: bool) -> Self {
+        self.confined = yes;
         self
     }
 
@@ -153,6 +161,7 @@ impl FileOptions {
         if size == 0 {
             return refuse(libc::EINVAL, "is empty (0 bytes), no volume".into());
         }
+        let owner = file.metadata().map_err(|e| explain(path, e))?.uid();
         let align = match self.cached {
             Cached::All => 1,
             Cached::SmallReads if !keeps_in_step(&file, kind) => 1,
@@ -165,8 +174,15 @@ impl FileOptions {
         let wants_cache = self.cached == Cached::SmallReads && align > 1;
         let for_small_reads = if wants_cache { reopen(&file).ok() } else { None };
         let rings = Rings::default();
-        if self.io_uring == IoUring::On
-            && let Err(e) = rings.probe(&file)
+        let probed = match (self.io_uring, self.confined) {
+            (IoUring::Off, _) | (IoUring::Auto, false) => Ok(()),
+            // Through the page cache no ring is used.
+            (IoUring::Auto, true) if align == 1 => Ok(()),
+            (_, true) => rings.make_all(&file),
+            (IoUring::On, false) => rings.probe(&file),
+        };
+        if let Err(e) = probed
+            && self.io_uring == IoUring::On
         {
             return refuse(e.raw_os_error().unwrap_or(libc::EIO), format!("by io_uring: {e}"));
         }
@@ -174,6 +190,7 @@ impl FileOptions {
             file,
             path: path.to_owned(),
             kind,
+            owner,
             size,
             read_only: self.read_only,
             align,

@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 use super::piece::{Piece, Source, Target};
+use io_uring::register::Restriction;
 use io_uring::types::Fixed;
 use io_uring::{IoUring as Ring, opcode, squeue};
 use std::fs::File;
@@ -21,6 +22,9 @@ use std::time::Duration;
 
 /// Runs that are with the kernel at once.
 const DEPTH: usize = 128;
+
+/// IORING_UNREGISTER_FILES of linux/io_uring.h.
+const UNREGISTER_FILES: u8 = 3;
 
 /// When batches go by io_uring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,6 +55,16 @@ impl Rings {
         let ring = make(file)?;
         self.made.fetch_add(1, Ordering::Relaxed);
         self.idle().push(ring);
+        Ok(())
+    }
+
+    /// Makes all rings that there will be, for a process that makes none later. They can do nothing
+    /// but read and write `file`. After a failure there are none.
+    pub(super) fn make_all(&self, file: &File) -> std::io::Result<()> {
+        self.refused.store(true, Ordering::Relaxed);
+        let rings: Vec<Ring> = (0..most()).map(|_| make_restricted(file)).collect::<Result<_, _>>()?;
+        self.made.store(rings.len(), Ordering::Relaxed);
+        self.idle().extend(rings);
         Ok(())
     }
 
@@ -112,12 +126,10 @@ impl Rings {
         if let Some(ring) = self.idle().pop() {
             return Some(ring);
         }
-        // Many threads keep the device busy without rings.
-        let most = 2 * std::thread::available_parallelism().map_or(1, usize::from);
         if self.refused.load(Ordering::Relaxed) {
             return None;
         }
-        if self.made.fetch_add(1, Ordering::Relaxed) >= most.clamp(4, 64) {
+        if self.made.fetch_add(1, Ordering::Relaxed) >= most() {
             self.made.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
@@ -150,6 +162,36 @@ impl std::fmt::Debug for Rings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Rings({})", self.made.load(Ordering::Relaxed))
     }
+}
+
+/// Returns how many rings a device has at most: many threads keep it busy without.
+fn most() -> usize {
+    (2 * std::thread::available_parallelism().map_or(1, usize::from)).clamp(4, 64)
+}
+
+/// Makes a ring with `file` registered as number 0, which takes nothing but reads and writes of it.
+/// For a confined process: no filter of system calls sees what a ring does.
+fn make_restricted(file: &File) -> std::io::Result<Ring> {
+    let build = |coop: bool| {
+        let mut builder = Ring::builder();
+        builder.setup_r_disabled();
+        if coop {
+            builder.setup_coop_taskrun();
+        }
+        builder.build(DEPTH as u32)
+    };
+    let ring = build(true)
+        .or_else(|e| if e.raw_os_error() == Some(libc::EINVAL) { build(false) } else { Err(e) })?;
+    let submitter = ring.submitter();
+    submitter.register_files(&[file.as_raw_fd()])?;
+    submitter.register_restrictions(&mut [
+        Restriction::sqe_op(opcode::Readv::CODE),
+        Restriction::sqe_op(opcode::Writev::CODE),
+        Restriction::sqe_flags_required(squeue::Flags::FIXED_FILE.bits()),
+        Restriction::register_op(UNREGISTER_FILES),
+    ])?;
+    submitter.register_enable_rings()?;
+    Ok(ring)
 }
 
 /// A ring with `file` registered as number 0.
@@ -208,5 +250,43 @@ unsafe fn submit_and_finish(
         if done >= taken && patience < 0 {
             return false;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io_uring::types::Fd;
+
+    /// What an attacker would do with the rings of a confined process.
+    #[test]
+    fn restricted_rings_read_and_write_their_file_and_do_nothing_else() {
+        let (file, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let rings = Rings::default();
+        rings.make_all(&file).unwrap();
+        let mut ring = rings.take(&file).unwrap();
+        let mut run = |entry: squeue::Entry| {
+            let mut answer = [None];
+            // SAFETY: all that the entries below point to outlives this call, and is only read.
+            assert!(unsafe { submit_and_finish(&mut ring, [entry].into_iter(), &mut answer) });
+            answer[0].unwrap()
+        };
+        let iov = libc::iovec { iov_base: c"text".as_ptr().cast_mut().cast(), iov_len: 4 };
+        assert_eq!(run(opcode::Writev::new(Fixed(0), &raw const iov, 1).build()), 4);
+        let refused = [
+            opcode::Nop::new().build(),
+            opcode::OpenAt::new(Fd(libc::AT_FDCWD), c"/etc/passwd".as_ptr()).build(),
+            opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
+            opcode::Fsync::new(Fixed(0)).build(),
+            opcode::Writev::new(Fd(other.as_raw_fd()), &raw const iov, 1).build(),
+        ];
+        for entry in refused {
+            assert_eq!(run(entry), -libc::EACCES);
+        }
+        ring.submitter().register_files_update(0, &[other.as_raw_fd()]).unwrap_err();
+        ring.submitter().unregister_files().unwrap();
+        assert_eq!(other.metadata().unwrap().len(), 0);
+        // And no other is made.
+        assert_eq!(std::iter::from_fn(|| rings.take(&file)).count(), most() - 1);
     }
 }

@@ -75,6 +75,15 @@ impl BlockDevice for PmemDevice {
         self.mapped.device().read_only()
     }
 
+    /// What one store of the processor writes whole.
+    fn atomic_write(&self) -> usize {
+        8
+    }
+
+    fn owner(&self) -> Option<u32> {
+        self.mapped.device().owner()
+    }
+
     fn mapped(&self) -> Option<&Mapped> {
         Some(&self.mapped)
     }

@@ -12,8 +12,8 @@ use crate::txn::Txn;
 use crate::volume::Fs;
 use lanefs_format::{GroupFlags, bitmap};
 use lanefs_journal::Buffer;
+use lanefs_sync::atomic::Ordering::Relaxed;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// What a freed block held: metadata must be revoked, so that no old log copy is replayed over
 /// what comes after it.
@@ -23,12 +23,12 @@ pub(crate) enum BlockKind {
     Metadata,
 }
 
-/// Marks reserved blocks as used on disk, under the handle of `txn`. Costs
+/// Marks reserved blocks as used on disk, under the handle of `txn`: `reserved` is empty then. Costs
 /// [`credits::RUN`](crate::txn::credits::RUN).
 ///
 /// # Errors
 /// A block that is used already; the device's. Nothing is changed.
-pub(crate) fn take_reserved(txn: &mut Txn<'_>, mut reserved: Reserved) -> Result<()> {
+pub(crate) fn take_reserved(txn: &mut Txn<'_>, reserved: &mut Reserved) -> Result<()> {
     let (fs, len) = (txn.fs(), reserved.len());
     if len == 0 {
         return Ok(());

@@ -32,11 +32,11 @@ pub(crate) enum InodeHint {
 /// table. At most 4 credits: bitmap, descriptor, table block, and a descriptor of a group found full.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if no group has a free inode; the device's. Nothing is changed.
+/// [`Error::NoInodes`] if no group has a free inode; the device's. Nothing is changed.
 pub(crate) fn alloc_inode<'f>(txn: &mut Txn<'f>, hint: InodeHint) -> Result<(u32, TableSlot<'f>)> {
     let fs = txn.fs();
     if fs.alloc.free_inodes() == 0 {
-        return Err(Error::NoSpace);
+        return Err(Error::NoInodes);
     }
     let is_dir = !matches!(hint, InodeHint::File { .. });
     let first = match hint {
@@ -58,10 +58,12 @@ pub(crate) fn alloc_inode<'f>(txn: &mut Txn<'f>, hint: InodeHint) -> Result<(u32
             Err(e) => return Err(e),
         }
     }
-    Err(Error::NoSpace)
+    Err(Error::NoInodes)
 }
 
 /// Frees an inode, under the handle of `txn`. Its slot in the table has been written already.
+/// Unlike a block it may be taken again at once: the thread that takes it writes its slot under a
+/// handle of the same transaction or a later one.
 ///
 /// # Errors
 /// An inode that the bitmap has as free; the device's. Nothing is changed.

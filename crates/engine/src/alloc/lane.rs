@@ -3,8 +3,8 @@
 //!
 //! Lanes are counted for each volume: a volume that one thread writes is laid out the same each time.
 
+use lanefs_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 #[derive(Debug)]
 pub(super) struct Lanes {

@@ -33,16 +33,15 @@ pub(crate) use space::Claim;
 pub(crate) use trim::{discard_freed, trim};
 
 use lanefs_journal::Freed;
+use lanefs_sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use lanefs_sync::order::{Level, Ordered};
+use lanefs_sync::{Mutex, MutexGuard, OnceLock};
 use orders::Orders;
-use parking_lot::{Mutex, MutexGuard};
 use prealloc::Registry;
 use space::Space;
-use std::sync::OnceLock;
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Relaxed, Release},
-};
 
 /// A group whose mutex is held.
 type Locked<'a> = Ordered<MutexGuard<'a, Group>>;
@@ -97,9 +96,19 @@ impl Alloc {
         self.space.free().saturating_add(self.freeing.load(Relaxed))
     }
 
-    /// Whether blocks are claimed for data that has no place yet.
+    /// Whether blocks are claimed for data that has no place yet, or about to be used for it.
     pub(crate) fn has_claims(&self) -> bool {
-        self.space.claimed() > 0
+        self.space.is_promised()
+    }
+
+    /// How often blocks became available again.
+    pub(crate) fn returns(&self) -> u64 {
+        self.space.returns()
+    }
+
+    /// Whether blocks are freed by a transaction that has not committed.
+    pub(crate) fn is_freeing(&self) -> bool {
+        self.freeing.load(Acquire) > 0
     }
 
     /// Inodes that can still be taken.
@@ -107,10 +116,10 @@ impl Alloc {
         self.free_inodes.load(Relaxed)
     }
 
-    /// Sets the counts to what the descriptors say.
-    pub(crate) fn set_free(&self, blocks: u64, inodes: u64) {
+    /// Makes the count of free blocks a lie.
+    #[cfg(test)]
+    fn set_free_blocks(&self, blocks: u64) {
         self.space.set_available(blocks);
-        self.free_inodes.store(inodes, Relaxed);
     }
 
     fn group(&self, group: u32) -> Option<&Mutex<Group>> {
@@ -150,7 +159,7 @@ impl Alloc {
         for e in extents {
             self.release(e.start, e.len);
             self.space.freed(e.len);
-            let _ = self.freeing.fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(e.len)));
+            let _ = self.freeing.fetch_update(Release, Relaxed, |f| Some(f.saturating_sub(e.len)));
         }
     }
 

@@ -5,7 +5,7 @@
 //! changed under its mutex only, so they never hide a free run; to read them takes no lock.
 
 use super::buddy::ORDERS;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use lanefs_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[derive(Debug)]
 pub(super) struct Orders {

@@ -14,9 +14,9 @@ use super::{Claim, Reserved};
 use crate::error::{Error, Result};
 use crate::volume::Fs;
 use lanefs_sync::order::{Level, Ordered};
-use parking_lot::{Mutex, MutexGuard};
+use lanefs_sync::{Mutex, MutexGuard, OnceLock};
 use std::ops::Range;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 /// The largest window in bytes.
 const MAX_WINDOW: u32 = 8 << 20;

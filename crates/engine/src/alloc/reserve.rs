@@ -12,10 +12,10 @@ use super::space::Space;
 use super::{Alloc, Claim, Locked};
 use crate::error::{Error, Result};
 use crate::volume::Fs;
+use lanefs_sync::atomic::Ordering::Acquire;
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// How many bitmaps a search reads for a longer run, before it is content with a shorter one of a group
 /// that is known.
@@ -110,7 +110,7 @@ pub(crate) fn reserve_claimed(fs: &Fs, goal: u64, want: u32, claim: &mut Claim) 
 /// # Errors
 /// The journal's.
 pub(crate) fn await_frees(fs: &Fs) -> Result<bool> {
-    if fs.alloc.freeing.load(Relaxed) == 0 {
+    if !fs.alloc.is_freeing() {
         return Ok(false);
     }
     fs.counters.space_retries.add(1);

@@ -8,8 +8,11 @@
 //! Where a volume lies about its counts, they stop at zero.
 
 use super::Alloc;
+use lanefs_sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[derive(Debug, Default)]
 pub(super) struct Space {
@@ -18,10 +21,12 @@ pub(super) struct Space {
     held: AtomicU64,
     /// Held blocks that are given back when somebody needs them.
     spare: AtomicU64,
+    /// How often blocks became available again.
+    returns: AtomicU64,
 }
 
 fn sub(count: &AtomicU64, n: u64) {
-    let _ = count.fetch_update(Relaxed, Relaxed, |c| Some(c.saturating_sub(n)));
+    let _ = count.fetch_update(Release, Relaxed, |c| Some(c.saturating_sub(n)));
 }
 
 impl Space {
@@ -33,10 +38,13 @@ impl Space {
         self.available.load(Relaxed)
     }
 
-    pub(super) fn claimed(&self) -> u64 {
-        self.claimed.load(Relaxed)
+    /// Whether blocks are claimed, or held by another than the files' preallocations. Behind a `false`, all that
+    /// was and is not used is available.
+    pub(super) fn is_promised(&self) -> bool {
+        self.claimed.load(Acquire) > 0 || self.held.load(Acquire) > self.spare.load(Relaxed)
     }
 
+    #[cfg(test)]
     pub(super) fn set_available(&self, n: u64) {
         self.available.store(n, Relaxed);
     }
@@ -49,9 +57,10 @@ impl Space {
     /// Holds up to `n` available blocks, leaving `keep`: how many.
     pub(super) fn hold(&self, n: u64, keep: u64) -> u64 {
         let take = |available: u64| n.min(available.saturating_sub(keep));
-        let before = self.available.fetch_update(Relaxed, Relaxed, |a| Some(a - take(a)));
+        self.held.fetch_add(n, Relaxed);
+        let before = self.available.fetch_update(Release, Relaxed, |a| Some(a - take(a)));
         let taken = take(before.unwrap_or_else(|a| a));
-        self.held.fetch_add(taken, Relaxed);
+        sub(&self.held, n - taken);
         taken
     }
 
@@ -75,13 +84,24 @@ impl Space {
 
     /// Held blocks are not wanted.
     pub(super) fn unhold(&self, n: u64) {
+        self.give_back(n);
         sub(&self.held, n);
-        self.available.fetch_add(n, Relaxed);
     }
 
     /// Blocks whose freeing is durable.
     pub(super) fn freed(&self, n: u64) {
+        self.give_back(n);
+    }
+
+    /// How often blocks became available again: an operation that found none may find some if that has changed since
+    /// it began.
+    pub(super) fn returns(&self) -> u64 {
+        self.returns.load(Acquire)
+    }
+
+    fn give_back(&self, n: u64) {
         self.available.fetch_add(n, Relaxed);
+        self.returns.fetch_add(1, Release);
     }
 
     /// Blocks that were counted as free and cannot be had.
@@ -91,16 +111,17 @@ impl Space {
 
     fn claim(&self, n: u64, keep: u64) -> bool {
         let left = |a: u64| a.checked_sub(n).filter(|left| *left >= keep);
-        let claimed = self.available.fetch_update(Relaxed, Relaxed, left).is_ok();
-        if claimed {
-            self.claimed.fetch_add(n, Relaxed);
+        self.claimed.fetch_add(n, Relaxed);
+        let claimed = self.available.fetch_update(Release, Relaxed, left).is_ok();
+        if !claimed {
+            sub(&self.claimed, n);
         }
         claimed
     }
 
     fn unclaim(&self, n: u64) {
+        self.give_back(n);
         sub(&self.claimed, n);
-        self.available.fetch_add(n, Relaxed);
     }
 
     fn claimed_to_held(&self, n: u64) {

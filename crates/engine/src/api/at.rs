@@ -114,7 +114,7 @@ impl<'d> At<'d> {
     /// As there.
     pub fn remove_file(self, path: impl AsRef<Path>) -> Result<()> {
         match self.place(bytes(&path)) {
-            Ok(Place { dir, name, must_be_dir: false }) => self.fs.unlink(&dir, &name),
+            Ok(Place { dir, name, must_be_dir: false }) => self.fs.unlink(&dir, &name).map(drop),
             Ok(Place { dir, name, .. }) => {
                 self.fs.lookup(&dir, &name)?.check_dir()?;
                 Err(Error::IsDir)
@@ -130,7 +130,7 @@ impl<'d> At<'d> {
     /// As there.
     pub fn remove_dir(self, path: impl AsRef<Path>) -> Result<()> {
         let Place { dir, name, .. } = self.place(bytes(&path))?;
-        self.fs.rmdir(&dir, &name)
+        self.fs.rmdir(&dir, &name).map(drop)
     }
 
     /// As [`Volume::rename_with`](crate::Volume::rename_with), to a path that begins elsewhere.
@@ -157,7 +157,7 @@ impl<'d> At<'d> {
             (Err(Error::Busy), Err(e)) | (Err(e), _) | (Ok(_), Err(e)) => return Err(e),
         };
         self.check_slashes(&from, &to, flags)?;
-        self.fs.rename(&from.dir, &from.name, &to.dir, &to.name, flags)
+        self.fs.rename(&from.dir, &from.name, &to.dir, &to.name, flags).map(drop)
     }
 
     /// A slash behind a name of a rename: only a directory will do there.
@@ -182,9 +182,15 @@ impl<'d> At<'d> {
     /// # Errors
     /// As there; [`Error::OtherVolume`].
     pub fn hard_link(self, from: impl AsRef<Path>, there: At<'_>, to: impl AsRef<Path>) -> Result<()> {
-        let node = self.node(bytes(&from), false)?;
-        let Place { dir, name, .. } = there.new_place(bytes(&to))?;
-        there.fs.link(&node, &dir, &name)
+        loop {
+            let node = self.node(bytes(&from), false)?;
+            let Place { dir, name, .. } = there.new_place(bytes(&to))?;
+            match there.fs.link(&node, &dir, &name) {
+                // Another thread has replaced or removed it meanwhile: the name tells which.
+                Err(Error::NotFound) if node.is_nameless() => {}
+                done => return done,
+            }
+        }
     }
 
     /// As [`Volume::link_file`](crate::Volume::link_file).

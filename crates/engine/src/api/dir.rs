@@ -145,8 +145,14 @@ impl Dir {
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
     pub fn hard_link(&self, dir: &Dir, from: impl AsRef<OsStr>, name: impl AsRef<OsStr>) -> Result<()> {
-        let node = dir.lookup(from.as_ref())?;
-        self.node.fs.link(&node, &self.node, name.as_ref().as_bytes())
+        loop {
+            let node = dir.lookup(from.as_ref())?;
+            match self.node.fs.link(&node, &self.node, name.as_ref().as_bytes()) {
+                // Another thread has replaced or removed it meanwhile: the name tells which.
+                Err(Error::NotFound) if node.is_nameless() => {}
+                done => return done,
+            }
+        }
     }
 
     /// Makes a file without a name (O_TMPFILE): it goes with its last user, unless
@@ -171,7 +177,7 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Result<()> {
-        self.node.fs.unlink(&self.node, name.as_ref().as_bytes())
+        self.node.fs.unlink(&self.node, name.as_ref().as_bytes()).map(drop)
     }
 
     /// Removes an empty directory.
@@ -179,7 +185,7 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`].
     pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> Result<()> {
-        self.node.fs.rmdir(&self.node, name.as_ref().as_bytes())
+        self.node.fs.rmdir(&self.node, name.as_ref().as_bytes()).map(drop)
     }
 
     /// Sets attributes of `name`; a symbolic link is not followed. An empty name is the

@@ -7,11 +7,11 @@ use crate::error::{Error, Result};
 use crate::inode::NodeRef;
 use crate::namei::{NewAttr, NewKind, SetAttr, is_dots};
 use lanefs_format::FileType;
+use lanefs_sync::atomic::{AtomicU32, Ordering};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An open file of a volume. Calls at once from many threads are fine: a read sees all of a
 /// write or none of it.
@@ -137,13 +137,15 @@ impl File {
         self.after_write()
     }
 
-    /// As [`write_at`](Self::write_at), of bytes that somebody's cache took before, when it was allowed: flags that the
-    /// inode got meanwhile do not keep them out. Many of them need not be kept here too; a reader here may see a part of
-    /// them, and zeros before it. Nor does the file get a new time: the cache keeps the times, and sets them with
-    /// [`set_attr`](Self::set_attr).
+    /// Writes bytes that a cache of the caller's took before, when it was allowed: flags that the
+    /// inode got meanwhile do not keep them out. Many of them need not be kept here too; a reader
+    /// here may see a part of them, and zeros before it. The file gets no new time either: the
+    /// caller keeps the times, and sets them with [`set_attr`](Self::set_attr).
     ///
     /// # Errors
-    /// As `write_at`, but for the flags.
+    /// [`Error::NoSpace`], [`Error::FileTooBig`]: a part may have been written. After
+    /// [`Error::NoSpace`] the file may be longer than what was written, and reads as zeros there,
+    /// until its inode leaves memory.
     pub fn write_late(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_write()?;
         data::write_late(&self.node, offset, bytes)

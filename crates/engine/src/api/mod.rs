@@ -10,6 +10,7 @@ mod mapped;
 mod metadata;
 mod node;
 mod path;
+mod upkeep;
 mod volume;
 
 pub use at::At;
@@ -20,4 +21,5 @@ pub use fragmentation::{Extents, Fragmentation, FreeRuns};
 pub use mapped::Mapped;
 pub use metadata::Metadata;
 pub use node::{Atime, Node};
+pub use upkeep::Upkeep;
 pub use volume::{Volume, VolumeInfo};

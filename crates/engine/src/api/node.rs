@@ -61,6 +61,16 @@ impl Node {
         self.node.ino
     }
 
+    /// Returns i_generation, which tells an inode from an earlier one of the same number.
+    pub fn generation(&self) -> u32 {
+        self.node.state().generation
+    }
+
+    /// Returns whether the inode has a name for certain. Never waits: `false` also while a thread changes the inode.
+    pub fn is_named(&self) -> bool {
+        !self.node.is_nameless()
+    }
+
     /// What it is.
     ///
     /// # Errors
@@ -134,28 +144,31 @@ impl Node {
         self.node.fs.link(&node.node, &self.node, name.as_bytes())
     }
 
-    /// Removes the name of something that is no directory.
+    /// Removes the name of something that is no directory. Returns its inode: without another name it goes with the last
+    /// `Node` of it.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
-    pub fn unlink(&self, name: &OsStr) -> Result<()> {
-        self.node.fs.unlink(&self.node, name.as_bytes())
+    pub fn unlink(&self, name: &OsStr) -> Result<Node> {
+        Ok(Node { node: self.node.fs.unlink(&self.node, name.as_bytes())? })
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory. Returns its inode, which goes with the last `Node` of it.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`].
-    pub fn rmdir(&self, name: &OsStr) -> Result<()> {
-        self.node.fs.rmdir(&self.node, name.as_bytes())
+    pub fn rmdir(&self, name: &OsStr) -> Result<Node> {
+        Ok(Node { node: self.node.fs.rmdir(&self.node, name.as_bytes())? })
     }
 
-    /// Renames `name` in this directory to `new` in `dir`.
+    /// Renames `name` in this directory to `new` in `dir`. Returns the inode whose name was taken: without another name it
+    /// goes with the last `Node` of it.
     ///
     /// # Errors
     /// Those of renameat2(2).
-    pub fn rename(&self, name: &OsStr, dir: &Node, new: &OsStr, flags: RenameFlags) -> Result<()> {
-        self.node.fs.rename(&self.node, name.as_bytes(), &dir.node, new.as_bytes(), flags)
+    pub fn rename(&self, name: &OsStr, dir: &Node, new: &OsStr, flags: RenameFlags) -> Result<Option<Node>> {
+        let replaced = self.node.fs.rename(&self.node, name.as_bytes(), &dir.node, new.as_bytes(), flags)?;
+        Ok(replaced.map(|node| Node { node }))
     }
 
     /// Calls `each` for the entries behind `cookie`, as [`Dir::for_each`](super::Dir::for_each) does.
@@ -231,15 +244,24 @@ impl Node {
     /// # Errors
     /// [`Error::NotSupported`] where another flag would have to change.
     pub fn set_flags(&self, flags: InodeFlags) -> Result<()> {
-        self.node.fs.set_flags(&self.node, flags)
+        self.set_file_attr(Some(flags), None)
     }
 
-    /// i_projid of a volume with project quotas.
+    /// Sets i_projid of a volume with project quotas.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] on a volume without, unless it is 0.
+    /// [`Error::NotSupported`] on a volume without, unless it stays as it is.
     pub fn set_project(&self, project: u32) -> Result<()> {
-        self.node.fs.set_project(&self.node, project)
+        self.set_file_attr(None, Some(project))
+    }
+
+    /// Sets flags as [`set_flags`](Self::set_flags) and the project as [`set_project`](Self::set_project), both or
+    /// neither; `None` leaves either.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn set_file_attr(&self, flags: Option<InodeFlags>, project: Option<u32>) -> Result<()> {
+        self.node.fs.set_file_attr(&self.node, flags, project)
     }
 
     /// The value of an extended attribute, by its full name.

@@ -393,10 +393,11 @@ impl Volume {
         self.at().hard_link(from, self.at(), to)
     }
 
-    /// Gives an open file the name `to`: also one without any, made by [`Dir::create_nameless`].
+    /// Gives an open file the name `to`: also one that was made without any by [`Dir::create_nameless`], and not one that
+    /// lost its last.
     ///
     /// # Errors
-    /// As [`hard_link`](Self::hard_link); [`Error::OtherVolume`].
+    /// As [`hard_link`](Self::hard_link); [`Error::OtherVolume`]; [`Error::NotFound`] for a file that was removed.
     pub fn link_file(&self, file: &File, to: impl AsRef<Path>) -> Result<()> {
         self.at().link_file(file, to)
     }

@@ -5,8 +5,9 @@
 //! blocks that have no place yet. A read copies out of pages and loads what is missing, ahead if it goes on
 //! where the last one ended.
 //!
-//! Who has a cache of his own, as the kernel above a mount, hands many blocks down and asks for many at a time. Those pass this cache
-//! by ([`write_late`], [`read_for_cache`]): they would only be copied once more, into memory that nobody looks at again.
+//! Callers with their own cache (the kernel, above a mount) transfer many blocks at once. These go
+//! past this cache ([`write_late`], [`read_for_cache`]): a second copy of them would not be read
+//! again.
 //!
 //! Where the device is memory there is nothing to cache (DAX): the ways past the cache serve, and promise the same.
 
@@ -111,12 +112,12 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_checked(node, offset, bytes, Stamp::Now)
 }
 
-/// Writes bytes that a cache above this one took when it was allowed, and hands down late: whatever flags the inode has by
-/// now, and without a new time, for that cache keeps the times too. They need no second cache: many whole blocks go to the
-/// device as they are.
+/// Writes bytes that a cache above this one took when it was allowed: whatever flags the inode has
+/// by now, and without a new time, for that cache keeps the times too. Many whole blocks go to the
+/// device, past this cache.
 ///
 /// # Errors
-/// As [`write`], but for the flags.
+/// Those of [`direct::write_late`].
 pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     if node.fs.dax {
         return direct::write_whole_late(node, offset, bytes);
@@ -130,10 +131,11 @@ pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_checked(node, offset + whole as u64, &bytes[whole..], Stamp::Kept)
 }
 
-/// As [`read`], for somebody's cache: many blocks come from the device as they are, unless what is cached here is newer.
+/// Reads as [`read`], for a cache above this one: many blocks come straight from the device, unless
+/// this cache has newer ones.
 ///
 /// # Errors
-/// As [`read`].
+/// The device's; what is damaged in the map.
 pub(crate) fn read_for_cache(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let fs = &*node.fs;
     if fs.dax || !goes_past(node, offset, buf.len()) {
@@ -142,7 +144,8 @@ pub(crate) fn read_for_cache(node: &Node, offset: u64, buf: &mut [u8]) -> Result
     let file = node.file();
     let held = file.share(node, offset, offset.saturating_add(buf.len() as u64));
     let len = buf.len().min(usize::try_from(file.size().saturating_sub(offset)).unwrap_or(usize::MAX));
-    // The last block as a whole: what lies behind the end is zeros, and no business of who reads.
+    // The last block as a whole: what lies behind the end is zeros, and the caller does not look at
+    // it.
     let whole = len.next_multiple_of(fs.block_size as usize).min(buf.len());
     let busy = match file.pages_if_used() {
         Some(pages) if whole > 0 => pages.is_busy(blocks(node, offset, offset + whole as u64)?),
@@ -157,7 +160,7 @@ pub(crate) fn read_for_cache(node: &Node, offset: u64, buf: &mut [u8]) -> Result
     Ok(len)
 }
 
-/// Whether `len` bytes at `offset`, of or for somebody's cache, go past this one.
+/// Returns whether `len` bytes at `offset`, of or for a cache above this one, go past this one.
 fn goes_past(node: &Node, offset: u64, len: usize) -> bool {
     len >= PAST && offset.is_multiple_of(node.fs.block_size.into())
 }
@@ -212,10 +215,13 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8], stamp
             break Ok(());
         }
         let (now, later) = bytes.split_at(bytes.len().min((SPAN - at % SPAN) as usize));
-        if let Err(e) = copy_in(node, file, pages, at, now) {
-            break Err(e);
+        match copy_in(node, file, pages, at, now) {
+            Ok(()) => (at, bytes) = (at + now.len() as u64, later),
+            // A dirty page claims blocks for the worst map that may come of it. What is written at once takes only
+            // those that it needs.
+            Err(Error::NoSpace) => break direct::write_held(node, file, at, bytes, stamp),
+            Err(e) => break Err(e),
         }
-        (at, bytes) = (at + now.len() as u64, later);
     };
     // As far as it came, for a full volume may have ended it.
     if at > offset {

@@ -1,15 +1,19 @@
-//! What many files want of their inodes at the same time, in few handles.
+//! Group commit: batches the inode updates of many files into few journal handles.
 //!
-//! Whoever comes when nobody leads takes all that wait, writes their pages in one batch, runs their work under one handle, and
-//! tells each how it went; then one of those who came meanwhile leads. So 2048 threads that sync do not ask for 2048 worst cases
-//! of credits at once, which is what stalls them all: they would wait for each other's unused credits. And none of them
-//! sleeps for the device by itself.
+//! The first thread to arrive becomes the leader. It takes every queued job, writes their pages in
+//! one batch, applies their updates under one handle, and reports each result. Then the thread at
+//! the front of the queue leads. So 2048 threads that sync do not reserve 2048 worst cases of
+//! credits at once, which would stall them all until each returned its unused credits; and each
+//! thread sleeps for the device once.
 //!
-//! Who syncs waits here for the commit too, which the leader sees to when it has handed the lead on: one sleep for pages, map and
-//! commit.
+//! A thread that syncs waits here for the commit too. The leader starts it after it has handed the
+//! lead on.
 //!
-//! A leader holds no lock that another's work takes: inodes are locked one at a time, under the handle. One that panics
-//! ends the journal, and those whose work it had taken are told ([`Turn`]).
+//! Invariants:
+//! - A leader holds no lock that a follower's work takes: inodes are locked one at a time, under
+//!   the handle.
+//! - A leader that panics ends the journal, and each thread whose work it had taken gets an error
+//!   ([`Turn`]).
 
 use super::io;
 use super::plan::Work;
@@ -18,24 +22,25 @@ use crate::inode::Node;
 use crate::txn::credits;
 use crate::volume::{Fs, Writeback};
 use lanefs_journal::{JournalError, Tid};
-use parking_lot::{Condvar, Mutex};
+#[cfg(test)]
+use lanefs_sync::atomic::Ordering;
+use lanefs_sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
-#[cfg(test)]
-use std::sync::atomic::Ordering;
 
 /// The work that waits, of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Combiner {
     queue: Mutex<Queue>,
-    /// Held by the leader whose handle is open: others would close the way into the transaction for each other.
+    /// Held by the leader whose handle is open: the credits of two at once could close the running
+    /// transaction to both.
     handle: Mutex<()>,
-    /// A leader waits until so many wait.
+    /// A leader waits until as many jobs wait.
     #[cfg(test)]
-    pub(super) gathers: std::sync::atomic::AtomicUsize,
+    pub(super) gathers: lanefs_sync::atomic::AtomicUsize,
     /// And panics when it has its handle.
     #[cfg(test)]
-    pub(super) panics: std::sync::atomic::AtomicBool,
+    pub(super) panics: lanefs_sync::atomic::AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -73,8 +78,9 @@ enum State {
     Done(Work, Result<()>, Option<Arc<Job>>),
 }
 
-/// Tells each how its work went. Its threads wake each other, a few at a time: if all were to run at once, whoever leads or
-/// commits meanwhile would get its turn behind all of them, each time that it has waited for the device.
+/// Reports to each job how its work went. The waiting threads wake each other, a few at a time: if
+/// all ran at once, the leader or the committing thread would be scheduled behind all of them, each
+/// time that it has waited for the device.
 fn finish(jobs: Vec<Outcome>) {
     let list: Vec<Arc<Job>> = jobs.iter().map(|(job, ..)| Arc::clone(job)).collect();
     for (at, (job, work, outcome)) in jobs.into_iter().enumerate() {
@@ -216,7 +222,7 @@ impl Fs {
         let mut turn = Turn { fs: self, own, jobs: Vec::new(), leads: true };
         #[cfg(test)]
         while self.combiner.queue.lock().jobs.len() < self.combiner.gathers.load(Ordering::Relaxed) {
-            std::thread::yield_now();
+            lanefs_sync::thread::yield_now();
         }
         let mut batch = self.take_batch();
         turn.jobs.extend(batch.iter().map(|(job, _)| Arc::clone(job)));

@@ -2,7 +2,14 @@
 //!
 //! A block that becomes dirty in a hole is claimed, and blocks for the map with it, so that writing out finds
 //! space. With `nodelalloc` its place is chosen at once, in core. Invariant: a dirty block has a claim or a
-//! chosen place if and only if it lies in a hole; who maps blocks in another way writes the range out before.
+//! chosen place if and only if it lies in a hole; a thread that maps blocks in another way writes the range out
+//! before. The claim leaves with the plan that writes the pages out ([`Plan`](super::plan::Plan)), and comes back
+//! with it, as a chosen place, for pages that it could not write out.
+//!
+//! A claim for the map must be enough for the tree as it is when the pages are written out. So a
+//! write past the cache that may add nodes to it claims for the pages that wait, too
+//! ([`claim_for_growth`]). Hazard: pages that are just being written out are not counted then, and
+//! the few nodes that a punch or a shift adds are left to what a claim has to spare.
 //!
 //! A block that becomes dirty over an unwritten one has its place, but to mark it as written may part an extent: blocks for
 //! the map are claimed for it too, of those that the volume keeps back if there are no others.
@@ -11,7 +18,9 @@ use super::{FileData, mapping};
 use crate::alloc::{self, Claim, Reserved, Spot};
 use crate::error::Result;
 use crate::inode::Node;
-use crate::map::{self, Mapping};
+use crate::map::{self, Mapping, TreeWidth};
+use crate::volume::Fs;
+use lanefs_format::Inode;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -27,19 +36,22 @@ pub(super) struct Delayed {
     unwritten: u64,
 }
 
-/// Blocks that the map may need for `data` more, each apart from the others in the worst case: half-full
-/// leaves of the smallest blocks and new levels, or indirect blocks of two levels for each.
-fn map_blocks(data: u64, tree: bool) -> u64 {
-    match (data, tree) {
+/// Returns how many blocks the map may need for `data` more, each apart from the others in the
+/// worst case. Each full node of a tree of `width` is split by the first of them that it takes; its
+/// halves, of the smallest blocks, take 32 more before they are split. A map without a tree may
+/// need indirect blocks of two levels for each.
+fn map_blocks(data: u64, width: Option<TreeWidth>) -> u64 {
+    match (data, width) {
         (0, _) => 0,
-        (data, true) => 6 + data / 32,
-        (data, false) => 3 + 2 * data,
+        (data, Some(width)) => 6 + data / 32 + width.splits(data),
+        (data, None) => 3 + 2 * data,
     }
 }
 
-/// Blocks that the map may need to have `unwritten` blocks written: each parts an extent in three.
-fn parting_blocks(unwritten: u64) -> u64 {
-    if unwritten == 0 { 0 } else { 6 + unwritten / 16 }
+/// Returns how many blocks the map may need to have `unwritten` blocks written: each parts an
+/// extent in three.
+fn parting_blocks(unwritten: u64, width: Option<TreeWidth>) -> u64 {
+    if unwritten == 0 { 0 } else { 6 + unwritten / 16 + width.map_or(0, |width| width.splits(unwritten)) }
 }
 
 fn blocks(claim: &Option<Claim>) -> u64 {
@@ -55,7 +67,7 @@ pub(super) fn join(claim: &mut Option<Claim>, more: Claim) {
 }
 
 impl Delayed {
-    /// Blocks that the file will have for what is dirty.
+    /// Returns how many blocks the file will get for dirty pages in holes.
     pub(super) fn data_blocks(&self) -> u64 {
         blocks(&self.data) + self.chosen_blocks()
     }
@@ -72,9 +84,22 @@ impl Delayed {
         }
     }
 
+    /// Returns how many blocks for the map are still to be claimed for all that is dirty, and for
+    /// `data` blocks in holes and `unwritten` ones that become dirty.
+    fn map_lack(&self, data: u64, unwritten: u64, width: Option<TreeWidth>) -> u64 {
+        let holes = map_blocks(self.data_blocks() + data, width);
+        (holes + parting_blocks(self.unwritten + unwritten, width)).saturating_sub(blocks(&self.map))
+    }
+
     /// Adds to `claim` what is claimed for mapping `data` blocks and for having `unwritten` ones written.
-    pub(super) fn take_map(&mut self, claim: &mut Option<Claim>, data: u64, unwritten: u64, tree: bool) {
-        let need = map_blocks(data, tree) + parting_blocks(unwritten);
+    pub(super) fn take_map(
+        &mut self,
+        claim: &mut Option<Claim>,
+        data: u64,
+        unwritten: u64,
+        width: Option<TreeWidth>,
+    ) {
+        let need = map_blocks(data, width) + parting_blocks(unwritten, width);
         let more = need.saturating_sub(blocks(claim));
         if let Some(own) = &mut self.map {
             join(claim, own.split(more));
@@ -91,9 +116,26 @@ impl Delayed {
         }
     }
 
-    /// `len` dirty blocks over unwritten ones are dirty no more.
+    /// Counts `len` dirty blocks over unwritten ones no more.
     pub(super) fn no_longer_unwritten(&mut self, len: u64) {
         self.unwritten = self.unwritten.saturating_sub(len);
+    }
+
+    /// Counts `len` dirty blocks over unwritten ones again: they could not be written out.
+    pub(super) fn unwritten_again(&mut self, len: u64) {
+        self.unwritten += len;
+    }
+
+    /// Takes back the place for `lblk` and what follows, which are dirty still.
+    pub(super) fn give_back(&mut self, lblk: u32, run: Reserved) {
+        if run.len() != 0 {
+            self.chosen.insert(lblk, run);
+        }
+    }
+
+    /// Returns how many of `len` blocks from `lblk` on, which has no chosen place, come before one that has.
+    pub(super) fn unchosen(&self, lblk: u32, len: u32) -> u32 {
+        self.chosen.range(lblk..).next().map_or(len, |(next, _)| len.min(next - lblk))
     }
 
     /// The block behind the one that was chosen before `lblk`.
@@ -149,7 +191,8 @@ impl Delayed {
     }
 }
 
-/// Claims space for those of `runs` that lie in holes.
+/// Claims space for blocks of `runs`, before they become dirty: for those in holes, and for the map
+/// of unwritten ones.
 ///
 /// # Errors
 /// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed. What is damaged in the map.
@@ -157,18 +200,37 @@ pub(super) fn claim(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result
     let Unready { holes, unwritten } = unready(node, file, runs)?;
     if !unwritten.is_empty() {
         let len = count(&unwritten);
-        let tree = map::is_tree(&node.state());
+        let width = map::tree_width(&node.fs, &node.state());
         let mut delayed = file.delayed();
-        let places = blocks(&delayed.data) + delayed.chosen_blocks();
-        let need = map_blocks(places, tree) + parting_blocks(delayed.unwritten + len);
-        let more = need.saturating_sub(blocks(&delayed.map));
+        let more = delayed.map_lack(0, len, width);
         if more > 0 {
             let claim = alloc::claim_for_map(&node.fs, more)?;
             join(&mut delayed.map, claim);
         }
         delayed.unwritten += len;
     }
-    claim_holes(node, file, &holes).inspect_err(|_| file.delayed().no_longer_unwritten(count(&unwritten)))
+    claim_holes(node, file, &holes).inspect_err(|_| {
+        let mut delayed = file.delayed();
+        delayed.no_longer_unwritten(count(&unwritten));
+        delayed.put_back(None);
+    })
+}
+
+/// Claims what the blocks that are dirty already will need besides, because a change that is not
+/// for them may add `nodes` to the map: each of these may be full by the time that they are written
+/// out. `inode` is the file's, before that change.
+///
+/// # Errors
+/// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed.
+pub(super) fn claim_for_growth(fs: &Fs, file: &FileData, inode: &Inode, nodes: u64) -> Result<()> {
+    let width = map::tree_width(fs, inode).map(|width| width.with(nodes));
+    let mut delayed = file.delayed();
+    let more = delayed.map_lack(0, 0, width);
+    if more > 0 {
+        let claim = alloc::claim_for_map(fs, more)?;
+        join(&mut delayed.map, claim);
+    }
+    Ok(())
 }
 
 fn count(runs: &[Range<u32>]) -> u64 {
@@ -181,10 +243,9 @@ fn claim_holes(node: &Node, file: &FileData, holes: &[Range<u32>]) -> Result<()>
         return Ok(());
     }
     if node.fs.options.modes.delalloc {
-        let tree = map::is_tree(&node.state());
+        let width = map::tree_width(&node.fs, &node.state());
         let mut delayed = file.delayed();
-        let need = map_blocks(blocks(&delayed.data) + len, tree) + parting_blocks(delayed.unwritten);
-        let more = need.saturating_sub(blocks(&delayed.map));
+        let more = delayed.map_lack(len, 0, width);
         let mut all = alloc::claim(&node.fs, len + more)?;
         join(&mut delayed.map, all.split(more));
         join(&mut delayed.data, all);
@@ -229,12 +290,10 @@ fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
     let mut lblk = hole.start;
     while lblk < hole.end {
         // The inode's lock comes before that of the claims.
-        let tree = map::is_tree(&node.state());
+        let width = map::tree_width(&node.fs, &node.state());
         let mapped = goal_behind(node, lblk);
         let mut delayed = file.delayed();
-        let places = delayed.chosen_blocks() + u64::from(hole.end - lblk);
-        let need = map_blocks(places, tree) + parting_blocks(delayed.unwritten);
-        let more = need.saturating_sub(blocks(&delayed.map));
+        let more = delayed.map_lack(u64::from(hole.end - lblk), 0, width);
         if more > 0 {
             let claim = alloc::claim(fs, more)?;
             join(&mut delayed.map, claim);

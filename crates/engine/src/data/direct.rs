@@ -1,12 +1,12 @@
 //! Writing past the page cache: to a device opened for direct I/O, or to memory that persists (DAX).
 //!
 //! An overwrite of blocks that are mapped, written and inside of i_disksize goes straight to its blocks.
-//! It holds its bytes shared, against those who move blocks; it starts no handle, allocates
+//! It holds its bytes shared, against threads that move blocks; it starts no handle, allocates
 //! nothing, and writes no memory that other writers of the file write too, but for the stamp of the
 //! time once a tick. All else holds its blocks exclusively, is planned ([`Plan`]), and ends with a handle.
 //!
-//! What overwrites that overlap leave in the blocks is a mixture, as in the kernel: who wants order between
-//! direct writers makes it.
+//! Overwrites that overlap in time leave a mixture in the blocks, as in the kernel: a program that
+//! wants order between its direct writes waits for one before it issues the next.
 
 use super::plan::Plan;
 use super::times::Stamp;
@@ -30,7 +30,7 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_as(node, offset, bytes, How::Direct)
 }
 
-/// As [`write`]; readers see all of it or none.
+/// Writes as [`write`], but a concurrent reader sees all of it or none.
 pub(crate) fn write_whole(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_as(node, offset, bytes, How::Whole)
 }
@@ -40,10 +40,17 @@ pub(crate) fn write_whole_late(node: &Node, offset: u64, bytes: &[u8]) -> Result
     write_as(node, offset, bytes, How::WholeLate)
 }
 
-/// As [`write`], of bytes that somebody's cache holds, taken when it was allowed: whatever flags the inode has by now.
+/// Writes bytes that a cache above this one took when it was allowed, whatever flags the inode has
+/// by now.
 ///
-/// Such a cache knows its own size and times. So no time changes here, and i_size moves before the bytes are there, and pieces of a file that grows are written
-/// side by side, in any order: who reads the file here meanwhile finds zeros.
+/// Such a cache knows its own size and times, so no time changes here. i_size moves before the
+/// bytes are there, so that pieces of a file that grows are written side by side, in any order: a
+/// reader meanwhile finds zeros.
+///
+/// # Errors
+/// [`Error::FileTooBig`]: nothing is changed. [`Error::NoSpace`], or the device's: a part may be
+/// written, and i_size stays where it was moved, as after a failed writeback of the kernel's.
+/// i_disksize passes no byte of this write that is not on the device.
 pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     node.fs.check_writable()?;
@@ -57,16 +64,16 @@ pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_as(node, offset, bytes, How::Late)
 }
 
-/// What is promised of a write.
+/// What a write promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// Nothing to who reads meanwhile.
+    /// Nothing to concurrent readers.
     Direct,
-    /// Readers see all or nothing.
+    /// Concurrent readers see all of it or none.
     Whole,
-    /// It was allowed before.
+    /// Is not refused by flags: it was allowed when a cache above took it.
     Late,
-    /// Both.
+    /// [`Whole`](Self::Whole) and [`Late`](Self::Late).
     WholeLate,
 }
 
@@ -175,7 +182,7 @@ pub(super) fn overwrite_held(
         let Some((byte, len)) = run else { return Ok(false) };
         let (now, later) = rest.split_at(rest.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
         match io::write_one(fs, byte, now) {
-            // Whoever takes the bytes exclusively waits for those who have a slice of them.
+            // A thread that locks the bytes exclusively waits until no caller has a slice of them.
             Err(e) if io::is_lent(fs, &e) => return Ok(false),
             written => written?,
         }
@@ -253,8 +260,15 @@ pub(super) fn check_end(node: &Node, end: u64) -> Result<()> {
     if end > max_size(&node.fs, node.flags()) { Err(Error::FileTooBig) } else { Ok(()) }
 }
 
-/// Writes, as was checked before, with the blocks of all bytes held exclusively.
-fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8], stamp: Stamp) -> Result<()> {
+/// Writes, as was checked before, with the blocks of all bytes held exclusively. Past the page cache: what it holds of
+/// these blocks is written out and dropped.
+pub(super) fn write_held(
+    node: &Node,
+    file: &FileData,
+    offset: u64,
+    mut bytes: &[u8],
+    stamp: Stamp,
+) -> Result<()> {
     let fs = &*node.fs;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     zero_tail(node, file.size(), offset)?;
@@ -317,6 +331,6 @@ fn plan_batch(node: &Node, file: &FileData, mut at: u64, mut bytes: &[u8]) -> Re
         });
         (at, bytes) = (at + n as u64, later);
     }
-    plan.carry_out(node, file, at, || io::write(fs, &writes))?;
+    plan.carry_out(node, at, || io::write(fs, &writes))?;
     Ok((at - start) as usize)
 }

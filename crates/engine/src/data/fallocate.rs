@@ -11,7 +11,6 @@
 use super::plan::Plan;
 use super::truncate::touch;
 use super::{FileData, delayed, max_size, set_size, write_back, zero_part, zero_tail};
-use crate::alloc;
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, ChangeBlocks, Mapping, Progress};
@@ -48,6 +47,11 @@ pub enum FallocMode {
 /// # Errors
 /// As [`File::fallocate`](crate::File::fallocate).
 pub(crate) fn fallocate(node: &Node, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
+    // With no lock held. Each mode may begin anew after it has found no space half way.
+    node.fs.with_room(|| fallocate_once(node, mode, offset, len))
+}
+
+fn fallocate_once(node: &Node, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
     let (fs, file) = (&*node.fs, node.file());
     fs.check_writable()?;
     if len == 0 {
@@ -141,10 +145,18 @@ impl Job<'_> {
         write_back(self.node, self.touched())?;
         let _alone = self.file.hold_writeback(self.node);
         self.drop_pages(blocks.clone())?;
-        self.zero_edges()?;
-        patient(self.fs, || self.free(blocks.clone()))?;
-        self.drop_pages(self.touched())?;
+        self.past_cache(|| {
+            self.zero_edges()?;
+            self.free(blocks)
+        })?;
         self.finish(0)
+    }
+
+    /// Runs a change of content that the page cache does not see, and drops the pages of the range, also if it
+    /// failed half way: what was done is read from then on.
+    fn past_cache(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let changed = change();
+        changed.and(self.drop_pages(self.touched()))
     }
 
     /// Makes the range read as zeros; the file grows to `size`.
@@ -153,9 +165,10 @@ impl Job<'_> {
         let _alone = self.file.hold_writeback(self.node);
         self.drop_pages(self.whole())?;
         self.fill_holes()?;
-        self.zero_edges()?;
-        patient(self.fs, || self.mark_unwritten(self.whole()))?;
-        self.drop_pages(self.touched())?;
+        self.past_cache(|| {
+            self.zero_edges()?;
+            self.mark_unwritten(self.whole())
+        })?;
         self.finish(size)
     }
 
@@ -178,24 +191,22 @@ impl Job<'_> {
         let size = size - (self.end - self.offset);
         let (ino, by) = (self.node.ino, blocks.end - blocks.start);
         // Only freeing takes space, and begins anew without harm.
-        patient(self.fs, || {
-            let (mut removed, mut from) = (false, blocks.end);
-            self.in_handles(|txn, inode| {
-                if !removed {
-                    let step = map::remove(txn, ino, inode, blocks.clone())?;
-                    if !step.is_done() {
-                        return Ok(step);
-                    }
-                }
-                removed = true;
-                let step = map::shift_left(txn, ino, inode, &mut from, by)?;
+        let (mut removed, mut from) = (false, blocks.end);
+        self.in_handles(|txn, inode| {
+            if !removed {
+                let step = map::remove(txn, ino, inode, blocks.clone())?;
                 if !step.is_done() {
                     return Ok(step);
                 }
-                touch(self.fs, inode);
-                set_size(txn, inode, size)?;
-                Ok(Progress::Done)
-            })
+            }
+            removed = true;
+            let step = map::shift_left(txn, ino, inode, &mut from, by)?;
+            if !step.is_done() {
+                return Ok(step);
+            }
+            touch(self.fs, inode);
+            set_size(txn, inode, size)?;
+            Ok(Progress::Done)
         })?;
         self.file.set_size(size);
         self.drop_pages(blocks.start..u32::MAX)
@@ -215,18 +226,16 @@ impl Job<'_> {
         self.drop_pages(blocks.start..u32::MAX)?;
         let (ino, by) = (self.node.ino, blocks.end - blocks.start);
         // Only the parting takes space, and comes first.
-        let inserted = patient(self.fs, || {
-            let (mut grown, mut end) = (false, MAX_BLOCKS);
-            self.in_handles(|txn, inode| {
-                if !grown {
-                    map::part(txn, ino, inode, blocks.start, by)?;
-                    touch(self.fs, inode);
-                    // Before anything lies behind the old end.
-                    set_size(txn, inode, size)?;
-                    grown = true;
-                }
-                map::shift_right(txn, ino, inode, blocks.start, &mut end, by)
-            })
+        let (mut grown, mut end) = (false, MAX_BLOCKS);
+        let inserted = self.in_handles(|txn, inode| {
+            if !grown {
+                map::part(txn, ino, inode, blocks.start, by)?;
+                touch(self.fs, inode);
+                // Before anything lies behind the old end.
+                set_size(txn, inode, size)?;
+                grown = true;
+            }
+            map::shift_right(txn, ino, inode, blocks.start, &mut end, by)
         });
         // Also of one that stopped half way, in a later handle than that of the size.
         self.file.set_size(self.node.state().size);
@@ -285,11 +294,16 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Maps the holes of the blocks that the range touches to unwritten blocks.
+    /// Maps the holes of the blocks that the range touches to unwritten blocks. A range that cannot fit takes no block:
+    /// programs ask for more than there is to see whether it fits.
     fn fill_holes(&self) -> Result<()> {
         let Range { mut start, end } = self.touched();
+        let has = self.node.state().blocks / u64::from(self.fs.block_size / 512);
+        if u64::from(end - start).saturating_sub(has) > self.fs.alloc.blocks_to_come() {
+            return Err(Error::NoSpace);
+        }
         while start < end {
-            start = patient(self.fs, || self.fill_some(start..end))?;
+            start = self.fill_some(start..end)?;
         }
         Ok(())
     }
@@ -352,13 +366,5 @@ impl Job<'_> {
             }
             Ok(Progress::Done)
         })
-    }
-}
-
-/// Runs `f`, and when that finds no space, again if blocks that were freed can be had then.
-fn patient<T>(fs: &Fs, mut f: impl FnMut() -> Result<T>) -> Result<T> {
-    match f() {
-        Err(Error::NoSpace) if alloc::await_frees(fs)? => f(),
-        done => done,
     }
 }

@@ -14,11 +14,11 @@ use crate::volume::Fs;
 use lanefs_format::Inode;
 use lanefs_journal::Ticket;
 use lanefs_rangelock::Range as Bytes;
+use lanefs_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use lanefs_sync::order::{Level, Ordered};
-use parking_lot::{Mutex, MutexGuard};
+use lanefs_sync::{Mutex, MutexGuard, OnceLock};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The state of one file's content.
 #[derive(Debug)]

@@ -7,8 +7,8 @@
 use crate::volume::Locking;
 use lanefs_rangelock::{MutexRangeLock, Range, RangeLock};
 use lanefs_stats::Histogram;
+use lanefs_sync::RwLock;
 use lanefs_sync::order::{Level, Note};
-use parking_lot::RwLock;
 
 /// The lock of one file.
 #[derive(Debug)]
@@ -42,8 +42,8 @@ impl<'a> Held<'a> {
 #[derive(Debug)]
 #[expect(dead_code, reason = "guards are held, not used")]
 enum Guard<'a> {
-    InodeRead(parking_lot::RwLockReadGuard<'a, ()>),
-    InodeWrite(parking_lot::RwLockWriteGuard<'a, ()>),
+    InodeRead(lanefs_sync::RwLockReadGuard<'a, ()>),
+    InodeWrite(lanefs_sync::RwLockWriteGuard<'a, ()>),
     Mutexed(lanefs_rangelock::MutexRangeGuard<'a>),
     Read(lanefs_rangelock::ReadGuard<'a>),
     Write(lanefs_rangelock::WriteGuard<'a>),

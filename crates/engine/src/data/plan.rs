@@ -1,10 +1,11 @@
 //! What a handle has to do to a file's map, and when: before or after the data is written.
 //!
-//! A plan finds the blocks of a range, in the map or reserved in core for its holes. Then its data is
-//! written and its handle maps it, in the order that the volume's mode says ([`Writeback`]). Whoever
-//! plans has the range locked, or the file's writing out: nobody else maps it meanwhile.
+//! A plan finds the blocks of a range, in the map or reserved in core for its holes. Then its data
+//! is written and its handle maps it, in the order that the volume's mode says ([`Writeback`]). The
+//! thread that plans holds the lock of the range, or the file's writeback lock, so no other thread
+//! maps the range meanwhile.
 
-use super::delayed::join;
+use super::delayed::{self, join};
 use super::io::{self, Pieces};
 use super::{FileData, max_size, set_size};
 use crate::alloc::{self, Claim, Reserved, Spot};
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Mapping};
 use crate::txn::{Txn, credits};
-use crate::volume::{Overwrite, Writeback};
+use crate::volume::{Fs, Overwrite, Writeback};
 use lanefs_format::{Inode, InodeFlags};
 use lanefs_journal::{JournalError, Pending};
 use std::mem;
@@ -35,9 +36,10 @@ enum Change {
     Convert(Range<u32>),
 }
 
-/// The changes of one handle.
+/// The changes of one handle. One for dirty pages holds what the file has claimed for them: dropped, it gives the
+/// file back what it has not mapped, for those pages stay dirty.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct Plan<'f> {
     changes: Vec<Change>,
     credits: u32,
     /// Blocks claimed for the map, so that data does not take the last one.
@@ -46,21 +48,38 @@ pub(super) struct Plan {
     blocks: u64,
     /// Blocks that are to be written for the first time.
     converted: u64,
-    /// Of dirty pages: what was claimed for them is spent.
-    of_pages: bool,
-    /// Its end waits until it is durable, if it has a handle that others share.
+    /// The file whose dirty pages it is for: what was claimed for them is spent.
+    pages_of: Option<&'f FileData>,
+    /// The caller waits for the commit, if the plan's handle is shared with other files.
     synced: bool,
-    /// To be written by who runs the handle that others share.
+    /// Pages that the leader of the shared handle writes.
     pages: Pieces,
 }
 
-impl Plan {
-    /// A plan for dirty pages.
-    pub(super) fn of_pages() -> Self {
-        Self { of_pages: true, ..Self::default() }
+impl Drop for Plan<'_> {
+    fn drop(&mut self) {
+        let Some(file) = self.pages_of else { return };
+        let mut delayed = file.delayed();
+        for change in mem::take(&mut self.changes) {
+            match change {
+                Change::Insert(lblk, run) => delayed.give_back(lblk, run),
+                Change::Convert(range) => delayed.unwritten_again(range.len() as u64),
+            }
+        }
+        delayed.put_back(self.claim.take());
+    }
+}
+
+impl<'f> Plan<'f> {
+    /// A plan for dirty pages of `file`.
+    pub(super) fn of_pages(file: &'f FileData) -> Self {
+        let mut plan = Self::default();
+        plan.pages_of = Some(file);
+        plan
     }
 
-    /// Whoever carries it out waits for the commit too, where that costs no sleep of its own.
+    /// Has [`carry_out_pages`](Self::carry_out_pages) wait for the commit too, where that costs no
+    /// sleep of its own.
     pub(super) fn sync(&mut self) {
         self.synced = true;
     }
@@ -91,9 +110,9 @@ impl Plan {
             }
             Mapping::Hole { before, len: hole } => {
                 let spot = spot(node, file, &state, lblk, len, lblk - before..lblk.saturating_add(hole));
-                let run = match self.of_pages {
-                    true => self.spend(node, file, &state, &spot)?,
-                    false => self.reserve(node, file, &state, spot)?,
+                let run = match self.pages_of {
+                    Some(_) => self.spend(node, file, &state, spot)?,
+                    None => self.reserve(node, file, &state, spot)?,
                 };
                 (run.start(), run.len(), Change::Insert(lblk, run))
             }
@@ -118,16 +137,18 @@ impl Plan {
     }
 
     /// Reserves as many blocks as leave enough for the map, and claims those.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; what is damaged in the map. What was planned before still holds.
     fn reserve(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
         let fs = &*node.fs;
         loop {
             let run = alloc::reserve_at(fs, &file.alloc, &spot, None)?;
             let need = map::insert_blocks(fs, node.ino, inode, spot.lblk, run.len(), self.changes.len())?;
-            match alloc::claim(fs, need as u64) {
-                Ok(more) => {
-                    join(&mut self.claim, more);
-                    return Ok(run);
-                }
+            let claimed =
+                alloc::claim(fs, need as u64).and_then(|more| self.claim_map(fs, file, inode, more));
+            match claimed {
+                Ok(()) => return Ok(run),
                 Err(Error::NoSpace) if run.len() > 1 => {
                     spot.want = run.len().saturating_sub(need as u32).max(1)
                 }
@@ -137,22 +158,24 @@ impl Plan {
     }
 
     /// Reserves blocks for dirty ones, of what was chosen or claimed for them, and takes what was claimed for their map.
-    fn spend(&mut self, node: &Node, file: &FileData, inode: &Inode, spot: &Spot) -> Result<Reserved> {
+    fn spend(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
         let mut delayed = file.delayed();
         let run = match delayed.take_chosen(spot.lblk, spot.want) {
             Some(run) => run,
             None => {
+                // Those behind may have their places.
+                spot.want = delayed.unchosen(spot.lblk, spot.want);
                 let mut claim = delayed.take_data(spot.want.into()).filter(|claim| claim.blocks() > 0);
                 drop(delayed);
                 // Without a claim the volume lied about itself.
-                let run = alloc::reserve_at(&node.fs, &file.alloc, spot, claim.as_mut());
+                let run = alloc::reserve_at(&node.fs, &file.alloc, &spot, claim.as_mut());
                 delayed = file.delayed();
                 delayed.put_back_data(claim);
                 run?
             }
         };
         self.blocks += u64::from(run.len());
-        delayed.take_map(&mut self.claim, self.blocks, self.converted, map::is_tree(inode));
+        delayed.take_map(&mut self.claim, self.blocks, self.converted, map::tree_width(&node.fs, inode));
         Ok(run)
     }
 
@@ -165,18 +188,33 @@ impl Plan {
         lblk: u32,
         len: u32,
     ) -> Result<()> {
-        if self.of_pages {
+        if self.pages_of.is_some() {
             let mut delayed = file.delayed();
             delayed.no_longer_unwritten(len.into());
             self.converted += u64::from(len);
-            delayed.take_map(&mut self.claim, self.blocks, self.converted, map::is_tree(inode));
+            delayed.take_map(&mut self.claim, self.blocks, self.converted, map::tree_width(&node.fs, inode));
             return Ok(());
         }
         // Two more entries.
         let need = map::insert_blocks(&node.fs, node.ino, inode, lblk, len, self.changes.len() * 2 + 1)?;
         if need > 0 {
-            join(&mut self.claim, alloc::claim_for_map(&node.fs, need as u64)?);
+            let more = alloc::claim_for_map(&node.fs, need as u64)?;
+            self.claim_map(&node.fs, file, inode, more)?;
         }
+        Ok(())
+    }
+
+    /// Adds `more` blocks for new nodes of the map, and claims what these cost the file's dirty
+    /// pages.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: nothing is added.
+    fn claim_map(&mut self, fs: &Fs, file: &FileData, inode: &Inode, more: Claim) -> Result<()> {
+        let nodes = self.claim.as_ref().map_or(0, Claim::blocks) + more.blocks();
+        if more.blocks() > 0 {
+            delayed::claim_for_growth(fs, file, inode, nodes)?;
+        }
+        join(&mut self.claim, more);
         Ok(())
     }
 
@@ -187,19 +225,18 @@ impl Plan {
     pub(super) fn carry_out(
         mut self,
         node: &Node,
-        file: &FileData,
         end: u64,
         write: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let out = self.write_and_map(node, end, write);
-        if self.of_pages {
-            file.delayed().put_back(self.claim.take());
-        }
-        out
+        self.write_and_map(node, end, write)
     }
 
-    /// As [`carry_out`](Self::carry_out), of dirty pages. Where a handle is shared that is waited for until it is durable, who runs
-    /// it writes the pages of all too: one batch, and one sleep for each.
+    /// Writes dirty pages and maps them, as [`carry_out`](Self::carry_out). For a
+    /// [`sync`](Self::sync) under a shared handle the leader writes the pages of all files in one
+    /// batch, so each thread sleeps once.
+    ///
+    /// # Errors
+    /// The device's, the journal's, [`Error::NoSpace`] for the map.
     pub(super) fn carry_out_pages(
         mut self,
         node: &Node,
@@ -211,9 +248,9 @@ impl Plan {
         let mapped_after = fs.options.modes.writeback == Writeback::MapAfter;
         if self.synced && mapped_after && !self.changes.is_empty() {
             self.pages = pages;
-            return self.carry_out(node, file, end, || Ok(()));
+            return self.carry_out(node, end, || Ok(()));
         }
-        self.carry_out(node, file, end, || {
+        self.carry_out(node, end, || {
             io::write_pieces(fs, pages.iter())?;
             // Before the commit that may follow, for its flush covers this.
             file.wrote(fs);
@@ -223,12 +260,11 @@ impl Plan {
 
     fn write_and_map(&mut self, node: &Node, end: u64, write: impl FnOnce() -> Result<()>) -> Result<()> {
         let fs = &*node.fs;
-        let changes = mem::take(&mut self.changes);
-        if changes.is_empty() {
+        if self.changes.is_empty() {
             write()?;
             let grows = end > node.state().size;
             let modes = &fs.options.modes;
-            let journals = !self.of_pages && modes.overwrite == Overwrite::Journal;
+            let journals = self.pages_of.is_none() && modes.overwrite == Overwrite::Journal;
             if journals && !grows {
                 fs.counters.overwrites_journalled.add(1);
             }
@@ -236,7 +272,7 @@ impl Plan {
                 (false, false) => Ok(()),
                 // The old way is a handle for each write.
                 (_, true) => fs.run_alone(node, Work { end, ..Work::default() }).1,
-                (true, false) => self.map(node, changes, end, false, None),
+                (true, false) => self.map(node, end, false, None),
             };
         }
         let mapped_first = match fs.options.modes.writeback {
@@ -248,21 +284,22 @@ impl Plan {
         match mapped_first {
             Writeback::MapAfter => {
                 write()?;
-                self.map(node, changes, end, false, None)
+                self.map(node, end, false, None)
             }
             Writeback::DioreadLock => {
                 let pending = Pending::new();
-                self.map(node, changes, end, false, Some(&pending))?;
+                self.map(node, end, false, Some(&pending))?;
                 let written = write();
                 pending
                     .done(written.as_ref().copied().map_err(|e| JournalError::Aborted(e.to_string().into())));
                 written
             }
             Writeback::DioreadNolock => {
-                let ranges = changes.iter().map(Change::range).collect::<Vec<_>>();
-                self.map(node, changes, 0, true, None)?;
+                let mapped = self.changes.iter().map(|change| Change::Convert(change.range())).collect();
+                self.map(node, 0, true, None)?;
+                self.changes = mapped;
                 write()?;
-                self.map(node, ranges.into_iter().map(Change::Convert).collect(), end, false, None)
+                self.map(node, end, false, None)
             }
         }
     }
@@ -277,21 +314,14 @@ impl Plan {
     /// # Errors
     /// The journal's, [`Error::NoSpace`] for the map.
     pub(super) fn allocate(mut self, node: &Node) -> Result<()> {
-        let changes = mem::take(&mut self.changes);
-        self.map(node, changes, 0, true, None)
+        self.map(node, 0, true, None)
     }
 
-    /// Runs the handle: with those of other files, or alone if data is to be tied to its transaction.
-    fn map(
-        &mut self,
-        node: &Node,
-        changes: Vec<Change>,
-        end: u64,
-        unwritten: bool,
-        pending: Option<&Pending>,
-    ) -> Result<()> {
+    /// Runs the handle: with those of other files, or alone if data is to be tied to its transaction. Keeps what it
+    /// has not done.
+    fn map(&mut self, node: &Node, end: u64, unwritten: bool, pending: Option<&Pending>) -> Result<()> {
         let fs = &*node.fs;
-        let claim = self.claim.take();
+        let (changes, claim) = (mem::take(&mut self.changes), self.claim.take());
         let synced = self.synced && !unwritten;
         let pages = mem::take(&mut self.pages);
         let mut work =
@@ -310,7 +340,7 @@ impl Plan {
                 });
             }
         }
-        self.claim = work.claim;
+        (self.changes, self.claim) = (work.changes, work.claim);
         outcome
     }
 }
@@ -336,7 +366,7 @@ impl Work {
         Self { synced: true, ..Self::default() }
     }
 
-    /// Whether who waits for it waits for its commit too.
+    /// Returns whether the thread that waits for it waits for its commit too.
     pub(super) fn is_synced(&self) -> bool {
         self.synced
     }
@@ -365,24 +395,25 @@ impl Work {
     ///
     /// # Errors
     /// [`Error::NoSpace`] for the map; what is damaged in it. The changes that came before stay, and
-    /// i_disksize moves as far as they reach.
+    /// i_disksize moves as far as they reach. The others are left in the work.
     pub(super) fn run(&mut self, txn: &mut Txn<'_>, node: &Node) -> Result<()> {
-        let (end, unwritten, changes) = (self.end, self.unwritten, mem::take(&mut self.changes));
-        if changes.is_empty() && end <= node.state().size {
+        let (end, unwritten) = (self.end, self.unwritten);
+        if self.changes.is_empty() && end <= node.state().size {
             return node.update(txn, |_, _| Ok(()));
         }
         if let Some(claim) = self.claim.take() {
             txn.spend(claim);
         }
-        let mapped = &mut self.mapped;
+        let (changes, mapped) = (&mut self.changes, &mut self.mapped);
+        let mut done = 0;
         let stopped = node.update_map(txn, |txn, inode| {
             let block_size = u64::from(txn.fs().block_size);
-            for change in changes {
+            for change in changes.iter_mut() {
                 let last = change.range().end;
                 let start = txn.mark();
                 match change.apply(txn, node.ino, inode, unwritten) {
                     Ok(()) => {
-                        *mapped = true;
+                        (done, *mapped) = (done + 1, true);
                         grow(txn, inode, end.min(u64::from(last) * block_size))?;
                     }
                     Err(e) if txn.mark() == start => return Ok(Some(e)),
@@ -392,6 +423,7 @@ impl Work {
             grow(txn, inode, end)?;
             Ok(None)
         });
+        self.changes.drain(..done);
         self.claim = txn.unspent();
         match stopped? {
             None => Ok(()),
@@ -429,16 +461,18 @@ impl Change {
         }
     }
 
-    fn apply(self, txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, unwritten: bool) -> Result<()> {
+    /// Makes the change. One that fails keeps its blocks, unless they were marked as used before it
+    /// failed.
+    fn apply(&mut self, txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, unwritten: bool) -> Result<()> {
         match self {
             // Unwritten already, if that is what is wanted.
             Self::Convert(_) if unwritten => Ok(()),
-            Self::Convert(range) => map::convert(txn, ino, inode, range, false),
+            Self::Convert(range) => map::convert(txn, ino, inode, range.clone(), false),
             Self::Insert(lblk, reserved) => {
-                let (start, len) = (reserved.start(), reserved.len());
+                let blocks = reserved.start()..reserved.start() + u64::from(reserved.len());
                 let before = txn.mark();
                 txn.take_reserved(reserved)?;
-                map::insert_or_free(txn, ino, inode, lblk, start..start + u64::from(len), unwritten, before)
+                map::insert_or_free(txn, ino, inode, *lblk, blocks, unwritten, before)
             }
         }
     }
@@ -471,7 +505,7 @@ mod tests {
         plan.place(node, data, 350, 1).unwrap().unwrap();
         plan.claim = None;
         let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();
-        let mapped = plan.carry_out(node, data, 0, || panic!("nothing is mapped"));
+        let mapped = plan.carry_out(node, 0, || panic!("nothing is mapped"));
         assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
         drop(rest);
         volume.sync().unwrap();

@@ -2,9 +2,13 @@
 //!
 //! Freed blocks come back when their transaction commits. Dirty pages claim more blocks for their map than
 //! they turn out to need, and give the rest back when they are written out. So an operation that finds no
-//! space tries again behind both, and only then says ENOSPC.
+//! space tries again behind both, and only then says ENOSPC. Freed inodes wait for nothing, so a want of those
+//! ([`Error::NoInodes`]) is told at once, like all else that no free block helps.
 //!
-//! Hazard: both wait for handles and for the writing out of any file. The caller holds neither.
+//! Every operation that may take a block runs in [`Fs::with_room`]: names (`namei`), attributes
+//! (`Fs::change`), writes through the cache and past it, and fallocate.
+//!
+//! Hazard: both wait for handles and for the writeback lock of any file. The caller holds neither.
 
 use crate::alloc::await_frees;
 use crate::error::{Error, Result};
@@ -21,8 +25,10 @@ impl Fs {
     /// Those of `f`; those of the journal.
     pub(crate) fn with_room<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..TRIES {
+            // What another thread gives back while `f` runs comes too late for `f`, and before `make_room` looks.
+            let returns = self.alloc.returns();
             match f() {
-                Err(Error::NoSpace) if self.make_room()? => {}
+                Err(Error::NoSpace) if self.make_room()? || self.alloc.returns() != returns => {}
                 done => return done,
             }
         }

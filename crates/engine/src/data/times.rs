@@ -14,7 +14,7 @@
 
 use crate::volume::{Clock, IVersion};
 use lanefs_format::{Inode, Timestamp};
-use std::sync::atomic::{AtomicU64, Ordering};
+use lanefs_sync::atomic::{AtomicU64, Ordering};
 
 const LOOKED: u64 = 1;
 /// In `pending`: there is a new version, but no new time. Less than every time.

@@ -17,9 +17,10 @@ use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::volume::Fs;
 use lanefs_device::release_free_memory;
+use lanefs_sync::time::Instant;
 use std::mem;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes that are taken at a time.
 const BATCH: u64 = 8 << 20;
@@ -64,7 +65,8 @@ fn disk_block(node: &Node, file: &FileData) -> u32 {
     u32::try_from(file.disk_size() / u64::from(node.fs.block_size)).unwrap_or(u32::MAX)
 }
 
-/// Writes out all that is dirty, for who will wait for the commit of it: that may have happened then.
+/// Writes out all that is dirty, for a caller that waits for the commit next: the commit may be
+/// done on return.
 pub(super) fn write_back_synced(node: &Node) -> Result<()> {
     let Some((file, pages)) = dirty_pages(node) else { return Ok(()) };
     let _alone = file.hold_writeback(node);
@@ -100,9 +102,10 @@ fn write_some(
     Ok(true)
 }
 
-/// Writes out pages that were taken when i_size was `size`.
+/// Writes out pages that were taken when i_size was `size`. Where that fails, the plan gives back to the file what was
+/// claimed for pages that are not mapped.
 fn write_taken(node: &Node, file: &FileData, taken: &Writeback, size: u64, synced: bool) -> Result<()> {
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(file);
     for run in taken.runs() {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
         let mut lblk = first.lblk;
@@ -110,7 +113,7 @@ fn write_taken(node: &Node, file: &FileData, taken: &Writeback, size: u64, synce
             lblk = batch.add(node, file, run, lblk)?;
             if lblk < last.end() {
                 // A handle can take no more.
-                mem::take(&mut batch).submit(node, file, size)?;
+                mem::replace(&mut batch, Batch::new(file)).submit(node, file, size)?;
             }
         }
     }
@@ -120,20 +123,18 @@ fn write_taken(node: &Node, file: &FileData, taken: &Writeback, size: u64, synce
     batch.submit(node, file, size)
 }
 
-struct Batch {
-    plan: Plan,
+struct Batch<'f> {
+    plan: Plan<'f>,
     writes: Pieces,
     /// The end of what is written, in bytes of the file.
     end: u64,
 }
 
-impl Default for Batch {
-    fn default() -> Self {
-        Self { plan: Plan::of_pages(), writes: Vec::new(), end: 0 }
+impl<'f> Batch<'f> {
+    fn new(file: &'f FileData) -> Self {
+        Self { plan: Plan::of_pages(file), writes: Vec::new(), end: 0 }
     }
-}
 
-impl Batch {
     /// Finds places for a contiguous run from block `lblk` on; the block where it ended.
     fn add(&mut self, node: &Node, file: &FileData, run: &[Item], mut lblk: u32) -> Result<u32> {
         let fs = &*node.fs;
@@ -211,7 +212,7 @@ impl Fs {
         }
         self.nodes.sweep();
         self.pages.leave_to_others(self.journal.memory());
-        if self.pages.dirty_bytes() > 0 || self.dirty_times() > 0 {
+        if self.writes_by_age() && (self.pages.dirty_bytes() > 0 || self.dirty_times() > 0) {
             return Some(jobs.pause(&self.pages, Instant::now()).min(Duration::from_secs(1)));
         }
         if self.options.release_memory {
@@ -220,10 +221,16 @@ impl Fs {
         self.rest()
     }
 
+    /// Returns whether what is dirty is written out when it has come to an age: without a timer it waits for a sync, or
+    /// for a writer that is under pressure, and after a failure of the journal for nothing more.
+    fn writes_by_age(&self) -> bool {
+        !self.options.commit_interval.is_zero() && !self.journal.has_ended()
+    }
+
     /// Once nothing was used for [`REST`]: writes home what is committed, and gives memory back if that is asked for. Returns
     /// after what time to look again; `None`: when something is used.
     fn rest(&self) -> Option<Duration> {
-        let commits = !self.options.commit_interval.is_zero() && !self.journal.has_ended();
+        let commits = self.writes_by_age();
         if self.journal.take_used() || commits && self.journal.has_uncommitted() {
             return Some(REST);
         }
@@ -254,8 +261,8 @@ impl Fs {
             let _alone = file.hold_writeback(node);
             write_some(node, file, pages, ALL, BATCH, false)?;
         }
-        // Others made most of it: theirs goes out too before this one goes on. That one of them fails is not for this writer
-        // to hear.
+        // Other files have most of it: theirs goes out too before this writer goes on. A failure of
+        // theirs is not reported to this writer.
         while self.pages.pressure() == Pressure::Stop {
             let files = self.pages.dirty_files().into_iter();
             let mut nodes = files.filter_map(|pages| self.known_node(pages.ino()));
@@ -285,7 +292,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Data could not be written: whoever syncs the file is told.
+    /// Notes that data of the file could not be written: its next sync reports that.
     fn note_lost(&self, node: &Node, e: &Error) {
         if let Some(file) = node.file_if_used() {
             file.note_failure();

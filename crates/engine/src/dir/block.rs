@@ -170,14 +170,14 @@ pub(super) fn claim(txn: &mut Txn<'_>, ino: u32, inode: &Inode, blocks: u32) -> 
 /// moved behind it.
 ///
 /// # Errors
-/// [`Error::NoSpace`] with nothing changed: the volume is full, or the directory is as large as
-/// it may be.
+/// [`Error::NoSpace`], [`Error::DirFull`] for a directory that is as large as it may be: nothing is
+/// changed.
 pub(super) fn append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<(u32, Buffer)> {
     let fs = txn.fs();
     let block_size = u64::from(fs.block_size);
     let lblk = inode.size / block_size;
     if inode.size.saturating_add(block_size) > fs.dirs.max_size() {
-        return Err(Error::NoSpace);
+        return Err(Error::DirFull);
     }
     let lblk = lblk as u32;
     let block = map::alloc_append(txn, ino, inode, lblk)?;

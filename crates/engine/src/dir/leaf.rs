@@ -29,6 +29,8 @@ pub(super) struct Hit {
 /// inside the block, and no slice is made of a name that has another length.
 pub(super) fn scan(block: &[u8], layout: &DirLayout, name: &[u8]) -> Result<Scan, DirentError> {
     let need = rec_len(name.len());
+    // Names of one directory seldom differ at the start: the last bytes first.
+    let tail = name.last_chunk::<8>();
     let mut scan = Scan { hit: None, room: None };
     let (mut before, mut at, end) = (None, 0, layout.end());
     while at < end {
@@ -45,7 +47,8 @@ pub(super) fn scan(block: &[u8], layout: &DirLayout, name: &[u8]) -> Result<Scan
             Dirent::parse_bounds(block, at, layout)?;
         }
         let here = at + dirent::HEADER_LEN;
-        if name_len == name.len() && inode != 0 && block.get(here..here + name_len) == Some(name) {
+        let same = |found: &[u8]| found.last_chunk::<8>() == tail && found == name;
+        if name_len == name.len() && inode != 0 && block.get(here..here + name_len).is_some_and(same) {
             scan.hit = Some(Hit { offset: at, before, inode });
             break;
         }

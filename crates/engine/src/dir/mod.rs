@@ -126,7 +126,7 @@ pub(crate) fn lookup(fs: &Fs, ino: u32, inode: &Inode, name: &[u8]) -> Result<Op
 /// Puts `name` where [`find`] has found that it is not.
 ///
 /// # Errors
-/// [`Error::NoSpace`]: the volume or the index is full. A damaged directory.
+/// [`Error::NoSpace`], [`Error::DirFull`]. A damaged directory.
 pub(crate) fn insert(
     txn: &mut Txn<'_>,
     ino: u32,

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use lanefs_journal::{Journal, Tid};
-use std::sync::atomic::{AtomicU64, Ordering};
+use lanefs_sync::atomic::{AtomicU64, Ordering};
 
 /// No transaction that might not be durable.
 const NONE: u64 = u64::MAX;

@@ -29,12 +29,12 @@ use crate::txn::Txn;
 use crate::volume::{Fs, TableSlot};
 use durable::Durable;
 use lanefs_format::{Inode, InodeFlags, Timestamp};
+use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use lanefs_sync::order::{Level, Ordered};
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use lanefs_sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::mem;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 /// The number of the root directory.
 pub(crate) const ROOT_INO: u32 = 2;
@@ -61,6 +61,8 @@ pub(crate) struct Node {
     file: OnceLock<Box<FileData>>,
     /// Which transactions changed the inode.
     pub(crate) durable: Durable,
+    /// Whether it was made without a name, and has not got one since.
+    linkable: AtomicBool,
     /// [`NodeRef`]s. Goes from 0 to 1 only under the table's shard lock.
     refs: AtomicUsize,
 }
@@ -129,9 +131,20 @@ impl Node {
         self.file_if_used().is_some_and(FileData::is_ahead)
     }
 
-    /// Whether the inode has no name. Never waits: no thread changes the inode of a node that is not in use.
-    fn is_nameless(&self) -> bool {
+    /// Returns whether the inode has no name, or a thread changes it just now: this never waits. No thread changes the inode
+    /// of a node that is not in use.
+    pub(crate) fn is_nameless(&self) -> bool {
         self.state.try_read().is_none_or(|inode| inode.links_count == 0)
+    }
+
+    /// Returns whether it may get its first name: a file that was made without one, not one that lost its last.
+    pub(crate) fn is_linkable(&self) -> bool {
+        self.linkable.load(Ordering::Relaxed)
+    }
+
+    /// Sets [`is_linkable`](Self::is_linkable).
+    pub(crate) fn set_linkable(&self, linkable: bool) {
+        self.linkable.store(linkable, Ordering::Relaxed);
     }
 
     /// Whether some of its content is cached.

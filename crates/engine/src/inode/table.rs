@@ -11,10 +11,9 @@ use super::{Node, NodeRef};
 use crate::error::Result;
 use crate::volume::Fs;
 use lanefs_format::Inode;
-use lanefs_sync::IntMap;
-use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use lanefs_sync::{IntMap, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 64;
 
@@ -60,6 +59,7 @@ impl NodeTable {
             state: RwLock::new(inode),
             file: OnceLock::new(),
             durable: Durable::new(fs.journal.running()),
+            linkable: AtomicBool::new(false),
             refs: AtomicUsize::new(1),
         });
         shard.insert(ino, Arc::clone(&node));

@@ -340,6 +340,41 @@ fn shape(ino: u32, inode: &Inode) -> Result<Shape> {
     Ok(if has_extents(inode) { Shape::Extents } else { Shape::Indirect })
 }
 
+/// Upper bounds of how many nodes an extent tree has on each level below its root.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TreeWidth {
+    levels: u32,
+    /// Entries of the root: the nodes of the highest level.
+    root: u64,
+    /// Entries of any other node at most.
+    each: u64,
+    /// Nodes that are to come, on any level.
+    added: u64,
+}
+
+impl TreeWidth {
+    /// Counts `nodes` that another change of the map may add.
+    pub(crate) fn with(self, nodes: u64) -> Self {
+        Self { added: self.added.saturating_add(nodes), ..self }
+    }
+
+    /// Returns how many full nodes `changes` of the map may split, if no two changes of a node fill
+    /// it again: on each level one for each change, and no more than the level has.
+    pub(crate) fn splits(self, changes: u64) -> u64 {
+        let of_level = |level| self.root.saturating_mul(self.each.saturating_pow(level));
+        let found = (0..self.levels).map(|level| changes.min(of_level(level))).fold(0, u64::saturating_add);
+        let most = changes.saturating_mul(u64::from(self.levels) + 1);
+        found.saturating_add(self.added).min(most)
+    }
+}
+
+/// Returns the width of the extent tree, by its root alone; `None` for another kind of map.
+pub(crate) fn tree_width(fs: &Fs, inode: &Inode) -> Option<TreeWidth> {
+    let root = u64::from(u16::from_le_bytes([inode.i_block[2], inode.i_block[3]]));
+    let each = u64::from(max_entries(fs.block_size as usize));
+    has_extents(inode).then(|| TreeWidth { levels: depth(inode).into(), root, each, added: 0 })
+}
+
 /// Whether the map is an extent tree.
 pub(crate) fn is_tree(inode: &Inode) -> bool {
     has_extents(inode)

@@ -16,8 +16,9 @@ use crate::error::Result;
 use crate::inode::Node;
 use arc_swap::ArcSwapOption;
 use lanefs_format::InodeFlags;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use lanefs_sync::OnceLock;
+use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// A file with more runs is looked up in its map each time.
 const MAX_RUNS: usize = 1 << 16;

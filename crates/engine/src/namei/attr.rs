@@ -33,7 +33,7 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Time of the last change of the inode: now, unless somebody keeps it elsewhere.
     pub ctime: Option<SetTime>,
-    /// On whose behalf: decides whether a new owner or group takes set-group-id away.
+    /// The caller: decides whether a new owner or group takes set-group-id away.
     pub by: Modifier,
 }
 
@@ -96,22 +96,43 @@ const S_ISUID: u16 = 0o4000;
 const S_ISGID: u16 = 0o2000;
 const S_IXGRP: u16 = 0o010;
 
+/// Refuses the number that chown(2) takes for "leave it as it is", as owner or group: what is stored could not be
+/// given back by name, and belongs to nobody.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub(super) fn check_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+    match (uid, gid) {
+        (Some(u32::MAX), _) => Err(Error::Invalid("user 4294967295, which is nobody's number")),
+        (_, Some(u32::MAX)) => Err(Error::Invalid("group 4294967295, which is nobody's number")),
+        _ => Ok(()),
+    }
+}
+
 impl Fs {
-    /// Changes one inode under a handle of its own.
+    /// Changes one inode under a handle of its own; again where room can be made for a change that found no
+    /// space, and so has changed nothing.
     pub(super) fn change(
         &self,
         node: &Node,
         credits: u32,
-        change: impl FnOnce(&mut Txn<'_>, &mut Inode) -> Result<()>,
+        mut change: impl FnMut(&mut Txn<'_>, &mut Inode) -> Result<()>,
     ) -> Result<()> {
-        let prepared = node.prepare()?;
-        self.transact(credits, |txn| prepared.update(txn, change))
+        self.with_room(|| {
+            let prepared = node.prepare()?;
+            self.transact(credits, |txn| prepared.update(txn, &mut change))
+        })
     }
 
     /// Sets attributes. A new mode goes into the ACL's mask; a new owner of a file takes
     /// set-user-id and set-group-id from it, as the kernel does.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an owner or group that no file can have; [`Error::NotPermitted`] by the flags;
+    /// [`Error::NoSpace`].
     pub(crate) fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<()> {
         self.check_writable()?;
+        check_owner(set.uid, set.gid)?;
         match (set.is_note(), set.is_touch()) {
             (true, _) => {}
             // What is append-only changes its content, so touch(1) may too.
@@ -174,45 +195,34 @@ impl Fs {
         })
     }
 
-    /// Replaces the flags that a user may change.
+    /// Replaces the flags that a user may change, and sets i_projid, both under one handle; `None` leaves either.
     ///
     /// # Errors
     /// [`Error::NotSupported`] for a flag that chattr(1) does not have or the type of the inode
-    /// does not, and for a change that lanefs does not make.
-    pub(crate) fn set_flags(&self, node: &Node, flags: InodeFlags) -> Result<()> {
+    /// does not, for a change that lanefs does not make, and for another project on a volume without the
+    /// feature; [`Error::Invalid`] for a project that is nobody's. Nothing is changed.
+    pub(crate) fn set_file_attr(
+        &self,
+        node: &Node,
+        flags: Option<InodeFlags>,
+        project: Option<u32>,
+    ) -> Result<()> {
         self.check_writable()?;
-        let now = self.now();
-        self.change(node, credits::INODE, |_, inode| {
-            let alien = flags & !allowed_flags(inode);
-            let fixed = (inode.flags ^ flags) & FIXED;
-            // Without the journalled or encrypted content that bypassing a cache would contradict.
-            let contradicts = flags.contains(InodeFlags::DAX) && inode.flags.intersects(NO_DAX);
-            if !alien.is_empty() || !fixed.is_empty() || contradicts {
-                let bits = (alien | fixed).bits();
-                let text = format!("inode {}: flags {:#x}: cannot become {bits:#x}", node.ino, flags.bits());
-                return Err(Error::NotSupported(text));
+        let project = project.filter(|project| *project != node.state().projid);
+        match project {
+            Some(_) if !self.has_ro(RoCompat::PROJECT) => {
+                return Err(Error::NotSupported("the volume has no projects".into()));
             }
-            inode.flags = inode.flags & !CHANGEABLE | flags & CHANGEABLE;
-            inode.ctime = now;
-            Ok(())
-        })
-    }
-
-    /// Sets i_projid.
-    ///
-    /// # Errors
-    /// [`Error::NotSupported`] on a volume without the feature, unless it stays as it is.
-    pub(crate) fn set_project(&self, node: &Node, project: u32) -> Result<()> {
-        self.check_writable()?;
-        if node.state().projid == project {
-            return Ok(());
-        }
-        if !self.has_ro(RoCompat::PROJECT) {
-            return Err(Error::NotSupported("the volume has no projects".into()));
+            Some(u32::MAX) => return Err(Error::Invalid("project 4294967295, which is nobody's number")),
+            None if flags.is_none() => return Ok(()),
+            _ => {}
         }
         let now = self.now();
         self.change(node, credits::INODE, |_, inode| {
-            inode.projid = project;
+            if let Some(flags) = flags {
+                set_flags(node.ino, inode, flags)?;
+            }
+            inode.projid = project.unwrap_or(inode.projid);
             inode.ctime = now;
             Ok(())
         })
@@ -278,6 +288,21 @@ fn allowed_flags(inode: &Inode) -> InodeFlags {
     } else {
         InodeFlags::NODUMP | InodeFlags::NOATIME
     }
+}
+
+/// Replaces the flags that a user may change.
+fn set_flags(ino: u32, inode: &mut Inode, flags: InodeFlags) -> Result<()> {
+    let alien = flags & !allowed_flags(inode);
+    let fixed = (inode.flags ^ flags) & FIXED;
+    // Without the journalled or encrypted content that bypassing a cache would contradict.
+    let contradicts = flags.contains(InodeFlags::DAX) && inode.flags.intersects(NO_DAX);
+    if !alien.is_empty() || !fixed.is_empty() || contradicts {
+        let bits = (alien | fixed).bits();
+        let text = format!("inode {ino}: flags {:#x}: cannot become {bits:#x}", flags.bits());
+        return Err(Error::NotSupported(text));
+    }
+    inode.flags = inode.flags & !CHANGEABLE | flags & CHANGEABLE;
+    Ok(())
 }
 
 fn drop_capability(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {

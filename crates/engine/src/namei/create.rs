@@ -1,5 +1,6 @@
 //! New inodes: files, directories, symbolic links, devices, fifos, sockets.
 
+use super::attr::check_owner;
 use super::{add_dir_link, check_dir_links, check_new_name, find_name};
 use crate::alloc::{self, BlockKind, InodeHint};
 use crate::error::{Error, Result};
@@ -57,7 +58,8 @@ impl Fs {
     /// Makes an inode with a name in `dir`.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NoSpace`] with nothing changed, [`Error::TooManyLinks`], ...
+    /// [`Error::Exists`], [`Error::NoSpace`] and [`Error::NoInodes`] with nothing changed, [`Error::TooManyLinks`],
+    /// [`Error::Invalid`] for an owner that no file can have, ...
     pub(crate) fn create(
         self: &Arc<Self>,
         dir: &Node,
@@ -65,6 +67,7 @@ impl Fs {
         kind: NewKind<'_>,
         attr: NewAttr,
     ) -> Result<NodeRef> {
+        check_owner(Some(attr.uid), Some(attr.gid))?;
         self.with_room(|| self.create_once(dir, name, kind, attr))
     }
 
@@ -133,6 +136,7 @@ impl Fs {
 
     /// Makes a file without a name: an orphan until [`link`](Fs::link) gives it one.
     pub(crate) fn create_nameless(self: &Arc<Self>, dir: &Node, attr: NewAttr) -> Result<NodeRef> {
+        check_owner(Some(attr.uid), Some(attr.gid))?;
         self.with_room(|| self.create_nameless_once(dir, attr))
     }
 
@@ -157,7 +161,9 @@ impl Fs {
                 }
             }
         })?;
-        self.new_node(ino, inode)
+        let node = self.new_node(ino, inode)?;
+        node.set_linkable(true);
+        Ok(node)
     }
 }
 

@@ -14,7 +14,8 @@ impl Fs {
     /// Gives `node` the name `name` in `dir`.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
+    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`];
+    /// [`Error::NotFound`] if another thread has removed the last name meanwhile.
     pub(crate) fn link(self: &Arc<Self>, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         self.with_room(|| self.link_once(node, dir, name))
     }
@@ -43,17 +44,20 @@ impl Fs {
         self.transact(needed, |txn| {
             let start = txn.mark();
             // The count goes up before the name is there, and down again if there is no room for it.
-            let was = to.update(txn, |txn, inode| {
+            to.update(txn, |txn, inode| {
                 let was = inode.links_count;
                 if was >= LINK_MAX {
                     return Err(Error::TooManyLinks);
+                }
+                if was == 0 && !node.is_linkable() {
+                    return Err(Error::NotFound);
                 }
                 inode.links_count += 1;
                 if was == 0 {
                     orphan::settle(txn, node.ino, inode)?;
                 }
                 inode.ctime = now;
-                Ok(was)
+                Ok(())
             })?;
             let counted = txn.mark();
             let made = from.update(txn, |txn, parent| {
@@ -62,11 +66,15 @@ impl Fs {
                 Ok(())
             });
             if made.is_err() && txn.mark() == counted {
+                // Down from what it is by now: other threads may have linked and removed names meanwhile.
                 to.update(txn, |txn, inode| {
-                    inode.links_count = was;
-                    if was == 0 { orphan::add(txn, node.ino) } else { Ok(()) }
+                    inode.links_count = inode.links_count.saturating_sub(1);
+                    if inode.links_count == 0 { orphan::add(txn, node.ino) } else { Ok(()) }
                 })?;
                 txn.undone(start);
+            }
+            if made.is_ok() {
+                node.set_linkable(false);
             }
             made
         })

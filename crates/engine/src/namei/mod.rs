@@ -11,6 +11,8 @@ mod link;
 mod lookup;
 mod remove;
 mod rename;
+#[cfg(test)]
+mod tests;
 mod xattr;
 
 pub(crate) use attr::CAPABILITY;

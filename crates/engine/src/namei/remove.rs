@@ -2,19 +2,19 @@
 
 use super::{check_name, drop_dir_link, find_entry, is_dots};
 use crate::error::{Error, Result};
-use crate::inode::{Exclusive, Node, Prepared};
+use crate::inode::{Exclusive, Node, NodeRef, Prepared};
 use crate::txn::{Txn, credits};
 use crate::volume::Fs;
 use crate::{dir, orphan};
 use std::sync::Arc;
 
 impl Fs {
-    /// Removes the name of something that is no directory. Its inode goes with its last name and
+    /// Removes the name of something that is no directory, and returns its inode, which goes with its last name and
     /// its last user.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
-    pub(crate) fn unlink(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<()> {
+    pub(crate) fn unlink(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<NodeRef> {
         check_name(name)?;
         self.check_writable()?;
         if is_dots(name) {
@@ -34,14 +34,16 @@ impl Fs {
         self.transact(remove_credits(), |txn| {
             remove_name(txn, dir, &from, &found, name)?;
             drop_link(txn, &node, &to)
-        })
+        })?;
+        drop((from, to));
+        Ok(node)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory, and returns its inode, which goes with its last user.
     ///
     /// # Errors
     /// [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Invalid`] for ".".
-    pub(crate) fn rmdir(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<()> {
+    pub(crate) fn rmdir(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<NodeRef> {
         check_name(name)?;
         self.check_writable()?;
         match name {
@@ -52,7 +54,7 @@ impl Fs {
         loop {
             let node = self.lookup(dir, name)?;
             node.check_dir()?;
-            let _locks = lock_nodes(&[dir, &node]);
+            let locks = lock_nodes(&[dir, &node]);
             // Between the look and the locks the name may have come to mean another inode.
             let found = find_entry(dir, name)?.ok_or(Error::NotFound)?;
             if found.ino != node.ino {
@@ -64,10 +66,12 @@ impl Fs {
                 return Err(Error::NotEmpty);
             }
             let (from, to) = (dir.prepare()?, node.prepare()?);
-            return self.transact(remove_credits(), |txn| {
+            self.transact(remove_credits(), |txn| {
                 remove_name(txn, dir, &from, &found, name)?;
                 drop_dir(txn, &from, &node, &to)
-            });
+            })?;
+            drop((from, to, locks));
+            return Ok(node);
         }
     }
 }

@@ -60,7 +60,8 @@ struct Side<'a> {
 }
 
 impl Fs {
-    /// Renames `old` in `from` to `new` in `to`.
+    /// Renames `old` in `from` to `new` in `to`. Returns the inode whose name was taken, which goes with its last name and
+    /// its last user.
     ///
     /// # Errors
     /// Those of rename(2).
@@ -71,7 +72,7 @@ impl Fs {
         to: &Node,
         new: &[u8],
         flags: RenameFlags,
-    ) -> Result<()> {
+    ) -> Result<Option<NodeRef>> {
         self.with_room(|| self.rename_once(from, old, to, new, flags))
     }
 
@@ -82,7 +83,7 @@ impl Fs {
         to: &Node,
         new: &[u8],
         flags: RenameFlags,
-    ) -> Result<()> {
+    ) -> Result<Option<NodeRef>> {
         self.check_writable()?;
         match (is_dots(old), is_dots(new)) {
             (false, true) if flags.keeps_target() => return Err(Error::Exists),
@@ -124,17 +125,25 @@ impl Fs {
                     self.check_tree(target, from, nonempty)?;
                 }
             }
-            let _locks = lock_nodes(&nodes);
+            let locks = lock_nodes(&nodes);
             // Between the look and the locks the names may have come to mean other inodes.
             let same = find(from, old)? == Some(node.ino) && find(to, new)? == target.as_ref().map(|t| t.ino);
             if !same {
                 continue;
             }
-            return match &target {
-                Some(target) if target.ino == node.ino => Ok(()),
-                Some(target) if flags == RenameFlags::Exchange => self.exchange(&src, &node, &dst, target),
-                target => self.move_name(&src, &node, &dst, target.as_ref(), flags.whiteout()),
+            let replaces = match &target {
+                Some(target) if target.ino == node.ino => false,
+                Some(target) if flags == RenameFlags::Exchange => {
+                    self.exchange(&src, &node, &dst, target)?;
+                    false
+                }
+                target => {
+                    self.move_name(&src, &node, &dst, target.as_ref(), flags.whiteout())?;
+                    true
+                }
             };
+            drop(locks);
+            return Ok(target.filter(|_| replaces));
         }
     }
 

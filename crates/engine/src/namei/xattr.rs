@@ -44,13 +44,11 @@ impl Fs {
         self.check_writable()?;
         refuse_virtual(name)?;
         node.check_mutable()?;
-        self.with_room(|| {
-            let now = self.now();
-            self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
-                xattr::set(txn, node.ino, inode, name, value, how)?;
-                inode.ctime = now;
-                Ok(())
-            })
+        let now = self.now();
+        self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
+            xattr::set(txn, node.ino, inode, name, value, how)?;
+            inode.ctime = now;
+            Ok(())
         })
     }
 

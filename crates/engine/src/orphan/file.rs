@@ -7,7 +7,7 @@ use crate::volume::{Fs, kind};
 use lanefs_format::orphan_file::{self, OrphanFile as Codec};
 use lanefs_journal::Buffer;
 use lanefs_sync::order::{Level, Ordered};
-use parking_lot::{Mutex, MutexGuard};
+use lanefs_sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 
 /// An orphan file has at most this many blocks, whatever its inode says.

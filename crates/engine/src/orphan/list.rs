@@ -2,9 +2,9 @@
 
 use crate::error::Result;
 use crate::txn::Txn;
+use lanefs_sync::atomic::{AtomicUsize, Ordering};
 use lanefs_sync::order::{Level, Ordered};
-use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use lanefs_sync::{Mutex, MutexGuard};
 
 /// The list in core, oldest first: the last one is `s_last_orphan`, and `i_dtime` of each on disk
 /// is the one before it.

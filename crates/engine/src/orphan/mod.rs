@@ -26,7 +26,7 @@ use list::{Chain, List};
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     list: List,
-    file: std::sync::OnceLock<OrphanFile>,
+    file: lanefs_sync::OnceLock<OrphanFile>,
 }
 
 impl Orphans {

@@ -5,8 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 fn volume(options: OpenOptions) -> Volume {
+    made(lanefs_mkfs::Options::default(), options)
+}
+
+fn made(mkfs: lanefs_mkfs::Options, options: OpenOptions) -> Volume {
     let device = MemDevice::new(32 << 20);
-    lanefs_mkfs::format(&device, &lanefs_mkfs::Options::default()).unwrap();
+    lanefs_mkfs::format(&device, &mkfs).unwrap();
     options.write(true).commit_interval(Duration::ZERO).open_device(Arc::new(device)).unwrap()
 }
 
@@ -132,6 +136,30 @@ fn attributes_that_do_not_fit_write_no_other_file_out() {
     let after = fs.pages.dirty_bytes();
     assert_eq!((e.errno(), volume.stats().counts.space_retries), (28, 0), "{e}");
     assert!(dirty > 0 && after == dirty, "{dirty} bytes, {after} afterwards");
+}
+
+#[test]
+fn a_want_of_inodes_writes_no_file_out() {
+    let mkfs = lanefs_mkfs::Options { inode_count: Some(64), ..Default::default() };
+    let volume = made(mkfs, OpenOptions::new());
+    volume.write("/other", &[7; 1 << 20]).unwrap();
+    let other = volume.open_options().read(true).open("/other").unwrap();
+    let fs = &other.node().fs;
+    let dirty = fs.pages.dirty_bytes();
+    let e = (0..).find_map(|n| volume.create_file(format!("/{n}")).err()).unwrap();
+    assert!(matches!(e, Error::NoInodes) && e.errno() == 28, "{e}");
+    assert!(volume.create_dir("/dir").is_err() && volume.symlink("x", "/link").is_err());
+    assert_eq!(volume.stats().counts.space_retries, 0);
+    assert!(
+        dirty > 0 && fs.pages.dirty_bytes() == dirty,
+        "{dirty} bytes, {} afterwards",
+        fs.pages.dirty_bytes()
+    );
+    // One that is freed waits for no commit.
+    let commits = volume.stats().journal.commits;
+    volume.remove_file("/0").unwrap();
+    volume.create_file("/again").unwrap();
+    assert_eq!(volume.stats().journal.commits, commits);
 }
 
 #[test]

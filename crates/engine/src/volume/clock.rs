@@ -5,8 +5,8 @@
 //! then they are the same that the kernel gives by itself at that moment.
 
 use lanefs_format::{Inode, Timestamp};
-use rustix::time::{ClockId, Timespec, clock_gettime};
-use std::sync::atomic::{AtomicU64, Ordering};
+use lanefs_sync::atomic::{AtomicU64, Ordering};
+use lanefs_sync::time::{realtime, realtime_coarse};
 
 const NANOS: u64 = 1_000_000_000;
 
@@ -41,7 +41,7 @@ impl Clock {
         match self.fixed {
             Some(at) => of_timestamp(at),
             None => {
-                let tick = of_timespec(clock_gettime(ClockId::RealtimeCoarse));
+                let tick = realtime_coarse().max(LEAST);
                 self.cut(tick.max(self.floor.load(Ordering::Relaxed)))
             }
         }
@@ -55,7 +55,7 @@ impl Clock {
         if self.by_tick {
             return self.coarse();
         }
-        let now = of_timespec(clock_gettime(ClockId::Realtime));
+        let now = realtime().max(LEAST);
         let later = |floor: u64| Some(now.max(floor + 1));
         let before = self.floor.fetch_update(Ordering::AcqRel, Ordering::Relaxed, later);
         self.cut(before.map_or(now, |floor| now.max(floor + 1)))
@@ -75,11 +75,6 @@ impl Clock {
 
 /// The smallest number that is given as a time: less stands for no time.
 const LEAST: u64 = 2;
-
-fn of_timespec(at: Timespec) -> u64 {
-    let nanos = (at.tv_sec.max(0) as u64).saturating_mul(NANOS);
-    nanos.saturating_add(at.tv_nsec.max(0) as u64).max(LEAST)
-}
 
 fn of_timestamp(at: Timestamp) -> u64 {
     (at.sec.max(0) as u64).saturating_mul(NANOS).saturating_add(u64::from(at.nsec)).max(LEAST)
@@ -105,9 +100,9 @@ mod tests {
         let clock = Clock::new(None, true, false);
         let mut seen = 0;
         for _ in 0..1000 {
-            let before = of_timespec(clock_gettime(ClockId::RealtimeCoarse));
+            let before = realtime_coarse().max(LEAST);
             let stamps = [clock.fine(), clock.coarse(), of_timestamp(clock.now())];
-            let after = of_timespec(clock_gettime(ClockId::RealtimeCoarse));
+            let after = realtime_coarse().max(LEAST);
             assert!(before != after || stamps == [before; 3]);
             seen += usize::from(before == after);
         }

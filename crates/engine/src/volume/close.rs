@@ -4,7 +4,7 @@ use super::Fs;
 use super::open::write_super;
 use crate::error::{Error, Result};
 use lanefs_format::State;
-use std::sync::atomic::Ordering;
+use lanefs_sync::atomic::Ordering;
 
 impl Fs {
     /// Makes everything durable.

@@ -3,20 +3,20 @@
 //! A file is added when its times come to be pending, which its writer sees once between two updates of its inode. It stays
 //! until the list is taken: by a sync of the volume, by the timer, or by the background thread when there are too many.
 
-use parking_lot::Mutex;
-use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use lanefs_sync::time::Instant;
+use lanefs_sync::{IntSet, Mutex};
+use std::time::Duration;
 
 /// Files above which their inodes are updated whatever the time: nodes with pending times stay in memory.
 const MOST: usize = 16 << 10;
 
 /// A set of inode numbers, and when it was last taken.
 #[derive(Debug)]
-pub(super) struct DirtyTimes(Mutex<(HashSet<u32>, Instant)>);
+pub(super) struct DirtyTimes(Mutex<(IntSet<u32>, Instant)>);
 
 impl Default for DirtyTimes {
     fn default() -> Self {
-        Self(Mutex::new((HashSet::new(), Instant::now())))
+        Self(Mutex::new((IntSet::default(), Instant::now())))
     }
 }
 
@@ -32,7 +32,7 @@ impl DirtyTimes {
     }
 
     /// Takes all files out.
-    pub(super) fn take(&self) -> HashSet<u32> {
+    pub(super) fn take(&self) -> IntSet<u32> {
         let mut times = self.0.lock();
         times.1 = Instant::now();
         std::mem::take(&mut times.0)

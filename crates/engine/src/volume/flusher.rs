@@ -8,11 +8,12 @@
 
 use super::Fs;
 use crate::error::{Error, Result};
-use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, Ordering};
+use lanefs_sync::atomic::{AtomicBool, Ordering};
+use lanefs_sync::thread::{self, JoinHandle};
+use lanefs_sync::time::Instant;
+use lanefs_sync::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The shortest sleep.
 const LEAST: Duration = Duration::from_millis(10);

@@ -10,11 +10,11 @@ mod close;
 mod dirty_times;
 mod flusher;
 mod inode_table;
+mod log_place;
 mod modes;
 mod mount_options;
 mod open;
 mod options;
-mod overlay;
 mod statfs;
 mod torn;
 mod zones;
@@ -22,6 +22,7 @@ mod zones;
 pub(crate) use clock::Clock;
 pub(crate) use inode_table::TableSlot;
 pub use modes::{IVersion, Locking, Overwrite, Writeback};
+pub use mount_options::mount_words;
 #[cfg(test)]
 pub(crate) use open::read_super;
 pub use options::OpenOptions;
@@ -44,10 +45,10 @@ use lanefs_format::{
     Checksummer, Compat, GroupDesc, Incompat, InodeContext, Layout, RoCompat, State, Superblock, Timestamp,
 };
 use lanefs_journal::{Buffer, Journal, Ticket};
+use lanefs_sync::Mutex;
+use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use lanefs_sync::order::{Level, Ordered};
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use zones::Zones;
 
@@ -96,11 +97,11 @@ pub(crate) struct Fs {
     /// The superblock as it would be written now, but for the free counts.
     pub(crate) sb: Mutex<Superblock>,
     /// The block of the superblock.
-    super_buffer: std::sync::OnceLock<Buffer>,
+    super_buffer: lanefs_sync::OnceLock<Buffer>,
     pub(crate) options: OpenOptions,
     features: lanefs_format::Features,
     pub(crate) reserved_blocks: u64,
-    overhead: std::sync::OnceLock<u64>,
+    overhead: lanefs_sync::OnceLock<u64>,
     journal_blocks: u64,
     pub(crate) dirs: DirParams,
     pub(crate) xattr_sharing: Sharing,
@@ -178,7 +179,7 @@ impl Fs {
 
     /// What the background begins with: pages are written out at the age at which changes are committed, for here
     /// memory ends with the process.
-    fn background_jobs(&self) -> Background {
+    pub(crate) fn background_jobs(&self) -> Background {
         let age = self.options.commit_interval;
         Background::new((!age.is_zero()).then_some(age))
     }

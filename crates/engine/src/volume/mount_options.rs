@@ -79,6 +79,13 @@ const REFUSED: &[(&str, &str)] = &[
     ("quota", "quota is not written"),
 ];
 
+/// Returns the words that [`OpenOptions::mount_option`] has lists of, for tables of options: those
+/// that change nothing, those that take a number, and those that it refuses.
+#[doc(hidden)]
+pub fn mount_words() -> impl Iterator<Item = &'static str> {
+    ALWAYS.iter().chain(HINTS).copied().chain(REFUSED.iter().map(|(word, _)| *word))
+}
+
 impl OpenOptions {
     /// Takes a list of words as mount(8) does after `-o`, with commas between. The last one of several that contradict
     /// each other counts.

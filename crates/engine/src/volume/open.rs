@@ -7,24 +7,23 @@
 use super::dirty_times::DirtyTimes;
 use super::flusher::Flusher;
 use super::inode_table::own_inodes;
-use super::overlay::Overlay;
 use super::zones::Survey;
-use super::{Clock, Fs, OpenOptions, Recovery, torn};
+use super::{Clock, Fs, OpenOptions, Recovery, log_place, torn};
 use crate::alloc::{Alloc, discard_freed};
 use crate::data::{Combiner, PageCache};
 use crate::dir::DirParams;
 use crate::error::{Corrupt, Error, Result};
 use crate::inode::{NodeTable, ROOT_INO};
-use crate::map::{self, Mapping};
 use crate::orphan::{self, Orphans};
 use crate::stats::Counters;
 use crate::xattr::Sharing;
-use lanefs_device::{AlignedBuf, BlockDevice, Persistence};
-use lanefs_format::{Compat, FormatError, Incompat, Inode, RoCompat, State, Superblock};
-use lanefs_journal::{Journal, LogConfig, LogRun, recovery};
-use parking_lot::Mutex;
+use lanefs_device::{AlignedBuf, BlockDevice, Overlay, Persistence};
+use lanefs_format::{Compat, FormatError, State, Superblock};
+use lanefs_journal::{Journal, LogConfig, recovery};
+use lanefs_sync::Mutex;
+use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use lanefs_sync::time::realtime;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 impl Fs {
@@ -38,7 +37,7 @@ impl Fs {
         if options.write && options.noload {
             return Err(Error::Invalid("noload is for reading only: add ro"));
         }
-        let log = if options.noload { None } else { find_log(&device, &sb, &options)? };
+        let log = if options.noload { None } else { log_place::find(&device, &sb, &options)? };
         let dirty = match &log {
             Some(log) => recovery::is_needed(&*device, sb.block_size(), log)?,
             None => false,
@@ -54,15 +53,13 @@ impl Fs {
         };
         let recovered = read_super(&*scratch)?;
         check_features(&recovered, options.write)?;
-        // Whoever did not close the volume has not written its free counts either.
-        let in_use = recovered.has_in(Incompat::RECOVER) || !recovered.state().contains(State::VALID_FS);
-        let unclean = dirty || in_use;
+        if let Some(log) = log.as_ref().filter(|_| dirty) {
+            log_place::confirm(&scratch, &sb, &recovered, &options, log)?;
+        }
         // The log replayed in memory is the one replayed on the device: one look serves both.
         let survey = Survey::read(&*scratch, &recovered, log.as_ref(), options.write)?;
-        let free = unclean.then_some(survey.free);
         let mut trial =
             Self::assemble(Arc::clone(&scratch), recovered, log.as_ref(), &survey, options.clone(), true)?;
-        trial.count_free(free);
         trial.look()?;
         if let Some(trial) = Arc::get_mut(&mut trial) {
             trial.recovery = recovery;
@@ -95,7 +92,6 @@ impl Fs {
             recovery::clear_errno(&*device, sb.block_size(), log)?;
         }
         let mut fs = Self::assemble(device, sb, log.as_ref(), &survey, options, false)?;
-        fs.count_free(free);
         if let Some(fs) = Arc::get_mut(&mut fs) {
             fs.state_at_open = state;
             fs.recovery = recovery;
@@ -107,7 +103,7 @@ impl Fs {
     }
 
     /// Puts the parts together.
-    fn assemble(
+    pub(super) fn assemble(
         device: Arc<dyn BlockDevice>,
         sb: Superblock,
         log: Option<&LogConfig>,
@@ -116,7 +112,10 @@ impl Fs {
         read_only: bool,
     ) -> Result<Arc<Self>> {
         let layout = sb.layout();
-        let alloc = Arc::new(Alloc::new(&layout, sb.free_blocks_count(), u64::from(sb.free_inodes_count())));
+        // The superblock's free counts are only as right as the last close: a crash, a tear, or a bitmap that could not be
+        // read then would cost space for good.
+        let (free_blocks, free_inodes) = survey.free;
+        let alloc = Arc::new(Alloc::new(&layout, free_blocks, free_inodes));
         let on_freed = Arc::clone(&alloc);
         let flusher = Flusher::default();
         let (to_discard, block_size) = (options.modes.discard.then(|| Arc::clone(&device)), sb.block_size());
@@ -148,7 +147,7 @@ impl Fs {
             own_inodes: own_inodes(&sb),
             features: sb.features(),
             reserved_blocks: sb.reserved_blocks_count(),
-            overhead: std::sync::OnceLock::new(),
+            overhead: lanefs_sync::OnceLock::new(),
             journal_blocks: runs.iter().map(|r| u64::from(r.len)).sum(),
             dirs: DirParams::new(&sb),
             xattr_sharing: Sharing::default(),
@@ -171,7 +170,7 @@ impl Fs {
             unflushed: AtomicU64::new(0),
             users: AtomicUsize::new(1),
             sb: Mutex::new(sb),
-            super_buffer: std::sync::OnceLock::new(),
+            super_buffer: lanefs_sync::OnceLock::new(),
             closed: AtomicBool::new(false),
             device,
             layout,
@@ -181,13 +180,6 @@ impl Fs {
             read_only,
         });
         Ok(fs)
-    }
-
-    /// Takes over the sums of the descriptors, where the superblock's free counts are of before a crash.
-    fn count_free(&self, sums: Option<(u64, u64)>) {
-        if let Some((blocks, inodes)) = sums {
-            self.alloc.set_free(blocks, inodes);
-        }
     }
 
     /// Looks at what every use of the volume needs.
@@ -203,7 +195,7 @@ impl Fs {
     }
 }
 
-/// Reads and checks the superblock.
+/// Reads and checks the superblock. One that was torn is [mended](torn::mend).
 pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
     // Whole and aligned, as a direct device wants it.
     let mut bytes = AlignedBuf::zeroed(4096);
@@ -214,7 +206,7 @@ pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
     device.read_at(0, &mut bytes)?;
     let bytes = &bytes[1024..2048];
     let sb = match Superblock::parse(bytes) {
-        Err(e @ FormatError::SuperblockChecksum { .. }) => torn::mend(device, bytes).ok_or(e)?,
+        Err(e @ FormatError::SuperblockChecksum { .. }) => torn::mend(device, bytes)?.ok_or(e)?,
         sb => sb?,
     };
     sb.check_device(device.size())?;
@@ -256,17 +248,14 @@ fn check_features(sb: &Superblock, write: bool) -> Result<()> {
 fn first_generation(sb: &Superblock, options: &OpenOptions) -> u32 {
     let stamp = match options.clock {
         Some(clock) => clock.sec as u64,
-        None => std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_nanos() as u64),
+        None => realtime(),
     };
     lanefs_format::ext4_chksum(u32::from(sb.raw().s_mnt_count.get()), &stamp.to_le_bytes())
 }
 
 /// What a mount for writing changes in the superblock.
 fn mark_open(sb: &mut Superblock, options: &OpenOptions, journal: bool) {
-    let now = options.clock.map_or_else(
-        || std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_secs()),
-        |clock| clock.sec.max(0) as u64,
-    );
+    let now = options.clock.map_or_else(|| realtime() / 1_000_000_000, |clock| clock.sec.max(0) as u64);
     sb.set_mtime(now);
     sb.set_wtime(now);
     sb.set_mnt_count(sb.raw().s_mnt_count.get().saturating_add(1));
@@ -278,61 +267,4 @@ fn mark_open(sb: &mut Superblock, options: &OpenOptions, journal: bool) {
     if sb.has(Compat::ORPHAN_FILE) {
         sb.set_orphan_present(true);
     }
-}
-
-/// Where the log lies: the blocks of the journal inode.
-fn find_log(
-    device: &Arc<dyn BlockDevice>,
-    sb: &Superblock,
-    options: &OpenOptions,
-) -> Result<Option<LogConfig>> {
-    if !sb.has(Compat::HAS_JOURNAL) {
-        if sb.has_in(Incompat::RECOVER) {
-            return Err(Corrupt::SpecialInode {
-                ino: 8,
-                role: "journal",
-                rule: "needs_recovery is set without has_journal",
-            }
-            .into());
-        }
-        return Ok(None);
-    }
-    let ino = sb.raw().s_journal_inum.get();
-    if ino == 0 {
-        return Err(Error::NotSupported("the volume keeps its journal on another device".into()));
-    }
-    // It only reads, and before recovery the descriptors may not be what they will be: no zones. The log
-    // that it finds is held against them by the survey.
-    let survey = Survey::default();
-    let scout = Fs::assemble(Arc::clone(device), sb.clone(), None, &survey, options.clone(), true)?;
-    let inode = scout.read_inode(ino)?;
-    let runs = log_runs(&scout, ino, &inode)?;
-    Ok(Some(LogConfig {
-        runs,
-        metadata_csum: sb.has_ro(RoCompat::METADATA_CSUM),
-        is_64bit: sb.has_in(Incompat::BIT64),
-    }))
-}
-
-fn log_runs(fs: &Fs, ino: u32, inode: &Inode) -> Result<Vec<LogRun>> {
-    let damaged = |rule| Corrupt::SpecialInode { ino, role: "journal", rule };
-    if !inode.is_regular() || inode.links_count == 0 {
-        return Err(damaged("is no file in use").into());
-    }
-    let blocks = inode.size / u64::from(fs.block_size);
-    let blocks = u32::try_from(blocks).map_err(|_| damaged("has more than 2^32 blocks"))?;
-    if u64::from(blocks) > fs.layout.blocks_count() {
-        return Err(damaged("is larger than the volume").into());
-    }
-    let mut runs: Vec<LogRun> = Vec::new();
-    let mut logical = 0;
-    while logical < blocks {
-        let Mapping::Mapped { block, len, .. } = map::lookup(fs, ino, inode, logical)? else {
-            return Err(damaged("has a hole").into());
-        };
-        let len = len.min(blocks - logical);
-        runs.push(LogRun { logical, physical: block, len });
-        logical += len;
-    }
-    Ok(runs)
 }

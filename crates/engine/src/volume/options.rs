@@ -23,6 +23,7 @@ pub struct OpenOptions {
     pub(crate) write: bool,
     pub(crate) cached: Cached,
     pub(crate) io_uring: IoUring,
+    pub(crate) confined: bool,
     pub(crate) noload: bool,
     pub(crate) commit_interval: Duration,
     pub(crate) clock: Option<Timestamp>,
@@ -47,6 +48,7 @@ impl OpenOptions {
             write: false,
             cached: Cached::default(),
             io_uring: IoUring::default(),
+            confined: false,
             noload: false,
             commit_interval: super::COMMIT_INTERVAL,
             clock: None,
@@ -196,6 +198,13 @@ impl OpenOptions {
         self
     }
 
+    /// Has the device make at once what it would make when it is needed: for a process that gives up
+    /// the right to, once [`device`](Self::device) has returned.
+    pub fn confined(mut self, yes: bool) -> Self {
+        self.confined = yes;
+        self
+    }
+
     /// When batches of requests go to the device by io_uring: where it pays, unless said otherwise.
     pub fn io_uring(mut self, when: IoUring) -> Self {
         self.io_uring = when;
@@ -217,12 +226,25 @@ impl OpenOptions {
     /// # Errors
     /// As [`open`](Self::open); a name that is none.
     pub fn open_url(self, name: impl AsRef<OsStr>) -> Result<Volume> {
-        let device = open_url(name, &self.file_options())?;
+        let device = self.device(name)?;
         self.open_device(device)
     }
 
+    /// Opens and locks the device of the volume of that name, and reads nothing of it. What
+    /// [`open_device`](Self::open_device) makes of it is what [`open_url`](Self::open_url) returns.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device); a name that is none.
+    pub fn device(&self, name: impl AsRef<OsStr>) -> Result<Arc<dyn BlockDevice>> {
+        Ok(open_url(name, &self.file_options())?)
+    }
+
     fn file_options(&self) -> FileOptions {
-        FileOptions::new().read_only(!self.write).cached(self.cached).io_uring(self.io_uring)
+        FileOptions::new()
+            .read_only(!self.write)
+            .cached(self.cached)
+            .io_uring(self.io_uring)
+            .confined(self.confined)
     }
 
     /// Opens the volume on a device.

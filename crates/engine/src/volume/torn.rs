@@ -4,40 +4,134 @@
 //! after, and the checksum fits neither. Such a volume is sound: what differs between the halves are
 //! times, counts and flags, whose old and new values are both right, and all else is recovered from the
 //! journal. What must not have changed is held against a backup; on a volume of one group, which has
-//! none, against the checksums of what it leads to. Without such evidence the volume is refused.
+//! none, against what it leads to: the checksums of the first descriptor and the root inode, or the log, which
+//! has the volume's UUID. The two are not written at the same time, so a crash leaves one of them whole: memory
+//! may tear a descriptor together with the superblock. Without such evidence the volume is refused.
 
-use lanefs_device::BlockDevice;
-use lanefs_format::{EXT4_ROOT_INO, GroupDesc, Inode, Superblock};
+use lanefs_device::{AlignedBuf, BlockDevice, Result};
+use lanefs_format::extent::{At, NodeRef};
+use lanefs_format::{EXT4_JOURNAL_INO, EXT4_ROOT_INO, GroupDesc, Inode, InodeFlags, Superblock, jbd2};
 
-/// The superblock behind `bytes`, whose checksum is wrong, if there is evidence that it was only torn.
-pub(super) fn mend(device: &dyn BlockDevice, bytes: &[u8]) -> Option<Superblock> {
-    let sb = Superblock::parse_torn(bytes).ok()?;
-    sb.check_device(device.size()).ok()?;
+/// Returns the superblock behind `bytes`, whose checksum is wrong, if there is evidence that it was only torn.
+///
+/// # Errors
+/// The device's: whether there is evidence is not known.
+pub(super) fn mend(device: &dyn BlockDevice, bytes: &[u8]) -> Result<Option<Superblock>> {
+    let sb = Superblock::parse_torn(bytes).ok();
+    let Some(sb) = sb.filter(|sb| sb.check_device(device.size()).is_ok()) else { return Ok(None) };
     let layout = sb.layout();
     let backup = (1..layout.group_count().min(64)).find_map(|group| layout.super_location(group));
     let sound = match backup {
-        Some(block) => is_copy(device, &sb, block),
-        None => leads_to_root(device, &sb) == Some(true),
+        Some(block) => is_copy(device, &sb, block)?,
+        None => leads_to_root(device, &sb)? || leads_to_log(device, &sb)?,
     };
-    sound.then_some(sb)
+    Ok(sound.then_some(sb))
 }
 
-fn is_copy(device: &dyn BlockDevice, sb: &Superblock, block: u64) -> bool {
+fn is_copy(device: &dyn BlockDevice, sb: &Superblock, block: u64) -> Result<bool> {
     let mut copy = [0; 1024];
-    let read = device.read_at(block.saturating_mul(u64::from(sb.block_size())), &mut copy);
-    read.is_ok() && Superblock::parse(&copy).is_ok_and(|backup| backup.same_volume(sb))
+    let read = read_block(device, sb, block, 0, &mut copy)?;
+    Ok(read && Superblock::parse(&copy).is_ok_and(|backup| backup.same_volume(sb)))
 }
 
 /// Whether the first group descriptor and the root inode have the checksums that this superblock asks for.
-fn leads_to_root(device: &dyn BlockDevice, sb: &Superblock) -> Option<bool> {
-    let (layout, block_size) = (sb.layout(), u64::from(sb.block_size()));
-    let (block, offset) = layout.desc_location(0).ok()?;
+fn leads_to_root(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
+    let layout = sb.layout();
+    let Ok((block, offset)) = layout.desc_location(0) else { return Ok(false) };
     let mut desc = vec![0; usize::from(layout.desc_size())];
-    device.read_at(block.checked_mul(block_size)?.checked_add(u64::from(offset))?, &mut desc).ok()?;
-    let desc = GroupDesc::parse(&desc, 0, &layout, &sb.checksummer()).ok()?;
-    let place = layout.inode_slot(EXT4_ROOT_INO).ok()?;
-    let block = desc.inode_table.checked_add(u64::from(place.table_block))?;
+    if !read_block(device, sb, block, u64::from(offset), &mut desc)? {
+        return Ok(false);
+    }
+    let Ok(desc) = GroupDesc::parse(&desc, 0, &layout, &sb.checksummer()) else { return Ok(false) };
+    let Ok(place) = layout.inode_slot(EXT4_ROOT_INO) else { return Ok(false) };
+    let block = desc.inode_table.saturating_add(u64::from(place.table_block));
     let mut slot = vec![0; usize::from(layout.inode_size())];
-    device.read_at(block.checked_mul(block_size)?.checked_add(u64::from(place.offset))?, &mut slot).ok()?;
-    Some(Inode::parse(&slot, EXT4_ROOT_INO, &sb.inode_context()).ok()?.is_dir())
+    let read = read_block(device, sb, block, u64::from(place.offset), &mut slot)?;
+    Ok(read && Inode::parse(&slot, EXT4_ROOT_INO, &sb.inode_context()).is_ok_and(|root| root.is_dir()))
+}
+
+/// Reads from byte `offset` of a block on, if that lies on the device.
+fn read_block(
+    device: &dyn BlockDevice,
+    sb: &Superblock,
+    block: u64,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<bool> {
+    let start = block.saturating_mul(u64::from(sb.block_size())).saturating_add(offset);
+    if start.saturating_add(buf.len() as u64) > device.size() {
+        return Ok(false);
+    }
+    device.read_at(start, buf).map(|()| true)
+}
+
+/// Returns whether the log lies where the superblock's copy of the journal's map says, with a block size, length
+/// and UUID that fit this superblock. Its checksum is not asked: it may have been torn before. A map that is not flat
+/// leads nowhere.
+fn leads_to_log(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
+    let (Some(inode), block_size) = (sb.journal_backup(), sb.block_size()) else { return Ok(false) };
+    let Some(first) = first_block(&inode) else { return Ok(false) };
+    let mut block = AlignedBuf::zeroed(block_size as usize);
+    if !read_block(device, sb, first, 0, &mut block)? {
+        return Ok(false);
+    }
+    let blocks = inode.size / u64::from(block_size);
+    let log = jbd2::Superblock::parse(&block, block_size, blocks);
+    let log = log.or_else(|_| jbd2::Superblock::parse_torn(&block, block_size, blocks));
+    Ok(log.is_ok_and(|log| log.is_v2() && log.uuid() == sb.raw().s_uuid))
+}
+
+/// Returns where the first block of the journal lies, by a flat map.
+fn first_block(inode: &Inode) -> Option<u64> {
+    if !inode.flags.contains(InodeFlags::EXTENTS) {
+        return inode.i_block.first_chunk().map(|pointer| u32::from_le_bytes(*pointer).into());
+    }
+    let root = NodeRef::new(&inode.i_block, At { ino: EXT4_JOURNAL_INO, block: 0 }).ok()?;
+    let first = root.entries.first().filter(|_| root.eh_depth == 0)?.extent();
+    (first.ee_block == 0).then_some(first.ee_start)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Volume;
+    use lanefs_device::{MemDevice, Op};
+    use lanefs_sim::FailingDevice;
+    use std::sync::Arc;
+
+    /// An error of the device is not taken for a superblock that is damaged.
+    #[test]
+    fn evidence_that_cannot_be_read_is_an_error_of_the_device() {
+        let device = MemDevice::new(16 << 20);
+        lanefs_mkfs::format(&device, &lanefs_mkfs::Options::default()).unwrap();
+        let mut torn = device.to_bytes();
+        // s_wtime.
+        torn[1024 + 0x30] ^= 1;
+        for nth in 2..=3 {
+            let device = FailingDevice::new(MemDevice::from_bytes(torn.clone()));
+            device.fail_once(Op::Read, nth, 5);
+            let e = Volume::open_device(Arc::new(device)).unwrap_err();
+            assert_eq!(e.errno(), 5, "read {nth}: {e}");
+        }
+        assert!(Volume::open_device(Arc::new(MemDevice::from_bytes(torn))).is_ok());
+    }
+
+    /// Memory tears at words: the old free counts may stand beside the new state, which says that the volume was closed.
+    #[test]
+    fn free_counts_of_a_torn_superblock_are_counted_anew() {
+        let device = Arc::new(MemDevice::new(16 << 20));
+        lanefs_mkfs::format(&*device, &lanefs_mkfs::Options::default()).unwrap();
+        let old = device.to_bytes();
+        let volume = Volume::open_device(device.clone()).unwrap();
+        volume.write("/file", &[1; 100_000]).unwrap();
+        volume.sync().unwrap();
+        let free = volume.statfs().blocks_free;
+        volume.close().unwrap();
+        let mut torn = device.to_bytes();
+        // s_free_blocks_count_lo.
+        let word = 1024 + 0x08..1024 + 0x10;
+        assert_ne!(torn[word.clone()], old[word.clone()]);
+        torn[word.clone()].copy_from_slice(&old[word]);
+        let volume = Volume::open_device(Arc::new(MemDevice::from_bytes(torn))).unwrap();
+        assert_eq!(volume.statfs().blocks_free, free);
+    }
 }

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::volume::Fs;
 use lanefs_format::xattr as codec;
 use lanefs_journal::Buffer;
-use parking_lot::{Mutex, MutexGuard};
+use lanefs_sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 
 /// Blocks that are remembered at most.

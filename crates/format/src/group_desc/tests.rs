@@ -9,6 +9,25 @@ fn number(text: &str, label: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
+/// Counts that need both halves of their fields, and lie where the format says.
+#[test]
+fn wide_counts_lie_where_they_belong() {
+    let image = mke2fs("99M", &["-t", "ext4", "-b", "1024"]);
+    let sb = Superblock::parse(&image.bytes()[1024..]).unwrap();
+    let desc = GroupDesc {
+        free_blocks_count: 0x1_0002,
+        free_inodes_count: 0x3_0004,
+        used_dirs_count: 0x5_0006,
+        itable_unused: 0x7_0008,
+        ..GroupDesc::decode(&[0; 64])
+    };
+    let mut bytes = [0; 64];
+    desc.encode(&mut bytes, 0, &sb.layout(), &Checksummer::NONE).unwrap();
+    assert_eq!([0x0C, 0x0E, 0x10, 0x1C].map(|at| u16_at(&bytes, at)), [2, 4, 6, 8]);
+    assert_eq!([0x2C, 0x2E, 0x30, 0x32].map(|at| u16_at(&bytes, at)), [1, 3, 5, 7]);
+    assert_eq!(GroupDesc::decode(&bytes), desc);
+}
+
 /// Every descriptor of volumes of many shapes, against dumpe2fs; both bitmaps; and back to bytes.
 #[test]
 fn agrees_with_dumpe2fs() {

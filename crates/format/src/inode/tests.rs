@@ -161,6 +161,31 @@ fn blocks_by_sector_and_by_block() {
     assert_eq!(inode.encode(&mut b, 12, &small), Err(want));
 }
 
+/// An inode whose extra fields end early keeps the times that it has no epoch bits for, clamped, and the attributes behind
+/// its fields.
+#[test]
+fn fields_that_do_not_fit_are_not_written() {
+    let image = mke2fs("40M", &["-t", "ext4", "-b", "4096"]);
+    let (_, ctx) = slot(&image, 2);
+    let far = Timestamp { sec: 1 << 33, nsec: 5 };
+    // Up to the extra fields of ctime, mtime and atime, and in front of that of crtime.
+    for (extra_isize, fits) in [(4, 0), (8, 1), (12, 2), (16, 3), (20, 3), (24, 4)] {
+        let mut inode = Inode::new(0o100_644, &ctx);
+        inode.extra_isize = extra_isize;
+        inode.xattr_area = vec![0xAA; 256 - GOOD_OLD_INODE_SIZE - usize::from(extra_isize)];
+        (inode.ctime, inode.mtime, inode.atime, inode.crtime) = (far, far, far, far);
+        let mut b = vec![0; 256];
+        inode.encode(&mut b, 12, &ctx).unwrap();
+        let back = Inode::parse(&b, 12, &ctx).unwrap();
+        for (n, time) in [back.ctime, back.mtime, back.atime].into_iter().enumerate() {
+            assert_eq!(time, far.clamped(n < fits), "extra {extra_isize}, time {n}");
+        }
+        let crtime = if extra_isize < 20 { Timestamp::default() } else { far.clamped(fits == 4) };
+        assert_eq!(back.crtime, crtime, "extra {extra_isize}");
+        assert_eq!(back.xattr_area, inode.xattr_area);
+    }
+}
+
 #[test]
 fn symlinks_in_the_inode() {
     let image = mke2fs("40M", &["-t", "ext4", "-b", "1024"]);

@@ -42,6 +42,36 @@ impl Superblock {
     /// # Errors
     /// The first violated rule.
     pub fn parse(bytes: &[u8], block_size: u32, blocks: u64) -> Result<Self, Jbd2Error> {
+        let sb = Self::parse_unsummed(bytes, block_size, blocks)?;
+        if sb.has_checksum() {
+            let found = sb.raw[CHECKSUM_TYPE];
+            if found != CRC32C {
+                return Err(Jbd2Error::ChecksumType { found });
+            }
+            let (found, computed) = (sb.get(CHECKSUM), sb.computed_checksum());
+            if found != computed {
+                return Err(Jbd2Error::SuperblockChecksum { found, computed });
+            }
+        }
+        Ok(sb)
+    }
+
+    /// Checks a journal superblock that [`parse`](Self::parse) refused for its checksum or the type of that, by all
+    /// other rules. For a write that was torn: the caller has evidence besides.
+    ///
+    /// # Errors
+    /// The first violated rule; the bytes have no checksum.
+    pub fn parse_torn(bytes: &[u8], block_size: u32, blocks: u64) -> Result<Self, Jbd2Error> {
+        let mut sb = Self::parse_unsummed(bytes, block_size, blocks)?;
+        let found = sb.raw[CHECKSUM_TYPE];
+        if !sb.has_checksum() || found != CRC32C && found != 0 {
+            return Err(Jbd2Error::ChecksumType { found });
+        }
+        sb.raw[CHECKSUM_TYPE] = CRC32C;
+        Ok(sb)
+    }
+
+    fn parse_unsummed(bytes: &[u8], block_size: u32, blocks: u64) -> Result<Self, Jbd2Error> {
         let raw = bytes.get(..Self::LEN).and_then(|b| <[u8; Self::LEN]>::try_from(b).ok());
         let raw = raw.ok_or(Jbd2Error::SuperblockLength { len: bytes.len() })?;
         let sb = Self { raw };
@@ -70,16 +100,6 @@ impl Superblock {
         ];
         if kinds.iter().filter(|&&on| on).count() > 1 {
             return Err(Jbd2Error::ChecksumFeatures { compat: compat.bits(), incompat: incompat.bits() });
-        }
-        if self.has_checksum() {
-            let found = self.raw[CHECKSUM_TYPE];
-            if found != CRC32C {
-                return Err(Jbd2Error::ChecksumType { found });
-            }
-            let (found, computed) = (self.get(CHECKSUM), self.computed_checksum());
-            if found != computed {
-                return Err(Jbd2Error::SuperblockChecksum { found, computed });
-            }
         }
         Ok(())
     }

@@ -14,7 +14,9 @@ fn agrees_with_dumpe2fs() {
         let image = mke2fs("40M", args);
         let bytes = image.bytes();
         let sb = Superblock::parse(&bytes[1024..]).unwrap();
-        sb.check_device(bytes.len() as u64).unwrap();
+        let size = sb.blocks_count() * u64::from(sb.block_size());
+        sb.check_device(size).unwrap();
+        assert!(sb.check_device(size - 1).is_err());
         let field = |name| dumpe2fs_field(&image, name);
         assert_eq!(sb.features().to_string(), names_sorted(&field("Filesystem features")), "{args:?}");
         assert_eq!(sb.inodes_count().to_string(), field("Inode count"));

@@ -138,6 +138,8 @@ fn broken_rules_have_names() {
         broken(34, &[0xBC, 3]),
         XattrError::ValueRange { offset: 32, start: 956, end: 1026, min: 96, max: 1024 }
     );
+    // The mark behind the last name belongs to the names.
+    assert!(matches!(broken(34, &[92, 0]), XattrError::ValueRange { start: 92, min: 96, .. }));
     assert_eq!(
         broken(34, &[32, 0]),
         XattrError::ValueRange { offset: 32, start: 32, end: 102, min: 96, max: 1024 }

@@ -1,21 +1,23 @@
 //! Attributes.
 //!
-//! The kernel caches writes of files, and then size and times are its own: it hands them down when it writes out. What it
-//! does not set, the engine stamps.
+//! The kernel caches writes of files, and then size and times are its own: it hands them down when
+//! it writes out. What it does not set, the engine stamps.
 
-use super::guard::{Change, Keeps, check_flags, chown_modifier};
+use super::guard::{Change, Keeps, chown_modifier};
 use super::{Filesystem, Outcome};
 use crate::attr::{attr_out, statx_out};
-use crate::caller::Caller;
-use crate::fault::Answer;
+use crate::fault::{Answer, Fault};
 use crate::request::{Outbox, Request};
 use crate::wire::{self, GetattrIn, SetattrIn, fattr};
-use lanefs::{Modifier, SetAttr, SetTime, Timestamp};
+use lanefs::format::InodeFlags;
+use lanefs::{Metadata, Modifier, SetAttr, SetTime, Timestamp};
+use rustix::io::Errno;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Filesystem {
     pub(super) fn getattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer<Outcome> {
         let args: GetattrIn = r.take()?;
-        let node = self.nodes.get(r.header.nodeid)?;
+        let node = self.node(r.header.nodeid)?;
         let handle = (args.getattr_flags & wire::GETATTR_FH != 0).then_some(args.fh);
         self.check_space(node.ino(), handle)?;
         out.put(&attr_out(&node.metadata()))?;
@@ -23,24 +25,19 @@ impl Filesystem {
     }
 
     pub(super) fn statx(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
-        let node = self.nodes.get(r.header.nodeid)?;
+        let node = self.node(r.header.nodeid)?;
         out.put(&statx_out(&node.metadata()))
     }
 
     pub(super) fn setattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let args: SetattrIn = r.take()?;
-        let node = self.nodes.get(r.header.nodeid)?;
+        let node = self.node(r.header.nodeid)?;
         let has = |bit| args.valid & bit != 0;
-        let (caller, meta) = (Caller::of(&r.header), node.metadata());
+        let (caller, meta) = (self.caller(&r.header), node.metadata());
         if has(fattr::SIZE) {
             let keeps = Keeps::Told { kill: has(fattr::KILL_SUIDGID) };
             self.before_change(r, &node, Change::Overwrite, keeps)?;
             node.set_len(args.size)?;
-        }
-        if has(fattr::MTIME) && !has(fattr::ATIME) && !has(fattr::FH) {
-            // Without a handle it is a program's wish, and not what the kernel kept while the file
-            // was written.
-            check_flags(&meta, Change::Overwrite)?;
         }
         let time = |bit, now, sec, nsec| {
             let at = if has(now) { SetTime::Now } else { SetTime::At(Timestamp { sec, nsec }) };
@@ -59,9 +56,47 @@ impl Filesystem {
                 Modifier::default()
             },
         };
+        let set = match args.valid & !fattr::FH == fattr::MTIME | fattr::CTIME {
+            true => times_allowed(set, &meta, has(fattr::FH))?,
+            false => set,
+        };
         if set != SetAttr::default() {
             node.set_attr(&set)?;
         }
         out.put(&attr_out(&node.metadata()))
     }
+}
+
+/// Returns what a request for mtime and ctime alone may set, which the kernel sends of files that it
+/// caches: for `touch -m`, and of its own accord for times that it kept while the file was written
+/// (`by_handle`, where there is one that writes). ext4 refuses the first where the inode is
+/// append-only or immutable, and knows no second.
+///
+/// No program chooses a ctime, and setting a flag moves it. So an older one than the inode's was kept
+/// since before the flag. A ctime of the inode that is still to come proves nothing: the clock was set
+/// back since.
+///
+/// # Errors
+/// EPERM for a program's request where a flag forbids it.
+fn times_allowed(set: SetAttr, meta: &Metadata, by_handle: bool) -> Answer<SetAttr> {
+    let Some(SetTime::At(ctime)) = set.ctime else { return Ok(set) };
+    let (flags, stored) = (meta.flags(), meta.ctime());
+    let may_write_on = by_handle && !flags.contains(InodeFlags::IMMUTABLE);
+    if may_write_on || !flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        return Ok(set);
+    }
+    // Of the very tick: of a program, unless it comes by a handle.
+    let is_old = (ctime < stored || by_handle && ctime == stored) && is_past(stored);
+    match (is_old, by_handle) {
+        (true, _) => Ok(SetAttr { ctime: Some(SetTime::At(stored)), ..set }),
+        // Times of writes that are refused.
+        (false, true) => Ok(SetAttr::default()),
+        (false, false) => Err(Fault(Errno::PERM)),
+    }
+}
+
+/// Returns whether a time is not in a later second than now.
+fn is_past(time: Timestamp) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    time.sec <= now.cast_signed()
 }

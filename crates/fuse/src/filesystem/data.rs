@@ -20,7 +20,7 @@ use rustix::io::Errno;
 impl Filesystem {
     pub(super) fn open(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let args: OpenIn = r.take()?;
-        let node = self.nodes.get(r.header.nodeid)?;
+        let node = self.node(r.header.nodeid)?;
         self.check_open(r, &node, args.flags, args.open_flags)?;
         let open_flags = self.opened_when_full(args.flags, open_flags(args.flags, &node));
         let access = access(args.flags, &node);

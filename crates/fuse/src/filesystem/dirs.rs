@@ -21,7 +21,7 @@ struct Item {
 impl Filesystem {
     pub(super) fn readdir(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let args: ReadIn = r.take()?;
-        let node = self.nodes.get(r.header.nodeid)?;
+        let node = self.node(r.header.nodeid)?;
         let mut told = Ok(());
         node.read_dir(args.offset, |e| {
             let dirent = dirent(e.ino, e.cookie, e.name.len(), e.file_type);
@@ -37,7 +37,7 @@ impl Filesystem {
 
     pub(super) fn readdirplus(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let args: ReadIn = r.take()?;
-        let node = self.nodes.get(r.header.nodeid)?;
+        let node = self.node(r.header.nodeid)?;
         let (mut items, mut room) = (Vec::new(), args.size as usize);
         // No inode can be asked for while the directory is locked; the kernel keeps it from changing meanwhile.
         node.read_dir(args.offset, |e| {
@@ -67,7 +67,7 @@ impl Filesystem {
     }
 
     pub(super) fn fsyncdir(&self, r: &mut Request<'_>) -> Answer {
-        Ok(self.nodes.get(r.header.nodeid)?.sync()?)
+        Ok(self.node(r.header.nodeid)?.sync()?)
     }
 }
 

@@ -48,7 +48,7 @@ impl Filesystem {
             op::COPY_FILE_RANGE => return self.settle_inode(r.take::<CopyIn>()?.nodeid_out),
             _ => return Ok(()),
         };
-        let (dir, other) = (self.nodes.get(id)?, self.nodes.get(other)?);
+        let (dir, other) = (self.node(id)?, self.node(other)?);
         if self.is_durable_dir(&dir) || self.is_durable_dir(&other) {
             // One transaction has both directories, and what was made.
             dir.sync()?;
@@ -57,7 +57,7 @@ impl Filesystem {
     }
 
     fn settle_inode(&self, id: u64) -> Answer {
-        let node = self.nodes.get(id)?;
+        let node = self.node(id)?;
         if self.is_durable(&node) { Ok(node.sync()?) } else { Ok(()) }
     }
 }

@@ -47,7 +47,7 @@ impl Filesystem {
     pub(super) fn before_change(&self, r: &Request<'_>, node: &Node, change: Change, keeps: Keeps) -> Answer {
         let meta = node.metadata();
         check_flags(&meta, change)?;
-        Ok(node.drop_privileges(modifier(&Caller::of(&r.header), &meta, keeps))?)
+        Ok(node.drop_privileges(modifier(&self.caller(&r.header), &meta, keeps))?)
     }
 
     /// Checks bytes that the kernel had cached: they were taken without a look at the flags, which
@@ -79,7 +79,7 @@ pub(super) fn check_flags(meta: &Metadata, change: Change) -> Answer {
 }
 
 /// Returns on whose behalf content changes.
-fn modifier(caller: &Caller, meta: &Metadata, keeps: Keeps) -> Modifier {
+fn modifier(caller: &Caller<'_>, meta: &Metadata, keeps: Keeps) -> Modifier {
     if meta.permissions() & SET_IDS == 0 {
         return Modifier::Privileged;
     }
@@ -95,7 +95,7 @@ fn modifier(caller: &Caller, meta: &Metadata, keeps: Keeps) -> Modifier {
 }
 
 /// Returns on whose behalf owner or group change. Set-user-id goes whoever asks.
-pub(super) fn chown_modifier(caller: &Caller, meta: &Metadata) -> Modifier {
+pub(super) fn chown_modifier(caller: &Caller<'_>, meta: &Metadata) -> Modifier {
     match is_outsider(caller, meta) && !caller.has(Capability::Fsetid) {
         true => Modifier::Other,
         false => Modifier::Member,
@@ -104,6 +104,6 @@ pub(super) fn chown_modifier(caller: &Caller, meta: &Metadata) -> Modifier {
 
 /// Returns whether set-group-id without execution is in question, and the caller is not of the
 /// group.
-fn is_outsider(caller: &Caller, meta: &Metadata) -> bool {
+fn is_outsider(caller: &Caller<'_>, meta: &Metadata) -> bool {
     meta.permissions() & (SET_GROUP_ID | GROUP_EXECUTES) == SET_GROUP_ID && !caller.is_in_group(meta.gid())
 }

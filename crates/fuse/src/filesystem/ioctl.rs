@@ -7,7 +7,7 @@
 //! checked again. FIEMAP the kernel answers itself (EOPNOTSUPP).
 
 use super::{Filesystem, Outcome, Stage};
-use crate::caller::{Caller, Capability};
+use crate::caller::Capability;
 use crate::fault::{Answer, Fault};
 use crate::notifier::Notice;
 use crate::request::{Outbox, Request};
@@ -61,7 +61,7 @@ impl Filesystem {
     pub(super) fn ioctl(&self, r: &mut Request<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
         let args: IoctlIn = r.take()?;
         let input = r.bytes(args.in_size as usize)?;
-        let node = self.nodes.get(r.header.nodeid)?;
+        let node = self.node(r.header.nodeid)?;
         let meta = node.metadata();
         let answer = match args.cmd {
             GETFLAGS => u64::from((meta.flags() & InodeFlags::USER_VISIBLE).bits()).as_bytes().to_vec(),
@@ -105,7 +105,7 @@ impl Filesystem {
         stage: Stage,
         out: &mut Outbox,
     ) -> Answer<Outcome> {
-        let caller = Caller::of(&r.header);
+        let caller = self.caller(&r.header);
         let hardens = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         let changes = meta.flags() ^ flags;
         if !caller.owns(meta.uid()) || changes.intersects(hardens) && !caller.has(Capability::LinuxImmutable)
@@ -117,12 +117,8 @@ impl Filesystem {
             // What was written while it was allowed comes first.
             return Ok(Outcome::NoticeFirst(Notice::Content { node: r.header.nodeid, offset: 0, len: 0 }));
         }
-        if let Some(project) = project {
-            node.set_project(project)?;
-        }
-        if project.is_none() || !(changes & InodeFlags::USER_VISIBLE).is_empty() {
-            node.set_flags(flags)?;
-        }
+        let changed = project.is_none() || !(changes & InodeFlags::USER_VISIBLE).is_empty();
+        node.set_file_attr(changed.then_some(flags), project)?;
         self.settle(r.clone())?;
         out.put(&IoctlOut::default())?;
         // The kernel does not know that the time of the last change moved.
@@ -131,7 +127,7 @@ impl Filesystem {
 
     /// Trims free space, within the bounds that ext4 sets.
     fn trim(&self, r: &Request<'_>, input: &[u8]) -> Answer<TrimRange> {
-        if !Caller::of(&r.header).has(Capability::SysAdmin) {
+        if !self.caller(&r.header).has(Capability::SysAdmin) {
             return Err(Fault(Errno::PERM));
         }
         let (range, _) = TrimRange::read_from_prefix(input).map_err(|_| Fault(Errno::INVAL))?;

@@ -16,6 +16,8 @@ mod names;
 mod space;
 mod xattrs;
 
+use crate::broker::Broker;
+use crate::caller::Caller;
 use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
 use crate::fullness::Fullness;
@@ -24,11 +26,14 @@ use crate::nodes::Nodes;
 use crate::notifier::{self, Notice, Notifier};
 use crate::options::MountOptions;
 use crate::request::{Outbox, Request};
-use crate::wire::{self, BatchForgetIn, ForgetIn, ForgetOne, ReadIn, StatfsOut, WriteIn, oflag, op};
+use crate::wire::{
+    self, BatchForgetIn, ForgetIn, ForgetOne, InHeader, ReadIn, StatfsOut, WriteIn, oflag, op,
+};
 use crate::workers::Lasts;
 pub(crate) use durable::Durably;
-use lanefs::{Atime, Volume};
+use lanefs::{Atime, Node, Volume};
 use rustix::io::Errno;
+use std::sync::Arc;
 
 /// An open volume and what the kernel knows of it.
 #[derive(Debug)]
@@ -45,6 +50,8 @@ pub(crate) struct Filesystem {
     notifier: Notifier,
     /// The user and the group besides root for whom blocks are kept (s_def_resuid, s_def_resgid).
     reserved_for: (u32, u32),
+    /// Asked about callers, where this process is confined.
+    broker: Option<Arc<Broker>>,
 }
 
 /// What becomes of a request.
@@ -74,19 +81,45 @@ pub(crate) enum Stage {
 impl Filesystem {
     /// # Errors
     /// Those of a root directory that is damaged.
-    pub(crate) fn new(volume: Volume, options: &MountOptions) -> lanefs::Result<Self> {
+    pub(crate) fn new(
+        volume: Volume,
+        options: &MountOptions,
+        broker: Option<Arc<Broker>>,
+    ) -> lanefs::Result<Self> {
         let nodes = Nodes::new(volume.root_node()?);
         let (atime, dir_atime) = (options.atime(), options.dir_atime());
         let only = options.allow_root.then(|| rustix::process::geteuid().as_raw());
         let (durably, notifier) = (options.durably(), Notifier::default());
         let reserved_for = space::reserved_for(&volume);
         let (handles, fullness) = (Handles::default(), Fullness::default());
-        Ok(Self { volume, nodes, handles, fullness, atime, dir_atime, only, durably, notifier, reserved_for })
+        Ok(Self {
+            volume,
+            nodes,
+            handles,
+            fullness,
+            atime,
+            dir_atime,
+            only,
+            durably,
+            notifier,
+            reserved_for,
+            broker,
+        })
+    }
+
+    /// Returns the sender of a request.
+    fn caller(&self, header: &InHeader) -> Caller<'_> {
+        Caller::of(header, self.broker.as_deref())
     }
 
     /// What the volume counted.
     pub(crate) fn stats(&self) -> lanefs::Stats {
         self.volume.stats()
+    }
+
+    /// Returns the inode that the kernel means by a node id.
+    fn node(&self, id: u64) -> Answer<Node> {
+        self.nodes.get(id, |ino| self.volume.node_at(ino))
     }
 
     pub(crate) fn notifier(&self) -> &Notifier {

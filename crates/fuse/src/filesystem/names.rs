@@ -20,7 +20,7 @@ impl Filesystem {
             let node = if name == "." { node } else { node.lookup(name)? };
             return self.tell(node, out);
         }
-        match self.nodes.get(r.header.nodeid)?.lookup(name) {
+        match self.node(r.header.nodeid)?.lookup(name) {
             Ok(node) => self.tell(node, out),
             Err(Error::NotFound) => out.put(&no_entry()),
             Err(e) => Err(e.into()),
@@ -28,7 +28,7 @@ impl Filesystem {
     }
 
     fn any_node(&self, id: u64) -> Answer<Node> {
-        self.nodes.get(id).or_else(|_| {
+        self.node(id).or_else(|_| {
             let ino = u32::try_from(id).map_err(|_| Fault(Errno::STALE))?;
             Ok(self.volume.node_at(ino)?)
         })
@@ -63,7 +63,7 @@ impl Filesystem {
     pub(super) fn symlink(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let name = r.name()?;
         let target = r.name()?;
-        let dir = self.nodes.get(r.header.nodeid)?;
+        let dir = self.node(r.header.nodeid)?;
         let kind = NewKind::Symlink(target.as_bytes());
         let node = dir.create(name, kind, new_attr(r, 0o777), 0)?;
         self.tell(node, out)
@@ -71,14 +71,14 @@ impl Filesystem {
 
     fn make(&self, r: &mut Request<'_>, kind: NewKind<'_>, mode: u32, umask: u32) -> Answer<Node> {
         let name = r.name()?;
-        let dir = self.nodes.get(r.header.nodeid)?;
+        let dir = self.node(r.header.nodeid)?;
         Ok(dir.create(name, kind, new_attr(r, mode), umask as u16)?)
     }
 
     pub(super) fn create(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let args: CreateIn = r.take()?;
         let name = r.name()?;
-        let dir = self.nodes.get(r.header.nodeid)?;
+        let dir = self.node(r.header.nodeid)?;
         let privileged = self.is_privileged(&r.header);
         let node = match dir.create(name, NewKind::File, new_attr(r, args.mode), args.umask as u16) {
             Err(Error::Exists) if args.flags & oflag::EXCL == 0 => {
@@ -93,7 +93,7 @@ impl Filesystem {
 
     pub(super) fn tmpfile(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let args: CreateIn = r.take()?;
-        let dir = self.nodes.get(r.header.nodeid)?;
+        let dir = self.node(r.header.nodeid)?;
         let node = dir.create_nameless(new_attr(r, args.mode), args.umask as u16)?;
         self.tell_open(node, args.flags, self.is_privileged(&r.header), out)
     }
@@ -108,12 +108,14 @@ impl Filesystem {
 
     pub(super) fn unlink(&self, r: &mut Request<'_>) -> Answer {
         let name = r.name()?;
-        Ok(self.nodes.get(r.header.nodeid)?.unlink(name)?)
+        self.nodes.hold(self.node(r.header.nodeid)?.unlink(name)?);
+        Ok(())
     }
 
     pub(super) fn rmdir(&self, r: &mut Request<'_>) -> Answer {
         let name = r.name()?;
-        Ok(self.nodes.get(r.header.nodeid)?.rmdir(name)?)
+        self.nodes.hold(self.node(r.header.nodeid)?.rmdir(name)?);
+        Ok(())
     }
 
     pub(super) fn rename(&self, r: &mut Request<'_>) -> Answer {
@@ -136,20 +138,23 @@ impl Filesystem {
 
     fn move_name(&self, r: &mut Request<'_>, newdir: u64, flags: RenameFlags) -> Answer {
         let (old, new): (&OsStr, &OsStr) = (r.name()?, r.name()?);
-        let (from, to) = (self.nodes.get(r.header.nodeid)?, self.nodes.get(newdir)?);
-        Ok(from.rename(old, &to, new, flags)?)
+        let (from, to) = (self.node(r.header.nodeid)?, self.node(newdir)?);
+        if let Some(replaced) = from.rename(old, &to, new, flags)? {
+            self.nodes.hold(replaced);
+        }
+        Ok(())
     }
 
     pub(super) fn link(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let args: LinkIn = r.take()?;
         let name = r.name()?;
-        let node = self.nodes.get(args.oldnodeid)?;
-        self.nodes.get(r.header.nodeid)?.link(&node, name)?;
+        let node = self.node(args.oldnodeid)?;
+        self.node(r.header.nodeid)?.link(&node, name)?;
         self.tell(node, out)
     }
 
     pub(super) fn readlink(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
-        let node = self.nodes.get(r.header.nodeid)?;
+        let node = self.node(r.header.nodeid)?;
         out.put_bytes(node.read_link()?.as_bytes())?;
         Ok(node.accessed(self.atime)?)
     }

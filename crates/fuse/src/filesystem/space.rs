@@ -2,13 +2,14 @@
 //! which blocks its user may have.
 
 use super::{Filesystem, Outcome};
+use crate::bdi::Bdi;
+use crate::caller::Capability;
 use crate::fault::{Answer, Fault};
 use crate::handles::Open;
 use crate::notifier::{Job, Notice};
 use crate::wire::{InHeader, fopen, oflag, op};
 use lanefs::{Error, Volume};
 use rustix::io::Errno;
-use std::path::PathBuf;
 
 /// Returns the user and the group besides root for whom the volume keeps blocks.
 pub(super) fn reserved_for(volume: &Volume) -> (u32, u32) {
@@ -26,15 +27,18 @@ pub(super) fn may_shrink(opcode: u32) -> bool {
 
 impl Filesystem {
     /// Passes on where the kernel's bound is set: see [`Fullness::bounded_in`](crate::fullness::Fullness).
-    pub(crate) fn bounded_in(&self, bdi: PathBuf, percent: u32) {
+    pub(crate) fn bounded_in(&self, bdi: Bdi, percent: u32) {
         self.fullness.bounded_in(bdi, percent);
     }
 
     /// Returns whether the user of a request may take blocks that are kept for root. Only its own group
-    /// counts: the kernel does not tell the others.
+    /// counts: the kernel does not tell the others. Of capabilities, only that of user 0 is looked
+    /// at, where the blocks are kept for another user.
     pub(super) fn is_privileged(&self, header: &InHeader) -> bool {
         let (uid, gid) = self.reserved_for;
-        header.uid == 0 || header.uid == uid || gid != 0 && header.gid == gid
+        header.uid == uid
+            || gid != 0 && header.gid == gid
+            || header.uid == 0 && self.caller(header).has(Capability::SysResource)
     }
 
     /// Looks how full the volume is. If it has become full, the kernel asks before each write from then on.

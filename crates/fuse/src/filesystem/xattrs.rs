@@ -1,7 +1,7 @@
 //! Extended attributes, ACLs among them.
 
 use super::Filesystem;
-use crate::caller::{Caller, Capability};
+use crate::caller::Capability;
 use crate::fault::{Answer, Fault};
 use crate::request::{Outbox, Request};
 use crate::wire::{self, GetxattrIn, GetxattrOut, SetxattrIn};
@@ -12,17 +12,17 @@ impl Filesystem {
     pub(super) fn getxattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let args: GetxattrIn = r.take()?;
         let name = r.name()?;
-        let value = self.nodes.get(r.header.nodeid)?.xattr(name)?;
+        let value = self.node(r.header.nodeid)?.xattr(name)?;
         tell(args.size, &value, out)
     }
 
     pub(super) fn listxattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
         let args: GetxattrIn = r.take()?;
-        let names = self.nodes.get(r.header.nodeid)?.xattr_names()?;
+        let names = self.node(r.header.nodeid)?.xattr_names()?;
         let mut list = Vec::new();
         let is_trusted = |name: &&Vec<u8>| name.starts_with(b"trusted.");
         let shows_trusted =
-            names.iter().any(|name| is_trusted(&name)) && Caller::of(&r.header).has(Capability::SysAdmin);
+            names.iter().any(|name| is_trusted(&name)) && self.caller(&r.header).has(Capability::SysAdmin);
         for name in names.iter().filter(|name| shows_trusted || !is_trusted(name)) {
             list.extend_from_slice(name);
             list.push(0);
@@ -42,7 +42,7 @@ impl Filesystem {
             REPLACE => SetXattr::Replace,
             _ => return Err(Fault(Errno::INVAL)),
         };
-        let node = self.nodes.get(r.header.nodeid)?;
+        let node = self.node(r.header.nodeid)?;
         node.set_xattr(name, value, how)?;
         if args.setxattr_flags & wire::SETXATTR_ACL_KILL_SGID != 0 {
             node.drop_set_group_id()?;
@@ -52,7 +52,7 @@ impl Filesystem {
 
     pub(super) fn removexattr(&self, r: &mut Request<'_>) -> Answer {
         let name = r.name()?;
-        Ok(self.nodes.get(r.header.nodeid)?.remove_xattr(name)?)
+        Ok(self.node(r.header.nodeid)?.remove_xattr(name)?)
     }
 }
 

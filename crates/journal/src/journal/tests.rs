@@ -1,11 +1,13 @@
 mod ends;
+mod round;
 
 use super::*;
 use crate::testing::{BLOCK, BLOCKS, LOG_START, config, device_bytes, empty_log, options};
 use crate::{Freed, Handle, Pending, recovery};
 use lanefs_device::{MemDevice, Op};
 use lanefs_sim::{Entry, FailingDevice, Image, RecordingDevice};
-use parking_lot::Mutex;
+use lanefs_sync::Mutex;
+use std::thread;
 use std::time::Duration;
 
 fn open(device: &Arc<MemDevice>) -> Journal {
@@ -189,6 +191,24 @@ fn a_revoked_block_that_is_metadata_again_is_replayed() {
     assert_eq!(at(&device, 20), 3);
 }
 
+/// The newest content of a block counts, not that the same transaction has revoked it before.
+#[test]
+fn a_block_freed_and_made_again_by_one_transaction_is_replayed() {
+    let device = Arc::new(empty_log(1024));
+    let journal = open(&device);
+    set(&journal, 20, 1);
+    journal.sync().unwrap();
+    let handle = journal.start(2).unwrap();
+    handle.free(20, 1, true).unwrap();
+    let buffer = handle.create(20).unwrap();
+    handle.write(&buffer).unwrap()[0] = 3;
+    handle.stop();
+    journal.sync().unwrap();
+    drop(journal);
+    recover(&device);
+    assert_eq!(at(&device, 20), 3);
+}
+
 #[test]
 fn credits_are_spent_once_for_a_block_and_lent_when_short() {
     let device = Arc::new(empty_log(1024));
@@ -305,6 +325,19 @@ fn an_abort_is_final() {
     assert_eq!(recovery::recover(&*device, BLOCK, &config(1024)).unwrap().errno, -5);
     recovery::clear_errno(&*device, BLOCK, &config(1024)).unwrap();
     assert_eq!(recover(&device).errno, 0);
+}
+
+/// A power cut behind an abort finds the note of it.
+#[test]
+fn the_note_of_an_abort_is_flushed() {
+    let device = Arc::new(RecordingDevice::new(Image::from_bytes(empty_log(1024).to_bytes())));
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    set(&journal, 7, 1);
+    journal.abort("block 7 is bad");
+    let log = device.log();
+    let durable = log.entries.iter().rposition(|entry| matches!(entry, Entry::Flush)).unwrap_or(0);
+    let medium = MemDevice::from_bytes(log.image_of(|at| at < durable).to_bytes());
+    assert_eq!(recover(&medium).errno, -5);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! From a block of the log to its block on the volume.
 
+use super::torn;
 use crate::{JournalError, LogConfig, LogRun, Result};
 use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
-use lanefs_format::jbd2::Superblock;
+use lanefs_format::jbd2::{Jbd2Error, Superblock};
 
 /// The checked runs of a log.
 #[derive(Debug, Clone)]
@@ -77,10 +78,21 @@ impl LogMap {
         Ok(blocks)
     }
 
-    /// Reads and checks the journal superblock.
+    /// Reads and checks the journal superblock. One that was torn is [mended](torn::mend).
     pub(crate) fn read_superblock(&self, device: &dyn BlockDevice) -> Result<Superblock> {
+        Ok(self.read_or_mend(device)?.0)
+    }
+
+    /// Reads the journal superblock as [`read_superblock`](Self::read_superblock), and returns whether it was torn.
+    pub(crate) fn read_or_mend(&self, device: &dyn BlockDevice) -> Result<(Superblock, bool)> {
         let block = self.read(device, 0)?;
-        Ok(Superblock::parse(&block, self.block_size, self.blocks())?)
+        match Superblock::parse(&block, self.block_size, self.blocks()) {
+            Err(e @ (Jbd2Error::SuperblockChecksum { .. } | Jbd2Error::ChecksumType { .. })) => {
+                let sb: Result<Superblock> = torn::mend(device, self, &block)?.ok_or(e.into());
+                Ok((sb?, true))
+            }
+            sb => Ok((sb?, false)),
+        }
     }
 
     /// Writes the journal superblock; not durable before a flush.

@@ -2,6 +2,7 @@
 
 mod map;
 mod ring;
+mod torn;
 mod writer;
 
 pub(crate) use map::LogMap;

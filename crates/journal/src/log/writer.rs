@@ -8,8 +8,9 @@ use lanefs_device::{AlignedBuf, BlockDevice, WriteOp};
 use lanefs_format::jbd2::{
     self, Checksum, Commit, Compat, Crc32Be, Descriptor, Incompat, Layout, RevokeBlock, Superblock,
 };
-use parking_lot::Mutex;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use lanefs_sync::Mutex;
+use lanefs_sync::time::realtime;
+use std::time::Duration;
 
 /// The kernel's least size of a log.
 const MIN_BLOCKS: u32 = 1024;
@@ -144,7 +145,7 @@ impl LogWriter {
         at: u32,
         crc: Crc32Be,
     ) -> Result<()> {
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let now = || Duration::from_nanos(realtime());
         let time = self.clock.unwrap_or_else(now);
         let mut block = self.block();
         Commit { sequence: tid.0, time }.write(&self.layout, &mut block, crc.value());

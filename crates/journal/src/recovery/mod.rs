@@ -72,9 +72,14 @@ pub fn check_log(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> 
 /// than at its end, with the transaction's number, and nothing written; fast commits.
 pub fn recover(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Result<Report> {
     let map = LogMap::new(device, block_size, log)?;
-    let mut sb = map.read_superblock(device)?;
+    let (mut sb, torn) = map.read_or_mend(device)?;
     let mut report = Report { errno: sb.errno(), ..Report::default() };
     if sb.start() == 0 {
+        // An empty log is not written again before its first transaction: a tear would stay.
+        if torn {
+            map.write_superblock(device, &sb)?;
+            device.flush()?;
+        }
         return Ok(report);
     }
     let plan = Plan::make(device, &map, &sb)?;

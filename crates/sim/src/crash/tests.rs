@@ -140,6 +140,19 @@ fn unaligned_writes_tear_at_sectors() {
 }
 
 #[test]
+fn memory_tears_at_words() {
+    let dev = RecordingDevice::new(Image::zeroed(4096)).with_atomic_write(8);
+    dev.write_at(20, &[1; 40]).unwrap();
+    let mut edges = BTreeSet::new();
+    for state in dev.log().crash_states(10, 300) {
+        assert_eq!(state.device().atomic_write(), 8);
+        let bytes = state.image.to_bytes();
+        edges.extend((1..4096).filter(|&i| bytes[i] != bytes[i - 1]));
+    }
+    assert_eq!(edges, BTreeSet::from([20, 24, 32, 40, 48, 56, 60]));
+}
+
+#[test]
 fn a_state_can_be_made_again() {
     let log = three_epochs();
     let all = |seed| log.crash_states(seed, 50).collect::<Vec<_>>();
@@ -188,4 +201,72 @@ fn states_share_their_pages() {
     assert!(pages.len() < 1000 * 21, "{} pages", pages.len());
     let last = states.last().unwrap();
     assert_eq!(last.image.to_bytes(), dev.image().to_bytes());
+}
+
+/// Which of pages 1 to 3 each small state of the first epoch holds: 1 whole, 0 absent, 2 in part.
+fn small_epoch(limit: usize) -> Vec<[u8; 3]> {
+    let log = three_epochs();
+    let first = log.small_states(1, limit).take_while(|s| s.epoch == 0);
+    let shown = |page: &Vec<bool>| if whole(page) { 1 } else { 2 * u8::from(!absent(page)) };
+    first
+        .map(|s| sectors(&s.image)[1..=3].iter().map(shown).collect::<Vec<_>>().try_into().unwrap())
+        .collect()
+}
+
+#[test]
+fn small_states_are_prefixes_and_single_losses() {
+    let seen = small_epoch(1000);
+    assert_eq!(seen[..4], [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]]);
+    let all: BTreeSet<_> = seen.iter().copied().collect();
+    let lost = [[0, 1, 1], [1, 0, 1]];
+    let alone = [[0, 1, 0], [0, 0, 1]];
+    let torn = [[2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 0, 0], [1, 2, 0]];
+    let expected = seen[..4].iter().chain(&lost).chain(&alone).chain(&torn).copied().collect();
+    assert_eq!(all, expected);
+    // Each of the torn ones comes in four forms: half, half, first sector, last sector.
+    assert_eq!(seen.len(), 4 + 2 + 2 + 4 * torn.len());
+}
+
+#[test]
+fn a_bound_keeps_the_prefixes_and_a_sample() {
+    let few = small_epoch(3);
+    assert_eq!(few[..4], [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]]);
+    assert!((5..=7).contains(&few.len()));
+    assert_eq!(few, small_epoch(3));
+}
+
+#[test]
+fn the_same_content_has_the_same_fingerprint() {
+    let log = three_epochs();
+    let mut contents = std::collections::HashMap::new();
+    for state in log.small_states(1, 1000).chain(log.crash_states(1, 40)) {
+        let bytes = state.image.to_bytes();
+        let print = *contents.entry(bytes).or_insert(state.fingerprint);
+        assert_eq!(print, state.fingerprint, "{state}");
+        let again = log.crash_state(1, state.epoch, state.shape).unwrap();
+        assert!(
+            (again.fingerprint, again.cut) == (print, state.cut)
+                && again.image.to_bytes() == state.image.to_bytes()
+        );
+    }
+    let prints: BTreeSet<u64> = contents.values().copied().collect();
+    assert_eq!(prints.len(), contents.len());
+}
+
+/// A write that puts back what the base holds leaves the base, and a state that says nothing new is left out.
+#[test]
+fn states_that_say_nothing_new_are_left_out() {
+    let dev = RecordingDevice::new(Image::from_bytes(vec![7; 8192]));
+    dev.write_at(0, &[7; 512]).unwrap();
+    dev.flush().unwrap();
+    dev.write_at(512, &[8; 512]).unwrap();
+    dev.write_at(512, &[7; 512]).unwrap();
+    let log = dev.log();
+    let prints: Vec<u64> = log.small_states(1, 1000).map(|s| s.fingerprint).collect();
+    assert_eq!(prints.len(), 2);
+    assert_eq!(prints[0], 0);
+    dev.mark("promised");
+    let log = dev.log();
+    let marks: Vec<usize> = log.small_states(1, 1000).map(|s| s.marks(&log).count()).collect();
+    assert_eq!(marks, [0, 0, 1, 1]);
 }

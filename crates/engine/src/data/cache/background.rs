@@ -7,9 +7,10 @@
 
 use super::dirty::Turn;
 use super::{FileCache, PageCache, Pressure};
+use lanefs_sync::time::Instant;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Something to write out.
 #[derive(Debug)]

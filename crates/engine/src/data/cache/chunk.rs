@@ -6,10 +6,10 @@
 
 use super::geometry::{Geometry, PAGES, runs};
 use lanefs_device::AlignedBuf;
+use lanefs_sync::atomic::{AtomicU16, Ordering};
 use std::array;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The memory of a page. Whoever writes it out holds it too, and then it is copied before it is changed.
 pub(super) type Page = Arc<AlignedBuf>;

@@ -5,11 +5,11 @@
 
 use super::file::FileCache;
 use super::stream::Stream;
-use parking_lot::Mutex;
+use lanefs_sync::Mutex;
+use lanefs_sync::atomic::{AtomicU64, Ordering};
+use lanefs_sync::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 /// How many dirty bytes are too many: parts of the cache's bound.
 #[derive(Debug, Clone, Copy)]

@@ -8,12 +8,13 @@ use super::index::{Index, Slot};
 use super::locked::Locked;
 use super::span::Span;
 use super::stream;
+use lanefs_sync::atomic::{AtomicU32, Ordering};
 use lanefs_sync::order::{Level, Ordered};
-use parking_lot::{Condvar, Mutex};
+use lanefs_sync::time::Instant;
+use lanefs_sync::{Condvar, Mutex};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The cached pages of one file: some hundred bytes, and the pages. When the last reference goes, so do all pages, dirty ones too.
 #[derive(Debug)]

@@ -8,10 +8,9 @@
 //! Chunk 0 has its slot in the root: a small file has no node at all.
 
 use super::chunk::Chunk;
-use parking_lot::RwLock;
+use lanefs_sync::{OnceLock, RwLock};
 use std::array;
 use std::ops::Range;
-use std::sync::OnceLock;
 
 /// A chunk and its lock.
 pub(super) type Slot = RwLock<Option<Box<Chunk>>>;

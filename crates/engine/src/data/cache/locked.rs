@@ -8,8 +8,8 @@ use super::file::FileCache;
 use super::geometry::{Geometry, PAGES};
 use super::index::Slot;
 use super::pool::Entry;
+use lanefs_sync::RwLockWriteGuard;
 use lanefs_sync::order::{Level, Ordered};
-use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 
 /// See the head of the file.

@@ -21,10 +21,10 @@ use super::file::FileCache;
 use super::geometry::{Geometry, PAGES};
 use lanefs_device::AlignedBuf;
 use lanefs_stats::Counter;
-use parking_lot::Mutex;
+use lanefs_sync::Mutex;
+use lanefs_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Bytes that a shard has at least; smaller bounds have one shard.

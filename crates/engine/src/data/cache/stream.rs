@@ -10,9 +10,9 @@
 
 use super::file::FileCache;
 use super::geometry::Geometry;
-use parking_lot::Mutex;
+use lanefs_sync::Mutex;
+use lanefs_sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Bytes in order that make a stream, and between its calls for writing out.

@@ -69,3 +69,26 @@ fn blocks_are_not_moved_under_an_overwrite() {
         device.file.lock().unwrap().take();
     }
 }
+
+/// The file may be cut while a writer waits for its bytes: what the writer holds then is not enough to let the file grow.
+#[test]
+fn a_writer_looks_at_the_size_again_when_it_holds_its_bytes() {
+    let image = Image::new("16M", KINDS[0]);
+    let ino = image.file("f");
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    let mut patience = Duration::from_millis(5);
+    // A writer that comes late finds the new size, and is tried again with more patience.
+    while fs.counters.range_retries.get() == 0 {
+        buffered::write(&node, 0, &[1; 64 << 10]).unwrap();
+        let held = node.file().lock_from(&node, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| buffered::write(&node, 40 << 10, &[2; 4096]).unwrap());
+            std::thread::sleep(patience);
+            node.file().set_size(4096);
+            drop(held);
+        });
+        patience *= 2;
+        assert!(patience < Duration::from_secs(10), "it never looked again");
+    }
+}

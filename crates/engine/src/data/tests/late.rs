@@ -94,7 +94,10 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
     let volume = open(&image);
     let file = volume.create_file("/f").unwrap();
     file.write_at(0, &[1; MIB]).unwrap();
-    file.node().fs.set_flags(file.node(), InodeFlags::IMMUTABLE | InodeFlags::EXTENTS).unwrap();
+    file.node()
+        .fs
+        .set_file_attr(file.node(), Some(InodeFlags::IMMUTABLE | InodeFlags::EXTENTS), None)
+        .unwrap();
     for at in [0, MIB as u64, 5 * MIB as u64] {
         assert!(matches!(file.write_at(at, &[2; MIB]), Err(Error::NotPermitted(_))));
         file.write_late(at, &[2; MIB]).unwrap();
@@ -150,4 +153,41 @@ fn the_times_are_those_that_the_other_cache_set() {
         assert_eq!(meta.version(), after);
         close(volume, &image);
     }
+}
+
+/// As after a failed writeback in the kernel's ext4: i_size stays where the cache above has it, and
+/// what could not be written reads as zeros; i_disksize does not move, so the volume holds no size
+/// without its bytes.
+#[test]
+fn a_late_write_that_fails_leaves_i_disksize_where_it_was() {
+    let image = Image::new("16M", KINDS[0]);
+    let volume = open(&image);
+    let (file, filler) = (volume.create_file("/f").unwrap(), volume.create_file("/filler").unwrap());
+    file.write_late(0, &[1; MIB]).unwrap();
+    file.sync_all().unwrap();
+    for len in [MIB, 4096] {
+        let mut end = filler.metadata().len();
+        while filler.write_at(end, &vec![9; len]).is_ok() {
+            end += len as u64;
+        }
+        filler.sync_all().unwrap();
+    }
+    for piece in [3, 1] {
+        let written = file.write_late(piece * MIB as u64, &[2; MIB]);
+        assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
+    }
+    file.sync_all().unwrap();
+    let size = |volume: &Volume| volume.metadata("/f").unwrap().len();
+    assert_eq!((size(&volume), file.node().state().size), (4 * MIB as u64, MIB as u64));
+    let content = volume.read("/f").unwrap();
+    assert!(content[..MIB] == [1; MIB] && content[MIB..].iter().all(|byte| *byte == 0));
+    // With space again the cache hands the rest down once more, in any order.
+    volume.remove_file("/filler").unwrap();
+    drop(filler);
+    file.write_late(3 * MIB as u64, &[2; MIB]).unwrap();
+    drop(file);
+    close(volume, &image);
+    let dumped = image.dump("f");
+    assert!(dumped[..MIB] == [1; MIB] && dumped[MIB..3 * MIB].iter().all(|byte| *byte == 0));
+    assert!(dumped[3 * MIB..] == [2; MIB]);
 }

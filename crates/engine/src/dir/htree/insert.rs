@@ -21,7 +21,7 @@ const MAX_STEPS: u32 = 8;
 /// Puts `new`, which no leaf of its hash has room for.
 ///
 /// # Errors
-/// [`Error::NoSpace`]: the volume is full, or the index is, at its full depth.
+/// [`Error::NoSpace`]; [`Error::DirFull`] if the index is full, at its full depth.
 pub(in crate::dir) fn insert(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, new: &New<'_>) -> Result<()> {
     let mut lblk = 0;
     for _ in 0..MAX_STEPS {
@@ -44,7 +44,7 @@ pub(in crate::dir) fn insert(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, new
             0 => return split::leaf(txn, ino, inode, &path, new, &hasher, hash),
             full if full < path.frames.len() => split::node(txn, ino, inode, &path, full)?,
             _ if info.indirect_levels < dir.params().max_levels => split::root(txn, ino, inode, &path)?,
-            _ => return Err(Error::NoSpace),
+            _ => return Err(Error::DirFull),
         }
     }
     Err(DirError::SplitTooSmall { ino, lblk, need: new.need() }.into())
@@ -53,7 +53,7 @@ pub(in crate::dir) fn insert(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, new
 /// How many blocks [`insert`] adds for `name` at most.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if the index is full, at its full depth.
+/// [`Error::DirFull`] if the index is full, at its full depth.
 pub(in crate::dir) fn growth(dir: &Dir<'_>, name: &[u8]) -> Result<u32> {
     let (root, info) = dir.root()?;
     let hash = dir.params().hasher.with_version(info.hash_version).hash(name).major;
@@ -65,7 +65,7 @@ pub(in crate::dir) fn growth(dir: &Dir<'_>, name: &[u8]) -> Result<u32> {
     }
     let full = full_frames(&path);
     if full == path.frames.len() && info.indirect_levels >= dir.params().max_levels {
-        return Err(Error::NoSpace);
+        return Err(Error::DirFull);
     }
     // A leaf, and one for each block of the index that splits; a root that is full gets a level.
     Ok(full as u32 + 1)

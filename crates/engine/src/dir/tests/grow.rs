@@ -29,7 +29,7 @@ fn fill(args: &[&str], size: u64, names: u32) -> (u8, bool) {
         let name = format!("{n:0>200}");
         match filled.insert(&volume.fs, name.as_bytes()) {
             Ok(()) => {}
-            Err(Error::NoSpace) => {
+            Err(Error::DirFull) => {
                 full = true;
                 break;
             }

@@ -3,6 +3,7 @@
 use super::*;
 use lanefs_device::BlockDevice;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
 
 /// The reserve of a transaction has an end, and an operation that has come to it is half done.
 #[test]
@@ -85,9 +86,8 @@ impl BlockDevice for MeanwhileDevice {
         self.inner.read_at(offset, buf)
     }
     fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
-        if offset == 7 * u64::from(BLOCK)
-            && let Some(other) = self.meanwhile.lock().take()
-        {
+        let other = if offset == 7 * u64::from(BLOCK) { self.meanwhile.lock().take() } else { None };
+        if let Some(other) = other {
             let (done, wait) = sync_channel(0);
             other.send(done).unwrap();
             wait.recv().unwrap();
@@ -122,6 +122,42 @@ fn what_is_committed_while_the_journal_is_closed_is_not_lost() {
     drop(journal);
     assert!(!recover(&device.inner).needed);
     assert_eq!((at(&device.inner, 7), at(&device.inner, 8)), (1, 2));
+}
+
+/// A change that a handle may make while the journal is being closed is there afterwards. The last home write of a close comes
+/// behind its last commit: no handle starts then.
+#[test]
+fn nothing_is_changed_behind_the_last_commit() {
+    let (other, asked) = sync_channel(0);
+    let device = Arc::new(MeanwhileDevice { inner: empty_log(1024), meanwhile: Mutex::new(Some(other)) });
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    set(&journal, 7, 1);
+    let (last, asked_last) = sync_channel(0);
+    let changed = thread::scope(|scope| {
+        let journal = &journal;
+        let late = scope.spawn({
+            let device = &device;
+            move || {
+                // What this changes is committed last, and its home write is waited for.
+                let done = asked.recv().unwrap();
+                set(journal, 7, 2);
+                *device.meanwhile.lock() = Some(last);
+                done.send(()).unwrap();
+                let done: SyncSender<()> = asked_last.recv().unwrap();
+                let block = journal.read(9).unwrap();
+                // The close goes on: a handle that cannot start waits for its end.
+                done.send(()).unwrap();
+                let handle = journal.start(1).ok()?;
+                handle.write(&block).ok().map(|mut bytes| bytes[0] = 3)
+            }
+        });
+        journal.close().unwrap();
+        late.join().unwrap()
+    });
+    drop(journal);
+    assert!(!recover(&device.inner).needed);
+    assert_eq!(at(&device.inner, 7), 2);
+    assert_eq!(at(&device.inner, 9), if changed.is_some() { 3 } else { 0 }, "a change was lost");
 }
 
 /// A handle that is open when the journal is closed is waited for, and what it did is committed.

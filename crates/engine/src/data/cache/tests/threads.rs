@@ -1,7 +1,7 @@
 //! Many threads on one file under a small bound: writers of stamps, readers, writeback, and a file that passes by.
 
 use super::*;
-use parking_lot::Mutex;
+use lanefs_sync::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

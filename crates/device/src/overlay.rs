@@ -1,25 +1,33 @@
 //! A device whose writes stay in memory.
 //!
-//! A volume opened for reading is recovered on one, so that its device is never written; and a
-//! volume opened for writing is first tried on one, so that a volume which is refused after
-//! recovery was not written either. Holds as much as was written: at most the log.
+//! It lets a reader see what recovery of a volume would write, without a write to the volume. The
+//! engine opens a volume for reading on one, and first tries on one a volume that it opens for
+//! writing; the check replays the log on one. It holds as many pages as were written: at most
+//! those that the log names.
 
-use lanefs_device::{BlockDevice, DeviceError, Op, Result};
-use parking_lot::RwLock;
+use crate::{BlockDevice, DeviceError, Op, Result};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 const PAGE: usize = 4096;
 
+type Pages = HashMap<u64, Box<[u8; PAGE]>>;
+
+/// A device, and in memory what was written over it.
 #[derive(Debug)]
-pub(super) struct Overlay {
+pub struct Overlay {
     below: Arc<dyn BlockDevice>,
-    pages: RwLock<HashMap<u64, Box<[u8; PAGE]>>>,
+    pages: RwLock<Pages>,
 }
 
 impl Overlay {
-    pub(super) fn new(below: Arc<dyn BlockDevice>) -> Self {
+    /// Returns an overlay over `below`, to which it never writes.
+    pub fn new(below: Arc<dyn BlockDevice>) -> Self {
         Self { below, pages: RwLock::default() }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Pages> {
+        self.pages.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls `f` for each piece of `[offset, offset + len)` within a page: page, byte in it, and
@@ -54,9 +62,13 @@ impl BlockDevice for Overlay {
         self.below.alignment()
     }
 
+    fn atomic_write(&self) -> usize {
+        self.below.atomic_write()
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.below.read_at(offset, buf)?;
-        let pages = self.pages.read();
+        let pages = self.read();
         if pages.is_empty() {
             return Ok(());
         }
@@ -74,7 +86,7 @@ impl BlockDevice for Overlay {
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(DeviceError::out_of_range(Op::Write, offset, len, size));
         }
-        let mut pages = self.pages.write();
+        let mut pages = self.pages.write().unwrap_or_else(PoisonError::into_inner);
         Self::pieces(offset, data.len(), |page, within, range| {
             let bytes = match pages.entry(page) {
                 std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
@@ -104,7 +116,7 @@ impl BlockDevice for Overlay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lanefs_device::MemDevice;
+    use crate::MemDevice;
 
     #[test]
     fn writes_are_seen_above_and_not_below() {

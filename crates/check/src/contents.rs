@@ -1,0 +1,243 @@
+//! What an inode holds: its map and the blocks that it claims, its size, its target.
+
+use crate::block_map::BlockMap;
+use crate::directories::{Content, Dir, DirBody};
+use crate::finding::{Findings, Structure};
+use crate::map::{MapWalk, Visit};
+use crate::rule::Rule;
+use crate::{Check, CheckError};
+use lanefs_format::extent::{Extent, MAX_BLOCKS};
+use lanefs_format::{FileType, Inode, InodeFlags, Layout, RoCompat};
+
+/// Bytes of `i_block`, where a fast symlink and inline data begin.
+const I_BLOCK: u64 = 60;
+
+impl Check {
+    /// Checks the attributes and the map of an inode, and claims their blocks.
+    pub(crate) fn check_contents(&mut self, ino: u32, inode: &Inode) -> Result<(), CheckError> {
+        let (inline, values) = self.check_xattr_area(ino, inode);
+        let own = values + self.claim_xattr_block(ino, inode)?;
+        let file_type = FileType::from_mode(inode.mode);
+        let fast = inode.fast_symlink(&self.inode_ctx);
+        let has_map = match file_type {
+            Some(FileType::Regular | FileType::Directory) | None => true,
+            Some(FileType::Symlink) => fast.is_none(),
+            Some(_) => false,
+        };
+        if inode.flags.contains(InodeFlags::INLINE_DATA) {
+            self.check_inline(ino, inode, inline);
+            self.check_blocks(ino, inode, own);
+            return Ok(());
+        }
+        if let Some(target) = fast {
+            self.check_target(ino, inode, &inode.i_block, target.len() as u64);
+        }
+        if !has_map {
+            self.check_blocks(ino, inode, own);
+            return Ok(());
+        }
+        let is_dir = file_type == Some(FileType::Directory);
+        let shared = self.sb.has_ro(RoCompat::SHARED_BLOCKS);
+        let mut claims = Claims {
+            ino,
+            layout: &self.layout,
+            blocks: &mut self.blocks,
+            findings: &mut self.findings,
+            keep: is_dir || file_type == Some(FileType::Symlink),
+            is_dir,
+            shared,
+            runs: Vec::new(),
+            mapped: own,
+            end: 0,
+            written_end: 0,
+            last_cluster: None,
+        };
+        let seed = self.csum.inode_seed(ino, inode.generation);
+        MapWalk { io: &self.io, layout: &self.layout, ino, seed }.walk(inode, &mut claims)?;
+        let Claims { runs, mapped, end, written_end, .. } = claims;
+        self.check_blocks(ino, inode, mapped);
+        self.check_size(ino, inode, file_type, end, written_end);
+        match file_type {
+            // One that was removed while it was in use waits for its deletion: nothing in it counts.
+            Some(FileType::Directory) if inode.links_count == 0 => {}
+            Some(FileType::Directory) => {
+                let blocks = inode.size / u64::from(self.layout.block_size());
+                self.push_dir(ino, inode, Content::Blocks { runs, blocks });
+            }
+            Some(FileType::Symlink) => self.check_slow_target(ino, inode, &runs)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_blocks(&mut self, ino: u32, inode: &Inode, mapped: u64) {
+        let counted = mapped * u64::from(self.layout.block_size() / 512);
+        if inode.blocks != counted {
+            self.findings.add(Structure::Inode { ino }, Rule::Blocks { found: inode.blocks, counted });
+        }
+    }
+
+    /// Checks `i_size` against the end of the map, in blocks, and of its written part.
+    fn check_size(
+        &mut self,
+        ino: u32,
+        inode: &Inode,
+        file_type: Option<FileType>,
+        end: u64,
+        written_end: u64,
+    ) {
+        let block_size = u64::from(self.layout.block_size());
+        let (found, structure) = (inode.size, Structure::Inode { ino });
+        let most = self.max_blocks(inode).saturating_mul(block_size);
+        let mut add = |why, bound| self.findings.add(structure, Rule::Size { found, why, bound });
+        match file_type {
+            Some(FileType::Directory) if inode.links_count == 0 => {}
+            Some(FileType::Directory) if found % block_size != 0 => add("not a multiple of", block_size),
+            Some(FileType::Directory) if found / block_size != end => {
+                add("the map ends at", end * block_size)
+            }
+            Some(FileType::Regular) => {
+                let least = written_end.saturating_sub(1) * block_size;
+                let waits = self.orphans.contains(&ino) || inode.flags.contains(InodeFlags::VERITY);
+                if found < least && !waits {
+                    add("blocks are written up to", least);
+                }
+                if found > most {
+                    add("the map can reach to", most);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The blocks that the map of an inode can reach.
+    fn max_blocks(&self, inode: &Inode) -> u64 {
+        if inode.flags.contains(InodeFlags::EXTENTS) {
+            return MAX_BLOCKS.into();
+        }
+        let n = u64::from(self.layout.block_size() / 4);
+        12 + n + n * n + n * n * n
+    }
+
+    /// Keeps a directory for the next pass; they come in the order of their numbers.
+    fn push_dir(&mut self, ino: u32, inode: &Inode, content: Content) {
+        let seed = self.csum.inode_seed(ino, inode.generation);
+        self.dirs.push(Dir { ino, parent: 0, dotdot: 0 });
+        self.dir_bodies.push(DirBody::new(ino, inode, seed, content));
+    }
+
+    /// Checks data that lies in the inode itself; `rest` is the value of its attribute.
+    fn check_inline(&mut self, ino: u32, inode: &Inode, rest: Option<Vec<u8>>) {
+        let structure = Structure::Inode { ino };
+        let Some(rest) = rest else {
+            let what = "INLINE_DATA is set, and there is no attribute system.data";
+            return self.findings.add(structure, Rule::InlineData { what });
+        };
+        let room = I_BLOCK + rest.len() as u64;
+        if inode.size > room || inode.is_dir() && inode.size != room {
+            self.findings
+                .add(structure, Rule::Size { found: inode.size, why: "inline data has", bound: room });
+        }
+        if inode.is_symlink() {
+            let target = [&inode.i_block[..], &rest].concat();
+            self.check_target(ino, inode, &target, inode.size);
+        }
+        if inode.is_dir() && inode.links_count > 0 {
+            self.push_dir(ino, inode, Content::Inline { head: inode.i_block, rest });
+        }
+    }
+
+    /// Checks that the target of a symlink has no zero byte before its end and one behind it.
+    fn check_target(&mut self, ino: u32, inode: &Inode, bytes: &[u8], size: u64) {
+        if inode.flags.contains(InodeFlags::ENCRYPT) {
+            return;
+        }
+        let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()) as u64;
+        if len != size || size == 0 {
+            self.findings.add(Structure::Inode { ino }, Rule::SymlinkTarget { len, size });
+        }
+    }
+
+    fn check_slow_target(&mut self, ino: u32, inode: &Inode, runs: &[Extent]) -> Result<(), CheckError> {
+        let block_size = u64::from(self.layout.block_size());
+        match runs {
+            [run] if run.ee_block == 0 && run.len == 1 && !run.unwritten && inode.size < block_size => {
+                let bytes = self.io.block(run.ee_start)?;
+                self.check_target(ino, inode, &bytes, inode.size);
+            }
+            _ => self.findings.add(Structure::Inode { ino }, Rule::SymlinkBlock),
+        }
+        Ok(())
+    }
+}
+
+/// Claims the blocks of one inode.
+#[derive(Debug)]
+struct Claims<'a> {
+    ino: u32,
+    layout: &'a Layout,
+    blocks: &'a mut BlockMap,
+    findings: &'a mut Findings,
+    is_dir: bool,
+    /// Several files may have a block (`shared_blocks`).
+    shared: bool,
+    /// Whether the runs are wanted.
+    keep: bool,
+    /// Those of which no block was claimed before, in order.
+    runs: Vec<Extent>,
+    /// Blocks of whole clusters.
+    mapped: u64,
+    /// The logical block behind the last.
+    end: u64,
+    /// As `end`, of written blocks.
+    written_end: u64,
+    last_cluster: Option<u64>,
+}
+
+impl Claims<'_> {
+    /// Claims a run. Returns false, with a finding, if some of it was claimed before.
+    fn claim(&mut self, block: u64, len: u64) -> bool {
+        let (bits, first) = (self.layout.cluster_bits(), self.layout.first_data_block());
+        let (mut from, to) = ((block - first) >> bits, (block - first + len).div_ceil(1 << bits));
+        // A cluster that the run before ends in is the same claim.
+        if bits > 0 && self.last_cluster == Some(from) {
+            from += 1;
+        }
+        self.last_cluster = Some(to - 1);
+        self.mapped += (to - from) << bits;
+        let (start, blocks) = (first + (from << bits), (to - from) << bits);
+        if blocks == 0 {
+            return true;
+        }
+        let end = (start + blocks).min(self.layout.blocks_count());
+        let Some(conflict) = self.blocks.claim(start, end - start) else { return true };
+        if !self.shared {
+            let rule = Rule::ClaimedTwice { block: conflict.block, count: conflict.count << bits };
+            self.findings.add(Structure::Inode { ino: self.ino }, rule);
+        }
+        false
+    }
+}
+
+impl Visit for Claims<'_> {
+    fn node(&mut self, block: u64) -> bool {
+        self.claim(block, 1)
+    }
+
+    fn data(&mut self, run: Extent) {
+        self.end = self.end.max(run.end());
+        if !run.unwritten {
+            self.written_end = self.written_end.max(run.end());
+        } else if self.is_dir {
+            let structure = Structure::Inode { ino: self.ino };
+            self.findings.add(structure, Rule::UnwrittenDir { lblk: run.ee_block });
+        }
+        if self.claim(run.ee_start, run.len.into()) && self.keep {
+            self.runs.push(run);
+        }
+    }
+
+    fn broken(&mut self, structure: Structure, rule: Rule) {
+        self.findings.add(structure, rule);
+    }
+}

@@ -1,0 +1,52 @@
+//! What is known of each inode: its type, its links, and how many entries lead to it.
+
+use lanefs_format::{FileType, Layout};
+
+/// What is known of one inode.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct InodeNote {
+    /// The type of an inode in use.
+    pub(crate) file_type: Option<FileType>,
+    /// In use, whatever its type.
+    pub(crate) in_use: bool,
+    /// Holds the value of an attribute (`ea_inode`).
+    pub(crate) holds_value: bool,
+    /// `i_links_count`.
+    pub(crate) links: u16,
+    /// Directory entries that lead to it; of an inode that holds an xattr, attributes.
+    pub(crate) entries: u32,
+}
+
+/// The notes of all inodes. A group without an inode in use takes no memory.
+#[derive(Debug)]
+pub(crate) struct InodeMap {
+    per_group: u32,
+    groups: Vec<Option<Box<[InodeNote]>>>,
+}
+
+impl InodeMap {
+    pub(crate) fn new(layout: &Layout) -> Self {
+        Self { per_group: layout.inodes_per_group(), groups: vec![None; layout.group_count() as usize] }
+    }
+
+    /// The note of an inode; an empty one for a number that is none.
+    pub(crate) fn get(&self, ino: u32) -> InodeNote {
+        let Some(at) = ino.checked_sub(1) else { return InodeNote::default() };
+        let group = self.groups.get((at / self.per_group) as usize).and_then(Option::as_ref);
+        group.and_then(|notes| notes.get((at % self.per_group) as usize)).copied().unwrap_or_default()
+    }
+
+    /// The note of an inode, to be changed.
+    pub(crate) fn get_mut(&mut self, ino: u32) -> Option<&mut InodeNote> {
+        let at = ino.checked_sub(1)?;
+        let len = self.per_group as usize;
+        let group = self.groups.get_mut((at / self.per_group) as usize)?;
+        let notes = group.get_or_insert_with(|| vec![InodeNote::default(); len].into());
+        notes.get_mut((at % self.per_group) as usize)
+    }
+
+    /// The notes of a group, `None` if none of its inodes is known.
+    pub(crate) fn group(&self, group: u32) -> Option<&[InodeNote]> {
+        self.groups.get(group as usize)?.as_deref()
+    }
+}

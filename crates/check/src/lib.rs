@@ -1,0 +1,241 @@
+//! Checks an ext4 volume for consistency, read-only: whether every structure keeps its rules, and
+//! whether the structures agree with each other.
+//!
+//! [`check`] reads a device that nobody writes. It replays the log in memory, if that must be,
+//! and judges what recovery would leave. It shares the codec (`lanefs-format`) and the replay of
+//! the log (`lanefs-journal`) with the rest of lanefs and nothing else, so that it can judge the
+//! engine. It repairs nothing.
+//!
+//! The passes, in their order, each in a file of its own:
+//!
+//! 1. `superblock`, `log`, `groups`: the superblock, the log, the descriptors, and the
+//!    blocks that fixed metadata takes.
+//! 2. `orphans`, `inodes` with `contents` and `xattrs`: each inode, its map and its
+//!    attributes; the blocks that it claims.
+//! 3. `directories` with `htree`: each entry, and the index above them.
+//! 4. `links`: whether each directory is reached from the root and each count of links is right.
+//! 5. `bitmaps`: both bitmaps of each group and all counts of free things.
+//!
+//! Invariants:
+//! - Nothing on the volume is trusted: no input makes a pass panic or run for ever. A block is
+//!   read below a map or as a directory only by the structure that claims it first.
+//! - Memory is bounded by the volume: its bitmaps, eight bytes for each inode of a group in use,
+//!   the runs of the directories, and 8 bytes for each entry of one directory.
+#![forbid(unsafe_code)]
+
+mod bitmaps;
+mod block_map;
+mod contents;
+mod directories;
+mod finding;
+mod groups;
+mod htree;
+mod inode_map;
+mod inodes;
+mod io;
+mod links;
+mod log;
+mod map;
+mod orphans;
+mod rule;
+mod special;
+mod superblock;
+mod xattrs;
+
+pub use finding::{Finding, Structure};
+pub use rule::Rule;
+
+use block_map::BlockMap;
+use directories::{Dir, DirBody};
+use finding::Findings;
+use inode_map::InodeMap;
+use io::Io;
+use lanefs_device::{BlockDevice, DeviceError};
+use lanefs_format::dirent::DirLayout;
+use lanefs_format::{Checksummer, GroupDesc, InodeContext, Layout, RoCompat, Superblock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use xattrs::XattrUse;
+
+/// How to check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// Findings that are kept; the others are counted.
+    pub max_findings: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { max_findings: 10_000 }
+    }
+}
+
+impl Options {
+    /// Sets how many findings are kept.
+    #[must_use]
+    pub fn max_findings(self, max: usize) -> Self {
+        Self { max_findings: max }
+    }
+}
+
+/// Why a volume cannot be checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No ext2, ext3 or ext4 volume.
+    #[error("{0}")]
+    NotVolume(lanefs_format::FormatError),
+    /// Features whose structures the check does not know.
+    #[error("the volume has features that the check does not know: {0}")]
+    Features(String),
+    /// The log needs a replay that is not possible here.
+    #[error("the log has to be replayed, and cannot be: {0}")]
+    Log(String),
+}
+
+/// What a check found.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// The broken rules, in the order of the passes; at most [`Options::max_findings`].
+    pub findings: Vec<Finding>,
+    /// How many broken rules there are, with those that were not kept.
+    pub count: u64,
+    /// Structures that the check does not look into, with the reason.
+    pub unchecked: Vec<Finding>,
+    /// Whether damage kept later passes from running.
+    pub cut_short: bool,
+    /// Whether the log was replayed in memory.
+    pub replayed: bool,
+    /// Inodes that wait for their deletion or truncation on the next open.
+    pub orphans: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Of them, directories.
+    pub directories: u64,
+    /// Blocks in use.
+    pub blocks: u64,
+}
+
+impl Report {
+    /// Whether no rule is broken.
+    pub fn is_clean(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// Checks the volume on `device`, which nobody may write meanwhile.
+///
+/// # Errors
+/// Why the volume cannot be checked at all. What is wrong with it is in the report.
+pub fn check(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Report, CheckError> {
+    let mut findings = Findings::new(options.max_findings);
+    let mut report = Report::default();
+    let Some(opened) = log::open(device, &mut findings)? else {
+        report.cut_short = true;
+        return Ok(report.with(findings));
+    };
+    report.replayed = opened.replayed;
+    let mut check = Check::new(opened, findings);
+    report.cut_short = !check.run()?;
+    report.orphans = check.orphans.len() as u64;
+    report.inodes = check.inodes_in_use;
+    report.directories = check.dirs.len() as u64;
+    report.blocks = check.blocks_in_use;
+    Ok(report.with(check.findings))
+}
+
+impl Report {
+    fn with(self, findings: Findings) -> Self {
+        let Findings { kept, count, unchecked, .. } = findings;
+        Self { findings: kept, count, unchecked, ..self }
+    }
+}
+
+/// A volume that is being checked: what it says of itself, and what the passes have found out.
+#[derive(Debug)]
+struct Check {
+    io: Io,
+    sb: Superblock,
+    layout: Layout,
+    csum: Checksummer,
+    inode_ctx: InodeContext,
+    dir_layout: DirLayout,
+    /// Was not closed: the free counts of the superblock are of before.
+    unclean: bool,
+    /// The descriptors, `None` where one is damaged.
+    groups: Vec<Option<GroupDesc>>,
+    findings: Findings,
+    /// The blocks that something claims.
+    blocks: BlockMap,
+    inodes: InodeMap,
+    /// By number.
+    dirs: Vec<Dir>,
+    /// Beside `dirs`, until they have been checked.
+    dir_bodies: Vec<DirBody>,
+    xattr_blocks: BTreeMap<u64, XattrUse>,
+    /// Inodes that hold a value, and what leads to them.
+    value_inodes: Vec<(Structure, u32)>,
+    orphans: BTreeSet<u32>,
+    /// A file is so large that it needs the feature `large_file`.
+    large_file: bool,
+    inodes_in_use: u64,
+    blocks_in_use: u64,
+}
+
+impl Check {
+    fn new(opened: log::Opened, findings: Findings) -> Self {
+        let log::Opened { io, sb, unclean, .. } = opened;
+        let layout = sb.layout();
+        Self {
+            csum: sb.checksummer(),
+            inode_ctx: sb.inode_context(),
+            dir_layout: DirLayout {
+                block_size: layout.block_size() as usize,
+                inodes_count: layout.inodes_count(),
+                checksums: sb.has_ro(RoCompat::METADATA_CSUM),
+                file_types: sb.has_in(lanefs_format::Incompat::FILETYPE),
+            },
+            unclean,
+            groups: Vec::new(),
+            findings,
+            blocks: BlockMap::new(layout),
+            inodes: InodeMap::new(&layout),
+            dirs: Vec::new(),
+            dir_bodies: Vec::new(),
+            xattr_blocks: BTreeMap::new(),
+            value_inodes: Vec::new(),
+            orphans: BTreeSet::new(),
+            large_file: false,
+            inodes_in_use: 0,
+            blocks_in_use: 0,
+            io,
+            sb,
+            layout,
+        }
+    }
+
+    /// Runs all passes. Returns false if damage kept one from running.
+    fn run(&mut self) -> Result<bool, CheckError> {
+        self.check_superblock()?;
+        self.check_groups()?;
+        if self.groups.iter().all(Option::is_none) {
+            return Ok(false);
+        }
+        self.find_orphans()?;
+        self.check_inodes()?;
+        self.check_special_inodes()?;
+        self.check_xattr_uses();
+        self.check_directories()?;
+        self.check_links();
+        self.check_bitmaps()?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;

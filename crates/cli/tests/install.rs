@@ -1,0 +1,85 @@
+//! `make install` and `make uninstall`: what the one puts there, the other removes, and nothing else.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A target folder with the command that was built, and a library that only has its name.
+fn built() -> tempfile::TempDir {
+    let target = tempfile::tempdir().unwrap();
+    let debug = target.path().join("debug");
+    fs::create_dir(&debug).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_lanefs"), debug.join("lanefs")).unwrap();
+    for library in ["liblanefs_capi.so", "liblanefs_capi.a"] {
+        fs::write(debug.join(library), "").unwrap();
+    }
+    target
+}
+
+fn script(name: &str, args: &[&str], target: &Path, dest: &Path) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(name);
+    let mut command = Command::new(script);
+    command.args(args).env("CARGO_TARGET_DIR", target).env("DESTDIR", dest).env("PREFIX", "/opt/lane fs");
+    command.env_remove("LIBDIR").output().unwrap()
+}
+
+fn succeed(out: &Output) {
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// All names below `dir`.
+fn names(dir: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(next) = left.pop() {
+        for entry in fs::read_dir(next).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_dir() {
+                left.push(entry.path());
+            }
+            found.insert(entry.path().strip_prefix(dir).unwrap().to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn uninstall_removes_exactly_what_install_put_there() {
+    let (target, dest) = (built(), tempfile::tempdir().unwrap());
+    let prefix = dest.path().join("opt/lane fs");
+    // What was there before, among it an empty folder that is used.
+    fs::create_dir_all(prefix.join("share/man/man5")).unwrap();
+    fs::create_dir_all(prefix.join("bin")).unwrap();
+    fs::write(prefix.join("bin/other"), "kept").unwrap();
+    let before = names(dest.path());
+    let list = prefix.join("share/lanefs/installed");
+
+    succeed(&script("install.sh", &["debug"], target.path(), dest.path()));
+    let installed = names(dest.path());
+    for name in ["bin/lanefs", "sbin/mount.lanefs", "lib/liblanefs.so", "include/lanefs.h"] {
+        assert!(installed.contains(&Path::new("opt/lane fs").join(name)), "{name}: {installed:?}");
+    }
+    for page in ["man1/lanefs.1", "man5/lanefs-mount-options.5", "man8/umount.fuse.lanefs.8"] {
+        assert!(prefix.join("share/man").join(page).exists(), "{page}");
+    }
+    // An earlier version had one file more.
+    let old = prefix.join("bin/lanefs-old");
+    fs::write(&old, "").unwrap();
+    let known = fs::read_to_string(&list).unwrap();
+    fs::write(&list, format!("{known}f /opt/lane fs/bin/lanefs-old\n")).unwrap();
+    succeed(&script("install.sh", &["debug"], target.path(), dest.path()));
+    assert_eq!(names(dest.path()), installed);
+    assert_eq!(fs::read_to_string(&list).unwrap(), known);
+
+    // A folder in which another program has put something stays.
+    let theirs = prefix.join("share/fish/theirs");
+    fs::write(&theirs, "kept").unwrap();
+    succeed(&script("uninstall.sh", &[], target.path(), dest.path()));
+    assert_eq!(fs::read(&theirs).unwrap(), b"kept");
+    fs::remove_dir_all(prefix.join("share/fish")).unwrap();
+    assert_eq!(names(dest.path()), before);
+    let again = script("uninstall.sh", &[], target.path(), dest.path());
+    assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("nothing to remove"));
+}

@@ -1,0 +1,140 @@
+//! The sandbox of a mount's server: what it has given up, and how a mount lives with that.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use rustix::process::{Pid, Signal, kill_process};
+use seccompiler::{SeccompAction, SeccompFilter};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Output};
+use support::mount::Mount;
+
+/// CAP_SYS_NICE, the only capability that a server may keep.
+const SYS_NICE: u64 = 1 << 23;
+
+/// A field of the status of each thread of a process.
+fn of_threads(process: u32, field: &str) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    let statuses = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+    let value = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).map(str::trim);
+        line.unwrap_or_else(|| panic!("{field} is not in {status}")).to_owned()
+    };
+    statuses.map(value).collect()
+}
+
+fn end(mut server: Child) {
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert!(server.wait().unwrap().success());
+}
+
+/// Does some of all that a mount can do.
+fn use_it(m: &Mount) {
+    fs::create_dir(m.path("d")).unwrap();
+    fs::write(m.path("d/f"), vec![7; 3 << 20]).unwrap();
+    fs::File::open(m.path("d/f")).unwrap().sync_all().unwrap();
+    fs::rename(m.path("d/f"), m.path("f")).unwrap();
+    assert_eq!(fs::read(m.path("f")).unwrap(), vec![7; 3 << 20]);
+    // What the server asks its broker.
+    support::succeed(support::tool("fstrim").arg(&m.at));
+    support::succeed(support::tool("chattr").arg("+i").arg(m.path("f")));
+    support::succeed(support::tool("chattr").arg("-i").arg(m.path("f")));
+    m.image.ok(["top", "m", "--once", "--json"]);
+}
+
+#[test]
+fn all_threads_of_a_server_are_confined() {
+    let m = Mount::blank();
+    let server = m.serve();
+    use_it(&m);
+    let all = |field| of_threads(server.id(), field);
+    assert!(all("Seccomp:").iter().all(|mode| mode == "2"), "{:?}", all("Seccomp:"));
+    assert!(all("NoNewPrivs:").iter().all(|on| on == "1"), "{:?}", all("NoNewPrivs:"));
+    for field in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
+        let sets = all(field);
+        let few = |set: &String| u64::from_str_radix(set, 16).unwrap() & !SYS_NICE == 0;
+        assert!(!sets.is_empty() && sets.iter().all(few), "{field} {sets:?}");
+    }
+    end(server);
+    assert!(!m.is_mounted());
+    m.image.fsck();
+}
+
+#[test]
+fn off_is_honoured_and_everything_works_without() {
+    let m = Mount::new("sandbox=off");
+    use_it(&m);
+    let [server] = m.servers()[..] else { panic!("servers: {:?}", m.servers()) };
+    assert!(of_threads(server as u32, "Seccomp:").iter().all(|mode| mode == "0"));
+    assert!(of_threads(server as u32, "NoNewPrivs:").iter().all(|on| on == "0"));
+    m.umount();
+}
+
+/// Mounts on a kernel that does not have a system call.
+fn mounted_without(m: &Mount, call: i64, options: &str) -> Output {
+    let mut mount = m.image.lanefs(["mount", "v.img", "m", "-o", options]);
+    std::thread::scope(|scope| {
+        let lacking = scope.spawn(|| {
+            let rules = [(call, Vec::new())].into();
+            let enosys = SeccompAction::Errno(rustix::io::Errno::NOSYS.raw_os_error() as u32);
+            let arch = std::env::consts::ARCH.try_into().unwrap();
+            let filter = SeccompFilter::new(rules, SeccompAction::Allow, enosys, arch).unwrap();
+            let program: seccompiler::BpfProgram = filter.try_into().unwrap();
+            // For this thread, and the programs that it starts.
+            seccompiler::apply_filter(&program).unwrap();
+            mount.output().unwrap()
+        });
+        lacking.join().unwrap()
+    })
+}
+
+/// landlock_create_ruleset(2).
+const LANDLOCK: i64 = 444;
+#[cfg(target_arch = "x86_64")]
+const SECCOMP: i64 = 317;
+#[cfg(not(target_arch = "x86_64"))]
+const SECCOMP: i64 = 277;
+
+#[test]
+fn a_kernel_that_lacks_something_is_told_of_and_refused_if_it_is_required() {
+    for (call, lacks) in [(LANDLOCK, "no Landlock"), (SECCOMP, "no seccomp filters")] {
+        let m = Mount::blank();
+        let out = mounted_without(&m, call, "");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let line =
+            format!("lanefs: this kernel has {lacks}; the server of this mount is confined by the rest\n");
+        assert_eq!((said.as_str(), out.status.code()), (line.as_str(), Some(0)));
+        use_it(&m);
+        m.umount();
+        let out = mounted_without(&m, call, "sandbox=require");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let line = format!(
+            "lanefs: cannot mount 'v.img' at 'm': mount option 'sandbox=require': this kernel has {lacks}\n"
+        );
+        assert_eq!((said.as_str(), out.status.code()), (line.as_str(), Some(32)));
+        assert!(!m.is_mounted());
+        m.image.fsck();
+    }
+    let m = Mount::new("sandbox=require");
+    use_it(&m);
+    m.umount();
+}
+
+/// It serves on, allows nothing that it would have to ask for, and is unmounted by others.
+#[test]
+fn a_server_outlives_its_broker() {
+    let m = Mount::blank();
+    let server = m.serve();
+    let device = fs::metadata(&m.at).unwrap().dev();
+    m.kill_broker(server.id());
+    fs::write(m.path("f"), "still served").unwrap();
+    let trim = support::tool("fstrim").arg(&m.at).output().unwrap();
+    assert!(!trim.status.success(), "the capability of the caller is not known");
+    assert_eq!(fs::metadata(&m.at).unwrap().dev(), device);
+    m.image.ok(["umount", "m"]);
+    assert!({ server }.wait().unwrap().success());
+    assert_eq!(m.image.ok(["cat", "v.img:/f"]), "still served");
+    m.image.fsck();
+}

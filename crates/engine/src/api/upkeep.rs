@@ -1,0 +1,49 @@
+//! What the threads of an open volume do when it is due, done now.
+
+use super::Volume;
+use crate::data::Background;
+use crate::error::Result;
+use std::time::Duration;
+
+/// A task of a volume's threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Upkeep {
+    /// Commits the running transaction, as at the end of the commit interval. Writes no content of files.
+    Commit,
+    /// Writes out all dirty pages, as at the end of their age. Commits nothing.
+    WriteBack,
+    /// Writes all that is committed home, and frees the log.
+    Checkpoint,
+    /// Evicts every inode that nobody uses and that has nothing to write.
+    Sweep,
+}
+
+impl Volume {
+    /// Does now what the volume's threads do when it is due: for tests and simulators, which have no time.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly); the journal's or the device's. A page that could not be written out is
+    /// told by a sync of its file.
+    ///
+    /// ```
+    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
+    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
+    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// let before = volume.info().journal.commits;
+    /// volume.create_dir("/durable")?;
+    /// volume.upkeep(lanefs::Upkeep::Commit)?;
+    /// assert_eq!(volume.info().journal.commits, before + 1);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn upkeep(&self, task: Upkeep) -> Result<()> {
+        let fs = &self.fs;
+        fs.check_writable()?;
+        match task {
+            Upkeep::Commit => fs.journal.commit(fs.journal.running())?,
+            Upkeep::WriteBack => drop(fs.background_round(&mut Background::new(Some(Duration::ZERO)))),
+            Upkeep::Checkpoint => fs.journal.checkpoint_oldest(u32::MAX)?,
+            Upkeep::Sweep => fs.nodes.sweep_all(),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Attributes that are set: refused as a whole, and done as a whole.
+
+use crate::{Error, FallocMode, NewAttr, OpenOptions, SetAttr, Volume};
+use lanefs_device::MemDevice;
+use lanefs_format::InodeFlags;
+use lanefs_mkfs::Options;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+fn volume() -> Volume {
+    let device = MemDevice::new(16 << 20);
+    lanefs_mkfs::format(&device, &Options::default()).unwrap();
+    OpenOptions::new().write(true).open_device(Arc::new(device)).unwrap()
+}
+
+#[test]
+fn nobody_owns_nothing() {
+    const NOBODY: u32 = u32::MAX;
+    let volume = volume();
+    volume.write("/file", b"content").unwrap();
+    let look = || (volume.metadata("/file").unwrap(), volume.read_dir("/").unwrap().len());
+    let (before, names) = look();
+    for (uid, gid) in [(NOBODY, 5), (5, NOBODY)] {
+        let attr = NewAttr { permissions: 0o755, uid, gid };
+        let set = SetAttr { uid: Some(uid), gid: Some(gid), permissions: Some(0o4777), ..SetAttr::default() };
+        let refused = [
+            volume.set_attr("/file", &set, true),
+            volume.create_dir_with("/dir", attr),
+            volume.open_options().write(true).create_new(true).attr(attr).open("/new").map(drop),
+        ];
+        for result in refused {
+            let e = result.unwrap_err();
+            assert!(matches!(e, Error::Invalid(_)) && e.errno() == 22, "{e}");
+        }
+        let made = lanefs_mkfs::format(
+            &MemDevice::new(16 << 20),
+            &Options { root_owner: (uid, gid), ..Options::default() },
+        );
+        assert!(made.is_err());
+    }
+    let (after, now) = look();
+    assert_eq!((after.uid(), after.gid(), now), (before.uid(), before.gid(), names));
+    assert_eq!(after.permissions(), before.permissions());
+}
+
+#[test]
+fn flags_and_project_are_set_by_one_handle_or_not_at_all() {
+    let volume = volume();
+    volume.write("/file", b"content").unwrap();
+    let node = volume.root_node().unwrap().lookup("file".as_ref()).unwrap();
+    let nodump = InodeFlags::NODUMP | InodeFlags::EXTENTS;
+    let of = || (node.metadata().flags().contains(InodeFlags::NODUMP), node.metadata().inode().projid);
+    let handles = || volume.stats().journal.handles;
+    let before = handles();
+    // The volume has no projects but 0.
+    assert!(node.set_file_attr(Some(nodump), Some(7)).is_err());
+    assert!(node.set_file_attr(Some(nodump | InodeFlags::JOURNAL_DATA), Some(0)).is_err());
+    assert_eq!(of(), (false, 0));
+    let refused = handles();
+    node.set_file_attr(Some(nodump), Some(0)).unwrap();
+    assert_eq!((of(), handles() - refused), ((true, 0), 1));
+    node.set_file_attr(None, Some(0)).unwrap();
+    assert_eq!((handles() - refused, refused - before), (1, 1));
+}
+
+#[test]
+fn a_file_that_lost_its_last_name_gets_no_other() {
+    let volume = volume();
+    let root = volume.root_node().unwrap();
+    let removed = volume.create_file("/removed").unwrap();
+    volume.remove_file("/removed").unwrap();
+    assert!(matches!(volume.link_file(&removed, "/again"), Err(Error::NotFound)));
+
+    let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+    let nameless = volume.open_dir("/").unwrap().create_nameless(attr).unwrap();
+    volume.link_file(&nameless, "/first").unwrap();
+    volume.link_file(&nameless, "/second").unwrap();
+    volume.remove_file("/first").unwrap();
+    volume.remove_file("/second").unwrap();
+    assert!(matches!(volume.link_file(&nameless, "/third"), Err(Error::NotFound)));
+    assert!(root.lookup("third".as_ref()).is_err());
+    volume.close().unwrap();
+}
+
+/// A link that finds no room for its name takes back its own count, and not those of others.
+#[test]
+fn links_that_fail_beside_others_keep_the_count() {
+    let device = MemDevice::new(8 << 20);
+    let options = Options { block_size: Some(1024), ..Options::default() };
+    lanefs_mkfs::format(&device, &options).unwrap();
+    let options = OpenOptions::new().write(true).use_reserved(true);
+    let volume = options.open_device(Arc::new(device)).unwrap();
+    let long = |i: u32| format!("/full/{i:0>200}");
+    for dir in ["/full", "/other"] {
+        volume.create_dir(dir).unwrap();
+    }
+    volume.write("/file", b"content").unwrap();
+    volume.hard_link("/file", "/other/name").unwrap();
+    volume.remove_file("/other/name").unwrap();
+    let filler = volume.create_file("/filler").unwrap();
+    let mut at = 0;
+    for len in [1 << 20, 64 << 10, 1024] {
+        while filler.fallocate(FallocMode::Allocate, at, len).is_ok() {
+            at += len;
+        }
+    }
+    let names = (0..).take_while(|i| volume.hard_link("/file", long(*i)).is_ok()).count() as u32;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..3000 {
+                volume.hard_link("/file", "/other/name").unwrap();
+                volume.remove_file("/other/name").unwrap();
+            }
+            done.store(true, Relaxed);
+        });
+        while !done.load(Relaxed) {
+            assert!(matches!(volume.hard_link("/file", long(names)), Err(Error::NoSpace)));
+        }
+    });
+    assert_eq!(u32::from(volume.metadata("/file").unwrap().nlink()), 1 + names);
+    volume.close().unwrap();
+}

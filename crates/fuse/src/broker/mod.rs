@@ -1,0 +1,244 @@
+//! The broker process of a mount: it does what a confined server cannot do itself.
+//!
+//! A confined process can neither mount nor unmount, and cannot look into the namespaces of other
+//! processes. So the server starts a broker before it is confined. The broker mounts the one
+//! directory that its command line names, passes the connection to the server, and then knows these
+//! words only ([`Word`], [`Question`]):
+//! - unmount this mount, which it knows by its device number;
+//! - end its connection;
+//! - remove the socket of the mount;
+//! - say whether the sender of a request has a capability, or is in a group.
+//!
+//! A server that an attacker has taken over gains no more by it than to end its own mount. The
+//! broker ends when the server has ended, however that came about: it then removes the socket and
+//! leaves the mount.
+//!
+//! Words go over one socket, questions over another, which a thread of the broker answers that waits
+//! for nothing but `/proc`: threads that serve requests ask, and to unmount takes requests.
+
+mod process;
+
+use crate::bdi::Bdi;
+use crate::caller::{Caller, Capability};
+use crate::mountpoint::{MountError, Mounted, NewMount};
+use crate::pass;
+use crate::table::MountDevice;
+use parking_lot::Mutex;
+pub use process::run_broker;
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+/// No text of the broker is longer.
+const LONGEST: usize = 64 << 10;
+
+/// What the server asks the broker to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Word {
+    /// Mount. Only once.
+    Mount,
+    /// Unmount.
+    Unmount,
+    /// Have the kernel write out what it has cached, and unmount.
+    UnmountSynced,
+    /// Remove the socket of the mount.
+    RemoveSocket,
+}
+
+impl Word {
+    const ALL: [Self; 4] = [Self::Mount, Self::Unmount, Self::UnmountSynced, Self::RemoveSocket];
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|word| *word as u8 == byte)
+    }
+}
+
+/// What a thread that serves asks the broker, about the sender of a request. Answered by one i32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Question {
+    /// Whether it has a capability: 1 or 0.
+    Has,
+    /// Whether it is in a group: 1 or 0.
+    InGroup,
+    /// No question: the connection is to be ended. 0 or an errno.
+    Abort,
+}
+
+impl Question {
+    const ALL: [Self; 3] = [Self::Has, Self::InGroup, Self::Abort];
+    /// Bytes of a question: itself, user, group and thread of the sender, and a number.
+    const LEN: usize = 17;
+
+    fn encode(self, [uid, gid, thread, number]: [u32; 4]) -> [u8; Self::LEN] {
+        let mut bytes = [self as u8; Self::LEN];
+        for (to, field) in bytes[1..].chunks_exact_mut(4).zip([uid, gid, thread, number]) {
+            to.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: [u8; Self::LEN]) -> Option<(Self, [u32; 4])> {
+        let question = Self::ALL.into_iter().find(|question| *question as u8 == bytes[0])?;
+        let mut fields = [0; 4];
+        for (field, from) in fields.iter_mut().zip(bytes[1..].chunks_exact(4)) {
+            *field = u32::from_le_bytes(from.try_into().ok()?);
+        }
+        Some((question, fields))
+    }
+}
+
+/// The broker process, as the server knows it.
+#[derive(Debug)]
+pub struct Broker {
+    words: Mutex<UnixStream>,
+    questions: Mutex<UnixStream>,
+    /// The socket of the mount, or why there is none, until it is taken.
+    socket: Mutex<Option<Result<OwnedFd, String>>>,
+    child: Child,
+}
+
+impl Broker {
+    /// Starts the broker: `command` runs [`run_broker`] and nothing else.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start(mut command: Command) -> io::Result<Arc<Self>> {
+        let (words, their_words) = UnixStream::pair()?;
+        let (questions, their_questions) = UnixStream::pair()?;
+        command.stdin(OwnedFd::from(their_words)).stdout(OwnedFd::from(their_questions));
+        // Nobody waits for what it might say: it says all to the server.
+        let child = command.stderr(Stdio::null()).spawn()?;
+        let (words, questions) = (Mutex::new(words), Mutex::new(questions));
+        Ok(Arc::new(Self { words, questions, socket: Mutex::new(None), child }))
+    }
+
+    /// Returns the socket that was made beside the mount. Only once.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn socket(&self) -> Result<OwnedFd, String> {
+        self.socket.lock().take().unwrap_or_else(|| Err("there is no mount".into()))
+    }
+
+    /// Has the socket of the mount removed.
+    pub fn remove_socket(&self) {
+        // A broker that has gone has removed it.
+        let _ = self.say(Word::RemoveSocket);
+    }
+
+    /// Has the broker mount.
+    ///
+    /// # Errors
+    /// What the broker says, and where it has gone.
+    pub(crate) fn mount(self: &Arc<Self>) -> Result<NewMount, MountError> {
+        let (text, files) = self.say(Word::Mount)?;
+        let broken = || MountError::BrokerProcess(Errno::PROTO.into());
+        let mut fields = text.as_slice();
+        let mut number = || -> Option<u32> {
+            let (field, rest) = fields.split_first_chunk()?;
+            fields = rest;
+            Some(u32::from_le_bytes(*field))
+        };
+        let (Some(major), Some(minor), Some(bits), Some(len)) = (number(), number(), number(), number())
+        else {
+            return Err(broken());
+        };
+        let (dir, refusal) = fields.split_at_checked(len as usize).ok_or_else(broken)?;
+        let mut files = files.into_iter();
+        let connection = files.next().ok_or_else(broken)?;
+        let socket = if refusal.is_empty() { files.next().ok_or_else(broken)?.into() } else { None };
+        *self.socket.lock() = Some(socket.ok_or_else(|| String::from_utf8_lossy(refusal).into_owned()));
+        let mounted = Mounted {
+            dir: OsString::from_vec(dir.to_vec()).into(),
+            device: MountDevice { major, minor },
+            broker: Some(Arc::clone(self)),
+        };
+        Ok(NewMount { connection, mounted, bdi: Bdi::from_files(bits as u8, files) })
+    }
+
+    /// Has the broker unmount: see [`Mounted::unmount`].
+    ///
+    /// # Errors
+    /// What the broker says, and where it has gone.
+    pub(crate) fn unmount(&self, sync: bool) -> Result<(), MountError> {
+        self.say(if sync { Word::UnmountSynced } else { Word::Unmount }).map(drop)
+    }
+
+    /// Says a word, and waits for the answer: a text and files.
+    fn say(&self, word: Word) -> Result<(Vec<u8>, Vec<OwnedFd>), MountError> {
+        let mut words = self.words.lock();
+        words.write_all(&[word as u8])?;
+        let (refused, files) = pass::receive(&*words).map_err(io::Error::from)?;
+        let mut len = [0; 4];
+        words.read_exact(&mut len)?;
+        let len = u32::from_le_bytes(len) as usize;
+        let mut text = vec![0; len.min(LONGEST)];
+        words.read_exact(&mut text)?;
+        match refused {
+            0 => Ok((text, files)),
+            _ => Err(MountError::Found(String::from_utf8_lossy(&text).into_owned())),
+        }
+    }
+
+    /// Returns whether a caller has a capability; not, where the broker has gone.
+    pub(crate) fn has(&self, caller: &Caller<'_>, capability: Capability) -> bool {
+        self.ask(Question::Has, caller.fields(capability as u32)).is_ok_and(|answer| answer == 1)
+    }
+
+    /// Returns whether a caller is in a group; not, where the broker has gone.
+    pub(crate) fn is_in_group(&self, caller: &Caller<'_>, gid: u32) -> bool {
+        self.ask(Question::InGroup, caller.fields(gid)).is_ok_and(|answer| answer == 1)
+    }
+
+    /// Has the connection ended.
+    ///
+    /// # Errors
+    /// The system's, and EPIPE where the broker has gone.
+    pub(crate) fn abort(&self) -> rustix::io::Result<()> {
+        match self.ask(Question::Abort, [0; 4]).map_err(|_| Errno::PIPE)? {
+            0 => Ok(()),
+            errno => Err(Errno::from_raw_os_error(errno)),
+        }
+    }
+
+    fn ask(&self, question: Question, fields: [u32; 4]) -> io::Result<i32> {
+        let mut questions = self.questions.lock();
+        questions.write_all(&question.encode(fields))?;
+        let mut answer = [0; 4];
+        questions.read_exact(&mut answer)?;
+        Ok(i32::from_le_bytes(answer))
+    }
+}
+
+impl Drop for Broker {
+    /// Ends the broker, and waits for that.
+    fn drop(&mut self) {
+        let _ = self.words.get_mut().shutdown(Shutdown::Both);
+        let _ = self.questions.get_mut().shutdown(Shutdown::Both);
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_questions_are_known_again() {
+        assert!(Word::ALL.iter().all(|word| Word::from_byte(*word as u8) == Some(*word)));
+        assert_eq!(Word::from_byte(4), None);
+        let fields = [1, 2, u32::MAX, 4];
+        for question in Question::ALL {
+            assert_eq!(Question::decode(question.encode(fields)), Some((question, fields)));
+        }
+        assert_eq!(Question::decode([3; Question::LEN]), None);
+    }
+}

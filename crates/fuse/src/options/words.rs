@@ -1,0 +1,575 @@
+//! Every option of `-o`: the one table that says what becomes of each, and what the manual page
+//! says of it.
+//!
+//! An option is honoured, or asks for what is so in any case, or is for mount(8) alone, or is
+//! refused with a line that says what to do. Tests walk the table.
+
+use super::{MountOptions, OptionError, Taken, metrics_address, sandbox, subtype, threads};
+use lanefs::{Atime, OpenOptions};
+use rustix::mount::MountFlags;
+
+/// MS_LAZYTIME of mount(2).
+pub(crate) const LAZYTIME: MountFlags = MountFlags::from_bits_retain(1 << 25);
+
+/// Some options that share what is said of them.
+#[derive(Debug)]
+pub struct MountOption {
+    /// As they are written: with a value in capitals (`threads=N`), or `*` for any end (`x-*`).
+    pub forms: &'static [&'static str],
+    /// What they do, in Markdown. Of those that the engine refuses, it says why.
+    pub text: &'static str,
+    pub(super) action: Action,
+}
+
+/// What becomes of an option.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Action {
+    /// It sets flags of mount(2).
+    Set(MountFlags),
+    /// It clears them.
+    Clear(MountFlags),
+    /// It says when a read moves the time of the last read.
+    Times(Atime),
+    /// It is kept for the mount, from the word and its value.
+    Keep(fn(&mut MountOptions, &str, &str) -> Taken),
+    /// The engine takes it or refuses it.
+    Volume,
+    /// It asks for what is so in any case.
+    Always,
+    /// mount(8), fstab or systemd mean something by it.
+    Outside,
+    /// The table of mounts says it, and mount(8) hands it on to a remount.
+    OfTheTable,
+    /// It is refused.
+    Refused,
+}
+
+/// The part of the manual page that an option is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptionKind {
+    /// It changes something of the mount.
+    Mount,
+    /// It changes something of how the volume is used.
+    Volume,
+    /// It is taken, and changes nothing.
+    Idle,
+    /// It is refused.
+    Refused,
+}
+
+impl MountOption {
+    /// Returns the option that `word` is, if it is one.
+    pub fn find(word: &str) -> Option<&'static Self> {
+        MOUNT_OPTIONS.iter().find(|option| option.forms.iter().any(|form| is_of(form, word)))
+    }
+
+    /// Returns the part of the manual page that it is in.
+    pub fn kind(&self) -> OptionKind {
+        match self.action {
+            Action::Set(_) | Action::Clear(_) | Action::Times(_) | Action::Keep(_) => OptionKind::Mount,
+            Action::Volume if self.refusal().is_some() => OptionKind::Refused,
+            Action::Volume => OptionKind::Volume,
+            Action::Always | Action::Outside => OptionKind::Idle,
+            Action::OfTheTable | Action::Refused => OptionKind::Refused,
+        }
+    }
+
+    /// Returns why it is refused, if it is.
+    pub fn refusal(&self) -> Option<String> {
+        match self.action {
+            Action::Refused | Action::OfTheTable => Some(self.text.to_owned()),
+            Action::Volume => match OpenOptions::new().mount_option(&example(self.forms.first()?)) {
+                Err(lanefs::Error::MountOption { why, .. }) => Some(why),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns a word of each form.
+    pub fn examples(&self) -> impl Iterator<Item = String> {
+        self.forms.iter().map(|form| example(form))
+    }
+}
+
+fn is_value(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_uppercase() || b == b':')
+}
+
+fn is_of(form: &str, word: &str) -> bool {
+    match (form.strip_suffix('*'), form.split_once('=')) {
+        (Some(start), _) => word.starts_with(start),
+        (None, Some((name, value))) if is_value(value) => {
+            word.split_once('=').is_some_and(|(other, _)| other == name)
+        }
+        _ => word == form,
+    }
+}
+
+/// Returns a word of a form.
+fn example(form: &str) -> String {
+    let Some((name, value)) = form.split_once('=').filter(|(_, value)| is_value(value)) else {
+        return form.replace('*', "word");
+    };
+    let value = match value {
+        "ADDRESS:PORT" => "127.0.0.1:9100",
+        "SIZE" => "64M",
+        "N" | "SECONDS" => "7",
+        _ => "word",
+    };
+    format!("{name}={value}")
+}
+
+const fn set(forms: &'static [&'static str], flags: MountFlags, text: &'static str) -> MountOption {
+    MountOption { forms, text, action: Action::Set(flags) }
+}
+
+const fn clear(forms: &'static [&'static str], flags: MountFlags, text: &'static str) -> MountOption {
+    MountOption { forms, text, action: Action::Clear(flags) }
+}
+
+const fn times(forms: &'static [&'static str], when: Atime, text: &'static str) -> MountOption {
+    MountOption { forms, text, action: Action::Times(when) }
+}
+
+const fn keep(
+    forms: &'static [&'static str],
+    how: fn(&mut MountOptions, &str, &str) -> Taken,
+    text: &'static str,
+) -> MountOption {
+    MountOption { forms, text, action: Action::Keep(how) }
+}
+
+const fn other(forms: &'static [&'static str], action: Action, text: &'static str) -> MountOption {
+    MountOption { forms, text, action }
+}
+
+/// The flags of a mount that gives no rights, unless a later word says otherwise: see mount(8).
+pub(super) const QUIET: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
+/// See the head of the file.
+pub const MOUNT_OPTIONS: &[MountOption] = &[
+    set(&["ro"], MountFlags::RDONLY, "The volume is not written."),
+    clear(&["rw"], MountFlags::RDONLY, "The volume is written, which is the default."),
+    set(&["nosuid"], MountFlags::NOSUID, "Set-user-id, set-group-id and file capabilities give nothing."),
+    clear(
+        &["suid"],
+        MountFlags::NOSUID,
+        "They count, the default of root's mounts of root's volumes. Only for root.",
+    ),
+    set(&["nodev"], MountFlags::NODEV, "Device files cannot be opened."),
+    clear(
+        &["dev"],
+        MountFlags::NODEV,
+        "They can, the default of root's mounts of root's volumes. Only for root.",
+    ),
+    set(&["noexec"], MountFlags::NOEXEC, "Programs cannot be run."),
+    clear(&["exec"], MountFlags::NOEXEC, "They can, which is the default."),
+    set(&["nosymfollow"], MountFlags::NOSYMFOLLOW, "Symbolic links are not followed. Only for root."),
+    clear(&["symfollow"], MountFlags::NOSYMFOLLOW, "They are, which is the default."),
+    set(
+        &["sync"],
+        MountFlags::SYNCHRONOUS,
+        "What changes is durable before the call returns. `remount` cannot add it.",
+    ),
+    clear(&["async"], MountFlags::SYNCHRONOUS, "It is durable after a while, or by fsync(2): the default."),
+    set(
+        &["dirsync"],
+        MountFlags::DIRSYNC,
+        "What changes in directories is durable before the call returns. `remount` cannot add it.",
+    ),
+    times(
+        &["relatime", "atime", "norelatime", "nostrictatime"],
+        Atime::Relative,
+        "A read moves the time of the last read if that is older than the last change, or than a day: the \
+         default. Reads that the kernel answers from its cache move it as far as the first of them was seen.",
+    ),
+    times(&["strictatime"], Atime::Strict, "Each read that lanefs sees moves the time of the last read."),
+    times(&["noatime"], Atime::Never, "No read moves the time of the last read."),
+    set(&["nodiratime"], MountFlags::NODIRATIME, "No read of a directory moves its time of the last read."),
+    clear(&["diratime"], MountFlags::NODIRATIME, "Directories are as files in that, which is the default."),
+    set(&["lazytime"], LAZYTIME, "The kernel may keep times longer before it hands them down."),
+    clear(&["nolazytime"], LAZYTIME, "It hands them down with the content, which is the default."),
+    set(
+        &["user", "users"],
+        QUIET.union(MountFlags::NOEXEC),
+        "Imply `nosuid`, `nodev` and `noexec`, as mount(8) has it; a later `suid`, `dev` or `exec` wins.",
+    ),
+    set(&["owner", "group"], QUIET, "Imply `nosuid` and `nodev`."),
+    set(
+        &["untrusted"],
+        QUIET,
+        "Implies `nosuid` and `nodev`: the volume is of somebody whom the machine does not trust. Default where \
+         another user than the one who mounts owns the file or device of the volume.",
+    ),
+    clear(&["trusted"], QUIET, "Implies `suid` and `dev`, whoever owns the volume. Only for root."),
+    keep(
+        &["allow_other"],
+        |options, _, _| {
+            options.allow_other = Some(true);
+            Ok(())
+        },
+        "All users may come in, the default of root's mounts. A user needs `user_allow_other` in \
+         `/etc/fuse.conf` for it.",
+    ),
+    keep(
+        &["allow_root"],
+        |options, _, _| {
+            (options.allow_other, options.allow_root) = (Some(true), true);
+            Ok(())
+        },
+        "Root may come in besides the user that mounts, and nobody else. Needs `user_allow_other` too.",
+    ),
+    keep(
+        &["acl"],
+        |options, _, _| {
+            options.acl = true;
+            Ok(())
+        },
+        "Access control lists count, which is the default.",
+    ),
+    keep(
+        &["noacl"],
+        |options, _, _| {
+            options.acl = false;
+            Ok(())
+        },
+        "Permissions by the mode only.",
+    ),
+    keep(
+        &["fsname=NAME"],
+        |options, _, value| {
+            options.fsname = Some(value.into());
+            Ok(())
+        },
+        "Another source in `/proc/mounts` than the volume.",
+    ),
+    keep(
+        &["subtype=NAME"],
+        |options, word, value| {
+            options.subtype = subtype(word, value)?;
+            Ok(())
+        },
+        "Another type in `/proc/mounts`: `fuse.NAME` in place of `fuse.lanefs`.",
+    ),
+    keep(
+        &["threads=N"],
+        |options, word, value| {
+            options.threads = threads(word, value)?;
+            Ok(())
+        },
+        "Threads that serve at most, 1 to 64: 64. With any number, all is served: none of them waits for \
+         another request.",
+    ),
+    keep(
+        &["metrics=ADDRESS:PORT"],
+        |options, word, value| {
+            options.metrics = Some(metrics_address(word, value)?);
+            Ok(())
+        },
+        "Metrics for Prometheus at that port, of this machine only: `127.0.0.1:9100`, `[::1]:9100`. Port 0 \
+         takes a free one, which `lanefs top` tells.",
+    ),
+    keep(
+        &["sandbox=auto", "sandbox=require", "sandbox=off"],
+        |options, word, value| {
+            options.sandbox = sandbox(word, value)?;
+            Ok(())
+        },
+        "Whether the process that serves the mount is confined: by what the kernel has for it (the default), \
+         or no mount unless it has Landlock and seccomp, or not at all, to debug it.",
+    ),
+    keep(
+        &["follow_cpu"],
+        |options, _, _| {
+            options.follow = true;
+            Ok(())
+        },
+        "A thread that serves goes to the processor of a program that asks alone, which is the default.",
+    ),
+    keep(
+        &["nofollow_cpu"],
+        |options, _, _| {
+            options.follow = false;
+            Ok(())
+        },
+        "It stays where the kernel's scheduler puts it.",
+    ),
+    keep(
+        &["remount"],
+        |options, _, _| {
+            options.remount = true;
+            Ok(())
+        },
+        "Changes those flags of a mount of lanefs that are named; the others stay. What only a new server \
+         can change (`sync`, times of the last read, all that is no flag) is refused; from mount(8), which \
+         adds the line of fstab, it is told and left. A volume that was opened `ro` cannot be made `rw`.",
+    ),
+    other(
+        &["commit=SECONDS"],
+        Action::Volume,
+        "How long a change may wait until it is durable: 5. 0 is 5 as well.",
+    ),
+    other(
+        &["cache=SIZE"],
+        Action::Volume,
+        "The bound of what lanefs keeps in memory, metadata and the content beside the kernel's cache together: \
+         256M. It keeps no content once all of it is on the device.",
+    ),
+    other(
+        &["metadata_cache=SIZE"],
+        Action::Volume,
+        "What metadata may take of it, with all that is committed and not yet in its place, however large the \
+         journal is: a half, but 4M to 128M.",
+    ),
+    other(
+        &["io=mixed"],
+        Action::Volume,
+        "The default: writes, and reads of 128 KiB and more, go past the page cache of what the volume lies on \
+         (O_DIRECT); smaller reads go through it, and it reads ahead for them. On a block device, and where \
+         the file system below is not ext4 or XFS or has no direct I/O, as `io=buffered`.",
+    ),
+    other(
+        &["io=buffered", "io=direct"],
+        Action::Volume,
+        "All through that page cache, or nothing: measured, large writes take twice as long through it, and \
+         reading many small files half as long again past it.",
+    ),
+    other(
+        &["io_uring=auto", "io_uring=on", "io_uring=off"],
+        Action::Volume,
+        "I/O of the volume by io_uring: where there is one (the default), or fail, or not at all.",
+    ),
+    other(
+        &["locking=range", "locking=range-mutex", "locking=inode"],
+        Action::Volume,
+        "What of a file a write locks: its bytes (the default), the same under one mutex, or all of it.",
+    ),
+    other(
+        &["overwrite=nojournal", "overwrite=journal"],
+        Action::Volume,
+        "Whether a write to blocks that are mapped starts a handle of the journal: not, which is the default.",
+    ),
+    other(
+        &["i_version=queried", "i_version=always"],
+        Action::Volume,
+        "Whether i_version moves when it was looked at since, which is the default, or with each change.",
+    ),
+    other(
+        &["mapafter", "dioread_lock", "dioread_nolock"],
+        Action::Volume,
+        "The order of content and map when a file grows: content first (the default); map first, under the \
+         lock; map first, as unwritten.",
+    ),
+    other(
+        &["delalloc", "nodelalloc"],
+        Action::Volume,
+        "Blocks are chosen when content is written out: the default, or not.",
+    ),
+    other(
+        &["nodiscard", "discard"],
+        Action::Volume,
+        "Freed blocks are given back to the device: not, which is the default, or each.",
+    ),
+    other(
+        &["dax", "dax=always", "dax=never"],
+        Action::Volume,
+        "Whether content of a volume in memory is used in place: the default.",
+    ),
+    other(
+        &["load", "noload", "norecovery"],
+        Action::Volume,
+        "The journal is replayed, which is the default; or not, with `ro` only.",
+    ),
+    other(
+        &[
+            "defaults",
+            "data=ordered",
+            "data=writeback",
+            "barrier",
+            "barrier=0",
+            "barrier=1",
+            "nobarrier",
+            "errors=remount-ro",
+            "errors=continue",
+            "user_xattr",
+            "block_validity",
+            "noblock_validity",
+            "bsddf",
+            "nogrpid",
+            "sysvgroups",
+            "noquota",
+            "noauto_da_alloc",
+            "nojournal_checksum",
+            "init_itable",
+            "noinit_itable",
+        ],
+        Action::Always,
+        "Ask for what lanefs does in any case, or for less: content before the metadata that names it, flushes \
+         before a commit, read-only after a failure of the volume.",
+    ),
+    other(
+        &[
+            "inode_readahead_blks=N",
+            "stripe=N",
+            "max_batch_time=N",
+            "min_batch_time=N",
+            "journal_ioprio=N",
+            "init_itable=N",
+            "max_dir_size_kb=N",
+            "mb_optimize_scan=N",
+        ],
+        Action::Volume,
+        "Hints about speed to the kernel's ext4. The number is checked, and lanefs needs none in any case.",
+    ),
+    other(
+        &["i_version", "iversion", "nomand", "silent", "loud"],
+        Action::Always,
+        "Are so in any case: versions are counted, there are no mandatory locks, the kernel's log is not written to.",
+    ),
+    other(
+        &["default_permissions", "nonempty"],
+        Action::Always,
+        "Are so in any case: the kernel checks permissions, and a directory that is not empty can be mounted on.",
+    ),
+    other(&["loop"], Action::Always, "A file is mounted as it is in any case, without a loop device."),
+    other(
+        &[
+            "auto",
+            "noauto",
+            "nouser",
+            "_netdev",
+            "nofail",
+            "x-*",
+            "X-*",
+            "comment=TEXT",
+            "uhelper=TYPE",
+            "helper=TYPE",
+        ],
+        Action::Outside,
+        "Are for mount(8), fstab and systemd.",
+    ),
+    other(
+        &["auto_unmount"],
+        Action::Refused,
+        "a mount whose server was killed stays, and `lanefs umount DIRECTORY` takes it away",
+    ),
+    other(
+        &["user_id=N", "group_id=N", "rootmode=N", "max_read=N", "blksize=N"],
+        Action::OfTheTable,
+        "the kernel and lanefs agree on it; it is taken with `remount` only, as the table of mounts has it",
+    ),
+    other(
+        &["offset=N", "sizelimit=N", "loop=DEVICE"],
+        Action::Refused,
+        "a volume is a whole file or device: make one of the part by losetup(8), and mount that",
+    ),
+    other(
+        &["uid=N", "gid=N", "umask=N", "fmask=N", "dmask=N", "idmap=KIND"],
+        Action::Refused,
+        "owners and modes are those of the volume: change them by chown and chmod",
+    ),
+    other(&["noiversion"], Action::Refused, "versions are always counted: leave it out"),
+    other(&["mand"], Action::Refused, "there are no mandatory locks: leave it out"),
+    other(
+        &["context=LABEL", "fscontext=LABEL", "defcontext=LABEL", "rootcontext=LABEL"],
+        Action::Refused,
+        "labels are those of the volume, in security.selinux: leave it out",
+    ),
+    other(
+        &[
+            "direct_io",
+            "kernel_cache",
+            "auto_cache",
+            "noauto_cache",
+            "big_writes",
+            "async_read",
+            "sync_read",
+            "large_read",
+            "hard_remove",
+            "use_ino",
+            "readdir_ino",
+            "intr",
+            "attr_timeout=SECONDS",
+            "entry_timeout=SECONDS",
+            "negative_timeout=SECONDS",
+            "max_write=N",
+            "max_readahead=N",
+            "max_background=N",
+            "clone_fd",
+        ],
+        Action::Refused,
+        "it is an option of libfuse, and lanefs chooses that itself: leave it out",
+    ),
+    other(&["data=journal"], Action::Volume, ""),
+    other(&["errors=panic"], Action::Volume, ""),
+    other(&["nouser_xattr"], Action::Volume, ""),
+    other(&["minixdf"], Action::Volume, ""),
+    other(&["grpid", "bsdgroups"], Action::Volume, ""),
+    other(&["auto_da_alloc"], Action::Volume, ""),
+    other(&["journal_checksum"], Action::Volume, ""),
+    other(&["journal_async_commit"], Action::Volume, ""),
+    other(&["usrquota", "grpquota", "prjquota", "quota"], Action::Volume, ""),
+];
+
+/// # Errors
+/// Of a word that is of no option, or is refused.
+pub(super) fn action_of(word: &str) -> Result<Action, OptionError> {
+    match MountOption::find(word) {
+        Some(MountOption { action: Action::Refused, text, .. }) => Err(OptionError::new(word, *text)),
+        Some(option) => Ok(option.action),
+        // It says why it takes it for none.
+        None => Ok(Action::Volume),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn parsed(words: &str) -> Result<String, String> {
+        let mut options = MountOptions::default();
+        options.parse(words).map(|()| format!("{options:?}")).map_err(|e| e.to_string())
+    }
+
+    /// What is taken changes something, or the table says that it does not.
+    #[test]
+    fn no_option_is_taken_and_ignored() {
+        let plain = parsed("").unwrap();
+        let mut seen = HashSet::new();
+        for option in MOUNT_OPTIONS {
+            let says_idle =
+                ["default", "in any case", "for mount(8)"].iter().any(|w| option.text.contains(w));
+            let mut changed = false;
+            for word in option.examples() {
+                assert!(seen.insert(word.clone()), "{word} is there twice");
+                assert_eq!(MountOption::find(&word).unwrap().text, option.text, "{word}");
+                match (parsed(&word), option.refusal()) {
+                    (Ok(options), None) => changed |= options != plain,
+                    (Err(why), Some(refusal)) => {
+                        assert!(why.contains(&word) && why.contains(&refusal) && refusal.len() > 10, "{why}");
+                    }
+                    (taken, refusal) => panic!("{word}: {taken:?}, {refusal:?}"),
+                }
+            }
+            let refused = option.refusal().is_some();
+            assert!(changed || refused || says_idle, "{:?} changes nothing", option.forms);
+            assert_eq!(option.kind() == OptionKind::Refused, refused, "{:?}", option.forms);
+        }
+    }
+
+    #[test]
+    fn every_word_of_the_engine_is_in_the_table() {
+        for word in lanefs::mount_words() {
+            let found = MountOption::find(word).or_else(|| MountOption::find(&format!("{word}=7")));
+            assert!(found.is_some(), "{word}");
+        }
+    }
+
+    #[test]
+    fn what_the_table_of_mounts_says_is_taken_by_a_remount_only() {
+        assert!(parsed("remount,ro,user_id=0,group_id=0").is_ok() && parsed("user_id=0,remount").is_ok());
+        assert!(parsed("ro,user_id=0").unwrap_err().contains("user_id=0"));
+    }
+}

@@ -1,0 +1,20 @@
+//! The system's clocks.
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+const NANOS: u64 = 1_000_000_000;
+
+/// Returns the nanoseconds since 1970.
+pub fn realtime() -> u64 {
+    nanos(clock_gettime(ClockId::Realtime))
+}
+
+/// Returns the nanoseconds since 1970 at the kernel's last tick: cheap, and what the kernel stamps files with.
+pub fn realtime_coarse() -> u64 {
+    nanos(clock_gettime(ClockId::RealtimeCoarse))
+}
+
+fn nanos(at: Timespec) -> u64 {
+    let seconds = (at.tv_sec.max(0) as u64).saturating_mul(NANOS);
+    seconds.saturating_add(at.tv_nsec.max(0) as u64)
+}

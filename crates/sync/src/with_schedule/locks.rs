@@ -1,0 +1,400 @@
+//! Locks of a session, in parking_lot's shape.
+
+use super::scheduler::{Key, point, wake_all, with};
+use super::threads::block;
+use super::time::Instant;
+use std::ops::{Deref, DerefMut};
+use std::panic::Location;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+fn key<T: ?Sized>(place: &T) -> Key {
+    Key::Place(ptr::from_ref(place).cast::<()>().addr())
+}
+
+/// Takes what `attempt` gives: inside of a session by trying and waiting for `place`, outside of one by `outside`.
+fn take<G, P: ?Sized>(
+    place: &P,
+    what: &'static str,
+    at: &'static Location<'static>,
+    attempt: impl Fn() -> Option<G>,
+    outside: impl FnOnce() -> G,
+) -> G {
+    point();
+    loop {
+        if let Some(taken) = attempt() {
+            return taken;
+        }
+        if block(key(place), what, at, None).is_none() {
+            return outside();
+        }
+    }
+}
+
+/// Mutual exclusion.
+#[derive(Debug, Default)]
+pub struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);
+
+/// A locked [`Mutex`]. It is empty only while it is dropped, and inside of [`Condvar::wait`], which borrows it alone.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T: ?Sized> {
+    lock: &'a Mutex<T>,
+    inner: Option<parking_lot::MutexGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    /// An unlocked mutex.
+    pub const fn new(value: T) -> Self {
+        Self(parking_lot::Mutex::new(value))
+    }
+
+    /// What it guarded.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Waits for the lock.
+    #[track_caller]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let inner = take(&self.0, "mutex", Location::caller(), || self.0.try_lock(), || self.0.lock());
+        MutexGuard { lock: self, inner: Some(inner) }
+    }
+
+    /// The lock, if it is free.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        point();
+        self.0.try_lock().map(|inner| MutexGuard { lock: self, inner: Some(inner) })
+    }
+
+    /// What it guards: no other thread has the mutex.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+
+    /// Whether a thread holds it.
+    pub fn is_locked(&self) -> bool {
+        point();
+        self.0.is_locked()
+    }
+}
+
+impl<T: ?Sized> MutexGuard<'_, T> {
+    fn unlock(&mut self) {
+        if self.inner.take().is_some() {
+            wake_all(key(&self.lock.0));
+        }
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        match &self.inner {
+            Some(guard) => guard,
+            None => unreachable!("used while it waits"),
+        }
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match &mut self.inner {
+            Some(guard) => guard,
+            None => unreachable!("used while it waits"),
+        }
+    }
+}
+
+impl<T: ?Sized> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.unlock();
+    }
+}
+
+/// A condition variable.
+#[derive(Debug, Default)]
+pub struct Condvar {
+    outside: parking_lot::Condvar,
+}
+
+/// How a timed wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitTimeoutResult(bool);
+
+impl WaitTimeoutResult {
+    /// Whether the time ran out.
+    pub fn timed_out(&self) -> bool {
+        self.0
+    }
+}
+
+impl Condvar {
+    /// A condition variable with no waiters.
+    pub const fn new() -> Self {
+        Self { outside: parking_lot::Condvar::new() }
+    }
+
+    fn wait_at<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        until: Option<Instant>,
+        at: &'static Location<'static>,
+    ) -> WaitTimeoutResult {
+        let Some(()) = with(|_, _| ()) else { return self.wait_outside(guard, until) };
+        point();
+        // From here to the wait no other thread runs: a notification cannot fall between.
+        guard.unlock();
+        let late = block(key(&self.outside), "notification", at, until.map(Instant::nanos));
+        let lock = guard.lock;
+        guard.inner = Some(take(&lock.0, "mutex", at, || lock.0.try_lock(), || lock.0.lock()));
+        WaitTimeoutResult(late.unwrap_or(false))
+    }
+
+    fn wait_outside<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        until: Option<Instant>,
+    ) -> WaitTimeoutResult {
+        let Some(inner) = &mut guard.inner else { return WaitTimeoutResult(false) };
+        match until {
+            None => {
+                self.outside.wait(inner);
+                WaitTimeoutResult(false)
+            }
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                WaitTimeoutResult(self.outside.wait_for(inner, left).timed_out())
+            }
+        }
+    }
+
+    /// Unlocks, waits for a notification, locks again.
+    #[track_caller]
+    pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
+        self.wait_at(guard, None, Location::caller());
+    }
+
+    /// As [`wait`](Self::wait), but not beyond `until`.
+    #[track_caller]
+    pub fn wait_until<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> WaitTimeoutResult {
+        self.wait_at(guard, Some(until), Location::caller())
+    }
+
+    /// As [`wait`](Self::wait), but no longer than `patience`.
+    #[track_caller]
+    pub fn wait_for<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        patience: Duration,
+    ) -> WaitTimeoutResult {
+        self.wait_at(guard, Some(Instant::now() + patience), Location::caller())
+    }
+
+    /// Wakes one waiter.
+    pub fn notify_one(&self) {
+        point();
+        with(|session, _| session.wake_one(key(&self.outside)));
+        self.outside.notify_one();
+    }
+
+    /// Wakes all waiters.
+    pub fn notify_all(&self) {
+        point();
+        wake_all(key(&self.outside));
+        self.outside.notify_all();
+    }
+}
+
+/// Many readers or one writer. As with parking_lot's, a reader waits behind a writer that waits.
+#[derive(Debug, Default)]
+pub struct RwLock<T: ?Sized> {
+    writers: AtomicUsize,
+    inner: parking_lot::RwLock<T>,
+}
+
+/// A [`RwLock`] that is shared.
+#[derive(Debug)]
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    lock: &'a RwLock<T>,
+    inner: Option<parking_lot::RwLockReadGuard<'a, T>>,
+}
+
+/// A [`RwLock`] that one thread has alone.
+#[derive(Debug)]
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    lock: &'a RwLock<T>,
+    inner: Option<parking_lot::RwLockWriteGuard<'a, T>>,
+}
+
+impl<T> RwLock<T> {
+    /// An unlocked lock.
+    pub const fn new(value: T) -> Self {
+        Self { writers: AtomicUsize::new(0), inner: parking_lot::RwLock::new(value) }
+    }
+
+    /// What it guarded.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner()
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    fn attempt_to_read(&self) -> Option<parking_lot::RwLockReadGuard<'_, T>> {
+        (self.writers.load(Ordering::Relaxed) == 0).then(|| self.inner.try_read()).flatten()
+    }
+
+    /// Waits to read.
+    #[track_caller]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        let attempt = || self.attempt_to_read();
+        let inner = take(&self.inner, "lock to read", Location::caller(), attempt, || self.inner.read());
+        RwLockReadGuard { lock: self, inner: Some(inner) }
+    }
+
+    /// Waits to write.
+    #[track_caller]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        point();
+        let at = Location::caller();
+        let inner = self.inner.try_write().unwrap_or_else(|| {
+            self.writers.fetch_add(1, Ordering::Relaxed);
+            let inner = loop {
+                if block(key(&self.inner), "lock to write", at, None).is_none() {
+                    break self.inner.write();
+                }
+                if let Some(inner) = self.inner.try_write() {
+                    break inner;
+                }
+            };
+            self.writers.fetch_sub(1, Ordering::Relaxed);
+            inner
+        });
+        RwLockWriteGuard { lock: self, inner: Some(inner) }
+    }
+
+    /// Shares the lock, if no thread holds it alone or waits for it.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        point();
+        self.attempt_to_read().map(|inner| RwLockReadGuard { lock: self, inner: Some(inner) })
+    }
+
+    /// Takes the lock alone, if it is free.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        point();
+        self.inner.try_write().map(|inner| RwLockWriteGuard { lock: self, inner: Some(inner) })
+    }
+
+    /// What it guards: no other thread has the lock.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        match &self.inner {
+            Some(guard) => guard,
+            None => unreachable!("empty only while it is dropped"),
+        }
+    }
+}
+
+impl<T: ?Sized> Drop for RwLockReadGuard<'_, T> {
+    fn drop(&mut self) {
+        self.inner = None;
+        wake_all(key(&self.lock.inner));
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        match &self.inner {
+            Some(guard) => guard,
+            None => unreachable!("empty only while it is dropped"),
+        }
+    }
+}
+
+impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match &mut self.inner {
+            Some(guard) => guard,
+            None => unreachable!("empty only while it is dropped"),
+        }
+    }
+}
+
+impl<T: ?Sized> Drop for RwLockWriteGuard<'_, T> {
+    fn drop(&mut self) {
+        self.inner = None;
+        wake_all(key(&self.lock.inner));
+    }
+}
+
+/// A value that is set once.
+#[derive(Debug)]
+pub struct OnceLock<T> {
+    value: std::sync::OnceLock<T>,
+    /// Held by the thread that makes the value: the real cell would block the others in the system.
+    turn: Mutex<()>,
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> OnceLock<T> {
+    /// A cell without a value.
+    pub const fn new() -> Self {
+        Self { value: std::sync::OnceLock::new(), turn: Mutex::new(()) }
+    }
+
+    /// The value, if it is set.
+    pub fn get(&self) -> Option<&T> {
+        point();
+        self.value.get()
+    }
+
+    /// The value, if it is set: no other thread has the cell.
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        self.value.get_mut()
+    }
+
+    /// Sets the value.
+    ///
+    /// # Errors
+    /// `value`, if there is one already.
+    #[track_caller]
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let _turn = self.turn.lock();
+        self.value.set(value)
+    }
+
+    /// The value; `make` makes it if it is not set.
+    #[track_caller]
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let _turn = self.turn.lock();
+        match self.value.get() {
+            Some(value) => value,
+            None => {
+                let made = make();
+                self.value.get_or_init(|| made)
+            }
+        }
+    }
+
+    /// The value, if it was set.
+    pub fn into_inner(self) -> Option<T> {
+        self.value.into_inner()
+    }
+}

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Copies the documents that a package has: scripts/docs.sh FOLDER. A test holds that their links lead to each other.
+set -euo pipefail
+to=$(realpath -m "$1")
+cd "$(dirname "$0")/.."
+install -d -m 755 "$to"
+install -m 644 README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md "$to/"
+cp -r --no-preserve=ownership docs examples "$to/"

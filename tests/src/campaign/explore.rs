@@ -1,0 +1,268 @@
+//! One case: its run, and every state that a crash may leave of it.
+
+use super::fault::Fault;
+use super::observed::Observed;
+use super::oracle::judge;
+use super::run::{Run, run};
+use super::setting::Setting;
+use super::workload::Case;
+use crate::{Watchdog, e2fsck};
+use lanefs_device::BlockDevice;
+use lanefs_sim::{CrashState, DumpFile, Image, OverlayDevice, RecordingDevice};
+use std::collections::HashSet;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How much of a case is tried.
+#[derive(Debug, Clone, Copy)]
+pub struct Depth {
+    /// States of an epoch beside its prefixes.
+    pub small: usize,
+    /// Random states of an epoch.
+    pub random: usize,
+    /// One state in so many is judged by e2fsck.
+    pub e2fsck_every: u64,
+    /// The recovery of one state in so many is cut too.
+    pub again_every: u64,
+    /// The seed of all samples.
+    pub seed: u64,
+}
+
+/// A rule that does not hold.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    /// What led to it.
+    pub case: Case,
+    /// The state in which it was found, if a crash was part of it.
+    pub state: Option<String>,
+    /// The call of the device that failed, if one did.
+    pub fault: Option<Fault>,
+    /// What is wrong.
+    pub said: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.said)?;
+        if let Some(state) = &self.state {
+            writeln!(f, "state: {state}")?;
+        }
+        let replay = "replay: cargo run --release -p lanefs-tests --bin torture --";
+        match &self.fault {
+            None => write!(f, "{replay} --case '{}'", self.case),
+            Some(fault) => write!(f, "{replay} --faults --case '{}' --fault '{fault}'", self.case),
+        }
+    }
+}
+
+/// Counts over many cases.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Cases.
+    pub cases: u64,
+    /// States that were recovered and judged.
+    pub states: u64,
+    /// Calls of the device that were made to fail.
+    pub faults: u64,
+    /// Those that e2fsck judged too.
+    pub e2fsck: u64,
+}
+
+/// Tries cases, one after the other.
+pub trait Explore {
+    /// Tries one case, up to the first thing that is wrong.
+    ///
+    /// # Errors
+    /// The finding.
+    fn explore(&mut self, case: &Case) -> Result<(), Finding>;
+
+    /// Returns what was done so far.
+    fn count(&self) -> Count;
+
+    /// Returns the fingerprints of all states since the last call; two volumes share none.
+    fn take_prints(&mut self) -> Vec<u64> {
+        Vec::new()
+    }
+}
+
+impl Count {
+    /// Adds the counts of others.
+    pub fn add(&mut self, other: Self) {
+        self.cases += other.cases;
+        self.states += other.states;
+        self.faults += other.faults;
+        self.e2fsck += other.e2fsck;
+    }
+}
+
+/// Cuts the power in cases, one after the other.
+#[derive(Debug)]
+pub struct Explorer {
+    depth: Depth,
+    dir: tempfile::TempDir,
+    count: Count,
+    /// Fingerprints of the states of the case, with the number of promises.
+    seen: HashSet<(u64, usize)>,
+    /// Fingerprints of the states of all cases.
+    prints: Vec<u64>,
+}
+
+impl Explorer {
+    /// Nothing was tried yet.
+    ///
+    /// # Panics
+    /// If there is no room for a temporary file.
+    pub fn new(depth: Depth) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        Self { depth, dir, count: Count::default(), seen: HashSet::new(), prints: Vec::new() }
+    }
+}
+
+impl Explore for Explorer {
+    /// Runs a case, and judges the states that a crash may leave of it.
+    fn explore(&mut self, case: &Case) -> Result<(), Finding> {
+        let _watchdog = Watchdog::new(case.to_string());
+        let finding = |state, said| Finding { case: case.clone(), state, said, fault: None };
+        self.count.cases += 1;
+        let run = unwinding(|| run(case)).map_err(|said| finding(None, said))?;
+        if self.count.cases.is_multiple_of(self.depth.e2fsck_every) {
+            self.e2fsck(&run.closed).map_err(|said| finding(None, said))?;
+        }
+        if !case.setting.crashes {
+            return Ok(());
+        }
+        self.seen.clear();
+        let Depth { small, random, seed, .. } = self.depth;
+        let small = run.log.small_states(seed, small);
+        let random = run.log.crash_states(seed, random);
+        for state in small.chain(random) {
+            self.try_state(case.setting, &run, &state)
+                .map_err(|said| finding(Some(state.to_string()), said))?;
+        }
+        Ok(())
+    }
+
+    fn count(&self) -> Count {
+        self.count
+    }
+
+    fn take_prints(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.prints)
+    }
+}
+
+impl Explorer {
+    fn try_state(&mut self, setting: &Setting, run: &Run, state: &CrashState) -> Result<(), String> {
+        let promises = run.promises.partition_point(|(at, _)| *at < state.cut);
+        if !self.seen.insert((state.fingerprint, promises)) {
+            return Ok(());
+        }
+        self.count.states += 1;
+        let number = self.count.states;
+        self.prints.push(state.fingerprint ^ setting.shape().key());
+        let (observed, image) = recover(setting, Arc::new(state.device()))?;
+        let mut judged = judge(run, state.cut, &observed);
+        if judged.is_ok() && number.is_multiple_of(self.depth.again_every) {
+            judged = self.cut_recovery(setting, run, state);
+        }
+        if judged.is_ok() && !number.is_multiple_of(self.depth.e2fsck_every) {
+            return Ok(());
+        }
+        match (judged, self.e2fsck(&image)) {
+            (Ok(()), checked) => checked,
+            (Err(said), Ok(())) => Err(said),
+            (Err(said), Err(e2fsck)) => Err(format!("{said}\n{e2fsck}")),
+        }
+    }
+
+    /// Cuts the recovery of a state, and judges what the next one makes of it.
+    fn cut_recovery(&mut self, setting: &Setting, run: &Run, state: &CrashState) -> Result<(), String> {
+        let device = RecordingDevice::new(state.image.clone()).with_atomic_write(state.atomic_write);
+        let device = Arc::new(device);
+        recover(setting, Arc::clone(&device))?;
+        let Depth { small, seed, .. } = self.depth;
+        for again in device.log().small_states(seed, small) {
+            self.count.states += 1;
+            let (observed, _) = recover(setting, Arc::new(again.device()))
+                .map_err(|said| format!("recovery, cut: {again}: {said}"))?;
+            judge(run, state.cut, &observed).map_err(|said| format!("recovery, cut: {again}: {said}"))?;
+        }
+        Ok(())
+    }
+
+    fn e2fsck(&mut self, image: &Image) -> Result<(), String> {
+        self.count.e2fsck += 1;
+        e2fsck_image(self.dir.path(), image)
+    }
+}
+
+/// Has e2fsck judge a closed volume, in a file in `dir`.
+pub(super) fn e2fsck_image(dir: &Path, image: &Image) -> Result<(), String> {
+    let dump = DumpFile::create(dir.join("state.img"), image).map_err(|e| e.to_string())?;
+    match e2fsck(dump.path(), &["-fn"]) {
+        (0, _) => Ok(()),
+        (code, said) => Err(format!("e2fsck -fn: {code}\n{said}")),
+    }
+}
+
+/// A device that tells what it holds.
+pub(super) trait Holds: BlockDevice {
+    /// Returns its content.
+    fn holds(&self) -> Image;
+}
+
+impl Holds for OverlayDevice {
+    fn holds(&self) -> Image {
+        self.image()
+    }
+}
+
+impl Holds for RecordingDevice {
+    fn holds(&self) -> Image {
+        self.image()
+    }
+}
+
+/// Recovers a volume, walks it, and closes it. Returns what was found, and the closed volume.
+///
+/// # Errors
+/// What does not hold; a panic.
+pub(super) fn recover(
+    setting: &Setting,
+    device: Arc<impl Holds + 'static>,
+) -> Result<(Observed, Image), String> {
+    unwinding(|| {
+        let shared = Arc::clone(&device) as Arc<dyn BlockDevice>;
+        let volume = setting.recovery().open_device(shared).map_err(|e| format!("open: {e}"))?;
+        let observed = Observed::of(&volume)?;
+        observed.check_accounts(&setting.start().observed)?;
+        volume.close().map_err(|e| format!("close: {e}"))?;
+        check_volume(Arc::clone(&device) as _)?;
+        Ok((observed, device.holds()))
+    })
+}
+
+/// Holds a closed volume against the rules of the format.
+pub(crate) fn check_volume(device: Arc<dyn BlockDevice>) -> Result<(), String> {
+    let options = lanefs_check::Options::default().max_findings(5);
+    let report = lanefs_check::check(device, &options).map_err(|e| format!("check: {e}"))?;
+    let findings: Vec<String> = report.findings.iter().map(|finding| format!("check: {finding}")).collect();
+    if report.is_clean() { Ok(()) } else { Err(findings.join("\n")) }
+}
+
+/// How the error of a panic begins.
+pub(super) const PANIC: &str = "panic";
+
+/// Runs `f`; a panic is an error like others.
+///
+/// # Errors
+/// That of `f`; [`PANIC`] and what the panic said.
+pub(super) fn unwinding<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("{PANIC}: {}", text.unwrap_or("without a word")))
+    })
+}

@@ -1,0 +1,287 @@
+//! A workload on a device whose calls fail: what an error may leave, and what has to be refused behind it.
+//!
+//! A step that fails on a volume that goes on is done wholly or not at all: the open volume, read while the device is well,
+//! says which. A write of content may be done in part. Once the journal is aborted nothing is known of the step that
+//! failed but that it may be there after the next opening; every later change is refused.
+
+use super::fault::Fault;
+use super::model::{Effect, Model};
+use super::observed::Observed;
+use super::run::{Promise, Run, Runner, read};
+use super::step::Step;
+use super::story::Story;
+use lanefs::Error;
+use lanefs_format::RoCompat;
+use lanefs_sim::{FailingDevice, RecordingDevice};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often an abort is waited for, 10 ms each.
+const NAPS: usize = 1000;
+
+/// The device of a run that fails.
+pub(super) type Device = FailingDevice<Arc<RecordingDevice>>;
+
+/// What failing calls do to a run.
+#[derive(Debug)]
+pub(super) struct Hurt {
+    /// The device.
+    pub(super) device: Arc<Device>,
+    /// What it was told to do.
+    pub(super) fault: Fault,
+    /// The journal is aborted: what the failed step did is not known.
+    pub(super) aborted: bool,
+    /// The step that failed then.
+    pub(super) failed: Option<usize>,
+}
+
+impl Hurt {
+    /// Whether a call has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.device.failures() > 0
+    }
+
+    /// Checks that a call may fail so.
+    ///
+    /// # Errors
+    /// Before a call of the device has failed; another errno than one that tells of it.
+    pub(super) fn check_error(&self, what: &str, e: &Error) -> Result<(), String> {
+        if !self.has_failed() {
+            return Err(format!("{what}: {e}, and no call of the device has failed"));
+        }
+        match self.fault.allows(e.errno()) {
+            true => Ok(()),
+            false => Err(format!("{what}: errno {}, which does not tell of it: {e}", e.errno())),
+        }
+    }
+
+    /// Runs `f` on a device that is well.
+    fn well<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.device.pause(true);
+        let done = f();
+        self.device.pause(false);
+        done
+    }
+}
+
+impl Runner<'_> {
+    fn has_failed(&self) -> bool {
+        self.hurt.as_ref().is_some_and(Hurt::has_failed)
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.hurt.as_ref().is_some_and(|hurt| hurt.aborted)
+    }
+
+    /// Takes an error of what is no step.
+    ///
+    /// # Errors
+    /// It may not fail, or not so.
+    pub(super) fn bear(&mut self, what: &str, e: &Error) -> Result<(), String> {
+        let hurt = self.hurt.as_ref().ok_or_else(|| format!("{what}: {e}"))?;
+        hurt.check_error(what, e)?;
+        self.note_abort();
+        Ok(())
+    }
+
+    /// Takes the success of a step that names do not allow.
+    ///
+    /// # Errors
+    /// It is known what the names are.
+    pub(super) fn bear_success(&self, step: &Step) -> Result<(), String> {
+        match self.is_aborted() && step.is_persistence() {
+            true => Ok(()),
+            false => Err("it was not refused".into()),
+        }
+    }
+
+    /// Checks that a step that was taken may be.
+    ///
+    /// # Errors
+    /// A change after an abort.
+    pub(super) fn check_may_change(&self, step: &Step) -> Result<(), String> {
+        let changes = !step.is_persistence();
+        match self.is_aborted() && changes {
+            true => Err("a change was taken after the journal was aborted".into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the last step up to `i` that is known to be done: what a sync that succeeds promises.
+    pub(super) fn last_known(&self, i: usize) -> usize {
+        let failed = self.hurt.as_ref().and_then(|hurt| hurt.failed);
+        failed.map_or(i, |failed| i.min(failed - 1))
+    }
+
+    /// Takes the error of step `i`, which would have made `after` of the volume.
+    ///
+    /// # Errors
+    /// It may not fail, or not so; it is half done.
+    pub(super) fn bear_failure(
+        &mut self,
+        i: usize,
+        step: &Step,
+        after: Model,
+        effect: &Effect,
+        e: &Error,
+    ) -> Result<(), String> {
+        let hurt = self.hurt.as_ref().ok_or_else(|| e.to_string())?;
+        // What the step before should have made may not be there.
+        if !self.is_aborted() {
+            hurt.check_error("it failed", e)?;
+        }
+        let was_aborted = self.is_aborted();
+        self.note_abort();
+        if was_aborted {
+            return Ok(());
+        }
+        if self.is_aborted() {
+            // It may be there or not.
+            self.story.model = after;
+            self.story.track(i, step, effect.change.clone());
+            if let Some(hurt) = &mut self.hurt {
+                hurt.failed = Some(i);
+            }
+            return Ok(());
+        }
+        self.set_well(true);
+        let found = self.find_done(i, step, after, effect, e);
+        self.set_well(false);
+        found
+    }
+
+    /// Makes the device pass on all calls, uncounted, while the campaign itself looks.
+    pub(super) fn set_well(&self, well: bool) {
+        if let Some(hurt) = &self.hurt {
+            hurt.device.pause(well);
+        }
+    }
+
+    /// Finds out whether a step that failed was done.
+    fn find_done(
+        &mut self,
+        i: usize,
+        step: &Step,
+        after: Model,
+        effect: &Effect,
+        e: &Error,
+    ) -> Result<(), String> {
+        if let Some(change) = &effect.change {
+            return self.record_failed(i, step, change, e);
+        }
+        if after.names == self.story.model.names || matches!(step, Step::Nameless) {
+            return Ok(());
+        }
+        let observed = Observed::of(&self.volume).map_err(|said| format!("{e}, and then {said}"))?;
+        let Err(not_before) = observed.compare(&self.story.model.names) else { return Ok(()) };
+        if let Err(not_after) = observed.compare(&after.names) {
+            return Err(format!("{e}, and it is half done: {not_before}; {not_after}"));
+        }
+        self.story.model = after;
+        self.story.record(i, step, effect.clone());
+        self.open_named().map_err(|e| format!("reopen: {e}"))
+    }
+
+    /// Asks the volume whether it takes no more changes.
+    fn note_abort(&mut self) {
+        let Some(hurt) = &mut self.hurt else { return };
+        // Nothing is trimmed: what is asked is whether it could be.
+        hurt.aborted |= hurt.well(|| self.volume.trim(0..0, 1).is_err());
+    }
+
+    /// Asks until the volume takes no more changes, if that is to come: a thread of the journal's own may have met the
+    /// failure, and aborts a moment later.
+    fn await_abort(&mut self) {
+        let coming = self.hurt.as_ref().is_some_and(|hurt| hurt.has_failed() && hurt.fault.is_loud());
+        self.note_abort();
+        for _ in 0..NAPS {
+            if self.is_aborted() || !coming {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            self.note_abort();
+        }
+    }
+
+    /// Looks at the volume after a failure, and closes it on a device that goes on as it was told.
+    ///
+    /// # Errors
+    /// What does not hold while the volume is open; an error that was swallowed.
+    pub(super) fn end_hurt(mut self) -> Result<Run, String> {
+        self.await_abort();
+        if self.has_failed() {
+            self.set_well(true);
+            let looked = if self.is_aborted() { self.check_refused() } else { self.check_goes_on() };
+            self.set_well(false);
+            looked?;
+        }
+        self.files.clear();
+        let last = self.story.names.len() - 1;
+        let hurt = self.hurt.take().ok_or("a device that cannot fail")?;
+        match self.volume.close() {
+            Ok(()) if hurt.aborted => return Err("close: Ok, and the journal was aborted".into()),
+            Ok(()) if hurt.has_failed() && hurt.fault.is_loud() => {
+                return Err("close: Ok, and a write or flush has failed".into());
+            }
+            Ok(()) => {
+                let all = self.story.contents.keys().map(|&id| Promise::Content(id, last));
+                let at = self.device.mark("");
+                self.promises.extend(all.chain([Promise::Names(last)]).map(|promise| (at, promise)));
+            }
+            Err(e) => hurt.check_error("close", &e)?,
+        }
+        // All that the volume had is gone: this and the caller have the device.
+        let users = Arc::strong_count(&hurt.device);
+        if users > 2 {
+            return Err(format!("{users} users of the device after the volume was closed: something leaked"));
+        }
+        let (log, closed) = (self.device.log(), self.device.image());
+        let Self { story: Story { names, contents, .. }, promises, .. } = self;
+        Ok(Run { log, names, contents, promises, closed, aborted: hurt.aborted })
+    }
+
+    /// After an abort: nothing can be changed, nothing becomes durable, and reading goes on.
+    fn check_refused(&self) -> Result<(), String> {
+        let hurt = self.hurt.as_ref().ok_or("a device that cannot fail")?;
+        let refused = |what: &str, done: lanefs::Result<()>| match done {
+            Ok(()) => Err(format!("{what} after the journal was aborted: Ok")),
+            Err(e) => hurt.check_error(what, &e),
+        };
+        refused("sync", self.volume.sync())?;
+        refused("mkdir", self.volume.create_dir("/later"))?;
+        for (slot, file) in &self.files {
+            refused(&format!("write to {slot}"), file.write_at(0, b"later"))?;
+            refused(&format!("truncate {slot}"), file.set_len(1))?;
+        }
+        // What the failed step left in memory is not judged; it can be walked without a panic.
+        let _ = Observed::of(&self.volume);
+        self.files.values().for_each(|file| drop(read(file)));
+        Ok(())
+    }
+
+    /// Without an abort: the volume is what the model says, takes changes, and has lost no claim.
+    fn check_goes_on(&mut self) -> Result<(), String> {
+        let hurt = self.hurt.as_ref().ok_or("a device that cannot fail")?;
+        if hurt.fault.is_loud() {
+            return Err("a write or flush has failed, and the volume goes on".into());
+        }
+        let fault = hurt.fault;
+        self.open_named().map_err(|e| format!("reopen: {e}"))?;
+        self.check_open()?;
+        // A group whose bitmap was read wrong gives nothing more.
+        if !fault.is_told() {
+            return Ok(());
+        }
+        self.volume.sync().map_err(|e| format!("sync on a device that is well: {e}"))?;
+        // Files without a name go; the second sync commits that.
+        self.files.clear();
+        self.volume.sync().map_err(|e| format!("sync on a device that is well: {e}"))?;
+        let observed = Observed::of(&self.volume)?;
+        // A deletion that failed half way is finished at the next opening.
+        let sb = self.volume.info().superblock;
+        if sb.last_orphan() != 0 || sb.has_ro(RoCompat::ORPHAN_PRESENT) {
+            return Ok(());
+        }
+        observed.check_accounts(&self.setting.start().observed).map_err(|said| format!("open: {said}"))
+    }
+}

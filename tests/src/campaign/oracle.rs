@@ -1,0 +1,71 @@
+//! What a crash may leave of a run, exactly.
+//!
+//! Operations on names are atomic and in order. So names and inodes are those after one step, which is not before the last that
+//! was synced and not behind the last that had begun. Contents are judged by [`Tracked`](crate::Tracked), with what is known by
+//! then: a truncation that the names show is done, and no size is that of a step whose names are not there.
+
+use super::model::Id;
+use super::observed::Observed;
+use super::run::{Promise, Run};
+use super::setting::RUN_AT;
+use crate::promises::Known;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What had been promised at a cut.
+#[derive(Debug, Default)]
+struct Promised {
+    begun: usize,
+    names: usize,
+    contents: BTreeMap<Id, usize>,
+    stamped: BTreeSet<Id>,
+}
+
+impl Promised {
+    fn at(run: &Run, cut: usize) -> Self {
+        let mut promised = Self::default();
+        for (_, promise) in run.promises.iter().take_while(|(at, _)| *at < cut) {
+            match *promise {
+                Promise::Begun(step) => promised.begun = promised.begun.max(step),
+                Promise::Names(step) => promised.names = promised.names.max(step),
+                Promise::Content(file, step) => {
+                    let known = promised.contents.entry(file).or_default();
+                    *known = step.max(*known);
+                }
+                Promise::Stamped(file) => _ = promised.stamped.insert(file),
+            }
+        }
+        promised
+    }
+}
+
+/// Judges what was found after a crash behind the first `cut` entries of the log.
+///
+/// # Errors
+/// Why it is none of the states that a crash may leave.
+pub(super) fn judge(run: &Run, cut: usize, observed: &Observed) -> Result<(), String> {
+    let promised = Promised::at(run, cut);
+    let mut wrong = String::new();
+    for named in promised.names..=promised.begun {
+        // Steps that change no names say the same again, and judge contents more leniently.
+        match judge_after(run, &promised, named, observed) {
+            Ok(()) => return Ok(()),
+            Err(said) => wrong.push_str(&format!("\n  not as after step {named}: {said}")),
+        }
+    }
+    Err(format!("a state that cannot be (step {} had begun):{wrong}", promised.begun))
+}
+
+fn judge_after(run: &Run, promised: &Promised, named: usize, observed: &Observed) -> Result<(), String> {
+    let names = run.names.get(named).ok_or("no such step")?;
+    for (id, found) in observed.compare(names)? {
+        let path = || names.path_of(id).unwrap_or("?");
+        if promised.stamped.contains(&id) && found.mtime != RUN_AT {
+            return Err(format!("{}: mtime is {:?}, and {RUN_AT:?} was synced", path(), found.mtime));
+        }
+        let Some(contents) = run.contents.get(&id) else { continue };
+        let synced = promised.contents.get(&id).copied().unwrap_or(0);
+        let known = Known { synced, named, begun: promised.begun };
+        contents.judge_named(&found.content, known).map_err(|said| format!("{}: {said}", path()))?;
+    }
+    Ok(())
+}

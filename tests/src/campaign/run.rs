@@ -1,0 +1,343 @@
+//! Runs a workload on a recording device, beside its model, and notes what was promised when.
+
+use super::hands::{Files, carry_out};
+use super::hurt::Hurt;
+use super::model::{Change, Id, Model, Names};
+use super::observed::Observed;
+use super::setting::Setting;
+use super::step::Step;
+use super::story::Story;
+use super::volume::POKED;
+use super::workload::{Case, Workload};
+use crate::{Poker, PokingDevice, Tracked};
+use lanefs::{Error, File, OpenOptions, SetAttr, Upkeep, Volume};
+use lanefs_device::BlockDevice;
+use lanefs_sim::{Image, Log, OverlayDevice, RecordingDevice, RecordingMemory};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What holds from some moment on.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Promise {
+    /// Step `n` has begun.
+    Begun(usize),
+    /// Names and inodes are those after step `n`, or later.
+    Names(usize),
+    /// A file's content is that after step `n`, or later.
+    Content(Id, usize),
+    /// A file tells the time of the workload as that of its last change.
+    Stamped(Id),
+}
+
+/// What a workload did.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// What reached the device.
+    pub(super) log: Log,
+    /// Names after each step; the first are those before any.
+    pub(super) names: Vec<Names>,
+    /// Contents over the steps.
+    pub(super) contents: BTreeMap<Id, Tracked>,
+    /// Entries of the log, and what holds behind them.
+    pub(super) promises: Vec<(usize, Promise)>,
+    /// The closed volume at the end.
+    pub(super) closed: Image,
+    /// The journal was aborted.
+    pub(super) aborted: bool,
+}
+
+/// A workload under way.
+pub(super) struct Runner<'c> {
+    pub(super) setting: &'c Setting,
+    pub(super) device: Arc<RecordingDevice>,
+    pub(super) volume: Volume,
+    pub(super) story: Story,
+    pub(super) files: Files,
+    pub(super) promises: Vec<(usize, Promise)>,
+    /// Commits before writes, for as long as it is there.
+    poker: Option<Poker>,
+    /// The device above `device`, where calls are made to fail.
+    pub(super) hurt: Option<Hurt>,
+}
+
+/// Runs a case from its first step to its last, closes the volume, and holds it against the model.
+///
+/// # Errors
+/// What went wrong without a crash.
+pub(super) fn run(case: &Case) -> Result<Run, String> {
+    let (shared, device) = device(case.setting, &case.setting.start().image)?;
+    let poking = case.setting.pressure.poke.then(|| Arc::new(PokingDevice::new(Arc::clone(&device))));
+    let shared = poking.as_ref().map_or(shared, |poking| Arc::clone(poking) as _);
+    let options = case.setting.options();
+    let mut runner = Runner::open(case.setting, options, shared, device).map_err(|e| format!("open: {e}"))?;
+    if let Some(poking) = poking {
+        let poked = runner.volume.open_options().write(true).open(POKED);
+        runner.poker = Some(poking.start(poked.map_err(|e| format!("{POKED}: {e}"))?));
+    }
+    runner.steps(&case.workload)?;
+    runner.end()
+}
+
+/// Where a crash tears writes to memory, in bytes.
+const TEAR: usize = 8;
+
+/// Returns a device for the volume, and what records it.
+fn device(setting: &Setting, image: &Image) -> Result<(Arc<dyn BlockDevice>, Arc<RecordingDevice>), String> {
+    if !setting.memory {
+        let device = Arc::new(RecordingDevice::new(image.clone()));
+        return Ok((Arc::clone(&device) as _, device));
+    }
+    // The mapping outlives the name.
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    let dir = dir.map_err(|e| e.to_string())?;
+    let device = RecordingMemory::create(dir.path().join("memory"), image.clone(), TEAR);
+    let device = device.map_err(|e| e.to_string())?;
+    let record = Arc::clone(device.record());
+    Ok((Arc::new(device), record))
+}
+
+/// Commits until the log is so full that a little more makes a checkpoint due.
+pub(super) fn fill_log(volume: &Volume) -> lanefs::Result<()> {
+    let levels = || volume.info().journal.levels;
+    let mut permissions = 0o700;
+    // A checkpoint is due at the half.
+    while levels().log_blocks_used + 8 < levels().log_blocks / 2 {
+        permissions ^= 0o100;
+        commit_apart(volume, permissions)?;
+    }
+    Ok(())
+}
+
+/// Commits a transaction that changes what no step touches.
+fn commit_apart(volume: &Volume, permissions: u16) -> lanefs::Result<()> {
+    let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
+    volume.set_attr("/lost+found", &set, false)?;
+    volume.upkeep(Upkeep::Commit)
+}
+
+/// Makes the open files what files in use are: written before, and durable. Of an inode that was just read nothing is
+/// known, so that a sync of it does more than it has to, and hides what another sync leaves out.
+pub(super) fn settle(volume: &Volume, files: &Files) -> lanefs::Result<()> {
+    for file in files.values() {
+        let mut first = [0];
+        file.read_at(0, &mut first)?;
+        file.write_late(0, &first)?;
+    }
+    commit_apart(volume, 0o711)?;
+    volume.sync()
+}
+
+impl<'c> Runner<'c> {
+    /// Opens the volume of a setting on `shared`, which is `device` or lies above it.
+    ///
+    /// # Errors
+    /// Those of opening, and of what the setting has done before the first step.
+    pub(super) fn open(
+        setting: &'c Setting,
+        options: OpenOptions,
+        shared: Arc<dyn BlockDevice>,
+        device: Arc<RecordingDevice>,
+    ) -> lanefs::Result<Self> {
+        let volume = options.open_device(shared)?;
+        if setting.pressure.full_log {
+            fill_log(&volume)?;
+        }
+        let mut runner = Runner {
+            setting,
+            device,
+            volume,
+            story: Story::new(setting.start()),
+            files: Files::new(),
+            promises: Vec::new(),
+            poker: None,
+            hurt: None,
+        };
+        runner.open_named()?;
+        settle(&runner.volume, &runner.files)?;
+        runner.device.begin();
+        Ok(runner)
+    }
+
+    /// Takes all steps of a workload.
+    ///
+    /// # Errors
+    /// What is wrong without a crash.
+    pub(super) fn steps(&mut self, workload: &Workload) -> Result<(), String> {
+        for (i, step) in (1..).zip(&workload.0) {
+            self.step(i, step).map_err(|said| format!("step {i}, {step}: {said}"))?;
+        }
+        Ok(())
+    }
+
+    fn promise(&mut self, promise: Promise) {
+        self.promises.push((self.device.mark(""), promise));
+    }
+
+    fn step(&mut self, i: usize, step: &Step) -> Result<(), String> {
+        self.promise(Promise::Begun(i));
+        if *step == Step::Sweep {
+            self.close_named();
+        }
+        let mut after = self.story.model.clone();
+        let expected = after.apply(i, step);
+        let done = carry_out(&self.volume, &self.files, i, step).map(|made| self.files.extend(made));
+        if *step == Step::Sweep {
+            self.open_named().or_else(|e| self.bear("open", &e))?;
+        }
+        match (done, expected) {
+            (Ok(()), Some(effect)) => {
+                self.check_may_change(step)?;
+                self.story.model = after;
+                self.story.record(i, step, effect);
+                for promise in self.story.promises(self.last_known(i), step) {
+                    self.promise(promise);
+                }
+            }
+            (Ok(()), None) => self.bear_success(step)?,
+            (Err(_), None) => {}
+            // For want of space, by a flag, or of a volume without extents.
+            (Err(e @ (Error::NoSpace | Error::NotPermitted(_) | Error::NotSupported(_))), Some(effect)) => {
+                if let Some(change) = effect.change {
+                    self.set_well(true);
+                    let recorded = self.record_failed(i, step, &change, &e);
+                    self.set_well(false);
+                    recorded?;
+                }
+            }
+            (Err(e), Some(effect)) => self.bear_failure(i, step, after, &effect, &e)?,
+        }
+        self.story.end_step();
+        if self.setting.pressure.commit {
+            self.upkeep(Upkeep::Commit)?;
+        }
+        if self.setting.pressure.sweep {
+            self.close_named();
+            self.upkeep(Upkeep::Sweep)?;
+            self.open_named().or_else(|e| self.bear("open", &e))?;
+        }
+        Ok(())
+    }
+
+    fn upkeep(&mut self, task: Upkeep) -> Result<(), String> {
+        self.volume.upkeep(task).or_else(|e| self.bear(&format!("{task:?}"), &e))
+    }
+
+    /// A write that found no space may have been done in part: what the file is now, it may be after a crash.
+    ///
+    /// # Errors
+    /// Bytes that are neither old nor new.
+    pub(super) fn record_failed(
+        &mut self,
+        i: usize,
+        step: &Step,
+        change: &Change,
+        e: &Error,
+    ) -> Result<(), String> {
+        let id = change.file;
+        let slot = self.story.model.slots.iter().find(|(_, at)| **at == id).map(|(slot, _)| *slot);
+        let file = slot.and_then(|slot| self.files.get(&slot)).ok_or("no file")?;
+        let now = read(file).map_err(|e| e.to_string())?;
+        let old = self.story.model.contents.get(&id).cloned().unwrap_or_default();
+        let shown = |now: &[u8], other: &[u8], at: usize| now.get(at) == other.get(at);
+        let part = (0..now.len())
+            .all(|at| shown(&now, &old, at) || shown(&now, &change.content, at) || now[at] == 0);
+        if !part || now.len() > change.content.len().max(old.len()) {
+            return Err(format!("{e}, and the file holds neither what it held nor what was written"));
+        }
+        self.story.model.contents.insert(id, now.clone());
+        if let Some(file) = self.story.contents.get_mut(&id) {
+            file.record(i, format!("{step}: {e}"), now);
+        }
+        Ok(())
+    }
+
+    /// Closes the files that have a name: a sweep evicts their inodes.
+    fn close_named(&mut self) {
+        let Model { slots, names, .. } = &self.story.model;
+        self.files.retain(|slot, _| slots.get(slot).is_none_or(|id| names.path_of(*id).is_none()));
+    }
+
+    /// Opens the files that have a name and are closed.
+    ///
+    /// # Errors
+    /// Those of opening.
+    pub(super) fn open_named(&mut self) -> lanefs::Result<()> {
+        for (slot, id) in self.story.model.slots.clone() {
+            if let Some(path) = self.story.model.names.path_of(id)
+                && !self.files.contains_key(&slot)
+            {
+                let file = self.volume.open_options().read(true).write(true).open(path)?;
+                self.files.insert(slot, file);
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the volume, and holds it against the model: while it is open, and when it was opened again.
+    fn end(mut self) -> Result<Run, String> {
+        self.poker = None;
+        self.check_open()?;
+        self.files.clear();
+        self.volume.close().map_err(|e| format!("close: {e}"))?;
+        let last = self.story.names.len() - 1;
+        let all = self.story.contents.keys().map(|&id| Promise::Content(id, last));
+        for promise in all.chain([Promise::Names(last)]) {
+            self.promises.push((self.device.mark(""), promise));
+        }
+        let log = self.device.log();
+        let closed = self.device.image();
+        let device = Arc::new(OverlayDevice::new(closed.clone()));
+        let again = self.setting.recovery().open_device(device).map_err(|e| format!("open again: {e}"))?;
+        let observed = Observed::of(&again)?;
+        let accounted = observed.check_accounts(&self.setting.start().observed);
+        let same = compare(&observed, &self.story.model).and(accounted);
+        same.map_err(|said| format!("opened again: {said}"))?;
+        let Self { story: Story { names, contents, .. }, promises, .. } = self;
+        Ok(Run { log, names, contents, promises, closed, aborted: false })
+    }
+
+    /// Holds the open volume against the model, and open files without a name too.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub(super) fn check_open(&self) -> Result<(), String> {
+        compare(&Observed::of(&self.volume)?, &self.story.model).map_err(|said| format!("open: {said}"))?;
+        for (slot, id) in &self.story.model.slots {
+            let found = self
+                .files
+                .get(slot)
+                .ok_or(Error::NotFound)
+                .and_then(read)
+                .map_err(|e| format!("{slot}: {e}"))?;
+            if Some(&found) != self.story.model.contents.get(id) {
+                return Err(format!("the open file {slot} holds {} other bytes", found.len()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a whole file.
+pub(super) fn read(file: &File) -> lanefs::Result<Vec<u8>> {
+    let mut bytes = vec![0; file.metadata().len() as usize];
+    let n = file.read_at(0, &mut bytes)?;
+    bytes.truncate(n);
+    Ok(bytes)
+}
+
+/// Holds all of a volume against all of a model.
+pub(super) fn compare(observed: &Observed, model: &Model) -> Result<(), String> {
+    for (id, found) in observed.compare(&model.names)? {
+        if let Some(content) = model.contents.get(&id)
+            && *content != found.content
+        {
+            let path = model.names.path_of(id).unwrap_or("?");
+            let at = found.content.iter().zip(content).position(|(a, b)| a != b);
+            let (len, expected) = (found.content.len(), content.len());
+            return Err(format!("{path}: {len} bytes, not {expected}; the first other byte is {at:?}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! What the threads of a session did and saw.
+
+use super::super::observed::Observed;
+use super::super::step::Slot;
+use super::plan::Act;
+use lanefs::Error;
+use lanefs_sim::{Image, Log};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A moment of a session.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    /// Of two moments the later one has the greater number.
+    pub(super) point: u64,
+    /// The number of a mark in the log of the device.
+    pub(super) mark: usize,
+}
+
+/// What a call gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Gave {
+    /// It was done.
+    Done,
+    /// Bytes of a file.
+    Bytes(Vec<u8>),
+    /// Names of a directory, but for what no step touches.
+    Names(BTreeSet<String>),
+    /// It was refused by the state of the volume.
+    Refused(String),
+    /// It was refused by a flag, a limit or for want of space, and has changed nothing.
+    Limited(String),
+}
+
+/// Sorts an error.
+pub(super) fn refusal(error: &Error) -> Gave {
+    let said = error.to_string();
+    match error {
+        Error::NoSpace | Error::NotPermitted(_) | Error::NotSupported(_) => Gave::Limited(said),
+        _ => Gave::Refused(said),
+    }
+}
+
+/// One call.
+#[derive(Debug, Clone)]
+pub(super) struct Call {
+    /// The thread.
+    pub(super) thread: usize,
+    /// The number of the step that the volume and the model make bytes of.
+    pub(super) number: usize,
+    /// What was called.
+    pub(super) act: Act,
+    /// When it began.
+    pub(super) began: Moment,
+    /// When it ended.
+    pub(super) ended: Moment,
+    /// What it gave.
+    pub(super) gave: Gave,
+}
+
+/// All that is known of a session that ended.
+#[derive(Debug)]
+pub(super) struct History {
+    /// Calls of all threads, those before the threads first.
+    pub(super) calls: Vec<Call>,
+    /// What the open volume held in the end.
+    pub(super) live: Observed,
+    /// What the open files held in the end.
+    pub(super) slots: BTreeMap<Slot, Vec<u8>>,
+    /// What reached the device.
+    pub(super) log: Log,
+    /// The closed volume.
+    pub(super) closed: Image,
+    /// The mark behind the close.
+    pub(super) end: usize,
+}

@@ -1,0 +1,137 @@
+//! Where workloads run: a volume, a way of writing, and pressure.
+
+use super::volume::{SHAPES, Shape, Start};
+use crate::modes;
+use lanefs::{OpenOptions, Timestamp};
+use std::time::Duration;
+
+/// What makes happen at every step of a workload what else happens rarely.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Files with a name are closed, and all inodes that nobody uses are evicted.
+    pub sweep: bool,
+    /// The running transaction is committed.
+    pub commit: bool,
+    /// Bytes of the page cache, if there are to be few.
+    pub cache: Option<usize>,
+    /// The log is nearly full when the first step begins.
+    pub full_log: bool,
+    /// Another thread commits before writes to the device, so also between the data of a file and what maps it.
+    pub poke: bool,
+}
+
+/// Where workloads run.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its name, as a case begins with it.
+    pub name: &'static str,
+    shape: &'static str,
+    mode: &'static str,
+    /// What happens at each step.
+    pub pressure: Pressure,
+    /// Whether the volume survives a crash: whether it has a journal.
+    pub crashes: bool,
+    /// Whether the device is memory (DAX).
+    pub memory: bool,
+}
+
+const CALM: Pressure = Pressure { sweep: false, commit: false, cache: None, full_log: false, poke: false };
+const SWEEP: Pressure = Pressure { sweep: true, ..CALM };
+const COMMIT: Pressure = Pressure { commit: true, ..CALM };
+const FULL_LOG: Pressure = Pressure { full_log: true, ..CALM };
+const POKE: Pressure = Pressure { poke: true, ..CALM };
+const TINY: Pressure = Pressure { cache: Some(16 << 10), ..CALM };
+
+const fn setting_of(
+    name: &'static str,
+    shape: &'static str,
+    mode: &'static str,
+    pressure: Pressure,
+) -> Setting {
+    Setting { name, shape, mode, pressure, crashes: true, memory: false }
+}
+
+static SETTINGS: [Setting; 19] = [
+    setting_of("small", "small", "default", CALM),
+    setting_of("full", "full", "default", CALM),
+    setting_of("sweep", "small", "default", SWEEP),
+    setting_of("ext3", "ext3", "default", CALM),
+    setting_of("orphan-file", "orphan-file", "default", CALM),
+    setting_of("old", "small", "old", CALM),
+    setting_of("nolock", "small", "nolock", CALM),
+    setting_of("lock", "small", "lock", CALM),
+    setting_of("pressed", "ext3", "pressed", CALM),
+    setting_of("unwritten", "full", "unwritten", CALM),
+    setting_of("tiny-cache", "small", "default", TINY),
+    setting_of("commit", "full", "default", COMMIT),
+    setting_of("full-log", "small", "default", FULL_LOG),
+    setting_of("poke", "small", "default", POKE),
+    setting_of("poke-lock", "small", "lock", POKE),
+    setting_of("poke-unwritten", "small", "unwritten", POKE),
+    Setting { memory: true, ..setting_of("dax", "small", "default", CALM) },
+    Setting { memory: true, ..setting_of("dax-full", "full", "nolock", SWEEP) },
+    Setting { crashes: false, ..setting_of("no-journal", "no-journal", "default", CALM) },
+];
+
+/// All settings.
+pub fn settings() -> &'static [Setting] {
+    &SETTINGS
+}
+
+/// The setting of this name.
+///
+/// # Errors
+/// The names that there are.
+pub fn setting(name: &str) -> Result<&'static Setting, String> {
+    let names = || SETTINGS.iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
+    let found = SETTINGS.iter().find(|setting| setting.name == name);
+    found.ok_or_else(|| format!("there is no setting '{name}': {}", names()))
+}
+
+/// The time of all that a workload does: a run is the same twice.
+pub(super) const RUN_AT: Timestamp = Timestamp { sec: 1_500_000_000, nsec: 0 };
+
+impl Setting {
+    /// The volume before the first step; made once in a process.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub(super) fn start(&self) -> &Start {
+        self.shape().start()
+    }
+
+    /// The volume's shape.
+    ///
+    /// # Panics
+    /// If the table names none.
+    pub(super) fn shape(&self) -> &'static Shape {
+        SHAPES.iter().find(|shape| shape.name == self.shape).expect("a shape of the table")
+    }
+
+    /// Options to open the volume with.
+    ///
+    /// # Panics
+    /// If the table names no mode.
+    pub fn options(&self) -> OpenOptions {
+        let mode = modes::mode(self.mode).expect("a mode of the table");
+        let options = mode.options().clock(Some(RUN_AT));
+        self.pressure.cache.map_or(options.clone(), |bytes| options.cache_bytes(bytes))
+    }
+
+    /// Whether every call of the device is the same each time, and may fail: the device is no memory, and no other thread
+    /// commits.
+    pub fn can_fail(&self) -> bool {
+        !self.memory && !self.pressure.poke
+    }
+
+    /// Whether metadata has checksums.
+    pub(super) fn has_checksums(&self) -> bool {
+        self.shape().has_checksums()
+    }
+
+    /// Options to recover a state with: all is as small as can be, for states are many.
+    pub fn recovery(&self) -> OpenOptions {
+        let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+        options.clock(Some(RUN_AT)).cache_bytes(1 << 20)
+    }
+}

@@ -1,0 +1,91 @@
+//! What a sequence of steps makes of names and contents, and what it promises, by the model alone.
+
+use super::model::{Change, Effect, Id, Model, Names};
+use super::run::Promise;
+use super::step::{Slot, Step, Way};
+use super::volume::Start;
+use crate::Tracked;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The steps so far.
+#[derive(Debug)]
+pub(super) struct Story {
+    /// What is there after the last of them.
+    pub(super) model: Model,
+    /// The last step that changed an inode under a handle of its own.
+    changed: BTreeMap<Id, usize>,
+    /// Files whose content was changed by a call that gives them a new time.
+    stamped: BTreeSet<Id>,
+    /// Names after each step; the first are those before any.
+    pub(super) names: Vec<Names>,
+    /// Contents over the steps.
+    pub(super) contents: BTreeMap<Id, Tracked>,
+}
+
+impl Story {
+    /// Begins with a volume before any step.
+    pub(super) fn new(start: &Start) -> Self {
+        let track = |(id, content): (&Id, &Vec<u8>)| (*id, Tracked::new(start.model.block, content.clone()));
+        Self {
+            model: start.model.clone(),
+            changed: BTreeMap::new(),
+            stamped: BTreeSet::new(),
+            names: vec![start.model.names.clone()],
+            contents: start.model.contents.iter().map(track).collect(),
+        }
+    }
+
+    /// Notes the names behind a step.
+    pub(super) fn end_step(&mut self) {
+        self.names.push(self.model.names.clone());
+    }
+
+    /// Notes what step `i` did.
+    pub(super) fn record(&mut self, i: usize, step: &Step, effect: Effect) {
+        self.changed.extend(effect.inodes.iter().map(|id| (*id, i)));
+        // What is written late keeps its time. A write of nothing is none.
+        let late = matches!(step, Step::Write { way: Way::Late, .. } | Step::Copy { .. });
+        self.stamped.extend(effect.change.iter().filter(|_| !late).map(|change| change.file));
+        self.track(i, step, effect.change);
+    }
+
+    /// Notes a content that a crash may show of step `i`.
+    pub(super) fn track(&mut self, i: usize, step: &Step, change: Option<Change>) {
+        for id in self.model.contents.keys() {
+            self.contents.entry(*id).or_insert_with(|| Tracked::new(self.model.block, Vec::new()));
+        }
+        let Some(change) = change else { return };
+        if let Some(file) = self.contents.get_mut(&change.file) {
+            file.record_settled(i, step.to_string(), change.content, change.settles);
+        }
+    }
+
+    /// Returns what holds once step `i` has returned.
+    pub(super) fn promises(&self, i: usize, step: &Step) -> Vec<Promise> {
+        let slot = |slot: &Slot| self.model.slots.get(slot).copied();
+        let changed = |id: &Id| self.changed.get(id).copied();
+        let mut new = Vec::new();
+        match step {
+            Step::Sync => {
+                new.push(Promise::Names(i));
+                new.extend(self.contents.keys().map(|&id| Promise::Content(id, i)));
+                new.extend(self.stamped.iter().map(|&id| Promise::Stamped(id)));
+            }
+            Step::Fsync(file) => {
+                let id = slot(file);
+                new.extend(id.map(|id| Promise::Content(id, i)));
+                new.extend(id.as_ref().and_then(changed).map(Promise::Names));
+                new.extend(id.filter(|id| self.stamped.contains(id)).map(Promise::Stamped));
+            }
+            Step::Fdatasync(file) | Step::Write { way: Way::Dsync, file, .. } => {
+                new.extend(slot(file).map(|id| Promise::Content(id, i)));
+            }
+            Step::FsyncDir(path) => {
+                let id = self.model.names.get(path);
+                new.extend(id.as_ref().and_then(changed).map(Promise::Names));
+            }
+            _ => {}
+        }
+        new
+    }
+}

@@ -1,0 +1,180 @@
+//! The volumes that workloads run on: as small as can be, with little in them, and old data in every free block.
+
+use super::model::{Model, XATTR};
+use super::observed::Observed;
+use super::step::Slot;
+use crate::{Kind, OLD, e2fsck_clean, patterned};
+use lanefs::{NewAttr, SetAttr, SetXattr, Timestamp, Volume};
+use lanefs_device::{BlockDevice, MemDevice};
+use lanefs_sim::Image;
+use std::sync::{Arc, OnceLock};
+
+/// How a volume is made.
+#[derive(Debug)]
+pub(super) struct Shape {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// Bytes.
+    pub(super) size: u64,
+    /// Bytes of a block.
+    pub(super) block: usize,
+    /// Arguments of mke2fs.
+    pub(super) args: &'static [&'static str],
+    /// Free blocks that are left, if it is to be nearly full.
+    pub(super) free: Option<u64>,
+    made: OnceLock<Start>,
+}
+
+impl Shape {
+    /// A number of its own for each shape.
+    pub(super) fn key(&self) -> u64 {
+        self.name.bytes().fold(0, |key: u64, byte| (key ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    }
+
+    /// Whether metadata has checksums.
+    pub(super) fn has_checksums(&self) -> bool {
+        !self.args.contains(&"ext3")
+    }
+
+    /// The volume before the first step; made once in a process.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub(super) fn start(&self) -> &Start {
+        self.made.get_or_init(|| Start::new(self))
+    }
+}
+
+/// Arguments of all shapes: as few and as small structures as there can be.
+const ARGS: &[&str] = &["-b", "1024", "-N", "48", "-m", "0"];
+
+const fn shape(name: &'static str, kib: u64, args: &'static [&'static str]) -> Shape {
+    Shape { name, size: kib << 10, block: 1024, args, free: None, made: OnceLock::new() }
+}
+
+const JOURNAL: &[&str] = &["-t", "ext4", "-J", "size=1", "-O", "^resize_inode"];
+
+/// All shapes.
+pub(super) static SHAPES: [Shape; 5] = [
+    shape("small", 2560, JOURNAL),
+    Shape {
+        name: "full",
+        size: 2560 << 10,
+        block: 1024,
+        args: JOURNAL,
+        free: Some(10),
+        made: OnceLock::new(),
+    },
+    shape(
+        "orphan-file",
+        2560,
+        &["-t", "ext4", "-J", "size=1", "-O", "^resize_inode,orphan_file,metadata_csum_seed"],
+    ),
+    shape("ext3", 2560, &["-t", "ext3", "-J", "size=1", "-O", "^resize_inode"]),
+    shape("no-journal", 1024, &["-t", "ext4", "-O", "^has_journal,^resize_inode"]),
+];
+
+/// A volume that was closed, and what is on it.
+#[derive(Debug)]
+pub(super) struct Start {
+    /// The volume.
+    pub(super) image: Image,
+    /// What is on it.
+    pub(super) model: Model,
+    /// What a walk of it finds.
+    pub(super) observed: Observed,
+}
+
+/// The time at which the volumes are made. Workloads run at another.
+pub(super) const MADE_AT: Timestamp = Timestamp { sec: 1_000_000_000, nsec: 0 };
+
+/// The file that takes the space of a volume that is nearly full.
+const FILLER: &str = "/filler";
+
+/// A file that is changed only to commit.
+pub(super) const POKED: &str = "/poked";
+
+/// What no step touches, and no walk reads.
+pub(super) const APART: [&str; 3] = [FILLER, POKED, "/lost+found"];
+
+/// The bytes of `/A/f` and `/B/g`.
+pub(super) const F: u8 = 201;
+pub(super) const G: u8 = 202;
+
+impl Start {
+    /// Makes a volume.
+    ///
+    /// # Panics
+    /// If e2fsck finds anything wrong with it.
+    fn new(shape: &Shape) -> Self {
+        let args: Vec<&str> = ARGS.iter().chain(shape.args).copied().collect();
+        let device = Arc::new(MemDevice::from_bytes(patterned(shape.size, &args).to_bytes()));
+        let options = lanefs::OpenOptions::new().write(true).clock(Some(MADE_AT));
+        let volume = options.open_device(Arc::clone(&device) as Arc<dyn BlockDevice>).expect("a new volume");
+        let model = fill(&volume, shape.block).expect("a volume with space");
+        if let Some(free) = shape.free {
+            leave(&volume, free, shape.block).expect("a volume with space");
+        }
+        volume.sync().expect("sync");
+        let observed = Observed::of(&volume).expect("a walk");
+        volume.close().expect("close");
+        let bytes = device.to_bytes();
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("start");
+        std::fs::write(&path, &bytes).expect("a file");
+        e2fsck_clean(&path);
+        Self { image: Image::from_bytes(bytes), model, observed }
+    }
+}
+
+/// Makes directories and files, on the volume and in the model.
+fn fill(volume: &Volume, block: usize) -> lanefs::Result<Model> {
+    let mut model = Model { block, ..Model::default() };
+    let root = model.make("/", Kind::Directory);
+    (model.names.inodes[root].mode, model.names.inodes[root].uid) = (0o755, 0);
+    // lost+found
+    model.names.inodes[root].nlink += 1;
+    let attr = NewAttr { permissions: 0o640, uid: 7, gid: 8 };
+    volume.set_attr("/", &SetAttr { permissions: Some(0o755), uid: Some(0), ..SetAttr::default() }, true)?;
+    for dir in ["/A", "/B", "/B/d"] {
+        volume.create_dir_with(dir, attr)?;
+        model.make(dir, Kind::Directory);
+    }
+    drop(volume.create_file(POKED)?);
+    for (path, slot, fill, pieces, xattr) in [
+        ("/A/f", Slot::F, F, vec![(0, 2 * block + block / 2)], 20),
+        // More extents than an inode holds: the map has a block of its own.
+        ("/B/g", Slot::G, G, (0..6).map(|i| (2 * i * block, block)).collect(), block / 2),
+    ] {
+        let file = volume.open_options().write(true).create_new(true).attr(attr).open(path)?;
+        let id = model.make(path, Kind::File);
+        let content = model.contents.entry(id).or_default();
+        for (at, len) in pieces {
+            file.write_at(at as u64, &vec![fill; len])?;
+            content.resize(at + len, 0);
+            content[at..].fill(fill);
+        }
+        let value = vec![b'x'; xattr];
+        volume.set_xattr(path, XATTR, &value, SetXattr::Any)?;
+        model.names.inodes[id].xattrs.insert(XATTR.into(), value);
+        model.slots.insert(slot, id);
+    }
+    Ok(model)
+}
+
+/// Takes all space but `free` blocks.
+fn leave(volume: &Volume, free: u64, block: usize) -> lanefs::Result<()> {
+    let file = volume.create_file(FILLER)?;
+    let mut at = 0;
+    loop {
+        volume.sync()?;
+        let left = volume.statfs().blocks_free.saturating_sub(free);
+        if left == 0 {
+            return Ok(());
+        }
+        // The map takes blocks too.
+        let piece = (left / 2).max(1) * block as u64;
+        file.write_at(at, &vec![OLD; piece as usize])?;
+        at += piece;
+    }
+}

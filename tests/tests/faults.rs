@@ -1,0 +1,63 @@
+//! A slice of the fault campaign: every I/O of the cases that found something once fails, and some of others by the date.
+//!
+//! `LANEFS_SEED=N` takes the slice of another day; `make torture` takes all of them. A finding ends with the command that
+//! shows it again.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs_tests::campaign::{
+    Case, Count, FaultDepth, FaultExplorer, Small, day, explore_all, fault_seeds, minimise, settings,
+};
+
+const DEPTH: FaultDepth = FaultDepth { per_case: usize::MAX, e2fsck_every: 300, seed: 1, only: None };
+
+/// The workloads of a day, in each setting.
+const SLICE: u64 = 16;
+
+/// I/Os of a case of the day that fail.
+const PER_CASE: usize = 120;
+
+fn judge(cases: &[Case], depth: FaultDepth) -> Count {
+    let outcome = explore_all(cases, 2, || FaultExplorer::new(depth));
+    println!("{:?}", outcome.count);
+    if let Some(finding) = outcome.findings.first() {
+        let explorer = || FaultExplorer::new(FaultDepth { e2fsck_every: 16, ..DEPTH });
+        let (all, least) = (outcome.findings.len(), minimise(finding.clone(), explorer));
+        panic!("{all} of {} cases; the shortest form of the first:\n{least}", cases.len());
+    }
+    outcome.count
+}
+
+#[test]
+fn what_was_found_once_is_not_found_again() {
+    judge(&fault_seeds().unwrap(), DEPTH);
+}
+
+#[test]
+fn a_slice_by_the_date() {
+    let small = Small::default();
+    let day = day();
+    println!("LANEFS_SEED={day}");
+    let first = day * SLICE % (small.len() - SLICE);
+    let settings = || settings().iter().filter(|setting| setting.can_fail());
+    let mut cases = Vec::new();
+    for number in first..first + SLICE {
+        let workload = || small.get(small.scattered(number)).unwrap();
+        cases.extend(settings().map(|setting| Case { setting, workload: workload() }));
+    }
+    cases.extend(settings().zip(0..).map(|(setting, i)| {
+        let workload = small.sample(day.wrapping_mul(100) + i, 4);
+        Case { setting, workload }
+    }));
+    let count = judge(&cases, FaultDepth { per_case: PER_CASE, seed: day, ..DEPTH });
+    assert!(count.faults > 10_000, "only {count:?}: few calls failed");
+}
+
+/// The same case has the same calls: what is found can be shown again.
+#[test]
+fn a_case_is_the_same_twice() {
+    let case: Case = "small: append f 1800; rename /A/f /B/g; fsync f; sync".parse().unwrap();
+    let count = || judge(std::slice::from_ref(&case), DEPTH);
+    let first = count();
+    assert!(first.faults > 200, "{first:?}");
+    assert_eq!(first, count());
+}

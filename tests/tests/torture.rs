@@ -1,0 +1,63 @@
+//! A slice of the crash campaign: the cases that found something once, and others by the date.
+//!
+//! `LANEFS_SEED=N` takes the slice of another day; `make torture` takes all of them. A finding ends with the command that
+//! shows it again.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs_tests::campaign::{
+    Case, Depth, Explorer, Outcome, Small, day, explore_all, minimise, seeds, settings,
+};
+
+const DEPTH: Depth = Depth { small: 24, random: 2, e2fsck_every: 100, again_every: 100, seed: 1 };
+
+/// The workloads of a day, in each setting.
+const SLICE: u64 = 100;
+
+fn judge(cases: &[Case]) -> Outcome {
+    let outcome = explore_all(cases, 2, || Explorer::new(DEPTH));
+    println!("{:?}", outcome.count);
+    if let Some(finding) = outcome.findings.first() {
+        let (all, least) = (
+            outcome.findings.len(),
+            minimise(finding.clone(), || Explorer::new(Depth { e2fsck_every: 16, ..DEPTH })),
+        );
+        panic!("{all} of {} cases; the shortest form of the first:\n{least}", cases.len());
+    }
+    outcome
+}
+
+#[test]
+fn what_was_found_once_is_not_found_again() {
+    let cases = seeds().unwrap();
+    judge(&cases);
+}
+
+#[test]
+fn a_slice_by_the_date() {
+    let small = Small::default();
+    let day = day();
+    println!("LANEFS_SEED={day}");
+    let first = day * SLICE % (small.len() - SLICE);
+    let mut cases = Vec::new();
+    for number in first..first + SLICE {
+        for setting in settings() {
+            cases.push(Case { setting, workload: small.get(small.scattered(number)).unwrap() });
+        }
+    }
+    cases.extend(settings().iter().zip(0..).map(|(setting, i)| {
+        let workload = small.sample(day.wrapping_mul(100) + i, 4);
+        Case { setting, workload }
+    }));
+    let outcome = judge(&cases);
+    assert!(outcome.count.states > 1000, "only {:?}: nothing reached the device", outcome.count);
+}
+
+/// The same case makes the same states: what is found can be shown again.
+#[test]
+fn a_case_is_the_same_twice() {
+    let case: Case = "small: append f 1800; rename /A/f /B/g; fsync f; sync".parse().unwrap();
+    let prints = || judge(std::slice::from_ref(&case)).prints;
+    let first = prints();
+    assert!(first.len() > 20, "{} states", first.len());
+    assert_eq!(first, prints());
+}
