@@ -1,4 +1,5 @@
-//! What benchmarks share of their command lines: the choice of cases, how much of them is run, and how they end.
+//! What benchmarks share of their command lines: the choice of cases, how much of them is run, and
+//! how they end.
 
 use lanefs_lab::Outcome;
 use std::process::ExitCode;

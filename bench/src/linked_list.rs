@@ -1,10 +1,11 @@
-//! A lock-free list of held ranges, after Kogan, Dice and Issa, "Scalable range locks for scalable address spaces and beyond"
-//! (EuroSys 2020), section 4, the reader-writer form.
+//! A lock-free list of held ranges, after Kogan, Dice and Issa, "Scalable range locks for scalable
+//! address spaces and beyond" (EuroSys 2020), section 4, the reader-writer form.
 //!
-//! The list is in order of first points. Who wants a range walks to its place, waits there for what overlaps, and links
-//! itself in with one compare-and-swap. Then a reader looks ahead for a writer that came in meanwhile, and waits for it; a
-//! writer looks from the start for readers that did, and if there is one takes itself out and tries again. A release marks the
-//! node; whoever walks past unlinks it.
+//! The list is in order of first points. Who wants a range walks to its place, waits there for what
+//! overlaps, and links itself in with one compare-and-swap. Then a reader looks ahead for a writer
+//! that came in meanwhile, and waits for it; a writer looks from the start for readers that did,
+//! and if there is one takes itself out and tries again. A release marks the node; whoever walks
+//! past unlinks it.
 
 use crossbeam_epoch::{Atomic, Guard as Pin, Owned, Shared, pin};
 use lanefs_lab::rangelock::{Range, Variant, pause};
@@ -129,7 +130,8 @@ fn check_reader(mine: Shared<'_, Node>, pin: &Pin) {
 }
 
 fn node<'a>(link: Shared<'a, Node>) -> Option<&'a Node> {
-    // SAFETY: read from the list while pinned; nodes are destroyed only after they were unlinked and all pins have gone.
+    // SAFETY: read from the list while pinned; nodes are destroyed only after they were unlinked
+    // and all pins have gone.
     #[allow(unsafe_code)]
     unsafe {
         link.as_ref()
@@ -138,7 +140,8 @@ fn node<'a>(link: Shared<'a, Node>) -> Option<&'a Node> {
 
 fn unlink<'a>(place: &Atomic<Node>, node: Shared<'a, Node>, next: Shared<'a, Node>, pin: &'a Pin) {
     if place.compare_exchange(node, next.with_tag(0), AcqRel, Acquire, pin).is_ok() {
-        // SAFETY: whoever takes it out of the list, one thread, destroys it; its holder has marked it and left.
+        // SAFETY: whoever takes it out of the list, one thread, destroys it; its holder has marked
+        // it and left.
         #[allow(unsafe_code)]
         unsafe {
             pin.defer_destroy(node);

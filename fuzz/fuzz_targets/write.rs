@@ -1,6 +1,6 @@
-//! Writes to a small volume that the input has damaged, and holds each operation against what it may change. The first
-//! byte chooses the volume, the second how much of the rest is damage; what remains is a script of operations.
-//! Checksums are made anew.
+//! Writes to a small volume that the input has damaged, and holds each operation against what it
+//! may change. The first byte chooses the volume, the second how much of the rest is damage; what
+//! remains is a script of operations. Checksums are made anew.
 #![no_main]
 
 use lanefs_sim::{Image, OverlayDevice};

@@ -1,9 +1,11 @@
-//! What threads did to one file and saw of it, and whether that can have been: the judge of atomicity.
+//! What threads did to one file and saw of it, and whether that can have been: the judge of
+//! atomicity.
 //!
-//! A write fills its whole range with a stamp that no other write has, word by word. From the stamps that
-//! a read has found it follows which writes it came after; there must be an order of all of them in which every read
-//! sees all of a write or nothing, a call that ended before another began comes before it, and nothing that was
-//! written is lost. A truncation is a change that makes zeros of all that follows.
+//! A write fills its whole range with a stamp that no other write has, word by word. From the
+//! stamps that a read has found it follows which writes it came after; there must be an order of
+//! all of them in which every read sees all of a write or nothing, a call that ended before another
+//! began comes before it, and nothing that was written is lost. A truncation is a change that makes
+//! zeros of all that follows.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -148,7 +150,8 @@ impl History {
         Ok(())
     }
 
-    /// Of each write that is seen, all must be seen, but for what came later; and later must be an order.
+    /// Of each write that is seen, all must be seen, but for what came later; and later must be an
+    /// order.
     fn check_torn(&self, look: &Look, seen: &BTreeMap<u64, &Change>) -> Result<(), String> {
         let mut after: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for (&stamp, change) in seen {

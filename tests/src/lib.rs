@@ -1,7 +1,7 @@
 //! Shared parts of the workspace tests: judges that this project did not write.
 //!
-//! What a test needs and does not find (root, a loop device, a program of e2fsprogs) is a failure that
-//! says so. Nothing is skipped.
+//! What a test needs and does not find (root, a loop device, a program of e2fsprogs) is a failure
+//! that says so. Nothing is skipped.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 

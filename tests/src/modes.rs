@@ -1,4 +1,5 @@
-//! The ways in which a volume's data can be handled. What is right must be right in every one of them.
+//! The ways in which a volume's data can be handled. What is right must be right in every one of
+//! them.
 //!
 //! Judges of data run under each of [`modes`]. `LANEFS_MODE` picks one by name.
 
@@ -50,8 +51,8 @@ pub(crate) fn mode(name: &str) -> Option<Mode> {
     all().into_iter().find(|mode| mode.name == name)
 }
 
-/// Name, mount options, and bytes of the page cache: a small one is always under pressure. Every option
-/// meets others of both kinds.
+/// Name, mount options, and bytes of the page cache: a small one is always under pressure. Every
+/// option meets others of both kinds.
 const MODES: &[(&str, &str, Option<usize>)] = &[
     ("default", "", None),
     ("old", "locking=inode,overwrite=journal,i_version=always,dioread_lock,nodelalloc", None),

@@ -32,8 +32,8 @@ impl LoopMount {
         Self::try_with_type(image, kind, options, false).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// As [`with_type`](Self::with_type), with a loop device that goes past the page cache of the image's file system, so
-    /// that content is not cached twice.
+    /// As [`with_type`](Self::with_type), with a loop device that goes past the page cache of the
+    /// image's file system, so that content is not cached twice.
     ///
     /// # Errors
     /// The message of `mount`.
@@ -44,7 +44,8 @@ impl LoopMount {
         Self::try_with_type(image, kind, options, true)
     }
 
-    /// As [`new`](Self::new), but what the kernel refuses to mount is an error, with what `mount` said.
+    /// As [`new`](Self::new), but what the kernel refuses to mount is an error, with what `mount`
+    /// said.
     ///
     /// # Errors
     /// The message of `mount`.
@@ -90,7 +91,8 @@ impl LoopMount {
         &self.device
     }
 
-    /// Has the kernel write no zeros to short runs of unwritten blocks, which would then count as data.
+    /// Has the kernel write no zeros to short runs of unwritten blocks, which would then count as
+    /// data.
     ///
     /// # Panics
     /// If it is not mounted for writing, as ext4.
@@ -117,7 +119,8 @@ impl LoopMount {
         self.unmount_now().unwrap_or_else(|said| panic!("{said}"));
     }
 
-    /// Only the first part of [`cut_power`](Self::cut_power): whoever has files open keeps them, and gets errors.
+    /// Only the first part of [`cut_power`](Self::cut_power): whoever has files open keeps them,
+    /// and gets errors.
     ///
     /// # Panics
     /// If that fails.
@@ -134,8 +137,8 @@ impl LoopMount {
             return Ok(());
         }
         let mut said = String::new();
-        // Another process may have it for a moment: a device manager, or a child of another thread that has not come to its
-        // exec and still has what files this one had open.
+        // Another process may have it for a moment: a device manager, or a child of another thread
+        // that has not come to its exec and still has what files this one had open.
         for _ in 0..200 {
             let out = Command::new("umount").arg(&self.dir).output().map_err(|e| e.to_string())?;
             if out.status.success() {
@@ -267,7 +270,8 @@ mod tests {
         assert!(result.is_err() && !is_mounted(&dir) && !dir.exists() && !is_attached(&image));
     }
 
-    /// A container that is started meanwhile has a copy of all mounts of its parent. It does not keep this one in use.
+    /// A container that is started meanwhile has a copy of all mounts of its parent. It does not
+    /// keep this one in use.
     #[test]
     fn another_mount_namespace_keeps_nothing_alive() {
         let (_dir, image) = volume();

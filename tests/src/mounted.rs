@@ -1,7 +1,8 @@
 //! A volume mounted by lanefs or by a peer: the kernel's ext4 or fuse2fs.
 //!
-//! Invariants: whatever happens, also a panic, the mount and the server are gone when the value is. A server that does not
-//! get on is killed after its limit, so that whoever waits for it gets an error and nobody hangs.
+//! Invariants: whatever happens, also a panic, the mount and the server are gone when the value is.
+//! A server that does not get on is killed after its limit, so that whoever waits for it gets an
+//! error and nobody hangs.
 
 use crate::LoopMount;
 use crate::tools::{e2fsck_clean, private_mounts};
@@ -21,7 +22,8 @@ pub enum Server {
     Lanefs(PathBuf),
     /// The kernel's ext4, on a loop device.
     Kernel,
-    /// The kernel's ext4, on a loop device that goes past the page cache of the image's file system.
+    /// The kernel's ext4, on a loop device that goes past the page cache of the image's file
+    /// system.
     KernelDirect,
     /// fuse2fs of e2fsprogs.
     Fuse2fs,
@@ -54,7 +56,8 @@ enum By {
 }
 
 impl Mounted {
-    /// Mounts `image`. `options` are those of `mount -o`, of the server. It is killed after `limit`.
+    /// Mounts `image`. `options` are those of `mount -o`, of the server. It is killed after
+    /// `limit`.
     ///
     /// # Panics
     /// If the test is not root, or the server does not come up; with what it said.
@@ -187,8 +190,8 @@ impl Mounted {
         }
     }
 
-    /// Kills the server with SIGKILL, or cuts the kernel's power; then `ends` what uses the mount, and takes the dead mount away. The
-    /// image stays as it is.
+    /// Kills the server with SIGKILL, or cuts the kernel's power; then `ends` what uses the mount,
+    /// and takes the dead mount away. The image stays as it is.
     ///
     /// # Panics
     /// If the dead mount cannot be unmounted.
@@ -210,8 +213,8 @@ impl Mounted {
     }
 }
 
-/// Runs umount until nobody keeps the mount busy, which a process that was just killed, or just forked by another test, may
-/// do for a moment.
+/// Runs umount until nobody keeps the mount busy, which a process that was just killed, or just
+/// forked by another test, may do for a moment.
 ///
 /// # Panics
 /// If it stays busy. The mount is gone nevertheless.
@@ -253,7 +256,8 @@ pub fn is_mounted(dir: &Path) -> bool {
     std::fs::read_to_string("/proc/thread-self/mounts").unwrap().lines().any(|line| line.contains(&dir))
 }
 
-/// Kills a process that is its own child with SIGKILL after `limit`, unless the sender is dropped before.
+/// Kills a process that is its own child with SIGKILL after `limit`, unless the sender is dropped
+/// before.
 fn kill_after(pid: u32, limit: Duration, what: String) -> Sender<()> {
     let (alive, dropped) = channel();
     std::thread::spawn(move || {

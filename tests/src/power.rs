@@ -1,9 +1,10 @@
-//! Power loss as a mode of the tests: with `LANEFS_POWER=SEED`, a volume that a test opens in an image is tried at
-//! cuts of the power while the test used it.
+//! Power loss as a mode of the tests: with `LANEFS_POWER=SEED`, a volume that a test opens in an
+//! image is tried at cuts of the power while the test used it.
 //!
-//! When the volume has let go of its device, some of the states that a cut could have left are drawn by the seed. Each
-//! has to open, to close, and to keep the rules of the format. What the test promised itself about content is not known
-//! here: that is the campaign's ([`crate::campaign`]).
+//! When the volume has let go of its device, some of the states that a cut could have left are
+//! drawn by the seed. Each has to open, to close, and to keep the rules of the format. What the
+//! test promised itself about content is not known here: that is the campaign's
+//! ([`crate::campaign`]).
 
 use lanefs::{OpenOptions, Volume};
 use lanefs_device::{BlockDevice, FileDevice, Result, WriteOp};
@@ -27,8 +28,8 @@ pub fn writing() -> OpenOptions {
     OpenOptions::new().write(true)
 }
 
-/// Opens the volume in the image `path` as `options.open(path)` does, and tries cuts of the power if `LANEFS_POWER`
-/// is set.
+/// Opens the volume in the image `path` as `options.open(path)` does, and tries cuts of the power
+/// if `LANEFS_POWER` is set.
 ///
 /// # Errors
 /// As [`OpenOptions::open`].
@@ -49,7 +50,8 @@ pub fn open(options: OpenOptions, path: impl AsRef<Path>) -> lanefs::Result<Volu
     options.open_device(Arc::new(PoweredDevice { file, recorded, turn: Mutex::new(()), seed }))
 }
 
-/// A file that is recorded, to be cut off from the power afterwards. One change at a time reaches both.
+/// A file that is recorded, to be cut off from the power afterwards. One change at a time reaches
+/// both.
 #[derive(Debug)]
 struct PoweredDevice {
     file: FileDevice,
@@ -88,7 +90,8 @@ impl BlockDevice for PoweredDevice {
         self.recorded.write_batch(ops)
     }
 
-    /// What a write has not brought to the file by now is behind the flush in the record: the strict reading.
+    /// What a write has not brought to the file by now is behind the flush in the record: the
+    /// strict reading.
     fn flush(&self) -> Result<()> {
         self.recorded.flush()?;
         self.file.flush()
@@ -126,14 +129,15 @@ impl Drop for PoweredDevice {
 }
 
 impl PoweredDevice {
-    /// Recovers a state; a finding ends the process, since a panic of the thread that lets go of the device may be
-    /// heard by nobody.
+    /// Recovers a state; a finding ends the process, since a panic of the thread that lets go of
+    /// the device may be heard by nobody.
     fn try_state(&self, state: &CrashState) {
         if let Err(found) = try_volume(state.image.clone()) {
             let path = std::env::temp_dir().join(format!("lanefs-power-{:#x}.img", state.fingerprint));
             let kept = std::fs::write(&path, state.image.to_bytes());
             let kept = kept.map_or_else(|e| e.to_string(), |()| path.display().to_string());
-            // Not by a macro, whose output the tests' runner holds back until the end that does not come.
+            // Not by a macro, whose output the tests' runner holds back until the end that does not
+            // come.
             let _ = writeln!(
                 std::io::stderr(),
                 "LANEFS_POWER={:#x}: {}: {state}\n{found}\nthe state: {kept}",

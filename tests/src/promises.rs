@@ -19,7 +19,8 @@ struct Moment {
     settles: Settles,
 }
 
-/// What of a content an operation sets under its own transaction, and not when its pages are written out.
+/// What of a content an operation sets under its own transaction, and not when its pages are
+/// written out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settles {
     /// The size.
@@ -35,15 +36,16 @@ pub struct Settles {
 pub struct Known {
     /// All of the file up to this one was synced.
     pub synced: usize,
-    /// Names and attributes are those after this one, so what it and those before have settled is there, and no later one's
-    /// size is.
+    /// Names and attributes are those after this one, so what it and those before have settled is
+    /// there, and no later one's size is.
     pub named: usize,
     /// The last that had begun.
     pub begun: usize,
 }
 
 impl Tracked {
-    /// Tracks a file with blocks of `block` bytes that has this content before operation 0, which is synced.
+    /// Tracks a file with blocks of `block` bytes that has this content before operation 0, which
+    /// is synced.
     pub fn new(block: usize, content: Vec<u8>) -> Self {
         let first = Moment { op: 0, what: "at first".into(), content, settles: Settles::default() };
         Self { block, moments: vec![first] }
@@ -65,8 +67,9 @@ impl Tracked {
         self.moments.push(Moment { op, what: what.into(), content, settles });
     }
 
-    /// Judges what was `found` after a crash, when all up to operation `synced` was synced and `begun` is the last that had
-    /// begun; as [`judge_named`](Self::judge_named), where nothing is known of names.
+    /// Judges what was `found` after a crash, when all up to operation `synced` was synced and
+    /// `begun` is the last that had begun; as [`judge_named`](Self::judge_named), where nothing is
+    /// known of names.
     ///
     /// # Errors
     /// What cannot be.
@@ -74,12 +77,12 @@ impl Tracked {
         self.judge_named(found, Known { synced, named: begun, begun })
     }
 
-    /// Judges what was `found` after a crash. Operations come one after the other, and what was not synced may be there in
-    /// part:
+    /// Judges what was `found` after a crash. Operations come one after the other, and what was not
+    /// synced may be there in part:
     ///
     /// - The size is one that the file had, or one on the way to a longer one.
-    /// - A size comes with its bytes: one that was beyond the end shows what the file held there since it last grew over it,
-    ///   never a zero that nobody wrote.
+    /// - A size comes with its bytes: one that was beyond the end shows what the file held there
+    ///   since it last grew over it, never a zero that nobody wrote.
     /// - Any other byte is one that was there since the sync: an overwrite may be there in part.
     /// - A truncation that came later may have left zeros in what became its last block.
     /// - What an operation has settled is there if names and attributes are those of a later one.
@@ -168,8 +171,9 @@ impl Window<'_> {
         places
     }
 
-    /// The bytes that may be at `at`: those of the moments from `since` on. A move that did not come to be leaves the byte where
-    /// it was, but what was written later, or zeroed by a truncation, was written to where the move would have put it.
+    /// The bytes that may be at `at`: those of the moments from `since` on. A move that did not
+    /// come to be leaves the byte where it was, but what was written later, or zeroed by a
+    /// truncation, was written to where the move would have put it.
     fn shown(&self, since: usize, at: usize) -> Vec<u8> {
         let mut shown = Vec::new();
         let mut moved = at;

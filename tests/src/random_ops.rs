@@ -34,7 +34,8 @@ const ABOUT_BLOCKS: Range<u32> = 110..DRAWS;
 const KNOWN_MAX: usize = 120;
 
 impl RandomOps {
-    /// Operations for a volume with blocks of `block` bytes; `rng` also draws of what there are more.
+    /// Operations for a volume with blocks of `block` bytes; `rng` also draws of what there are
+    /// more.
     pub fn new(mut rng: StdRng, block: u64) -> Self {
         let mut names: Vec<Vec<u8>> =
             ["a", "b", "c", "d", "e", "f", "dir", "sub", "deep", "lost+found", "...", " ", "-"]
@@ -304,8 +305,8 @@ fn made(op: &Op) -> Option<&PathBuf> {
     }
 }
 
-/// Runs `case` with one seed after the other, which it prints: the first is `LANEFS_SEED`. As many as `count`, or those that can be
-/// begun within `LANEFS_DIFF_SECONDS`.
+/// Runs `case` with one seed after the other, which it prints: the first is `LANEFS_SEED`. As many
+/// as `count`, or those that can be begun within `LANEFS_DIFF_SECONDS`.
 ///
 /// # Panics
 /// If either variable is not a number.

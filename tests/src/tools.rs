@@ -51,11 +51,12 @@ pub fn require_root() {
     assert!(root, "this test mounts volumes: run it as root, in an environment with loop devices");
 }
 
-/// Gives the calling thread a mount namespace of its own, unless it has one already. The threads and processes
-/// that it starts afterwards share it. A process outside, such as a container or `unshare --mount`, then gets no
-/// copy of a mount that a test makes, and cannot keep it alive.
+/// Gives the calling thread a mount namespace of its own, unless it has one already. The threads
+/// and processes that it starts afterwards share it. A process outside, such as a container or
+/// `unshare --mount`, then gets no copy of a mount that a test makes, and cannot keep it alive.
 ///
-/// `/proc/self` shows the namespace of the process's first thread, `/proc/thread-self` that of the caller.
+/// `/proc/self` shows the namespace of the process's first thread, `/proc/thread-self` that of the
+/// caller.
 ///
 /// # Panics
 /// Unless the test runs as root.

@@ -141,7 +141,8 @@ fn read_entry(full: &Path, path: PathBuf) -> std::io::Result<TreeEntry> {
     let (content, data) = match kind {
         Kind::File => {
             let mut file = File::open(full)?;
-            // For the kernel, what it has cached is data, also where blocks were never written: so nothing is cached.
+            // For the kernel, what it has cached is data, also where blocks were never written: so
+            // nothing is cached.
             rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
             let data = data_ranges(&file, meta.len())?;
             file.rewind()?;
@@ -209,7 +210,8 @@ fn data_ranges(file: &File, size: u64) -> std::io::Result<Vec<Range<u64>>> {
     Ok(ranges)
 }
 
-/// One line for each entry that two listings do not share: `-` only on the left, `+` only on the right.
+/// One line for each entry that two listings do not share: `-` only on the left, `+` only on the
+/// right.
 pub fn tree_diff(left: &[TreeEntry], right: &[TreeEntry]) -> Vec<String> {
     let by_path = |list: &[TreeEntry]| list.iter().map(|e| (e.path.clone(), e.clone())).collect();
     let (left, right): (BTreeMap<_, TreeEntry>, BTreeMap<_, TreeEntry>) = (by_path(left), by_path(right));

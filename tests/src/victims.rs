@@ -27,7 +27,8 @@ pub fn small_victim(size: u64, args: &[&str], dirty: bool) -> Victim {
 /// What the free blocks of a [`patterned`] volume hold. No file does.
 pub const OLD: u8 = 0xDB;
 
-/// A volume of `size` bytes, made with these arguments of mke2fs, whose free blocks are full of [`OLD`] data.
+/// A volume of `size` bytes, made with these arguments of mke2fs, whose free blocks are full of
+/// [`OLD`] data.
 ///
 /// # Panics
 /// If the volume is not a good one.

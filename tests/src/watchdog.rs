@@ -5,8 +5,9 @@ use std::time::Duration;
 
 const NAP: Duration = Duration::from_secs(1);
 
-/// Long enough for a loaded machine, and short enough to tell of a deadlock. Naps are counted and not the clock read: a
-/// machine or a process that is stopped for a while sleeps through one of them.
+/// Long enough for a loaded machine, and short enough to tell of a deadlock. Naps are counted and
+/// not the clock read: a machine or a process that is stopped for a while sleeps through one of
+/// them.
 const NAPS: u32 = 300;
 
 /// Ends the process if it is not dropped in time.

@@ -1,5 +1,5 @@
-//! A read sees all of a write or nothing of it, and no write is lost: many threads on few files, that read,
-//! write, cut and append over each other, in every mode of handling data.
+//! A read sees all of a write or nothing of it, and no write is lost: many threads on few files,
+//! that read, write, cut and append over each other, in every mode of handling data.
 //!
 //! `LANEFS_SEED` gives each thread the same operations again, not the same order between them.
 //! `LANEFS_ATOMIC_OPS` is the number of operations of each thread (1200).
@@ -17,7 +17,8 @@ use std::time::Duration;
 
 const THREADS: u64 = 6;
 
-/// Files with their lengths in words: a page, some pages, and many. Every word is written again and again.
+/// Files with their lengths in words: a page, some pages, and many. Every word is written again and
+/// again.
 const FILES: &[(&str, u64)] = &[("/page", 500), ("/some", 9000), ("/many", 120_000)];
 
 fn ops() -> usize {
@@ -115,7 +116,8 @@ fn storm(image: &Path, mode: &Mode, stream: u64) {
     }
 }
 
-/// Threads append records to one file, and others read it: records whole, one behind the other, none lost.
+/// Threads append records to one file, and others read it: records whole, one behind the other,
+/// none lost.
 fn appends(image: &Path, mode: &Mode, stream: u64) {
     let seed = seed_from_env("LANEFS_SEED");
     let volume = open(options(mode), image).unwrap();

@@ -1,10 +1,11 @@
-//! Volumes that hurt: every image of a folder of damaged ones, and good volumes damaged here, past their
-//! checksums. Each is opened, walked, changed and closed, to be right or to fail in words. Never a
-//! panic, a hang, memory out of proportion, or a write to a volume that was refused.
+//! Volumes that hurt: every image of a folder of damaged ones, and good volumes damaged here, past
+//! their checksums. Each is opened, walked, changed and closed, to be right or to fail in words.
+//! Never a panic, a hang, memory out of proportion, or a write to a volume that was refused.
 //!
-//! `LANEFS_CORPUS` is the folder of images (`.gz`, `.bz2` or plain); unless set, `shared/corpus` beside
-//! the checkout. Without it only the volumes damaged here are run, and the test says so.
-//! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape (60).
+//! `LANEFS_CORPUS` is the folder of images (`.gz`, `.bz2` or plain); unless set, `shared/corpus`
+//! beside the checkout. Without it only the volumes damaged here are run, and the test says so.
+//! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape
+//! (60).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_device::BlockDevice;

@@ -1,10 +1,10 @@
-//! Random operations on lanefs and on the kernel's ext4, side by side: the same outcome of each, the
-//! same tree after each batch, the same image for the kernel's eyes at the end, and the same blocks of each file, those
-//! among them that were never written, for lanefs's.
+//! Random operations on lanefs and on the kernel's ext4, side by side: the same outcome of each,
+//! the same tree after each batch, the same image for the kernel's eyes at the end, and the same
+//! blocks of each file, those among them that were never written, for lanefs's.
 //!
 //! `LANEFS_SEED` replays a run; a failure prints it, and the seed of the case alone.
-//! `LANEFS_DIFF_SECONDS` is the time for which new cases are started; without it there are as many on a fast machine as on
-//! a slow one. With `LANEFS_DIFF_TRACE` set, every operation is printed.
+//! `LANEFS_DIFF_SECONDS` is the time for which new cases are started; without it there are as many
+//! on a fast machine as on a slow one. With `LANEFS_DIFF_TRACE` set, every operation is printed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::Volume;

@@ -1,5 +1,5 @@
-//! Journals that were not closed, both ways: the kernel's recovered by lanefs, lanefs's recovered by
-//! the kernel and by e2fsck. All who recover must see the same tree.
+//! Journals that were not closed, both ways: the kernel's recovered by lanefs, lanefs's recovered
+//! by the kernel and by e2fsck. All who recover must see the same tree.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{NewAttr, OpenOptions, SetXattr, Volume};
@@ -180,8 +180,8 @@ fn ours_with_an_orphan_file_recovered_by_the_kernel_and_e2fsck() {
     our_journal(&["-t", "ext4", "-b", "4096", "-O", "orphan_file,metadata_csum_seed", "-J", "size=4"]);
 }
 
-/// An orphan that cannot be finished must not keep its volume from being used: it stays an orphan, and the
-/// volume says that it has errors.
+/// An orphan that cannot be finished must not keep its volume from being used: it stays an orphan,
+/// and the volume says that it has errors.
 #[test]
 fn a_damaged_orphan_stays_one_and_the_volume_opens() {
     let dir = tempfile::tempdir().unwrap();
@@ -209,7 +209,8 @@ fn a_damaged_orphan_stays_one_and_the_volume_opens() {
     assert_eq!(Volume::open(&image).unwrap().read("/file").unwrap(), b"of use");
 }
 
-/// A volume whose log waits, with everything in it that leads to the log. Returns its bytes and its tree.
+/// A volume whose log waits, with everything in it that leads to the log. Returns its bytes and its
+/// tree.
 fn waiting(args: Option<&[&str]>) -> (Vec<u8>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("waiting.img");
@@ -233,8 +234,8 @@ fn waiting(args: Option<&[&str]>) -> (Vec<u8>, Vec<String>) {
     (device.image().to_bytes(), volume_lines(&volume))
 }
 
-/// The structures of group 0 on the way to the log, each as a range of bytes: the descriptor and the inode of the
-/// root and of the journal.
+/// The structures of group 0 on the way to the log, each as a range of bytes: the descriptor and
+/// the inode of the root and of the journal.
 fn way_to_log(bytes: &[u8]) -> [std::ops::Range<usize>; 3] {
     let sb = Superblock::parse(&bytes[1024..]).unwrap();
     let (layout, block_size) = (sb.layout(), sb.block_size() as usize);
@@ -249,7 +250,8 @@ fn way_to_log(bytes: &[u8]) -> [std::ops::Range<usize>; 3] {
     [desc..desc + usize::from(layout.desc_size()), inode(2), inode(8)]
 }
 
-/// Recovers `bytes`, and returns the tree, after the check has found nothing wrong before and behind.
+/// Recovers `bytes`, and returns the tree, after the check has found nothing wrong before and
+/// behind.
 fn recovered(bytes: Vec<u8>, torn_super: bool) -> Vec<String> {
     let judge = |bytes| {
         let report = lanefs_check::check(Arc::new(MemDevice::from_bytes(bytes)), &Default::default());
@@ -295,7 +297,8 @@ fn a_log_is_found_though_what_leads_to_it_is_torn() {
     }
 }
 
-/// Tears the descriptor of group 0 of a volume that waits, and replaces words of the copy of the journal's map.
+/// Tears the descriptor of group 0 of a volume that waits, and replaces words of the copy of the
+/// journal's map.
 fn with_copy(good: &[u8], words: &[(usize, u32)]) -> Vec<u8> {
     let mut bytes = good.to_vec();
     bytes[way_to_log(good)[0].start + 0x0C] ^= 1;

@@ -1,5 +1,6 @@
-//! What fails, fails as the kernel says it, loses nothing, and leaves a volume that e2fsck finds clean:
-//! full volumes, names and paths that cannot be, and devices that fail on any one of their calls.
+//! What fails, fails as the kernel says it, loses nothing, and leaves a volume that e2fsck finds
+//! clean: full volumes, names and paths that cannot be, and devices that fail on any one of their
+//! calls.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, OpenOptions, SetXattr, Volume};
@@ -236,8 +237,8 @@ fn options() -> OpenOptions {
     OpenOptions::new().write(true).commit_interval(Duration::ZERO).metadata_cache_bytes(16 << 10)
 }
 
-/// Runs the workload on a device whose `nth` call of `op` fails, and those behind it if `for_ever`; then
-/// looks at what a healed device holds. Whether the device failed at all.
+/// Runs the workload on a device whose `nth` call of `op` fails, and those behind it if `for_ever`;
+/// then looks at what a healed device holds. Whether the device failed at all.
 fn run_failing(good: &Image, op: DeviceOp, nth: u64, for_ever: bool, dump: &mut DumpFile) -> bool {
     let what = format!("{op:?} {nth}{}", if for_ever { " and all that follow" } else { "" });
     let device = Arc::new(FailingDevice::new(OverlayDevice::new(good.clone())));
@@ -336,7 +337,8 @@ fn a_device_for_reading() {
     assert!(before == std::fs::read(&path).unwrap());
 }
 
-/// That a journal was aborted stands in its superblock; the next open notes it in that of the volume.
+/// That a journal was aborted stands in its superblock; the next open notes it in that of the
+/// volume.
 #[test]
 fn an_aborted_journal_is_noted_in_the_volume() {
     let (_dir, path) = volume(16 << 20, EXT4);

@@ -1,8 +1,9 @@
-//! A device that begins to fail while threads write and sync: every open handle is told, the volume takes no more
-//! changes, and what was synced before is there when the device has healed.
+//! A device that begins to fail while threads write and sync: every open handle is told, the volume
+//! takes no more changes, and what was synced before is there when the device has healed.
 //!
-//! Every mode; one write or flush that fails, or all from one on. `LANEFS_SEED` gives the same operations,
-//! not the same order between threads. `LANEFS_FAIL_ROUNDS` is how often each way of failing is tried (1).
+//! Every mode; one write or flush that fails, or all from one on. `LANEFS_SEED` gives the same
+//! operations, not the same order between threads. `LANEFS_FAIL_ROUNDS` is how often each way of
+//! failing is tried (1).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, File, Volume};
@@ -94,8 +95,8 @@ impl<'v> Writer<'v> {
         result.is_ok()
     }
 
-    /// After a failure: a handle is told, or its success is a promise like any other. What failed is told once through each
-    /// handle; then a sync says that the volume is read-only.
+    /// After a failure: a handle is told, or its success is a promise like any other. What failed
+    /// is told once through each handle; then a sync says that the volume is read-only.
     fn check_told(&mut self) -> Result<(), String> {
         for (i, (file, mut told)) in self.handles.iter().zip(self.told).enumerate() {
             for again in 0..3 {

@@ -1,6 +1,7 @@
-//! The kernel as judge of fallocate: the same random writes, truncations and calls of fallocate by lanefs and
-//! by the kernel's ext4, on volumes of each kind. Every call must say the same; then size, content and
-//! holes must be the same, also as the kernel reads them on the volume that lanefs changed.
+//! The kernel as judge of fallocate: the same random writes, truncations and calls of fallocate by
+//! lanefs and by the kernel's ext4, on volumes of each kind. Every call must say the same; then
+//! size, content and holes must be the same, also as the kernel reads them on the volume that
+//! lanefs changed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{FallocMode, File, Volume};
@@ -181,8 +182,9 @@ fn each_call_does_what_the_kernel_does() {
     }
 }
 
-/// A punch that goes beyond the end takes what is preallocated in the end's page, also where it was not asked to go so far, and none
-/// behind that. Where there is nothing to punch, the file is stamped all the same.
+/// A punch that goes beyond the end takes what is preallocated in the end's page, also where it was
+/// not asked to go so far, and none behind that. Where there is nothing to punch, the file is
+/// stamped all the same.
 #[test]
 fn a_punch_at_the_end_goes_as_far_as_the_kernels() {
     let (block, args) = KINDS[1];

@@ -1,7 +1,8 @@
-//! A slice of the fault campaign: every I/O of the cases that found something once fails, and some of others by the date.
+//! A slice of the fault campaign: every I/O of the cases that found something once fails, and some
+//! of others by the date.
 //!
-//! `LANEFS_SEED=N` takes the slice of another day; `make torture` takes all of them. A finding ends with the command that
-//! shows it again.
+//! `LANEFS_SEED=N` takes the slice of another day; `make torture` takes all of them. A finding ends
+//! with the command that shows it again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_tests::campaign::{

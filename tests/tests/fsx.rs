@@ -1,10 +1,11 @@
-//! Random reads, writes, truncations and more against a model of each file: several threads, each with
-//! files of its own, and with a lot of each file that all of them share.
+//! Random reads, writes, truncations and more against a model of each file: several threads, each
+//! with files of its own, and with a lot of each file that all of them share.
 //!
-//! Every mode of handling data, on volumes of every kind of map. Between rounds the volume is closed, judged
-//! by e2fsck, and opened again. `LANEFS_SEED` replays the operations, not the order between the threads;
-//! a failure leaves its operations in a file, and `LANEFS_FSX_REPLAY=FILE` does them again in one thread.
-//! `LANEFS_FSX_SECONDS` starts new cases for so long, each of new seeds (one case of each mode otherwise).
+//! Every mode of handling data, on volumes of every kind of map. Between rounds the volume is
+//! closed, judged by e2fsck, and opened again. `LANEFS_SEED` replays the operations, not the order
+//! between the threads; a failure leaves its operations in a file, and `LANEFS_FSX_REPLAY=FILE`
+//! does them again in one thread. `LANEFS_FSX_SECONDS` starts new cases for so long, each of new
+//! seeds (one case of each mode otherwise).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::Volume;
@@ -23,8 +24,9 @@ const ROUNDS: usize = 2;
 /// Operations of a thread in a round.
 const OPS: usize = 500;
 
-/// Files that all threads share, with the bytes of each thread's lot. No border of lots is one of blocks; in
-/// the small ones all threads are in one page, and the first to write fills the hole under all.
+/// Files that all threads share, with the bytes of each thread's lot. No border of lots is one of
+/// blocks; in the small ones all threads are in one page, and the first to write fills the hole
+/// under all.
 const SHARED: &[(&str, u64)] = &[("/shared", 50_001), ("/near", 701), ("/nearer", 77), ("/also-near", 600)];
 
 struct Shape {

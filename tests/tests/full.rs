@@ -1,5 +1,5 @@
-//! Filled to the last block by many threads at once: a write that was taken is kept, whatever is full by the time that
-//! its blocks are chosen, and what is free can be used.
+//! Filled to the last block by many threads at once: a write that was taken is kept, whatever is
+//! full by the time that its blocks are chosen, and what is free can be used.
 //!
 //! `LANEFS_SEED` gives each thread the same operations again, not the same order between them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
@@ -18,7 +18,8 @@ const THREADS: u64 = 16;
 /// The longest file. All together need more than there is.
 const MAX: usize = 2 << 20;
 
-/// A file's bytes, and those of which nothing is known: a write that failed may have been done in part.
+/// A file's bytes, and those of which nothing is known: a write that failed may have been done in
+/// part.
 struct Model {
     bytes: Vec<u8>,
     unknown: Vec<bool>,
@@ -231,8 +232,8 @@ fn names_and_attributes_take_what_was_freed() {
     let long = "x".repeat(240);
     let mut spare = 0;
     let mut after_a_removal = |what: &str, op: &dyn Fn() -> lanefs::Result<()>| {
-        // To the last block, which the files then give back with all of their others. A block that is left when the map
-        // of a file needs one too goes to the next file.
+        // To the last block, which the files then give back with all of their others. A block that
+        // is left when the map of a file needs one too goes to the next file.
         let names: Vec<String> = (0..)
             .map_while(|n| (volume.statfs().blocks_free > 0).then(|| format!("/fill{spare}-{n}")))
             .inspect(|name| {
@@ -267,7 +268,8 @@ fn names_and_attributes_take_what_was_freed() {
     e2fsck_clean(&image);
 }
 
-/// Preallocation takes the last block though dirty pages hold claims for the worst maps that could come of them.
+/// Preallocation takes the last block though dirty pages hold claims for the worst maps that could
+/// come of them.
 #[test]
 fn preallocation_takes_what_claims_hold_too_much() {
     for mode in modes() {
@@ -315,9 +317,9 @@ fn preallocation_that_cannot_fit_takes_no_block() {
     }
 }
 
-/// Writes a file to the last block through a mount of the kernel, removes it, and copies as much of its size there as
-/// the kernel takes through another mount: in the same one it gives nobody the freed blocks before its commit, for which
-/// it does not always wait. Returns how much that is.
+/// Writes a file to the last block through a mount of the kernel, removes it, and copies as much of
+/// its size there as the kernel takes through another mount: in the same one it gives nobody the
+/// freed blocks before its commit, for which it does not always wait. Returns how much that is.
 fn replaced_by_kernel(image: &Path) -> u64 {
     let mount = LoopMount::new(image, "");
     let old = mount.path().join("old");
@@ -343,7 +345,8 @@ fn replaced_by_kernel(image: &Path) -> u64 {
     fits
 }
 
-/// `rm old; cp another new` on a volume without a block to spare: what the kernel fits, lanefs fits.
+/// `rm old; cp another new` on a volume without a block to spare: what the kernel fits, lanefs
+/// fits.
 #[test]
 fn a_copy_fits_where_a_file_of_its_size_was() {
     for args in [

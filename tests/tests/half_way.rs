@@ -1,5 +1,5 @@
-//! Operations on a device that fails one read, and on a volume that is almost full: each is done wholly
-//! or not at all, and nothing else changes.
+//! Operations on a device that fails one read, and on a volume that is almost full: each is done
+//! wholly or not at all, and nothing else changes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{
@@ -194,8 +194,8 @@ struct Outcome {
     failed: bool,
 }
 
-/// Runs `operation`, with an order to fail given to the device before, closes the volume, and opens it
-/// again without fault. e2fsck judges.
+/// Runs `operation`, with an order to fail given to the device before, closes the volume, and opens
+/// it again without fault. e2fsck judges.
 fn run(image: &Image, operation: &Operation, dump: &mut DumpFile, order: impl FnOnce(&Device)) -> Outcome {
     let (device, volume) = open(image.clone());
     order(&device);

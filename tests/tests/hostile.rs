@@ -1,8 +1,8 @@
-//! Writing to hostile volumes: each operation that lanefs carries out on a volume damaged past its checksums, or
-//! refuses half way, changes nothing but what its inodes own.
+//! Writing to hostile volumes: each operation that lanefs carries out on a volume damaged past its
+//! checksums, or refuses half way, changes nothing but what its inodes own.
 //!
-//! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape (120), `LANEFS_IMAGE`
-//! keeps those whose name contains it.
+//! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape
+//! (120), `LANEFS_IMAGE` keeps those whose name contains it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_sim::{Image, OverlayDevice, seed_from_env};

@@ -29,8 +29,8 @@ fn a_directory_of_more_than_65000_directories() {
     volume.close().unwrap();
     e2fsck_clean(&image);
     assert!(debugfs(&image, "stat /many").contains("Links: 1 "));
-    // Not under `LANEFS_POWER`: a directory that lost all but some of 65,000 keeps its count of 1, as the kernel's does,
-    // which checkers take for a wrong one.
+    // Not under `LANEFS_POWER`: a directory that lost all but some of 65,000 keeps its count of 1,
+    // as the kernel's does, which checkers take for a wrong one.
     let volume = Volume::open(&image).unwrap();
     assert_eq!(volume.read_dir("/many").unwrap().len() as u32, LINK_MAX - 2 + 7);
     volume.remove_dir_all("/many").unwrap();

@@ -1,4 +1,5 @@
-//! The page cache keeps to its bound, whatever is read and written: files of a hundred times as much.
+//! The page cache keeps to its bound, whatever is read and written: files of a hundred times as
+//! much.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{File, Volume};
@@ -16,7 +17,8 @@ const SIZE: u64 = 100 * BOUND;
 /// What a call reads or writes.
 const PIECE: usize = 64 << 10;
 
-/// For the heap: the bound, cached metadata, the allocator's maps, and what all threads have on its way.
+/// For the heap: the bound, cached metadata, the allocator's maps, and what all threads have on its
+/// way.
 const HEAP: usize = 6 << 20;
 
 fn bytes(at: u64) -> Vec<u8> {

@@ -1,4 +1,5 @@
-//! Metadata keeps to its bound however large the log is, and a volume that nobody uses gives its memory back.
+//! Metadata keeps to its bound however large the log is, and a volume that nobody uses gives its
+//! memory back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{OpenOptions, Volume};

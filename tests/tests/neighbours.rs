@@ -1,6 +1,6 @@
-//! Threads that share a volume and no name: each keeps a model of its own directory, which must be as it was
-//! left, before and after a close, whatever the others did to the groups, the journal and the inode tables
-//! that all share. (`threads.rs` lets all operations loose on shared names.)
+//! Threads that share a volume and no name: each keeps a model of its own directory, which must be
+//! as it was left, before and after a close, whatever the others did to the groups, the journal and
+//! the inode tables that all share. (`threads.rs` lets all operations loose on shared names.)
 //!
 //! `LANEFS_LONG` makes each thread do so many times as much.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]

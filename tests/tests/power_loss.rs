@@ -1,9 +1,9 @@
 //! Power loss over names and small files: every cut at a flush, and random losses between flushes.
 //!
 //! A seeded burst of operations runs on a recording device. After each operation the whole tree is
-//! taken down as a digest. A state after a crash is recovered, judged by e2fsck, and its tree must be
-//! one of those between the last sync that had returned and the operation at the cut: all that was
-//! synced is there, operations are whole, and they are in order.
+//! taken down as a digest. A state after a crash is recovered, judged by e2fsck, and its tree must
+//! be one of those between the last sync that had returned and the operation at the cut: all that
+//! was synced is there, operations are whole, and they are in order.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
@@ -111,7 +111,8 @@ fn judge(state: &CrashState, burst: &Burst, dump: &mut DumpFile) {
     assert!(code == 0, "{state}: e2fsck -fn after recovery: {code}\n{said}");
 }
 
-/// Runs a burst on a volume that `mke2fs` makes with `args`, on a medium that writes `atomic_write` bytes whole.
+/// Runs a burst on a volume that `mke2fs` makes with `args`, on a medium that writes `atomic_write`
+/// bytes whole.
 fn campaign(args: &[&str], atomic_write: usize) {
     let dir = tempfile::tempdir().unwrap();
     let seed: Seed = seed_from_env("LANEFS_SEED");

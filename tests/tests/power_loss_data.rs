@@ -1,11 +1,13 @@
 //! Power loss over data: every cut at a flush, and random losses between flushes, in every mode.
 //!
-//! One thread writes, cuts and syncs a few files, replaces others by renames, and commits what is under way;
-//! another commits before many of the writes. The free blocks are full of another's old data. Of a state after a crash,
-//! recovered and judged by e2fsck, must be true what was promised: all that was synced is there, what came after is
-//! there in part or not at all, a name that was replaced shows the old or the new file whole, and nowhere is old data.
+//! One thread writes, cuts and syncs a few files, replaces others by renames, and commits what is
+//! under way; another commits before many of the writes. The free blocks are full of another's old
+//! data. Of a state after a crash, recovered and judged by e2fsck, must be true what was promised:
+//! all that was synced is there, what came after is there in part or not at all, a name that was
+//! replaced shows the old or the new file whole, and nowhere is old data.
 //!
-//! `LANEFS_SEED` gives the same operations, not the same moments of the commits: a failure keeps the image.
+//! `LANEFS_SEED` gives the same operations, not the same moments of the commits: a failure keeps
+//! the image.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{FallocMode, File, Timestamp, Volume};

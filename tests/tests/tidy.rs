@@ -1,4 +1,5 @@
-//! What no compiler checks: which crate may know which, how long a file may be, where `unsafe` may live.
+//! What no compiler checks: which crate may know which, how long a file may be, where `unsafe` may
+//! live.
 //!
 //! Everything here reads the sources of this checkout. A new crate gets a line in [`LAYERS`].
 
@@ -45,7 +46,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_path_buf()
 }
 
-/// Every file of the checkout below `dir` that `wanted` names, but for what builds and fuzzing leave behind.
+/// Every file of the checkout below `dir` that `wanted` names, but for what builds and fuzzing
+/// leave behind.
 fn files(dir: &Path, wanted: &dyn Fn(&Path) -> bool, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).expect("read_dir").map(|e| e.expect("entry")) {
         let path = entry.path();
@@ -196,7 +198,8 @@ fn every_unsafe_place_is_listed() {
     assert_eq!(found, listed, "what the sources have, and what docs/unsafe.md lists");
 }
 
-/// Crates that run under the scheduler (`--cfg lanefs_schedule`): what it does not see, it cannot decide over.
+/// Crates that run under the scheduler (`--cfg lanefs_schedule`): what it does not see, it cannot
+/// decide over.
 const UNDER_THE_SCHEDULER: &[&str] = &["engine", "journal", "rangelock"];
 
 /// Words that lead past `lanefs-sync`: where they are looked for, and which.

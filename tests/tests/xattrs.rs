@@ -346,7 +346,8 @@ fn new_names_inherit_as_the_kernel_has_it() {
         fs::copy(&theirs, &ours).unwrap();
         let mount = LoopMount::new(&theirs, "");
         let volume = open(writing(), &ours).unwrap();
-        // In a child of its own: the umask belongs to the process. With a default list it counts for nothing.
+        // In a child of its own: the umask belongs to the process. With a default list it counts
+        // for nothing.
         let root = mount.path().to_str().unwrap();
         for i in 0..lists.len() {
             for mode in modes {

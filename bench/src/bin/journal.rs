@@ -1,8 +1,8 @@
-//! The journal under load: very many threads that each start a handle, change a few blocks, stop and wait for their commit, on
-//! a small and on a large log, in memory and in a file.
+//! The journal under load: very many threads that each start a handle, change a few blocks, stop
+//! and wait for their commit, on a small and on a large log, in memory and in a file.
 //!
-//! `cargo run --release -p lanefs-bench --bin journal -- [--quick] [--runs N] [--only WORD]`. What is compared is the number of
-//! threads and the size of the log: neither may make it collapse.
+//! `cargo run --release -p lanefs-bench --bin journal -- [--quick] [--runs N] [--only WORD]`. What
+//! is compared is the number of threads and the size of the log: neither may make it collapse.
 
 use clap::Parser;
 use lanefs_bench::cases::{self, Effort};

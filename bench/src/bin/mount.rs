@@ -1,8 +1,10 @@
-//! The mount beside its peers: Debian's fuse2fs, and the kernel's ext4 on a loop device, on one disk, in one run.
+//! The mount beside its peers: Debian's fuse2fs, and the kernel's ext4 on a loop device, on one
+//! disk, in one run.
 //!
-//! `make bench-mount`; `ARGS="untar create"` for some cases only, `ARGS=--quick` for one round of each, `--dir DIR` says on which disk.
-//! All of them serve one backing file that has been written whole, so that no disk block is new to it; each turn begins with a new volume
-//! on it and ends with a silent `e2fsck -fn`. Rounds go around the servers. Figures are medians.
+//! `make bench-mount`; `ARGS="untar create"` for some cases only, `ARGS=--quick` for one round of
+//! each, `--dir DIR` says on which disk. All of them serve one backing file that has been written
+//! whole, so that no disk block is new to it; each turn begins with a new volume on it and ends
+//! with a silent `e2fsck -fn`. Rounds go around the servers. Figures are medians.
 
 use clap::Parser;
 use lanefs_bench::cases::{self, Case};
@@ -120,8 +122,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Lets each server do `work` once a round on a new volume; `work` gives one figure for each of `names`. The medians, by name
-    /// and by server.
+    /// Lets each server do `work` once a round on a new volume; `work` gives one figure for each of
+    /// `names`. The medians, by name and by server.
     fn turns(
         &mut self,
         names: &[(&str, &'static str)],
@@ -221,7 +223,8 @@ fn write_file(path: &Path, unit: usize, size: usize, synced: bool) -> Outcome<f6
     Ok((size / MIB) as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Sequential writes and reads. The small ones end with a close, the large ones with an fsync; a read follows a new mount.
+/// Sequential writes and reads. The small ones end with a close, the large ones with an fsync; a
+/// read follows a new mount.
 fn stream(bench: &mut Bench) -> Outcome<()> {
     const SMALL: usize = 64 * MIB;
     const LARGE: usize = 512 * MIB;
@@ -359,7 +362,8 @@ fn fsync(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// It syncs now and then. All servers do what that asks for: fuse2fs calls fsync(2) on the image twice for each (seen by strace).
+/// It syncs now and then. All servers do what that asks for: fuse2fs calls fsync(2) on the image
+/// twice for each (seen by strace).
 fn dbench(bench: &mut Bench) -> Outcome<()> {
     let servers = bench.all();
     let seconds = (bench.time.as_secs_f64() * 3.0).ceil().to_string();

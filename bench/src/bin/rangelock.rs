@@ -1,8 +1,10 @@
-//! The range lock against the old ways: the loops of the source, the loop of a file system, memory, cost against held
-//! ranges, and what the writes to shared cache lines predict for more cores than this machine has.
+//! The range lock against the old ways: the loops of the source, the loop of a file system, memory,
+//! cost against held ranges, and what the writes to shared cache lines predict for more cores than
+//! this machine has.
 //!
-//! `make bench-rangelock`; `ARGS=--quick` for a tenth of it, `ARGS="--runs 9"` for more of it. All variants run in turn, in
-//! one process, each thread kept on a core; a figure is the median of the runs.
+//! `make bench-rangelock`; `ARGS=--quick` for a tenth of it, `ARGS="--runs 9"` for more of it. All
+//! variants run in turn, in one process, each thread kept on a core; a figure is the median of the
+//! runs.
 
 use clap::Parser;
 use lanefs_bench::cases::Effort;
@@ -83,7 +85,8 @@ macro_rules! run {
 }
 
 impl Bench {
-    /// Runs each variant at each count of threads, in turn. Gives the medians, by variant and then by count.
+    /// Runs each variant at each count of threads, in turn. Gives the medians, by variant and then
+    /// by count.
     fn table(&mut self, case: &str, variants: &[(&'static str, Run)]) -> Vec<Vec<f64>> {
         let mut medians = vec![Vec::new(); variants.len()];
         for threads in THREADS {
@@ -190,15 +193,17 @@ impl Bench {
         self.report.target("bytes of an idle lock", Goal::AtMost(256.0), idle);
     }
 
-    /// The line that all threads write sets the pace: it can change hands so often a second, whatever the number of cores. Per
-    /// lock and unlock, the hottest line changes hands this often when every core wants it.
+    /// The line that all threads write sets the pace: it can change hands so often a second,
+    /// whatever the number of cores. Per lock and unlock, the hottest line changes hands this often
+    /// when every core wants it.
     fn more_cores(&mut self) {
         let samples: Vec<f64> = (0..self.runs).map(|_| hand_over(self.time)).collect();
         let ns = self.report.row("a line changes hands", "two cores", 2, &samples, "ns");
         for (variant, case, moves) in [
             (Ours::NAME, "a region each", 0.0),
             (Ours::NAME, "reads, published", 0.0),
-            // A leaf of ten is visited for its share of them, twice; header and slots are five lines.
+            // A leaf of ten is visited for its share of them, twice; header and slots are five
+            // lines.
             (Ours::NAME, "interleaved, one leaf", 2.0),
             (MutexBTree::NAME, "any", 2.0),
             (RwLock::NAME, "reads", 2.0),

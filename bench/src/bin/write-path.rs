@@ -1,6 +1,7 @@
 //! The write path against raw I/O and the kernel's ext4 and XFS, on one disk, in one run.
 //!
-//! `make bench-write-path`; `ARGS="overwrite storm"` for some cases only, `ARGS=--long` for the sizes of the goals; `ARGS=--help` tells all.
+//! `make bench-write-path`; `ARGS="overwrite storm"` for some cases only, `ARGS=--long` for the
+//! sizes of the goals; `ARGS=--help` tells all.
 
 use clap::Parser;
 use lanefs_bench::cases::{self, Case};

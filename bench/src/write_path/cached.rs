@@ -88,7 +88,8 @@ pub fn mixed(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// A file of a hundred times the page cache's bound, written and read back: what the process grows by.
+/// A file of a hundred times the page cache's bound, written and read back: what the process grows
+/// by.
 ///
 /// # Errors
 /// Of the volume.

@@ -1,7 +1,9 @@
-//! Raw writes to the very blocks that a volume's files have: the limit on the same ground, while the volume is open.
+//! Raw writes to the very blocks that a volume's files have: the limit on the same ground, while
+//! the volume is open.
 //!
-//! Two files of one disk, alike to look at, were found to differ by a third in random writes. So what a goal compares to
-//! the percent lies at one place. Only for files whose map stays as it is: what is written here overwrites their content.
+//! Two files of one disk, alike to look at, were found to differ by a third in random writes. So
+//! what a goal compares to the percent lies at one place. Only for files whose map stays as it is:
+//! what is written here overwrites their content.
 
 use super::Outcome;
 use lanefs::{FiemapExtent, Volume};
@@ -32,7 +34,8 @@ pub fn ground(backing: &Backing, volume: &Volume, count: usize, size: u64) -> Ou
 }
 
 impl Ground {
-    /// The bytes from `at` on that lie in one extent: where in the backing file, and how many of `len`.
+    /// The bytes from `at` on that lie in one extent: where in the backing file, and how many of
+    /// `len`.
     fn place(&self, at: u64, len: usize) -> io::Result<(u64, usize)> {
         let behind = self.extents.partition_point(|extent| extent.logical <= at);
         let extent = behind

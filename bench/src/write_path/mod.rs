@@ -1,9 +1,10 @@
-//! The write path beside its peers: raw direct I/O on a file of the same disk, and the kernel's ext4 and XFS on loop
-//! devices over one.
+//! The write path beside its peers: raw direct I/O on a file of the same disk, and the kernel's
+//! ext4 and XFS on loop devices over one.
 //!
-//! Each case sets up one `Store` after the other on one backing file that has been written whole, and runs the
-//! same loop on each. Rounds go around all of them, so that a disk that changes its mind is fair to all. The limit, which a
-//! goal says to the percent, takes turns with lanefs within a round, where it can on the same blocks: see [`Beside`].
+//! Each case sets up one `Store` after the other on one backing file that has been written whole,
+//! and runs the same loop on each. Rounds go around all of them, so that a disk that changes its
+//! mind is fair to all. The limit, which a goal says to the percent, takes turns with lanefs within
+//! a round, where it can on the same blocks: see [`Beside`].
 
 pub mod cached;
 pub mod ground;
@@ -43,7 +44,8 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Sets each variant up in turn, as often as there are rounds, and gives it to `run`, with its number.
+    /// Sets each variant up in turn, as often as there are rounds, and gives it to `run`, with its
+    /// number.
     fn rounds(
         &self,
         backing: &Backing,
@@ -62,7 +64,8 @@ impl Bench {
     }
 }
 
-/// A loop and its limit by turns, in short slices: what both reached, and the ratio of each two that are neighbours in time.
+/// A loop and its limit by turns, in short slices: what both reached, and the ratio of each two
+/// that are neighbours in time.
 #[derive(Debug, Clone, Default)]
 pub struct Beside {
     rates: Vec<f64>,

@@ -1,4 +1,5 @@
-//! Direct overwrites of 4 KiB at random places of 32 files, and overwrites that are each made durable.
+//! Direct overwrites of 4 KiB at random places of 32 files, and overwrites that are each made
+//! durable.
 
 use super::ground::ground;
 use super::{Bench, Beside, Outcome, THREADS};

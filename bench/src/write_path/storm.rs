@@ -1,4 +1,5 @@
-//! The storm of fsyncs ([`lanefs_lab::load::storm`]) beside its limit and the kernel's file systems.
+//! The storm of fsyncs ([`lanefs_lab::load::storm`]) beside its limit and the kernel's file
+//! systems.
 
 use super::{Bench, Outcome};
 use crate::report::{Goal, Report};
@@ -64,7 +65,8 @@ pub fn storm(bench: &mut Bench) -> Outcome<()> {
     ];
     let time = bench.time * 16;
     let rounds = bench.rounds.div_ceil(3);
-    // A virtual machine is given memory that it has not used lately only when it touches it: that is on nobody's account.
+    // A virtual machine is given memory that it has not used lately only when it touches it: that
+    // is on nobody's account.
     one(&backing, &variants[0], most, time)?;
     for &threads in counts {
         let mut limit = Samples::default();

@@ -155,7 +155,8 @@ struct lanefs_dirent {
   uint64_t d_ino;
   // Where to go on listing behind this entry: for lanefs_seekdir.
   uint64_t d_off;
-  // The inode's type: DT_REG, DT_DIR, ... of <dirent.h>; DT_UNKNOWN if the directory does not note types.
+  // The inode's type: DT_REG, DT_DIR, ... of <dirent.h>; DT_UNKNOWN if the directory does not note
+  // types.
   uint8_t d_type;
   // The name, with a NUL at its end.
   char d_name[256];
@@ -185,9 +186,10 @@ struct lanefs_statfs {
 extern "C" {
 #endif // __cplusplus
 
-// What the last call of this thread that failed says for people, in English: more than strerror(errno), such as
-// which structure of the volume breaks which rule. Never NULL; empty if none has failed. Valid until the next call of
-// this thread that fails, or the thread's end. Does not change errno.
+// What the last call of this thread that failed says for people, in English: more than
+// strerror(errno), such as which structure of the volume breaks which rule. Never NULL; empty if
+// none has failed. Valid until the next call of this thread that fails, or the thread's end. Does
+// not change errno.
 const char *lanefs_last_error(void);
 
 // As lanefs_open, from a directory on.
@@ -225,7 +227,8 @@ int lanefs_utimensat(struct lanefs_dir *dir, const char *path, const struct time
 // Errors: as lanefs_mkdir.
 int lanefs_mkdirat(struct lanefs_dir *dir, const char *path, mode_t mode);
 
-// As lanefs_unlink, from a directory on, or as lanefs_rmdir if `flags` is AT_REMOVEDIR of <fcntl.h>.
+// As lanefs_unlink, from a directory on, or as lanefs_rmdir if `flags` is AT_REMOVEDIR of
+// <fcntl.h>.
 //
 // Errors: as lanefs_unlink and lanefs_rmdir; EINVAL (flags).
 int lanefs_unlinkat(struct lanefs_dir *dir, const char *path, int flags);
@@ -259,7 +262,8 @@ ssize_t lanefs_readlinkat(struct lanefs_dir *dir, const char *path, char *buf, s
 // Errors: as lanefs_mknod.
 int lanefs_mknodat(struct lanefs_dir *dir, const char *path, mode_t mode, dev_t dev);
 
-// Puts what there is to know of the inode at `path` into `out`; a symbolic link at the end is followed.
+// Puts what there is to know of the inode at `path` into `out`; a symbolic link at the end is
+// followed.
 //
 // Errors: ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_stat(struct lanefs_volume *volume, const char *path, struct lanefs_stat *out);
@@ -274,9 +278,11 @@ int lanefs_lstat(struct lanefs_volume *volume, const char *path, struct lanefs_s
 // Errors: EBADF, EFAULT.
 int lanefs_fstat(struct lanefs_file *file, struct lanefs_stat *out);
 
-// Sets the permissions of what is at `path`, the low 12 bits of `mode`; a symbolic link at the end is followed.
+// Sets the permissions of what is at `path`, the low 12 bits of `mode`; a symbolic link at the end
+// is followed.
 //
-// Errors: ENOENT, ENOTDIR, ELOOP, EPERM (immutable), EROFS, ENOSPC, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: ENOENT, ENOTDIR, ELOOP, EPERM (immutable), EROFS, ENOSPC, EUCLEAN, EIO, ENODEV, EBADF,
+// EFAULT.
 int lanefs_chmod(struct lanefs_volume *volume, const char *path, mode_t mode);
 
 // Sets the permissions of an open file.
@@ -284,8 +290,8 @@ int lanefs_chmod(struct lanefs_volume *volume, const char *path, mode_t mode);
 // Errors: EPERM (immutable), EROFS, ENOSPC, EIO, ENODEV, EBADF.
 int lanefs_fchmod(struct lanefs_file *file, mode_t mode);
 
-// Sets owner and group of what is at `path`; (uid_t)-1 and (gid_t)-1 leave them. A symbolic link at the end is followed. Takes
-// set-user-id and set-group-id from a file, as the kernel does.
+// Sets owner and group of what is at `path`; (uid_t)-1 and (gid_t)-1 leave them. A symbolic link at
+// the end is followed. Takes set-user-id and set-group-id from a file, as the kernel does.
 //
 // Errors: as lanefs_chmod.
 int lanefs_chown(struct lanefs_volume *volume,
@@ -303,9 +309,9 @@ int lanefs_lchown(struct lanefs_volume *volume, const char *path, uid_t uid, gid
 // Errors: as lanefs_fchmod.
 int lanefs_fchown(struct lanefs_file *file, uid_t uid, gid_t gid);
 
-// Sets the times of the last read (`times[0]`) and the last change of the content (`times[1]`) of what is at `path`. A
-// tv_nsec of UTIME_NOW or UTIME_OMIT of <sys/stat.h> means that; `times` of NULL is now for both. `flags` is 0 or
-// AT_SYMLINK_NOFOLLOW of <fcntl.h>.
+// Sets the times of the last read (`times[0]`) and the last change of the content (`times[1]`) of
+// what is at `path`. A tv_nsec of UTIME_NOW or UTIME_OMIT of <sys/stat.h> means that; `times` of
+// NULL is now for both. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
 //
 // Errors: as lanefs_chmod; EINVAL (nanoseconds, flags).
 int lanefs_utimens(struct lanefs_volume *volume, const char *path, const struct timespec *times, int flags);
@@ -315,13 +321,14 @@ int lanefs_utimens(struct lanefs_volume *volume, const char *path, const struct 
 // Errors: as lanefs_fchmod; EINVAL (nanoseconds).
 int lanefs_futimens(struct lanefs_file *file, const struct timespec *times);
 
-// Carries out `count` reads and writes of any files, in no order, and waits for all: lio_listio(3) with LIO_WAIT. Each one is
-// lanefs_pread or lanefs_pwrite, and is told what came of it in `done` and `error`. Of files opened with O_DIRECT, on a
-// volume opened with io=direct, the device has all reads at the same time, and all overwrites. Of requests that overlap,
-// none need be whole.
+// Carries out `count` reads and writes of any files, in no order, and waits for all: lio_listio(3)
+// with LIO_WAIT. Each one is lanefs_pread or lanefs_pwrite, and is told what came of it in `done`
+// and `error`. Of files opened with O_DIRECT, on a volume opened with io=direct, the device has all
+// reads at the same time, and all overwrites. Of requests that overlap, none need be whole.
 //
-// Errors: EIO (some failed: `error` of each says why; lanefs_last_error is about the first of them), EINVAL (`count`), EFAULT.
-// In `error`: as lanefs_pread and lanefs_pwrite; EINVAL (`opcode`).
+// Errors: EIO (some failed: `error` of each says why; lanefs_last_error is about the first of
+// them), EINVAL (`count`), EFAULT. In `error`: as lanefs_pread and lanefs_pwrite; EINVAL
+// (`opcode`).
 int lanefs_listio(struct lanefs_io *list,
                   int count);
 
@@ -330,8 +337,9 @@ int lanefs_listio(struct lanefs_io *list,
 // Errors: ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EMFILE, EBADF, EFAULT.
 struct lanefs_dir *lanefs_opendir(struct lanefs_volume *volume, const char *path);
 
-// Puts the next entry into `out`, "." and ".." too: 1; 0 at the end; -1 if it fails. An entry that is made or removed
-// meanwhile may or may not be seen; all others are seen once. Threads that share one handle share its place.
+// Puts the next entry into `out`, "." and ".." too: 1; 0 at the end; -1 if it fails. An entry that
+// is made or removed meanwhile may or may not be seen; all others are seen once. Threads that share
+// one handle share its place.
 //
 // Errors: EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_readdir(struct lanefs_dir *dir, struct lanefs_dirent *out);
@@ -346,31 +354,36 @@ int lanefs_seekdir(struct lanefs_dir *dir, uint64_t place);
 // Errors: EBADF, also for a directory that was closed before.
 int lanefs_closedir(struct lanefs_dir *dir);
 
-// Reads up to `count` bytes from `offset` on into `buf`; at most 2147479552. How many: fewer than asked for only at the
-// end of the file, 0 behind it. A read sees all of a write of another thread or none of it.
+// Reads up to `count` bytes from `offset` on into `buf`; at most 2147479552. How many: fewer than
+// asked for only at the end of the file, 0 behind it. A read sees all of a write of another thread
+// or none of it.
 //
 // Errors: EBADF (also: not open for reading), EINVAL (offset), EUCLEAN, EIO, ENODEV, EFAULT.
 ssize_t lanefs_pread(struct lanefs_file *file, void *buf, size_t count, int64_t offset);
 
-// Writes `count` bytes at `offset`; at most 2147479552. How many. A file opened with O_APPEND is written at its end.
+// Writes `count` bytes at `offset`; at most 2147479552. How many. A file opened with O_APPEND is
+// written at its end.
 //
-// Errors: ENOSPC and EFBIG (a part may have been written), EBADF (also: not open for writing), EROFS, EINVAL (offset),
-// EUCLEAN, EIO, ENODEV, EFAULT.
+// Errors: ENOSPC and EFBIG (a part may have been written), EBADF (also: not open for writing),
+// EROFS, EINVAL (offset), EUCLEAN, EIO, ENODEV, EFAULT.
 ssize_t lanefs_pwrite(struct lanefs_file *file, const void *buf, size_t count, int64_t offset);
 
-// As lanefs_pread into `count` segments, at most 1024, as one read. More than one are copied once more.
+// As lanefs_pread into `count` segments, at most 1024, as one read. More than one are copied once
+// more.
 //
 // Errors: as lanefs_pread; EINVAL (segments), ENOMEM.
 ssize_t lanefs_preadv(struct lanefs_file *file, const struct iovec *segments, int count, int64_t offset);
 
-// As lanefs_pwrite from `count` segments, at most 1024, as one write. More than one are copied once more.
+// As lanefs_pwrite from `count` segments, at most 1024, as one write. More than one are copied once
+// more.
 //
 // Errors: as lanefs_pwrite; EINVAL (segments), ENOMEM.
 ssize_t lanefs_pwritev(struct lanefs_file *file, const struct iovec *segments, int count, int64_t offset);
 
 // Cuts or extends an open file to `len` bytes. What is new reads as zeros.
 //
-// Errors: EBADF (also: not open for writing), EINVAL (a negative length), EFBIG, EPERM, EROFS, ENOSPC, EIO, ENODEV.
+// Errors: EBADF (also: not open for writing), EINVAL (a negative length), EFBIG, EPERM, EROFS,
+// ENOSPC, EIO, ENODEV.
 int lanefs_ftruncate(struct lanefs_file *file, int64_t len);
 
 // Cuts or extends the file at `path` to `len` bytes.
@@ -380,8 +393,8 @@ int lanefs_truncate(struct lanefs_volume *volume, const char *path, int64_t len)
 
 // Makes the content and all attributes of a file durable, and its name.
 //
-// Errors: EIO, also for what was written earlier and failed in the background (told once through each handle), ENOSPC,
-// EROFS, EBADF, ENODEV.
+// Errors: EIO, also for what was written earlier and failed in the background (told once through
+// each handle), ENOSPC, EROFS, EBADF, ENODEV.
 int lanefs_fsync(struct lanefs_file *file);
 
 // Makes the content and the size of a file durable.
@@ -389,63 +402,69 @@ int lanefs_fsync(struct lanefs_file *file);
 // Errors: as lanefs_fsync.
 int lanefs_fdatasync(struct lanefs_file *file);
 
-// Changes which blocks the `len` bytes from `offset` on have, as fallocate(2). `mode` is 0 or of LANEFS_FALLOC_*, whose
-// values are those of FALLOC_FL_*.
+// Changes which blocks the `len` bytes from `offset` on have, as fallocate(2). `mode` is 0 or of
+// LANEFS_FALLOC_*, whose values are those of FALLOC_FL_*.
 //
-// Errors: EINVAL (no bytes; what collapse and insert cannot move), EOPNOTSUPP (modes; a file without extents), EBADF, EPERM,
-// EFBIG, ENOSPC (a part may have been done), EROFS, EIO, ENODEV.
+// Errors: EINVAL (no bytes; what collapse and insert cannot move), EOPNOTSUPP (modes; a file
+// without extents), EBADF, EPERM, EFBIG, ENOSPC (a part may have been done), EROFS, EIO, ENODEV.
 int lanefs_fallocate(struct lanefs_file *file,
                      int mode,
                      int64_t offset,
                      int64_t len);
 
-// The first byte at or behind `offset` that is data (LANEFS_SEEK_DATA) or in a hole (LANEFS_SEEK_HOLE: the end of the file
-// at the latest). A file has no position: nothing moves.
+// The first byte at or behind `offset` that is data (LANEFS_SEEK_DATA) or in a hole
+// (LANEFS_SEEK_HOLE: the end of the file at the latest). A file has no position: nothing moves.
 //
-// Errors: ENXIO (nothing more; `offset` is at or behind the end), EINVAL (`whence`), EBADF, EUCLEAN, EIO.
+// Errors: ENXIO (nothing more; `offset` is at or behind the end), EINVAL (`whence`), EBADF,
+// EUCLEAN, EIO.
 int64_t lanefs_seek(struct lanefs_file *file,
                     int64_t offset,
                     int whence);
 
-// Copies up to `len` bytes from `from_offset` of `from` to `to_offset` of `to`; holes stay holes. How many: fewer at the end
-// of `from`, or where a failure came in between.
+// Copies up to `len` bytes from `from_offset` of `from` to `to_offset` of `to`; holes stay holes.
+// How many: fewer at the end of `from`, or where a failure came in between.
 //
-// Errors: EINVAL (ranges of one file that overlap; offsets), EBADF (also: `to` is for appending), ENOSPC, EFBIG, EROFS, EIO,
-// ENODEV.
+// Errors: EINVAL (ranges of one file that overlap; offsets), EBADF (also: `to` is for appending),
+// ENOSPC, EFBIG, EROFS, EIO, ENODEV.
 ssize_t lanefs_copy_range(struct lanefs_file *from,
                           int64_t from_offset,
                           struct lanefs_file *to,
                           int64_t to_offset,
                           size_t len);
 
-// Makes a volume in the file or block device `name`. What was there is lost. Nobody may have it open.
+// Makes a volume in the file or block device `name`. What was there is lost. Nobody may have it
+// open.
 //
-// `size` is the volume's in bytes: a file is made, or replaced by an empty one, of that size. With 0 the file or device must
-// exist, and keeps its size.
+// `size` is the volume's in bytes: a file is made, or replaced by an empty one, of that size. With
+// 0 the file or device must exist, and keeps its size.
 //
-// `options` is a list of words with commas between, or NULL for what `mke2fs -t ext4` makes: `type=ext2` (ext3, ext4),
-// `block_size=4096`, `inode_size=256`, `inode_ratio=16384`, `inodes=100000`, `label=NAME`, `uuid=UUID`, `hash_seed=UUID`,
-// `journal_size=64` (MiB), `reserved_percent=5`, `root_owner=UID:GID`, `features=64bit:^has_journal` (with colons between),
+// `options` is a list of words with commas between, or NULL for what `mke2fs -t ext4` makes:
+// `type=ext2` (ext3, ext4), `block_size=4096`, `inode_size=256`, `inode_ratio=16384`,
+// `inodes=100000`, `label=NAME`, `uuid=UUID`, `hash_seed=UUID`, `journal_size=64` (MiB),
+// `reserved_percent=5`, `root_owner=UID:GID`, `features=64bit:^has_journal` (with colons between),
 // `time=SECONDS` (the time that everything gets), `nodiscard`.
 //
-// Errors: EINVAL (an option that nobody knows; what cannot be had together or on a device of this size: the message says
-// what), ENOENT, EACCES, EBUSY, ENOSPC, EIO, EFAULT.
+// Errors: EINVAL (an option that nobody knows; what cannot be had together or on a device of this
+// size: the message says what), ENOENT, EACCES, EBUSY, ENOSPC, EIO, EFAULT.
 int lanefs_mkfs(const char *name,
                 uint64_t size,
                 const char *options);
 
 // Makes a directory, owned by 0:0.
 //
-// Errors: EEXIST, ENOENT, ENOTDIR, EMLINK, ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: EEXIST, ENOENT, ENOTDIR, EMLINK, ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO,
+// ENODEV, EBADF, EFAULT.
 int lanefs_mkdir(struct lanefs_volume *volume, const char *path, mode_t mode);
 
 // Removes an empty directory.
 //
-// Errors: ENOTEMPTY, ENOENT, ENOTDIR, EBUSY (the root), EINVAL ("."), EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: ENOTEMPTY, ENOENT, ENOTDIR, EBUSY (the root), EINVAL ("."), EPERM, EROFS, EUCLEAN, EIO,
+// ENODEV, EBADF, EFAULT.
 int lanefs_rmdir(struct lanefs_volume *volume,
                  const char *path);
 
-// Removes a name of something that is no directory. The file goes with its last name and its last user.
+// Removes a name of something that is no directory. The file goes with its last name and its last
+// user.
 //
 // Errors: ENOENT, EISDIR, ENOTDIR, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_unlink(struct lanefs_volume *volume, const char *path);
@@ -453,8 +472,8 @@ int lanefs_unlink(struct lanefs_volume *volume, const char *path);
 // Renames, as renameat2(2). `flags` is 0 (what is at `to` is replaced), LANEFS_RENAME_NOREPLACE,
 // LANEFS_RENAME_EXCHANGE or LANEFS_RENAME_WHITEOUT.
 //
-// Errors: ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EBUSY (the root), EINVAL (below itself; flags), EMLINK, ENOSPC, EPERM,
-// EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EBUSY (the root), EINVAL (below itself;
+// flags), EMLINK, ENOSPC, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_rename(struct lanefs_volume *volume,
                   const char *from,
                   const char *to,
@@ -462,7 +481,8 @@ int lanefs_rename(struct lanefs_volume *volume,
 
 // Gives what is at `from` the name `to` too. A symbolic link is linked itself.
 //
-// Errors: EEXIST, ENOENT, ENOTDIR, EPERM (a directory; immutable), EMLINK, ENOSPC, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: EEXIST, ENOENT, ENOTDIR, EPERM (a directory; immutable), EMLINK, ENOSPC, EROFS, EUCLEAN,
+// EIO, ENODEV, EBADF, EFAULT.
 int lanefs_link(struct lanefs_volume *volume,
                 const char *from,
                 const char *to);
@@ -474,26 +494,27 @@ int lanefs_flink(struct lanefs_file *file, struct lanefs_volume *volume, const c
 
 // Makes a symbolic link at `path` to `target`.
 //
-// Errors: EEXIST, ENOENT (also: an empty target), ENOTDIR, ENAMETOOLONG, ENOSPC, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF,
-// EFAULT.
+// Errors: EEXIST, ENOENT (also: an empty target), ENOTDIR, ENAMETOOLONG, ENOSPC, EPERM, EROFS,
+// EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_symlink(struct lanefs_volume *volume,
                    const char *target,
                    const char *path);
 
-// Puts the target of a symbolic link into `buf`, without a NUL at its end; what does not fit into `size` bytes is cut off.
-// How many bytes it put there.
+// Puts the target of a symbolic link into `buf`, without a NUL at its end; what does not fit into
+// `size` bytes is cut off. How many bytes it put there.
 //
-// Errors: EINVAL (no symbolic link; `size` of 0), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: EINVAL (no symbolic link; `size` of 0), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV,
+// EBADF, EFAULT.
 ssize_t lanefs_readlink(struct lanefs_volume *volume,
                         const char *path,
                         char *buf,
                         size_t size);
 
-// Makes a device file, fifo, socket or empty file, by the type in `mode` (S_IFMT; 0 is a file). `dev` is makedev(3) of a
-// device file's numbers.
+// Makes a device file, fifo, socket or empty file, by the type in `mode` (S_IFMT; 0 is a file).
+// `dev` is makedev(3) of a device file's numbers.
 //
-// Errors: EEXIST, ENOENT, ENOTDIR, EINVAL (another type), ENOSPC, ENAMETOOLONG, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF,
-// EFAULT.
+// Errors: EEXIST, ENOENT, ENOTDIR, EINVAL (another type), ENOSPC, ENAMETOOLONG, EPERM, EROFS,
+// EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_mknod(struct lanefs_volume *volume,
                  const char *path,
                  mode_t mode,
@@ -501,22 +522,25 @@ int lanefs_mknod(struct lanefs_volume *volume,
 
 // Opens a regular file. Paths begin at the volume's root, with or without a slash.
 //
-// `flags` are those of open(2) in <fcntl.h>: one of O_RDONLY, O_WRONLY, O_RDWR, and any of O_CREAT, O_EXCL, O_TRUNC,
-// O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is a directory; without O_DIRECT, O_SYNC and O_DSYNC).
-// O_CLOEXEC, O_NOATIME, O_NOCTTY, O_NONBLOCK and O_LARGEFILE change nothing. O_DIRECT takes memory, places and
-// lengths that are not aligned, too, and copies them then.
+// `flags` are those of open(2) in <fcntl.h>: one of O_RDONLY, O_WRONLY, O_RDWR, and any of O_CREAT,
+// O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is a
+// directory; without O_DIRECT, O_SYNC and O_DSYNC). O_CLOEXEC, O_NOATIME, O_NOCTTY, O_NONBLOCK and
+// O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned, too,
+// and copies them then.
 //
-// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. Nobody is asked whether the caller
-// may: whoever has the volume has all of it.
+// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. Nobody is asked
+// whether the caller may: whoever has the volume has all of it.
 //
-// Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable), EUCLEAN, EIO, ENODEV (the
-// volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE, EBADF, EFAULT.
+// Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable),
+// EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE,
+// EBADF, EFAULT.
 struct lanefs_file *lanefs_open(struct lanefs_volume *volume,
                                 const char *path,
                                 int flags,
                                 mode_t mode);
 
-// Closes a file, when all calls that use it have returned. What was written is not durable by that: lanefs_fsync.
+// Closes a file, when all calls that use it have returned. What was written is not durable by that:
+// lanefs_fsync.
 //
 // Errors: EBADF, also for a file that was closed before.
 int lanefs_close(struct lanefs_file *file);
@@ -524,24 +548,25 @@ int lanefs_close(struct lanefs_file *file);
 // The version of the library that runs, such as "0.1.0".
 const char *lanefs_version(void);
 
-// Opens a volume for reading and writing, recovers it if it was not closed, and locks it against other openers of all
-// processes.
+// Opens a volume for reading and writing, recovers it if it was not closed, and locks it against
+// other openers of all processes.
 //
-// `name` is the path of a file or of a block device, or `pmem:FILE`, the same mapped. `options` is a list of words
-// as mount(8) takes them, with commas between: `ro`, `noload`, `commit=30`, `dioread_lock`, `nodelalloc`, `locking=range`,
-// `cache=64M`, ...: docs/c-library.md has them all. NULL is the same as "".
+// `name` is the path of a file or of a block device, or `pmem:FILE`, the same mapped. `options` is
+// a list of words as mount(8) takes them, with commas between: `ro`, `noload`, `commit=30`,
+// `dioread_lock`, `nodelalloc`, `locking=range`, `cache=64M`, ...: docs/c-library.md has them all.
+// NULL is the same as "".
 //
-// Errors: EINVAL for an option that nobody knows (the message names it), and for what is no volume; ENOENT, EACCES,
-// EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of the format), EOPNOTSUPP (it needs a feature
-// that lanefs does not have), EIO.
+// Errors: EINVAL for an option that nobody knows (the message names it), and for what is no volume;
+// ENOENT, EACCES, EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of the
+// format), EOPNOTSUPP (it needs a feature that lanefs does not have), EIO.
 struct lanefs_volume *lanefs_open_volume(const char *name,
                                          const char *options);
 
-// Makes everything durable, empties the journal, marks the volume as clean and lets others open it. Waits for calls that
-// use the volume.
+// Makes everything durable, empties the journal, marks the volume as clean and lets others open it.
+// Waits for calls that use the volume.
 //
-// Files and directories that are still open are to be closed as ever; until then, to read or change anything through them is
-// ENODEV.
+// Files and directories that are still open are to be closed as ever; until then, to read or change
+// anything through them is ENODEV.
 //
 // Errors: EIO: the handle is gone all the same, and the next opener recovers the volume. EBADF.
 int lanefs_close_volume(struct lanefs_volume *volume);
@@ -556,8 +581,8 @@ int lanefs_sync(struct lanefs_volume *volume);
 // Errors: EBADF, EFAULT.
 int lanefs_statfs(struct lanefs_volume *volume, struct lanefs_statfs *out);
 
-// Puts what the volume counted and timed since it was opened into `buf`, as JSON with a NUL at its end: handles, commits,
-// histograms in nanoseconds. What does not fit into `size` bytes is cut off.
+// Puts what the volume counted and timed since it was opened into `buf`, as JSON with a NUL at its
+// end: handles, commits, histograms in nanoseconds. What does not fit into `size` bytes is cut off.
 //
 // Returns the bytes of the whole text without its NUL, as snprintf(3) does; -1 if it fails.
 //
@@ -566,25 +591,25 @@ ssize_t lanefs_stats(struct lanefs_volume *volume,
                      char *buf,
                      size_t size);
 
-// Tells the device which bytes of the volume no file has (fstrim): of the `len` bytes from `start` on, runs of at least
-// `least` bytes. How many bytes; -1 if it fails.
+// Tells the device which bytes of the volume no file has (fstrim): of the `len` bytes from `start`
+// on, runs of at least `least` bytes. How many bytes; -1 if it fails.
 //
 // Errors: EROFS, EIO, EBADF.
 int64_t lanefs_trim(struct lanefs_volume *volume, uint64_t start, uint64_t len, uint64_t least);
 
-// Puts the value of an attribute into `value`; how many bytes it has. `size` of 0 only asks that. A symbolic link at the end
-// is not followed, here and in the other calls on attributes.
+// Puts the value of an attribute into `value`; how many bytes it has. `size` of 0 only asks that. A
+// symbolic link at the end is not followed, here and in the other calls on attributes.
 //
-// Errors: ENODATA (no such attribute), ERANGE (no room; a name that is too long), EOPNOTSUPP (a name without a known prefix),
-// ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: ENODATA (no such attribute), ERANGE (no room; a name that is too long), EOPNOTSUPP (a
+// name without a known prefix), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 ssize_t lanefs_lgetxattr(struct lanefs_volume *volume,
                          const char *path,
                          const char *name,
                          void *value,
                          size_t size);
 
-// Puts the names of all attributes into `list`, each with a NUL behind it; how many bytes they have. `size` of 0 only asks
-// that.
+// Puts the names of all attributes into `list`, each with a NUL behind it; how many bytes they
+// have. `size` of 0 only asks that.
 //
 // Errors: ERANGE (no room), otherwise as lanefs_lgetxattr.
 ssize_t lanefs_llistxattr(struct lanefs_volume *volume,
@@ -594,9 +619,9 @@ ssize_t lanefs_llistxattr(struct lanefs_volume *volume,
 
 // Sets an attribute. `flags` is 0, LANEFS_XATTR_CREATE or LANEFS_XATTR_REPLACE.
 //
-// Errors: EEXIST and ENODATA (by `flags`), ENOSPC (it fits nowhere), E2BIG (more than 65536 bytes), ERANGE (the name's length),
-// EOPNOTSUPP (a name without a known prefix), EINVAL (flags), EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF,
-// EFAULT.
+// Errors: EEXIST and ENODATA (by `flags`), ENOSPC (it fits nowhere), E2BIG (more than 65536 bytes),
+// ERANGE (the name's length), EOPNOTSUPP (a name without a known prefix), EINVAL (flags), EPERM,
+// EROFS, ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_lsetxattr(struct lanefs_volume *volume,
                      const char *path,
                      const char *name,

@@ -68,7 +68,8 @@ thread_local! {
 
 /// Runs a call, and turns what comes of it into C's terms. Nothing unwinds out of it.
 pub(crate) fn call<T: Answer>(run: impl FnOnce() -> Result<T>) -> T {
-    // What a panic leaves half done is behind the locks of the engine, which are not poisoned; the error says to stop.
+    // What a panic leaves half done is behind the locks of the engine, which are not poisoned; the
+    // error says to stop.
     let failure = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(answer)) => return answer,
         Ok(Err(failure)) => failure,
@@ -94,9 +95,10 @@ fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// What the last call of this thread that failed says for people, in English: more than strerror(errno), such as
-/// which structure of the volume breaks which rule. Never NULL; empty if none has failed. Valid until the next call of
-/// this thread that fails, or the thread's end. Does not change errno.
+/// What the last call of this thread that failed says for people, in English: more than
+/// strerror(errno), such as which structure of the volume breaks which rule. Never NULL; empty if
+/// none has failed. Valid until the next call of this thread that fails, or the thread's end. Does
+/// not change errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_last_error() -> *const c_char {
     const NOTHING: &std::ffi::CStr = c"";

@@ -1,6 +1,8 @@
-//! From what C gives to what Rust takes. A null pointer, a number that makes no sense: [`Failure`], never more.
+//! From what C gives to what Rust takes. A null pointer, a number that makes no sense: [`Failure`],
+//! never more.
 //!
-//! The functions that follow a pointer are unsafe: that it points at what the header says is the caller's word.
+//! The functions that follow a pointer are unsafe: that it points at what the header says is the
+//! caller's word.
 
 use crate::answer::{Failure, Result};
 use libc::{c_char, c_void, iovec};
@@ -8,7 +10,8 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Bytes that one read or write takes at most, as in the kernel: what is asked beyond is not done, and the answer says so.
+/// Bytes that one read or write takes at most, as in the kernel: what is asked beyond is not done,
+/// and the answer says so.
 pub(crate) const MOST: usize = 0x7fff_f000;
 
 /// Segments that one preadv or pwritev takes (IOV_MAX).
@@ -148,7 +151,8 @@ pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Copies as much of `text` as there is room for, with a NUL behind it, as snprintf(3) does. How long it is without the NUL.
+/// Copies as much of `text` as there is room for, with a NUL behind it, as snprintf(3) does. How
+/// long it is without the NUL.
 pub(crate) fn print(text: &[u8], room: &mut [u8]) -> usize {
     if let Some(last) = room.len().checked_sub(1) {
         let fits = text.len().min(last);

@@ -1,4 +1,5 @@
-//! Calls on paths that begin at an open directory. An absolute path begins at the root of the directory's volume.
+//! Calls on paths that begin at an open directory. An absolute path begins at the root of the
+//! directory's volume.
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
@@ -115,7 +116,8 @@ pub unsafe extern "C" fn lanefs_mkdirat(dir: *mut lanefs_dir, path: *const c_cha
     })
 }
 
-/// As lanefs_unlink, from a directory on, or as lanefs_rmdir if `flags` is AT_REMOVEDIR of <fcntl.h>.
+/// As lanefs_unlink, from a directory on, or as lanefs_rmdir if `flags` is AT_REMOVEDIR of
+/// <fcntl.h>.
 ///
 /// Errors: as lanefs_unlink and lanefs_rmdir; EINVAL (flags).
 #[unsafe(no_mangle)]

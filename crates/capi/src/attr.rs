@@ -79,7 +79,8 @@ fn timespec_of(time: Timestamp) -> timespec {
     timespec { tv_sec: time.sec as libc::time_t, tv_nsec: time.nsec as libc::c_long }
 }
 
-/// Puts what there is to know of the inode at `path` into `out`; a symbolic link at the end is followed.
+/// Puts what there is to know of the inode at `path` into `out`; a symbolic link at the end is
+/// followed.
 ///
 /// Errors: ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
@@ -135,9 +136,11 @@ pub unsafe extern "C" fn lanefs_fstat(file: *mut lanefs_file, out: *mut lanefs_s
     })
 }
 
-/// Sets the permissions of what is at `path`, the low 12 bits of `mode`; a symbolic link at the end is followed.
+/// Sets the permissions of what is at `path`, the low 12 bits of `mode`; a symbolic link at the end
+/// is followed.
 ///
-/// Errors: ENOENT, ENOTDIR, ELOOP, EPERM (immutable), EROFS, ENOSPC, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+/// Errors: ENOENT, ENOTDIR, ELOOP, EPERM (immutable), EROFS, ENOSPC, EUCLEAN, EIO, ENODEV, EBADF,
+/// EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_chmod(
     volume: *mut lanefs_volume,
@@ -157,8 +160,8 @@ pub extern "C" fn lanefs_fchmod(file: *mut lanefs_file, mode: mode_t) -> c_int {
     set_of(file, Ok(SetAttr { permissions: Some(permissions(mode)), ..SetAttr::default() }))
 }
 
-/// Sets owner and group of what is at `path`; (uid_t)-1 and (gid_t)-1 leave them. A symbolic link at the end is followed. Takes
-/// set-user-id and set-group-id from a file, as the kernel does.
+/// Sets owner and group of what is at `path`; (uid_t)-1 and (gid_t)-1 leave them. A symbolic link
+/// at the end is followed. Takes set-user-id and set-group-id from a file, as the kernel does.
 ///
 /// Errors: as lanefs_chmod.
 #[unsafe(no_mangle)]
@@ -199,9 +202,9 @@ pub(crate) fn owner(uid: uid_t, gid: gid_t) -> SetAttr {
     SetAttr { uid: given(uid), gid: given(gid), ..SetAttr::default() }
 }
 
-/// Sets the times of the last read (`times[0]`) and the last change of the content (`times[1]`) of what is at `path`. A
-/// tv_nsec of UTIME_NOW or UTIME_OMIT of <sys/stat.h> means that; `times` of NULL is now for both. `flags` is 0 or
-/// AT_SYMLINK_NOFOLLOW of <fcntl.h>.
+/// Sets the times of the last read (`times[0]`) and the last change of the content (`times[1]`) of
+/// what is at `path`. A tv_nsec of UTIME_NOW or UTIME_OMIT of <sys/stat.h> means that; `times` of
+/// NULL is now for both. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
 ///
 /// Errors: as lanefs_chmod; EINVAL (nanoseconds, flags).
 #[unsafe(no_mangle)]

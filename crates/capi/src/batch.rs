@@ -46,13 +46,14 @@ unsafe fn request<'a>(io: &lanefs_io, file: &'a File) -> Result<Io<'a>> {
     }
 }
 
-/// Carries out `count` reads and writes of any files, in no order, and waits for all: lio_listio(3) with LIO_WAIT. Each one is
-/// lanefs_pread or lanefs_pwrite, and is told what came of it in `done` and `error`. Of files opened with O_DIRECT, on a
-/// volume opened with io=direct, the device has all reads at the same time, and all overwrites. Of requests that overlap,
-/// none need be whole.
+/// Carries out `count` reads and writes of any files, in no order, and waits for all: lio_listio(3)
+/// with LIO_WAIT. Each one is lanefs_pread or lanefs_pwrite, and is told what came of it in `done`
+/// and `error`. Of files opened with O_DIRECT, on a volume opened with io=direct, the device has
+/// all reads at the same time, and all overwrites. Of requests that overlap, none need be whole.
 ///
-/// Errors: EIO (some failed: `error` of each says why; lanefs_last_error is about the first of them), EINVAL (`count`), EFAULT.
-/// In `error`: as lanefs_pread and lanefs_pwrite; EINVAL (`opcode`).
+/// Errors: EIO (some failed: `error` of each says why; lanefs_last_error is about the first of
+/// them), EINVAL (`count`), EFAULT. In `error`: as lanefs_pread and lanefs_pwrite; EINVAL
+/// (`opcode`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_listio(list: *mut lanefs_io, count: c_int) -> c_int {
     call(|| {

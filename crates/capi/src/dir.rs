@@ -1,7 +1,7 @@
 //! Open directories.
 //!
-//! A listing goes by cookies: a batch of entries is taken from the engine under the directory's lock, and handed out one by
-//! one, so that C may change the directory between two of them.
+//! A listing goes by cookies: a batch of entries is taken from the engine under the directory's
+//! lock, and handed out one by one, so that C may change the directory between two of them.
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
@@ -64,7 +64,8 @@ pub struct lanefs_dirent {
     pub d_ino: u64,
     /// Where to go on listing behind this entry: for lanefs_seekdir.
     pub d_off: u64,
-    /// The inode's type: DT_REG, DT_DIR, ... of <dirent.h>; DT_UNKNOWN if the directory does not note types.
+    /// The inode's type: DT_REG, DT_DIR, ... of <dirent.h>; DT_UNKNOWN if the directory does not
+    /// note types.
     pub d_type: u8,
     /// The name, with a NUL at its end.
     pub d_name: [c_char; 256],
@@ -82,8 +83,9 @@ pub unsafe extern "C" fn lanefs_opendir(volume: *mut lanefs_volume, path: *const
     })
 }
 
-/// Puts the next entry into `out`, "." and ".." too: 1; 0 at the end; -1 if it fails. An entry that is made or removed
-/// meanwhile may or may not be seen; all others are seen once. Threads that share one handle share its place.
+/// Puts the next entry into `out`, "." and ".." too: 1; 0 at the end; -1 if it fails. An entry that
+/// is made or removed meanwhile may or may not be seen; all others are seen once. Threads that
+/// share one handle share its place.
 ///
 /// Errors: EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]

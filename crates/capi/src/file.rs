@@ -24,8 +24,9 @@ pub const LANEFS_SEEK_DATA: c_int = 3;
 /// For lanefs_seek: the next hole (SEEK_HOLE).
 pub const LANEFS_SEEK_HOLE: c_int = 4;
 
-/// Reads up to `count` bytes from `offset` on into `buf`; at most 2147479552. How many: fewer than asked for only at the
-/// end of the file, 0 behind it. A read sees all of a write of another thread or none of it.
+/// Reads up to `count` bytes from `offset` on into `buf`; at most 2147479552. How many: fewer than
+/// asked for only at the end of the file, 0 behind it. A read sees all of a write of another thread
+/// or none of it.
 ///
 /// Errors: EBADF (also: not open for reading), EINVAL (offset), EUCLEAN, EIO, ENODEV, EFAULT.
 #[unsafe(no_mangle)]
@@ -43,10 +44,11 @@ pub unsafe extern "C" fn lanefs_pread(
     })
 }
 
-/// Writes `count` bytes at `offset`; at most 2147479552. How many. A file opened with O_APPEND is written at its end.
+/// Writes `count` bytes at `offset`; at most 2147479552. How many. A file opened with O_APPEND is
+/// written at its end.
 ///
-/// Errors: ENOSPC and EFBIG (a part may have been written), EBADF (also: not open for writing), EROFS, EINVAL (offset),
-/// EUCLEAN, EIO, ENODEV, EFAULT.
+/// Errors: ENOSPC and EFBIG (a part may have been written), EBADF (also: not open for writing),
+/// EROFS, EINVAL (offset), EUCLEAN, EIO, ENODEV, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_pwrite(
     file: *mut lanefs_file,
@@ -63,7 +65,8 @@ pub unsafe extern "C" fn lanefs_pwrite(
     })
 }
 
-/// As lanefs_pread into `count` segments, at most 1024, as one read. More than one are copied once more.
+/// As lanefs_pread into `count` segments, at most 1024, as one read. More than one are copied once
+/// more.
 ///
 /// Errors: as lanefs_pread; EINVAL (segments), ENOMEM.
 #[unsafe(no_mangle)]
@@ -96,7 +99,8 @@ pub unsafe extern "C" fn lanefs_preadv(
     })
 }
 
-/// As lanefs_pwrite from `count` segments, at most 1024, as one write. More than one are copied once more.
+/// As lanefs_pwrite from `count` segments, at most 1024, as one write. More than one are copied
+/// once more.
 ///
 /// Errors: as lanefs_pwrite; EINVAL (segments), ENOMEM.
 #[unsafe(no_mangle)]
@@ -133,7 +137,8 @@ pub unsafe extern "C" fn lanefs_pwritev(
 
 /// Cuts or extends an open file to `len` bytes. What is new reads as zeros.
 ///
-/// Errors: EBADF (also: not open for writing), EINVAL (a negative length), EFBIG, EPERM, EROFS, ENOSPC, EIO, ENODEV.
+/// Errors: EBADF (also: not open for writing), EINVAL (a negative length), EFBIG, EPERM, EROFS,
+/// ENOSPC, EIO, ENODEV.
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_ftruncate(file: *mut lanefs_file, len: i64) -> c_int {
     call(|| {
@@ -158,8 +163,8 @@ pub unsafe extern "C" fn lanefs_truncate(volume: *mut lanefs_volume, path: *cons
 
 /// Makes the content and all attributes of a file durable, and its name.
 ///
-/// Errors: EIO, also for what was written earlier and failed in the background (told once through each handle), ENOSPC,
-/// EROFS, EBADF, ENODEV.
+/// Errors: EIO, also for what was written earlier and failed in the background (told once through
+/// each handle), ENOSPC, EROFS, EBADF, ENODEV.
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_fsync(file: *mut lanefs_file) -> c_int {
     call(|| {
@@ -179,11 +184,11 @@ pub extern "C" fn lanefs_fdatasync(file: *mut lanefs_file) -> c_int {
     })
 }
 
-/// Changes which blocks the `len` bytes from `offset` on have, as fallocate(2). `mode` is 0 or of LANEFS_FALLOC_*, whose
-/// values are those of FALLOC_FL_*.
+/// Changes which blocks the `len` bytes from `offset` on have, as fallocate(2). `mode` is 0 or of
+/// LANEFS_FALLOC_*, whose values are those of FALLOC_FL_*.
 ///
-/// Errors: EINVAL (no bytes; what collapse and insert cannot move), EOPNOTSUPP (modes; a file without extents), EBADF, EPERM,
-/// EFBIG, ENOSPC (a part may have been done), EROFS, EIO, ENODEV.
+/// Errors: EINVAL (no bytes; what collapse and insert cannot move), EOPNOTSUPP (modes; a file
+/// without extents), EBADF, EPERM, EFBIG, ENOSPC (a part may have been done), EROFS, EIO, ENODEV.
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_fallocate(file: *mut lanefs_file, mode: c_int, offset: i64, len: i64) -> c_int {
     call(|| {
@@ -211,10 +216,11 @@ fn falloc_mode(mode: c_int) -> Result<FallocMode> {
     })
 }
 
-/// The first byte at or behind `offset` that is data (LANEFS_SEEK_DATA) or in a hole (LANEFS_SEEK_HOLE: the end of the file
-/// at the latest). A file has no position: nothing moves.
+/// The first byte at or behind `offset` that is data (LANEFS_SEEK_DATA) or in a hole
+/// (LANEFS_SEEK_HOLE: the end of the file at the latest). A file has no position: nothing moves.
 ///
-/// Errors: ENXIO (nothing more; `offset` is at or behind the end), EINVAL (`whence`), EBADF, EUCLEAN, EIO.
+/// Errors: ENXIO (nothing more; `offset` is at or behind the end), EINVAL (`whence`), EBADF,
+/// EUCLEAN, EIO.
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_seek(file: *mut lanefs_file, offset: i64, whence: c_int) -> i64 {
     call(|| {
@@ -231,11 +237,11 @@ pub extern "C" fn lanefs_seek(file: *mut lanefs_file, offset: i64, whence: c_int
     })
 }
 
-/// Copies up to `len` bytes from `from_offset` of `from` to `to_offset` of `to`; holes stay holes. How many: fewer at the end
-/// of `from`, or where a failure came in between.
+/// Copies up to `len` bytes from `from_offset` of `from` to `to_offset` of `to`; holes stay holes.
+/// How many: fewer at the end of `from`, or where a failure came in between.
 ///
-/// Errors: EINVAL (ranges of one file that overlap; offsets), EBADF (also: `to` is for appending), ENOSPC, EFBIG, EROFS, EIO,
-/// ENODEV.
+/// Errors: EINVAL (ranges of one file that overlap; offsets), EBADF (also: `to` is for appending),
+/// ENOSPC, EFBIG, EROFS, EIO, ENODEV.
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_copy_range(
     from: *mut lanefs_file,

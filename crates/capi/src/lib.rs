@@ -1,15 +1,18 @@
 //! lanefs for C: what `lanefs.h` declares.
 //!
-//! The calls are those of POSIX on a handle of a volume. Each one is the same three steps: the arguments become Rust's
-//! (`args`), the engine is called, the answer goes back (`answer`). Invariants:
+//! The calls are those of POSIX on a handle of a volume. Each one is the same three steps: the
+//! arguments become Rust's (`args`), the engine is called, the answer goes back (`answer`).
+//! Invariants:
 //!
 //! - Nothing unwinds across the border, and no call panics: `answer::call` stands around every one.
-//! - A handle is a number that looks like a pointer (`table`); it is never followed, so one that was closed, or never
-//!   was, is EBADF. Memory that C lends (paths, buffers, structures) is used as the header says, or it is undefined, as
-//!   everywhere in C; a null pointer is EFAULT.
-//! - Every comment of a public item here is a comment in the header: it speaks to people who write C.
+//! - A handle is a number that looks like a pointer (`table`); it is never followed, so one that
+//!   was closed, or never was, is EBADF. Memory that C lends (paths, buffers, structures) is used
+//!   as the header says, or it is undefined, as everywhere in C; a null pointer is EFAULT.
+//! - Every comment of a public item here is a comment in the header: it speaks to people who write
+//!   C.
 //!
-//! `lanefs.h` is generated from this crate and checked in; `tests/header.rs` says when it is not up to date.
+//! `lanefs.h` is generated from this crate and checked in; `tests/header.rs` says when it is not up
+//! to date.
 #![allow(unsafe_code, reason = "memory that C lends comes as pointers")]
 #![allow(clippy::missing_safety_doc, reason = "the header says once for all calls what a pointer must be")]
 #![allow(non_camel_case_types, reason = "names in the header are C's")]

@@ -7,18 +7,20 @@ use lanefs::mkfs::{self, FsType, MkfsError, Options};
 use libc::{c_char, c_int};
 use uuid::Uuid;
 
-/// Makes a volume in the file or block device `name`. What was there is lost. Nobody may have it open.
+/// Makes a volume in the file or block device `name`. What was there is lost. Nobody may have it
+/// open.
 ///
-/// `size` is the volume's in bytes: a file is made, or replaced by an empty one, of that size. With 0 the file or device must
-/// exist, and keeps its size.
+/// `size` is the volume's in bytes: a file is made, or replaced by an empty one, of that size. With
+/// 0 the file or device must exist, and keeps its size.
 ///
-/// `options` is a list of words with commas between, or NULL for what `mke2fs -t ext4` makes: `type=ext2` (ext3, ext4),
-/// `block_size=4096`, `inode_size=256`, `inode_ratio=16384`, `inodes=100000`, `label=NAME`, `uuid=UUID`, `hash_seed=UUID`,
-/// `journal_size=64` (MiB), `reserved_percent=5`, `root_owner=UID:GID`, `features=64bit:^has_journal` (with colons between),
+/// `options` is a list of words with commas between, or NULL for what `mke2fs -t ext4` makes:
+/// `type=ext2` (ext3, ext4), `block_size=4096`, `inode_size=256`, `inode_ratio=16384`,
+/// `inodes=100000`, `label=NAME`, `uuid=UUID`, `hash_seed=UUID`, `journal_size=64` (MiB),
+/// `reserved_percent=5`, `root_owner=UID:GID`, `features=64bit:^has_journal` (with colons between),
 /// `time=SECONDS` (the time that everything gets), `nodiscard`.
 ///
-/// Errors: EINVAL (an option that nobody knows; what cannot be had together or on a device of this size: the message says
-/// what), ENOENT, EACCES, EBUSY, ENOSPC, EIO, EFAULT.
+/// Errors: EINVAL (an option that nobody knows; what cannot be had together or on a device of this
+/// size: the message says what), ENOENT, EACCES, EBUSY, ENOSPC, EIO, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_mkfs(name: *const c_char, size: u64, options: *const c_char) -> c_int {
     call(|| {

@@ -36,16 +36,18 @@ pub(crate) fn permissions(mode: mode_t) -> u16 {
 
 /// Opens a regular file. Paths begin at the volume's root, with or without a slash.
 ///
-/// `flags` are those of open(2) in <fcntl.h>: one of O_RDONLY, O_WRONLY, O_RDWR, and any of O_CREAT, O_EXCL, O_TRUNC,
-/// O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is a directory; without O_DIRECT, O_SYNC and O_DSYNC).
-/// O_CLOEXEC, O_NOATIME, O_NOCTTY, O_NONBLOCK and O_LARGEFILE change nothing. O_DIRECT takes memory, places and
-/// lengths that are not aligned, too, and copies them then.
+/// `flags` are those of open(2) in <fcntl.h>: one of O_RDONLY, O_WRONLY, O_RDWR, and any of
+/// O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is
+/// a directory; without O_DIRECT, O_SYNC and O_DSYNC). O_CLOEXEC, O_NOATIME, O_NOCTTY, O_NONBLOCK
+/// and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned,
+/// too, and copies them then.
 ///
-/// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. Nobody is asked whether the caller
-/// may: whoever has the volume has all of it.
+/// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. Nobody is
+/// asked whether the caller may: whoever has the volume has all of it.
 ///
-/// Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable), EUCLEAN, EIO, ENODEV (the
-/// volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE, EBADF, EFAULT.
+/// Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable),
+/// EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE,
+/// EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_open(
     volume: *mut lanefs_volume,
@@ -126,7 +128,8 @@ pub(crate) fn open(at: At<'_>, path: &Path, flags: c_int, mode: mode_t) -> Resul
     Ok(options.open(path)?)
 }
 
-/// Closes a file, when all calls that use it have returned. What was written is not durable by that: lanefs_fsync.
+/// Closes a file, when all calls that use it have returned. What was written is not durable by
+/// that: lanefs_fsync.
 ///
 /// Errors: EBADF, also for a file that was closed before.
 #[unsafe(no_mangle)]

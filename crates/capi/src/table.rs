@@ -1,8 +1,9 @@
 //! Handles: what C holds in place of a volume, a file or a directory.
 //!
-//! A handle is the number of a slot, the slot's generation and the kind of the table. Slots are never given back to the
-//! system and their generation grows with each use, so a handle that was closed is found out, until 2^40 others
-//! have had its slot. A call holds its slot shared; closing takes it exclusively, and so waits for calls that run.
+//! A handle is the number of a slot, the slot's generation and the kind of the table. Slots are
+//! never given back to the system and their generation grows with each use, so a handle that was
+//! closed is found out, until 2^40 others have had its slot. A call holds its slot shared; closing
+//! takes it exclusively, and so waits for calls that run.
 
 use parking_lot::{MappedRecursiveRwLockReadGuard, Mutex, RecursiveRwLock, RecursiveRwLockReadGuard};
 use std::sync::OnceLock;
@@ -77,7 +78,8 @@ impl<T> Table<T> {
 
     /// What `handle` stands for; nothing if it is closed.
     pub(crate) fn get(&self, handle: usize) -> Option<Open<'_, T>> {
-        // A call may hold one slot twice (a copy within a file), also while somebody waits to close it.
+        // A call may hold one slot twice (a copy within a file), also while somebody waits to close
+        // it.
         let held = self.slot(handle)?.0.read();
         let now = |held: &Held<T>| held.generation == handle >> GENERATION_SHIFT;
         RecursiveRwLockReadGuard::try_map(held, |held| held.value.as_ref().filter(|_| now(held))).ok()

@@ -52,16 +52,17 @@ pub extern "C" fn lanefs_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Opens a volume for reading and writing, recovers it if it was not closed, and locks it against other openers of all
-/// processes.
+/// Opens a volume for reading and writing, recovers it if it was not closed, and locks it against
+/// other openers of all processes.
 ///
-/// `name` is the path of a file or of a block device, or `pmem:FILE`, the same mapped. `options` is a list of words
-/// as mount(8) takes them, with commas between: `ro`, `noload`, `commit=30`, `dioread_lock`, `nodelalloc`, `locking=range`,
-/// `cache=64M`, ...: docs/c-library.md has them all. NULL is the same as "".
+/// `name` is the path of a file or of a block device, or `pmem:FILE`, the same mapped. `options` is
+/// a list of words as mount(8) takes them, with commas between: `ro`, `noload`, `commit=30`,
+/// `dioread_lock`, `nodelalloc`, `locking=range`, `cache=64M`, ...: docs/c-library.md has them all.
+/// NULL is the same as "".
 ///
-/// Errors: EINVAL for an option that nobody knows (the message names it), and for what is no volume; ENOENT, EACCES,
-/// EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of the format), EOPNOTSUPP (it needs a feature
-/// that lanefs does not have), EIO.
+/// Errors: EINVAL for an option that nobody knows (the message names it), and for what is no
+/// volume; ENOENT, EACCES, EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of
+/// the format), EOPNOTSUPP (it needs a feature that lanefs does not have), EIO.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_open_volume(
     name: *const c_char,
@@ -85,11 +86,11 @@ pub unsafe extern "C" fn lanefs_open_volume(
     })
 }
 
-/// Makes everything durable, empties the journal, marks the volume as clean and lets others open it. Waits for calls that
-/// use the volume.
+/// Makes everything durable, empties the journal, marks the volume as clean and lets others open
+/// it. Waits for calls that use the volume.
 ///
-/// Files and directories that are still open are to be closed as ever; until then, to read or change anything through them is
-/// ENODEV.
+/// Files and directories that are still open are to be closed as ever; until then, to read or
+/// change anything through them is ENODEV.
 ///
 /// Errors: EIO: the handle is gone all the same, and the next opener recovers the volume. EBADF.
 #[unsafe(no_mangle)]
@@ -135,8 +136,9 @@ pub unsafe extern "C" fn lanefs_statfs(volume: *mut lanefs_volume, out: *mut lan
     })
 }
 
-/// Puts what the volume counted and timed since it was opened into `buf`, as JSON with a NUL at its end: handles, commits,
-/// histograms in nanoseconds. What does not fit into `size` bytes is cut off.
+/// Puts what the volume counted and timed since it was opened into `buf`, as JSON with a NUL at its
+/// end: handles, commits, histograms in nanoseconds. What does not fit into `size` bytes is cut
+/// off.
 ///
 /// Returns the bytes of the whole text without its NUL, as snprintf(3) does; -1 if it fails.
 ///
@@ -151,8 +153,8 @@ pub unsafe extern "C" fn lanefs_stats(volume: *mut lanefs_volume, buf: *mut c_ch
     })
 }
 
-/// Tells the device which bytes of the volume no file has (fstrim): of the `len` bytes from `start` on, runs of at least
-/// `least` bytes. How many bytes; -1 if it fails.
+/// Tells the device which bytes of the volume no file has (fstrim): of the `len` bytes from `start`
+/// on, runs of at least `least` bytes. How many bytes; -1 if it fails.
 ///
 /// Errors: EROFS, EIO, EBADF.
 #[unsafe(no_mangle)]

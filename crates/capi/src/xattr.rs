@@ -1,4 +1,5 @@
-//! Extended attributes. Names are whole ("user.mime", "security.capability", "system.posix_acl_access").
+//! Extended attributes. Names are whole ("user.mime", "security.capability",
+//! "system.posix_acl_access").
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
@@ -12,11 +13,11 @@ pub const LANEFS_XATTR_CREATE: c_int = 1;
 /// For lanefs_lsetxattr: the attribute must exist (XATTR_REPLACE).
 pub const LANEFS_XATTR_REPLACE: c_int = 2;
 
-/// Puts the value of an attribute into `value`; how many bytes it has. `size` of 0 only asks that. A symbolic link at the end
-/// is not followed, here and in the other calls on attributes.
+/// Puts the value of an attribute into `value`; how many bytes it has. `size` of 0 only asks that.
+/// A symbolic link at the end is not followed, here and in the other calls on attributes.
 ///
-/// Errors: ENODATA (no such attribute), ERANGE (no room; a name that is too long), EOPNOTSUPP (a name without a known prefix),
-/// ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+/// Errors: ENODATA (no such attribute), ERANGE (no room; a name that is too long), EOPNOTSUPP (a
+/// name without a known prefix), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_lgetxattr(
     volume: *mut lanefs_volume,
@@ -35,8 +36,8 @@ pub unsafe extern "C" fn lanefs_lgetxattr(
     })
 }
 
-/// Puts the names of all attributes into `list`, each with a NUL behind it; how many bytes they have. `size` of 0 only asks
-/// that.
+/// Puts the names of all attributes into `list`, each with a NUL behind it; how many bytes they
+/// have. `size` of 0 only asks that.
 ///
 /// Errors: ERANGE (no room), otherwise as lanefs_lgetxattr.
 #[unsafe(no_mangle)]
@@ -67,9 +68,9 @@ fn hand_out(found: &[u8], room: &mut [u8]) -> Result<ssize_t> {
 
 /// Sets an attribute. `flags` is 0, LANEFS_XATTR_CREATE or LANEFS_XATTR_REPLACE.
 ///
-/// Errors: EEXIST and ENODATA (by `flags`), ENOSPC (it fits nowhere), E2BIG (more than 65536 bytes), ERANGE (the name's length),
-/// EOPNOTSUPP (a name without a known prefix), EINVAL (flags), EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF,
-/// EFAULT.
+/// Errors: EEXIST and ENODATA (by `flags`), ENOSPC (it fits nowhere), E2BIG (more than 65536
+/// bytes), ERANGE (the name's length), EOPNOTSUPP (a name without a known prefix), EINVAL (flags),
+/// EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lanefs_lsetxattr(
     volume: *mut lanefs_volume,

@@ -1,5 +1,5 @@
-//! C programs against the installed library: found by pkg-config, linked with the shared and with the static one, judged by
-//! e2fsck.
+//! C programs against the installed library: found by pkg-config, linked with the shared and with
+//! the static one, judged by e2fsck.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
@@ -129,7 +129,8 @@ fn the_example() {
     assert!(!dynamic.contains("NEEDED"), "{dynamic}");
 }
 
-/// What is in the shared library for others: the functions of the header, under the name that programs ask for.
+/// What is in the shared library for others: the functions of the header, under the name that
+/// programs ask for.
 #[test]
 fn the_shared_library_has_its_name_and_nothing_else() {
     let installed = Installed::new();

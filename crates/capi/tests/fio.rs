@@ -1,5 +1,5 @@
-//! fio in its own words on lanefs: the engine is built against the headers of the fio that is installed, jobs verify what they
-//! wrote, and e2fsck judges the volume.
+//! fio in its own words on lanefs: the engine is built against the headers of the fio that is
+//! installed, jobs verify what they wrote, and e2fsck judges the volume.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
@@ -82,7 +82,8 @@ fn verified<'a>(args: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn what_is_written_is_verified() {
     let disk = Disk::new(256 << 20);
-    // Four jobs with files of their own; one of a file that two jobs share; each buffered and direct, synced and not.
+    // Four jobs with files of their own; one of a file that two jobs share; each buffered and
+    // direct, synced and not.
     for (mount_options, args) in [
         ("defaults", &["--rw=randwrite", "--numjobs=4", "--size=2m", "--fsync=64"][..]),
         ("dioread_nolock", &["--rw=randrw", "--numjobs=4", "--size=2m", "--direct=1", "--fdatasync=32"]),
@@ -209,8 +210,9 @@ fn the_examples_run() {
     assert!(jobs >= 4);
 }
 
-/// The jobs as they were published for the kernel, and what is changed of each: the line of the engine, and that of the directory.
-/// The second has no line of an engine; the third was words of a command, less those that are about all jobs.
+/// The jobs as they were published for the kernel, and what is changed of each: the line of the
+/// engine, and that of the directory. The second has no line of an engine; the third was words of a
+/// command, less those that are about all jobs.
 const PUBLISHED: [(&str, &[&str]); 3] = [
     (
         "[global]\nrw=randwrite\nnorandommap=1\ninvalidate=0\nbs=4k\nnumjobs=16\ntime_based=1\nramp_time=30\nruntime=60\n\

@@ -27,7 +27,8 @@ fn the_header_is_up_to_date() {
     );
 }
 
-/// A function that C cannot see is no part of the library, and a comment that says no errors is half a comment.
+/// A function that C cannot see is no part of the library, and a comment that says no errors is
+/// half a comment.
 #[test]
 fn every_function_says_how_it_fails() {
     let header = include_str!("../include/lanefs.h");

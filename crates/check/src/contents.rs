@@ -58,7 +58,8 @@ impl Check {
         self.check_blocks(ino, inode, mapped);
         self.check_size(ino, inode, file_type, end, written_end);
         match file_type {
-            // One that was removed while it was in use waits for its deletion: nothing in it counts.
+            // One that was removed while it was in use waits for its deletion: nothing in it
+            // counts.
             Some(FileType::Directory) if inode.links_count == 0 => {}
             Some(FileType::Directory) => {
                 let blocks = inode.size / u64::from(self.layout.block_size());

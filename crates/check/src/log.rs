@@ -1,8 +1,9 @@
 //! Opens the volume: superblock, log, and the state that a replay of the log leaves.
 //!
-//! The replay writes to an overlay in memory. The volume itself is not written. A log that its inode does not
-//! lead to, because a crash left the inode or its group's descriptor torn, is found by the copy of the inode's
-//! map in the superblock. After the replay the inode has to map the log that was replayed.
+//! The replay writes to an overlay in memory. The volume itself is not written. A log that its
+//! inode does not lead to, because a crash left the inode or its group's descriptor torn, is found
+//! by the copy of the inode's map in the superblock. After the replay the inode has to map the log
+//! that was replayed.
 
 use crate::finding::{Findings, Structure};
 use crate::io::Io;

@@ -272,7 +272,8 @@ impl<'a> Copier<'a> {
                 pair.from.get_xattr(pair.src, &name).or_cannot("read attributes of", pair.src_name())?;
             match node.set_xattr(&name, &value) {
                 Ok(()) => {}
-                // What only root may set, or what the other file system does not know: as cp -a does.
+                // What only root may set, or what the other file system does not know: as cp -a
+                // does.
                 Err(e) if e.is(Errno::PERM) || e.is(Errno::NOTSUP) => {}
                 Err(e) => {
                     let verb = format!("set attribute {} of", quoted(name.as_bytes()));

@@ -51,7 +51,8 @@ impl Failure {
     }
 }
 
-/// Failures to write standard output. A reader that went away ends a command without a word, as SIGPIPE would.
+/// Failures to write standard output. A reader that went away ends a command without a word, as
+/// SIGPIPE would.
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Self {
         if e.kind() == io::ErrorKind::BrokenPipe {
@@ -128,7 +129,8 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
-    /// Says the failure now and remembers its exit code. A closed standard output is passed on: nothing more can be said.
+    /// Says the failure now and remembers its exit code. A closed standard output is passed on:
+    /// nothing more can be said.
     pub(crate) fn note(&mut self, result: Res) -> Res {
         match result {
             Err(Failure::Silent(141)) => Err(Failure::Silent(141)),

@@ -1,4 +1,5 @@
-//! What an argument names: a path inside a volume (`VOLUME:/path`), a path on this host, or a standard stream (`-`).
+//! What an argument names: a path inside a volume (`VOLUME:/path`), a path on this host, or a
+//! standard stream (`-`).
 //!
 //! A volume's own name may hold `:/`, so the longest prefix that is a file or a block device wins;
 //! where none is, the last `:/` splits, so that the message names what the user most likely meant.

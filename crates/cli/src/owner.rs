@@ -1,4 +1,5 @@
-//! Owners as chown writes them: `user`, `user:group`, `:group`, `user:`, each a number or a name of this host.
+//! Owners as chown writes them: `user`, `user:group`, `:group`, `user:`, each a number or a name of
+//! this host.
 //!
 //! A volume knows numbers only. Names are those of the machine that lanefs runs on, which need not
 //! be the one that the volume is for: listings take `-n` to show numbers.

@@ -37,7 +37,8 @@ impl Progress {
         Self { bar, began: Instant::now(), waiting: std::io::stderr().is_terminal(), files: 0 }
     }
 
-    /// Counts in the background what is to be done, if somebody watches; the bar knows its end when that is known.
+    /// Counts in the background what is to be done, if somebody watches; the bar knows its end when
+    /// that is known.
     pub(crate) fn find_total(&self, count: impl FnOnce() -> u64 + Send + 'static) {
         if self.waiting {
             let bar = self.bar.clone();

@@ -1,4 +1,5 @@
-//! Names on the way to a person: a name comes from a volume that nobody vouches for, and must not drive the terminal.
+//! Names on the way to a person: a name comes from a volume that nobody vouches for, and must not
+//! drive the terminal.
 //!
 //! The forms are those of GNU ls: `shell-escape` where a shell could read the name back, with
 //! everything that does not print as `$'\033'`. Beyond GNU, the characters that reorder a line

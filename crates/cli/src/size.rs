@@ -1,6 +1,7 @@
 //! Sizes as people write and read them.
 
-/// Reads `2G`, `512M`, `100k`, `4096`: powers of 1024, as mke2fs and truncate have them; `kB`, `MB`, ... are powers of 1000.
+/// Reads `2G`, `512M`, `100k`, `4096`: powers of 1024, as mke2fs and truncate have them; `kB`,
+/// `MB`, ... are powers of 1000.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -29,7 +29,8 @@ impl Time {
         self.zoned().map_or_else(|| self.sec.to_string(), |z| z.strftime("%Y-%m-%d %H:%M:%S %z").to_string())
     }
 
-    /// `Nov 21 19:44`, or `Nov 21  2025` if it is more than half a year away from `now` or in its future.
+    /// `Nov 21 19:44`, or `Nov 21  2025` if it is more than half a year away from `now` or in its
+    /// future.
     pub(crate) fn short(self, now: Time) -> String {
         const HALF_A_YEAR: i64 = 31_556_952 / 2;
         let Some(z) = self.zoned() else { return self.sec.to_string() };

@@ -55,7 +55,8 @@ impl Volumes {
         self
     }
 
-    /// Opens for writing what any of `locations` names: call it before anything else opens the same volumes for reading.
+    /// Opens for writing what any of `locations` names: call it before anything else opens the same
+    /// volumes for reading.
     pub(crate) fn open_for_writing(&mut self, location: &Location) -> Res {
         match location {
             Location::Volume { volume, .. } => self.volume(volume, true).map(|_| ()),
@@ -180,8 +181,8 @@ pub(crate) fn names_file(name: &VolumeName) -> bool {
     Medium::parse(name).is_ok_and(|medium| medium.path().is_some())
 }
 
-/// Returns why a volume cannot be opened, and what to do about it. `content` is its file, if that is
-/// open.
+/// Returns why a volume cannot be opened, and what to do about it. `content` is its file, if that
+/// is open.
 fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Option<&File>) -> Failure {
     if let Err(slip) = refuse_forgotten_slash(name) {
         return slip;

@@ -43,7 +43,8 @@ pub(crate) struct Walk<'a> {
     side: &'a dyn Side,
     root: Option<(PathBuf, Meta)>,
     frames: Vec<Frame>,
-    /// A directory that was given out and whose entries come next, unless [`Walk::stay_out`] drops it.
+    /// A directory that was given out and whose entries come next, unless [`Walk::stay_out`] drops
+    /// it.
     pending: Option<(PathBuf, Meta)>,
     seen: HashSet<(u64, u64)>,
     dirs_only: bool,

@@ -28,7 +28,8 @@ fn free(m: &Mount) -> (u64, u64) {
     (stat.f_bfree * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 }
 
-/// Writes `count` pieces of 1 MiB, whatever is said of each; how many were taken, and of the last ten.
+/// Writes `count` pieces of 1 MiB, whatever is said of each; how many were taken, and of the last
+/// ten.
 fn write_on(file: &mut File, count: usize) -> (u64, u64) {
     let piece = vec![1; MIB as usize];
     let (mut taken, mut last) = (0, 0);

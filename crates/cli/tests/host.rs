@@ -124,7 +124,8 @@ fn a_file_that_another_process_has_locked_is_no_target() {
     v.ok(["cp", "v.img:/t/file", "busy"]);
 }
 
-/// chown(2) takes 4294967295 for "leave as it is": a file with that owner must not become the caller's.
+/// chown(2) takes 4294967295 for "leave as it is": a file with that owner must not become the
+/// caller's.
 #[test]
 fn nobody_owns_what_is_owned_by_minus_one() {
     let v = volume_and_outside();

@@ -1,4 +1,5 @@
-//! `make install` and `make uninstall`: what the one puts there, the other removes, and nothing else.
+//! `make install` and `make uninstall`: what the one puts there, the other removes, and nothing
+//! else.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 

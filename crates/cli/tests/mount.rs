@@ -321,7 +321,8 @@ fn a_user_mounts_his_own() {
     }
     // Where the user can run it.
     fs::copy(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs")).unwrap();
-    // The device is for all, as udev has it: in a mount namespace, for a machine without udev has it for root only.
+    // The device is for all, as udev has it: in a mount namespace, for a machine without udev has
+    // it for root only.
     let script = r#"
         mount --make-rprivate /
         mkdir dev; mount -t tmpfs tmpfs dev; mknod -m 666 dev/fuse c 10 229; mount --bind dev/fuse /dev/fuse

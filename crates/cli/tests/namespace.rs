@@ -1,4 +1,5 @@
-//! mkdir, ln, mv, rm, chmod, chown and xattr on images that mke2fs made, judged by debugfs and e2fsck.
+//! mkdir, ln, mv, rm, chmod, chown and xattr on images that mke2fs made, judged by debugfs and
+//! e2fsck.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 

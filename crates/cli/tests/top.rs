@@ -1,4 +1,5 @@
-//! top: what a mount tells of itself, to its owner and to Prometheus, and what no client can do to it.
+//! top: what a mount tells of itself, to its owner and to Prometheus, and what no client can do to
+//! it.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
@@ -97,8 +98,8 @@ fn what_is_counted_adds_up() {
     m.umount();
 }
 
-/// The samples of a text in the exposition format, each of whose rules is checked: names, families in one piece with their
-/// type before them, no sample twice, histograms that rise to their count.
+/// The samples of a text in the exposition format, each of whose rules is checked: names, families
+/// in one piece with their type before them, no sample twice, histograms that rise to their count.
 fn exposition(text: &str) -> BTreeMap<String, f64> {
     let (mut samples, mut types) = (BTreeMap::new(), BTreeMap::new());
     let (mut helps, mut over) = (BTreeSet::new(), BTreeSet::new());
@@ -309,7 +310,8 @@ fn no_client_keeps_a_mount_from_its_work() {
     let mut idle: (Vec<TcpStream>, Vec<UnixStream>) = Default::default();
     for i in 0..40 {
         let mut stream = TcpStream::connect(address).unwrap();
-        // Some say nothing, some begin and stop, some never stop, and some do not take their answer.
+        // Some say nothing, some begin and stop, some never stop, and some do not take their
+        // answer.
         let said: &[u8] =
             [b"" as &[u8], b"GET /met", &[b'a'; 6000], b"\0\xff\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"]
                 [i % 5];
@@ -347,7 +349,8 @@ fn nobody_wakes_up_for_those_who_do_not_ask() {
         let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches")).unwrap().to_owned();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
-    // It comes to rest behind the last answer, and then nothing moves it: but tests beside this one ask all mounts for theirs.
+    // It comes to rest behind the last answer, and then nothing moves it: but tests beside this one
+    // ask all mounts for theirs.
     let mut last = switches();
     let mut rest = 0;
     for _ in 0..600 {

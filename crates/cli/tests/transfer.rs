@@ -380,7 +380,8 @@ fn a_compressed_archive_goes_out_and_in() {
     assert!(said.starts_with("lanefs: cannot read 'cut.tgz': "), "{said}");
 }
 
-/// The memory of an export grows with a volume's directories, not with their number times their depth.
+/// The memory of an export grows with a volume's directories, not with their number times their
+/// depth.
 #[test]
 fn a_deep_volume_takes_little_memory() {
     let bench = Bench::new("");
@@ -418,7 +419,8 @@ E"#);
     e2fsck_clean(bench.at("v.img"));
 }
 
-/// Writes an archive of directories or of empty files to standard output: KIND TIMES HEADERS PATH...
+/// Writes an archive of directories or of empty files to standard output: KIND TIMES HEADERS
+/// PATH...
 const REPEATED: &str = r#"
 import sys, tarfile
 kind, times, headers, *paths = sys.argv[1:]

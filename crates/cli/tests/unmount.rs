@@ -1,4 +1,5 @@
-//! umount, signals and remount: they touch the mount that is meant, and no other that has its place or covers it.
+//! umount, signals and remount: they touch the mount that is meant, and no other that has its place
+//! or covers it.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 

@@ -50,7 +50,8 @@ pub trait BlockDevice: Send + Sync + Debug {
         1
     }
 
-    /// The unit in bytes, a power of two, of which a power cut leaves each aligned one whole or absent.
+    /// The unit in bytes, a power of two, of which a power cut leaves each aligned one whole or
+    /// absent.
     fn atomic_write(&self) -> usize {
         512
     }

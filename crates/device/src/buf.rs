@@ -29,8 +29,8 @@ enum Home {
     Slab { _whole: Arc<Slab> },
 }
 
-// SAFETY: the buffer owns its memory alone, as a Vec does: pieces of a slab do not overlap, and nobody reads or writes
-// the bytes of a slab but through its pieces.
+// SAFETY: the buffer owns its memory alone, as a Vec does: pieces of a slab do not overlap, and
+// nobody reads or writes the bytes of a slab but through its pieces.
 unsafe impl Send for AlignedBuf {}
 // SAFETY: shared references only read.
 unsafe impl Sync for AlignedBuf {}
@@ -41,7 +41,8 @@ impl AlignedBuf {
     /// The size of a huge page.
     pub const HUGE: usize = 2 << 20;
 
-    /// Returns a buffer of `len` zero bytes. Of a large one, pages that are never touched take no memory.
+    /// Returns a buffer of `len` zero bytes. Of a large one, pages that are never touched take no
+    /// memory.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
             return Self { ptr: NonNull::dangling(), len, home: Home::Heap };
@@ -64,18 +65,21 @@ impl AlignedBuf {
         Self { ptr, len, home: Home::Heap }
     }
 
-    /// Returns a buffer of at most [`PAGE`] bytes, which the caller initialises before anybody reads them.
+    /// Returns a buffer of at most [`PAGE`] bytes, which the caller initialises before anybody
+    /// reads them.
     fn page(len: usize) -> Self {
         let Some((ptr, pool)) = page_pool::take() else { handle_alloc_error(Self::layout(len)) };
         Self { ptr, len, home: Home::Page(pool) }
     }
 
-    /// `count` buffers of `len` zero bytes each, a multiple of 4096, one behind the other out of one allocation: allocated one
-    /// by one they would waste up to a page each. The memory is freed when the last of them goes. What is [`HUGE`](Self::HUGE)
-    /// or more comes in huge pages, where the kernel has some.
+    /// `count` buffers of `len` zero bytes each, a multiple of 4096, one behind the other out of
+    /// one allocation: allocated one by one they would waste up to a page each. The memory is freed
+    /// when the last of them goes. What is [`HUGE`](Self::HUGE) or more comes in huge pages, where
+    /// the kernel has some.
     ///
     /// # Panics
-    /// If `len` is not a multiple of [`ALIGN`](Self::ALIGN), or the sum of the lengths is beyond memory.
+    /// If `len` is not a multiple of [`ALIGN`](Self::ALIGN), or the sum of the lengths is beyond
+    /// memory.
     pub fn slab(len: usize, count: usize) -> Vec<Self> {
         assert!(len.is_multiple_of(Self::ALIGN), "pieces of {len} bytes are not aligned");
         if len == 0 || count == 0 {
@@ -83,7 +87,8 @@ impl AlignedBuf {
         }
         let whole = Arc::new(Slab::new(len.saturating_mul(count)));
         let piece = |i| {
-            // SAFETY: `i * len` lies inside of the slab: it has `count * len` bytes (or making it has failed).
+            // SAFETY: `i * len` lies inside of the slab: it has `count * len` bytes (or making it
+            // has failed).
             let ptr = unsafe { whole.ptr.add(i * len) };
             Self { ptr, len, home: Home::Slab { _whole: Arc::clone(&whole) } }
         };
@@ -98,14 +103,15 @@ impl AlignedBuf {
     }
 }
 
-/// Memory of many buffers, mapped for them: the kernel zeroes it as it is touched, once, which an allocation of aligned
-/// memory does again.
+/// Memory of many buffers, mapped for them: the kernel zeroes it as it is touched, once, which an
+/// allocation of aligned memory does again.
 struct Slab {
     ptr: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it owns its memory, of which it tells only where it is; who uses the pieces is their business.
+// SAFETY: it owns its memory, of which it tells only where it is; who uses the pieces is their
+// business.
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
@@ -132,7 +138,8 @@ impl Slab {
         let end = unsafe { ptr.add(len) };
         for (start, len) in [(base, before), (end, room - before)] {
             if len > 0 {
-                // SAFETY: parts of the mapping that nobody knows. That it stays if this fails is a waste, and no more.
+                // SAFETY: parts of the mapping that nobody knows. That it stays if this fails is a
+                // waste, and no more.
                 let _ = unsafe { munmap(start.as_ptr().cast(), len) };
             }
         }
@@ -178,7 +185,8 @@ impl Drop for AlignedBuf {
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` is valid for `len` initialised bytes (dangling only for length 0), which a slab keeps alive.
+        // SAFETY: `ptr` is valid for `len` initialised bytes (dangling only for length 0), which a
+        // slab keeps alive.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }

@@ -1,8 +1,9 @@
-//! A device that takes its time: latency, operations and bytes a second, and the cost of a flush are set.
+//! A device that takes its time: latency, operations and bytes a second, and the cost of a flush
+//! are set.
 //!
-//! To look at what a cloud volume or a disk does to a program, on a machine that has neither. Content goes to the device below,
-//! which must be quicker than what is played. Threads sleep for the time that an operation takes, so times below a tenth of a
-//! millisecond are coarse.
+//! To look at what a cloud volume or a disk does to a program, on a machine that has neither.
+//! Content goes to the device below, which must be quicker than what is played. Threads sleep for
+//! the time that an operation takes, so times below a tenth of a millisecond are coarse.
 
 use crate::{BlockDevice, Mapped, ReadOp, Result, WriteOp};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,13 +1,16 @@
-//! Pages of 4096 bytes for [`AlignedBuf`](crate::AlignedBuf)s of at most that size, and the way back of free memory.
+//! Pages of 4096 bytes for [`AlignedBuf`](crate::AlignedBuf)s of at most that size, and the way
+//! back of free memory.
 //!
-//! The allocator of the C library spends two pages on each page that is aligned to its size, and seldom gives one back. Here
-//! pages come from slabs of [`SLAB`] bytes that are mapped for them. A slab is unmapped with its last page, but for
-//! one that is kept for the next.
+//! The allocator of the C library spends two pages on each page that is aligned to its size, and
+//! seldom gives one back. Here pages come from slabs of [`SLAB`] bytes that are mapped for them. A
+//! slab is unmapped with its last page, but for one that is kept for the next.
 //!
-//! A slab lies at a multiple of its size, so a page's address tells its slab. The lowest slab that has a free page gives the
-//! next one: what is long-lived gathers at the bottom, and the others come free.
+//! A slab lies at a multiple of its size, so a page's address tells its slab. The lowest slab that
+//! has a free page gives the next one: what is long-lived gathers at the bottom, and the others
+//! come free.
 //!
-//! There are several pools, so that threads seldom meet in the lock of one. A page goes back to its own.
+//! There are several pools, so that threads seldom meet in the lock of one. A page goes back to its
+//! own.
 #![allow(unsafe_code)]
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -62,8 +65,8 @@ fn mine() -> u8 {
     MINE.try_with(deal).unwrap_or(0)
 }
 
-/// Takes a page with unspecified bytes, aligned to its size. Returns it and the pool that it goes back to, or `None`
-/// where the system has no memory.
+/// Takes a page with unspecified bytes, aligned to its size. Returns it and the pool that it goes
+/// back to, or `None` where the system has no memory.
 pub(crate) fn take() -> Option<(NonNull<u8>, u8)> {
     let number = mine();
     let page = pool(number).take()?;
@@ -77,12 +80,14 @@ pub(crate) fn take() -> Option<(NonNull<u8>, u8)> {
 pub(crate) unsafe fn give_back(page: NonNull<u8>, number: u8) {
     let unused = pool(number).give_back(page.as_ptr().expose_provenance());
     if let Some(slab) = unused {
-        // SAFETY: the caller's promise for each of its pages; it was mapped by `map`, and is in no list any more.
+        // SAFETY: the caller's promise for each of its pages; it was mapped by `map`, and is in no
+        // list any more.
         unsafe { unmap(slab) };
     }
 }
 
-/// Gives memory that is free back to the system: of this pool and, where the C library can do that, of its allocator.
+/// Gives memory that is free back to the system: of this pool and, where the C library can do that,
+/// of its allocator.
 pub fn release_free_memory() {
     for number in 0..POOLS {
         let spare = pool(number).spare.take();
@@ -142,13 +147,15 @@ impl Slabs {
 /// Maps a slab at a multiple of its size.
 fn map() -> Option<usize> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a new mapping at an address that the kernel chooses, with room to be cut to the multiple.
+    // SAFETY: a new mapping at an address that the kernel chooses, with room to be cut to the
+    // multiple.
     let base = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * SLAB, prot, flags) }.ok()?;
     let base = base.expose_provenance();
     let slab = base.next_multiple_of(SLAB);
     for (start, len) in [(base, slab - base), (slab + SLAB, base + SLAB - slab)] {
         if len > 0 {
-            // SAFETY: parts of the mapping that nobody knows. That it stays if this fails is a waste, and no more.
+            // SAFETY: parts of the mapping that nobody knows. That it stays if this fails is a
+            // waste, and no more.
             let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(start), len) };
         }
     }

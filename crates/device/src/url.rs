@@ -18,8 +18,8 @@ pub enum Medium<'a> {
 }
 
 impl<'a> Medium<'a> {
-    /// Reads a volume's name. `mem:` wants a number of bytes, or of a unit: K, M, G, T (powers of 1024). A path that begins so is
-    /// written `./mem:...`.
+    /// Reads a volume's name. `mem:` wants a number of bytes, or of a unit: K, M, G, T (powers of
+    /// 1024). A path that begins so is written `./mem:...`.
     ///
     /// # Errors
     /// [`Op::Open`] (EINVAL) for a size that is none, or no path behind `pmem:`.
@@ -106,7 +106,8 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
     })
 }
 
-/// Memory of a size that a user may have mistyped: more than there is ends the open, not the process.
+/// Memory of a size that a user may have mistyped: more than there is ends the open, not the
+/// process.
 fn memory(name: &OsStr, size: u64) -> Result<MemDevice> {
     let too_large = || DeviceError::at_path(Op::Open, Path::new(name), libc::ENOMEM, "is more than there is");
     let len = usize::try_from(size).map_err(|_| too_large())?;

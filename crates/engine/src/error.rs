@@ -41,7 +41,8 @@ pub enum Error {
     /// A directory whose index or size is as large as it may be (ENOSPC). No free block helps.
     #[error("No space left on device (the directory can hold no more names)")]
     DirFull,
-    /// Extended attributes that fit neither in the inode nor in its block (ENOSPC). No free space helps.
+    /// Extended attributes that fit neither in the inode nor in its block (ENOSPC). No free space
+    /// helps.
     #[error("No space left on device (the attributes fit neither in the inode nor in a block)")]
     XattrsTooLarge,
     /// A name of more than 255 bytes (ENAMETOOLONG).
@@ -109,8 +110,8 @@ pub enum Error {
     /// A feature, or an operation on it, that lanefs does not write (EOPNOTSUPP).
     #[error("Operation not supported ({0})")]
     NotSupported(String),
-    /// A mount option that nobody knows, that has no value that it can have, or that asks for what lanefs does not
-    /// do (EINVAL).
+    /// A mount option that nobody knows, that has no value that it can have, or that asks for what
+    /// lanefs does not do (EINVAL).
     #[error("mount option {word}: {why}")]
     MountOption {
         /// The option with its value.

@@ -14,8 +14,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What is durable when: after [`File::sync_all`] or [`Volume::sync`]; else what names and attributes became within
-//! the commit interval, in the order in which it was done, and content within two of them.
+//! What is durable when: after [`File::sync_all`] or [`Volume::sync`]; else what names and
+//! attributes became within the commit interval, in the order in which it was done, and content
+//! within two of them.
 #![forbid(unsafe_code)]
 
 mod alloc;

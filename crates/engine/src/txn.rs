@@ -6,14 +6,14 @@
 //!
 //! Invariant: no half of an operation is committed. A `Txn` counts the changes since the last point
 //! at which the volume was consistent. An operation that fails with none has done nothing. One that
-//! fails with some has either taken them back ([`Txn::undone`]), or the journal is aborted before the
-//! handle ends, and nothing of the running transaction reaches the volume.
+//! fails with some has either taken them back ([`Txn::undone`]), or the journal is aborted before
+//! the handle ends, and nothing of the running transaction reaches the volume.
 //!
 //! So operations read what they need, and find out whether there is space, before they change
 //! anything: that keeps aborts as rare as a device that fails within a few instructions.
 //!
-//! Hazard: [`Txn::restart`] ends a transaction's part in the middle of an operation. What comes before
-//! it must be consistent and finished by recovery (an orphan), or harmless as it is.
+//! Hazard: [`Txn::restart`] ends a transaction's part in the middle of an operation. What comes
+//! before it must be consistent and finished by recovery (an orphan), or harmless as it is.
 
 use crate::alloc::{self, BlockKind, Claim, Reserved};
 use crate::error::{Error, Result};
@@ -30,7 +30,8 @@ pub(crate) mod credits {
     pub(crate) const SUPER: u32 = 1;
     /// A run of blocks taken or freed within one group: bitmap and descriptor.
     pub(crate) const RUN: u32 = 2;
-    /// A run of metadata freed, of at most [`Txn::run_of`](super::Txn::run_of) blocks: its revokes too.
+    /// A run of metadata freed, of at most [`Txn::run_of`](super::Txn::run_of) blocks: its revokes
+    /// too.
     pub(crate) const FREED_RUN: u32 = RUN + 1;
     /// A new inode: bitmap, descriptor, table block, and a descriptor on the way.
     pub(crate) const NEW_INODE: u32 = 4;
@@ -117,8 +118,8 @@ impl<'f> Txn<'f> {
         self.changes.set(mark);
     }
 
-    /// Ends an operation with error `e` at a point where the volume is consistent: what was done so far
-    /// stays.
+    /// Ends an operation with error `e` at a point where the volume is consistent: what was done so
+    /// far stays.
     pub(crate) fn stop<T>(&self, e: Error) -> Result<T> {
         self.consistent();
         Err(e)
@@ -234,8 +235,8 @@ impl<'f> Txn<'f> {
     }
 
     /// Ends the transaction's part so far and goes on with `n` credits, maybe in a newer
-    /// transaction. The caller has made its structures consistent, and holds no inode and no buffer:
-    /// the thread that the restart waits for may be waiting for those.
+    /// transaction. The caller has made its structures consistent, and holds no inode and no
+    /// buffer: the thread that the restart waits for may be waiting for those.
     pub(crate) fn restart(&mut self, n: u32) -> Result<()> {
         self.consistent();
         self.note = None;
@@ -243,8 +244,8 @@ impl<'f> Txn<'f> {
         Ok(self.handle.restart(n)?)
     }
 
-    /// Makes sure of `n` credits: what is left, more of them, or a restart, so the caller's structures
-    /// are consistent.
+    /// Makes sure of `n` credits: what is left, more of them, or a restart, so the caller's
+    /// structures are consistent.
     pub(crate) fn ensure(&mut self, n: u32) -> Result<()> {
         let left = self.credits();
         if left >= n || self.extend(n - left)? { Ok(()) } else { self.restart(n) }

@@ -1,7 +1,8 @@
 //! POSIX access control lists: the form on disk and the form that programs see.
 //!
 //! ext4 stores version 1, where an entry without an id takes 4 bytes and one with an id 8; the
-//! value of `system.posix_acl_access` and `system.posix_acl_default` is version 2, where every entry takes 8.
+//! value of `system.posix_acl_access` and `system.posix_acl_default` is version 2, where every
+//! entry takes 8.
 //!
 //! A list from a volume has known tags and permissions; a list from a program is valid besides:
 //! owner, users, owning group, groups, mask, others, in this order, with a mask if there is a
@@ -203,7 +204,8 @@ impl Acl {
         self.entries.iter().any(|e| matches!(e.tag, Tag::User(_) | Tag::Group(_) | Tag::Mask))
     }
 
-    /// The nine mode bits of a file with this access list: the mask, if there is one, stands for the group.
+    /// The nine mode bits of a file with this access list: the mask, if there is one, stands for
+    /// the group.
     pub fn mode_bits(&self) -> u16 {
         let bits = |perm: Option<u8>, shift: u32| u16::from(perm.unwrap_or(0)) << shift;
         let group = self.perm(Tag::Mask).or(self.perm(Tag::GroupObj));

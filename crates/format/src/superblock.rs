@@ -109,8 +109,8 @@ impl Superblock {
         Ok(sb)
     }
 
-    /// As [`parse`](Self::parse), but whatever the checksum says: for a superblock that may have been
-    /// torn, whose caller looks for other evidence.
+    /// As [`parse`](Self::parse), but whatever the checksum says: for a superblock that may have
+    /// been torn, whose caller looks for other evidence.
     ///
     /// # Errors
     /// The first rule that the fields break.
@@ -579,8 +579,9 @@ impl Superblock {
         words[16] = (size as u32).into();
     }
 
-    /// Returns the journal's inode as [`set_journal_backup`](Self::set_journal_backup) has kept it: a file with
-    /// that map and size, and nothing else of what the inode says. `None` if none was kept.
+    /// Returns the journal's inode as [`set_journal_backup`](Self::set_journal_backup) has kept it:
+    /// a file with that map and size, and nothing else of what the inode says. `None` if none was
+    /// kept.
     pub fn journal_backup(&self) -> Option<Inode> {
         if self.raw.s_jnl_backup_type != 1 {
             return None;
@@ -592,7 +593,8 @@ impl Superblock {
         }
         inode.size = join(words[16].get(), words[15].get());
         inode.links_count = 1;
-        // Which kind of map it is was not kept. Only a tree begins with the magic number and the room of a root.
+        // Which kind of map it is was not kept. Only a tree begins with the magic number and the
+        // room of a root.
         let head = (words[0].get() as u16, words[1].get() as u16);
         let is_tree = head == (extent::MAGIC, extent::max_entries(extent::ROOT_SIZE));
         inode.flags.set(InodeFlags::EXTENTS, is_tree);

@@ -45,7 +45,8 @@ pub(crate) fn attr(meta: &Metadata) -> Attr {
     }
 }
 
-/// Seconds for which the attributes are right. The kernel does not know of bits of the mode that a write takes away.
+/// Seconds for which the attributes are right. The kernel does not know of bits of the mode that a
+/// write takes away.
 fn valid(meta: &Metadata) -> u64 {
     if meta.is_file() && meta.permissions() & 0o6000 != 0 { 0 } else { VALID }
 }

@@ -9,9 +9,10 @@
 //! decides by the same code.
 //!
 //! Hazard: a number of 0 says nothing. It is that of every thread outside of the PID namespace that
-//! this server has mounted from. Nor does a number say anything where `/proc` is that of another PID
-//! namespace: it would name another thread. User 0 of such a thread may be root of the machine or of
-//! a container with few capabilities, and has those only that the kernel has checked by itself.
+//! this server has mounted from. Nor does a number say anything where `/proc` is that of another
+//! PID namespace: it would name another thread. User 0 of such a thread may be root of the machine
+//! or of a container with few capabilities, and has those only that the kernel has checked by
+//! itself.
 
 use crate::broker::Broker;
 use crate::wire::InHeader;
@@ -74,8 +75,8 @@ impl<'h> Caller<'h> {
         Self { uid, gid, thread, broker: None }
     }
 
-    /// Returns whether it has `capability` in the user namespace of this server. See the head of the
-    /// file for a thread that is not known.
+    /// Returns whether it has `capability` in the user namespace of this server. See the head of
+    /// the file for a thread that is not known.
     pub(crate) fn has(&self, capability: Capability) -> bool {
         if let Some(broker) = self.broker {
             return broker.has(self, capability);

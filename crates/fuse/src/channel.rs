@@ -50,7 +50,8 @@ impl Channel {
         let _ = rustix::io::write(&self.device, notification);
     }
 
-    /// Answers. A request that was interrupted, or whose mount is gone, wants no answer: that is no failure.
+    /// Answers. A request that was interrupted, or whose mount is gone, wants no answer: that is no
+    /// failure.
     pub(crate) fn send(&self, unique: u64, outbox: &mut Outbox, answer: Answer) {
         let bytes = outbox.finish(unique, answer);
         if let Err(Errno::INVAL) = rustix::io::write(&self.device, bytes) {

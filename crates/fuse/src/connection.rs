@@ -5,11 +5,12 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Ends a connection. Programs that use its mount get ENOTCONN from then on, and its server ENODEV. Data that the kernel has
-/// cached and not written out is lost.
+/// Ends a connection. Programs that use its mount get ENOTCONN from then on, and its server ENODEV.
+/// Data that the kernel has cached and not written out is lost.
 ///
 /// # Errors
-/// ENOENT if there is no such connection, or the caller is not root and the system has not mounted fusectl.
+/// ENOENT if there is no such connection, or the caller is not root and the system has not mounted
+/// fusectl.
 pub(crate) fn abort(number: u32) -> rustix::io::Result<()> {
     let name = format!("{number}/abort");
     let write = |dir: BorrowedFd<'_>, name: &str| -> rustix::io::Result<()> {

@@ -1,22 +1,27 @@
 //! Serving a program on the processor that it runs on.
 //!
-//! A request is two wake-ups: of the thread that serves, and of the program that waits. On one processor each costs a switch;
-//! between two, the one that waits lets its processor halt, and an interrupt has to wake it, which on a virtual machine takes
-//! ten times as long as the request. The scheduler puts who wakes up on a processor that is idle, so it parts the two again
-//! and again. Hence, while one program sends nearly all requests, one after the other:
+//! A request is two wake-ups: of the thread that serves, and of the program that waits. On one
+//! processor each costs a switch; between two, the one that waits lets its processor halt, and an
+//! interrupt has to wake it, which on a virtual machine takes ten times as long as the request. The
+//! scheduler puts who wakes up on a processor that is idle, so it parts the two again and again.
+//! Hence, while one program sends nearly all requests, one after the other:
 //!
-//! - One thread serves alone (see [`Workers`](crate::workers::Workers)), bound to the processor of the program.
-//! - It runs under SCHED_IDLE. The scheduler takes a processor that runs nothing else for an idle one, and
-//!   leaves the program there. The program goes on at once, the thread when the program waits again: it finds
-//!   the next request lying there and never sleeps, and those that no program waits for (the release of a file) beside it.
-//! - Others who want that processor have it first, and hold the thread up. When `Workers` has found that, it stands back only while
-//!   it answers, for a while. Both changes of the policy take about a microsecond.
-//! - If it did sleep, the two have been parted: it looks where the program is. That takes as long as a request, and is done
-//!   the less often the less it tells.
+//! - One thread serves alone (see [`Workers`](crate::workers::Workers)), bound to the processor of
+//!   the program.
+//! - It runs under SCHED_IDLE. The scheduler takes a processor that runs nothing else for an idle
+//!   one, and leaves the program there. The program goes on at once, the thread when the program
+//!   waits again: it finds the next request lying there and never sleeps, and those that no program
+//!   waits for (the release of a file) beside it.
+//! - Others who want that processor have it first, and hold the thread up. When `Workers` has found
+//!   that, it stands back only while it answers, for a while. Both changes of the policy take about
+//!   a microsecond.
+//! - If it did sleep, the two have been parted: it looks where the program is. That takes as long
+//!   as a request, and is done the less often the less it tells.
 //!
-//! It ends when others ask too, when it does not pay, and when `Workers` finds the thread held up. Nothing is done where it
-//! could not be undone: without CAP_SYS_NICE or RLIMIT_NICE a thread may not come back from SCHED_IDLE, and one that runs
-//! under another policy than SCHED_OTHER would not get its own back. Nor is it on a machine with one processor.
+//! It ends when others ask too, when it does not pay, and when `Workers` finds the thread held up.
+//! Nothing is done where it could not be undone: without CAP_SYS_NICE or RLIMIT_NICE a thread may
+//! not come back from SCHED_IDLE, and one that runs under another policy than SCHED_OTHER would not
+//! get its own back. Nor is it on a machine with one processor.
 
 use lanefs::device::set_idle_policy;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
@@ -153,7 +158,8 @@ impl<'f> Follow<'f> {
         self.thread
     }
 
-    /// A program, 0 if the kernel asks of its own, has sent a request, for which this thread waited as long.
+    /// A program, 0 if the kernel asks of its own, has sent a request, for which this thread waited
+    /// as long.
     pub(crate) fn asked(&mut self, program: u32, waited: Duration) -> Wish {
         let Some(home) = self.following.home else { return Wish::Same };
         if self.at.is_some() { self.go_on(&home, program, waited) } else { self.begin(&home, program) }
@@ -228,7 +234,8 @@ impl<'f> Follow<'f> {
         if self.at.is_none() {
             return;
         }
-        // A while of good service is worth being held up once; and who stayed back may do better otherwise.
+        // A while of good service is worth being held up once; and who stayed back may do better
+        // otherwise.
         if self.served < 8 * STREAK && !self.stays_back {
             self.give_up();
         }
@@ -280,7 +287,8 @@ impl Drop for Follow<'_> {
     }
 }
 
-// Fields of /proc/PID/stat, as proc(5) counts them: the processor that the thread ran on last, and its policy.
+// Fields of /proc/PID/stat, as proc(5) counts them: the processor that the thread ran on last, and
+// its policy.
 const PROCESSOR: usize = 39;
 const POLICY: usize = 41;
 

@@ -1,16 +1,17 @@
 //! Having write(2) say that the volume is full.
 //!
-//! The kernel caches what programs write and asks nobody. What finds no space then fails when the kernel
-//! hands it down, long after write(2) has returned. So, as the volume gets full:
+//! The kernel caches what programs write and asks nobody. What finds no space then fails when the
+//! kernel hands it down, long after write(2) has returned. So, as the volume gets full:
 //!
-//! - *Tight*: less is free than the kernel may have dirty. It may keep [`DIRTY_WHEN_TIGHT`] from then on.
-//! - *Full*: what is opened for writing only is written through, so each write(2) is answered here. Of files
-//!   that were opened before, the kernel is told that it does not know their attributes. It asks for them,
-//!   by the handle, before each write(2), and is answered ENOSPC for a file of which something was refused,
-//!   until there is more space than then.
+//! - *Tight*: less is free than the kernel may have dirty. It may keep [`DIRTY_WHEN_TIGHT`] from
+//!   then on.
+//! - *Full*: what is opened for writing only is written through, so each write(2) is answered here.
+//!   Of files that were opened before, the kernel is told that it does not know their attributes.
+//!   It asks for them, by the handle, before each write(2), and is answered ENOSPC for a file of
+//!   which something was refused, until there is more space than then.
 //!
-//! A request for attributes does not tell which bytes are to be written. So a file of which nothing was
-//! refused is let be: it may be overwritten in place, for which there is always space.
+//! A request for attributes does not tell which bytes are to be written. So a file of which nothing
+//! was refused is let be: it may be overwritten in place, for which there is always space.
 
 use crate::bdi::{Bdi, Limit};
 use lanefs::Volume;
@@ -20,8 +21,8 @@ use std::fs;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
-/// Bytes that the kernel may have dirty while the volume is tight. Writers of several processors may go
-/// somewhat above it.
+/// Bytes that the kernel may have dirty while the volume is tight. Writers of several processors
+/// may go somewhat above it.
 const DIRTY_WHEN_TIGHT: u64 = 32 << 20;
 /// The volume is full with less than so many bytes free.
 const FULL_BELOW: u64 = 4 << 20;
@@ -36,15 +37,16 @@ const FULL: u8 = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Fullness {
     level: AtomicU8,
-    /// Where the kernel's bound is set, its value while the volume is roomy, and what that comes to in bytes.
+    /// Where the kernel's bound is set, its value while the volume is roomy, and what that comes to
+    /// in bytes.
     bound: OnceLock<(Bdi, u32, u64)>,
     /// Files of which something was refused, with the blocks that were free then.
     refused: Mutex<HashMap<u32, u64>>,
 }
 
 impl Fullness {
-    /// Takes note of where the kernel's bound on what is dirty of the mount is set: it is `percent` of what
-    /// all may have dirty.
+    /// Takes note of where the kernel's bound on what is dirty of the mount is set: it is `percent`
+    /// of what all may have dirty.
     pub(crate) fn bounded_in(&self, bdi: Bdi, percent: u32) {
         let dirty = all_dirty() / 100 * u64::from(percent);
         let _ = self.bound.set((bdi, percent, dirty));
@@ -96,8 +98,8 @@ impl Fullness {
         self.level.load(SeqCst) == FULL
     }
 
-    /// Something that the kernel handed down of file `ino` found no space; whether the volume has become full
-    /// by that.
+    /// Something that the kernel handed down of file `ino` found no space; whether the volume has
+    /// become full by that.
     pub(crate) fn refuse(&self, ino: u32, volume: &Volume) -> bool {
         let now = self.level.load(SeqCst);
         let entered = now != FULL && self.set(now, FULL);

@@ -115,8 +115,8 @@ impl Slots {
 }
 
 impl Handles {
-    /// Returns a handle for `node`, a file, by which a program may do what `access` says, and take blocks
-    /// that are kept for root if `privileged`.
+    /// Returns a handle for `node`, a file, by which a program may do what `access` says, and take
+    /// blocks that are kept for root if `privileged`.
     ///
     /// # Errors
     /// What has no content cannot be open.

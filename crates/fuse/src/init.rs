@@ -3,8 +3,9 @@
 use crate::request::MAX_CONTENT;
 use crate::wire::{InitFlags, InitIn, InitOut, MAJOR, MINOR};
 
-/// Requests in the background at once: readahead, writing out, direct I/O of programs that do not wait. Beyond it the kernel
-/// makes who writes out wait, and drops what a program had written that is killed while it waits: so no bound.
+/// Requests in the background at once: readahead, writing out, direct I/O of programs that do not
+/// wait. Beyond it the kernel makes who writes out wait, and drops what a program had written that
+/// is killed while it waits: so no bound.
 const MAX_BACKGROUND: u16 = u16::MAX;
 const PAGE: usize = 4096;
 
@@ -30,8 +31,8 @@ const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::INIT_EXT)
     .union(InitFlags::DIRECT_IO_ALLOW_MMAP);
 
-/// The answer to the kernel's first word. Without `acl` it asks for modes only; times that the kernel keeps are whole multiples of
-/// `time_gran` nanoseconds.
+/// The answer to the kernel's first word. Without `acl` it asks for modes only; times that the
+/// kernel keeps are whole multiples of `time_gran` nanoseconds.
 pub(crate) fn answer(init: &InitIn, acl: bool, time_gran: u32) -> InitOut {
     let offered = InitFlags::from_bits_retain(u64::from(init.flags2) << 32 | u64::from(init.flags));
     let wanted = if acl { WANTED } else { WANTED.difference(InitFlags::POSIX_ACL) };

@@ -1,6 +1,7 @@
 //! What a mount is doing, for who looks from another thread.
 //!
-//! A [`Monitor`] never keeps a volume open: [`Link::cut`] waits for who is just looking, and nobody finds the mount after that.
+//! A [`Monitor`] never keeps a volume open: [`Link::cut`] waits for who is just looking, and nobody
+//! finds the mount after that.
 
 use crate::session::Shared;
 use parking_lot::Mutex;
@@ -50,7 +51,8 @@ impl Link {
         Self(Arc::new(Mutex::new(Arc::downgrade(shared))))
     }
 
-    /// Does something with the mount, which cannot be closed meanwhile. `None` when it is being closed.
+    /// Does something with the mount, which cannot be closed meanwhile. `None` when it is being
+    /// closed.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&Shared) -> T) -> Option<T> {
         let mount = self.0.lock();
         mount.upgrade().map(|shared| act(&shared))

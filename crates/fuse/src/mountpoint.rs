@@ -1,7 +1,9 @@
-//! Putting a mount into the tree of names and taking it out: by system calls as root, by fusermount3 otherwise.
+//! Putting a mount into the tree of names and taking it out: by system calls as root, by
+//! fusermount3 otherwise.
 //!
-//! A server knows its mount by the device number of its file system, and a command knows one by its mount id: neither takes a path
-//! for a mount. umount(2) knows paths only. So the path is compared with the mount right before the call.
+//! A server knows its mount by the device number of its file system, and a command knows one by its
+//! mount id: neither takes a path for a mount. umount(2) knows paths only. So the path is compared
+//! with the mount right before the call.
 
 use crate::bdi::Bdi;
 use crate::broker::Broker;
@@ -63,7 +65,8 @@ pub enum MountError {
         /// The type of its mount.
         kind: String,
     },
-    /// What is asked for needs a volume that was opened for writing, and the server has opened it for reading only.
+    /// What is asked for needs a volume that was opened for writing, and the server has opened it
+    /// for reading only.
     #[error("{}: the volume was opened ro; unmount it, and mount it again without", .0.display())]
     OpenedReadOnly(PathBuf),
     /// The broker process of a confined server failed, or has gone.
@@ -111,8 +114,9 @@ impl Mounted {
         self.device
     }
 
-    /// Unmounts it at each directory where the caller's mount namespace has it, also while it is in use. A mount that another one
-    /// covers is left. `sync`: has the kernel write out what it has cached before, for which the mount must be served.
+    /// Unmounts it at each directory where the caller's mount namespace has it, also while it is in
+    /// use. A mount that another one covers is left. `sync`: has the kernel write out what it has
+    /// cached before, for which the mount must be served.
     ///
     /// # Errors
     /// The first of the system's.
@@ -180,7 +184,8 @@ impl NewMount {
     }
 }
 
-/// Mounts at an open directory. The device number is that of the new mount, whatever else is mounted there meanwhile.
+/// Mounts at an open directory. The device number is that of the new mount, whatever else is
+/// mounted there meanwhile.
 fn by_system(
     source: &OsStr,
     connection: &OwnedFd,
@@ -245,8 +250,9 @@ pub struct MountPoint {
 }
 
 impl MountPoint {
-    /// Finds the uppermost mount at `dir`. `is_served` says of a file system whether a server of lanefs serves it, which one
-    /// with another type ([`MountOptions`] `subtype`) is recognized by. Nothing is asked of the mount, whose server may hang.
+    /// Finds the uppermost mount at `dir`. `is_served` says of a file system whether a server of
+    /// lanefs serves it, which one with another type ([`MountOptions`] `subtype`) is recognized by.
+    /// Nothing is asked of the mount, whose server may hang.
     ///
     /// # Errors
     /// [`MountError::NotMounted`], and [`MountError::NotOfLanefs`] for a mount of another kind.
@@ -268,10 +274,12 @@ impl MountPoint {
         &self.entry.source
     }
 
-    /// Takes this mount out of the tree of names. `lazy`: also while it is in use. Its server may still close the volume.
+    /// Takes this mount out of the tree of names. `lazy`: also while it is in use. Its server may
+    /// still close the volume.
     ///
     /// # Errors
-    /// EBUSY while it is in use, unless `lazy`; [`MountError::NotMounted`] if it has gone, or another mount covers it.
+    /// EBUSY while it is in use, unless `lazy`; [`MountError::NotMounted`] if it has gone, or
+    /// another mount covers it.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         self.entry.root().ok_or_else(|| MountError::NotMounted(self.dir.clone()))?;
         detach(&self.entry.at, lazy)
@@ -318,7 +326,8 @@ impl MountPoint {
     }
 }
 
-/// Returns the first change of a mount's flags `now` that its server would have to know of, by its word.
+/// Returns the first change of a mount's flags `now` that its server would have to know of, by its
+/// word.
 fn needs_new_server(now: MountFlags, wanted: MountFlags, named: MountFlags) -> Option<&'static str> {
     let added = [(MountFlags::SYNCHRONOUS, "sync"), (MountFlags::DIRSYNC, "dirsync")];
     let added = added.into_iter().find(|(flag, _)| (wanted - now).contains(*flag));
@@ -344,8 +353,8 @@ pub fn is_mounted(path: &Path) -> bool {
     table::own().iter().any(|entry| entry.is_of_lanefs() && is(entry))
 }
 
-/// Waits for up to five seconds while a server closes the volume in `source` whose mount has gone already. A caller that
-/// `writes` waits also for a server that reads.
+/// Waits for up to five seconds while a server closes the volume in `source` whose mount has gone
+/// already. A caller that `writes` waits also for a server that reads.
 pub fn await_closing(source: &Path, writes: bool) {
     const STEP: Duration = Duration::from_millis(5);
     if table::own().iter().any(|entry| table::is_source(entry, source.as_os_str())) {

@@ -129,7 +129,8 @@ impl Nodes {
         let Some(known) = shard.known.get_mut(&id) else { return };
         known.lookups = known.lookups.saturating_sub(lookups);
         let gone = if known.lookups == 0 { shard.known.remove(&id) } else { None };
-        // A map that was once large gives its memory back by halves, so that this costs each removal little.
+        // A map that was once large gives its memory back by halves, so that this costs each
+        // removal little.
         if shard.known.capacity() > 64 && shard.known.len() < shard.known.capacity() / 8 {
             let keep = 2 * shard.known.len();
             shard.known.shrink_to(keep);
@@ -140,7 +141,8 @@ impl Nodes {
 }
 
 impl Shard {
-    /// Takes out the inode that was not asked for longest, where more are held than shall be. The caller drops it.
+    /// Takes out the inode that was not asked for longest, where more are held than shall be. The
+    /// caller drops it.
     fn let_go(&mut self) -> Option<Node> {
         while self.held.len() > HELD / SHARDS {
             let id = self.held.pop_front()?;

@@ -101,7 +101,8 @@ impl Notifier {
     }
 }
 
-/// Returns when the kernel has forgotten it, which may take requests. Never for a thread that serves.
+/// Returns when the kernel has forgotten it, which may take requests. Never for a thread that
+/// serves.
 pub(crate) fn send(channel: &Channel, notice: Notice) {
     let body = match notice {
         Notice::Attributes(node) => InvalInodeOut { ino: node, off: -1, len: 0 },

@@ -1,7 +1,7 @@
 //! Options of a mount, by the names that the kernel's ext4, mount(8) and FUSE have for them.
 //!
-//! [`words`] has the table of all. What concerns the mount is taken here, what concerns the volume by
-//! [`OpenOptions::mount_option`].
+//! [`words`] has the table of all. What concerns the mount is taken here, what concerns the volume
+//! by [`OpenOptions::mount_option`].
 
 mod words;
 
@@ -16,7 +16,8 @@ pub(crate) use words::LAZYTIME;
 use words::{Action, QUIET, action_of};
 pub use words::{MOUNT_OPTIONS, MountOption, OptionKind};
 
-/// Bytes of metadata, and of content beside the kernel's own cache, that are kept in memory, unless said otherwise.
+/// Bytes of metadata, and of content beside the kernel's own cache, that are kept in memory, unless
+/// said otherwise.
 const CACHE: usize = 256 << 20;
 
 /// Threads that serve: more would not keep a device busier.
@@ -212,7 +213,8 @@ impl MountOptions {
         if self.flags.contains(MountFlags::NODIRATIME) { Atime::Never } else { self.atime }
     }
 
-    /// Whether all users may come in. Root's mounts are for all, as the kernel's are, and a user's are his own.
+    /// Whether all users may come in. Root's mounts are for all, as the kernel's are, and a user's
+    /// are his own.
     pub(crate) fn allows_others(&self, root: bool) -> bool {
         self.allow_other.unwrap_or(root)
     }
@@ -250,7 +252,8 @@ impl MountOptions {
         words.join(",")
     }
 
-    /// Changes the flags of a mount to those that a word named. The others, and the volume itself, stay as they are.
+    /// Changes the flags of a mount to those that a word named. The others, and the volume itself,
+    /// stay as they are.
     ///
     /// # Errors
     /// [`MountError::FromTheBeginning`] for what the server would have to know,
@@ -260,7 +263,8 @@ impl MountOptions {
     }
 }
 
-/// An address that only this machine reaches: whoever reaches it may read, and is not asked who he is.
+/// An address that only this machine reaches: whoever reaches it may read, and is not asked who he
+/// is.
 fn metrics_address(word: &str, value: &str) -> Result<SocketAddr, OptionError> {
     let wanted = "an address of this machine and a port, as 127.0.0.1:9100 or [::1]:9100";
     let address: SocketAddr =

@@ -1,7 +1,7 @@
 //! A request of the kernel, and the answer to it.
 //!
-//! Both lie in buffers of the thread that serves. The content of a write begins at a page, so that it can go to a device
-//! as it is.
+//! Both lie in buffers of the thread that serves. The content of a write begins at a page, so that
+//! it can go to a device as it is.
 
 use crate::fault::{Answer, Fault};
 use crate::wire::{InHeader, OutHeader, WriteIn};
@@ -51,8 +51,8 @@ impl DerefMut for Tray {
     }
 }
 
-/// Buffers that all threads have, in huge pages, for as long as large content comes. A device takes that in one piece then and
-/// not in 256, which is up to twice as fast.
+/// Buffers that all threads have, in huge pages, for as long as large content comes. A device takes
+/// that in one piece then and not in 256, which is up to twice as fast.
 #[derive(Debug)]
 pub(crate) struct Desks {
     count: usize,
@@ -66,7 +66,8 @@ impl Desks {
         Self { count, idle: Mutex::new(None) }
     }
 
-    /// Lends `tray` one if there is one left, or takes back what was lent. What is in it is gone then.
+    /// Lends `tray` one if there is one left, or takes back what was lent. What is in it is gone
+    /// then.
     pub(crate) fn lend(&self, tray: &mut Tray, lent: bool) {
         if tray.lent.is_some() == lent {
             return;

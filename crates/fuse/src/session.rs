@@ -27,8 +27,9 @@ use std::time::Instant;
 
 /// Bytes that the kernel reads ahead: two requests.
 const READ_AHEAD: usize = 2 * MAX_CONTENT;
-/// Percent of the dirty pages of the system that it may have. With less than one, which is the kernel's word for FUSE, who writes
-/// waits most of the time; if it were much more, what is written out by and by would only be written in the end.
+/// Percent of the dirty pages of the system that it may have. With less than one, which is the
+/// kernel's word for FUSE, who writes waits most of the time; if it were much more, what is written
+/// out by and by would only be written in the end.
 const DIRTY_PERCENT: u32 = 2;
 
 /// A volume that is mounted.
@@ -75,9 +76,10 @@ pub struct Unmounter {
 }
 
 impl Unmounter {
-    /// Ends the mount, with all written out that the kernel had cached. It is unmounted wherever this mount namespace has it. If
-    /// that was not all of it (another mount covers it, another namespace has it, or a program has files open), its connection
-    /// is aborted: programs that use it get ENOTCONN from then on.
+    /// Ends the mount, with all written out that the kernel had cached. It is unmounted wherever
+    /// this mount namespace has it. If that was not all of it (another mount covers it, another
+    /// namespace has it, or a program has files open), its connection is aborted: programs that use
+    /// it get ENOTCONN from then on.
     ///
     /// # Errors
     /// The system's. The mount is then still there.
@@ -100,8 +102,8 @@ impl Session {
         Self::begin(volume, options, None, || mountpoint::mount(source, dir, options))
     }
 
-    /// Mounts `volume` by way of a broker process, which was told source, directory and options when
-    /// it was started: `options` must be the same. For a process that is confined.
+    /// Mounts `volume` by way of a broker process, which was told source, directory and options
+    /// when it was started: `options` must be the same. For a process that is confined.
     ///
     /// # Errors
     /// Whatever keeps it from being mounted; the volume is then closed.
@@ -169,8 +171,8 @@ impl Session {
         self.mounted.dir()
     }
 
-    /// Answers the kernel until the mount is gone, and closes the volume. `ending` runs in between: who waits until the volume
-    /// is closed finds what that does done.
+    /// Answers the kernel until the mount is gone, and closes the volume. `ending` runs in between:
+    /// who waits until the volume is closed finds what that does done.
     ///
     /// # Errors
     /// Failures of `/dev/fuse`, and those of closing the volume.
@@ -197,7 +199,8 @@ impl Session {
     }
 }
 
-/// Nanoseconds in which the times of the volume are counted: small inodes have no room for parts of a second.
+/// Nanoseconds in which the times of the volume are counted: small inodes have no room for parts of
+/// a second.
 fn time_gran(volume: &Volume) -> u32 {
     if volume.info().superblock.inode_size() == 128 { 1_000_000_000 } else { 1 }
 }

@@ -1,7 +1,7 @@
 //! The table of mounts of a mount namespace: `/proc/PID/mountinfo`.
 //!
-//! A mount is identified by its mount id, and the file system behind it by its device number. A path is neither: another mount
-//! may cover it, or have taken its place.
+//! A mount is identified by its mount id, and the file system behind it by its device number. A
+//! path is neither: another mount may cover it, or have taken its place.
 
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::mount::MountFlags;
@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The device number of a mounted file system, `st_dev` of its files: the identity of all its mounts. Its minor number is that of
-/// its FUSE connection.
+/// The device number of a mounted file system, `st_dev` of its files: the identity of all its
+/// mounts. Its minor number is that of its FUSE connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountDevice {
     /// 0 for a file system without a block device.
@@ -117,7 +117,8 @@ pub(crate) fn at(dir: &Path) -> Option<(Entry, OwnedFd)> {
     own().into_iter().find(|entry| entry.id == id && entry.at == path).map(|entry| (entry, root))
 }
 
-/// A directory as a point of the tree. Its file system is asked nothing, so that one whose server hangs cannot hang the caller.
+/// A directory as a point of the tree. Its file system is asked nothing, so that one whose server
+/// hangs cannot hang the caller.
 pub(crate) fn point(dir: &Path) -> rustix::io::Result<OwnedFd> {
     open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }

@@ -1,7 +1,7 @@
 //! The structures of the FUSE protocol, version 7, as `linux/fuse.h` has them.
 //!
-//! All numbers are in the machine's order. What the kernel sends is read by copy from any alignment; a field that it
-//! added in a later minor version is at the end.
+//! All numbers are in the machine's order. What the kernel sends is read by copy from any
+//! alignment; a field that it added in a later minor version is at the end.
 
 // The names and meanings are those of linux/fuse.h.
 #![allow(missing_docs)]

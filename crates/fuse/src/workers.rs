@@ -1,13 +1,16 @@
 //! How many threads wait for requests.
 //!
-//! The kernel wakes those who wait in turn: many waiting ones make each request find a cold thread. So few wait at a time;
-//! who takes a request that may last sees to it that somebody else waits, and who comes back finds whether he is wanted
-//! or rests. A thread is made only when all are at work.
+//! The kernel wakes those who wait in turn: many waiting ones make each request find a cold thread.
+//! So few wait at a time; who takes a request that may last sees to it that somebody else waits,
+//! and who comes back finds whether he is wanted or rests. A thread is made only when all are at
+//! work.
 //!
-//! A thread that follows a program (see [`Follow`](crate::follow::Follow)) waits alone, and hands over only before what is
-//! long. Another one watches it: it looks once a millisecond whether requests are taken, and if one lies there, or is being
-//! served, and the one that is alone has none to show, all is as before at once; so what holds it up (a processor that others keep
-//! busy, a device) keeps others waiting no longer than that. When there are no requests it ends too, and no thread wakes up.
+//! A thread that follows a program (see [`Follow`](crate::follow::Follow)) waits alone, and hands
+//! over only before what is long. Another one watches it: it looks once a millisecond whether
+//! requests are taken, and if one lies there, or is being served, and the one that is alone has
+//! none to show, all is as before at once; so what holds it up (a processor that others keep busy,
+//! a device) keeps others waiting no longer than that. When there are no requests it ends too, and
+//! no thread wakes up.
 
 use crate::follow::{Following, Wish};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -17,8 +20,8 @@ use std::time::Duration;
 
 /// Threads that wait for a request at a time.
 const WAITING: usize = 2;
-/// Threads that write what the kernel has cached, in large pieces, at a time: enough to keep a device busy, and more would make it
-/// slower.
+/// Threads that write what the kernel has cached, in large pieces, at a time: enough to keep a
+/// device busy, and more would make it slower.
 const BULK: usize = 4;
 /// Threads that large content comes to while there is much of it.
 pub(crate) const DESKS: usize = BULK + WAITING;
@@ -121,8 +124,8 @@ impl Workers {
         &self.following
     }
 
-    /// Returns when the caller, thread `me`, is to wait for a request; `None` at the end. `lies_there` tells whether one could be
-    /// taken.
+    /// Returns when the caller, thread `me`, is to wait for a request; `None` at the end.
+    /// `lies_there` tells whether one could be taken.
     pub(crate) fn begin(&self, me: Pid, lies_there: impl Fn() -> bool) -> Option<Turn> {
         let mut state = self.state.lock();
         let turn = loop {
@@ -251,7 +254,8 @@ mod tests {
     fn who_is_held_up_is_alone_no_longer() {
         let workers = alone();
         thread::scope(|scope| {
-            // It watches; and takes the next request, since the first thread never comes back for it.
+            // It watches; and takes the next request, since the first thread never comes back for
+            // it.
             let turn = scope.spawn(|| workers.begin(gettid(), || false)).join().unwrap();
             assert_eq!(turn, Some(Turn::Together));
         });

@@ -1,15 +1,17 @@
 //! Many wait for something that one of them has to do: commits, flushes.
 //!
-//! Whoever finds nobody at it takes the baton and does it; the others sleep. When it is done, all who have what they want
-//! are woken, and the first of the rest gets the baton, before anybody else is woken: it can begin at once, while the
-//! others still wake up. Those whose wish is not yet fulfilled sleep on. Thousands may wait; each of them is woken once.
+//! Whoever finds nobody at it takes the baton and does it; the others sleep. When it is done, all
+//! who have what they want are woken, and the first of the rest gets the baton, before anybody else
+//! is woken: it can begin at once, while the others still wake up. Those whose wish is not yet
+//! fulfilled sleep on. Thousands may wait; each of them is woken once.
 //!
-//! Those who were woken often come again at once, each for itself: an fsync after the next. Whoever finds the baton first can
-//! wait for them a moment ([`Turn::gather`]); otherwise it would work for itself alone, with all the others waiting for
-//! the next round. It waits no longer than a quarter of what a round costs whoever takes part, counted from the end of the last.
+//! Those who were woken often come again at once, each for itself: an fsync after the next. Whoever
+//! finds the baton first can wait for them a moment ([`Turn::gather`]); otherwise it would work for
+//! itself alone, with all the others waiting for the next round. It waits no longer than a quarter
+//! of what a round costs whoever takes part, counted from the end of the last.
 //!
-//! What "done" means is published by the caller (an atomic), before it passes the baton; waiters look at it under the
-//! baton's lock, so that none can miss it.
+//! What "done" means is published by the caller (an atomic), before it passes the baton; waiters
+//! look at it under the baton's lock, so that none can miss it.
 
 use crate::signal::Signal;
 use lanefs_sync::time::Instant;
@@ -77,7 +79,8 @@ impl<W> Default for Baton<W> {
 }
 
 impl<W: Copy> Baton<W> {
-    /// Waits until what the caller `wants` may be done, or it is up to the caller to do it. `None`: look again.
+    /// Waits until what the caller `wants` may be done, or it is up to the caller to do it. `None`:
+    /// look again.
     pub(crate) fn wait(&self, wants: W, is_done: impl FnOnce() -> bool) -> Option<Turn<'_, W>> {
         let mut state = self.0.lock();
         if is_done() {
@@ -143,8 +146,8 @@ impl<W: Copy> Turn<'_, W> {
         }
     }
 
-    /// Wakes those whose wish `is_done`, and gives the baton to the first of the others. `cost` is what of the round does not
-    /// grow with those who take part.
+    /// Wakes those whose wish `is_done`, and gives the baton to the first of the others. `cost` is
+    /// what of the round does not grow with those who take part.
     pub(crate) fn pass(mut self, cost: Option<Duration>, is_done: impl Fn(W) -> bool) {
         self.passed = true;
         let mut state = self.baton.0.lock();

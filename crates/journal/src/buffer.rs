@@ -6,8 +6,9 @@
 //!
 //! A block belongs to the transaction that last changed it until the committer has taken its copy.
 //! When the next transaction changes it before that, the old content is put aside first, for the
-//! committer to find. There is at most one committing transaction, so there is at most one such copy.
-//! The older transaction has no handle any more by then ([`gate`](crate::gate)), so its content is final.
+//! committer to find. There is at most one committing transaction, so there is at most one such
+//! copy. The older transaction has no handle any more by then ([`gate`](crate::gate)), so its
+//! content is final.
 
 use crate::Tid;
 use lanefs_device::AlignedBuf;
@@ -95,8 +96,8 @@ impl Buffer {
         self.0.ready.load(Ordering::Acquire)
     }
 
-    /// Fills a buffer that nobody else has seen the content of, unless another thread did: `load` runs at
-    /// most once at a time, and again only after it failed.
+    /// Fills a buffer that nobody else has seen the content of, unless another thread did: `load`
+    /// runs at most once at a time, and again only after it failed.
     pub(crate) fn load<E>(&self, load: impl FnOnce() -> Result<Content, E>) -> Result<(), E> {
         if self.is_ready() {
             return Ok(());
@@ -136,7 +137,8 @@ impl Buffer {
         !self.is_used() && !self.0.referenced.swap(false, Ordering::Relaxed)
     }
 
-    /// Makes the block a part of transaction `tid`, in which the caller has a handle. Whether it was not yet.
+    /// Makes the block a part of transaction `tid`, in which the caller has a handle. Whether it
+    /// was not yet.
     pub(crate) fn join(&self, tid: Tid) -> bool {
         let mut owner = self.0.owner.lock();
         match owner.tid {

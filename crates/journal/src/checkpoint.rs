@@ -1,14 +1,15 @@
 //! What is committed and not yet home.
 //!
-//! For each block that a transaction in the log has changed, this keeps the newest committed content. A checkpoint of the log up
-//! to some transaction writes those of them home that no later transaction holds: the others would be replayed from there.
-//! It writes them sorted, neighbours together; flushes; then moves the log's
-//! tail past that transaction, makes that durable, and only then gives the
-//! log's space back. It never looks at a buffer, so what a running transaction has
+//! For each block that a transaction in the log has changed, this keeps the newest committed
+//! content. A checkpoint of the log up to some transaction writes those of them home that no later
+//! transaction holds: the others would be replayed from there. It writes them sorted, neighbours
+//! together; flushes; then moves the log's tail past that transaction, makes that durable, and only
+//! then gives the log's space back. It never looks at a buffer, so what a running transaction has
 //! changed cannot reach a home block.
 //!
-//! A block whose freeing has been committed leaves the map before it may be used again, and a checkpoint that has not come to
-//! it yet skips it, as what has been committed anew. If its batch is being written just then, that is waited for: it would land on the new owner's data.
+//! A block whose freeing has been committed leaves the map before it may be used again, and a
+//! checkpoint that has not come to it yet skips it, as what has been committed anew. If its batch
+//! is being written just then, that is waited for: it would land on the new owner's data.
 
 use crate::Tid;
 use crate::buffer::Content;
@@ -86,7 +87,8 @@ impl Committed {
         due
     }
 
-    /// What of a batch is still to be written; until [`landed`](Self::landed) it counts as being written.
+    /// What of a batch is still to be written; until [`landed`](Self::landed) it counts as being
+    /// written.
     pub(crate) fn depart<'a>(&self, batch: &'a [Uncheckpointed]) -> Vec<(u64, &'a [u8])> {
         let mut state = self.state.lock();
         let newest = |uncheckpointed: &Uncheckpointed| {

@@ -1,24 +1,24 @@
 //! Commit and checkpoint.
 //!
 //! **Commit.** Whoever asks first leads, the others wait for it. The leader closes the running
-//! transaction, waits for its last handle, takes what was collected, and opens the next one at once. Then it
-//! takes the contents of the blocks: an `Arc` each; who changes such a block meanwhile copies it out. It
-//! writes revoke blocks, descriptors and copies to the log in one batch, flushes, which makes durable also the
-//! file data that was written before, writes the commit block, and flushes again. Only one commit
-//! runs at a time, so commit blocks are in order.
+//! transaction, waits for its last handle, takes what was collected, and opens the next one at
+//! once. Then it takes the contents of the blocks: an `Arc` each; who changes such a block
+//! meanwhile copies it out. It writes revoke blocks, descriptors and copies to the log in one
+//! batch, flushes, which makes durable also the file data that was written before, writes the
+//! commit block, and flushes again. Only one commit runs at a time, so commit blocks are in order.
 //!
-//! **After it,** the contents go to [`Committed`], the revoked blocks leave it, and what was freed is
-//! reported; then the threads that waited wake up. Without a log, a commit flushes (file data comes
-//! before what maps it), writes the blocks home, and flushes again.
+//! **After it,** the contents go to [`Committed`], the revoked blocks leave it, and what was freed
+//! is reported; then the threads that waited wake up. Without a log, a commit flushes (file data
+//! comes before what maps it), writes the blocks home, and flushes again.
 //!
-//! **Space.** A transaction has at most a quarter of the log, and is opened with no more credits than
-//! would fit next to all that the log holds and what is being committed, with the reserve that its
-//! handles may overdraw. So a commit never waits for space; a handle does, before it has anything that
-//! another could wait for. A handle that needs more than the reserve aborts the journal, and so does
-//! a commit that would not fit.
+//! **Space.** A transaction has at most a quarter of the log, and is opened with no more credits
+//! than would fit next to all that the log holds and what is being committed, with the reserve that
+//! its handles may overdraw. So a commit never waits for space; a handle does, before it has
+//! anything that another could wait for. A handle that needs more than the reserve aborts the
+//! journal, and so does a commit that would not fit.
 //!
-//! **Close.** The last commit closes the running transaction and opens no other, so that nothing can
-//! be committed between the last checkpoint and the note that the log is empty.
+//! **Close.** The last commit closes the running transaction and opens no other, so that nothing
+//! can be committed between the last checkpoint and the note that the log is empty.
 
 use crate::core::{Core, Past};
 use crate::gate::Place;
@@ -177,8 +177,8 @@ impl Core {
         txn.ordered.iter().try_for_each(|data| data.wait())
     }
 
-    /// Writes the blocks of a transaction home, without a log. What was written to the device before
-    /// is durable first: an inode that is home must not map blocks whose data is not.
+    /// Writes the blocks of a transaction home, without a log. What was written to the device
+    /// before is durable first: an inode that is home must not map blocks whose data is not.
     fn write_through(&self, txn: &Snapshot, closed: &Transaction) -> Result<Duration> {
         self.wait_for_data(closed)?;
         self.flush.flush(&*self.device)?;
@@ -199,7 +199,8 @@ impl Core {
             let state = self.state.lock();
             (txn.tid, state.head, log.len().saturating_sub(state.used))
         };
-        // By the limits of the transactions this cannot be; if it were, others would be written over.
+        // By the limits of the transactions this cannot be; if it were, others would be written
+        // over.
         if len > free {
             return Err(JournalError::LogOverrun { tid, need: len, free, blocks: log.len() });
         }
@@ -213,7 +214,8 @@ impl Core {
             self.flush.flush(&*self.device)
         })?;
         let flushing = flushing.elapsed();
-        // First the contents, then the history: a checkpoint that knows the transaction has all of it.
+        // First the contents, then the history: a checkpoint that knows the transaction has all of
+        // it.
         self.uncheckpointed.insert(tid, txn.blocks);
         let mut state = self.state.lock();
         state.head = log.advance(commit_at, 1);
@@ -250,8 +252,9 @@ impl Core {
         self.checkpoint_oldest(u32::MAX)
     }
 
-    /// Makes room in log and memory: checkpoints a quarter of the log, or half of what it holds where that is less. Handles
-    /// that wait for space need not wait for the rest, and what is changed again and again is written home less often.
+    /// Makes room in log and memory: checkpoints a quarter of the log, or half of what it holds
+    /// where that is less. Handles that wait for space need not wait for the rest, and what is
+    /// changed again and again is written home less often.
     pub(crate) fn make_room(&self) -> Result<()> {
         let used = self.state.lock().used;
         self.checkpoint_oldest(self.log.as_ref().map_or(0, |log| (log.len() / 4).min(used.div_ceil(2))))
@@ -340,8 +343,8 @@ impl Core {
         self.flush.flush(&*self.device)
     }
 
-    /// Latches a failure, and leaves a note of it in the log if that still can be written. The note is flushed: a power
-    /// cut that follows does not lose it.
+    /// Latches a failure, and leaves a note of it in the log if that still can be written. The note
+    /// is flushed: a power cut that follows does not lose it.
     pub(crate) fn abort(&self, error: &JournalError) {
         const EIO: i32 = 5;
         let latched = match error {

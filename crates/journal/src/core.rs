@@ -1,8 +1,8 @@
 //! What the journal's threads share: buffers in, transactions out.
 //!
 //! Locks, in the order in which they may be taken together: `checkpointing`, `state`, the gate's,
-//! the background's, a transaction's, a buffer's. No I/O happens under any but `checkpointing`, the lock
-//! of a buffer that is being loaded, and the log superblock's own.
+//! the background's, a transaction's, a buffer's. No I/O happens under any but `checkpointing`, the
+//! lock of a buffer that is being loaded, and the log superblock's own.
 //!
 //! The rest of `Core` is in [`commit`](crate::commit).
 
@@ -57,10 +57,11 @@ pub(crate) struct State {
 pub(crate) struct Shares {
     /// Blocks that the cache keeps.
     pub(crate) clean: usize,
-    /// Blocks of the running transaction, of the one that is being committed, and those that are committed and not
-    /// checkpointed. Handles that would go beyond wait for a checkpoint.
+    /// Blocks of the running transaction, of the one that is being committed, and those that are
+    /// committed and not checkpointed. Handles that would go beyond wait for a checkpoint.
     pub(crate) changed: u32,
-    /// Credits of a transaction: so many that two of them leave half of `changed` to what is not checkpointed.
+    /// Credits of a transaction: so many that two of them leave half of `changed` to what is not
+    /// checkpointed.
     pub(crate) transaction: u32,
 }
 
@@ -282,7 +283,8 @@ impl Core {
         self.uncheckpointed.shrink();
     }
 
-    /// Blocks in memory. A content that the cache shares with what is not checkpointed counts twice.
+    /// Blocks in memory. A content that the cache shares with what is not checkpointed counts
+    /// twice.
     pub(crate) fn blocks_in_memory(&self) -> usize {
         self.cache.len() + self.uncheckpointed.len()
     }
@@ -400,7 +402,8 @@ impl Core {
         first
     }
 
-    /// Returns the credits that the running transaction can have with the log and the memory as they are.
+    /// Returns the credits that the running transaction can have with the log and the memory as
+    /// they are.
     pub(crate) fn limit(&self, state: &State) -> u32 {
         let Some(log) = &self.log else { return self.max_credits };
         let free = log.len().saturating_sub(state.used).saturating_sub(state.committing);
@@ -429,8 +432,9 @@ impl Core {
         }
     }
 
-    /// Whether it is time to make room: half of the log is in use, or half of the memory of what is changed, or so much is
-    /// written while a checkpoint runs that handles would have to wait for it.
+    /// Whether it is time to make room: half of the log is in use, or half of the memory of what is
+    /// changed, or so much is written while a checkpoint runs that handles would have to wait for
+    /// it.
     pub(crate) fn wants_checkpoint(&self, state: &State) -> bool {
         let Some(log) = &self.log else { return false };
         let ahead =

@@ -1,11 +1,13 @@
 //! One flush of the device for all who want one at the same time.
 //!
-//! Flushes are numbered as they begin. A [`Ticket`] is the number of the first one that begins later than the ticket was
-//! taken: that one covers all writes that had returned by then, and so does every later one. Whoever waits first runs the next
-//! flush; who comes meanwhile waits for the one after it, and all of them share that.
+//! Flushes are numbered as they begin. A [`Ticket`] is the number of the first one that begins
+//! later than the ticket was taken: that one covers all writes that had returned by then, and so
+//! does every later one. Whoever waits first runs the next flush; who comes meanwhile waits for the
+//! one after it, and all of them share that.
 //!
-//! A flush that failed says nothing about what was written before it, and no later flush can make up for it. So
-//! the failure stays: who has a ticket that no good flush had covered gets the error, for ever.
+//! A flush that failed says nothing about what was written before it, and no later flush can make
+//! up for it. So the failure stays: who has a ticket that no good flush had covered gets the error,
+//! for ever.
 
 use crate::baton::Baton;
 use crate::{JournalError, Result};
@@ -14,7 +16,8 @@ use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use lanefs_sync::time::Instant;
 
-/// A point in time that a flush of the device can be after: [`Journal::ticket`](crate::Journal::ticket).
+/// A point in time that a flush of the device can be after:
+/// [`Journal::ticket`](crate::Journal::ticket).
 ///
 /// Later tickets are greater: of several, the maximum stands for all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,7 +27,8 @@ impl Ticket {
     /// The ticket of who has written nothing: it is always covered.
     pub const NOTHING: Self = Self(0);
 
-    /// The ticket as a number, for an atomic; greater is later, and 0 is [`NOTHING`](Self::NOTHING).
+    /// The ticket as a number, for an atomic; greater is later, and 0 is
+    /// [`NOTHING`](Self::NOTHING).
     pub fn to_u64(self) -> u64 {
         self.0
     }
@@ -62,7 +66,8 @@ impl Default for SharedFlush {
 impl SharedFlush {
     /// A ticket for all writes that have returned.
     pub(crate) fn ticket(&self) -> Ticket {
-        // With the fence after `begun` was counted up: either we see that the flush has begun, or it sees the write.
+        // With the fence after `begun` was counted up: either we see that the flush has begun, or
+        // it sees the write.
         fence(Ordering::SeqCst);
         Ticket(self.begun.load(Ordering::SeqCst) + 1)
     }
@@ -77,12 +82,14 @@ impl SharedFlush {
         self.done.load(Ordering::Acquire) >= ticket.0
     }
 
-    /// Returns when a good flush has covered `ticket`; runs one if nobody does, when those have come who shared the last.
+    /// Returns when a good flush has covered `ticket`; runs one if nobody does, when those have
+    /// come who shared the last.
     pub(crate) fn wait_together(&self, device: &dyn BlockDevice, ticket: Ticket) -> Result<()> {
         self.wait_with(ticket, true, || device.flush().map_err(JournalError::from))
     }
 
-    /// Covers all writes that have returned. At once: a commit or a checkpoint, which others wait for, wants it.
+    /// Covers all writes that have returned. At once: a commit or a checkpoint, which others wait
+    /// for, wants it.
     pub(crate) fn flush(&self, device: &dyn BlockDevice) -> Result<()> {
         self.wait_with(self.ticket(), false, || device.flush().map_err(JournalError::from))
     }

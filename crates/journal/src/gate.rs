@@ -2,24 +2,26 @@
 //!
 //! There are two slots, and transactions take turns in them. A slot's word packs a closed flag, the
 //! number of handles inside, and the credits that they hold or have used. To enter, a thread adds
-//! one handle and its credits to the current slot's word, and looks at what was there before: open, and
-//! credits left, and it is in. Otherwise it takes the sum away again and queues up.
+//! one handle and its credits to the current slot's word, and looks at what was there before: open,
+//! and credits left, and it is in. Otherwise it takes the sum away again and queues up.
 //!
-//! **The queue** is first come, first served, and while anybody is in it nobody passes by. Sleepers are let in by who makes
-//! room: who opens a transaction or raises its limit, and who leaves with credits that it has not used. They
-//! enter on the sleeper's behalf and wake it when it is inside, so only those wake up who can go on. If the first in the queue does
-//! not fit, credits of the handles inside may still come back; when the last of them has left and it still does not
-//! fit, a commit must help ([`Refused::Full`]), and that is told to the thread that finds it.
+//! **The queue** is first come, first served, and while anybody is in it nobody passes by. Sleepers
+//! are let in by who makes room: who opens a transaction or raises its limit, and who leaves with
+//! credits that it has not used. They enter on the sleeper's behalf and wake it when it is inside,
+//! so only those wake up who can go on. If the first in the queue does not fit, credits of the
+//! handles inside may still come back; when the last of them has left and it still does not fit, a
+//! commit must help ([`Refused::Full`]), and that is told to the thread that finds it.
 //!
-//! The committer closes the slot, waits until the last handle has left, and opens the other slot for
-//! the next transaction; only then the next handles run. So there is never a handle in two
+//! The committer closes the slot, waits until the last handle has left, and opens the other slot
+//! for the next transaction; only then the next handles run. So there is never a handle in two
 //! transactions at a time, and what a closed transaction changed is final when the next one starts.
 //!
-//! A thread may still be between its add and its subtraction when the slot is used again: it then is
-//! simply in the newer transaction, or leaves it as anybody would. That is why an open or closed slot is
-//! never stored to, only added to; opening is a compare-exchange that waits until nobody is inside.
-//! Who takes the handle count of a closed slot to zero wakes the committer, in either case. Such a thread may also be why
-//! another one did not fit; but it goes on to the queue and looks for all of them again.
+//! A thread may still be between its add and its subtraction when the slot is used again: it then
+//! is simply in the newer transaction, or leaves it as anybody would. That is why an open or closed
+//! slot is never stored to, only added to; opening is a compare-exchange that waits until nobody is
+//! inside. Who takes the handle count of a closed slot to zero wakes the committer, in either case.
+//! Such a thread may also be why another one did not fit; but it goes on to the queue and looks for
+//! all of them again.
 //!
 //! Sums cannot run over: credits have 43 bits, handles 20.
 
@@ -58,8 +60,8 @@ pub(crate) struct Gate {
     slots: [Slot; 2],
     current: AtomicUsize,
     queue: Mutex<VecDeque<Sleeper>>,
-    /// Length of the queue, for who does not want to lock it. Who queues up counts itself before it looks at the words for the
-    /// last time; who makes room changes a word before it looks here.
+    /// Length of the queue, for who does not want to lock it. Who queues up counts itself before it
+    /// looks at the words for the last time; who makes room changes a word before it looks here.
     sleepers: AtomicUsize,
     /// A closed slot is empty. Waited for with the queue's lock.
     drained: Condvar,
@@ -142,7 +144,8 @@ impl Gate {
             if before & CLOSED == 0 && fits(before & CREDITS) {
                 return Ok(Place { slot: index, tid });
             }
-            // The reasons are as of now: who left meanwhile may have taken us for one that is inside.
+            // The reasons are as of now: who left meanwhile may have taken us for one that is
+            // inside.
             let left = slot.take_out(n);
             let (used, inside) = ((left & CREDITS) - u64::from(n), handles(left) > 1);
             let closed = (before | left) & CLOSED != 0;
@@ -154,8 +157,9 @@ impl Gate {
         }
     }
 
-    /// Enters the running transaction with `n` credits. Before each wait, `refused` is told why the first in the queue
-    /// waits, to set that in motion which will let it in; it must not wait itself.
+    /// Enters the running transaction with `n` credits. Before each wait, `refused` is told why the
+    /// first in the queue waits, to set that in motion which will let it in; it must not wait
+    /// itself.
     pub(crate) fn enter<E>(
         &self,
         n: u32,
@@ -236,7 +240,8 @@ impl Gate {
         self.drained.notify_all();
     }
 
-    /// Leaves a transaction and gives `unused` credits back. Why the first in the queue cannot use them.
+    /// Leaves a transaction and gives `unused` credits back. Why the first in the queue cannot use
+    /// them.
     pub(crate) fn leave(&self, slot: usize, unused: u32) -> Option<Refused> {
         let before = self.slot(slot).take_out(unused);
         let last = handles(before) == 1;
@@ -293,7 +298,8 @@ impl Gate {
         self.admit_any()
     }
 
-    /// Takes the closed flag and all credits off a slot, once nobody is between add and subtraction.
+    /// Takes the closed flag and all credits off a slot, once nobody is between add and
+    /// subtraction.
     fn unlock(&self, slot: &Slot) {
         loop {
             let word = slot.word.load(Ordering::Acquire);
@@ -305,7 +311,8 @@ impl Gate {
         }
     }
 
-    /// Raises the credits of the running transaction. Not while another thread opens one. Why somebody still waits.
+    /// Raises the credits of the running transaction. Not while another thread opens one. Why
+    /// somebody still waits.
     pub(crate) fn raise_limit(&self, limit: u32) -> Option<Refused> {
         self.slot(self.current.load(Ordering::Acquire)).limit.fetch_max(limit, Ordering::AcqRel);
         fence(Ordering::SeqCst);

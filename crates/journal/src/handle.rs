@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 /// An operation's part of the running transaction: what it changes becomes durable as a whole.
 ///
-/// A thread has at most one handle at a time, holds it only briefly, never across data I/O, a commit or
-/// a namespace lock, and asks for its credits before it takes the lock of any buffer. Guards borrow the
-/// handle, so it cannot stop or restart while a block is being changed.
+/// A thread has at most one handle at a time, holds it only briefly, never across data I/O, a
+/// commit or a namespace lock, and asks for its credits before it takes the lock of any buffer.
+/// Guards borrow the handle, so it cannot stop or restart while a block is being changed.
 ///
 /// An operation that fails half way must put the blocks right again, or [abort](Journal::abort) the
-/// journal: what a handle has changed when it ends will be committed. A handle that ends because its
-/// thread panics, or that runs out of credits, aborts the journal.
+/// journal: what a handle has changed when it ends will be committed. A handle that ends because
+/// its thread panics, or that runs out of credits, aborts the journal.
 #[derive(Debug)]
 pub struct Handle<'j> {
     journal: &'j Journal,
@@ -63,7 +63,8 @@ impl<'j> Handle<'j> {
         Ok(buffer.write())
     }
 
-    /// A block that becomes metadata: zeroed in the cache, the device is not read. Costs one credit.
+    /// A block that becomes metadata: zeroed in the cache, the device is not read. Costs one
+    /// credit.
     ///
     /// # Errors
     /// An aborted journal; no credit left; a block outside of the volume.
@@ -78,11 +79,11 @@ impl<'j> Handle<'j> {
     }
 
     /// Gives blocks back. They are reported to `on_freed` once the transaction is committed and
-    /// must not be used again before. `metadata`: they were read or written through the journal; their
-    /// buffers are dropped, and older copies in the log will not be replayed. One credit
-    /// pays for [`revokes_per_credit`](Journal::revokes_per_credit) of those; what fits
-    /// where the transaction has already paid is free. So a run of at most that many blocks costs at
-    /// most one credit.
+    /// must not be used again before. `metadata`: they were read or written through the journal;
+    /// their buffers are dropped, and older copies in the log will not be replayed. One credit pays
+    /// for [`revokes_per_credit`](Journal::revokes_per_credit) of those; what fits where the
+    /// transaction has already paid is free. So a run of at most that many blocks costs at most one
+    /// credit.
     ///
     /// # Errors
     /// An aborted journal; no credit left for revoke records.
@@ -112,11 +113,12 @@ impl<'j> Handle<'j> {
         Ok(extended)
     }
 
-    /// Ends this handle's part and goes on with `n` credits, perhaps in a later transaction. What was
-    /// done so far may become durable without what follows. Waits for space.
+    /// Ends this handle's part and goes on with `n` credits, perhaps in a later transaction. What
+    /// was done so far may become durable without what follows. Waits for space.
     ///
     /// # Errors
-    /// An aborted journal; more credits than a transaction has. The handle can then only be stopped.
+    /// An aborted journal; more credits than a transaction has. The handle can then only be
+    /// stopped.
     pub fn restart(&mut self, n: u32) -> Result<()> {
         self.finish();
         let n = n.max(1);

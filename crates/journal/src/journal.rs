@@ -16,12 +16,12 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a volume whose log has been [recovered](crate::recovery). Opened read-only, it
-    /// does not look at the log, and never writes.
+    /// Opens the journal of a volume whose log has been [recovered](crate::recovery). Opened
+    /// read-only, it does not look at the log, and never writes.
     ///
     /// # Errors
-    /// The device's failure; a journal superblock that cannot be used; a log that needs recovery; a log of
-    /// less than 1024 blocks.
+    /// The device's failure; a journal superblock that cannot be used; a log that needs recovery; a
+    /// log of less than 1024 blocks.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
         let mut journal = Self { core: Arc::new(Core::open(device, options)?), threads: Vec::new() };
         if !journal.core.is_read_only() {
@@ -58,8 +58,8 @@ impl Journal {
         self.core.prefetch(blocks);
     }
 
-    /// Starts a handle that may touch `credits` blocks, at least one. Waits while a commit closes the
-    /// running transaction, or for space in the log.
+    /// Starts a handle that may touch `credits` blocks, at least one. Waits while a commit closes
+    /// the running transaction, or for space in the log.
     ///
     /// # Errors
     /// A read-only, closed or aborted journal; more than [`max_credits`](Self::max_credits).
@@ -88,8 +88,8 @@ impl Journal {
         self.core.is_durable(tid)
     }
 
-    /// Returns when transaction `tid` is durable; at once if it is already. Waits for the handles that are in
-    /// it, so the caller must not hold one.
+    /// Returns when transaction `tid` is durable; at once if it is already. Waits for the handles
+    /// that are in it, so the caller must not hold one.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
@@ -97,8 +97,8 @@ impl Journal {
         self.core.commit(tid).map(drop)
     }
 
-    /// Makes all that stopped handles did, and all data written before the call, durable. Calls at the
-    /// same time share one flush. The caller must not hold a handle.
+    /// Makes all that stopped handles did, and all data written before the call, durable. Calls at
+    /// the same time share one flush. The caller must not hold a handle.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
@@ -106,9 +106,9 @@ impl Journal {
         self.core.sync()
     }
 
-    /// A ticket for all writes to the device that have returned: to be taken by who wrote, after the write, and handed to
-    /// [`flush`](Self::flush) when the data has to be durable. No lock, and no store to shared memory. Of
-    /// several writes the last ticket, the greatest, is enough.
+    /// A ticket for all writes to the device that have returned: to be taken by who wrote, after
+    /// the write, and handed to [`flush`](Self::flush) when the data has to be durable. No lock,
+    /// and no store to shared memory. Of several writes the last ticket, the greatest, is enough.
     pub fn ticket(&self) -> Ticket {
         self.core.flush.ticket()
     }
@@ -118,12 +118,14 @@ impl Journal {
         self.core.flush.is_done(ticket)
     }
 
-    /// Returns when a flush of the device that began after `ticket` was taken is complete: at once if it has
-    /// happened, as with every commit since; otherwise all who wait share the next one. Commits no metadata.
-    /// Nothing to do on a read-only journal. The caller may not hold a handle, for the flush takes its time.
+    /// Returns when a flush of the device that began after `ticket` was taken is complete: at once
+    /// if it has happened, as with every commit since; otherwise all who wait share the next one.
+    /// Commits no metadata. Nothing to do on a read-only journal. The caller may not hold a handle,
+    /// for the flush takes its time.
     ///
     /// # Errors
-    /// The failure of the flush, which aborts the journal, to each whose ticket it was to cover; an aborted journal.
+    /// The failure of the flush, which aborts the journal, to each whose ticket it was to cover; an
+    /// aborted journal.
     pub fn flush(&self, ticket: Ticket) -> Result<()> {
         self.core.flush(ticket)
     }
@@ -137,8 +139,9 @@ impl Journal {
         self.core.checkpoint()
     }
 
-    /// Writes home what the oldest transactions in the log have changed, as many of them as take `blocks` blocks of the log, and
-    /// frees their space. Commits nothing. The journal does this by itself, in the background, before handles have to wait.
+    /// Writes home what the oldest transactions in the log have changed, as many of them as take
+    /// `blocks` blocks of the log, and frees their space. Commits nothing. The journal does this by
+    /// itself, in the background, before handles have to wait.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
@@ -146,8 +149,9 @@ impl Journal {
         self.core.checkpoint_oldest(blocks)
     }
 
-    /// Commits and checkpoints everything and marks the log empty. Waits for open handles. What other
-    /// threads change meanwhile is committed too, or their handle does not start; reading goes on.
+    /// Commits and checkpoints everything and marks the log empty. Waits for open handles. What
+    /// other threads change meanwhile is committed too, or their handle does not start; reading
+    /// goes on.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
@@ -155,13 +159,14 @@ impl Journal {
         self.core.close()
     }
 
-    /// Stops the journal for good: nothing more is committed, every later start, change and commit fails with
-    /// `reason`. The first reason stays. The log keeps a note of it (`s_errno`).
+    /// Stops the journal for good: nothing more is committed, every later start, change and commit
+    /// fails with `reason`. The first reason stays. The log keeps a note of it (`s_errno`).
     pub fn abort(&self, reason: &str) {
         self.core.abort(&JournalError::Aborted(reason.into()));
     }
 
-    /// Whether it was aborted or closed, so that nothing more becomes durable: one look at an atomic.
+    /// Whether it was aborted or closed, so that nothing more becomes durable: one look at an
+    /// atomic.
     pub fn has_ended(&self) -> bool {
         self.core.has_ended()
     }
@@ -176,8 +181,8 @@ impl Journal {
         self.core.forget(start, len);
     }
 
-    /// Returns whether a block was read or a handle started since the last call. The first use after it calls `on_use`
-    /// of the [`Options`].
+    /// Returns whether a block was read or a handle started since the last call. The first use
+    /// after it calls `on_use` of the [`Options`].
     pub fn take_used(&self) -> bool {
         self.core.take_used()
     }
@@ -187,7 +192,8 @@ impl Journal {
         self.core.has_uncommitted()
     }
 
-    /// Drops every cached block that nobody uses: for a program that is idle, and wants its memory for others.
+    /// Drops every cached block that nobody uses: for a program that is idle, and wants its memory
+    /// for others.
     pub fn release(&self) {
         self.core.release();
     }

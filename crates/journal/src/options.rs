@@ -9,8 +9,9 @@ pub type OnFreed = Box<dyn Fn(&[Freed]) + Send + Sync>;
 pub struct Options {
     /// Bytes of a block: 1024 to 65536.
     pub block_size: u32,
-    /// Blocks in memory at most: those that the cache keeps, those that transactions have changed, and those that are
-    /// committed and not checkpointed. At least 4096 count for the latter two, of which a transaction has a quarter.
+    /// Blocks in memory at most: those that the cache keeps, those that transactions have changed,
+    /// and those that are committed and not checkpointed. At least 4096 count for the latter two,
+    /// of which a transaction has a quarter.
     pub cache_blocks: usize,
     /// Where the log is. `None`: no journal, a commit writes the blocks home.
     pub log: Option<LogConfig>,
@@ -18,12 +19,13 @@ pub struct Options {
     pub commit_interval: Duration,
     /// Who wants to know what a committed transaction freed.
     pub on_freed: Option<OnFreed>,
-    /// Called at the first use after [`Journal::take_used`](crate::Journal::take_used), by any thread and under any lock: it
-    /// must not call the journal, nor wait.
+    /// Called at the first use after [`Journal::take_used`](crate::Journal::take_used), by any
+    /// thread and under any lock: it must not call the journal, nor wait.
     pub on_use: Option<Box<dyn Fn() + Send + Sync>>,
     /// Refuse every handle.
     pub read_only: bool,
-    /// The time since 1970 that commits carry, for logs that come out the same twice. `None`: the system's.
+    /// The time since 1970 that commits carry, for logs that come out the same twice. `None`: the
+    /// system's.
     pub clock: Option<Duration>,
 }
 

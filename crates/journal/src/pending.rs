@@ -4,8 +4,9 @@ use crate::{Handle, JournalError, Result};
 use lanefs_sync::{Condvar, Mutex};
 use std::sync::Arc;
 
-/// Data in flight. A transaction that it is tied to ([`Handle::order_after`]) is not committed before the data has been
-/// written, so that after a crash no committed mapping shows what was on the medium before.
+/// Data in flight. A transaction that it is tied to ([`Handle::order_after`]) is not committed
+/// before the data has been written, so that after a crash no committed mapping shows what was on
+/// the medium before.
 ///
 /// Whoever writes the data holds no handle, starts none and waits for no commit until it has called
 /// [`done`](Self::done): the commit waits for it. Dropping it counts as a failure.
@@ -44,8 +45,8 @@ impl Pending {
         Self(Arc::default())
     }
 
-    /// The writing has ended; the data need not be flushed. A failure aborts the journal when a transaction that is tied to it
-    /// comes to be committed.
+    /// The writing has ended; the data need not be flushed. A failure aborts the journal when a
+    /// transaction that is tied to it comes to be committed.
     pub fn done<E: Into<JournalError>>(self, outcome: std::result::Result<(), E>) {
         self.end(outcome.map_err(Into::into));
     }
@@ -70,9 +71,10 @@ impl Drop for Pending {
 }
 
 impl Handle<'_> {
-    /// Ties data in flight to this handle's transaction: its commit waits for the data before it flushes the device
-    /// and writes the commit block. After a [`restart`](Self::restart) it has to be tied again if it matters to
-    /// what follows. Without a log, the changes are not brought home before the data is durable.
+    /// Ties data in flight to this handle's transaction: its commit waits for the data before it
+    /// flushes the device and writes the commit block. After a [`restart`](Self::restart) it has to
+    /// be tied again if it matters to what follows. Without a log, the changes are not brought home
+    /// before the data is durable.
     ///
     /// # Errors
     /// An aborted journal.

@@ -1,7 +1,8 @@
 //! A message that one sleeping thread waits for.
 //!
-//! Each sleeper has a signal of its own. Whoever wakes many of them wakes each by itself: they do not queue up behind
-//! a lock that they would all have to take in turn, and only those are woken that have something to do.
+//! Each sleeper has a signal of its own. Whoever wakes many of them wakes each by itself: they do
+//! not queue up behind a lock that they would all have to take in turn, and only those are woken
+//! that have something to do.
 
 use lanefs_sync::time::Instant;
 use lanefs_sync::{Condvar, Mutex};

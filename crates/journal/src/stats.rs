@@ -44,7 +44,8 @@ pub struct Levels {
     pub log_blocks: u64,
     /// Those that hold transactions, the one that is being committed included.
     pub log_blocks_used: u64,
-    /// Metadata blocks in memory; one that is both in the cache and to be checkpointed counts twice.
+    /// Metadata blocks in memory; one that is both in the cache and to be checkpointed counts
+    /// twice.
     pub blocks_in_memory: u64,
     /// Metadata blocks that are committed and not yet home.
     pub blocks_to_checkpoint: u64,

@@ -7,7 +7,8 @@ use lanefs_sync::IntSet;
 use lanefs_sync::time::Instant;
 use std::sync::Arc;
 
-/// Runs of freed blocks and pieces of ordered data with which a transaction is committed: a few MiB of memory.
+/// Runs of freed blocks and pieces of ordered data with which a transaction is committed: a few MiB
+/// of memory.
 const MOST_ENTRIES: usize = 64 << 10;
 
 /// The running transaction of a slot. Filled by handles as they end, but for revokes, which other
@@ -36,7 +37,8 @@ impl Transaction {
         !self.buffers.is_empty() || !self.revokes.is_empty()
     }
 
-    /// Whether it has collected so much that costs no credits that it should be committed, however few its blocks are.
+    /// Whether it has collected so much that costs no credits that it should be committed, however
+    /// few its blocks are.
     pub(crate) fn is_long(&self) -> bool {
         self.freed.len() + self.ordered.len() >= MOST_ENTRIES
     }

@@ -1,4 +1,5 @@
-//! Power cuts: after recovery the volume is as after some operation, none before the last that was promised.
+//! Power cuts: after recovery the volume is as after some operation, none before the last that was
+//! promised.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is test code")]
 
 use lanefs_device::BlockDevice;
@@ -140,7 +141,8 @@ fn check(device: &dyn BlockDevice, model: &Model, promises: &[Promise]) -> usize
                 let expected = if value == 0 { vec![0; BLOCK as usize] } else { content(value) };
                 assert!(read(device, block) == expected, "block {block} is not as after operation {shown}");
             }
-            // Data that was written in this state may or may not have got there, but what was flushed has.
+            // Data that was written in this state may or may not have got there, but what was
+            // flushed has.
             Use::Data(value) if promises.iter().any(|p| p.data == Some((block, value))) => {
                 assert!(read(device, block) == content(value), "data block {block} after operation {shown}");
             }
@@ -170,8 +172,8 @@ impl Run {
     }
 }
 
-/// Runs `operations`, with a checkpoint after every `checkpoints` of them or so, on a device that writes
-/// `atomic_write` bytes whole.
+/// Runs `operations`, with a checkpoint after every `checkpoints` of them or so, on a device that
+/// writes `atomic_write` bytes whole.
 fn record(image: Image, seed: &Seed, operations: usize, checkpoints: u32, atomic_write: usize) -> Run {
     let mut rng = seed.rng(operations as u64 + u64::from(checkpoints));
     let device = Arc::new(RecordingDevice::new(image).with_atomic_write(atomic_write));
@@ -203,7 +205,8 @@ fn record(image: Image, seed: &Seed, operations: usize, checkpoints: u32, atomic
         if rng.random_ratio(1, checkpoints) {
             journal.checkpoint().unwrap();
         } else if rng.random_ratio(1, checkpoints) {
-            // Only the oldest transactions: the newer ones stay in the log, with some of the same blocks.
+            // Only the oldest transactions: the newer ones stay in the log, with some of the same
+            // blocks.
             journal.checkpoint_oldest(rng.random_range(1..60)).unwrap();
         }
     }
@@ -256,7 +259,8 @@ fn cuts_on_memory() {
     run(120, 700, 8, 8);
 }
 
-/// The images that are left where the write of `new` over `old` is torn: each subset of the words that differ.
+/// The images that are left where the write of `new` over `old` is torn: each subset of the words
+/// that differ.
 fn torn(old: &[u8], new: &[u8]) -> Vec<Vec<u8>> {
     let differing: Vec<usize> =
         (0..new.len()).step_by(8).filter(|&at| old[at..at + 8] != new[at..at + 8]).collect();
@@ -270,7 +274,8 @@ fn torn(old: &[u8], new: &[u8]) -> Vec<Vec<u8>> {
     (0..1 << differing.len()).map(mix).collect()
 }
 
-/// Wherever a store to the journal superblock is cut, the log is recovered. The first transaction gives it its features.
+/// Wherever a store to the journal superblock is cut, the log is recovered. The first transaction
+/// gives it its features.
 #[test]
 fn the_journal_superblock_is_torn_at_words() {
     let seed = seed_from_env("LANEFS_SEED");
@@ -313,7 +318,8 @@ fn judge_torn(image: &Image, run: &Run, promised: &[Promise]) {
     recovery::check_log(&whole, BLOCK, &config()).unwrap();
 }
 
-/// A wrong checksum is no tear where the medium cannot tear it, and where committed transactions would be lost.
+/// A wrong checksum is no tear where the medium cannot tear it, and where committed transactions
+/// would be lost.
 #[test]
 fn a_damaged_journal_superblock_is_refused() {
     let seed = seed_from_env("LANEFS_SEED");
@@ -350,7 +356,8 @@ fn a_damaged_journal_superblock_is_refused() {
     }
 }
 
-/// Each thread's handles change three blocks of its own to the same value, and one that is everybody's.
+/// Each thread's handles change three blocks of its own to the same value, and one that is
+/// everybody's.
 fn operate_many(journal: &Journal, device: &RecordingDevice, thread: u64, operations: u64) {
     for value in 1..=operations {
         let handle = journal.start(4).unwrap();

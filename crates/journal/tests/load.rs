@@ -1,4 +1,5 @@
-//! Very many threads: what was promised is there after a crash, nobody waits for ever, nobody is overtaken for ever.
+//! Very many threads: what was promised is there after a crash, nobody waits for ever, nobody is
+//! overtaken for ever.
 //!
 //! Each test has a watchdog, because what goes wrong here is silence.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is test code")]
@@ -42,7 +43,8 @@ fn size(block_size: u32, log_blocks: u32) -> u64 {
     (BLOCKS + u64::from(log_blocks)) * u64::from(block_size)
 }
 
-/// Runs `work`; aborts the process if it does not end, for a thread that waits for ever cannot be joined.
+/// Runs `work`; aborts the process if it does not end, for a thread that waits for ever cannot be
+/// joined.
 fn in_time(name: &'static str, work: impl FnOnce()) {
     let done = Arc::new(AtomicBool::new(false));
     let watched = Arc::clone(&done);
@@ -70,7 +72,8 @@ fn spread(threads: u64, work: impl Fn(u64) + Sync) {
     });
 }
 
-/// Adds one to a block's counter, in a handle of `credits`, and to a counter that all threads share.
+/// Adds one to a block's counter, in a handle of `credits`, and to a counter that all threads
+/// share.
 fn count(journal: &Journal, credits: u32, block: u64, shared: u64) -> Tid {
     let buffers = [shared, block].map(|block| journal.read(block).unwrap());
     let handle = journal.start(credits).unwrap();
@@ -96,7 +99,8 @@ fn on_device(device: &dyn BlockDevice, block_size: u32, block: u64) -> u64 {
     counter(&bytes)
 }
 
-/// `threads` count and commit, `rounds` times each; then the power fails, and everything counted is there.
+/// `threads` count and commit, `rounds` times each; then the power fails, and everything counted is
+/// there.
 fn storm(device: &Arc<dyn BlockDevice>, log_mib: u32, threads: u64, rounds: u64) {
     const BLOCK: u32 = 4096;
     const SHARED: u64 = 16;
@@ -178,8 +182,8 @@ fn who_asks_for_much_is_not_overtaken_for_ever() {
     });
 }
 
-/// Some threads do nothing but sync until the others have come far enough, and those go on until all syncs have returned: neither
-/// may keep the other away.
+/// Some threads do nothing but sync until the others have come far enough, and those go on until
+/// all syncs have returned: neither may keep the other away.
 #[test]
 fn syncs_without_a_pause_and_handles_do_not_keep_each_other_away() {
     in_time("sync", || {
@@ -218,7 +222,8 @@ fn syncs_without_a_pause_and_handles_do_not_keep_each_other_away() {
     });
 }
 
-/// However large the log: what is changed and not checkpointed keeps to its half of the memory, and writers wait for that.
+/// However large the log: what is changed and not checkpointed keeps to its half of the memory, and
+/// writers wait for that.
 #[test]
 fn a_large_log_does_not_fill_the_memory() {
     const BLOCK: u32 = 1024;
@@ -236,7 +241,8 @@ fn a_large_log_does_not_fill_the_memory() {
                 while !done.load(Ordering::Relaxed) {
                     let levels = journal.stats().levels;
                     assert!(levels.blocks_to_checkpoint as usize <= MEMORY / 2, "{levels:?}");
-                    // Blocks in use come on top: those of the running and of the committing transaction.
+                    // Blocks in use come on top: those of the running and of the committing
+                    // transaction.
                     assert!(levels.blocks_in_memory as usize <= MEMORY + MEMORY / 4, "{levels:?}");
                 }
             });

@@ -22,7 +22,8 @@ pub(crate) fn cause(detail: &Detail, threads: u64) -> String {
     let (credits, commits) = (share("credit_wait"), share("commit_wait"));
     let (asked, used) = (detail.counter("credits_asked"), detail.counter("credits_used"));
     if credits >= MUCH && credits >= commits {
-        // Who waits for credits waits for a commit that ends the full transaction, or for log space behind it.
+        // Who waits for credits waits for a commit that ends the full transaction, or for log space
+        // behind it.
         let space = detail.spent("checkpoint");
         let commit = detail.spent("commit");
         let what = if space > commit { "for log space, which checkpoints free" } else { "for commits" };

@@ -1,8 +1,9 @@
 //! Two runs held against each other: what changed, by how much, and whether beyond the noise.
 //!
-//! For each figure that both measured: the ratio of the medians with an interval of 95 percent by the bootstrap (both runs'
-//! samples are drawn again, with replacement, `DRAWS` times). Beyond the noise is what has 1 outside of its interval, and at least
-//! `LEAST` of difference: of very quiet samples the interval is narrower than what differs from one boot to the next.
+//! For each figure that both measured: the ratio of the medians with an interval of 95 percent by
+//! the bootstrap (both runs' samples are drawn again, with replacement, `DRAWS` times). Beyond the
+//! noise is what has 1 outside of its interval, and at least `LEAST` of difference: of very quiet
+//! samples the interval is narrower than what differs from one boot to the next.
 
 use crate::Random;
 use crate::results::{Better, Chart, Origin, Point, Results, median};

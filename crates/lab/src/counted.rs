@@ -22,7 +22,8 @@ impl Reading {
     }
 }
 
-/// Runs `f` and says what the volume counted meanwhile; a store that is no volume of lanefs counts nothing.
+/// Runs `f` and says what the volume counted meanwhile; a store that is no volume of lanefs counts
+/// nothing.
 ///
 /// # Errors
 /// Those of `f`.

@@ -78,7 +78,8 @@ impl Hist {
         self.max
     }
 
-    /// The sum of all values, also of those that were not timed and are taken to be like the others.
+    /// The sum of all values, also of those that were not timed and are taken to be like the
+    /// others.
     pub fn total(&self) -> f64 {
         if self.timed == 0 { 0.0 } else { self.sum as f64 / self.timed as f64 * self.count as f64 }
     }

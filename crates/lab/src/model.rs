@@ -1,16 +1,19 @@
-//! What this machine cannot show: throughput of 1 to 256 cores and of 1 to 10,000 threads, predicted from costs.
+//! What this machine cannot show: throughput of 1 to 256 cores and of 1 to 10,000 threads,
+//! predicted from costs.
 //!
 //! Two laws, both simple enough to be wrong in ways that one can see:
 //!
-//! - *Cores that share a line.* An operation costs `alone` by itself; each further core adds `serial`, the time for which it keeps
-//!   the others from the line that all write: so many hand-overs of that line, each as long as was measured between two
-//!   cores. `n` cores do `n / (alone + (n - 1) * serial)`.
-//! - *Threads that share a commit.* A round costs `round` whoever waits for it (flush and commit block) and `each` for each write
-//!   in it. The round takes as many writes as there are threads, or as the log's credits admit. `b` writes take
-//!   `round + b * each`.
+//! - *Cores that share a line.* An operation costs `alone` by itself; each further core adds
+//!   `serial`, the time for which it keeps the others from the line that all write: so many
+//!   hand-overs of that line, each as long as was measured between two cores. `n` cores do `n /
+//!   (alone + (n - 1) * serial)`.
+//! - *Threads that share a commit.* A round costs `round` whoever waits for it (flush and commit
+//!   block) and `each` for each write in it. The round takes as many writes as there are threads,
+//!   or as the log's credits admit. `b` writes take `round + b * each`.
 //!
-//! The error is told with each prediction: against what was measured here, and against the curves of the sources, whose own first
-//! two points give the costs. Points that costs were taken from are not counted.
+//! The error is told with each prediction: against what was measured here, and against the curves
+//! of the sources, whose own first two points give the costs. Points that costs were taken from are
+//! not counted.
 
 use crate::plan::Plan;
 use crate::published;
@@ -115,13 +118,13 @@ struct Found {
     says: Vec<String>,
 }
 
-/// A contender that shares a line: the chart it was measured on, its name, how often the hottest line changes hands for each
-/// operation, and the published curve that shows the same.
+/// A contender that shares a line: the chart it was measured on, its name, how often the hottest
+/// line changes hands for each operation, and the published curve that shows the same.
 type Sharer = (&'static str, &'static str, f64, fn() -> Vec<Series>, usize);
 
-/// A record of an interleaved range lies in a leaf with others, which is written when it comes and when it goes; so is the word of a
-/// mutex, and the word of the running transaction by a handle. Few cores have several records in a row in one leaf, so for them it
-/// is too much.
+/// A record of an interleaved range lies in a leaf with others, which is written when it comes and
+/// when it goes; so is the word of a mutex, and the word of the running transaction by a handle.
+/// Few cores have several records in a row in one leaf, so for them it is too much.
 const LOCKS: [Sharer; 3] = [
     ("rangelock/best/rate", "optimistic B-tree", 0.0, published::range_lock_best, 0),
     ("rangelock/best/rate", "mutexed B-tree", 2.0, published::range_lock_best, 1),

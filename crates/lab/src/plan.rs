@@ -102,7 +102,8 @@ impl Plan {
         }
     }
 
-    /// MiB of a log that an experiment wants to have so many. None is smaller than the format allows.
+    /// MiB of a log that an experiment wants to have so many. None is smaller than the format
+    /// allows.
     pub fn log(&self, mib: u32) -> u32 {
         if self.small_logs { (mib / 16).max(4) } else { mib }
     }

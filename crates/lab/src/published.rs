@@ -1,6 +1,7 @@
 //! The figures of the five sources, as they published them.
 //!
-//! Those of 000 and 003 are read off a chart of characters and so are within some percent of what was drawn.
+//! Those of 000 and 003 are read off a chart of characters and so are within some percent of what
+//! was drawn.
 
 use crate::hist::Hist;
 use crate::results::{Origin, Point, Series};

@@ -1,6 +1,7 @@
 //! What a run of the lab found, as it is kept: one JSON file.
 //!
-//! Every series says where it is from ([`Origin`]); a figure that this run did not measure is never marked as measured.
+//! Every series says where it is from ([`Origin`]); a figure that this run did not measure is never
+//! marked as measured.
 
 use crate::hist::Hist;
 use crate::machine::Machine;

@@ -1,4 +1,5 @@
-//! Runs experiments: in each round every contender gets its turn, so that a machine that changes its mind is fair to all.
+//! Runs experiments: in each round every contender gets its turn, so that a machine that changes
+//! its mind is fair to all.
 
 use crate::experiment::{Case, Entry, Experiment, Ground, Rig, Shot};
 use crate::plan::Plan;
@@ -31,7 +32,8 @@ impl Watch for Unwatched {
 /// Runs all cases of an experiment.
 ///
 /// # Errors
-/// The first of a contender, with its name. A peer that cannot be set up is left out instead, with its reason.
+/// The first of a contender, with its name. A peer that cannot be set up is left out instead, with
+/// its reason.
 pub fn run(experiment: &dyn Experiment, plan: &Plan, watch: &mut dyn Watch) -> Outcome<ExperimentResult> {
     let mut cases = experiment.cases(plan);
     for case in &mut cases {
@@ -85,7 +87,8 @@ fn run_case(
     let count = case.contenders.len();
     let mut failed = vec![false; count];
     for round in 0..plan.rounds {
-        // Each begins a round once: whoever comes first has the disk in another state than the others.
+        // Each begins a round once: whoever comes first has the disk in another state than the
+        // others.
         for number in (0..count).map(|place| (place + round) % count) {
             let (Some(entry), false) = (case.contenders.get(number), failed[number]) else { continue };
             if let Err(e) = turn(&case, entry, plan, &ground, &mut tallies[number], watch) {

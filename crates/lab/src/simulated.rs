@@ -1,4 +1,5 @@
-//! Devices that are played, in memory: so that what a source saw on its own can be looked at on any machine.
+//! Devices that are played, in memory: so that what a source saw on its own can be looked at on any
+//! machine.
 
 use lanefs_device::Pace;
 

@@ -1,5 +1,6 @@
-//! Being told to end early: by a signal, say. Whatever runs looks here again and again, and gives up with [`Stopped`], so that all that
-//! was mounted, attached or made goes the way that it goes after a failure.
+//! Being told to end early: by a signal, say. Whatever runs looks here again and again, and gives
+//! up with [`Stopped`], so that all that was mounted, attached or made goes the way that it goes
+//! after a failure.
 //!
 //! One for the process, as signals are.
 

@@ -38,7 +38,8 @@ pub fn label(series: &Series) -> String {
     }
 }
 
-/// A case as tables: medians, and how far samples are from the middle of their range, in percent of the median.
+/// A case as tables: medians, and how far samples are from the middle of their range, in percent of
+/// the median.
 pub fn case(case: &CaseResult) -> String {
     let mut text = String::new();
     for chart in case.charts.iter().filter(|c| !c.series.is_empty()) {

@@ -237,7 +237,8 @@ fn observers_see_each_change_and_would_tell_if_not() {
     store.finish().unwrap();
 }
 
-/// What a browser of a phone's width makes of the report: measured in a frame, written into the page, and read back.
+/// What a browser of a phone's width makes of the report: measured in a frame, written into the
+/// page, and read back.
 const JUDGE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><iframe id="f" style="width:390px;height:844px;border:0"></iframe>
 <pre id="said"></pre><script>
 const frame = document.getElementById("f");

@@ -1,10 +1,11 @@
-//! The long way: requests that touch several leaves, find something in the way, or find no room; and every change of
-//! a record that others may wait for.
+//! The long way: requests that touch several leaves, find something in the way, or find no room;
+//! and every change of a record that others may wait for.
 //!
-//! Each step locks *all* leaves under its ranges, in ascending order, and so happens at one moment for all who could
-//! conflict. A request that finds records in its way stands in line in each of its leaves, with the number of those
-//! records; each of them, when it goes, takes one off. Nobody overtakes: a request counts those who wait as well as those who
-//! hold. Hence no starvation, and no circle of waits, whatever the ranges.
+//! Each step locks *all* leaves under its ranges, in ascending order, and so happens at one moment
+//! for all who could conflict. A request that finds records in its way stands in line in each of
+//! its leaves, with the number of those records; each of them, when it goes, takes one off. Nobody
+//! overtakes: a request counts those who wait as well as those who hold. Hence no starvation, and
+//! no circle of waits, whatever the ranges.
 
 use crate::leaf::{Advice, LeafGuard};
 use crate::lock::{Admission, Place, RangeLock};
@@ -82,7 +83,8 @@ impl RangeLock {
         }
     }
 
-    /// Splits one leaf that has too few slots for the claims. False if there is none, or it cannot be split.
+    /// Splits one leaf that has too few slots for the claims. False if there is none, or it cannot
+    /// be split.
     fn make_room(&self, leaves: &mut [LeafGuard<'_>], claims: &[Claim]) -> bool {
         for leaf in leaves {
             if leaf.room() >= under(leaf, claims).count() {
@@ -122,7 +124,8 @@ impl RangeLock {
     fn promote(&self, inline: &mut LeafGuard<'_>) {
         let tree: Box<Tree> = Tree::from_leaf(inline);
         inline.outdate();
-        // Release: who sees the tree sees what is in it. The leaf is still locked, so there is one promotion.
+        // Release: who sees the tree sees what is in it. The leaf is still locked, so there is one
+        // promotion.
         self.tree.store(Box::into_raw(tree), Ordering::Release);
     }
 
@@ -171,8 +174,8 @@ impl RangeLock {
         false
     }
 
-    /// Puts `now`, parts of `before` in no stronger mode, where the holder `before` was; nothing, to release it.
-    /// Returns the place of the last of them.
+    /// Puts `now`, parts of `before` in no stronger mode, where the holder `before` was; nothing,
+    /// to release it. Returns the place of the last of them.
     pub(crate) fn replace(&self, before: Claim, request: Option<&Arc<Request>>, now: &[Claim]) -> Place<'_> {
         let mut woken = Woken::default();
         let mut leaves = self.lock_under(&[before]);
@@ -259,7 +262,8 @@ impl RangeLock {
                     // SAFETY: from a box just now, and kept until `drop`.
                     Ok(_) => unsafe { &*new },
                     Err(theirs) => {
-                        // SAFETY: from a box just now, and nobody has seen it; theirs is kept until `drop`.
+                        // SAFETY: from a box just now, and nobody has seen it; theirs is kept until
+                        // `drop`.
                         unsafe {
                             drop(Box::from_raw(new));
                             &*theirs
@@ -294,11 +298,13 @@ impl RangeLock {
         false
     }
 
-    /// Moves all published ranges into the leaves. Afterwards the lock is closed, or was so for a moment.
+    /// Moves all published ranges into the leaves. Afterwards the lock is closed, or was so for a
+    /// moment.
     pub(crate) fn close(&self) {
         let Some(shared) = self.shared() else { return };
         let _turn = shared.turn.lock();
-        // One step, not a look and a store: loom would not try a reader's look between the two (see `docs/mutations.md`).
+        // One step, not a look and a store: loom would not try a reader's look between the two (see
+        // `docs/mutations.md`).
         if self.bias.swap(CLOSING, Ordering::AcqRel) == CLOSED {
             return self.bias.store(CLOSED, Ordering::Release);
         }
@@ -308,7 +314,8 @@ impl RangeLock {
             // The record first: from the moment the lane is marked, its guard looks for one.
             self.seat_reader(range);
             if !lane.moved(ticket) {
-                // The reader has gone meanwhile. No writer has come in, so nobody has counted the record.
+                // The reader has gone meanwhile. No writer has come in, so nobody has counted the
+                // record.
                 self.replace(Claim { range, mode: Mode::Read }, None, &[]);
             }
         }

@@ -97,8 +97,8 @@ macro_rules! guard {
                 self.0.shrink(part)
             }
 
-            /// Two guards, for the points before `point` and from there on; the range is held all the while. The guard comes
-            /// back if one of the two would have no point.
+            /// Two guards, for the points before `point` and from there on; the range is held all
+            /// the while. The guard comes back if one of the two would have no point.
             pub fn split_at(self, point: u64) -> Result<(Self, Self), Self> {
                 self.0.split_at(point).map(|(left, right)| (Self(left), Self(right))).map_err(Self)
             }
@@ -116,7 +116,8 @@ guard!(ReadGuard);
 guard!(WriteGuard);
 
 impl<'a> WriteGuard<'a> {
-    /// Lets readers in, those who wait and are not behind another writer first. There is no moment between.
+    /// Lets readers in, those who wait and are not behind another writer first. There is no moment
+    /// between.
     pub fn downgrade(mut self) -> ReadGuard<'a> {
         self.0.downgrade();
         ReadGuard(self.0)

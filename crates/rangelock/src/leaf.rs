@@ -1,26 +1,30 @@
 //! A leaf: some points of the number line, and all records that touch them.
 //!
-//! A leaf answers for the points `lo..=hi`, its fence. The fences of all leaves together cover every point once. A
-//! record (a held or awaited range) stands, with its full range, in each leaf that it touches: almost always one.
-//! So whoever has locked the leaves under a range sees everything that can conflict with it.
+//! A leaf answers for the points `lo..=hi`, its fence. The fences of all leaves together cover
+//! every point once. A record (a held or awaited range) stands, with its full range, in each leaf
+//! that it touches: almost always one. So whoever has locked the leaves under a range sees
+//! everything that can conflict with it.
 //!
-//! **One conflict, one count.** Two records may meet in several leaves. Their conflict belongs to the leaf that holds
-//! the first point they have in common, and only there is it counted and taken off again. Moving fences (split, merge)
-//! moves whole points, so a conflict moves with its point and no count needs mending.
+//! **One conflict, one count.** Two records may meet in several leaves. Their conflict belongs to
+//! the leaf that holds the first point they have in common, and only there is it counted and taken
+//! off again. Moving fences (split, merge) moves whole points, so a conflict moves with its point
+//! and no count needs mending.
 //!
-//! **Slots and queue.** Records that were free to go at once stand in `slots`, in no order. A record that must wait
-//! goes to the end of `queue`, and stays there when it is let in, until it is released: the queue is in order of
-//! arrival. A leaf that is full and cannot be split (many ranges over the same points) keeps more holders there, without
-//! a request. Holders have no conflict with anything before them, so their place in the queue means nothing.
+//! **Slots and queue.** Records that were free to go at once stand in `slots`, in no order. A
+//! record that must wait goes to the end of `queue`, and stays there when it is let in, until it is
+//! released: the queue is in order of arrival. A leaf that is full and cannot be split (many ranges
+//! over the same points) keeps more holders there, without a request. Holders have no conflict with
+//! anything before them, so their place in the queue means nothing.
 //!
-//! **The word.** Bit 0: locked. The rest is a version that only grows, by one for each time that a slot may have
-//! changed its owner other than by its own guard. A guard remembers leaf, version and slot; if the version is the same,
-//! its record is in that slot, and the release touches one cache line. Leaves are type-stable: their memory stays a leaf
-//! until the whole lock is dropped, so a guard or a descent may lock a leaf that has moved on. It then finds
-//! that the fence (or the version) is not the one it came for. A leaf out of use has a fence that holds no point.
+//! **The word.** Bit 0: locked. The rest is a version that only grows, by one for each time that a
+//! slot may have changed its owner other than by its own guard. A guard remembers leaf, version and
+//! slot; if the version is the same, its record is in that slot, and the release touches one cache
+//! line. Leaves are type-stable: their memory stays a leaf until the whole lock is dropped, so a
+//! guard or a descent may lock a leaf that has moved on. It then finds that the fence (or the
+//! version) is not the one it came for. A leaf out of use has a fence that holds no point.
 //!
-//! Hazards: a lock is held for tens of instructions and never across a wait; several leaves are locked in ascending
-//! order of their fences only.
+//! Hazards: a lock is held for tens of instructions and never across a wait; several leaves are
+//! locked in ascending order of their fences only.
 
 use crate::range::{Claim, Mode, Range};
 use crate::thread_index;
@@ -39,15 +43,18 @@ pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 10 };
 const LOCKED: u64 = 1;
 const VERSION: u64 = 2;
 
-/// What a contended acquisition adds to `heat`; an uncontended one takes one off, if the one before was another thread's:
-/// where there are more threads than cores, those that meet here run together for a small part of the time.
+/// What a contended acquisition adds to `heat`; an uncontended one takes one off, if the one before
+/// was another thread's: where there are more threads than cores, those that meet here run together
+/// for a small part of the time.
 const HEAT_UP: u16 = 1000;
-/// Above this, the leaf is worth splitting: more than one in a thousand such acquisitions of late was contended.
+/// Above this, the leaf is worth splitting: more than one in a thousand such acquisitions of late
+/// was contended.
 const HEAT_MAX: u16 = if cfg!(loom) { u16::MAX } else { 2000 };
 /// Reads in a row after which a contended leaf suggests that readers publish (see `shared.rs`).
 const CALM: u8 = if cfg!(loom) { u8::MAX } else { 64 };
 
-// In this order, with the first slot, it fills a cache line: an acquisition of an empty leaf touches no other.
+// In this order, with the first slot, it fills a cache line: an acquisition of an empty leaf
+// touches no other.
 #[repr(C)]
 pub(crate) struct Leaf {
     word: AtomicU64,
@@ -134,13 +141,15 @@ impl Leaf {
         leaf
     }
 
-    /// Asks for the lines of the slots; else they would wait for the line of the word, since nothing is read past a locked write.
+    /// Asks for the lines of the slots; else they would wait for the line of the word, since
+    /// nothing is read past a locked write.
     #[inline]
     pub(crate) fn prefetch(&self) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         for line in 1..size_of::<Self>().div_ceil(64) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint, of an address in this leaf; it reads nothing that the program could see.
+            // SAFETY: a hint, of an address in this leaf; it reads nothing that the program could
+            // see.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self).cast::<i8>().wrapping_add(line * 64))
             };
@@ -160,16 +169,17 @@ impl Leaf {
         self.acquire().then(|| self.guard(false))
     }
 
-    /// No load first: it would fetch the line as shared, and the write would have to ask for it again. (So do not keep
-    /// the result: x86 has one instruction that sets and tests a bit, and a loop with a load for all else.)
+    /// No load first: it would fetch the line as shared, and the write would have to ask for it
+    /// again. (So do not keep the result: x86 has one instruction that sets and tests a bit, and a
+    /// loop with a load for all else.)
     #[cfg(not(loom))]
     #[inline]
     fn acquire(&self) -> bool {
         self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
     }
 
-    /// loom takes it that the holder's store may come before our write of what we read before it. So no write here if the
-    /// leaf is locked.
+    /// loom takes it that the holder's store may come before our write of what we read before it.
+    /// So no write here if the leaf is locked.
     #[cfg(loom)]
     fn acquire(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);
@@ -184,7 +194,8 @@ impl Leaf {
         LeafGuard { leaf: self, body: ManuallyDrop::new(self.body.get_mut()), word, contended }
     }
 
-    /// Spins as long as a running holder may need; then the holder has lost its core, and gets ours.
+    /// Spins as long as a running holder may need; then the holder has lost its core, and gets
+    /// ours.
     #[cold]
     fn acquire_contended(&self) {
         let mut rounds = 0_u32;
@@ -328,7 +339,8 @@ impl Body {
         (if claim.mode == Mode::Read { hits & self.writes } else { hits }) != 0
     }
 
-    /// The middle of the places where records are or were of late, with `point` among them. None if there is but one.
+    /// The middle of the places where records are or were of late, with `point` among them. None if
+    /// there is but one.
     #[cold]
     fn middle(&self, point: u64) -> Option<u64> {
         let slots = self.slots.iter().map(|range| range.first).filter(|&first| self.has(first));
@@ -367,7 +379,8 @@ impl Body {
         self.writes &= !(1 << slot);
     }
 
-    /// Whether `slot` holds just such a record. Two records that are alike may stand in for each other.
+    /// Whether `slot` holds just such a record. Two records that are alike may stand in for each
+    /// other.
     pub(crate) fn is_in(&self, slot: usize, claim: Claim) -> bool {
         self.used & (1 << slot) != 0 && self.slots[slot] == claim.range && self.mode(slot) == claim.mode
     }
@@ -426,8 +439,8 @@ impl Body {
         at
     }
 
-    /// Where `before` stood there is now `now`. Counts again for those who wait behind place `from` of the queue, and
-    /// whose conflict with `before` is counted here.
+    /// Where `before` stood there is now `now`. Counts again for those who wait behind place `from`
+    /// of the queue, and whose conflict with `before` is counted here.
     pub(crate) fn recount(&self, before: Claim, now: &[Claim], from: usize, woken: &mut Woken) {
         for entry in self.queue().iter().skip(from) {
             let Some(request) = &entry.request else { continue };
@@ -445,8 +458,8 @@ impl Body {
         SLOTS - self.used.count_ones() as usize
     }
 
-    /// A point to split at so that `claims`, which find no room here, are nearer to finding it; None if there is none,
-    /// because everything lies over everything.
+    /// A point to split at so that `claims`, which find no room here, are nearer to finding it;
+    /// None if there is none, because everything lies over everything.
     pub(crate) fn pivot(&self, claims: &[Claim]) -> Option<u64> {
         let mut all: Vec<Range> = self.holders().map(|(_, c)| c.range).collect();
         let new = claims.iter().map(|c| c.range).filter(|&r| self.touches(r));
@@ -456,8 +469,8 @@ impl Body {
             [all[..held].iter().map(|r| r.first).min(), all[..held].iter().map(|r| r.first).max()];
         let mut points: Vec<u64> = all.iter().map(|r| r.first).collect();
         points.sort_unstable();
-        // One record at either end: the full leaf stays as it is, and a new one takes the new record. Else the middle, or
-        // what is next best where ranges lie over each other.
+        // One record at either end: the full leaf stays as it is, and a new one takes the new
+        // record. Else the middle, or what is next best where ranges lie over each other.
         let end = match all[held..] {
             [new] if Some(new.first) > highest => Some(new.first),
             [new] if Some(new.first) < lowest => lowest,
@@ -508,7 +521,8 @@ impl Body {
         self.retire();
     }
 
-    /// Puts an empty leaf out of use: its fence holds no point, and whoever comes to it by an old pointer sees that.
+    /// Puts an empty leaf out of use: its fence holds no point, and whoever comes to it by an old
+    /// pointer sees that.
     pub(crate) fn retire(&mut self) {
         (self.lo, self.hi, self.used, self.writes, self.heat, self.calm) = (1, 0, 0, 0, 0, 0);
     }

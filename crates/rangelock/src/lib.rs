@@ -16,17 +16,19 @@
 //! # What it promises
 //!
 //! - Ranges that overlap are held together only by readers.
-//! - Among those that conflict, first come, first served: holders and waiters alike are waited for. So neither readers nor
-//!   writers starve.
+//! - Among those that conflict, first come, first served: holders and waiters alike are waited for.
+//!   So neither readers nor writers starve.
 //! - A waiter holds up only those whom it conflicts with, and nothing is held while it sleeps.
-//! - A request for several ranges is in line for all of them at one moment; so requests do not deadlock each other. (Guards that
-//!   a thread keeps while it asks for more can, as with any lock.)
+//! - A request for several ranges is in line for all of them at one moment; so requests do not
+//!   deadlock each other. (Guards that a thread keeps while it asks for more can, as with any
+//!   lock.)
 //!
 //! # How it works
 //!
-//! Each file tells its part at its head: `leaf` is where records are and conflicts are counted, `lock` the short way through
-//! it, `admit` the long way, `wait` how waiters sleep, `tree` how leaves are found, split and merged, and `shared` how
-//! readers that nobody disturbs avoid all of it. `docs/adr` of the project tells why it is so and not as first designed.
+//! Each file tells its part at its head: `leaf` is where records are and conflicts are counted,
+//! `lock` the short way through it, `admit` the long way, `wait` how waiters sleep, `tree` how
+//! leaves are found, split and merged, and `shared` how readers that nobody disturbs avoid all of
+//! it. `docs/adr` of the project tells why it is so and not as first designed.
 
 // Leaves and nodes are shared memory under a protocol of our own; each use says why it holds.
 #![allow(unsafe_code)]

@@ -1,7 +1,8 @@
 //! [`RangeLock`]: what callers call, and the short way through it.
 //!
-//! The short way is: find the one leaf that sees the whole range, lock it, see nothing in the way, take a slot, unlock. What does
-//! not fit, goes the long way (`admit.rs`), which knows everything and starts afresh.
+//! The short way is: find the one leaf that sees the whole range, lock it, see nothing in the way,
+//! take a slot, unlock. What does not fit, goes the long way (`admit.rs`), which knows everything
+//! and starts afresh.
 
 use crate::guard::{Held, ManyGuard, ReadGuard, WriteGuard};
 use crate::leaf::{Advice, Leaf};
@@ -13,8 +14,8 @@ use lanefs_sync::Arc;
 use lanefs_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A lock over the points of `u64`, range by range: readers of a range share it, a writer has it alone, and those who do
-/// not overlap do not meet. See the [crate](crate) for what it promises.
+/// A lock over the points of `u64`, range by range: readers of a range share it, a writer has it
+/// alone, and those who do not overlap do not meet. See the [crate](crate) for what it promises.
 // Aligned, so that two locks side by side share no line.
 #[repr(C, align(64))]
 pub struct RangeLock {
@@ -57,7 +58,8 @@ pub(crate) enum Admission<'a> {
 }
 
 impl RangeLock {
-    /// A lock that nobody holds. It allocates nothing before it is contended or holds more than a few ranges.
+    /// A lock that nobody holds. It allocates nothing before it is contended or holds more than a
+    /// few ranges.
     pub fn new() -> Self {
         Self {
             tree: AtomicPtr::default(),
@@ -71,8 +73,9 @@ impl RangeLock {
 
     /// Waits to share `range` with other readers.
     ///
-    /// Who holds a part of it as a writer, or waits for a part of it as a writer, goes first; so a thread that reads a range
-    /// and asks to read it again may wait for a writer that waits for the thread.
+    /// Who holds a part of it as a writer, or waits for a part of it as a writer, goes first; so a
+    /// thread that reads a range and asks to read it again may wait for a writer that waits for the
+    /// thread.
     #[inline]
     pub fn read(&self, range: Range) -> ReadGuard<'_> {
         match self.read_now(range) {
@@ -113,15 +116,16 @@ impl RangeLock {
         self.acquire_timeout(Claim { range, mode: Mode::Write }, Some(patience)).map(WriteGuard)
     }
 
-    /// Says that readers are to come and hardly a writer: if nobody writes now, they publish their ranges in lanes of
-    /// their own from here on, without first having to be in each other's way. A writer ends that.
+    /// Says that readers are to come and hardly a writer: if nobody writes now, they publish their
+    /// ranges in lanes of their own from here on, without first having to be in each other's way. A
+    /// writer ends that.
     pub fn expect_readers(&self) {
         self.open();
     }
 
-    /// Waits for several ranges at once. They are in line all together, as one request, so callers who name the same
-    /// ranges in different order do not wait for each other. Ranges that overlap are joined; if one of them is to be
-    /// written, the whole of what was joined is.
+    /// Waits for several ranges at once. They are in line all together, as one request, so callers
+    /// who name the same ranges in different order do not wait for each other. Ranges that overlap
+    /// are joined; if one of them is to be written, the whole of what was joined is.
     pub fn lock_many(&self, ranges: &[(Range, Mode)]) -> ManyGuard<'_> {
         let claims = claims(ranges);
         match self.admit(&claims, true) {
@@ -161,7 +165,8 @@ impl RangeLock {
 
     #[inline]
     pub(crate) fn tree(&self) -> Option<&Tree> {
-        // SAFETY: set once, from a box, and freed only by `drop`. Acquire: the tree is seen as it was made.
+        // SAFETY: set once, from a box, and freed only by `drop`. Acquire: the tree is seen as it
+        // was made.
         unsafe { self.tree.load(Ordering::Acquire).as_ref() }
     }
 
@@ -171,7 +176,8 @@ impl RangeLock {
         unsafe { self.shared.load(Ordering::Acquire).as_ref() }
     }
 
-    // Always inlined, as `go`: what they return is too large for registers, and would be copied on the way out.
+    // Always inlined, as `go`: what they return is too large for registers, and would be copied on
+    // the way out.
     #[inline(always)]
     pub(crate) fn read_now(&self, range: Range) -> Option<ReadGuard<'_>> {
         let claim = Claim { range, mode: Mode::Read };
@@ -188,7 +194,8 @@ impl RangeLock {
     fn publish(&self, range: Range) -> Option<Place<'_>> {
         let lane = self.shared()?.lane()?;
         let ticket = lane.publish(range)?;
-        // Acquire: what writers did before the lock was opened comes before what the reader will see.
+        // Acquire: what writers did before the lock was opened comes before what the reader will
+        // see.
         if self.bias.load(Ordering::Acquire) == OPEN {
             return Some(Place::Lane { lane, ticket });
         }

@@ -1,13 +1,15 @@
 //! [`MutexRangeLock`]: the plain way to lock ranges, one mutex over one ordered map.
 //!
-//! It keeps the promises of [`RangeLock`](crate::RangeLock) on order and on waiting, and is there to be compared with it and to
-//! be fallen back on: two hundred lines of safe code that everybody understands. Every operation of every thread meets
-//! in the mutex.
+//! It keeps the promises of [`RangeLock`](crate::RangeLock) on order and on waiting, and is there
+//! to be compared with it and to be fallen back on: two hundred lines of safe code that everybody
+//! understands. Every operation of every thread meets in the mutex.
 //!
-//! Invariants: a record enters the map at once, whether it must wait or not; who waits counts the records in its way, all of
-//! them older; who goes takes one off each younger one that it was in the way of, and wakes those that reach zero.
-//! Hazard: the map is in order of first points, and a record may reach far beyond its own. A search starts as far to
-//! the left as the longest record since the map was last empty could reach from: a range to the end makes searches long until then.
+//! Invariants: a record enters the map at once, whether it must wait or not; who waits counts the
+//! records in its way, all of them older; who goes takes one off each younger one that it was in
+//! the way of, and wakes those that reach zero. Hazard: the map is in order of first points, and a
+//! record may reach far beyond its own. A search starts as far to the left as the longest record
+//! since the map was last empty could reach from: a range to the end makes searches long until
+//! then.
 
 use crate::range::{Claim, Mode, Range};
 use crate::wait::{Request, Woken};
@@ -16,7 +18,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Reader-writer locks over ranges of `u64` in a B-tree behind a mutex: first come, first served among those that conflict.
+/// Reader-writer locks over ranges of `u64` in a B-tree behind a mutex: first come, first served
+/// among those that conflict.
 #[derive(Default)]
 pub struct MutexRangeLock {
     held: Mutex<Held>,
@@ -82,7 +85,8 @@ impl MutexRangeLock {
         Self::default()
     }
 
-    /// Waits to share `range` with other readers. Who holds a part of it as a writer, or waits to, goes first.
+    /// Waits to share `range` with other readers. Who holds a part of it as a writer, or waits to,
+    /// goes first.
     pub fn read(&self, range: Range) -> MutexRangeGuard<'_> {
         self.acquire(Claim { range, mode: Mode::Read })
     }

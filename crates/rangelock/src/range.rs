@@ -1,4 +1,5 @@
-//! A range of `u64` points, kept as its first and last point so that a range can reach the very end.
+//! A range of `u64` points, kept as its first and last point so that a range can reach the very
+//! end.
 //!
 //! Invariant: `first <= last`. There is no empty range.
 
@@ -159,8 +160,8 @@ impl Claim {
     }
 }
 
-/// Sorts claims by place and joins those that overlap, so that a request never conflicts with itself.
-/// Where a reader and a writer overlap, the whole of both is written.
+/// Sorts claims by place and joins those that overlap, so that a request never conflicts with
+/// itself. Where a reader and a writer overlap, the whole of both is written.
 pub(crate) fn join(mut claims: Vec<Claim>) -> Vec<Claim> {
     claims.sort_by_key(|c| c.range);
     let mut joined: Vec<Claim> = Vec::with_capacity(claims.len());

@@ -1,29 +1,34 @@
 //! Readers that write to no shared cache line.
 //!
-//! Where many threads read and nobody writes, even a short visit to a common leaf is a queue for its cache line. So such a
-//! lock can be *open*: a reader then publishes its range in a lane of its own, sees that the lock is still open, and holds.
-//! No record enters a leaf. A writer that finds the lock open (or on the way there) closes it first.
+//! Where many threads read and nobody writes, even a short visit to a common leaf is a queue for
+//! its cache line. So such a lock can be *open*: a reader then publishes its range in a lane of its
+//! own, sees that the lock is still open, and holds. No record enters a leaf. A writer that finds
+//! the lock open (or on the way there) closes it first.
 //!
-//! **Closing** moves every published range into the leaves, as the record of a reader who was let in, and marks the lane
-//! as moved. After that the leaves alone tell the truth, and the writer goes on as if lanes had never been: it is stopped only
-//! by those that it conflicts with, in the order of arrival. (Plain counters of readers would not do: they do not say
-//! which range, so a writer would wait for readers beside it, and a thread that reads one range and then
-//! writes another would wait for itself.) Nobody waits for a reader here, only for the closing.
+//! **Closing** moves every published range into the leaves, as the record of a reader who was let
+//! in, and marks the lane as moved. After that the leaves alone tell the truth, and the writer goes
+//! on as if lanes had never been: it is stopped only by those that it conflicts with, in the order
+//! of arrival. (Plain counters of readers would not do: they do not say which range, so a writer
+//! would wait for readers beside it, and a thread that reads one range and then writes another
+//! would wait for itself.) Nobody waits for a reader here, only for the closing.
 //!
-//! **Opening** must prove that no writer is in any leaf, held or queued. It announces itself (`OPENING`), then visits the
-//! leaves one by one, each under its lock. A writer that enters its leaf before the visit is seen, and the opening is off.
-//! One that enters after has the leaf's lock from the visitor, and so sees the announcement; it backs out, and closes.
+//! **Opening** must prove that no writer is in any leaf, held or queued. It announces itself
+//! (`OPENING`), then visits the leaves one by one, each under its lock. A writer that enters its
+//! leaf before the visit is seen, and the opening is off. One that enters after has the leaf's lock
+//! from the visitor, and so sees the announcement; it backs out, and closes.
 //!
-//! **The race between a reader that publishes and a writer that closes** is store-then-load on both sides: the reader
-//! stores its lane, then loads `bias`; the writer stores `bias`, then loads the lanes. A sequentially consistent fence
-//! between the two, on both sides, makes one see the other. A reader that finds the lock no longer open takes its range back,
-//! unless it was moved already: then it holds by that record.
+//! **The race between a reader that publishes and a writer that closes** is store-then-load on both
+//! sides: the reader stores its lane, then loads `bias`; the writer stores `bias`, then loads the
+//! lanes. A sequentially consistent fence between the two, on both sides, makes one see the other.
+//! A reader that finds the lock no longer open takes its range back, unless it was moved already:
+//! then it holds by that record.
 //!
-//! **A lane's word**: two bits of state, the rest a count of publications. Only the thread of that lane publishes there,
-//! only when it is free; only a closer moves; the guard, on any thread, frees. The count tells a closer that the range it
-//! read is still the range it moves.
+//! **A lane's word**: two bits of state, the rest a count of publications. Only the thread of that
+//! lane publishes there, only when it is free; only a closer moves; the guard, on any thread,
+//! frees. The count tells a closer that the range it read is still the range it moves.
 //!
-//! Hazard: opening, closing and a guard that leaves its lane for a record all hold `turn`, and hold no leaf when they take it.
+//! Hazard: opening, closing and a guard that leaves its lane for a record all hold `turn`, and hold
+//! no leaf when they take it.
 
 use crate::range::Range;
 use lanefs_sync::Mutex;
@@ -98,8 +103,8 @@ impl Shared {
     }
 }
 
-/// Twice as many as cores, so that a few threads more than cores have one each; and some more, for threads come and go, and who
-/// has no lane meets the others in a leaf.
+/// Twice as many as cores, so that a few threads more than cores have one each; and some more, for
+/// threads come and go, and who has no lane meets the others in a leaf.
 fn lanes() -> usize {
     #[cfg(loom)]
     return 2;
@@ -117,8 +122,8 @@ fn lanes() -> usize {
 }
 
 impl Lane {
-    /// Publishes `range`. The caller must be the thread of this lane. None if a range is published here already.
-    /// The caller does not hold it before it has seen the lock open, after this.
+    /// Publishes `range`. The caller must be the thread of this lane. None if a range is published
+    /// here already. The caller does not hold it before it has seen the lock open, after this.
     #[inline]
     pub(crate) fn publish(&self, range: Range) -> Option<Ticket> {
         // Acquire: the guard before us may have been freed by another thread.
@@ -130,15 +135,17 @@ impl Lane {
         self.first.store(range.first, Ordering::Relaxed);
         self.last.store(range.last, Ordering::Relaxed);
         self.word.store(ticket, Ordering::Release);
-        // loom changes threads before a write that another thread looks for, and nowhere near a fence. So that it tries what
-        // is published and not yet fenced, it gets another write, which changes nothing.
+        // loom changes threads before a write that another thread looks for, and nowhere near a
+        // fence. So that it tries what is published and not yet fenced, it gets another write,
+        // which changes nothing.
         #[cfg(loom)]
         self.word.fetch_or(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         Some(Ticket(ticket))
     }
 
-    /// Takes a range back. False if it was moved: then there is a record to release, and the lane is free too.
+    /// Takes a range back. False if it was moved: then there is a record to release, and the lane
+    /// is free too.
     #[inline]
     pub(crate) fn free(&self, ticket: Ticket) -> bool {
         let free = ticket.0 & !STATE;
@@ -154,7 +161,8 @@ impl Lane {
         let word = self.word.load(Ordering::Acquire);
         let range =
             Range { first: self.first.load(Ordering::Relaxed), last: self.last.load(Ordering::Relaxed) };
-        // Two halves of different ranges may be read here; then the word has moved on, and `moved` refuses the ticket.
+        // Two halves of different ranges may be read here; then the word has moved on, and `moved`
+        // refuses the ticket.
         (word & STATE == PUBLISHED && range.first <= range.last).then_some((range, Ticket(word)))
     }
 

@@ -5,7 +5,8 @@ use crate::range::{Claim, Mode, Range};
 use lanefs_sync::atomic::Ordering;
 use std::fmt;
 
-/// Counters since the lock was made or trimmed. Each is exact at some moment of the call, not all at the same.
+/// Counters since the lock was made or trimmed. Each is exact at some moment of the call, not all
+/// at the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -83,8 +84,8 @@ impl RangeLock {
         stats
     }
 
-    /// Everyone who holds or waits, by place and then by arrival, at one moment; published readers come first, and may
-    /// have come or gone meanwhile. For debugging: it locks all leaves at once.
+    /// Everyone who holds or waits, by place and then by arrival, at one moment; published readers
+    /// come first, and may have come or gone meanwhile. For debugging: it locks all leaves at once.
     pub fn records(&self) -> Vec<Record> {
         let mut records = Vec::new();
         for lane in self.shared().into_iter().flat_map(|shared| shared.lanes()) {

@@ -1,5 +1,5 @@
-//! A small number for each live thread: the lowest that no other live thread has. And a mark of each thread, at no cost to speak
-//! of, that may be another's too.
+//! A small number for each live thread: the lowest that no other live thread has. And a mark of
+//! each thread, at no cost to speak of, that may be another's too.
 
 #[cfg(not(any(loom, lanefs_schedule)))]
 mod imp {

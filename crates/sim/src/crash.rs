@@ -1,15 +1,16 @@
 //! The images that a power cut may leave.
 //!
-//! A log falls into epochs that end with a flush (the last one ends with the log). After a cut inside
-//! an epoch, everything of the epochs before is on the medium. Of the epoch itself, up to the cut, the medium
-//! has kept any part: a write is there whole, not at all, or torn at the device's unit (512 bytes, 8 on memory),
-//! and where writes overlap, either may have come last. A discarded unit reads as what it held, as zeros or as
-//! garbage.
+//! A log falls into epochs that end with a flush (the last one ends with the log). After a cut
+//! inside an epoch, everything of the epochs before is on the medium. Of the epoch itself, up to
+//! the cut, the medium has kept any part: a write is there whole, not at all, or torn at the
+//! device's unit (512 bytes, 8 on memory), and where writes overlap, either may have come last. A
+//! discarded unit reads as what it held, as zeros or as garbage.
 //!
-//! - [`Log::crash_states`]: for each epoch one ordered state (all of its writes: the cut just before the flush
-//!   ends) and any number of random ones. Each random state is made of (seed, epoch, number) alone, so that
-//!   one can be made again.
-//! - [`Log::small_states`]: for each epoch every prefix, and every loss, tear or survival of a single write.
+//! - [`Log::crash_states`]: for each epoch one ordered state (all of its writes: the cut just
+//!   before the flush ends) and any number of random ones. Each random state is made of (seed,
+//!   epoch, number) alone, so that one can be made again.
+//! - [`Log::small_states`]: for each epoch every prefix, and every loss, tear or survival of a
+//!   single write.
 
 mod fingerprint;
 mod loss;
@@ -85,20 +86,22 @@ impl fmt::Display for CrashState {
 }
 
 impl Log {
-    /// Every epoch's ordered state and `random_per_epoch` random ones, from the first epoch to the last.
+    /// Every epoch's ordered state and `random_per_epoch` random ones, from the first epoch to the
+    /// last.
     pub fn crash_states(&self, seed: u64, random_per_epoch: usize) -> CrashStates<'_> {
         CrashStates::new(self, seed, Plan::Random(random_per_epoch))
     }
 
-    /// Every epoch's prefixes, and up to `limit` states in which a single write of it was lost, torn or alone, from the
-    /// first epoch to the last, the simplest of an epoch first. An epoch with more of them is sampled by `seed`. Of
-    /// states with the same content and the same marks comes the first one only.
+    /// Every epoch's prefixes, and up to `limit` states in which a single write of it was lost,
+    /// torn or alone, from the first epoch to the last, the simplest of an epoch first. An epoch
+    /// with more of them is sampled by `seed`. Of states with the same content and the same marks
+    /// comes the first one only.
     pub fn small_states(&self, seed: u64, limit: usize) -> CrashStates<'_> {
         CrashStates::new(self, seed, Plan::Small(limit))
     }
 
-    /// The one state that [`crash_states`](Self::crash_states) or [`small_states`](Self::small_states) made of these
-    /// numbers.
+    /// The one state that [`crash_states`](Self::crash_states) or
+    /// [`small_states`](Self::small_states) made of these numbers.
     pub fn crash_state(&self, seed: u64, epoch: usize, shape: Shape) -> Option<CrashState> {
         let mut states = self.crash_states(seed, 0);
         while states.epoch < epoch {
@@ -219,7 +222,8 @@ impl<'a> CrashStates<'a> {
                 let (at, writes): (Vec<usize>, Vec<&Entry>) =
                     (start..last).map(|i| (i, &entries[i])).filter(|(_, e)| e.range().is_some()).unzip();
                 loss.apply(&writes, self.log.atomic_write as u64, &mut image);
-                // As late as can be, before the first write that had not been issued: most has been promised then.
+                // As late as can be, before the first write that had not been issued: most has been
+                // promised then.
                 at.get(loss.issued(writes.len())).copied().unwrap_or(last)
             }
         };
@@ -301,7 +305,8 @@ fn scramble(entries: &[Entry], unit: u64, image: &mut Image, rng: &mut StdRng) {
     }
 }
 
-/// Applies units of one entry, those that a coin (or, half of the time, a torn front or back) picks.
+/// Applies units of one entry, those that a coin (or, half of the time, a torn front or back)
+/// picks.
 fn apply_units(entry: &Entry, fate: Fate, unit: u64, image: &mut Image, rng: &mut StdRng) {
     let (offset, len) = match entry {
         Entry::Write { offset, data } => (*offset, data.len() as u64),

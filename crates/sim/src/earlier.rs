@@ -10,7 +10,8 @@ const SECTOR: u64 = 512;
 pub(crate) struct Earlier(HashMap<u64, [u8; SECTOR as usize]>);
 
 impl Earlier {
-    /// Notes what `device` holds in each sector that begins in `len` bytes at `offset`, which are about to be written.
+    /// Notes what `device` holds in each sector that begins in `len` bytes at `offset`, which are
+    /// about to be written.
     ///
     /// # Errors
     /// The device's.

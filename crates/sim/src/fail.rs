@@ -87,7 +87,8 @@ impl<D: BlockDevice> FailingDevice<D> {
         Self { notify: Some(Box::new(notify)), ..self }
     }
 
-    /// Remembers what each sector held before its last write, from now on: [`Failure::Stale`] needs it.
+    /// Remembers what each sector held before its last write, from now on: [`Failure::Stale`] needs
+    /// it.
     #[must_use]
     pub fn remembering(self) -> Self {
         self.state.lock().earlier = Some(Earlier::default());
@@ -99,7 +100,8 @@ impl<D: BlockDevice> FailingDevice<D> {
         &self.inner
     }
 
-    /// Fails the `nth` call of `op` (read, write, flush or discard) from now, 1 being the next, and no other.
+    /// Fails the `nth` call of `op` (read, write, flush or discard) from now, 1 being the next, and
+    /// no other.
     pub fn fail_once(&self, op: Op, nth: u64, errno: i32) {
         self.fail(op, nth, false, Failure::Error(errno));
     }
@@ -109,7 +111,8 @@ impl<D: BlockDevice> FailingDevice<D> {
         self.fail(op, nth, true, Failure::Error(errno));
     }
 
-    /// Fails the `nth` call of `op` from now, 1 being the next, in this way; with `for_ever` all that follow too.
+    /// Fails the `nth` call of `op` from now, 1 being the next, in this way; with `for_ever` all
+    /// that follow too.
     pub fn fail(&self, op: Op, nth: u64, for_ever: bool, failure: Failure) {
         let mut state = self.state.lock();
         let kind = index(op);

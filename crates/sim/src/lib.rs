@@ -1,9 +1,9 @@
 //! Devices that record, fail and lose power, for tests.
 //!
 //! A crash test in four steps: run the code under test on a [`RecordingDevice`], marking what was
-//! promised when ([`RecordingDevice::mark`]); take its [`Log`]; walk [`Log::crash_states`]; run recovery
-//! on each state's [`OverlayDevice`] and hold the volume against the marks that precede the cut.
-//! Everything random comes from one seed, which [`Seed`] prints when a test fails.
+//! promised when ([`RecordingDevice::mark`]); take its [`Log`]; walk [`Log::crash_states`]; run
+//! recovery on each state's [`OverlayDevice`] and hold the volume against the marks that precede
+//! the cut. Everything random comes from one seed, which [`Seed`] prints when a test fails.
 //!
 //! ```
 //! use lanefs_device::BlockDevice;

@@ -5,8 +5,8 @@ use lanefs_device::{BlockDevice, Mapped, PmemDevice, Result, WriteOp};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A [`PmemDevice`] that logs as a [`RecordingDevice`] does. As on persistent memory, each write is durable when it
-/// returns: in the log a flush follows it.
+/// A [`PmemDevice`] that logs as a [`RecordingDevice`] does. As on persistent memory, each write is
+/// durable when it returns: in the log a flush follows it.
 #[derive(Debug)]
 pub struct RecordingMemory {
     memory: PmemDevice,
@@ -14,8 +14,8 @@ pub struct RecordingMemory {
 }
 
 impl RecordingMemory {
-    /// A device that starts with `base`, in a new file at `path`: in memory, if the folder is (tmpfs). Its crash states are torn
-    /// at `atomic_write` bytes.
+    /// A device that starts with `base`, in a new file at `path`: in memory, if the folder is
+    /// (tmpfs). Its crash states are torn at `atomic_write` bytes.
     ///
     /// # Errors
     /// The system's.

@@ -62,7 +62,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// What a medium holds that has of the entries those for which `keep` returns true, by sequence number.
+    /// What a medium holds that has of the entries those for which `keep` returns true, by sequence
+    /// number.
     pub fn image_of(&self, keep: impl Fn(usize) -> bool) -> Image {
         let mut image = self.base.clone();
         self.entries
@@ -100,7 +101,8 @@ impl RecordingDevice {
         Self { size, atomic_write: 512, state: Mutex::new(state) }
     }
 
-    /// Sets what [`BlockDevice::atomic_write`] returns, 512 otherwise: where its crash states are torn.
+    /// Sets what [`BlockDevice::atomic_write`] returns, 512 otherwise: where its crash states are
+    /// torn.
     #[must_use]
     pub fn with_atomic_write(self, atomic_write: usize) -> Self {
         Self { atomic_write, ..self }

@@ -10,11 +10,12 @@ pub struct Seed {
     value: u64,
 }
 
-/// The seed when nobody names one: a run that judges a change judges the change, not the day's luck.
+/// The seed when nobody names one: a run that judges a change judges the change, not the day's
+/// luck.
 const DEFAULT: u64 = 0x001a_9ef5;
 
-/// The seed in the environment variable `var`: decimal, hexadecimal after `0x`, or `random` for a new
-/// one, as campaigns want. The same one every time if it is not set.
+/// The seed in the environment variable `var`: decimal, hexadecimal after `0x`, or `random` for a
+/// new one, as campaigns want. The same one every time if it is not set.
 ///
 /// Keep the result to the end of the test: dropped by a panic, it prints how to replay.
 ///

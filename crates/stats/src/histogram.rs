@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Counts values in buckets that are at most a quarter wide ([`Snapshot`]). Where the values are times, they are
-/// nanoseconds.
+/// Counts values in buckets that are at most a quarter wide ([`Snapshot`]). Where the values are
+/// times, they are nanoseconds.
 #[derive(Default)]
 pub struct Histogram {
     /// One in `every` runs is timed; 0 and 1: all.
@@ -24,7 +24,8 @@ struct Lane {
     max: AtomicU64,
     /// Runs, where not all are timed.
     seen: AtomicU64,
-    /// Runs begun less runs ended, where all are timed. One may end in another lane than it began in.
+    /// Runs begun less runs ended, where all are timed. One may end in another lane than it began
+    /// in.
     running: AtomicU64,
 }
 
@@ -62,8 +63,8 @@ impl Histogram {
         Self::sampled(1)
     }
 
-    /// An empty histogram that counts every run and times the first of each `every` in a lane: for what takes less than a
-    /// microsecond, where reading the clock twice (about 50 ns) would show.
+    /// An empty histogram that counts every run and times the first of each `every` in a lane: for
+    /// what takes less than a microsecond, where reading the clock twice (about 50 ns) would show.
     pub const fn sampled(every: u32) -> Self {
         Self { every, lanes: [const { OnceLock::new() }; LANES] }
     }
@@ -120,7 +121,8 @@ impl Histogram {
             all.count = all.count.wrapping_add(lane.seen.load(Ordering::Relaxed));
             all.running = all.running.wrapping_add(lane.running.load(Ordering::Relaxed));
         }
-        // Of a run that was handed to a thread of another lane, the end may be seen without the beginning.
+        // Of a run that was handed to a thread of another lane, the end may be seen without the
+        // beginning.
         all.running = all.running.cast_signed().max(0).cast_unsigned();
         all.timed = all.buckets.iter().fold(0, |sum, n| sum.wrapping_add(*n));
         if self.every <= 1 {

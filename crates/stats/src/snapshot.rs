@@ -1,7 +1,8 @@
 //! What a histogram held at one time, and the buckets that it counts in.
 //!
-//! Buckets are logarithmic with four steps to each power of two: 0, 1, 2, 3, then 4, 5, 6, 7, then 8..=9, 10..=11, 12..=13,
-//! 14..=15, and so on to the end of 64 bits. A bucket is at most a quarter as wide as its smallest value is large.
+//! Buckets are logarithmic with four steps to each power of two: 0, 1, 2, 3, then 4, 5, 6, 7, then
+//! 8..=9, 10..=11, 12..=13, 14..=15, and so on to the end of 64 bits. A bucket is at most a quarter
+//! as wide as its smallest value is large.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -44,7 +45,8 @@ pub struct Bucket {
 /// What a [`Histogram`](crate::Histogram) held.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// What happened: every value recorded, and every run of a sampled histogram whether it was timed or not.
+    /// What happened: every value recorded, and every run of a sampled histogram whether it was
+    /// timed or not.
     pub count: u64,
     /// Values recorded. Less than `count` where only samples are timed.
     pub timed: u64,
@@ -64,8 +66,9 @@ impl Snapshot {
         self.sum.checked_div(self.timed).unwrap_or(0)
     }
 
-    /// A value that at least the share `q` (0.0 to 1.0) of the recorded values does not exceed: the end of the bucket
-    /// that the true quantile lies in, so not below it and at most a quarter above. 0 without any values.
+    /// A value that at least the share `q` (0.0 to 1.0) of the recorded values does not exceed: the
+    /// end of the bucket that the true quantile lies in, so not below it and at most a quarter
+    /// above. 0 without any values.
     pub fn quantile(&self, q: f64) -> u64 {
         // As floats go: a count beyond 2^53 is rounded, which no quantile shows.
         let rank = (q.clamp(0.0, 1.0) * self.timed as f64).ceil().max(1.0) as u64;

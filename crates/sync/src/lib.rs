@@ -1,9 +1,11 @@
-//! One face over synchronisation, threads, clocks and random numbers: those of std, of loom, and of a seeded scheduler.
+//! One face over synchronisation, threads, clocks and random numbers: those of std, of loom, and of
+//! a seeded scheduler.
 //!
-//! Code written against this crate runs on parking_lot and std. Built with `--cfg loom` it runs inside a loom model that
-//! tries the interleavings, and built with `--cfg lanefs_schedule` under a scheduler that a seed decides for: whole volumes, with
-//! all of their threads. The locks have parking_lot's shape: no poisoning, and [`Condvar::wait`] takes `&mut` of
-//! the guard. Under loom nothing is `const`, and time does not pass: a timed wait only ends by a notification.
+//! Code written against this crate runs on parking_lot and std. Built with `--cfg loom` it runs
+//! inside a loom model that tries the interleavings, and built with `--cfg lanefs_schedule` under a
+//! scheduler that a seed decides for: whole volumes, with all of their threads. The locks have
+//! parking_lot's shape: no poisoning, and [`Condvar::wait`] takes `&mut` of the guard. Under loom
+//! nothing is `const`, and time does not pass: a timed wait only ends by a notification.
 #![forbid(unsafe_code)]
 
 mod int_map;

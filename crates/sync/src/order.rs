@@ -52,7 +52,8 @@ impl<G> Ordered<G> {
         Self { guard: lock(), _note: note }
     }
 
-    /// As [`take`](Self::take), of a lock that may be held by another thread: `lock` then gives `None`.
+    /// As [`take`](Self::take), of a lock that may be held by another thread: `lock` then gives
+    /// `None`.
     ///
     /// # Panics
     /// As [`take`](Self::take).

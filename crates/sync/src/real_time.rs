@@ -9,7 +9,8 @@ pub fn realtime() -> u64 {
     nanos(clock_gettime(ClockId::Realtime))
 }
 
-/// Returns the nanoseconds since 1970 at the kernel's last tick: cheap, and what the kernel stamps files with.
+/// Returns the nanoseconds since 1970 at the kernel's last tick: cheap, and what the kernel stamps
+/// files with.
 pub fn realtime_coarse() -> u64 {
     nanos(clock_gettime(ClockId::RealtimeCoarse))
 }

@@ -1,4 +1,5 @@
-//! The schedules campaign as a program: `schedules --help`. Built with `--cfg lanefs_schedule` (`make schedules`).
+//! The schedules campaign as a program: `schedules --help`. Built with `--cfg lanefs_schedule`
+//! (`make schedules`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a campaign fails by panic")]
 
 #[cfg(not(lanefs_schedule))]

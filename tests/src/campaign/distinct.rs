@@ -1,7 +1,7 @@
 //! How many distinct states were seen, in little memory.
 //!
-//! Linear counting: a bit for each hash. The share of bits that are still clear tells how many distinct hashes came; with
-//! 2^27 bits a million of them is counted to within a few in a thousand.
+//! Linear counting: a bit for each hash. The share of bits that are still clear tells how many
+//! distinct hashes came; with 2^27 bits a million of them is counted to within a few in a thousand.
 
 use std::io;
 use std::path::Path;

@@ -1,8 +1,9 @@
 //! All workloads of one and of two core operations, and samples of longer ones.
 //!
-//! As ACE (OSDI 2018) bounds them: two files in two directories; between two operations one persistence operation or none;
-//! behind the last an order of persistence operations that makes everything durable. A crash may come between any two
-//! writes, so that a workload with a short tail is part of one with a long tail.
+//! As ACE (OSDI 2018) bounds them: two files in two directories; between two operations one
+//! persistence operation or none; behind the last an order of persistence operations that makes
+//! everything durable. A crash may come between any two writes, so that a workload with a short
+//! tail is part of one with a long tail.
 
 use super::step::{Flag, Slot, Step, Way};
 use super::workload::Workload;
@@ -165,8 +166,8 @@ impl Small {
         self.operations.is_empty()
     }
 
-    /// Spreads the workloads of two operations, those first that have nothing between: any run of numbers then has some of
-    /// every operation.
+    /// Spreads the workloads of two operations, those first that have nothing between: any run of
+    /// numbers then has some of every operation.
     pub fn scattered(&self, number: u64) -> u64 {
         // A prime that divides no such number of workloads.
         const STEP: u64 = 7_368_787;

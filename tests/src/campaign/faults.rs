@@ -1,11 +1,13 @@
 //! The fault campaign: one case, and every call of the device failed once, in turn.
 //!
-//! A first run counts the calls. Then each of them fails in each of its [ways](Fault::ways), one in each run, and so do
-//! the calls of a recovery from one crash of the workload. Behind it the volume is opened again on a device that is well, and judged as
-//! after a crash: what was promised is there, nothing is lost. A device that lost what it had not flushed is judged too.
+//! A first run counts the calls. Then each of them fails in each of its [ways](Fault::ways), one in
+//! each run, and so do the calls of a recovery from one crash of the workload. Behind it the volume
+//! is opened again on a device that is well, and judged as after a crash: what was promised is
+//! there, nothing is lost. A device that lost what it had not flushed is judged too.
 //!
-//! A stale read, and a flipped bit in what no checksum covers, cannot be noticed: then nothing is asked but that no code
-//! panics, and that no file's bytes lie where fixed metadata does. A flipped bit in other metadata is an error, or does no harm.
+//! A stale read, and a flipped bit in what no checksum covers, cannot be noticed: then nothing is
+//! asked but that no code panics, and that no file's bytes lie where fixed metadata does. A flipped
+//! bit in other metadata is an error, or does no harm.
 
 use super::explore::{Count, Explore, Finding, PANIC, e2fsck_image, recover, unwinding};
 use super::fault::{Fault, Phase};
@@ -192,7 +194,8 @@ impl FaultExplorer {
         self.count.states += 1;
         let recovered = recover(setting, Arc::new(OverlayDevice::new(image.clone())));
         let (observed, closed) = match recovered {
-            // The bit was written back with its block, of which another part was wanted: it is found where it is wrong.
+            // The bit was written back with its block, of which another part was wanted: it is
+            // found where it is wrong.
             Err(said) if is_noticed(fault, &said) => return Ok(()),
             // What leads to blocks could not be read: the volume says that it has errors.
             Err(said) if !fault.is_told() && has_errors(image) => return no_panic(Err(said)),
@@ -210,7 +213,8 @@ impl FaultExplorer {
         }
     }
 
-    /// After a lie that cannot be noticed: nobody panics, then and later, and no file lies over fixed metadata.
+    /// After a lie that cannot be noticed: nobody panics, then and later, and no file lies over
+    /// fixed metadata.
     fn check_harmless(
         &mut self,
         case: &Case,
@@ -224,7 +228,8 @@ impl FaultExplorer {
         check_zones(case, &image)
     }
 
-    /// After a write that failed without a journal: the volume does not say that it is sound, and nobody panics.
+    /// After a write that failed without a journal: the volume does not say that it is sound, and
+    /// nobody panics.
     fn check_unsafe(&mut self, case: &Case, run: &Run, device: &Device) -> Result<(), String> {
         let image = device.inner().image();
         self.count.states += 1;
@@ -350,7 +355,8 @@ fn nothing_done(setting: &Setting, device: &Device) -> Run {
     }
 }
 
-/// Recovers a volume on a device that fails, has `look` judge it while it is open and the device is well, and closes it.
+/// Recovers a volume on a device that fails, has `look` judge it while it is open and the device is
+/// well, and closes it.
 fn run_recovery(
     setting: &Setting,
     device: &Arc<Device>,
@@ -422,7 +428,8 @@ fn is_content(block: &[u8]) -> bool {
     block.windows(2).filter(|pair| pair[0] != pair[1]).count() < 8
 }
 
-/// Whether a block is one of the log's that ends the log if it is not right: nothing tells it from what was never written.
+/// Whether a block is one of the log's that ends the log if it is not right: nothing tells it from
+/// what was never written.
 fn may_end_log(block: &[u8]) -> bool {
     let word =
         |at: usize| block.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_be_bytes);

@@ -1,8 +1,10 @@
-//! A workload on a device whose calls fail: what an error may leave, and what has to be refused behind it.
+//! A workload on a device whose calls fail: what an error may leave, and what has to be refused
+//! behind it.
 //!
-//! A step that fails on a volume that goes on is done wholly or not at all: the open volume, read while the device is well,
-//! says which. A write of content may be done in part. Once the journal is aborted nothing is known of the step that
-//! failed but that it may be there after the next opening; every later change is refused.
+//! A step that fails on a volume that goes on is done wholly or not at all: the open volume, read
+//! while the device is well, says which. A write of content may be done in part. Once the journal
+//! is aborted nothing is known of the step that failed but that it may be there after the next
+//! opening; every later change is refused.
 
 use super::fault::Fault;
 use super::model::{Effect, Model};
@@ -107,7 +109,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Returns the last step up to `i` that is known to be done: what a sync that succeeds promises.
+    /// Returns the last step up to `i` that is known to be done: what a sync that succeeds
+    /// promises.
     pub(super) fn last_known(&self, i: usize) -> usize {
         let failed = self.hurt.as_ref().and_then(|hurt| hurt.failed);
         failed.map_or(i, |failed| i.min(failed - 1))
@@ -189,8 +192,8 @@ impl Runner<'_> {
         hurt.aborted |= hurt.well(|| self.volume.trim(0..0, 1).is_err());
     }
 
-    /// Asks until the volume takes no more changes, if that is to come: a thread of the journal's own may have met the
-    /// failure, and aborts a moment later.
+    /// Asks until the volume takes no more changes, if that is to come: a thread of the journal's
+    /// own may have met the failure, and aborts a moment later.
     fn await_abort(&mut self) {
         let coming = self.hurt.as_ref().is_some_and(|hurt| hurt.has_failed() && hurt.fault.is_loud());
         self.note_abort();

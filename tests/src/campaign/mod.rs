@@ -1,11 +1,14 @@
-//! The crash campaign: every small workload, every small crash, and an oracle that knows what may be left.
+//! The crash campaign: every small workload, every small crash, and an oracle that knows what may
+//! be left.
 //!
-//! A [`Case`] is a [`Workload`] (steps) in a [`Setting`] (a volume, a way of writing, pressure). `run` carries it out on a
-//! recording device beside a `Model`, and notes what was promised when. [`Explorer`] makes the states that a
-//! power cut may leave of the log, recovers each, walks it (`Observed`) and asks the `oracle`. A finding is
-//! [`minimise`]d to one line of text that replays it. [`Small`] lists the workloads.
+//! A [`Case`] is a [`Workload`] (steps) in a [`Setting`] (a volume, a way of writing, pressure).
+//! `run` carries it out on a recording device beside a `Model`, and notes what was promised when.
+//! [`Explorer`] makes the states that a power cut may leave of the log, recovers each, walks it
+//! (`Observed`) and asks the `oracle`. A finding is [`minimise`]d to one line of text that replays
+//! it. [`Small`] lists the workloads.
 //!
-//! The fault campaign beside it ([`FaultExplorer`]) runs the same cases, and fails one call of the device in each run.
+//! The fault campaign beside it ([`FaultExplorer`]) runs the same cases, and fails one call of the
+//! device in each run.
 
 mod distinct;
 mod enumerate;

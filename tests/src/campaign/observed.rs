@@ -24,7 +24,8 @@ pub(super) struct Found {
     pub(super) content: Vec<u8>,
 }
 
-/// Inodes and blocks that are free or were found: as many at all times, but for those that no file owns any more.
+/// Inodes and blocks that are free or were found: as many at all times, but for those that no file
+/// owns any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Accounted {
     inodes: u64,
@@ -78,7 +79,8 @@ impl Observed {
             Accounted { inodes: free.inodes_free + sectors.len() as u64, blocks: free.blocks_free + blocks };
     }
 
-    /// Checks that no inode and no block has been lost, or is both free and a file's, since `before`.
+    /// Checks that no inode and no block has been lost, or is both free and a file's, since
+    /// `before`.
     ///
     /// # Errors
     /// How many.
@@ -92,7 +94,8 @@ impl Observed {
         Err(format!("{inodes} inodes and {blocks} blocks are neither free nor a file's"))
     }
 
-    /// Holds names, and inodes without their contents, against a model. Returns the inode behind each file of the model.
+    /// Holds names, and inodes without their contents, against a model. Returns the inode behind
+    /// each file of the model.
     ///
     /// # Errors
     /// The first difference.

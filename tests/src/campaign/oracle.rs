@@ -1,8 +1,9 @@
 //! What a crash may leave of a run, exactly.
 //!
-//! Operations on names are atomic and in order. So names and inodes are those after one step, which is not before the last that
-//! was synced and not behind the last that had begun. Contents are judged by [`Tracked`](crate::Tracked), with what is known by
-//! then: a truncation that the names show is done, and no size is that of a step whose names are not there.
+//! Operations on names are atomic and in order. So names and inodes are those after one step, which
+//! is not before the last that was synced and not behind the last that had begun. Contents are
+//! judged by [`Tracked`](crate::Tracked), with what is known by then: a truncation that the names
+//! show is done, and no size is that of a step whose names are not there.
 
 use super::model::Id;
 use super::observed::Observed;

@@ -8,7 +8,8 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Counts and findings of a campaign. Every batch is saved: a campaign that is ended by force loses one batch.
+/// Counts and findings of a campaign. Every batch is saved: a campaign that is ended by force loses
+/// one batch.
 #[derive(Debug)]
 pub struct Progress {
     folder: PathBuf,

@@ -117,8 +117,9 @@ fn commit_apart(volume: &Volume, permissions: u16) -> lanefs::Result<()> {
     volume.upkeep(Upkeep::Commit)
 }
 
-/// Makes the open files what files in use are: written before, and durable. Of an inode that was just read nothing is
-/// known, so that a sync of it does more than it has to, and hides what another sync leaves out.
+/// Makes the open files what files in use are: written before, and durable. Of an inode that was
+/// just read nothing is known, so that a sync of it does more than it has to, and hides what
+/// another sync leaves out.
 pub(super) fn settle(volume: &Volume, files: &Files) -> lanefs::Result<()> {
     for file in files.values() {
         let mut first = [0];
@@ -224,7 +225,8 @@ impl<'c> Runner<'c> {
         self.volume.upkeep(task).or_else(|e| self.bear(&format!("{task:?}"), &e))
     }
 
-    /// A write that found no space may have been done in part: what the file is now, it may be after a crash.
+    /// A write that found no space may have been done in part: what the file is now, it may be
+    /// after a crash.
     ///
     /// # Errors
     /// Bytes that are neither old nor new.
@@ -275,7 +277,8 @@ impl<'c> Runner<'c> {
         Ok(())
     }
 
-    /// Closes the volume, and holds it against the model: while it is open, and when it was opened again.
+    /// Closes the volume, and holds it against the model: while it is open, and when it was opened
+    /// again.
     fn end(mut self) -> Result<Run, String> {
         self.poker = None;
         self.check_open()?;

@@ -1,4 +1,5 @@
-//! Which cases the tests try: those that once found something, a line each in `tests/seeds`, and a slice by the date.
+//! Which cases the tests try: those that once found something, a line each in `tests/seeds`, and a
+//! slice by the date.
 
 use super::workload::Case;
 use std::path::PathBuf;

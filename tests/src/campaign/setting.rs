@@ -16,7 +16,8 @@ pub struct Pressure {
     pub cache: Option<usize>,
     /// The log is nearly full when the first step begins.
     pub full_log: bool,
-    /// Another thread commits before writes to the device, so also between the data of a file and what maps it.
+    /// Another thread commits before writes to the device, so also between the data of a file and
+    /// what maps it.
     pub poke: bool,
 }
 
@@ -118,8 +119,8 @@ impl Setting {
         self.pressure.cache.map_or(options.clone(), |bytes| options.cache_bytes(bytes))
     }
 
-    /// Whether every call of the device is the same each time, and may fail: the device is no memory, and no other thread
-    /// commits.
+    /// Whether every call of the device is the same each time, and may fail: the device is no
+    /// memory, and no other thread commits.
     pub fn can_fail(&self) -> bool {
         !self.memory && !self.pressure.poke
     }

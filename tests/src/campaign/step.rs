@@ -1,7 +1,8 @@
 //! One step of a workload, and its text.
 //!
-//! A step names its file by a letter: the workload keeps it open, so that the file can be used after its name has gone.
-//! Names are absolute paths. `Display` and `FromStr` are each other's inverse: a failure is replayed from its text.
+//! A step names its file by a letter: the workload keeps it open, so that the file can be used
+//! after its name has gone. Names are absolute paths. `Display` and `FromStr` are each other's
+//! inverse: a failure is replayed from its text.
 
 use lanefs::FallocMode;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! The volumes that workloads run on: as small as can be, with little in them, and old data in every free block.
+//! The volumes that workloads run on: as small as can be, with little in them, and old data in
+//! every free block.
 
 use super::model::{Model, XATTR};
 use super::observed::Observed;

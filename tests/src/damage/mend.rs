@@ -20,8 +20,8 @@ fn put_be32(bytes: &mut [u8], at: usize, value: u32) {
 }
 
 impl Anatomy {
-    /// Mends all that has a checksum. Bitmaps come before the descriptors that hold theirs, a journal's
-    /// data before its descriptors.
+    /// Mends all that has a checksum. Bitmaps come before the descriptors that hold theirs, a
+    /// journal's data before its descriptors.
     pub(super) fn mend(&self, bytes: &mut [u8]) {
         for region in self.regions.iter().filter(|r| r.kind >= RegionKind::JournalSuper) {
             self.mend_journal(bytes, region);

@@ -1,8 +1,9 @@
 //! Volumes damaged on purpose: a good volume, a script of changes to its structures, and checksums
 //! made anew, so that what reads it gets past them to the damage.
 //!
-//! A script is bytes, nine for each change, and any bytes are one: a fuzzer draws them as it likes, a
-//! test draws them from a seed. What the structures are and where is looked up in the good volume.
+//! A script is bytes, nine for each change, and any bytes are one: a fuzzer draws them as it likes,
+//! a test draws them from a seed. What the structures are and where is looked up in the good
+//! volume.
 
 mod anatomy;
 mod mend;

@@ -1,4 +1,5 @@
-//! Random operations on one file, drawn to places where files go wrong: ends, and borders of blocks.
+//! Random operations on one file, drawn to places where files go wrong: ends, and borders of
+//! blocks.
 
 use super::{FALLOCATES, FileOp, Model, Way};
 use rand::Rng;

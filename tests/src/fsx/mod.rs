@@ -69,7 +69,8 @@ pub enum FileOp {
     Reopen,
 }
 
-/// What fallocate does in a file. The last two move what is behind, and are only for files that nobody shares.
+/// What fallocate does in a file. The last two move what is behind, and are only for files that
+/// nobody shares.
 pub const FALLOCATES: [FallocMode; 7] = [
     FallocMode::Allocate,
     FallocMode::KeepSize,

@@ -15,8 +15,8 @@ use lanefs::FallocMode;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// One call, as a program makes it. What is a hole stays one in a copy, as `cp` has it; space is asked of a regular file
-/// when all of it has its place.
+/// One call, as a program makes it. What is a hole stays one in a copy, as `cp` has it; space is
+/// asked of a regular file when all of it has its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the system call of that name says it")]
 pub enum Op {
@@ -107,8 +107,8 @@ pub enum Seen {
     Space(Sectors),
 }
 
-/// st_blocks of a file. The map of its extents is a part of it, and as large as the file is fragmented: so two counts are equal if the
-/// difference is no more than the maps may have.
+/// st_blocks of a file. The map of its extents is a part of it, and as large as the file is
+/// fragmented: so two counts are equal if the difference is no more than the maps may have.
 #[derive(Debug, Clone, Copy)]
 pub struct Sectors {
     /// As stat(2) says.
@@ -120,7 +120,8 @@ pub struct Sectors {
 impl Sectors {
     /// Blocks of the map of a file with so many blocks, at the worst.
     fn map_most(self) -> u64 {
-        // An entry is 12 bytes, as is the head; a tree that has been split is half full. The kernel keeps a leaf when a file shrinks.
+        // An entry is 12 bytes, as is the head; a tree that has been split is half full. The kernel
+        // keeps a leaf when a file shrinks.
         let leaf = (self.block / 12 - 1) / 2;
         1 + (self.count * 512 / self.block).div_ceil(leaf)
     }

@@ -1,4 +1,5 @@
-//! A volume as its bytes say, read without the engine: the role of each block, and the blocks of each inode.
+//! A volume as its bytes say, read without the engine: the role of each block, and the blocks of
+//! each inode.
 
 use lanefs_format::extent::{At, NodeRef};
 use lanefs_format::{

@@ -21,8 +21,8 @@ pub enum Meddled {
     Done(usize, usize),
 }
 
-/// Opens the volume for writing in one of the [modes](crate::modes), and carries out a script of operations, each of
-/// five bytes; any bytes are one.
+/// Opens the volume for writing in one of the [modes](crate::modes), and carries out a script of
+/// operations, each of five bytes; any bytes are one.
 ///
 /// # Errors
 /// What an operation changed, and is not its own.

@@ -56,7 +56,8 @@ impl Op {
         }
     }
 
-    /// The inodes that the operation may change: what its paths lead to, and the directories that hold them.
+    /// The inodes that the operation may change: what its paths lead to, and the directories that
+    /// hold them.
     pub(super) fn owners(&self, volume: &Volume) -> BTreeSet<u32> {
         let dirs = [&self.path, &self.other, &self.fresh].map(|path| path.parent().unwrap_or(Path::new("/")));
         let paths = [&self.path, &self.other, &self.fresh].map(PathBuf::as_path);

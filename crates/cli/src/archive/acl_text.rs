@@ -5,7 +5,8 @@
 
 use lanefs_format::acl::{Acl, AclEntry, Tag};
 
-/// The list that `text` says, in canonical order; `None` if it is malformed or names somebody unknown.
+/// The list that `text` says, in canonical order; `None` if it is malformed or names somebody
+/// unknown.
 pub(crate) fn parse(text: &[u8]) -> Option<Acl> {
     let text = std::str::from_utf8(text).ok()?;
     let mut entries = Vec::new();

@@ -6,7 +6,8 @@ use rustix::fs::{self, SeekFrom};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 
-/// What attributes are asked of: an open file, or a name in an open directory that cannot be opened.
+/// What attributes are asked of: an open file, or a name in an open directory that cannot be
+/// opened.
 #[derive(Debug, Clone)]
 pub(crate) enum Attributed<'a> {
     File(BorrowedFd<'a>),
@@ -14,8 +15,8 @@ pub(crate) enum Attributed<'a> {
 }
 
 impl Attributed<'_> {
-    /// A name in `dir`, not followed. The path goes through `/proc`, so that neither the directory's
-    /// own path nor its length matters.
+    /// A name in `dir`, not followed. The path goes through `/proc`, so that neither the
+    /// directory's own path nor its length matters.
     pub(crate) fn name(dir: impl AsFd, name: &CStr) -> Self {
         let mut path = format!("/proc/self/fd/{}/", dir.as_fd().as_raw_fd()).into_bytes();
         path.extend(name.to_bytes());

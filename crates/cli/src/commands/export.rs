@@ -20,7 +20,8 @@ pub(crate) struct Args {
     /// The directory to copy
     #[arg(value_name = "VOLUME:/DIR")]
     source: OsString,
-    /// A folder, which is made if it does not exist; an archive, by its name (.tar, .tar.gz, .tgz); or `-` for one to standard output
+    /// A folder, which is made if it does not exist; an archive, by its name (.tar, .tar.gz, .tgz);
+    /// or `-` for one to standard output
     #[arg(value_name = "DST")]
     destination: OsString,
     /// Overwrite volumes, locked files and what is no archive too

@@ -17,8 +17,8 @@ use std::path::Path;
 
 /// Show in how many pieces files lie
 ///
-/// Of a whole volume: the sums over all files, and the runs of free space by size. Of VOLUME:/path: each
-/// file at and below the path, with its extents and the fewest that it could have.
+/// Of a whole volume: the sums over all files, and the runs of free space by size. Of VOLUME:/path:
+/// each file at and below the path, with its extents and the fewest that it could have.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Volumes, or files and directories in them

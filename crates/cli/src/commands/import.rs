@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// Fill a directory of a volume with the contents of a folder or of a tar archive
 ///
-/// Owners, modes, times, attributes, ACLs, links, devices and holes arrive as they are, whoever runs
-/// this. A name that is there already is replaced, directories are joined. With SOURCE_DATE_EPOCH
-/// no time is later than that, and the same source gives the same bytes.
+/// Owners, modes, times, attributes, ACLs, links, devices and holes arrive as they are, whoever
+/// runs this. A name that is there already is replaced, directories are joined. With
+/// SOURCE_DATE_EPOCH no time is later than that, and the same source gives the same bytes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A folder, a tar archive (plain or by gzip), or `-` for an archive from standard input

@@ -1,4 +1,5 @@
-//! `lanefs info`: what the superblock and the group descriptors tell, read as they are on the medium.
+//! `lanefs info`: what the superblock and the group descriptors tell, read as they are on the
+//! medium.
 //!
 //! Nothing is recovered for it, and a volume that lanefs cannot open still tells what it is.
 
@@ -123,7 +124,8 @@ impl Info {
             groups_per_flex: layout.groups_per_flex(),
             journal: sb.has(Compat::HAS_JOURNAL).then(|| Journal {
                 inode: raw.s_journal_inum.get(),
-                // The copy of i_block and i_size: 15 words, then the high and the low half of the size.
+                // The copy of i_block and i_size: 15 words, then the high and the low half of the
+                // size.
                 size: (raw.s_jnl_backup_type == 1).then(|| {
                     u64::from(raw.s_jnl_blocks[15].get()) << 32 | u64::from(raw.s_jnl_blocks[16].get())
                 }),

@@ -1,4 +1,5 @@
-//! `lanefs lab`: the experiments of `lanefs-lab`, with tables as they go, and what came of them kept.
+//! `lanefs lab`: the experiments of `lanefs-lab`, with tables as they go, and what came of them
+//! kept.
 
 use crate::failure::{Failure, Res};
 use crate::output::Out;
@@ -18,7 +19,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Run the experiments: each decision of the write path, the old way beside the new and the kernel's
+/// Run the experiments: each decision of the write path, the old way beside the new and the
+/// kernel's
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -45,7 +47,8 @@ pub(crate) struct Args {
     /// Who runs beside lanefs: kernel-ext4, kernel-xfs, raw, or none. Without it: whoever can
     #[arg(long, value_name = "PEER,...", value_delimiter = ',')]
     peers: Option<Vec<String>>,
-    /// Devices that are played, for the storm: nvme, cloud (a volume of 64k IOPS), disk, or none. Without it: cloud
+    /// Devices that are played, for the storm: nvme, cloud (a volume of 64k IOPS), disk, or none.
+    /// Without it: cloud
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
     simulate: Option<Vec<String>>,
     /// How often each contender gets its turn

@@ -117,7 +117,8 @@ impl Args {
         noted.finish()
     }
 
-    /// The file that an argument names. A link to a directory is followed, but for -l and -d, as ls does.
+    /// The file that an argument names. A link to a directory is followed, but for -l and -d, as ls
+    /// does.
     fn named(&self, spot: Spot) -> Res<Item> {
         let mut meta = spot.side.metadata(&spot.path, false).or_cannot("access", spot.shown())?;
         if meta.is_symlink()

@@ -58,7 +58,8 @@ pub(crate) struct Args {
     /// Percent of the blocks that only root may take
     #[arg(short = 'm', value_name = "PERCENT")]
     reserved: Option<f64>,
-    /// hash_seed=UUID, root_owner=UID:GID, nodiscard; lazy_itable_init=0 and lazy_journal_init=0 are always so
+    /// hash_seed=UUID, root_owner=UID:GID, nodiscard; lazy_itable_init=0 and lazy_journal_init=0
+    /// are always so
     #[arg(short = 'E', value_name = "OPTION,...", value_parser = Extended::parse)]
     extended: Option<Extended>,
     /// size=MEGABYTES of the journal
@@ -175,8 +176,8 @@ impl<'a> NewFile<'a> {
         File::create_new(path).ok().map(|file| Self { path, file })
     }
 
-    /// Removes it, unless its path leads to another file by now. That it cannot be removed is not the
-    /// failure to tell of.
+    /// Removes it, unless its path leads to another file by now. That it cannot be removed is not
+    /// the failure to tell of.
     fn remove(self) {
         let id = |meta: io::Result<Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
         if id(self.file.metadata()).is_some_and(|own| id(self.path.symlink_metadata()) == Some(own)) {

@@ -1,10 +1,10 @@
 //! `lanefs mount`, and what mount(8) calls: `mount.lanefs` and `mount.fuse.lanefs`.
 //!
-//! In the background, the command starts itself anew and ends when the mount is there: the child says so by a line on its
-//! standard output. Exit codes are those of mount(8).
+//! In the background, the command starts itself anew and ends when the mount is there: the child
+//! says so by a line on its standard output. Exit codes are those of mount(8).
 //!
-//! The server is confined before it reads the first byte of the volume. Started once more, as its broker, the
-//! command does what a confined process cannot: see [`lanefs_fuse::Broker`].
+//! The server is confined before it reads the first byte of the volume. Started once more, as its
+//! broker, the command does what a confined process cannot: see [`lanefs_fuse::Broker`].
 
 use crate::failure::{Cause, Failure, Res};
 use crate::location::{VolumeName, whole_volume};
@@ -37,8 +37,9 @@ const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
 /// Mount a volume, for all programs to use
 ///
-/// Without -f it goes into the background when the mount is there. It ends when the mount is taken away (lanefs umount,
-/// umount) or by a signal, and closes the volume. All options: lanefs-mount-options(5).
+/// Without -f it goes into the background when the mount is there. It ends when the mount is taken
+/// away (lanefs umount, umount) or by a signal, and closes the volume. All options:
+/// lanefs-mount-options(5).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume
@@ -84,8 +85,8 @@ impl Args {
         if self.foreground || self.daemon { self.serve(options) } else { self.start() }
     }
 
-    /// Checks that a remount is asked for nothing that it cannot do. Of mount(8) it only says so: what
-    /// fstab has is most often what the mount has.
+    /// Checks that a remount is asked for nothing that it cannot do. Of mount(8) it only says so:
+    /// what fstab has is most often what the mount has.
     fn check_remount(&self, options: &MountOptions) -> Res {
         let words = options.from_the_beginning().join(",");
         let text = format!("a remount changes flags only, and not {words}: unmount it, and mount it again");
@@ -177,8 +178,8 @@ impl Args {
         session.serve(ending).map_err(|e| ended(&name, &e))
     }
 
-    /// Confines this process, which from then on opens, starts and mounts nothing. Returns the broker
-    /// that mounts for it, `None` if it is not to be confined.
+    /// Confines this process, which from then on opens, starts and mounts nothing. Returns the
+    /// broker that mounts for it, `None` if it is not to be confined.
     fn confine(&self, source: &OsStr, mode: SandboxMode, distrust: bool) -> Res<Option<Arc<Broker>>> {
         if mode == SandboxMode::Off {
             return Ok(None);
@@ -335,7 +336,8 @@ pub(super) fn fs_type(name: &str) -> Result<String, String> {
     }
 }
 
-/// Refuses a mount namespace: the volume would have to be found in one, and the directory in another.
+/// Refuses a mount namespace: the volume would have to be found in one, and the directory in
+/// another.
 pub(super) fn no_namespace(name: &str) -> Result<String, String> {
     Err(format!("enter the namespace first: nsenter --mount={name} and then this command without -N"))
 }

@@ -1,5 +1,5 @@
-//! `lanefs pages`: the manual pages and the completions of shells, as the arguments declare them. Hidden: it is for who installs
-//! lanefs.
+//! `lanefs pages`: the manual pages and the completions of shells, as the arguments declare them.
+//! Hidden: it is for who installs lanefs.
 
 use super::{MountHelper, UmountHelper, manual};
 use crate::failure::{Cause, Failure, Res};

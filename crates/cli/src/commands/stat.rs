@@ -24,8 +24,8 @@ pub(crate) struct Args {
     /// What a symbolic link leads to, not the link
     #[arg(short = 'L', long)]
     dereference: bool,
-    /// Print FORMAT for each file: %n %N %i %h %f %F %a %A %u %U %g %G %s %b %B %o %t %T %w %W %x %X %y %Y %z %Z,
-    /// and %v for i_version
+    /// Print FORMAT for each file: %n %N %i %h %f %F %a %A %u %U %g %G %s %b %B %o %t %T %w %W %x
+    /// %X %y %Y %z %Z, and %v for i_version
     #[arg(short = 'c', long, value_name = "FORMAT")]
     format: Option<String>,
     /// One JSON array of all files

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Show what a mount is doing: rates, latencies, who waits for what, the journal, memory
 ///
-/// On a terminal the picture is drawn again and again, until q is pressed. Into a pipe each is a block of lines.
+/// On a terminal the picture is drawn again and again, until q is pressed. Into a pipe each is a
+/// block of lines.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume, or the directory that it is mounted at. Without it, the only mount that there is
@@ -30,7 +31,8 @@ pub(crate) struct Args {
     /// Look once: at what happens within one interval
     #[arg(long)]
     once: bool,
-    /// Everything that was counted since the mount, as a line of JSON for each look; with --once at once
+    /// Everything that was counted since the mount, as a line of JSON for each look; with --once at
+    /// once
     #[arg(long)]
     json: bool,
 }
@@ -155,7 +157,8 @@ struct Wanted<'a> {
 
 impl<'a> Wanted<'a> {
     fn new(name: &'a OsString) -> Self {
-        // The directory first by its words: the server of a mount that hangs is not asked where it is.
+        // The directory first by its words: the server of a mount that hangs is not asked where it
+        // is.
         let mut paths: Vec<PathBuf> = std::path::absolute(name).into_iter().collect();
         let volume = whole_volume(name);
         if names_file(&volume) {

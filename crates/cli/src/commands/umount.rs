@@ -213,8 +213,8 @@ pub(crate) struct Helper {
     namespace: Option<String>,
 }
 
-/// Takes a type that the table of mounts can have for a mount of lanefs. Whether the mount is one, its
-/// own entry there says.
+/// Takes a type that the table of mounts can have for a mount of lanefs. Whether the mount is one,
+/// its own entry there says.
 fn mounted_type(name: &str) -> Result<String, String> {
     if name.starts_with("fuse.") { Ok(name.to_owned()) } else { fs_type(name) }
 }

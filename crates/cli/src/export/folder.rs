@@ -137,7 +137,8 @@ pub(super) fn write(
             shared.fault(&places.path_of(link.place, link.name.as_bytes()), e.into());
         }
     }
-    // Children before their parents: a parent's new mode may keep us out, and they change its times.
+    // Children before their parents: a parent's new mode may keep us out, and they change its
+    // times.
     for (place, Made { member, .. }) in made.iter().enumerate().rev() {
         let Some(member) = member else { continue };
         let set = reopen(place).map_err(Fault::from);

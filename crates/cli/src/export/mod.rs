@@ -1,9 +1,9 @@
 //! `lanefs export`: a directory of a volume into a folder or a tar stream.
 //!
-//! Into a folder several threads read the volume and write files; a tar stream is read by one thread
-//! and written by another, names in the order of their bytes. The volume is not trusted: a name that
-//! could lead out of the folder, a directory that is its own ancestor, a link in the way end in a
-//! message, never outside.
+//! Into a folder several threads read the volume and write files; a tar stream is read by one
+//! thread and written by another, names in the order of their bytes. The volume is not trusted: a
+//! name that could lead out of the folder, a directory that is its own ancestor, a link in the way
+//! end in a message, never outside.
 
 mod folder;
 mod tar;

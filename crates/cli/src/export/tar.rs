@@ -132,7 +132,8 @@ impl Reader<'_> {
         Ok(Ok(dir))
     }
 
-    /// Sends the data of a file. What cannot be read arrives as zeros, for the archive has its size already.
+    /// Sends the data of a file. What cannot be read arrives as zeros, for the archive has its size
+    /// already.
     fn data(&mut self, file: &File, member: &Member) -> Result<(), Gone> {
         let Kind::File { data, .. } = &member.kind else { return Ok(()) };
         let mut told = false;

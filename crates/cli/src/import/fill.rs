@@ -180,8 +180,8 @@ impl<'a> Fill<'a> {
         self.stack.last().map(|level| &level.dir).ok_or(Error::NotFound)
     }
 
-    /// Keeps the time of the directory `name` in the last level of the stack, or of that level itself
-    /// if the name is empty.
+    /// Keeps the time of the directory `name` in the last level of the stack, or of that level
+    /// itself if the name is empty.
     fn keep_time(&mut self, name: &[u8], mtime: Timestamp) -> Result<(), Error> {
         let mut place = 0;
         for level in self.stack.iter_mut().skip(1) {

@@ -101,9 +101,9 @@ impl Source {
     }
 }
 
-/// Imports `source` into the directory `dir` of `volume`, which is made if it does not exist. `label` stands
-/// before paths of the volume in messages. What is there already stays; a name that arrives takes the
-/// place of one that is no directory.
+/// Imports `source` into the directory `dir` of `volume`, which is made if it does not exist.
+/// `label` stands before paths of the volume in messages. What is there already stays; a name that
+/// arrives takes the place of one that is no directory.
 ///
 /// # Errors
 /// What ended the import early; what concerns one name is told to `report`.

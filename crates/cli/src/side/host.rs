@@ -18,7 +18,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Bytes of the longest value and of the longest list of names that Linux has (XATTR_SIZE_MAX, XATTR_LIST_MAX).
+/// Bytes of the longest value and of the longest list of names that Linux has (XATTR_SIZE_MAX,
+/// XATTR_LIST_MAX).
 const XATTR_MAX: usize = 1 << 16;
 
 /// The host, from a path on that the user named.

@@ -1,4 +1,5 @@
-//! The terminal while something lives on it: another page, keys as they are pressed, and all as it was at the end.
+//! The terminal while something lives on it: another page, keys as they are pressed, and all as it
+//! was at the end.
 
 use crate::watch::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -57,7 +58,8 @@ impl Screen {
         self.out.flush()
     }
 
-    /// Waits until it is `end`, or until the terminal has another size. Whether to go on: not after q, Escape, Ctrl-C or a signal.
+    /// Waits until it is `end`, or until the terminal has another size. Whether to go on: not after
+    /// q, Escape, Ctrl-C or a signal.
     pub(crate) fn wait(&mut self, end: Instant) -> io::Result<bool> {
         loop {
             let left = end.saturating_duration_since(Instant::now());

@@ -1,7 +1,7 @@
 //! Two samples of a mount as lines of text: what happened between them.
 //!
-//! Waits are counted in threads: those that wait now, and how many waited on average, which is the time that was waited for divided by the time
-//! that went by.
+//! Waits are counted in threads: those that wait now, and how many waited on average, which is the
+//! time that was waited for divided by the time that went by.
 
 use super::sample::Sample;
 use crate::quote::escaped;

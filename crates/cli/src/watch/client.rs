@@ -1,6 +1,8 @@
-//! One who asks: a request is read as it comes, and its answer written as it is taken, without ever waiting.
+//! One who asks: a request is read as it comes, and its answer written as it is taken, without ever
+//! waiting.
 //!
-//! HTTP/1.0 and 1.1 as far as it is needed: one GET for each connection. A request is bounded in length, and all of it in time.
+//! HTTP/1.0 and 1.1 as far as it is needed: one GET for each connection. A request is bounded in
+//! length, and all of it in time.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};

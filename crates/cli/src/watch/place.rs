@@ -35,7 +35,8 @@ impl Drop for Place {
     }
 }
 
-/// Makes the socket of the process `server`, which serves `device`, in the first folder where that can be.
+/// Makes the socket of the process `server`, which serves `device`, in the first folder where that
+/// can be.
 ///
 /// # Errors
 /// The last folder's.
@@ -58,7 +59,8 @@ pub(crate) fn servers() -> Vec<Pid> {
     sockets().iter().filter_map(|path| peer(path)).collect()
 }
 
-/// The folders that may be used, the best first: the system's for what runs, which is in memory, before the one for temporary files.
+/// The folders that may be used, the best first: the system's for what runs, which is in memory,
+/// before the one for temporary files.
 fn folders() -> Vec<PathBuf> {
     let uid = rustix::process::geteuid();
     let mut folders = Vec::new();
@@ -93,10 +95,11 @@ fn bind_at(
     server: u32,
 ) -> io::Result<(UnixListener, Place)> {
     sweep(folder, lock)?;
-    // In another namespace there may be another process of this number, but it has another connection.
+    // In another namespace there may be another process of this number, but it has another
+    // connection.
     let name = format!("{server}-{}.sock", device.minor);
-    // The folder that was checked, whatever its path leads to by now. Another description: `lock` is
-    // given up when it is closed.
+    // The folder that was checked, whatever its path leads to by now. Another description: `lock`
+    // is given up when it is closed.
     let folder = openat(lock, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let listener = UnixListener::bind(inside(&folder, &name))?;
     let place = Place { folder, name };
@@ -110,7 +113,8 @@ fn sockets_in(folders: &[PathBuf]) -> Vec<PathBuf> {
     found.flatten().collect()
 }
 
-/// The folder, locked. It is made if that is asked for, and refused if others could have put anything into it.
+/// The folder, locked. It is made if that is asked for, and refused if others could have put
+/// anything into it.
 fn enter(folder: &Path, make: bool) -> io::Result<OwnedFd> {
     if make && let Err(e) = DirBuilder::new().mode(0o700).create(folder) {
         match e.kind() {
@@ -128,7 +132,8 @@ fn enter(folder: &Path, make: bool) -> io::Result<OwnedFd> {
     Ok(dir)
 }
 
-/// Removes the sockets of a folder, which is locked, that no process listens at. Returns the paths of the others.
+/// Removes the sockets of a folder, which is locked, that no process listens at. Returns the paths
+/// of the others.
 fn sweep(folder: &Path, lock: &OwnedFd) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(lock)? {

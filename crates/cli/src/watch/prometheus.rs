@@ -1,7 +1,8 @@
 //! The text that Prometheus reads (exposition format 0.0.4).
 //!
-//! Counters are `lanefs_NAME_total`, levels `lanefs_NAME`. All histograms are one, `lanefs_operation_seconds`, by the label `op`: its count is of what
-//! was timed, which for reads and writes is one in 64; `lanefs_operations_total` counts all.
+//! Counters are `lanefs_NAME_total`, levels `lanefs_NAME`. All histograms are one,
+//! `lanefs_operation_seconds`, by the label `op`: its count is of what was timed, which for reads
+//! and writes is one in 64; `lanefs_operations_total` counts all.
 
 use super::answer::Subject;
 use lanefs_fuse::MountStats;

@@ -1,7 +1,7 @@
 //! The thread that waits for signals and for who asks.
 //!
-//! It sleeps without a timeout while nobody is connected. At most [`MOST`] are, of each kind; the others wait at the door. One that is not done at
-//! its deadline is let go.
+//! It sleeps without a timeout while nobody is connected. At most [`MOST`] are, of each kind; the
+//! others wait at the door. One that is not done at its deadline is let go.
 
 use super::answer::Subject;
 use super::client::{Client, Wants};

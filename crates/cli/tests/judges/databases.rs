@@ -1,4 +1,5 @@
-//! Databases whose file system dies: SQLite and PostgreSQL must come back with every commit that they acknowledged.
+//! Databases whose file system dies: SQLite and PostgreSQL must come back with every commit that
+//! they acknowledged.
 
 use crate::support::{Image, bounded, judged, must, output, said};
 use lanefs_tests::Mounted;
@@ -14,7 +15,8 @@ fn sql(database: &Path, statement: &str) -> String {
     must(bounded(60, "sqlite3").arg("-bail").arg(database).arg(statement))
 }
 
-/// Commits by one SQLite, which syncs the folder too (`extra`), until `enough` are acknowledged; then the mount is killed. The last that was acknowledged.
+/// Commits by one SQLite, which syncs the folder too (`extra`), until `enough` are acknowledged;
+/// then the mount is killed. The last that was acknowledged.
 fn commit_until_killed(mounted: Mounted, from: u64, enough: u64) -> u64 {
     let database = mounted.path().join("db");
     let mut sqlite = Command::new("sqlite3");
@@ -43,7 +45,8 @@ fn commit_until_killed(mounted: Mounted, from: u64, enough: u64) -> u64 {
         }
     }
     assert!(acknowledged >= from + enough, "SQLite ended after {acknowledged}");
-    // What it prints from now on may be no acknowledgement: after an error it goes on with the next statement.
+    // What it prints from now on may be no acknowledgement: after an error it goes on with the next
+    // statement.
     let reader = std::thread::spawn(move || lines.map_while(Result::ok).last());
     mounted.kill(|| {
         sqlite.kill().unwrap();
@@ -155,8 +158,8 @@ impl Cluster {
         ]))
     }
 
-    /// Sends the postmaster a signal and waits for its end. SIGKILL goes to its children too: without it, they may wait for each
-    /// other for ever.
+    /// Sends the postmaster a signal and waits for its end. SIGKILL goes to its children too:
+    /// without it, they may wait for each other for ever.
     fn end(&mut self, signal: &str) {
         if let Some(mut child) = self.server.take() {
             // The child is `timeout`, in front of the postmaster.
@@ -187,8 +190,8 @@ fn own(path: &Path) {
     must(bounded(10, "chown").arg("postgres:postgres").arg(path));
 }
 
-/// initdb, pgbench, `kill -9` of the mount in its middle, recovery; then every index against its table, and every
-/// transaction that pgbench was told of.
+/// initdb, pgbench, `kill -9` of the mount in its middle, recovery; then every index against its
+/// table, and every transaction that pgbench was told of.
 #[test]
 #[ignore = "long: make judge-mount"]
 fn postgresql() {

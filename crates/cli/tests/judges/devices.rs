@@ -1,8 +1,10 @@
-//! Devices that fail under a mount: an errno for who asks, no hang, an unmount that ends, and what was synced before is there.
+//! Devices that fail under a mount: an errno for who asks, no hang, an unmount that ends, and what
+//! was synced before is there.
 //!
-//! A block device that fails is a loop device on a file whose own file system dies. (device-mapper could make one fail in part;
-//! not every kernel has it, and the judges need none that may be missing.) `tests/tests/failing_load.rs` has devices that
-//! fail at every single call, below the library.
+//! A block device that fails is a loop device on a file whose own file system dies. (device-mapper
+//! could make one fail in part; not every kernel has it, and the judges need none that may be
+//! missing.) `tests/tests/failing_load.rs` has devices that fail at every single call, below the
+//! library.
 
 use crate::support::{LIMIT, bounded, judged, must, options};
 use lanefs_tests::{LoopDevice, Mounted, Server, e2fsck, unmount_soon};
@@ -72,7 +74,8 @@ fn a_block_device_that_dies() {
     assert!(fs::read(inner.path().join("kept")).unwrap().starts_with(b"synced before"));
     assert!(fs::read(inner.path().join("cold")).unwrap() == vec![6; 4 << 20]);
     inner.unmount_only();
-    // What has failed is on record, and is e2fsck's to take away; after that there is nothing to say.
+    // What has failed is on record, and is e2fsck's to take away; after that there is nothing to
+    // say.
     let (code, text) = e2fsck(&name, &["-fy"]);
     assert!(code == 0 || code == 1, "{code}\n{text}");
     lanefs_tests::e2fsck_clean(&name);
@@ -80,8 +83,8 @@ fn a_block_device_that_dies() {
     outer.unmount();
 }
 
-/// The image is a sparse file on a file system that gets full, which fails its writes. fsync tells, nothing hangs, and what was
-/// synced before is there.
+/// The image is a sparse file on a file system that gets full, which fails its writes. fsync tells,
+/// nothing hangs, and what was synced before is there.
 #[test]
 fn a_device_that_is_full() {
     let host = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! Random operations through the mount and on the kernel's ext4, side by side: the same outcome of each, and the same tree after
-//! each batch, as `tests/tests/differential.rs` has it for the library.
+//! Random operations through the mount and on the kernel's ext4, side by side: the same outcome of
+//! each, and the same tree after each batch, as `tests/tests/differential.rs` has it for the
+//! library.
 //!
 //! `LANEFS_SEED` replays a run; `LANEFS_DIFF_SECONDS` starts new cases for so long.
 
@@ -15,7 +16,8 @@ const OPS: usize = 150;
 /// Cases of a run without a time.
 const CASES: usize = 6;
 
-/// Bytes of a block: a page, which the kernel's half of FUSE writes whole, so that what is less would be a hole on one side only.
+/// Bytes of a block: a page, which the kernel's half of FUSE writes whole, so that what is less
+/// would be a hole on one side only.
 const BLOCK: u64 = 4096;
 
 /// Arguments of mke2fs.

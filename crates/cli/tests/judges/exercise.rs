@@ -1,4 +1,5 @@
-//! fsx, and a program of ours for what fsx does not do: every mode of fallocate, O_DIRECT and maps on the same bytes.
+//! fsx, and a program of ours for what fsx does not do: every mode of fallocate, O_DIRECT and maps
+//! on the same bytes.
 
 use crate::support::{Image, SIZE, bounded, compile, from_crates, judged, output, said};
 use lanefs_tests::Server;
@@ -24,8 +25,8 @@ posix_fadvise = 1
 copy_file_range = 3
 ";
 
-/// Sizes of the file and of operations. (With `align`, or without `min`, fsx asks for allocations of no bytes, which no file system
-/// grants.)
+/// Sizes of the file and of operations. (With `align`, or without `min`, fsx asks for allocations
+/// of no bytes, which no file system grants.)
 const SHAPES: [&str; 3] = [
     "flen = 262144\n[opsize]\nmin = 1\n",
     "flen = 2000000\n[opsize]\nmin = 1\nmax = 300000\n",

@@ -1,4 +1,5 @@
-//! Deaths, full volumes and unmounts at the wrong moment: an errno, no hang, and no lost synced byte.
+//! Deaths, full volumes and unmounts at the wrong moment: an errno, no hang, and no lost synced
+//! byte.
 
 use crate::support::{Image, SIZE, bounded, judged, must, output, said, shell};
 use lanefs_tests::{Mounted, Server, is_mounted, unmount_soon};
@@ -21,8 +22,9 @@ fn record(thread: usize, n: usize) -> Vec<u8> {
     (0..3000 + n % 2000).map(|i| (thread * 31 + n * 7 + i / 3) as u8).collect()
 }
 
-/// One thread's work until the mount dies: appends to one file, each followed by an fsync, and whole files that are made, synced
-/// and renamed over the last. What it has been promised goes to `promised`: records and name changes.
+/// One thread's work until the mount dies: appends to one file, each followed by an fsync, and
+/// whole files that are made, synced and renamed over the last. What it has been promised goes to
+/// `promised`: records and name changes.
 fn writer(
     dir: &Path,
     thread: usize,
@@ -199,7 +201,8 @@ fn clients_die_in_the_middle() {
             rustix::process::kill_process_group(group, Signal::KILL).unwrap();
             child.wait().unwrap();
         }
-        // The lock went with its holder. A writeback that died with a client is told once to the next syncfs.
+        // The lock went with its holder. A writeback that died with a client is told once to the
+        // next syncfs.
         shell(
             mounted.path(),
             "[ -e big ] || mv large big; flock -n lock true; rm -rf d1 d2 d3 copy; echo works >f; [ $(cat f) = works ]
@@ -211,7 +214,8 @@ fn clients_die_in_the_middle() {
     mounted.unmount();
 }
 
-/// An unmount with an open file is refused; a lazy one is not, the file works on, and its close ends the server.
+/// An unmount with an open file is refused; a lazy one is not, the file works on, and its close
+/// ends the server.
 #[test]
 fn an_unmount_with_open_files() {
     let image = Image::new(SIZE, &[]);
@@ -245,7 +249,8 @@ fn an_unmount_with_open_files() {
     assert_eq!(lanefs_tests::debugfs(&image.path, "cat /open"), "before and after");
 }
 
-/// Writes until there is no space. Whatever way a program takes to be told, it is ENOSPC, and what was synced is there.
+/// Writes until there is no space. Whatever way a program takes to be told, it is ENOSPC, and what
+/// was synced is there.
 #[test]
 fn a_full_volume_says_so() {
     let image = Image::new(48 << 20, &[]);
@@ -289,8 +294,8 @@ fn a_full_volume_says_so() {
         let error = error.expect("100,000 small files on a full volume");
         assert!(full(&error), "{error}");
         assert!(fs::read(root.join("kept")).unwrap() == vec![1; 1 << 20]);
-        // A writeback that failed is also told to the next syncfs, once: a kernel's FUSE mount cannot reserve at the write, as
-        // its ext4 does.
+        // A writeback that failed is also told to the next syncfs, once: a kernel's FUSE mount
+        // cannot reserve at the write, as its ext4 does.
         shell(root, "rm -f filler* small*; sync -f . || sync -f .");
         // Blocks come back when their freeing has committed.
         let again = root.join("again");

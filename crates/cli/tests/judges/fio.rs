@@ -1,4 +1,5 @@
-//! fio: written and verified through each of its engines, and the jobs from which the project comes, scaled down.
+//! fio: written and verified through each of its engines, and the jobs from which the project
+//! comes, scaled down.
 
 use crate::support::{Image, bounded, judged, must};
 use lanefs_tests::Server;

@@ -4,8 +4,8 @@ use crate::support::{Image, SIZE, judged, shell};
 use std::fs;
 use std::time::Duration;
 
-/// How often each thread went to sleep. Not the one that answers whoever on this machine asks (`lanefs top`): that it sleeps when
-/// nobody does is held by `top.rs`.
+/// How often each thread went to sleep. Not the one that answers whoever on this machine asks
+/// (`lanefs top`): that it sleeps when nobody does is held by `top.rs`.
 fn sleeps(pid: u32) -> Vec<(String, u64)> {
     let mut all = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
@@ -53,7 +53,8 @@ fn a_mount_that_was_busy_gives_its_memory_back() {
             dirs.iter().filter(|_| !stay).for_each(|dir| fs::remove_dir_all(dir).unwrap());
         }
         println!("{log}: {most} KiB at work");
-        // Its caches have 256 MiB; the rest is for inodes that the kernel knows, and what is on its way.
+        // Its caches have 256 MiB; the rest is for inodes that the kernel knows, and what is on its
+        // way.
         assert!(most < 320 << 10, "{log}: {most} KiB at work");
         comes_to_rest(pid);
         mounted.unmount();

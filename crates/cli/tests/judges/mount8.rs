@@ -1,4 +1,5 @@
-//! As mount(8) and xfstests use it: `mount -t fuse.lanefs SRC DIR -o OPTS`, unmounts by either, what is busy, and what is wrong.
+//! As mount(8) and xfstests use it: `mount -t fuse.lanefs SRC DIR -o OPTS`, unmounts by either,
+//! what is busy, and what is wrong.
 
 use crate::support::{Image, SIZE, bounded, judged, output, said};
 use lanefs_tests::{Server, e2fsck_clean, private_mounts};
@@ -6,7 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-/// Runs a script in a mount namespace of its own whose /usr/sbin has the mount helpers, as a package would install them.
+/// Runs a script in a mount namespace of its own whose /usr/sbin has the mount helpers, as a
+/// package would install them.
 fn script(image: &Image, program: &Path, text: &str) -> Output {
     private_mounts();
     let dir = image.beside("");
@@ -98,7 +100,8 @@ fn as_xfstests_mounts() {
     "#);
 }
 
-/// umount(8) calls the helper of the type `fuse` for an absolute path, unless the mount names another.
+/// umount(8) calls the helper of the type `fuse` for an absolute path, unless the mount names
+/// another.
 #[test]
 fn umount_calls_the_helper_that_the_mount_names() {
     run(r#"

@@ -45,7 +45,8 @@ fn flags_of_chattr_are_kept_and_hold() {
     });
 }
 
-/// A flag that was set when the clock was ahead holds too: by ctime alone, each request after it is older.
+/// A flag that was set when the clock was ahead holds too: by ctime alone, each request after it is
+/// older.
 #[test]
 fn flags_hold_where_the_clock_was_set_back() {
     let image = Image::new(SIZE, &[]);

@@ -1,4 +1,5 @@
-//! pjdfstest: what it finds on the mount must be what it finds on the kernel's ext4, but for what `pjdfstest.differences` lists.
+//! pjdfstest: what it finds on the mount must be what it finds on the kernel's ext4, but for what
+//! `pjdfstest.differences` lists.
 
 use crate::support::{Image, SIZE, bounded, from_crates, judged, output, said};
 use lanefs_tests::Server;

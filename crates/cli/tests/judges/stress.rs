@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 /// Stressors that have nothing to do with the folder, or touch the whole machine: `io` syncs each
-/// file system that is mounted. `inode-flags` ends with `FS_IOC_SETFLAGS` of 0, which asks for a file
-/// without extents and is refused; flags.c is the judge of flags.
+/// file system that is mounted. `inode-flags` ends with `FS_IOC_SETFLAGS` of 0, which asks for a
+/// file without extents and is refused; flags.c is the judge of flags.
 const LEFT_OUT: &str =
     "bind-mount,binderfs,dev,dev-shm,fanotify,inode-flags,io,loop,null,procfs,ramfs,sysfs,umount,zero";
 
-/// Stressors that take up to 1 GiB each if they are not told otherwise: together they would fill the
-/// volume, and the others would end for want of space.
+/// Stressors that take up to 1 GiB each if they are not told otherwise: together they would fill
+/// the volume, and the others would end for want of space.
 const BOUNDED: [&str; 6] = ["fallocate", "fiemap", "hdd", "iomix", "readahead", "sync-file"];
 
 /// One user's run: all of its class one after the other, some seconds each.

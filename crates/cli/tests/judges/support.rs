@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// A server is killed after that, so that a judge fails and does not hang. The longest judges take some minutes on a machine
-/// that has other work to do.
+/// A server is killed after that, so that a judge fails and does not hang. The longest judges take
+/// some minutes on a machine that has other work to do.
 pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 
 /// The volumes that most judges use.

@@ -38,7 +38,8 @@ fn a_c_project_is_unpacked_and_built() {
             ./version >version.txt
             rm version
         "#;
-        // What the linker writes into `version` is the path of the mount, which differs: it only has to run.
+        // What the linker writes into `version` is the path of the mount, which differs: it only
+        // has to run.
         crate::support::must(
             crate::support::bounded(200, "bash")
                 .args(["-euo", "pipefail", "-c", script])

@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// One test at a time: a process that another test forks has the files of this one open until it is another program, and
-/// a mount with an open file is busy.
+/// One test at a time: a process that another test forks has the files of this one open until it is
+/// another program, and a mount with an open file is busy.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// An image that is mounted at `m` beside it, or was.

@@ -1,8 +1,9 @@
 //! One flush for all who wait, and a failed one for ever.
 //!
 //! A caller needs a flush that starts after its call. While one runs, callers queue; when it ends,
-//! one of them runs the next on behalf of all. Only one `fdatasync` is under way at a time: the kernel
-//! reports a write-back error once for each open file, and a second call at the same time could miss it.
+//! one of them runs the next on behalf of all. Only one `fdatasync` is under way at a time: the
+//! kernel reports a write-back error once for each open file, and a second call at the same time
+//! could miss it.
 
 use rustix::io::Errno;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,8 @@ pub(super) struct Flusher {
 }
 
 impl Flusher {
-    /// Returns when a `sync` that started after this call has ended well, run here or by another caller.
+    /// Returns when a `sync` that started after this call has ended well, run here or by another
+    /// caller.
     pub(super) fn flush(&self, sync: impl FnOnce() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
         let mut state = self.lock();
         let needed = state.started + 1;

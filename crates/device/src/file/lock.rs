@@ -71,8 +71,9 @@ pub(super) fn is_locked(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
 }
 
-/// Repeats `attempt` for up to five seconds while its error is of the kind `busy` and no living process is known to have locked
-/// the file that `file` opens. The kernel does not name a process that its parent has waited for.
+/// Repeats `attempt` for up to five seconds while its error is of the kind `busy` and no living
+/// process is known to have locked the file that `file` opens. The kernel does not name a process
+/// that its parent has waited for.
 pub(super) fn outlast<T>(
     mut attempt: impl FnMut() -> io::Result<T>,
     busy: io::ErrorKind,
@@ -97,7 +98,8 @@ pub(super) fn outlast<T>(
 fn has_died(pid: u32) -> bool {
     const PF_EXITING: u32 = 4;
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    // The name, in parentheses, may have blanks and parentheses. Behind it: state, ..., flags. See proc_pid_stat(5).
+    // The name, in parentheses, may have blanks and parentheses. Behind it: state, ..., flags. See
+    // proc_pid_stat(5).
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     let mut fields = behind.split_ascii_whitespace();
     let state = fields.next();
@@ -105,7 +107,8 @@ fn has_died(pid: u32) -> bool {
     matches!(state, None | Some("Z" | "X" | "x")) || flags & PF_EXITING != 0
 }
 
-/// The processes that have locked `file`, as far as the kernel tells: none of another namespace of processes.
+/// The processes that have locked `file`, as far as the kernel tells: none of another namespace of
+/// processes.
 pub fn lock_holders(file: &File) -> Vec<u32> {
     let Ok(meta) = file.metadata() else { return Vec::new() };
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
@@ -186,7 +189,8 @@ mod loop_info {
     pub(super) fn get(device: &File) -> Option<LoopInfo> {
         const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
         let mut info = LoopInfo { device: 0, inode: 0, others: [0; 27] };
-        // SAFETY: the kernel writes 232 bytes, the size of `LoopInfo`, of which every value is valid.
+        // SAFETY: the kernel writes 232 bytes, the size of `LoopInfo`, of which every value is
+        // valid.
         let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) };
         (done == 0).then_some(info)
     }
@@ -200,7 +204,8 @@ mod tests {
     use crate::FileDevice;
     use std::process::Command;
 
-    /// The lock outlives the process that took it: here a child of it has the file open, as io_uring has it after a SIGKILL.
+    /// The lock outlives the process that took it: here a child of it has the file open, as
+    /// io_uring has it after a SIGKILL.
     #[test]
     fn the_lock_of_a_process_that_died_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();

@@ -5,8 +5,9 @@
 //! - A flush that failed once fails for ever: the kernel drops pages that it could not write, so a
 //!   later `fdatasync` that succeeds would say nothing about them.
 //! - With O_DIRECT, calls that are not aligned go through a bounce buffer (see `direct`).
-//! - Where small reads go through the page cache and all else past it, the kernel keeps both in step: a direct write drops what
-//!   is cached of its bytes (where it does: `open::keeps_in_step`). That is safe because nothing is ever dirty there: no write goes through the cache.
+//! - Where small reads go through the page cache and all else past it, the kernel keeps both in
+//!   step: a direct write drops what is cached of its bytes (where it does: `open::keeps_in_step`).
+//!   That is safe because nothing is ever dirty there: no write goes through the cache.
 
 mod direct;
 mod flush;

@@ -18,15 +18,16 @@ pub enum Cached {
     /// All.
     #[default]
     All,
-    /// Reads of less than 128 KiB: the system reads ahead for them, and what is large, or written, needs no second copy. All,
-    /// where the file system has no direct I/O, or is none of those (ext4, XFS) known to keep both in step, and on a block
-    /// special file.
+    /// Reads of less than 128 KiB: the system reads ahead for them, and what is large, or written,
+    /// needs no second copy. All, where the file system has no direct I/O, or is none of those
+    /// (ext4, XFS) known to keep both in step, and on a block special file.
     SmallReads,
     /// Nothing (O_DIRECT).
     Nothing,
 }
 
-/// How to open a [`FileDevice`]: for reading and writing through the page cache, unless told otherwise.
+/// How to open a [`FileDevice`]: for reading and writing through the page cache, unless told
+/// otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct FileOptions {
     read_only: bool,
@@ -75,8 +76,8 @@ impl FileOptions {
     ///
     /// # Errors
     /// [`Op::Open`] for what is missing, not permitted, empty, or of another kind (a folder, a
-    /// pipe), or where O_DIRECT or io_uring is asked for and not to be had; [`Op::Lock`] (EBUSY) while another
-    /// opener or a mount has it.
+    /// pipe), or where O_DIRECT or io_uring is asked for and not to be had; [`Op::Lock`] (EBUSY)
+    /// while another opener or a mount has it.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileDevice> {
         let path = path.as_ref();
         let (file, kind) = self.open_existing(path)?;
@@ -234,8 +235,8 @@ fn explain(path: &Path, e: io::Error) -> DeviceError {
     DeviceError::at_path(Op::Open, path, errno, why)
 }
 
-/// Goes past the page cache from now on; the alignment that this asks for, or why it cannot be. Not at the open, which makes a new
-/// file before it finds that it cannot.
+/// Goes past the page cache from now on; the alignment that this asks for, or why it cannot be. Not
+/// at the open, which makes a new file before it finds that it cannot.
 fn go_direct(file: &File, kind: Kind, size: u64) -> std::result::Result<usize, String> {
     let align = direct_alignment(file, kind);
     if align > AlignedBuf::ALIGN {
@@ -249,8 +250,9 @@ fn go_direct(file: &File, kind: Kind, size: u64) -> std::result::Result<usize, S
     done.map(|()| align).map_err(|_| "its file system does not support direct I/O".into())
 }
 
-/// Whether the kernel drops what is cached of bytes when a direct write of them has ended, also one by io_uring. It does in the file
-/// systems that are named here; for a block special file only if the writer waits in its call, and one on a network may not at all.
+/// Whether the kernel drops what is cached of bytes when a direct write of them has ended, also one
+/// by io_uring. It does in the file systems that are named here; for a block special file only if
+/// the writer waits in its call, and one on a network may not at all.
 fn keeps_in_step(file: &File, kind: Kind) -> bool {
     const EXT4: i64 = 0xef53;
     const XFS: i64 = 0x5846_5342;

@@ -1,5 +1,6 @@
-//! Memory for calls that gather or scatter: as `IoSlice` and `IoSliceMut`, and pieces that lie side by side in memory can be
-//! joined, which spares the kernel most of its work where a page cache hands over its pages one by one.
+//! Memory for calls that gather or scatter: as `IoSlice` and `IoSliceMut`, and pieces that lie side
+//! by side in memory can be joined, which spares the kernel most of its work where a page cache
+//! hands over its pages one by one.
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -11,8 +12,8 @@ use std::os::fd::AsRawFd;
 /// Pieces that Linux takes in one call.
 pub(super) const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
 
-/// Memory that stays borrowed as a `B`, `&[u8]` or `&mut [u8]`. Its bytes are for the kernel alone: of several that were
-/// joined no slice is ever made.
+/// Memory that stays borrowed as a `B`, `&[u8]` or `&mut [u8]`. Its bytes are for the kernel alone:
+/// of several that were joined no slice is ever made.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(super) struct Piece<B>(iovec, PhantomData<B>);
@@ -80,8 +81,8 @@ fn advance<B>(pieces: &mut Vec<Piece<B>>, mut n: usize) {
     }
 }
 
-/// Calls `move_some` with the pieces that are left, until none is. It says how many bytes it has moved; `ended` is what it
-/// means that it moved none.
+/// Calls `move_some` with the pieces that are left, until none is. It says how many bytes it has
+/// moved; `ended` is what it means that it moved none.
 fn move_all<B>(
     mut offset: u64,
     mut pieces: Vec<Piece<B>>,

@@ -1,13 +1,13 @@
 //! Batches by io_uring: all runs of a batch are with the kernel at once, by one system call.
 //!
-//! - A ring belongs to one call at a time. The call does not return before the kernel is done with all that it gave to the
-//!   ring, whatever fails, because the memory is the caller's.
+//! - A ring belongs to one call at a time. The call does not return before the kernel is done with
+//!   all that it gave to the ring, whatever fails, because the memory is the caller's.
 //! - What the kernel did not take, did in part, or wants again is for the caller to do plainly.
-//! - No ring causes a kernel thread. All is submitted with RWF_NOWAIT: what the kernel would give to a worker, such as a
-//!   write into a hole, it refuses, and that too is done plainly. A worker stays, and wakes up every five seconds, for
-//!   as long as the thread lives that submitted.
-//! - Buffers are not registered: they are the callers', new ones each time, and a copy into one of ours
-//!   costs more than what the registration saves.
+//! - No ring causes a kernel thread. All is submitted with RWF_NOWAIT: what the kernel would give
+//!   to a worker, such as a write into a hole, it refuses, and that too is done plainly. A worker
+//!   stays, and wakes up every five seconds, for as long as the thread lives that submitted.
+//! - Buffers are not registered: they are the callers', new ones each time, and a copy into one of
+//!   ours costs more than what the registration saves.
 #![allow(unsafe_code)]
 
 use super::piece::{Piece, Source, Target};
@@ -46,7 +46,8 @@ pub(super) struct Rings {
     refused: AtomicBool,
 }
 
-/// What came of a run: the kernel's answer (bytes, or a negative errno), `None` if it was not asked.
+/// What came of a run: the kernel's answer (bytes, or a negative errno), `None` if it was not
+/// asked.
 pub(super) type Answers = Vec<Option<i32>>;
 
 impl Rings {
@@ -109,13 +110,14 @@ impl Rings {
     ) -> Answers {
         let mut answers = vec![None; runs.len()];
         let Some(mut ring) = self.take(file) else { return answers };
-        // SAFETY: the pieces outlive this call (`runs` borrows them), which waits for the kernel; pieces that are
-        // read into are borrowed mutably.
+        // SAFETY: the pieces outlive this call (`runs` borrows them), which waits for the kernel;
+        // pieces that are read into are borrowed mutably.
         let sound = unsafe { submit_and_finish(&mut ring, runs.map(entry), &mut answers) };
         if sound {
             self.idle().push(ring);
         } else {
-            // It still holds entries that were never given to the kernel; nobody may submit them later.
+            // It still holds entries that were never given to the kernel; nobody may submit them
+            // later.
             drop(ring);
             self.made.fetch_sub(1, Ordering::Relaxed);
         }
@@ -150,8 +152,8 @@ impl Rings {
 
 impl Drop for Rings {
     fn drop(&mut self) {
-        // The kernel ends a ring some time after it was closed, and a device with a registered file is in use until then: for
-        // whoever opens it next, refused.
+        // The kernel ends a ring some time after it was closed, and a device with a registered file
+        // is in use until then: for whoever opens it next, refused.
         for ring in self.idle().drain(..) {
             let _ = ring.submitter().unregister_files();
         }
@@ -204,11 +206,13 @@ fn make(file: &File) -> std::io::Result<Ring> {
     Ok(ring)
 }
 
-/// Gives all `entries` to the kernel, as many as it may have at once and others as those end, and waits for every one that
-/// it took. Whether the ring is as empty as before: if not, entries are left in it that must not be submitted.
+/// Gives all `entries` to the kernel, as many as it may have at once and others as those end, and
+/// waits for every one that it took. Whether the ring is as empty as before: if not, entries are
+/// left in it that must not be submitted.
 ///
 /// # Safety
-/// What the entries point to stays valid, and unused by others where it is written to, until this returns.
+/// What the entries point to stays valid, and unused by others where it is written to, until this
+/// returns.
 unsafe fn submit_and_finish(
     ring: &mut Ring,
     entries: impl Iterator<Item = squeue::Entry>,
@@ -220,7 +224,8 @@ unsafe fn submit_and_finish(
     let mut more = true;
     loop {
         while more && queued - done < DEPTH {
-            // SAFETY: the caller's promise. The queue has room for DEPTH entries, of which some are with the kernel.
+            // SAFETY: the caller's promise. The queue has room for DEPTH entries, of which some are
+            // with the kernel.
             more = entries.next().is_some_and(|(entry, number)| unsafe {
                 ring.submission().push(&entry.user_data(number)).is_ok()
             });
@@ -233,7 +238,8 @@ unsafe fn submit_and_finish(
             Ok(n) => taken += n,
             Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
             Err(_) => {
-                // Out of memory, or completions to be fetched first. What is under way must be waited for.
+                // Out of memory, or completions to be fetched first. What is under way must be
+                // waited for.
                 patience -= 1;
                 std::thread::sleep(Duration::from_millis(1));
             }

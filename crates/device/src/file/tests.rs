@@ -1,4 +1,5 @@
-//! Judged by what we did not write where possible: `flock(1)`, `losetup`, the kernel's mount, `std::fs`.
+//! Judged by what we did not write where possible: `flock(1)`, `losetup`, the kernel's mount,
+//! `std::fs`.
 
 use super::*;
 use crate::AlignedBuf;
@@ -49,7 +50,8 @@ struct Mounted<'a>(&'a Path);
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        // A child of another thread that has not come to its exec still has what files this one had open.
+        // A child of another thread that has not come to its exec still has what files this one had
+        // open.
         let unmounts = || Command::new("umount").arg(self.0).status().is_ok_and(|s| s.success());
         let done = (0..200).any(|_| {
             unmounts() || {
@@ -367,7 +369,8 @@ fn small_reads_by_the_cache() {
     exercise(&odd, odd.path());
 }
 
-/// What was written past the cache is read through it, whatever the system reads ahead of neighbours meanwhile.
+/// What was written past the cache is read through it, whatever the system reads ahead of
+/// neighbours meanwhile.
 #[test]
 fn the_cache_has_nothing_older_than_what_was_written() {
     let (_dir, path) = scratch();
@@ -468,8 +471,8 @@ fn by_io_uring_and_not() {
             let dev = options.create(&path, 3 << 20).unwrap();
             exercise(&dev, &path);
 
-            // Gaps between the runs, more of them than a ring has room for. The blocks are new to the file first, which no
-            // ring waits for.
+            // Gaps between the runs, more of them than a ring has room for. The blocks are new to
+            // the file first, which no ring waits for.
             let data = AlignedBuf::zeroed(4096);
             let pieces: [&[u8]; 1] = [&data];
             let ops: Vec<_> = (0..300).map(|i| WriteOp { offset: i * 8192, data: &pieces }).collect();
@@ -543,7 +546,8 @@ fn ring_workers() -> usize {
     names.filter(|name| name.starts_with("iou-wrk")).count()
 }
 
-/// Threads that write what must wait for blocks cause no kernel threads, which would stay as long as those live.
+/// Threads that write what must wait for blocks cause no kernel threads, which would stay as long
+/// as those live.
 #[test]
 fn rings_have_no_workers() {
     const THREADS: u64 = 32;
@@ -596,7 +600,8 @@ fn a_ring_tells_errors() {
     }
 }
 
-/// Pieces that lie side by side are one call, as many as the kernel takes; of direct I/O, as many as are not cut.
+/// Pieces that lie side by side are one call, as many as the kernel takes; of direct I/O, as many
+/// as are not cut.
 #[test]
 fn a_run_is_one_call() {
     for (direct, cases) in
@@ -727,8 +732,8 @@ fn a_full_file_system_below() {
     drop(mounted);
 }
 
-/// A flush that really fails, of a block device whose backing file has nowhere to go. The kernel itself
-/// tells of it once only.
+/// A flush that really fails, of a block device whose backing file has nowhere to go. The kernel
+/// itself tells of it once only.
 #[test]
 fn a_failed_flush_is_never_forgotten() {
     let (dir, _) = scratch();

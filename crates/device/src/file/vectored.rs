@@ -1,4 +1,5 @@
-//! Batches: ops that lie side by side become runs, and runs go to the kernel together where that pays.
+//! Batches: ops that lie side by side become runs, and runs go to the kernel together where that
+//! pays.
 
 use super::piece::{self, MOST_PIECES, Piece, Source, Target};
 use super::{FileDevice, IoUring};
@@ -6,7 +7,8 @@ use crate::block_device::check_range;
 use crate::{AlignedBuf, BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
 use std::io;
 
-/// The longest run of direct I/O that is not cut, in bytes: of a longer one the device works on several parts at once.
+/// The longest run of direct I/O that is not cut, in bytes: of a longer one the device works on
+/// several parts at once.
 const CUT: u64 = 1 << 20;
 
 /// Pieces that lie one behind the other on the device.
@@ -149,8 +151,9 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Whether a batch of so many runs goes by io_uring. Measured: direct I/O gains from two runs on, because the device
-    /// works on all at once; through the page cache the loop is never slower, since a run is a copy.
+    /// Whether a batch of so many runs goes by io_uring. Measured: direct I/O gains from two runs
+    /// on, because the device works on all at once; through the page cache the loop is never
+    /// slower, since a run is a copy.
     fn by_ring(&self, runs: usize) -> bool {
         match self.io_uring {
             IoUring::Auto => runs >= 2 && self.is_direct(),
@@ -183,15 +186,16 @@ impl FileDevice {
     }
 }
 
-/// Leaves the runs that a ring was not given or did not finish; `answers` are of those that fit one call, in order.
+/// Leaves the runs that a ring was not given or did not finish; `answers` are of those that fit one
+/// call, in order.
 fn keep_unfinished<P>(runs: &mut Vec<Run<P>>, answers: Vec<Option<i32>>) {
     let mut answers = answers.into_iter();
     let mut finished = |len| answers.next().flatten().and_then(|n| u64::try_from(n).ok()) == Some(len);
     runs.retain(|run| !(run.fits_one_call() && finished(run.len)));
 }
 
-/// The failure in a ring's answer. What the kernel wants to be asked again is none: it is asked again plainly, and so is
-/// a run that was done in part.
+/// The failure in a ring's answer. What the kernel wants to be asked again is none: it is asked
+/// again plainly, and so is a run that was done in part.
 fn check(answer: Option<i32>) -> io::Result<()> {
     match answer.and_then(i32::checked_neg) {
         // The last is of RWF_NOWAIT, on a file system that does not know it.

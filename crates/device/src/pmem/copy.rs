@@ -1,16 +1,18 @@
 //! Bytes into a mapping and out of it.
 //!
-//! Two threads may copy to and from one place at once: nothing in a safe interface forbids it. So no copy here is a
-//! plain Rust access. On x86-64 it is assembly, which does what relaxed atomic accesses of single bytes could do; on other
-//! machines it is just those. A copy into the mapping ends with a store fence: streaming stores are not ordered by
-//! the release of a lock, so without it a reader that synchronises with the writer could see old bytes.
+//! Two threads may copy to and from one place at once: nothing in a safe interface forbids it. So
+//! no copy here is a plain Rust access. On x86-64 it is assembly, which does what relaxed atomic
+//! accesses of single bytes could do; on other machines it is just those. A copy into the mapping
+//! ends with a store fence: streaming stores are not ordered by the release of a lock, so without
+//! it a reader that synchronises with the writer could see old bytes.
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use portable::{copy_in, copy_out};
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{copy_in, copy_out};
 
-/// Whether [`copy_in`] leaves nothing in the processor's caches, so that memory that survives a power cut has it.
+/// Whether [`copy_in`] leaves nothing in the processor's caches, so that memory that survives a
+/// power cut has it.
 pub(super) const PERSISTS: bool = cfg!(target_arch = "x86_64");
 
 /// Streaming stores for whole cache lines; ordinary ones, written back, for the rest.
@@ -57,7 +59,8 @@ mod x86 {
         Ways { avx: known & 2 != 0, back }
     }
 
-    /// Bits 23 (CLFLUSHOPT) and 24 (CLWB) of EBX of leaf 7, which Rust's own detection does not tell.
+    /// Bits 23 (CLFLUSHOPT) and 24 (CLWB) of EBX of leaf 7, which Rust's own detection does not
+    /// tell.
     fn write_back_bits() -> u8 {
         if __cpuid_count(0, 0).eax < 7 { 0 } else { (__cpuid_count(7, 0).ebx >> 23) as u8 & 3 }
     }
@@ -65,7 +68,8 @@ mod x86 {
     /// Copies `len` bytes into a mapping and fences.
     ///
     /// # Safety
-    /// Both ranges are valid for `len` bytes, do not overlap, and nobody has a Rust reference to a byte of `to`.
+    /// Both ranges are valid for `len` bytes, do not overlap, and nobody has a Rust reference to a
+    /// byte of `to`.
     pub(in super::super) unsafe fn copy_in(mut to: *mut u8, mut from: *const u8, mut len: usize) {
         let ways = ways();
         let head = to.align_offset(LINE).min(len);
@@ -148,7 +152,8 @@ mod x86 {
     }
 
     unsafe fn stream_avx(to: *mut u8, from: *const u8, lines: usize) {
-        // SAFETY: the caller's promise: `to` is aligned, AVX is there, ranges of `lines` cache lines are valid.
+        // SAFETY: the caller's promise: `to` is aligned, AVX is there, ranges of `lines` cache
+        // lines are valid.
         unsafe {
             asm!(
                 "2:",
@@ -253,7 +258,8 @@ mod portable {
     /// As there.
     pub(in super::super) unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
         for i in 0..len {
-            // SAFETY: the caller's promise: both ranges are valid for `len` bytes. An atomic load does not write.
+            // SAFETY: the caller's promise: both ranges are valid for `len` bytes. An atomic load
+            // does not write.
             unsafe { *to.add(i) = AtomicU8::from_ptr(from.add(i).cast_mut()).load(Ordering::Relaxed) };
         }
     }
@@ -263,7 +269,8 @@ mod portable {
 mod tests {
     type Copy = unsafe fn(*mut u8, *const u8, usize);
 
-    /// Every place inside a cache line, and lengths of none to several lines; nothing beside the range changes.
+    /// Every place inside a cache line, and lengths of none to several lines; nothing beside the
+    /// range changes.
     fn copies(copy_in: Copy, copy_out: Copy) {
         let from: Vec<u8> = (0..400_u32).map(|i| (i * 13 + 1) as u8).collect();
         for at in 0..70 {

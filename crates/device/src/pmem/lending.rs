@@ -1,14 +1,17 @@
 //! Which bytes of a mapping are lent as slices, so that nobody writes them meanwhile.
 //!
-//! A writer announces itself on a lane, then looks whether anything is lent; a lender publishes its range, then waits until
-//! it has seen each lane empty once. Both orders are total (SeqCst), so of a writer and a lender that meet one
-//! sees the other: the writer finds the range and refuses, or the lender waits for the writer.
+//! A writer announces itself on a lane, then looks whether anything is lent; a lender publishes its
+//! range, then waits until it has seen each lane empty once. Both orders are total (SeqCst), so of
+//! a writer and a lender that meet one sees the other: the writer finds the range and refuses, or
+//! the lender waits for the writer.
 //!
-//! - A writer changes only its lane's cache line; the word of what is lent is only read while nothing is.
-//! - Lending does not hold writers up, but for those that overlap: they fail. It is tried for a moment and then given up,
-//!   so a lender never hangs behind writers that never end.
-//! - A slot's range is changed only while its bit in `lent` is clear. A writer that still reads the old one has announced
-//!   itself before the bit was set anew, so the new lender waits for it, whatever it made of the mixture.
+//! - A writer changes only its lane's cache line; the word of what is lent is only read while
+//!   nothing is.
+//! - Lending does not hold writers up, but for those that overlap: they fail. It is tried for a
+//!   moment and then given up, so a lender never hangs behind writers that never end.
+//! - A slot's range is changed only while its bit in `lent` is clear. A writer that still reads the
+//!   old one has announced itself before the bit was set anew, so the new lender waits for it,
+//!   whatever it made of the mixture.
 
 #[cfg(loom)]
 use loom::{
@@ -88,8 +91,8 @@ impl Lending {
         })
     }
 
-    /// Lends `start..end`; its slot is for [`give_back`](Self::give_back). `None` where too much is lent, or
-    /// writers did not make way in time.
+    /// Lends `start..end`; its slot is for [`give_back`](Self::give_back). `None` where too much is
+    /// lent, or writers did not make way in time.
     pub(super) fn lend(&self, start: u64, end: u64) -> Option<u32> {
         let slot = self.take_slot()?;
         let range = self.slots.get(slot as usize)?;

@@ -1,9 +1,10 @@
 //! The mapping of a volume, and slices of it.
 //!
-//! The bytes are shared with the kernel and, against all advice, perhaps with another process: the lock that every
-//! opener takes (see `FileDevice`) keeps lanefs out of a volume that somebody writes to, and no more than that. Inside this process
-//! no safe call can get a data race: copies are not plain accesses (see `copy`), and a lent slice excludes writers
-//! (see `lending`). A mapped file that another program shortens makes the next access a SIGBUS.
+//! The bytes are shared with the kernel and, against all advice, perhaps with another process: the
+//! lock that every opener takes (see `FileDevice`) keeps lanefs out of a volume that somebody
+//! writes to, and no more than that. Inside this process no safe call can get a data race: copies
+//! are not plain accesses (see `copy`), and a lent slice excludes writers (see `lending`). A mapped
+//! file that another program shortens makes the next access a SIGBUS.
 
 use super::copy::{PERSISTS, copy_in, copy_out};
 use super::lending::Lending;
@@ -20,17 +21,20 @@ use std::{fmt, io, ptr, slice};
 /// What a write that has returned survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
-    /// A power cut: the file is persistent memory, mapped with MAP_SYNC, and every copy ends with its bytes out of
-    /// the caches. A flush has nothing to do.
+    /// A power cut: the file is persistent memory, mapped with MAP_SYNC, and every copy ends with
+    /// its bytes out of the caches. A flush has nothing to do.
     Power,
-    /// The end of the process, not that of the machine: the file lives in memory (tmpfs, ramfs, hugetlbfs). A flush has nothing to do.
+    /// The end of the process, not that of the machine: the file lives in memory (tmpfs, ramfs,
+    /// hugetlbfs). A flush has nothing to do.
     Process,
-    /// The end of the process, and after a flush a power cut: the file is on a disk, and the mapping is of the page cache. A flush is an
-    /// `fdatasync`, which also writes pages that were changed through a mapping.
+    /// The end of the process, and after a flush a power cut: the file is on a disk, and the
+    /// mapping is of the page cache. A flush is an `fdatasync`, which also writes pages that were
+    /// changed through a mapping.
     Flush,
 }
 
-/// A volume that is mapped into memory. Clones share the mapping; it ends with the last of them and of their slices.
+/// A volume that is mapped into memory. Clones share the mapping; it ends with the last of them and
+/// of their slices.
 #[derive(Clone)]
 pub struct Mapped(Arc<Region>);
 
@@ -84,28 +88,32 @@ impl Mapped {
         self.0.persistence
     }
 
-    /// Copies from `offset` on. Against a write at the same time, each byte is the old or the new one.
+    /// Copies from `offset` on. Against a write at the same time, each byte is the old or the new
+    /// one.
     ///
     /// # Errors
     /// A range beyond the end.
     #[inline]
     pub fn copy_out(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let from = self.0.at(Op::Read, offset, buf.len())?;
-        // SAFETY: the range lies in the mapping; `buf` is ours alone, so it is not in the mapping, which hands out no `&mut`.
+        // SAFETY: the range lies in the mapping; `buf` is ours alone, so it is not in the mapping,
+        // which hands out no `&mut`.
         unsafe { copy_out(buf.as_mut_ptr(), from, buf.len()) };
         Ok(())
     }
 
-    /// Copies to `offset` by streaming stores. When it returns, the bytes are out of this processor's caches and buffers:
-    /// as durable as [`persistence`](Self::persistence) says.
+    /// Copies to `offset` by streaming stores. When it returns, the bytes are out of this
+    /// processor's caches and buffers: as durable as [`persistence`](Self::persistence) says.
     ///
     /// # Errors
-    /// A range beyond the end; a device opened for reading (EROFS); a range of which a part is lent (EBUSY).
+    /// A range beyond the end; a device opened for reading (EROFS); a range of which a part is lent
+    /// (EBUSY).
     #[inline]
     pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.write(offset, data.len(), |to| {
-            // SAFETY: `to` has room for `data`, and is written by nobody who holds a reference (see `write`). If `data` is a lent
-            // slice, it does not overlap, because what is lent is not written.
+            // SAFETY: `to` has room for `data`, and is written by nobody who holds a reference (see
+            // `write`). If `data` is a lent slice, it does not overlap, because what is lent is not
+            // written.
             unsafe { copy_in(to, data.as_ptr(), data.len()) }
         })
     }
@@ -140,11 +148,12 @@ impl Mapped {
         Ok(())
     }
 
-    /// A range as a slice, without a copy. Until it is dropped, writes that overlap fail with EBUSY, so its
-    /// bytes do not change; others are not held up.
+    /// A range as a slice, without a copy. Until it is dropped, writes that overlap fail with
+    /// EBUSY, so its bytes do not change; others are not held up.
     ///
-    /// `None` for a range beyond the end, and where it is not to be had at the moment: while 64 others are lent, or where writers keep at it
-    /// so that for about a millisecond there is no gap. Then [`copy_out`](Self::copy_out) serves.
+    /// `None` for a range beyond the end, and where it is not to be had at the moment: while 64
+    /// others are lent, or where writers keep at it so that for about a millisecond there is no
+    /// gap. Then [`copy_out`](Self::copy_out) serves.
     pub fn lend(&self, offset: u64, len: usize) -> Option<Lent> {
         let start = self.0.at(Op::Read, offset, len).ok()?;
         let slot = self.0.lending.lend(offset, offset + len as u64)?;

@@ -1,8 +1,10 @@
 //! A volume in a mapped file: persistent memory, or a file that is treated as such.
 //!
-//! - Writes are streaming stores with a fence behind them (see `copy`), and durable when they return where the file is
-//!   persistent memory; what else may be expected is told by [`Persistence`].
-//! - A file opened for writing gets all its space at once, so that no later store finds the host full. Nothing is given back by a discard.
+//! - Writes are streaming stores with a fence behind them (see `copy`), and durable when they
+//!   return where the file is persistent memory; what else may be expected is told by
+//!   [`Persistence`].
+//! - A file opened for writing gets all its space at once, so that no later store finds the host
+//!   full. Nothing is given back by a discard.
 //! - It is locked against other openers as a [`FileDevice`] is, until the last slice of it is gone.
 #![allow(unsafe_code)]
 
@@ -29,7 +31,8 @@ impl PmemDevice {
     /// Maps a file that exists, for reading and writing.
     ///
     /// # Errors
-    /// As [`FileOptions::open`], and where the file has holes that the host has no room for, or cannot be mapped.
+    /// As [`FileOptions::open`], and where the file has holes that the host has no room for, or
+    /// cannot be mapped.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::over(FileDevice::open(path)?)
     }

@@ -105,8 +105,8 @@ fn what_is_lent_is_not_written() {
     assert!(dev.mapped.lend(0, 1).is_some());
 }
 
-/// A slice never changes under its reader, and both get on: however the threads are scheduled, the rounds end only when
-/// something was lent and something was written.
+/// A slice never changes under its reader, and both get on: however the threads are scheduled, the
+/// rounds end only when something was lent and something was written.
 #[test]
 fn slices_among_writers() {
     let (_dir, path) = memory_file();

@@ -1,9 +1,9 @@
 //! Taking and freeing blocks on disk, under a handle.
 //!
-//! [`take_reserved`] marks blocks that were chosen in core; [`free_blocks`] clears them on disk, and
-//! the journal's commit gives them back in core. Both read and check a group's bitmap and descriptor
-//! before they change either ([`Bits`]): a read that fails, and blocks that are used or free already,
-//! leave everything as it was.
+//! [`take_reserved`] marks blocks that were chosen in core; [`free_blocks`] clears them on disk,
+//! and the journal's commit gives them back in core. Both read and check a group's bitmap and
+//! descriptor before they change either ([`Bits`]): a read that fails, and blocks that are used or
+//! free already, leave everything as it was.
 
 use super::Reserved;
 use super::group::{HeldDesc, initial_block_bitmap, read_block_bitmap, uninit};
@@ -23,8 +23,8 @@ pub(crate) enum BlockKind {
     Metadata,
 }
 
-/// Marks reserved blocks as used on disk, under the handle of `txn`: `reserved` is empty then. Costs
-/// [`credits::RUN`](crate::txn::credits::RUN).
+/// Marks reserved blocks as used on disk, under the handle of `txn`: `reserved` is empty then.
+/// Costs [`credits::RUN`](crate::txn::credits::RUN).
 ///
 /// # Errors
 /// A block that is used already; the device's. Nothing is changed.
@@ -41,9 +41,9 @@ pub(crate) fn take_reserved(txn: &mut Txn<'_>, reserved: &mut Reserved) -> Resul
     Ok(())
 }
 
-/// Frees blocks of one group on disk, under the handle of `txn`. They are handed out again after the
-/// commit. Costs [`credits::FREED_RUN`](crate::txn::credits::FREED_RUN) if they are no more than
-/// [`Txn::run_of`].
+/// Frees blocks of one group on disk, under the handle of `txn`. They are handed out again after
+/// the commit. Costs [`credits::FREED_RUN`](crate::txn::credits::FREED_RUN) if they are no more
+/// than [`Txn::run_of`].
 ///
 /// # Errors
 /// A range outside of the data blocks or of a group, or with a block that is free already; the
@@ -112,7 +112,8 @@ enum Map {
 }
 
 impl Bits {
-    /// Reads bitmap and descriptor, and finds double use and double free. The group's mutex is held.
+    /// Reads bitmap and descriptor, and finds double use and double free. The group's mutex is
+    /// held.
     fn read(fs: &Fs, group: u32, bits: Range<usize>, used: bool) -> Result<Self> {
         let desc = HeldDesc::read(fs, group)?;
         let map = match uninit(fs, &desc.desc, GroupFlags::BLOCK_UNINIT) {
@@ -133,8 +134,8 @@ impl Bits {
         Ok(Self { group, bits, used, desc, map })
     }
 
-    /// Sets or clears the bits and brings the descriptor's count and checksums along. The group's mutex
-    /// has been held since [`read`](Self::read).
+    /// Sets or clears the bits and brings the descriptor's count and checksums along. The group's
+    /// mutex has been held since [`read`](Self::read).
     fn change(mut self, txn: &mut Txn<'_>) -> Result<()> {
         let fs = txn.fs();
         let (n, desc) = (self.bits.len() as u32, &mut self.desc.desc);

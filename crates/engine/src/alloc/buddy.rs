@@ -1,9 +1,9 @@
 //! The free blocks of a group, as buddies.
 //!
-//! Order 0 has a bit for each block, set where the block is free. Order k has a bit for each aligned
-//! run of 2^k blocks, set where all of them are free: the "and" of its two buddies below. So a change of
-//! blocks is carried upwards word by word, with no lists to split and to merge, and a run of any size is
-//! found by a search for one bit.
+//! Order 0 has a bit for each block, set where the block is free. Order k has a bit for each
+//! aligned run of 2^k blocks, set where all of them are free: the "and" of its two buddies below.
+//! So a change of blocks is carried upwards word by word, with no lists to split and to merge, and
+//! a run of any size is found by a search for one bit.
 
 use std::ops::Range;
 
@@ -197,8 +197,8 @@ impl Buddy {
         runs
     }
 
-    /// Up to `want` free blocks that hold an aligned run of `order`: the first run that is long enough
-    /// from `from` on and then from the start, or else the longest of those looked at.
+    /// Up to `want` free blocks that hold an aligned run of `order`: the first run that is long
+    /// enough from `from` on and then from the start, or else the longest of those looked at.
     pub(super) fn find(&self, from: u32, want: u32, order: u32) -> Option<Range<u32>> {
         let from = from.min(self.blocks);
         let bits = self.blocks >> order;

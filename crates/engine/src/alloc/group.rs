@@ -1,8 +1,8 @@
 //! One block group in core: its free blocks, and where to look first.
 //!
-//! A group whose bitmap is damaged, or has fixed metadata as free, is lost: nothing is taken from it and
-//! nothing given back to it, and all other groups serve. The volume is marked as having errors when it is
-//! closed.
+//! A group whose bitmap is damaged, or has fixed metadata as free, is lost: nothing is taken from
+//! it and nothing given back to it, and all other groups serve. The volume is marked as having
+//! errors when it is closed.
 
 use super::buddy::{Buddy, ORDERS};
 use crate::error::{Corrupt, Error, Result};
@@ -46,7 +46,8 @@ impl Default for Group {
 }
 
 impl Group {
-    /// Reads the bitmap from disk, once. If that is damaged, the group is lost, which is noted and no error.
+    /// Reads the bitmap from disk, once. If that is damaged, the group is lost, which is noted and
+    /// no error.
     ///
     /// # Errors
     /// Those of a journal that has ended.
@@ -190,8 +191,8 @@ impl Group {
     }
 }
 
-/// Whether a structure of the volume broke a rule: others may be whole. A device that fails is none: it may do better the
-/// next time, and who asks is told.
+/// Whether a structure of the volume broke a rule: others may be whole. A device that fails is
+/// none: it may do better the next time, and who asks is told.
 pub(super) fn is_damage(e: &Error) -> bool {
     matches!(e, Error::Format(_) | Error::Corrupt(_) | Error::Journal(JournalError::BlockOutOfRange { .. }))
 }
@@ -270,8 +271,8 @@ pub(super) fn disk_runs(fs: &Fs, group: u32) -> Result<Vec<Range<u32>>> {
     Ok(runs)
 }
 
-/// The bitmap of a group in which nothing but fixed metadata is in use: its own, and that of other groups
-/// which lies here. The bits past its end are set too.
+/// The bitmap of a group in which nothing but fixed metadata is in use: its own, and that of other
+/// groups which lies here. The bits past its end are set too.
 pub(super) fn initial_block_bitmap(fs: &Fs, group: u32) -> Result<Vec<u8>> {
     let mut map = vec![0u8; fs.block_size as usize];
     for (bits, _) in zones_of(fs, group)? {

@@ -4,8 +4,8 @@
 //! the whole volume, the others near their parent as long as that group is not crowded. With
 //! flex_bg, a "group" here is the flex group whose tables lie together.
 //!
-//! Reserved inodes are never handed out, whatever a bitmap says. A bitmap that has any other inode in use
-//! as free is damaged, and its group is passed by from then on.
+//! Reserved inodes are never handed out, whatever a bitmap says. A bitmap that has any other inode
+//! in use as free is damaged, and its group is passed by from then on.
 
 use super::group::{HeldDesc, is_damage, read_desc, uninit};
 use crate::error::{Corrupt, Error, Result};
@@ -29,7 +29,8 @@ pub(crate) enum InodeHint {
 }
 
 /// Takes an inode and marks it as used, under the handle of `txn`; its number, and its slot of the
-/// table. At most 4 credits: bitmap, descriptor, table block, and a descriptor of a group found full.
+/// table. At most 4 credits: bitmap, descriptor, table block, and a descriptor of a group found
+/// full.
 ///
 /// # Errors
 /// [`Error::NoInodes`] if no group has a free inode; the device's. Nothing is changed.
@@ -87,8 +88,8 @@ pub(crate) fn free_inode(txn: &mut Txn<'_>, ino: u32, was_dir: bool) -> Result<(
     Ok(())
 }
 
-/// Reads what [`free_inode`] of `ino` will change, and checks it. While the answer is held, freeing it
-/// does no I/O.
+/// Reads what [`free_inode`] of `ino` will change, and checks it. While the answer is held, freeing
+/// it does no I/O.
 ///
 /// # Errors
 /// As [`free_inode`].
@@ -197,7 +198,8 @@ impl TableBlock {
     }
 }
 
-/// Checks that what was never in use is free: it is neither read nor looked at before it is handed out.
+/// Checks that what was never in use is free: it is neither read nor looked at before it is handed
+/// out.
 ///
 /// # Errors
 /// [`Corrupt::UnusedInodes`].
@@ -210,8 +212,8 @@ fn check_counts(fs: &Fs, group: u32, desc: &GroupDesc) -> Result<()> {
     if unused > free { Err(Corrupt::UnusedInodes { group, unused, free }.into()) } else { Ok(()) }
 }
 
-/// Checks that the table agrees with the bitmap that an inode is free. What lies beyond bg_itable_unused
-/// was never written, and is not looked at.
+/// Checks that the table agrees with the bitmap that an inode is free. What lies beyond
+/// bg_itable_unused was never written, and is not looked at.
 ///
 /// # Errors
 /// [`Corrupt::InodeInUse`]: the bitmap lies.
@@ -239,7 +241,8 @@ fn used_slots(fs: &Fs, desc: &GroupDesc) -> u32 {
     fs.layout.inodes_per_group().saturating_sub(unused)
 }
 
-/// Makes the inode bitmap of a group in which it was never written. The caller writes the descriptor.
+/// Makes the inode bitmap of a group in which it was never written. The caller writes the
+/// descriptor.
 fn create_bitmap(txn: &Txn<'_>, desc: &mut GroupDesc) -> Result<Buffer> {
     let fs = txn.fs();
     let buffer = txn.create(desc.inode_bitmap)?;

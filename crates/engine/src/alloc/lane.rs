@@ -1,7 +1,8 @@
-//! A small number for each thread that allocates on a volume, so that threads begin in groups of their
-//! own.
+//! A small number for each thread that allocates on a volume, so that threads begin in groups of
+//! their own.
 //!
-//! Lanes are counted for each volume: a volume that one thread writes is laid out the same each time.
+//! Lanes are counted for each volume: a volume that one thread writes is laid out the same each
+//! time.
 
 use lanefs_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::cell::Cell;

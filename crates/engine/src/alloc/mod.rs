@@ -1,10 +1,10 @@
 //! The allocators of blocks and inodes.
 //!
-//! A group's free blocks are known twice: in the bitmap on disk, changed only by handles, and as buddies in
-//! core ([`Buddy`](buddy::Buddy)), which have as used also what is taken for data still in flight
-//! ([`Reserved`]) and what was freed and has not committed yet. Blocks are chosen in core; a handle later
-//! sets the bits on disk. So a crash before that handle leaves the blocks free, and a freed
-//! block is never handed out before its freeing is durable.
+//! A group's free blocks are known twice: in the bitmap on disk, changed only by handles, and as
+//! buddies in core ([`Buddy`](buddy::Buddy)), which have as used also what is taken for data still
+//! in flight ([`Reserved`]) and what was freed and has not committed yet. Blocks are chosen in
+//! core; a handle later sets the bits on disk. So a crash before that handle leaves the blocks
+//! free, and a freed block is never handed out before its freeing is durable.
 //!
 //! Lock: one mutex a group ([`Group`]), below the inode locks and above buffers. Held while the
 //! bitmap and the descriptor, whose checksum covers the bitmap, change together.

@@ -1,8 +1,8 @@
 //! In which groups a run of an order may be found, without a look at each group.
 //!
 //! For each order a bit for each group: set unless the group is known to have no free run of that
-//! order. Groups are unknown at first, and are learnt when a search comes to them. A group's bits are
-//! changed under its mutex only, so they never hide a free run; to read them takes no lock.
+//! order. Groups are unknown at first, and are learnt when a search comes to them. A group's bits
+//! are changed under its mutex only, so they never hide a free run; to read them takes no lock.
 
 use super::buddy::ORDERS;
 use lanefs_sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,13 +1,14 @@
 //! Preallocation by position.
 //!
-//! Blocks for a hole are reserved for a whole window of the file at once, as large as the file will be (up
-//! to 8 MiB), and handed out by logical block: so holes that are filled out of order come to lie in order, in
-//! few extents. Windows exist in core only; a crash leaves free blocks.
+//! Blocks for a hole are reserved for a whole window of the file at once, as large as the file will
+//! be (up to 8 MiB), and handed out by logical block: so holes that are filled out of order come to
+//! lie in order, in few extents. Windows exist in core only; a crash leaves free blocks.
 //!
-//! A window goes back when its file lets go of it ([`FileAlloc::discard`], or dropped), and when somebody
-//! finds no space. There are none where space is short.
+//! A window goes back when its file lets go of it ([`FileAlloc::discard`], or dropped), and when
+//! somebody finds no space. There are none where space is short.
 //!
-//! Locks: the registry, then one file's pieces, then groups. Whoever holds a file's pieces never discards.
+//! Locks: the registry, then one file's pieces, then groups. Whoever holds a file's pieces never
+//! discards.
 
 use super::reserve::{Goal, available, or_discard, take_claimed, take_free};
 use super::{Claim, Reserved};
@@ -21,7 +22,8 @@ use std::sync::{Arc, Weak};
 /// The largest window in bytes.
 const MAX_WINDOW: u32 = 8 << 20;
 
-/// Files up to so many bytes have windows inside of their size only: small files lie close together.
+/// Files up to so many bytes have windows inside of their size only: small files lie close
+/// together.
 const SMALL: u32 = 64 << 10;
 
 /// What a file in core knows of its allocation. Costs two words until blocks are preallocated.
@@ -179,8 +181,8 @@ impl Registry {
     }
 }
 
-/// Takes 1..=`want` contiguous blocks in core for the logical ones from `spot.lblk` on: those that were
-/// preallocated for them, or else new ones, with a window around them.
+/// Takes 1..=`want` contiguous blocks in core for the logical ones from `spot.lblk` on: those that
+/// were preallocated for them, or else new ones, with a window around them.
 ///
 /// With a `claim`, as many blocks of it are spent: it has at least one.
 ///
@@ -213,8 +215,8 @@ pub(crate) fn reserve_at(
     }
 }
 
-/// Takes of the file's window for the spot, which is made if there is none; `None` where there should
-/// be none.
+/// Takes of the file's window for the spot, which is made if there is none; `None` where there
+/// should be none.
 fn from_window(fs: &Fs, file: &FileAlloc, spot: &Spot, want: u32) -> Result<Option<Reserved>> {
     let lblk = spot.lblk;
     if let Some(run) = file.pieces.get().and_then(|pieces| lock(pieces).take(lblk, want)) {
@@ -251,8 +253,8 @@ fn from_window(fs: &Fs, file: &FileAlloc, spot: &Spot, want: u32) -> Result<Opti
     Ok(pieces.take(lblk, want))
 }
 
-/// The logical blocks that are preallocated when `want` are asked for at the spot: an aligned part of the
-/// file of a size that grows with the file's.
+/// The logical blocks that are preallocated when `want` are asked for at the spot: an aligned part
+/// of the file of a size that grows with the file's.
 fn window_of(spot: &Spot, want: u32, block_size: u32) -> Range<u32> {
     let end = spot.lblk.saturating_add(want);
     let size = spot.size.max(end);
@@ -266,8 +268,8 @@ fn window_of(spot: &Spot, want: u32, block_size: u32) -> Range<u32> {
     window.start.max(spot.hole.start.min(spot.lblk))..window.end.min(spot.hole.end.max(end))
 }
 
-/// Where the block of logical block `lblk` would best lie: as far from what lies near it as in the file.
-/// `near` is a logical block with its block.
+/// Where the block of logical block `lblk` would best lie: as far from what lies near it as in the
+/// file. `near` is a logical block with its block.
 fn goal_for(fs: &Fs, spot: &Spot, lblk: u32, near: Option<(u32, u64)>) -> Result<Goal> {
     let near = near.or(spot.goal.map(|goal| (spot.hole.start, goal)));
     if let Some((at, block)) = near

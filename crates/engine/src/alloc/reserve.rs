@@ -2,10 +2,11 @@
 //!
 //! A [`Reserved`] run is busy in core and nowhere on disk.
 //!
-//! The search for a run goes through the groups that may have one ([`Orders`](super::orders::Orders)), from
-//! the goal's group on: by the size that was asked for, then by ever smaller ones. Groups whose mutex another
-//! thread holds come second. "No space" is said only after a search for single blocks that waited for
-//! every mutex, with nothing given back meanwhile.
+//! The search for a run goes through the groups that may have one
+//! ([`Orders`](super::orders::Orders)), from the goal's group on: by the size that was asked for,
+//! then by ever smaller ones. Groups whose mutex another thread holds come second. "No space" is
+//! said only after a search for single blocks that waited for every mutex, with nothing given back
+//! meanwhile.
 
 use super::buddy::ORDERS;
 use super::space::Space;
@@ -17,8 +18,8 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How many bitmaps a search reads for a longer run, before it is content with a shorter one of a group
-/// that is known.
+/// How many bitmaps a search reads for a longer run, before it is content with a shorter one of a
+/// group that is known.
 const MAX_LOADS: u32 = 16;
 
 /// A run of blocks taken in core and not on disk. Dropped, they are free again.
@@ -87,8 +88,8 @@ pub(crate) fn claim_for_map(fs: &Fs, blocks: u64) -> Result<Claim> {
     or_discard(fs, || Claim::new(&fs.alloc, blocks, 0).ok_or(Error::NoSpace))
 }
 
-/// Takes 1..=`want` contiguous blocks in core: at `goal`, else a run of `want` near it, else anywhere;
-/// where there is none so long, the longest that there are, down to single blocks.
+/// Takes 1..=`want` contiguous blocks in core: at `goal`, else a run of `want` near it, else
+/// anywhere; where there is none so long, the longest that there are, down to single blocks.
 ///
 /// # Errors
 /// [`Error::NoSpace`]: groups that are damaged have none.
@@ -105,7 +106,8 @@ pub(crate) fn reserve_claimed(fs: &Fs, goal: u64, want: u32, claim: &mut Claim) 
 }
 
 /// Waits until blocks that were freed can be had, if there are such: whether it is worth it to try
-/// again after [`Error::NoSpace`]. The caller holds no handle, nor what another needs to end its own.
+/// again after [`Error::NoSpace`]. The caller holds no handle, nor what another needs to end its
+/// own.
 ///
 /// # Errors
 /// The journal's.
@@ -171,8 +173,8 @@ impl Goal {
         fs.layout.group_of_block(block).map_or(Goal::Group(0), |(group, bit)| Goal::At(group, bit))
     }
 
-    /// Where this thread begins a file whose inode is in `group`: each thread in a group of its own, all
-    /// of them near the inode.
+    /// Where this thread begins a file whose inode is in `group`: each thread in a group of its
+    /// own, all of them near the inode.
     pub(super) fn stream(fs: &Fs, group: u32) -> Self {
         let near = fs.layout.groups_per_flex().max(8);
         let base = group / near * near;
@@ -248,8 +250,8 @@ impl Search<'_, '_> {
         self.take(self.home, state, run).map(Some)
     }
 
-    /// A run with an aligned run of `order` in it, from home on around the end: first of groups that no
-    /// other thread is at work in.
+    /// A run with an aligned run of `order` in it, from home on around the end: first of groups
+    /// that no other thread is at work in.
     fn of_order(&mut self, order: u32) -> Result<Option<Reserved>> {
         for patient in [false, true] {
             let mut skipped = false;

@@ -1,9 +1,9 @@
 //! How many blocks can still be taken, and who was promised some.
 //!
-//! Every block that is free on disk (and not waiting for the commit of its freeing) is in one of three
-//! counts: *available*, *claimed* (promised to data that has no place yet), or *held* (chosen in core by
-//! a [`Reserved`](super::Reserved), not yet marked on disk). A block leaves `available` in one atomic
-//! step, so claims, held blocks and used ones never come to more than the volume has.
+//! Every block that is free on disk (and not waiting for the commit of its freeing) is in one of
+//! three counts: *available*, *claimed* (promised to data that has no place yet), or *held* (chosen
+//! in core by a [`Reserved`](super::Reserved), not yet marked on disk). A block leaves `available`
+//! in one atomic step, so claims, held blocks and used ones never come to more than the volume has.
 //!
 //! Where a volume lies about its counts, they stop at zero.
 
@@ -38,8 +38,8 @@ impl Space {
         self.available.load(Relaxed)
     }
 
-    /// Whether blocks are claimed, or held by another than the files' preallocations. Behind a `false`, all that
-    /// was and is not used is available.
+    /// Whether blocks are claimed, or held by another than the files' preallocations. Behind a
+    /// `false`, all that was and is not used is available.
     pub(super) fn is_promised(&self) -> bool {
         self.claimed.load(Acquire) > 0 || self.held.load(Acquire) > self.spare.load(Relaxed)
     }
@@ -93,8 +93,8 @@ impl Space {
         self.give_back(n);
     }
 
-    /// How often blocks became available again: an operation that found none may find some if that has changed since
-    /// it began.
+    /// How often blocks became available again: an operation that found none may find some if that
+    /// has changed since it began.
     pub(super) fn returns(&self) -> u64 {
         self.returns.load(Acquire)
     }
@@ -132,8 +132,8 @@ impl Space {
 
 /// A promise of blocks that have no place yet. Dropped, what is left of it is given back.
 ///
-/// What was promised is there: [`reserve_claimed`](super::reserve_claimed) finds it, though maybe in
-/// many runs.
+/// What was promised is there: [`reserve_claimed`](super::reserve_claimed) finds it, though maybe
+/// in many runs.
 #[derive(Debug)]
 pub(crate) struct Claim {
     alloc: Arc<Alloc>,

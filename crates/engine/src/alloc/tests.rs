@@ -1,4 +1,5 @@
-//! Blocks in core, on volumes in memory: nothing is handed out twice, lost, or refused while it is there.
+//! Blocks in core, on volumes in memory: nothing is handed out twice, lost, or refused while it is
+//! there.
 
 use super::*;
 use crate::error::Error;
@@ -296,7 +297,8 @@ fn freed_blocks_come_back_with_the_commit() {
     assert!(!await_frees(&fs).unwrap());
 }
 
-/// What another thread gives back while an operation runs is too late for it, and nothing is left to wait for.
+/// What another thread gives back while an operation runs is too late for it, and nothing is left
+/// to wait for.
 #[test]
 fn what_comes_back_meanwhile_is_tried_again() {
     let fs = volume(16);
@@ -562,7 +564,8 @@ fn with_discard_a_commit_discards_what_it_freed() {
     }
 }
 
-/// A volume whose group 2 has a damaged bitmap, of blocks or of inodes; how many blocks or inodes were free there.
+/// A volume whose group 2 has a damaged bitmap, of blocks or of inodes; how many blocks or inodes
+/// were free there.
 fn damaged(blocks: bool) -> (Arc<MemDevice>, u32) {
     let device = Arc::new(MemDevice::new(32 << 20));
     let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };

@@ -1,4 +1,5 @@
-//! Telling the device which blocks hold nothing: all that are free, or those that a commit has freed.
+//! Telling the device which blocks hold nothing: all that are free, or those that a commit has
+//! freed.
 
 use super::group::disk_runs;
 use crate::error::Result;
@@ -7,8 +8,9 @@ use lanefs_device::BlockDevice;
 use lanefs_journal::Freed;
 use std::ops::Range;
 
-/// Discards the free runs of at least `least` blocks in `blocks`: how many blocks. A group's mutex is held
-/// meanwhile, so that nobody takes what is being discarded; those who look for space pass it by.
+/// Discards the free runs of at least `least` blocks in `blocks`: how many blocks. A group's mutex
+/// is held meanwhile, so that nobody takes what is being discarded; those who look for space pass
+/// it by.
 ///
 /// # Errors
 /// [`Error::ReadOnly`](crate::Error::ReadOnly); the device's; those of damaged bitmaps.

@@ -1,4 +1,5 @@
-//! Paths from a directory on, as openat(2) and its like have them. A volume's own are those from its root.
+//! Paths from a directory on, as openat(2) and its like have them. A volume's own are those from
+//! its root.
 
 use super::path::{self, Place};
 use super::{Dir, File, FileOptions, Metadata};
@@ -12,7 +13,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where relative paths begin: a directory, wherever it is moved to. Absolute ones begin at the volume's root.
+/// Where relative paths begin: a directory, wherever it is moved to. Absolute ones begin at the
+/// volume's root.
 #[derive(Debug, Clone, Copy)]
 pub struct At<'d> {
     pub(super) fs: &'d Arc<Fs>,
@@ -78,7 +80,8 @@ impl<'d> At<'d> {
         FileOptions::new(self)
     }
 
-    /// As [`Volume::metadata`](crate::Volume::metadata); a symbolic link at the end is followed if `follow`.
+    /// As [`Volume::metadata`](crate::Volume::metadata); a symbolic link at the end is followed if
+    /// `follow`.
     ///
     /// # Errors
     /// As there.

@@ -44,10 +44,11 @@ impl<'a> Io<'a> {
 }
 
 impl File {
-    /// Carries out reads and writes of any files, in no order: for each, how many bytes, as [`read_at`](Self::read_at) and
-    /// [`write_at`](Self::write_at) have it. Of files opened with [`direct`](crate::FileOptions::direct), the device has all
-    /// reads at the same time, and all overwrites, where it is open for direct I/O: one thread gets out of it what many would
-    /// have to work together for otherwise. Of requests that overlap, none need be whole.
+    /// Carries out reads and writes of any files, in no order: for each, how many bytes, as
+    /// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) have it. Of files opened with
+    /// [`direct`](crate::FileOptions::direct), the device has all reads at the same time, and all
+    /// overwrites, where it is open for direct I/O: one thread gets out of it what many would have
+    /// to work together for otherwise. Of requests that overlap, none need be whole.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));

@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 const PIECE: u64 = 1 << 20;
 
 impl File {
-    /// Copies up to `len` bytes from `offset` on to `to_offset` of `to`; how many: fewer at the end of this
-    /// file, or where a failure came in between. Holes stay holes. As with copy_file_range(2), others may see a part of it.
+    /// Copies up to `len` bytes from `offset` on to `to_offset` of `to`; how many: fewer at the end
+    /// of this file, or where a failure came in between. Holes stay holes. As with
+    /// copy_file_range(2), others may see a part of it.
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for reading, or `to` not for writing or for appending only;

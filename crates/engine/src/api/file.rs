@@ -56,7 +56,8 @@ impl File {
         &self.node
     }
 
-    /// The same open file, past the page cache (O_DIRECT) or through it. What was told through one is told.
+    /// The same open file, past the page cache (O_DIRECT) or through it. What was told through one
+    /// is told.
     pub fn with_direct(&self, direct: bool) -> File {
         Self { direct, ..self.clone() }
     }
@@ -74,7 +75,8 @@ impl File {
         }
     }
 
-    /// As [`read_at`](Self::read_at), for somebody's cache, which will not ask again soon: so much need not be kept here too.
+    /// As [`read_at`](Self::read_at), for somebody's cache, which will not ask again soon: so much
+    /// need not be kept here too.
     ///
     /// # Errors
     /// As `read_at`.
@@ -83,8 +85,8 @@ impl File {
         data::read_for_cache(&self.node, offset, buf)
     }
 
-    /// As [`read_at`](Self::read_at) without waiting (RWF_NOWAIT): reads what is cached, or, past the page cache, what no
-    /// writer holds. How many bytes: 0 only at the end of the file.
+    /// As [`read_at`](Self::read_at) without waiting (RWF_NOWAIT): reads what is cached, or, past
+    /// the page cache, what no writer holds. How many bytes: 0 only at the end of the file.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if it had to wait for the first byte; as `read_at`.
@@ -96,14 +98,17 @@ impl File {
         }
     }
 
-    /// `len` bytes from `offset` on as a slice, without a copy: of a volume on a device that is memory (`pmem:FILE`).
+    /// `len` bytes from `offset` on as a slice, without a copy: of a volume on a device that is
+    /// memory (`pmem:FILE`).
     ///
-    /// `None` where that cannot be: on another device; of bytes that are not all inside of the file, written, and side by
-    /// side on the volume; or while too many other slices are out. [`read_at`](Self::read_at) then serves.
+    /// `None` where that cannot be: on another device; of bytes that are not all inside of the
+    /// file, written, and side by side on the volume; or while too many other slices are out.
+    /// [`read_at`](Self::read_at) then serves.
     ///
-    /// While the slice lives, whoever writes these bytes, or cuts the file before their end, waits, and whoever comes later for
-    /// bytes that such a one waits for, also to read them, waits behind. So the thread that has the slice must not use the file
-    /// otherwise, nor wait for a thread that does.
+    /// While the slice lives, whoever writes these bytes, or cuts the file before their end, waits,
+    /// and whoever comes later for bytes that such a one waits for, also to read them, waits
+    /// behind. So the thread that has the slice must not use the file otherwise, nor wait for a
+    /// thread that does.
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for reading; a damaged block map.
@@ -151,8 +156,8 @@ impl File {
         data::write_late(&self.node, offset, bytes)
     }
 
-    /// As [`write_at`](Self::write_at) without waiting (RWF_NOWAIT): writes what needs no block to be loaded or allocated.
-    /// How many bytes.
+    /// As [`write_at`](Self::write_at) without waiting (RWF_NOWAIT): writes what needs no block to
+    /// be loaded or allocated. How many bytes.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if it had to wait for the first byte; as `write_at`.
@@ -200,10 +205,11 @@ impl File {
     /// Changes which blocks the `len` bytes from `offset` on have: see [`FallocMode`].
     ///
     /// # Errors
-    /// [`Error::BadHandle`] if not open for writing; [`Error::NotPermitted`] for an inode that is immutable, or
-    /// append-only unless it is allocation; [`Error::FileTooBig`]; [`Error::NotSupported`] for a file without
-    /// extents, unless it is a punch; [`Error::Invalid`] for no bytes, and to collapse or insert what is not
-    /// whole blocks or does not lie before the end. [`Error::NoSpace`]: a part may have been done.
+    /// [`Error::BadHandle`] if not open for writing; [`Error::NotPermitted`] for an inode that is
+    /// immutable, or append-only unless it is allocation; [`Error::FileTooBig`];
+    /// [`Error::NotSupported`] for a file without extents, unless it is a punch; [`Error::Invalid`]
+    /// for no bytes, and to collapse or insert what is not whole blocks or does not lie before the
+    /// end. [`Error::NoSpace`]: a part may have been done.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
@@ -231,7 +237,8 @@ impl File {
         data::seek_data(&self.node, offset)
     }
 
-    /// The first byte at or behind `offset` that is in a hole (SEEK_HOLE): the end of the file at the latest.
+    /// The first byte at or behind `offset` that is in a hole (SEEK_HOLE): the end of the file at
+    /// the latest.
     ///
     /// # Errors
     /// [`Error::NothingThere`] from the end on; a damaged block map.
@@ -239,7 +246,8 @@ impl File {
         data::seek_hole(&self.node, offset)
     }
 
-    /// Where the blocks lie that hold any of `bytes`, in order (FIEMAP, with what is dirty written out first).
+    /// Where the blocks lie that hold any of `bytes`, in order (FIEMAP, with what is dirty written
+    /// out first).
     ///
     /// # Errors
     /// The device's; a damaged block map.
@@ -294,8 +302,8 @@ impl File {
         self.node.fs.set_xattr(&self.node, name, value, crate::SetXattr::Any)
     }
 
-    /// A failure to write out that happened in the background is told once through each handle. So is one that ended all
-    /// writing: from then on a sync says that the volume is read-only.
+    /// A failure to write out that happened in the background is told once through each handle. So
+    /// is one that ended all writing: from then on a sync says that the volume is read-only.
     fn tell_failures(&self, synced: Result<()>) -> Result<()> {
         let fs = &self.node.fs;
         if synced.is_err() && fs.journal.has_ended() && !fs.is_closed() {
@@ -414,8 +422,9 @@ impl<'v> FileOptions<'v> {
         self
     }
 
-    /// Past the page cache (O_DIRECT): no, unless said otherwise. Bytes at any place in memory and in the file are
-    /// taken; those that are whole sectors in aligned memory go straight to the device.
+    /// Past the page cache (O_DIRECT): no, unless said otherwise. Bytes at any place in memory and
+    /// in the file are taken; those that are whole sectors in aligned memory go straight to the
+    /// device.
     pub fn direct(mut self, yes: bool) -> Self {
         self.direct = yes;
         self

@@ -72,8 +72,8 @@ impl Volume {
         extents_of(&node)
     }
 
-    /// How scattered all files and the free space are, as the metadata has it: looks at every inode and
-    /// every bitmap.
+    /// How scattered all files and the free space are, as the metadata has it: looks at every inode
+    /// and every bitmap.
     ///
     /// # Errors
     /// Those of damaged bitmaps, inodes and maps.

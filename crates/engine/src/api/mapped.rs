@@ -5,7 +5,8 @@ use lanefs_device::Lent;
 use std::fmt;
 use std::ops::Deref;
 
-/// Bytes of a file, where they are: see [`File::map`](crate::File::map). Nobody changes them while this value lives.
+/// Bytes of a file, where they are: see [`File::map`](crate::File::map). Nobody changes them while
+/// this value lives.
 pub struct Mapped<'f> {
     // Given back before others are let at the bytes.
     bytes: Lent,

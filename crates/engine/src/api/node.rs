@@ -1,7 +1,7 @@
 //! One inode in use, whatever it is: the face for adapters that know inodes and not paths.
 //!
-//! A [`Node`] keeps its inode: unlinked, the inode goes with the last `Node`, [`File`] or [`Dir`](super::Dir) of it. Who may
-//! do what is not asked here: that is the adapter's part.
+//! A [`Node`] keeps its inode: unlinked, the inode goes with the last `Node`, [`File`] or
+//! [`Dir`](super::Dir) of it. Who may do what is not asked here: that is the adapter's part.
 
 use super::{DirEntryRef, File, Metadata, Volume};
 use crate::data;
@@ -66,7 +66,8 @@ impl Node {
         self.node.state().generation
     }
 
-    /// Returns whether the inode has a name for certain. Never waits: `false` also while a thread changes the inode.
+    /// Returns whether the inode has a name for certain. Never waits: `false` also while a thread
+    /// changes the inode.
     pub fn is_named(&self) -> bool {
         !self.node.is_nameless()
     }
@@ -97,7 +98,8 @@ impl Node {
         Ok(Node { node: self.node.fs.lookup(&self.node, name.as_bytes())? })
     }
 
-    /// Makes an inode with the name `name` in this directory. `umask` counts where the directory has no default ACL.
+    /// Makes an inode with the name `name` in this directory. `umask` counts where the directory
+    /// has no default ACL.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], [`Error::TooManyLinks`], ...
@@ -144,8 +146,8 @@ impl Node {
         self.node.fs.link(&node.node, &self.node, name.as_bytes())
     }
 
-    /// Removes the name of something that is no directory. Returns its inode: without another name it goes with the last
-    /// `Node` of it.
+    /// Removes the name of something that is no directory. Returns its inode: without another name
+    /// it goes with the last `Node` of it.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
@@ -161,8 +163,8 @@ impl Node {
         Ok(Node { node: self.node.fs.rmdir(&self.node, name.as_bytes())? })
     }
 
-    /// Renames `name` in this directory to `new` in `dir`. Returns the inode whose name was taken: without another name it
-    /// goes with the last `Node` of it.
+    /// Renames `name` in this directory to `new` in `dir`. Returns the inode whose name was taken:
+    /// without another name it goes with the last `Node` of it.
     ///
     /// # Errors
     /// Those of renameat2(2).
@@ -171,7 +173,8 @@ impl Node {
         Ok(replaced.map(|node| Node { node }))
     }
 
-    /// Calls `each` for the entries behind `cookie`, as [`Dir::for_each`](super::Dir::for_each) does.
+    /// Calls `each` for the entries behind `cookie`, as [`Dir::for_each`](super::Dir::for_each)
+    /// does.
     ///
     /// # Errors
     /// Those of a damaged directory.
@@ -239,7 +242,8 @@ impl Node {
         self.set_attr(&SetAttr { permissions: Some(permissions & !0o2000), ..SetAttr::default() })
     }
 
-    /// The flags that chattr(1) sets: those that a user may change are replaced by what `flags` has of them.
+    /// The flags that chattr(1) sets: those that a user may change are replaced by what `flags` has
+    /// of them.
     ///
     /// # Errors
     /// [`Error::NotSupported`] where another flag would have to change.
@@ -255,8 +259,8 @@ impl Node {
         self.set_file_attr(None, Some(project))
     }
 
-    /// Sets flags as [`set_flags`](Self::set_flags) and the project as [`set_project`](Self::set_project), both or
-    /// neither; `None` leaves either.
+    /// Sets flags as [`set_flags`](Self::set_flags) and the project as
+    /// [`set_project`](Self::set_project), both or neither; `None` leaves either.
     ///
     /// # Errors
     /// Those of both.
@@ -283,7 +287,8 @@ impl Node {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// [`Error::XattrsTooLarge`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] by `how`.
+    /// [`Error::XattrsTooLarge`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] by
+    /// `how`.
     pub fn set_xattr(&self, name: &OsStr, value: &[u8], how: SetXattr) -> Result<()> {
         self.node.fs.set_xattr(&self.node, name.as_bytes(), value, how)
     }
@@ -313,7 +318,8 @@ impl Node {
         self.node.fs.accessed(&self.node, atime)
     }
 
-    /// Makes a directory, link or special file durable with all its attributes, or a file with its content.
+    /// Makes a directory, link or special file durable with all its attributes, or a file with its
+    /// content.
     ///
     /// # Errors
     /// The journal's or the device's.

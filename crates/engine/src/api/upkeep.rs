@@ -8,7 +8,8 @@ use std::time::Duration;
 /// A task of a volume's threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Upkeep {
-    /// Commits the running transaction, as at the end of the commit interval. Writes no content of files.
+    /// Commits the running transaction, as at the end of the commit interval. Writes no content of
+    /// files.
     Commit,
     /// Writes out all dirty pages, as at the end of their age. Commits nothing.
     WriteBack,
@@ -19,11 +20,12 @@ pub enum Upkeep {
 }
 
 impl Volume {
-    /// Does now what the volume's threads do when it is due: for tests and simulators, which have no time.
+    /// Does now what the volume's threads do when it is due: for tests and simulators, which have
+    /// no time.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly); the journal's or the device's. A page that could not be written out is
-    /// told by a sync of its file.
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly); the journal's or the device's. A page that
+    /// could not be written out is told by a sync of its file.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));

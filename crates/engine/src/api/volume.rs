@@ -90,7 +90,8 @@ impl Volume {
         OpenOptions::new().write(true).open_device(device)
     }
 
-    /// Operations on paths that begin at the root, as [`Dir::at`] has them for those that begin elsewhere.
+    /// Operations on paths that begin at the root, as [`Dir::at`] has them for those that begin
+    /// elsewhere.
     pub fn at(&self) -> At<'_> {
         At::root_of(&self.fs)
     }
@@ -393,11 +394,12 @@ impl Volume {
         self.at().hard_link(from, self.at(), to)
     }
 
-    /// Gives an open file the name `to`: also one that was made without any by [`Dir::create_nameless`], and not one that
-    /// lost its last.
+    /// Gives an open file the name `to`: also one that was made without any by
+    /// [`Dir::create_nameless`], and not one that lost its last.
     ///
     /// # Errors
-    /// As [`hard_link`](Self::hard_link); [`Error::OtherVolume`]; [`Error::NotFound`] for a file that was removed.
+    /// As [`hard_link`](Self::hard_link); [`Error::OtherVolume`]; [`Error::NotFound`] for a file
+    /// that was removed.
     pub fn link_file(&self, file: &File, to: impl AsRef<Path>) -> Result<()> {
         self.at().link_file(file, to)
     }
@@ -471,8 +473,8 @@ impl Volume {
     /// The value of an extended attribute, by its full name ("user.mime"). Symbolic links are
     /// not followed, here and in the other calls on attributes.
     ///
-    /// `system.lanefs.i_version` is [`Metadata::version`] in decimal digits, for programs that come by a
-    /// path where only attributes do. It is not listed and cannot be set.
+    /// `system.lanefs.i_version` is [`Metadata::version`] in decimal digits, for programs that come
+    /// by a path where only attributes do. It is not listed and cannot be set.
     ///
     /// # Errors
     /// [`Error::NoData`] if there is none of that name.
@@ -492,8 +494,8 @@ impl Volume {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// [`Error::XattrsTooLarge`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] if `how`
-    /// asks for it.
+    /// [`Error::XattrsTooLarge`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] if
+    /// `how` asks for it.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
@@ -525,9 +527,9 @@ impl Volume {
         self.fs.remove_xattr(&*self.node(bytes(&path), false)?, name)
     }
 
-    /// Runs `f` for a user from whom the blocks kept for root (`s_r_blocks_count`) are kept: what the thread
-    /// does on any volume meanwhile finds no space where only those are left. A volume that was opened without
-    /// [`OpenOptions::use_reserved`] keeps them from all.
+    /// Runs `f` for a user from whom the blocks kept for root (`s_r_blocks_count`) are kept: what
+    /// the thread does on any volume meanwhile finds no space where only those are left. A volume
+    /// that was opened without [`OpenOptions::use_reserved`] keeps them from all.
     ///
     /// # Examples
     /// ```
@@ -557,7 +559,8 @@ impl Volume {
         self.fs.statfs()
     }
 
-    /// Tells the device which bytes of `range` no file has (fstrim): runs of at least `least` bytes. How many.
+    /// Tells the device which bytes of `range` no file has (fstrim): runs of at least `least`
+    /// bytes. How many.
     ///
     /// # Errors
     /// [`Error::ReadOnly`]; the device's.

@@ -1,10 +1,10 @@
 //! Several reads and writes past the page cache, with the device at the same time.
 //!
-//! What needs no plan goes: overwrites as in [`direct`](super::direct), and reads of what is not newer in the cache. All else is left
-//! to be done one by one, with nothing held.
+//! What needs no plan goes: overwrites as in [`direct`](super::direct), and reads of what is not
+//! newer in the cache. All else is left to be done one by one, with nothing held.
 //!
-//! Hazard: the bytes of many requests are held at the same time, in no order. So none are waited for: those that somebody has
-//! are left.
+//! Hazard: the bytes of many requests are held at the same time, in no order. So none are waited
+//! for: those that somebody has are left.
 
 use super::direct::{is_plain, overwritten, plan_overwrite};
 use super::lock::Kept;
@@ -43,8 +43,8 @@ struct Held<'b> {
     _kept: Kept<'b>,
 }
 
-/// Carries out those of `requests` that can go at once; the others are as before, and so are all whose batch failed: done one
-/// by one, each finds what is wrong with it.
+/// Carries out those of `requests` that can go at once; the others are as before, and so are all
+/// whose batch failed: done one by one, each finds what is wrong with it.
 pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
     let (mut reads, mut ops) = (Vec::new(), Vec::new());
     let (mut writes, mut pieces) = (Vec::new(), Vec::new());
@@ -96,7 +96,8 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
     }
 }
 
-/// Holds the bytes of a request, up to the end of the file, shared; if nobody has to be waited for, and none is newer in the cache.
+/// Holds the bytes of a request, up to the end of the file, shared; if nobody has to be waited for,
+/// and none is newer in the cache.
 fn hold<'b>(node: &'b Node, offset: u64, len: usize, done: &'b mut Option<usize>) -> Option<Held<'b>> {
     let file = node.file();
     let end = offset.checked_add(len as u64).filter(|_| len > 0)?;

@@ -1,15 +1,16 @@
 //! Reading and writing through the page cache.
 //!
-//! A write holds its bytes exclusively, so a read, which holds its bytes shared, sees all of it or none;
-//! writers of disjoint blocks run side by side. It copies into pages, and claims space for
-//! blocks that have no place yet. A read copies out of pages and loads what is missing, ahead if it goes on
-//! where the last one ended.
+//! A write holds its bytes exclusively, so a read, which holds its bytes shared, sees all of it or
+//! none; writers of disjoint blocks run side by side. It copies into pages, and claims space for
+//! blocks that have no place yet. A read copies out of pages and loads what is missing, ahead if it
+//! goes on where the last one ended.
 //!
 //! Callers with their own cache (the kernel, above a mount) transfer many blocks at once. These go
 //! past this cache ([`write_late`], [`read_for_cache`]): a second copy of them would not be read
 //! again.
 //!
-//! Where the device is memory there is nothing to cache (DAX): the ways past the cache serve, and promise the same.
+//! Where the device is memory there is nothing to cache (DAX): the ways past the cache serve, and
+//! promise the same.
 
 use super::cache::{FileCache, Segment};
 use super::direct::{self, check_end, check_write};
@@ -47,7 +48,8 @@ pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let missing = blocks(node, at, (offset + len as u64).min(at.saturating_add(SPAN)))?;
         let mut span = pages.span(missing.clone());
         span.fill(missing, |segments| fill(node, file, segments))?;
-        // Out of the span, for another thread's pages may push these out as soon as they are let go.
+        // Out of the span, for another thread's pages may push these out as soon as they are let
+        // go.
         done += span.copy_out(at, &mut buf[done..]);
     }
     if !more.is_empty() {
@@ -165,7 +167,8 @@ fn goes_past(node: &Node, offset: u64, len: usize) -> bool {
     len >= PAST && offset.is_multiple_of(node.fs.block_size.into())
 }
 
-/// Writes through the cache. Bytes whose time is kept by the caller were allowed when the caller took them.
+/// Writes through the cache. Bytes whose time is kept by the caller were allowed when the caller
+/// took them.
 fn write_checked(node: &Node, offset: u64, bytes: &[u8], stamp: Stamp) -> Result<()> {
     node.fs.check_writable()?;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
@@ -217,8 +220,8 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8], stamp
         let (now, later) = bytes.split_at(bytes.len().min((SPAN - at % SPAN) as usize));
         match copy_in(node, file, pages, at, now) {
             Ok(()) => (at, bytes) = (at + now.len() as u64, later),
-            // A dirty page claims blocks for the worst map that may come of it. What is written at once takes only
-            // those that it needs.
+            // A dirty page claims blocks for the worst map that may come of it. What is written at
+            // once takes only those that it needs.
             Err(Error::NoSpace) => break direct::write_held(node, file, at, bytes, stamp),
             Err(e) => break Err(e),
         }

@@ -151,11 +151,13 @@ impl Job {
     }
 }
 
-/// What a leader takes at most. More at a time would mean that the device or the processors wait for each other.
+/// What a leader takes at most. More at a time would mean that the device or the processors wait
+/// for each other.
 const MOST_JOBS: usize = 256;
 /// The same in bytes of pages, and those of one file.
 const MOST_BYTES: usize = 32 << 20;
-/// Threads that lead at the same time, if there is enough for each: one writes pages while the handle of another is open.
+/// Threads that lead at the same time, if there is enough for each: one writes pages while the
+/// handle of another is open.
 const LEADERS: usize = 2;
 /// Threads that are woken at a time.
 const AWAKE: usize = 4;
@@ -193,8 +195,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Fs {
-    /// Runs `work` on the inode of `node` under a handle, with that of others; the work comes back with what is
-    /// left of its claim.
+    /// Runs `work` on the inode of `node` under a handle, with that of others; the work comes back
+    /// with what is left of its claim.
     pub(super) fn combine(&self, node: &Node, work: Work) -> (Work, Result<()>) {
         // The old ways have a handle for each.
         let old = self.options.modes.writeback != Writeback::MapAfter;
@@ -216,8 +218,8 @@ impl Fs {
         }
     }
 
-    /// Runs what waits at the front of the queue, `own` with it unless another leader has it already, and has another thread
-    /// lead meanwhile.
+    /// Runs what waits at the front of the queue, `own` with it unless another leader has it
+    /// already, and has another thread lead meanwhile.
     fn lead(&self, own: &Arc<Job>) {
         let mut turn = Turn { fs: self, own, jobs: Vec::new(), leads: true };
         #[cfg(test)]
@@ -281,7 +283,8 @@ impl Fs {
         written
     }
 
-    /// Pages could not be written, which has ended the journal: `own` is told why, the others that it has ended.
+    /// Pages could not be written, which has ended the journal: `own` is told why, the others that
+    /// it has ended.
     fn refuse(&self, batch: Vec<(Arc<Job>, Work)>, own: &Arc<Job>, why: Error) -> Vec<Outcome> {
         let mut why = Some(why);
         let told = |(job, work): (Arc<Job>, Work)| {
@@ -295,8 +298,8 @@ impl Fs {
 
     /// Runs all of `batch` under one handle; its transaction, if there was one, and how each went.
     fn run_batch(&self, batch: Vec<(Arc<Job>, Work)>) -> (Option<Tid>, Vec<Outcome>) {
-        // Each may change many blocks, but most change few, and many the same: so it has for each what most take, and as much
-        // as the one that comes next may take.
+        // Each may change many blocks, but most change few, and many the same: so it has for each
+        // what most take, and as much as the one that comes next may take.
         let few = 2 * u32::try_from(batch.len()).unwrap_or(u32::MAX / 2);
         let most = batch.iter().map(|(_, work)| need(work)).max().unwrap_or(0);
         if batch.is_empty() {

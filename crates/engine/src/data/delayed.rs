@@ -1,18 +1,20 @@
 //! Space for dirty blocks that have no place on the volume yet.
 //!
-//! A block that becomes dirty in a hole is claimed, and blocks for the map with it, so that writing out finds
-//! space. With `nodelalloc` its place is chosen at once, in core. Invariant: a dirty block has a claim or a
-//! chosen place if and only if it lies in a hole; a thread that maps blocks in another way writes the range out
-//! before. The claim leaves with the plan that writes the pages out ([`Plan`](super::plan::Plan)), and comes back
-//! with it, as a chosen place, for pages that it could not write out.
+//! A block that becomes dirty in a hole is claimed, and blocks for the map with it, so that writing
+//! out finds space. With `nodelalloc` its place is chosen at once, in core. Invariant: a dirty
+//! block has a claim or a chosen place if and only if it lies in a hole; a thread that maps blocks
+//! in another way writes the range out before. The claim leaves with the plan that writes the pages
+//! out ([`Plan`](super::plan::Plan)), and comes back with it, as a chosen place, for pages that it
+//! could not write out.
 //!
 //! A claim for the map must be enough for the tree as it is when the pages are written out. So a
 //! write past the cache that may add nodes to it claims for the pages that wait, too
 //! ([`claim_for_growth`]). Hazard: pages that are just being written out are not counted then, and
 //! the few nodes that a punch or a shift adds are left to what a claim has to spare.
 //!
-//! A block that becomes dirty over an unwritten one has its place, but to mark it as written may part an extent: blocks for
-//! the map are claimed for it too, of those that the volume keeps back if there are no others.
+//! A block that becomes dirty over an unwritten one has its place, but to mark it as written may
+//! part an extent: blocks for the map are claimed for it too, of those that the volume keeps back
+//! if there are no others.
 
 use super::{FileData, mapping};
 use crate::alloc::{self, Claim, Reserved, Spot};
@@ -91,7 +93,8 @@ impl Delayed {
         (holes + parting_blocks(self.unwritten + unwritten, width)).saturating_sub(blocks(&self.map))
     }
 
-    /// Adds to `claim` what is claimed for mapping `data` blocks and for having `unwritten` ones written.
+    /// Adds to `claim` what is claimed for mapping `data` blocks and for having `unwritten` ones
+    /// written.
     pub(super) fn take_map(
         &mut self,
         claim: &mut Option<Claim>,
@@ -106,7 +109,8 @@ impl Delayed {
         }
     }
 
-    /// Puts back what is left of the claim for the map, and gives it up when no dirty block needs it.
+    /// Puts back what is left of the claim for the map, and gives it up when no dirty block needs
+    /// it.
     pub(super) fn put_back(&mut self, map: Option<Claim>) {
         if let Some(claim) = map {
             join(&mut self.map, claim);
@@ -133,7 +137,8 @@ impl Delayed {
         }
     }
 
-    /// Returns how many of `len` blocks from `lblk` on, which has no chosen place, come before one that has.
+    /// Returns how many of `len` blocks from `lblk` on, which has no chosen place, come before one
+    /// that has.
     pub(super) fn unchosen(&self, lblk: u32, len: u32) -> u32 {
         self.chosen.range(lblk..).next().map_or(len, |(next, _)| len.min(next - lblk))
     }

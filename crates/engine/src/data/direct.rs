@@ -1,9 +1,11 @@
-//! Writing past the page cache: to a device opened for direct I/O, or to memory that persists (DAX).
+//! Writing past the page cache: to a device opened for direct I/O, or to memory that persists
+//! (DAX).
 //!
-//! An overwrite of blocks that are mapped, written and inside of i_disksize goes straight to its blocks.
-//! It holds its bytes shared, against threads that move blocks; it starts no handle, allocates
-//! nothing, and writes no memory that other writers of the file write too, but for the stamp of the
-//! time once a tick. All else holds its blocks exclusively, is planned ([`Plan`]), and ends with a handle.
+//! An overwrite of blocks that are mapped, written and inside of i_disksize goes straight to its
+//! blocks. It holds its bytes shared, against threads that move blocks; it starts no handle,
+//! allocates nothing, and writes no memory that other writers of the file write too, but for the
+//! stamp of the time once a tick. All else holds its blocks exclusively, is planned ([`Plan`]), and
+//! ends with a handle.
 //!
 //! Overwrites that overlap in time leave a mixture in the blocks, as in the kernel: a program that
 //! wants order between its direct writes waits for one before it issues the next.
@@ -35,7 +37,8 @@ pub(crate) fn write_whole(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> 
     write_as(node, offset, bytes, How::Whole)
 }
 
-/// Writes as [`write_whole`], but whatever flags the inode has: the bytes were taken by a cache when it was allowed.
+/// Writes as [`write_whole`], but whatever flags the inode has: the bytes were taken by a cache
+/// when it was allowed.
 pub(crate) fn write_whole_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_as(node, offset, bytes, How::WholeLate)
 }
@@ -136,8 +139,8 @@ pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     Ok(end)
 }
 
-/// Whether an overwrite may go the short way, by the modes; a part of a sector is read, changed and written, which
-/// excludes others.
+/// Whether an overwrite may go the short way, by the modes; a part of a sector is read, changed and
+/// written, which excludes others.
 pub(super) fn is_plain(node: &Node, offset: u64, len: usize) -> bool {
     let modes = &node.fs.options.modes;
     modes.overwrite == Overwrite::NoJournal
@@ -145,8 +148,9 @@ pub(super) fn is_plain(node: &Node, offset: u64, len: usize) -> bool {
         && io::is_whole(&node.fs, offset, len)
 }
 
-/// Writes blocks that are there already, of whole sectors that are locked. `false` if not all of them are, or may not be
-/// written right now: then it is to be done with the bytes held exclusively.
+/// Writes blocks that are there already, of whole sectors that are locked. `false` if not all of
+/// them are, or may not be written right now: then it is to be done with the bytes held
+/// exclusively.
 pub(super) fn overwrite_held(
     node: &Node,
     file: &FileData,
@@ -192,7 +196,8 @@ pub(super) fn overwrite_held(
     Ok(true)
 }
 
-/// Where on the device the bytes of an overwrite lie, as in [`overwrite_held`]; `false` if it is none.
+/// Where on the device the bytes of an overwrite lie, as in [`overwrite_held`]; `false` if it is
+/// none.
 pub(super) fn plan_overwrite<'b>(
     node: &Node,
     file: &FileData,
@@ -260,8 +265,8 @@ pub(super) fn check_end(node: &Node, end: u64) -> Result<()> {
     if end > max_size(&node.fs, node.flags()) { Err(Error::FileTooBig) } else { Ok(()) }
 }
 
-/// Writes, as was checked before, with the blocks of all bytes held exclusively. Past the page cache: what it holds of
-/// these blocks is written out and dropped.
+/// Writes, as was checked before, with the blocks of all bytes held exclusively. Past the page
+/// cache: what it holds of these blocks is written out and dropped.
 pub(super) fn write_held(
     node: &Node,
     file: &FileData,
@@ -289,7 +294,8 @@ pub(super) fn write_held(
     };
     // As far as it came, for a full volume may have ended it.
     if at > offset {
-        // Before the pages go: what is read ahead in between would have zeros for bytes that still lay behind the end.
+        // Before the pages go: what is read ahead in between would have zeros for bytes that still
+        // lay behind the end.
         file.extend(at);
         file.drop_pages(touched);
         file.wrote(fs);

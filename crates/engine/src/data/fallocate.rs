@@ -1,9 +1,9 @@
 //! Changing which blocks a file has: allocate, punch, zero, collapse, insert.
 //!
-//! All begin alike. The bytes from the first on are locked to the end, what is dirty of them is written out,
-//! and then nothing of the file is written out until the end: so no dirty page loses its place. Cached pages
-//! are dropped before the map changes and once more behind it, for read-ahead, which locks no bytes, may have
-//! filled some by the old map.
+//! All begin alike. The bytes from the first on are locked to the end, what is dirty of them is
+//! written out, and then nothing of the file is written out until the end: so no dirty page loses
+//! its place. Cached pages are dropped before the map changes and once more behind it, for
+//! read-ahead, which locks no bytes, may have filled some by the old map.
 //!
 //! A crash shows whole handles. As many steps as the transaction has room for go into one; only a
 //! file of very many extents is seen half shifted, with a hole where the shift had come to.
@@ -26,17 +26,21 @@ use std::ops::Range;
 pub enum FallocMode {
     /// Gives blocks to holes, which go on reading as zeros; the file grows to the end of the range.
     Allocate,
-    /// As `Allocate`, but the file does not grow: blocks behind its end wait for what will be written.
+    /// As `Allocate`, but the file does not grow: blocks behind its end wait for what will be
+    /// written.
     KeepSize,
     /// Frees the blocks: the range reads as zeros. The file does not grow.
     PunchHole,
-    /// Makes the range read as zeros and keeps its blocks, or gives it some; the file grows to its end.
+    /// Makes the range read as zeros and keeps its blocks, or gives it some; the file grows to its
+    /// end.
     ZeroRange,
     /// As `ZeroRange`, but the file does not grow.
     ZeroRangeKeepSize,
-    /// Takes the range out: what is behind it moves to its place. Whole blocks that end before the end of the file.
+    /// Takes the range out: what is behind it moves to its place. Whole blocks that end before the
+    /// end of the file.
     CollapseRange,
-    /// Puts a hole in: what was there moves behind it. Whole blocks that begin before the end of the file.
+    /// Puts a hole in: what was there moves behind it. Whole blocks that begin before the end of
+    /// the file.
     InsertRange,
     /// Nothing: blocks of ext4 belong to one file only.
     UnshareRange,
@@ -133,7 +137,8 @@ impl Job<'_> {
         if self.offset >= size {
             return self.finish(0);
         }
-        // As the kernel has it: what is preallocated behind the end stays, but for the end's page, which goes whole.
+        // As the kernel has it: what is preallocated behind the end stays, but for the end's page,
+        // which goes whole.
         if self.end > size {
             self.end = size.next_multiple_of(self.block_size().max(4096));
         }
@@ -152,8 +157,8 @@ impl Job<'_> {
         self.finish(0)
     }
 
-    /// Runs a change of content that the page cache does not see, and drops the pages of the range, also if it
-    /// failed half way: what was done is read from then on.
+    /// Runs a change of content that the page cache does not see, and drops the pages of the range,
+    /// also if it failed half way: what was done is read from then on.
     fn past_cache(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
         let changed = change();
         changed.and(self.drop_pages(self.touched()))
@@ -294,8 +299,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Maps the holes of the blocks that the range touches to unwritten blocks. A range that cannot fit takes no block:
-    /// programs ask for more than there is to see whether it fits.
+    /// Maps the holes of the blocks that the range touches to unwritten blocks. A range that cannot
+    /// fit takes no block: programs ask for more than there is to see whether it fits.
     fn fill_holes(&self) -> Result<()> {
         let Range { mut start, end } = self.touched();
         let has = self.node.state().blocks / u64::from(self.fs.block_size / 512);

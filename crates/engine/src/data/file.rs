@@ -1,7 +1,8 @@
 //! What a regular file has in core besides its inode, from its first use on.
 //!
 //! `size` is i_size as programs see it. The inode's own size is i_disksize: it moves only when the
-//! data before it is on the device, and never passes `size`. `disk_size` is a copy of it, to be read without the inode's lock.
+//! data before it is on the device, and never passes `size`. `disk_size` is a copy of it, to be
+//! read without the inode's lock.
 
 use super::cache::{FileCache, ReadAhead};
 use super::delayed::Delayed;
@@ -103,8 +104,8 @@ impl FileData {
         self.lock.try_read(node.ino, between(offset, end))
     }
 
-    /// The blocks of bytes `offset..end` for a write: exclusive, and to the end of all bytes, from the end of
-    /// the file on, if it goes beyond that.
+    /// The blocks of bytes `offset..end` for a write: exclusive, and to the end of all bytes, from
+    /// the end of the file on, if it goes beyond that.
     pub(super) fn lock_to_write(&self, node: &Node, offset: u64, end: u64) -> Held<'_> {
         loop {
             let range = self.range_to_write(node, offset, end);

@@ -144,8 +144,8 @@ pub(super) fn is_lent(fs: &Fs, error: &Error) -> bool {
     fs.dax && matches!(error, Error::Device(e) if e.errno() == rustix::io::Errno::BUSY.raw_os_error())
 }
 
-/// Where a sector is larger than a block, its device changes parts of sectors under a lock of its own:
-/// here nothing beyond the block may be touched.
+/// Where a sector is larger than a block, its device changes parts of sectors under a lock of its
+/// own: here nothing beyond the block may be touched.
 fn alignment(fs: &Fs) -> usize {
     fs.device.alignment().min(fs.block_size as usize)
 }

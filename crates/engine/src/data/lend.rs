@@ -1,8 +1,8 @@
 //! Slices of a file's content, without a copy, where the device is memory.
 //!
-//! Two things keep a slice as it is. Its bytes are locked shared: who would move its blocks, or write them so that readers see
-//! all or nothing, waits. Direct overwrites share that lock: the device refuses those that overlap what is lent, and they
-//! then wait for the lock too.
+//! Two things keep a slice as it is. Its bytes are locked shared: who would move its blocks, or
+//! write them so that readers see all or nothing, waits. Direct overwrites share that lock: the
+//! device refuses those that overlap what is lent, and they then wait for the lock too.
 
 use super::lock::Kept;
 use super::{mapping, place};
@@ -11,7 +11,8 @@ use crate::inode::Node;
 use crate::map::Mapping;
 use lanefs_device::Lent;
 
-/// `len` bytes at `offset` and what is held for them; `None` where they are to be copied. The slice goes first.
+/// `len` bytes at `offset` and what is held for them; `None` where they are to be copied. The slice
+/// goes first.
 pub(crate) fn lend(node: &Node, offset: u64, len: usize) -> Result<Option<(Lent, Kept<'_>)>> {
     let Some(memory) = node.fs.device.mapped().filter(|_| node.fs.dax && len > 0) else { return Ok(None) };
     let Some(end) = offset.checked_add(len as u64) else { return Ok(None) };

@@ -3,10 +3,10 @@
 //! Invariant: the bytes of the last block beyond i_size are zeros on the device. Who cuts a file
 //! zeroes them, and who extends it does so again, for a crash may have come between.
 //!
-//! Locking: a file's bytes ([`lock`]), shared to read and to overwrite directly, exclusive to change what
-//! readers must see whole, and to the end of all bytes for i_size and the places of blocks. The inode's
-//! `state` is locked for moments: to look at the map, or under a handle to change it; blocks of the map may be
-//! read from the device meanwhile, content never.
+//! Locking: a file's bytes ([`lock`]), shared to read and to overwrite directly, exclusive to
+//! change what readers must see whole, and to the end of all bytes for i_size and the places of
+//! blocks. The inode's `state` is locked for moments: to look at the map, or under a handle to
+//! change it; blocks of the map may be read from the device meanwhile, content never.
 
 mod batch;
 mod buffered;
@@ -78,15 +78,15 @@ pub(super) fn mapping(node: &Node, file: &FileData, lblk: u32) -> Result<Mapping
     map::lookup(&node.fs, node.ino, &node.state(), lblk)
 }
 
-/// Zeroes the bytes from `from` to the end of its block, or to `to` before that, in the cache and on the
-/// device: i_disksize may pass them, and their page may stay dirty beyond that. Does nothing where the
-/// block is not written.
+/// Zeroes the bytes from `from` to the end of its block, or to `to` before that, in the cache and
+/// on the device: i_disksize may pass them, and their page may stay dirty beyond that. Does nothing
+/// where the block is not written.
 fn zero_tail(node: &Node, from: u64, to: u64) -> Result<()> {
     if from.is_multiple_of(node.fs.block_size.into()) { Ok(()) } else { zero_part(node, from, to) }
 }
 
-/// Zeroes as [`zero_tail`], but leaves the device to the write-out where the page is dirty: that comes
-/// before i_disksize passes them.
+/// Zeroes as [`zero_tail`], but leaves the device to the write-out where the page is dirty: that
+/// comes before i_disksize passes them.
 fn zero_gap(node: &Node, from: u64, to: u64) -> Result<()> {
     if from.is_multiple_of(node.fs.block_size.into()) || zero_cached(node, from, to) {
         return Ok(());
@@ -141,7 +141,8 @@ fn journal_each_write(node: &Node) -> Result<()> {
     }
 }
 
-/// Writes out what is dirty of a file, so that what comes to be durable later does not come before it.
+/// Writes out what is dirty of a file, so that what comes to be durable later does not come before
+/// it.
 pub(crate) fn write_out(node: &Node) -> Result<()> {
     write_back(node, ALL)
 }

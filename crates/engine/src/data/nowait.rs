@@ -1,5 +1,5 @@
-//! Reading and writing without waiting (RWF_NOWAIT): for another's lock, for a block to be loaded, for a
-//! place for one. What could be done so far counts.
+//! Reading and writing without waiting (RWF_NOWAIT): for another's lock, for a block to be loaded,
+//! for a place for one. What could be done so far counts.
 //!
 //! Locks that are held for moments, and blocks of the map that are not cached, are waited for.
 
@@ -56,8 +56,8 @@ fn before_end<'b>(file: &FileData, offset: u64, buf: &'b mut [u8]) -> &'b mut [u
     &mut buf[..len]
 }
 
-/// Writes those of `bytes`, from the first on, that need no block to be loaded or allocated; how many.
-/// Without an `offset`, at the end.
+/// Writes those of `bytes`, from the first on, that need no block to be loaded or allocated; how
+/// many. Without an `offset`, at the end.
 ///
 /// # Errors
 /// [`Error::WouldBlock`] with nothing written; as [`write`](super::write) otherwise.

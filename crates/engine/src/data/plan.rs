@@ -36,8 +36,8 @@ enum Change {
     Convert(Range<u32>),
 }
 
-/// The changes of one handle. One for dirty pages holds what the file has claimed for them: dropped, it gives the
-/// file back what it has not mapped, for those pages stay dirty.
+/// The changes of one handle. One for dirty pages holds what the file has claimed for them:
+/// dropped, it gives the file back what it has not mapped, for those pages stay dirty.
 #[derive(Debug, Default)]
 pub(super) struct Plan<'f> {
     changes: Vec<Change>,
@@ -84,7 +84,8 @@ impl<'f> Plan<'f> {
         self.synced = true;
     }
 
-    /// Finds blocks for `lblk` and up to `blocks` that follow; `None` if the handle can take no more.
+    /// Finds blocks for `lblk` and up to `blocks` that follow; `None` if the handle can take no
+    /// more.
     ///
     /// # Errors
     /// [`Error::NoSpace`]: what was planned so far still holds.
@@ -122,8 +123,8 @@ impl<'f> Plan<'f> {
         Ok(Some(Piece { block, blocks, fresh: true }))
     }
 
-    /// As many of `len` blocks as the handle has credits for, which is half of a transaction at most: others want
-    /// some too.
+    /// As many of `len` blocks as the handle has credits for, which is half of a transaction at
+    /// most: others want some too.
     fn fit(&self, node: &Node, inode: &Inode, mut len: u32) -> Option<u32> {
         let most = node.fs.journal.max_credits() / 2;
         while self.credits + cost(node, inode, len) > most {
@@ -157,7 +158,8 @@ impl<'f> Plan<'f> {
         }
     }
 
-    /// Reserves blocks for dirty ones, of what was chosen or claimed for them, and takes what was claimed for their map.
+    /// Reserves blocks for dirty ones, of what was chosen or claimed for them, and takes what was
+    /// claimed for their map.
     fn spend(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
         let mut delayed = file.delayed();
         let run = match delayed.take_chosen(spot.lblk, spot.want) {
@@ -317,8 +319,8 @@ impl<'f> Plan<'f> {
         self.map(node, 0, true, None)
     }
 
-    /// Runs the handle: with those of other files, or alone if data is to be tied to its transaction. Keeps what it
-    /// has not done.
+    /// Runs the handle: with those of other files, or alone if data is to be tied to its
+    /// transaction. Keeps what it has not done.
     fn map(&mut self, node: &Node, end: u64, unwritten: bool, pending: Option<&Pending>) -> Result<()> {
         let fs = &*node.fs;
         let (changes, claim) = (mem::take(&mut self.changes), self.claim.take());
@@ -332,7 +334,8 @@ impl<'f> Plan<'f> {
             Some(pending) => {
                 outcome = fs.transact(work.credits + credits::INODE + credits::SUPER, |txn| {
                     let outcome = work.run(txn, node);
-                    // A plan that found no space for its first change has mapped nothing that waits for data.
+                    // A plan that found no space for its first change has mapped nothing that waits
+                    // for data.
                     if outcome.is_ok() || work.mapped {
                         txn.order_after(pending)?;
                     }
@@ -394,8 +397,8 @@ impl Work {
     /// Changes the inode under the handle of `txn`, and tells it of pending times.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] for the map; what is damaged in it. The changes that came before stay, and
-    /// i_disksize moves as far as they reach. The others are left in the work.
+    /// [`Error::NoSpace`] for the map; what is damaged in it. The changes that came before stay,
+    /// and i_disksize moves as far as they reach. The others are left in the work.
     pub(super) fn run(&mut self, txn: &mut Txn<'_>, node: &Node) -> Result<()> {
         let (end, unwritten) = (self.end, self.unwritten);
         if self.changes.is_empty() && end <= node.state().size {
@@ -486,8 +489,8 @@ mod tests {
     use lanefs_device::MemDevice;
     use std::sync::Arc;
 
-    /// A plan whose blocks for the map were not claimed, on a volume that has none: the map finds no space, and only the
-    /// writer is told.
+    /// A plan whose blocks for the map were not claimed, on a volume that has none: the map finds
+    /// no space, and only the writer is told.
     #[test]
     fn no_space_for_the_map_is_the_error_of_one_write() {
         let device = MemDevice::new(16 << 20);

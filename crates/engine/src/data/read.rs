@@ -9,7 +9,8 @@ use crate::map::{self, Mapping};
 use crate::volume::Fs;
 use lanefs_format::Inode;
 
-/// Reads from byte `offset` on into `buf`, past the page cache; how many bytes there were before i_size.
+/// Reads from byte `offset` on into `buf`, past the page cache; how many bytes there were before
+/// i_size.
 pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let _timer = node.fs.counters.read_direct.start();
     let file = node.file();

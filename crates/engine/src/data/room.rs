@@ -1,9 +1,10 @@
 //! Room on a full volume.
 //!
-//! Freed blocks come back when their transaction commits. Dirty pages claim more blocks for their map than
-//! they turn out to need, and give the rest back when they are written out. So an operation that finds no
-//! space tries again behind both, and only then says ENOSPC. Freed inodes wait for nothing, so a want of those
-//! ([`Error::NoInodes`]) is told at once, like all else that no free block helps.
+//! Freed blocks come back when their transaction commits. Dirty pages claim more blocks for their
+//! map than they turn out to need, and give the rest back when they are written out. So an
+//! operation that finds no space tries again behind both, and only then says ENOSPC. Freed inodes
+//! wait for nothing, so a want of those ([`Error::NoInodes`]) is told at once, like all else that
+//! no free block helps.
 //!
 //! Every operation that may take a block runs in [`Fs::with_room`]: names (`namei`), attributes
 //! (`Fs::change`), writes through the cache and past it, and fallocate.
@@ -18,14 +19,15 @@ use crate::volume::Fs;
 const TRIES: u32 = 3;
 
 impl Fs {
-    /// Runs `f`, and runs it again while it finds no space and room can be made. `f` changes nothing when it
-    /// finds none.
+    /// Runs `f`, and runs it again while it finds no space and room can be made. `f` changes
+    /// nothing when it finds none.
     ///
     /// # Errors
     /// Those of `f`; those of the journal.
     pub(crate) fn with_room<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..TRIES {
-            // What another thread gives back while `f` runs comes too late for `f`, and before `make_room` looks.
+            // What another thread gives back while `f` runs comes too late for `f`, and before
+            // `make_room` looks.
             let returns = self.alloc.returns();
             match f() {
                 Err(Error::NoSpace) if self.make_room()? || self.alloc.returns() != returns => {}

@@ -1,7 +1,7 @@
 //! Where a file has data, and where holes; where its blocks lie.
 //!
-//! What is dirty is written out first: then the map knows all, and no block is without its place. Unwritten blocks are holes, as is
-//! what follows the end of the file.
+//! What is dirty is written out first: then the map knows all, and no block is without its place.
+//! Unwritten blocks are holes, as is what follows the end of the file.
 
 use super::{ALL, max_size, place, write_back};
 use crate::error::{Error, Result};

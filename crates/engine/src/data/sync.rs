@@ -1,9 +1,9 @@
 //! fsync and fdatasync.
 //!
 //! What must be durable is known to the file: the last transaction that changed its inode, the last
-//! one that changed its map or i_disksize, and the flush that covers what was written past the journal. A
-//! commit's own first flush covers data written before it, so that most calls wait for one thing only,
-//! together with all others who wait for it.
+//! one that changed its map or i_disksize, and the flush that covers what was written past the
+//! journal. A commit's own first flush covers data written before it, so that most calls wait for
+//! one thing only, together with all others who wait for it.
 
 use super::FileData;
 use super::plan::Work;
@@ -45,7 +45,8 @@ impl Fs {
     /// Writes all times that are pending to their inodes.
     ///
     /// # Errors
-    /// The first that is met; the times of other files are written, and those that failed stay noted.
+    /// The first that is met; the times of other files are written, and those that failed stay
+    /// noted.
     pub(crate) fn write_all_times(self: &Fs) -> Result<()> {
         let mut first = Ok(());
         for ino in self.take_dirty_times() {

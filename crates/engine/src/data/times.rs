@@ -1,16 +1,17 @@
 //! The times and the i_version of a file whose content changes.
 //!
-//! A write stamps the file in core; the inode on disk learns of it with fsync, with the commit timer or
-//! when the file leaves memory, never with the write itself. The stamp is as coarse as the kernel's tick, so
-//! that most writes find it done and write nothing that others share, but for the first write after
-//! somebody looked: that one takes a fine stamp and a new i_version, so each observer sees each change.
+//! A write stamps the file in core; the inode on disk learns of it with fsync, with the commit
+//! timer or when the file leaves memory, never with the write itself. The stamp is as coarse as the
+//! kernel's tick, so that most writes find it done and write nothing that others share, but for the
+//! first write after somebody looked: that one takes a fine stamp and a new i_version, so each
+//! observer sees each change.
 //!
-//! A cache above this one, as the kernel has above a mount, keeps the times of what it took and sets them itself
-//! ([`Stamp::Kept`]): what it hands down later changes the version and no time.
+//! A cache above this one, as the kernel has above a mount, keeps the times of what it took and
+//! sets them itself ([`Stamp::Kept`]): what it hands down later changes the version and no time.
 //!
 //! Bit 0 of `version` is LOOKED. Loaded as looked at, for what was told before is not known; stored
-//! without it. A change is stamped after it is visible: who finds the old version with the new content
-//! comes again, who finds the new version has seen the new content.
+//! without it. A change is stamped after it is visible: who finds the old version with the new
+//! content comes again, who finds the new version has seen the new content.
 
 use crate::volume::{Clock, IVersion};
 use lanefs_format::{Inode, Timestamp};
@@ -76,8 +77,9 @@ impl Times {
         self.pending.load(Ordering::Acquire) != 0
     }
 
-    /// Somebody looks: the version, and the next change will show. What is told and what is noted as looked at
-    /// are one value: between two accesses a change could come that makes a version that nobody noted.
+    /// Somebody looks: the version, and the next change will show. What is told and what is noted
+    /// as looked at are one value: between two accesses a change could come that makes a version
+    /// that nobody noted.
     pub(crate) fn look(&self) -> u64 {
         let seen = self.version.load(Ordering::Acquire);
         match seen & LOOKED {

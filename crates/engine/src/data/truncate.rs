@@ -1,8 +1,9 @@
 //! Truncation, in as many transactions as it takes.
 //!
 //! A cut first makes the inode an orphan with its new size, in one handle: from there on recovery
-//! finishes it. What stays of the file and is only in memory is written out before, for the new size is that on disk. Then the tail of the last block is zeroed, the blocks behind are freed from the
-//! end on in bounded handles, and the last of them ends the orphan.
+//! finishes it. What stays of the file and is only in memory is written out before, for the new
+//! size is that on disk. Then the tail of the last block is zeroed, the blocks behind are freed
+//! from the end on in bounded handles, and the last of them ends the orphan.
 
 use super::{FileData, delayed, max_size, set_size, write_back_to, zero_tail};
 use crate::error::{Error, Result};
@@ -74,7 +75,8 @@ pub(crate) fn extend(node: &Node, size: u64) -> Result<()> {
     grow(node, file, before, size)
 }
 
-/// Frees what lies behind i_size of an orphan, and zeroes the tail: a truncation that was cut short.
+/// Frees what lies behind i_size of an orphan, and zeroes the tail: a truncation that was cut
+/// short.
 pub(crate) fn truncate_tail(node: &Node) -> Result<()> {
     let mapped = map::has_map(&node.fs, &node.state());
     if let Some(file) = node.file_if_used() {

@@ -1,13 +1,15 @@
 //! Dirty pages of a file to the device.
 //!
-//! One at a time for a file, under its writeback lock and never under a lock of its bytes: writers go
-//! on, and copy a page that is on its way. Whoever moves blocks holds that lock. Blocks in holes get their
-//! places here, in order of position.
+//! One at a time for a file, under its writeback lock and never under a lock of its bytes: writers
+//! go on, and copy a page that is on its way. Whoever moves blocks holds that lock. Blocks in holes
+//! get their places here, in order of position.
 //!
 //! Invariant: i_disksize moves over bytes only when they are on the device.
-//! - i_size is read *before* dirty pages are taken. A writer moves it after it has copied its bytes, so all bytes before it are
-//!   in the pages that are taken then; i_disksize moves that far and no further, and no block behind it is taken.
-//! - Pages are written in order of position, from i_disksize on: a range behind it is widened to begin there.
+//! - i_size is read *before* dirty pages are taken. A writer moves it after it has copied its
+//!   bytes, so all bytes before it are in the pages that are taken then; i_disksize moves that far
+//!   and no further, and no block behind it is taken.
+//! - Pages are written in order of position, from i_disksize on: a range behind it is widened to
+//!   begin there.
 
 use super::FileData;
 use super::cache::{Background, FileCache, Item, Pressure, Writeback};
@@ -25,7 +27,8 @@ use std::time::Duration;
 /// Bytes that are taken at a time.
 const BATCH: u64 = 8 << 20;
 
-/// How long the writer of a stream leaves it to the background, which may be at other files, or fail.
+/// How long the writer of a stream leaves it to the background, which may be at other files, or
+/// fail.
 const PACE: Duration = Duration::from_millis(50);
 
 /// How long nothing is used until the volume rests.
@@ -34,7 +37,8 @@ const REST: Duration = Duration::from_secs(5);
 /// All blocks of a file.
 pub(super) const ALL: Range<u32> = 0..u32::MAX;
 
-/// Writes out those of `blocks` that are dirty, and before blocks that lie behind i_disksize all that lie between.
+/// Writes out those of `blocks` that are dirty, and before blocks that lie behind i_disksize all
+/// that lie between.
 ///
 /// # Errors
 /// The device's or the journal's: the pages stay dirty.
@@ -47,8 +51,8 @@ pub(crate) fn write_back(node: &Node, blocks: Range<u32>) -> Result<()> {
     Ok(())
 }
 
-/// Writes out what is dirty between i_disksize and byte `end`: i_disksize may be set to `end` then. The caller keeps i_size from
-/// changing.
+/// Writes out what is dirty between i_disksize and byte `end`: i_disksize may be set to `end` then.
+/// The caller keeps i_size from changing.
 ///
 /// # Errors
 /// As [`write_back`].
@@ -79,7 +83,8 @@ fn dirty_pages(node: &Node) -> Option<(&FileData, &FileCache)> {
     Some((file, file.pages_if_used()?))
 }
 
-/// Writes out up to `max` bytes of what is dirty; `false` if nothing is. `synced`: the caller will wait for the commit.
+/// Writes out up to `max` bytes of what is dirty; `false` if nothing is. `synced`: the caller will
+/// wait for the commit.
 fn write_some(
     node: &Node,
     file: &FileData,
@@ -102,8 +107,8 @@ fn write_some(
     Ok(true)
 }
 
-/// Writes out pages that were taken when i_size was `size`. Where that fails, the plan gives back to the file what was
-/// claimed for pages that are not mapped.
+/// Writes out pages that were taken when i_size was `size`. Where that fails, the plan gives back
+/// to the file what was claimed for pages that are not mapped.
 fn write_taken(node: &Node, file: &FileData, taken: &Writeback, size: u64, synced: bool) -> Result<()> {
     let mut batch = Batch::new(file);
     for run in taken.runs() {
@@ -175,7 +180,8 @@ impl Fs {
     /// Writes out all dirty pages of the volume, as of now.
     ///
     /// # Errors
-    /// That of the first file that could not be written out: all others are, and each open handle of that file is told too.
+    /// That of the first file that could not be written out: all others are, and each open handle
+    /// of that file is told too.
     pub(crate) fn write_back_all(&self) -> Result<()> {
         let mut first = Ok(());
         for pages in self.pages.dirty_files() {
@@ -186,13 +192,14 @@ impl Fs {
         first
     }
 
-    /// Writes out a file for another reason than a call on it: each of its open handles is told of a failure.
+    /// Writes out a file for another reason than a call on it: each of its open handles is told of
+    /// a failure.
     fn write_back_noted(&self, node: &Node) -> Result<()> {
         write_back(node, ALL).inspect_err(|e| self.note_lost(node, e))
     }
 
-    /// Does what is to be done in the background: pages that are old or too many, times, files that nobody
-    /// uses. How long to sleep then; `None`: until there is something dirty.
+    /// Does what is to be done in the background: pages that are old or too many, times, files that
+    /// nobody uses. How long to sleep then; `None`: until there is something dirty.
     pub(crate) fn background_round(&self, jobs: &mut Background) -> Option<Duration> {
         while let Some(job) =
             jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())
@@ -221,14 +228,15 @@ impl Fs {
         self.rest()
     }
 
-    /// Returns whether what is dirty is written out when it has come to an age: without a timer it waits for a sync, or
-    /// for a writer that is under pressure, and after a failure of the journal for nothing more.
+    /// Returns whether what is dirty is written out when it has come to an age: without a timer it
+    /// waits for a sync, or for a writer that is under pressure, and after a failure of the journal
+    /// for nothing more.
     fn writes_by_age(&self) -> bool {
         !self.options.commit_interval.is_zero() && !self.journal.has_ended()
     }
 
-    /// Once nothing was used for [`REST`]: writes home what is committed, and gives memory back if that is asked for. Returns
-    /// after what time to look again; `None`: when something is used.
+    /// Once nothing was used for [`REST`]: writes home what is committed, and gives memory back if
+    /// that is asked for. Returns after what time to look again; `None`: when something is used.
     fn rest(&self) -> Option<Duration> {
         let commits = self.writes_by_age();
         if self.journal.take_used() || commits && self.journal.has_uncommitted() {
@@ -279,8 +287,8 @@ impl Fs {
             return Ok(());
         };
         let _timer = self.counters.throttle.start();
-        // The background takes the next piece when its last one is on the device. That one is not waited for: it is written while
-        // this thread copies.
+        // The background takes the next piece when its last one is on the device. That one is not
+        // waited for: it is written while this thread copies.
         if pages.wait_while_ahead(PACE) {
             return Ok(());
         }

@@ -5,8 +5,9 @@
 //! never shrink.
 //!
 //! The caller holds the directory's namespace lock, exclusively for changes, and writes the inode
-//! afterwards. An operation that fails changes nothing, but for an error of the device in the middle
-//! of it: a directory that grows claims all blocks that it will need before it takes the first.
+//! afterwards. An operation that fails changes nothing, but for an error of the device in the
+//! middle of it: a directory that grows claims all blocks that it will need before it takes the
+//! first.
 //!
 //! Hazards. [`Slot`] and [`Found`] remember a place in a block: they are good while the namespace
 //! lock that they were made under is held and the directory has not been changed since. No

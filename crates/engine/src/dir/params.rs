@@ -22,8 +22,8 @@ pub(crate) struct DirParams {
 impl DirParams {
     pub(crate) fn new(sb: &Superblock) -> Self {
         let features = sb.features();
-        // A default that is not known (SipHash is none for plain directories) makes half-MD4 indexes,
-        // which name their function themselves.
+        // A default that is not known (SipHash is none for plain directories) makes half-MD4
+        // indexes, which name their function themselves.
         let version = HashVersion::from_raw(sb.raw().s_def_hash_version).unwrap_or(HashVersion::HalfMd4);
         Self {
             layout: DirLayout {

@@ -6,8 +6,8 @@ use crate::map::{ChangeBlocks, ReadBlocks};
 use crate::volume::kind;
 use lanefs_format::extent::{At, Bounds, Node, NodeRef, set_checksum, verify_checksum};
 
-/// Runs `f` on the node in `block`. Checksum and every entry are looked at once after each load; depth
-/// and logical range, which depend on the parent, each time.
+/// Runs `f` on the node in `block`. Checksum and every entry are looked at once after each load;
+/// depth and logical range, which depend on the parent, each time.
 pub(super) fn view<R>(
     blocks: &impl ReadBlocks,
     owner: Owner,

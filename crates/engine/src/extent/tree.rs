@@ -64,7 +64,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Self { blocks, owner, kind, root, delta: 0 }
     }
 
-    /// Maps the blocks of `new`, which must be a hole. Nothing is changed on an error for want of space.
+    /// Maps the blocks of `new`, which must be a hole. Nothing is changed on an error for want of
+    /// space.
     pub(crate) fn insert(&mut self, new: Extent) -> Result<()> {
         let mapped = || ExtentError::Mapped { ino: self.owner.ino, block: new.ee_block, len: new.len };
         if new.end() > u64::from(MAX_BLOCKS) || new.len > new.max_len() {
@@ -140,8 +141,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(Progress::Done)
     }
 
-    /// Moves the extents from `from` on by `by` blocks to the front, over a hole, leaf by leaf until credits are
-    /// short; `from` follows: what is before it has been moved.
+    /// Moves the extents from `from` on by `by` blocks to the front, over a hole, leaf by leaf
+    /// until credits are short; `from` follows: what is before it has been moved.
     pub(crate) fn shift_left(&mut self, from: &mut u32, by: u32) -> Result<Progress> {
         while *from < MAX_BLOCKS {
             let mut path = self.descend(*from)?;
@@ -190,8 +191,9 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         self.put(path, n, &mut spare)
     }
 
-    /// Moves the extents from `start` to `end` by `by` blocks to the back, leaf by leaf from the last on, until
-    /// credits are short; `end` follows: what is behind it has been moved. Begins with [`MAX_BLOCKS`].
+    /// Moves the extents from `start` to `end` by `by` blocks to the back, leaf by leaf from the
+    /// last on, until credits are short; `end` follows: what is behind it has been moved. Begins
+    /// with [`MAX_BLOCKS`].
     pub(crate) fn shift_right(&mut self, start: u32, end: &mut u32, by: u32) -> Result<Progress> {
         while *end > start {
             let mut path = self.descend(*end - 1)?;
@@ -259,8 +261,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(outcome)
     }
 
-    /// Frees `parts` from the last one's end on, in pieces of one group whose revokes cost one credit;
-    /// `low` follows. There is room for the first piece.
+    /// Frees `parts` from the last one's end on, in pieces of one group whose revokes cost one
+    /// credit; `low` follows. There is room for the first piece.
     fn free_parts(&mut self, parts: Vec<Extent>, cost: u32, low: &mut u32) -> Result<Progress> {
         let top = *low;
         for mut part in parts.into_iter().rev() {
@@ -304,7 +306,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(path)
     }
 
-    /// Takes the blocks that `put` will need for `path` with `len` entries in its leaf, all or none.
+    /// Takes the blocks that `put` will need for `path` with `len` entries in its leaf, all or
+    /// none.
     fn reserve(&mut self, path: &Path, len: usize, goal: u64) -> Result<Vec<u64>> {
         let mut need = 0;
         for (n, level) in path.iter().enumerate().rev() {
@@ -339,8 +342,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     }
 
     /// Brings the changed leaf of `path` to disk and mends the nodes above it. `pos` is the place
-    /// of the change in the leaf: a leaf that grows at one end is split there, so that files written in
-    /// order have full leaves. `spare` comes from `reserve`.
+    /// of the change in the leaf: a leaf that grows at one end is split there, so that files
+    /// written in order have full leaves. `spare` comes from `reserve`.
     fn put(&mut self, mut path: Path, mut pos: usize, spare: &mut Vec<u64>) -> Result<()> {
         while let Some(mut level) = path.pop() {
             let Some(parent) = path.last_mut() else {

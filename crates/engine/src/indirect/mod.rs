@@ -3,9 +3,9 @@
 //! `i_block` holds 15 block numbers of 32 bits: 12 of data, then one block of numbers, one
 //! of blocks of numbers, and one of three levels. 0 is a hole, of as many blocks as lie below it.
 //!
-//! The blocks carry no checksum and no magic; each number is checked when it is followed.
-//! Hazard: a number may lead anywhere, to another level's block or to its own. Levels bound the depth
-//! of every walk, and freeing finds a block that it has freed already.
+//! The blocks carry no checksum and no magic; each number is checked when it is followed. Hazard: a
+//! number may lead anywhere, to another level's block or to its own. Levels bound the depth of
+//! every walk, and freeing finds a block that it has freed already.
 
 mod lookup;
 mod table;

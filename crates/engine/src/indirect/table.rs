@@ -80,8 +80,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         Self { blocks, ino, kind, root, delta: 0 }
     }
 
-    /// Maps the hole of `len` blocks at `lblk` to the blocks from `block` on. Nothing is changed on an
-    /// error for want of space.
+    /// Maps the hole of `len` blocks at `lblk` to the blocks from `block` on. Nothing is changed on
+    /// an error for want of space.
     pub(crate) fn insert(&mut self, lblk: u32, block: u64, len: u32) -> Result<()> {
         let size = self.blocks.block_size();
         let end = lblk.checked_add(len).filter(|end| *end <= max_blocks(size)).ok_or(Error::FileTooBig)?;
@@ -211,8 +211,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         progress
     }
 
-    /// Frees what the `level`s below `block` map in `range`, and the block itself if nothing is left:
-    /// then the first of the answer is true. `base` is the first logical block below it.
+    /// Frees what the `level`s below `block` map in `range`, and the block itself if nothing is
+    /// left: then the first of the answer is true. `base` is the first logical block below it.
     fn clear(&mut self, block: u32, level: u32, base: u64, range: Range<u64>) -> Result<(bool, Progress)> {
         let size = self.blocks.block_size();
         let this = u64::from(block);
@@ -284,8 +284,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         Ok(Progress::Done)
     }
 
-    /// Frees the data blocks that `numbers` name in `range`, as runs of neighbours within a group whose
-    /// revokes cost one credit, and makes the numbers 0.
+    /// Frees the data blocks that `numbers` name in `range`, as runs of neighbours within a group
+    /// whose revokes cost one credit, and makes the numbers 0.
     fn clear_run(&mut self, numbers: &mut [u32], range: Range<usize>) -> Result<Progress> {
         let Some(numbers) = numbers.get_mut(range) else { return Ok(Progress::Done) };
         let mut end = numbers.len();

@@ -4,16 +4,16 @@
 //! [`NodeRef`] keeps it; when the last one goes and the inode has no name left, the inode is
 //! deleted. So a `NodeRef` must be dropped outside of handles and locks: declare it before them.
 //!
-//! Two locks. `ns` is the namespace lock of a directory: exclusive for entries that change, shared to
-//! look. `state` guards the decoded inode and is held for moments, to look or under a handle to
+//! Two locks. `ns` is the namespace lock of a directory: exclusive for entries that change, shared
+//! to look. `state` guards the decoded inode and is held for moments, to look or under a handle to
 //! change it; never two of them at once. A regular file's content has its own state, [`FileData`].
 //!
-//! A node that nobody uses stays in the table while it knows what the inode on disk does not. What else it
-//! owes passes to the volume when it is evicted ([`NodeTable`]).
+//! A node that nobody uses stays in the table while it knows what the inode on disk does not. What
+//! else it owes passes to the volume when it is evicted ([`NodeTable`]).
 //!
-//! A change goes through [`Prepared`], which holds the inode's block of the table in memory: from the
-//! first change of an operation on, writing the inode does no I/O. A change that fails leaves the
-//! decoded inode as the table has it.
+//! A change goes through [`Prepared`], which holds the inode's block of the table in memory: from
+//! the first change of an operation on, writing the inode does no I/O. A change that fails leaves
+//! the decoded inode as the table has it.
 
 mod delete;
 mod durable;
@@ -93,7 +93,8 @@ impl Node {
         InodeFlags::from_bits_retain(self.flags.load(Ordering::Acquire))
     }
 
-    /// A reference for another thread to work on it while this one waits. It is no use of the inode.
+    /// A reference for another thread to work on it while this one waits. It is no use of the
+    /// inode.
     pub(crate) fn shared(&self) -> Option<Arc<Node>> {
         self.me.upgrade()
     }
@@ -111,8 +112,8 @@ impl Node {
         self.file.get().map(|file| &**file)
     }
 
-    /// The inode as programs see it: with what its content knows and it does not. This is a look: the next change
-    /// of the content changes i_version.
+    /// The inode as programs see it: with what its content knows and it does not. This is a look:
+    /// the next change of the content changes i_version.
     pub(crate) fn attributes(&self) -> Inode {
         let mut inode = self.state().clone();
         // In this order: a content that comes to be used later begins as looked at.
@@ -131,13 +132,14 @@ impl Node {
         self.file_if_used().is_some_and(FileData::is_ahead)
     }
 
-    /// Returns whether the inode has no name, or a thread changes it just now: this never waits. No thread changes the inode
-    /// of a node that is not in use.
+    /// Returns whether the inode has no name, or a thread changes it just now: this never waits. No
+    /// thread changes the inode of a node that is not in use.
     pub(crate) fn is_nameless(&self) -> bool {
         self.state.try_read().is_none_or(|inode| inode.links_count == 0)
     }
 
-    /// Returns whether it may get its first name: a file that was made without one, not one that lost its last.
+    /// Returns whether it may get its first name: a file that was made without one, not one that
+    /// lost its last.
     pub(crate) fn is_linkable(&self) -> bool {
         self.linkable.load(Ordering::Relaxed)
     }
@@ -226,8 +228,8 @@ impl Prepared<'_> {
     /// Changes the inode and writes it to the table.
     ///
     /// # Errors
-    /// That of `change`: the inode is as it was. The blocks that `change` has changed before it failed
-    /// are its own business, or that of [`Fs::transact`].
+    /// That of `change`: the inode is as it was. The blocks that `change` has changed before it
+    /// failed are its own business, or that of [`Fs::transact`].
     pub(crate) fn update<'f, T>(
         &self,
         txn: &mut Txn<'f>,
@@ -324,7 +326,8 @@ impl Drop for NodeRef {
             if let Some(file) = self.file_if_used() {
                 file.alloc.discard();
             }
-            // A look only: until it is out of the table, another thread may use it and take its last name.
+            // A look only: until it is out of the table, another thread may use it and take its
+            // last name.
             let nameless = self.state.read().links_count == 0;
             let gone = self.fs.nodes.remove_unused(&self.0, nameless);
             // The node is to be swept later, or its memory to be given back.

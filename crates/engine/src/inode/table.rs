@@ -1,10 +1,12 @@
 //! The inodes in use, by number.
 //!
-//! A node leaves the table in one of two ways. [`NodeTable::sweep`] and [`NodeTable::clear_unused`] evict nodes that have a
-//! name. A node without one is removed, and then deleted, by the thread that dropped its last reference.
+//! A node leaves the table in one of two ways. [`NodeTable::sweep`] and [`NodeTable::clear_unused`]
+//! evict nodes that have a name. A node without one is removed, and then deleted, by the thread
+//! that dropped its last reference.
 //!
-//! Invariant: nothing is forgotten with a node. Dirty pages and pending times keep it in the table; the flush that its data
-//! waits for is handed over to the volume, and the next node of the inode begins with it.
+//! Invariant: nothing is forgotten with a node. Dirty pages and pending times keep it in the table;
+//! the flush that its data waits for is handed over to the volume, and the next node of the inode
+//! begins with it.
 
 use super::durable::Durable;
 use super::{Node, NodeRef};
@@ -85,13 +87,14 @@ impl NodeTable {
         }
     }
 
-    /// Evicts nodes that nobody uses and that know nothing that the inode on disk does not, but for some thousand files
-    /// whose pages may be wanted again.
+    /// Evicts nodes that nobody uses and that know nothing that the inode on disk does not, but for
+    /// some thousand files whose pages may be wanted again.
     pub(crate) fn sweep(&self) {
         self.sweep_but(KEPT / SHARDS);
     }
 
-    /// Evicts every node that nobody uses and that is not ahead, and gives back the memory of the maps.
+    /// Evicts every node that nobody uses and that is not ahead, and gives back the memory of the
+    /// maps.
     pub(crate) fn sweep_all(&self) {
         self.sweep_but(0);
         self.shards.iter().for_each(|shard| shard.lock().shrink_to_fit());
@@ -110,8 +113,9 @@ impl NodeTable {
         }
     }
 
-    /// Evicts `node` if no thread took a reference meanwhile and it knows nothing that the inode on disk does not; `true` if
-    /// it went. A node without a name goes in any case: the caller, who dropped the last reference, deletes it.
+    /// Evicts `node` if no thread took a reference meanwhile and it knows nothing that the inode on
+    /// disk does not; `true` if it went. A node without a name goes in any case: the caller, who
+    /// dropped the last reference, deletes it.
     pub(super) fn remove_unused(&self, node: &Arc<Node>, nameless: bool) -> bool {
         let mut shard = self.shard(node.ino).lock();
         if node.refs.load(Ordering::Acquire) != 0
@@ -130,8 +134,8 @@ impl NodeTable {
     }
 }
 
-/// Takes those of a shard's nodes out that nobody uses and `may_go` chooses. A node without a name is left to the thread that
-/// dropped its last reference, which deletes it.
+/// Takes those of a shard's nodes out that nobody uses and `may_go` chooses. A node without a name
+/// is left to the thread that dropped its last reference, which deletes it.
 fn evict(shard: &mut IntMap<u32, Arc<Node>>, mut may_go: impl FnMut(&Node) -> bool) -> Vec<Arc<Node>> {
     let gone = shard.extract_if(|_, node| {
         let goes = node.refs.load(Ordering::Acquire) == 0 && may_go(node) && !node.is_nameless();
@@ -143,7 +147,8 @@ fn evict(shard: &mut IntMap<u32, Arc<Node>>, mut may_go: impl FnMut(&Node) -> bo
     gone.map(|(_, node)| node).collect()
 }
 
-/// Passes what a node owes to the volume, before it leaves the table: from then on another thread may load it anew.
+/// Passes what a node owes to the volume, before it leaves the table: from then on another thread
+/// may load it anew.
 fn hand_over(node: &Node) {
     if let Some(file) = node.file_if_used() {
         node.fs.keep_unflushed(file.unflushed());

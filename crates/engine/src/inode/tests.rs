@@ -74,7 +74,8 @@ fn a_sync_covers_what_was_written_before_the_node_was_evicted() {
     }
 }
 
-/// Between the count of the last reference and the removal of the node from the table another thread may sweep.
+/// Between the count of the last reference and the removal of the node from the table another
+/// thread may sweep.
 #[test]
 fn a_node_without_a_name_is_left_to_its_deleter() {
     let (_, volume) = volume();

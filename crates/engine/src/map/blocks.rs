@@ -17,8 +17,8 @@ pub(crate) trait ReadBlocks {
     /// The blocks of the volume.
     fn limits(&self) -> Range<u64>;
 
-    /// Runs `f` on the bytes of `block`. `verify` is asked once after each load of the block; `kind`
-    /// is what the block is verified as.
+    /// Runs `f` on the bytes of `block`. `verify` is asked once after each load of the block;
+    /// `kind` is what the block is verified as.
     fn view<R>(
         &self,
         block: u64,
@@ -30,7 +30,8 @@ pub(crate) trait ReadBlocks {
 
 /// Changing them, inside a transaction.
 pub(crate) trait ChangeBlocks: ReadBlocks {
-    /// Runs `f` on the bytes of `block` to change them. A `fresh` block was just taken and is zeros.
+    /// Runs `f` on the bytes of `block` to change them. A `fresh` block was just taken and is
+    /// zeros.
     fn change(
         &mut self,
         block: u64,

@@ -55,8 +55,8 @@ impl Mapping {
     }
 }
 
-/// How far a change of a map in steps has come. The map is consistent, whatever the answer: write the
-/// inode.
+/// How far a change of a map in steps has come. The map is consistent, whatever the answer: write
+/// the inode.
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// The whole range is done.
@@ -135,8 +135,8 @@ pub(crate) fn first_run(fs: &Fs, ino: u32, inode: &Inode) -> Result<Option<(u64,
     }
 }
 
-/// Maps the hole of `len` blocks (at most [`max_run`]) at `lblk` to the blocks from `block` on, which are
-/// marked in the bitmap already. Costs [`insert_credits`].
+/// Maps the hole of `len` blocks (at most [`max_run`]) at `lblk` to the blocks from `block` on,
+/// which are marked in the bitmap already. Costs [`insert_credits`].
 ///
 /// # Errors
 /// [`Error::NoSpace`] without blocks for the map: nothing is changed; [`Error::FileTooBig`].
@@ -190,8 +190,8 @@ pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, range: Rang
     })
 }
 
-/// Moves what is mapped from `from` on by `by` blocks to the front, over a hole, as far as the credits go; `from`
-/// follows. Whoever calls starts with at least [`insert_credits`] and the inode.
+/// Moves what is mapped from `from` on by `by` blocks to the front, over a hole, as far as the
+/// credits go; `from` follows. Whoever calls starts with at least [`insert_credits`] and the inode.
 ///
 /// # Errors
 /// A map that is no tree; a damaged one.
@@ -208,11 +208,12 @@ pub(crate) fn shift_left(
     })
 }
 
-/// Lets no extent begin before `at` and end behind it, so that [`shift_right`] by `by` blocks cannot fail for want of
-/// space. Costs [`insert_credits`].
+/// Lets no extent begin before `at` and end behind it, so that [`shift_right`] by `by` blocks
+/// cannot fail for want of space. Costs [`insert_credits`].
 ///
 /// # Errors
-/// [`Error::NoSpace`], and [`Error::Invalid`] where blocks would come to lie too far behind: nothing is changed.
+/// [`Error::NoSpace`], and [`Error::Invalid`] where blocks would come to lie too far behind:
+/// nothing is changed.
 pub(crate) fn part(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, at: u32, by: u32) -> Result<()> {
     change(txn, ino, inode, |map| match map {
         Map::Tree(tree) => tree.part(at, by),
@@ -220,8 +221,9 @@ pub(crate) fn part(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, at: u32, by: 
     })
 }
 
-/// Moves what is mapped from `start` on by `by` blocks to the back, as far as the credits go; `end`, which begins with
-/// the end of all blocks, follows. Whoever calls starts with at least [`insert_credits`] and the inode.
+/// Moves what is mapped from `start` on by `by` blocks to the back, as far as the credits go;
+/// `end`, which begins with the end of all blocks, follows. Whoever calls starts with at least
+/// [`insert_credits`] and the inode.
 ///
 /// # Errors
 /// As [`shift_left`].
@@ -256,8 +258,8 @@ pub(crate) fn alloc_append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, lblk:
     Ok(block)
 }
 
-/// Maps the hole at `lblk` to `blocks`, which were marked in the bitmap since `before`; they are free
-/// again if that fails.
+/// Maps the hole at `lblk` to `blocks`, which were marked in the bitmap since `before`; they are
+/// free again if that fails.
 ///
 /// # Errors
 /// As [`insert`], with nothing changed since `before` but for an error in the middle of the map.
@@ -312,7 +314,8 @@ pub(crate) fn insert_blocks(
     }
 }
 
-/// Credits of an [`insert`] of `len` blocks, or a [`convert`]; without the inode and the bitmaps of the data.
+/// Credits of an [`insert`] of `len` blocks, or a [`convert`]; without the inode and the bitmaps of
+/// the data.
 pub(crate) fn insert_credits(fs: &Fs, inode: &Inode, len: u32) -> u32 {
     match has_extents(inode) {
         true => extent::insert_credits(depth(inode)),

@@ -1,13 +1,13 @@
 //! A file's map as it was last seen, read without a lock.
 //!
-//! A snapshot lists the runs of blocks that are mapped and written. It is immutable: who changes the
-//! map drops it, and who looks for it often enough afterwards makes a new one. So it is the
+//! A snapshot lists the runs of blocks that are mapped and written. It is immutable: who changes
+//! the map drops it, and who looks for it often enough afterwards makes a new one. So it is the
 //! permission for an overwrite: whoever finds its bytes here, while its range lock keeps those who
 //! would free blocks away, writes them without a handle.
 //!
-//! Invariant: a snapshot that can be loaded is true of every range that the loader has locked. [`forget`]
-//! is called under the inode's lock, after the change; a snapshot made from what was read before
-//! that carries an older generation and is not put in place.
+//! Invariant: a snapshot that can be loaded is true of every range that the loader has locked.
+//! [`forget`] is called under the inode's lock, after the change; a snapshot made from what was
+//! read before that carries an older generation and is not put in place.
 //!
 //! [`forget`]: Snapshot::forget
 
@@ -23,9 +23,9 @@ use std::sync::Arc;
 /// A file with more runs is looked up in its map each time.
 const MAX_RUNS: usize = 1 << 16;
 
-/// Lookups that must miss a snapshot before it is made, and one more for so many runs: making it costs no more
-/// than the lookups did. Hazard: taking one away costs a look at every thread's readers, so a file whose map changes
-/// all the time must not get one.
+/// Lookups that must miss a snapshot before it is made, and one more for so many runs: making it
+/// costs no more than the lookups did. Hazard: taking one away costs a look at every thread's
+/// readers, so a file whose map changes all the time must not get one.
 const LEAST_MISSES: u32 = 16;
 const RUNS_PER_MISS: usize = 8;
 
@@ -46,8 +46,9 @@ struct Runs {
 /// The last seen map of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    /// Not there before the first is made: each thread that looks into one takes a place in a list that all threads go through,
-    /// and who drops one goes through it too. Files that only grow and sync never need it.
+    /// Not there before the first is made: each thread that looks into one takes a place in a list
+    /// that all threads go through, and who drops one goes through it too. Files that only grow and
+    /// sync never need it.
     seen: OnceLock<ArcSwapOption<Runs>>,
     generation: AtomicU64,
     /// Lookups since the last one was dropped.
@@ -59,7 +60,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// The block that holds `lblk`, and how many follow it, if `lblk` is known as mapped and written.
+    /// The block that holds `lblk`, and how many follow it, if `lblk` is known as mapped and
+    /// written.
     pub(crate) fn find(&self, lblk: u32) -> Option<(u64, u32)> {
         let seen = self.seen.get()?.load();
         let runs = &seen.as_ref()?.runs;
@@ -80,7 +82,8 @@ impl Snapshot {
         self.misses.store(0, Ordering::Relaxed);
     }
 
-    /// A lookup found nothing here: makes a new snapshot if that happens often. Whether it made one.
+    /// A lookup found nothing here: makes a new snapshot if that happens often. Whether it made
+    /// one.
     pub(crate) fn miss(&self, node: &Node) -> Result<bool> {
         let patience = self.patience.load(Ordering::Relaxed);
         let misses = self.misses.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,8 @@ use std::ops::Range;
 /// Blocks of a group.
 const GROUP: u64 = 64;
 
-/// A volume of map blocks. Blocks from [`Mem::nodes_from`] on are handed out here, those below are data.
+/// A volume of map blocks. Blocks from [`Mem::nodes_from`] on are handed out here, those below are
+/// data.
 pub(crate) struct Mem {
     block_size: usize,
     nodes_from: u64,

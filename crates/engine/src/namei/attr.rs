@@ -96,8 +96,8 @@ const S_ISUID: u16 = 0o4000;
 const S_ISGID: u16 = 0o2000;
 const S_IXGRP: u16 = 0o010;
 
-/// Refuses the number that chown(2) takes for "leave it as it is", as owner or group: what is stored could not be
-/// given back by name, and belongs to nobody.
+/// Refuses the number that chown(2) takes for "leave it as it is", as owner or group: what is
+/// stored could not be given back by name, and belongs to nobody.
 ///
 /// # Errors
 /// [`Error::Invalid`].
@@ -110,8 +110,8 @@ pub(super) fn check_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()> {
 }
 
 impl Fs {
-    /// Changes one inode under a handle of its own; again where room can be made for a change that found no
-    /// space, and so has changed nothing.
+    /// Changes one inode under a handle of its own; again where room can be made for a change that
+    /// found no space, and so has changed nothing.
     pub(super) fn change(
         &self,
         node: &Node,
@@ -128,8 +128,8 @@ impl Fs {
     /// set-user-id and set-group-id from it, as the kernel does.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an owner or group that no file can have; [`Error::NotPermitted`] by the flags;
-    /// [`Error::NoSpace`].
+    /// [`Error::Invalid`] for an owner or group that no file can have; [`Error::NotPermitted`] by
+    /// the flags; [`Error::NoSpace`].
     pub(crate) fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<()> {
         self.check_writable()?;
         check_owner(set.uid, set.gid)?;
@@ -195,12 +195,13 @@ impl Fs {
         })
     }
 
-    /// Replaces the flags that a user may change, and sets i_projid, both under one handle; `None` leaves either.
+    /// Replaces the flags that a user may change, and sets i_projid, both under one handle; `None`
+    /// leaves either.
     ///
     /// # Errors
     /// [`Error::NotSupported`] for a flag that chattr(1) does not have or the type of the inode
-    /// does not, for a change that lanefs does not make, and for another project on a volume without the
-    /// feature; [`Error::Invalid`] for a project that is nobody's. Nothing is changed.
+    /// does not, for a change that lanefs does not make, and for another project on a volume
+    /// without the feature; [`Error::Invalid`] for a project that is nobody's. Nothing is changed.
     pub(crate) fn set_file_attr(
         &self,
         node: &Node,

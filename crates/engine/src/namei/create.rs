@@ -58,8 +58,8 @@ impl Fs {
     /// Makes an inode with a name in `dir`.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NoSpace`] and [`Error::NoInodes`] with nothing changed, [`Error::TooManyLinks`],
-    /// [`Error::Invalid`] for an owner that no file can have, ...
+    /// [`Error::Exists`], [`Error::NoSpace`] and [`Error::NoInodes`] with nothing changed,
+    /// [`Error::TooManyLinks`], [`Error::Invalid`] for an owner that no file can have, ...
     pub(crate) fn create(
         self: &Arc<Self>,
         dir: &Node,
@@ -263,8 +263,8 @@ impl<'f> NewInode<'f> {
         self.slot.write_new(txn, inode)
     }
 
-    /// Takes the inode back, under the same handle. All that it changes is in memory, for this handle
-    /// has changed it before.
+    /// Takes the inode back, under the same handle. All that it changes is in memory, for this
+    /// handle has changed it before.
     pub(super) fn undo(&mut self, txn: &mut Txn<'f>) -> Result<()> {
         let (fs, ino, inode) = (txn.fs(), self.ino, &mut self.inode);
         let is_dir = inode.is_dir();

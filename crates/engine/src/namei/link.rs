@@ -38,12 +38,13 @@ impl Fs {
         let (from, to) = (dir.prepare()?, node.prepare()?);
         let needed = slot.credits(self, &dir.state()) + 2 * credits::INODE + credits::ORPHAN;
         let now = self.now();
-        // A truncation that is under way ends with the inode off the orphan list, or on it if it has no
-        // name.
+        // A truncation that is under way ends with the inode off the orphan list, or on it if it
+        // has no name.
         let _whole = node.file_if_used().map(|file| file.hold_writeback(node));
         self.transact(needed, |txn| {
             let start = txn.mark();
-            // The count goes up before the name is there, and down again if there is no room for it.
+            // The count goes up before the name is there, and down again if there is no room for
+            // it.
             to.update(txn, |txn, inode| {
                 let was = inode.links_count;
                 if was >= LINK_MAX {
@@ -66,7 +67,8 @@ impl Fs {
                 Ok(())
             });
             if made.is_err() && txn.mark() == counted {
-                // Down from what it is by now: other threads may have linked and removed names meanwhile.
+                // Down from what it is by now: other threads may have linked and removed names
+                // meanwhile.
                 to.update(txn, |txn, inode| {
                     inode.links_count = inode.links_count.saturating_sub(1);
                     if inode.links_count == 0 { orphan::add(txn, node.ino) } else { Ok(()) }

@@ -9,8 +9,8 @@ use crate::{dir, orphan};
 use std::sync::Arc;
 
 impl Fs {
-    /// Removes the name of something that is no directory, and returns its inode, which goes with its last name and
-    /// its last user.
+    /// Removes the name of something that is no directory, and returns its inode, which goes with
+    /// its last name and its last user.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].

@@ -60,8 +60,8 @@ struct Side<'a> {
 }
 
 impl Fs {
-    /// Renames `old` in `from` to `new` in `to`. Returns the inode whose name was taken, which goes with its last name and
-    /// its last user.
+    /// Renames `old` in `from` to `new` in `to`. Returns the inode whose name was taken, which goes
+    /// with its last name and its last user.
     ///
     /// # Errors
     /// Those of rename(2).
@@ -107,7 +107,8 @@ impl Fs {
                 _ => {}
             }
             if target.is_some() {
-                // Over a name that exists, the content comes before the name: a crash shows the old or the new.
+                // Over a name that exists, the content comes before the name: a crash shows the old
+                // or the new.
                 data::write_out(&node)?;
             }
             let mut nodes = vec![from, to];

@@ -6,7 +6,8 @@
 //! the newest, `i_dtime` of each names the next older one. The file is used where there is one
 //! and it has room; a volume can have both.
 //!
-//! Invariant: an inode without a name is an orphan until it is deleted, whatever is done to it while it is open.
+//! Invariant: an inode without a name is an orphan until it is deleted, whatever is done to it
+//! while it is open.
 //!
 //! Lock: the mutexes here are above the superblock's and buffers, below the inode's state.
 
@@ -56,13 +57,15 @@ pub(crate) fn add(txn: &mut Txn<'_>, ino: u32) -> Result<()> {
     orphans.list.add(txn, ino)
 }
 
-/// Ends what made an inode an orphan, a truncation or the lack of a name. An inode that has no name stays an orphan: only its
-/// [`delete`] takes it off. The caller writes the inode afterwards under the same handle.
+/// Ends what made an inode an orphan, a truncation or the lack of a name. An inode that has no name
+/// stays an orphan: only its [`delete`] takes it off. The caller writes the inode afterwards under
+/// the same handle.
 pub(crate) fn settle(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
     if inode.links_count == 0 { Ok(()) } else { remove(txn, ino, inode) }
 }
 
-/// Takes off an inode that is being deleted. The caller writes the inode afterwards under the same handle.
+/// Takes off an inode that is being deleted. The caller writes the inode afterwards under the same
+/// handle.
 pub(crate) fn delete(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
     remove(txn, ino, inode)
 }

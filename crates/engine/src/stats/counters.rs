@@ -1,7 +1,7 @@
 //! What is counted and timed while a volume is open.
 //!
-//! What takes less than a microsecond is counted each time and timed once in [`RARELY`]: reading the clock twice
-//! would show. What waits for a device or for another thread is timed each time.
+//! What takes less than a microsecond is counted each time and timed once in [`RARELY`]: reading
+//! the clock twice would show. What waits for a device or for another thread is timed each time.
 
 use lanefs_stats::{Counter, Histogram};
 

@@ -10,8 +10,8 @@ pub(crate) use counters::Counters;
 use crate::volume::Fs;
 use lanefs_stats::Snapshot;
 
-/// What was counted and timed since the volume was opened. Printed, a table for people; [`to_json`](Self::to_json) for
-/// programs.
+/// What was counted and timed since the volume was opened. Printed, a table for people;
+/// [`to_json`](Self::to_json) for programs.
 ///
 /// Exact once the threads that use the volume are quiet; until then of no single moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

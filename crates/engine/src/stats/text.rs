@@ -86,9 +86,10 @@ impl Stats {
         .into_iter()
     }
 
-    /// As one line of JSON: `counters` and `levels` by name, and `histograms` by name with `count` (runs), `timed` (those that
-    /// were timed), `running` (not ended yet), `sum`, `mean`, `p50`, `p99`, `p999` and `max` in nanoseconds, and `buckets` that are not empty:
-    /// first and last value, and count.
+    /// As one line of JSON: `counters` and `levels` by name, and `histograms` by name with `count`
+    /// (runs), `timed` (those that were timed), `running` (not ended yet), `sum`, `mean`, `p50`,
+    /// `p99`, `p999` and `max` in nanoseconds, and `buckets` that are not empty: first and last
+    /// value, and count.
     pub fn to_json(&self) -> String {
         let mut text = String::from("{\"counters\":{");
         for (i, (name, n)) in self.counters().enumerate() {

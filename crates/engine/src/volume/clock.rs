@@ -1,8 +1,9 @@
 //! The clock that changes are stamped with.
 //!
 //! The coarse one is the kernel's tick: cheap, and the same for all changes of some milliseconds. A
-//! fine stamp is never older than one given before, and no coarse stamp is older than a fine one. Or all stamps are the tick's:
-//! then they are the same that the kernel gives by itself at that moment.
+//! fine stamp is never older than one given before, and no coarse stamp is older than a fine one.
+//! Or all stamps are the tick's: then they are the same that the kernel gives by itself at that
+//! moment.
 
 use lanefs_format::{Inode, Timestamp};
 use lanefs_sync::atomic::{AtomicU64, Ordering};

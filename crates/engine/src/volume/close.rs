@@ -28,8 +28,8 @@ impl Fs {
     /// still used of it gets [`Error::Closed`] for changes afterwards.
     ///
     /// # Errors
-    /// The journal's or the device's: the volume then needs recovery. That of the first file that could not be written: all
-    /// else is durable, and the volume is closed.
+    /// The journal's or the device's: the volume then needs recovery. That of the first file that
+    /// could not be written: all else is durable, and the volume is closed.
     pub(crate) fn close(&self) -> Result<()> {
         if self.is_closed() {
             return Ok(());

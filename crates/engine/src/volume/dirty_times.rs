@@ -1,13 +1,15 @@
 //! Files whose inodes do not tell their last times yet.
 //!
-//! A file is added when its times come to be pending, which its writer sees once between two updates of its inode. It stays
-//! until the list is taken: by a sync of the volume, by the timer, or by the background thread when there are too many.
+//! A file is added when its times come to be pending, which its writer sees once between two
+//! updates of its inode. It stays until the list is taken: by a sync of the volume, by the timer,
+//! or by the background thread when there are too many.
 
 use lanefs_sync::time::Instant;
 use lanefs_sync::{IntSet, Mutex};
 use std::time::Duration;
 
-/// Files above which their inodes are updated whatever the time: nodes with pending times stay in memory.
+/// Files above which their inodes are updated whatever the time: nodes with pending times stay in
+/// memory.
 const MOST: usize = 16 << 10;
 
 /// A set of inode numbers, and when it was last taken.
@@ -38,8 +40,8 @@ impl DirtyTimes {
         std::mem::take(&mut times.0)
     }
 
-    /// Returns whether the files are to be taken: at least `age` after the last time, unless that is zero, or because
-    /// they are many.
+    /// Returns whether the files are to be taken: at least `age` after the last time, unless that
+    /// is zero, or because they are many.
     pub(super) fn are_due(&self, age: Duration) -> bool {
         let times = self.0.lock();
         times.0.len() > MOST || !age.is_zero() && times.1.elapsed() >= age

@@ -1,10 +1,11 @@
 //! Writing out in the background: what has been dirty for long, and all when there is much of it.
 //!
-//! One thread for a volume, which knows it weakly and only while it works. [`Flusher::pause`] waits until it
-//! does not, so that whoever lets go of a volume is the last to have it.
+//! One thread for a volume, which knows it weakly and only while it works. [`Flusher::pause`] waits
+//! until it does not, so that whoever lets go of a volume is the last to have it.
 //!
-//! While nothing is dirty it sleeps without a timeout. It says that it wants to be stirred, looks whether there is anything to do,
-//! and sleeps if not; who makes something to do looks behind that whether it wants to be stirred. So one of them sees the other.
+//! While nothing is dirty it sleeps without a timeout. It says that it wants to be stirred, looks
+//! whether there is anything to do, and sleeps if not; who makes something to do looks behind that
+//! whether it wants to be stirred. So one of them sees the other.
 
 use super::Fs;
 use crate::error::{Error, Result};

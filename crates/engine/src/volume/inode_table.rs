@@ -9,7 +9,8 @@ use lanefs_format::{FormatError, Inode, InodeUse, Superblock};
 use lanefs_journal::Buffer;
 use std::ops::Range;
 
-/// An inode's slot of the table, whose block is held in memory: to read and to write it does no I/O.
+/// An inode's slot of the table, whose block is held in memory: to read and to write it does no
+/// I/O.
 #[derive(Debug)]
 pub(crate) struct TableSlot<'f> {
     fs: &'f Fs,

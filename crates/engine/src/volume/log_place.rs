@@ -1,14 +1,15 @@
 //! Where the log lies.
 //!
-//! The journal's inode maps the log, and a group descriptor leads to the inode. Both are metadata that the
-//! log may have a newer form of, so a crash may leave either of them torn: memory writes 8 bytes at a time.
-//! The superblock has a copy of the inode's map (`s_jnl_blocks`), made when the volume was. A log that the
-//! inode does not lead to is found by the copy, replayed, and then the inode is asked again.
+//! The journal's inode maps the log, and a group descriptor leads to the inode. Both are metadata
+//! that the log may have a newer form of, so a crash may leave either of them torn: memory writes 8
+//! bytes at a time. The superblock has a copy of the inode's map (`s_jnl_blocks`), made when the
+//! volume was. A log that the inode does not lead to is found by the copy, replayed, and then the
+//! inode is asked again.
 //!
 //! Invariants:
 //! - Recovery needs the superblock and the log. All other metadata is read behind the replay.
-//! - After a replay the journal's inode maps the blocks that were replayed ([`confirm`]). So the copy
-//!   is never trusted: a volume whose copy and inode disagree is refused.
+//! - After a replay the journal's inode maps the blocks that were replayed ([`confirm`]). So the
+//!   copy is never trusted: a volume whose copy and inode disagree is refused.
 
 use super::zones::Survey;
 use super::{Fs, OpenOptions};
@@ -19,12 +20,13 @@ use lanefs_format::{Compat, Incompat, Inode, RoCompat, Superblock};
 use lanefs_journal::{JournalError, LogConfig, LogRun, recovery};
 use std::sync::Arc;
 
-/// Finds the log before its replay: by the journal's inode, or by the copy of its map in the superblock where the
-/// inode cannot be read and that log waits for a replay. Returns `None` for a volume without a journal.
+/// Finds the log before its replay: by the journal's inode, or by the copy of its map in the
+/// superblock where the inode cannot be read and that log waits for a replay. Returns `None` for a
+/// volume without a journal.
 ///
 /// # Errors
-/// The journal's inode cannot be read or is no log, and the copy of its map leads to none that waits. The
-/// journal is on another device.
+/// The journal's inode cannot be read or is no log, and the copy of its map leads to none that
+/// waits. The journal is on another device.
 pub(super) fn find(
     device: &Arc<dyn BlockDevice>,
     sb: &Superblock,
@@ -53,8 +55,8 @@ pub(super) fn find(
     }
 }
 
-/// Checks that the journal's inode on `device`, where `log` was replayed, maps that log, in blocks of the size that the
-/// superblock had before.
+/// Checks that the journal's inode on `device`, where `log` was replayed, maps that log, in blocks
+/// of the size that the superblock had before.
 ///
 /// # Errors
 /// The inode cannot be read, is no log, or maps other blocks; the size of a block has changed
@@ -92,8 +94,8 @@ fn journal_ino(sb: &Superblock) -> Result<Option<u32>> {
     }
 }
 
-/// Returns a volume that only reads, and knows no zones: before recovery the descriptors may not be what they
-/// will be. The log that is found with it is held against the zones by the survey.
+/// Returns a volume that only reads, and knows no zones: before recovery the descriptors may not be
+/// what they will be. The log that is found with it is held against the zones by the survey.
 fn scout(device: &Arc<dyn BlockDevice>, sb: &Superblock, options: &OpenOptions) -> Result<Arc<Fs>> {
     Fs::assemble(Arc::clone(device), sb.clone(), None, &Survey::default(), options.clone(), true)
 }

@@ -1,8 +1,8 @@
 //! A volume that is open: what all operations share.
 //!
 //! [`Fs`] holds the parsed superblock, the layout, the journal with its cache of metadata blocks,
-//! and the allocators. It is made by [`open`](mod@open), which recovers the volume first, and ended by
-//! [`Fs::close`]. Reading a block goes through [`Fs::file_block`], which refuses pointers out of
+//! and the allocators. It is made by [`open`](mod@open), which recovers the volume first, and ended
+//! by [`Fs::close`]. Reading a block goes through [`Fs::file_block`], which refuses pointers out of
 //! the volume or into its fixed metadata.
 
 mod clock;
@@ -177,8 +177,8 @@ impl Fs {
         self.dirty_times.take()
     }
 
-    /// What the background begins with: pages are written out at the age at which changes are committed, for here
-    /// memory ends with the process.
+    /// What the background begins with: pages are written out at the age at which changes are
+    /// committed, for here memory ends with the process.
     pub(crate) fn background_jobs(&self) -> Background {
         let age = self.options.commit_interval;
         Background::new((!age.is_zero()).then_some(age))
@@ -234,8 +234,8 @@ impl Fs {
     /// A metadata block that a file's structure points at.
     ///
     /// # Errors
-    /// [`Corrupt`](crate::error::Corrupt) if no file can own that block; what `verify` says, which is asked once after
-    /// each load of the block.
+    /// [`Corrupt`](crate::error::Corrupt) if no file can own that block; what `verify` says, which
+    /// is asked once after each load of the block.
     pub(crate) fn file_block(
         &self,
         block: u64,
@@ -266,8 +266,8 @@ impl Fs {
         Ok(GroupDesc::parse(bytes, group, &self.layout, &self.checksummer)?)
     }
 
-    /// Changes the superblock under a handle. Its block is held in memory since the volume was opened
-    /// for writing, so that this does no I/O.
+    /// Changes the superblock under a handle. Its block is held in memory since the volume was
+    /// opened for writing, so that this does no I/O.
     pub(crate) fn write_super(&self, txn: &Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let buffer = match self.super_buffer.get() {
             Some(buffer) => buffer,

@@ -1,8 +1,10 @@
-//! Options in the words of mount(8), for whoever takes them as text: the command, the mount, the C library, the fio engine.
+//! Options in the words of mount(8), for whoever takes them as text: the command, the mount, the C
+//! library, the fio engine.
 //!
-//! The words are the kernel's own (ext4(5)) where it has the option. A word that asks for less than what lanefs does always is
-//! taken and changes nothing; one that asks for something else is refused, as is one that nobody knows. What concerns
-//! the mount and not the volume (`nosuid`, `relatime`, `allow_other`, ...) is for the mount to take out before.
+//! The words are the kernel's own (ext4(5)) where it has the option. A word that asks for less than
+//! what lanefs does always is taken and changes nothing; one that asks for something else is
+//! refused, as is one that nobody knows. What concerns the mount and not the volume (`nosuid`,
+//! `relatime`, `allow_other`, ...) is for the mount to take out before.
 
 use super::{COMMIT_INTERVAL, OpenOptions};
 use crate::error::{Error, Result};
@@ -15,7 +17,8 @@ const ALWAYS: &[&str] = &[
     // Reads leave the time of the last read as it is.
     "noatime",
     "nodiratime",
-    // Times are kept in core until the inode is written for another reason, or the commit interval is over.
+    // Times are kept in core until the inode is written for another reason, or the commit interval
+    // is over.
     "lazytime",
     "data=ordered",
     "data=writeback",
@@ -87,8 +90,8 @@ pub fn mount_words() -> impl Iterator<Item = &'static str> {
 }
 
 impl OpenOptions {
-    /// Takes a list of words as mount(8) does after `-o`, with commas between. The last one of several that contradict
-    /// each other counts.
+    /// Takes a list of words as mount(8) does after `-o`, with commas between. The last one of
+    /// several that contradict each other counts.
     ///
     /// | words | |
     /// |---|---|

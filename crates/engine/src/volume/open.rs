@@ -112,8 +112,8 @@ impl Fs {
         read_only: bool,
     ) -> Result<Arc<Self>> {
         let layout = sb.layout();
-        // The superblock's free counts are only as right as the last close: a crash, a tear, or a bitmap that could not be
-        // read then would cost space for good.
+        // The superblock's free counts are only as right as the last close: a crash, a tear, or a
+        // bitmap that could not be read then would cost space for good.
         let (free_blocks, free_inodes) = survey.free;
         let alloc = Arc::new(Alloc::new(&layout, free_blocks, free_inodes));
         let on_freed = Arc::clone(&alloc);

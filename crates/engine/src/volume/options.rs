@@ -79,17 +79,18 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the bound of the volume's memory in bytes, for the content of files and for metadata together: a quarter of the
-    /// machine's memory, at least 64 MiB, unless said otherwise. Inodes in use come on top.
+    /// Sets the bound of the volume's memory in bytes, for the content of files and for metadata
+    /// together: a quarter of the machine's memory, at least 64 MiB, unless said otherwise. Inodes
+    /// in use come on top.
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = Some(bytes);
         self
     }
 
-    /// Sets how many of the [`cache_bytes`](Self::cache_bytes) metadata may take: blocks that are cached, blocks that
-    /// transactions have changed, and blocks that are committed and not checkpointed, however large the journal is. Half of them,
-    /// but 4 to 128 MiB, unless said otherwise. Changed blocks
-    /// may be 2048 in any case.
+    /// Sets how many of the [`cache_bytes`](Self::cache_bytes) metadata may take: blocks that are
+    /// cached, blocks that transactions have changed, and blocks that are committed and not
+    /// checkpointed, however large the journal is. Half of them, but 4 to 128 MiB, unless said
+    /// otherwise. Changed blocks may be 2048 in any case.
     pub fn metadata_cache_bytes(mut self, bytes: usize) -> Self {
         self.metadata_cache_bytes = Some(bytes);
         self
@@ -108,7 +109,8 @@ impl OpenOptions {
         self
     }
 
-    /// Whether changes are stamped with the time of the kernel's last tick only, as it stamps what it caches: a mount on top then agrees with it.
+    /// Whether changes are stamped with the time of the kernel's last tick only, as it stamps what
+    /// it caches: a mount on top then agrees with it.
     pub fn tick_times(mut self, yes: bool) -> Self {
         self.tick_times = yes;
         self
@@ -120,9 +122,10 @@ impl OpenOptions {
         self
     }
 
-    /// Gives memory back, for programs that have a cache of their own above: that of the page cache whenever all that was
-    /// written is on the device, and all other that is not in use after five to ten seconds without any use, then also what the
-    /// allocator of the process has free. No, unless said otherwise.
+    /// Gives memory back, for programs that have a cache of their own above: that of the page cache
+    /// whenever all that was written is on the device, and all other that is not in use after five
+    /// to ten seconds without any use, then also what the allocator of the process has free. No,
+    /// unless said otherwise.
     pub fn release_memory_when_idle(mut self, yes: bool) -> Self {
         self.release_memory = yes;
         self
@@ -191,15 +194,15 @@ impl OpenOptions {
         self
     }
 
-    /// Leaves the journal alone (`noload`): what it holds is not seen, not even by this opener. For reading only, to look at a
-    /// volume whose journal is damaged.
+    /// Leaves the journal alone (`noload`): what it holds is not seen, not even by this opener. For
+    /// reading only, to look at a volume whose journal is damaged.
     pub fn noload(mut self, yes: bool) -> Self {
         self.noload = yes;
         self
     }
 
-    /// Has the device make at once what it would make when it is needed: for a process that gives up
-    /// the right to, once [`device`](Self::device) has returned.
+    /// Has the device make at once what it would make when it is needed: for a process that gives
+    /// up the right to, once [`device`](Self::device) has returned.
     pub fn confined(mut self, yes: bool) -> Self {
         self.confined = yes;
         self
@@ -221,7 +224,8 @@ impl OpenOptions {
         self.open_device(Arc::new(device))
     }
 
-    /// Opens the volume of that name: a path as for [`open`](Self::open), or `pmem:FILE`, the same mapped.
+    /// Opens the volume of that name: a path as for [`open`](Self::open), or `pmem:FILE`, the same
+    /// mapped.
     ///
     /// # Errors
     /// As [`open`](Self::open); a name that is none.

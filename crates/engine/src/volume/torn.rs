@@ -1,18 +1,20 @@
 //! A superblock that was torn while it was written.
 //!
-//! It is 1024 bytes; a medium may write 512 of them and lose power. Then one half is of before and one of
-//! after, and the checksum fits neither. Such a volume is sound: what differs between the halves are
-//! times, counts and flags, whose old and new values are both right, and all else is recovered from the
-//! journal. What must not have changed is held against a backup; on a volume of one group, which has
-//! none, against what it leads to: the checksums of the first descriptor and the root inode, or the log, which
-//! has the volume's UUID. The two are not written at the same time, so a crash leaves one of them whole: memory
-//! may tear a descriptor together with the superblock. Without such evidence the volume is refused.
+//! It is 1024 bytes; a medium may write 512 of them and lose power. Then one half is of before and
+//! one of after, and the checksum fits neither. Such a volume is sound: what differs between the
+//! halves are times, counts and flags, whose old and new values are both right, and all else is
+//! recovered from the journal. What must not have changed is held against a backup; on a volume of
+//! one group, which has none, against what it leads to: the checksums of the first descriptor and
+//! the root inode, or the log, which has the volume's UUID. The two are not written at the same
+//! time, so a crash leaves one of them whole: memory may tear a descriptor together with the
+//! superblock. Without such evidence the volume is refused.
 
 use lanefs_device::{AlignedBuf, BlockDevice, Result};
 use lanefs_format::extent::{At, NodeRef};
 use lanefs_format::{EXT4_JOURNAL_INO, EXT4_ROOT_INO, GroupDesc, Inode, InodeFlags, Superblock, jbd2};
 
-/// Returns the superblock behind `bytes`, whose checksum is wrong, if there is evidence that it was only torn.
+/// Returns the superblock behind `bytes`, whose checksum is wrong, if there is evidence that it was
+/// only torn.
 ///
 /// # Errors
 /// The device's: whether there is evidence is not known.
@@ -34,7 +36,8 @@ fn is_copy(device: &dyn BlockDevice, sb: &Superblock, block: u64) -> Result<bool
     Ok(read && Superblock::parse(&copy).is_ok_and(|backup| backup.same_volume(sb)))
 }
 
-/// Whether the first group descriptor and the root inode have the checksums that this superblock asks for.
+/// Whether the first group descriptor and the root inode have the checksums that this superblock
+/// asks for.
 fn leads_to_root(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
     let layout = sb.layout();
     let Ok((block, offset)) = layout.desc_location(0) else { return Ok(false) };
@@ -65,9 +68,9 @@ fn read_block(
     device.read_at(start, buf).map(|()| true)
 }
 
-/// Returns whether the log lies where the superblock's copy of the journal's map says, with a block size, length
-/// and UUID that fit this superblock. Its checksum is not asked: it may have been torn before. A map that is not flat
-/// leads nowhere.
+/// Returns whether the log lies where the superblock's copy of the journal's map says, with a block
+/// size, length and UUID that fit this superblock. Its checksum is not asked: it may have been torn
+/// before. A map that is not flat leads nowhere.
 fn leads_to_log(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
     let (Some(inode), block_size) = (sb.journal_backup(), sb.block_size()) else { return Ok(false) };
     let Some(first) = first_block(&inode) else { return Ok(false) };
@@ -115,7 +118,8 @@ mod tests {
         assert!(Volume::open_device(Arc::new(MemDevice::from_bytes(torn))).is_ok());
     }
 
-    /// Memory tears at words: the old free counts may stand beside the new state, which says that the volume was closed.
+    /// Memory tears at words: the old free counts may stand beside the new state, which says that
+    /// the volume was closed.
     #[test]
     fn free_counts_of_a_torn_superblock_are_counted_anew() {
         let device = Arc::new(MemDevice::new(16 << 20));

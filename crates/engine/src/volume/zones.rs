@@ -1,17 +1,17 @@
 //! The fixed metadata of a volume, which no file may own.
 //!
-//! Superblock copies, descriptors, bitmaps and inode tables lie where the group descriptors say, which
-//! may be in any group; the log lies where its inode says. [`Survey::read`] reads all descriptors in one
-//! pass when the volume is opened, and keeps a table of these zones, sorted by place. The allocator takes
-//! them out of the free blocks of each group ([`Zones::within`]), and each pointer of a file is held
-//! against them ([`Zones::check`]).
+//! Superblock copies, descriptors, bitmaps and inode tables lie where the group descriptors say,
+//! which may be in any group; the log lies where its inode says. [`Survey::read`] reads all
+//! descriptors in one pass when the volume is opened, and keeps a table of these zones, sorted by
+//! place. The allocator takes them out of the free blocks of each group ([`Zones::within`]), and
+//! each pointer of a file is held against them ([`Zones::check`]).
 //!
 //! Invariants:
-//! - On a volume that is open for writing the table is complete and no two zones overlap: what breaks
-//!   that is refused, as the kernel refuses it. A volume that is open for reading only is read as far as
-//!   its descriptors are whole.
-//! - Structures of the same kind that follow each other group by group are one entry. A flex_bg volume of
-//!   15 TiB has 23,000 entries of 24 bytes.
+//! - On a volume that is open for writing the table is complete and no two zones overlap: what
+//!   breaks that is refused, as the kernel refuses it. A volume that is open for reading only is
+//!   read as far as its descriptors are whole.
+//! - Structures of the same kind that follow each other group by group are one entry. A flex_bg
+//!   volume of 15 TiB has 23,000 entries of 24 bytes.
 
 use crate::error::{Corrupt, Result};
 use lanefs_device::{AlignedBuf, BlockDevice};
@@ -28,7 +28,8 @@ const CHUNK: usize = 256 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Zone {
-    /// The superblock or a copy, descriptors and the space kept for more of them, at the start of a group.
+    /// The superblock or a copy, descriptors and the space kept for more of them, at the start of a
+    /// group.
     Super(u32),
     /// The block bitmap of a group.
     BlockBitmap(u32),
@@ -124,7 +125,8 @@ impl Zones {
         }
     }
 
-    /// The parts of `blocks` that are fixed metadata, in order, each with the structure it begins in.
+    /// The parts of `blocks` that are fixed metadata, in order, each with the structure it begins
+    /// in.
     pub(crate) fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = (Range<u64>, Zone)> + '_ {
         let first = self.entries.partition_point(|e| e.end() <= blocks.start);
         let rest = self.entries.get(first..).unwrap_or_default();
@@ -134,7 +136,8 @@ impl Zones {
         })
     }
 
-    /// Sorts the entries. Where two overlap, that is an error if `strict`, and else the earlier one wins.
+    /// Sorts the entries. Where two overlap, that is an error if `strict`, and else the earlier one
+    /// wins.
     fn new(mut entries: Vec<Entry>, strict: bool) -> Result<Self> {
         entries.sort_by_key(|e| e.start);
         let mut last: Option<Entry> = None;
@@ -169,7 +172,8 @@ impl Survey {
     /// Reads all descriptors of the volume that `sb` describes.
     ///
     /// # Errors
-    /// If `strict`: a damaged descriptor, zones that overlap ([`Corrupt::ZonesOverlap`]), a failed read.
+    /// If `strict`: a damaged descriptor, zones that overlap ([`Corrupt::ZonesOverlap`]), a failed
+    /// read.
     pub(super) fn read(
         device: &dyn BlockDevice,
         sb: &Superblock,

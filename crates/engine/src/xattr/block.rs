@@ -44,7 +44,8 @@ pub(super) fn encode(fs: &Fs, mut attrs: Vec<Attr<'_>>) -> Result<Option<Vec<u8>
     if codec::encode_block(&mut bytes, &mut attrs) { Ok(Some(bytes)) } else { Err(Error::XattrsTooLarge) }
 }
 
-/// Reads what giving up a use of `block` changes: the block, and where it is freed its group's bitmap.
+/// Reads what giving up a use of `block` changes: the block, and where it is freed its group's
+/// bitmap.
 pub(super) fn hold_for_free(fs: &Fs, ino: u32, block: u64) -> Result<impl Sized + use<>> {
     let Some(buffer) = load(fs, ino, block)? else { return Ok(None) };
     let freed = header(ino, &buffer)?.refcount <= 1;
@@ -53,7 +54,8 @@ pub(super) fn hold_for_free(fs: &Fs, ino: u32, block: u64) -> Result<impl Sized 
 }
 
 /// Makes `content` the inode's attribute block: an equal one that exists, the inode's own one
-/// changed in its place, or a new one. The old one loses a user. All that is changed is read before.
+/// changed in its place, or a new one. The old one loses a user. All that is changed is read
+/// before.
 pub(super) fn replace(
     txn: &mut Txn<'_>,
     ino: u32,

@@ -68,9 +68,10 @@ pub(crate) fn list(fs: &Fs, ino: u32, inode: &Inode) -> Result<Vec<Vec<u8>>> {
 /// An access ACL sets the mode too, and is not stored if the mode says it all.
 ///
 /// # Errors
-/// [`Error::Exists`] and [`Error::NoData`] by `how`; [`Error::XattrsTooLarge`] if it fits in neither place;
-/// [`Error::NoSpace`] if no block is free; [`Error::ValueTooBig`]; [`Error::NotPermitted`] for `user.` on anything but files and
-/// directories. With any of them nothing has changed.
+/// [`Error::Exists`] and [`Error::NoData`] by `how`; [`Error::XattrsTooLarge`] if it fits in
+/// neither place; [`Error::NoSpace`] if no block is free; [`Error::ValueTooBig`];
+/// [`Error::NotPermitted`] for `user.` on anything but files and directories. With any of them
+/// nothing has changed.
 pub(crate) fn set(
     txn: &mut Txn<'_>,
     ino: u32,
@@ -112,7 +113,8 @@ pub(crate) fn free_all(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result
     block::replace(txn, ino, inode, None)
 }
 
-/// Reads what [`free_all`] will change besides the inode. While the answer is held, that does no I/O.
+/// Reads what [`free_all`] will change besides the inode. While the answer is held, that does no
+/// I/O.
 pub(crate) fn hold_for_free(node: &Node) -> Result<impl Sized + use<>> {
     let block = node.state().file_acl;
     block::hold_for_free(&node.fs, node.ino, block)

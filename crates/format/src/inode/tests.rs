@@ -161,8 +161,8 @@ fn blocks_by_sector_and_by_block() {
     assert_eq!(inode.encode(&mut b, 12, &small), Err(want));
 }
 
-/// An inode whose extra fields end early keeps the times that it has no epoch bits for, clamped, and the attributes behind
-/// its fields.
+/// An inode whose extra fields end early keeps the times that it has no epoch bits for, clamped,
+/// and the attributes behind its fields.
 #[test]
 fn fields_that_do_not_fit_are_not_written() {
     let image = mke2fs("40M", &["-t", "ext4", "-b", "4096"]);

@@ -81,7 +81,8 @@ impl Layout {
         }
     }
 
-    /// Whether the checksum at the end of a descriptor or revoke block is right. True without V2 and V3.
+    /// Whether the checksum at the end of a descriptor or revoke block is right. True without V2
+    /// and V3.
     pub fn verify_tail(&self, block: &[u8]) -> bool {
         if !self.has_tails() {
             return true;
@@ -101,8 +102,9 @@ impl Layout {
     }
 }
 
-/// The running crc32 of compat CHECKSUM: polynomial 0x04c11db7, most significant bit first, all ones
-/// at the start, nothing at the end. Over descriptor blocks and copies in the order of the log.
+/// The running crc32 of compat CHECKSUM: polynomial 0x04c11db7, most significant bit first, all
+/// ones at the start, nothing at the end. Over descriptor blocks and copies in the order of the
+/// log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crc32Be(u32);
 

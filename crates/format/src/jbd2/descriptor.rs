@@ -12,7 +12,8 @@ pub struct Tags<'a> {
     done: bool,
 }
 
-/// The tags of the descriptor `block`, whose header and [tail](Layout::verify_tail) the caller has looked at.
+/// The tags of the descriptor `block`, whose header and [tail](Layout::verify_tail) the caller has
+/// looked at.
 pub fn parse_tags<'a>(layout: &Layout, block: &'a [u8]) -> Tags<'a> {
     let end = block.len().saturating_sub(layout.tail_len());
     Tags { layout: *layout, body: block.get(..end).unwrap_or_default(), at: HEADER_LEN, done: false }

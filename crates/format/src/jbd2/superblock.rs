@@ -56,8 +56,8 @@ impl Superblock {
         Ok(sb)
     }
 
-    /// Checks a journal superblock that [`parse`](Self::parse) refused for its checksum or the type of that, by all
-    /// other rules. For a write that was torn: the caller has evidence besides.
+    /// Checks a journal superblock that [`parse`](Self::parse) refused for its checksum or the type
+    /// of that, by all other rules. For a write that was torn: the caller has evidence besides.
     ///
     /// # Errors
     /// The first violated rule; the bytes have no checksum.

@@ -44,8 +44,8 @@ fn tags_round_trip_up_to_a_full_block() {
     }
 }
 
-/// The lengths are those of the kernel's `journal_tag_bytes`: with the second version of checksums two bytes more than there
-/// are fields for.
+/// The lengths are those of the kernel's `journal_tag_bytes`: with the second version of checksums
+/// two bytes more than there are fields for.
 #[test]
 fn tags_lie_where_the_kernel_looks_for_them() {
     for (layout, len) in layouts().iter().zip([8, 12, 8, 12, 10, 14, 16, 16]) {

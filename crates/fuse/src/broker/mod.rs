@@ -13,8 +13,8 @@
 //! broker ends when the server has ended, however that came about: it then removes the socket and
 //! leaves the mount.
 //!
-//! Words go over one socket, questions over another, which a thread of the broker answers that waits
-//! for nothing but `/proc`: threads that serve requests ask, and to unmount takes requests.
+//! Words go over one socket, questions over another, which a thread of the broker answers that
+//! waits for nothing but `/proc`: threads that serve requests ask, and to unmount takes requests.
 
 mod process;
 

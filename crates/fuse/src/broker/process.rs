@@ -20,9 +20,9 @@ use std::thread;
 const STACK: usize = 256 << 10;
 
 /// Helps the server that has started this process, until that has ended: the server's sockets are
-/// the standard input and output. `source`, `dir` and `options` say what to mount. `socket_of` makes
-/// a socket beside the mount: it is passed to the server, and what comes with it is dropped when the
-/// socket is to be removed.
+/// the standard input and output. `source`, `dir` and `options` say what to mount. `socket_of`
+/// makes a socket beside the mount: it is passed to the server, and what comes with it is dropped
+/// when the socket is to be removed.
 ///
 /// # Errors
 /// Those of the system before there is anything to do. All others are told to the server.

@@ -67,14 +67,14 @@ impl Filesystem {
     }
 }
 
-/// Returns what a request for mtime and ctime alone may set, which the kernel sends of files that it
-/// caches: for `touch -m`, and of its own accord for times that it kept while the file was written
-/// (`by_handle`, where there is one that writes). ext4 refuses the first where the inode is
+/// Returns what a request for mtime and ctime alone may set, which the kernel sends of files that
+/// it caches: for `touch -m`, and of its own accord for times that it kept while the file was
+/// written (`by_handle`, where there is one that writes). ext4 refuses the first where the inode is
 /// append-only or immutable, and knows no second.
 ///
-/// No program chooses a ctime, and setting a flag moves it. So an older one than the inode's was kept
-/// since before the flag. A ctime of the inode that is still to come proves nothing: the clock was set
-/// back since.
+/// No program chooses a ctime, and setting a flag moves it. So an older one than the inode's was
+/// kept since before the flag. A ctime of the inode that is still to come proves nothing: the clock
+/// was set back since.
 ///
 /// # Errors
 /// EPERM for a program's request where a flag forbids it.

@@ -1,7 +1,8 @@
 //! The content of files.
 //!
-//! The kernel opens for writing what it may have to read (a page that is written in part), and writes through any open handle
-//! what it has cached: so each handle does both, and the kernel has checked which the program may.
+//! The kernel opens for writing what it may have to read (a page that is written in part), and
+//! writes through any open handle what it has cached: so each handle does both, and the kernel has
+//! checked which the program may.
 
 use super::guard::{Change, Keeps, check_flags};
 use super::{Filesystem, Outcome, Stage};
@@ -25,7 +26,8 @@ impl Filesystem {
         let open_flags = self.opened_when_full(args.flags, open_flags(args.flags, &node));
         let access = access(args.flags, &node);
         let fh = self.handles.open(node, access, self.is_privileged(&r.header))?;
-        // Behind the handle: a thread that finds the volume full has the kernel told, or it is found full here.
+        // Behind the handle: a thread that finds the volume full has the kernel told, or it is
+        // found full here.
         if access != Access::Reads && self.fullness.is_full() {
             self.notifier.tell(Notice::Attributes(r.header.nodeid));
         }

@@ -39,7 +39,8 @@ impl Filesystem {
         let args: ReadIn = r.take()?;
         let node = self.node(r.header.nodeid)?;
         let (mut items, mut room) = (Vec::new(), args.size as usize);
-        // No inode can be asked for while the directory is locked; the kernel keeps it from changing meanwhile.
+        // No inode can be asked for while the directory is locked; the kernel keeps it from
+        // changing meanwhile.
         node.read_dir(args.offset, |e| {
             let len = padded(size_of::<EntryOut>() + size_of::<Dirent>() + e.name.len());
             let Some(left) = room.checked_sub(len) else { return ControlFlow::Break(()) };

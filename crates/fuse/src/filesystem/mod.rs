@@ -1,8 +1,8 @@
 //! The operations: which request does what.
 //!
-//! Who may do what, the kernel has checked by modes and ACLs before it asks (`default_permissions`); what ext4 itself refuses,
-//! the engine and [`guard`] refuse. A request that changes something has changed it when it is
-//! answered.
+//! Who may do what, the kernel has checked by modes and ACLs before it asks
+//! (`default_permissions`); what ext4 itself refuses, the engine and [`guard`] refuse. A request
+//! that changes something has changed it when it is answered.
 //!
 //! Hazard: a thread that serves waits for nothing that takes another request; see [`Notifier`].
 
@@ -134,8 +134,8 @@ impl Filesystem {
         self.nodes.len()
     }
 
-    /// Has the kernel write out what it has cached of all files. Closed files have nothing cached that is not written. The
-    /// writes come as requests, so this is not for a thread that serves.
+    /// Has the kernel write out what it has cached of all files. Closed files have nothing cached
+    /// that is not written. The writes come as requests, so this is not for a thread that serves.
     pub(crate) fn write_out(&self, channel: &Channel) {
         for ino in self.handles.written() {
             notifier::send(channel, Notice::Content { node: self.nodes.id_of(ino), offset: 0, len: 0 });
@@ -175,7 +175,8 @@ impl Filesystem {
         }
     }
 
-    /// Whether the answer has so much content that the device should have one piece of memory for it.
+    /// Whether the answer has so much content that the device should have one piece of memory for
+    /// it.
     pub(crate) fn answers_bulk(request: &Request<'_>) -> bool {
         let mut r = request.clone();
         r.header.opcode == op::READ && r.take().is_ok_and(|args: ReadIn| args.size >= BULK)
@@ -241,8 +242,9 @@ impl Filesystem {
             op::FORGET => return self.forget(r),
             op::BATCH_FORGET => return self.batch_forget(r),
             op::DESTROY => return Ok(Outcome::Last),
-            // So the kernel does without: FLUSH and ACCESS, which have nothing to do here, OPENDIR, for directories are
-            // read by position alone, INTERRUPT, for nothing waits long, and locks, which it keeps itself.
+            // So the kernel does without: FLUSH and ACCESS, which have nothing to do here, OPENDIR,
+            // for directories are read by position alone, INTERRUPT, for nothing waits long, and
+            // locks, which it keeps itself.
             _ => Err(Fault(Errno::NOSYS)),
         }?;
         self.settle(whole)?;

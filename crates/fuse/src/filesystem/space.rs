@@ -1,5 +1,5 @@
-//! What a request has to do with how full the volume is: see [`Fullness`](crate::fullness::Fullness), and
-//! which blocks its user may have.
+//! What a request has to do with how full the volume is: see
+//! [`Fullness`](crate::fullness::Fullness), and which blocks its user may have.
 
 use super::{Filesystem, Outcome};
 use crate::bdi::Bdi;
@@ -26,14 +26,15 @@ pub(super) fn may_shrink(opcode: u32) -> bool {
 }
 
 impl Filesystem {
-    /// Passes on where the kernel's bound is set: see [`Fullness::bounded_in`](crate::fullness::Fullness).
+    /// Passes on where the kernel's bound is set: see
+    /// [`Fullness::bounded_in`](crate::fullness::Fullness).
     pub(crate) fn bounded_in(&self, bdi: Bdi, percent: u32) {
         self.fullness.bounded_in(bdi, percent);
     }
 
-    /// Returns whether the user of a request may take blocks that are kept for root. Only its own group
-    /// counts: the kernel does not tell the others. Of capabilities, only that of user 0 is looked
-    /// at, where the blocks are kept for another user.
+    /// Returns whether the user of a request may take blocks that are kept for root. Only its own
+    /// group counts: the kernel does not tell the others. Of capabilities, only that of user 0 is
+    /// looked at, where the blocks are kept for another user.
     pub(super) fn is_privileged(&self, header: &InHeader) -> bool {
         let (uid, gid) = self.reserved_for;
         header.uid == uid
@@ -41,7 +42,8 @@ impl Filesystem {
             || header.uid == 0 && self.caller(header).has(Capability::SysResource)
     }
 
-    /// Looks how full the volume is. If it has become full, the kernel asks before each write from then on.
+    /// Looks how full the volume is. If it has become full, the kernel asks before each write from
+    /// then on.
     pub(super) fn look_at_space(&self) {
         if self.fullness.observe(&self.volume) {
             self.ask_before_writes();
@@ -54,8 +56,8 @@ impl Filesystem {
         }
     }
 
-    /// Checks whether the write that the kernel asks for attributes for, by a handle that writes, is to be
-    /// refused.
+    /// Checks whether the write that the kernel asks for attributes for, by a handle that writes,
+    /// is to be refused.
     ///
     /// # Errors
     /// ENOSPC.
@@ -65,8 +67,9 @@ impl Filesystem {
         if full && self.fullness.refuses(ino, &self.volume) { Err(Fault(Errno::NOSPC)) } else { Ok(()) }
     }
 
-    /// Returns how attributes are answered. While the volume is full, the kernel must not keep those of files
-    /// that are written: it is told so before the answer, which then is void to its cache.
+    /// Returns how attributes are answered. While the volume is full, the kernel must not keep
+    /// those of files that are written: it is told so before the answer, which then is void to its
+    /// cache.
     pub(super) fn after_attributes(&self, node: u64, ino: u32) -> Outcome {
         match self.fullness.is_full() && self.handles.is_written(ino) {
             true => Outcome::AfterNotice(Notice::Attributes(node)),
@@ -74,16 +77,16 @@ impl Filesystem {
         }
     }
 
-    /// Returns what the kernel does with a file that is opened with these flags. On a full volume a file that
-    /// is opened for writing only is written through: no reader misses the cache.
+    /// Returns what the kernel does with a file that is opened with these flags. On a full volume a
+    /// file that is opened for writing only is written through: no reader misses the cache.
     pub(super) fn opened_when_full(&self, flags: u32, open_flags: u32) -> u32 {
         const WRONLY: u32 = 0o1;
         let through = flags & oflag::ACCMODE == WRONLY && self.fullness.is_full();
         if through { open_flags | fopen::DIRECT_IO } else { open_flags }
     }
 
-    /// Writes what the kernel had cached. It does not say whose bytes they are: blocks kept for root are taken
-    /// where all that have the file open for writing may take them.
+    /// Writes what the kernel had cached. It does not say whose bytes they are: blocks kept for
+    /// root are taken where all that have the file open for writing may take them.
     pub(super) fn write_late(&self, open: &Open, offset: u64, bytes: &[u8]) -> Answer {
         let write = || open.cached.write_late(offset, bytes);
         let written = match open.inode.is_privileged() {

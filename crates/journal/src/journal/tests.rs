@@ -142,7 +142,8 @@ fn freed_metadata_is_revoked_and_reported_after_the_commit() {
     journal.sync().unwrap();
     assert_eq!(*freed.lock(), [Freed { start: 20, len: 3 }]);
     assert_eq!(journal.stats().revokes, 2);
-    // Block 20 is file data now: an old copy must not come back, neither by checkpoint nor by replay.
+    // Block 20 is file data now: an old copy must not come back, neither by checkpoint nor by
+    // replay.
     device.write_at(20 * u64::from(BLOCK), &[0xDD; BLOCK as usize]).unwrap();
     let crashed = MemDevice::from_bytes(device.to_bytes());
     let report = recover(&crashed);
@@ -152,7 +153,8 @@ fn freed_metadata_is_revoked_and_reported_after_the_commit() {
     assert_eq!((at(&device, 20), at(&device, 21), at(&device, 22)), (0xDD, 0, 0));
 }
 
-/// Runs of freed blocks cost no credits: without a commit interval, nothing else would end their transaction.
+/// Runs of freed blocks cost no credits: without a commit interval, nothing else would end their
+/// transaction.
 #[test]
 fn a_transaction_that_frees_very_much_is_committed() {
     let device = Arc::new(empty_log(1024));

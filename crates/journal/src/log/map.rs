@@ -47,7 +47,8 @@ impl LogMap {
             .any(|run| block.checked_sub(run.physical).is_some_and(|off| off < u64::from(run.len)))
     }
 
-    /// Byte offset on the volume of log block `at`, and how many of `n` blocks follow there in one piece.
+    /// Byte offset on the volume of log block `at`, and how many of `n` blocks follow there in one
+    /// piece.
     pub(crate) fn locate(&self, at: u32, n: u32) -> Result<(u64, u32)> {
         let index = self.runs.partition_point(|run| run.logical <= at);
         let run = index.checked_sub(1).and_then(|i| self.runs.get(i));
@@ -83,7 +84,8 @@ impl LogMap {
         Ok(self.read_or_mend(device)?.0)
     }
 
-    /// Reads the journal superblock as [`read_superblock`](Self::read_superblock), and returns whether it was torn.
+    /// Reads the journal superblock as [`read_superblock`](Self::read_superblock), and returns
+    /// whether it was torn.
     pub(crate) fn read_or_mend(&self, device: &dyn BlockDevice) -> Result<(Superblock, bool)> {
         let block = self.read(device, 0)?;
         match Superblock::parse(&block, self.block_size, self.blocks()) {

@@ -1,10 +1,11 @@
 //! A journal superblock that was torn while it was written.
 //!
-//! Its fields and their checksum lie in the first 256 bytes, so only a medium whose atomic unit is smaller than that
-//! can tear it: memory, which writes 8 bytes at a time. Each word is then the old or the new one. `s_sequence` and
-//! `s_start` share a word, so they fit each other. `s_errno`, `s_head` and the features are right in both forms: the
-//! superblock is durable before the commit block of a transaction that needs its new form is written. What remains
-//! is to show that the tail is not damaged: no committed transaction may be lost by it.
+//! Its fields and their checksum lie in the first 256 bytes, so only a medium whose atomic unit is
+//! smaller than that can tear it: memory, which writes 8 bytes at a time. Each word is then the old
+//! or the new one. `s_sequence` and `s_start` share a word, so they fit each other. `s_errno`,
+//! `s_head` and the features are right in both forms: the superblock is durable before the commit
+//! block of a transaction that needs its new form is written. What remains is to show that the tail
+//! is not damaged: no committed transaction may be lost by it.
 //!
 //! Hazard: the log is not trusted. Each block of the ring is read once.
 
@@ -16,7 +17,8 @@ use lanefs_format::jbd2::{BlockType, Commit, CommitCheck, Header, Superblock};
 /// Bytes of the superblock that hold its fields.
 const FIELDS: usize = 256;
 
-/// Returns the superblock in `block`, whose checksum is wrong, if the device can tear it and the log agrees with it.
+/// Returns the superblock in `block`, whose checksum is wrong, if the device can tear it and the
+/// log agrees with it.
 ///
 /// # Errors
 /// The device's failure.
@@ -47,8 +49,8 @@ fn starts_at_tail(device: &dyn BlockDevice, map: &LogMap, sb: &Superblock) -> Re
     })
 }
 
-/// Returns whether the ring holds a commit block of transaction `s_sequence` or a later one. Its checksum is not
-/// asked: where the UUID is damaged, every checksum of the log is wrong.
+/// Returns whether the ring holds a commit block of transaction `s_sequence` or a later one. Its
+/// checksum is not asked: where the UUID is damaged, every checksum of the log is wrong.
 fn has_commit(device: &dyn BlockDevice, map: &LogMap, sb: &Superblock) -> Result<bool> {
     let (ring, first) = (Ring::new(sb), Tid(sb.sequence()));
     for at in (0..ring.len()).map(|n| ring.advance(ring.first(), n)) {

@@ -47,8 +47,8 @@ impl LogBlock {
 }
 
 impl LogWriter {
-    /// Opens an empty log: the writer, its first transaction, and where that goes. The features that
-    /// the file system asks for are set in memory, and written with the first transaction.
+    /// Opens an empty log: the writer, its first transaction, and where that goes. The features
+    /// that the file system asks for are set in memory, and written with the first transaction.
     pub(crate) fn open(
         device: &dyn BlockDevice,
         block_size: u32,
@@ -249,8 +249,8 @@ impl LogWriter {
     }
 }
 
-/// The features that the kernel sets when it mounts: v3 checksums with metadata_csum, wide numbers with
-/// 64bit. Checksums of another version stay.
+/// The features that the kernel sets when it mounts: v3 checksums with metadata_csum, wide numbers
+/// with 64bit. Checksums of another version stay.
 fn set_features(sb: &mut Superblock, config: &LogConfig) {
     if !config.metadata_csum && !config.is_64bit {
         return;

@@ -11,8 +11,9 @@ const TAG_HEAD: u16 = 9;
 /// Fails if the fast-commit area holds a fast commit on top of the committed transactions, the
 /// last of which comes before `end`.
 ///
-/// A fast commit is a chain of little-endian (tag, length, value) entries: a head with a transaction
-/// number in its second word, entries, and a tail with the same number. Entries do not cross blocks.
+/// A fast commit is a chain of little-endian (tag, length, value) entries: a head with a
+/// transaction number in its second word, entries, and a tail with the same number. Entries do not
+/// cross blocks.
 pub(super) fn refuse(device: &dyn BlockDevice, map: &LogMap, sb: &Superblock, end: Tid) -> Result<()> {
     // The area's first block is used by some writers and skipped by others.
     for start in [sb.end(), sb.end().saturating_add(1)] {

@@ -2,19 +2,19 @@
 //!
 //! Three passes, as in jbd2. **Scan** walks the transactions from `s_start` and ends where the next
 //! block is not of the expected sequence: a transaction without its commit block never happened.
-//! **Revoke** notes for each block that has copies the newest transaction that revoked it. **Replay**
-//! verifies every copy that is not revoked, and only when all are good writes the newest of each
-//! block home; then a flush, then the journal superblock says that the log is empty. So a damaged
-//! log changes nothing, and a cut anywhere leaves a log that can be replayed again.
+//! **Revoke** notes for each block that has copies the newest transaction that revoked it.
+//! **Replay** verifies every copy that is not revoked, and only when all are good writes the newest
+//! of each block home; then a flush, then the journal superblock says that the log is empty. So a
+//! damaged log changes nothing, and a cut anywhere leaves a log that can be replayed again.
 //!
 //! What a wrong checksum means depends on where it is. A commit block is written after everything
-//! before it is durable, so a wrong sum under a good commit block is damage: an error. A wrong commit
-//! block with nothing behind it was torn: that transaction is dropped. With a later transaction behind
-//! it, it had been whole once: an error. A commit block older than its predecessor is left over from
-//! an earlier life of the log: the end.
+//! before it is durable, so a wrong sum under a good commit block is damage: an error. A wrong
+//! commit block with nothing behind it was torn: that transaction is dropped. With a later
+//! transaction behind it, it had been whole once: an error. A commit block older than its
+//! predecessor is left over from an earlier life of the log: the end.
 //!
-//! The log is not trusted: no pass looks at a block of the ring twice, memory is bounded by the ring,
-//! and homes outside of the volume or inside the log are errors.
+//! The log is not trusted: no pass looks at a block of the ring twice, memory is bounded by the
+//! ring, and homes outside of the volume or inside the log are errors.
 
 mod fast_commit;
 mod scan;
@@ -42,7 +42,8 @@ pub struct Report {
     pub blocks: u64,
     /// Copies that were not replayed because their block was revoked.
     pub revoked: u64,
-    /// `s_errno` of the log: a negative errno if the journal was aborted; the file system then has errors.
+    /// `s_errno` of the log: a negative errno if the journal was aborted; the file system then has
+    /// errors.
     pub errno: i32,
 }
 
@@ -55,8 +56,8 @@ pub fn is_needed(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> 
     Ok(map.read_superblock(device)?.start() != 0)
 }
 
-/// Looks whether a log that has been recovered can be written, without writing to it. For a volume that
-/// must be refused before its recovery touches it: on a copy in memory.
+/// Looks whether a log that has been recovered can be written, without writing to it. For a volume
+/// that must be refused before its recovery touches it: on a copy in memory.
 ///
 /// # Errors
 /// Those that opening the journal would give.

@@ -1,4 +1,5 @@
-//! The good side of dioread_nolock: direct readers that do not wait for buffered writers of the same file.
+//! The good side of dioread_nolock: direct readers that do not wait for buffered writers of the
+//! same file.
 
 use super::rig::{Ran, Work};
 use crate::experiment::{Case, Experiment, Metric, Peer};

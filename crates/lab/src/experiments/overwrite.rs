@@ -106,7 +106,8 @@ fn overwrites(detail: &Detail) -> u64 {
     detail.counter("overwrites") + detail.counter("overwrites_journalled")
 }
 
-/// Handles for each overwrite, and the share of the threads' time that went to starting handles and waiting for commits.
+/// Handles for each overwrite, and the share of the threads' time that went to starting handles and
+/// waiting for commits.
 fn handles(threads: u64, detail: &Detail) -> Vec<Option<f64>> {
     let time = detail.seconds * threads as f64;
     let journal = detail.spent("journal_start") + detail.spent("commit_wait");

@@ -1,4 +1,5 @@
-//! Small writes under the eyes of observers: who looks at i_version twice must see it changed if a write came between.
+//! Small writes under the eyes of observers: who looks at i_version twice must see it changed if a
+//! write came between.
 
 use super::run;
 use crate::store::Handle;
@@ -23,7 +24,8 @@ pub struct Observed {
     pub missed: u64,
 }
 
-/// One thread that writes `bytes` at random places of a file of `size` bytes, and `observers` that look at its i_version.
+/// One thread that writes `bytes` at random places of a file of `size` bytes, and `observers` that
+/// look at its i_version.
 ///
 /// # Errors
 /// Those of writing; a file whose i_version cannot be seen.

@@ -1,7 +1,8 @@
-//! Thousands of threads that each write 16 KiB at random places of a sparse file of their own, then fsync, then fdatasync.
+//! Thousands of threads that each write 16 KiB at random places of a sparse file of their own, then
+//! fsync, then fdatasync.
 //!
-//! The limit is a bare loop of the same writes by direct I/O, with one flush for all who wait, before which the one who
-//! flushes writes 256 KiB of a log.
+//! The limit is a bare loop of the same writes by direct I/O, with one flush for all who wait,
+//! before which the one who flushes writes 256 KiB of a log.
 
 use super::run;
 use crate::store::{Handle, Store};
@@ -29,7 +30,8 @@ pub struct Storm {
     pub fsync: Snapshot,
 }
 
-/// Opens files that are all hole, `size` bytes each, and makes them durable. `open` records how long each open took.
+/// Opens files that are all hole, `size` bytes each, and makes them durable. `open` records how
+/// long each open took.
 ///
 /// # Errors
 /// Those of opening.

@@ -38,8 +38,9 @@ impl Worker<'_> {
     }
 }
 
-/// Runs `body` in `threads` threads for `time`. Operations a second, of those that were done when the time was over: what a
-/// thread was still waiting for does not count, nor does the time that it takes.
+/// Runs `body` in `threads` threads for `time`. Operations a second, of those that were done when
+/// the time was over: what a thread was still waiting for does not count, nor does the time that it
+/// takes.
 ///
 /// # Errors
 /// The first of a thread's own, or no thread.

@@ -1,8 +1,8 @@
 //! An interval tree under a spinlock: the range lock that was proposed for the kernel.
 //!
-//! A treap by first point, each node with the greatest last point below it. A request counts the records in its way,
-//! inserts itself at once, and waits for its count to fall to zero; who leaves takes one off of each later one it was in the
-//! way of.
+//! A treap by first point, each node with the greatest last point below it. A request counts the
+//! records in its way, inserts itself at once, and waits for its count to fall to zero; who leaves
+//! takes one off of each later one it was in the way of.
 
 use super::{Range, SpinLock, Variant, pause};
 use std::sync::Arc;

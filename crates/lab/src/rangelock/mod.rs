@@ -1,6 +1,7 @@
 //! The range lock beside the old ways of doing the same, and the loops that compare them.
 //!
-//! The old ways are here to be measured, not to be used: they wait by spinning and yielding, and have no timeouts.
+//! The old ways are here to be measured, not to be used: they wait by spinning and yielding, and
+//! have no timeouts.
 
 mod interval_tree;
 mod mutex_btree;
@@ -37,7 +38,8 @@ pub trait Variant: Default + Sync {
     fn write(&self, range: Range) -> Self::Write<'_>;
 }
 
-/// Waits a little longer each time; gives its core away soon, since there may be more threads than cores.
+/// Waits a little longer each time; gives its core away soon, since there may be more threads than
+/// cores.
 pub fn pause(rounds: &mut u32) {
     *rounds += 1;
     if *rounds < 50 { std::hint::spin_loop() } else { std::thread::yield_now() }
@@ -56,7 +58,8 @@ impl<T> SpinLock<T> {
         while self.locked.load(Ordering::Relaxed) || self.locked.swap(true, Ordering::Acquire) {
             pause(&mut rounds);
         }
-        // Never contended: the flag is the lock. It spares an `unsafe`, for two writes to a line that is ours.
+        // Never contended: the flag is the lock. It spares an `unsafe`, for two writes to a line
+        // that is ours.
         let mut value = self.value.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let result = f(&mut value);
         drop(value);

@@ -1,7 +1,7 @@
 //! A B-tree of held ranges behind a mutex: the other column of the source's table.
 //!
-//! Keyed by first point, and by a serial number so that readers may share it. The longest range ever held bounds how far
-//! to the left an overlapping one can start.
+//! Keyed by first point, and by a serial number so that readers may share it. The longest range
+//! ever held bounds how far to the left an overlapping one can start.
 
 use super::{Range, Variant, pause};
 use std::collections::BTreeMap;

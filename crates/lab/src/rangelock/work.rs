@@ -29,7 +29,8 @@ fn range(start: u64) -> Range {
     }
 }
 
-/// Keeps this thread on one core, so that two threads do run on two. A machine that refuses is measured as it is.
+/// Keeps this thread on one core, so that two threads do run on two. A machine that refuses is
+/// measured as it is.
 pub fn pin(thread: usize) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut set = rustix::thread::CpuSet::new();
@@ -37,7 +38,8 @@ pub fn pin(thread: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
-/// Runs `body` in `threads` threads for `time`; it does some operations and says how many. Returns operations a second.
+/// Runs `body` in `threads` threads for `time`; it does some operations and says how many. Returns
+/// operations a second.
 fn run(threads: usize, time: Duration, body: impl Fn(usize, &AtomicBool) -> u64 + Sync) -> f64 {
     let (stop, total, start) = (AtomicBool::new(false), AtomicU64::new(0), Barrier::new(threads + 1));
     let (stop, total, start, body) = (&stop, &total, &start, &body);
@@ -100,13 +102,14 @@ pub fn one<V: Variant>(reads: u64, threads: usize, time: Duration) -> f64 {
     })
 }
 
-/// Nanoseconds for one more lock and unlock at a random place while `held` other ranges are held, and bytes of heap for each of
-/// those, by what `heap` says is in use.
+/// Nanoseconds for one more lock and unlock at a random place while `held` other ranges are held,
+/// and bytes of heap for each of those, by what `heap` says is in use.
 pub fn among(held: u64, time: Duration, heap: impl Fn() -> usize) -> (f64, f64) {
     let lock = lanefs_rangelock::RangeLock::new();
     let mut guards = Vec::with_capacity(held as usize);
     let before = heap();
-    // Every second place, in an order without order: a step that has no factor in common with the count.
+    // Every second place, in an order without order: a step that has no factor in common with the
+    // count.
     let step = (held as f64 * 0.618) as u64 | 1;
     let step = (step..).find(|s| gcd(*s, held) == 1).unwrap_or(1);
     let mut place = 0;
@@ -130,7 +133,8 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Takes `count` ranges and releases them; then the same elsewhere, twice. Heap after, over heap after the first time.
+/// Takes `count` ranges and releases them; then the same elsewhere, twice. Heap after, over heap
+/// after the first time.
 pub fn reuse(count: u64, heap: impl Fn() -> usize) -> f64 {
     let lock = lanefs_rangelock::RangeLock::new();
     let before = heap();

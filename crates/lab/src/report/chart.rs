@@ -1,7 +1,8 @@
 //! A chart as SVG: a line for each series, its spread as a bar at each point.
 //!
-//! Measured lines are whole, published ones dashed with hollow marks, simulated and predicted ones dotted. Points lie at even
-//! distances, whatever their numbers are. Every mark carries its figure (`data-at`, `data-value`).
+//! Measured lines are whole, published ones dashed with hollow marks, simulated and predicted ones
+//! dotted. Points lie at even distances, whatever their numbers are. Every mark carries its figure
+//! (`data-at`, `data-value`).
 
 use super::xml::Text;
 use crate::results::{Chart, Origin, Series};
@@ -16,7 +17,8 @@ const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 const LINE: f64 = 18.0;
 
-/// Told apart with most kinds of sight, on light and on dark; behind the first eight, the same ones lighter.
+/// Told apart with most kinds of sight, on light and on dark; behind the first eight, the same ones
+/// lighter.
 const COLORS: [&str; 16] = [
     "#0b74c4", "#d9622b", "#2f9e63", "#b5489b", "#8a7a00", "#5b63d6", "#0f8f9c", "#8d6e63", "#6bb6e8",
     "#f0a07c", "#7fd0a4", "#dc93c9", "#c9b93f", "#a5abf2", "#6ccbd4", "#c3a79b",

@@ -1,4 +1,5 @@
-//! Latencies as a heat map: a column for each contender, a row for each power of two, darker where more calls were.
+//! Latencies as a heat map: a column for each contender, a row for each power of two, darker where
+//! more calls were.
 
 use super::xml::Text;
 use crate::hist::Hist;

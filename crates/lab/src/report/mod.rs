@@ -1,4 +1,5 @@
-//! The report: one HTML file that needs nothing else, and an SVG file and a PNG file for each chart.
+//! The report: one HTML file that needs nothing else, and an SVG file and a PNG file for each
+//! chart.
 
 mod chart;
 mod heat;

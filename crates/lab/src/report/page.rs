@@ -209,7 +209,8 @@ fn counters(page: &mut String, case: &CaseResult) {
     page.push_str("</table></div></details>\n");
 }
 
-/// Seconds since 1970 as a date and time: years by their days, from March on, so that leap days come last.
+/// Seconds since 1970 as a date and time: years by their days, from March on, so that leap days
+/// come last.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let days = days + 719_468;

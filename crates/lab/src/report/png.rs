@@ -1,6 +1,7 @@
 //! Charts as PNG files: the SVG files, drawn at twice their size, for what shows no SVG.
 //!
-//! Letters need a font of the system. Where there is none nothing is drawn: a chart without words says nothing.
+//! Letters need a font of the system. Where there is none nothing is drawn: a chart without words
+//! says nothing.
 
 use crate::Outcome;
 use resvg::tiny_skia::{Pixmap, Transform};

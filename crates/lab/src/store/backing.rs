@@ -1,7 +1,7 @@
 //! The file that raw I/O, lanefs and loop devices have in turn.
 //!
-//! It is written whole before anything is measured, so that nobody pays for blocks that the file system below has
-//! yet to find, and nothing that makes a volume on it may punch holes.
+//! It is written whole before anything is measured, so that nobody pays for blocks that the file
+//! system below has yet to find, and nothing that makes a volume on it may punch holes.
 
 use super::run_tool;
 use crate::{Outcome, stop};

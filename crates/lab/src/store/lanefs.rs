@@ -53,7 +53,8 @@ impl Handle for ::lanefs::File {
     }
 }
 
-/// lanefs on the backing file by direct I/O, with a journal of so many MiB and options of one's choice.
+/// lanefs on the backing file by direct I/O, with a journal of so many MiB and options of one's
+/// choice.
 pub fn lanefs(
     name: &'static str,
     journal: u32,

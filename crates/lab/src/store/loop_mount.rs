@@ -14,8 +14,9 @@ pub struct LoopMount {
 }
 
 impl LoopMount {
-    /// Mounts the file system of type `kind` in `image`, by a loop device that goes past the page cache of the file system that
-    /// the image is in, so that content is not cached twice. `options` are those of `mount -o`.
+    /// Mounts the file system of type `kind` in `image`, by a loop device that goes past the page
+    /// cache of the file system that the image is in, so that content is not cached twice.
+    /// `options` are those of `mount -o`.
     ///
     /// # Errors
     /// What `losetup` or `mount` says: not root, no loop device, no such file system.

@@ -1,4 +1,5 @@
-//! Files of one kind or another, behind one face, and the [`Contender`]s that set them up on one backing file in turn.
+//! Files of one kind or another, behind one face, and the [`Contender`]s that set them up on one
+//! backing file in turn.
 
 mod backing;
 mod kernel;

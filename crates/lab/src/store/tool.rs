@@ -11,7 +11,8 @@ fn search_path() -> String {
     format!("{path}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
 }
 
-/// Runs a program, which what is pressed at the terminal does not end: half a volume or half a mount would be left. Its standard output without white space at the end.
+/// Runs a program, which what is pressed at the terminal does not end: half a volume or half a
+/// mount would be left. Its standard output without white space at the end.
 ///
 /// # Errors
 /// One that is missing or fails, with all that it said.

@@ -1,9 +1,9 @@
-//! Every protocol that has an interleaving to get wrong, in loom: all interleavings of up to `LOOM_MAX_PREEMPTIONS`
-//! preemptions, and what the memory model allows each load to see. Leaves have two slots here and inner nodes two keys, so
-//! that few steps split, merge and promote.
+//! Every protocol that has an interleaving to get wrong, in loom: all interleavings of up to
+//! `LOOM_MAX_PREEMPTIONS` preemptions, and what the memory model allows each load to see. Leaves
+//! have two slots here and inner nodes two keys, so that few steps split, merge and promote.
 //!
-//! `Region` stands for what a range protects. loom's cell reports two threads in it of which one writes, and a
-//! hand-over without the order that makes the last holder's writes visible.
+//! `Region` stands for what a range protects. loom's cell reports two threads in it of which one
+//! writes, and a hand-over without the order that makes the last holder's writes visible.
 
 use crate::leaf::{Advice, Leaf};
 use crate::lock::{Admission, Place};
@@ -59,8 +59,8 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
     explore(SHORT, f);
 }
 
-/// Runs `f` in every interleaving of at most `preemptions`, or `LOOM_MAX_PREEMPTIONS` if that is less, and tells how many
-/// there were: a model in which nothing interleaves proves nothing.
+/// Runs `f` in every interleaving of at most `preemptions`, or `LOOM_MAX_PREEMPTIONS` if that is
+/// less, and tells how many there were: a model in which nothing interleaves proves nothing.
 fn explore(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     // More than usual: a tree takes some steps to make.
@@ -79,8 +79,8 @@ fn explore(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     assert!(executions > 1);
 }
 
-/// With one preemption, or `LOOM_LONG_PREEMPTIONS`: two take minutes for each model. (A wait, or the end of a thread, is not a
-/// preemption.)
+/// With one preemption, or `LOOM_LONG_PREEMPTIONS`: two take minutes for each model. (A wait, or
+/// the end of a thread, is not a preemption.)
 const LONG: usize = 0;
 /// With as many as the environment says.
 const SHORT: usize = usize::MAX;
@@ -184,8 +184,9 @@ fn loom_a_reader_of_a_node_sees_one_moment() {
         node.start(low);
         node.insert(10, high);
         let other = Arc::clone(&node);
-        // The reader is the other thread: loom starts from one order and looks for what depends on it, and of the loads of
-        // an atomic it knows only the last, which here would be the writer's own.
+        // The reader is the other thread: loom starts from one order and looks for what depends on
+        // it, and of the loads of an atomic it knows only the last, which here would be the
+        // writer's own.
         let reader = thread::spawn(move || {
             if let Some(found) = other.find(12) {
                 assert!(found == high);
@@ -400,7 +401,8 @@ fn loom_the_long_way_ends_at_the_right_leaf() {
         },
         |lock, _| {
             let _ = lock.tree().map(Tree::sweep_all);
-            // The leaf that was merged last is used again: the one that the other may be on the way to.
+            // The leaf that was merged last is used again: the one that the other may be on the way
+            // to.
             lock.heed(Advice::SplitAt(40));
         },
     );

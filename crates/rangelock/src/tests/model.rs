@@ -1,5 +1,6 @@
-//! Random requests, one after the other, against a plain model: a vector of requests in order of arrival. A request of the
-//! model is let in when nothing before it conflicts with it. After each step, the lock must have let in the same.
+//! Random requests, one after the other, against a plain model: a vector of requests in order of
+//! arrival. A request of the model is let in when nothing before it conflicts with it. After each
+//! step, the lock must have let in the same.
 
 use crate::guard::{Held, ManyGuard, ReadGuard, WriteGuard};
 use crate::leaf::Advice;

@@ -1,5 +1,5 @@
-//! The plain lock: the promises of order and waiting by small cases, random requests against a vector, and threads over a shadow
-//! array.
+//! The plain lock: the promises of order and waiting by small cases, random requests against a
+//! vector, and threads over a shadow array.
 
 use super::stress::Shadow;
 use crate::range::Claim;

@@ -1,5 +1,6 @@
-//! Many threads, everything at once, and a shadow array: for each point, how many read it and whether one writes it. Whoever
-//! is let in enters the array and sees whether the lock was right. When nobody gets on for `PATIENCE`, a wake-up was lost.
+//! Many threads, everything at once, and a shadow array: for each point, how many read it and
+//! whether one writes it. Whoever is let in enters the array and sees whether the lock was right.
+//! When nobody gets on for `PATIENCE`, a wake-up was lost.
 //!
 //! `RANGELOCK_SEED` gives each thread other requests.
 

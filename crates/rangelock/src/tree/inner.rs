@@ -1,12 +1,14 @@
 //! An inner node of the tree: keys, and between them links to children. Read without a lock.
 //!
-//! `keys[i]` is the first point under `links[i + 1]`. There is one writer at a time, who holds the tree's structure lock;
-//! readers take no lock and write nothing. The word is a version that only grows: odd while the node is being written.
-//! A reader notes the version, reads with relaxed loads, and looks at the version again: if it moved, what was read
-//! may be a mix, and the reader starts over. All fields are atomics, so such a read is no data race.
+//! `keys[i]` is the first point under `links[i + 1]`. There is one writer at a time, who holds the
+//! tree's structure lock; readers take no lock and write nothing. The word is a version that only
+//! grows: odd while the node is being written. A reader notes the version, reads with relaxed
+//! loads, and looks at the version again: if it moved, what was read may be a mix, and the reader
+//! starts over. All fields are atomics, so such a read is no data race.
 //!
-//! What the check proves is that the link was the child for this point at some moment, no more: the node may have been
-//! split, or put out of use, since then. The leaf at the end proves itself by its fence.
+//! What the check proves is that the link was the child for this point at some moment, no more: the
+//! node may have been split, or put out of use, since then. The leaf at the end proves itself by
+//! its fence.
 
 use super::link::Link;
 use lanefs_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
@@ -49,8 +51,9 @@ impl Inner {
         (self.word.load(Ordering::Relaxed) == word).then_some(link)
     }
 
-    /// How many keys are not above `point`. In two steps of loads that do not wait for each other, where a binary search takes
-    /// five that do: they are misses of the cache in a tree that is large, and a chain of latencies in one that is not.
+    /// How many keys are not above `point`. In two steps of loads that do not wait for each other,
+    /// where a binary search takes five that do: they are misses of the cache in a tree that is
+    /// large, and a chain of latencies in one that is not.
     #[inline]
     fn search(&self, point: u64) -> usize {
         let below = |at: usize| usize::from(self.keys[at].load(Ordering::Relaxed) <= point);
@@ -97,8 +100,8 @@ impl Inner {
     fn edit<R>(&self, change: impl FnOnce(&Self) -> R) -> R {
         let word = self.word.load(Ordering::Relaxed);
         self.word.store(word.wrapping_add(1), Ordering::Relaxed);
-        // A reader that sees any store below also sees the odd word, or a later one, when it looks again; and it sees
-        // the child that a new link leads to as it was made.
+        // A reader that sees any store below also sees the odd word, or a later one, when it looks
+        // again; and it sees the child that a new link leads to as it was made.
         fence(Ordering::Release);
         let result = change(self);
         self.word.store(word.wrapping_add(2), Ordering::Release);
@@ -152,8 +155,8 @@ impl Inner {
         self.edit(|node| node.set_link(at, link));
     }
 
-    /// Copies the upper half to `right`; returns where it starts and how many keys stay. `truncate` afterwards, when
-    /// the parent knows `right`: until then the points are found on both ways.
+    /// Copies the upper half to `right`; returns where it starts and how many keys stay. `truncate`
+    /// afterwards, when the parent knows `right`: until then the points are found on both ways.
     pub(crate) fn copy_upper(&self, right: &Self) -> (u64, usize) {
         let (len, middle) = (self.len(), self.len() / 2);
         right.edit(|right| {
@@ -193,7 +196,8 @@ mod tests {
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
 
-    /// Random edits of two nodes against a vector of keys; the children are all alike, since links move with the keys.
+    /// Random edits of two nodes against a vector of keys; the children are all alike, since links
+    /// move with the keys.
     #[test]
     fn a_search_finds_what_a_vector_finds() {
         let (leaf, mut random) = (Leaf::unused(), SmallRng::seed_from_u64(1));

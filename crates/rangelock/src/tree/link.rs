@@ -1,6 +1,7 @@
 //! A link to a child, which tells by itself whether the child is a leaf or an inner node (bit 0).
 //!
-//! So even a link read from a node that has moved on is followed as what it is: nodes are type-stable.
+//! So even a link read from a node that has moved on is followed as what it is: nodes are
+//! type-stable.
 
 use super::inner::Inner;
 use crate::leaf::Leaf;

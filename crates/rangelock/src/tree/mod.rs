@@ -1,22 +1,26 @@
 //! The tree over the leaves, for when one leaf is not enough.
 //!
-//! **Descent** reads inner nodes optimistically (`inner.rs`), writes nothing, and ends at a leaf, which it locks. The leaf
-//! is the right one if the point is inside its fence; else the descent starts over. The fence makes the last word of a
-//! descent exact, whatever was split, merged or reused meanwhile; versions only keep a reader from
-//! following a half-written node.
+//! **Descent** reads inner nodes optimistically (`inner.rs`), writes nothing, and ends at a leaf,
+//! which it locks. The leaf is the right one if the point is inside its fence; else the descent
+//! starts over. The fence makes the last word of a descent exact, whatever was split, merged or
+//! reused meanwhile; versions only keep a reader from following a half-written node.
 //!
-//! **Structure.** Splits and merges hold `structure`, a mutex: inner nodes have one writer at a time. Each is rare beside
-//! acquisitions: one for several records while the lock fills, none when it is in its stride, because *empty
-//! leaves stay*. They keep the fences that the load has made, and a program that locks and unlocks the same places finds a
-//! leaf of its own each time. A leaf is split when it is full, or when it is contended: then between the two places that
-//! contend. So the tree is striped by offset as finely as the load asks for, and stays one leaf where nobody meets.
+//! **Structure.** Splits and merges hold `structure`, a mutex: inner nodes have one writer at a
+//! time. Each is rare beside acquisitions: one for several records while the lock fills, none when
+//! it is in its stride, because *empty leaves stay*. They keep the fences that the load has made,
+//! and a program that locks and unlocks the same places finds a leaf of its own each time. A leaf
+//! is split when it is full, or when it is contended: then between the two places that contend. So
+//! the tree is striped by offset as finely as the load asks for, and stays one leaf where nobody
+//! meets.
 //!
-//! **Reclamation.** When a split needs a leaf and none is spare, a sweep goes over some leaves from where the last one
-//! stopped, and merges empty ones into a neighbour; if it finds few, the pool grows. No epoch and no garbage: a node taken
-//! out is at once a spare node. Memory goes back to the allocator with the lock (or by `RangeLock::trim`).
+//! **Reclamation.** When a split needs a leaf and none is spare, a sweep goes over some leaves from
+//! where the last one stopped, and merges empty ones into a neighbour; if it finds few, the pool
+//! grows. No epoch and no garbage: a node taken out is at once a spare node. Memory goes back to
+//! the allocator with the lock (or by `RangeLock::trim`).
 //!
-//! **Lock order**: leaves by ascending fence, then `structure`. A sweep holds `structure` and wants leaves, so it only
-//! tries. A leaf out of use may be locked at any time: those who come to it by an old pointer leave at once.
+//! **Lock order**: leaves by ascending fence, then `structure`. A sweep holds `structure` and wants
+//! leaves, so it only tries. A leaf out of use may be locked at any time: those who come to it by
+//! an old pointer leave at once.
 
 mod inner;
 mod link;
@@ -82,13 +86,15 @@ impl Tree {
 
     #[inline]
     fn follow(&self, link: Link) -> Node<'_> {
-        // SAFETY: links come from the root and from inner nodes of this tree, and were made from nodes of its pools,
-        // which live as long as `self`. The empty links of an unused node are never read: `len` bounds them, and a
-        // reader that saw a `len` of another moment is turned away by the version.
+        // SAFETY: links come from the root and from inner nodes of this tree, and were made from
+        // nodes of its pools, which live as long as `self`. The empty links of an unused node are
+        // never read: `len` bounds them, and a reader that saw a `len` of another moment is turned
+        // away by the version.
         unsafe { link.follow() }
     }
 
-    /// The leaf that answers for `point`, or did a moment ago. None if a node on the way was being written.
+    /// The leaf that answers for `point`, or did a moment ago. None if a node on the way was being
+    /// written.
     #[inline]
     pub(crate) fn find(&self, point: u64) -> Option<&Leaf> {
         let mut link = Link::from_raw(self.root.load(Ordering::Acquire));
@@ -131,7 +137,8 @@ impl Tree {
         if left.split_into(pivot, &mut leaf.lock()) {
             left.outdate();
         }
-        // `left` stays locked until the parent knows the new leaf: who looks for it waits there, and then looks again.
+        // `left` stays locked until the parent knows the new leaf: who looks for it waits there,
+        // and then looks again.
         self.insert(&mut structure, pivot, Link::leaf(leaf));
         structure.splits += 1;
     }
@@ -161,8 +168,8 @@ impl Tree {
         top
     }
 
-    /// Makes `new` the child for the points from `key` on. Full nodes on the way are split before they are entered, so
-    /// that there is room above each.
+    /// Makes `new` the child for the points from `key` on. Full nodes on the way are split before
+    /// they are entered, so that there is room above each.
     fn insert(&self, structure: &mut Structure, key: u64, new: Link) {
         let mut node = match self.follow(self.root()) {
             Node::Inner(root) if !root.is_full() => root,
@@ -182,7 +189,8 @@ impl Tree {
         }
     }
 
-    /// Merges empty leaves into their neighbours, for as long as every second one looked at is empty.
+    /// Merges empty leaves into their neighbours, for as long as every second one looked at is
+    /// empty.
     fn sweep(&self, structure: &mut Structure) {
         let (mut looked, mut freed) = (0, 0);
         let enough = structure.leaves.step();
@@ -203,7 +211,8 @@ impl Tree {
         self.sweep_at_hand(&mut structure);
     }
 
-    /// Sweeps below one inner node, and moves the hand on. Returns the leaves looked at and those freed.
+    /// Sweeps below one inner node, and moves the hand on. Returns the leaves looked at and those
+    /// freed.
     fn sweep_at_hand(&self, structure: &mut Structure) -> (usize, usize) {
         let mut path: Vec<(&Inner, usize)> = Vec::new();
         let mut link = self.root();
@@ -230,7 +239,8 @@ impl Tree {
         (looked, freed)
     }
 
-    /// Merges the children on both sides of key `at`, if they are leaves of which one is empty, and nobody is there.
+    /// Merges the children on both sides of key `at`, if they are leaves of which one is empty, and
+    /// nobody is there.
     fn merge_leaves(&self, structure: &mut Structure, parent: &Inner, at: usize) -> bool {
         let (Node::Leaf(left), Node::Leaf(right)) =
             (self.follow(parent.link(at)), self.follow(parent.link(at + 1)))
@@ -256,7 +266,8 @@ impl Tree {
         true
     }
 
-    /// Joins nodes of a path with a neighbour where both fit in one, and takes off a root with one child.
+    /// Joins nodes of a path with a neighbour where both fit in one, and takes off a root with one
+    /// child.
     fn merge_inners(&self, structure: &mut Structure, path: &[(&Inner, usize)]) {
         for pair in path.windows(2).rev() {
             let &[(parent, at), _] = pair else { continue };

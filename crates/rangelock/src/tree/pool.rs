@@ -1,15 +1,18 @@
-//! Memory for nodes of one kind. It grows by a sixteenth of itself, hands nodes out and takes them back, and gives
-//! nothing to the allocator before it is dropped: that is what makes nodes type-stable.
+//! Memory for nodes of one kind. It grows by a sixteenth of itself, hands nodes out and takes them
+//! back, and gives nothing to the allocator before it is dropped: that is what makes nodes
+//! type-stable.
 //!
-//! A pool that is large grows by whole huge pages, and asks the system for such: a descent to a random leaf of many misses the
-//! TLB at each node otherwise, and then the walk of the page table costs more than the node.
+//! A pool that is large grows by whole huge pages, and asks the system for such: a descent to a
+//! random leaf of many misses the TLB at each node otherwise, and then the walk of the page table
+//! costs more than the node.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 /// Of x86 and of most others, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
-/// From this size on, in bytes, a pool grows by huge pages: then that is at most a quarter more than it needs.
+/// From this size on, in bytes, a pool grows by huge pages: then that is at most a quarter more
+/// than it needs.
 const LARGE: usize = 4 * HUGE_PAGE;
 
 /// Nodes in the first chunk.
@@ -25,7 +28,8 @@ pub(crate) struct Pool<T> {
 #[repr(C, align(64))]
 struct Aligned<T>(T);
 
-// SAFETY: a pool owns its chunks as a `Vec<Box<[_]>>` would; pointers only because nodes are shared while it is moved.
+// SAFETY: a pool owns its chunks as a `Vec<Box<[_]>>` would; pointers only because nodes are shared
+// while it is moved.
 unsafe impl<T: Send + Sync> Send for Pool<T> {}
 
 impl<T> Pool<T> {

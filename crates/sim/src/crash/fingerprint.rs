@@ -1,7 +1,8 @@
 //! Fingerprints of the changes that an image has over its base.
 //!
-//! The fingerprint is a sum over pages, so that a state costs only the pages of its own epoch. A page that
-//! holds what the base holds adds nothing: two images of one base with the same content have the same one.
+//! The fingerprint is a sum over pages, so that a state costs only the pages of its own epoch. A
+//! page that holds what the base holds adds nothing: two images of one base with the same content
+//! have the same one.
 
 use crate::Image;
 use crate::image::PAGE;
@@ -15,7 +16,8 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Returns the fingerprint of `image`, which differs from the image of this one in no other than `pages`.
+    /// Returns the fingerprint of `image`, which differs from the image of this one in no other
+    /// than `pages`.
     pub(super) fn of(&self, image: &Image, pages: &BTreeSet<u64>) -> u64 {
         let old = |page: &u64| self.pages.get(page).copied().unwrap_or(0);
         let change =
@@ -41,7 +43,8 @@ fn page_print(image: &Image, number: u64) -> u64 {
     if base == **page { 0 } else { hash(number, &page[..]) }
 }
 
-/// Four multiplications side by side for each 32 bytes: states are many, and this is most of what tells them apart.
+/// Four multiplications side by side for each 32 bytes: states are many, and this is most of what
+/// tells them apart.
 fn hash(number: u64, page: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut lanes = [number ^ ODD, number.rotate_left(16) ^ 1, number.rotate_left(32) ^ 2, !number];

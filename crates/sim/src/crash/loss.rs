@@ -1,7 +1,7 @@
 //! The small losses of an epoch: one write lost, alone or torn, and every prefix.
 //!
-//! They are listed in order of simplicity, so that the first state that fails is the simplest one. A long
-//! epoch has many: [`losses`] keeps all prefixes and a seeded sample of the rest.
+//! They are listed in order of simplicity, so that the first state that fails is the simplest one.
+//! A long epoch has many: [`losses`] keeps all prefixes and a seeded sample of the rest.
 
 use crate::Image;
 use crate::record::Entry;
@@ -23,7 +23,8 @@ pub enum Tear {
     LastSector,
 }
 
-/// Which writes of an epoch a power cut has left on the medium. Writes count from 0 within the epoch.
+/// Which writes of an epoch a power cut has left on the medium. Writes count from 0 within the
+/// epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Loss {
     /// The first `n` writes are there, in order, and no other.
@@ -73,7 +74,8 @@ impl Loss {
         }
     }
 
-    /// Applies what is left of `writes`, in their order, of a medium that writes `unit` bytes whole.
+    /// Applies what is left of `writes`, in their order, of a medium that writes `unit` bytes
+    /// whole.
     pub(super) fn apply(self, writes: &[&Entry], unit: u64, image: &mut Image) {
         let issued = writes.iter().take(self.issued(writes.len())).enumerate();
         for (i, entry) in issued {
@@ -94,8 +96,8 @@ impl Loss {
 impl Tear {
     const ALL: [Self; 4] = [Self::FrontHalf, Self::BackHalf, Self::FirstSector, Self::LastSector];
 
-    /// Returns the bytes of the device that a write to `range` has reached; `None` for a range of one unit of the medium,
-    /// which does not tear.
+    /// Returns the bytes of the device that a write to `range` has reached; `None` for a range of
+    /// one unit of the medium, which does not tear.
     fn part(self, range: Range<u64>, unit: u64) -> Option<Range<u64>> {
         let first = range.start / unit;
         let last = range.end.div_ceil(unit);
@@ -115,8 +117,8 @@ impl Tear {
     }
 }
 
-/// Lists the losses of an epoch of these writes: all prefixes, and at most `limit` others, a sample by `keys` if there
-/// are more.
+/// Lists the losses of an epoch of these writes: all prefixes, and at most `limit` others, a sample
+/// by `keys` if there are more.
 pub(super) fn losses(writes: &[&Entry], unit: u64, limit: usize, keys: &[u64]) -> Vec<Loss> {
     let n = writes.len();
     let mut all: Vec<Loss> = (0..=n).map(Loss::Prefix).collect();

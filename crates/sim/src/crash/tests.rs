@@ -19,7 +19,8 @@ fn three_epochs() -> Log {
     dev.log()
 }
 
-/// For each page: the set of sectors that hold its number. Any other content than that or zero fails.
+/// For each page: the set of sectors that hold its number. Any other content than that or zero
+/// fails.
 fn sectors(image: &Image) -> Vec<Vec<bool>> {
     let bytes = image.to_bytes();
     let is = |s: &[u8], n| s.iter().all(|&b| b == n);
@@ -253,7 +254,8 @@ fn the_same_content_has_the_same_fingerprint() {
     assert_eq!(prints.len(), contents.len());
 }
 
-/// A write that puts back what the base holds leaves the base, and a state that says nothing new is left out.
+/// A write that puts back what the base holds leaves the base, and a state that says nothing new is
+/// left out.
 #[test]
 fn states_that_say_nothing_new_are_left_out() {
     let dev = RecordingDevice::new(Image::from_bytes(vec![7; 8192]));

@@ -1,6 +1,7 @@
 //! Atomics of a session: each operation is a scheduling point, and then what std does.
 //!
-//! Threads run one at a time, so that every operation is sequentially consistent. What weaker orders allow, loom tries.
+//! Threads run one at a time, so that every operation is sequentially consistent. What weaker
+//! orders allow, loom tries.
 
 /// In the shape of [`std::sync::atomic`].
 pub mod atomic {

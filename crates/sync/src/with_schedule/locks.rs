@@ -13,7 +13,8 @@ fn key<T: ?Sized>(place: &T) -> Key {
     Key::Place(ptr::from_ref(place).cast::<()>().addr())
 }
 
-/// Takes what `attempt` gives: inside of a session by trying and waiting for `place`, outside of one by `outside`.
+/// Takes what `attempt` gives: inside of a session by trying and waiting for `place`, outside of
+/// one by `outside`.
 fn take<G, P: ?Sized>(
     place: &P,
     what: &'static str,
@@ -36,7 +37,8 @@ fn take<G, P: ?Sized>(
 #[derive(Debug, Default)]
 pub struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);
 
-/// A locked [`Mutex`]. It is empty only while it is dropped, and inside of [`Condvar::wait`], which borrows it alone.
+/// A locked [`Mutex`]. It is empty only while it is dropped, and inside of [`Condvar::wait`], which
+/// borrows it alone.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: &'a Mutex<T>,

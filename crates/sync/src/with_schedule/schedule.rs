@@ -16,7 +16,8 @@ pub struct Report {
     pub failure: Option<Failure>,
 }
 
-/// Runs `body`, and all threads that it starts, by `seed`. The same program does the same with the same seed.
+/// Runs `body`, and all threads that it starts, by `seed`. The same program does the same with the
+/// same seed.
 ///
 /// A session that fails leaves its threads parked, with all that they own.
 ///
@@ -58,7 +59,8 @@ pub fn calmly<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Returns the number of points so far: of two moments of a session, the later one has the greater number.
+/// Returns the number of points so far: of two moments of a session, the later one has the greater
+/// number.
 pub fn points() -> u64 {
     with(|session, _| session.points()).unwrap_or(0)
 }

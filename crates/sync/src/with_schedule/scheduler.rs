@@ -1,15 +1,18 @@
 //! The scheduler: threads of the system, of which one runs at a time.
 //!
-//! A thread runs until it comes to a scheduling point. There the [`Policy`] of the session chooses the thread that runs next,
-//! by the seed alone. The thread that stops hands over by unparking the other, and parks until it is chosen again.
+//! A thread runs until it comes to a scheduling point. There the [`Policy`] of the session chooses
+//! the thread that runs next, by the seed alone. The thread that stops hands over by unparking the
+//! other, and parks until it is chosen again.
 //!
 //! Invariants:
 //! - Only the thread `running` executes anything but the hand-over.
-//! - The state of a session depends on its seed and its program, and on nothing of the machine: so a seed replays it.
+//! - The state of a session depends on its seed and its program, and on nothing of the machine: so
+//!   a seed replays it.
 //!
-//! Time is a number. It moves a little at each point; when every thread waits it moves to the first deadline, and by the
-//! seed it moves there, or far beyond, while threads run. A session in which every thread waits without a deadline is a
-//! deadlock. Its threads stay parked for ever: a thread that is stopped in the middle of an operation cannot be unwound.
+//! Time is a number. It moves a little at each point; when every thread waits it moves to the first
+//! deadline, and by the seed it moves there, or far beyond, while threads run. A session in which
+//! every thread waits without a deadline is a deadlock. Its threads stay parked for ever: a thread
+//! that is stopped in the middle of an operation cannot be unwound.
 
 use super::random::Random;
 use std::cell::RefCell;
@@ -55,8 +58,8 @@ pub enum Failure {
 enum Policy {
     /// At one point of so many, any other thread.
     Random { every: u64 },
-    /// Always the one with the highest priority. At each of these points, in descending order, the running thread becomes the
-    /// last (PCT: Burckhardt et al., ASPLOS 2010).
+    /// Always the one with the highest priority. At each of these points, in descending order, the
+    /// running thread becomes the last (PCT: Burckhardt et al., ASPLOS 2010).
     Priorities { changes: Vec<u64> },
 }
 
@@ -127,7 +130,8 @@ thread_local! {
     static ME: RefCell<Option<(Arc<Scheduler>, usize)>> = const { RefCell::new(None) };
 }
 
-/// Calls `f` with the session of this thread and the thread's number. Returns `None` outside of a session.
+/// Calls `f` with the session of this thread and the thread's number. Returns `None` outside of a
+/// session.
 pub(super) fn with<R>(f: impl FnOnce(&Arc<Scheduler>, usize) -> R) -> Option<R> {
     ME.try_with(|me| me.borrow().as_ref().map(|(session, number)| f(session, *number))).ok().flatten()
 }

@@ -148,7 +148,8 @@ fn extend<'c>(so_far: &mut Vec<&'c Call>, left: &[&'c Call], all: &mut Vec<Vec<&
     }
 }
 
-/// Tells the calls in an order to the model, and holds what they gave, and the volume in the end, against it.
+/// Tells the calls in an order to the model, and holds what they gave, and the volume in the end,
+/// against it.
 fn explain(plan: &Plan, history: &History, order: &[&Call], again: &Observed) -> Result<Run, String> {
     let mut story = Story::new(plan.setting.start());
     let mut promises = Vec::new();

@@ -75,7 +75,8 @@ fn meet(a: &Act, b: &Act) -> bool {
     }
 }
 
-/// Whether a setting is for schedules: others have threads that the scheduler does not see, or a mapping of the system.
+/// Whether a setting is for schedules: others have threads that the scheduler does not see, or a
+/// mapping of the system.
 fn is_under_the_scheduler(setting: &Setting) -> bool {
     !setting.pressure.poke && !setting.memory && setting.shape().free.is_none()
 }
@@ -126,7 +127,8 @@ impl Pairs {
         self.settings.is_empty() || self.meeting.is_empty()
     }
 
-    /// The plan of a number. Most are pairs: as many numbers in a row as there are pairs have most of them.
+    /// The plan of a number. Most are pairs: as many numbers in a row as there are pairs have most
+    /// of them.
     ///
     /// # Panics
     /// If there are no pairs.

@@ -1,5 +1,5 @@
-//! What each thread does, and its text: `SETTING: STEP; STEP > ACT; ACT | ACT`. What comes before `>` is done before the threads
-//! begin.
+//! What each thread does, and its text: `SETTING: STEP; STEP > ACT; ACT | ACT`. What comes before
+//! `>` is done before the threads begin.
 
 use super::super::setting::{Setting, setting};
 use super::super::step::{Slot, Step};
@@ -36,8 +36,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether a path of one thread may come to lead elsewhere by what another does. A call looks its path up, and then works with
-    /// what it has found, in another order than the names are changed in: as with the kernel.
+    /// Whether a path of one thread may come to lead elsewhere by what another does. A call looks
+    /// its path up, and then works with what it has found, in another order than the names are
+    /// changed in: as with the kernel.
     pub(super) fn has_moving_paths(&self) -> bool {
         let moves = |at: usize, path: &str| {
             let others = self.threads.iter().enumerate().filter(|(other, _)| *other != at);

@@ -278,7 +278,8 @@ impl<R: Read> TarReader<R> {
         })
     }
 
-    /// Size and ranges of a plain or pax sparse file whose data begins now, and the bytes of it that follow.
+    /// Size and ranges of a plain or pax sparse file whose data begins now, and the bytes of it
+    /// that follow.
     fn file_data(&mut self, start: u64, packed: u64, sparse: Sparse) -> Result<(u64, Ranges, u64), TarError> {
         let broken = |rule| TarError::Broken { at: start, rule };
         let Some(real) = sparse.size else {
@@ -362,8 +363,8 @@ impl Extended {
         Some(())
     }
 
-    /// A list that cannot be understood, for one because it names somebody unknown here, goes on under its
-    /// key: whoever takes the member cannot store such an attribute, and says so.
+    /// A list that cannot be understood, for one because it names somebody unknown here, goes on
+    /// under its key: whoever takes the member cannot store such an attribute, and says so.
     fn acl(&mut self, name: &[u8], key: &[u8], text: &[u8]) {
         match acl_text::parse(text) {
             Some(acl) => self.xattr(name, acl.to_xattr()),

@@ -49,8 +49,8 @@ pub(super) fn from_numbers(numbers: &[u64]) -> Result<Ranges, &'static str> {
     Ok(map)
 }
 
-/// Form 1.0: the map stands before the data, as lines of digits in whole records: the number of ranges,
-/// then offset and length of each.
+/// Form 1.0: the map stands before the data, as lines of digits in whole records: the number of
+/// ranges, then offset and length of each.
 #[derive(Debug, Default)]
 pub(super) struct MapParser {
     count: Option<usize>,

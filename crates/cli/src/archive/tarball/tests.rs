@@ -194,7 +194,8 @@ fn hostile_archives_end_in_errors() {
     };
     assert!(rule(&good[..good.len() / 2]).contains("ends inside"));
     assert!(rule(&[7; 1024]).contains("not a tar archive"));
-    // Every byte of headers and maps flipped in turn: never a panic, and never more data than there is.
+    // Every byte of headers and maps flipped in turn: never a panic, and never more data than there
+    // is.
     for at in 0..good.len().min(16 * RECORD) {
         let mut bad = good.clone();
         bad[at] ^= 1 << (at % 8);

@@ -48,7 +48,8 @@ impl<W: Write> TarWriter<W> {
         if let Kind::File { size: real, data } = &member.kind {
             size = data.iter().map(|(_, len)| len).sum();
             if size != *real {
-                // The map's end is the file's, so that readers that only know the map get the size right.
+                // The map's end is the file's, so that readers that only know the map get the size
+                // right.
                 let mut ranges = data.clone();
                 if ranges.last().is_none_or(|(offset, len)| offset + len != *real) {
                     ranges.push((*real, 0));

@@ -31,7 +31,8 @@ pub(super) fn show(cells: &[Cell], out: &mut Out) -> Res {
         let widths = layout(cells, rows);
         widths.iter().sum::<usize>() + GAP * (widths.len() - 1) <= out.width
     };
-    // Few rows first, but no more columns than could ever fit: a large directory is laid out in few tries.
+    // Few rows first, but no more columns than could ever fit: a large directory is laid out in few
+    // tries.
     let fewest = cells.len().div_ceil((out.width / (1 + GAP)).max(1)).max(1);
     let rows = (fewest..cells.len()).find(|rows| fits(*rows)).unwrap_or(cells.len());
     let widths = layout(cells, rows);

@@ -1,9 +1,10 @@
-//! What to write out in the background, and when: by age, by pressure, and what is written from front to back.
+//! What to write out in the background, and when: by age, by pressure, and what is written from
+//! front to back.
 //!
-//! The file that has been dirty longest comes first. A large one is written in pieces, and others have their turn between
-//! them. Pressure ends when half of what began it is left: a thread that stopped at once would be woken again by the next
-//! write. There is no I/O and no thread here: whoever has one asks for the next job, does it, and asks
-//! again; when there is none it sleeps.
+//! The file that has been dirty longest comes first. A large one is written in pieces, and others
+//! have their turn between them. Pressure ends when half of what began it is left: a thread that
+//! stopped at once would be woken again by the next write. There is no I/O and no thread here:
+//! whoever has one asks for the next job, does it, and asks again; when there is none it sleeps.
 
 use super::dirty::Turn;
 use super::{FileCache, PageCache, Pressure};
@@ -49,7 +50,8 @@ impl Background {
         Self { expire, last: None, streamed: false, pressed: false }
     }
 
-    /// What to do at `now`, if anything: streams, files that have expired, and any file while there is pressure.
+    /// What to do at `now`, if anything: streams, files that have expired, and any file while there
+    /// is pressure.
     pub(crate) fn next(&mut self, cache: &PageCache, now: Instant) -> Option<Job> {
         let others_first = std::mem::take(&mut self.streamed);
         let job = if others_first { self.next_file(cache, now) } else { None };

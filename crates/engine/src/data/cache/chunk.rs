@@ -1,8 +1,8 @@
 //! Sixteen pages of a file, and what is known of their blocks.
 //!
-//! Invariants, whenever the lock is free: a page is there exactly if one of its blocks is up to date; dirty blocks are up
-//! to date; `cancelled` is part of `writeback`. Bytes of blocks that are not up to date are garbage of
-//! another file, and are never copied out.
+//! Invariants, whenever the lock is free: a page is there exactly if one of its blocks is up to
+//! date; dirty blocks are up to date; `cancelled` is part of `writeback`. Bytes of blocks that are
+//! not up to date are garbage of another file, and are never copied out.
 
 use super::geometry::{Geometry, PAGES, runs};
 use lanefs_device::AlignedBuf;
@@ -11,7 +11,8 @@ use std::array;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The memory of a page. Whoever writes it out holds it too, and then it is copied before it is changed.
+/// The memory of a page. Whoever writes it out holds it too, and then it is copied before it is
+/// changed.
 pub(super) type Page = Arc<AlignedBuf>;
 
 /// See the head of the file. All sets are of blocks, bit 0 for the first of the chunk.
@@ -56,7 +57,8 @@ impl Chunk {
         len
     }
 
-    /// Copies bytes from `inner` on over blocks that are dirty, up to the first that is not; how many.
+    /// Copies bytes from `inner` on over blocks that are dirty, up to the first that is not; how
+    /// many.
     #[inline]
     pub(super) fn overwrite(&mut self, geo: Geometry, inner: usize, bytes: &[u8]) -> usize {
         let clean = geo.touched(&(inner..inner + bytes.len())) & !self.dirty;
@@ -142,8 +144,8 @@ impl Chunk {
         taken.into_iter().flatten()
     }
 
-    /// Calls `f` with the bytes of each run of `blocks` inside a page, whose pages are there and held by nobody else;
-    /// the blocks that it was called with.
+    /// Calls `f` with the bytes of each run of `blocks` inside a page, whose pages are there and
+    /// held by nobody else; the blocks that it was called with.
     pub(super) fn each_run<'c>(
         &'c mut self,
         geo: Geometry,

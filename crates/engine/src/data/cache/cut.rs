@@ -21,18 +21,19 @@ pub(crate) enum Edge {
 pub(crate) struct Cut {
     /// The dirty blocks that were dropped, in order: what was claimed for them is free.
     pub(crate) dropped: Vec<Range<u32>>,
-    /// The block of the first byte, if it begins before that byte; also if the last byte lies in the same block.
+    /// The block of the first byte, if it begins before that byte; also if the last byte lies in
+    /// the same block.
     pub(crate) head: Edge,
     /// The block of the last byte, if it goes on behind it and is another one.
     pub(crate) tail: Edge,
 }
 
 impl FileCache {
-    /// Drops the blocks that lie in `bytes` whole, dirty ones too, and zeroes the parts of those that do not. To
-    /// truncate, the end is [`u64::MAX`].
+    /// Drops the blocks that lie in `bytes` whole, dirty ones too, and zeroes the parts of those
+    /// that do not. To truncate, the end is [`u64::MAX`].
     ///
-    /// The caller has excluded writeback; blocks that are in writeback all the same do not become dirty when it
-    /// fails, and a part of one that is zeroed makes it dirty.
+    /// The caller has excluded writeback; blocks that are in writeback all the same do not become
+    /// dirty when it fails, and a part of one that is zeroed makes it dirty.
     pub(crate) fn cut(&self, bytes: Range<u64>) -> Cut {
         let size = self.geo().block_size() as u64;
         if bytes.is_empty() {

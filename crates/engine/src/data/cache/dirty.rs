@@ -1,7 +1,7 @@
 //! What of a volume is dirty: how much, and which files, the longest dirty first.
 //!
-//! The number changes when a block becomes dirty or clean, the list when a file does; a write into a block that is
-//! dirty already touches neither.
+//! The number changes when a block becomes dirty or clean, the list when a file does; a write into
+//! a block that is dirty already touches neither.
 
 use super::file::FileCache;
 use super::stream::Stream;
@@ -151,8 +151,8 @@ impl DirtyChunks {
         }
     }
 
-    /// Chunks are to be taken for a writeback. Until it ends the file stays in the list, for who has all written out waits
-    /// for it too.
+    /// Chunks are to be taken for a writeback. Until it ends the file stays in the list, for who
+    /// has all written out waits for it too.
     pub(super) fn writeback_begins(&mut self) {
         self.writebacks += 1;
     }

@@ -16,7 +16,8 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The cached pages of one file: some hundred bytes, and the pages. When the last reference goes, so do all pages, dirty ones too.
+/// The cached pages of one file: some hundred bytes, and the pages. When the last reference goes,
+/// so do all pages, dirty ones too.
 #[derive(Debug)]
 pub(crate) struct FileCache {
     me: Weak<Self>,
@@ -49,8 +50,8 @@ impl FileCache {
         self.ino
     }
 
-    /// Copies the bytes at `offset`, up to the first block that is not cached; how many. After fewer than `buf`
-    /// takes, the block of byte `offset` + that number is missing.
+    /// Copies the bytes at `offset`, up to the first block that is not cached; how many. After
+    /// fewer than `buf` takes, the block of byte `offset` + that number is missing.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         self.copy_out::<true>(offset, buf)
     }
@@ -86,8 +87,9 @@ impl FileCache {
         done
     }
 
-    /// Copies `bytes` over blocks that are dirty already, so that nothing has to be filled, claimed or counted; up to the first
-    /// that is not, or whose page is being written out. How many were copied: the rest takes a [`span`](Self::span).
+    /// Copies `bytes` over blocks that are dirty already, so that nothing has to be filled, claimed
+    /// or counted; up to the first that is not, or whose page is being written out. How many were
+    /// copied: the rest takes a [`span`](Self::span).
     pub(crate) fn overwrite(&self, offset: u64, bytes: &[u8]) -> usize {
         let geo = self.geo();
         let mut done = 0;
@@ -121,15 +123,16 @@ impl FileCache {
         missing
     }
 
-    /// Locks `blocks`, and the rest of their chunks, to be changed. Waits for who holds any of them.
+    /// Locks `blocks`, and the rest of their chunks, to be changed. Waits for who holds any of
+    /// them.
     ///
     /// Every chunk stays locked while the span lives: of many blocks lock a part at a time.
     pub(crate) fn span(&self, blocks: Range<u32>) -> Span<'_> {
         Span::new(self, blocks)
     }
 
-    /// Whether any of `blocks` is dirty or being written out. While the caller keeps writers out of them, this only goes
-    /// from yes to no.
+    /// Whether any of `blocks` is dirty or being written out. While the caller keeps writers out of
+    /// them, this only goes from yes to no.
     pub(crate) fn is_busy(&self, blocks: Range<u32>) -> bool {
         let geo = self.geo();
         geo.chunks(&blocks).any(|no| {
@@ -146,8 +149,8 @@ impl FileCache {
         Span::try_new(self, blocks)
     }
 
-    /// Whether any block is dirty. Blocks in writeback are not: for what must not meet them there is
-    /// [`is_busy`](Self::is_busy).
+    /// Whether any block is dirty. Blocks in writeback are not: for what must not meet them there
+    /// is [`is_busy`](Self::is_busy).
     pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.lock().is_empty()
     }
@@ -186,7 +189,8 @@ impl FileCache {
         now > most
     }
 
-    /// Waits until it is not ahead any more, because others write out; at most so long. Whether it came to that.
+    /// Waits until it is not ahead any more, because others write out; at most so long. Whether it
+    /// came to that.
     pub(crate) fn wait_while_ahead(&self, most: Duration) -> bool {
         let until = Instant::now() + most;
         let mut dirty = self.dirty.lock();
@@ -199,7 +203,8 @@ impl FileCache {
         true
     }
 
-    /// Lets go of clean pages that lie far behind the writer of a stream, but those of chunks that were used.
+    /// Lets go of clean pages that lie far behind the writer of a stream, but those of chunks that
+    /// were used.
     pub(crate) fn give_pages_behind(&self) {
         let geo = self.geo();
         let chunks = self.dirty.lock().stream.give(geo);
@@ -255,8 +260,8 @@ impl FileCache {
         slot
     }
 
-    /// Calls `f` with each chunk that holds any of `blocks` and has ever had pages, locked, in order, and with those
-    /// blocks as a set.
+    /// Calls `f` with each chunk that holds any of `blocks` and has ever had pages, locked, in
+    /// order, and with those blocks as a set.
     pub(super) fn each_locked(&self, blocks: &Range<u32>, mut f: impl FnMut(&mut Locked<'_>, u64)) {
         self.index.walk(&self.geo().chunks(blocks), &mut |no, slot| {
             let mut locked = Locked::new(self, no, slot);

@@ -1,7 +1,7 @@
 //! Blocks, pages and chunks: how the bytes of a file are cut.
 //!
-//! A page is memory of its own: a block, or 4096 bytes where blocks are smaller. A chunk is sixteen pages, and at
-//! most 64 blocks: a set of its blocks fits into a word.
+//! A page is memory of its own: a block, or 4096 bytes where blocks are smaller. A chunk is sixteen
+//! pages, and at most 64 blocks: a set of its blocks fits into a word.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
 //! The chunks of a file by their number.
 //!
-//! A radix tree of slots. Nodes are made once and stay until the file's cache goes, so a lookup takes no lock, counts
-//! no reference and writes nothing: it follows pointers to a slot, whose lock guards the chunk. What stays behind when chunks
-//! are evicted is 16 bytes for each 64 KiB of the file (with blocks of up to 4 KiB) that was ever cached; the
-//! budget counts it.
+//! A radix tree of slots. Nodes are made once and stay until the file's cache goes, so a lookup
+//! takes no lock, counts no reference and writes nothing: it follows pointers to a slot, whose lock
+//! guards the chunk. What stays behind when chunks are evicted is 16 bytes for each 64 KiB of the
+//! file (with blocks of up to 4 KiB) that was ever cached; the budget counts it.
 //!
 //! Chunk 0 has its slot in the root: a small file has no node at all.
 

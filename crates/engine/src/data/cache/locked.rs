@@ -1,7 +1,7 @@
 //! A chunk that is locked to be changed, and the book-keeping when it is let go.
 //!
-//! Whatever was done to the chunk, dropping the guard brings the counts, the file's set of dirty chunks and the clock
-//! in line with it, under the lock.
+//! Whatever was done to the chunk, dropping the guard brings the counts, the file's set of dirty
+//! chunks and the clock in line with it, under the lock.
 
 use super::chunk::Chunk;
 use super::file::FileCache;
@@ -75,7 +75,8 @@ impl<'f> Locked<'f> {
         self.get().map_or(0, |chunk| chunk.dirty | chunk.writeback & !chunk.cancelled)
     }
 
-    /// Makes the pages of `blocks` be there, and held by nobody else: a page that is being written out is replaced by a copy.
+    /// Makes the pages of `blocks` be there, and held by nobody else: a page that is being written
+    /// out is replaced by a copy.
     pub(super) fn own_pages(&mut self, blocks: u64) {
         let (geo, shard, pool) = (self.geo(), self.shard(), &self.file.cache.pool);
         let pages = &mut self.chunk().pages;
@@ -105,8 +106,8 @@ impl<'f> Locked<'f> {
         }
     }
 
-    /// Copies `bytes` to place `inner` of the chunk and makes their blocks up to date and dirty. What of a block
-    /// was not up to date and is not covered becomes zeros.
+    /// Copies `bytes` to place `inner` of the chunk and makes their blocks up to date and dirty.
+    /// What of a block was not up to date and is not covered becomes zeros.
     pub(super) fn copy_in(&mut self, inner: usize, bytes: &[u8]) {
         let geo = self.geo();
         let touched = geo.touched(&(inner..inner + bytes.len()));
@@ -117,7 +118,8 @@ impl<'f> Locked<'f> {
             self.chunk().each_run(geo, missing & !whole, |_, bytes| bytes.fill(0));
         }
         let chunk = self.chunk();
-        // Of these the rest would be read from the device. Blocks that are written whole, or are dirty, need not have been cached.
+        // Of these the rest would be read from the device. Blocks that are written whole, or are
+        // dirty, need not have been cached.
         chunk.reference_blocks(geo, chunk.uptodate & touched & !whole & !chunk.busy());
         let (mut at, mut rest) = (inner, bytes);
         while !rest.is_empty() {

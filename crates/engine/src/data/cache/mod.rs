@@ -1,25 +1,30 @@
 //! The page cache: file data in memory, without any I/O of its own.
 //!
-//! A [`PageCache`] is one for a volume: it owns the memory and its bound. A [`FileCache`] is one for a file that has pages. Its
-//! content is cut into chunks of sixteen pages, each behind a reader-writer lock, so that bytes
-//! are copied in and out without races and without an atomic operation for each byte.
+//! A [`PageCache`] is one for a volume: it owns the memory and its bound. A [`FileCache`] is one
+//! for a file that has pages. Its content is cut into chunks of sixteen pages, each behind a
+//! reader-writer lock, so that bytes are copied in and out without races and without an atomic
+//! operation for each byte.
 //!
-//! - **Read**: [`FileCache::read`] copies what is there. For the rest the caller locks a [`span`](FileCache::span) of blocks,
-//!   fills it from the device, and reads on.
-//! - **Write**: [`FileCache::overwrite`] copies over what is dirty already. For the rest lock a span; learn which blocks have to be filled first ([`partial`](span::Span::partial)) and which become dirty
-//!   ([`clean`](span::Span::clean)), for space is claimed before; [`copy_in`](span::Span::copy_in).
-//! - **Write out**: [`FileCache::take_dirty`] hands out dirty blocks in order of position. A page that
-//!   changes while it is written out is copied first, so what goes to the device stands still.
+//! - **Read**: [`FileCache::read`] copies what is there. For the rest the caller locks a
+//!   [`span`](FileCache::span) of blocks, fills it from the device, and reads on.
+//! - **Write**: [`FileCache::overwrite`] copies over what is dirty already. For the rest lock a
+//!   span; learn which blocks have to be filled first ([`partial`](span::Span::partial)) and which
+//!   become dirty ([`clean`](span::Span::clean)), for space is claimed before;
+//!   [`copy_in`](span::Span::copy_in).
+//! - **Write out**: [`FileCache::take_dirty`] hands out dirty blocks in order of position. A page
+//!   that changes while it is written out is copied first, so what goes to the device stands still.
 //! - **Truncate, punch**: [`FileCache::cut`].
 //!
 //! # Locks
-//! Chunks ([`Level::Page`](lanefs_sync::order::Level::Page)) of one file are locked in ascending order, and no thread locks
-//! chunks of two files. Below them, never held across a call to the caller: a file's set of dirty chunks,
-//! then the list of dirty files; and a shard of the pool. A hit takes its chunk's lock and writes to nothing else that threads share.
+//! Chunks ([`Level::Page`](lanefs_sync::order::Level::Page)) of one file are locked in ascending
+//! order, and no thread locks chunks of two files. Below them, never held across a call to the
+//! caller: a file's set of dirty chunks, then the list of dirty files; and a shard of the pool. A
+//! hit takes its chunk's lock and writes to nothing else that threads share.
 //!
 //! # Hazards
-//! A block is up to date only if its bytes are the file's: the memory of pages is reused, not zeroed. Blocks of a span are filled
-//! under the chunk's lock, so that no older content from the device replaces a newer one.
+//! A block is up to date only if its bytes are the file's: the memory of pages is reused, not
+//! zeroed. Blocks of a span are filled under the chunk's lock, so that no older content from the
+//! device replaces a newer one.
 
 mod background;
 mod chunk;
@@ -87,9 +92,10 @@ pub(crate) struct CacheStats {
 }
 
 impl PageCache {
-    /// A cache for blocks of `block_size` bytes (1024 to 65536, a power of two), with at most `bound` bytes of memory, or one
-    /// chunk where that is more. What is dirty, in writeback or locked may go beyond. Pages and the files' indexes
-    /// count; a chunk's head, 200 bytes, and a page's, 40, do not.
+    /// A cache for blocks of `block_size` bytes (1024 to 65536, a power of two), with at most
+    /// `bound` bytes of memory, or one chunk where that is more. What is dirty, in writeback or
+    /// locked may go beyond. Pages and the files' indexes count; a chunk's head, 200 bytes, and a
+    /// page's, 40, do not.
     pub(crate) fn new(block_size: u32, bound: u64) -> Arc<Self> {
         let geo = Geometry::new(block_size);
         let pool = Pool::new(geo, bound);
@@ -122,7 +128,8 @@ impl PageCache {
         self.streams.any()
     }
 
-    /// The files that have dirty blocks, or blocks that somebody writes out, the longest dirty first.
+    /// The files that have dirty blocks, or blocks that somebody writes out, the longest dirty
+    /// first.
     pub(crate) fn dirty_files(&self) -> Vec<Arc<FileCache>> {
         self.dirty.all()
     }

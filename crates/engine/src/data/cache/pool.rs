@@ -1,20 +1,21 @@
 //! The memory of all pages: its bound, the free list, and the clock that evicts.
 //!
-//! Chunks are dealt out to shards, each with an equal part of the bound, a free list, and two queues of the chunks that
-//! may have a page to evict:
+//! Chunks are dealt out to shards, each with an equal part of the bound, a free list, and two
+//! queues of the chunks that may have a page to evict:
 //!
-//! - What was written, is clean and has not been used since passes by: with more than [`PASSING`] of it, its oldest
-//!   gives its pages to what comes, before the cache takes memory that is new. That costs more than a copy, and a cache that is
-//!   only written would take all of its bound.
-//! - All else is in the clock, and may fill the bound. The hand takes the chunk at the front, evicts its clean pages that were
-//!   not used since it last came by, and puts it behind the others.
+//! - What was written, is clean and has not been used since passes by: with more than [`PASSING`]
+//!   of it, its oldest gives its pages to what comes, before the cache takes memory that is new.
+//!   That costs more than a copy, and a cache that is only written would take all of its bound.
+//! - All else is in the clock, and may fill the bound. The hand takes the chunk at the front,
+//!   evicts its clean pages that were not used since it last came by, and puts it behind the
+//!   others.
 //!
-//! A chunk whose pages are all dirty or in writeback leaves its queue and comes back when one of them is clean, so that
-//! the hand does not pass over it again and again.
+//! A chunk whose pages are all dirty or in writeback leaves its queue and comes back when one of
+//! them is clean, so that the hand does not pass over it again and again.
 //!
-//! Locking: a shard's lock comes after a chunk's. The hand only tries the locks of chunks, and passes
-//! over those that are taken; so a shard may stand above its part by what is dirty, in writeback or locked, and by
-//! nothing else.
+//! Locking: a shard's lock comes after a chunk's. The hand only tries the locks of chunks, and
+//! passes over those that are taken; so a shard may stand above its part by what is dirty, in
+//! writeback or locked, and by nothing else.
 
 use super::chunk::{Chunk, Page};
 use super::file::FileCache;
@@ -34,7 +35,8 @@ const SHARDS: u64 = 32;
 /// Pages that are allocated together at most, in bytes: a huge page.
 const SLAB_BYTES: usize = AlignedBuf::HUGE;
 
-/// Bytes of pages that pass by, at most: what a program writes and reads soon after is still there. Of smaller bounds a half.
+/// Bytes of pages that pass by, at most: what a program writes and reads soon after is still there.
+/// Of smaller bounds a half.
 const PASSING: u64 = 256 << 20;
 
 /// A chunk that is in a queue: `listed` is set in it.
@@ -98,8 +100,8 @@ impl Pool {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & (self.shards.len() - 1)
     }
 
-    /// Returns how many pages a shard may have. Indexes and others take at most three quarters of the bound: beyond that, files
-    /// of very great extent go above it.
+    /// Returns how many pages a shard may have. Indexes and others take at most three quarters of
+    /// the bound: beyond that, files of very great extent go above it.
     fn quota(&self) -> usize {
         let taken = (self.index_bytes() as u64).saturating_add(self.others.load(Ordering::Relaxed));
         let left = self.bound.saturating_sub(taken).max(self.bound / 4);
@@ -113,8 +115,8 @@ impl Pool {
         usize::try_from(pages).unwrap_or(usize::MAX).min(quota / 2)
     }
 
-    /// Hands `n` pages with unspecified bytes to `each`; evicts for them what passes by, and whatever else may go where the shard
-    /// is full.
+    /// Hands `n` pages with unspecified bytes to `each`; evicts for them what passes by, and
+    /// whatever else may go where the shard is full.
     pub(super) fn take(&self, shard: usize, n: usize, mut each: impl FnMut(Page)) {
         if n == 0 {
             return;
@@ -139,7 +141,8 @@ impl Pool {
         drop(dead);
     }
 
-    /// Takes pages back, once from each holder: under the lock, so that of two holders one is the last.
+    /// Takes pages back, once from each holder: under the lock, so that of two holders one is the
+    /// last.
     pub(super) fn give_back(&self, shard: usize, pages: impl Iterator<Item = Page>) {
         let mut pages = pages.peekable();
         if pages.peek().is_none() {
@@ -230,7 +233,8 @@ impl Pool {
         self.shards.iter().map(|shard| entries(&shard.0.lock())).sum()
     }
 
-    /// Makes room for `n` pages, as far as that goes: what passes by and is too much, the clock's, whatever passes by.
+    /// Makes room for `n` pages, as far as that goes: what passes by and is too much, the clock's,
+    /// whatever passes by.
     fn sweep(&self, state: &mut State, n: usize, quota: usize, dead: &mut Vec<FileCache>) {
         let before = state.used;
         let few = self.passing_quota(quota);
@@ -278,8 +282,8 @@ impl Pool {
         }
     }
 
-    /// One step of a hand: of the pages that may go of a chunk, evicts those that `choose` takes. A file that nobody
-    /// else has any more is handed on, to be dropped when no lock is held.
+    /// One step of a hand: of the pages that may go of a chunk, evicts those that `choose` takes. A
+    /// file that nobody else has any more is handed on, to be dropped when no lock is held.
     fn step(
         &self,
         state: &mut State,
@@ -339,7 +343,8 @@ impl State {
         let room = quota.saturating_sub(self.used);
         // A cache that has few pages grows by few.
         let n = room.min(SLAB_BYTES / geo.page_size()).min(4 * self.used.max(1)).max(1);
-        // The last is taken first: so pages that are taken together lie side by side, and go to the device as one piece.
+        // The last is taken first: so pages that are taken together lie side by side, and go to the
+        // device as one piece.
         self.free.extend(AlignedBuf::slab(geo.page_size(), n).into_iter().rev().map(Arc::new));
     }
 

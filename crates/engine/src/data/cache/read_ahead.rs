@@ -1,8 +1,9 @@
 //! When to read more than was asked for: one for each open file.
 //!
-//! Reads that go on where the last one ended make a stream. While it lasts, what is read ahead doubles from 128 KiB to
-//! 2 MiB at a time, and the next part is asked for when less than half of the last is left. Anything else
-//! is random access and reads what it needs. There is no I/O here, and no memory of what is cached.
+//! Reads that go on where the last one ended make a stream. While it lasts, what is read ahead
+//! doubles from 128 KiB to 2 MiB at a time, and the next part is asked for when less than half of
+//! the last is left. Anything else is random access and reads what it needs. There is no I/O here,
+//! and no memory of what is cached.
 
 use std::ops::Range;
 
@@ -25,14 +26,15 @@ impl ReadAhead {
     /// The largest window.
     pub(crate) const MAX: u64 = 2 << 20;
 
-    /// For a cache of `bound` bytes: where that is small, so is the window, or what was read ahead would be evicted
-    /// before it is read.
+    /// For a cache of `bound` bytes: where that is small, so is the window, or what was read ahead
+    /// would be evicted before it is read.
     pub(crate) fn new(bound: u64) -> Self {
         Self { max: (bound / 32).clamp(Self::MIN, Self::MAX), next: 0, window: 0, end: 0 }
     }
 
-    /// Notes a read of `bytes` in a file of `size` bytes, and says what is to be read ahead now. That begins
-    /// inside of `bytes` or behind them; it may be empty, and is whatever part of it is cached already.
+    /// Notes a read of `bytes` in a file of `size` bytes, and says what is to be read ahead now.
+    /// That begins inside of `bytes` or behind them; it may be empty, and is whatever part of it is
+    /// cached already.
     pub(crate) fn read(&mut self, bytes: Range<u64>, size: u64) -> Range<u64> {
         let none = bytes.end..bytes.end;
         let behind = bytes.start.saturating_add(self.window) >= self.next && bytes.end <= self.next;

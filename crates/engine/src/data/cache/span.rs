@@ -54,8 +54,8 @@ impl<'f> Span<'f> {
         self.runs(&blocks, |lock| !lock.uptodate())
     }
 
-    /// The runs of `blocks` that are neither dirty nor on their way to the device: before they become dirty, space for
-    /// them has to be claimed.
+    /// The runs of `blocks` that are neither dirty nor on their way to the device: before they
+    /// become dirty, space for them has to be claimed.
     pub(crate) fn clean(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
         self.runs(&blocks, |lock| !lock.pending())
     }
@@ -68,8 +68,9 @@ impl<'f> Span<'f> {
         list
     }
 
-    /// The blocks, two at most, that a write of `len` bytes at `offset` covers only in part and that are not
-    /// up to date: to be filled before [`copy_in`](Self::copy_in), unless what is missing is zeros.
+    /// The blocks, two at most, that a write of `len` bytes at `offset` covers only in part and
+    /// that are not up to date: to be filled before [`copy_in`](Self::copy_in), unless what is
+    /// missing is zeros.
     pub(crate) fn partial(&self, offset: u64, len: usize) -> impl Iterator<Item = u32> + use<> {
         let size = self.geo.block_size() as u64;
         let end = offset.saturating_add(len as u64);
@@ -85,8 +86,8 @@ impl<'f> Span<'f> {
         [head.and_then(absent), tail.and_then(absent)].into_iter().flatten()
     }
 
-    /// Has `read` fill those of `blocks` that are not up to date, and makes them so. They are given in
-    /// ascending order; `read` is not called where there is none.
+    /// Has `read` fill those of `blocks` that are not up to date, and makes them so. They are given
+    /// in ascending order; `read` is not called where there is none.
     ///
     /// # Errors
     /// Those of `read`: then none has become up to date.
@@ -139,8 +140,8 @@ impl<'f> Span<'f> {
         done
     }
 
-    /// Copies `bytes` to `offset`, which must lie in the span, and makes their blocks up to date and dirty. What of a
-    /// block was neither up to date nor is covered becomes zeros.
+    /// Copies `bytes` to `offset`, which must lie in the span, and makes their blocks up to date
+    /// and dirty. What of a block was neither up to date nor is covered becomes zeros.
     ///
     /// Returns how many bytes lay in the span and were copied.
     pub(crate) fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> usize {

@@ -1,12 +1,15 @@
 //! Files that are written from front to back.
 //!
-//! A file whose chunks become dirty one after the other, [`STEP`] of them, is a stream. It is not left to age and pressure:
+//! A file whose chunks become dirty one after the other, [`STEP`] of them, is a stream. It is not
+//! left to age and pressure:
 //!
-//! - It is handed out to be written at once, up to the chunk that is being filled, so that the device works while the writer
-//!   copies.
-//! - Its writer gets [`AHEAD`] before the device, no more: memory that is new costs more than a copy.
-//! - For the same reason what lies further than [`KEEP`] behind the writer gives its pages to what comes, unless they were used.
-//!   Of a file that is larger the device gives the rest quickly, since it is read from front to back too.
+//! - It is handed out to be written at once, up to the chunk that is being filled, so that the
+//!   device works while the writer copies.
+//! - Its writer gets [`AHEAD`] before the device, no more: memory that is new costs more than a
+//!   copy.
+//! - For the same reason what lies further than [`KEEP`] behind the writer gives its pages to what
+//!   comes, unless they were used. Of a file that is larger the device gives the rest quickly,
+//!   since it is read from front to back too.
 
 use super::file::FileCache;
 use super::geometry::Geometry;
@@ -19,7 +22,8 @@ use std::sync::{Arc, Weak};
 const STEP: usize = 4 << 20;
 /// Dirty bytes of a stream at which its writer waits.
 const AHEAD: usize = 16 << 20;
-/// Bytes behind the writer that stay cached, and so the size of a file that stays as a whole: more than may be dirty.
+/// Bytes behind the writer that stay cached, and so the size of a file that stays as a whole: more
+/// than may be dirty.
 const KEEP: usize = 128 << 20;
 
 /// What of a file is a stream.

@@ -20,8 +20,8 @@ pub(crate) struct Item {
     len: usize,
 }
 
-/// Bytes of a page that is written out: they stand still, and whoever writes them may have them. To be let go before
-/// [`Writeback::done`] or [`Writeback::failed`] is said.
+/// Bytes of a page that is written out: they stand still, and whoever writes them may have them. To
+/// be let go before [`Writeback::done`] or [`Writeback::failed`] is said.
 #[derive(Debug)]
 pub(crate) struct Bytes {
     page: Page,
@@ -60,8 +60,9 @@ impl Item {
     }
 }
 
-/// Dirty blocks that were taken to be written out, in order of position. They stay cached, clean but
-/// not to be evicted, until [`done`](Self::done) or [`failed`](Self::failed) is said; dropping it says failed.
+/// Dirty blocks that were taken to be written out, in order of position. They stay cached, clean
+/// but not to be evicted, until [`done`](Self::done) or [`failed`](Self::failed) is said; dropping
+/// it says failed.
 #[derive(Debug)]
 pub(crate) struct Writeback {
     file: Arc<FileCache>,
@@ -72,8 +73,9 @@ pub(crate) struct Writeback {
 }
 
 impl FileCache {
-    /// Takes dirty ones of `blocks` to be written out, in order of position: as many as go into `max` bytes, and at
-    /// least one. None if none is dirty, or those that are are in writeback already.
+    /// Takes dirty ones of `blocks` to be written out, in order of position: as many as go into
+    /// `max` bytes, and at least one. None if none is dirty, or those that are are in writeback
+    /// already.
     pub(crate) fn take_dirty(&self, blocks: Range<u32>, max: u64) -> Option<Writeback> {
         let geo = self.geo();
         let (mut items, mut taken) = (Vec::new(), Vec::new());
@@ -148,7 +150,8 @@ impl Writeback {
         self.finish(true);
     }
 
-    /// They may not be on the device: all are dirty again but those that were dropped from the cache meanwhile.
+    /// They may not be on the device: all are dirty again but those that were dropped from the
+    /// cache meanwhile.
     pub(crate) fn failed(mut self) {
         self.finish(false);
     }

@@ -1,4 +1,5 @@
-//! Read-ahead locks no bytes: what it loads must never be older than what others have written past the cache.
+//! Read-ahead locks no bytes: what it loads must never be older than what others have written past
+//! the cache.
 
 use crate::data::FallocMode;
 use crate::{File, OpenOptions, Volume};

@@ -21,8 +21,8 @@ fn direct(volume: &Volume, name: &str) -> File {
     volume.open_options().read(true).write(true).create(true).direct(true).open(name).unwrap()
 }
 
-/// A batch of requests that do not overlap, some aligned, some not, some in holes and beyond the end, through cache and past it,
-/// does what they do one by one.
+/// A batch of requests that do not overlap, some aligned, some not, some in holes and beyond the
+/// end, through cache and past it, does what they do one by one.
 #[test]
 fn a_batch_does_what_its_requests_do() {
     let dir = tempfile::tempdir().unwrap();

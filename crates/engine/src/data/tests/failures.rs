@@ -7,12 +7,14 @@ use lanefs_sim::FailingDevice;
 
 type Device = Arc<FailingDevice<MemDevice>>;
 
-/// A volume with the empty files "a" and "b", without a timer, on a device that can be made to fail.
+/// A volume with the empty files "a" and "b", without a timer, on a device that can be made to
+/// fail.
 fn volume(options: OpenOptions) -> (Device, OpenOptions, Arc<Fs>, [NodeRef; 2]) {
     volume_in(&Image::new("16M", KINDS[0]), options.commit_interval(Duration::ZERO))
 }
 
-/// Opens a copy of `image`, in which files "a" and "b" are made before, on a device that can be made to fail.
+/// Opens a copy of `image`, in which files "a" and "b" are made before, on a device that can be
+/// made to fail.
 fn volume_in(image: &Image, options: OpenOptions) -> (Device, OpenOptions, Arc<Fs>, [NodeRef; 2]) {
     let (a, b) = (image.file("a"), image.file("b"));
     let bytes = std::fs::read(image.path()).unwrap();
@@ -107,7 +109,8 @@ fn what_could_not_be_written_out_keeps_its_space() {
     }
 }
 
-/// Without a timer, and when the journal has ended, the background thread has nothing to wake up for, whatever is dirty.
+/// Without a timer, and when the journal has ended, the background thread has nothing to wake up
+/// for, whatever is dirty.
 #[test]
 fn what_nothing_will_write_out_wakes_nobody() {
     for (interval, ends) in [(Duration::ZERO, false), (Duration::from_secs(3600), true)] {

@@ -1,4 +1,5 @@
-//! fallocate on files of many extents and volumes with small journals, where handles are short of credits.
+//! fallocate on files of many extents and volumes with small journals, where handles are short of
+//! credits.
 
 use super::*;
 use crate::data::FallocMode;
@@ -49,7 +50,8 @@ fn a_file_of_many_extents_is_changed_in_many_handles() {
     assert!(image.dump("a") == model);
 }
 
-/// Every call on a file under writes; what was used beyond the credits is told when the volume is closed.
+/// Every call on a file under writes; what was used beyond the credits is told when the volume is
+/// closed.
 #[test]
 fn random_ranges_keep_to_their_credits() {
     let image = Image::new("24M", KINDS[1]);

@@ -5,7 +5,8 @@ use crate::{File, Io};
 use lanefs_device::{AlignedBuf, MemDevice};
 use std::sync::Mutex;
 
-/// A device that looks, while a block of 0xAB is written, whether the bytes of a file can be had exclusively.
+/// A device that looks, while a block of 0xAB is written, whether the bytes of a file can be had
+/// exclusively.
 #[derive(Debug)]
 struct Looking {
     inner: MemDevice,
@@ -70,7 +71,8 @@ fn blocks_are_not_moved_under_an_overwrite() {
     }
 }
 
-/// The file may be cut while a writer waits for its bytes: what the writer holds then is not enough to let the file grow.
+/// The file may be cut while a writer waits for its bytes: what the writer holds then is not enough
+/// to let the file grow.
 #[test]
 fn a_writer_looks_at_the_size_again_when_it_holds_its_bytes() {
     let image = Image::new("16M", KINDS[0]);

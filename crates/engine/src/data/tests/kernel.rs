@@ -21,7 +21,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A child of another thread that has not come to its exec still has what files this one had open.
+        // A child of another thread that has not come to its exec still has what files this one had
+        // open.
         let unmounts = || run("umount", &[self.0.to_str().unwrap()]).0 == 0;
         let done = (0..200).any(|_| {
             unmounts() || {

@@ -1,4 +1,5 @@
-//! What another cache hands down and asks for: whole blocks go past the page cache, the rest through it.
+//! What another cache hands down and asks for: whole blocks go past the page cache, the rest
+//! through it.
 
 use super::*;
 use crate::{SetAttr, SetTime, Timestamp, Volume};
@@ -16,7 +17,8 @@ fn close(volume: Volume, image: &Image) {
     assert_eq!(code, 0, "{text}");
 }
 
-/// Beside writes and reads through the cache, which leave it with blocks that are dirty, clean, and none.
+/// Beside writes and reads through the cache, which leave it with blocks that are dirty, clean, and
+/// none.
 #[test]
 fn beside_the_cache() {
     for (kind, seed) in KINDS.iter().zip(0..) {
@@ -114,8 +116,8 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
     close(volume, &image);
 }
 
-/// A cache above this one keeps the times of what it took: what it says of them is what is stored, in whichever order it says it and
-/// hands the bytes down.
+/// A cache above this one keeps the times of what it took: what it says of them is what is stored,
+/// in whichever order it says it and hands the bytes down.
 #[test]
 fn the_times_are_those_that_the_other_cache_set() {
     let stamped = Timestamp { sec: 1_000_000_000, nsec: 4_000_000 };

@@ -1,7 +1,7 @@
 //! Power cuts under writes and truncations of one file on a volume full of another's old data.
 //!
-//! Every state that the medium can be left in must show a file of a length that it had since the last
-//! sync, each byte with a value that it had since then, and never a byte of the old data.
+//! Every state that the medium can be left in must show a file of a length that it had since the
+//! last sync, each byte with a value that it had since then, and never a byte of the old data.
 
 use super::*;
 use lanefs_sim::{Image as Medium, RecordingDevice, Shape};
@@ -57,8 +57,8 @@ fn history(node: &NodeRef, device: &Committing, rng: &mut StdRng) -> Vec<Snapsho
     snapshots
 }
 
-/// Commits before each write of the thread that uses the file. Data is written without a handle, so that
-/// may happen at any time, and it lays bare what is mapped before it is written.
+/// Commits before each write of the thread that uses the file. Data is written without a handle, so
+/// that may happen at any time, and it lays bare what is mapped before it is written.
 #[derive(Debug)]
 struct Committing {
     inner: Arc<RecordingDevice>,

@@ -7,7 +7,8 @@ const BLOCK: usize = 1024;
 /// Entries of a full node of the extent tree.
 const FULL: usize = 84;
 
-/// A file of four unwritten extents, as many as its inode has room for, on a volume without a free block.
+/// A file of four unwritten extents, as many as its inode has room for, on a volume without a free
+/// block.
 fn full() -> (Image, Arc<Fs>, NodeRef, Vec<alloc::Reserved>) {
     let image = Image::new("8M", KINDS[1]);
     let (ino, other) = (image.file("a"), image.file("full"));
@@ -96,7 +97,8 @@ fn a_punch_that_finds_no_space_changes_nothing() {
     image.close(fs);
 }
 
-/// One block in a hole of each of many full leaves: each of them is split, and needs a block of its own.
+/// One block in a hole of each of many full leaves: each of them is split, and needs a block of its
+/// own.
 #[test]
 fn writes_into_many_full_leaves_that_were_taken_are_written_out() {
     const LEAVES: usize = 60;

@@ -1,7 +1,7 @@
 //! Power cuts while a file of very many extents is shifted, which takes several handles.
 //!
-//! Each block holds its number. In every state there must be the blocks that were not taken out, each once and in order, at
-//! their old place or at their new one.
+//! Each block holds its number. In every state there must be the blocks that were not taken out,
+//! each once and in order, at their old place or at their new one.
 
 use super::*;
 use crate::data::FallocMode;

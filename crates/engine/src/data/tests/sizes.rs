@@ -7,7 +7,8 @@ use std::sync::Mutex;
 
 const LEN: usize = 100_000;
 
-/// A device that runs something when the block bitmap is read: then dirty pages have been taken, and their places are looked for.
+/// A device that runs something when the block bitmap is read: then dirty pages have been taken,
+/// and their places are looked for.
 #[derive(Debug)]
 struct Hooked {
     inner: Arc<RecordingDevice>,
@@ -53,8 +54,8 @@ fn file(volume: &Volume, name: &str) -> File {
     volume.open_options().read(true).write(true).open(name).unwrap()
 }
 
-/// Holds what "f" is after each cut behind `start` against `expected`, which has zeros only where there is a hole, and has e2fsck
-/// judge. How many different lengths there were.
+/// Holds what "f" is after each cut behind `start` against `expected`, which has zeros only where
+/// there is a hole, and has e2fsck judge. How many different lengths there were.
 fn judge(image: &Image, log: &Log, start: usize, what: &str, expected: &[u8]) -> usize {
     let mut lengths = std::collections::BTreeSet::new();
     for state in log.crash_states(1, 2).filter(|state| state.cut > start) {
@@ -191,7 +192,8 @@ fn a_size_comes_with_the_bytes_before_it() {
     }
 }
 
-/// A dirty page over the end of a truncation: what was cut off is not on disk when the file has grown again.
+/// A dirty page over the end of a truncation: what was cut off is not on disk when the file has
+/// grown again.
 #[test]
 fn what_was_cut_off_does_not_come_back_with_a_larger_size() {
     let (grown, cut) = (LEN - 1000, LEN - 3000);

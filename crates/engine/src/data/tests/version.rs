@@ -27,8 +27,8 @@ fn stamp(n: u64) -> AlignedBuf {
     block
 }
 
-/// Writers count up, each in a block of its own. An observer keeps what it read as long as the version stays the same: it must have all
-/// that was written before it asked for the version.
+/// Writers count up, each in a block of its own. An observer keeps what it read as long as the
+/// version stays the same: it must have all that was written before it asked for the version.
 fn observe(options: OpenOptions, direct: bool) {
     const WRITERS: usize = 3;
     let volume = options.open_device(device()).unwrap();

@@ -1,4 +1,5 @@
-//! Volumes that lie about where fixed metadata is, or whether an inode is free: no write reaches it.
+//! Volumes that lie about where fixed metadata is, or whether an inode is free: no write reaches
+//! it.
 
 use super::*;
 use crate::alloc;
@@ -62,7 +63,8 @@ fn a_bitmap_that_has_the_log_as_free() {
     close_with_errors(&image, fs);
 }
 
-/// With flex_bg, the tables of group 3 lie in group 0: another group's metadata, as far as its bitmap goes.
+/// With flex_bg, the tables of group 3 lie in group 0: another group's metadata, as far as its
+/// bitmap goes.
 #[test]
 fn a_bitmap_that_has_another_groups_tables_as_free() {
     for part in ["block_bitmap", "inode_bitmap", "inode_table"] {
@@ -88,7 +90,8 @@ fn a_bitmap_that_has_another_groups_tables_as_free() {
     }
 }
 
-/// An extent that leads into the inode table of a group far away, which its descriptor has moved there.
+/// An extent that leads into the inode table of a group far away, which its descriptor has moved
+/// there.
 #[test]
 fn an_inode_table_in_the_middle_of_a_file() {
     let image = Image::new(
@@ -151,7 +154,8 @@ fn a_damaged_descriptor_is_refused_for_writing_only() {
     fs.node(crate::inode::ROOT_INO).unwrap();
 }
 
-/// A descriptor that has more inodes as never used than are free, or all of a group that holds the root.
+/// A descriptor that has more inodes as never used than are free, or all of a group that holds the
+/// root.
 #[test]
 fn a_descriptor_that_has_live_inodes_as_never_used() {
     const ATTR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };

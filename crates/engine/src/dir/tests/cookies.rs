@@ -39,7 +39,8 @@ fn what_stays_is_listed_once() {
         let fs = &volume.fs;
         let mut filled = volume.make();
         let mut rng = StdRng::seed_from_u64(7);
-        // From a directory of one block, which becomes indexed while it is listed, up to a large one.
+        // From a directory of one block, which becomes indexed while it is listed, up to a large
+        // one.
         for start in [10, 30, 300, 2000] {
             while filled.names.len() < start {
                 let name = format!("stays {}", filled.names.len());

@@ -124,8 +124,8 @@ fn what_is_committed_while_the_journal_is_closed_is_not_lost() {
     assert_eq!((at(&device.inner, 7), at(&device.inner, 8)), (1, 2));
 }
 
-/// A change that a handle may make while the journal is being closed is there afterwards. The last home write of a close comes
-/// behind its last commit: no handle starts then.
+/// A change that a handle may make while the journal is being closed is there afterwards. The last
+/// home write of a close comes behind its last commit: no handle starts then.
 #[test]
 fn nothing_is_changed_behind_the_last_commit() {
     let (other, asked) = sync_channel(0);

@@ -1,4 +1,5 @@
-//! Many threads on one file under a small bound: writers of stamps, readers, writeback, and a file that passes by.
+//! Many threads on one file under a small bound: writers of stamps, readers, writeback, and a file
+//! that passes by.
 
 use super::*;
 use lanefs_sync::Mutex;
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 const BLOCK: usize = 1024;
-/// A record is a stamp, eight times. It does not cross a page's border, nor does it end at a block's.
+/// A record is a stamp, eight times. It does not cross a page's border, nor does it end at a
+/// block's.
 const RECORD: usize = 64;
 const RECORDS: usize = 16 * 1024;
 const WRITERS: usize = 3;
