@@ -88,7 +88,8 @@ impl Core {
         }
         let ticket = self.flush.ticket();
         let running = self.gate.running();
-        if self.is_dirty() {
+        // Handles first: a handle hands its changes over before it leaves.
+        if self.gate.inside().handles > 0 || self.is_dirty() {
             self.commit(running.tid)?;
         } else {
             // It may be empty because it has just been taken for a commit.

@@ -15,6 +15,10 @@ use std::sync::Arc;
 /// An operation that fails half way must put the blocks right again, or [abort](Journal::abort) the
 /// journal: what a handle has changed when it ends will be committed. A handle that ends because
 /// its thread panics, or that runs out of credits, aborts the journal.
+///
+/// An abort by another thread does not stop a handle: it goes through with what it has begun, in
+/// memory only, and its transaction is not committed. So an operation never ends half way because
+/// of an abort, and threads that still read the volume see its blocks consistent.
 #[derive(Debug)]
 pub struct Handle<'j> {
     journal: &'j Journal,
@@ -57,7 +61,7 @@ impl<'j> Handle<'j> {
     /// Waits while another holds the block.
     ///
     /// # Errors
-    /// An aborted journal; no credit left.
+    /// No credit left; a handle that has ended.
     pub fn write<'g>(&'g self, buffer: &'g Buffer) -> Result<WriteGuard<'g>> {
         self.join(buffer)?;
         Ok(buffer.write())
@@ -67,7 +71,7 @@ impl<'j> Handle<'j> {
     /// credit.
     ///
     /// # Errors
-    /// An aborted journal; no credit left; a block outside of the volume.
+    /// No credit left; a block outside of the volume; a handle that has ended.
     pub fn create(&self, block: u64) -> Result<Buffer> {
         let place = self.place()?;
         let buffer = self.journal.core.blank(block)?;
@@ -86,7 +90,7 @@ impl<'j> Handle<'j> {
     /// credit.
     ///
     /// # Errors
-    /// An aborted journal; no credit left for revoke records.
+    /// No credit left for revoke records; a handle that has ended.
     pub fn free(&self, start: u64, len: u64, metadata: bool) -> Result<()> {
         let place = self.place()?;
         if metadata {
@@ -103,7 +107,7 @@ impl<'j> Handle<'j> {
     /// [`restart`](Self::restart) at a point where the volume is consistent.
     ///
     /// # Errors
-    /// An aborted journal.
+    /// A handle that has ended.
     pub fn extend(&self, n: u32) -> Result<bool> {
         let place = self.place()?;
         let extended = self.journal.core.gate.extend(place.slot, n);
@@ -134,7 +138,6 @@ impl<'j> Handle<'j> {
     pub fn stop(self) {}
 
     fn place(&self) -> Result<Place> {
-        self.journal.core.check()?;
         self.place.ok_or_else(|| JournalError::Aborted("the handle has ended".into()))
     }
 

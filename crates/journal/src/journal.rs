@@ -97,8 +97,9 @@ impl Journal {
         self.core.commit(tid).map(drop)
     }
 
-    /// Makes all that stopped handles did, and all data written before the call, durable. Calls at
-    /// the same time share one flush. The caller must not hold a handle.
+    /// Makes all that handles did, and all data written before the call, durable. It waits for the
+    /// handles that are open: what one of them has changed another thread may have seen, and relied
+    /// on. Calls at the same time share one flush. The caller must not hold a handle.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.

@@ -115,6 +115,15 @@ The exit status is 1 if anything was found, now or before.
         })
     }
 
+    /// The same run twice: the first of a process must not differ from a later one.
+    fn try_twice(plan: &Plan, seed: u64, crashes: u64) -> Result<(), String> {
+        let (first, second) = (try_run(plan, seed, crashes)?, try_run(plan, seed, crashes)?);
+        if first != second {
+            return Err(format!("'{plan}' with seed {seed}: {first:?}, and again {second:?}"));
+        }
+        Ok(())
+    }
+
     fn replay(text: &str, args: &Args) -> Result<ExitCode, String> {
         let plan: Plan = text.parse()?;
         for seed in args.seed..args.seed + args.runs {
@@ -168,7 +177,7 @@ The exit status is 1 if anything was found, now or before.
         if args.slice {
             println!("LANEFS_SEED={}", day());
             for (seed, plan) in seeds()? {
-                if let Err(said) = try_run(&plan, seed, args.crashes) {
+                if let Err(said) = try_twice(&plan, seed, args.crashes) {
                     println!("{said}\n");
                     found += 1;
                 }

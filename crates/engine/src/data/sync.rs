@@ -20,7 +20,7 @@ pub(crate) fn sync_all(node: &Node) -> Result<()> {
     let _timer = node.fs.counters.fsync.start();
     let Some(file) = node.file_if_used() else { return commit(node, None, true) };
     write_back_synced(node)?;
-    if file.times.is_pending() && !node.fs.is_read_only() {
+    if has_pending_times(node) && !node.fs.is_read_only() {
         node.fs.combine(node, Work::synced()).1?;
     }
     commit(node, Some(file), true)
@@ -41,6 +41,13 @@ pub(crate) fn write_times(node: &Node) -> Result<()> {
     node.fs.combine(node, Work::default()).1
 }
 
+/// Whether the inode has yet to be told of times. A thread that moves them into it, under its own
+/// handle, holds the inode's lock until it has noted its transaction, or has put them back.
+fn has_pending_times(node: &Node) -> bool {
+    let _told = node.state();
+    node.file_if_used().is_some_and(|file| file.times.is_pending())
+}
+
 impl Fs {
     /// Writes all times that are pending to their inodes.
     ///
@@ -49,17 +56,15 @@ impl Fs {
     /// noted.
     pub(crate) fn write_all_times(self: &Fs) -> Result<()> {
         let mut first = Ok(());
-        for ino in self.take_dirty_times() {
-            let Some(node) = self.known_node(ino) else { continue };
-            let pending = || node.file_if_used().is_some_and(|file| file.times.is_pending());
-            if pending()
-                && let Err(e) = write_times(&node)
-            {
-                if pending() {
-                    self.note_dirty_times(ino);
-                }
-                first = first.and(Err(e));
+        for ino in self.list_dirty_times() {
+            let pending = || self.known_node(ino).filter(|node| has_pending_times(node));
+            let told = pending().map_or(Ok(()), |node| write_times(&node));
+            self.forget_dirty_times(ino);
+            // Told badly, or the file was written to before it was taken off.
+            if pending().is_some() {
+                self.note_dirty_times(ino);
             }
+            first = first.and(told);
         }
         first
     }

@@ -7,7 +7,8 @@
 //! Invariant: i_disksize moves over bytes only when they are on the device.
 //! - i_size is read *before* dirty pages are taken. A writer moves it after it has copied its
 //!   bytes, so all bytes before it are in the pages that are taken then; i_disksize moves that far
-//!   and no further, and no block behind it is taken.
+//!   and no further, and no block behind it is taken. The block that it ends in is dirty still if
+//!   i_size has moved by the time that it is taken.
 //! - Pages are written in order of position, from i_disksize on: a range behind it is widened to
 //!   begin there.
 
@@ -98,13 +99,21 @@ fn write_some(
     let last = u32::try_from(size.div_ceil(node.fs.block_size.into())).unwrap_or(u32::MAX);
     let blocks = blocks.start..blocks.end.min(last);
     let Some(taken) = pages.take_dirty(blocks, max) else { return Ok(false) };
+    let again = has_grown_within_block(node, file, size).then(|| last.saturating_sub(1));
     let _timer = node.fs.counters.writeback.start();
     if let Err(e) = write_taken(node, file, &taken, size, synced) {
         taken.failed();
         return Err(e);
     }
-    taken.done();
+    taken.done(again);
     Ok(true)
+}
+
+/// Whether i_size has moved on from `size` in the middle of a block. Then that block, taken since,
+/// may hold bytes behind `size`, and the inode is not told of them: the block has to stay dirty, or
+/// no later sync would tell.
+fn has_grown_within_block(node: &Node, file: &FileData, size: u64) -> bool {
+    !size.is_multiple_of(node.fs.block_size.into()) && file.size() > size
 }
 
 /// Writes out pages that were taken when i_size was `size`. Where that fails, the plan gives back

@@ -265,10 +265,11 @@ impl Prepared<'_> {
                 file.snapshot.forget();
             }
         }
+        // A sync that finds the size told commits what is noted by then.
+        node.durable.note(txn.tid(), inode.size != size);
         if let Some(file) = file.filter(|_| inode.size != size) {
             file.set_disk_size(inode.size);
         }
-        node.durable.note(txn.tid(), inode.size != size);
         changed
     }
 

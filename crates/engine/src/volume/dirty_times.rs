@@ -1,8 +1,8 @@
 //! Files whose inodes do not tell their last times yet.
 //!
 //! A file is added when its times come to be pending, which its writer sees once between two
-//! updates of its inode. It stays until the list is taken: by a sync of the volume, by the timer,
-//! or by the background thread when there are too many.
+//! updates of its inode. It stays until a sync or the background thread has told the inode: another
+//! sync, at the same time, finds it here and waits for it.
 
 use lanefs_sync::time::Instant;
 use lanefs_sync::{IntSet, Mutex};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// memory.
 const MOST: usize = 16 << 10;
 
-/// A set of inode numbers, and when it was last taken.
+/// A set of inode numbers, and when it was last listed.
 #[derive(Debug)]
 pub(super) struct DirtyTimes(Mutex<(IntSet<u32>, Instant)>);
 
@@ -33,14 +33,19 @@ impl DirtyTimes {
         self.0.lock().0.len()
     }
 
-    /// Takes all files out.
-    pub(super) fn take(&self) -> IntSet<u32> {
+    /// Lists all files.
+    pub(super) fn list(&self) -> Vec<u32> {
         let mut times = self.0.lock();
         times.1 = Instant::now();
-        std::mem::take(&mut times.0)
+        times.0.iter().copied().collect()
     }
 
-    /// Returns whether the files are to be taken: at least `age` after the last time, unless that
+    /// Takes a file out. A thread that finds times pending after that adds it again.
+    pub(super) fn remove(&self, ino: u32) {
+        self.0.lock().0.remove(&ino);
+    }
+
+    /// Returns whether the inodes are to be told: at least `age` after the last time, unless that
     /// is zero, or because they are many.
     pub(super) fn are_due(&self, age: Duration) -> bool {
         let times = self.0.lock();
@@ -64,7 +69,9 @@ mod tests {
         assert!(times.are_due(Duration::from_nanos(1)));
         times.add(MOST as u32);
         assert!(times.are_due(Duration::ZERO));
-        assert_eq!(times.take().len(), MOST + 1);
+        let listed = times.list();
+        assert_eq!((listed.len(), times.len()), (MOST + 1, MOST + 1));
+        listed.into_iter().for_each(|ino| times.remove(ino));
         assert!(!times.are_due(Duration::ZERO));
     }
 }

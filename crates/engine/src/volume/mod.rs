@@ -172,9 +172,14 @@ impl Fs {
         self.dirty_times.len()
     }
 
-    /// Takes the list of files whose inodes do not tell of their last change.
-    pub(crate) fn take_dirty_times(&self) -> impl IntoIterator<Item = u32> + use<> {
-        self.dirty_times.take()
+    /// Lists the files whose inodes do not tell of their last change.
+    pub(crate) fn list_dirty_times(&self) -> Vec<u32> {
+        self.dirty_times.list()
+    }
+
+    /// Takes a file off that list.
+    pub(crate) fn forget_dirty_times(&self, ino: u32) {
+        self.dirty_times.remove(ino);
     }
 
     /// What the background begins with: pages are written out at the age at which changes are

@@ -118,7 +118,7 @@ mod tests {
         let mut order = Vec::new();
         while let Some(job) = background.next(&cache, now) {
             order.push(job.file.ino());
-            job.file.take_dirty(0..u32::MAX, job.max).unwrap().done();
+            job.file.take_dirty(0..u32::MAX, job.max).unwrap().done(None);
         }
         assert_eq!(order, [7, 5, 6]);
         assert!(files.iter().all(|file| !file.is_dirty()));
@@ -137,7 +137,7 @@ mod tests {
         write(1024..1030);
         let job = background.next(&cache, Instant::now()).unwrap();
         assert_eq!((job.file.ino(), job.blocks.clone()), (8, 0..1024));
-        job.file.take_dirty(job.blocks, job.max).unwrap().done();
+        job.file.take_dirty(job.blocks, job.max).unwrap().done(None);
         assert!(background.next(&cache, Instant::now()).is_none());
         assert!(stream.is_dirty() && old.is_dirty());
         // When there is other work, they take turns.
@@ -146,7 +146,7 @@ mod tests {
             write(1030..1030 + end * 1024);
             let job = background.next(&cache, later).unwrap();
             order.push((job.file.ino(), job.blocks.end));
-            job.file.take_dirty(job.blocks, job.max).unwrap().done();
+            job.file.take_dirty(job.blocks, job.max).unwrap().done(None);
         }
         assert_eq!(order, [(8, 3 * 1024), (7, u32::MAX)]);
     }
@@ -171,7 +171,7 @@ mod tests {
         let mut order = Vec::new();
         while let Some(job) = background.next(&cache, Instant::now()) {
             order.push(job.file.ino());
-            job.file.take_dirty(0..u32::MAX, job.max).unwrap().done();
+            job.file.take_dirty(0..u32::MAX, job.max).unwrap().done(None);
         }
         // Not at 10 MiB: at 5.
         assert_eq!(order, [1, 2, 1]);
@@ -181,7 +181,7 @@ mod tests {
         order.clear();
         while let Some(job) = background.next(&cache, Instant::now()) {
             order.push(job.file.ino());
-            job.file.take_dirty(0..u32::MAX, 1 << 20).unwrap().done();
+            job.file.take_dirty(0..u32::MAX, 1 << 20).unwrap().done(None);
         }
         assert_eq!(order[..4], [1, 2, 3, 1]);
         assert!(large.is_dirty() && more.is_dirty() && !small.is_dirty());

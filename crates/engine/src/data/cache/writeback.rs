@@ -145,18 +145,21 @@ impl Writeback {
         self.taken.iter().map(|(_, set)| u64::from(set.count_ones())).sum()
     }
 
-    /// They are on the device: those that were not written again meanwhile are clean.
-    pub(crate) fn done(mut self) {
-        self.finish(true);
+    /// They are on the device: those that were not written again meanwhile are clean, but for block
+    /// `again`, which is dirty still.
+    pub(crate) fn done(mut self, again: Option<u32>) {
+        let again = again.map_or(0..0, |lblk| lblk..lblk.saturating_add(1));
+        self.finish(again);
     }
 
     /// They may not be on the device: all are dirty again but those that were dropped from the
     /// cache meanwhile.
     pub(crate) fn failed(mut self) {
-        self.finish(false);
+        self.finish(0..u32::MAX);
     }
 
-    fn finish(&mut self, done: bool) {
+    /// Ends it; those of the blocks `again` that are still cached are dirty.
+    fn finish(&mut self, again: Range<u32>) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
@@ -167,9 +170,7 @@ impl Writeback {
             self.file.cache.pool.give_back(self.file.shard(no), here.map(|item| item.page));
             let mut locked = self.file.lock(no);
             let Some(chunk) = locked.get_mut() else { continue };
-            if !done {
-                chunk.dirty |= set & chunk.uptodate & !chunk.cancelled;
-            }
+            chunk.dirty |= set & geo.mask(no, &again) & chunk.uptodate & !chunk.cancelled;
             chunk.writeback &= !set;
             chunk.cancelled &= !set;
         }
@@ -179,6 +180,6 @@ impl Writeback {
 
 impl Drop for Writeback {
     fn drop(&mut self) {
-        self.finish(false);
+        self.finish(0..u32::MAX);
     }
 }

@@ -59,7 +59,7 @@ fn a_file_of_a_hundred_times_the_bound_is_written_within_it_and_what_is_in_fligh
             let out = file.take_dirty(0..u32::MAX, 128 << 10).unwrap();
             assert!(out.items().iter().all(|item| item.bytes().iter().all(|b| *b == 7)));
             written += out.blocks();
-            out.done();
+            out.done(None);
         }
         let stats = cache.stats();
         assert!(stats.used + stats.free <= bound && stats.dirty <= bound / 5, "{stats:?}");
@@ -85,7 +85,7 @@ fn what_is_dirty_is_never_evicted_and_the_rest_comes_back_within_the_bound() {
     }
     let out = file.take_dirty(0..u32::MAX, u64::MAX).unwrap();
     assert_eq!((out.blocks(), out.runs().count()), (512, 512));
-    out.done();
+    out.done(None);
     assert_eq!((cache.dirty_bytes(), cache.stats().dirty_files), (0, 0));
     fill(&mut other.span(2000..2001), 2000..2001, 0, &[0; 4096]);
     let stats = cache.stats();
@@ -138,7 +138,7 @@ fn pressure_by_dirty_bytes() {
     // What is being written out still counts, until it is on the device.
     let out = file.take_dirty(0..u32::MAX, u64::MAX).unwrap();
     assert_eq!(cache.pressure(), Pressure::Stop);
-    out.done();
+    out.done(None);
     assert_eq!(cache.pressure(), Pressure::Calm);
 }
 
@@ -150,7 +150,7 @@ fn write_out(file: &FileCache, mib: Range<u64>) {
         assert_eq!(span.copy_in(offset, &content), content.len());
         drop(span);
         while let Some(out) = file.take_dirty(0..u32::MAX, 1 << 20) {
-            out.done();
+            out.done(None);
         }
     }
 }
@@ -204,7 +204,7 @@ fn what_was_written_and_used_does_not_pass_by() {
     // All of each: nobody needs what was there.
     write_out(&rewritten, 0..8);
     while let Some(out) = changed.take_dirty(0..u32::MAX, 1 << 20) {
-        out.done();
+        out.done(None);
     }
     write_out(&passing, 0..256);
     assert!(is_cached(&read, 0..8) && is_cached(&changed, 0..8));
@@ -239,7 +239,7 @@ fn a_stream_keeps_its_end_and_what_was_used() {
         assert!(is_cached(&file, cached));
     }
     assert_eq!(missing(&file, 0..300), (300 - 10 - 1 - 128) << 8);
-    out.done();
+    out.done(None);
     check(&cache, &[&file], &[]);
 }
 
@@ -257,7 +257,7 @@ fn the_writer_of_a_stream_goes_on_when_its_pages_are_taken() {
         // Taken, and not on the device yet.
         let out = file.take_dirty(0..u32::MAX, 8 << 20).unwrap();
         assert!(writer.join().unwrap() && !file.is_ahead());
-        out.done();
+        out.done(None);
     });
 }
 
@@ -276,7 +276,7 @@ fn what_passes_by_makes_room_neither_while_it_is_dirty_nor_on_its_way() {
     assert!(even.iter().all(|block| file.missing(block.clone()).is_empty()));
     assert_eq!(file.missing(0..10 << 8).len(), even.len());
     assert!(out.items().iter().all(|item| item.bytes() == [8; 4096]));
-    out.done();
+    out.done(None);
     assert_eq!(cache.dirty_bytes(), 5 << 19);
     check(&cache, &[&file], &[]);
 }
@@ -292,7 +292,7 @@ fn emptied_it_keeps_what_is_dirty_or_on_its_way_and_no_more() {
     cache.empty();
     let stats = cache.stats();
     assert_eq!((stats.used, stats.free), (17 * 4096, 0), "{stats:?}");
-    out.done();
+    out.done(None);
     cache.empty();
     assert_eq!((cache.stats().used, cache.stats().free), (4096, 0));
     let mut byte = [0];

@@ -200,7 +200,7 @@ impl World {
             self.device[at..at + item.bytes().len()].copy_from_slice(item.bytes());
         }
         match ok {
-            true => out.done(),
+            true => out.done(None),
             false => out.failed(),
         }
         for (dirty, writing) in self.dirty.iter_mut().zip(&mut self.writing) {

@@ -50,7 +50,7 @@ fn write_out(file: &FileCache, device: &Mutex<Vec<u8>>, rng: &mut SmallRng) {
         device.lock()[at..at + before.len()].copy_from_slice(&before);
     }
     match rng.random_bool(0.8) {
-        true => out.done(),
+        true => out.done(None),
         false => out.failed(),
     }
 }

@@ -24,11 +24,11 @@ fn a_block_that_is_being_written_out_is_not_taken_again_but_stays_dirty() {
     assert_eq!(first.items()[0].bytes(), [1; 1024]);
     assert_eq!(cache.dirty_bytes(), 1024);
     check(&cache, &[&file], &[&first]);
-    first.done();
+    first.done(None);
     assert!(file.is_dirty());
     let second = file.take_dirty(0..10, 4096).unwrap();
     assert_eq!(second.items()[0].bytes(), [2; 1024]);
-    second.done();
+    second.done(None);
     assert!(!file.is_dirty() && cache.dirty_bytes() == 0);
 }
 
@@ -41,7 +41,7 @@ fn a_file_is_in_the_list_until_its_writeback_ends() {
     write();
     let out = file.take_dirty(0..10, 4096).unwrap();
     assert!(!file.is_dirty() && listed() == 1);
-    out.done();
+    out.done(None);
     assert_eq!(listed(), 0);
     write();
     file.take_dirty(0..10, 4096).unwrap().failed();
@@ -50,12 +50,12 @@ fn a_file_is_in_the_list_until_its_writeback_ends() {
     let out = file.take_dirty(0..10, 4096).unwrap();
     write();
     assert!(file.take_dirty(0..10, 4096).is_none() && listed() == 1);
-    out.done();
+    out.done(None);
     assert_eq!(listed(), 1);
     let out = file.take_dirty(0..10, 4096).unwrap();
     file.invalidate(0..10);
     assert_eq!(listed(), 1);
-    out.done();
+    out.done(None);
     assert_eq!(listed(), 0);
 }
 
