@@ -356,7 +356,7 @@ impl Core {
             && let Some(log) = &self.log
         {
             // The device may be what failed: then the note cannot be left.
-            let _ = log.write_errno(&*self.device, -EIO).and_then(|()| Ok(self.device.flush()?));
+            let _ = log.write_errno(&*self.device, -EIO).and_then(|()| self.flush.flush_note(&*self.device));
         }
     }
 }

@@ -94,6 +94,12 @@ impl SharedFlush {
         self.wait_with(self.ticket(), false, || device.flush().map_err(JournalError::from))
     }
 
+    /// Flushes the note of an abort, behind a failed flush too, which keeps its failure. A failure
+    /// stays as that of any other flush does: it may have lost what a waiting thread has written.
+    pub(crate) fn flush_note(&self, device: &dyn BlockDevice) -> Result<()> {
+        self.flush(device).or_else(|_| Ok(device.flush()?))
+    }
+
     fn wait_with(&self, ticket: Ticket, gather: bool, flush: impl Fn() -> Result<()>) -> Result<()> {
         loop {
             if self.is_done(ticket) {

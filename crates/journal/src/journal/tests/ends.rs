@@ -200,3 +200,19 @@ fn without_a_log_data_is_durable_before_what_maps_it() {
     }
     assert!(seen > 0);
 }
+
+/// A thread that is past its look at the abort, and about to flush what it has written, learns of
+/// the flush that lost it, though that was one of the abort's own.
+#[test]
+fn a_failed_flush_of_an_abort_is_not_forgotten() {
+    let device = Arc::new(FailingDevice::new(empty_log(1024)));
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    let ticket = journal.ticket();
+    device.fail_once(Op::Flush, 1, 5);
+    journal.abort("a test");
+    let flushed = journal.core.flush.wait_together(&*device, ticket);
+    assert!(matches!(flushed, Err(JournalError::Device(_))), "{flushed:?}");
+    assert!(!journal.is_flushed(ticket));
+    // The note of the abort was flushed by a second try.
+    assert_eq!((device.count(Op::Flush), device.failures()), (2, 1));
+}
