@@ -3,9 +3,9 @@
 //! It is 1024 bytes; a medium may write 512 of them and lose power. Then one half is of before and
 //! one of after, and the checksum fits neither. Such a volume is sound: what differs between the
 //! halves are times, counts and flags, whose old and new values are both right, and all else is
-//! recovered from the journal. What must not have changed is held against a backup; on a volume of
-//! one group, which has none, against what it leads to: the checksums of the first descriptor and
-//! the root inode, or the log, which has the volume's UUID. The two are not written at the same
+//! recovered from the journal. What must not have changed is held against the first backup that can
+//! be read; where there is none, as on a volume of one group, against what it leads to: the checksums
+//! of the first descriptor and the root inode, or the log, which has the volume's UUID. The two are not written at the same
 //! time, so a crash leaves one of them whole: memory may tear a descriptor together with the
 //! superblock. Without such evidence the volume is refused.
 
@@ -17,17 +17,23 @@ use lanefs_format::{EXT4_JOURNAL_INO, EXT4_ROOT_INO, GroupDesc, Inode, InodeFlag
 /// only torn.
 ///
 /// # Errors
-/// The device's: whether there is evidence is not known.
+/// The device's, if no evidence was found, and some could not be read.
 pub(super) fn mend(device: &dyn BlockDevice, bytes: &[u8]) -> Result<Option<Superblock>> {
     let sb = Superblock::parse_torn(bytes).ok();
     let Some(sb) = sb.filter(|sb| sb.check_device(device.size()).is_ok()) else { return Ok(None) };
     let layout = sb.layout();
-    let backup = (1..layout.group_count().min(64)).find_map(|group| layout.super_location(group));
-    let sound = match backup {
-        Some(block) => is_copy(device, &sb, block)?,
-        None => leads_to_root(device, &sb)? || leads_to_log(device, &sb)?,
+    let mut backups = (1..layout.group_count().min(64)).filter_map(|group| layout.super_location(group));
+    // A piece that cannot be read does not hide the next.
+    let mut unread = None;
+    let mut known = |evidence: Result<bool>| evidence.map_err(|e| _ = unread.get_or_insert(e)).ok();
+    let sound = match backups.find_map(|block| known(is_copy(device, &sb, block))) {
+        Some(is_copy) => is_copy,
+        None => [leads_to_root, leads_to_log].iter().any(|leads| known(leads(device, &sb)) == Some(true)),
     };
-    Ok(sound.then_some(sb))
+    match unread {
+        Some(e) if !sound => Err(e),
+        _ => Ok(sound.then_some(sb)),
+    }
 }
 
 fn is_copy(device: &dyn BlockDevice, sb: &Superblock, block: u64) -> Result<bool> {
@@ -101,21 +107,42 @@ mod tests {
     use lanefs_sim::FailingDevice;
     use std::sync::Arc;
 
-    /// An error of the device is not taken for a superblock that is damaged.
-    #[test]
-    fn evidence_that_cannot_be_read_is_an_error_of_the_device() {
-        let device = MemDevice::new(16 << 20);
-        lanefs_mkfs::format(&device, &lanefs_mkfs::Options::default()).unwrap();
+    /// A volume whose superblock was torn: of one group, or of four with a backup in two of them.
+    fn torn(size: usize, block_size: u32) -> Vec<u8> {
+        let device = MemDevice::new(size);
+        let options = lanefs_mkfs::Options { block_size: Some(block_size), ..Default::default() };
+        lanefs_mkfs::format(&device, &options).unwrap();
         let mut torn = device.to_bytes();
         // s_wtime.
         torn[1024 + 0x30] ^= 1;
-        for nth in 2..=3 {
-            let device = FailingDevice::new(MemDevice::from_bytes(torn.clone()));
-            device.fail_once(Op::Read, nth, 5);
-            let e = Volume::open_device(Arc::new(device)).unwrap_err();
-            assert_eq!(e.errno(), 5, "read {nth}: {e}");
+        torn
+    }
+
+    fn open(torn: &[u8], fail: impl Fn(&FailingDevice<MemDevice>)) -> crate::Result<Volume> {
+        let device = FailingDevice::new(MemDevice::from_bytes(torn.to_vec()));
+        fail(&device);
+        Volume::open_device(Arc::new(device))
+    }
+
+    /// An error of the device is not taken for a superblock that is damaged.
+    #[test]
+    fn evidence_that_cannot_be_read_is_an_error_of_the_device() {
+        for torn in [torn(16 << 20, 4096), torn(32 << 20, 1024)] {
+            let e = open(&torn, |device| device.fail_from(Op::Read, 2, 5)).unwrap_err();
+            assert_eq!(e.errno(), 5, "{e}");
+            open(&torn, |_| ()).unwrap();
         }
-        assert!(Volume::open_device(Arc::new(MemDevice::from_bytes(torn))).is_ok());
+    }
+
+    #[test]
+    fn evidence_that_cannot_be_read_does_not_hide_other_evidence() {
+        // The first descriptor, the root inode; the first backup.
+        for (torn, nth) in [(torn(16 << 20, 4096), 2), (torn(16 << 20, 4096), 3), (torn(32 << 20, 1024), 2)] {
+            open(&torn, |device| device.fail_once(Op::Read, nth, 5)).unwrap();
+        }
+        // Both backups.
+        open(&torn(32 << 20, 1024), |device| (1..3).for_each(|nth| device.fail_once(Op::Read, nth + 1, 5)))
+            .unwrap();
     }
 
     /// Memory tears at words: the old free counts may stand beside the new state, which says that
