@@ -92,7 +92,7 @@ impl Buffer {
         WriteGuard(self.0.data.write())
     }
 
-    pub(crate) fn is_ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         self.0.ready.load(Ordering::Acquire)
     }
 
@@ -107,11 +107,6 @@ impl Buffer {
             self.set_content(load()?);
         }
         Ok(())
-    }
-
-    /// Keeps others from loading; `None` if somebody does or the content is there.
-    pub(crate) fn try_lock_load(&self) -> Option<lanefs_sync::MutexGuard<'_, ()>> {
-        self.0.loading.try_lock().filter(|_| !self.is_ready())
     }
 
     /// Gives the buffer its first content. The caller holds the load lock.
@@ -157,12 +152,6 @@ impl Buffer {
         if owner.tid == Some(tid) {
             owner.tid = None;
         }
-    }
-
-    /// Whether a transaction has changed the block and not taken its copy.
-    pub(crate) fn is_owned(&self) -> bool {
-        let owner = self.0.owner.lock();
-        owner.tid.is_some() || owner.frozen.is_some()
     }
 
     /// The content as the closed transaction `tid` left it; `None` if the block was freed by it.

@@ -38,14 +38,8 @@ impl Cache {
         &self.shards[(block % SHARDS as u64) as usize]
     }
 
-    /// The buffer of `block`, if it is here; its content may still be on the way.
-    pub(crate) fn get(&self, block: u64) -> Option<Buffer> {
-        let buffer = self.shard(block).lock().buffers.get(&block).cloned()?;
-        buffer.touch();
-        Some(buffer)
-    }
-
-    /// The buffer of `block`, a new one without content if it is not here.
+    /// Returns the buffer of `block`, whose content may still be on the way: a new one without
+    /// content if it is not here.
     pub(crate) fn get_or_insert(&self, block: u64) -> Buffer {
         let mut shard = self.shard(block).lock();
         if let Some(buffer) = shard.buffers.get(&block) {
@@ -59,11 +53,9 @@ impl Cache {
         buffer
     }
 
-    /// Takes the buffer of `block` out of the cache if `which` says so.
-    pub(crate) fn remove_if(&self, block: u64, which: impl FnOnce(&Buffer) -> bool) -> Option<Buffer> {
-        let mut shard = self.shard(block).lock();
-        let remove = shard.buffers.get(&block).is_some_and(which);
-        if remove { shard.buffers.remove(&block) } else { None }
+    /// Takes the buffer of `block` out of the cache.
+    pub(crate) fn remove(&self, block: u64) -> Option<Buffer> {
+        self.shard(block).lock().buffers.remove(&block)
     }
 
     /// The blocks of a range that are in the cache.
@@ -128,7 +120,7 @@ mod tests {
         }
         assert!(cache.len() <= 16 * 10 + held.len(), "{}", cache.len());
         for buffer in &held {
-            assert!(cache.get(buffer.block()).is_some());
+            assert_eq!(cache.blocks_in(buffer.block(), 1), [buffer.block()]);
         }
     }
 
@@ -152,8 +144,8 @@ mod tests {
         let mut all = cache.blocks_in(6, u64::MAX);
         all.sort_unstable();
         assert_eq!(all, [6, 900, 5000]);
-        assert!(cache.remove_if(6, |_| false).is_none());
-        assert!(cache.remove_if(6, |_| true).is_some());
-        assert!(cache.get(6).is_none());
+        assert!(cache.remove(6).is_some());
+        assert!(cache.remove(6).is_none());
+        assert_eq!(cache.blocks_in(5, 10), [5]);
     }
 }

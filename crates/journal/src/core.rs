@@ -17,16 +17,13 @@ use crate::options::OnFreed;
 use crate::stats::{Counters, Levels};
 use crate::transaction::Transaction;
 use crate::{Buffer, Freed, JournalError, Options, Result, Tid};
-use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
+use lanefs_device::{AlignedBuf, BlockDevice};
 use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use lanefs_sync::time::Instant;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Blocks that one prefetch reads at most at a time.
-const PREFETCH_BATCH: usize = 256;
 
 /// A committed transaction in the log.
 #[derive(Debug, Clone, Copy)]
@@ -200,51 +197,10 @@ impl Core {
         Ok(buffer)
     }
 
-    pub(crate) fn prefetch(&self, blocks: &[u64]) {
-        self.note_use();
-        for batch in blocks.chunks(PREFETCH_BATCH) {
-            let on_device = |block: &&u64| **block < self.blocks && self.cache.get(**block).is_none();
-            let buffers: Vec<Buffer> =
-                batch.iter().filter(on_device).map(|&block| self.cache.get_or_insert(block)).collect();
-            self.load_batch(&buffers);
-        }
-    }
-
-    fn load_batch(&self, buffers: &[Buffer]) {
-        let mut loads = Vec::with_capacity(buffers.len());
-        for buffer in buffers {
-            let Some(lock) = buffer.try_lock_load() else { continue };
-            if let Some(content) = self.uncheckpointed.get(buffer.block()) {
-                buffer.set_content(content);
-                continue;
-            }
-            loads.push((buffer, AlignedBuf::zeroed(self.block_size as usize), lock));
-        }
-        let mut ops: Vec<ReadOp<'_>> = Vec::with_capacity(loads.len());
-        for (buffer, content, _) in &mut loads {
-            ops.push(ReadOp { offset: buffer.block() * u64::from(self.block_size), buf: content });
-        }
-        let done = self.device.read_batch(&mut ops).is_ok();
-        drop(ops);
-        if done {
-            self.counters.blocks_read.add(loads.len() as u64);
-            for (buffer, content, _lock) in loads {
-                buffer.set_content(Arc::new(content));
-            }
-        }
-    }
-
-    /// Drops the buffers of blocks that are no metadata any more, unless a transaction holds them.
-    pub(crate) fn forget(&self, start: u64, len: u64) {
-        for block in self.cache.blocks_in(start, len) {
-            self.cache.remove_if(block, |buffer| !buffer.is_owned());
-        }
-    }
-
     /// Drops the buffers of blocks that transaction `tid` frees.
     pub(crate) fn forget_freed(&self, start: u64, len: u64, tid: Tid) {
         for block in self.cache.blocks_in(start, len) {
-            if let Some(buffer) = self.cache.remove_if(block, |_| true) {
+            if let Some(buffer) = self.cache.remove(block) {
                 buffer.disown(tid);
             }
         }

@@ -53,11 +53,6 @@ impl Journal {
         self.core.read(block)
     }
 
-    /// Reads blocks ahead in batches. Best effort: errors show when the block is read.
-    pub fn prefetch(&self, blocks: &[u64]) {
-        self.core.prefetch(blocks);
-    }
-
     /// Starts a handle that may touch `credits` blocks, at least one. Waits while a commit closes
     /// the running transaction, or for space in the log.
     ///
@@ -175,11 +170,6 @@ impl Journal {
     /// Why the journal was aborted, or that it is closed.
     pub fn error(&self) -> Option<JournalError> {
         self.core.error()
-    }
-
-    /// Drops cached blocks that are no metadata any more, unless a transaction holds them.
-    pub fn forget(&self, start: u64, len: u64) {
-        self.core.forget(start, len);
     }
 
     /// Returns whether a block was read or a handle started since the last call. The first use

@@ -244,22 +244,7 @@ fn a_changed_block_is_not_read_again_from_the_device() {
     }
     assert_eq!(at(&device, 20), 0);
     assert_eq!(journal.read(20).unwrap().read()[0], 4);
-    journal.prefetch(&[20, 21, 22, 1 << 40]);
-    assert_eq!(journal.read(20).unwrap().read()[0], 4);
     assert!(matches!(journal.read(1 << 40), Err(JournalError::BlockOutOfRange { .. })));
-}
-
-#[test]
-fn prefetched_blocks_are_not_read_twice() {
-    let device = Arc::new(empty_log(1024));
-    let journal = open(&device);
-    journal.prefetch(&[30, 31, 31, 99]);
-    assert_eq!(journal.stats().blocks_read, 3);
-    journal.read(31).unwrap();
-    assert_eq!(journal.stats().blocks_read, 3);
-    journal.forget(31, 1);
-    journal.read(31).unwrap();
-    assert_eq!(journal.stats().blocks_read, 4);
 }
 
 #[test]
