@@ -114,13 +114,15 @@ impl ChangeBlocks for Txn<'_> {
     ) -> Result<()> {
         let buffer = match fresh {
             true => self.create(block)?,
-            // Whoever changes a node has read it in this operation, and then it was verified.
-            false => self.fs().file_block(block, kind, |_| Ok(()))?,
+            // Verified by the caller, who has read the block in this operation; but it may have been
+            // read from the device again since, so nothing is known of it before `f` has run.
+            false => {
+                self.fs().check_data_range(block, 1)?;
+                self.fs().journal.read(block)?
+            }
         };
         f(&mut self.write(&buffer)?)?;
-        if fresh {
-            buffer.set_verified(kind);
-        }
+        buffer.set_verified(kind);
         Ok(())
     }
 
@@ -154,5 +156,31 @@ impl ChangeBlocks for Txn<'_> {
 
     fn undone(&mut self, mark: Mark) {
         Txn::undone(self, mark);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::volume::{OpenOptions, kind};
+    use lanefs_device::MemDevice;
+    use std::sync::Arc;
+
+    /// A block that is read for a change is not trusted before the change is done.
+    #[test]
+    fn a_change_that_fails_does_not_verify_its_block() {
+        let verified = |done: fn() -> Result<()>| {
+            let device = MemDevice::new(16 << 20);
+            lanefs_mkfs::format(&device, &lanefs_mkfs::Options::default()).unwrap();
+            let fs = Fs::open(Arc::new(device), OpenOptions::new().write(true)).unwrap();
+            let block = fs.layout.blocks_count() - 1;
+            let changed = fs.transact(8, |txn| txn.change(block, kind::EXTENT_NODE, false, |_| done()));
+            assert_eq!(changed.is_ok(), done().is_ok());
+            let verify = |_: &[u8]| Err(Error::Invalid("not verified"));
+            fs.view(block, kind::EXTENT_NODE, verify, |_| Ok(())).is_ok()
+        };
+        assert!(!verified(|| Err(Error::Invalid("refused"))));
+        assert!(verified(|| Ok(())));
     }
 }
