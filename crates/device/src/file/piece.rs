@@ -126,6 +126,7 @@ pub(super) fn read_all(file: &File, offset: u64, pieces: Vec<Target<'_>>) -> io:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
 
     #[test]
     fn neighbours_are_joined_and_cut() {
@@ -168,5 +169,37 @@ mod tests {
         assert_eq!(left(&pieces), [10]);
         advance(&mut pieces, 10);
         assert!(pieces.is_empty());
+    }
+
+    /// What the kernel moves in part is gone on with, from where it ended.
+    #[test]
+    fn short_and_interrupted_calls_are_gone_on_with() {
+        let bytes = [0; 30];
+        let ended = io::ErrorKind::UnexpectedEof;
+        let run = |answers: &[isize]| {
+            let (calls, answers) = (RefCell::new(Vec::new()), RefCell::new(answers.iter()));
+            let done =
+                move_all(100, bytes.chunks(10).map(Source::from).collect(), ended, |pieces, count, at| {
+                    // SAFETY: `count` pieces are there, as the kernel would find them.
+                    let pieces = unsafe { std::slice::from_raw_parts(pieces, count as usize) };
+                    calls.borrow_mut().push((at, pieces.iter().map(|piece| piece.iov_len).sum::<usize>()));
+                    let answer = answers.borrow_mut().next().copied().unwrap();
+                    if answer >= 0 {
+                        return answer;
+                    }
+                    // SAFETY: the errno of this thread.
+                    unsafe { *libc::__errno_location() = -answer as i32 };
+                    -1
+                });
+            (done.map_err(|e| (e.kind(), e.raw_os_error())), calls.into_inner())
+        };
+        assert_eq!(run(&[30]), (Ok(()), vec![(100, 30)]));
+        let eintr = -(libc::EINTR as isize);
+        let calls = vec![(100, 30), (100, 30), (103, 27), (120, 10), (120, 10), (129, 1)];
+        assert_eq!(run(&[eintr, 3, 17, eintr, 9, 1]), (Ok(()), calls));
+        assert_eq!(run(&[29, 0]), (Err((ended, None)), vec![(100, 30), (129, 1)]));
+        let eio = io::Error::from_raw_os_error(libc::EIO);
+        let told = Err((eio.kind(), Some(libc::EIO)));
+        assert_eq!(run(&[12, -(libc::EIO as isize)]), (told, vec![(100, 30), (112, 18)]));
     }
 }

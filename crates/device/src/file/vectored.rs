@@ -205,3 +205,32 @@ fn check(answer: Option<i32>) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run that a ring did in part, was interrupted in or was not given is done again as a whole.
+    #[test]
+    fn only_what_a_ring_did_whole_is_finished() {
+        let bytes = [0; 1];
+        let run = |offset: u64, pieces: usize| Run {
+            offset,
+            len: 8192,
+            pieces: (0..pieces).map(|_| Source::from(&bytes[..])).collect(),
+        };
+        let again =
+            [Some(8191), Some(0), Some(-libc::EINTR), Some(-libc::EAGAIN), Some(-libc::EOPNOTSUPP), None];
+        assert!(again.iter().all(|answer| check(*answer).is_ok()));
+        let answers: Vec<Option<i32>> = [Some(8192)].into_iter().chain(again).chain([Some(8192)]).collect();
+        let mut runs: Vec<_> = (0..answers.len() as u64).map(|i| run(i, 1)).collect();
+        // One of more pieces than a call takes was not given to the ring, and has no answer.
+        runs.insert(1, run(100, MOST_PIECES + 1));
+        keep_unfinished(&mut runs, answers);
+        let left: Vec<u64> = runs.iter().map(|run| run.offset).collect();
+        assert_eq!(left, [100, 1, 2, 3, 4, 5, 6]);
+        for errno in [libc::EIO, libc::ENOSPC, libc::EFBIG] {
+            assert_eq!(check(Some(-errno)).unwrap_err().raw_os_error(), Some(errno));
+        }
+    }
+}
