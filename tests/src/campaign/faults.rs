@@ -317,6 +317,7 @@ fn attempt(case: &Case, fault: Fault) -> Attempt {
         match opened {
             Ok(mut runner) => {
                 runner.hurt = Some(hurt);
+                runner.sweep_if_pressed()?;
                 runner.steps(&case.workload)?;
                 runner.end_hurt()
             }

@@ -175,10 +175,13 @@ impl Runner<'_> {
         if after.names == self.story.model.names || matches!(step, Step::Nameless) {
             return Ok(());
         }
-        let observed = Observed::of(&self.volume).map_err(|said| format!("{e}, and then {said}"))?;
+        // Not what the error says: only a checksum that is found wrong now explains what is wrong.
+        let errno = e.errno();
+        let observed =
+            Observed::of(&self.volume).map_err(|said| format!("errno {errno}, and then {said}"))?;
         let Err(not_before) = observed.compare(&self.story.model.names) else { return Ok(()) };
         if let Err(not_after) = observed.compare(&after.names) {
-            return Err(format!("{e}, and it is half done: {not_before}; {not_after}"));
+            return Err(format!("errno {errno}, and it is half done: {not_before}; {not_after}"));
         }
         self.story.model = after;
         self.story.record(i, step, effect.clone());

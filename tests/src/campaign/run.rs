@@ -213,6 +213,14 @@ impl<'c> Runner<'c> {
         if self.setting.pressure.commit {
             self.upkeep(Upkeep::Commit)?;
         }
+        self.sweep_if_pressed()
+    }
+
+    /// Evicts all inodes that have a name, with their pages, in a setting that does so.
+    ///
+    /// # Errors
+    /// What may not fail, or not so.
+    pub(super) fn sweep_if_pressed(&mut self) -> Result<(), String> {
         if self.setting.pressure.sweep {
             self.close_named();
             self.upkeep(Upkeep::Sweep)?;
@@ -243,10 +251,14 @@ impl<'c> Runner<'c> {
         let now = read(file).map_err(|e| e.to_string())?;
         let old = self.story.model.contents.get(&id).cloned().unwrap_or_default();
         let shown = |now: &[u8], other: &[u8], at: usize| now.get(at) == other.get(at);
-        let part = (0..now.len())
-            .all(|at| shown(&now, &old, at) || shown(&now, &change.content, at) || now[at] == 0);
+        let part = (0..now.len()).all(|at| {
+            shown(&now, &old, at) || shown(&now, &change.content, at) || at >= old.len() && now[at] == 0
+        });
         if !part || now.len() > change.content.len().max(old.len()) {
-            return Err(format!("{e}, and the file holds neither what it held nor what was written"));
+            let errno = e.errno();
+            return Err(format!(
+                "errno {errno}, and the file holds neither what it held nor what was written"
+            ));
         }
         self.story.model.contents.insert(id, now.clone());
         if let Some(file) = self.story.contents.get_mut(&id) {
