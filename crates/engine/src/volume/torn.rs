@@ -4,10 +4,10 @@
 //! one of after, and the checksum fits neither. Such a volume is sound: what differs between the
 //! halves are times, counts and flags, whose old and new values are both right, and all else is
 //! recovered from the journal. What must not have changed is held against the first backup that can
-//! be read; where there is none, as on a volume of one group, against what it leads to: the checksums
-//! of the first descriptor and the root inode, or the log, which has the volume's UUID. The two are not written at the same
-//! time, so a crash leaves one of them whole: memory may tear a descriptor together with the
-//! superblock. Without such evidence the volume is refused.
+//! be read; where there is none, as on a volume of one group, against what it leads to: the
+//! checksums of the first descriptor and the root inode, or the log, which has the volume's UUID.
+//! The two are not written at the same time, so a crash leaves one of them whole: memory may tear a
+//! descriptor together with the superblock. Without such evidence the volume is refused.
 
 use lanefs_device::{AlignedBuf, BlockDevice, Result};
 use lanefs_format::extent::{At, NodeRef};
