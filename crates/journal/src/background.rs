@@ -24,7 +24,12 @@ struct Wanted {
 impl Background {
     /// Asks for a commit of `tid` soon.
     pub(crate) fn want_commit(&self, tid: Tid) {
-        self.wanted.lock().commit = Some(tid);
+        let mut wanted = self.wanted.lock();
+        // A sleeper may have been late to ask for an older one.
+        if wanted.commit.is_none_or(|known| tid.after(known)) {
+            wanted.commit = Some(tid);
+        }
+        drop(wanted);
         self.commit.notify_one();
     }
 

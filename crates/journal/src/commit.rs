@@ -112,7 +112,7 @@ impl Core {
     /// flushes, or `None` if there was nothing in it.
     fn lead(&self) -> Result<Option<Duration>> {
         let began = Instant::now();
-        let (place, mut txn) = self.close_running();
+        let (place, txn) = self.close_running();
         if !txn.is_dirty() {
             self.help(self.gate.reopen());
             self.report_freed(&txn.freed);
@@ -129,16 +129,16 @@ impl Core {
             self.help(self.gate.open_next(place.tid.next(), limit));
         }
         self.counters.lock_down.record_time(began.elapsed());
-        self.write_out(place.tid, &mut txn, began).map(Some)
+        self.write_out(place, txn, began).map(Some)
     }
 
     /// Commits what the running transaction has and opens no other: the last commit of a journal.
     /// Only one thread at a time, and then [`fail`](Core::fail) has to tell whoever waits.
     fn lead_last(&self) -> Result<()> {
         let began = Instant::now();
-        let (place, mut txn) = self.close_running();
+        let (place, txn) = self.close_running();
         if txn.is_dirty() {
-            return self.write_out(place.tid, &mut txn, began).map(drop);
+            return self.write_out(place, txn, began).map(drop);
         }
         self.report_freed(&txn.freed);
         Ok(())
@@ -151,8 +151,17 @@ impl Core {
         (place, txn)
     }
 
-    /// Makes the closed transaction `tid` durable. Returns how long that took for flushes.
-    fn write_out(&self, tid: Tid, txn: &mut Transaction, began: Instant) -> Result<Duration> {
+    /// Makes a closed transaction durable. Returns how long that took for flushes. Where that fails
+    /// its buffers stay in memory: threads that still read see what was changed last.
+    fn write_out(&self, place: Place, mut txn: Transaction, began: Instant) -> Result<Duration> {
+        let written = self.try_write_out(place.tid, &mut txn, began);
+        if written.is_err() {
+            self.transactions[place.slot].lock().buffers.append(&mut txn.buffers);
+        }
+        written
+    }
+
+    fn try_write_out(&self, tid: Tid, txn: &mut Transaction, began: Instant) -> Result<Duration> {
         // A handle that met the end of the journal half way has left half an operation.
         self.check()?;
         let logging = Instant::now();

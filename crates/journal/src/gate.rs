@@ -286,8 +286,9 @@ impl Gate {
         // Nobody is inside for good, so nobody relies on these.
         slot.tid.store(tid.0, Ordering::Release);
         slot.limit.store(limit, Ordering::Release);
-        self.unlock(slot);
+        // Before it is open: who is in the next transaction finds it to be the running one.
         self.current.store(next, Ordering::Release);
+        self.unlock(slot);
         fence(Ordering::SeqCst);
         self.admit_any()
     }

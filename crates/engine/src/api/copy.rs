@@ -64,6 +64,7 @@ impl File {
                 to.fallocate(FallocMode::PunchHole, to_offset, hole.min(before))?;
             }
             data::extend(to.node(), to_offset + hole)?;
+            to.after_write()?;
             return Ok(hole);
         }
         let there = data.map_or(0, |(start, end)| end - start);

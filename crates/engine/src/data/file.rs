@@ -225,8 +225,11 @@ impl FileData {
 
     /// The content was changed, and the change is visible.
     pub(super) fn touch(&self, node: &Node, stamp: Stamp) {
-        if self.times.touch(&node.fs.clock, node.fs.options.modes.i_version, stamp) {
-            node.fs.note_dirty_times(node.ino);
+        match self.times.touch(&node.fs.clock, node.fs.options.modes.i_version, stamp) {
+            Some(now) => node.fs.note_dirty_times(node.ino, || self.times.raise(now)),
+            // There may be dirty pages all the same.
+            None if stamp == Stamp::Kept => node.fs.flusher.stir(),
+            None => {}
         }
     }
 

@@ -56,15 +56,13 @@ impl Fs {
     /// noted.
     pub(crate) fn write_all_times(self: &Fs) -> Result<()> {
         let mut first = Ok(());
-        for ino in self.list_dirty_times() {
-            let pending = || self.known_node(ino).filter(|node| has_pending_times(node));
-            let told = pending().map_or(Ok(()), |node| write_times(&node));
-            self.forget_dirty_times(ino);
-            // Told badly, or the file was written to before it was taken off.
-            if pending().is_some() {
-                self.note_dirty_times(ino);
+        for (ino, round) in self.list_dirty_times() {
+            // Nodes with pending times stay in memory.
+            let pending = self.known_node(ino).filter(|node| has_pending_times(node));
+            match pending.map_or(Ok(()), |node| write_times(&node)) {
+                Ok(()) => self.forget_dirty_times(ino, round),
+                Err(e) => first = first.and(Err(e)),
             }
-            first = first.and(told);
         }
         first
     }

@@ -44,8 +44,9 @@ impl Times {
         Self { pending: AtomicU64::new(0), version: AtomicU64::new(inode.version << 1 | LOOKED) }
     }
 
-    /// The content was changed. `true` if the inode knew all until now.
-    pub(super) fn touch(&self, clock: &Clock, mode: IVersion, stamp: Stamp) -> bool {
+    /// The content was changed. `Some` if the inode knew all until now: what the caller has to
+    /// [`raise`](Self::raise) as it notes the file.
+    pub(super) fn touch(&self, clock: &Clock, mode: IVersion, stamp: Stamp) -> Option<u64> {
         let looked = self.version.load(Ordering::Acquire) & LOOKED != 0;
         if looked || mode == IVersion::Always {
             self.bump();
@@ -54,10 +55,19 @@ impl Times {
             Stamp::Now if looked => clock.fine(),
             Stamp::Now => clock.coarse(),
             Stamp::Kept if looked || mode == IVersion::Always => VERSION_ONLY,
-            Stamp::Kept => return false,
+            Stamp::Kept => return None,
         };
+        let later = |known: u64| (known != 0).then(|| known.max(now));
         let known = self.pending.load(Ordering::Relaxed);
-        known != now && self.pending.fetch_max(now, Ordering::AcqRel) == 0
+        if known == now || self.pending.fetch_update(Ordering::AcqRel, Ordering::Relaxed, later).is_ok() {
+            return None;
+        }
+        Some(now)
+    }
+
+    /// Makes the times pending.
+    pub(super) fn raise(&self, now: u64) {
+        self.pending.fetch_max(now, Ordering::AcqRel);
     }
 
     /// A new version, which nobody has looked at.
@@ -126,6 +136,11 @@ mod tests {
         Inode::new(0o100_644, &crate::volume::read_super(&device).unwrap().inode_context())
     }
 
+    /// A change; whether the file was to be noted.
+    fn change(times: &Times, clock: &Clock, mode: IVersion) -> bool {
+        times.touch(clock, mode, Stamp::Now).map(|now| times.raise(now)).is_some()
+    }
+
     #[test]
     fn the_version_changes_once_for_each_look() {
         let clock = Clock::new(None, false, false);
@@ -135,19 +150,19 @@ mod tests {
             times.fold(&mut copy);
             copy.version
         };
-        assert!(times.touch(&clock, IVersion::Queried, Stamp::Now));
-        assert!(!times.touch(&clock, IVersion::Queried, Stamp::Now));
+        assert!(change(&times, &clock, IVersion::Queried));
+        assert!(!change(&times, &clock, IVersion::Queried));
         let first = shown(&times);
         for _ in 0..10 {
-            times.touch(&clock, IVersion::Queried, Stamp::Now);
+            change(&times, &clock, IVersion::Queried);
         }
         assert_eq!(shown(&times), first);
         assert_eq!(times.look(), first);
         assert_eq!(times.look(), first);
-        times.touch(&clock, IVersion::Queried, Stamp::Now);
+        change(&times, &clock, IVersion::Queried);
         assert_eq!(shown(&times), first + 1);
         for _ in 0..10 {
-            times.touch(&clock, IVersion::Always, Stamp::Now);
+            change(&times, &clock, IVersion::Always);
         }
         assert_eq!(shown(&times), first + 11);
     }
@@ -157,10 +172,10 @@ mod tests {
         let clock = Clock::new(None, false, false);
         let times = Times::new(&inode());
         let mut before = inode();
-        times.touch(&clock, IVersion::Queried, Stamp::Now);
+        change(&times, &clock, IVersion::Queried);
         times.show(&mut before);
         for _ in 0..100 {
-            times.touch(&clock, IVersion::Queried, Stamp::Now);
+            change(&times, &clock, IVersion::Queried);
             let mut after = inode();
             times.show(&mut after);
             assert!(after.mtime > before.mtime);

@@ -115,7 +115,9 @@ impl Node {
     /// The inode as programs see it: with what its content knows and it does not. This is a look:
     /// the next change of the content changes i_version.
     pub(crate) fn attributes(&self) -> Inode {
-        let mut inode = self.state().clone();
+        // Held to the end: a thread that moves times into the inode has done so, or not begun.
+        let state = self.state();
+        let mut inode = state.clone();
         // In this order: a content that comes to be used later begins as looked at.
         if let Some(file) = self.file_if_used() {
             inode.size = file.size();

@@ -1,55 +1,73 @@
 //! Files whose inodes do not tell their last times yet.
 //!
-//! A file is added when its times come to be pending, which its writer sees once between two
-//! updates of its inode. It stays until a sync or the background thread has told the inode: another
-//! sync, at the same time, finds it here and waits for it.
+//! A file is added when its times come to be pending, under one lock with the flag that says so: a
+//! thread that finds them pending finds the file here. It stays until a sync or the background
+//! thread has told the inode, unless the times came to be pending again meanwhile.
 
 use lanefs_sync::time::Instant;
-use lanefs_sync::{IntSet, Mutex};
+use lanefs_sync::{IntMap, Mutex};
 use std::time::Duration;
 
 /// Files above which their inodes are updated whatever the time: nodes with pending times stay in
 /// memory.
 const MOST: usize = 16 << 10;
 
-/// A set of inode numbers, and when it was last listed.
+/// Which time it was that a file's times came to be pending: counts up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Round(u64);
+
+/// See the head of the file.
 #[derive(Debug)]
-pub(super) struct DirtyTimes(Mutex<(IntSet<u32>, Instant)>);
+pub(super) struct DirtyTimes(Mutex<Files>);
+
+#[derive(Debug)]
+struct Files {
+    list: IntMap<u32, Round>,
+    last: Round,
+    listed: Instant,
+}
 
 impl Default for DirtyTimes {
     fn default() -> Self {
-        Self(Mutex::new((IntSet::default(), Instant::now())))
+        Self(Mutex::new(Files { list: IntMap::default(), last: Round(0), listed: Instant::now() }))
     }
 }
 
 impl DirtyTimes {
-    /// Adds a file.
-    pub(super) fn add(&self, ino: u32) {
-        self.0.lock().0.insert(ino);
+    /// Adds a file, of which `raise` makes the times pending.
+    pub(super) fn add(&self, ino: u32, raise: impl FnOnce()) {
+        let mut files = self.0.lock();
+        raise();
+        files.last.0 += 1;
+        let round = files.last;
+        files.list.insert(ino, round);
     }
 
     /// Returns the number of files.
     pub(super) fn len(&self) -> usize {
-        self.0.lock().0.len()
+        self.0.lock().list.len()
     }
 
     /// Lists all files.
-    pub(super) fn list(&self) -> Vec<u32> {
-        let mut times = self.0.lock();
-        times.1 = Instant::now();
-        times.0.iter().copied().collect()
+    pub(super) fn list(&self) -> Vec<(u32, Round)> {
+        let mut files = self.0.lock();
+        files.listed = Instant::now();
+        files.list.iter().map(|(ino, round)| (*ino, *round)).collect()
     }
 
-    /// Takes a file out. A thread that finds times pending after that adds it again.
-    pub(super) fn remove(&self, ino: u32) {
-        self.0.lock().0.remove(&ino);
+    /// Takes a file out whose inode knows what was pending in `round`.
+    pub(super) fn remove(&self, ino: u32, round: Round) {
+        let mut files = self.0.lock();
+        if files.list.get(&ino) == Some(&round) {
+            files.list.remove(&ino);
+        }
     }
 
     /// Returns whether the inodes are to be told: at least `age` after the last time, unless that
     /// is zero, or because they are many.
     pub(super) fn are_due(&self, age: Duration) -> bool {
-        let times = self.0.lock();
-        times.0.len() > MOST || !age.is_zero() && times.1.elapsed() >= age
+        let files = self.0.lock();
+        files.list.len() > MOST || !age.is_zero() && files.listed.elapsed() >= age
     }
 }
 
@@ -61,17 +79,19 @@ mod tests {
     fn files_are_due_by_age_or_by_number() {
         let times = DirtyTimes::default();
         for ino in 0..MOST as u32 {
-            times.add(ino);
-            times.add(ino);
+            times.add(ino, || {});
+            times.add(ino, || {});
         }
         assert_eq!(times.len(), MOST);
         assert!(!times.are_due(Duration::ZERO) && !times.are_due(Duration::from_secs(3600)));
         assert!(times.are_due(Duration::from_nanos(1)));
-        times.add(MOST as u32);
+        times.add(MOST as u32, || {});
         assert!(times.are_due(Duration::ZERO));
         let listed = times.list();
         assert_eq!((listed.len(), times.len()), (MOST + 1, MOST + 1));
-        listed.into_iter().for_each(|ino| times.remove(ino));
+        times.add(7, || {});
+        listed.into_iter().for_each(|(ino, round)| times.remove(ino, round));
         assert!(!times.are_due(Duration::ZERO));
+        assert_eq!(times.list().iter().map(|(ino, _)| *ino).collect::<Vec<_>>(), [7]);
     }
 }

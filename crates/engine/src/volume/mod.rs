@@ -38,7 +38,7 @@ use crate::orphan::Orphans;
 use crate::stats::Counters;
 use crate::txn::Txn;
 use crate::xattr::Sharing;
-use dirty_times::DirtyTimes;
+use dirty_times::{DirtyTimes, Round};
 use flusher::Flusher;
 use lanefs_device::BlockDevice;
 use lanefs_format::{
@@ -161,9 +161,9 @@ impl Fs {
         Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
     }
 
-    /// Notes that the inode of a file does not tell of its last change yet.
-    pub(crate) fn note_dirty_times(&self, ino: u32) {
-        self.dirty_times.add(ino);
+    /// Notes that the inode of a file does not tell of its last change yet, which `raise` says.
+    pub(crate) fn note_dirty_times(&self, ino: u32, raise: impl FnOnce()) {
+        self.dirty_times.add(ino, raise);
         self.flusher.stir();
     }
 
@@ -173,13 +173,13 @@ impl Fs {
     }
 
     /// Lists the files whose inodes do not tell of their last change.
-    pub(crate) fn list_dirty_times(&self) -> Vec<u32> {
+    pub(crate) fn list_dirty_times(&self) -> Vec<(u32, Round)> {
         self.dirty_times.list()
     }
 
-    /// Takes a file off that list.
-    pub(crate) fn forget_dirty_times(&self, ino: u32) {
-        self.dirty_times.remove(ino);
+    /// Takes a file off that list whose inode knows what was pending in `round`.
+    pub(crate) fn forget_dirty_times(&self, ino: u32, round: Round) {
+        self.dirty_times.remove(ino, round);
     }
 
     /// What the background begins with: pages are written out at the age at which changes are

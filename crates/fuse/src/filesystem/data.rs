@@ -41,6 +41,9 @@ impl Filesystem {
             let keeps = Keeps::Told { kill: how & wire::OPEN_KILL_SUIDGID != 0 };
             self.before_change(r, node, Change::Overwrite, keeps)?;
             node.set_len(0)?;
+            if self.is_durable(node) {
+                node.sync()?;
+            }
         } else if write {
             let change = if flags & oflag::APPEND != 0 { Change::Append } else { Change::Overwrite };
             check_flags(&node.metadata(), change)?;

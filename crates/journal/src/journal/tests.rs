@@ -319,6 +319,19 @@ fn an_abort_is_final() {
     assert_eq!(recover(&device).errno, 0);
 }
 
+/// What was changed last is still read when it could not be committed, whatever memory was given
+/// back.
+#[test]
+fn blocks_of_a_failed_commit_stay_in_memory() {
+    let device = Arc::new(FailingDevice::new(empty_log(1024)));
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    let tid = set(&journal, 7, 1);
+    device.fail_from(Op::Write, 1, 5);
+    assert!(journal.commit(tid).is_err());
+    journal.release();
+    assert_eq!(journal.read(7).unwrap().read()[0], 1);
+}
+
 /// A power cut behind an abort finds the note of it.
 #[test]
 fn the_note_of_an_abort_is_flushed() {
