@@ -104,11 +104,11 @@ impl<'d> At<'d> {
     /// # Errors
     /// As there.
     pub fn create_dir(self, path: impl AsRef<Path>, attr: NewAttr) -> Result<()> {
-        match self.place(bytes(&path)) {
-            Ok(Place { dir, name, .. }) => self.fs.create(&dir, &name, NewKind::Dir, attr).map(|_| ()),
+        let look = || match self.place(bytes(&path)) {
             Err(Error::Busy) => Err(Error::Exists),
-            Err(e) => Err(e),
-        }
+            place => place,
+        };
+        Place::make_at(look, |at| self.fs.create(&at.dir, &at.name, NewKind::Dir, attr).map(|_| ()))
     }
 
     /// As [`Volume::remove_file`](crate::Volume::remove_file).
@@ -142,25 +142,30 @@ impl<'d> At<'d> {
     /// As there; [`Error::OtherVolume`].
     pub fn rename(
         self,
-        from: impl AsRef<Path>,
+        source: impl AsRef<Path>,
         there: At<'_>,
-        to: impl AsRef<Path>,
+        target: impl AsRef<Path>,
         flags: RenameFlags,
     ) -> Result<()> {
         if !Arc::ptr_eq(self.fs, there.fs) {
             return Err(Error::OtherVolume);
         }
-        // The root, which cannot be renamed, is told of last.
-        let (from, to) = match (self.place(bytes(&from)), there.place(bytes(&to))) {
-            (Ok(from), Ok(to)) => (from, to),
-            (Err(Error::Busy), Ok(_) | Err(Error::Busy)) => return Err(Error::Busy),
-            (Ok(from), Err(Error::Busy)) if flags.keeps_target() && !is_dots(&from.name) => {
-                return Err(Error::Exists);
+        loop {
+            // The root, which cannot be renamed, is told of last.
+            let (from, to) = match (self.place(bytes(&source)), there.place(bytes(&target))) {
+                (Ok(from), Ok(to)) => (from, to),
+                (Err(Error::Busy), Ok(_) | Err(Error::Busy)) => return Err(Error::Busy),
+                (Ok(from), Err(Error::Busy)) if flags.keeps_target() && !is_dots(&from.name) => {
+                    return Err(Error::Exists);
+                }
+                (Err(Error::Busy), Err(e)) | (Err(e), _) | (Ok(_), Err(e)) => return Err(e),
+            };
+            self.check_slashes(&from, &to, flags)?;
+            match self.fs.rename(&from.dir, &from.name, &to.dir, &to.name, flags) {
+                Err(Error::NotFound) if to.is_stale(|| there.place(bytes(&target)))? => {}
+                done => return done.map(drop),
             }
-            (Err(Error::Busy), Err(e)) | (Err(e), _) | (Ok(_), Err(e)) => return Err(e),
-        };
-        self.check_slashes(&from, &to, flags)?;
-        self.fs.rename(&from.dir, &from.name, &to.dir, &to.name, flags).map(drop)
+        }
     }
 
     /// A slash behind a name of a rename: only a directory will do there.
@@ -187,8 +192,8 @@ impl<'d> At<'d> {
     pub fn hard_link(self, from: impl AsRef<Path>, there: At<'_>, to: impl AsRef<Path>) -> Result<()> {
         loop {
             let node = self.node(bytes(&from), false)?;
-            let Place { dir, name, .. } = there.new_place(bytes(&to))?;
-            match there.fs.link(&node, &dir, &name) {
+            let look = || there.new_place(bytes(&to));
+            match Place::make_at(look, |at| there.fs.link(&node, &at.dir, &at.name)) {
                 // Another thread has replaced or removed it meanwhile: the name tells which.
                 Err(Error::NotFound) if node.is_nameless() => {}
                 done => return done,
@@ -201,8 +206,8 @@ impl<'d> At<'d> {
     /// # Errors
     /// As there.
     pub fn link_file(self, file: &File, to: impl AsRef<Path>) -> Result<()> {
-        let Place { dir, name, .. } = self.new_place(bytes(&to))?;
-        self.fs.link(file.node(), &dir, &name)
+        let look = || self.new_place(bytes(&to));
+        Place::make_at(look, |at| self.fs.link(file.node(), &at.dir, &at.name))
     }
 
     /// As [`Volume::symlink`](crate::Volume::symlink).
@@ -213,8 +218,8 @@ impl<'d> At<'d> {
         let attr = NewAttr { permissions: 0o777, uid: 0, gid: 0 };
         let target = target.as_ref().as_bytes();
         check_target(target)?;
-        let Place { dir, name, .. } = self.new_place(bytes(&path))?;
-        self.fs.create(&dir, &name, NewKind::Symlink(target), attr).map(|_| ())
+        let make = |at: &Place| self.fs.create(&at.dir, &at.name, NewKind::Symlink(target), attr);
+        Place::make_at(|| self.new_place(bytes(&path)), make).map(|_| ())
     }
 
     /// As [`Volume::mknod`](crate::Volume::mknod).
@@ -228,8 +233,10 @@ impl<'d> At<'d> {
         device: DeviceNumber,
         attr: NewAttr,
     ) -> Result<()> {
-        let Place { dir, name, .. } = self.new_place(bytes(&path))?;
-        Dir { node: dir }.mknod(OsString::from_vec(name), file_type, device, attr).map(|_| ())
+        let make = |at: &Place| {
+            Dir { node: at.dir.clone() }.mknod(OsStr::from_bytes(&at.name), file_type, device, attr)
+        };
+        Place::make_at(|| self.new_place(bytes(&path)), make).map(|_| ())
     }
 
     /// As [`Volume::read_link`](crate::Volume::read_link).

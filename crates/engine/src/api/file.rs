@@ -1,6 +1,6 @@
 //! An open file.
 
-use super::path::{self, Place};
+use super::path;
 use super::{At, Mapped, Metadata};
 use crate::data::{self, FallocMode, FiemapExtent};
 use crate::error::{Error, Result};
@@ -478,26 +478,28 @@ impl<'v> FileOptions<'v> {
         let mut path = path.to_vec();
         // A link at the end is followed to the place where the file is, or is to be made.
         for _ in 0..=path::MAX_LINKS {
-            let Place { dir, name, must_be_dir } = match path::place(fs, &base, &path) {
+            let look = || path::place(fs, &base, &path);
+            let at = match look() {
                 Err(Error::Busy) => return Err(is_dir()),
                 place => place?,
             };
-            if is_dots(&name) {
+            if is_dots(&at.name) {
                 return Err(is_dir());
             }
-            if must_be_dir {
+            if at.must_be_dir {
                 return Err(Error::IsDir);
             }
-            match fs.lookup(&dir, &name) {
-                Err(Error::NotFound) => match fs.create(&dir, &name, NewKind::File, self.attr) {
+            match fs.lookup(&at.dir, &at.name) {
+                Err(Error::NotFound) => match fs.create(&at.dir, &at.name, NewKind::File, self.attr) {
                     // Made by another thread meanwhile.
                     Err(Error::Exists) => {}
+                    Err(Error::NotFound) if at.is_stale(look)? => {}
                     made => return made,
                 },
                 Ok(_) if self.create_new => return Err(Error::Exists),
                 Ok(node) if self.follow && node.state().is_symlink() => {
                     path = fs.read_link(&node)?;
-                    base = dir;
+                    base = at.dir;
                 }
                 found => return found,
             }

@@ -20,6 +20,28 @@ pub(super) struct Place {
     pub(super) must_be_dir: bool,
 }
 
+impl Place {
+    /// Returns whether another thread has removed the directory since, and `look` finds another one
+    /// by now: there was one all the time, and what failed here is to be done there.
+    pub(super) fn is_stale(&self, look: impl Fn() -> Result<Place>) -> Result<bool> {
+        Ok(self.dir.is_nameless() && look()?.dir.ino != self.dir.ino)
+    }
+
+    /// Runs `make` at the place that `look` finds, and again if that was stale.
+    pub(super) fn make_at<T>(
+        look: impl Fn() -> Result<Place>,
+        make: impl Fn(&Place) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let place = look()?;
+            match make(&place) {
+                Err(Error::NotFound) if place.is_stale(&look)? => {}
+                done => return done,
+            }
+        }
+    }
+}
+
 /// The last parts of a path that still have to be walked.
 struct Walk {
     parts: VecDeque<Vec<u8>>,
