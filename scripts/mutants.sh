@@ -75,7 +75,8 @@ for patch in tests/mutants/*.patch; do
     fi
     seconds=$((SECONDS - began))
     echo "$verdict $name, $seconds s: $command"
-    echo "| \`$name\` | $breaks | \`${command#cargo }\` | $seconds |" >> "$table"
+    shown=${command#cargo }
+    echo "| \`$name\` | $breaks | \`${shown//|/\\|}\` | $seconds |" >> "$table"
 done
 refresh
 echo "$tried mutants, $survivors survived"

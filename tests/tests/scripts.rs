@@ -95,7 +95,8 @@ fn every_mutant_applies_and_names_what_kills_it() {
         let known = ["cargo run ", "cargo test ", "scripts/schedules.sh "];
         assert!(known.iter().any(|start| command.starts_with(start)), "{name}: {command}");
         assert!(field(&text, "finds").is_some(), "{name}: finds is missing");
-        let row = format!("| `{name}` | {breaks} | `{}` |", command.trim_start_matches("cargo "));
+        let shown = command.trim_start_matches("cargo ").replace('|', "\\|");
+        let row = format!("| `{name}` | {breaks} | `{shown}` |");
         assert!(table.contains(&row), "docs/mutants.md: no row\n{row}");
         let mut patch = Command::new("patch");
         patch.args(["--dry-run", "--silent", "--strip=1", "--fuzz=0", "--directory"]).arg(&root);
