@@ -110,6 +110,8 @@ impl Pairs {
         let wanted = |setting: &&Setting| names.is_none_or(|names| names.contains(&setting.name));
         let settings = settings().iter().filter(|s| is_under_the_scheduler(s)).filter(wanted).collect();
         let mut acts: Vec<Act> = operations().into_iter().map(Act::Do).collect();
+        // The operations that move the end of a file move it to another block: not so these.
+        acts.extend(["append f 300", "late f 2560 200"].map(|act| act.parse().expect("an act")));
         acts.extend(observers());
         let all = (0..acts.len()).flat_map(|a| (a..acts.len()).map(move |b| (a, b)));
         let meeting =
