@@ -51,6 +51,6 @@ pub use tools::{
     require_root, require_tools, run,
 };
 pub use tree::{Kind, TreeEntry, assert_same_tree, tree_diff, tree_listing};
-pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim};
+pub use victims::{OLD, damage_and_use, large_victim, patterned, small_victim, with_mmp};
 pub use volume_tree::{volume_digest, volume_lines};
 pub use watchdog::{Watchdog, patiently};

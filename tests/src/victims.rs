@@ -1,7 +1,7 @@
 //! Good volumes to damage: full of structures, closed or with a journal that waits for recovery.
 
 use crate::ops::{Lane, Op, OpenHow, Target, XattrHow};
-use crate::{Verdict, Victim, change_all, e2fsck, e2fsck_clean, mke2fs, read_all, specimen};
+use crate::{Verdict, Victim, change_all, e2fsck, e2fsck_clean, mke2fs, read_all, run, specimen};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, OverlayDevice};
 use std::sync::Arc;
@@ -22,6 +22,18 @@ pub fn large_victim(args: &[&str], dirty: bool) -> Victim {
 pub fn small_victim(size: u64, args: &[&str], dirty: bool) -> Victim {
     let args: Vec<&str> = ["-t", "ext4", "-N", "256"].iter().chain(args).copied().collect();
     victim(size, &args, &few(), dirty)
+}
+
+/// The same volume with a block of multiple-mount protection, which lanefs reads and does not write.
+///
+/// # Panics
+/// If tune2fs cannot be run.
+pub fn with_mmp(victim: &Victim) -> Victim {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    std::fs::write(&path, victim.bytes()).unwrap();
+    run("tune2fs", &["-O", "mmp", path.to_str().unwrap()]);
+    Victim::new(std::fs::read(&path).unwrap())
 }
 
 /// What the free blocks of a [`patterned`] volume hold. No file does.
@@ -115,6 +127,8 @@ fn few() -> Vec<Op> {
     for i in 0..100 {
         ops.push(Op::Write { path: "files/pieces".into(), offset: i * 2048, len: 100, fill: 3 });
     }
+    // Blocks of two levels above it, where the map is not of extents.
+    ops.push(Op::Write { path: "files/pieces".into(), offset: 400_000, len: 100, fill: 3 });
     for i in 0..70 {
         let path = format!("many/a name of some length, number {i}").into();
         ops.push(Op::Open { path, how, mode: 0o644 });
@@ -140,13 +154,18 @@ mod tests {
         let closed = small_victim(1 << 20, &["-b", "1024", "-O", "^has_journal,metadata_csum"], false);
         let args = ["-b", "1024", "-J", "size=1", "-O", "orphan_file"];
         let dirty = small_victim(3 << 20, &args, true);
-        let kinds: Vec<_> = [&closed, &dirty].iter().flat_map(|v| v.regions()).map(|r| r.kind).collect();
+        let mapped = small_victim(1 << 20, &["-b", "1024", "-O", "^has_journal,^extents,^64bit"], false);
+        let shared = with_mmp(&closed);
+        let all = [&closed, &dirty, &mapped, &shared];
+        let kinds: Vec<_> = all.iter().flat_map(|v| v.regions()).map(|r| r.kind).collect();
         for kind in [
             RegionKind::ExtentNode,
+            RegionKind::Indirect,
             RegionKind::DirBlock,
             RegionKind::DxRoot,
             RegionKind::Xattr,
             RegionKind::Orphan,
+            RegionKind::Mmp,
             RegionKind::JournalDescriptor,
             RegionKind::JournalCommit,
             RegionKind::JournalRevoke,
@@ -154,7 +173,8 @@ mod tests {
         ] {
             assert!(kinds.contains(&kind), "no {kind:?}");
         }
-        for victim in [&closed, &dirty] {
+        assert!(kinds.iter().filter(|kind| **kind == RegionKind::Indirect).count() >= 3, "one level only");
+        for victim in all {
             damage_and_use(victim, &[], true);
         }
     }

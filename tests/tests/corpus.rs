@@ -11,7 +11,7 @@
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, OverlayDevice, seed_from_env};
 use lanefs_tests::{
-    RegionKind, Verdict, change_all, corpus_images, large_victim, patiently, read_all, unpacked,
+    RegionKind, Verdict, change_all, corpus_images, large_victim, patiently, read_all, unpacked, with_mmp,
 };
 use peak_alloc::PeakAlloc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -165,6 +165,23 @@ fn volumes_damaged_here() {
             }
         }
     }
+    tally.judge();
+}
+
+/// Whoever has the volume elsewhere may write anything into the block of multiple-mount protection.
+#[test]
+fn the_block_of_multiple_mount_protection() {
+    let _alone = alone();
+    let seed = seed_from_env("LANEFS_SEED");
+    let mut tally = Tally::default();
+    for (shape, args) in SHAPES.iter().enumerate() {
+        let victim = with_mmp(&large_victim(args, false));
+        for i in 0..10 {
+            let script = victim.draw(&mut seed.rng(shape as u64 * 1_000_000 + i), &[RegionKind::Mmp], 3);
+            tally.run(&format!("shape {shape}, MMP, number {i}"), victim.damaged(&script, i % 4 != 3));
+        }
+    }
+    assert_eq!(tally.refused, tally.volumes, "one was written to");
     tally.judge();
 }
 

@@ -9,8 +9,25 @@ use lanefs_sim::{Image, OverlayDevice, seed_from_env};
 use lanefs_tests::{
     Meddled, Mode, RegionKind, Victim, Watchdog, corpus_images, meddle, modes, small_victim, unpacked,
 };
+use peak_alloc::PeakAlloc;
 use rand::Rng;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// Beyond what copies of the image take: the cache, the volume's own tables, what is judged.
+const BYTES: usize = 16 << 20;
+
+/// Copies of the image: what is written over it, the bytes before and after an operation, and those
+/// between which they are compared.
+const COPIES: usize = 4;
+
+/// Memory is counted for the process: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Operations on one volume.
 const OPS: usize = 24;
@@ -24,6 +41,8 @@ struct Tally {
     refused: usize,
     done: usize,
     failed: usize,
+    /// The most memory that one took.
+    most: usize,
     wrong: Vec<String>,
 }
 
@@ -33,8 +52,18 @@ impl Tally {
         self.volumes += 1;
         // One that tears like memory is mended in other ways.
         let unit = if self.volumes.is_multiple_of(2) { 8 } else { 512 };
+        let bound = BYTES + COPIES * bytes.len();
         let device = Arc::new(OverlayDevice::new(Image::from_bytes(bytes)).with_atomic_write(unit));
-        match meddle(&device, mode, script) {
+        let memory = MEMORY.current_usage();
+        MEMORY.reset_peak_usage();
+        let meddled = meddle(&device, mode, script);
+        let peak = MEMORY.peak_usage().saturating_sub(memory);
+        let meddled = match peak > bound {
+            true => Err(format!("it took {} MiB", peak >> 20)),
+            false => meddled,
+        };
+        self.most = self.most.max(peak);
+        match meddled {
             Ok(Meddled::Refused(_)) => self.refused += 1,
             Ok(Meddled::Done(done, failed)) => {
                 self.done += done;
@@ -48,8 +77,9 @@ impl Tally {
     }
 
     fn judge(self) {
-        let Self { volumes, refused, done, failed, wrong } = self;
+        let Self { volumes, refused, done, failed, most, wrong } = self;
         println!("{volumes} volumes, {refused} refused; {done} operations, {failed} that failed");
+        println!("at most {} MiB for one", most >> 20);
         assert!(wrong.is_empty(), "{} of {volumes} volumes:\n{}", wrong.len(), wrong.join("\n"));
         assert!(done > volumes, "nearly nothing was written");
     }
@@ -58,6 +88,7 @@ impl Tally {
 /// Damage and operations are drawn from a seed.
 #[test]
 fn an_operation_changes_what_it_owns() {
+    let _alone = alone();
     let seed = seed_from_env("LANEFS_SEED");
     let count = std::env::var("LANEFS_DAMAGED").map_or(120, |n| n.parse().expect("a number"));
     let only = std::env::var("LANEFS_IMAGE").unwrap_or_default();
@@ -86,6 +117,7 @@ fn an_operation_changes_what_it_owns() {
 
 #[test]
 fn operations_on_images_of_the_folder() {
+    let _alone = alone();
     let Some(paths) = corpus_images() else { return };
     let seed = seed_from_env("LANEFS_SEED");
     let (mut tally, modes) = (Tally::default(), modes());

@@ -12,11 +12,13 @@ pub enum RegionKind {
     InodeBitmap,
     Inode,
     ExtentNode,
+    Indirect,
     DirBlock,
     DxRoot,
     DxNode,
     Xattr,
     Orphan,
+    Mmp,
     JournalSuper,
     JournalDescriptor,
     JournalCommit,
@@ -67,6 +69,8 @@ pub(super) fn be32(bytes: &[u8], at: usize) -> u32 {
 
 const EXTENTS_FL: u32 = 0x8_0000;
 const INDEX_FL: u32 = 0x1000;
+/// Its map leads to the copies of descriptors to come.
+const RESIZE_INO: u32 = 7;
 
 impl Anatomy {
     pub(super) fn of(bytes: &[u8]) -> Self {
@@ -86,6 +90,9 @@ impl Anatomy {
             regions: Vec::new(),
         };
         this.add(RegionKind::Super, 1024, 1024, 0);
+        if le32(sb, 0x60) & 0x100 != 0 {
+            this.add(RegionKind::Mmp, le32(sb, 0x168) as usize * block_size, 1024, 0);
+        }
         let blocks = le32(sb, 4) - le32(sb, 0x14);
         let groups = blocks.div_ceil(le32(sb, 0x20));
         let (journal, orphans) = (le32(sb, 0xe0), le32(sb, 0x280));
@@ -149,11 +156,16 @@ impl Anatomy {
             }
         }
         let mut blocks = Vec::new();
-        let is_symlink = le16(inode, 0) & 0xf000 == 0xa000;
+        let is_mapped = [0x4000, 0x8000].contains(&(le16(inode, 0) & 0xf000)) && ino != RESIZE_INO;
         if le32(inode, 0x20) & EXTENTS_FL != 0 {
             self.extents(bytes, ino, at + 0x28..at + 0x64, &mut blocks);
-        } else if !is_symlink {
-            blocks.extend((0..12).map(|i| le32(inode, 0x28 + i * 4) as usize).filter(|b| *b != 0));
+        } else if is_mapped {
+            let map = at + 0x28;
+            self.pointers(bytes, ino, map..map + 48, 0, &mut blocks);
+            for level in 1..=3 {
+                let pointer = map + 44 + level * 4;
+                self.pointers(bytes, ino, pointer..pointer + 4, level, &mut blocks);
+            }
         }
         if journal {
             self.journal(bytes, &blocks);
@@ -172,6 +184,29 @@ impl Anatomy {
                     _ => RegionKind::DirBlock,
                 };
                 self.add(kind, at, self.block_size, ino);
+            }
+        }
+    }
+
+    /// Follows numbers of blocks that lie `level` levels above the data; blocks in the order of the
+    /// file.
+    fn pointers(
+        &mut self,
+        bytes: &[u8],
+        ino: u32,
+        numbers: Range<usize>,
+        level: usize,
+        blocks: &mut Vec<usize>,
+    ) {
+        for at in numbers.step_by(4) {
+            match (le32(bytes, at) as usize, level) {
+                (0, _) => {}
+                (block, 0) => blocks.push(block),
+                (block, _) => {
+                    let child = block * self.block_size;
+                    self.add(RegionKind::Indirect, child, self.block_size, ino);
+                    self.pointers(bytes, ino, child..child + self.block_size, level - 1, blocks);
+                }
             }
         }
     }

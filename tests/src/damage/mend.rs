@@ -111,6 +111,10 @@ impl Anatomy {
                 let csum = ext4_chksum(seed, &bytes[at..at + bs]);
                 put_le32(bytes, at + 0x10, csum);
             }
+            RegionKind::Mmp => {
+                let csum = ext4_chksum(seed, &bytes[at..at + 1020]);
+                put_le32(bytes, at + 1020, csum);
+            }
             RegionKind::Orphan => {
                 let seed = ext4_chksum(of_inode(bytes), &((at / bs) as u64).to_le_bytes());
                 let csum = ext4_chksum(seed, &bytes[at..at + bs - 8]);
@@ -165,7 +169,7 @@ mod tests {
         let path = dir.path().join("volume");
         for args in [
             ["-t", "ext4", "-b", "1024", "-O", "orphan_file,metadata_csum_seed"].as_slice(),
-            &["-t", "ext4", "-b", "4096", "-O", "^64bit"],
+            &["-t", "ext4", "-b", "4096", "-O", "^64bit,mmp"],
         ] {
             mke2fs(&path, 8 << 20, args);
             let victim = Victim::new(std::fs::read(&path).unwrap());
