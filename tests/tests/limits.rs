@@ -1,8 +1,10 @@
-//! Bounds of the format that a volume can reach: links of a directory and of a file.
+//! Bounds of the format that a volume can reach, links of a directory and of a file, and of memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs::{Error, NewAttr, Volume};
+use lanefs::{Error, NewAttr, OpenOptions, Volume};
+use lanefs_device::MemDevice;
 use lanefs_tests::{debugfs, e2fsck_clean, mke2fs, open, writing};
+use std::sync::Arc;
 
 const ATTR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
 const LINK_MAX: u32 = 65_000;
@@ -70,4 +72,30 @@ fn a_file_of_65000_names() {
     drop((root, names));
     volume.close().unwrap();
     e2fsck_clean(&image);
+}
+
+/// Set in a process of this test that has little memory.
+const LIMITED: &str = "LANEFS_LIMITED";
+
+/// A sparse file costs a volume nothing, and whoever reads it whole all memory.
+#[test]
+fn a_file_larger_than_memory_is_an_error() {
+    if std::env::var_os(LIMITED).is_none() {
+        let name = "a_file_larger_than_memory_is_an_error";
+        let this = std::env::current_exe().unwrap();
+        // KiB of addresses.
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "ulimit -v 1500000 && exec \"$0\" --exact \"$1\""]).arg(this).arg(name);
+        let out = shell.env(LIMITED, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success() && said.contains("1 passed"), "{}: {said}", out.status);
+        return;
+    }
+    let device = MemDevice::new(16 << 20);
+    lanefs::mkfs::format(&device, &lanefs::mkfs::Options::default()).unwrap();
+    let volume = OpenOptions::new().write(true).cache_bytes(1 << 20).open_device(Arc::new(device)).unwrap();
+    volume.create_file("/sparse").unwrap().set_len(1 << 40).unwrap();
+    let e = volume.read("/sparse").unwrap_err();
+    assert!(matches!(e, Error::NoMemory { .. }) && e.errno() == libc::ENOMEM, "{e}");
+    volume.close().unwrap();
 }

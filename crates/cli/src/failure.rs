@@ -96,11 +96,20 @@ impl fmt::Display for Cause {
     }
 }
 
+/// Returns the words of an error of the system without the number that the standard library adds,
+/// and with what to do about it where a number alone says that.
+pub(crate) fn words_of(text: &str) -> String {
+    let Some((words, number)) = text.split_once(" (os error ") else { return text.to_owned() };
+    match number.strip_prefix("24)") {
+        Some(_) => format!("{words} in this process (`ulimit -n` is the limit)"),
+        None => words.to_owned(),
+    }
+}
+
 impl From<io::Error> for Cause {
     fn from(e: io::Error) -> Self {
-        let text = e.to_string();
-        let text = text.find(" (os error ").map_or(text.as_str(), |end| &text[..end]).to_owned();
-        Self { errno: e.raw_os_error().map(Errno::from_raw_os_error), text }
+        let errno = e.raw_os_error().map(Errno::from_raw_os_error);
+        Self { errno, text: words_of(&e.to_string()) }
     }
 }
 
@@ -158,6 +167,14 @@ mod tests {
             panic!("no message")
         };
         assert_eq!((text.as_str(), code), ("cannot open 'x:/y': No such file or directory", 1));
+    }
+
+    #[test]
+    fn says_what_to_do_about_a_lack_of_descriptors() {
+        assert_eq!(Errno::MFILE.raw_os_error(), 24);
+        let said = Cause::from(Errno::MFILE).to_string();
+        assert_eq!(said, "Too many open files in this process (`ulimit -n` is the limit)");
+        assert_eq!(words_of("Permission denied (os error 13)"), "Permission denied");
     }
 
     #[test]

@@ -92,6 +92,12 @@ pub enum Error {
         /// Length in bytes.
         len: usize,
     },
+    /// Content that there is no memory for (ENOMEM).
+    #[error("Cannot allocate memory ({bytes} bytes)")]
+    NoMemory {
+        /// Bytes of the content so far, and more to come.
+        bytes: usize,
+    },
     /// A buffer or value out of bounds (ERANGE).
     #[error("Numerical result out of range")]
     Range,
@@ -358,6 +364,7 @@ impl Error {
             Error::WouldBlock => Errno::AGAIN,
             Error::NoData => Errno::NODATA,
             Error::ValueTooBig { .. } => Errno::TOOBIG,
+            Error::NoMemory { .. } => Errno::NOMEM,
             Error::Range => Errno::RANGE,
             Error::FileTooBig => Errno::FBIG,
             Error::Loop => Errno::LOOP,

@@ -16,6 +16,8 @@ pub enum MkfsError {
     TooSmall { blocks: u64, block_size: u32 },
     #[error("{blocks} blocks need the 64bit feature, or larger blocks")]
     TooManyBlocks { blocks: u64 },
+    #[error("no memory to plan {groups} block groups: larger blocks make fewer")]
+    NoMemory { groups: u32 },
     #[error("a volume of {bytes} bytes on a device of {device}")]
     BeyondDevice { bytes: u64, device: u64 },
     #[error("blocks of {0} bytes: must be a power of two between 1024 and 65536")]

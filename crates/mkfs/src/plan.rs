@@ -12,6 +12,19 @@ use lanefs_format::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Returns room for the descriptors of all groups, if there is memory for what else a volume of so
+/// many takes: a copy of them, and their table.
+fn groups(layout: &Layout) -> Result<Vec<GroupDesc>, MkfsError> {
+    let count = layout.group_count() as usize;
+    let table = layout.desc_blocks() as usize * layout.block_size() as usize;
+    let no_memory = |_| MkfsError::NoMemory { groups: layout.group_count() };
+    let mut groups = Vec::new();
+    groups.try_reserve_exact(count).map_err(no_memory)?;
+    let all = (2 * count * size_of::<GroupDesc>()).saturating_add(table);
+    Vec::<u8>::new().try_reserve_exact(all).map_err(no_memory)?;
+    Ok(groups)
+}
+
 /// A volume to be written.
 pub(crate) struct Plan {
     pub(crate) superblock: Superblock,
@@ -40,7 +53,7 @@ impl Plan {
             ctx: superblock.inode_context(),
             now: Timestamp::from_sec(superblock.times()[2] as i64),
             space: Space::new(layout.first_data_block()..layout.blocks_count()),
-            groups: Vec::with_capacity(layout.group_count() as usize),
+            groups: groups(&layout)?,
             inodes: BTreeMap::new(),
             content: BTreeMap::new(),
             zero: Vec::new(),

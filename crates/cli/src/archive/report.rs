@@ -1,5 +1,6 @@
 //! How an import or export tells of itself while it runs.
 
+use crate::failure::words_of;
 use std::fmt::Display;
 
 /// A failure that concerns one name: `cannot VERB 'WHAT': CAUSE`.
@@ -15,10 +16,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(verb: &'static str, what: &[u8], cause: impl Display) -> Self {
-        let cause = cause.to_string();
-        // What the standard library adds to the words of the system.
-        let end = cause.find(" (os error ").unwrap_or(cause.len());
-        Self { verb, what: what.to_vec(), cause: cause[..end].to_owned() }
+        Self { verb, what: what.to_vec(), cause: words_of(&cause.to_string()) }
     }
 
     /// Returns about how many bytes of memory it takes.

@@ -220,10 +220,15 @@ fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind> {
 
 /// A failed open in one line that says what to do about it.
 fn explain(path: &Path, e: io::Error) -> DeviceError {
-    let errno = e.raw_os_error().unwrap_or(libc::EIO);
+    let errno = e.raw_os_error().unwrap_or(match e.kind() {
+        // A size beyond what an offset can be does not come as far as the kernel.
+        io::ErrorKind::InvalidInput => libc::EFBIG,
+        _ => libc::EIO,
+    });
     let why = match errno {
         libc::ENOENT => "no such file or directory".into(),
         libc::EACCES | libc::EPERM => "permission denied".into(),
+        libc::EMFILE => "too many open files in this process (`ulimit -n` is the limit)".into(),
         libc::EROFS => "lies on a read-only file system or device".into(),
         libc::EFBIG => "the file system cannot hold a file of that size".into(),
         libc::EBUSY => {

@@ -132,7 +132,8 @@ impl Volume {
     /// The whole content of a file.
     ///
     /// # Errors
-    /// As [`open_file`](Self::open_file) and [`File::read_at`].
+    /// As [`open_file`](Self::open_file) and [`File::read_at`]; [`Error::NoMemory`] for a file that is
+    /// larger than memory, as a sparse one may be.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let file = self.open_file(path)?;
         let mut content = Vec::new();
@@ -140,6 +141,7 @@ impl Volume {
         // Not by i_size: that is the volume's word, and holes make it cheap to lie.
         loop {
             let n = file.read_at(content.len() as u64, &mut piece)?;
+            content.try_reserve(n).map_err(|_| Error::NoMemory { bytes: content.len() + n })?;
             content.extend_from_slice(piece.get(..n).unwrap_or_default());
             if n < piece.len() {
                 return Ok(content);

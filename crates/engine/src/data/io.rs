@@ -177,10 +177,11 @@ fn read_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, mut buf
 }
 
 fn write_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, pieces: &[&[u8]]) -> Result<()> {
-    let mut bytes = pieces.concat();
-    let mut rest = &mut bytes[..];
-    while !rest.is_empty() {
-        let (start, before, len, covered) = around(align, offset, rest.len());
+    let mut left: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let mut pieces = pieces.iter().copied();
+    let mut piece: &[u8] = &[];
+    while left > 0 {
+        let (start, before, len, covered) = around(align, offset, left);
         let mut own = AlignedBuf::zeroed(len);
         if before != 0 {
             device.read_at(start, &mut own[..align])?;
@@ -188,10 +189,18 @@ fn write_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, pieces
         if before + covered != len && (before == 0 || len > align) {
             device.read_at(start + (len - align) as u64, &mut own[len - align..])?;
         }
-        let (now, later) = rest.split_at_mut(covered);
-        own[before..before + covered].copy_from_slice(now);
+        let (mut filled, end) = (before, before + covered);
+        while filled < end {
+            if piece.is_empty() {
+                let Some(next) = pieces.next() else { break };
+                piece = next;
+            }
+            let (now, later) = piece.split_at(piece.len().min(end - filled));
+            own[filled..filled + now.len()].copy_from_slice(now);
+            (filled, piece) = (filled + now.len(), later);
+        }
         device.write_at(start, &own)?;
-        (offset, rest) = (offset + covered as u64, later);
+        (offset, left) = (offset + covered as u64, left - covered);
     }
     Ok(())
 }
