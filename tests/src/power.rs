@@ -6,6 +6,7 @@
 //! test promised itself about content is not known here: that is the campaign's
 //! ([`crate::campaign`]).
 
+use crate::fixed_options;
 use lanefs::{OpenOptions, Volume};
 use lanefs_device::{BlockDevice, FileDevice, Result, WriteOp};
 use lanefs_format::{Compat, Superblock};
@@ -23,9 +24,10 @@ const STATES: usize = 12;
 /// Volumes above this are not held in memory.
 const LARGEST: u64 = 256 << 20;
 
-/// Options to write, as those of [`Volume::open`].
+/// Returns options to write, as those of [`Volume::open`]. With `LANEFS_POWER` they have no timer,
+/// and a fixed clock: a seed draws the same states again.
 pub fn writing() -> OpenOptions {
-    OpenOptions::new().write(true)
+    if std::env::var_os("LANEFS_POWER").is_some() { fixed_options() } else { OpenOptions::new().write(true) }
 }
 
 /// Opens the volume in the image `path` as `options.open(path)` does, and tries cuts of the power

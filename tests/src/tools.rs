@@ -1,5 +1,6 @@
 //! Programs as judges.
 
+use lanefs::{OpenOptions, Timestamp};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::UnshareFlags;
 use std::ffi::OsStr;
@@ -86,15 +87,48 @@ pub fn require_tools(programs: &[&str]) {
     assert!(missing.is_empty(), "programs that the test needs are missing: {missing:?}");
 }
 
-/// Makes a sparse file of `size` bytes and runs `mke2fs -q -F ARGS` on it.
+/// The UUID of volumes, and the seed of their directory hash.
+const UUID: &str = "11111111-2222-3333-4444-555555555555";
+
+/// The second at which volumes are made.
+const MADE_AT: i64 = 1_000_000_000;
+
+/// Returns `mke2fs -q -F ARGS`, to which the path is to be added. The UUID, the seed of the directory
+/// hash and the time are fixed, so that the same arguments make the same bytes in each run.
+pub fn mke2fs_command(args: &[&str]) -> Command {
+    let mut extended = format!("hash_seed={UUID}");
+    let mut command = command("mke2fs");
+    command.env("E2FSPROGS_FAKE_TIME", MADE_AT.to_string()).args(["-q", "-F", "-U", UUID]);
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        // mke2fs heeds the last -E alone.
+        if *arg == "-E" {
+            extended = format!("{extended},{}", args.next().expect("a value behind -E"));
+        } else {
+            command.arg(arg);
+        }
+    }
+    command.args(["-E", &extended]);
+    command
+}
+
+/// Makes a sparse file of `size` bytes and runs [`mke2fs_command`] on it.
 ///
 /// # Panics
 /// If anything fails.
 pub fn mke2fs(path: impl AsRef<Path>, size: u64, args: &[&str]) {
     let path = path.as_ref();
     File::create(path).and_then(|f| f.set_len(size)).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let all = ["-q", "-F"].iter().chain(args).map(OsStr::new).chain([path.as_os_str()]);
-    run("mke2fs", &all.collect::<Vec<_>>());
+    let mut command = mke2fs_command(args);
+    let out = output("mke2fs", command.arg(path));
+    assert!(out.status.success(), "{command:?}: {}\n{}", out.status, text(&out));
+}
+
+/// Returns options to write to a volume without a timer and with a fixed clock, as
+/// [`mke2fs_command`] made it: the same calls make the same bytes in each run.
+pub(crate) fn fixed_options() -> OpenOptions {
+    let made_at = Timestamp { sec: MADE_AT, nsec: 0 };
+    OpenOptions::new().write(true).commit_interval(Duration::ZERO).clock(Some(made_at))
 }
 
 /// Runs `e2fsck ARGS`, and returns its exit code and all that it said.
@@ -195,6 +229,22 @@ mod tests {
         assert!(dumpe2fs(&path, &["-h"]).contains("judged"));
         assert!(debugfs(&path, "stat /").contains("Type: directory"));
         assert!(!e2fsck_replay(&path));
+    }
+
+    #[test]
+    fn volumes_are_the_same_each_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = |name: &str| {
+            let path = dir.path().join(name);
+            mke2fs(&path, 2 << 20, &["-t", "ext4", "-O", "orphan_file", "-E", "orphan_file_size=32k"]);
+            std::fs::read(path).unwrap()
+        };
+        let first = made("first");
+        // Past the second that a time in the superblock has.
+        std::thread::sleep(Duration::from_millis(1100));
+        let differ = first.iter().zip(&made("second")).position(|(a, b)| a != b);
+        assert_eq!(differ, None, "first byte that differs");
+        assert!(dumpe2fs(dir.path().join("first"), &["-h"]).contains("Orphan file inode"));
     }
 
     #[test]

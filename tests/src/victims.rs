@@ -1,7 +1,8 @@
 //! Good volumes to damage: full of structures, closed or with a journal that waits for recovery.
 
 use crate::ops::{Lane, Op, OpenHow, Target, XattrHow};
-use crate::{Verdict, Victim, change_all, e2fsck, e2fsck_clean, mke2fs, read_all, run, specimen};
+use crate::specimen;
+use crate::{Verdict, Victim, change_all, e2fsck, e2fsck_clean, fixed_options, mke2fs, read_all, run};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, OverlayDevice};
 use std::sync::Arc;
@@ -48,7 +49,7 @@ pub fn patterned(size: u64, args: &[&str]) -> Image {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("volume");
     mke2fs(&path, size, args);
-    let volume = lanefs::Volume::open(&path).unwrap();
+    let volume = fixed_options().open(&path).unwrap();
     let file = volume.create_file("/pattern").unwrap();
     let (mut at, mut junk) = (0, vec![OLD; 256 << 10]);
     while !junk.is_empty() {
@@ -88,7 +89,7 @@ fn victim(size: u64, args: &[&str], content: &[Op], dirty: bool) -> Victim {
     mke2fs(&path, size, args);
     let device = Arc::new(OverlayDevice::new(Image::from_bytes(std::fs::read(&path).unwrap())));
     let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
-    let lane = Lane(lanefs::Volume::open_device(shared).unwrap());
+    let lane = Lane(fixed_options().open_device(shared).unwrap());
     lane.apply_all(content);
     let bytes = if dirty {
         lane.0.sync().unwrap();

@@ -4,8 +4,8 @@
 use super::model::{Model, XATTR};
 use super::observed::Observed;
 use super::step::Slot;
-use crate::{Kind, OLD, e2fsck_clean, patterned};
-use lanefs::{NewAttr, SetAttr, SetXattr, Timestamp, Volume};
+use crate::{Kind, OLD, e2fsck_clean, fixed_options, patterned};
+use lanefs::{NewAttr, SetAttr, SetXattr, Volume};
 use lanefs_device::{BlockDevice, MemDevice};
 use lanefs_sim::Image;
 use std::sync::{Arc, OnceLock};
@@ -86,9 +86,6 @@ pub(super) struct Start {
     pub(super) observed: Observed,
 }
 
-/// The time at which the volumes are made. Workloads run at another.
-pub(super) const MADE_AT: Timestamp = Timestamp { sec: 1_000_000_000, nsec: 0 };
-
 /// The file that takes the space of a volume that is nearly full.
 const FILLER: &str = "/filler";
 
@@ -110,8 +107,8 @@ impl Start {
     fn new(shape: &Shape) -> Self {
         let args: Vec<&str> = ARGS.iter().chain(shape.args).copied().collect();
         let device = Arc::new(MemDevice::from_bytes(patterned(shape.size, &args).to_bytes()));
-        let options = lanefs::OpenOptions::new().write(true).clock(Some(MADE_AT));
-        let volume = options.open_device(Arc::clone(&device) as Arc<dyn BlockDevice>).expect("a new volume");
+        let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+        let volume = fixed_options().open_device(shared).expect("a new volume");
         let model = fill(&volume, shape.block).expect("a volume with space");
         if let Some(free) = shape.free {
             leave(&volume, free, shape.block).expect("a volume with space");

@@ -20,8 +20,7 @@ impl Image {
     pub(crate) fn mke2fs(options: &[&str], tree: Option<&Path>) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("v.img");
-        let mut mke2fs = tool("mke2fs");
-        mke2fs.args(["-q", "-F", "-t", "ext4"]).args(options);
+        let mut mke2fs = lanefs_tests::mke2fs_command(&[&["-t", "ext4"], options].concat());
         if let Some(tree) = tree {
             mke2fs.arg("-d").arg(tree);
         }
