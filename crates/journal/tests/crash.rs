@@ -8,7 +8,7 @@ use lanefs_journal::{Journal, LogConfig, LogRun, Options, recovery};
 use lanefs_sim::{Entry, Image, Log, OverlayDevice, RecordingDevice, Seed, seed_from_env};
 use rand::Rng;
 use rand::rngs::StdRng;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ enum Use {
 
 /// The blocks after each operation.
 struct Model {
-    now: HashMap<u64, Use>,
-    after: Vec<HashMap<u64, Use>>,
+    now: BTreeMap<u64, Use>,
+    after: Vec<BTreeMap<u64, Use>>,
 }
 
 fn config() -> LogConfig {
@@ -177,7 +177,7 @@ impl Run {
 fn record(image: Image, seed: &Seed, operations: usize, checkpoints: u32, atomic_write: usize) -> Run {
     let mut rng = seed.rng(operations as u64 + u64::from(checkpoints));
     let device = Arc::new(RecordingDevice::new(image).with_atomic_write(atomic_write));
-    let now: HashMap<u64, Use> =
+    let now: BTreeMap<u64, Use> =
         (FIRST..FIRST + BLOCKS).chain([COUNTER]).map(|block| (block, Use::Metadata(0))).collect();
     let mut model = Model { after: vec![now.clone()], now };
     let mut promises = Vec::new();
