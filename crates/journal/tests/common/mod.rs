@@ -11,6 +11,7 @@ pub(crate) fn run_codes(ok: &[i32], command: &str, args: &[&str]) -> String {
     let Output { status, stdout, stderr } = Command::new(command)
         .args(args)
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("LC_ALL", "C")
         .output()
         .unwrap_or_else(|e| panic!("{command}: {e}"));
     let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
@@ -58,15 +59,18 @@ impl Image {
     pub(crate) fn with_mount(&self, options: &str, script: &str) {
         let mnt = self.dir.path().join("mnt");
         std::fs::create_dir_all(&mnt).unwrap();
-        let mnt = mnt.to_str().unwrap();
-        run("mount", &["-o", &format!("loop,{options}"), self.str(), mnt]);
-        let script = format!("set -e; {script}");
-        let result = Command::new("bash")
-            .args(["-c", &script, "script", mnt, self.str(), self.dir.path().to_str().unwrap()])
-            .output();
-        run("umount", &[mnt]);
-        let result = result.unwrap();
-        assert!(result.status.success(), "{script}: {}", String::from_utf8_lossy(&result.stderr));
+        // In a mount namespace of its own, of which no process started meanwhile has a copy.
+        let script = format!(
+            "set -e; mount -o 'loop,{options}' \"$2\" \"$1\"; trap 'cd /; umount \"$1\"' EXIT; {script}"
+        );
+        let (mnt, dir) = (mnt.to_str().unwrap(), self.dir.path().to_str().unwrap());
+        let namespace = ["--mount", "--propagation", "private"];
+        let bash = ["bash", "-c", &script, "script", mnt, self.str(), dir];
+        run("unshare", &[&namespace[..], &bash].concat());
+        // The kernel detaches the loop device a moment later.
+        while !run("losetup", &["--associated", self.str()]).is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     }
 }
 

@@ -192,7 +192,9 @@ pub(crate) fn run(name: &str, args: &[&str]) {
 fn tool(name: &str) -> Command {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let found = std::env::split_paths(&path).map(|p| p.join(name)).find(|p| p.exists());
-    Command::new(found.unwrap_or_else(|| panic!("{name} is needed")))
+    let mut command = Command::new(found.unwrap_or_else(|| panic!("{name} is needed")));
+    command.env("LC_ALL", "C");
+    command
 }
 
 pub(crate) fn is_root() -> bool {

@@ -49,7 +49,8 @@ struct Image {
 }
 
 fn run(program: &str, args: &[&str]) -> (i32, String) {
-    let out = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    let out = Command::new(program).args(args).env("LC_ALL", "C").output();
+    let out = out.unwrap_or_else(|e| panic!("{program}: {e}"));
     let text = [out.stdout, out.stderr].concat();
     (out.status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
 }
