@@ -9,7 +9,7 @@ use std::time::Duration;
 /// unmounts and detaches.
 #[derive(Debug)]
 pub struct LoopMount {
-    device: String,
+    device: Attached,
     dir: PathBuf,
     mounted: bool,
 }
@@ -70,15 +70,16 @@ impl LoopMount {
         let mut mount = Self { device, dir, mounted: false };
         let options = if options.is_empty() { "defaults" } else { options };
         let mut command = Command::new("mount");
-        command.args(["-t", kind, "-o", options, &mount.device]).arg(&mount.dir);
+        command.args(["-t", kind, "-o", options, &mount.device.path]).arg(&mount.dir);
         let out = command.output().expect("mount");
         mount.mounted = out.status.success();
         // While it is mounted, this only marks the device: it goes with the last user.
-        run("losetup", &["--detach", &mount.device]);
-        match mount.mounted {
-            true => Ok(mount),
-            false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&out.stderr))),
+        run("losetup", &["--detach", &mount.device.path]);
+        if mount.mounted {
+            return Ok(mount);
         }
+        mount.device.wait_for_detach();
+        Err(format!("{command:?}: {}", String::from_utf8_lossy(&out.stderr)))
     }
 
     /// Where it is mounted.
@@ -88,7 +89,7 @@ impl LoopMount {
 
     /// The loop device.
     pub fn device(&self) -> &str {
-        &self.device
+        &self.device.path
     }
 
     /// Has the kernel write no zeros to short runs of unwritten blocks, which would then count as
@@ -97,7 +98,7 @@ impl LoopMount {
     /// # Panics
     /// If it is not mounted for writing, as ext4.
     pub fn keep_unwritten(&self) {
-        let device = self.device.trim_start_matches("/dev/");
+        let device = self.device.name();
         std::fs::write(format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb"), "0").unwrap();
     }
 
@@ -143,7 +144,7 @@ impl LoopMount {
             let out = Command::new("umount").arg(&self.dir).output().map_err(|e| e.to_string())?;
             if out.status.success() {
                 self.mounted = false;
-                wait_for_detach(&self.device);
+                self.device.wait_for_detach();
                 return Ok(());
             }
             said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -166,9 +167,18 @@ impl Drop for LoopMount {
 
 /// A loop device on a file, as long as the value lives.
 #[derive(Debug)]
-pub struct LoopDevice(String);
+pub struct LoopDevice(Attached);
 
 impl LoopDevice {
+    /// One that goes through the page cache of the file's file system.
+    ///
+    /// # Panics
+    /// If the caller is not root, or there is no loop device.
+    pub fn new(image: impl AsRef<Path>) -> Self {
+        require_root();
+        Self(attach(image.as_ref().to_str().expect("a path in UTF-8"), false, false))
+    }
+
     /// One that goes past the page cache of the file's file system.
     ///
     /// # Panics
@@ -180,30 +190,48 @@ impl LoopDevice {
 
     /// The device's file.
     pub fn path(&self) -> &Path {
-        Path::new(&self.0)
+        Path::new(&self.0.path)
     }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-        wait_for_detach(&self.0);
+        let _ = Command::new("losetup").args(["--detach", &self.0.path]).status();
+        self.0.wait_for_detach();
     }
 }
 
-/// The kernel detaches a moment after the last use; until then the image has a user.
-fn wait_for_detach(device: &str) {
-    let name = device.trim_start_matches("/dev/");
-    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-    for _ in 0..2000 {
-        if !backing.exists() {
-            return;
+/// A loop device, and the file that the kernel says it is on.
+#[derive(Debug)]
+struct Attached {
+    path: String,
+    backing: String,
+}
+
+impl Attached {
+    fn name(&self) -> &str {
+        self.path.trim_start_matches("/dev/")
+    }
+
+    /// The kernel's name of the file. It has a suffix when the file has been removed.
+    fn backing_now(&self) -> Option<String> {
+        let file = Path::new("/sys/block").join(self.name()).join("loop/backing_file");
+        Some(std::fs::read_to_string(file).ok()?.trim_end().to_owned())
+    }
+
+    /// The kernel detaches a moment after the last use; until then the image has a user. Another
+    /// test may have the device next.
+    fn wait_for_detach(&self) {
+        for _ in 0..2000 {
+            if !self.backing_now().is_some_and(|now| now.starts_with(&self.backing)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-fn attach(image: &str, read_only: bool, direct: bool) -> String {
+fn attach(image: &str, read_only: bool, direct: bool) -> Attached {
     let mut args = vec!["--find", "--show", image];
     if read_only {
         args.insert(0, "--read-only");
@@ -212,14 +240,18 @@ fn attach(image: &str, read_only: bool, direct: bool) -> String {
         args.insert(0, "--direct-io=on");
     }
     // Tests that run side by side may want the same free device.
-    for _ in 0..200 {
+    let path = (0..200).find_map(|_| {
         let out = Command::new("losetup").args(&args).output().expect("losetup");
         if out.status.success() {
-            return String::from_utf8_lossy(&out.stdout).trim().to_owned();
+            return Some(String::from_utf8_lossy(&out.stdout).trim().to_owned());
         }
         std::thread::sleep(Duration::from_millis(50));
-    }
-    run("losetup", &args)
+        None
+    });
+    let mut attached =
+        Attached { path: path.unwrap_or_else(|| run("losetup", &args)), backing: String::new() };
+    attached.backing = attached.backing_now().expect("a device that is attached");
+    attached
 }
 
 #[cfg(test)]

@@ -51,13 +51,13 @@ pub struct Mounted {
 #[derive(Debug)]
 enum By {
     Kernel(LoopMount),
-    Process { child: Child, log: PathBuf, _limit: Sender<()> },
+    Process { child: Child, log: PathBuf, _limit: Option<Sender<()>> },
     Nobody,
 }
 
 impl Mounted {
-    /// Mounts `image`. `options` are those of `mount -o`, of the server. It is killed after
-    /// `limit`.
+    /// Mounts `image`. `options` are those of `mount -o`, of the server. It is killed when it has
+    /// been mounted for `limit`.
     ///
     /// # Panics
     /// If the test is not root, or the server does not come up; with what it said.
@@ -92,9 +92,9 @@ impl Mounted {
         }
         command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
         let child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        let _limit = kill_after(child.id(), limit, format!("{command:?}"));
-        let mut mounted =
-            Self { image: image.to_owned(), dir: dir.clone(), by: By::Process { child, log, _limit } };
+        let pid = child.id();
+        let by = By::Process { child, log, _limit: None };
+        let mut mounted = Self { image: image.to_owned(), dir: dir.clone(), by };
         let by = Instant::now() + PATIENCE;
         while !is_mounted(&dir) {
             if let Some(status) = mounted.try_wait() {
@@ -102,6 +102,9 @@ impl Mounted {
             }
             assert!(Instant::now() < by, "{command:?} does not mount\n{}", mounted.said());
             std::thread::sleep(Duration::from_millis(5));
+        }
+        if let By::Process { _limit, .. } = &mut mounted.by {
+            *_limit = Some(kill_after(pid, limit, format!("{command:?}")));
         }
         mounted
     }
@@ -310,7 +313,8 @@ mod tests {
         assert!(!mounted.wait().success());
         drop(mounted);
         assert!(
-            catch_unwind(|| Mounted::new(&Server::Fuse2fs, Path::new("/dev/null"), "", PATIENCE)).is_err()
+            catch_unwind(|| Mounted::new(&Server::Fuse2fs, &image.with_extension("none"), "", PATIENCE))
+                .is_err()
         );
     }
 }
