@@ -202,7 +202,7 @@ mod loop_info {
 mod tests {
     use super::*;
     use crate::FileDevice;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     /// The lock outlives the process that took it: here a child of it has the file open, as
     /// io_uring has it after a SIGKILL.
@@ -212,14 +212,22 @@ mod tests {
         let path = dir.path().join("volume.img");
         drop(FileDevice::create(&path, 4096).unwrap());
         // flock(1) locks what the shell has open, and ends.
-        let script = r#"exec 9<>"$1"; flock -x 9; exec sleep 1"#;
-        let mut keeper = Command::new("sh").args(["-c", script, "sh"]).arg(&path).spawn().unwrap();
+        let script = r#"exec 9<>"$1"; flock -x 9; exec cat"#;
+        let mut keeper = Command::new("sh");
+        let mut keeper = keeper.args(["-c", script, "sh"]).arg(&path).stdin(Stdio::piped()).spawn().unwrap();
+        let stdin = keeper.stdin.take();
         let file = File::open(&path).unwrap();
         while !lock_holders(&file).first().is_some_and(|&pid| has_died(pid)) {
             std::thread::sleep(Duration::from_millis(1));
         }
+        // The child ends when nobody can write to it any more.
+        let end = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(stdin);
+        });
         FileDevice::open_read_only(&path).unwrap();
         FileDevice::open(&path).unwrap();
+        end.join().unwrap();
         keeper.wait().unwrap();
     }
 
