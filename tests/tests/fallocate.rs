@@ -13,6 +13,7 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// Block size, and what mke2fs is told.
 const KINDS: [(u64, &[&str]); 4] = [
@@ -300,7 +301,8 @@ fn what_would_wait_says_so() {
     let device = std::sync::Arc::new(lanefs_device::MemDevice::new(32 << 20));
     let options = lanefs_mkfs::Options { block_size: Some(4096), ..lanefs_mkfs::Options::default() };
     lanefs_mkfs::format(&*device, &options).unwrap();
-    let volume = lanefs::OpenOptions::new().write(true).open_device(device).unwrap();
+    let options = lanefs::OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+    let volume = options.open_device(device).unwrap();
     let options = volume.open_options().read(true).write(true).create(true);
     let (file, direct) = (options.open("/a").unwrap(), options.clone().direct(true).open("/a").unwrap());
     let append = volume.open_options().append(true).open("/a").unwrap();

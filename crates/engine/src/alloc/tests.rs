@@ -508,7 +508,9 @@ fn trim_discards_what_is_free_and_nothing_else() {
     let device = Arc::new(MemDevice::new(64 << 20));
     let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
     lanefs_mkfs::format(&*device, &options).unwrap();
-    let fs = Fs::open(Arc::clone(&device) as _, OpenOptions::new().write(true)).unwrap();
+    // Without a timer: commits happen where the test has them.
+    let open = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+    let fs = Fs::open(Arc::clone(&device) as _, open).unwrap();
     let volume = crate::Volume::new(Arc::clone(&fs));
     volume.write("/kept", &[7; 3_000_000]).unwrap();
     volume.write("/gone", &[9; 3_000_000]).unwrap();
@@ -550,7 +552,7 @@ fn with_discard_a_commit_discards_what_it_freed() {
         let device = Arc::new(MemDevice::new(32 << 20));
         let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
         lanefs_mkfs::format(&*device, &options).unwrap();
-        let open = OpenOptions::new().write(true).discard(discard);
+        let open = OpenOptions::new().write(true).commit_interval(Duration::ZERO).discard(discard);
         let volume = open.open_device(Arc::clone(&device) as _).unwrap();
         volume.write("/kept", &[7; 1_000_000]).unwrap();
         volume.write("/gone", &[9; 1_000_000]).unwrap();
