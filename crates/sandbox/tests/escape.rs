@@ -151,6 +151,8 @@ fn of(cell: &Cell, name: &str) -> PathBuf {
 
 fn block_device() -> PathBuf {
     let names = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.file_name());
+    // Of another type it may have no medium.
+    let names = names.filter(|name| name.to_string_lossy().starts_with("loop"));
     let mut nodes = names.map(|name| Path::new("/dev").join(name)).filter(|node| node.exists());
     nodes.next().unwrap_or_else(|| "/dev/loop0".into())
 }
