@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest that e2fsck may take for a small volume; a damaged one can make it run for ever.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// What both say of one volume.
 #[derive(Debug)]

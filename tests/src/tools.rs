@@ -131,6 +131,29 @@ pub(crate) fn fixed_options() -> OpenOptions {
     OpenOptions::new().write(true).commit_interval(Duration::ZERO).clock(Some(made_at))
 }
 
+/// Copies a program. A process of its own does it: if this process had the copy open for writing,
+/// so had a child that another thread forks, and the kernel would run no such file (ETXTBSY).
+///
+/// # Panics
+/// If that fails.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    run("cp", &[from.as_ref(), to.as_ref()]);
+}
+
+/// Returns the bytes of memory that a process has for itself. Not the pages of its program: how many
+/// of those are mapped depends on the page cache.
+///
+/// # Panics
+/// If there is no such process.
+pub fn memory_of(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    (kib("RssAnon:") + kib("RssShmem:")) << 10
+}
+
 /// Runs `e2fsck ARGS`, and returns its exit code and all that it said.
 ///
 /// # Panics

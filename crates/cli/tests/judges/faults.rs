@@ -167,6 +167,19 @@ fn a_signal_ends_a_mount_cleanly() {
     }
 }
 
+/// Whether a process of the group has not ended. One that nobody waited for has.
+fn group_lives(group: Pid) -> bool {
+    let group = group.as_raw_nonzero().to_string();
+    let stats = fs::read_dir("/proc").unwrap().flatten();
+    let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    // "PID (NAME) STATE PARENT GROUP ..."
+    stats.into_iter().any(|stat| {
+        let mut fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        let state = fields.next().unwrap_or_default();
+        fields.nth(1) == Some(&group) && !["Z", "X"].contains(&state)
+    })
+}
+
 /// Clients that die in the middle of requests of all kinds leave a mount that works.
 #[test]
 fn clients_die_in_the_middle() {
@@ -200,12 +213,16 @@ fn clients_die_in_the_middle() {
             let group = Pid::from_raw(child.id() as i32).unwrap();
             rustix::process::kill_process_group(group, Signal::KILL).unwrap();
             child.wait().unwrap();
+            // Its children are in the middle of requests too.
+            while group_lives(group) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
         // The lock went with its holder. A writeback that died with a client is told once to the
         // next syncfs.
         shell(
             mounted.path(),
-            "[ -e big ] || mv large big; flock -n lock true; rm -rf d1 d2 d3 copy; echo works >f; [ $(cat f) = works ]
+            "[ -e big ] || mv large big; flock -w 60 lock true; rm -rf d1 d2 d3 copy; echo works >f; [ $(cat f) = works ]
             sync -f . || sync -f .",
         );
     }

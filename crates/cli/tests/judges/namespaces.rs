@@ -1,7 +1,7 @@
 //! Namespaces: server and programs in PID namespaces of each other, and a mount namespace that
 //! still has a mount which its own has given up.
 
-use crate::support::{Image, bounded, judged, must, output, shell};
+use crate::support::{Image, LIMIT, bounded, judged, must, output, shell};
 use lanefs_tests::{Server, e2fsck_clean, private_mounts};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -47,7 +47,7 @@ impl Contained {
         command.args(args).args(["--fork", "--kill-child"]).arg(env!("CARGO_BIN_EXE_lanefs"));
         command.args(["mount", "--foreground"]).arg(&image.path).arg(&dir).stdin(Stdio::null());
         let mut unshare = command.spawn().unwrap();
-        let by = Instant::now() + Duration::from_secs(60);
+        let by = Instant::now() + LIMIT;
         loop {
             assert!(
                 unshare.try_wait().unwrap().is_none() && Instant::now() < by,
@@ -136,11 +136,12 @@ const WORK: &str = r#"
 
 /// A process in a mount namespace of its own, at work on the mount.
 fn elsewhere(dir: &Path, seen: &Path) -> Child {
-    let mut command = bounded(120, "unshare");
+    let mut command = bounded(LIMIT.as_secs() as u32, "unshare");
     command.args(["--mount", "--propagation", "private", "bash", "-euo", "pipefail", "-c", WORK]).arg(dir);
     let seen_file = fs::File::create(seen).unwrap();
-    let child = command.stdout(seen_file).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command.stdout(seen_file).spawn().unwrap();
     while fs::metadata(seen).unwrap().len() < 20 {
+        assert!(child.try_wait().unwrap().is_none(), "the work ended");
         std::thread::sleep(Duration::from_millis(5));
     }
     child
@@ -157,7 +158,7 @@ fn another_mount_namespace_goes_on_after_the_unmount() {
         must(bounded(60, "umount").args(["-i"]).arg(&dir));
         let before = fs::metadata(&seen).unwrap().len();
         let grows = |from: u64| {
-            let by = Instant::now() + Duration::from_secs(60);
+            let by = Instant::now() + LIMIT;
             while fs::metadata(&seen).unwrap().len() <= from + 20 && Instant::now() < by {
                 std::thread::sleep(Duration::from_millis(5));
             }

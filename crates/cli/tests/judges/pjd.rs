@@ -2,7 +2,7 @@
 //! `pjdfstest.differences` lists.
 
 use crate::support::{Image, SIZE, bounded, from_crates, judged, output, said};
-use lanefs_tests::Server;
+use lanefs_tests::{Server, copy_program};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +37,7 @@ fn results(server: &Server, user: Option<&str>) -> [BTreeSet<String>; 2] {
 
     let program = image.beside("pjdfstest");
     // The build's folder may be one that only its owner may enter.
-    fs::copy(from_crates("pjdfstest"), &program).unwrap();
+    copy_program(from_crates("pjdfstest"), &program);
     let mut command = match user {
         None => bounded(200, &program),
         Some(user) => {

@@ -1,12 +1,8 @@
 //! No thread that serves waits for another request: what would hang, with one thread and with all
 //! of them.
 
-use crate::support::{Image, bounded, compile, must, options};
+use crate::support::{Image, LIMIT, bounded, compile, must, options};
 use lanefs_tests::{Mounted, Server};
-use std::time::Duration;
-
-/// A server that hangs is killed then, which ends the program.
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn waits(threads: u32, args: &[&str]) {
     let server = Server::Lanefs(env!("CARGO_BIN_EXE_lanefs").into());
@@ -15,7 +11,7 @@ fn waits(threads: u32, args: &[&str]) {
     let options = format!("{},threads={threads}", options(&server));
     let mounted = Mounted::new(&server, &image.path, &options, LIMIT);
     let at = mounted.path().join(if args[0] == "fault" || args[0] == "mix" { "file" } else { "" });
-    must(bounded(100, program).arg(args[0]).arg(at).args(&args[1..]));
+    must(bounded(LIMIT.as_secs() as u32, program).arg(args[0]).arg(at).args(&args[1..]));
     mounted.unmount();
 }
 
