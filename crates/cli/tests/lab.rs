@@ -4,7 +4,7 @@
 
 mod support;
 
-use lanefs_tests::Watchdog;
+use lanefs_tests::{LoopDevice, Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -100,21 +100,10 @@ fn lab_compare(before: &str, after: &str, dir: &Path) -> Command {
 }
 
 /// A loop device over a file of so many MiB, for as long as the value lives.
-struct Loop(String);
-
-impl Loop {
-    fn new(dir: &Path, mib: u64) -> Self {
-        let file = dir.join("device");
-        File::create(&file).unwrap().set_len(mib << 20).unwrap();
-        let out = succeed(tool("losetup").args(["--find", "--show"]).arg(&file));
-        Self(text(&out.stdout).trim().to_owned())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = tool("losetup").args(["--detach", &self.0]).status();
-    }
+fn loop_device(dir: &Path, mib: u64) -> LoopDevice {
+    let file = dir.join("device");
+    File::create(&file).unwrap().set_len(mib << 20).unwrap();
+    LoopDevice::new(file)
 }
 
 #[test]
@@ -122,12 +111,13 @@ fn a_device_is_erased_only_if_that_is_said() {
     lanefs_tests::private_mounts();
     let _watchdog = Watchdog::new("the lab");
     let dir = tempfile::tempdir().unwrap();
-    let device = Loop::new(dir.path(), 700);
-    let args = ["iversion", "--rounds", "1", "--peers", "kernel-ext4", "--volume", &device.0];
+    let device = loop_device(dir.path(), 700);
+    let name = device.path().to_str().unwrap();
+    let args = ["iversion", "--rounds", "1", "--peers", "kernel-ext4", "--volume", name];
     let run = |more: &[&str]| lab(&[&args[..], more].concat(), dir.path()).output().unwrap();
     fails(&run(&[]), 1, "say --erase");
     let content = |at: usize| {
-        let all = File::open(&device.0).unwrap();
+        let all = File::open(name).unwrap();
         let mut bytes = [0; 2];
         std::os::unix::fs::FileExt::read_exact_at(&all, &mut bytes, at as u64).unwrap();
         bytes
@@ -143,15 +133,19 @@ fn a_device_is_erased_only_if_that_is_said() {
     // One that is mounted is not erased, whatever is said.
     let at = dir.path().join("m");
     fs::create_dir(&at).unwrap();
-    succeed(tool("mount").args(["-t", "ext4", &device.0]).arg(&at));
+    succeed(tool("mount").args(["-t", "ext4", name]).arg(&at));
     let out = run(&["--erase"]);
     succeed(tool("umount").arg(&at));
     fails(&out, 1, "in use");
     // One that is too small says by how much.
     drop(device);
-    let small = Loop::new(dir.path(), 100);
-    let out =
-        lab(&["iversion", "--volume", &small.0, "--erase", "--peers", "none"], dir.path()).output().unwrap();
+    let small = loop_device(dir.path(), 100);
+    let out = lab(
+        &["iversion", "--volume", small.path().to_str().unwrap(), "--erase", "--peers", "none"],
+        dir.path(),
+    )
+    .output()
+    .unwrap();
     fails(&out, 1, "are needed");
 }
 
@@ -168,12 +162,13 @@ fn a_signal_leaves_nothing_behind() {
             ["overwrite", "--rounds", "1000", "--threads", "2", "--peers", "kernel-ext4", "--volume", "."];
         let mut command = lab(&args, dir.path());
         command.env("TMPDIR", &temp).stdout(Stdio::null()).stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
+        let mut child = command.spawn().unwrap();
         let mounted = || {
             let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
             table.contains(temp.canonicalize().unwrap().to_str().unwrap())
         };
         while !mounted() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended");
             thread::sleep(Duration::from_millis(5));
         }
         kill_process(Pid::from_child(&child), signal).unwrap();

@@ -263,8 +263,15 @@ frame.srcdoc = REPORT;
 fn browsed(dir: &Path, page: &str) -> String {
     let path = dir.join("judge.html");
     std::fs::write(&path, page).unwrap();
-    let mut command = Command::new("timeout");
-    command.args([
+    // A PID namespace ends with its first process: when this returns, no child of the browser writes
+    // to the folder any more.
+    let mut command = Command::new("unshare");
+    command.env("TMPDIR", dir).args([
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "timeout",
         "120",
         "chromium",
         "--headless",
