@@ -120,7 +120,8 @@ fn a_file_that_another_process_has_locked_is_no_target() {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(said.starts_with("lanefs: cannot create 'busy': it is in use: another process "), "{said}");
     assert_eq!(fs::read_to_string(v.beside("busy")).unwrap(), "in use");
-    drop(file);
+    // Not by closing it: a child of another test's thread has it open until its exec.
+    flock(&file, FlockOperation::Unlock).unwrap();
     v.ok(["cp", "v.img:/t/file", "busy"]);
 }
 
@@ -230,6 +231,21 @@ fn a_forgotten_slash() {
     assert_eq!(v.ok(["cat", "v.img:/t/file"]), "new");
 }
 
+/// A shell that runs until there is a file `stop`. A kill would leave the program that it runs.
+struct Swapper {
+    shell: std::process::Child,
+    stop: std::path::PathBuf,
+}
+
+impl Drop for Swapper {
+    fn drop(&mut self) {
+        if fs::write(&self.stop, "").is_err() {
+            let _ = self.shell.kill();
+        }
+        let _ = self.shell.wait();
+    }
+}
+
 /// Another process that may write to the target puts links in the place of what is made there.
 /// Nothing outside changes, whichever step it wins.
 #[test]
@@ -243,21 +259,18 @@ fn names_that_change_hands_meanwhile() {
     v.ok(["import", "n", "v.img:/n"]);
     fs::create_dir(v.beside("out")).unwrap();
     fs::set_permissions(v.beside("outside/file"), fs::Permissions::from_mode(0o600)).unwrap();
-    let swap = "while :; do for f in out/a* out/b*; do ln -sfn ../outside/file $f; done; done 2> /dev/null";
-    let mut other = tool("sh").args(["-c", swap]).current_dir(here).spawn().unwrap();
+    let swap = "until [ -e stop ]; do for f in out/a* out/b*; do ln -sfn ../outside/file $f; done; done 2> /dev/null";
+    let other = tool("sh").args(["-c", swap]).current_dir(here).spawn().unwrap();
+    let other = Swapper { shell: other, stop: v.beside("stop") };
     for _ in 0..40 {
         for args in [&["export", "v.img:/n", "out"][..], &["cp", "-a", "v.img:/n/.", "out"]] {
             // Whether it succeeds depends on who is first.
             v.lanefs(args).output().unwrap();
             let meta = fs::metadata(v.beside("outside/file")).unwrap();
             let outside = (meta.permissions().mode() & 0o7777, meta.uid(), meta.gid());
-            if outside != (0o600, 0, 0) {
-                other.kill().unwrap();
-                panic!("{args:?}: {outside:?}");
-            }
+            assert_eq!(outside, (0o600, 0, 0), "{args:?}");
         }
     }
-    other.kill().unwrap();
-    other.wait().unwrap();
+    drop(other);
     kept(&v);
 }

@@ -142,7 +142,7 @@ fn what_is_there_is_named_and_stays() {
         ),
         ("truncate -s 64M f; mkswap -q f", "swap space"),
         ("echo 'a text of worth' > f", "text"),
-        ("head -c 200000 /dev/urandom > f; printf '\\001' | dd of=f conv=notrunc status=none", "data"),
+        ("yes \"$(printf '\\001pattern')\" | head -c 200000 > f", "data"),
         ("truncate -s 64M f; printf x | dd of=f bs=1 seek=9M conv=notrunc status=none", "data"),
         ("tar -cf f /dev/null", "a tar archive"),
     ] {

@@ -306,7 +306,7 @@ fn killed_it_loses_nothing_that_was_synced() {
     let gone = fs::metadata(m.path("ledger")).unwrap_err().raw_os_error();
     assert_eq!(gone, Some(Errno::NOTCONN.raw_os_error()));
     drop(file);
-    m.image.ok(["umount", "m"]);
+    m.unmount("m");
     assert!(!m.is_mounted());
     m.image.ok(["mount", "v.img", "m"]);
     assert_eq!(fs::read(m.path("ledger")).unwrap(), vec![5; 100_000]);
@@ -320,7 +320,7 @@ fn a_user_mounts_his_own() {
         std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
     }
     // Where the user can run it.
-    fs::copy(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs")).unwrap();
+    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs"));
     // The device is for all, as udev has it: in a mount namespace, for a machine without udev has
     // it for root only.
     let script = r#"
@@ -368,9 +368,7 @@ fn idle_it_sleeps() {
         }
         before = now;
     }
-    let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
-    let resident = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
-    let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    let kib = lanefs_tests::memory_of(server as u32) >> 10;
     assert!(kib < 32 << 10, "{kib} KiB");
     m.umount();
 }

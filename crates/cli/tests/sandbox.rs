@@ -133,7 +133,7 @@ fn a_server_outlives_its_broker() {
     let trim = support::tool("fstrim").arg(&m.at).output().unwrap();
     assert!(!trim.status.success(), "the capability of the caller is not known");
     assert_eq!(fs::metadata(&m.at).unwrap().dev(), device);
-    m.image.ok(["umount", "m"]);
+    m.unmount("m");
     assert!({ server }.wait().unwrap().success());
     assert_eq!(m.image.ok(["cat", "v.img:/f"]), "still served");
     m.image.fsck();

@@ -184,7 +184,7 @@ fn an_ordinary_user_needs_no_right() {
         "chmod 0000 t/zero t/shut/in/one t/shut/in t/shut; chown -R -h nobody:nogroup t; chown nobody v.img; \
          mkdir o; chown nobody o",
     );
-    fs::copy(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs")).unwrap();
+    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), bench.at("lanefs"));
     let user = |args: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "./lanefs"]);
@@ -308,7 +308,7 @@ E"#);
 #[test]
 fn what_cannot_be_is_said() {
     let bench = Bench::new(
-        "mkdir t; echo x > t/f; head -c 100 /dev/urandom > t/junk; seq 1000 | gzip > t/z.gz",
+        "mkdir t; echo x > t/f; yes $'\\001pattern' | head -c 100 > t/junk; seq 1000 | gzip > t/z.gz",
     );
     let starts = |said: String, with: &str| assert!(said.starts_with(with), "{said}");
     starts(

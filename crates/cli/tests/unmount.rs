@@ -5,6 +5,7 @@
 
 mod support;
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -29,6 +30,14 @@ fn end(mut server: Child) {
     assert!(server.wait().unwrap().success());
 }
 
+/// Waits until the kernel has released the lock of a killed server, whose writes may still be on
+/// their way.
+fn released(m: &Mount) {
+    let image = File::open(&m.image.path).unwrap();
+    flock(&image, FlockOperation::LockExclusive).unwrap();
+    flock(&image, FlockOperation::Unlock).unwrap();
+}
+
 fn content(m: &Mount, name: &str) -> String {
     m.image.fsck();
     m.image.ok(["cat".to_owned(), m.image.at(name)])
@@ -40,8 +49,10 @@ struct Namespace(Child);
 impl Namespace {
     fn new() -> Self {
         let mut command = tool("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 600"]);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        command.args(["--mount", "--propagation", "private", "cat"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // Once it answers, it is cat.
+        child.stdin.as_mut().unwrap().write_all(b"?").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         Self(child)
     }
@@ -188,7 +199,7 @@ fn another_type_is_honoured_and_found_again() {
     let m = Mount::new("subtype=ours");
     let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
     assert!(table.contains(" fuse.ours "), "{table}");
-    m.image.ok(["umount", "m"]);
+    m.unmount("m");
     m.image.fsck();
 }
 
@@ -200,27 +211,30 @@ fn umount_waits_for_its_own_server_only() {
     let bound = m.image.beside("bound");
     fs::create_dir(&bound).unwrap();
     succeed(tool("mount").arg("--bind").arg(&m.at).arg(&bound));
-    m.image.ok(["umount", "m"]);
+    m.unmount("m");
     fs::write(bound.join("f"), b"still served").unwrap();
-    m.image.ok(["umount", "bound"]);
+    m.unmount("bound");
     assert_eq!(content(&m, "/f"), "still served");
     assert!({ server }.wait().unwrap().success());
     // Another mount right behind, before the umount looks.
     for _ in 0..5 {
         m.image.ok(["mount", "v.img", "m"]);
+        // So that its server closes soon: the mount below waits five seconds.
+        rustix::fs::syncfs(File::open(&m.at).unwrap()).unwrap();
         let mut umount = m.image.lanefs(["umount", "m"]).spawn().unwrap();
         while m.is_mounted() {}
         m.image.ok(["mount", "v.img", "bound"]);
         assert!(umount.wait().unwrap().success());
-        m.image.ok(["umount", "bound"]);
+        m.unmount("bound");
     }
     // A dead mount beside a living one of the same volume.
     let mut server = m.serve();
     server.kill().unwrap();
     server.wait().unwrap();
+    released(&m);
     m.image.ok(["mount", "v.img", "bound"]);
-    m.image.ok(["umount", "m"]);
-    m.image.ok(["umount", "bound"]);
+    m.unmount("m");
+    m.unmount("bound");
     m.image.fsck();
 }
 
@@ -241,7 +255,7 @@ fn umount_says_what_holds_the_mount_and_a_signal_ends_it_all_the_same() {
     let mut umount = m.image.lanefs(["umount", "m"]).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(umount.stderr.take().unwrap()).read_line(&mut line).unwrap();
-    let holder = format!("process {} (sleep) has it in another mount namespace", other.0.id());
+    let holder = format!("process {} (cat) has it in another mount namespace", other.0.id());
     assert!(
         line.contains(&holder) && line.contains(&format!("SIGTERM to process {}", server.id())),
         "{line}"
@@ -269,9 +283,24 @@ fn a_volume_is_free_when_its_killed_server_has_gone() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         server.kill().unwrap();
         server.wait().unwrap();
+        released(&m);
         m.image.ok(["recover", "v.img"]);
         writer.join().unwrap();
-        m.image.ok(["umount", "m"]);
+        m.unmount("m");
+    }
+    m.image.fsck();
+}
+
+/// It has nothing to write out, which could take longer than the command waits.
+#[test]
+fn the_volume_of_a_killed_server_is_waited_for() {
+    let m = Mount::blank();
+    for _ in 0..10 {
+        let mut server = m.serve();
+        server.kill().unwrap();
+        server.wait().unwrap();
+        m.image.ok(["recover", "v.img"]);
+        m.unmount("m");
     }
     m.image.fsck();
 }
@@ -283,7 +312,7 @@ fn an_owner_without_root_sees_that_the_kernel_has_his_image() {
     for path in [m.image.beside(""), m.image.path.clone()] {
         std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
     }
-    fs::copy(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs")).unwrap();
+    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs"));
     let as_user = |args: &[&str]| {
         let mut command = tool("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "./lanefs"]).args(args);

@@ -199,9 +199,12 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         let path_of = |owner: &Place| folders[1].join(&owner.name);
         assert_eq!((mode(&folders[1]), mode(&path_of(&owner))), (0o700, 0o600));
-        // A listener that is closed without a word is what a killed process leaves.
+        // A listener that is closed without a word is what a killed process leaves. A child of
+        // another test's thread has it open until its exec.
         let left = folders[1].join("1-0.sock");
-        drop(UnixListener::bind(&left).unwrap());
+        let listener = UnixListener::bind(&left).unwrap();
+        rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
+        drop(listener);
         assert!(left.exists());
         let (listener, second) = bind_in(&folders, connection(8), 2).unwrap();
         let (path, other) = (path_of(&owner), path_of(&second));
