@@ -93,8 +93,8 @@ const UUID: &str = "11111111-2222-3333-4444-555555555555";
 /// The second at which volumes are made.
 const MADE_AT: i64 = 1_000_000_000;
 
-/// Returns `mke2fs -q -F ARGS`, to which the path is to be added. The UUID, the seed of the directory
-/// hash and the time are fixed, so that the same arguments make the same bytes in each run.
+/// Returns `mke2fs -q -F ARGS`, to which the path is to be added. The UUID, the seed of the
+/// directory hash and the time are fixed, so that the same arguments make the same bytes.
 pub fn mke2fs_command(args: &[&str]) -> Command {
     let mut extended = format!("hash_seed={UUID}");
     let mut command = command("mke2fs");
@@ -140,8 +140,8 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     run("cp", &[from.as_ref(), to.as_ref()]);
 }
 
-/// Returns the bytes of memory that a process has for itself. Not the pages of its program: how many
-/// of those are mapped depends on the page cache.
+/// Returns the bytes of memory that a process has for itself. Not the pages of its program: how
+/// many of those are mapped depends on the page cache.
 ///
 /// # Panics
 /// If there is no such process.

@@ -263,8 +263,8 @@ frame.srcdoc = REPORT;
 fn browsed(dir: &Path, page: &str) -> String {
     let path = dir.join("judge.html");
     std::fs::write(&path, page).unwrap();
-    // A PID namespace ends with its first process: when this returns, no child of the browser writes
-    // to the folder any more.
+    // A PID namespace ends with its first process: when this returns, no child of the browser
+    // writes to the folder any more.
     let mut command = Command::new("unshare");
     command.env("TMPDIR", dir).args([
         "--pid",

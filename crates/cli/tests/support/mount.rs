@@ -107,7 +107,7 @@ impl Mount {
     }
 }
 
-/// Waits until a process has ended, which is no child of this one. Its parent may never wait for it.
+/// Waits until a process that is no child of this one has ended. It may stay a zombie.
 pub(crate) fn ended(pid: Pid) {
     let status = format!("/proc/{}/status", pid.as_raw_nonzero());
     while fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ")) {
