@@ -25,7 +25,8 @@ pub fn small_victim(size: u64, args: &[&str], dirty: bool) -> Victim {
     victim(size, &args, &few(), dirty)
 }
 
-/// The same volume with a block of multiple-mount protection, which lanefs reads and does not write.
+/// The same volume with a block of multiple-mount protection (MMP): lanefs reads it and does not
+/// write it.
 ///
 /// # Panics
 /// If tune2fs cannot be run.

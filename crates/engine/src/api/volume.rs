@@ -132,8 +132,8 @@ impl Volume {
     /// The whole content of a file.
     ///
     /// # Errors
-    /// As [`open_file`](Self::open_file) and [`File::read_at`]; [`Error::NoMemory`] for a file that is
-    /// larger than memory, as a sparse one may be.
+    /// As [`open_file`](Self::open_file) and [`File::read_at`]; [`Error::NoMemory`] for a file that
+    /// is larger than memory, as a sparse one may be.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let file = self.open_file(path)?;
         let mut content = Vec::new();
