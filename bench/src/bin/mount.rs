@@ -36,7 +36,7 @@ struct Bench {
     report: Report,
 }
 
-const CASES: [Case<Bench>; 8] = [
+const CASES: [Case<Bench>; 9] = [
     ("untar", untar),
     ("create", create),
     ("stream", stream),
@@ -45,6 +45,7 @@ const CASES: [Case<Bench>; 8] = [
     ("fsync", fsync),
     ("dbench", dbench),
     ("idle", idle),
+    ("sandbox", sandbox),
 ];
 
 /// The mount beside fuse2fs and the kernel's ext4
@@ -105,6 +106,11 @@ impl Bench {
 
     fn kernel(&self) -> Vec<Server> {
         vec![self.lanefs(), Server::KernelDirect]
+    }
+
+    /// lanefs, with options of the mount besides.
+    fn mount_with(&self, options: &str) -> Mounted {
+        Mounted::new(&self.lanefs(), &self.image, options, LIMIT)
     }
 
     fn mount(&self, server: &Server) -> Mounted {
@@ -398,6 +404,61 @@ fn idle(bench: &mut Bench) -> Outcome<()> {
     bench.report.target("memory of an idle mount, MiB", Goal::AtMost(32.0), medians[0][0]);
     bench.report.target("wake-ups of an idle mount in 5 s", Goal::AtMost(0.0), medians[1][0]);
     Ok(())
+}
+
+/// What the confinement of the server costs: the same with `sandbox=off`, by turns. Each round
+/// takes both, in the other order than the one before.
+fn sandbox(bench: &mut Bench) -> Outcome<()> {
+    const MODES: [(&str, &str); 2] = [("sandbox", "sandbox=require"), ("no sandbox", "sandbox=off")];
+    const WORK: [(&str, &str); 3] = [
+        ("sandbox: create and remove", "files/s"),
+        ("sandbox: write 4 KiB", "MiB/s"),
+        ("sandbox: direct read 4 KiB", "reads/s"),
+    ];
+    let mut samples = vec![[Vec::new(), Vec::new()]; WORK.len()];
+    // Small differences take more rounds than large ones.
+    for round in 0..bench.rounds * 3 {
+        for turn in 0..MODES.len() {
+            let mode = (turn + round) % MODES.len();
+            bench.make()?;
+            let mounted = bench.mount_with(MODES[mode].1);
+            let figures = sandbox_work(mounted.path(), bench.time)?;
+            mounted.unmount();
+            for (of_work, figure) in samples.iter_mut().zip(figures) {
+                of_work[mode].push(figure);
+            }
+        }
+    }
+    for ((name, unit), of_work) in WORK.iter().zip(&samples) {
+        let row =
+            |(mode, samples): (&(&str, &str), &Vec<f64>)| bench.report.row(name, mode.0, 1, samples, unit);
+        let medians: Vec<f64> = MODES.iter().zip(of_work).map(row).collect();
+        bench.ratio(&format!("{name}, against sandbox=off"), 0.97, &medians, 1);
+    }
+    Ok(())
+}
+
+/// Requests of each kind that a server has the most of: names, cached writes, reads of the device.
+fn sandbox_work(dir: &Path, time: Duration) -> Outcome<[f64; 3]> {
+    let (began, mut names) = (Instant::now(), 0u64);
+    while began.elapsed() < time {
+        let path = dir.join(format!("file{names}"));
+        File::create(&path)?;
+        fs::remove_file(path)?;
+        names += 1;
+    }
+    let names = names as f64 / began.elapsed().as_secs_f64();
+    let path = dir.join("f");
+    let written = write_file(&path, 4096, 128 * MIB, true)?;
+    let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path)?;
+    let mut room = vec![0; 8192];
+    let at = room.as_ptr().align_offset(4096);
+    let (mut draw, began, mut reads) = (places(1), Instant::now(), 0u64);
+    while began.elapsed() < time {
+        file.read_exact_at(&mut room[at..at + 4096], draw(128 * MIB as u64 / 4096) * 4096)?;
+        reads += 1;
+    }
+    Ok([names, written, reads as f64 / began.elapsed().as_secs_f64()])
 }
 
 fn number(status: &str, field: &str) -> Outcome<u64> {
