@@ -4,10 +4,13 @@
 
 mod support;
 
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use seccompiler::{SeccompAction, SeccompFilter};
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::{Child, Output};
 use support::mount::Mount;
 
@@ -34,7 +37,7 @@ fn end(mut server: Child) {
 fn use_it(m: &Mount) {
     fs::create_dir(m.path("d")).unwrap();
     fs::write(m.path("d/f"), vec![7; 3 << 20]).unwrap();
-    fs::File::open(m.path("d/f")).unwrap().sync_all().unwrap();
+    File::open(m.path("d/f")).unwrap().sync_all().unwrap();
     fs::rename(m.path("d/f"), m.path("f")).unwrap();
     assert_eq!(fs::read(m.path("f")).unwrap(), vec![7; 3 << 20]);
     // What the server asks its broker.
@@ -137,4 +140,51 @@ fn a_server_outlives_its_broker() {
     assert!({ server }.wait().unwrap().success());
     assert_eq!(m.image.ok(["cat", "v.img:/f"]), "still served");
     m.image.fsck();
+}
+
+/// The files that a process has open, with their numbers.
+fn files_of(process: u32) -> Vec<(i32, PathBuf)> {
+    let entries = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let number = |entry: &fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    let files = entries.filter_map(|entry| Some((number(&entry)?, fs::read_link(entry.path()).ok()?)));
+    files.collect()
+}
+
+#[test]
+fn a_server_has_no_file_of_its_caller_and_none_of_the_kernels() {
+    let m = Mount::blank();
+    let leaked = m.image.beside("leaked").canonicalize().unwrap_or_else(|_| m.image.beside("leaked"));
+    let file = File::create(&leaked).unwrap();
+    fcntl_setfd(&file, FdFlags::empty()).unwrap();
+    let server = m.serve();
+    m.image.ok(["top", "m", "--once", "--json"]);
+    for process in [server.id(), m.broker_of(server.id()).as_raw_nonzero().get().cast_unsigned()] {
+        let files = files_of(process);
+        assert!(files.iter().all(|(_, path)| !path.ends_with("leaked")), "{process}: {files:?}");
+    }
+    let files = files_of(server.id());
+    assert!(files.iter().all(|(_, path)| !path.starts_with("/sys")), "{files:?}");
+    assert!(files.contains(&(0, "/dev/null".into())), "{files:?}");
+    end(server);
+    // A volume can be named as one of them.
+    let volume = File::open(&m.image.path).unwrap();
+    fcntl_setfd(&volume, FdFlags::empty()).unwrap();
+    m.image.ok(["mount", &format!("/dev/fd/{}", volume.as_raw_fd()), "m"]);
+    drop((file, volume));
+    m.umount();
+}
+
+/// The folder of its socket is below: nobody serves the mount when it is used.
+#[test]
+fn a_mount_may_cover_what_its_server_uses() {
+    for options in ["sandbox=require", "sandbox=off"] {
+        for dir in ["/run", "/sys"] {
+            let m = Mount::blank();
+            m.image.ok(["mount", "v.img", dir, "-o", options]);
+            fs::write(format!("{dir}/f"), options).unwrap();
+            m.image.ok(["umount", dir]);
+            assert_eq!(m.image.ok(["cat", "v.img:/f"]), options);
+            m.image.fsck();
+        }
+    }
 }

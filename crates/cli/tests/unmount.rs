@@ -194,6 +194,45 @@ fn a_volume_of_another_user_is_nosuid_and_nodev() {
     }
 }
 
+/// The node of a loop device is root's in any case.
+#[test]
+fn a_loop_device_is_of_the_owner_of_the_file_behind_it() {
+    struct Loop(String);
+    impl Drop for Loop {
+        fn drop(&mut self) {
+            let _ = tool("losetup").args(["--detach", &self.0]).status();
+        }
+    }
+    let attach = |what: &std::ffi::OsStr| {
+        let out = succeed(tool("losetup").args(["--find", "--show"]).arg(what));
+        Loop(String::from_utf8(out.stdout).unwrap().trim().to_owned())
+    };
+    let m = Mount::blank();
+    let volume = attach(m.image.path.as_os_str());
+    let nested = attach(volume.0.as_ref());
+    let flags_of = |device: &Loop| {
+        m.image.ok(["mount", &device.0, "m"]);
+        let flags = flags(&m);
+        m.image.ok(["umount", "m"]);
+        flags
+    };
+    for (owner, expected) in [(0, "rw,relatime"), (65533, "rw,nosuid,nodev,relatime")] {
+        std::os::unix::fs::chown(&m.image.path, Some(owner), None).unwrap();
+        assert_eq!(flags_of(&volume), expected, "owned by {owner}");
+        assert_eq!(flags_of(&nested), expected, "owned by {owner}, behind two");
+    }
+    // Which file of root is behind it is not known any more.
+    std::os::unix::fs::chown(&m.image.path, Some(0), None).unwrap();
+    let moved = m.image.beside("moved");
+    fs::hard_link(&m.image.path, &moved).unwrap();
+    fs::remove_file(&m.image.path).unwrap();
+    fs::write(&m.image.path, "another").unwrap();
+    assert_eq!(flags_of(&volume), "rw,nosuid,nodev,relatime");
+    drop((nested, volume));
+    fs::rename(moved, &m.image.path).unwrap();
+    m.image.fsck();
+}
+
 #[test]
 fn another_type_is_honoured_and_found_again() {
     let m = Mount::new("subtype=ours");

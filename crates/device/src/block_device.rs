@@ -57,7 +57,8 @@ pub trait BlockDevice: Send + Sync + Debug {
     }
 
     /// Returns the user that owned the file of the medium when it was opened, `None` where there is
-    /// no file.
+    /// no file. Of a loop device it is the owner of the file behind it; 65534, the kernel's user id
+    /// for others, where that cannot be told.
     fn owner(&self) -> Option<u32> {
         None
     }

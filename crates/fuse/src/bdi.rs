@@ -1,98 +1,123 @@
 //! What the kernel keeps in its cache of a mount: the files of `/sys/class/bdi/MAJOR:MINOR`.
 //!
-//! They are opened when the mount is made, because a confined server opens nothing later. Only root
-//! may write to them; the mount of another user keeps the kernel's own values.
+//! They are opened when the mount is made, before any program can reach it. Only root may write to
+//! them; the mount of another user keeps the kernel's own values. A confined server does not have
+//! them: its broker does, and knows the two rules of [`CacheRule`] only.
 
+use crate::broker::Broker;
+use crate::request::MAX_CONTENT;
 use crate::table::MountDevice;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
-/// A value that the kernel has for a mount.
+/// Bytes that the kernel reads ahead, in place of its own 128 KiB: two requests.
+const READ_AHEAD: usize = 2 * MAX_CONTENT;
+/// Percent of the dirty pages of the system that a mount may have. With less than one, which is the
+/// kernel's word for FUSE, a program that writes waits most of the time; if it were much more, what
+/// is written out by and by would only be written in the end.
+pub(crate) const DIRTY_PERCENT: u32 = 2;
+/// Bytes that the kernel may have dirty while the volume is nearly full. Writers of several
+/// processors may go somewhat above it.
+const DIRTY_WHEN_TIGHT: u64 = 32 << 20;
+
+/// How much the kernel may keep of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limit {
-    /// KiB that it reads ahead of a program that reads from front to back.
-    ReadAheadKb,
-    /// Percent of all dirty pages that it may have in any case.
-    MinRatio,
-    /// Percent of all dirty pages that it may have at most.
-    MaxRatio,
-    /// Bytes that may be dirty.
-    MaxBytes,
+pub(crate) enum CacheRule {
+    /// As long as there is room on the volume.
+    Roomy,
+    /// While the volume is nearly full.
+    Tight,
 }
 
-/// Each value and the file that sets it.
-const FILES: [(Limit, &str); 4] = [
-    (Limit::ReadAheadKb, "read_ahead_kb"),
-    (Limit::MinRatio, "min_ratio"),
-    (Limit::MaxRatio, "max_ratio"),
-    (Limit::MaxBytes, "max_bytes"),
-];
-
 /// See the head of the file.
+#[derive(Debug)]
+pub(crate) enum Bdi {
+    /// The files, as far as they could be opened.
+    Open(Files),
+    /// The broker has them.
+    OfBroker(Arc<Broker>),
+}
+
+/// The files that are written to.
 #[derive(Debug, Default)]
-pub(crate) struct Bdi {
-    files: [Option<File>; FILES.len()],
+pub(crate) struct Files {
+    read_ahead_kb: Option<File>,
+    min_ratio: Option<File>,
+    max_ratio: Option<File>,
+    max_bytes: Option<File>,
 }
 
 impl Bdi {
     /// Opens the files of a mount, as far as the caller may.
     pub(crate) fn open(device: MountDevice) -> Self {
         let MountDevice { major, minor } = device;
-        let open =
-            |name| File::options().write(true).open(format!("/sys/class/bdi/{major}:{minor}/{name}")).ok();
-        Self { files: FILES.map(|(_, name)| open(name)) }
+        Self::Open(Files::open(&format!("/sys/class/bdi/{major}:{minor}")))
     }
 
-    /// Returns the open files, and a bit for each of the possible ones that is among them.
-    pub(crate) fn files(&self) -> (u8, Vec<BorrowedFd<'_>>) {
-        let bits = (0..).zip(&self.files).map(|(bit, file)| u8::from(file.is_some()) << bit).sum();
-        (bits, self.files.iter().flatten().map(AsFd::as_fd).collect())
+    /// Sets the values of a rule, if the caller may.
+    pub(crate) fn set(&self, rule: CacheRule) {
+        match self {
+            Self::Open(files) => files.set(rule),
+            Self::OfBroker(broker) => broker.set_cache(rule),
+        }
     }
+}
 
-    /// Puts together what [`files`](Self::files) has taken apart.
-    pub(crate) fn from_files(bits: u8, files: impl IntoIterator<Item = OwnedFd>) -> Self {
-        let mut files = files.into_iter();
-        let mut bit = 0..FILES.len();
-        let mut next = || bit.next().filter(|bit| bits >> bit & 1 != 0).and_then(|_| files.next());
-        Self { files: [(); FILES.len()].map(|()| next().map(File::from)) }
-    }
-
-    /// Sets a value, if the caller may.
-    pub(crate) fn set(&self, limit: Limit, value: u64) {
-        let files = FILES.iter().zip(&self.files).filter(|((of, _), _)| *of == limit);
-        for file in files.filter_map(|(_, file)| file.as_ref()) {
-            let _ = file.write_all_at(value.to_string().as_bytes(), 0);
+impl Files {
+    fn open(folder: &str) -> Self {
+        let open = |name| File::options().write(true).open(format!("{folder}/{name}")).ok();
+        Self {
+            read_ahead_kb: open("read_ahead_kb"),
+            min_ratio: open("min_ratio"),
+            max_ratio: open("max_ratio"),
+            max_bytes: open("max_bytes"),
         }
     }
 
-    /// Has the kernel read as many bytes ahead, in place of its own 128 KiB, and keep as many
-    /// percent of all dirty pages, in place of one at most.
-    pub(crate) fn tune(&self, read_ahead: usize, dirty_percent: u32) {
-        self.set(Limit::ReadAheadKb, (read_ahead >> 10) as u64);
+    fn set(&self, rule: CacheRule) {
+        let write = |file: &Option<File>, value: u64| {
+            if let Some(file) = file {
+                let _ = file.write_all_at(value.to_string().as_bytes(), 0);
+            }
+        };
         // The least must not be above the most meanwhile.
-        self.set(Limit::MaxRatio, dirty_percent.into());
-        self.set(Limit::MinRatio, dirty_percent.into());
+        match rule {
+            CacheRule::Roomy => {
+                write(&self.read_ahead_kb, (READ_AHEAD >> 10) as u64);
+                write(&self.max_ratio, DIRTY_PERCENT.into());
+                write(&self.min_ratio, DIRTY_PERCENT.into());
+            }
+            CacheRule::Tight => {
+                write(&self.min_ratio, 0);
+                write(&self.max_bytes, DIRTY_WHEN_TIGHT);
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
-    fn taken_apart_and_put_together() {
+    fn a_rule_sets_what_there_is() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        let made = |name: &str| Some(File::create(path(name)).unwrap());
-        let bdi = Bdi { files: [made("read_ahead_kb"), None, made("max_ratio"), None] };
-        let (bits, files) = bdi.files();
-        let files: Vec<OwnedFd> = files.iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
-        assert_eq!((bits, files.len()), (0b0101, 2));
-        let again = Bdi::from_files(bits, files);
-        again.tune(2 << 20, 3);
-        again.set(Limit::MaxBytes, 7);
-        assert_eq!(std::fs::read(path("read_ahead_kb")).unwrap(), b"2048");
-        assert_eq!(std::fs::read(path("max_ratio")).unwrap(), b"3");
+        for name in ["read_ahead_kb", "min_ratio", "max_bytes"] {
+            fs::write(path(name), "").unwrap();
+        }
+        let bdi = Bdi::Open(Files::open(dir.path().to_str().unwrap()));
+        bdi.set(CacheRule::Roomy);
+        assert_eq!(fs::read(path("read_ahead_kb")).unwrap(), b"2048");
+        assert_eq!(
+            (fs::read(path("min_ratio")).unwrap(), fs::read(path("max_bytes")).unwrap()),
+            (b"2".into(), b"".into())
+        );
+        bdi.set(CacheRule::Tight);
+        assert_eq!(fs::read(path("min_ratio")).unwrap(), b"0");
+        assert_eq!(fs::read(path("max_bytes")).unwrap(), b"33554432");
+        assert!(!path("max_ratio").exists());
     }
 }

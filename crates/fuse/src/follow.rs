@@ -22,9 +22,14 @@
 //! Nothing is done where it could not be undone: without CAP_SYS_NICE or RLIMIT_NICE a thread may
 //! not come back from SCHED_IDLE, and one that runs under another policy than SCHED_OTHER would not
 //! get its own back. Nor is it on a machine with one processor.
+//!
+//! A thread changes itself only, by the number 0: a confined server may name no other thread. The
+//! broker releases a thread that is held up, if it is one of the server.
 
+use crate::broker::Broker;
 use lanefs::device::set_idle_policy;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -62,26 +67,25 @@ pub(crate) enum Wish {
 pub(crate) struct Following {
     /// Where all threads may run; `None`: none follows.
     home: Option<CpuSet>,
+    /// Releases other threads than the caller, where this process is confined.
+    broker: Option<Arc<Broker>>,
     began: Instant,
     /// Microseconds since it began.
     crowded_until: AtomicU64,
 }
 
 impl Following {
-    pub(crate) fn new(wanted: bool) -> Self {
+    pub(crate) fn new(wanted: bool, broker: Option<Arc<Broker>>) -> Self {
         let home = sched_getaffinity(None).ok().filter(|home| wanted && home.count() > 1);
         let home = home.filter(|_| stat(gettid().as_raw_pid() as u32, POLICY) == Some(0));
         // A thread that tries it, and ends: this one must not stay behind under the other policy.
-        let returns = || {
-            let me = gettid();
-            set_idle_policy(me, true).and_then(|()| set_idle_policy(me, false)).is_ok()
-        };
+        let returns = || set_idle_policy(None, true).and_then(|()| set_idle_policy(None, false)).is_ok();
         let home = home.filter(|_| std::thread::spawn(returns).join().unwrap_or(false));
-        Self::at(home)
+        Self { broker, ..Self::at(home) }
     }
 
     fn at(home: Option<CpuSet>) -> Self {
-        Self { home, began: Instant::now(), crowded_until: AtomicU64::new(0) }
+        Self { home, broker: None, began: Instant::now(), crowded_until: AtomicU64::new(0) }
     }
 
     #[cfg(test)]
@@ -99,13 +103,28 @@ impl Following {
         (self.began.elapsed().as_micros() as u64) < self.crowded_until.load(Ordering::Relaxed)
     }
 
-    /// A thread is as all others again.
-    pub(crate) fn release(&self, thread: Pid) {
-        let Some(home) = &self.home else { return };
-        // A thread that has ended needs nothing.
-        let _ = set_idle_policy(thread, false);
-        let _ = sched_setaffinity(Some(thread), home);
+    /// Has the calling thread be as all others again.
+    pub(crate) fn release_caller(&self) {
+        if let Some(home) = &self.home {
+            release(None, home);
+        }
     }
+
+    /// Has another thread of this process be as all others again.
+    pub(crate) fn release(&self, thread: Pid) {
+        match (&self.broker, &self.home) {
+            (_, None) => {}
+            (Some(broker), Some(_)) => broker.release_thread(thread),
+            (None, Some(home)) => release(Some(thread), home),
+        }
+    }
+}
+
+/// Has a thread, the caller for `None`, be scheduled as all others, on the processors `home`.
+pub(crate) fn release(thread: Option<Pid>, home: &CpuSet) {
+    // A thread that has ended needs nothing.
+    let _ = set_idle_policy(thread, false);
+    let _ = sched_setaffinity(thread, home);
 }
 
 /// How a thread follows, or whom it may come to follow.
@@ -248,7 +267,7 @@ impl<'f> Follow<'f> {
         if self.at != Some(processor) {
             let mut only = CpuSet::new();
             only.set(processor);
-            if sched_setaffinity(Some(self.thread), &only).is_err() {
+            if sched_setaffinity(None, &only).is_err() {
                 return false;
             }
             self.at = Some(processor);
@@ -259,7 +278,7 @@ impl<'f> Follow<'f> {
     /// From now on, unless others want the processor.
     fn stay_back(&mut self) {
         if !self.stays_back && !self.following.is_crowded() {
-            self.stays_back = set_idle_policy(self.thread, true).is_ok();
+            self.stays_back = set_idle_policy(None, true).is_ok();
         }
     }
 
@@ -267,16 +286,16 @@ impl<'f> Follow<'f> {
     pub(crate) fn stop(&mut self) {
         self.stays_back = false;
         if self.at.take().is_some() {
-            self.following.release(self.thread);
+            self.following.release_caller();
         }
     }
 
     /// Does what wakes the program that is followed.
     pub(crate) fn wake(&self, answer: impl FnOnce()) {
-        let stands_back = self.at.is_some() && !self.stays_back && set_idle_policy(self.thread, true).is_ok();
+        let stands_back = self.at.is_some() && !self.stays_back && set_idle_policy(None, true).is_ok();
         answer();
         if stands_back {
-            let _ = set_idle_policy(self.thread, false);
+            let _ = set_idle_policy(None, false);
         }
     }
 }

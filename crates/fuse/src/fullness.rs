@@ -3,8 +3,8 @@
 //! The kernel caches what programs write and asks nobody. What finds no space then fails when the
 //! kernel hands it down, long after write(2) has returned. So, as the volume gets full:
 //!
-//! - *Tight*: less is free than the kernel may have dirty. It may keep [`DIRTY_WHEN_TIGHT`] from
-//!   then on.
+//! - *Tight*: less is free than the kernel may have dirty. It may keep less from then on:
+//!   [`CacheRule::Tight`].
 //! - *Full*: what is opened for writing only is written through, so each write(2) is answered here.
 //!   Of files that were opened before, the kernel is told that it does not know their attributes.
 //!   It asks for them, by the handle, before each write(2), and is answered ENOSPC for a file of
@@ -13,7 +13,7 @@
 //! A request for attributes does not tell which bytes are to be written. So a file of which nothing
 //! was refused is let be: it may be overwritten in place, for which there is always space.
 
-use crate::bdi::{Bdi, Limit};
+use crate::bdi::{Bdi, CacheRule, DIRTY_PERCENT};
 use lanefs::Volume;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -21,9 +21,6 @@ use std::fs;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
-/// Bytes that the kernel may have dirty while the volume is tight. Writers of several processors
-/// may go somewhat above it.
-const DIRTY_WHEN_TIGHT: u64 = 32 << 20;
 /// The volume is full with less than so many bytes free.
 const FULL_BELOW: u64 = 4 << 20;
 /// Beside what the kernel may have dirty, for what becomes dirty until it is told.
@@ -37,26 +34,24 @@ const FULL: u8 = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Fullness {
     level: AtomicU8,
-    /// Where the kernel's bound is set, its value while the volume is roomy, and what that comes to
-    /// in bytes.
-    bound: OnceLock<(Bdi, u32, u64)>,
+    /// Where the kernel's bound is set, and what it comes to in bytes while the volume is roomy.
+    bound: OnceLock<(Bdi, u64)>,
     /// Files of which something was refused, with the blocks that were free then.
     refused: Mutex<HashMap<u32, u64>>,
 }
 
 impl Fullness {
-    /// Takes note of where the kernel's bound on what is dirty of the mount is set: it is `percent`
-    /// of what all may have dirty.
-    pub(crate) fn bounded_in(&self, bdi: Bdi, percent: u32) {
-        let dirty = all_dirty() / 100 * u64::from(percent);
-        let _ = self.bound.set((bdi, percent, dirty));
+    /// Takes note of where the kernel's bound on what is dirty of the mount is set.
+    pub(crate) fn bounded_in(&self, bdi: Bdi) {
+        let dirty = all_dirty() / 100 * u64::from(DIRTY_PERCENT);
+        let _ = self.bound.set((bdi, dirty));
     }
 
     /// Takes note of how much space is left; whether the volume has become full just now.
     pub(crate) fn observe(&self, volume: &Volume) -> bool {
         let stat = volume.statfs();
         let free = stat.blocks_available.saturating_mul(stat.block_size.into());
-        let dirty = self.bound.get().map_or(0, |bound| bound.2);
+        let dirty = self.bound.get().map_or(0, |bound| bound.1);
         let now = self.level.load(SeqCst);
         // A level is left only well above where it is entered.
         let twice = |at, level| if now >= level { 2 * at } else { at };
@@ -77,18 +72,8 @@ impl Fullness {
         if level != FULL {
             self.refused.lock().clear();
         }
-        if let Some((bdi, percent, _)) = self.bound.get().filter(|_| (now == ROOMY) != (level == ROOMY)) {
-            // The least must not be above the most meanwhile.
-            match level {
-                ROOMY => {
-                    bdi.set(Limit::MaxRatio, (*percent).into());
-                    bdi.set(Limit::MinRatio, (*percent).into());
-                }
-                _ => {
-                    bdi.set(Limit::MinRatio, 0);
-                    bdi.set(Limit::MaxBytes, DIRTY_WHEN_TIGHT);
-                }
-            }
+        if let Some((bdi, _)) = self.bound.get().filter(|_| (now == ROOMY) != (level == ROOMY)) {
+            bdi.set(if level == ROOMY { CacheRule::Roomy } else { CacheRule::Tight });
         }
         level == FULL
     }

@@ -1,13 +1,20 @@
 //! Putting a mount into the tree of names and taking it out: by system calls as root, by
 //! fusermount3 otherwise.
 //!
-//! A server knows its mount by the device number of its file system, and a command knows one by its
-//! mount id: neither takes a path for a mount. umount(2) knows paths only. So the path is compared
-//! with the mount right before the call.
+//! Neither a path nor a number is a mount: another one may cover the path or take its place, and
+//! the kernel gives the numbers of file systems and connections anew. So a server, or its broker,
+//! holds an open file of the connection, which is dead when the file system is gone
+//! ([`Connection`]). It unmounts by an open root directory, which it has compared with that, and by
+//! no path.
+//!
+//! A command knows a mount by its mount id, and compares the path right before umount(2).
+//!
+//! Hazard: a mount that is put over the root directory between the comparison and umount(2) is
+//! unmounted in its place, by the kernel's rule for what a path means.
 
 use crate::bdi::Bdi;
 use crate::broker::Broker;
-use crate::connection;
+use crate::connection::Connection;
 use crate::fusermount;
 use crate::options::MountOptions;
 use crate::table::{self, Entry, MountDevice};
@@ -93,8 +100,27 @@ pub enum MountError {
 pub(crate) struct Mounted {
     pub(crate) dir: PathBuf,
     pub(crate) device: MountDevice,
-    /// Unmounts it, where this process is confined.
-    pub(crate) broker: Option<Arc<Broker>>,
+    pub(crate) by: By,
+}
+
+/// What a mount is known by, and what ends it.
+#[derive(Debug, Clone)]
+pub(crate) enum By {
+    /// The broker, where this process is confined.
+    Broker(Arc<Broker>),
+    /// Its connection.
+    Connection(Arc<Connection>),
+    /// The id of its mount, which no other gets, where this user cannot see connections. `None`
+    /// before Linux 6.8: then there is the number of its device only.
+    Id(Option<u64>),
+}
+
+impl By {
+    /// Returns what is known of the mount whose root is open.
+    fn of(root: &OwnedFd, device: MountDevice) -> Self {
+        Connection::find(device.minor)
+            .map_or_else(|_| Self::Id(table::unique_id(root)), |found| Self::Connection(Arc::new(found)))
+    }
 }
 
 /// A mount that was just made.
@@ -121,24 +147,35 @@ impl Mounted {
     /// # Errors
     /// The first of the system's.
     pub(crate) fn unmount(&self, sync: bool) -> Result<(), MountError> {
-        if let Some(broker) = &self.broker {
+        if let By::Broker(broker) = &self.by {
             return broker.unmount(sync);
         }
         let mut outcome = Ok(());
         for entry in table::own().into_iter().rev().filter(|entry| entry.device == self.device) {
-            let Some(root) = entry.root() else { continue };
-            if sync && let Ok(root) = table::opened(&root) {
+            let Some(root) = self.root_at(&entry) else { continue };
+            if sync && let Ok(opened) = table::opened(&root) {
                 // A failure shows at the next fsync, of which there is none.
-                let _ = syncfs(&root);
+                let _ = syncfs(&opened);
             }
-            drop(root);
-            let done = match detach(&entry.at, false) {
-                Err(MountError::System { errno: Errno::BUSY, .. }) => detach(&entry.at, true),
-                done => done,
-            };
-            outcome = outcome.and(done);
+            // That may have taken any time. `root` keeps the id of the mount from others.
+            if sync && self.root_at(&entry).is_none() {
+                continue;
+            }
+            outcome = outcome.and(detach_root(&root, &entry.at));
         }
         outcome
+    }
+
+    /// Returns the root of a mount of the table, if it is this one's file system. While it is open,
+    /// no other file system has its number.
+    fn root_at(&self, entry: &Entry) -> Option<OwnedFd> {
+        let root = entry.root().filter(|root| table::device_of(root) == Ok(self.device))?;
+        let is_own = match &self.by {
+            By::Broker(_) => false,
+            By::Connection(connection) => connection.is_alive(),
+            By::Id(id) => id.is_none() || table::unique_id(&root) == *id,
+        };
+        is_own.then_some(root)
     }
 
     /// Ends the connection: the server gets ENODEV, and a mount that is left somewhere is dead.
@@ -152,9 +189,10 @@ impl Mounted {
 
     /// As [`abort`](Self::abort), with the bare error.
     pub(crate) fn end_connection(&self) -> rustix::io::Result<()> {
-        match &self.broker {
-            Some(broker) => broker.abort(),
-            None => connection::abort(self.device.minor),
+        match &self.by {
+            By::Broker(broker) => broker.abort(),
+            By::Connection(connection) => connection.abort(),
+            By::Id(_) => Err(Errno::NOENT),
         }
     }
 }
@@ -168,30 +206,31 @@ pub(crate) fn mount(source: &OsStr, dir: &Path, options: &MountOptions) -> Resul
         let failed = |errno| MountError::System { call: "mount", dir: path.clone(), errno };
         let connection = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let connection = connection.map_err(MountError::NoFuse)?;
-        let device = by_system(source, &connection, &point, options).map_err(failed)?;
-        return Ok(NewMount::of(connection, path, device));
+        return by_system(source, connection, path.clone(), &point, options).map_err(failed);
     }
     drop(point);
     let connection = fusermount::mount(source, &path, options)?;
-    let (entry, _) = table::at(&path).ok_or_else(|| MountError::NotMounted(path.clone()))?;
-    Ok(NewMount::of(connection, path, entry.device))
+    let (entry, root) = table::at(&path).ok_or_else(|| MountError::NotMounted(path.clone()))?;
+    Ok(NewMount::of(connection, path, entry.device, &root))
 }
 
 impl NewMount {
-    fn of(connection: OwnedFd, dir: PathBuf, device: MountDevice) -> Self {
-        let bdi = Bdi::open(device);
-        Self { connection, mounted: Mounted { dir, device, broker: None }, bdi }
+    fn of(connection: OwnedFd, dir: PathBuf, device: MountDevice, root: &OwnedFd) -> Self {
+        let (bdi, by) = (Bdi::open(device), By::of(root, device));
+        Self { connection, mounted: Mounted { dir, device, by }, bdi }
     }
 }
 
-/// Mounts at an open directory. The device number is that of the new mount, whatever else is
-/// mounted there meanwhile.
+/// Mounts at an open directory, of the path `dir`. All that is opened of the mount is opened before
+/// it has a place in the tree of names: it may cover what the paths of these files lead through, and
+/// nobody serves it yet.
 fn by_system(
     source: &OsStr,
-    connection: &OwnedFd,
+    connection: OwnedFd,
+    dir: PathBuf,
     point: &OwnedFd,
     options: &MountOptions,
-) -> rustix::io::Result<MountDevice> {
+) -> rustix::io::Result<NewMount> {
     let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let set = |key: &str, value: &str| fsconfig_set_string(context.as_fd(), key, value);
     fsconfig_set_string(context.as_fd(), "source", options.fsname.as_deref().unwrap_or(source))?;
@@ -210,10 +249,10 @@ fn by_system(
     fsconfig_create(context.as_fd())?;
     let flags = attributes(options.flags);
     let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
-    let device = table::device_of(&mount)?;
+    let new = NewMount::of(connection, dir, table::device_of(&mount)?, &mount);
     let open = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount.as_fd(), "", point.as_fd(), "", open)?;
-    Ok(device)
+    Ok(new)
 }
 
 /// The flags of a mount that are its own, and not those of its file system.
@@ -232,6 +271,16 @@ fn attributes(flags: MountFlags) -> MountAttrFlags {
     set.fold(MountAttrFlags::empty(), |all, (_, attribute)| all | attribute)
 }
 
+/// Unmounts the mount whose root is open, also while it is in use. It is in use by that root, until
+/// the caller closes it.
+fn detach_root(root: &OwnedFd, dir: &Path) -> Result<(), MountError> {
+    match rustix::mount::unmount(table::name_of(root), UnmountFlags::DETACH) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => fusermount::unmount(dir, true),
+        Err(errno) => Err(MountError::System { call: "umount", dir: dir.into(), errno }),
+    }
+}
+
 fn detach(dir: &Path, lazy: bool) -> Result<(), MountError> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
@@ -247,6 +296,8 @@ pub struct MountPoint {
     /// As the caller names it.
     dir: PathBuf,
     entry: Entry,
+    /// `None` for a user who may not see it.
+    connection: Option<Connection>,
 }
 
 impl MountPoint {
@@ -257,9 +308,11 @@ impl MountPoint {
     /// # Errors
     /// [`MountError::NotMounted`], and [`MountError::NotOfLanefs`] for a mount of another kind.
     pub fn find(dir: &Path, is_served: impl FnOnce(MountDevice) -> bool) -> Result<Self, MountError> {
-        let (entry, _) = table::at(dir).ok_or_else(|| MountError::NotMounted(dir.into()))?;
+        let (entry, root) = table::at(dir).ok_or_else(|| MountError::NotMounted(dir.into()))?;
         if entry.is_of_lanefs() || is_served(entry.device) {
-            return Ok(Self { dir: dir.into(), entry });
+            let connection = Connection::find(entry.device.minor).ok();
+            drop(root);
+            return Ok(Self { dir: dir.into(), entry, connection });
         }
         Err(MountError::NotOfLanefs { dir: dir.into(), kind: entry.kind() })
     }
@@ -292,7 +345,7 @@ impl MountPoint {
     /// The system's.
     pub fn abort(&self) -> Result<(), MountError> {
         let failed = |errno| MountError::System { call: "abort", dir: self.dir.clone(), errno };
-        connection::abort(self.entry.device.minor).map_err(failed)
+        self.connection.as_ref().map_or(Err(Errno::NOENT), Connection::abort).map_err(failed)
     }
 
     /// Whether the caller's mount namespace still has the file system mounted, at any directory.

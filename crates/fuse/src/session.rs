@@ -1,5 +1,6 @@
 //! A mount from its first word to its last.
 
+use crate::bdi::CacheRule;
 use crate::broker::Broker;
 use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
@@ -10,27 +11,19 @@ use crate::monitor::{Link, Monitor, MountStats};
 use crate::mountpoint::{self, MountError, Mounted, NewMount};
 use crate::notifier::{Job, Notice};
 use crate::options::MountOptions;
-use crate::request::{Desks, Inbox, MAX_CONTENT, Outbox, Request};
+use crate::request::{Desks, Inbox, Outbox, Request};
 use crate::table::MountDevice;
 use crate::wire::{InitIn, MAJOR, op};
 use crate::workers::{DESKS, First, Lasts, Turn, Workers};
 use lanefs::Volume;
 use lanefs_stats::Counter;
 use rustix::io::Errno;
-use rustix::thread::gettid;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
-
-/// Bytes that the kernel reads ahead: two requests.
-const READ_AHEAD: usize = 2 * MAX_CONTENT;
-/// Percent of the dirty pages of the system that it may have. With less than one, which is the
-/// kernel's word for FUSE, who writes waits most of the time; if it were much more, what is written
-/// out by and by would only be written in the end.
-const DIRTY_PERCENT: u32 = 2;
 
 /// A volume that is mounted.
 #[derive(Debug)]
@@ -122,6 +115,7 @@ impl Session {
         mount: impl FnOnce() -> Result<NewMount, MountError>,
     ) -> Result<Self, SessionError> {
         let time_gran = time_gran(&volume);
+        let following = Following::new(options.follow, broker.clone());
         let filesystem = Filesystem::new(volume, options, broker)?;
         let NewMount { connection, mounted, bdi } = match mount() {
             Ok(new) => new,
@@ -130,14 +124,14 @@ impl Session {
                 return Err(e.into());
             }
         };
-        let workers = Workers::new(options.threads, Following::new(options.follow));
+        let workers = Workers::new(options.threads, following);
         let (channel, desks) = (Channel::new(connection), Desks::new(DESKS));
         let shared = Shared { channel, filesystem, workers, desks, requests: Counter::new() };
         match shared.shake_hands(options.acl, time_gran) {
             Ok(()) => {
                 // Only now: the kernel's own values come with the first word.
-                bdi.tune(READ_AHEAD, DIRTY_PERCENT);
-                shared.filesystem.bounded_in(bdi, DIRTY_PERCENT);
+                bdi.set(CacheRule::Roomy);
+                shared.filesystem.bounded_in(bdi);
                 let shared = Arc::new(shared);
                 Ok(Self { link: Link::to(&shared), shared, mounted })
             }
@@ -289,7 +283,7 @@ impl Shared {
                 let name = thread::Builder::new().name("lanefs-fuse".into());
                 let work = || {
                     // It runs where this thread does, unless it is told otherwise.
-                    self.workers.following().release(gettid());
+                    self.workers.following().release_caller();
                     self.work(scope)
                 };
                 if name.spawn_scoped(scope, work).is_err() {

@@ -133,15 +133,25 @@ pub(crate) fn path_of(dir: &OwnedFd) -> Option<PathBuf> {
     std::fs::read_link(name_of(dir)).ok()
 }
 
-/// A name by which a system call finds an open directory itself, however its path has changed.
-pub(crate) fn name_of(dir: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", dir.as_raw_fd())
+/// A name by which a system call finds an open file itself, however its path has changed.
+pub(crate) fn name_of(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// The id of the mount that an open file is in.
 pub(crate) fn mount_id(file: &OwnedFd) -> Option<u64> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+}
+
+/// The id of the mount that an open file is in, which no other mount gets until the system ends.
+/// `None` before Linux 6.8.
+pub(crate) fn unique_id(file: &OwnedFd) -> Option<u64> {
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+    /// STATX_MNT_ID_UNIQUE of linux/stat.h.
+    const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    let known = statx(file, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, UNIQUE).ok()?;
+    (known.stx_mask & UNIQUE.bits() != 0).then_some(known.stx_mnt_id)
 }
 
 /// The device number of the file system of an open file, which is asked nothing.

@@ -120,7 +120,6 @@ const FREE: &[c_long] = &[
     libc::SYS_getegid,
     libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity,
-    libc::SYS_sched_setaffinity,
     libc::SYS_sched_getscheduler,
     libc::SYS_sched_getparam,
     libc::SYS_getcpu,
@@ -220,8 +219,11 @@ fn bounded() -> Vec<(c_long, Vec<Only>)> {
     all.extend(one_of(libc::SYS_fcntl, 1, &commands.map(|command| command as u64)));
     all.extend(one_of(libc::SYS_ioctl, 1, &[BLKDISCARD, libc::FIONBIO]));
     all.extend(one_of(libc::SYS_prctl, 0, &[libc::PR_SET_NAME as u64, PR_SET_VMA, PR_GET_AUXV]));
-    let policies = [libc::SCHED_OTHER as u64, libc::SCHED_IDLE as u64];
-    all.extend(one_of(libc::SYS_sched_setscheduler, 1, &policies));
+    // Of the calling thread.
+    all.push((libc::SYS_sched_setaffinity, vec![equal(0, 0)]));
+    for policy in [libc::SCHED_OTHER as u64, libc::SCHED_IDLE as u64] {
+        all.push((libc::SYS_sched_setscheduler, vec![equal(0, 0), equal(1, policy)]));
+    }
     all
 }
 

@@ -108,6 +108,16 @@ const ATTEMPTS: &[(&str, &str, Attempt)] = &[
         sets.permitted |= rustix::thread::CapabilitySet::CHOWN;
         Ok(rustix::thread::set_capabilities(None, sets)?)
     }),
+    ("change the policy of a process", EPERM, |cell| {
+        lanefs_device::set_idle_policy(Some(Pid::from_raw(cell.victim).unwrap()), true)
+    }),
+    ("bind a process to a processor", EPERM, |cell| {
+        let all = rustix::thread::sched_getaffinity(None)?;
+        Ok(rustix::thread::sched_setaffinity(Pid::from_raw(cell.victim), &all)?)
+    }),
+    ("change the priority of a process", EPERM, |cell| {
+        Ok(rustix::process::setpriority_process(Pid::from_raw(cell.victim), 5)?)
+    }),
     ("change a limit", EPERM, |_| {
         let limit = Rlimit { current: Some(0), maximum: Some(0) };
         Ok(rustix::process::setrlimit(Resource::Core, limit)?)
@@ -135,9 +145,11 @@ const ALLOWED: &[(&str, Attempt)] = &[
         Ok(())
     }),
     ("come back from SCHED_IDLE", |_| {
-        let me = rustix::thread::gettid();
-        lanefs_device::set_idle_policy(me, true)?;
-        lanefs_device::set_idle_policy(me, false)
+        lanefs_device::set_idle_policy(None, true)?;
+        lanefs_device::set_idle_policy(None, false)
+    }),
+    ("go to a processor", |_| {
+        Ok(rustix::thread::sched_setaffinity(None, &rustix::thread::sched_getaffinity(None)?)?)
     }),
     ("wait", |_| {
         std::thread::sleep(std::time::Duration::from_millis(1));

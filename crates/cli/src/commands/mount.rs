@@ -10,7 +10,8 @@ use crate::failure::{Cause, Failure, Res};
 use crate::location::{VolumeName, whole_volume};
 use crate::quote::quoted;
 use crate::volumes::{file_of, names_file, open_device};
-use crate::watch::{Place, Server, Signals, Subject, place};
+use crate::watch::place::{self, Folder};
+use crate::watch::{Place, Server, Signals, Subject};
 use lanefs_fuse::{Broker, MountOptions, MountPoint, SandboxMode, Session, SessionError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::{OsStr, OsString};
@@ -128,6 +129,8 @@ impl Args {
         let source = source(&name);
         let system =
             |e: std::io::Error| not_mounted(&name, &self.dir, Cause::from(e).to_string()).code(SYSTEM);
+        // Before this process opens any. The volume may be named as one of them, as /dev/fd/3.
+        let inherited = lanefs_device::inherited_files();
         let signals = Signals::new(&SIGNALS).map_err(system)?;
         let metrics = self.listen(&options)?;
         // A confined process opens nothing.
@@ -140,10 +143,17 @@ impl Args {
             if distrust {
                 options.distrust();
             }
-            broker = self.confine(&source, options.sandbox, distrust)?;
+            drop(inherited);
+            if options.sandbox == SandboxMode::Off {
+                return Ok(());
+            }
+            rustix::stdio::dup2_stdin(&null).map_err(|e| system(e.into()))?;
+            broker = Some(self.confine(&source, options.sandbox, distrust)?);
             Ok(())
         });
         let volume = volume.map_err(|e| e.code(NOT_MOUNTED))?;
+        // The broker has opened its own.
+        let folder = broker.is_none().then(Folder::open);
         let session = match &broker {
             Some(broker) => Session::mount_by(broker, volume, &options),
             None => Session::mount(volume, &source, &self.dir, &options),
@@ -164,11 +174,15 @@ impl Args {
             began: Instant::now(),
         };
         // A mount that cannot be looked at is a mount all the same.
-        let (socket, place) = self.socket(&session, broker.as_deref());
+        let (socket, place) = self.socket(&session, broker.as_deref(), folder);
         if self.daemon {
             detach(&null).map_err(system)?;
         }
         let server = Server::start(signals, socket, metrics, subject, end).map_err(system)?;
+        // Before the first request of a program is answered.
+        if let Some(broker) = &broker {
+            broker.keep_mount();
+        }
         let ending = || {
             drop((server, place));
             if let Some(broker) = &broker {
@@ -179,11 +193,8 @@ impl Args {
     }
 
     /// Confines this process, which from then on opens, starts and mounts nothing. Returns the
-    /// broker that mounts for it, `None` if it is not to be confined.
-    fn confine(&self, source: &OsStr, mode: SandboxMode, distrust: bool) -> Res<Option<Arc<Broker>>> {
-        if mode == SandboxMode::Off {
-            return Ok(None);
-        }
+    /// broker that mounts for it.
+    fn confine(&self, source: &OsStr, mode: SandboxMode, distrust: bool) -> Res<Arc<Broker>> {
         let failed = |why: String| not_mounted(&self.volume, &self.dir, why).code(SYSTEM);
         // This very program, whatever its path leads to by now.
         let mut command = Command::new("/proc/self/exe");
@@ -204,23 +215,30 @@ impl Args {
             }
             Some(text) => {
                 eprintln!("lanefs: {text}; the server of this mount is confined by the rest");
-                Ok(Some(broker))
+                Ok(broker)
             }
-            None => Ok(Some(broker)),
+            None => Ok(broker),
         }
     }
 
     /// Returns the socket at which `lanefs top` asks, and what removes it if this process does.
-    fn socket(&self, session: &Session, broker: Option<&Broker>) -> (Option<UnixListener>, Option<Place>) {
-        let made = match broker {
-            Some(broker) => broker.socket().and_then(|socket| {
+    fn socket(
+        &self,
+        session: &Session,
+        broker: Option<&Broker>,
+        folder: Option<std::io::Result<Folder>>,
+    ) -> (Option<UnixListener>, Option<Place>) {
+        let bind = |folder: std::io::Result<Folder>| folder?.bind(session.device(), std::process::id());
+        let made = match (broker, folder) {
+            (Some(broker), _) => broker.socket().and_then(|socket| {
                 // The peer that a command finds is the process that listened last.
                 rustix::net::listen(&socket, -1).map_err(|e| e.to_string())?;
                 Ok((UnixListener::from(socket), None))
             }),
-            None => place::bind(session.device(), std::process::id())
-                .map(|(listener, place)| (listener, Some(place)))
-                .map_err(|e| e.to_string()),
+            (None, Some(folder)) => {
+                bind(folder).map(|(listener, place)| (listener, Some(place))).map_err(|e| e.to_string())
+            }
+            (None, None) => return (None, None),
         };
         match made {
             Ok((listener, place)) => (Some(listener), place),
@@ -240,7 +258,9 @@ impl Args {
         if self.distrust {
             options.distrust();
         }
-        let socket = |device| place::bind(device, server).map(|(listener, place)| (listener.into(), place));
+        // Before there is a mount, which may cover it.
+        let folder = Folder::open();
+        let socket = |device| folder?.bind(device, server).map(|(listener, place)| (listener.into(), place));
         lanefs_fuse::run_broker(&self.volume, &self.dir, &options, socket).map_err(failed)
     }
 

@@ -35,13 +35,46 @@ impl Drop for Place {
     }
 }
 
-/// Makes the socket of the process `server`, which serves `device`, in the first folder where that
-/// can be.
-///
-/// # Errors
-/// The last folder's.
-pub(crate) fn bind(device: MountDevice, server: u32) -> io::Result<(UnixListener, Place)> {
-    bind_in(&folders(), device, server)
+/// The folder for a socket that is to be made, opened and checked. It is opened before the mount is
+/// made: the mount may cover its path, and then nobody serves it yet.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+impl Folder {
+    /// Opens the first folder where that can be, made if it is not there.
+    ///
+    /// # Errors
+    /// The last folder's.
+    pub(crate) fn open() -> io::Result<Self> {
+        Self::open_in(&folders())
+    }
+
+    fn open_in(folders: &[PathBuf]) -> io::Result<Self> {
+        let mut failed = io::Error::from(Errno::NOENT);
+        for path in folders {
+            match enter(path, true) {
+                Ok(dir) => return Ok(Self { path: path.clone(), dir }),
+                Err(e) => failed = told_of(path, &e),
+            }
+        }
+        Err(failed)
+    }
+
+    /// Makes the socket of the process `server`, which serves `device`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn bind(&self, device: MountDevice, server: u32) -> io::Result<(UnixListener, Place)> {
+        let lock = lock(&self.dir)?;
+        bind_at(&self.path, &lock, device, server).map_err(|e| told_of(&self.path, &e))
+    }
+}
+
+fn told_of(folder: &Path, e: &io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("{}: {e}", folder.display()))
 }
 
 /// The process of this user that serves `device`. Nothing is asked of it: it may hang.
@@ -77,17 +110,6 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-fn bind_in(folders: &[PathBuf], device: MountDevice, server: u32) -> io::Result<(UnixListener, Place)> {
-    let mut failed = io::Error::from(Errno::NOENT);
-    for folder in folders {
-        match enter(folder, true).and_then(|lock| bind_at(folder, &lock, device, server)) {
-            Ok(made) => return Ok(made),
-            Err(e) => failed = io::Error::new(e.kind(), format!("{}: {e}", folder.display())),
-        }
-    }
-    Err(failed)
-}
-
 fn bind_at(
     folder: &Path,
     lock: &OwnedFd,
@@ -109,12 +131,13 @@ fn bind_at(
 }
 
 fn sockets_in(folders: &[PathBuf]) -> Vec<PathBuf> {
-    let found = folders.iter().filter_map(|folder| sweep(folder, &enter(folder, false).ok()?).ok());
+    let look = |folder: &PathBuf| sweep(folder, &lock(&enter(folder, false).ok()?).ok()?).ok();
+    let found = folders.iter().filter_map(look);
     found.flatten().collect()
 }
 
-/// The folder, locked. It is made if that is asked for, and refused if others could have put
-/// anything into it.
+/// The folder, open. It is made if that is asked for, and refused if others could have put anything
+/// into it.
 fn enter(folder: &Path, make: bool) -> io::Result<OwnedFd> {
     if make && let Err(e) = DirBuilder::new().mode(0o700).create(folder) {
         match e.kind() {
@@ -128,8 +151,16 @@ fn enter(folder: &Path, make: bool) -> io::Result<OwnedFd> {
     if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others may write there"));
     }
-    flock(&dir, FlockOperation::LockExclusive)?;
     Ok(dir)
+}
+
+/// An open folder, locked until the returned file of it is closed.
+fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
+    // Another description, which alone has the lock.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let lock = openat(dir, ".", flags, Mode::empty())?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    Ok(lock)
 }
 
 /// Removes the sockets of a folder, which is locked, that no process listens at. Returns the paths
@@ -195,7 +226,8 @@ mod tests {
     fn what_a_killed_process_left_is_swept_and_the_others_stay() {
         let dir = tempfile::tempdir().unwrap();
         let folders = [dir.path().join("none/lanefs"), dir.path().join("lanefs")];
-        let (_listener, owner) = bind_in(&folders, connection(7), 1).unwrap();
+        let bind = |device, server| Folder::open_in(&folders).unwrap().bind(device, server).unwrap();
+        let (_listener, owner) = bind(connection(7), 1);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         let path_of = |owner: &Place| folders[1].join(&owner.name);
         assert_eq!((mode(&folders[1]), mode(&path_of(&owner))), (0o700, 0o600));
@@ -206,7 +238,7 @@ mod tests {
         rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
         drop(listener);
         assert!(left.exists());
-        let (listener, second) = bind_in(&folders, connection(8), 2).unwrap();
+        let (listener, second) = bind(connection(8), 2);
         let (path, other) = (path_of(&owner), path_of(&second));
         assert!(!left.exists() && path != other);
         let mut found = sockets_in(&folders);
@@ -224,14 +256,14 @@ mod tests {
     fn a_socket_is_made_and_removed_in_the_folder_that_was_checked() {
         let dir = tempfile::tempdir().unwrap();
         let (folder, moved) = (dir.path().join("lanefs"), dir.path().join("moved"));
-        let lock = enter(&folder, true).unwrap();
+        let opened = Folder::open_in(std::slice::from_ref(&folder)).unwrap();
         fs::rename(&folder, &moved).unwrap();
         fs::create_dir(&folder).unwrap();
-        let (_listener, owner) = bind_at(&folder, &lock, connection(7), 1).unwrap();
+        let (_listener, owner) = opened.bind(connection(7), 1).unwrap();
         let theirs = folder.join(&owner.name);
         fs::write(&theirs, "kept").unwrap();
         assert!(moved.join(&owner.name).exists());
-        assert_eq!(sweep(&folder, &lock).unwrap(), std::slice::from_ref(&theirs));
+        assert_eq!(sweep(&folder, &lock(&opened.dir).unwrap()).unwrap(), std::slice::from_ref(&theirs));
         drop(owner);
         assert_eq!(fs::read_dir(&moved).unwrap().count(), 0);
         assert_eq!(fs::read(&theirs).unwrap(), b"kept");
@@ -243,10 +275,10 @@ mod tests {
         let folder = dir.path().join("lanefs");
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-        let why = bind_in(std::slice::from_ref(&folder), connection(7), 1).unwrap_err().to_string();
+        let why = Folder::open_in(std::slice::from_ref(&folder)).unwrap_err().to_string();
         assert!(why.contains("others may write there"), "{why}");
         fs::remove_dir(&folder).unwrap();
         std::os::unix::fs::symlink(dir.path(), &folder).unwrap();
-        bind_in(&[folder], connection(7), 1).unwrap_err();
+        Folder::open_in(&[folder]).unwrap_err();
     }
 }

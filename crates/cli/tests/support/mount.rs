@@ -50,13 +50,14 @@ impl Mount {
         self.at.join(name)
     }
 
-    /// In the foreground, when it is there.
+    /// In the foreground, when it is served: until then the mount goes with a server that is killed.
     pub(crate) fn serve(&self) -> Child {
         let mut child = self.image.lanefs(["mount", "-f", "v.img", "m"]).spawn().unwrap();
         while !self.is_mounted() {
             assert!(child.try_wait().unwrap().is_none(), "the server ended");
             thread::sleep(Duration::from_millis(10));
         }
+        fs::read_dir(&self.at).unwrap();
         child
     }
 

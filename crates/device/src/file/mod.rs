@@ -13,6 +13,7 @@ mod direct;
 mod flush;
 mod lock;
 mod open;
+mod owner;
 mod piece;
 mod ring;
 #[cfg(test)]
@@ -56,7 +57,7 @@ pub struct FileDevice {
     file: File,
     path: PathBuf,
     kind: Kind,
-    /// The user that owned it when it was opened.
+    /// The user that owned it, or what is behind it, when it was opened.
     owner: u32,
     size: u64,
     read_only: bool,

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// What goes through the page cache of the system.
@@ -162,7 +162,7 @@ impl FileOptions {
         if size == 0 {
             return refuse(libc::EINVAL, "is empty (0 bytes), no volume".into());
         }
-        let owner = file.metadata().map_err(|e| explain(path, e))?.uid();
+        let owner = super::owner::owner(&file).map_err(|e| explain(path, e))?;
         let align = match self.cached {
             Cached::All => 1,
             Cached::SmallReads if !keeps_in_step(&file, kind) => 1,

@@ -4,28 +4,35 @@
 //! processes. So the server starts a broker before it is confined. The broker mounts the one
 //! directory that its command line names, passes the connection to the server, and then knows these
 //! words only ([`Word`], [`Question`]):
-//! - unmount this mount, which it knows by its device number;
-//! - end its connection;
+//! - unmount this mount, or end its connection;
+//! - leave the mount when the server ends;
 //! - remove the socket of the mount;
-//! - say whether the sender of a request has a capability, or is in a group.
+//! - say whether the sender of a request has a capability, or is in a group;
+//! - set one of two rules for what the kernel keeps in its cache of the mount;
+//! - have a thread of the server be scheduled as all others.
 //!
 //! A server that an attacker has taken over gains no more by it than to end its own mount. The
-//! broker ends when the server has ended, however that came about: it then removes the socket and
-//! leaves the mount.
+//! broker knows that mount by an open file of its connection ([`Mounted`]), and by no number that
+//! another mount may have later.
+//!
+//! The broker ends when the server has ended, however that came about. It then removes the socket.
+//! The mount stays, so that programs get ENOTCONN and do not write to the directory below; but not
+//! a mount that the server had not told of yet.
 //!
 //! Words go over one socket, questions over another, which a thread of the broker answers that
 //! waits for nothing but `/proc`: threads that serve requests ask, and to unmount takes requests.
 
 mod process;
 
-use crate::bdi::Bdi;
+use crate::bdi::{Bdi, CacheRule};
 use crate::caller::{Caller, Capability};
-use crate::mountpoint::{MountError, Mounted, NewMount};
+use crate::mountpoint::{By, MountError, Mounted, NewMount};
 use crate::pass;
 use crate::table::MountDevice;
 use parking_lot::Mutex;
 pub use process::run_broker;
 use rustix::io::Errno;
+use rustix::thread::Pid;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -50,31 +57,37 @@ enum Word {
     UnmountSynced,
     /// Remove the socket of the mount.
     RemoveSocket,
+    /// Leave the mount when the server ends.
+    Keep,
 }
 
 impl Word {
-    const ALL: [Self; 4] = [Self::Mount, Self::Unmount, Self::UnmountSynced, Self::RemoveSocket];
+    const ALL: [Self; 5] = [Self::Mount, Self::Unmount, Self::UnmountSynced, Self::RemoveSocket, Self::Keep];
 
     fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|word| *word as u8 == byte)
     }
 }
 
-/// What a thread that serves asks the broker, about the sender of a request. Answered by one i32.
+/// What a thread that serves asks the broker. Answered by one i32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Question {
-    /// Whether it has a capability: 1 or 0.
+    /// Whether the sender of a request has a capability: 1 or 0.
     Has,
     /// Whether it is in a group: 1 or 0.
     InGroup,
     /// No question: the connection is to be ended. 0 or an errno.
     Abort,
+    /// No question: the rule of this number is to be set. 0.
+    SetCache,
+    /// No question: this thread of the server is to be scheduled as all others. 0.
+    Release,
 }
 
 impl Question {
-    const ALL: [Self; 3] = [Self::Has, Self::InGroup, Self::Abort];
-    /// Bytes of a question: itself, user, group and thread of the sender, and a number.
+    const ALL: [Self; 5] = [Self::Has, Self::InGroup, Self::Abort, Self::SetCache, Self::Release];
+    /// Bytes of a question: itself, user, group and thread of a sender, and a number.
     const LEN: usize = 17;
 
     fn encode(self, [uid, gid, thread, number]: [u32; 4]) -> [u8; Self::LEN] {
@@ -128,6 +141,12 @@ impl Broker {
         self.socket.lock().take().unwrap_or_else(|| Err("there is no mount".into()))
     }
 
+    /// Has the mount stay when this process ends. Until then it goes with this process.
+    pub fn keep_mount(&self) {
+        // Without a broker it stays in any case.
+        let _ = self.say(Word::Keep);
+    }
+
     /// Has the socket of the mount removed.
     pub fn remove_socket(&self) {
         // A broker that has gone has removed it.
@@ -147,8 +166,7 @@ impl Broker {
             fields = rest;
             Some(u32::from_le_bytes(*field))
         };
-        let (Some(major), Some(minor), Some(bits), Some(len)) = (number(), number(), number(), number())
-        else {
+        let (Some(major), Some(minor), Some(len)) = (number(), number(), number()) else {
             return Err(broken());
         };
         let (dir, refusal) = fields.split_at_checked(len as usize).ok_or_else(broken)?;
@@ -159,9 +177,9 @@ impl Broker {
         let mounted = Mounted {
             dir: OsString::from_vec(dir.to_vec()).into(),
             device: MountDevice { major, minor },
-            broker: Some(Arc::clone(self)),
+            by: By::Broker(Arc::clone(self)),
         };
-        Ok(NewMount { connection, mounted, bdi: Bdi::from_files(bits as u8, files) })
+        Ok(NewMount { connection, mounted, bdi: Bdi::OfBroker(Arc::clone(self)) })
     }
 
     /// Has the broker unmount: see [`Mounted::unmount`].
@@ -209,6 +227,18 @@ impl Broker {
         }
     }
 
+    /// Sets what the kernel keeps in its cache of the mount.
+    pub(crate) fn set_cache(&self, rule: CacheRule) {
+        // A broker that has gone leaves what was set.
+        let _ = self.ask(Question::SetCache, [0, 0, 0, rule as u32]);
+    }
+
+    /// Has a thread of this process be scheduled as all others.
+    pub(crate) fn release_thread(&self, thread: Pid) {
+        // Without a broker it does that itself, with the next request that it serves.
+        let _ = self.ask(Question::Release, [0, 0, thread.as_raw_pid().cast_unsigned(), 0]);
+    }
+
     fn ask(&self, question: Question, fields: [u32; 4]) -> io::Result<i32> {
         let mut questions = self.questions.lock();
         questions.write_all(&question.encode(fields))?;
@@ -234,11 +264,11 @@ mod tests {
     #[test]
     fn words_and_questions_are_known_again() {
         assert!(Word::ALL.iter().all(|word| Word::from_byte(*word as u8) == Some(*word)));
-        assert_eq!(Word::from_byte(4), None);
+        assert_eq!(Word::from_byte(5), None);
         let fields = [1, 2, u32::MAX, 4];
         for question in Question::ALL {
             assert_eq!(Question::decode(question.encode(fields)), Some((question, fields)));
         }
-        assert_eq!(Question::decode([3; Question::LEN]), None);
+        assert_eq!(Question::decode([5; Question::LEN]), None);
     }
 }

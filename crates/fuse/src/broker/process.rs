@@ -1,12 +1,16 @@
 //! The broker's side: see the head of the module.
 
 use super::{Question, Word};
+use crate::bdi::{Bdi, CacheRule};
 use crate::caller::{Caller, Capability};
-use crate::mountpoint::{self, Mounted, NewMount};
+use crate::follow;
+use crate::mountpoint::{self, MountError, Mounted, NewMount};
 use crate::options::MountOptions;
 use crate::pass;
 use crate::table::MountDevice;
 use rustix::io::Errno;
+use rustix::process::getppid;
+use rustix::thread::{Pid, sched_getaffinity};
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,46 +44,69 @@ pub fn run_broker<Kept>(
     let known = Arc::clone(&mounted);
     let thread = thread::Builder::new().name("lanefs-answer".into()).stack_size(STACK);
     thread.spawn(move || answer_all(questions, &known))?;
-    let (mut socket_of, mut kept) = (Some(socket_of), None);
+    let (mut socket_of, mut kept, mut stays) = (Some(socket_of), None, false);
     let mut byte = [0];
     while words.read_exact(&mut byte).is_ok() {
-        let unmount = |sync| mounted.get().map_or(Ok(()), |mounted: &Mounted| mounted.unmount(sync));
         let done = match Word::from_byte(byte[0]) {
             Some(Word::Mount) => {
-                let Some(socket_of) = socket_of.take() else { return Ok(()) };
-                let made = mountpoint::mount(source, dir, options).map(|new| {
-                    let _ = mounted.set(new.mounted.clone());
-                    // The folder that it was started in may be unmounted.
-                    let _ = std::env::set_current_dir("/");
-                    hand_over(&words, &new, socket_of(new.mounted.device()), &mut kept)
-                });
-                match made {
-                    Ok(done) => {
-                        done?;
-                        continue;
+                let Some(socket_of) = socket_of.take() else { break };
+                match mountpoint::mount(source, dir, options) {
+                    Ok(NewMount { connection, mounted: new, bdi }) => {
+                        // The folder that it was started in may be unmounted.
+                        let _ = std::env::set_current_dir("/");
+                        let made = socket_of(new.device());
+                        let told = hand_over(&words, &connection, &new, made, &mut kept);
+                        // Held here, it would keep a mount alive whose server has gone.
+                        drop(connection);
+                        let _ = mounted.set(Held { mounted: new, bdi });
+                        match told {
+                            Ok(()) => continue,
+                            Err(_) => break,
+                        }
                     }
                     Err(e) => Err(e),
                 }
             }
-            Some(Word::Unmount) => unmount(false),
-            Some(Word::UnmountSynced) => unmount(true),
+            Some(Word::Unmount) => unmount(&mounted, false),
+            Some(Word::UnmountSynced) => unmount(&mounted, true),
+            Some(Word::Keep) => {
+                stays = true;
+                Ok(())
+            }
             Some(Word::RemoveSocket) => {
                 kept = None;
                 Ok(())
             }
-            None => return Ok(()),
+            None => break,
         };
         let (refused, text) = done.map_or_else(|e| (1, e.to_string()), |()| (0, String::new()));
-        reply(&words, refused, &[], text.as_bytes())?;
+        if reply(&words, refused, &[], text.as_bytes()).is_err() {
+            break;
+        }
     }
     drop(kept);
+    if !stays {
+        // Nobody was told of it. The server has gone, so there is nobody to tell of a failure.
+        let _ = unmount(&mounted, false);
+    }
     Ok(())
+}
+
+/// A mount as its broker has it.
+struct Held {
+    mounted: Mounted,
+    bdi: Bdi,
+}
+
+fn unmount(held: &OnceLock<Held>, sync: bool) -> Result<(), MountError> {
+    held.get().map_or(Ok(()), |held| held.mounted.unmount(sync))
 }
 
 /// Passes a new mount to the server.
 fn hand_over<Kept>(
     words: &UnixStream,
-    new: &NewMount,
+    connection: &OwnedFd,
+    new: &Mounted,
     made: io::Result<(OwnedFd, Kept)>,
     kept: &mut Option<Kept>,
 ) -> io::Result<()> {
@@ -90,14 +117,12 @@ fn hand_over<Kept>(
         }
         Err(e) => (None, e.to_string()),
     };
-    let (bits, bdi) = new.bdi.files();
-    let mut files = vec![new.connection.as_fd()];
+    let mut files = vec![connection.as_fd()];
     files.extend(socket.as_ref().map(AsFd::as_fd));
-    files.extend(bdi);
-    let MountDevice { major, minor } = new.mounted.device();
-    let dir = new.mounted.dir().as_os_str().as_bytes();
+    let MountDevice { major, minor } = new.device();
+    let dir = new.dir().as_os_str().as_bytes();
     let mut text = Vec::new();
-    for field in [major, minor, bits.into(), dir.len() as u32] {
+    for field in [major, minor, dir.len() as u32] {
         text.extend_from_slice(&field.to_le_bytes());
     }
     text.extend_from_slice(dir);
@@ -118,25 +143,47 @@ fn reply(
 }
 
 /// Answers questions until the server has gone.
-fn answer_all(mut questions: UnixStream, mounted: &OnceLock<Mounted>) {
+fn answer_all(mut questions: UnixStream, held: &OnceLock<Held>) {
     let mut bytes = [0; Question::LEN];
     while questions.read_exact(&mut bytes).is_ok() {
         let Some((question, fields)) = Question::decode(bytes) else { return };
-        if questions.write_all(&answer(question, fields, mounted).to_le_bytes()).is_err() {
+        if questions.write_all(&answer(question, fields, held).to_le_bytes()).is_err() {
             return;
         }
     }
 }
 
-fn answer(question: Question, fields: [u32; 4], mounted: &OnceLock<Mounted>) -> i32 {
+fn answer(question: Question, fields: [u32; 4], held: &OnceLock<Held>) -> i32 {
     let caller = Caller::from_fields(fields);
-    let [.., number] = fields;
+    let [.., thread, number] = fields;
     match question {
         Question::Has => Capability::from_number(number).is_some_and(|one| caller.has(one)).into(),
         Question::InGroup => caller.is_in_group(number).into(),
         Question::Abort => {
-            let ended = mounted.get().map_or(Err(Errno::NOENT), Mounted::end_connection);
+            let ended = held.get().map_or(Err(Errno::NOENT), |held| held.mounted.end_connection());
             ended.map_or_else(Errno::raw_os_error, |()| 0)
         }
+        Question::SetCache => {
+            let rule = if number == CacheRule::Tight as u32 { CacheRule::Tight } else { CacheRule::Roomy };
+            if let Some(held) = held.get() {
+                held.bdi.set(rule);
+            }
+            0
+        }
+        Question::Release => {
+            if let (Some(thread), Ok(home)) = (thread_of_server(thread), sched_getaffinity(None)) {
+                follow::release(Some(thread), &home);
+            }
+            0
+        }
     }
+}
+
+/// Returns the thread of this number, if it is one of the server. This process runs where the
+/// server was started to run.
+fn thread_of_server(thread: u32) -> Option<Pid> {
+    let thread = Pid::from_raw(thread.cast_signed())?;
+    let server = getppid()?;
+    let path = format!("/proc/{}/task/{}", server.as_raw_pid(), thread.as_raw_pid());
+    Path::new(&path).exists().then_some(thread)
 }

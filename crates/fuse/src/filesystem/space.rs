@@ -28,8 +28,8 @@ pub(super) fn may_shrink(opcode: u32) -> bool {
 impl Filesystem {
     /// Passes on where the kernel's bound is set: see
     /// [`Fullness::bounded_in`](crate::fullness::Fullness).
-    pub(crate) fn bounded_in(&self, bdi: Bdi, percent: u32) {
-        self.fullness.bounded_in(bdi, percent);
+    pub(crate) fn bounded_in(&self, bdi: Bdi) {
+        self.fullness.bounded_in(bdi);
     }
 
     /// Returns whether the user of a request may take blocks that are kept for root. Only its own
