@@ -369,7 +369,8 @@ fn idle_it_sleeps() {
         before = now;
     }
     let kib = lanefs_tests::memory_of(server as u32) >> 10;
-    assert!(kib < 32 << 10, "{kib} KiB");
+    // 32 MiB with what is mapped of its program.
+    assert!(kib < 23 << 10, "{kib} KiB");
     m.umount();
 }
 

@@ -1,4 +1,5 @@
-//! A mount that nobody uses: under 32 MiB of memory and no wake-ups.
+//! A mount that nobody uses: under 32 MiB of memory, some 9 MiB of its program among them, and no
+//! wake-ups.
 
 use crate::support::{Image, SIZE, judged, shell};
 use lanefs_tests::memory_of;
@@ -50,7 +51,7 @@ fn a_mount_that_was_busy_gives_its_memory_back() {
         println!("{log}: {most} KiB at work");
         // Its caches have 256 MiB; the rest is for inodes that the kernel knows, and what is on its
         // way.
-        assert!(most < 320 << 10, "{log}: {most} KiB at work");
+        assert!(most < 311 << 10, "{log}: {most} KiB at work");
         comes_to_rest(pid);
         mounted.unmount();
     }
@@ -74,6 +75,6 @@ fn comes_to_rest(pid: u32) {
     }
     let kib = memory_of(pid) >> 10;
     println!("idle: {kib} KiB");
-    // Of a debug build, whose code is larger; the bench measures what users run.
-    assert!(kib < 32 << 10, "an idle mount holds {kib} KiB");
+    // Without its program; the bench measures all of what users run.
+    assert!(kib < 23 << 10, "an idle mount holds {kib} KiB");
 }
