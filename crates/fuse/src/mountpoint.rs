@@ -222,8 +222,8 @@ impl NewMount {
 }
 
 /// Mounts at an open directory, of the path `dir`. All that is opened of the mount is opened before
-/// it has a place in the tree of names: it may cover what the paths of these files lead through, and
-/// nobody serves it yet.
+/// it has a place in the tree of names: the mount may cover what the paths of these files lead
+/// through, and nobody serves it yet.
 fn by_system(
     source: &OsStr,
     connection: OwnedFd,

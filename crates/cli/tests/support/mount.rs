@@ -50,7 +50,7 @@ impl Mount {
         self.at.join(name)
     }
 
-    /// In the foreground, when it is served: until then the mount goes with a server that is killed.
+    /// In the foreground, when it is served: until then the mount goes with a killed server.
     pub(crate) fn serve(&self) -> Child {
         let mut child = self.image.lanefs(["mount", "-f", "v.img", "m"]).spawn().unwrap();
         while !self.is_mounted() {
