@@ -34,7 +34,7 @@ pub fn with_mmp(victim: &Victim) -> Victim {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("volume");
     std::fs::write(&path, victim.bytes()).unwrap();
-    run("tune2fs", &["-O", "mmp", path.to_str().unwrap()]);
+    run("env", &["E2FSPROGS_FAKE_TIME=1000000000", "tune2fs", "-O", "mmp", path.to_str().unwrap()]);
     Victim::new(std::fs::read(&path).unwrap())
 }
 

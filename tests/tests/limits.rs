@@ -85,7 +85,7 @@ fn a_file_larger_than_memory_is_an_error() {
         let this = std::env::current_exe().unwrap();
         // KiB of addresses.
         let mut shell = std::process::Command::new("sh");
-        shell.args(["-c", "ulimit -v 1500000 && exec \"$0\" --exact \"$1\""]).arg(this).arg(name);
+        shell.args(["-c", "ulimit -v 600000 && exec \"$0\" --exact \"$1\""]).arg(this).arg(name);
         let out = shell.env(LIMITED, "1").output().unwrap();
         let said = String::from_utf8_lossy(&out.stdout);
         assert!(out.status.success() && said.contains("1 passed"), "{}: {said}", out.status);

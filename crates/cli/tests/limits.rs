@@ -13,7 +13,9 @@ use support::mount::Mount;
 fn limited(v: &Image, limit: &str, most: usize, args: &[&str]) -> Output {
     let lanefs = v.lanefs(args);
     let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("ulimit {limit} {most} && exec \"$0\" \"$@\"")]);
+    // Descriptors that the test has inherited would count.
+    let closed: String = (3..10).map(|fd| format!("exec {fd}>&-; ")).collect();
+    shell.args(["-c", &format!("{closed}ulimit {limit} {most} && exec \"$0\" \"$@\"")]);
     shell.arg(lanefs.get_program()).args(lanefs.get_args());
     shell.current_dir(v.path.parent().expect("a folder")).env("RUST_BACKTRACE", "0");
     shell.output().expect("sh")

@@ -84,3 +84,17 @@ impl Background {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_want_does_not_hide_a_newer() {
+        let background = Background::default();
+        for tid in [Tid(u32::MAX), Tid(1), Tid(u32::MAX)] {
+            background.want_commit(tid);
+        }
+        assert_eq!(background.wanted.lock().commit, Some(Tid(1)));
+    }
+}

@@ -155,8 +155,9 @@ impl Journal {
         self.core.close()
     }
 
-    /// Stops the journal for good: nothing more is committed, every later start, change and commit
-    /// fails with `reason`. The first reason stays. The log keeps a note of it (`s_errno`).
+    /// Stops the journal for good: nothing more is committed, every later start, restart and commit
+    /// fails with `reason`, and handles that are open go on in memory. The first reason stays. The
+    /// log keeps a note of it (`s_errno`).
     pub fn abort(&self, reason: &str) {
         self.core.abort(&JournalError::Aborted(reason.into()));
     }

@@ -77,7 +77,7 @@ impl Handle<'_> {
     /// before the data is durable.
     ///
     /// # Errors
-    /// An aborted journal.
+    /// A handle that has ended.
     pub fn order_after(&self, data: &Pending) -> Result<()> {
         self.add_ordered(data.ordered())
     }

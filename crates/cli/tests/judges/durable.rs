@@ -32,12 +32,13 @@ const OF_DIRS: [(&str, &str, &str); 7] = [
     ("touch d/old", "ln d/old d/new", "test -f d/new"),
 ];
 
-const OF_FILES: [(&str, &str, &str); 5] = [
+const OF_FILES: [(&str, &str, &str); 6] = [
     (":", "printf later >> f", "test $(cat f) = beforelater"),
     (":", "direct f", "test $(stat -c %s f) = 4096"),
     (":", "chmod 640 f", "test $(stat -c %a f) = 640"),
     (":", "setfattr -n user.a -v b f", "getfattr -n user.a f"),
     (":", "truncate -s 3 f", "test $(cat f) = bef"),
+    (":", ": > f", "test -f f && ! test -s f"),
 ];
 
 #[test]

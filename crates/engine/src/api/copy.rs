@@ -61,7 +61,8 @@ impl File {
         if hole > 0 {
             let before = to.node().file().size().saturating_sub(to_offset);
             if before > 0 {
-                to.fallocate(FallocMode::PunchHole, to_offset, hole.min(before))?;
+                to.check_write()?;
+                data::fallocate(to.node(), FallocMode::PunchHole, to_offset, hole.min(before))?;
             }
             data::extend(to.node(), to_offset + hole)?;
             to.after_write()?;

@@ -12,7 +12,7 @@
 
 use super::plan::Plan;
 use super::times::Stamp;
-use super::{FileData, io, journal_each_write, max_size, place, write_back, zero_tail};
+use super::{FileData, io, journal_each_write, max_size, place, write_back, zero_before};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::{self, Mapping};
@@ -61,7 +61,7 @@ pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     let file = node.file();
     if end > file.size() {
         let _held = file.lock_to_write(node, offset, end);
-        zero_tail(node, file.size(), offset)?;
+        zero_before(node, file, offset)?;
         file.extend(end);
     }
     write_as(node, offset, bytes, How::Late)
@@ -276,7 +276,7 @@ pub(super) fn write_held(
 ) -> Result<()> {
     let fs = &*node.fs;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
-    zero_tail(node, file.size(), offset)?;
+    zero_before(node, file, offset)?;
     let touched = place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1);
     // What is dirty goes first, and then the cache has nothing older than the device.
     write_back(node, touched.clone())?;

@@ -197,7 +197,7 @@ impl Job<'_> {
         let (ino, by) = (self.node.ino, blocks.end - blocks.start);
         // Only freeing takes space, and begins anew without harm.
         let (mut removed, mut from) = (false, blocks.end);
-        self.in_handles(|txn, inode| {
+        let collapsed = self.in_handles(|txn, inode| {
             if !removed {
                 let step = map::remove(txn, ino, inode, blocks.clone())?;
                 if !step.is_done() {
@@ -212,9 +212,13 @@ impl Job<'_> {
             touch(self.fs, inode);
             set_size(txn, inode, size)?;
             Ok(Progress::Done)
-        })?;
-        self.file.set_size(size);
-        self.drop_pages(blocks.start..u32::MAX)
+        });
+        if collapsed.is_ok() {
+            self.file.set_size(size);
+        }
+        // Also of one that stopped half way: what was read ahead meanwhile is of the old map.
+        self.drop_pages(blocks.start..u32::MAX)?;
+        collapsed
     }
 
     fn insert(&self) -> Result<()> {

@@ -94,6 +94,18 @@ fn zero_gap(node: &Node, from: u64, to: u64) -> Result<()> {
     zero_on_device(node, from, to)
 }
 
+/// Zeroes what lies between the end of the file and `offset` in the block of that end, for a write
+/// past the cache that comes behind it. No page of that block is on its way to the device
+/// meanwhile, for a part of a sector is read, changed and written.
+fn zero_before(node: &Node, file: &FileData, offset: u64) -> Result<()> {
+    let size = file.size();
+    if offset <= size {
+        return Ok(());
+    }
+    let _alone = file.hold_writeback(node);
+    zero_tail(node, size, offset)
+}
+
 /// Zeroes as [`zero_tail`], also from the start of a block on.
 fn zero_part(node: &Node, from: u64, to: u64) -> Result<()> {
     zero_cached(node, from, to);

@@ -59,7 +59,7 @@ impl Times {
         };
         let later = |known: u64| (known != 0).then(|| known.max(now));
         let known = self.pending.load(Ordering::Relaxed);
-        if known == now || self.pending.fetch_update(Ordering::AcqRel, Ordering::Relaxed, later).is_ok() {
+        if known >= now || self.pending.fetch_update(Ordering::AcqRel, Ordering::Relaxed, later).is_ok() {
             return None;
         }
         Some(now)

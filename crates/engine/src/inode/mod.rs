@@ -101,10 +101,12 @@ impl Node {
 
     /// The state of a regular file's content.
     pub(crate) fn file(&self) -> &FileData {
-        self.file.get_or_init(|| {
-            let state = self.state();
-            Box::new(FileData::new(&self.fs, &state))
-        })
+        if let Some(file) = self.file_if_used() {
+            return file;
+        }
+        // Held until it is set: a change of the inode before that is in it, a later one finds it.
+        let state = self.state();
+        self.file.get_or_init(|| Box::new(FileData::new(&self.fs, &state)))
     }
 
     /// As [`file`](Self::file), if the content was used.
@@ -329,10 +331,7 @@ impl Drop for NodeRef {
             if let Some(file) = self.file_if_used() {
                 file.alloc.discard();
             }
-            // A look only: until it is out of the table, another thread may use it and take its
-            // last name.
-            let nameless = self.state.read().links_count == 0;
-            let gone = self.fs.nodes.remove_unused(&self.0, nameless);
+            let gone = self.fs.nodes.remove_unused(&self.0);
             // The node is to be swept later, or its memory to be given back.
             self.fs.flusher.stir();
             if gone && self.state.read().links_count == 0 && !self.fs.is_read_only() {

@@ -115,11 +115,12 @@ impl NodeTable {
 
     /// Evicts `node` if no thread took a reference meanwhile and it knows nothing that the inode on
     /// disk does not; `true` if it went. A node without a name goes in any case: the caller, who
-    /// dropped the last reference, deletes it.
-    pub(super) fn remove_unused(&self, node: &Arc<Node>, nameless: bool) -> bool {
+    /// dropped the last reference, deletes it. Whether it has one is asked here: before, another
+    /// thread may have used it, and given it its first name or taken its last.
+    pub(super) fn remove_unused(&self, node: &Arc<Node>) -> bool {
         let mut shard = self.shard(node.ino).lock();
         if node.refs.load(Ordering::Acquire) != 0
-            || !nameless && (node.is_ahead() || node.has_pages()) && !node.fs.is_closed()
+            || !node.is_nameless() && (node.is_ahead() || node.has_pages()) && !node.fs.is_closed()
         {
             return false;
         }

@@ -64,12 +64,14 @@ impl Filesystem {
         // A fault or a readahead holds pages, and comes by O_DIRECT handles too.
         let for_cache = args.read_flags & wire::READ_LOCKOWNER == 0;
         let n = match for_cache {
-            true => open.cached.read_for_cache(args.offset, room)?,
+            true => {
+                // Before the bytes are read: a direct write that they are older than finds it said.
+                open.inode.cached();
+                open.cached.read_for_cache(args.offset, room)?
+            }
             false => way(&open, args.flags).read_at(args.offset, room)?,
         };
-        if for_cache {
-            open.inode.cached();
-        } else if n < room.len() && stage == Stage::Fresh && open.inode.is_written() {
+        if !for_cache && n < room.len() && stage == Stage::Fresh && open.inode.is_written() {
             // Past its own cache the kernel asks without handing down what lies behind, and with it
             // the size.
             let from = args.offset.saturating_add(n as u64);

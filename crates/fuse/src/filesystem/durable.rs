@@ -31,7 +31,8 @@ impl Filesystem {
     }
 
     /// Makes durable what `request` has changed, where the mount or an inode says so. Writes are
-    /// not among it: see [`write`](Self::write).
+    /// not among it: see [`write`](Self::write). Nor is O_TRUNC: see
+    /// [`check_open`](Self::check_open).
     ///
     /// # Errors
     /// The journal's or the device's.

@@ -136,10 +136,11 @@ impl DirtyChunks {
     /// Adds a chunk; the file's first puts the file into the list, behind the others.
     pub(super) fn insert(&mut self, chunk: u32, all: &Dirty, file: &Weak<FileCache>) {
         if self.chunks.is_empty() {
+            // The old turn goes behind that: whoever writes all files out finds this one.
+            let old = std::mem::replace(&mut self.turn, all.add(Weak::clone(file)));
             if self.writebacks > 0 {
-                all.remove(self.turn);
+                all.remove(old);
             }
-            self.turn = all.add(Weak::clone(file));
         }
         self.chunks.insert(chunk);
     }
