@@ -155,8 +155,8 @@ struct lanefs_dirent {
   uint64_t d_ino;
   // Where to go on listing behind this entry: for lanefs_seekdir.
   uint64_t d_off;
-  // The inode's type: DT_REG, DT_DIR, ... of <dirent.h>; DT_UNKNOWN if the directory does not note
-  // types.
+  // The inode's type: DT_REG, DT_DIR, ... of <dirent.h>; DT_UNKNOWN if the directory does not
+  // note types.
   uint8_t d_type;
   // The name, with a NUL at its end.
   char d_name[256];
@@ -290,14 +290,11 @@ int lanefs_chmod(struct lanefs_volume *volume, const char *path, mode_t mode);
 // Errors: EPERM (immutable), EROFS, ENOSPC, EIO, ENODEV, EBADF.
 int lanefs_fchmod(struct lanefs_file *file, mode_t mode);
 
-// Sets owner and group of what is at `path`; (uid_t)-1 and (gid_t)-1 leave them. A symbolic link at
-// the end is followed. Takes set-user-id and set-group-id from a file, as the kernel does.
+// Sets owner and group of what is at `path`; (uid_t)-1 and (gid_t)-1 leave them. A symbolic link
+// at the end is followed. Takes set-user-id and set-group-id from a file, as the kernel does.
 //
 // Errors: as lanefs_chmod.
-int lanefs_chown(struct lanefs_volume *volume,
-                 const char *path,
-                 uid_t uid,
-                 gid_t gid);
+int lanefs_chown(struct lanefs_volume *volume, const char *path, uid_t uid, gid_t gid);
 
 // As lanefs_chown, but a symbolic link at the end is not followed.
 //
@@ -323,14 +320,13 @@ int lanefs_futimens(struct lanefs_file *file, const struct timespec *times);
 
 // Carries out `count` reads and writes of any files, in no order, and waits for all: lio_listio(3)
 // with LIO_WAIT. Each one is lanefs_pread or lanefs_pwrite, and is told what came of it in `done`
-// and `error`. Of files opened with O_DIRECT, on a volume opened with io=direct, the device has all
-// reads at the same time, and all overwrites. Of requests that overlap, none need be whole.
+// and `error`. Of files opened with O_DIRECT, on a volume opened with io=direct, the device has
+// all reads at the same time, and all overwrites. Of requests that overlap, none need be whole.
 //
 // Errors: EIO (some failed: `error` of each says why; lanefs_last_error is about the first of
 // them), EINVAL (`count`), EFAULT. In `error`: as lanefs_pread and lanefs_pwrite; EINVAL
 // (`opcode`).
-int lanefs_listio(struct lanefs_io *list,
-                  int count);
+int lanefs_listio(struct lanefs_io *list, int count);
 
 // Opens a directory for listing. A symbolic link at the end is followed.
 //
@@ -338,8 +334,8 @@ int lanefs_listio(struct lanefs_io *list,
 struct lanefs_dir *lanefs_opendir(struct lanefs_volume *volume, const char *path);
 
 // Puts the next entry into `out`, "." and ".." too: 1; 0 at the end; -1 if it fails. An entry that
-// is made or removed meanwhile may or may not be seen; all others are seen once. Threads that share
-// one handle share its place.
+// is made or removed meanwhile may or may not be seen; all others are seen once. Threads that
+// share one handle share its place.
 //
 // Errors: EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_readdir(struct lanefs_dir *dir, struct lanefs_dirent *out);
@@ -374,8 +370,8 @@ ssize_t lanefs_pwrite(struct lanefs_file *file, const void *buf, size_t count, i
 // Errors: as lanefs_pread; EINVAL (segments), ENOMEM.
 ssize_t lanefs_preadv(struct lanefs_file *file, const struct iovec *segments, int count, int64_t offset);
 
-// As lanefs_pwrite from `count` segments, at most 1024, as one write. More than one are copied once
-// more.
+// As lanefs_pwrite from `count` segments, at most 1024, as one write. More than one are copied
+// once more.
 //
 // Errors: as lanefs_pwrite; EINVAL (segments), ENOMEM.
 ssize_t lanefs_pwritev(struct lanefs_file *file, const struct iovec *segments, int count, int64_t offset);
@@ -407,19 +403,14 @@ int lanefs_fdatasync(struct lanefs_file *file);
 //
 // Errors: EINVAL (no bytes; what collapse and insert cannot move), EOPNOTSUPP (modes; a file
 // without extents), EBADF, EPERM, EFBIG, ENOSPC (a part may have been done), EROFS, EIO, ENODEV.
-int lanefs_fallocate(struct lanefs_file *file,
-                     int mode,
-                     int64_t offset,
-                     int64_t len);
+int lanefs_fallocate(struct lanefs_file *file, int mode, int64_t offset, int64_t len);
 
 // The first byte at or behind `offset` that is data (LANEFS_SEEK_DATA) or in a hole
 // (LANEFS_SEEK_HOLE: the end of the file at the latest). A file has no position: nothing moves.
 //
 // Errors: ENXIO (nothing more; `offset` is at or behind the end), EINVAL (`whence`), EBADF,
 // EUCLEAN, EIO.
-int64_t lanefs_seek(struct lanefs_file *file,
-                    int64_t offset,
-                    int whence);
+int64_t lanefs_seek(struct lanefs_file *file, int64_t offset, int whence);
 
 // Copies up to `len` bytes from `from_offset` of `from` to `to_offset` of `to`; holes stay holes.
 // How many: fewer at the end of `from`, or where a failure came in between.
@@ -446,9 +437,7 @@ ssize_t lanefs_copy_range(struct lanefs_file *from,
 //
 // Errors: EINVAL (an option that nobody knows; what cannot be had together or on a device of this
 // size: the message says what), ENOENT, EACCES, EBUSY, ENOSPC, EIO, EFAULT.
-int lanefs_mkfs(const char *name,
-                uint64_t size,
-                const char *options);
+int lanefs_mkfs(const char *name, uint64_t size, const char *options);
 
 // Makes a directory, owned by 0:0.
 //
@@ -460,8 +449,7 @@ int lanefs_mkdir(struct lanefs_volume *volume, const char *path, mode_t mode);
 //
 // Errors: ENOTEMPTY, ENOENT, ENOTDIR, EBUSY (the root), EINVAL ("."), EPERM, EROFS, EUCLEAN, EIO,
 // ENODEV, EBADF, EFAULT.
-int lanefs_rmdir(struct lanefs_volume *volume,
-                 const char *path);
+int lanefs_rmdir(struct lanefs_volume *volume, const char *path);
 
 // Removes a name of something that is no directory. The file goes with its last name and its last
 // user.
@@ -474,18 +462,13 @@ int lanefs_unlink(struct lanefs_volume *volume, const char *path);
 //
 // Errors: ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EBUSY (the root), EINVAL (below itself;
 // flags), EMLINK, ENOSPC, EPERM, EROFS, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
-int lanefs_rename(struct lanefs_volume *volume,
-                  const char *from,
-                  const char *to,
-                  unsigned int flags);
+int lanefs_rename(struct lanefs_volume *volume, const char *from, const char *to, unsigned int flags);
 
 // Gives what is at `from` the name `to` too. A symbolic link is linked itself.
 //
 // Errors: EEXIST, ENOENT, ENOTDIR, EPERM (a directory; immutable), EMLINK, ENOSPC, EROFS, EUCLEAN,
 // EIO, ENODEV, EBADF, EFAULT.
-int lanefs_link(struct lanefs_volume *volume,
-                const char *from,
-                const char *to);
+int lanefs_link(struct lanefs_volume *volume, const char *from, const char *to);
 
 // Gives an open file, such as one made with O_TMPFILE, the name `to`.
 //
@@ -496,51 +479,40 @@ int lanefs_flink(struct lanefs_file *file, struct lanefs_volume *volume, const c
 //
 // Errors: EEXIST, ENOENT (also: an empty target), ENOTDIR, ENAMETOOLONG, ENOSPC, EPERM, EROFS,
 // EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
-int lanefs_symlink(struct lanefs_volume *volume,
-                   const char *target,
-                   const char *path);
+int lanefs_symlink(struct lanefs_volume *volume, const char *target, const char *path);
 
 // Puts the target of a symbolic link into `buf`, without a NUL at its end; what does not fit into
 // `size` bytes is cut off. How many bytes it put there.
 //
 // Errors: EINVAL (no symbolic link; `size` of 0), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV,
 // EBADF, EFAULT.
-ssize_t lanefs_readlink(struct lanefs_volume *volume,
-                        const char *path,
-                        char *buf,
-                        size_t size);
+ssize_t lanefs_readlink(struct lanefs_volume *volume, const char *path, char *buf, size_t size);
 
 // Makes a device file, fifo, socket or empty file, by the type in `mode` (S_IFMT; 0 is a file).
 // `dev` is makedev(3) of a device file's numbers.
 //
 // Errors: EEXIST, ENOENT, ENOTDIR, EINVAL (another type), ENOSPC, ENAMETOOLONG, EPERM, EROFS,
 // EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
-int lanefs_mknod(struct lanefs_volume *volume,
-                 const char *path,
-                 mode_t mode,
-                 dev_t dev);
+int lanefs_mknod(struct lanefs_volume *volume, const char *path, mode_t mode, dev_t dev);
 
 // Opens a regular file. Paths begin at the volume's root, with or without a slash.
 //
-// `flags` are those of open(2) in <fcntl.h>: one of O_RDONLY, O_WRONLY, O_RDWR, and any of O_CREAT,
-// O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is a
-// directory; without O_DIRECT, O_SYNC and O_DSYNC). O_CLOEXEC, O_NOATIME, O_NOCTTY, O_NONBLOCK and
-// O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned, too,
-// and copies them then.
+// `flags` are those of open(2) in <fcntl.h>: one of O_RDONLY, O_WRONLY, O_RDWR, and any of
+// O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECT, O_SYNC, O_DSYNC, O_NOFOLLOW, O_TMPFILE (`path` is
+// a directory; without O_DIRECT, O_SYNC and O_DSYNC). O_CLOEXEC, O_NOATIME, O_NOCTTY, O_NONBLOCK
+// and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned,
+// too, and copies them then.
 //
-// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. Nobody is asked
-// whether the caller may: whoever has the volume has all of it.
+// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. Nobody is
+// asked whether the caller may: whoever has the volume has all of it.
 //
 // Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable),
 // EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE,
 // EBADF, EFAULT.
-struct lanefs_file *lanefs_open(struct lanefs_volume *volume,
-                                const char *path,
-                                int flags,
-                                mode_t mode);
+struct lanefs_file *lanefs_open(struct lanefs_volume *volume, const char *path, int flags, mode_t mode);
 
-// Closes a file, when all calls that use it have returned. What was written is not durable by that:
-// lanefs_fsync.
+// Closes a file, when all calls that use it have returned. What was written is not durable by
+// that: lanefs_fsync.
 //
 // Errors: EBADF, also for a file that was closed before.
 int lanefs_close(struct lanefs_file *file);
@@ -556,17 +528,16 @@ const char *lanefs_version(void);
 // `dioread_lock`, `nodelalloc`, `locking=range`, `cache=64M`, ...: docs/c-library.md has them all.
 // NULL is the same as "".
 //
-// Errors: EINVAL for an option that nobody knows (the message names it), and for what is no volume;
-// ENOENT, EACCES, EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of the
-// format), EOPNOTSUPP (it needs a feature that lanefs does not have), EIO.
-struct lanefs_volume *lanefs_open_volume(const char *name,
-                                         const char *options);
+// Errors: EINVAL for an option that nobody knows (the message names it), and for what is no
+// volume; ENOENT, EACCES, EBUSY (another opener or a mount has it), EUCLEAN (it breaks a rule of
+// the format), EOPNOTSUPP (it needs a feature that lanefs does not have), EIO.
+struct lanefs_volume *lanefs_open_volume(const char *name, const char *options);
 
-// Makes everything durable, empties the journal, marks the volume as clean and lets others open it.
-// Waits for calls that use the volume.
+// Makes everything durable, empties the journal, marks the volume as clean and lets others open
+// it. Waits for calls that use the volume.
 //
-// Files and directories that are still open are to be closed as ever; until then, to read or change
-// anything through them is ENODEV.
+// Files and directories that are still open are to be closed as ever; until then, to read or
+// change anything through them is ENODEV.
 //
 // Errors: EIO: the handle is gone all the same, and the next opener recovers the volume. EBADF.
 int lanefs_close_volume(struct lanefs_volume *volume);
@@ -582,14 +553,13 @@ int lanefs_sync(struct lanefs_volume *volume);
 int lanefs_statfs(struct lanefs_volume *volume, struct lanefs_statfs *out);
 
 // Puts what the volume counted and timed since it was opened into `buf`, as JSON with a NUL at its
-// end: handles, commits, histograms in nanoseconds. What does not fit into `size` bytes is cut off.
+// end: handles, commits, histograms in nanoseconds. What does not fit into `size` bytes is cut
+// off.
 //
 // Returns the bytes of the whole text without its NUL, as snprintf(3) does; -1 if it fails.
 //
 // Errors: EBADF, EFAULT.
-ssize_t lanefs_stats(struct lanefs_volume *volume,
-                     char *buf,
-                     size_t size);
+ssize_t lanefs_stats(struct lanefs_volume *volume, char *buf, size_t size);
 
 // Tells the device which bytes of the volume no file has (fstrim): of the `len` bytes from `start`
 // on, runs of at least `least` bytes. How many bytes; -1 if it fails.
@@ -597,31 +567,24 @@ ssize_t lanefs_stats(struct lanefs_volume *volume,
 // Errors: EROFS, EIO, EBADF.
 int64_t lanefs_trim(struct lanefs_volume *volume, uint64_t start, uint64_t len, uint64_t least);
 
-// Puts the value of an attribute into `value`; how many bytes it has. `size` of 0 only asks that. A
-// symbolic link at the end is not followed, here and in the other calls on attributes.
+// Puts the value of an attribute into `value`; how many bytes it has. `size` of 0 only asks that.
+// A symbolic link at the end is not followed, here and in the other calls on attributes.
 //
 // Errors: ENODATA (no such attribute), ERANGE (no room; a name that is too long), EOPNOTSUPP (a
 // name without a known prefix), ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
-ssize_t lanefs_lgetxattr(struct lanefs_volume *volume,
-                         const char *path,
-                         const char *name,
-                         void *value,
-                         size_t size);
+ssize_t lanefs_lgetxattr(struct lanefs_volume *volume, const char *path, const char *name, void *value, size_t size);
 
 // Puts the names of all attributes into `list`, each with a NUL behind it; how many bytes they
 // have. `size` of 0 only asks that.
 //
 // Errors: ERANGE (no room), otherwise as lanefs_lgetxattr.
-ssize_t lanefs_llistxattr(struct lanefs_volume *volume,
-                          const char *path,
-                          char *list,
-                          size_t size);
+ssize_t lanefs_llistxattr(struct lanefs_volume *volume, const char *path, char *list, size_t size);
 
 // Sets an attribute. `flags` is 0, LANEFS_XATTR_CREATE or LANEFS_XATTR_REPLACE.
 //
-// Errors: EEXIST and ENODATA (by `flags`), ENOSPC (it fits nowhere), E2BIG (more than 65536 bytes),
-// ERANGE (the name's length), EOPNOTSUPP (a name without a known prefix), EINVAL (flags), EPERM,
-// EROFS, ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
+// Errors: EEXIST and ENODATA (by `flags`), ENOSPC (it fits nowhere), E2BIG (more than 65536
+// bytes), ERANGE (the name's length), EOPNOTSUPP (a name without a known prefix), EINVAL (flags),
+// EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_lsetxattr(struct lanefs_volume *volume,
                      const char *path,
                      const char *name,
