@@ -11,8 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest that e2fsck may take for a small volume; a damaged one can make it run for ever.
-const PATIENCE: Duration = Duration::from_secs(900);
+/// The longest that e2fsck may take for a small volume; a damaged one can make it run for ever, and
+/// then there is no second opinion.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What both say of one volume.
 #[derive(Debug)]

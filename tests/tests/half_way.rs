@@ -273,6 +273,40 @@ fn a_read_that_fails_leaves_no_half() {
     }
 }
 
+/// What a truncation has cut off is not in the file when that grows, whichever read failed; and it can
+/// be truncated again.
+#[test]
+fn a_truncation_that_fails_brings_nothing_back() {
+    for kind in KINDS {
+        let image = prepare(kind);
+        let mut refused = 0;
+        for nth in 1.. {
+            let (device, volume) = open(image.clone());
+            device.fail_once(Op::Read, nth, 5);
+            let at = format!("{kind:?}, read {nth}");
+            let large = file(&volume, "/large").and_then(|file| file.set_len(10_000).map(|()| file));
+            device.heal();
+            if device.failures() == 0 {
+                break;
+            }
+            let file = file(&volume, "/large").unwrap_or_else(|e| panic!("{at}: {e}"));
+            let is_cut = file.metadata().len() == 10_000;
+            if large.is_err() && is_cut {
+                let grown = file.write_at(150_000, &[1]);
+                assert!(matches!(grown, Err(Error::CutShort { .. })), "{at}: {grown:?}");
+                refused += 1;
+            } else {
+                file.set_len(10_000).unwrap_or_else(|e| panic!("{at}, again: {e}"));
+            }
+            file.set_len(150_000).unwrap_or_else(|e| panic!("{at}, larger: {e}"));
+            let content = volume.read("/large").unwrap_or_else(|e| panic!("{at}: {e}"));
+            assert!(content[10_000..].iter().all(|byte| *byte == 0), "{at}: what was cut off is back");
+            volume.close().unwrap_or_else(|e| panic!("{at}: {e}"));
+        }
+        assert!(refused > 0, "{kind:?}: no truncation failed behind its change of the size");
+    }
+}
+
 /// Every operation on a volume with as many free blocks, from none on.
 #[test]
 fn a_full_volume_leaves_no_half() {

@@ -131,6 +131,13 @@ pub enum Error {
         /// The file's inode.
         ino: u32,
     },
+    /// A truncation failed behind its change of the size, and what it cut off is not freed (EIO):
+    /// the file does not grow over it.
+    #[error("Input/output error (a truncation of inode {ino} has failed: truncate it again)")]
+    CutShort {
+        /// The file's inode.
+        ino: u32,
+    },
     /// A device too small to hold a volume.
     #[error("a device of {size} bytes is {rule}")]
     NotVolume {
@@ -382,7 +389,7 @@ impl Error {
             | Error::Xattr(_) => Errno::UCLEAN,
             // Nothing of the volume has been touched: the system's own reason.
             Error::Device(e) if matches!(e.op, Op::Open | Op::Lock) => return e.errno(),
-            Error::Journal(_) | Error::Device(_) | Error::Lost { .. } => Errno::IO,
+            Error::Journal(_) | Error::Device(_) | Error::Lost { .. } | Error::CutShort { .. } => Errno::IO,
         };
         errno.raw_os_error()
     }

@@ -61,6 +61,7 @@ pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     let file = node.file();
     if end > file.size() {
         let _held = file.lock_to_write(node, offset, end);
+        check_end(node, end)?;
         zero_before(node, file, offset)?;
         file.extend(end);
     }
@@ -260,8 +261,12 @@ pub(super) fn check_write(node: &Node, file: &FileData, offset: u64, end: u64) -
     check_end(node, end)
 }
 
-/// Checks that the map reaches as far as `end`.
+/// Checks that the map reaches as far as `end`, and that the file may grow as far.
 pub(super) fn check_end(node: &Node, end: u64) -> Result<()> {
+    let file = node.file();
+    if end > file.size() {
+        file.check_growth(node.ino)?;
+    }
     if end > max_size(&node.fs, node.flags()) { Err(Error::FileTooBig) } else { Ok(()) }
 }
 

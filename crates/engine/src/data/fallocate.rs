@@ -63,6 +63,7 @@ fn fallocate_once(node: &Node, mode: FallocMode, offset: u64, len: u64) -> Resul
     }
     let _held = file.lock_from(node, offset);
     check_flags(node, mode)?;
+    file.check_growth(node.ino)?;
     let most = u64::from(MAX_BLOCKS) * u64::from(fs.block_size);
     let end = offset.checked_add(len).filter(|end| *end <= most).ok_or(Error::FileTooBig)?;
     if mode != FallocMode::PunchHole && !map::is_tree(&node.state()) {

@@ -9,13 +9,14 @@ use super::delayed::Delayed;
 use super::lock::{DataLock, Held};
 use super::times::{Stamp, Times};
 use crate::alloc::FileAlloc;
+use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::map::Snapshot;
 use crate::volume::Fs;
 use lanefs_format::Inode;
 use lanefs_journal::Ticket;
 use lanefs_rangelock::Range as Bytes;
-use lanefs_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use lanefs_sync::order::{Level, Ordered};
 use lanefs_sync::{Mutex, MutexGuard, OnceLock};
 use std::ops::Range;
@@ -39,6 +40,8 @@ pub(crate) struct FileData {
     delayed: Mutex<Delayed>,
     /// Failures to write data out, of which nobody knew when they happened.
     failures: AtomicU32,
+    /// Written blocks lie behind i_size: a truncation failed before it had freed them.
+    cut_short: AtomicBool,
     ahead: Mutex<ReadAhead>,
     /// Blocks that are preallocated.
     pub(crate) alloc: FileAlloc,
@@ -57,6 +60,7 @@ impl FileData {
             pages: OnceLock::new(),
             delayed: Mutex::default(),
             failures: AtomicU32::new(0),
+            cut_short: AtomicBool::new(false),
             ahead: Mutex::new(ReadAhead::new(fs.options.cache())),
             alloc: FileAlloc::new(),
         }
@@ -174,7 +178,27 @@ impl FileData {
 
     /// Whether it knows what the inode on disk does not.
     pub(crate) fn is_ahead(&self) -> bool {
-        self.times.is_pending() || self.pages_if_used().is_some_and(|pages| pages.is_dirty())
+        self.is_cut_short()
+            || self.times.is_pending()
+            || self.pages_if_used().is_some_and(|pages| pages.is_dirty())
+    }
+
+    /// Whether a truncation has left written blocks behind i_size.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.cut_short.load(Ordering::Acquire)
+    }
+
+    /// Notes whether it has. The bytes from i_size on are locked.
+    pub(super) fn set_cut_short(&self, cut_short: bool) {
+        self.cut_short.store(cut_short, Ordering::Release);
+    }
+
+    /// Checks that the file may grow: what lies behind it reads as zeros then.
+    ///
+    /// # Errors
+    /// [`Error::CutShort`].
+    pub(super) fn check_growth(&self, ino: u32) -> Result<()> {
+        if self.is_cut_short() { Err(Error::CutShort { ino }) } else { Ok(()) }
     }
 
     /// Whether there may be cached pages.

@@ -30,6 +30,9 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
     let before = file.size();
     write_back_to(node, file, size.min(before))?;
     let _alone = file.hold_writeback(node);
+    if file.is_cut_short() {
+        free_cut(node, file, before)?;
+    }
     if size > before {
         return grow(node, file, before, size);
     }
@@ -45,14 +48,22 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
     })?;
     // Readers must not find what is being freed.
     file.set_size(size);
+    free_cut(node, file, size)
+}
+
+/// Frees what lies behind `size`, the new i_size of an orphan, which is none then. Where that fails
+/// the file does not grow until a truncation has freed it: what was cut off would be back.
+fn free_cut(node: &Node, file: &FileData, size: u64) -> Result<()> {
+    file.set_cut_short(true);
     drop_pages(node, file, size)?;
-    if map::is_empty(&node.state()) {
-        return Ok(());
+    if !map::is_empty(&node.state()) {
+        free_behind(node, |txn| {
+            txn.ensure(credits::INODE + credits::ORPHAN)?;
+            node.update(txn, |txn, inode| orphan::settle(txn, node.ino, inode))
+        })?;
     }
-    free_behind(node, |txn| {
-        txn.ensure(credits::INODE + credits::ORPHAN)?;
-        node.update(txn, |txn, inode| orphan::settle(txn, node.ino, inode))
-    })
+    file.set_cut_short(false);
+    Ok(())
 }
 
 /// Moves i_size up to `size`, if it is less. What is new reads as zeros.
@@ -102,6 +113,7 @@ pub(crate) fn truncate_for_delete(node: &Node) -> Result<()> {
 
 fn grow(node: &Node, file: &FileData, before: u64, size: u64) -> Result<()> {
     let fs = &*node.fs;
+    file.check_growth(node.ino)?;
     zero_tail(node, before, size)?;
     let prepared = node.prepare()?;
     fs.transact(credits::INODE + credits::SUPER, |txn| {
