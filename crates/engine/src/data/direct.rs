@@ -52,8 +52,8 @@ pub(crate) fn write_whole_late(node: &Node, offset: u64, bytes: &[u8]) -> Result
 ///
 /// # Errors
 /// [`Error::FileTooBig`], [`Error::CutShort`]: nothing is changed. [`Error::NoSpace`], or the
-/// device's: a part may be written, and i_size stays where it was moved, as after a failed writeback
-/// of the kernel's. i_disksize passes no byte of this write that is not on the device.
+/// device's: a part may be written, and i_size stays where it was moved, as after a failed
+/// writeback of the kernel's. i_disksize passes no byte of this write that is not on the device.
 pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     node.fs.check_writable()?;
