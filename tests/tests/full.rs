@@ -288,6 +288,7 @@ fn preallocation_takes_what_claims_hold_too_much() {
             }
         }
         volume.sync().unwrap();
+        // One, if its map is full: the map would need a block besides.
         let free = volume.statfs().blocks_free;
         assert!(free <= 1, "{mode}: {free} blocks were not to be had");
         drop((dirty, all));

@@ -137,7 +137,8 @@ impl<'f> Plan<'f> {
         Some(len)
     }
 
-    /// Reserves as many blocks as leave enough for the map, and claims those.
+    /// Reserves as many blocks as leave enough for the map, and claims those. The last blocks of a
+    /// volume are too few for a bound of what the map may need: there the tree itself is asked.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; what is damaged in the map. What was planned before still holds.
@@ -145,17 +146,27 @@ impl<'f> Plan<'f> {
         let fs = &*node.fs;
         loop {
             let run = alloc::reserve_at(fs, &file.alloc, &spot, None)?;
-            let need = map::insert_blocks(fs, node.ino, inode, spot.lblk, run.len(), self.changes.len())?;
-            let claimed =
-                alloc::claim(fs, need as u64).and_then(|more| self.claim_map(fs, file, inode, more));
-            match claimed {
+            let (lblk, len, before) = (spot.lblk, run.len(), self.changes.len());
+            let need = map::insert_blocks(fs, node.ino, inode, lblk, len, before)?;
+            match self.claim_nodes(fs, file, inode, need) {
                 Ok(()) => return Ok(run),
-                Err(Error::NoSpace) if run.len() > 1 => {
-                    spot.want = run.len().saturating_sub(need as u32).max(1)
+                Err(Error::NoSpace) if len > 1 => spot.want = len.saturating_sub(need as u32).max(1),
+                Err(Error::NoSpace) => {
+                    let need = map::insert_blocks_now(fs, node.ino, inode, lblk, len, before)?;
+                    return self.claim_nodes(fs, file, inode, need).map(|()| run);
                 }
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// Claims `need` blocks for new nodes of the map.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: nothing is claimed.
+    fn claim_nodes(&mut self, fs: &Fs, file: &FileData, inode: &Inode, need: usize) -> Result<()> {
+        let more = alloc::claim(fs, need as u64)?;
+        self.claim_map(fs, file, inode, more)
     }
 
     /// Reserves blocks for dirty ones, of what was chosen or claimed for them, and takes what was

@@ -31,6 +31,35 @@ pub(crate) fn lookup(blocks: &impl ReadBlocks, owner: Owner, root: &[u8], lblk: 
     }
 }
 
+/// Returns how many nodes the tree gets by `entries` more entries at `lblk`: one for each full node
+/// from the leaf up.
+pub(crate) fn splits(
+    blocks: &impl ReadBlocks,
+    owner: Owner,
+    root: &[u8],
+    lblk: u32,
+    entries: usize,
+) -> Result<usize> {
+    let bounds = Bounds::root(blocks.limits());
+    let top = NodeRef::new(root, At { ino: owner.ino, block: 0 })?;
+    top.check(&bounds)?;
+    // Also what lies before its first key goes into the first child.
+    let look = |node: &NodeRef<'_>, bounds: &Bounds| {
+        let at = find(node.entries, lblk).unwrap_or(0);
+        let child = node.entries.get(at).filter(|_| node.eh_depth > 0).map(|entry| entry.index().ei_leaf);
+        let full = node.entries.len() + entries > usize::from(node.eh_max);
+        (child.map(|block| (block, bounds.child(node.eh_depth, node.entries, at))), full)
+    };
+    let (mut child, full) = look(&top, &bounds);
+    let mut splits = usize::from(full);
+    while let Some((block, bounds)) = child {
+        let full;
+        (child, full) = node::view(blocks, owner, block, &bounds, |node| look(node, &bounds))?;
+        splits = if full { splits + 1 } else { 0 };
+    }
+    Ok(splits)
+}
+
 fn look(node: &NodeRef<'_>, bounds: &Bounds, lblk: u32) -> Step {
     let at = find(node.entries, lblk);
     let entry = at.and_then(|n| node.entries.get(n));

@@ -15,7 +15,7 @@ mod node;
 mod tests;
 mod tree;
 
-pub(crate) use lookup::lookup;
+pub(crate) use lookup::{lookup, splits};
 pub(crate) use tree::{Tree, insert_credits, remove_credits};
 
 /// Whose tree it is.

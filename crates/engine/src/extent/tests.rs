@@ -55,7 +55,18 @@ impl File {
     }
 
     fn insert(&mut self, e: Extent) -> Result<()> {
-        self.with(insert_credits(self.depth()), |t| t.insert(e))?;
+        let splits = splits(&self.mem, OWNER, &self.root, e.ee_block, 1).unwrap();
+        let (space, nodes) = (self.mem.space, self.mem.nodes.len());
+        let neighbours = [e.ee_block.wrapping_sub(1), e.ee_block.wrapping_add(e.len)];
+        let may_join = neighbours.iter().any(|lblk| self.model.contains_key(lblk));
+        let inserted = self.with(insert_credits(self.depth()), |t| t.insert(e));
+        if matches!(inserted, Err(Error::NoSpace)) {
+            assert!(space < splits, "{splits} nodes were foretold, there were {space} blocks");
+        }
+        inserted?;
+        if !may_join {
+            assert_eq!(self.mem.nodes.len(), nodes + splits);
+        }
         for n in 0..e.len {
             assert!(self.model.insert(e.ee_block + n, (e.ee_start + u64::from(n), e.unwritten)).is_none());
         }

@@ -314,6 +314,22 @@ pub(crate) fn insert_blocks(
     }
 }
 
+/// As [`insert_blocks`], of the tree as it is: other threads that map blocks of the file meanwhile
+/// may leave this one without space for the map.
+pub(crate) fn insert_blocks_now(
+    fs: &Fs,
+    ino: u32,
+    inode: &Inode,
+    lblk: u32,
+    len: u32,
+    before: usize,
+) -> Result<usize> {
+    match shape(ino, inode)? {
+        Shape::Extents => extent::splits(fs, owner(fs, ino, inode), &inode.i_block, lblk, before + 1),
+        Shape::Indirect => insert_blocks(fs, ino, inode, lblk, len, before),
+    }
+}
+
 /// Credits of an [`insert`] of `len` blocks, or a [`convert`]; without the inode and the bitmaps of
 /// the data.
 pub(crate) fn insert_credits(fs: &Fs, inode: &Inode, len: u32) -> u32 {
