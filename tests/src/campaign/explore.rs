@@ -5,6 +5,7 @@ use super::observed::Observed;
 use super::oracle::judge;
 use super::run::{Run, run};
 use super::setting::Setting;
+use super::stale::shows_no_old_data;
 use super::workload::Case;
 use crate::{Watchdog, e2fsck};
 use lanefs_device::BlockDevice;
@@ -130,9 +131,6 @@ impl Explore for Explorer {
         if self.count.cases.is_multiple_of(self.depth.e2fsck_every) {
             self.e2fsck(&run.closed).map_err(|said| finding(None, said))?;
         }
-        if !case.setting.crashes {
-            return Ok(());
-        }
         self.seen.clear();
         let Depth { small, random, seed, .. } = self.depth;
         let small = run.log.small_states(seed, small);
@@ -162,6 +160,9 @@ impl Explorer {
         self.count.states += 1;
         let number = self.count.states;
         self.prints.push(state.fingerprint ^ setting.shape().key());
+        if !setting.crashes {
+            return unwinding(|| shows_no_old_data(Arc::new(state.device())));
+        }
         let (observed, image) = recover(setting, Arc::new(state.device()))?;
         let mut judged = judge(run, state.cut, &observed);
         if judged.is_ok() && number.is_multiple_of(self.depth.again_every) {

@@ -27,6 +27,7 @@ mod run;
 pub mod schedules;
 mod seeds;
 mod setting;
+mod stale;
 mod step;
 mod story;
 mod team;

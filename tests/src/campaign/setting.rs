@@ -30,7 +30,8 @@ pub struct Setting {
     mode: &'static str,
     /// What happens at each step.
     pub pressure: Pressure,
-    /// Whether the volume survives a crash: whether it has a journal.
+    /// Whether the volume survives a crash: whether it has a journal. Of one without, only old data
+    /// that a file shows is looked for.
     pub crashes: bool,
     /// Whether the device is memory (DAX).
     pub memory: bool,
