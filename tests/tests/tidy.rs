@@ -32,6 +32,22 @@ const LAYERS: &[(&str, u8)] = &[
     ("lanefs-bench", 5),
 ];
 
+/// The floor of each part of the engine. An import points to a lower floor, or into its own part.
+/// What a store is made of and changed by stands below all of its folders: its files name
+/// their types.
+const FLOORS: &[(&str, u8)] = &[
+    ("error", 0),
+    ("store", 1),
+    ("store::alloc", 2),
+    ("store::map", 3),
+    ("store::io", 4),
+    ("store::dir", 5),
+    ("store::orphan", 5),
+    ("store::xattr", 5),
+    ("fs", 6),
+    ("api", 7),
+];
+
 /// Crates that tests may use and products may not.
 const FOR_TESTS_ONLY: &[&str] = &["lanefs-sim"];
 
@@ -110,6 +126,56 @@ fn dependencies_point_down() {
             }
         }
     }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// The part of the engine that a path of modules lies in, and its floor.
+fn floor(module: &str) -> Option<(&'static str, u8)> {
+    let within = |part: &str| module == part || module.starts_with(&format!("{part}::"));
+    FLOORS.iter().rfind(|(part, _)| within(part)).copied()
+}
+
+/// The paths behind `crate::` in a statement, those of a list one by one.
+fn imports(statement: &str) -> Vec<String> {
+    let Some((_, path)) = statement.split_once("use crate::") else {
+        let words = statement.split("crate::").skip(1);
+        let end = |c: char| !c.is_alphanumeric() && c != '_' && c != ':';
+        return words.map(|word| word.split(end).next().unwrap_or("").to_owned()).collect();
+    };
+    match path.split_once('{') {
+        None => vec![path.to_owned()],
+        Some((above, names)) => {
+            names.trim_end_matches('}').split(',').map(|name| format!("{above}{}", name.trim())).collect()
+        }
+    }
+}
+
+#[test]
+fn imports_of_the_engine_point_down() {
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for path in sources() {
+        let name = shown(&path);
+        let Some(module) = name.strip_prefix("crates/engine/src/").and_then(|n| n.strip_suffix(".rs")) else {
+            continue;
+        };
+        let module = module.trim_end_matches("/mod").replace('/', "::");
+        // lib.rs names all.
+        let Some((part, own)) = floor(&module) else { continue };
+        for import in statements(&path, &text(&path)).iter().flat_map(|statement| imports(statement)) {
+            seen += 1;
+            // What the folders of the store hold, its own files put together.
+            let Some((on, below)) = floor(&import) else {
+                wrong.push(format!("{name}: {import} is on no floor: name its module"));
+                continue;
+            };
+            let together = part == "store" && on.starts_with("store");
+            if on != part && below >= own && !together {
+                wrong.push(format!("{name} ({part}) imports {import} ({on})"));
+            }
+        }
+    }
+    assert!(seen > 200, "only {seen} imports found");
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 

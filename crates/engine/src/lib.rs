@@ -19,38 +19,25 @@
 //! within two of them.
 #![forbid(unsafe_code)]
 
-mod alloc;
 mod api;
-mod data;
-mod dir;
 mod error;
-mod extent;
-mod indirect;
-mod inode;
-mod map;
-mod namei;
-mod orphan;
-mod stats;
-mod txn;
-mod volume;
-mod xattr;
+mod fs;
+mod store;
 
 pub use api::{
-    At, Atime, Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Io, Mapped,
+    At, Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Io, Mapped,
     Metadata, Node, Upkeep, Volume, VolumeInfo,
 };
-pub use data::{FallocMode, FiemapExtent};
-pub use dir::DirError;
-pub use error::{Corrupt, Error, Result};
-pub use indirect::IndirectError;
+pub use error::{Corrupt, DirError, Error, IndirectError, Result, XattrError, Zone};
+pub use fs::data::{FallocMode, FiemapExtent};
+#[doc(hidden)]
+pub use fs::mount_words;
+pub use fs::namei::{Atime, Modifier, NAME_MAX, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
+pub use fs::stats::{CacheUse, Counts, Stats, Times};
+pub use fs::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback};
 pub use lanefs_device as device;
 pub use lanefs_format as format;
 pub use lanefs_format::{DeviceNumber, FileType, Timestamp};
 pub use lanefs_mkfs as mkfs;
 pub use lanefs_stats::{Bucket, Snapshot};
-pub use namei::{Modifier, NAME_MAX, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
-pub use stats::{CacheUse, Counts, Stats, Times};
-#[doc(hidden)]
-pub use volume::mount_words;
-pub use volume::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback, Zone};
-pub use xattr::{SetXattr, XattrError};
+pub use store::xattr::SetXattr;

@@ -4,9 +4,9 @@
 use super::path::{self, Place};
 use super::{Dir, File, FileOptions, Metadata};
 use crate::error::{Error, Result};
-use crate::inode::NodeRef;
-use crate::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots};
-use crate::volume::Fs;
+use crate::fs::Fs;
+use crate::fs::inode::NodeRef;
+use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots};
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

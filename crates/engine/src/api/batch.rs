@@ -1,9 +1,9 @@
 //! Reads and writes that are given together.
 
 use super::File;
-use crate::data::{self, Bytes};
 use crate::error::Result;
-use crate::volume::Fs;
+use crate::fs::Fs;
+use crate::fs::data::{self, Bytes};
 use std::sync::Arc;
 
 /// A read or a write of [`File::run_batch`].

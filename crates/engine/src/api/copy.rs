@@ -1,8 +1,8 @@
 //! Copying between files of a volume (copy_file_range).
 
 use super::File;
-use crate::data::{self, FallocMode};
 use crate::error::{Error, Result};
+use crate::fs::data::{self, FallocMode};
 
 /// Bytes that are copied at a time.
 const PIECE: u64 = 1 << 20;
@@ -32,7 +32,7 @@ impl File {
         if to.appends() {
             return Err(Error::BadHandle("open for appending"));
         }
-        if to_offset >= data::max_size(&to.node().fs, to.node().flags()) {
+        if to_offset >= crate::store::map::max_size(&to.node().fs, to.node().flags()) {
             return Err(Error::FileTooBig);
         }
         let len = len.min(self.node().file().size().saturating_sub(offset));

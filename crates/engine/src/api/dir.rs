@@ -2,9 +2,9 @@
 
 use super::{File, Metadata};
 use crate::error::{Error, Result};
-use crate::inode::NodeRef;
-use crate::namei::{NewAttr, NewKind, SetAttr};
-use crate::xattr;
+use crate::fs::inode::NodeRef;
+use crate::fs::namei::{NewAttr, NewKind, SetAttr};
+use crate::store::xattr;
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;

@@ -2,10 +2,10 @@
 
 use super::path;
 use super::{At, Mapped, Metadata};
-use crate::data::{self, FallocMode, FiemapExtent};
 use crate::error::{Error, Result};
-use crate::inode::NodeRef;
-use crate::namei::{NewAttr, NewKind, SetAttr, is_dots};
+use crate::fs::data::{self, FallocMode, FiemapExtent};
+use crate::fs::inode::NodeRef;
+use crate::fs::namei::{NewAttr, NewKind, SetAttr, is_dots};
 use lanefs_format::FileType;
 use lanefs_sync::atomic::{AtomicU32, Ordering};
 use std::ops::Range;

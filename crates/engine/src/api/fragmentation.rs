@@ -3,10 +3,11 @@
 use super::Volume;
 use super::path;
 use crate::error::Result;
-use crate::inode::Node;
-use crate::map::{self, Mapping};
-use crate::volume::Fs;
-use crate::{alloc, data};
+use crate::fs::Fs;
+use crate::fs::data;
+use crate::fs::inode::Node;
+use crate::store::alloc;
+use crate::store::map::{self, Mapping};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

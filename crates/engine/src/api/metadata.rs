@@ -1,6 +1,6 @@
 //! What stat(2) tells of an inode.
 
-use crate::inode::Node;
+use crate::fs::inode::Node;
 use lanefs_format::{DeviceNumber, FileType, Inode, InodeFlags, Timestamp};
 
 /// Attributes of an inode at one moment.

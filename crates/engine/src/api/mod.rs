@@ -20,6 +20,6 @@ pub use file::{File, FileOptions};
 pub use fragmentation::{Extents, Fragmentation, FreeRuns};
 pub use mapped::Mapped;
 pub use metadata::Metadata;
-pub use node::{Atime, Node};
+pub use node::Node;
 pub use upkeep::Upkeep;
 pub use volume::{Volume, VolumeInfo};

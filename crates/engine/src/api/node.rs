@@ -4,11 +4,11 @@
 //! [`Dir`](super::Dir) of it. Who may do what is not asked here: that is the adapter's part.
 
 use super::{DirEntryRef, File, Metadata, Volume};
-use crate::data;
 use crate::error::{Corrupt, Error, Result};
-use crate::inode::NodeRef;
-use crate::namei::{Modifier, NewAttr, NewKind, RenameFlags, SetAttr};
-use crate::xattr::SetXattr;
+use crate::fs::data;
+use crate::fs::inode::NodeRef;
+use crate::fs::namei::{Modifier, NewAttr, NewKind, RenameFlags, SetAttr};
+use crate::store::xattr::SetXattr;
 use lanefs_format::{FileType, InodeFlags};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
@@ -18,18 +18,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 #[derive(Debug, Clone)]
 pub struct Node {
     node: NodeRef,
-}
-
-/// When a read moves the time of the last read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Atime {
-    /// If it is not later than the last change, or a day old (`relatime`).
-    #[default]
-    Relative,
-    /// With each read (`strictatime`).
-    Strict,
-    /// Never (`noatime`).
-    Never,
 }
 
 impl Volume {
@@ -224,7 +212,7 @@ impl Node {
     /// [`Error::ReadOnly`], the journal's; those of damaged attributes.
     pub fn drop_privileges(&self, by: Modifier) -> Result<()> {
         let takes = by.takes_with_content(self.node.state().mode);
-        if takes == 0 && !self.has_xattr(crate::namei::CAPABILITY)? {
+        if takes == 0 && !self.has_xattr(crate::fs::namei::CAPABILITY)? {
             return Ok(());
         }
         self.node.fs.drop_privileges(&self.node, by)
@@ -281,7 +269,7 @@ impl Node {
     /// # Errors
     /// Those of damaged attributes.
     pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
-        crate::xattr::list(&self.node.fs, self.node.ino, &self.node.state())
+        crate::store::xattr::list(&self.node.fs, self.node.ino, &self.node.state())
     }
 
     /// Sets an extended attribute.

@@ -1,8 +1,8 @@
 //! From a path to an inode.
 
 use crate::error::{Error, Result};
-use crate::inode::NodeRef;
-use crate::volume::Fs;
+use crate::fs::Fs;
+use crate::fs::inode::NodeRef;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ pub(super) fn place(fs: &Arc<Fs>, base: &NodeRef, path: &[u8]) -> Result<Place> 
 fn step(fs: &Arc<Fs>, dir: &NodeRef, part: &[u8]) -> Result<NodeRef> {
     dir.check_dir()?;
     // The root's ".." is the root, whatever its entry says.
-    if part == b".." && dir.ino == crate::inode::ROOT_INO {
+    if part == b".." && dir.ino == crate::store::ROOT_INO {
         return Ok(dir.clone());
     }
     fs.lookup(dir, part)

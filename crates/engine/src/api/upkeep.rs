@@ -1,8 +1,8 @@
 //! What the threads of an open volume do when it is due, done now.
 
 use super::Volume;
-use crate::data::Background;
 use crate::error::Result;
+use crate::fs::data::Background;
 use std::time::Duration;
 
 /// A task of a volume's threads.

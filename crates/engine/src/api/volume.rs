@@ -2,13 +2,13 @@
 
 use super::at::{At, bytes};
 use super::{Dir, DirEntry, File, FileOptions, Metadata};
-use crate::alloc;
 use crate::error::{Error, Result};
-use crate::inode::NodeRef;
-use crate::namei::{NewAttr, RenameFlags, SetAttr};
-use crate::stats::Stats;
-use crate::volume::{Fs, OpenOptions, Recovery, StatFs};
-use crate::xattr::SetXattr;
+use crate::fs::inode::NodeRef;
+use crate::fs::namei::{NewAttr, RenameFlags, SetAttr};
+use crate::fs::stats::Stats;
+use crate::fs::{Fs, OpenOptions, Recovery, StatFs};
+use crate::store::alloc;
+use crate::store::xattr::SetXattr;
 use lanefs_device::BlockDevice;
 use lanefs_format::{DeviceNumber, FileType, Superblock};
 use std::ffi::{OsStr, OsString};

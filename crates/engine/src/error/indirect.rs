@@ -1,0 +1,11 @@
+//! What a map of indirect blocks can break.
+
+/// A rule of the indirect map that is violated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "each message names its fields")]
+pub enum IndirectError {
+    #[error("inode {ino}: the map of logical block {lblk} names block {block}, outside of {bound:?}")]
+    Pointer { ino: u32, lblk: u32, block: u32, bound: std::ops::Range<u64> },
+    #[error("inode {ino}: logical blocks {lblk}+{len} are to be mapped, but some are already")]
+    Mapped { ino: u32, lblk: u32, len: u32 },
+}

@@ -1,0 +1,252 @@
+//! What the engine says when an operation fails.
+//!
+//! Three families: what the caller asked cannot be (`NotFound`, `Exists`, ...), what the volume
+//! holds is not ext4 (`Format`, `Corrupt`, ...: structure, number and rule), and what the medium
+//! did (`Device`, `Journal`). [`Error::errno`] gives the number that the kernel's ext4 gives.
+
+mod corrupt;
+mod dir;
+mod indirect;
+mod xattr;
+
+pub use corrupt::{Corrupt, Zone};
+pub use dir::DirError;
+pub use indirect::IndirectError;
+pub use xattr::XattrError;
+
+use lanefs_device::{DeviceError, Op};
+use lanefs_format::FormatError;
+use lanefs_journal::JournalError;
+use std::io;
+
+/// Result of an engine operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A failed operation.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No such name (ENOENT).
+    #[error("No such file or directory")]
+    NotFound,
+    /// The name is taken (EEXIST).
+    #[error("File exists")]
+    Exists,
+    /// A path goes through something that is no directory (ENOTDIR).
+    #[error("Not a directory")]
+    NotDir,
+    /// A directory where none may be (EISDIR).
+    #[error("Is a directory")]
+    IsDir,
+    /// The directory has entries (ENOTEMPTY).
+    #[error("Directory not empty")]
+    NotEmpty,
+    /// No free block (ENOSPC).
+    #[error("No space left on device")]
+    NoSpace,
+    /// No free inode (ENOSPC). No free block helps.
+    #[error("No space left on device (no inode is free)")]
+    NoInodes,
+    /// A directory whose index or size is as large as it may be (ENOSPC). No free block helps.
+    #[error("No space left on device (the directory can hold no more names)")]
+    DirFull,
+    /// Extended attributes that fit neither in the inode nor in its block (ENOSPC). No free space
+    /// helps.
+    #[error("No space left on device (the attributes fit neither in the inode nor in a block)")]
+    XattrsTooLarge,
+    /// A name of more than 255 bytes (ENAMETOOLONG).
+    #[error("File name too long ({len} bytes, at most 255)")]
+    NameTooLong {
+        /// Length in bytes.
+        len: usize,
+    },
+    /// A link to a file of another volume (EXDEV).
+    #[error("Invalid cross-device link")]
+    OtherVolume,
+    /// i_links_count is at its bound (EMLINK).
+    #[error("Too many links")]
+    TooManyLinks,
+    /// The volume or the handle is read-only (EROFS).
+    #[error("Read-only file system")]
+    ReadOnly,
+    /// An immutable or append-only inode (EPERM).
+    #[error("Operation not permitted ({0})")]
+    NotPermitted(&'static str),
+    /// Something that this kind of inode does not have (EACCES).
+    #[error("Permission denied ({0})")]
+    AccessDenied(&'static str),
+    /// The file is not open for this (EBADF).
+    #[error("Bad file descriptor ({0})")]
+    BadHandle(&'static str),
+    /// Nothing at or behind this place of a file (ENXIO).
+    #[error("No such device or address (offset {offset} of a file of {size} bytes)")]
+    NothingThere {
+        /// The byte.
+        offset: u64,
+        /// i_size.
+        size: u64,
+    },
+    /// It would have to wait, and was asked not to (EAGAIN).
+    #[error("Resource temporarily unavailable")]
+    WouldBlock,
+    /// An argument that makes no sense (EINVAL).
+    #[error("Invalid argument ({0})")]
+    Invalid(&'static str),
+    /// No such extended attribute (ENODATA).
+    #[error("No data available")]
+    NoData,
+    /// A value longer than 65,536 bytes (E2BIG).
+    #[error("Argument list too long (a value of {len} bytes)")]
+    ValueTooBig {
+        /// Length in bytes.
+        len: usize,
+    },
+    /// Content that there is no memory for (ENOMEM).
+    #[error("Cannot allocate memory ({bytes} bytes)")]
+    NoMemory {
+        /// Bytes of the content so far, and more to come.
+        bytes: usize,
+    },
+    /// A buffer or value out of bounds (ERANGE).
+    #[error("Numerical result out of range")]
+    Range,
+    /// A file larger than its block map can hold (EFBIG).
+    #[error("File too large")]
+    FileTooBig,
+    /// More than 40 symbolic links in a path (ELOOP).
+    #[error("Too many levels of symbolic links")]
+    Loop,
+    /// A directory used as the root, or moved below itself (EBUSY or EINVAL).
+    #[error("Device or resource busy")]
+    Busy,
+    /// The inode has been deleted (ESTALE).
+    #[error("Stale file handle (inode {0})")]
+    Stale(u32),
+    /// A feature, or an operation on it, that lanefs does not write (EOPNOTSUPP).
+    #[error("Operation not supported ({0})")]
+    NotSupported(String),
+    /// A mount option that nobody knows, that has no value that it can have, or that asks for what
+    /// lanefs does not do (EINVAL).
+    #[error("mount option {word}: {why}")]
+    MountOption {
+        /// The option with its value.
+        word: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Content that was written earlier could not be written out (EIO).
+    #[error("Input/output error (content of inode {ino} could not be written out earlier)")]
+    Lost {
+        /// The file's inode.
+        ino: u32,
+    },
+    /// A truncation failed behind its change of the size, and what it cut off is not freed (EIO):
+    /// the file does not grow over it.
+    #[error("Input/output error (a truncation of inode {ino} has failed: truncate it again)")]
+    CutShort {
+        /// The file's inode.
+        ino: u32,
+    },
+    /// A device too small to hold a volume.
+    #[error("a device of {size} bytes is {rule}")]
+    NotVolume {
+        /// Size of the device in bytes.
+        size: u64,
+        /// What is wrong with it.
+        rule: &'static str,
+    },
+    /// A name that no extended attribute can have.
+    #[error("Operation not supported (an attribute's name: {0})")]
+    XattrName(#[from] lanefs_format::xattr::NameError),
+    /// An extended attribute that breaks a rule.
+    #[error(transparent)]
+    Xattr(#[from] XattrError),
+    /// A directory that breaks a rule.
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    /// An extent tree that breaks a rule.
+    #[error(transparent)]
+    Extent(#[from] lanefs_format::extent::ExtentError),
+    /// A map of indirect blocks that breaks a rule.
+    #[error(transparent)]
+    Indirect(#[from] IndirectError),
+    /// The volume has been closed.
+    #[error("the volume is closed")]
+    Closed,
+    /// A structure of the volume breaks a rule of the format.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Structures of the volume contradict each other.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// The journal failed or was aborted.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The medium failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl Error {
+    /// The errno that the kernel's ext4 gives for this failure.
+    pub fn errno(&self) -> i32 {
+        use rustix::io::Errno;
+        let errno = match self {
+            Error::NotFound => Errno::NOENT,
+            Error::Exists => Errno::EXIST,
+            Error::NotDir => Errno::NOTDIR,
+            Error::IsDir => Errno::ISDIR,
+            Error::NotEmpty => Errno::NOTEMPTY,
+            Error::NoSpace | Error::NoInodes | Error::DirFull | Error::XattrsTooLarge => Errno::NOSPC,
+            Error::NameTooLong { .. } => Errno::NAMETOOLONG,
+            Error::OtherVolume => Errno::XDEV,
+            Error::TooManyLinks => Errno::MLINK,
+            Error::ReadOnly => Errno::ROFS,
+            Error::NotPermitted(_) => Errno::PERM,
+            Error::AccessDenied(_) => Errno::ACCESS,
+            Error::BadHandle(_) => Errno::BADF,
+            Error::Invalid(_) | Error::MountOption { .. } => Errno::INVAL,
+            Error::NothingThere { .. } => Errno::NXIO,
+            Error::WouldBlock => Errno::AGAIN,
+            Error::NoData => Errno::NODATA,
+            Error::ValueTooBig { .. } => Errno::TOOBIG,
+            Error::NoMemory { .. } => Errno::NOMEM,
+            Error::Range => Errno::RANGE,
+            Error::FileTooBig => Errno::FBIG,
+            Error::Loop => Errno::LOOP,
+            Error::Busy => Errno::BUSY,
+            Error::Stale(_) => Errno::STALE,
+            Error::NotSupported(_) => Errno::OPNOTSUPP,
+            Error::Closed => Errno::NODEV,
+            Error::NotVolume { .. } => Errno::INVAL,
+            Error::XattrName(e) => xattr_name_errno(e),
+            Error::Format(_)
+            | Error::Corrupt(_)
+            | Error::Dir(_)
+            | Error::Extent(_)
+            | Error::Indirect(_)
+            | Error::Xattr(_) => Errno::UCLEAN,
+            // Nothing of the volume has been touched: the system's own reason.
+            Error::Device(e) if matches!(e.op, Op::Open | Op::Lock) => return e.errno(),
+            Error::Journal(_) | Error::Device(_) | Error::Lost { .. } | Error::CutShort { .. } => Errno::IO,
+        };
+        errno.raw_os_error()
+    }
+}
+
+fn xattr_name_errno(e: &lanefs_format::xattr::NameError) -> rustix::io::Errno {
+    use lanefs_format::xattr::NameError;
+    use rustix::io::Errno;
+    match e {
+        NameError::Length(_) => Errno::RANGE,
+        NameError::Invalid => Errno::INVAL,
+        NameError::Prefix => Errno::OPNOTSUPP,
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(e: Error) -> Self {
+        let kind = io::Error::from_raw_os_error(e.errno()).kind();
+        io::Error::new(kind, e)
+    }
+}

@@ -1,0 +1,69 @@
+//! The end of an open volume.
+
+use super::Fs;
+use crate::error::Result;
+use crate::store::write_super;
+use lanefs_format::State;
+
+impl Fs {
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// The first that is met; what can be committed is.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let written = self.write_files();
+        self.journal.sync()?;
+        written
+    }
+
+    /// Writes out all dirty pages and pending times, of every file.
+    fn write_files(&self) -> Result<()> {
+        let written = self.write_back_all();
+        let told = self.write_all_times();
+        written.and(told)
+    }
+
+    /// Makes everything durable, empties the log, and marks the volume as clean. Whatever is
+    /// still used of it gets [`Error::Closed`] for changes afterwards.
+    ///
+    /// # Errors
+    /// The journal's or the device's: the volume then needs recovery. That of the first file that
+    /// could not be written: all else is durable, and the volume is closed.
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.is_closed() {
+            return Ok(());
+        }
+        self.flusher.stop();
+        let written = if self.is_read_only() { Ok(()) } else { self.write_files() };
+        if self.set_closed() {
+            return Ok(());
+        }
+        self.nodes.clear_unused();
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.journal.close()?;
+        let mut sb = self.sb.lock();
+        sb.set_free_blocks_count(self.alloc.free_on_disk());
+        sb.set_free_inodes_count(self.alloc.free_inodes() as u32);
+        sb.set_recover(false);
+        if self.orphans.is_empty() {
+            sb.set_orphan_present(false);
+        }
+        let state =
+            if self.has_noted_error() { self.state_at_open | State::ERROR_FS } else { self.state_at_open };
+        sb.set_state(state);
+        sb.set_wtime(self.now().sec.max(0) as u64);
+        write_super(&*self.device, &sb)?;
+        self.device.flush()?;
+        written
+    }
+}
+
+impl Drop for Fs {
+    fn drop(&mut self) {
+        // Whoever wants to know of failures calls `Volume::close`. A failed close leaves the
+        // volume as a crash does: the next open recovers it.
+        let _ = self.close();
+    }
+}

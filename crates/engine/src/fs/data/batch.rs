@@ -1,0 +1,110 @@
+//! Several reads and writes past the page cache, with the device at the same time.
+//!
+//! What needs no plan goes: overwrites as in [`direct`](super::direct), and reads of what is not
+//! newer in the cache. All else is left to be done one by one, with nothing held.
+//!
+//! Hazard: the bytes of many requests are held at the same time, in no order. So none are waited
+//! for: those that somebody has are left.
+
+use super::direct::{is_plain, overwritten, plan_overwrite};
+use super::lock::Kept;
+use super::times::Stamp;
+use super::{FileData, buffered, io, mapping};
+use crate::fs::Fs;
+use crate::fs::inode::Node;
+use lanefs_device::WriteOp;
+use std::ops::Range;
+
+/// Bytes that move.
+#[derive(Debug)]
+pub(crate) enum Bytes<'b> {
+    /// From a file.
+    Read(&'b mut [u8]),
+    /// To a file.
+    Write(&'b [u8]),
+}
+
+/// A request that may go with others, and how many bytes it moved when it has.
+#[derive(Debug)]
+pub(crate) struct Request<'b> {
+    pub(crate) node: &'b Node,
+    pub(crate) offset: u64,
+    pub(crate) bytes: Bytes<'b>,
+    pub(crate) done: &'b mut Option<usize>,
+}
+
+/// A request on its way, its bytes held.
+struct Held<'b> {
+    node: &'b Node,
+    file: &'b FileData,
+    blocks: Range<u32>,
+    len: usize,
+    done: &'b mut Option<usize>,
+    _kept: Kept<'b>,
+}
+
+/// Carries out those of `requests` that can go at once; the others are as before, and so are all
+/// whose batch failed: done one by one, each finds what is wrong with it.
+pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
+    let (mut reads, mut ops) = (Vec::new(), Vec::new());
+    let (mut writes, mut pieces) = (Vec::new(), Vec::new());
+    for Request { node, offset, bytes, done } in requests {
+        match bytes {
+            Bytes::Read(buf) => {
+                let held = hold(node, offset, buf.len(), done);
+                let Some(held) = held.filter(|held| io::is_straight(fs, offset, &buf[..held.len])) else {
+                    continue;
+                };
+                let lookup = |lblk| mapping(node, held.file, lblk);
+                let Ok(planned) = io::plan_read(fs, offset, &mut buf[..held.len], lookup) else { continue };
+                ops.extend(planned);
+                reads.push(held);
+            }
+            Bytes::Write(bytes) => {
+                if !io::is_straight(fs, offset, bytes) || !is_plain(node, offset, bytes.len()) {
+                    continue;
+                }
+                let end = offset.saturating_add(bytes.len() as u64);
+                let held = hold(node, offset, bytes.len(), done).filter(|held| end <= held.file.disk_size());
+                let Some(held) = held else { continue };
+                let before = pieces.len();
+                if plan_overwrite(node, held.file, offset, bytes, &mut pieces).is_ok_and(|all| all) {
+                    writes.push(held);
+                } else {
+                    pieces.truncate(before);
+                }
+            }
+        }
+    }
+    let time = &fs.counters.write_direct;
+    let timers: Vec<_> = writes.iter().map(|_| time.start()).collect();
+    let pieces: Vec<(u64, [&[u8]; 1])> =
+        pieces.into_iter().map(|(offset, bytes)| (offset, [bytes])).collect();
+    let out: Vec<WriteOp<'_>> =
+        pieces.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
+    if fs.device.write_batch(&out).is_ok() {
+        for held in writes {
+            overwritten(held.node, held.file, held.blocks, Stamp::Now);
+            *held.done = Some(held.len);
+        }
+    }
+    drop(timers);
+    let time = &fs.counters.read_direct;
+    let _timers: Vec<_> = reads.iter().map(|_| time.start()).collect();
+    if fs.device.read_batch(&mut ops).is_ok() {
+        reads.into_iter().for_each(|held| *held.done = Some(held.len));
+    }
+}
+
+/// Holds the bytes of a request, up to the end of the file, shared; if nobody has to be waited for,
+/// and none is newer in the cache.
+fn hold<'b>(node: &'b Node, offset: u64, len: usize, done: &'b mut Option<usize>) -> Option<Held<'b>> {
+    let file = node.file();
+    let end = offset.checked_add(len as u64).filter(|_| len > 0)?;
+    let kept = file.try_share(node, offset, end)?.kept();
+    let left = file.size().saturating_sub(offset);
+    let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+    let blocks = buffered::blocks(node, offset, offset + len as u64).ok().filter(|_| len > 0)?;
+    let busy = file.pages_if_used().is_some_and(|pages| pages.is_busy(blocks.clone()));
+    (!busy).then_some(Held { node, file, blocks, len, done, _kept: kept })
+}

@@ -1,0 +1,340 @@
+//! Group commit: batches the inode updates of many files into few journal handles.
+//!
+//! The first thread to arrive becomes the leader. It takes every queued job, writes their pages in
+//! one batch, applies their updates under one handle, and reports each result. Then the thread at
+//! the front of the queue leads. So 2048 threads that sync do not reserve 2048 worst cases of
+//! credits at once, which would stall them all until each returned its unused credits; and each
+//! thread sleeps for the device once.
+//!
+//! A thread that syncs waits here for the commit too. The leader starts it after it has handed the
+//! lead on.
+//!
+//! Invariants:
+//! - A leader holds no lock that a follower's work takes: inodes are locked one at a time, under
+//!   the handle.
+//! - A leader that panics ends the journal, and each thread whose work it had taken gets an error
+//!   ([`Turn`]).
+
+use super::io;
+use super::plan::Work;
+use crate::error::{Error, Result};
+use crate::fs::inode::Node;
+use crate::fs::{Fs, Writeback};
+use crate::store::txn::credits;
+use lanefs_journal::{JournalError, Tid};
+#[cfg(test)]
+use lanefs_sync::atomic::Ordering;
+use lanefs_sync::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The work that waits, of one volume.
+#[derive(Debug, Default)]
+pub(crate) struct Combiner {
+    queue: Mutex<Queue>,
+    /// Held by the leader whose handle is open: the credits of two at once could close the running
+    /// transaction to both.
+    handle: Mutex<()>,
+    /// A leader waits until as many jobs wait.
+    #[cfg(test)]
+    pub(super) gathers: lanefs_sync::atomic::AtomicUsize,
+    /// And panics when it has its handle.
+    #[cfg(test)]
+    pub(super) panics: lanefs_sync::atomic::AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Arc<Job>>,
+    /// Threads that lead, or were asked to.
+    leaders: usize,
+}
+
+impl Queue {
+    /// Asks the thread at the front to lead, unless it has been asked before.
+    fn call_leader(&mut self) {
+        self.leaders += usize::from(self.jobs.front().is_some_and(|job| job.ask_to_lead()));
+    }
+}
+
+/// A job that has run, and how that went.
+type Outcome = (Arc<Job>, Work, Result<()>);
+
+/// One file's work, and the thread that waits for it.
+#[derive(Debug)]
+struct Job {
+    node: Arc<Node>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(Work),
+    /// Its thread is to lead: the work waits in the queue still.
+    Lead(Work),
+    Running,
+    /// Woken, its thread wakes that of the other one.
+    Done(Work, Result<()>, Option<Arc<Job>>),
+}
+
+/// Reports to each job how its work went. The waiting threads wake each other, a few at a time: if
+/// all ran at once, the leader or the committing thread would be scheduled behind all of them, each
+/// time that it has waited for the device.
+fn finish(jobs: Vec<Outcome>) {
+    let list: Vec<Arc<Job>> = jobs.iter().map(|(job, ..)| Arc::clone(job)).collect();
+    for (at, (job, work, outcome)) in jobs.into_iter().enumerate() {
+        let next = list.get(at + AWAKE).map(Arc::clone);
+        *job.state.lock() = State::Done(work, outcome, next);
+    }
+    for job in list.iter().take(AWAKE) {
+        job.changed.notify_one();
+    }
+}
+
+impl Job {
+    /// Takes the work; whether its thread was asked to lead, and has not heard of it.
+    fn take(&self) -> Option<(Work, bool)> {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut *state, State::Running) {
+            State::Waiting(work) => Some((work, false)),
+            State::Lead(work) => Some((work, true)),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// The work of a leader that panicked is not done, as far as anybody knows.
+    fn give_up(&self) {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Running) {
+            let lost = JournalError::Aborted(PANIC.into());
+            *state = State::Done(Work::default(), Err(lost.into()), None);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Asks the waiting thread to lead; `false` if it has been asked already.
+    fn ask_to_lead(&self) -> bool {
+        let mut state = self.state.lock();
+        let (asked, next) = match std::mem::replace(&mut *state, State::Running) {
+            State::Waiting(work) => (true, State::Lead(work)),
+            other => (false, other),
+        };
+        *state = next;
+        self.changed.notify_one();
+        asked
+    }
+
+    /// Waits for the outcome; `None` if this thread is to lead.
+    fn wait(&self) -> Option<(Work, Result<()>)> {
+        let mut state = self.state.lock();
+        loop {
+            match std::mem::replace(&mut *state, State::Running) {
+                State::Done(work, outcome, next) => {
+                    drop(state);
+                    if let Some(next) = next {
+                        next.changed.notify_one();
+                    }
+                    return Some((work, outcome));
+                }
+                State::Lead(work) => {
+                    *state = State::Waiting(work);
+                    return None;
+                }
+                other => *state = other,
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
+/// What a leader takes at most. More at a time would mean that the device or the processors wait
+/// for each other.
+const MOST_JOBS: usize = 256;
+/// The same in bytes of pages, and those of one file.
+const MOST_BYTES: usize = 32 << 20;
+/// Threads that lead at the same time, if there is enough for each: one writes pages while the
+/// handle of another is open.
+const LEADERS: usize = 2;
+/// Threads that are woken at a time.
+const AWAKE: usize = 4;
+
+/// Credits that may be needed for `work`.
+fn need(work: &Work) -> u32 {
+    work.credits() + credits::INODE + credits::SUPER
+}
+
+const PANIC: &str = "a panic while inodes were told of what was written";
+
+/// One round of a leader. Dropped before its end it lets nobody wait for ever.
+struct Turn<'t> {
+    fs: &'t Fs,
+    own: &'t Arc<Job>,
+    /// Whose work it has taken.
+    jobs: Vec<Arc<Job>>,
+    /// The lead is not handed on yet.
+    leads: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.jobs.is_empty() && !self.leads {
+            return;
+        }
+        self.fs.journal.abort(PANIC);
+        self.jobs.iter().for_each(|job| job.give_up());
+        if self.leads {
+            // This thread will not lead again.
+            self.fs.combiner.queue.lock().jobs.retain(|job| !Arc::ptr_eq(job, self.own));
+            self.fs.hand_on();
+        }
+    }
+}
+
+impl Fs {
+    /// Runs `work` on the inode of `node` under a handle, with that of others; the work comes back
+    /// with what is left of its claim.
+    pub(super) fn combine(&self, node: &Node, work: Work) -> (Work, Result<()>) {
+        // The old ways have a handle for each.
+        let old = self.options.modes.writeback != Writeback::MapAfter;
+        let Some(node) = node.shared().filter(|_| !old) else { return self.run_alone(node, work) };
+        let job = Arc::new(Job { node, state: Mutex::new(State::Waiting(work)), changed: Condvar::new() });
+        {
+            let mut queue = self.combiner.queue.lock();
+            queue.jobs.push_back(Arc::clone(&job));
+            // The front of the queue: that is this thread, if nobody leads.
+            if queue.leaders == 0 || queue.leaders < LEADERS && queue.jobs.len() >= MOST_JOBS {
+                queue.call_leader();
+            }
+        }
+        loop {
+            match job.wait() {
+                Some(done) => return done,
+                None => self.lead(&job),
+            }
+        }
+    }
+
+    /// Runs what waits at the front of the queue, `own` with it unless another leader has it
+    /// already, and has another thread lead meanwhile.
+    fn lead(&self, own: &Arc<Job>) {
+        let mut turn = Turn { fs: self, own, jobs: Vec::new(), leads: true };
+        #[cfg(test)]
+        while self.combiner.queue.lock().jobs.len() < self.combiner.gathers.load(Ordering::Relaxed) {
+            lanefs_sync::thread::yield_now();
+        }
+        let mut batch = self.take_batch();
+        turn.jobs.extend(batch.iter().map(|(job, _)| Arc::clone(job)));
+        let written = self.write_pages(batch.iter_mut().map(|(job, work)| (&*job.node, work)));
+        self.hand_on();
+        turn.leads = false;
+        let (tid, done) = match written {
+            Ok(()) => self.run_batch(batch),
+            Err(e) => (None, self.refuse(batch, own, e)),
+        };
+        let (synced, told): (Vec<_>, Vec<_>) = done.into_iter().partition(|(_, work, _)| work.is_synced());
+        finish(told);
+        let committed = match tid.filter(|_| !synced.is_empty()) {
+            Some(tid) => self.journal.commit(tid),
+            None => Ok(()),
+        };
+        let told = |(job, work, outcome): Outcome| {
+            (job, work, outcome.and_then(|()| committed.clone().map_err(Error::from)))
+        };
+        finish(synced.into_iter().map(told).collect());
+        turn.jobs.clear();
+    }
+
+    /// What a leader is to run.
+    fn take_batch(&self) -> Vec<(Arc<Job>, Work)> {
+        let mut queue = self.combiner.queue.lock();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < MOST_JOBS && bytes < MOST_BYTES {
+            let Some(job) = queue.jobs.pop_front() else { break };
+            let Some((work, asked)) = job.take() else { continue };
+            // It need not lead any more.
+            queue.leaders -= usize::from(asked);
+            bytes += work.bytes();
+            batch.push((job, work));
+        }
+        batch
+    }
+
+    /// The front of the queue leads from now on, in place of this thread.
+    fn hand_on(&self) {
+        let mut queue = self.combiner.queue.lock();
+        queue.leaders -= 1;
+        queue.call_leader();
+    }
+
+    /// Writes the pages of all of `works`, and lets go of them.
+    fn write_pages<'w>(&self, works: impl Iterator<Item = (&'w Node, &'w mut Work)>) -> Result<()> {
+        let mut works: Vec<_> = works.collect();
+        let written = io::write_pieces(self, works.iter().flat_map(|(_, work)| work.pages()));
+        for (node, work) in &mut works {
+            if work.let_go() && written.is_ok() {
+                // Before the commit, for its flush covers this.
+                node.file().wrote(self);
+            }
+        }
+        written
+    }
+
+    /// Pages could not be written, which has ended the journal: `own` is told why, the others that
+    /// it has ended.
+    fn refuse(&self, batch: Vec<(Arc<Job>, Work)>, own: &Arc<Job>, why: Error) -> Vec<Outcome> {
+        let mut why = Some(why);
+        let told = |(job, work): (Arc<Job>, Work)| {
+            let ended = || JournalError::Aborted("content could not be written".into()).into();
+            let own = if Arc::ptr_eq(&job, own) { why.take() } else { None };
+            let error = own.unwrap_or_else(ended);
+            (job, work, Err(error))
+        };
+        batch.into_iter().map(told).collect()
+    }
+
+    /// Runs all of `batch` under one handle; its transaction, if there was one, and how each went.
+    fn run_batch(&self, batch: Vec<(Arc<Job>, Work)>) -> (Option<Tid>, Vec<Outcome>) {
+        // Each may change many blocks, but most change few, and many the same: so it has for each
+        // what most take, and as much as the one that comes next may take.
+        let few = 2 * u32::try_from(batch.len()).unwrap_or(u32::MAX / 2);
+        let most = batch.iter().map(|(_, work)| need(work)).max().unwrap_or(0);
+        if batch.is_empty() {
+            return (None, Vec::new());
+        }
+        let _alone = self.combiner.handle.lock();
+        let mut batch = Some(batch);
+        let ran = self.transact(few.min(self.journal.max_credits() / 4) + most, |txn| {
+            #[cfg(test)]
+            assert!(!self.combiner.panics.load(Ordering::Relaxed), "on purpose");
+            let run = |(job, mut work): (Arc<Job>, Work)| {
+                let outcome = txn.ensure(need(&work)).and_then(|()| work.run(txn, &job.node));
+                (job, work, txn.settle(outcome))
+            };
+            let done = batch.take().unwrap_or_default().into_iter().map(run).collect();
+            Ok((txn.tid(), done))
+        });
+        match ran {
+            Ok((tid, done)) => (Some(tid), done),
+            // The handle did not start. Each is told by an attempt of its own.
+            Err(_) => {
+                let run = |(job, work): (Arc<Job>, Work)| {
+                    let (work, outcome) = self.run_alone(&job.node, work);
+                    (job, work, outcome)
+                };
+                (None, batch.unwrap_or_default().into_iter().map(run).collect())
+            }
+        }
+    }
+
+    /// Runs `work` under a handle of its own.
+    pub(super) fn run_alone(&self, node: &Node, mut work: Work) -> (Work, Result<()>) {
+        let outcome = self
+            .write_pages(std::iter::once((node, &mut work)))
+            .and_then(|()| self.transact(need(&work), |txn| work.run(txn, node)));
+        (work, outcome)
+    }
+}

@@ -1,0 +1,343 @@
+//! Space for dirty blocks that have no place on the volume yet.
+//!
+//! A block that becomes dirty in a hole is claimed, and blocks for the map with it, so that writing
+//! out finds space. With `nodelalloc` its place is chosen at once, in core. Invariant: a dirty
+//! block has a claim or a chosen place if and only if it lies in a hole; a thread that maps blocks
+//! in another way writes the range out before. The claim leaves with the plan that writes the pages
+//! out ([`Plan`](super::plan::Plan)), and comes back with it, as a chosen place, for pages that it
+//! could not write out.
+//!
+//! A claim for the map must be enough for the tree as it is when the pages are written out. So a
+//! write past the cache that may add nodes to it claims for the pages that wait, too
+//! ([`claim_for_growth`]). Hazard: pages that are just being written out are not counted then, and
+//! the few nodes that a punch or a shift adds are left to what a claim has to spare.
+//!
+//! A block that becomes dirty over an unwritten one has its place, but to mark it as written may
+//! part an extent: blocks for the map are claimed for it too, of those that the volume keeps back
+//! if there are no others.
+
+use super::{FileData, mapping};
+use crate::error::Result;
+use crate::fs::Fs;
+use crate::fs::inode::Node;
+use crate::store::alloc::{self, Claim, Reserved, Spot};
+use crate::store::map::{self, Mapping, TreeWidth};
+use lanefs_format::Inode;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What one file has claimed.
+#[derive(Debug, Default)]
+pub(super) struct Delayed {
+    data: Option<Claim>,
+    /// Blocks for the map.
+    map: Option<Claim>,
+    /// Places by the first logical block.
+    chosen: BTreeMap<u32, Reserved>,
+    /// Dirty blocks over unwritten ones.
+    unwritten: u64,
+}
+
+/// Returns how many blocks the map may need for `data` more, each apart from the others in the
+/// worst case. Each full node of a tree of `width` is split by the first of them that it takes; its
+/// halves, of the smallest blocks, take 32 more before they are split. A map without a tree may
+/// need indirect blocks of two levels for each.
+fn map_blocks(data: u64, width: Option<TreeWidth>) -> u64 {
+    match (data, width) {
+        (0, _) => 0,
+        (data, Some(width)) => 6 + data / 32 + width.splits(data),
+        (data, None) => 3 + 2 * data,
+    }
+}
+
+/// Returns how many blocks the map may need to have `unwritten` blocks written: each parts an
+/// extent in three.
+fn parting_blocks(unwritten: u64, width: Option<TreeWidth>) -> u64 {
+    if unwritten == 0 { 0 } else { 6 + unwritten / 16 + width.map_or(0, |width| width.splits(unwritten)) }
+}
+
+fn blocks(claim: &Option<Claim>) -> u64 {
+    claim.as_ref().map_or(0, Claim::blocks)
+}
+
+/// Adds `more` to `claim`.
+pub(super) fn join(claim: &mut Option<Claim>, more: Claim) {
+    match claim {
+        Some(claim) => claim.join(more),
+        None => *claim = Some(more),
+    }
+}
+
+impl Delayed {
+    /// Returns how many blocks the file will get for dirty pages in holes.
+    pub(super) fn data_blocks(&self) -> u64 {
+        blocks(&self.data) + self.chosen_blocks()
+    }
+
+    /// Takes the claim for `data` blocks.
+    pub(super) fn take_data(&mut self, data: u64) -> Option<Claim> {
+        self.data.as_mut().map(|claim| claim.split(data))
+    }
+
+    /// Puts back what is left of the claim for data.
+    pub(super) fn put_back_data(&mut self, claim: Option<Claim>) {
+        if let Some(claim) = claim {
+            join(&mut self.data, claim);
+        }
+    }
+
+    /// Returns how many blocks for the map are still to be claimed for all that is dirty, and for
+    /// `data` blocks in holes and `unwritten` ones that become dirty.
+    fn map_lack(&self, data: u64, unwritten: u64, width: Option<TreeWidth>) -> u64 {
+        let holes = map_blocks(self.data_blocks() + data, width);
+        (holes + parting_blocks(self.unwritten + unwritten, width)).saturating_sub(blocks(&self.map))
+    }
+
+    /// Adds to `claim` what is claimed for mapping `data` blocks and for having `unwritten` ones
+    /// written.
+    pub(super) fn take_map(
+        &mut self,
+        claim: &mut Option<Claim>,
+        data: u64,
+        unwritten: u64,
+        width: Option<TreeWidth>,
+    ) {
+        let need = map_blocks(data, width) + parting_blocks(unwritten, width);
+        let more = need.saturating_sub(blocks(claim));
+        if let Some(own) = &mut self.map {
+            join(claim, own.split(more));
+        }
+    }
+
+    /// Puts back what is left of the claim for the map, and gives it up when no dirty block needs
+    /// it.
+    pub(super) fn put_back(&mut self, map: Option<Claim>) {
+        if let Some(claim) = map {
+            join(&mut self.map, claim);
+        }
+        if blocks(&self.data) == 0 && self.chosen.is_empty() && self.unwritten == 0 {
+            self.map = None;
+        }
+    }
+
+    /// Counts `len` dirty blocks over unwritten ones no more.
+    pub(super) fn no_longer_unwritten(&mut self, len: u64) {
+        self.unwritten = self.unwritten.saturating_sub(len);
+    }
+
+    /// Counts `len` dirty blocks over unwritten ones again: they could not be written out.
+    pub(super) fn unwritten_again(&mut self, len: u64) {
+        self.unwritten += len;
+    }
+
+    /// Takes back the place for `lblk` and what follows, which are dirty still.
+    pub(super) fn give_back(&mut self, lblk: u32, run: Reserved) {
+        if run.len() != 0 {
+            self.chosen.insert(lblk, run);
+        }
+    }
+
+    /// Returns how many of `len` blocks from `lblk` on, which has no chosen place, come before one
+    /// that has.
+    pub(super) fn unchosen(&self, lblk: u32, len: u32) -> u32 {
+        self.chosen.range(lblk..).next().map_or(len, |(next, _)| len.min(next - lblk))
+    }
+
+    /// The block behind the one that was chosen before `lblk`.
+    fn chosen_before(&self, lblk: u32) -> Option<u64> {
+        let (at, run) = self.chosen.range(..lblk).next_back()?;
+        (at + run.len() == lblk).then(|| run.start() + u64::from(run.len()))
+    }
+
+    fn chosen_blocks(&self) -> u64 {
+        self.chosen.values().map(|run| u64::from(run.len())).sum()
+    }
+
+    /// Gives up the places that were chosen in `hole`; how many blocks.
+    fn forget_chosen(&mut self, hole: Range<u32>) -> u32 {
+        let mut gone = 0;
+        let mut at = hole.start;
+        while at < hole.end {
+            match self.take_chosen(at, hole.end - at) {
+                Some(run) => {
+                    (at, gone) = (at + run.len(), gone + run.len());
+                }
+                None => {
+                    let next = self.chosen.range(at..).next();
+                    at = next.map_or(hole.end, |(lblk, _)| *lblk).max(at + 1);
+                }
+            }
+        }
+        gone
+    }
+
+    /// The place that was chosen for `lblk` and up to `len` blocks that follow.
+    pub(super) fn take_chosen(&mut self, lblk: u32, len: u32) -> Option<Reserved> {
+        let first = *self.chosen.range(..=lblk).next_back()?.0;
+        let mut run = self.chosen.remove(&first)?;
+        let before = lblk - first;
+        if before >= run.len() {
+            self.chosen.insert(first, run);
+            return None;
+        }
+        let mut rest = match before {
+            0 => run,
+            _ => {
+                let rest = run.split_off(before);
+                self.chosen.insert(first, run);
+                rest
+            }
+        };
+        if rest.len() > len {
+            let later = rest.split_off(len);
+            self.chosen.insert(lblk + len, later);
+        }
+        Some(rest)
+    }
+}
+
+/// Claims space for blocks of `runs`, before they become dirty: for those in holes, and for the map
+/// of unwritten ones.
+///
+/// # Errors
+/// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed. What is damaged in the map.
+pub(super) fn claim(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<()> {
+    let Unready { holes, unwritten } = unready(node, file, runs)?;
+    if !unwritten.is_empty() {
+        let len = count(&unwritten);
+        let width = map::tree_width(&node.fs, &node.state());
+        let mut delayed = file.delayed();
+        let more = delayed.map_lack(0, len, width);
+        if more > 0 {
+            let claim = alloc::claim_for_map(&node.fs, more)?;
+            join(&mut delayed.map, claim);
+        }
+        delayed.unwritten += len;
+    }
+    claim_holes(node, file, &holes).inspect_err(|_| {
+        let mut delayed = file.delayed();
+        delayed.no_longer_unwritten(count(&unwritten));
+        delayed.put_back(None);
+    })
+}
+
+/// Claims what the blocks that are dirty already will need besides, because a change that is not
+/// for them may add `nodes` to the map: each of these may be full by the time that they are written
+/// out. `inode` is the file's, before that change.
+///
+/// # Errors
+/// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed.
+pub(super) fn claim_for_growth(fs: &Fs, file: &FileData, inode: &Inode, nodes: u64) -> Result<()> {
+    let width = map::tree_width(fs, inode).map(|width| width.with(nodes));
+    let mut delayed = file.delayed();
+    let more = delayed.map_lack(0, 0, width);
+    if more > 0 {
+        let claim = alloc::claim_for_map(fs, more)?;
+        join(&mut delayed.map, claim);
+    }
+    Ok(())
+}
+
+fn count(runs: &[Range<u32>]) -> u64 {
+    runs.iter().map(|run| u64::from(run.end - run.start)).sum()
+}
+
+fn claim_holes(node: &Node, file: &FileData, holes: &[Range<u32>]) -> Result<()> {
+    let len = count(holes);
+    if len == 0 {
+        return Ok(());
+    }
+    if node.fs.options.modes.delalloc {
+        let width = map::tree_width(&node.fs, &node.state());
+        let mut delayed = file.delayed();
+        let more = delayed.map_lack(len, 0, width);
+        let mut all = alloc::claim(&node.fs, len + more)?;
+        join(&mut delayed.map, all.split(more));
+        join(&mut delayed.data, all);
+        return Ok(());
+    }
+    holes.iter().try_for_each(|hole| choose(node, file, hole.clone())).inspect_err(|_| {
+        let mut delayed = file.delayed();
+        for hole in holes {
+            delayed.forget_chosen(hole.clone());
+        }
+    })
+}
+
+/// Blocks for which something has to be claimed before they become dirty.
+#[derive(Debug, Default)]
+pub(super) struct Unready {
+    pub(super) holes: Vec<Range<u32>>,
+    pub(super) unwritten: Vec<Range<u32>>,
+}
+
+/// Those of `runs`.
+pub(super) fn unready(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<Unready> {
+    let mut unready = Unready::default();
+    for run in runs {
+        let mut lblk = run.start;
+        while lblk < run.end {
+            let mapping = mapping(node, file, lblk)?;
+            let len = mapping.len().min(run.end - lblk);
+            match mapping {
+                Mapping::Hole { .. } => unready.holes.push(lblk..lblk + len),
+                Mapping::Mapped { unwritten: true, .. } => unready.unwritten.push(lblk..lblk + len),
+                Mapping::Mapped { .. } => {}
+            }
+            lblk += len;
+        }
+    }
+    Ok(unready)
+}
+
+fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
+    let fs = &*node.fs;
+    let mut lblk = hole.start;
+    while lblk < hole.end {
+        // The inode's lock comes before that of the claims.
+        let width = map::tree_width(&node.fs, &node.state());
+        let mapped = goal_behind(node, lblk);
+        let mut delayed = file.delayed();
+        let more = delayed.map_lack(u64::from(hole.end - lblk), 0, width);
+        if more > 0 {
+            let claim = alloc::claim(fs, more)?;
+            join(&mut delayed.map, claim);
+        }
+        let end = file.size().div_ceil(fs.block_size.into());
+        let spot = Spot {
+            ino: node.ino,
+            lblk,
+            want: hole.end - lblk,
+            hole: lblk..hole.end,
+            goal: delayed.chosen_before(lblk).or(mapped),
+            size: u32::try_from(end).unwrap_or(u32::MAX).max(hole.end),
+        };
+        let run = alloc::reserve_at(fs, &file.alloc, &spot, None)?;
+        let len = run.len();
+        delayed.chosen.insert(lblk, run);
+        lblk += len;
+    }
+    Ok(())
+}
+
+/// The block behind the one that is mapped before `lblk`.
+fn goal_behind(node: &Node, lblk: u32) -> Option<u64> {
+    let before = lblk.checked_sub(1)?;
+    match map::lookup(&node.fs, node.ino, &node.state(), before) {
+        Ok(Mapping::Mapped { block, .. }) => Some(block + 1),
+        _ => None,
+    }
+}
+
+/// Gives up what was claimed for dirty blocks that were dropped, before their map changes.
+pub(super) fn give_up(node: &Node, file: &FileData, dropped: &[Range<u32>]) -> Result<()> {
+    let Unready { holes, unwritten } = unready(node, file, dropped)?;
+    let mut delayed = file.delayed();
+    delayed.no_longer_unwritten(count(&unwritten));
+    for hole in holes {
+        let chosen = delayed.forget_chosen(hole.clone());
+        drop(delayed.take_data(u64::from(hole.end - hole.start - chosen)));
+    }
+    delayed.put_back(None);
+    Ok(())
+}

@@ -1,0 +1,347 @@
+//! Writing past the page cache: to a device opened for direct I/O, or to memory that persists
+//! (DAX).
+//!
+//! An overwrite of blocks that are mapped, written and inside of i_disksize goes straight to its
+//! blocks. It holds its bytes shared, against threads that move blocks; it starts no handle,
+//! allocates nothing, and writes no memory that other writers of the file write too, but for the
+//! stamp of the time once a tick. All else holds its blocks exclusively, is planned ([`Plan`]), and
+//! ends with a handle.
+//!
+//! Overwrites that overlap in time leave a mixture in the blocks, as in the kernel: a program that
+//! wants order between its direct writes waits for one before it issues the next.
+
+use super::plan::Plan;
+use super::times::Stamp;
+use super::{FileData, io, journal_each_write, max_size, place, write_back, zero_before};
+use crate::error::{Error, Result};
+use crate::fs::inode::Node;
+use crate::fs::{IVersion, Overwrite};
+use crate::store::map::{self, Mapping};
+use lanefs_format::InodeFlags;
+use std::ops::Range;
+
+/// Bytes that are planned at a time: a multiple of every block size.
+const BATCH: u64 = 8 << 20;
+
+/// Writes all of `bytes` at `offset`. What lies between the old end and `offset` reads as zeros.
+///
+/// # Errors
+/// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or the
+/// device's: a part may be.
+pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    write_as(node, offset, bytes, How::Direct)
+}
+
+/// Writes as [`write`], but a concurrent reader sees all of it or none.
+pub(crate) fn write_whole(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    write_as(node, offset, bytes, How::Whole)
+}
+
+/// Writes as [`write_whole`], but whatever flags the inode has: the bytes were taken by a cache
+/// when it was allowed.
+pub(crate) fn write_whole_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    write_as(node, offset, bytes, How::WholeLate)
+}
+
+/// Writes bytes that a cache above this one took when it was allowed, whatever flags the inode has
+/// by now.
+///
+/// Such a cache knows its own size and times, so no time changes here. i_size moves before the
+/// bytes are there, so that pieces of a file that grows are written side by side, in any order: a
+/// reader meanwhile finds zeros.
+///
+/// # Errors
+/// [`Error::FileTooBig`], [`Error::CutShort`]: nothing is changed. [`Error::NoSpace`], or the
+/// device's: a part may be written, and i_size stays where it was moved, as after a failed
+/// writeback of the kernel's. i_disksize passes no byte of this write that is not on the device.
+pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
+    node.fs.check_writable()?;
+    check_end(node, end)?;
+    let file = node.file();
+    if end > file.size() {
+        let _held = file.lock_to_write(node, offset, end);
+        check_end(node, end)?;
+        zero_before(node, file, offset)?;
+        file.extend(end);
+    }
+    write_as(node, offset, bytes, How::Late)
+}
+
+/// What a write promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Nothing to concurrent readers.
+    Direct,
+    /// Concurrent readers see all of it or none.
+    Whole,
+    /// Is not refused by flags: it was allowed when a cache above took it.
+    Late,
+    /// [`Whole`](Self::Whole) and [`Late`](Self::Late).
+    WholeLate,
+}
+
+impl How {
+    fn is_whole(self) -> bool {
+        matches!(self, Self::Whole | Self::WholeLate)
+    }
+
+    fn is_late(self) -> bool {
+        matches!(self, Self::Late | Self::WholeLate)
+    }
+
+    fn stamp(self) -> Stamp {
+        if self.is_late() { Stamp::Kept } else { Stamp::Now }
+    }
+}
+
+fn write_as(node: &Node, offset: u64, bytes: &[u8], how: How) -> Result<()> {
+    let fs = &*node.fs;
+    fs.check_writable()?;
+    let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let _timer = fs.counters.write_direct.start();
+    let file = node.file();
+    let plain = is_plain(node, offset, bytes.len());
+    if plain && !how.is_whole() {
+        let _held = file.share(node, offset, end);
+        if overwrite_held(node, file, offset, bytes, how.stamp())? {
+            return Ok(());
+        }
+    }
+    let _held = file.lock_to_write(node, offset, end);
+    if plain && how.is_whole() && overwrite_held(node, file, offset, bytes, how.stamp())? {
+        return Ok(());
+    }
+    fs.counters.planned.add(1);
+    match how.is_late() {
+        true => check_end(node, end)?,
+        false => check_write(node, file, offset, end)?,
+    }
+    write_held(node, file, offset, bytes, how.stamp())
+}
+
+/// Writes all of `bytes` at the end; where that was.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
+    node.fs.check_writable()?;
+    let _timer = node.fs.counters.write_direct.start();
+    node.fs.counters.planned.add(1);
+    let file = node.file();
+    let (_held, end) = file.lock_end(node);
+    if !bytes.is_empty() {
+        check_write(node, file, end, end.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?)?;
+        write_held(node, file, end, bytes, Stamp::Now)?;
+    }
+    Ok(end)
+}
+
+/// Whether an overwrite may go the short way, by the modes; a part of a sector is read, changed and
+/// written, which excludes others.
+pub(super) fn is_plain(node: &Node, offset: u64, len: usize) -> bool {
+    let modes = &node.fs.options.modes;
+    modes.overwrite == Overwrite::NoJournal
+        && modes.i_version == IVersion::Queried
+        && io::is_whole(&node.fs, offset, len)
+}
+
+/// Writes blocks that are there already, of whole sectors that are locked. `false` if not all of
+/// them are, or may not be written right now: then it is to be done with the bytes held
+/// exclusively.
+pub(super) fn overwrite_held(
+    node: &Node,
+    file: &FileData,
+    offset: u64,
+    bytes: &[u8],
+    stamp: Stamp,
+) -> Result<bool> {
+    let fs = &*node.fs;
+    let end = offset.saturating_add(bytes.len() as u64);
+    if end > file.disk_size() {
+        return Ok(false);
+    }
+    let touched = place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1);
+    // Nor may an older content be on its way out.
+    if file.pages_if_used().is_some_and(|pages| pages.is_busy(touched.clone())) {
+        return Ok(false);
+    }
+    let Some(first) = run_at(node, file, offset)? else { return Ok(false) };
+    let mut at = offset.saturating_add(first.1);
+    while at < end {
+        match run_at(node, file, at)? {
+            Some((_, len)) => at = at.saturating_add(len),
+            None => return Ok(false),
+        }
+    }
+    // Mostly all lies in one run, and one look at the map is enough.
+    let (mut at, mut rest, mut known) = (offset, bytes, Some(first));
+    while !rest.is_empty() {
+        let run = match known.take() {
+            Some(run) => Some(run),
+            None => run_at(node, file, at)?,
+        };
+        let Some((byte, len)) = run else { return Ok(false) };
+        let (now, later) = rest.split_at(rest.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
+        match io::write_one(fs, byte, now) {
+            // A thread that locks the bytes exclusively waits until no caller has a slice of them.
+            Err(e) if io::is_lent(fs, &e) => return Ok(false),
+            written => written?,
+        }
+        (at, rest) = (at + now.len() as u64, later);
+    }
+    overwritten(node, file, touched, stamp);
+    Ok(true)
+}
+
+/// Where on the device the bytes of an overwrite lie, as in [`overwrite_held`]; `false` if it is
+/// none.
+pub(super) fn plan_overwrite<'b>(
+    node: &Node,
+    file: &FileData,
+    mut offset: u64,
+    mut bytes: &'b [u8],
+    places: &mut Vec<(u64, &'b [u8])>,
+) -> Result<bool> {
+    while !bytes.is_empty() {
+        let Some((byte, len)) = run_at(node, file, offset)? else { return Ok(false) };
+        let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
+        places.push((byte, now));
+        (offset, bytes) = (offset + now.len() as u64, later);
+    }
+    Ok(true)
+}
+
+/// Blocks were overwritten on the device, their bytes held.
+pub(super) fn overwritten(node: &Node, file: &FileData, touched: Range<u32>, stamp: Stamp) {
+    if file.pages_if_used().is_some() {
+        // A reader may have loaded meanwhile what is old now.
+        file.drop_pages(touched);
+    }
+    file.wrote(&node.fs);
+    file.touch(node, stamp);
+}
+
+/// The device's byte that holds byte `at` of the file, and how many follow it there, if that is
+/// mapped and written and the file may be overwritten.
+fn run_at(node: &Node, file: &FileData, at: u64) -> Result<Option<(u64, u64)>> {
+    let fs = &*node.fs;
+    let (lblk, inner) = place(fs, at)?;
+    let bytes = |(block, len): (u64, u32)| {
+        (fs.byte_of(block) + inner as u64, u64::from(len) * u64::from(fs.block_size) - inner as u64)
+    };
+    if let Some(run) = file.snapshot.find(lblk) {
+        return Ok(Some(bytes(run)));
+    }
+    if file.snapshot.miss(node)? {
+        file.expect_overwrites();
+    }
+    let state = node.state();
+    if state.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        return Ok(None);
+    }
+    Ok(match map::lookup(fs, node.ino, &state, lblk)? {
+        Mapping::Mapped { block, len, unwritten: false } => Some(bytes((block, len))),
+        _ => None,
+    })
+}
+
+/// Checks that a write of `offset..end` is allowed.
+pub(super) fn check_write(node: &Node, file: &FileData, offset: u64, end: u64) -> Result<()> {
+    let flags = node.flags();
+    if flags.contains(InodeFlags::IMMUTABLE) {
+        return Err(Error::NotPermitted("the inode is immutable"));
+    }
+    if flags.contains(InodeFlags::APPEND) && offset != file.size() {
+        return Err(Error::NotPermitted("the inode is append-only"));
+    }
+    check_end(node, end)
+}
+
+/// Checks that the map reaches as far as `end`, and that the file may grow as far.
+pub(super) fn check_end(node: &Node, end: u64) -> Result<()> {
+    let file = node.file();
+    if end > file.size() {
+        file.check_growth(node.ino)?;
+    }
+    if end > max_size(&node.fs, node.flags()) { Err(Error::FileTooBig) } else { Ok(()) }
+}
+
+/// Writes, as was checked before, with the blocks of all bytes held exclusively. Past the page
+/// cache: what it holds of these blocks is written out and dropped.
+pub(super) fn write_held(
+    node: &Node,
+    file: &FileData,
+    offset: u64,
+    mut bytes: &[u8],
+    stamp: Stamp,
+) -> Result<()> {
+    let fs = &*node.fs;
+    let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
+    zero_before(node, file, offset)?;
+    let touched = place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1);
+    // What is dirty goes first, and then the cache has nothing older than the device.
+    write_back(node, touched.clone())?;
+    file.drop_pages(touched.clone());
+    let mut at = offset;
+    let done = loop {
+        if bytes.is_empty() {
+            break Ok(());
+        }
+        let n = bytes.len().min((BATCH - at % BATCH) as usize);
+        match write_batch(node, file, at, &bytes[..n]) {
+            Ok(written) => (at, bytes) = (at + written as u64, &bytes[written..]),
+            Err(e) => break Err(e),
+        }
+    };
+    // As far as it came, for a full volume may have ended it.
+    if at > offset {
+        // Before the pages go: what is read ahead in between would have zeros for bytes that still
+        // lay behind the end.
+        file.extend(at);
+        file.drop_pages(touched);
+        file.wrote(fs);
+        file.touch(node, stamp);
+        journal_each_write(node)?;
+    }
+    done
+}
+
+/// Writes as many of `bytes` as one handle maps, at least one; how many.
+fn write_batch(node: &Node, file: &FileData, at: u64, bytes: &[u8]) -> Result<usize> {
+    node.fs.with_room(|| plan_batch(node, file, at, bytes))
+}
+
+fn plan_batch(node: &Node, file: &FileData, mut at: u64, mut bytes: &[u8]) -> Result<usize> {
+    let fs = &*node.fs;
+    let (block_size, start) = (fs.block_size as usize, at);
+    let mut plan = Plan::default();
+    let mut writes = Vec::new();
+    while !bytes.is_empty() {
+        let (lblk, inner) = place(fs, at)?;
+        // At most a batch's blocks.
+        let wanted = (inner + bytes.len()).div_ceil(block_size) as u32;
+        let piece = match plan.place(node, file, lblk, wanted) {
+            Ok(Some(piece)) => piece,
+            Ok(None) => break,
+            Err(Error::NoSpace) if at > start => break,
+            Err(e) => return Err(e),
+        };
+        let n = bytes.len().min(piece.blocks as usize * block_size - inner);
+        let (body, later) = bytes.split_at(n);
+        let offset = fs.byte_of(piece.block);
+        // Blocks that held nothing are written whole.
+        writes.push(match piece.fresh {
+            true => {
+                io::Write { offset, head: inner, body, tail: piece.blocks as usize * block_size - inner - n }
+            }
+            false => io::Write { offset: offset + inner as u64, head: 0, body, tail: 0 },
+        });
+        (at, bytes) = (at + n as u64, later);
+    }
+    plan.carry_out(node, at, || io::write(fs, &writes))?;
+    Ok((at - start) as usize)
+}

@@ -1,0 +1,380 @@
+//! Changing which blocks a file has: allocate, punch, zero, collapse, insert.
+//!
+//! All begin alike. The bytes from the first on are locked to the end, what is dirty of them is
+//! written out, and then nothing of the file is written out until the end: so no dirty page loses
+//! its place. Cached pages are dropped before the map changes and once more behind it, for
+//! read-ahead, which locks no bytes, may have filled some by the old map.
+//!
+//! A crash shows whole handles. As many steps as the transaction has room for go into one; only a
+//! file of very many extents is seen half shifted, with a hole where the shift had come to.
+
+use super::plan::Plan;
+use super::truncate::touch;
+use super::{FileData, delayed, max_size, set_size, write_back, zero_part, zero_tail};
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::fs::inode::Node;
+use crate::store::map::{self, ChangeBlocks, Mapping, Progress};
+use crate::store::txn::{Txn, credits};
+use lanefs_format::extent::MAX_BLOCKS;
+use lanefs_format::{Inode, InodeFlags};
+use std::ops::Range;
+
+/// What [`File::fallocate`](crate::File::fallocate) does with a range of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FallocMode {
+    /// Gives blocks to holes, which go on reading as zeros; the file grows to the end of the range.
+    Allocate,
+    /// As `Allocate`, but the file does not grow: blocks behind its end wait for what will be
+    /// written.
+    KeepSize,
+    /// Frees the blocks: the range reads as zeros. The file does not grow.
+    PunchHole,
+    /// Makes the range read as zeros and keeps its blocks, or gives it some; the file grows to its
+    /// end.
+    ZeroRange,
+    /// As `ZeroRange`, but the file does not grow.
+    ZeroRangeKeepSize,
+    /// Takes the range out: what is behind it moves to its place. Whole blocks that end before the
+    /// end of the file.
+    CollapseRange,
+    /// Puts a hole in: what was there moves behind it. Whole blocks that begin before the end of
+    /// the file.
+    InsertRange,
+    /// Nothing: blocks of ext4 belong to one file only.
+    UnshareRange,
+}
+
+/// Carries out `mode` for `len` bytes from `offset` on.
+///
+/// # Errors
+/// As [`File::fallocate`](crate::File::fallocate).
+pub(crate) fn fallocate(node: &Node, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
+    // With no lock held. Each mode may begin anew after it has found no space half way.
+    node.fs.with_room(|| fallocate_once(node, mode, offset, len))
+}
+
+fn fallocate_once(node: &Node, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
+    let (fs, file) = (&*node.fs, node.file());
+    fs.check_writable()?;
+    if len == 0 {
+        return Err(Error::Invalid("a range of no bytes"));
+    }
+    let _held = file.lock_from(node, offset);
+    check_flags(node, mode)?;
+    file.check_growth(node.ino)?;
+    let most = u64::from(MAX_BLOCKS) * u64::from(fs.block_size);
+    let end = offset.checked_add(len).filter(|end| *end <= most).ok_or(Error::FileTooBig)?;
+    if mode != FallocMode::PunchHole && !map::is_tree(&node.state()) {
+        return Err(Error::NotSupported("only a file of extents can be changed so".into()));
+    }
+    let job = Job { node, fs, file, offset, end };
+    match mode {
+        FallocMode::Allocate => job.allocate(end),
+        FallocMode::KeepSize => job.allocate(0),
+        FallocMode::PunchHole => job.punch(),
+        FallocMode::ZeroRange => job.zero(end),
+        FallocMode::ZeroRangeKeepSize => job.zero(0),
+        FallocMode::CollapseRange => job.collapse(),
+        FallocMode::InsertRange => job.insert(),
+        FallocMode::UnshareRange => Ok(()),
+    }
+}
+
+fn check_flags(node: &Node, mode: FallocMode) -> Result<()> {
+    node.check_not_immutable()?;
+    let appends = matches!(mode, FallocMode::Allocate | FallocMode::KeepSize);
+    if !appends && node.state().flags.contains(InodeFlags::APPEND) {
+        return Err(Error::NotPermitted("the inode is append-only"));
+    }
+    Ok(())
+}
+
+/// A range of bytes of a file, locked to the end of all bytes.
+struct Job<'n> {
+    node: &'n Node,
+    fs: &'n Fs,
+    file: &'n FileData,
+    offset: u64,
+    end: u64,
+}
+
+impl Job<'_> {
+    fn block_size(&self) -> u64 {
+        self.fs.block_size.into()
+    }
+
+    /// The blocks that hold any of the range.
+    fn touched(&self) -> Range<u32> {
+        // No range goes beyond the blocks that there can be.
+        (self.offset / self.block_size()) as u32..self.end.div_ceil(self.block_size()) as u32
+    }
+
+    /// The blocks that lie in the range whole.
+    fn whole(&self) -> Range<u32> {
+        let first = self.offset.div_ceil(self.block_size()) as u32;
+        first..((self.end / self.block_size()) as u32).max(first)
+    }
+
+    /// Drops cached pages. What is dirty was written out, unless it has failed.
+    fn drop_pages(&self, blocks: Range<u32>) -> Result<()> {
+        self.file.alloc.discard();
+        let Some(pages) = self.file.pages_if_used() else { return Ok(()) };
+        delayed::give_up(self.node, self.file, &pages.invalidate(blocks))
+    }
+
+    /// Gives blocks to holes; the file grows to `size`.
+    fn allocate(&self, size: u64) -> Result<()> {
+        write_back(self.node, self.touched())?;
+        let _alone = self.file.hold_writeback(self.node);
+        self.file.alloc.discard();
+        self.fill_holes()?;
+        self.finish(size)
+    }
+
+    fn punch(mut self) -> Result<()> {
+        let size = self.file.size();
+        if self.offset >= size {
+            return self.finish(0);
+        }
+        // As the kernel has it: what is preallocated behind the end stays, but for the end's page,
+        // which goes whole.
+        if self.end > size {
+            self.end = size.next_multiple_of(self.block_size().max(4096));
+        }
+        let blocks = {
+            let most = map::max_blocks(self.fs, self.node.flags());
+            let whole = self.whole();
+            whole.start.min(most)..whole.end.min(most)
+        };
+        write_back(self.node, self.touched())?;
+        let _alone = self.file.hold_writeback(self.node);
+        self.drop_pages(blocks.clone())?;
+        self.past_cache(|| {
+            self.zero_edges()?;
+            self.free(blocks)
+        })?;
+        self.finish(0)
+    }
+
+    /// Runs a change of content that the page cache does not see, and drops the pages of the range,
+    /// also if it failed half way: what was done is read from then on.
+    fn past_cache(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let changed = change();
+        changed.and(self.drop_pages(self.touched()))
+    }
+
+    /// Makes the range read as zeros; the file grows to `size`.
+    fn zero(&self, size: u64) -> Result<()> {
+        write_back(self.node, self.touched())?;
+        let _alone = self.file.hold_writeback(self.node);
+        self.drop_pages(self.whole())?;
+        self.fill_holes()?;
+        self.past_cache(|| {
+            self.zero_edges()?;
+            self.mark_unwritten(self.whole())
+        })?;
+        self.finish(size)
+    }
+
+    /// The blocks of a range that is whole blocks.
+    fn aligned(&self) -> Result<Range<u32>> {
+        match self.offset.is_multiple_of(self.block_size()) && self.end.is_multiple_of(self.block_size()) {
+            true => Ok(self.touched()),
+            false => Err(Error::Invalid("a range that is not whole blocks")),
+        }
+    }
+
+    fn collapse(&self) -> Result<()> {
+        let (blocks, size) = (self.aligned()?, self.file.size());
+        if self.end >= size {
+            return Err(Error::Invalid("a range to collapse that reaches the end of the file"));
+        }
+        write_back(self.node, blocks.start..u32::MAX)?;
+        let _alone = self.file.hold_writeback(self.node);
+        self.drop_pages(blocks.start..u32::MAX)?;
+        let size = size - (self.end - self.offset);
+        let (ino, by) = (self.node.ino, blocks.end - blocks.start);
+        // Only freeing takes space, and begins anew without harm.
+        let (mut removed, mut from) = (false, blocks.end);
+        let collapsed = self.in_handles(|txn, inode| {
+            if !removed {
+                let step = map::remove(txn, ino, inode, blocks.clone())?;
+                if !step.is_done() {
+                    return Ok(step);
+                }
+            }
+            removed = true;
+            let step = map::shift_left(txn, ino, inode, &mut from, by)?;
+            if !step.is_done() {
+                return Ok(step);
+            }
+            touch(self.fs, inode);
+            set_size(txn, inode, size)?;
+            Ok(Progress::Done)
+        });
+        if collapsed.is_ok() {
+            self.file.set_size(size);
+        }
+        // Also of one that stopped half way: what was read ahead meanwhile is of the old map.
+        self.drop_pages(blocks.start..u32::MAX)?;
+        collapsed
+    }
+
+    fn insert(&self) -> Result<()> {
+        let (blocks, size) = (self.aligned()?, self.file.size());
+        if self.offset >= size {
+            return Err(Error::Invalid("a place to insert at that is not before the end of the file"));
+        }
+        let size = size.saturating_add(self.end - self.offset);
+        if size > max_size(self.fs, self.node.flags()) {
+            return Err(Error::FileTooBig);
+        }
+        write_back(self.node, blocks.start..u32::MAX)?;
+        let _alone = self.file.hold_writeback(self.node);
+        self.drop_pages(blocks.start..u32::MAX)?;
+        let (ino, by) = (self.node.ino, blocks.end - blocks.start);
+        // Only the parting takes space, and comes first.
+        let (mut grown, mut end) = (false, MAX_BLOCKS);
+        let inserted = self.in_handles(|txn, inode| {
+            if !grown {
+                map::part(txn, ino, inode, blocks.start, by)?;
+                touch(self.fs, inode);
+                // Before anything lies behind the old end.
+                set_size(txn, inode, size)?;
+                grown = true;
+            }
+            map::shift_right(txn, ino, inode, blocks.start, &mut end, by)
+        });
+        // Also of one that stopped half way, in a later handle than that of the size.
+        self.file.set_size(self.node.state().size);
+        self.drop_pages(blocks.start..u32::MAX)?;
+        inserted
+    }
+
+    /// Changes the map by `step` in as many handles as it takes.
+    fn in_handles(&self, mut step: impl FnMut(&mut Txn<'_>, &mut Inode) -> Result<Progress>) -> Result<()> {
+        // A step may make the tree grow.
+        let needed = || {
+            let state = self.node.state();
+            map::remove_credits(&state)
+                + map::insert_credits(self.fs, &state, 1)
+                + credits::INODE
+                + credits::SUPER
+        };
+        let prepared = self.node.prepare()?;
+        self.fs.transact(needed(), |txn| {
+            loop {
+                match prepared.update_map(txn, &mut step)? {
+                    Progress::Done => return Ok(()),
+                    Progress::More => txn.restart(needed())?,
+                    Progress::Stopped(e) => return txn.stop(e),
+                }
+            }
+        })
+    }
+
+    /// Stamps the file, and lets it grow to `size`.
+    fn finish(&self, size: u64) -> Result<()> {
+        let before = self.file.size();
+        if size > before {
+            zero_tail(self.node, before, size)?;
+        }
+        let prepared = self.node.prepare()?;
+        self.fs.transact(credits::INODE + credits::SUPER, |txn| {
+            prepared.update(txn, |txn, inode| {
+                touch(self.fs, inode);
+                if size > inode.size { set_size(txn, inode, size) } else { Ok(()) }
+            })
+        })?;
+        self.file.extend(size);
+        Ok(())
+    }
+
+    /// Zeroes the range's part of the blocks that go beyond it, on the device.
+    fn zero_edges(&self) -> Result<()> {
+        let size = self.block_size();
+        let (head, tail) = (self.offset.next_multiple_of(size), self.end / size * size);
+        zero_part(self.node, self.offset, self.end.min(head))?;
+        if tail >= head {
+            zero_part(self.node, tail, self.end)?;
+        }
+        self.file.wrote(self.fs);
+        Ok(())
+    }
+
+    /// Maps the holes of the blocks that the range touches to unwritten blocks. A range that cannot
+    /// fit takes no block: programs ask for more than there is to see whether it fits.
+    fn fill_holes(&self) -> Result<()> {
+        let Range { mut start, end } = self.touched();
+        let has = self.node.state().blocks / u64::from(self.fs.block_size / 512);
+        if u64::from(end - start).saturating_sub(has) > self.fs.alloc.blocks_to_come() {
+            return Err(Error::NoSpace);
+        }
+        while start < end {
+            start = self.fill_some(start..end)?;
+        }
+        Ok(())
+    }
+
+    /// Fills as many holes as one handle can; where the next may be.
+    fn fill_some(&self, blocks: Range<u32>) -> Result<u32> {
+        let (mut plan, mut at) = (Plan::default(), blocks.start);
+        while at < blocks.end {
+            let mapping = map::lookup(self.fs, self.node.ino, &self.node.state(), at)?;
+            let len = mapping.len().min(blocks.end - at);
+            at += match mapping {
+                Mapping::Mapped { .. } => len,
+                Mapping::Hole { .. } => match plan.place(self.node, self.file, at, len) {
+                    Ok(Some(piece)) => piece.blocks,
+                    Ok(None) => break,
+                    Err(Error::NoSpace) if !plan.is_empty() => break,
+                    Err(e) => return Err(e),
+                },
+            };
+        }
+        if !plan.is_empty() {
+            plan.allocate(self.node)?;
+        }
+        Ok(at)
+    }
+
+    /// Makes `blocks` a hole.
+    fn free(&self, blocks: Range<u32>) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        self.in_handles(|txn, inode| map::remove(txn, self.node.ino, inode, blocks.clone()))
+    }
+
+    /// Marks what is mapped of `blocks` as unwritten.
+    fn mark_unwritten(&self, blocks: Range<u32>) -> Result<()> {
+        let Range { mut start, end } = blocks;
+        if start == end {
+            return Ok(());
+        }
+        self.in_handles(|txn, inode| {
+            while start < end {
+                let mapping = match map::lookup(self.fs, self.node.ino, inode, start) {
+                    Ok(mapping) => mapping,
+                    Err(e) => return Ok(Progress::Stopped(e)),
+                };
+                let next = start + mapping.len().min(end - start);
+                if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) {
+                    if !txn.room(map::insert_credits(self.fs, inode, 1) + credits::INODE)? {
+                        return Ok(Progress::More);
+                    }
+                    let mark = Txn::mark(txn);
+                    match map::convert(txn, self.node.ino, inode, start..next, true) {
+                        Ok(()) => {}
+                        Err(e) if Txn::mark(txn) == mark => return Ok(Progress::Stopped(e)),
+                        Err(e) => return Err(e),
+                    }
+                }
+                start = next;
+            }
+            Ok(Progress::Done)
+        })
+    }
+}

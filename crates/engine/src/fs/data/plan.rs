@@ -1,0 +1,530 @@
+//! What a handle has to do to a file's map, and when: before or after the data is written.
+//!
+//! A plan finds the blocks of a range, in the map or reserved in core for its holes. Then its data
+//! is written and its handle maps it, in the order that the volume's mode says ([`Writeback`]). The
+//! thread that plans holds the lock of the range, or the file's writeback lock, so no other thread
+//! maps the range meanwhile.
+
+use super::delayed::{self, join};
+
+use super::{FileData, Pieces, max_size, set_size};
+use crate::error::{Error, Result};
+use crate::fs::inode::Node;
+use crate::fs::{Fs, Overwrite, Writeback};
+use crate::store::alloc::{self, Claim, Reserved, Spot};
+use crate::store::io;
+use crate::store::map::{self, Mapping};
+use crate::store::txn::{Txn, credits};
+use lanefs_format::{Inode, InodeFlags};
+use lanefs_journal::{JournalError, Pending};
+use std::mem;
+use std::ops::Range;
+
+/// Blocks of the volume for blocks of a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    /// The first block.
+    pub(super) block: u64,
+    /// How many.
+    pub(super) blocks: u32,
+    /// They hold nothing of the file yet: to be written whole.
+    pub(super) fresh: bool,
+}
+
+#[derive(Debug)]
+enum Change {
+    Insert(u32, Reserved),
+    Convert(Range<u32>),
+}
+
+/// The changes of one handle. One for dirty pages holds what the file has claimed for them:
+/// dropped, it gives the file back what it has not mapped, for those pages stay dirty.
+#[derive(Debug, Default)]
+pub(super) struct Plan<'f> {
+    changes: Vec<Change>,
+    credits: u32,
+    /// Blocks claimed for the map, so that data does not take the last one.
+    claim: Option<Claim>,
+    /// Blocks of dirty pages for which there is a claim.
+    blocks: u64,
+    /// Blocks that are to be written for the first time.
+    converted: u64,
+    /// The file whose dirty pages it is for: what was claimed for them is spent.
+    pages_of: Option<&'f FileData>,
+    /// The caller waits for the commit, if the plan's handle is shared with other files.
+    synced: bool,
+    /// Pages that the leader of the shared handle writes.
+    pages: Pieces,
+}
+
+impl Drop for Plan<'_> {
+    fn drop(&mut self) {
+        let Some(file) = self.pages_of else { return };
+        let mut delayed = file.delayed();
+        for change in mem::take(&mut self.changes) {
+            match change {
+                Change::Insert(lblk, run) => delayed.give_back(lblk, run),
+                Change::Convert(range) => delayed.unwritten_again(range.len() as u64),
+            }
+        }
+        delayed.put_back(self.claim.take());
+    }
+}
+
+impl<'f> Plan<'f> {
+    /// A plan for dirty pages of `file`.
+    pub(super) fn of_pages(file: &'f FileData) -> Self {
+        let mut plan = Self::default();
+        plan.pages_of = Some(file);
+        plan
+    }
+
+    /// Has [`carry_out_pages`](Self::carry_out_pages) wait for the commit too, where that costs no
+    /// sleep of its own.
+    pub(super) fn sync(&mut self) {
+        self.synced = true;
+    }
+
+    /// Finds blocks for `lblk` and up to `blocks` that follow; `None` if the handle can take no
+    /// more.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: what was planned so far still holds.
+    pub(super) fn place(
+        &mut self,
+        node: &Node,
+        file: &FileData,
+        lblk: u32,
+        blocks: u32,
+    ) -> Result<Option<Piece>> {
+        let fs = &*node.fs;
+        let state = node.state();
+        let mapping = map::lookup(fs, node.ino, &state, lblk)?;
+        let len = mapping.len().min(blocks);
+        if let Mapping::Mapped { block, unwritten: false, .. } = mapping {
+            return Ok(Some(Piece { block, blocks: len, fresh: false }));
+        }
+        let Some(len) = self.fit(node, &state, len.min(map::max_run(fs, &state))) else { return Ok(None) };
+        let (block, blocks, change) = match mapping {
+            Mapping::Mapped { block, .. } => {
+                self.claim_parting(node, file, &state, lblk, len)?;
+                (block, len, Change::Convert(lblk..lblk + len))
+            }
+            Mapping::Hole { before, len: hole } => {
+                let spot = spot(node, file, &state, lblk, len, lblk - before..lblk.saturating_add(hole));
+                let run = match self.pages_of {
+                    Some(_) => self.spend(node, file, &state, spot)?,
+                    None => self.reserve(node, file, &state, spot)?,
+                };
+                (run.start(), run.len(), Change::Insert(lblk, run))
+            }
+        };
+        self.credits += cost(node, &state, blocks);
+        self.changes.push(change);
+        Ok(Some(Piece { block, blocks, fresh: true }))
+    }
+
+    /// As many of `len` blocks as the handle has credits for, which is half of a transaction at
+    /// most: others want some too.
+    fn fit(&self, node: &Node, inode: &Inode, mut len: u32) -> Option<u32> {
+        let most = node.fs.journal.max_credits() / 2;
+        while self.credits + cost(node, inode, len) > most {
+            if len == 1 {
+                // The first is tried in any case.
+                return self.changes.is_empty().then_some(1);
+            }
+            len = len.div_ceil(2);
+        }
+        Some(len)
+    }
+
+    /// Reserves as many blocks as leave enough for the map, and claims those. The last blocks of a
+    /// volume are too few for a bound of what the map may need: there the tree itself is asked.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; what is damaged in the map. What was planned before still holds.
+    fn reserve(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
+        let fs = &*node.fs;
+        loop {
+            let run = alloc::reserve_at(fs, &file.alloc, &spot, None)?;
+            let (lblk, len, before) = (spot.lblk, run.len(), self.changes.len());
+            let need = map::insert_blocks(fs, node.ino, inode, lblk, len, before)?;
+            match self.claim_nodes(fs, file, inode, need) {
+                Ok(()) => return Ok(run),
+                Err(Error::NoSpace) if len > 1 => spot.want = len.saturating_sub(need as u32).max(1),
+                Err(Error::NoSpace) => {
+                    let need = map::insert_blocks_now(fs, node.ino, inode, lblk, len, before)?;
+                    return self.claim_nodes(fs, file, inode, need).map(|()| run);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Claims `need` blocks for new nodes of the map.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: nothing is claimed.
+    fn claim_nodes(&mut self, fs: &Fs, file: &FileData, inode: &Inode, need: usize) -> Result<()> {
+        let more = alloc::claim(fs, need as u64)?;
+        self.claim_map(fs, file, inode, more)
+    }
+
+    /// Reserves blocks for dirty ones, of what was chosen or claimed for them, and takes what was
+    /// claimed for their map.
+    fn spend(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
+        let mut delayed = file.delayed();
+        let run = match delayed.take_chosen(spot.lblk, spot.want) {
+            Some(run) => run,
+            None => {
+                // Those behind may have their places.
+                spot.want = delayed.unchosen(spot.lblk, spot.want);
+                let mut claim = delayed.take_data(spot.want.into()).filter(|claim| claim.blocks() > 0);
+                drop(delayed);
+                // Without a claim the volume lied about itself.
+                let run = alloc::reserve_at(&node.fs, &file.alloc, &spot, claim.as_mut());
+                delayed = file.delayed();
+                delayed.put_back_data(claim);
+                run?
+            }
+        };
+        self.blocks += u64::from(run.len());
+        delayed.take_map(&mut self.claim, self.blocks, self.converted, map::tree_width(&node.fs, inode));
+        Ok(run)
+    }
+
+    /// Takes what was claimed for the map of `len` unwritten blocks, or claims it.
+    fn claim_parting(
+        &mut self,
+        node: &Node,
+        file: &FileData,
+        inode: &Inode,
+        lblk: u32,
+        len: u32,
+    ) -> Result<()> {
+        if self.pages_of.is_some() {
+            let mut delayed = file.delayed();
+            delayed.no_longer_unwritten(len.into());
+            self.converted += u64::from(len);
+            delayed.take_map(&mut self.claim, self.blocks, self.converted, map::tree_width(&node.fs, inode));
+            return Ok(());
+        }
+        // Two more entries.
+        let need = map::insert_blocks(&node.fs, node.ino, inode, lblk, len, self.changes.len() * 2 + 1)?;
+        if need > 0 {
+            let more = alloc::claim_for_map(&node.fs, need as u64)?;
+            self.claim_map(&node.fs, file, inode, more)?;
+        }
+        Ok(())
+    }
+
+    /// Adds `more` blocks for new nodes of the map, and claims what these cost the file's dirty
+    /// pages.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: nothing is added.
+    fn claim_map(&mut self, fs: &Fs, file: &FileData, inode: &Inode, more: Claim) -> Result<()> {
+        let nodes = self.claim.as_ref().map_or(0, Claim::blocks) + more.blocks();
+        if more.blocks() > 0 {
+            delayed::claim_for_growth(fs, file, inode, nodes)?;
+        }
+        join(&mut self.claim, more);
+        Ok(())
+    }
+
+    /// Writes the data and maps it; i_disksize moves up to `end`.
+    ///
+    /// # Errors
+    /// The device's, the journal's, [`Error::NoSpace`] for the map.
+    pub(super) fn carry_out(
+        mut self,
+        node: &Node,
+        end: u64,
+        write: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.write_and_map(node, end, write)
+    }
+
+    /// Writes dirty pages and maps them, as [`carry_out`](Self::carry_out). For a
+    /// [`sync`](Self::sync) under a shared handle the leader writes the pages of all files in one
+    /// batch, so each thread sleeps once.
+    ///
+    /// # Errors
+    /// The device's, the journal's, [`Error::NoSpace`] for the map.
+    pub(super) fn carry_out_pages(
+        mut self,
+        node: &Node,
+        file: &FileData,
+        end: u64,
+        pages: Pieces,
+    ) -> Result<()> {
+        let fs = &*node.fs;
+        let mapped_after = fs.options.modes.writeback == Writeback::MapAfter;
+        if self.synced && mapped_after && !self.changes.is_empty() {
+            self.pages = pages;
+            return self.carry_out(node, end, || Ok(()));
+        }
+        self.carry_out(node, end, || {
+            io::write_pieces(fs, pages.iter())?;
+            // Before the commit that may follow, for its flush covers this.
+            file.wrote(fs);
+            Ok(())
+        })
+    }
+
+    fn write_and_map(&mut self, node: &Node, end: u64, write: impl FnOnce() -> Result<()>) -> Result<()> {
+        let fs = &*node.fs;
+        if self.changes.is_empty() {
+            write()?;
+            let grows = end > node.state().size;
+            let modes = &fs.options.modes;
+            let journals = self.pages_of.is_none() && modes.overwrite == Overwrite::Journal;
+            if journals && !grows {
+                fs.counters.overwrites_journalled.add(1);
+            }
+            return match (grows, journals) {
+                (false, false) => Ok(()),
+                // The old way is a handle for each write.
+                (_, true) => fs.run_alone(node, Work { end, ..Work::default() }).1,
+                (true, false) => self.map(node, end, false, None),
+            };
+        }
+        let mapped_first = match fs.options.modes.writeback {
+            Writeback::DioreadNolock if !node.state().flags.contains(InodeFlags::EXTENTS) => {
+                Writeback::DioreadLock
+            }
+            mode => mode,
+        };
+        match mapped_first {
+            Writeback::MapAfter => {
+                write()?;
+                self.map(node, end, false, None)
+            }
+            Writeback::DioreadLock => {
+                let pending = Pending::new();
+                self.map(node, end, false, Some(&pending))?;
+                let written = write();
+                pending
+                    .done(written.as_ref().copied().map_err(|e| JournalError::Aborted(e.to_string().into())));
+                written
+            }
+            Writeback::DioreadNolock => {
+                let mapped = self.changes.iter().map(|change| Change::Convert(change.range())).collect();
+                self.map(node, 0, true, None)?;
+                self.changes = mapped;
+                write()?;
+                self.map(node, end, false, None)
+            }
+        }
+    }
+
+    /// Whether nothing is to be changed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Maps the blocks as unwritten, without any data.
+    ///
+    /// # Errors
+    /// The journal's, [`Error::NoSpace`] for the map.
+    pub(super) fn allocate(mut self, node: &Node) -> Result<()> {
+        self.map(node, 0, true, None)
+    }
+
+    /// Runs the handle: with those of other files, or alone if data is to be tied to its
+    /// transaction. Keeps what it has not done.
+    fn map(&mut self, node: &Node, end: u64, unwritten: bool, pending: Option<&Pending>) -> Result<()> {
+        let fs = &*node.fs;
+        let (changes, claim) = (mem::take(&mut self.changes), self.claim.take());
+        let synced = self.synced && !unwritten;
+        let pages = mem::take(&mut self.pages);
+        let mut work =
+            Work { pages, changes, claim, credits: self.credits, end, unwritten, synced, mapped: false };
+        let outcome;
+        match pending {
+            None => (work, outcome) = fs.combine(node, work),
+            Some(pending) => {
+                outcome = fs.transact(work.credits + credits::INODE + credits::SUPER, |txn| {
+                    let outcome = work.run(txn, node);
+                    // A plan that found no space for its first change has mapped nothing that waits
+                    // for data.
+                    if outcome.is_ok() || work.mapped {
+                        txn.order_after(pending)?;
+                    }
+                    outcome
+                });
+            }
+        }
+        (self.changes, self.claim) = (work.changes, work.claim);
+        outcome
+    }
+}
+
+/// What a handle does to one file's inode.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    /// To be written before.
+    pages: Pieces,
+    changes: Vec<Change>,
+    claim: Option<Claim>,
+    credits: u32,
+    end: u64,
+    unwritten: bool,
+    synced: bool,
+    /// Some of the changes have been made.
+    mapped: bool,
+}
+
+impl Work {
+    /// To tell the inode of pending times, and wait until that is durable.
+    pub(super) fn synced() -> Self {
+        Self { synced: true, ..Self::default() }
+    }
+
+    /// Returns whether the thread that waits for it waits for its commit too.
+    pub(super) fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// What is to be written before it runs.
+    pub(super) fn pages(&self) -> &Pieces {
+        &self.pages
+    }
+
+    /// Bytes of [`pages`](Self::pages).
+    pub(super) fn bytes(&self) -> usize {
+        self.pages.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.len()).sum()
+    }
+
+    /// Its pages are written, or will not be: lets go of them. Whether there were any.
+    pub(super) fn let_go(&mut self) -> bool {
+        !mem::take(&mut self.pages).is_empty()
+    }
+
+    /// Credits for it, without the inode and the superblock.
+    pub(super) fn credits(&self) -> u32 {
+        self.credits
+    }
+
+    /// Changes the inode under the handle of `txn`, and tells it of pending times.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] for the map; what is damaged in it. The changes that came before stay,
+    /// and i_disksize moves as far as they reach. The others are left in the work.
+    pub(super) fn run(&mut self, txn: &mut Txn<'_>, node: &Node) -> Result<()> {
+        let (end, unwritten) = (self.end, self.unwritten);
+        if self.changes.is_empty() && end <= node.state().size {
+            return node.update(txn, |_, _| Ok(()));
+        }
+        if let Some(claim) = self.claim.take() {
+            txn.spend(claim);
+        }
+        let (changes, mapped) = (&mut self.changes, &mut self.mapped);
+        let mut done = 0;
+        let stopped = node.update_map(txn, |txn, inode| {
+            let block_size = u64::from(txn.store().block_size);
+            for change in changes.iter_mut() {
+                let last = change.range().end;
+                let start = txn.mark();
+                match change.apply(txn, node.ino, inode, unwritten) {
+                    Ok(()) => {
+                        (done, *mapped) = (done + 1, true);
+                        grow(txn, inode, end.min(u64::from(last) * block_size))?;
+                    }
+                    Err(e) if txn.mark() == start => return Ok(Some(e)),
+                    Err(e) => return Err(e),
+                }
+            }
+            grow(txn, inode, end)?;
+            Ok(None)
+        });
+        self.changes.drain(..done);
+        self.claim = txn.unspent();
+        match stopped? {
+            None => Ok(()),
+            Some(e) => txn.stop(e),
+        }
+    }
+}
+
+/// Credits for mapping a run of `len` blocks. The tree may grow by a level on the way.
+fn cost(node: &Node, inode: &Inode, len: u32) -> u32 {
+    map::insert_credits(&node.fs, inode, len) + 4 + credits::RUN
+}
+
+/// Where `len` blocks for `lblk`, in a hole, would best lie.
+fn spot(node: &Node, file: &FileData, inode: &Inode, lblk: u32, len: u32, hole: Range<u32>) -> Spot {
+    let before = hole.start.checked_sub(1).map(|last| map::lookup(&node.fs, node.ino, inode, last));
+    let goal = match before {
+        Some(Ok(Mapping::Mapped { block, .. })) => Some(block + 1),
+        _ => None,
+    };
+    let size = u32::try_from(file.size().div_ceil(node.fs.block_size.into())).unwrap_or(u32::MAX);
+    Spot { ino: node.ino, lblk, want: len, hole, goal, size: size.max(lblk.saturating_add(len)) }
+}
+
+fn grow(txn: &Txn<'_>, inode: &mut Inode, end: u64) -> Result<()> {
+    debug_assert!(end <= max_size(txn.store(), inode.flags));
+    if end > inode.size { set_size(txn, inode, end) } else { Ok(()) }
+}
+
+impl Change {
+    fn range(&self) -> Range<u32> {
+        match self {
+            Self::Insert(lblk, run) => *lblk..lblk + run.len(),
+            Self::Convert(range) => range.clone(),
+        }
+    }
+
+    /// Makes the change. One that fails keeps its blocks, unless they were marked as used before it
+    /// failed.
+    fn apply(&mut self, txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, unwritten: bool) -> Result<()> {
+        match self {
+            // Unwritten already, if that is what is wanted.
+            Self::Convert(_) if unwritten => Ok(()),
+            Self::Convert(range) => map::convert(txn, ino, inode, range.clone(), false),
+            Self::Insert(lblk, reserved) => {
+                let blocks = reserved.start()..reserved.start() + u64::from(reserved.len());
+                let before = txn.mark();
+                txn.take_reserved(reserved)?;
+                map::insert_or_free(txn, ino, inode, *lblk, blocks, unwritten, before)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::OpenOptions;
+    use crate::{FallocMode, Volume};
+    use lanefs_device::MemDevice;
+    use std::sync::Arc;
+
+    /// A plan whose blocks for the map were not claimed, on a volume that has none: the map finds
+    /// no space, and only the writer is told.
+    #[test]
+    fn no_space_for_the_map_is_the_error_of_one_write() {
+        let device = MemDevice::new(16 << 20);
+        let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
+        lanefs_mkfs::format(&device, &options).unwrap();
+        let options = OpenOptions::new().write(true).writeback(Writeback::DioreadLock);
+        let volume: Volume = options.use_reserved(true).open_device(Arc::new(device)).unwrap();
+        let file = volume.create_file("/f").unwrap();
+        // As many extents as the inode has room for.
+        for i in 0..4 {
+            file.fallocate(FallocMode::Allocate, i * 100 * 4096, 4096).unwrap();
+        }
+        let (node, data) = (file.node(), file.node().file());
+        let mut plan = Plan::default();
+        plan.place(node, data, 350, 1).unwrap().unwrap();
+        plan.claim = None;
+        let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();
+        let mapped = plan.carry_out(node, 0, || panic!("nothing is mapped"));
+        assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
+        drop(rest);
+        volume.sync().unwrap();
+        file.write_at(0, b"goes on").unwrap();
+        file.sync_all().unwrap();
+    }
+}

@@ -1,0 +1,103 @@
+//! Where a file has data, and where holes; where its blocks lie.
+//!
+//! What is dirty is written out first: then the map knows all, and no block is without its place.
+//! Unwritten blocks are holes, as is what follows the end of the file.
+
+use super::{ALL, max_size, place, write_back};
+use crate::error::{Error, Result};
+use crate::fs::inode::Node;
+use crate::store::map::{self, Mapping};
+use std::ops::Range;
+
+/// The first byte at or behind `offset` that is data.
+///
+/// # Errors
+/// [`Error::NothingThere`] if there is none; what is damaged in the map.
+pub(crate) fn seek_data(node: &Node, offset: u64) -> Result<u64> {
+    seek(node, offset, true)
+}
+
+/// The first byte at or behind `offset` that is in a hole, or the end of the file.
+///
+/// # Errors
+/// [`Error::NothingThere`] if `offset` is not before the end; what is damaged in the map.
+pub(crate) fn seek_hole(node: &Node, offset: u64) -> Result<u64> {
+    seek(node, offset, false)
+}
+
+fn seek(node: &Node, offset: u64, data: bool) -> Result<u64> {
+    let (fs, file) = (&*node.fs, node.file());
+    write_back(node, ALL)?;
+    let _held = file.share(node, offset, u64::MAX);
+    let size = file.size();
+    // No map goes further, whatever a damaged inode says.
+    let mapped = size.min(max_size(fs, node.flags()));
+    let nothing = Error::NothingThere { offset, size };
+    if offset >= size {
+        return Err(nothing);
+    }
+    let mut at = offset;
+    while at < mapped {
+        let (lblk, inner) = place(fs, at)?;
+        let mapping = map::lookup(fs, node.ino, &node.state(), lblk)?;
+        if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) == data {
+            return Ok(at);
+        }
+        at = at.saturating_add(u64::from(mapping.len()) * u64::from(fs.block_size) - inner as u64);
+    }
+    if data { Err(nothing) } else { Ok(at.min(size)) }
+}
+
+/// A run of a file's bytes and where they lie on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FiemapExtent {
+    /// First byte in the file, the start of a block.
+    pub logical: u64,
+    /// First byte on the device.
+    pub physical: u64,
+    /// Bytes: whole blocks, which may go beyond the end of the file.
+    pub len: u64,
+    /// Allocated, and reads as zeros.
+    pub unwritten: bool,
+    /// Nothing of the file follows.
+    pub last: bool,
+}
+
+/// Where the blocks lie that hold any of `bytes`.
+///
+/// # Errors
+/// The device's, of what is written out; what is damaged in the map.
+pub(crate) fn fiemap(node: &Node, bytes: Range<u64>) -> Result<Vec<FiemapExtent>> {
+    let (fs, file) = (&*node.fs, node.file());
+    write_back(node, ALL)?;
+    let _held = file.share(node, 0, u64::MAX);
+    let size = u64::from(fs.block_size);
+    let most = map::max_blocks(fs, node.flags());
+    let border = |block: u64| u32::try_from(block).map_or(most, |block| block.min(most));
+    let (mut at, end) = (border(bytes.start / size), border(bytes.end.div_ceil(size)));
+    let mut found: Vec<FiemapExtent> = Vec::new();
+    let mut cut = false;
+    while at < most {
+        let mapping = map::lookup(fs, node.ino, &node.state(), at)?;
+        if let Mapping::Mapped { block, len, unwritten } = mapping {
+            if at >= end {
+                return Ok(found);
+            }
+            let (logical, physical) = (u64::from(at) * size, fs.byte_of(block));
+            cut = len > end - at;
+            let len = u64::from(len.min(end - at)) * size;
+            match found.last_mut().filter(|e| {
+                e.unwritten == unwritten && e.logical + e.len == logical && e.physical + e.len == physical
+            }) {
+                Some(before) => before.len += len,
+                None => found.push(FiemapExtent { logical, physical, len, unwritten, last: false }),
+            }
+        }
+        at = at.saturating_add(mapping.len());
+    }
+    // The search went on to the end of all blocks.
+    if let Some(last) = found.last_mut() {
+        last.last = !cut;
+    }
+    Ok(found)
+}

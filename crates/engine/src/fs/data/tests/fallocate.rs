@@ -1,0 +1,92 @@
+//! fallocate on files of many extents and volumes with small journals, where handles are short of
+//! credits.
+
+use super::*;
+use crate::fs::data::FallocMode;
+
+const BLOCK: usize = 1024;
+
+fn apply(node: &NodeRef, model: &mut Vec<u8>, mode: FallocMode, range: std::ops::Range<usize>) {
+    fallocate(node, mode, range.start as u64, range.len() as u64).unwrap();
+    let there = range.start.min(model.len())..range.end.min(model.len());
+    match mode {
+        FallocMode::PunchHole | FallocMode::ZeroRangeKeepSize => model[there].fill(0),
+        FallocMode::CollapseRange => drop(model.drain(range)),
+        FallocMode::InsertRange => drop(model.splice(range.start..range.start, vec![0; range.len()])),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_file_of_many_extents_is_changed_in_many_handles() {
+    let image = Image::new("64M", &[KINDS[1], &["-J", "size=1"]].concat());
+    let ino = image.file("a");
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    const N: usize = 12_000;
+    let mut model = vec![0; N * 2 * BLOCK];
+    for i in 0..N {
+        let at = i * 4001 % N * 2 * BLOCK;
+        let fill = 1 + (i % 250) as u8;
+        write(&node, at as u64, &[fill; BLOCK]).unwrap();
+        model[at..at + BLOCK].fill(fill);
+    }
+    model.truncate((N * 2 - 1) * BLOCK);
+    let blocks = |range: std::ops::Range<usize>| range.start * BLOCK..range.end * BLOCK;
+    let before = fs.journal.stats().restarts;
+    apply(&node, &mut model, FallocMode::CollapseRange, blocks(3..5));
+    assert!(all(&node) == model);
+    apply(&node, &mut model, FallocMode::InsertRange, blocks(100..2000));
+    assert!(all(&node) == model);
+    apply(&node, &mut model, FallocMode::PunchHole, 3_000_100..9_000_001);
+    assert!(all(&node) == model);
+    apply(&node, &mut model, FallocMode::ZeroRangeKeepSize, 11_000_100..19_000_001);
+    assert!(all(&node) == model);
+    apply(&node, &mut model, FallocMode::CollapseRange, blocks(50..10_000));
+    assert!(all(&node) == model);
+    assert!(fs.journal.stats().restarts > before, "all went into one handle");
+    drop(node);
+    image.close(fs);
+    assert!(image.dump("a") == model);
+}
+
+/// Every call on a file under writes; what was used beyond the credits is told when the volume is
+/// closed.
+#[test]
+fn random_ranges_keep_to_their_credits() {
+    let image = Image::new("24M", KINDS[1]);
+    let ino = image.file("a");
+    let mut rng = StdRng::seed_from_u64(4);
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    let mut model = Vec::new();
+    for _ in 0..20 {
+        churn(&node, &mut model, &mut rng, 10, 1_000_000);
+        for _ in 0..10 {
+            let modes = [
+                FallocMode::KeepSize,
+                FallocMode::PunchHole,
+                FallocMode::ZeroRangeKeepSize,
+                FallocMode::CollapseRange,
+                FallocMode::InsertRange,
+            ];
+            let mode = modes[rng.random_range(0..modes.len())];
+            let mut at: usize = rng.random_range(0..900_000);
+            let mut len: usize = rng.random_range(1..50_000);
+            if matches!(mode, FallocMode::CollapseRange | FallocMode::InsertRange) {
+                (at, len) = (at / BLOCK * BLOCK, len.next_multiple_of(BLOCK));
+                let end = if mode == FallocMode::CollapseRange { at + len } else { at };
+                if end >= model.len() {
+                    continue;
+                }
+            }
+            apply(&node, &mut model, mode, at..at + len);
+            assert!(all(&node) == model, "{mode:?} {at} {len}");
+        }
+        truncate(&node, 800_000).unwrap();
+        model.resize(800_000, 0);
+    }
+    drop(node);
+    image.close(fs);
+    assert!(image.dump("a") == model);
+}

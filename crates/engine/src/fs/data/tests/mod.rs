@@ -1,0 +1,539 @@
+//! File content on volumes of mke2fs, judged by e2fsck and debugfs.
+
+mod ahead;
+mod batch;
+mod dax;
+mod failures;
+mod fallocate;
+mod half;
+mod held;
+mod kernel;
+mod late;
+mod panic;
+mod power;
+mod promise;
+mod shift;
+mod sizes;
+mod sync;
+mod version;
+mod wide;
+mod zones;
+
+use super::*;
+use crate::error::Error;
+use crate::fs::Fs;
+// Past the cache, unless a test says otherwise.
+use super::{append_direct as append, read_direct as read, write_direct as write};
+use crate::fs::OpenOptions;
+use crate::fs::inode::NodeRef;
+use lanefs_device::{BlockDevice, FileDevice, ReadOp, WriteOp};
+use lanefs_format::InodeFlags;
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The kinds of volume that differ for a file's map.
+const KINDS: [&[&str]; 5] = [
+    &["-t", "ext4", "-b", "4096"],
+    &["-t", "ext4", "-b", "1024"],
+    &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^64bit"],
+    &["-t", "ext3", "-b", "1024"],
+    &["-t", "ext4", "-b", "4096", "-O", "^extents,^64bit"],
+];
+
+/// A volume of mke2fs in a file that is removed with it.
+struct Image {
+    dir: TempDir,
+}
+
+fn run(program: &str, args: &[&str]) -> (i32, String) {
+    let out = Command::new(program).args(args).env("LC_ALL", "C").output();
+    let out = out.unwrap_or_else(|e| panic!("{program}: {e}"));
+    let text = [out.stdout, out.stderr].concat();
+    (out.status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
+}
+
+impl Image {
+    fn new(size: &str, options: &[&str]) -> Self {
+        let image = Self { dir: TempDir::new().unwrap() };
+        let path = image.path();
+        let (code, text) = run("mke2fs", &[&["-q", "-F"], options, &[&path, size]].concat());
+        assert_eq!(code, 0, "{text}");
+        image
+    }
+
+    fn path(&self) -> String {
+        self.dir.path().join("image").to_str().unwrap().to_owned()
+    }
+
+    fn debugfs(&self, command: &str) -> String {
+        run("debugfs", &["-w", "-R", command, &self.path()]).1
+    }
+
+    /// Makes an empty file; its number.
+    fn file(&self, name: &str) -> u32 {
+        let text = self.debugfs(&format!("write /dev/null {name}"));
+        let number = text.split("Allocated inode:").nth(1).and_then(|s| s.split_whitespace().next());
+        number.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    }
+
+    fn dump(&self, name: &str) -> Vec<u8> {
+        let to = self.dir.path().join("dump");
+        self.debugfs(&format!("dump {name} {}", to.display()));
+        std::fs::read(to).unwrap()
+    }
+
+    fn open(&self) -> Arc<Fs> {
+        let device = Arc::new(FileDevice::open(PathBuf::from(self.path())).unwrap());
+        self.open_on(device)
+    }
+
+    fn open_on(&self, device: Arc<dyn BlockDevice>) -> Arc<Fs> {
+        // Without a timer: what is counted is what the calls do.
+        let options = OpenOptions::new().write(true).use_reserved(true).commit_interval(Duration::ZERO);
+        Fs::open(device, options).unwrap()
+    }
+
+    /// Closes, and has e2fsck judge.
+    fn close(&self, fs: Arc<Fs>) {
+        fs.close().unwrap();
+        assert_eq!(fs.journal.stats().credits_overdrawn, 0);
+        drop(fs);
+        let (code, text) = run("e2fsck", &["-fn", &self.path()]);
+        assert_eq!(code, 0, "{text}");
+    }
+}
+
+fn bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}
+
+fn all(node: &NodeRef) -> Vec<u8> {
+    let size = node.file().size();
+    let mut content = vec![0xAA; size as usize + 10];
+    let n = read(node, 0, &mut content).unwrap();
+    assert_eq!(n as u64, size);
+    content.truncate(n);
+    content
+}
+
+/// One file under random writes, appends and truncations; `model` is what it should hold.
+fn churn(node: &NodeRef, model: &mut Vec<u8>, rng: &mut StdRng, steps: u32, span: usize) {
+    for _ in 0..steps {
+        match rng.random_range(0..10) {
+            0..6 => {
+                let at = rng.random_range(0..span);
+                let len = [1, 100, 1024, 5000, 4096, 70_000][rng.random_range(0..6usize)];
+                let len = rng.random_range(1..=len);
+                let data = bytes(rng, len);
+                match rng.random_bool(0.5) {
+                    true => write(node, at as u64, &data).unwrap(),
+                    false => buffered::write(node, at as u64, &data).unwrap(),
+                }
+                if model.len() < at + data.len() {
+                    model.resize(at + data.len(), 0);
+                }
+                model[at..at + data.len()].copy_from_slice(&data);
+            }
+            6 => {
+                let data = bytes(rng, 3000);
+                let at = match rng.random_bool(0.5) {
+                    true => append(node, &data).unwrap(),
+                    false => buffered::append(node, &data).unwrap(),
+                };
+                assert_eq!(at, model.len() as u64);
+                model.extend(data);
+            }
+            _ => {
+                let len = rng.random_range(0..span);
+                truncate(node, len as u64).unwrap();
+                model.resize(len, 0);
+            }
+        }
+        let at = rng.random_range(0..span);
+        let mut piece = vec![0xAA; 9000];
+        let n = match rng.random_bool(0.3) {
+            true => read(node, at as u64, &mut piece).unwrap(),
+            false => buffered::read(node, at as u64, &mut piece).unwrap(),
+        };
+        assert_eq!(piece[..n], model[at.min(model.len())..(at + 9000).min(model.len())]);
+    }
+    assert_eq!(all(node), *model);
+}
+
+#[test]
+fn random_writes_and_truncations_on_each_kind_of_volume() {
+    for (seed, kind) in KINDS.into_iter().enumerate() {
+        let image = Image::new("24M", kind);
+        let (a, b) = (image.file("a"), image.file("b"));
+        let mut rng = StdRng::seed_from_u64(seed as u64);
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let fs = image.open();
+            let (first, second) = (fs.node(a).unwrap(), fs.node(b).unwrap());
+            churn(&first, &mut x, &mut rng, 60, 3_000_000);
+            churn(&second, &mut y, &mut rng, 60, 200_000);
+            drop((first, second));
+            image.close(fs);
+            assert_eq!((image.dump("a"), image.dump("b")), (x.clone(), y.clone()), "{kind:?}");
+        }
+    }
+}
+
+/// Counts what a test wants to know of the device, and asks for an alignment.
+#[derive(Debug)]
+struct Strict {
+    inner: FileDevice,
+    align: usize,
+}
+
+impl BlockDevice for Strict {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn alignment(&self) -> usize {
+        self.align
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
+        assert!(offset.is_multiple_of(self.align as u64) && buf.len().is_multiple_of(self.align));
+        assert!(buf.as_ptr().addr().is_multiple_of(self.align));
+        self.inner.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
+        assert!(offset.is_multiple_of(self.align as u64) && data.len().is_multiple_of(self.align));
+        assert!(data.as_ptr().addr().is_multiple_of(self.align));
+        self.inner.write_at(offset, data)
+    }
+    fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> lanefs_device::Result<()> {
+        ops.iter_mut().try_for_each(|op| self.read_at(op.offset, op.buf))
+    }
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> lanefs_device::Result<()> {
+        for op in ops {
+            let mut at = op.offset;
+            for piece in op.data.iter().filter(|p| !p.is_empty()) {
+                self.write_at(at, piece)?;
+                at += piece.len() as u64;
+            }
+        }
+        Ok(())
+    }
+    fn flush(&self) -> lanefs_device::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+#[test]
+fn a_device_that_wants_whole_sectors() {
+    let image = Image::new("16M", KINDS[0]);
+    let ino = image.file("a");
+    let mut rng = StdRng::seed_from_u64(7);
+    let mut model = Vec::new();
+    let inner = FileDevice::open(PathBuf::from(image.path())).unwrap();
+    let fs = image.open_on(Arc::new(Strict { inner, align: 512 }));
+    let node = fs.node(ino).unwrap();
+    churn(&node, &mut model, &mut rng, 80, 400_000);
+    drop(node);
+    image.close(fs);
+    assert_eq!(image.dump("a"), model);
+}
+
+/// Every other block, so that each is an extent of its own, in an order that splits leaves.
+#[test]
+fn a_file_of_many_extents() {
+    for kind in [KINDS[1], KINDS[3]] {
+        let image = Image::new("96M", kind);
+        let ino = image.file("a");
+        let fs = image.open();
+        let node = fs.node(ino).unwrap();
+        const N: u64 = 9000;
+        for i in 0..N {
+            // Coprime to N: each once, all over the file.
+            let block = i * 4001 % N * 2;
+            write(&node, block * 1024, &block.to_le_bytes().repeat(128)).unwrap();
+        }
+        let check = |from: u64, to: u64| {
+            let mut block = [0; 1024];
+            for i in (0..N * 2 - 1).step_by(97).filter(|i| (from..to).contains(i)) {
+                read(&node, i * 1024, &mut block).unwrap();
+                let want = if i % 2 == 0 { i } else { 0 };
+                assert_eq!(block[..], want.to_le_bytes().repeat(128)[..]);
+            }
+        };
+        check(0, N * 2);
+        if kind[1] == "ext4" {
+            assert!(node.state().i_block[6] >= 2, "depth {}", node.state().i_block[6]);
+        }
+        let used = node.state().blocks;
+        truncate(&node, N * 1024 + 5).unwrap();
+        check(0, N);
+        assert!(node.state().blocks <= used / 2 + 20, "{} of {used} sectors left", node.state().blocks);
+        truncate(&node, 0).unwrap();
+        assert_eq!(node.state().blocks, 0);
+        assert!(map::is_empty(&node.state()));
+        drop(node);
+        image.close(fs);
+    }
+}
+
+/// debugfs makes the extents; writes into the middle and at the ends convert parts of them.
+#[test]
+fn unwritten_extents_read_as_zeros_until_written() {
+    for kind in [KINDS[0], KINDS[1]] {
+        let image = Image::new("24M", kind);
+        let ino = image.file("a");
+        // What the blocks hold must not show.
+        let junk = image.file("junk");
+        let fs = image.open();
+        let node = fs.node(junk).unwrap();
+        write(&node, 0, &vec![0x5A; 15_000_000]).unwrap();
+        truncate(&node, 0).unwrap();
+        drop(node);
+        image.close(fs);
+        let text = image.debugfs("fallocate a 0 899");
+        image.debugfs("sif a size 300000");
+        let fs = image.open();
+        let node = fs.node(ino).unwrap();
+        let unwritten = |lblk| map::lookup(&fs, ino, &node.state(), lblk).unwrap();
+        assert!(matches!(unwritten(0), Mapping::Mapped { unwritten: true, .. }), "{text}");
+        let mut model = vec![0; 300_000];
+        assert_eq!(all(&node), model);
+        let mut rng = StdRng::seed_from_u64(3);
+        for (at, len) in [(5000, 10), (0, 1), (100_000, 9000), (20_479, 2), (299_000, 3000), (50_000, 30_000)]
+        {
+            let data = bytes(&mut rng, len);
+            write(&node, at as u64, &data).unwrap();
+            model.resize(model.len().max(at + len), 0);
+            model[at..at + len].copy_from_slice(&data);
+            assert_eq!(all(&node), model);
+        }
+        drop(node);
+        image.close(fs);
+        assert_eq!(image.dump("a"), model);
+    }
+}
+
+#[test]
+fn a_full_volume_loses_nothing() {
+    for kind in KINDS {
+        let image = Image::new("9M", kind);
+        let (full, small) = (image.file("full"), image.file("small"));
+        let fs = image.open();
+        let node = fs.node(full).unwrap();
+        let data = bytes(&mut StdRng::seed_from_u64(1), 16 << 20);
+        let e = write(&node, 0, &data).unwrap_err();
+        assert!(matches!(e, Error::NoSpace), "{e}");
+        let size = node.state().size as usize;
+        // But for a node that might have been needed, every block was used.
+        assert!(size > 1 << 20 && fs.alloc.free_blocks() <= 2, "{size}, {} free", fs.alloc.free_blocks());
+        assert!(all(&node) == data[..size]);
+        let other = fs.node(small).unwrap();
+        // A hole needs blocks that are not there; the file stays as it was.
+        while append(&other, &[1; 1024]).is_ok() {}
+        let before = all(&other);
+        assert!(matches!(write(&other, 1 << 20, &[1; 9000]), Err(Error::NoSpace)));
+        assert_eq!(all(&other)[..before.len()], before);
+        // What a cut gives back can be used at once, though its freeing has not committed.
+        truncate(&node, 0).unwrap();
+        write(&other, 0, &data[..1 << 20]).unwrap();
+        assert!(all(&other)[..1 << 20] == data[..1 << 20]);
+        drop((node, other));
+        image.close(fs);
+    }
+}
+
+#[test]
+fn the_largest_files() {
+    for (kind, blocks, block_size) in
+        [(KINDS[0], u64::from(u32::MAX), 4096), (KINDS[3], 12 + 256 + 256 * 256 + 256 * 256 * 256, 1024)]
+    {
+        let image = Image::new("16M", kind);
+        let ino = image.file("a");
+        let fs = image.open();
+        let node = fs.node(ino).unwrap();
+        let max = blocks * block_size;
+        assert!(matches!(write(&node, max - 1, b"ab"), Err(Error::FileTooBig)));
+        assert!(matches!(write(&node, u64::MAX, b"a"), Err(Error::FileTooBig)));
+        assert!(matches!(truncate(&node, max + 1), Err(Error::FileTooBig)));
+        assert_eq!(node.state().size, 0);
+        write(&node, max - 1, b"z").unwrap();
+        write(&node, 0, b"a").unwrap();
+        let mut byte = [0; 2];
+        assert_eq!((read(&node, max - 1, &mut byte).unwrap(), byte[0]), (1, b'z'));
+        assert_eq!((read(&node, max / 2, &mut byte).unwrap(), byte), (2, [0, 0]));
+        assert_eq!(read(&node, max, &mut byte).unwrap(), 0);
+        // With room for more, and with cached pages that might be newer.
+        buffered::write(&node, max - 1, b"y").unwrap();
+        let mut room = [0; 5000];
+        assert_eq!((read(&node, max - 1, &mut room).unwrap(), room[0]), (1, b'y'));
+        assert_eq!((buffered::read(&node, max - 1, &mut room).unwrap(), room[0]), (1, b'y'));
+        truncate(&node, max / 2).unwrap();
+        truncate(&node, 1).unwrap();
+        assert_eq!(node.state().blocks, block_size / 512);
+        drop(node);
+        image.close(fs);
+        assert_eq!(image.dump("a"), b"a");
+    }
+}
+
+/// The bytes behind the end of the file are zeros on the device itself, as the kernel expects.
+#[test]
+fn the_tail_of_the_last_block_is_zeroed() {
+    let image = Image::new("16M", KINDS[0]);
+    let ino = image.file("a");
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    write(&node, 0, &[7; 8192]).unwrap();
+    truncate(&node, 5000).unwrap();
+    let Mapping::Mapped { block, .. } = map::lookup(&fs, ino, &node.state(), 1).unwrap() else { panic!() };
+    let mut raw = [1; 4096];
+    fs.device.read_at(fs.byte_of(block), &mut raw).unwrap();
+    assert_eq!((raw[..904].to_vec(), raw[904..].to_vec()), (vec![7; 904], vec![0; 4096 - 904]));
+    // Whatever put something there: it does not show when the file grows.
+    for grow in [true, false] {
+        fs.device.write_at(fs.byte_of(block) + 904, &[9; 3000]).unwrap();
+        match grow {
+            true => truncate(&node, 6000).unwrap(),
+            false => write(&node, 7000, b"x").unwrap(),
+        }
+        assert!(all(&node)[5000..].iter().all(|b| *b == 0 || *b == b'x'));
+        truncate(&node, 5000).unwrap();
+    }
+    drop(node);
+    image.close(fs);
+}
+
+/// A file of one large write is a few large extents, and one handle maps it.
+#[test]
+fn a_large_write_is_one_extent_and_one_handle() {
+    let image = Image::new("64M", KINDS[0]);
+    let ino = image.file("a");
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    let before = fs.journal.stats().handles;
+    write(&node, 0, &vec![3; 8 << 20]).unwrap();
+    assert_eq!(fs.journal.stats().handles - before, 1);
+    let Mapping::Mapped { len, .. } = map::lookup(&fs, ino, &node.state(), 0).unwrap() else { panic!() };
+    assert_eq!(len, 2048);
+    drop(node);
+    image.close(fs);
+}
+
+/// Recovery finishes a cut that a crash left: the blocks behind i_size of an orphan go.
+#[test]
+fn deletion_and_tails_free_everything() {
+    for kind in KINDS {
+        let image = Image::new("24M", kind);
+        let ino = image.file("a");
+        let fs = image.open();
+        let node = fs.node(ino).unwrap();
+        let mut rng = StdRng::seed_from_u64(5);
+        let mut model = Vec::new();
+        churn(&node, &mut model, &mut rng, 20, 3_000_000);
+        write(&node, 0, &vec![1; 3_000_000]).unwrap();
+        // As recovery finds it: the size is set and nothing has been freed.
+        fs.transact(20, |txn| {
+            node.update(txn, |txn, inode| {
+                inode.size = 5001;
+                crate::store::orphan::add(txn, ino)
+            })
+        })
+        .unwrap();
+        truncate_tail(&node).unwrap();
+        assert!(node.state().blocks <= 16, "{}", node.state().blocks);
+        fs.transact(20, |txn| node.update(txn, |txn, inode| crate::store::orphan::settle(txn, ino, inode)))
+            .unwrap();
+        assert_eq!(all(&node), vec![1; 5001]);
+        truncate_for_delete(&node).unwrap();
+        assert_eq!(node.state().blocks, 0);
+        truncate(&node, 0).unwrap();
+        drop(node);
+        image.close(fs);
+    }
+}
+
+#[test]
+fn flags_that_forbid_change() {
+    let image = Image::new("8M", KINDS[0]);
+    let ino = image.file("a");
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    write(&node, 0, b"abc").unwrap();
+    let set = |flags| {
+        fs.transact(4, |txn| {
+            node.update(txn, |_, inode| {
+                inode.flags.remove(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+                inode.flags |= flags;
+                Ok(())
+            })
+        })
+        .unwrap();
+    };
+    set(InodeFlags::APPEND);
+    assert!(matches!(write(&node, 1, b"x"), Err(Error::NotPermitted(_))));
+    assert!(matches!(truncate(&node, 1), Err(Error::NotPermitted(_))));
+    append(&node, b"d").unwrap();
+    set(InodeFlags::IMMUTABLE);
+    assert!(matches!(append(&node, b"x"), Err(Error::NotPermitted(_))));
+    assert!(matches!(truncate(&node, 0), Err(Error::NotPermitted(_))));
+    assert_eq!(all(&node), b"abcd");
+    set(InodeFlags::empty());
+    drop(node);
+    image.close(fs);
+}
+
+/// Blocks that held nodes of a map become data: nothing of the log or the cache comes back.
+#[test]
+fn blocks_of_the_map_become_data() {
+    for kind in [KINDS[1], KINDS[3]] {
+        let image = Image::new("9M", kind);
+        let (a, b) = (image.file("a"), image.file("b"));
+        let data = bytes(&mut StdRng::seed_from_u64(9), 16 << 20);
+        for _ in 0..3 {
+            let fs = image.open();
+            let (first, second) = (fs.node(a).unwrap(), fs.node(b).unwrap());
+            truncate(&second, 0).unwrap();
+            for i in 0..1000 {
+                write(&first, i * 7919 % 1000 * 2048, &[i as u8; 1024]).unwrap();
+            }
+            truncate(&first, 0).unwrap();
+            assert!(matches!(write(&second, 0, &data), Err(Error::NoSpace)));
+            let size = second.state().size as usize;
+            // Metadata changes on top, for the log to hold more than the end of the story.
+            truncate(&first, 5).unwrap();
+            drop((first, second));
+            image.close(fs);
+            assert!(image.dump("b") == data[..size]);
+        }
+    }
+}
+
+/// More to free than one transaction of a small journal has credits for.
+#[test]
+fn a_cut_in_many_transactions() {
+    let image = Image::new("128M", &["-t", "ext4", "-b", "1024", "-J", "size=1", "-g", "256"]);
+    let ino = image.file("a");
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    let data = vec![1; 4 << 20];
+    for i in 0..25 {
+        write(&node, i * 4_195_328, &data).unwrap();
+    }
+    let before = fs.journal.stats().commits;
+    truncate(&node, 1000).unwrap();
+    assert!(fs.journal.stats().commits > before);
+    assert_eq!(node.state().blocks, 2);
+    drop(node);
+    image.close(fs);
+}

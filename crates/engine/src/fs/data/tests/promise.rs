@@ -1,0 +1,239 @@
+//! A write that was taken is kept, however full the volume is by the time that it is written out.
+
+use super::*;
+use crate::store::alloc;
+
+const BLOCK: usize = 1024;
+/// Entries of a full node of the extent tree.
+const FULL: usize = 84;
+
+/// A file of four unwritten extents, as many as its inode has room for, on a volume without a free
+/// block.
+fn full() -> (Image, Arc<Fs>, NodeRef, Vec<alloc::Reserved>) {
+    let image = Image::new("8M", KINDS[1]);
+    let (ino, other) = (image.file("a"), image.file("full"));
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    for i in 0..4 {
+        fallocate(&node, FallocMode::KeepSize, i * 100 * BLOCK as u64, 20 * BLOCK as u64).unwrap();
+    }
+    let filler = fs.node(other).unwrap();
+    assert!(matches!(write(&filler, 0, &vec![1; 16 << 20]), Err(Error::NoSpace)));
+    let mut at = filler.file().size();
+    while write(&filler, at, &[1; BLOCK]).is_ok() {
+        at += BLOCK as u64;
+    }
+    drop(filler);
+    sync_all(&node).unwrap();
+    // What was left for nodes.
+    let held = std::iter::from_fn(|| alloc::reserve(&fs, 0, 1).ok()).collect();
+    assert_eq!(fs.alloc.free_blocks(), 0);
+    (image, fs, node, held)
+}
+
+fn taken(written: &Result<()>) -> bool {
+    match written {
+        Ok(()) => true,
+        Err(Error::NoSpace) => false,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn a_write_into_unwritten_blocks_that_was_taken_is_written_out() {
+    for direct in [false, true] {
+        let (image, fs, node, held) = full();
+        let mut model = vec![0; 400 * BLOCK];
+        // In the middle of each: a node is needed, or several.
+        for i in 0..4 {
+            for at in [3, 9, 15] {
+                let at = (i * 100 + at) * BLOCK;
+                let written = match direct {
+                    true => write(&node, at as u64, &[7; BLOCK]),
+                    false => buffered::write(&node, at as u64, &[7; BLOCK]),
+                };
+                if taken(&written) {
+                    model[at..at + BLOCK].fill(7);
+                }
+            }
+        }
+        sync_all(&node).unwrap();
+        model.truncate(node.file().size() as usize);
+        assert!(all(&node) == model);
+        // As soon as there is space it goes on.
+        drop(held);
+        let filler = fs.node(node.ino + 1).unwrap();
+        truncate(&filler, 1 << 20).unwrap();
+        drop(filler);
+        buffered::write(&node, 3 * BLOCK as u64, &[9; BLOCK]).unwrap();
+        sync_all(&node).unwrap();
+        drop(node);
+        image.close(fs);
+    }
+}
+
+/// A hole inside of an extent needs a node: the punch says so, and nothing is lost.
+#[test]
+fn a_punch_that_finds_no_space_changes_nothing() {
+    let (image, fs, node, held) = full();
+    let full = fs.node(node.ino + 1).unwrap();
+    let before = all(&full);
+    for (node, at) in [(&node, 5), (&full, 7)] {
+        for _ in 0..2 {
+            let punched = fallocate(node, FallocMode::PunchHole, at * BLOCK as u64, BLOCK as u64);
+            assert!(matches!(punched, Ok(()) | Err(Error::NoSpace)), "{punched:?}");
+            sync_all(node).unwrap();
+        }
+    }
+    let mut after = all(&full);
+    assert!(after.len() == before.len() && [0, 1].contains(&after[7 * BLOCK]));
+    let byte = after[7 * BLOCK];
+    after[7 * BLOCK..8 * BLOCK].copy_from_slice(&before[7 * BLOCK..8 * BLOCK]);
+    assert!(after == before && before[7 * BLOCK] == 1, "{byte}");
+    drop(held);
+    // From the end on none is needed.
+    fallocate(&full, FallocMode::PunchHole, 0, 2 << 20).unwrap();
+    drop((node, full));
+    image.close(fs);
+}
+
+/// One block in a hole of each of many full leaves: each of them is split, and needs a block of its
+/// own.
+#[test]
+fn writes_into_many_full_leaves_that_were_taken_are_written_out() {
+    const LEAVES: usize = 60;
+    let image = Image::new("32M", KINDS[1]);
+    let ino = image.file("a");
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    let mut model = vec![0; LEAVES * FULL * 2 * BLOCK];
+    for at in (0..LEAVES * FULL).map(|i| i * 2 * BLOCK) {
+        model[at..at + BLOCK].fill(1);
+        write(&node, at as u64, &[1; BLOCK]).unwrap();
+    }
+    sync_all(&node).unwrap();
+    // No hole has the block between its neighbours, with which it would be one extent.
+    node.file().alloc.discard();
+    let mut held = Vec::new();
+    while fs.alloc.free_blocks() > LEAVES as u64 * 3 / 2 {
+        held.push(alloc::reserve(&fs, 0, 1).unwrap());
+    }
+    let mut written = 0;
+    for at in (0..LEAVES).map(|leaf| (leaf * FULL + FULL / 2) * 2 * BLOCK + BLOCK) {
+        if taken(&buffered::write(&node, at as u64, &[2; BLOCK])) {
+            model[at..at + BLOCK].fill(2);
+            written += 1;
+        }
+    }
+    sync_all(&node).unwrap_or_else(|e| panic!("{written} blocks were taken: {e}"));
+    assert!(written >= LEAVES / 2, "{written} blocks were taken");
+    model.truncate(node.file().size() as usize);
+    assert!(all(&node) == model);
+    drop((node, held));
+    image.close(fs);
+}
+
+/// Takes all blocks that are free.
+fn take_all(fs: &Arc<Fs>) -> Vec<alloc::Reserved> {
+    std::iter::from_fn(|| alloc::reserve(fs, 0, 1).ok()).collect()
+}
+
+/// Pages become dirty while the file's tree is small. Before they are written out, writes past the
+/// cache fill as many leaves.
+#[test]
+fn writes_that_were_taken_before_the_tree_grew_are_written_out() {
+    const LEAVES: usize = 60;
+    for unwritten in [false, true] {
+        let image = Image::new("32M", KINDS[1]);
+        let ino = image.file("a");
+        let fs = image.open();
+        let node = fs.node(ino).unwrap();
+        let mut model = vec![0; LEAVES * FULL * 2 * BLOCK];
+        // No write past the cache has to write out what lies between i_disksize and it.
+        truncate(&node, model.len() as u64).unwrap();
+        let waiting: Vec<_> = (0..LEAVES).map(|leaf| (leaf * FULL + FULL / 2) * 2 * BLOCK + BLOCK).collect();
+        for at in waiting {
+            model[at..at + BLOCK].fill(2);
+            buffered::write(&node, at as u64, &[2; BLOCK]).unwrap();
+        }
+        for at in (0..LEAVES * FULL).map(|i| i * 2 * BLOCK) {
+            match unwritten {
+                true => fallocate(&node, FallocMode::Allocate, at as u64, BLOCK as u64).unwrap(),
+                false => {
+                    model[at..at + BLOCK].fill(1);
+                    write(&node, at as u64, &[1; BLOCK]).unwrap();
+                }
+            }
+        }
+        assert_eq!(fs.pages.dirty_bytes(), (LEAVES * BLOCK) as u64);
+        node.file().alloc.discard();
+        let held = take_all(&fs);
+        sync_all(&node).unwrap_or_else(|e| panic!("unwritten {unwritten}: {e}"));
+        assert!(all(&node) == model);
+        drop((node, held));
+        image.close(fs);
+    }
+}
+
+/// One block in each of several full nodes of the tree's second level: with the leaf, the node
+/// above it is split.
+#[test]
+fn writes_into_many_full_index_nodes_that_were_taken_are_written_out() {
+    const NODES: usize = 10;
+    let image = Image::new("192M", KINDS[1]);
+    let ino = image.file("a");
+    let fs = image.open();
+    let node = fs.node(ino).unwrap();
+    for i in 0..NODES * FULL * FULL {
+        buffered::write(&node, (i * 2 * BLOCK) as u64, &[1; BLOCK]).unwrap();
+    }
+    sync_all(&node).unwrap();
+    // No hole has the block between its neighbours, with which it would be one extent.
+    node.file().alloc.discard();
+    for i in 0..NODES {
+        let at = ((i * FULL + FULL / 2) * FULL + FULL / 2) * 2 * BLOCK + BLOCK;
+        buffered::write(&node, at as u64, &[2; BLOCK]).unwrap();
+    }
+    let held = take_all(&fs);
+    sync_all(&node).unwrap();
+    drop((node, held));
+    image.close(fs);
+}
+
+/// Claims are given back to the last block, whatever became of the pages that they were for:
+/// written out, cut off, refused.
+#[test]
+fn nothing_is_claimed_when_all_is_written_out() {
+    let ways = [crate::Writeback::MapAfter, crate::Writeback::DioreadLock, crate::Writeback::DioreadNolock];
+    for (kind, way) in [1, 3].into_iter().flat_map(|kind| ways.map(|way| (kind, way))) {
+        let image = Image::new("8M", KINDS[kind]);
+        let inos = [image.file("a"), image.file("b")];
+        let options = OpenOptions::new().write(true).use_reserved(true).commit_interval(Duration::ZERO);
+        let device = Arc::new(FileDevice::open(PathBuf::from(image.path())).unwrap());
+        let fs = Fs::open(device, options.writeback(way)).unwrap();
+        let nodes = inos.map(|ino| fs.node(ino).unwrap());
+        let mut rng = StdRng::seed_from_u64(kind as u64);
+        for step in 0..1500 {
+            let node = &nodes[rng.random_range(0..2)];
+            let (at, len) = (rng.random_range(0..8 << 20), rng.random_range(1..20_000));
+            let done = match rng.random_range(0..9) {
+                0..3 => buffered::write(node, at, &vec![1; len]),
+                3..5 => write(node, at, &vec![2; len]),
+                5 => buffered::write(node, at / 2048 * 2048, &[3; BLOCK]),
+                6 => fallocate(node, FallocMode::KeepSize, at, len as u64 * 4),
+                7 => fallocate(node, FallocMode::PunchHole, at, len as u64),
+                _ if rng.random_range(0..30) == 0 => truncate(node, at),
+                _ => Ok(()),
+            };
+            assert!(matches!(done, Ok(()) | Err(Error::NoSpace | Error::NotSupported(_))), "{done:?}");
+            if step % 50 == 0 {
+                for node in &nodes {
+                    sync_all(node).unwrap_or_else(|e| panic!("{way:?}, kind {kind}, step {step}: {e}"));
+                }
+                assert!(!fs.alloc.has_claims(), "{way:?}, kind {kind}, step {step}");
+            }
+        }
+        drop(nodes);
+        image.close(fs);
+    }
+}

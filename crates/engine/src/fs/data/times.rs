@@ -1,0 +1,188 @@
+//! The times and the i_version of a file whose content changes.
+//!
+//! A write stamps the file in core; the inode on disk learns of it with fsync, with the commit
+//! timer or when the file leaves memory, never with the write itself. The stamp is as coarse as the
+//! kernel's tick, so that most writes find it done and write nothing that others share, but for the
+//! first write after somebody looked: that one takes a fine stamp and a new i_version, so each
+//! observer sees each change.
+//!
+//! A cache above this one, as the kernel has above a mount, keeps the times of what it took and
+//! sets them itself ([`Stamp::Kept`]): what it hands down later changes the version and no time.
+//!
+//! Bit 0 of `version` is LOOKED. Loaded as looked at, for what was told before is not known; stored
+//! without it. A change is stamped after it is visible: who finds the old version with the new
+//! content comes again, who finds the new version has seen the new content.
+
+use crate::fs::IVersion;
+use crate::store::Clock;
+use lanefs_format::{Inode, Timestamp};
+use lanefs_sync::atomic::{AtomicU64, Ordering};
+
+const LOOKED: u64 = 1;
+/// In `pending`: there is a new version, but no new time. Less than every time.
+const VERSION_ONLY: u64 = 1;
+const NANOS: u64 = 1_000_000_000;
+
+/// Whether a change of the content is stamped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stamp {
+    /// With the time of the call.
+    Now,
+    /// Not here: the caller keeps the times of the file.
+    Kept,
+}
+
+/// What the inode does not tell yet.
+#[derive(Debug)]
+pub(crate) struct Times {
+    /// Time of the last change, in nanoseconds since 1970; 0 if the inode tells all.
+    pending: AtomicU64,
+    version: AtomicU64,
+}
+
+impl Times {
+    pub(super) fn new(inode: &Inode) -> Self {
+        Self { pending: AtomicU64::new(0), version: AtomicU64::new(inode.version << 1 | LOOKED) }
+    }
+
+    /// The content was changed. `Some` if the inode knew all until now: what the caller has to
+    /// [`raise`](Self::raise) as it notes the file.
+    pub(super) fn touch(&self, clock: &Clock, mode: IVersion, stamp: Stamp) -> Option<u64> {
+        let looked = self.version.load(Ordering::Acquire) & LOOKED != 0;
+        if looked || mode == IVersion::Always {
+            self.bump();
+        }
+        let now = match stamp {
+            Stamp::Now if looked => clock.fine(),
+            Stamp::Now => clock.coarse(),
+            Stamp::Kept if looked || mode == IVersion::Always => VERSION_ONLY,
+            Stamp::Kept => return None,
+        };
+        let later = |known: u64| (known != 0).then(|| known.max(now));
+        let known = self.pending.load(Ordering::Relaxed);
+        if known >= now || self.pending.fetch_update(Ordering::AcqRel, Ordering::Relaxed, later).is_ok() {
+            return None;
+        }
+        Some(now)
+    }
+
+    /// Makes the times pending.
+    pub(super) fn raise(&self, now: u64) {
+        self.pending.fetch_max(now, Ordering::AcqRel);
+    }
+
+    /// A new version, which nobody has looked at.
+    fn bump(&self) {
+        let next = |v: u64| Some((v | LOOKED).wrapping_add(1));
+        let _ = self.version.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+    }
+
+    /// The inode itself was changed: its new version.
+    pub(crate) fn changed(&self) -> u64 {
+        self.bump();
+        self.version.load(Ordering::Acquire) >> 1
+    }
+
+    /// Whether there is something that the inode does not tell.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire) != 0
+    }
+
+    /// Somebody looks: the version, and the next change will show. What is told and what is noted
+    /// as looked at are one value: between two accesses a change could come that makes a version
+    /// that nobody noted.
+    pub(crate) fn look(&self) -> u64 {
+        let seen = self.version.load(Ordering::Acquire);
+        match seen & LOOKED {
+            0 => self.version.fetch_or(LOOKED, Ordering::AcqRel) >> 1,
+            _ => seen >> 1,
+        }
+    }
+
+    /// Looks, and puts what is pending into `inode`, a copy.
+    pub(crate) fn show(&self, inode: &mut Inode) {
+        inode.version = self.look();
+        set(inode, self.pending.load(Ordering::Acquire));
+    }
+
+    /// Moves what is pending into `inode`, the one that will be written. Returns it, for
+    /// [`put_back`](Self::put_back).
+    pub(crate) fn fold(&self, inode: &mut Inode) -> u64 {
+        let pending = self.pending.swap(0, Ordering::AcqRel);
+        set(inode, pending);
+        inode.version = self.version.load(Ordering::Acquire) >> 1;
+        pending
+    }
+
+    /// Takes back what [`fold`](Self::fold) has moved: the inode was not written.
+    pub(crate) fn put_back(&self, pending: u64) {
+        self.pending.fetch_max(pending, Ordering::AcqRel);
+    }
+}
+
+fn set(inode: &mut Inode, nanos: u64) {
+    if nanos > VERSION_ONLY {
+        let at = Timestamp { sec: (nanos / NANOS) as i64, nsec: (nanos % NANOS) as u32 };
+        (inode.mtime, inode.ctime) = (at, at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inode() -> Inode {
+        let device = lanefs_device::MemDevice::new(8 << 20);
+        lanefs_mkfs::format(&device, &lanefs_mkfs::Options::default()).unwrap();
+        Inode::new(0o100_644, &crate::store::read_super(&device).unwrap().inode_context())
+    }
+
+    /// A change; whether the file was to be noted.
+    fn change(times: &Times, clock: &Clock, mode: IVersion) -> bool {
+        times.touch(clock, mode, Stamp::Now).map(|now| times.raise(now)).is_some()
+    }
+
+    #[test]
+    fn the_version_changes_once_for_each_look() {
+        let clock = Clock::new(None, false, false);
+        let times = Times::new(&inode());
+        let shown = |times: &Times| {
+            let mut copy = inode();
+            times.fold(&mut copy);
+            copy.version
+        };
+        assert!(change(&times, &clock, IVersion::Queried));
+        assert!(!change(&times, &clock, IVersion::Queried));
+        let first = shown(&times);
+        for _ in 0..10 {
+            change(&times, &clock, IVersion::Queried);
+        }
+        assert_eq!(shown(&times), first);
+        assert_eq!(times.look(), first);
+        assert_eq!(times.look(), first);
+        change(&times, &clock, IVersion::Queried);
+        assert_eq!(shown(&times), first + 1);
+        for _ in 0..10 {
+            change(&times, &clock, IVersion::Always);
+        }
+        assert_eq!(shown(&times), first + 11);
+    }
+
+    #[test]
+    fn two_changes_with_a_look_between_have_two_times() {
+        let clock = Clock::new(None, false, false);
+        let times = Times::new(&inode());
+        let mut before = inode();
+        change(&times, &clock, IVersion::Queried);
+        times.show(&mut before);
+        for _ in 0..100 {
+            change(&times, &clock, IVersion::Queried);
+            let mut after = inode();
+            times.show(&mut after);
+            assert!(after.mtime > before.mtime);
+            before = after;
+        }
+        times.fold(&mut before);
+        assert!(!times.is_pending());
+    }
+}

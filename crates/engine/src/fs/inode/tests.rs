@@ -1,0 +1,107 @@
+//! What a node owes when it leaves the table.
+
+use super::*;
+use crate::fs::OpenOptions;
+use crate::fs::data;
+use crate::{SetAttr, Volume};
+use lanefs_device::{BlockDevice, MemDevice, Result as DeviceResult};
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// A device that counts the writes since its last flush.
+#[derive(Debug)]
+struct Counting {
+    inner: MemDevice,
+    unflushed: AtomicU64,
+}
+
+impl BlockDevice for Counting {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> DeviceResult<()> {
+        self.inner.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> DeviceResult<()> {
+        self.unflushed.fetch_add(1, Ordering::SeqCst);
+        self.inner.write_at(offset, data)
+    }
+    fn flush(&self) -> DeviceResult<()> {
+        self.unflushed.store(0, Ordering::SeqCst);
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> DeviceResult<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+fn volume() -> (Arc<Counting>, Volume) {
+    let device = Arc::new(Counting { inner: MemDevice::new(32 << 20), unflushed: AtomicU64::new(0) });
+    lanefs_mkfs::format(&*device, &lanefs_mkfs::Options::default()).unwrap();
+    let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+    let volume = options.open_device(Arc::clone(&device) as Arc<dyn BlockDevice>).unwrap();
+    (device, volume)
+}
+
+#[test]
+fn a_sync_covers_what_was_written_before_the_node_was_evicted() {
+    // With the state of its content, as after an open, and without.
+    for opened in [true, false] {
+        let (device, volume) = volume();
+        let file = volume.create_file("/f").unwrap();
+        file.write_at(0, &[1; 4096]).unwrap();
+        volume.sync().unwrap();
+        let (ino, fs) = (file.node().ino, Arc::clone(&file.node().fs));
+        // The inode learns of the time and is committed; the page is written out after that.
+        file.write_at(0, &[2; 4096]).unwrap();
+        file.set_attr(&SetAttr { uid: Some(7), ..SetAttr::default() }).unwrap();
+        fs.journal.sync().unwrap();
+        data::write_out(file.node()).unwrap();
+        drop(file);
+        assert!(device.unflushed.load(Ordering::SeqCst) > 0);
+        fs.nodes.sweep_but(0);
+        assert!(fs.known_node(ino).is_none());
+
+        let node = fs.node(ino).unwrap();
+        if opened {
+            node.file();
+        }
+        data::sync_all(&node).unwrap();
+        assert_eq!(device.unflushed.load(Ordering::SeqCst), 0, "synced, and not on the medium");
+    }
+}
+
+/// Between the count of the last reference and the removal of the node from the table another
+/// thread may sweep.
+#[test]
+fn a_node_without_a_name_is_left_to_its_deleter() {
+    let (_, volume) = volume();
+    let before = volume.statfs().inodes_free;
+    let file = volume.create_file("/f").unwrap();
+    let fs = Arc::clone(&file.node().fs);
+    let node = fs.known_node(file.node().ino).unwrap();
+    volume.remove_file("/f").unwrap();
+    drop(file);
+    assert_eq!(node.refs.swap(0, Ordering::AcqRel), 1);
+    fs.nodes.sweep_but(0);
+    fs.nodes.clear_unused();
+    node.refs.store(1, Ordering::Release);
+    drop(node);
+    assert!(fs.orphans.is_empty());
+    assert_eq!(volume.statfs().inodes_free, before);
+}
+
+#[test]
+fn files_whose_times_are_pending_are_noted_once_and_not_without_bound() {
+    let (_, volume) = volume();
+    let file = volume.create_file("/f").unwrap();
+    let fs = Arc::clone(&file.node().fs);
+    for _ in 0..100 {
+        file.write_at(0, b"x").unwrap();
+        file.sync_all().unwrap();
+    }
+    assert!(fs.dirty_times() <= 1);
+}

@@ -1,0 +1,139 @@
+//! A volume that is open: its store, and what threads share above it.
+//!
+//! [`Fs`] adds to the [`Store`] the inodes in use, the page cache, the threads that write out, and
+//! what one operation tells another. It is made by [`open`](mod@open), which recovers the volume
+//! first, and ended by [`Fs::close`].
+
+mod close;
+pub(crate) mod data;
+mod dirty_times;
+mod flusher;
+pub(crate) mod inode;
+mod modes;
+mod mount_options;
+pub(crate) mod namei;
+mod open;
+mod options;
+mod orphans;
+mod statfs;
+pub(crate) mod stats;
+
+pub use modes::{IVersion, Locking, Overwrite, Writeback};
+pub use mount_options::mount_words;
+pub use options::OpenOptions;
+pub use statfs::StatFs;
+
+use crate::store::Store;
+use data::{Background, Combiner, PageCache};
+use dirty_times::{DirtyTimes, Round};
+use flusher::Flusher;
+use inode::NodeTable;
+use lanefs_format::State;
+use lanefs_journal::Ticket;
+use lanefs_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use lanefs_sync::{Mutex, OnceLock};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The largest time between a change and its commit when nobody asks.
+pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What opening a volume had to mend.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// What was replayed from the journal.
+    pub journal: lanefs_journal::recovery::Report,
+    /// Files that were unlinked or being truncated when the volume was left. Finished by a
+    /// volume that is open for writing.
+    pub orphans: u32,
+}
+
+/// An open volume.
+#[derive(Debug)]
+pub(crate) struct Fs {
+    store: Store,
+    pub(crate) nodes: NodeTable,
+    pub(crate) options: OpenOptions,
+    overhead: OnceLock<u64>,
+    /// Held by renames between directories, which may turn the tree.
+    pub(crate) topology: Mutex<()>,
+    state_at_open: State,
+    pub(crate) recovery: Recovery,
+    pub(crate) pages: Arc<PageCache>,
+    pub(crate) flusher: Flusher,
+    pub(crate) combiner: Combiner,
+    dirty_times: DirtyTimes,
+    /// The flush that covers what was written to files whose nodes were evicted since.
+    unflushed: AtomicU64,
+    /// The opener, and all uses of inodes: the last to go closes the volume.
+    users: AtomicUsize,
+}
+
+/// An open volume has the structures of its store.
+impl Deref for Fs {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl Fs {
+    /// One more who keeps the volume open.
+    pub(crate) fn retain(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One less: the last closes it, without a word of errors.
+    pub(crate) fn release(&self) {
+        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // What closing uses of it does not close it again.
+            self.retain();
+            let _ = self.close();
+        }
+    }
+
+    /// Keeps the ticket of a file whose node is evicted.
+    pub(crate) fn keep_unflushed(&self, ticket: Ticket) {
+        self.unflushed.fetch_max(ticket.to_u64(), Ordering::AcqRel);
+    }
+
+    /// Returns the ticket that covers what was written to a file before its node was loaded.
+    pub(crate) fn unflushed(&self) -> Ticket {
+        Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
+    }
+
+    /// Notes that the inode of a file does not tell of its last change yet, which `raise` says.
+    pub(crate) fn note_dirty_times(&self, ino: u32, raise: impl FnOnce()) {
+        self.dirty_times.add(ino, raise);
+        self.flusher.stir();
+    }
+
+    /// Returns the number of files whose inodes do not tell of their last change.
+    pub(crate) fn dirty_times(&self) -> usize {
+        self.dirty_times.len()
+    }
+
+    /// Lists the files whose inodes do not tell of their last change.
+    pub(crate) fn list_dirty_times(&self) -> Vec<(u32, Round)> {
+        self.dirty_times.list()
+    }
+
+    /// Takes a file off that list whose inode knows what was pending in `round`.
+    pub(crate) fn forget_dirty_times(&self, ino: u32, round: Round) {
+        self.dirty_times.remove(ino, round);
+    }
+
+    /// What the background begins with: pages are written out at the age at which changes are
+    /// committed, for here memory ends with the process.
+    pub(crate) fn background_jobs(&self) -> Background {
+        let age = self.options.commit_interval;
+        Background::new((!age.is_zero()).then_some(age))
+    }
+
+    /// Returns whether the inodes of these files are to be updated in the background.
+    pub(crate) fn times_are_due(&self) -> bool {
+        self.dirty_times.are_due(self.options.commit_interval)
+    }
+}

@@ -1,0 +1,326 @@
+//! What chmod, chown and utimes change.
+
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::fs::inode::Node;
+use crate::store::alloc;
+use crate::store::txn::{Txn, credits};
+use crate::store::xattr;
+use lanefs_format::{FileType, Inode, InodeFlags, RoCompat, Timestamp};
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the change.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// When a read moves the time of the last read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Atime {
+    /// If it is not later than the last change, or a day old (`relatime`).
+    #[default]
+    Relative,
+    /// With each read (`strictatime`).
+    Strict,
+    /// Never (`noatime`).
+    Never,
+}
+
+/// Attributes to set; `None` stays as it is. The size is set by truncation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    /// Permission bits with set-user-id, set-group-id and sticky: the low 12 bits of i_mode.
+    pub permissions: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Time of the last read.
+    pub atime: Option<SetTime>,
+    /// Time of the last change of the content.
+    pub mtime: Option<SetTime>,
+    /// Time of the last change of the inode: now, unless somebody keeps it elsewhere.
+    pub ctime: Option<SetTime>,
+    /// The caller: decides whether a new owner or group takes set-group-id away.
+    pub by: Modifier,
+}
+
+/// The caller who changes a file, as far as it decides which set-id bits the change takes away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Modifier {
+    /// Has CAP_FSETID: a change of content takes no bit away.
+    #[default]
+    Privileged,
+    /// A member of the file's group: set-group-id stays where the group may not execute the file.
+    Member,
+    /// Any other caller.
+    Other,
+}
+
+impl Modifier {
+    /// Returns the bits of `mode` that a change of the content takes away. Only regular files have
+    /// such bits.
+    pub(crate) fn takes_with_content(self, mode: u16) -> u16 {
+        match self {
+            _ if FileType::from_mode(mode) != Some(FileType::Regular) => 0,
+            Self::Privileged => 0,
+            Self::Member | Self::Other => self.takes_with_owner(mode),
+        }
+    }
+
+    /// Returns the bits of `mode` that a change of owner or group takes away from anything but a
+    /// directory. Without the group's right to execute, set-group-id is no privilege; it goes only
+    /// if the caller could not set it again.
+    fn takes_with_owner(self, mode: u16) -> u16 {
+        let takes = if mode & S_IXGRP != 0 || self == Self::Other { S_ISUID | S_ISGID } else { S_ISUID };
+        mode & takes
+    }
+}
+
+impl SetAttr {
+    /// Returns whether a caller with a cache of its own only hands down when it changed the inode:
+    /// the change was allowed.
+    fn is_note(&self) -> bool {
+        let times = Self { mtime: self.mtime, ctime: self.ctime, by: self.by, ..Self::default() };
+        self.ctime.is_some() && *self == times
+    }
+
+    /// Returns whether both times are set to now and nothing else is set, as by utimes(2) without
+    /// times. A caller with a cache of its own names the moment, as mtime and as ctime.
+    fn is_touch(&self) -> bool {
+        let now = |t: Option<SetTime>| t == Some(SetTime::Now) || t.is_some() && t == self.ctime;
+        self.permissions.is_none()
+            && self.uid.is_none()
+            && self.gid.is_none()
+            && now(self.atime)
+            && now(self.mtime)
+    }
+}
+
+/// The attribute with the capabilities that a program gets when it is run.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+const S_ISUID: u16 = 0o4000;
+const S_ISGID: u16 = 0o2000;
+const S_IXGRP: u16 = 0o010;
+
+/// Refuses the number that chown(2) takes for "leave it as it is", as owner or group: what is
+/// stored could not be given back by name, and belongs to nobody.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub(super) fn check_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+    match (uid, gid) {
+        (Some(u32::MAX), _) => Err(Error::Invalid("user 4294967295, which is nobody's number")),
+        (_, Some(u32::MAX)) => Err(Error::Invalid("group 4294967295, which is nobody's number")),
+        _ => Ok(()),
+    }
+}
+
+impl Fs {
+    /// Changes one inode under a handle of its own; again where room can be made for a change that
+    /// found no space, and so has changed nothing.
+    pub(super) fn change(
+        &self,
+        node: &Node,
+        credits: u32,
+        mut change: impl FnMut(&mut Txn<'_>, &mut Inode) -> Result<()>,
+    ) -> Result<()> {
+        self.with_room(|| {
+            let prepared = node.prepare()?;
+            self.transact(credits, |txn| prepared.update(txn, &mut change))
+        })
+    }
+
+    /// Sets attributes. A new mode goes into the ACL's mask; a new owner of a file takes
+    /// set-user-id and set-group-id from it, as the kernel does.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an owner or group that no file can have; [`Error::NotPermitted`] by
+    /// the flags; [`Error::NoSpace`].
+    pub(crate) fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<()> {
+        self.check_writable()?;
+        check_owner(set.uid, set.gid)?;
+        match (set.is_note(), set.is_touch()) {
+            (true, _) => {}
+            // What is append-only changes its content, so touch(1) may too.
+            (false, true) => node.check_not_immutable()?,
+            (false, false) => node.check_mutable()?,
+        }
+        let only_times = set.permissions.is_none() && set.uid.is_none() && set.gid.is_none();
+        // An owner takes a capability away, a mode changes the ACL: both may change the attributes.
+        let twice = set.permissions.is_some() && (set.uid.is_some() || set.gid.is_some());
+        let needed = credits::INODE
+            + match (only_times, twice) {
+                (true, _) => 0,
+                (false, false) => credits::XATTR,
+                (false, true) => 2 * credits::XATTR,
+            };
+        let now = self.now();
+        self.change(node, needed, |txn, inode| {
+            if twice && inode.file_acl != 0 {
+                // The second must find space after the first.
+                txn.spend(alloc::claim(self, 2)?);
+            }
+            let fine = inode.has_fine_times();
+            // In core as it will be read back.
+            let time = |t: SetTime| match t {
+                SetTime::Now => now,
+                SetTime::At(t) => t.clamped(fine),
+            };
+            if set.uid.is_some() || set.gid.is_some() {
+                inode.uid = set.uid.unwrap_or(inode.uid);
+                inode.gid = set.gid.unwrap_or(inode.gid);
+                if !inode.is_dir() {
+                    inode.mode &= !set.by.takes_with_owner(inode.mode);
+                    drop_capability(txn, node.ino, inode)?;
+                }
+            }
+            if let Some(permissions) = set.permissions {
+                inode.mode = inode.mode & !0o7777 | permissions & 0o7777;
+                xattr::chmod_acl(txn, node.ino, inode)?;
+            }
+            if let Some(t) = set.atime {
+                inode.atime = time(t);
+            }
+            if let Some(t) = set.mtime {
+                inode.mtime = time(t);
+            }
+            inode.ctime = set.ctime.map_or(now, time);
+            Ok(())
+        })
+    }
+
+    /// Takes away what a change of the content by `by` takes: set-id bits, and file capabilities.
+    pub(crate) fn drop_privileges(&self, node: &Node, by: Modifier) -> Result<()> {
+        self.check_writable()?;
+        let now = self.now();
+        self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
+            inode.mode &= !by.takes_with_content(inode.mode);
+            drop_capability(txn, node.ino, inode)?;
+            inode.ctime = now;
+            Ok(())
+        })
+    }
+
+    /// Replaces the flags that a user may change, and sets i_projid, both under one handle; `None`
+    /// leaves either.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] for a flag that chattr(1) does not have or the type of the inode
+    /// does not, for a change that lanefs does not make, and for another project on a volume
+    /// without the feature; [`Error::Invalid`] for a project that is nobody's. Nothing is changed.
+    pub(crate) fn set_file_attr(
+        &self,
+        node: &Node,
+        flags: Option<InodeFlags>,
+        project: Option<u32>,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let project = project.filter(|project| *project != node.state().projid);
+        match project {
+            Some(_) if !self.has_ro(RoCompat::PROJECT) => {
+                return Err(Error::NotSupported("the volume has no projects".into()));
+            }
+            Some(u32::MAX) => return Err(Error::Invalid("project 4294967295, which is nobody's number")),
+            None if flags.is_none() => return Ok(()),
+            _ => {}
+        }
+        let now = self.now();
+        self.change(node, credits::INODE, |_, inode| {
+            if let Some(flags) = flags {
+                set_flags(node.ino, inode, flags)?;
+            }
+            inode.projid = project.unwrap_or(inode.projid);
+            inode.ctime = now;
+            Ok(())
+        })
+    }
+
+    /// The inode was read.
+    pub(crate) fn accessed(&self, node: &Node, atime: Atime) -> Result<()> {
+        if atime == Atime::Never || self.check_writable().is_err() {
+            return Ok(());
+        }
+        let now = self.now();
+        {
+            let inode = node.state();
+            let stale = inode.atime <= inode.mtime.max(inode.ctime) || now.sec - inode.atime.sec >= DAY;
+            let kept = inode.flags.intersects(InodeFlags::NOATIME | InodeFlags::IMMUTABLE);
+            if kept || atime == Atime::Relative && !stale || now.sec == inode.atime.sec && !stale {
+                return Ok(());
+            }
+        }
+        self.change(node, credits::INODE, |_, inode| {
+            inode.atime = now;
+            Ok(())
+        })
+    }
+}
+
+/// Seconds after which a time of the last read is moved whatever else happened.
+const DAY: i64 = 24 * 60 * 60;
+
+/// Flags that chattr(1) may change and that change nothing else of the inode.
+const CHANGEABLE: InodeFlags = InodeFlags::SECRM
+    .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
+    .union(InodeFlags::SYNC)
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::DAX)
+    .union(InodeFlags::PROJINHERIT);
+
+/// Flags that the kernel lets a user change and lanefs does not: they change the content's form, or
+/// (`EXT4_EOFBLOCKS_FL`) mean nothing any more.
+const FIXED: InodeFlags = InodeFlags::JOURNAL_DATA
+    .union(InodeFlags::EXTENTS)
+    .union(InodeFlags::CASEFOLD)
+    .union(InodeFlags::from_bits_retain(0x40_0000));
+
+/// Flags beside which the kernel refuses DAX.
+const NO_DAX: InodeFlags = InodeFlags::JOURNAL_DATA.union(InodeFlags::ENCRYPT).union(InodeFlags::VERITY);
+
+/// Returns the flags that chattr(1) knows (`EXT4_FL_USER_VISIBLE`), as far as the type of the inode
+/// has them.
+fn allowed_flags(inode: &Inode) -> InodeFlags {
+    let of_dirs = InodeFlags::DIRSYNC | InodeFlags::TOPDIR | InodeFlags::PROJINHERIT | InodeFlags::CASEFOLD;
+    if inode.is_dir() {
+        InodeFlags::USER_VISIBLE
+    } else if inode.is_regular() {
+        InodeFlags::USER_VISIBLE & !of_dirs
+    } else {
+        InodeFlags::NODUMP | InodeFlags::NOATIME
+    }
+}
+
+/// Replaces the flags that a user may change.
+fn set_flags(ino: u32, inode: &mut Inode, flags: InodeFlags) -> Result<()> {
+    let alien = flags & !allowed_flags(inode);
+    let fixed = (inode.flags ^ flags) & FIXED;
+    // Without the journalled or encrypted content that bypassing a cache would contradict.
+    let contradicts = flags.contains(InodeFlags::DAX) && inode.flags.intersects(NO_DAX);
+    if !alien.is_empty() || !fixed.is_empty() || contradicts {
+        let bits = (alien | fixed).bits();
+        let text = format!("inode {ino}: flags {:#x}: cannot become {bits:#x}", flags.bits());
+        return Err(Error::NotSupported(text));
+    }
+    inode.flags = inode.flags & !CHANGEABLE | flags & CHANGEABLE;
+    Ok(())
+}
+
+fn drop_capability(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
+    match xattr::get(txn.store(), ino, inode, CAPABILITY) {
+        Ok(_) => xattr::remove(txn, ino, inode, CAPABILITY),
+        Err(Error::NoData) => Ok(()),
+        Err(e) => Err(e),
+    }
+}

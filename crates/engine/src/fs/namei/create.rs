@@ -1,0 +1,305 @@
+//! New inodes: files, directories, symbolic links, devices, fifos, sockets.
+
+use super::attr::check_owner;
+use super::{add_dir_link, check_dir_links, check_new_name, find_name};
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::fs::inode::{Node, NodeRef};
+use crate::store::ROOT_INO;
+use crate::store::alloc::{self, BlockKind, InodeHint};
+use crate::store::txn::{Mark, Txn, credits};
+use crate::store::{Store, TableSlot};
+use crate::store::{dir, map, orphan, xattr};
+use lanefs_format::{DeviceNumber, FileType, Incompat, Inode, InodeFlags, Timestamp, ext4_chksum};
+use std::sync::Arc;
+
+/// Bytes of the longest path, and so of the longest symbolic link, with its final NUL.
+const PATH_MAX: usize = 4096;
+
+/// What a new inode starts with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewAttr {
+    /// Permission bits with set-user-id, set-group-id and sticky: the low 12 bits of i_mode.
+    pub permissions: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group; a directory with set-group-id gives its own instead.
+    pub gid: u32,
+}
+
+/// What kind of inode to make.
+#[derive(Debug, Clone, Copy)]
+pub enum NewKind<'a> {
+    /// An empty file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link to this target.
+    Symlink(&'a [u8]),
+    /// A device, fifo or socket.
+    Special {
+        /// Which of them.
+        file_type: FileType,
+        /// The device that a device file stands for.
+        device: DeviceNumber,
+    },
+}
+
+impl NewKind<'_> {
+    fn file_type(&self) -> FileType {
+        match self {
+            NewKind::File => FileType::Regular,
+            NewKind::Dir => FileType::Directory,
+            NewKind::Symlink(_) => FileType::Symlink,
+            NewKind::Special { file_type, .. } => *file_type,
+        }
+    }
+}
+
+impl Fs {
+    /// Makes an inode with a name in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoSpace`] and [`Error::NoInodes`] with nothing changed,
+    /// [`Error::TooManyLinks`], [`Error::Invalid`] for an owner that no file can have, ...
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        dir: &Node,
+        name: &[u8],
+        kind: NewKind<'_>,
+        attr: NewAttr,
+    ) -> Result<NodeRef> {
+        check_owner(Some(attr.uid), Some(attr.gid))?;
+        self.with_room(|| self.create_once(dir, name, kind, attr))
+    }
+
+    fn create_once(
+        self: &Arc<Self>,
+        dir: &Node,
+        name: &[u8],
+        kind: NewKind<'_>,
+        attr: NewAttr,
+    ) -> Result<NodeRef> {
+        check_new_name(name)?;
+        if let NewKind::Symlink(target) = kind {
+            check_target(target)?;
+        }
+        self.check_writable()?;
+        let node;
+        {
+            let _exclusive = dir.lock();
+            dir.check_alive()?;
+            let slot = find_name(dir, name)?.vacant()?;
+            if let NewKind::Symlink(target) = kind {
+                check_fits(self, target)?;
+            }
+            dir.check_not_immutable()?;
+            if matches!(kind, NewKind::Dir) {
+                check_dir_links(self, &dir.state())?;
+            }
+            let hint = match kind {
+                NewKind::Dir if dir.ino == ROOT_INO || dir.state().flags.contains(InodeFlags::TOPDIR) => {
+                    InodeHint::TopDir { spread: ext4_chksum(!0, name) }
+                }
+                NewKind::Dir => InodeHint::Dir { parent: dir.ino },
+                _ => InodeHint::File { parent: dir.ino },
+            };
+            let prepared = dir.prepare()?;
+            let needed = create_credits(&kind) + slot.credits(self, &dir.state());
+            let (ino, inode) = self.transact(needed, |txn| {
+                let now = self.now();
+                let mut new = NewInode::take(txn, dir, hint, &kind, attr, now)?;
+                let made = new.fill(txn, dir, &kind).map(|()| {
+                    let start = txn.mark();
+                    let named = prepared.update(txn, |txn, parent| {
+                        dir::insert(txn, dir.ino, parent, slot, name, new.ino, kind.file_type())?;
+                        (parent.mtime, parent.ctime) = (now, now);
+                        if matches!(kind, NewKind::Dir) {
+                            add_dir_link(self, parent);
+                        }
+                        Ok(())
+                    });
+                    (named, txn.mark() == start)
+                });
+                match made {
+                    Ok((Ok(()), _)) => Ok((new.ino, new.inode)),
+                    // The directory cannot be put right again.
+                    Ok((Err(e), false)) => Err(e),
+                    Ok((Err(e), true)) | Err(e) => {
+                        new.undo(txn)?;
+                        Err(e)
+                    }
+                }
+            })?;
+            node = self.new_node(ino, inode)?;
+        }
+        Ok(node)
+    }
+
+    /// Makes a file without a name: an orphan until [`link`](Fs::link) gives it one.
+    pub(crate) fn create_nameless(self: &Arc<Self>, dir: &Node, attr: NewAttr) -> Result<NodeRef> {
+        check_owner(Some(attr.uid), Some(attr.gid))?;
+        self.with_room(|| self.create_nameless_once(dir, attr))
+    }
+
+    fn create_nameless_once(self: &Arc<Self>, dir: &Node, attr: NewAttr) -> Result<NodeRef> {
+        self.check_writable()?;
+        dir.check_dir()?;
+        dir.check_not_immutable()?;
+        let (kind, hint) = (NewKind::File, InodeHint::File { parent: dir.ino });
+        let (ino, inode) = self.transact(create_credits(&kind) + credits::ORPHAN, |txn| {
+            let mut new = NewInode::take(txn, dir, hint, &kind, attr, self.now())?;
+            new.inode.links_count = 0;
+            // Written once more behind that: i_dtime of an orphan may belong to the list.
+            let made = new
+                .fill(txn, dir, &kind)
+                .and_then(|()| orphan::add(txn, new.ino))
+                .and_then(|()| new.slot.write(txn, &new.inode));
+            match made {
+                Ok(()) => Ok((new.ino, new.inode)),
+                Err(e) => {
+                    new.undo(txn)?;
+                    Err(e)
+                }
+            }
+        })?;
+        let node = self.new_node(ino, inode)?;
+        node.set_linkable(true);
+        Ok(node)
+    }
+}
+
+/// Checks the target of a link before anything is looked up.
+pub(crate) fn check_target(target: &[u8]) -> Result<()> {
+    if target.is_empty() {
+        return Err(Error::NotFound);
+    }
+    if target.contains(&0) {
+        return Err(Error::Invalid("a symbolic link that holds NUL"));
+    }
+    if target.len() >= PATH_MAX { Err(Error::NameTooLong { len: target.len() }) } else { Ok(()) }
+}
+
+/// Checks that a target with its final NUL fits in a block.
+fn check_fits(fs: &Fs, target: &[u8]) -> Result<()> {
+    let fits = target.len() < fs.block_size as usize;
+    if fits { Ok(()) } else { Err(Error::NameTooLong { len: target.len() }) }
+}
+
+pub(super) fn create_credits(kind: &NewKind<'_>) -> u32 {
+    // New inode, the parent; ACLs inherited; a first block; and what an undo frees.
+    let content = if matches!(kind, NewKind::Dir | NewKind::Symlink(_)) { 1 + credits::RUN } else { 0 };
+    credits::NEW_INODE + credits::INODE + credits::XATTR + content
+}
+
+/// The inode before it has content, as a child of `parent`.
+fn new_inode(store: &Store, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr, now: Timestamp) -> Inode {
+    const S_ISGID: u16 = 0o2000;
+    let file_type = kind.file_type();
+    let mut mode = file_type.mode_bits() | attr.permissions & 0o7777;
+    let mut gid = attr.gid;
+    if parent.mode & S_ISGID != 0 {
+        gid = parent.gid;
+        if file_type == FileType::Directory {
+            mode |= S_ISGID;
+        }
+    }
+    let mut inode = Inode::new(mode, &store.inode_ctx);
+    inode.uid = attr.uid;
+    inode.gid = gid;
+    inode.links_count = if file_type == FileType::Directory { 2 } else { 1 };
+    inode.generation = store.next_generation();
+    inode.flags = parent.flags & InodeFlags::INHERITED;
+    match file_type {
+        FileType::Directory => {}
+        FileType::Regular => inode.flags &= !(InodeFlags::DIRSYNC | InodeFlags::TOPDIR),
+        _ => inode.flags &= InodeFlags::NODUMP | InodeFlags::NOATIME,
+    }
+    let mapped = matches!(kind, NewKind::File | NewKind::Dir);
+    if mapped && store.has_incompat(Incompat::EXTENTS) {
+        map::init_extents(&mut inode);
+    }
+    (inode.atime, inode.mtime, inode.ctime, inode.crtime) = (now, now, now, now);
+    inode
+}
+
+/// An inode that is being made: it can be taken back as long as nothing names it.
+pub(super) struct NewInode<'f> {
+    pub(super) ino: u32,
+    inode: Inode,
+    slot: TableSlot<'f>,
+    /// Before it was taken.
+    start: Mark,
+}
+
+impl<'f> NewInode<'f> {
+    /// Takes an inode as a child of `parent`.
+    pub(super) fn take(
+        txn: &mut Txn<'f>,
+        parent: &Node,
+        hint: InodeHint,
+        kind: &NewKind<'_>,
+        attr: NewAttr,
+        now: Timestamp,
+    ) -> Result<Self> {
+        let start = txn.mark();
+        let (ino, slot) = alloc::alloc_inode(txn, hint)?;
+        let inode = new_inode(txn.store(), &parent.state(), kind, attr, now);
+        Ok(Self { ino, inode, slot, start })
+    }
+
+    /// Gives the inode its content and its inherited ACLs, and writes it to the table.
+    pub(super) fn fill(&mut self, txn: &mut Txn<'f>, parent: &Node, kind: &NewKind<'_>) -> Result<()> {
+        let (ino, inode) = (self.ino, &mut self.inode);
+        xattr::inherit_acl(txn, parent.ino, &parent.state(), ino, inode)?;
+        match *kind {
+            NewKind::File => {}
+            NewKind::Dir => dir::init(txn, ino, inode, parent.ino)?,
+            NewKind::Symlink(target) => fill_symlink(txn, ino, inode, target)?,
+            NewKind::Special { file_type, device } => {
+                if matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
+                    inode.set_device(device);
+                }
+            }
+        }
+        self.slot.write_new(txn, inode)
+    }
+
+    /// Takes the inode back, under the same handle. All that it changes is in memory, for this
+    /// handle has changed it before.
+    pub(super) fn undo(&mut self, txn: &mut Txn<'f>) -> Result<()> {
+        let (fs, ino, inode) = (txn.store(), self.ino, &mut self.inode);
+        let is_dir = inode.is_dir();
+        if let Some((block, len)) = map::first_run(fs, ino, inode)? {
+            txn.free(block, len, BlockKind::Metadata)?;
+        }
+        xattr::free_all(txn, ino, inode)?;
+        let mut gone = Inode::new(inode.mode, &fs.inode_ctx);
+        gone.links_count = 0;
+        gone.generation = inode.generation;
+        gone.dtime = fs.now().sec.clamp(1, i64::from(u32::MAX)) as u32;
+        self.slot.write_new(txn, &gone)?;
+        alloc::free_inode(txn, ino, is_dir)?;
+        txn.undone(self.start);
+        Ok(())
+    }
+}
+
+/// Targets of less than 60 bytes lie in i_block, others in a block of their own.
+fn fill_symlink(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, target: &[u8]) -> Result<()> {
+    inode.size = target.len() as u64;
+    if let Some(inline) = inode.i_block.get_mut(..target.len()).filter(|_| target.len() < 60) {
+        inline.copy_from_slice(target);
+        return Ok(());
+    }
+    if txn.store().has_incompat(Incompat::EXTENTS) {
+        map::init_extents(inode);
+    }
+    let block = map::alloc_append(txn, ino, inode, 0)?;
+    let buffer = txn.create(block)?;
+    let mut bytes = txn.write(&buffer)?;
+    if let Some(place) = bytes.get_mut(..target.len()) {
+        place.copy_from_slice(target);
+    }
+    Ok(())
+}

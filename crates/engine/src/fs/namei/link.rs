@@ -1,0 +1,117 @@
+//! Another name for an inode, and reading symbolic links.
+
+use super::{LINK_MAX, check_new_name, find_name};
+use crate::error::{Corrupt, Error, Result};
+use crate::fs::Fs;
+use crate::fs::inode::Node;
+use crate::store::kind;
+use crate::store::map::{self, Mapping};
+use crate::store::txn::credits;
+use crate::store::{dir, orphan};
+use lanefs_format::FileType;
+use std::sync::Arc;
+
+impl Fs {
+    /// Gives `node` the name `name` in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`];
+    /// [`Error::NotFound`] if another thread has removed the last name meanwhile.
+    pub(crate) fn link(self: &Arc<Self>, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        self.with_room(|| self.link_once(node, dir, name))
+    }
+
+    fn link_once(self: &Arc<Self>, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        check_new_name(name)?;
+        self.check_writable()?;
+        if !std::ptr::eq(&*node.fs, &**self) {
+            return Err(Error::OtherVolume);
+        }
+        let _exclusive = dir.lock();
+        dir.check_alive()?;
+        let slot = find_name(dir, name)?.vacant()?;
+        dir.check_not_immutable()?;
+        node.check_mutable()?;
+        let file_type = match node.state().file_type(node.ino)? {
+            FileType::Directory => return Err(Error::NotPermitted("a directory has one name")),
+            file_type => file_type,
+        };
+        let (from, to) = (dir.prepare()?, node.prepare()?);
+        let needed = slot.credits(self, &dir.state()) + 2 * credits::INODE + credits::ORPHAN;
+        let now = self.now();
+        // A truncation that is under way ends with the inode off the orphan list, or on it if it
+        // has no name.
+        let _whole = node.file_if_used().map(|file| file.hold_writeback(node));
+        self.transact(needed, |txn| {
+            let start = txn.mark();
+            // The count goes up before the name is there, and down again if there is no room for
+            // it.
+            to.update(txn, |txn, inode| {
+                let was = inode.links_count;
+                if was >= LINK_MAX {
+                    return Err(Error::TooManyLinks);
+                }
+                if was == 0 && !node.is_linkable() {
+                    return Err(Error::NotFound);
+                }
+                inode.links_count += 1;
+                if was == 0 {
+                    orphan::settle(txn, node.ino, inode)?;
+                }
+                inode.ctime = now;
+                Ok(())
+            })?;
+            let counted = txn.mark();
+            let made = from.update(txn, |txn, parent| {
+                dir::insert(txn, dir.ino, parent, slot, name, node.ino, file_type)?;
+                (parent.mtime, parent.ctime) = (now, now);
+                Ok(())
+            });
+            if made.is_err() && txn.mark() == counted {
+                // Down from what it is by now: other threads may have linked and removed names
+                // meanwhile.
+                to.update(txn, |txn, inode| {
+                    inode.links_count = inode.links_count.saturating_sub(1);
+                    if inode.links_count == 0 { orphan::add(txn, node.ino) } else { Ok(()) }
+                })?;
+                txn.undone(start);
+            }
+            if made.is_ok() {
+                node.set_linkable(false);
+            }
+            made
+        })
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is none; a link whose target breaks a rule.
+    pub(crate) fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
+        let inode = node.state();
+        if !inode.is_symlink() {
+            return Err(Error::Invalid("not a symbolic link"));
+        }
+        let damaged = |rule| Corrupt::Symlink { ino: node.ino, size: inode.size, rule };
+        let target = if let Some(target) = inode.fast_symlink(&self.inode_ctx) {
+            target.to_vec()
+        } else {
+            let Mapping::Mapped { block, unwritten: false, .. } = map::lookup(self, node.ino, &inode, 0)?
+            else {
+                return Err(damaged("has no block").into());
+            };
+            let buffer = self.file_block(block, kind::SYMLINK, |_| Ok(()))?;
+            let len = usize::try_from(inode.size).unwrap_or(usize::MAX);
+            let bytes = buffer.read();
+            bytes
+                .get(..len)
+                .filter(|b| b.len() < bytes.len())
+                .ok_or(damaged("is longer than a block"))?
+                .to_vec()
+        };
+        if target.is_empty() || target.contains(&0) {
+            return Err(damaged("is empty or holds NUL").into());
+        }
+        Ok(target)
+    }
+}

@@ -1,0 +1,89 @@
+//! Finding names and listing them.
+
+use super::{check_name, is_dots};
+use crate::error::{Corrupt, Error, Result};
+use crate::fs::Fs;
+use crate::fs::inode::{Node, NodeRef};
+use crate::store::ROOT_INO;
+use crate::store::dir::{self, Entry};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+impl Fs {
+    /// The root directory.
+    pub(crate) fn root(self: &Arc<Self>) -> Result<NodeRef> {
+        let root = self.node(ROOT_INO)?;
+        if !root.is_dir() {
+            return Err(Corrupt::SpecialInode { ino: ROOT_INO, role: "root", rule: "is no directory" }.into());
+        }
+        Ok(root)
+    }
+
+    /// The inode that `name` leads to in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDir`], and those of a damaged directory.
+    pub(crate) fn lookup(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<NodeRef> {
+        check_name(name)?;
+        let _shared = dir.share();
+        self.lookup_locked(dir, name)?.ok_or(Error::NotFound)
+    }
+
+    /// [`lookup`](Self::lookup) where the caller holds the directory's lock.
+    pub(super) fn lookup_locked(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<Option<NodeRef>> {
+        match find(dir, name)? {
+            Some(ino) => Ok(Some(self.node(ino)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Calls `each` for the entries of `dir` from `cookie` on, until it breaks. Cookie 0 is the
+    /// start; the cookie of an entry continues behind it, whatever was made or removed meanwhile.
+    pub(crate) fn read_dir(
+        &self,
+        dir: &Node,
+        cookie: u64,
+        each: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let _shared = dir.share();
+        let state = dir.state();
+        if !state.is_dir() {
+            return Err(Error::NotDir);
+        }
+        dir::read_dir(self, dir.ino, &state, cookie, each)
+    }
+}
+
+/// Looks for a name that is to be made. The caller holds the directory's lock.
+pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<dir::Place> {
+    let state = dir.state();
+    if !state.is_dir() {
+        return Err(Error::NotDir);
+    }
+    dir::find(&dir.fs, dir.ino, &state, name)
+}
+
+/// The number behind `name`. The caller holds the directory's lock.
+pub(super) fn find(dir: &Node, name: &[u8]) -> Result<Option<u32>> {
+    Ok(find_entry(dir, name)?.map(|found| found.ino))
+}
+
+/// The entry of `name`, its number checked. The caller holds the directory's lock.
+pub(super) fn find_entry(dir: &Node, name: &[u8]) -> Result<Option<dir::Found>> {
+    let state = dir.state();
+    if !state.is_dir() {
+        return Err(Error::NotDir);
+    }
+    let Some(found) = dir::lookup(&dir.fs, dir.ino, &state, name)? else { return Ok(None) };
+    drop(state);
+    dir.fs.check_named(found.ino)?;
+    if found.ino == dir.ino && !is_dots(name) {
+        return Err(Corrupt::SpecialInode {
+            ino: dir.ino,
+            role: "directory",
+            rule: "holds itself under a name",
+        }
+        .into());
+    }
+    Ok(Some(found))
+}

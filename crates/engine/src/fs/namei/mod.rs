@@ -1,0 +1,76 @@
+//! Operations on names: what the virtual file system of a kernel asks of ext4.
+//!
+//! Every operation locks the directories that it changes (several of them in the order of their
+//! numbers), then starts one handle with credits for all that it may change, then changes. So
+//! each is atomic after a crash, and they become durable in the order in which they were done.
+//! Errors that a caller can cause are found before anything changes.
+
+mod attr;
+mod create;
+mod link;
+mod lookup;
+mod remove;
+mod rename;
+#[cfg(test)]
+mod tests;
+mod xattr;
+
+pub(crate) use attr::CAPABILITY;
+pub use attr::{Modifier, SetAttr, SetTime};
+pub(crate) use create::check_target;
+pub use create::{NewAttr, NewKind};
+pub use rename::RenameFlags;
+
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::store::Store;
+use lanefs_format::{Compat, Inode, RoCompat};
+use lookup::{find, find_entry, find_name};
+
+/// Bytes of the longest name.
+pub const NAME_MAX: usize = 255;
+
+/// i_links_count never passes this; directories of a volume with dir_nlink go to 1 instead.
+const LINK_MAX: u16 = 65000;
+
+/// Checks a name to be looked up.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Error::NameTooLong { len: name.len() });
+    }
+    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::Invalid("a name that is empty or holds '/' or NUL"));
+    }
+    Ok(())
+}
+
+pub(crate) fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+/// Checks that a name can be made.
+fn check_new_name(name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    if is_dots(name) { Err(Error::Exists) } else { Ok(()) }
+}
+
+/// Whether another subdirectory fits in `dir`.
+fn check_dir_links(fs: &Fs, dir: &Inode) -> Result<()> {
+    let uncounted = fs.has_ro(RoCompat::DIR_NLINK) && fs.has(Compat::DIR_INDEX);
+    if dir.links_count >= LINK_MAX && !uncounted { Err(Error::TooManyLinks) } else { Ok(()) }
+}
+
+/// A subdirectory more. Past the bound a directory has 1 link: "too many to count".
+fn add_dir_link(store: &Store, dir: &mut Inode) {
+    if dir.links_count == 1 && store.has_ro(RoCompat::DIR_NLINK) {
+        return;
+    }
+    dir.links_count = if dir.links_count >= LINK_MAX { 1 } else { dir.links_count + 1 };
+}
+
+/// A subdirectory less. A directory keeps its two own links, and 1 stays 1.
+fn drop_dir_link(dir: &mut Inode) {
+    if dir.links_count > 2 {
+        dir.links_count -= 1;
+    }
+}

@@ -1,0 +1,378 @@
+//! Rename: atomic after a crash, over an existing name or exchanging two.
+
+use super::create::{NewInode, create_credits};
+use super::remove::{drop_dir, drop_link, lock_nodes};
+use super::{NewAttr, NewKind, add_dir_link, check_dir_links, drop_dir_link, find, find_name, is_dots};
+use crate::error::{Corrupt, Error, Result};
+use crate::fs::Fs;
+use crate::fs::data;
+use crate::fs::inode::{Node, NodeRef, Prepared};
+use crate::store::ROOT_INO;
+use crate::store::alloc::InodeHint;
+use crate::store::dir;
+use crate::store::txn::{Txn, credits};
+use lanefs_format::{DeviceNumber, FileType, Timestamp};
+use lanefs_sync::order::{Level, Ordered};
+use std::sync::Arc;
+
+/// What a rename may do with a name that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameFlags {
+    /// Take its place.
+    #[default]
+    Replace,
+    /// Fail with [`Error::Exists`] (RENAME_NOREPLACE).
+    NoReplace,
+    /// Swap the two (RENAME_EXCHANGE).
+    Exchange,
+    /// Leave a whiteout at the old name (RENAME_WHITEOUT): a character device 0/0 without
+    /// permissions, by which overlayfs says that a name of a lower layer is gone.
+    Whiteout {
+        /// Take the place of a name that exists, or fail with [`Error::Exists`].
+        replace: bool,
+        /// Owner of the whiteout.
+        uid: u32,
+        /// Group of the whiteout.
+        gid: u32,
+    },
+}
+
+impl RenameFlags {
+    /// Returns whether a name that exists makes the rename fail.
+    pub(crate) fn keeps_target(self) -> bool {
+        matches!(self, Self::NoReplace | Self::Whiteout { replace: false, .. })
+    }
+
+    /// Returns what the whiteout starts with, if there is to be one.
+    fn whiteout(self) -> Option<NewAttr> {
+        match self {
+            Self::Whiteout { uid, gid, .. } => Some(NewAttr { permissions: 0, uid, gid }),
+            _ => None,
+        }
+    }
+}
+
+const WHITEOUT: NewKind<'static> =
+    NewKind::Special { file_type: FileType::CharDevice, device: DeviceNumber { major: 0, minor: 0 } };
+
+/// One side of a rename.
+struct Side<'a> {
+    dir: &'a Node,
+    name: &'a [u8],
+}
+
+impl Fs {
+    /// Renames `old` in `from` to `new` in `to`. Returns the inode whose name was taken, which goes
+    /// with its last name and its last user.
+    ///
+    /// # Errors
+    /// Those of rename(2).
+    pub(crate) fn rename(
+        self: &Arc<Self>,
+        from: &Node,
+        old: &[u8],
+        to: &Node,
+        new: &[u8],
+        flags: RenameFlags,
+    ) -> Result<Option<NodeRef>> {
+        self.with_room(|| self.rename_once(from, old, to, new, flags))
+    }
+
+    fn rename_once(
+        self: &Arc<Self>,
+        from: &Node,
+        old: &[u8],
+        to: &Node,
+        new: &[u8],
+        flags: RenameFlags,
+    ) -> Result<Option<NodeRef>> {
+        self.check_writable()?;
+        match (is_dots(old), is_dots(new)) {
+            (false, true) if flags.keeps_target() => return Err(Error::Exists),
+            (false, false) => {}
+            _ => return Err(Error::Busy),
+        }
+        let (src, dst) = (Side { dir: from, name: old }, Side { dir: to, name: new });
+        // Only moves between directories can turn the tree; they go one at a time.
+        let _topology =
+            (from.ino != to.ino).then(|| Ordered::take(Level::Topology, 0, || self.topology.lock()));
+        loop {
+            let node = self.lookup(from, old)?;
+            let target = match self.lookup(to, new) {
+                Ok(target) => Some(target),
+                Err(Error::NotFound) => None,
+                Err(e) => return Err(e),
+            };
+            match (flags, &target) {
+                (flags, Some(_)) if flags.keeps_target() => return Err(Error::Exists),
+                (RenameFlags::Exchange, None) => return Err(Error::NotFound),
+                _ => {}
+            }
+            if target.is_some() {
+                // Over a name that exists, the content comes before the name: a crash shows the old
+                // or the new.
+                data::write_out(&node)?;
+            }
+            let mut nodes = vec![from, to];
+            nodes.extend(
+                [Some(&node), target.as_ref()].into_iter().flatten().filter(|n| n.is_dir()).map(|n| &**n),
+            );
+            if from.ino != to.ino {
+                self.check_tree(&node, to, Error::Invalid("a directory cannot move below itself"))?;
+                if let Some(target) = &target {
+                    let nonempty = if flags == RenameFlags::Exchange {
+                        Error::Invalid("a directory cannot move below itself")
+                    } else {
+                        Error::NotEmpty
+                    };
+                    self.check_tree(target, from, nonempty)?;
+                }
+            }
+            let locks = lock_nodes(&nodes);
+            // Between the look and the locks the names may have come to mean other inodes.
+            let same = find(from, old)? == Some(node.ino) && find(to, new)? == target.as_ref().map(|t| t.ino);
+            if !same {
+                continue;
+            }
+            let replaces = match &target {
+                Some(target) if target.ino == node.ino => false,
+                Some(target) if flags == RenameFlags::Exchange => {
+                    self.exchange(&src, &node, &dst, target)?;
+                    false
+                }
+                target => {
+                    self.move_name(&src, &node, &dst, target.as_ref(), flags.whiteout())?;
+                    true
+                }
+            };
+            drop(locks);
+            return Ok(target.filter(|_| replaces));
+        }
+    }
+
+    /// Fails with `error` if `node` is `dir` or one of the directories above it.
+    fn check_tree(self: &Arc<Self>, node: &Node, dir: &Node, error: Error) -> Result<()> {
+        if !node.is_dir() {
+            return Ok(());
+        }
+        self.walk_up(node, dir, error).or_else(|e| {
+            // A directory that is removed meanwhile leads nowhere, and that is no damage.
+            dir.check_alive()?;
+            Err(e)
+        })
+    }
+
+    fn walk_up(self: &Arc<Self>, node: &Node, dir: &Node, error: Error) -> Result<()> {
+        let mut at = dir.ino;
+        // A tree has no more levels than inodes; a circle of ".." entries does.
+        for _ in 0..=self.layout.inodes_count() {
+            if at == node.ino {
+                return Err(error);
+            }
+            if at == ROOT_INO {
+                return Ok(());
+            }
+            let above = self.node(at)?;
+            let _shared = above.share();
+            match find(&above, b"..")? {
+                Some(parent) => at = parent,
+                None => break,
+            }
+        }
+        Err(Corrupt::SpecialInode { ino: at, role: "directory", rule: "has no way up to the root" }.into())
+    }
+
+    /// Checks what a move asks of the inodes in it.
+    fn check_move(
+        &self,
+        src: &Side<'_>,
+        node: &NodeRef,
+        dst: &Side<'_>,
+        target: Option<&NodeRef>,
+    ) -> Result<()> {
+        dst.dir.check_alive()?;
+        src.dir.check_mutable()?;
+        node.check_mutable()?;
+        match target {
+            None => dst.dir.check_not_immutable()?,
+            Some(target) => {
+                dst.dir.check_mutable()?;
+                target.check_mutable()?;
+                match (node.is_dir(), target.is_dir()) {
+                    (true, false) => return Err(Error::NotDir),
+                    (false, true) => return Err(Error::IsDir),
+                    (true, true) if !dir::is_empty(self, target.ino, &target.state())? => {
+                        return Err(Error::NotEmpty);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn move_name(
+        self: &Arc<Self>,
+        src: &Side<'_>,
+        node: &NodeRef,
+        dst: &Side<'_>,
+        target: Option<&NodeRef>,
+        whiteout: Option<NewAttr>,
+    ) -> Result<()> {
+        let is_dir = node.is_dir();
+        self.check_move(src, node, dst, target)?;
+        let changes_parent = is_dir && src.dir.ino != dst.dir.ino;
+        if changes_parent && target.is_none() {
+            check_dir_links(self, &dst.dir.state())?;
+        }
+        if changes_parent {
+            check_dotdot(node)?;
+        }
+        let file_type = file_type(node)?;
+        let slot = match target {
+            Some(_) => None,
+            None => Some(find_name(dst.dir, dst.name)?.vacant()?),
+        };
+        let entry = slot.as_ref().map_or(0, |slot| slot.credits(self, &dst.dir.state()));
+        let (from, to, moved) = (src.dir.prepare()?, dst.dir.prepare()?, node.prepare()?);
+        let over = target.map(|target| Ok::<_, Error>((target, target.prepare()?))).transpose()?;
+        let now = self.now();
+        let extra = if whiteout.is_some() { create_credits(&WHITEOUT) } else { 0 };
+        self.transact(rename_credits() + entry + extra, |txn| {
+            // First, for it may fail for want of an inode, and then nothing has changed.
+            let mut left = whiteout.map(|attr| take_whiteout(txn, src.dir, attr, now)).transpose()?;
+            let start = txn.mark();
+            let put = to.update(txn, |txn, parent| {
+                match slot {
+                    None => dir::replace(txn, dst.dir.ino, parent, dst.name, node.ino, file_type)?,
+                    Some(slot) => {
+                        dir::insert(txn, dst.dir.ino, parent, slot, dst.name, node.ino, file_type)?;
+                    }
+                }
+                (parent.mtime, parent.ctime) = (now, now);
+                Ok(())
+            });
+            if let (Err(_), Some(new)) = (&put, left.as_mut().filter(|_| txn.mark() == start)) {
+                new.undo(txn)?;
+            }
+            put?;
+            from.update(txn, |txn, parent| {
+                match &left {
+                    None => drop(dir::remove(txn, src.dir.ino, parent, src.name)?),
+                    Some(new) => {
+                        dir::replace(txn, src.dir.ino, parent, src.name, new.ino, FileType::CharDevice)?;
+                    }
+                }
+                (parent.mtime, parent.ctime) = (now, now);
+                Ok(())
+            })?;
+            self.stamp_moved(txn, node, &moved, changes_parent.then_some(dst.dir))?;
+            match &over {
+                Some((target, prepared)) if is_dir => drop_dir(txn, &to, target, prepared)?,
+                Some((target, prepared)) => drop_link(txn, target, prepared)?,
+                None => {}
+            }
+            if changes_parent {
+                adjust_links(txn, &from, &to)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn exchange(
+        self: &Arc<Self>,
+        src: &Side<'_>,
+        node: &NodeRef,
+        dst: &Side<'_>,
+        other: &NodeRef,
+    ) -> Result<()> {
+        for n in [src.dir, dst.dir, node, other] {
+            n.check_mutable()?;
+        }
+        let (one, two) = (file_type(node)?, file_type(other)?);
+        let across = src.dir.ino != dst.dir.ino;
+        let (one_dir, two_dir) = (one == FileType::Directory, two == FileType::Directory);
+        if across && one_dir != two_dir {
+            check_dir_links(self, &if one_dir { dst.dir } else { src.dir }.state())?;
+        }
+        for (_, node) in [(one_dir, node), (two_dir, other)].iter().filter(|(is_dir, _)| across && *is_dir) {
+            check_dotdot(node)?;
+        }
+        let (from, to) = (src.dir.prepare()?, dst.dir.prepare()?);
+        let (first, second) = (node.prepare()?, other.prepare()?);
+        let now = self.now();
+        self.transact(rename_credits(), |txn| {
+            for (side, dir, node, file_type) in [(src, &from, other, two), (dst, &to, node, one)] {
+                dir.update(txn, |txn, parent| {
+                    dir::replace(txn, side.dir.ino, parent, side.name, node.ino, file_type)?;
+                    (parent.mtime, parent.ctime) = (now, now);
+                    Ok(())
+                })?;
+            }
+            self.stamp_moved(txn, node, &first, (across && one_dir).then_some(dst.dir))?;
+            self.stamp_moved(txn, other, &second, (across && two_dir).then_some(src.dir))?;
+            match (across, one_dir, two_dir) {
+                (true, true, false) => adjust_links(txn, &from, &to),
+                (true, false, true) => adjust_links(txn, &to, &from),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Stamps an inode that has another name; a directory may have another parent.
+    fn stamp_moved(
+        &self,
+        txn: &mut Txn<'_>,
+        node: &Node,
+        prepared: &Prepared<'_>,
+        parent: Option<&Node>,
+    ) -> Result<()> {
+        let now = self.now();
+        prepared.update(txn, |txn, inode| {
+            inode.ctime = now;
+            match parent {
+                Some(parent) => dir::replace(txn, node.ino, inode, b"..", parent.ino, FileType::Directory),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// A directory that gets another parent has a ".." to say so; found out before anything changes.
+fn check_dotdot(node: &Node) -> Result<()> {
+    match find(node, b"..")? {
+        Some(_) => Ok(()),
+        None => Err(crate::error::DirError::Dots { ino: node.ino, name: ".." }.into()),
+    }
+}
+
+/// A subdirectory went from one directory to another.
+fn adjust_links(txn: &mut Txn<'_>, from: &Prepared<'_>, to: &Prepared<'_>) -> Result<()> {
+    from.update(txn, |_, inode| {
+        drop_dir_link(inode);
+        Ok(())
+    })?;
+    to.update(txn, |txn, inode| {
+        add_dir_link(txn.store(), inode);
+        Ok(())
+    })
+}
+
+/// Takes an inode for a whiteout in `dir`, and writes all of it but its entry.
+fn take_whiteout<'f>(txn: &mut Txn<'f>, dir: &Node, attr: NewAttr, now: Timestamp) -> Result<NewInode<'f>> {
+    let hint = InodeHint::File { parent: dir.ino };
+    let mut new = NewInode::take(txn, dir, hint, &WHITEOUT, attr, now)?;
+    if let Err(e) = new.fill(txn, dir, &WHITEOUT) {
+        new.undo(txn)?;
+        return Err(e);
+    }
+    Ok(new)
+}
+
+fn file_type(node: &Node) -> Result<FileType> {
+    Ok(node.state().file_type(node.ino)?)
+}
+
+fn rename_credits() -> u32 {
+    3 * dir::CREDITS_REMOVE + 4 * credits::INODE + credits::ORPHAN
+}

@@ -1,0 +1,178 @@
+//! Opening a volume: parse, recover, finish the orphans.
+//!
+//! Nothing is written to a volume that is refused. So recovery runs in memory first
+//! ([`Overlay`]), the result is looked at, and only then is the log replayed on the device. A
+//! volume opened for reading stays on the overlay.
+
+use super::data::{Combiner, PageCache};
+use super::dirty_times::DirtyTimes;
+use super::flusher::Flusher;
+use super::inode::NodeTable;
+use super::{Fs, OpenOptions, Recovery};
+use crate::error::{Corrupt, Error, Result};
+use crate::store::{Config, ROOT_INO, Store, Survey, log_place, orphan, read_super, write_super};
+use lanefs_device::{BlockDevice, Overlay};
+use lanefs_format::{Compat, State, Superblock};
+use lanefs_journal::{LogConfig, recovery};
+use lanefs_sync::atomic::{AtomicU64, AtomicUsize};
+use lanefs_sync::time::realtime;
+use lanefs_sync::{Mutex, OnceLock};
+use std::sync::Arc;
+
+impl Fs {
+    /// Opens the volume on `device`.
+    pub(crate) fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
+        let sb = read_super(&*device)?;
+        check_features(&sb, options.write)?;
+        if options.write && device.read_only() {
+            return Err(Error::ReadOnly);
+        }
+        if options.write && options.noload {
+            return Err(Error::Invalid("noload is for reading only: add ro"));
+        }
+        let log = if options.noload { None } else { log_place::find(&device, &sb)? };
+        let dirty = match &log {
+            Some(log) => recovery::is_needed(&*device, sb.block_size(), log)?,
+            None => false,
+        };
+        let mut recovery = Recovery::default();
+        let scratch: Arc<dyn BlockDevice> = match &log {
+            Some(log) if dirty => {
+                let overlay = Overlay::new(Arc::clone(&device));
+                recovery.journal = recovery::recover(&overlay, sb.block_size(), log)?;
+                Arc::new(overlay)
+            }
+            _ => Arc::clone(&device),
+        };
+        let recovered = read_super(&*scratch)?;
+        check_features(&recovered, options.write)?;
+        if let Some(log) = log.as_ref().filter(|_| dirty) {
+            log_place::confirm(&scratch, &sb, &recovered, log)?;
+        }
+        // The log replayed in memory is the one replayed on the device: one look serves both.
+        let survey = Survey::read(&*scratch, &recovered, log.as_ref(), options.write)?;
+        let mut trial =
+            Self::new(Arc::clone(&scratch), recovered, log.as_ref(), &survey, options.clone(), true)?;
+        look(&trial)?;
+        trial.recovery = recovery;
+        if !options.write {
+            let trial = Arc::new(trial);
+            if options.release_memory {
+                trial.flusher.start(&trial)?;
+            }
+            return Ok(trial);
+        }
+        recovery.orphans = orphan::check(&trial)?;
+        if let Some(log) = &log {
+            recovery::check_log(&*scratch, sb.block_size(), log)?;
+        }
+        drop(trial);
+        let errno = match &log {
+            Some(log) => recovery::recover(&*device, sb.block_size(), log)?.errno,
+            None => 0,
+        };
+        let mut sb = read_super(&*device)?;
+        if errno != 0 {
+            sb.set_state(sb.state() | State::ERROR_FS);
+        }
+        let state = sb.state();
+        mark_open(&mut sb, &options, log.is_some());
+        write_super(&*device, &sb)?;
+        device.flush()?;
+        // That the journal was aborted is the volume's to tell from now on.
+        if let Some(log) = log.as_ref().filter(|_| errno != 0) {
+            recovery::clear_errno(&*device, sb.block_size(), log)?;
+        }
+        let mut fs = Self::new(device, sb, log.as_ref(), &survey, options, false)?;
+        (fs.state_at_open, fs.recovery) = (state, recovery);
+        fs.hold_super()?;
+        let fs = Arc::new(fs);
+        fs.finish_orphans()?;
+        fs.flusher.start(&fs)?;
+        Ok(fs)
+    }
+
+    /// Puts a volume together above a store.
+    fn new(
+        device: Arc<dyn BlockDevice>,
+        sb: Superblock,
+        log: Option<&LogConfig>,
+        survey: &Survey,
+        options: OpenOptions,
+        read_only: bool,
+    ) -> Result<Self> {
+        let (flusher, state) = (Flusher::default(), sb.state());
+        let config = Config {
+            read_only,
+            cache: options.metadata_cache(),
+            commit_interval: options.commit_interval,
+            clock: options.clock,
+            tick_times: options.tick_times,
+            use_reserved: options.use_reserved,
+            discard: options.modes.discard,
+            dax: options.modes.dax,
+            on_use: Some(Box::new(flusher.stirrer())),
+        };
+        let store = Store::assemble(device, sb, log, survey, config)?;
+        Ok(Self {
+            nodes: NodeTable::new(),
+            overhead: OnceLock::new(),
+            topology: Mutex::new(()),
+            state_at_open: state,
+            recovery: Recovery::default(),
+            pages: PageCache::new(store.block_size, options.cache()),
+            flusher,
+            combiner: Combiner::default(),
+            dirty_times: DirtyTimes::default(),
+            unflushed: AtomicU64::new(0),
+            users: AtomicUsize::new(1),
+            store,
+            options,
+        })
+    }
+}
+
+/// Looks at what every use of the volume needs.
+fn look(store: &Store) -> Result<()> {
+    let root = store.read_inode(ROOT_INO)?;
+    if !root.is_dir() {
+        return Err(Corrupt::SpecialInode { ino: ROOT_INO, role: "root", rule: "is no directory" }.into());
+    }
+    if root.links_count == 0 {
+        return Err(Corrupt::DeadInode { ino: ROOT_INO }.into());
+    }
+    Ok(())
+}
+
+fn check_features(sb: &Superblock, write: bool) -> Result<()> {
+    let unsupported = sb.unsupported();
+    if !unsupported.unreadable.is_empty() {
+        let names = unsupported.unreadable.join(", ");
+        return Err(Error::NotSupported(format!(
+            "the volume has features that lanefs does not read: {names}"
+        )));
+    }
+    if write && !unsupported.unwritable.is_empty() {
+        let names = unsupported.unwritable.join(", ");
+        return Err(Error::NotSupported(format!(
+            "the volume has features that lanefs does not write: {names}; open it read-only"
+        )));
+    }
+    Ok(())
+}
+
+/// What a mount for writing changes in the superblock.
+fn mark_open(sb: &mut Superblock, options: &OpenOptions, journal: bool) {
+    let now = options.clock.map_or_else(|| realtime() / 1_000_000_000, |clock| clock.sec.max(0) as u64);
+    sb.set_mtime(now);
+    sb.set_wtime(now);
+    sb.set_mnt_count(sb.raw().s_mnt_count.get().saturating_add(1));
+    if journal {
+        sb.set_recover(true);
+    } else {
+        sb.set_state(sb.state() - State::VALID_FS);
+    }
+    if sb.has(Compat::ORPHAN_FILE) {
+        sb.set_orphan_present(true);
+    }
+}

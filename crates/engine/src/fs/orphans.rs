@@ -1,0 +1,39 @@
+//! Finishing what a crash left: orphans without a name are deleted, the others are truncated to
+//! their size.
+
+use super::{Fs, data};
+use crate::error::{Error, Result};
+use crate::store::orphan;
+use crate::store::txn::credits;
+use std::sync::Arc;
+
+impl Fs {
+    /// Reads the orphans of a volume just opened for writing, and finishes each.
+    ///
+    /// # Errors
+    /// The device's and the journal's.
+    pub(super) fn finish_orphans(self: &Arc<Self>) -> Result<()> {
+        for ino in orphan::load(self)? {
+            match self.finish_orphan(ino) {
+                Err(e @ (Error::Device(_) | Error::Journal(_))) => return Err(e),
+                // One that is damaged stays an orphan: the volume has been written, and can be used.
+                Err(e) => self.note_error(&e),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_orphan(self: &Arc<Self>, ino: u32) -> Result<()> {
+        let node = self.orphan_node(ino)?;
+        if node.state().links_count == 0 {
+            // Nobody else has it: dropping the node deletes it.
+            return Ok(());
+        }
+        data::truncate_tail(&node)?;
+        let prepared = node.prepare()?;
+        self.transact(credits::INODE + credits::ORPHAN, |txn| {
+            prepared.update(txn, |txn, inode| orphan::settle(txn, ino, inode))
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! How full a volume is.
+
+use super::Fs;
+
+/// Sizes and counts of a volume, as statfs(2) has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks that files can have: all without the fixed metadata and the journal.
+    pub blocks: u64,
+    /// Blocks that are free, or will be when what was freed has committed.
+    pub blocks_free: u64,
+    /// Blocks that are free and not reserved for root.
+    pub blocks_available: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Inodes that are free.
+    pub inodes_free: u64,
+    /// Bytes of the longest name.
+    pub name_max: u32,
+    /// s_uuid.
+    pub uuid: [u8; 16],
+}
+
+impl Fs {
+    pub(crate) fn statfs(&self) -> StatFs {
+        let blocks = self.layout.blocks_count();
+        let free = self.alloc.blocks_to_come();
+        let overhead = *self.overhead.get_or_init(|| {
+            let stored = u64::from(self.sb.lock().raw().s_overhead_clusters.get());
+            if stored != 0 { stored } else { self.layout.overhead().saturating_add(self.journal_blocks) }
+        });
+        StatFs {
+            block_size: self.block_size,
+            blocks: blocks.saturating_sub(overhead),
+            blocks_free: free,
+            blocks_available: free.saturating_sub(self.reserved_blocks),
+            inodes: u64::from(self.layout.inodes_count()),
+            inodes_free: self.alloc.free_inodes(),
+            name_max: crate::fs::namei::NAME_MAX as u32,
+            uuid: self.sb.lock().raw().s_uuid,
+        }
+    }
+}

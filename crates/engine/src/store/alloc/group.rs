@@ -1,0 +1,307 @@
+//! One block group in core: its free blocks, and where to look first.
+//!
+//! A group whose bitmap is damaged, or has fixed metadata as free, is lost: nothing is taken from
+//! it and nothing given back to it, and all other groups serve. The volume is marked as having
+//! errors when it is closed.
+
+use super::buddy::{Buddy, ORDERS};
+use crate::error::Zone;
+use crate::error::{Corrupt, Error, Result};
+use crate::store::txn::Txn;
+use crate::store::{Store, kind};
+use lanefs_format::{GroupDesc, GroupFlags, bitmap};
+use lanefs_journal::{Buffer, JournalError};
+use std::ops::Range;
+
+/// In-core state of a group, behind its mutex.
+#[derive(Debug)]
+pub(crate) struct Group {
+    blocks: Blocks,
+    /// What [`Orders`](super::orders::Orders) was told last.
+    top: Option<u32>,
+    /// Where the last allocation ended.
+    next: u32,
+    /// No inode below this index is free.
+    pub(super) inode_hint: u32,
+    /// Its bitmap of inodes is damaged.
+    pub(super) inodes_lost: bool,
+}
+
+/// Which blocks may be handed out.
+#[derive(Debug)]
+enum Blocks {
+    /// Never asked.
+    Unread,
+    /// None of so many: costs no memory, however full a volume is.
+    Full(u32),
+    Some(Box<Buddy>),
+    /// The bitmap is damaged: nobody knows.
+    Lost,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        let top = Some(ORDERS as u32 - 1);
+        Self { blocks: Blocks::Unread, top, next: 0, inode_hint: 0, inodes_lost: false }
+    }
+}
+
+impl Group {
+    /// Reads the bitmap from disk, once. If that is damaged, the group is lost, which is noted and
+    /// no error.
+    ///
+    /// # Errors
+    /// Those of a journal that has ended.
+    pub(super) fn load(&mut self, store: &Store, group: u32) -> Result<()> {
+        if !self.is_unread() {
+            return Ok(());
+        }
+        let read = read_desc(store, group).map(|desc| (self.read(store, group, &desc), desc));
+        match read {
+            Ok((Ok(()), _)) => {}
+            Ok((Err(e), desc)) if is_damage(&e) => self.lose(store, &e, desc.free_blocks_count),
+            Err(e) if is_damage(&e) => self.lose(store, &e, 0),
+            Ok((Err(e), _)) | Err(e) => return Err(e),
+        }
+        store.alloc.learn(group, self);
+        Ok(())
+    }
+
+    /// Takes the group out of use; its descriptor has `free` blocks as free.
+    fn lose(&mut self, store: &Store, e: &Error, free: u32) {
+        self.blocks = Blocks::Lost;
+        store.alloc.space.lose(free.into());
+        store.note_error(e);
+    }
+
+    fn read(&mut self, store: &Store, group: u32, desc: &GroupDesc) -> Result<()> {
+        let blocks = store.layout.group_blocks(group)?;
+        let buddy = if uninit(store, desc, GroupFlags::BLOCK_UNINIT) {
+            Buddy::new(&initial_block_bitmap(store, group)?, blocks)
+        } else {
+            let buffer = read_block_bitmap(store, group, desc)?;
+            let map = buffer.read();
+            check_zones(store, group, &map)?;
+            Buddy::new(&map, blocks)
+        };
+        self.blocks = match buddy.free() {
+            0 => Blocks::Full(blocks),
+            _ => Blocks::Some(Box::new(buddy)),
+        };
+        Ok(())
+    }
+
+    /// Whether its bitmap is damaged.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self.blocks, Blocks::Lost)
+    }
+
+    /// Whether the bitmap was never read.
+    pub(super) fn is_unread(&self) -> bool {
+        matches!(self.blocks, Blocks::Unread)
+    }
+
+    /// Whether a free run of `order` may be found: by the descriptor, if the bitmap was never read.
+    pub(super) fn may_have(&mut self, store: &Store, group: u32, order: u32) -> Result<bool> {
+        if self.is_unread() {
+            let top = match read_desc(store, group) {
+                Ok(desc) => desc.free_blocks_count.checked_ilog2(),
+                Err(e) if is_damage(&e) => {
+                    self.lose(store, &e, 0);
+                    None
+                }
+                Err(e) => return Err(e),
+            };
+            if top < Some(order) {
+                store.alloc.orders.set(group, self.top, top);
+                self.top = top;
+            }
+        }
+        Ok(self.top >= Some(order))
+    }
+
+    /// The largest order of which a run is free, since when it was last told.
+    pub(super) fn change_of_top(&mut self) -> (Option<u32>, Option<u32>) {
+        let now = match &self.blocks {
+            Blocks::Unread => self.top,
+            Blocks::Full(_) | Blocks::Lost => None,
+            Blocks::Some(buddy) => buddy.top(),
+        };
+        (std::mem::replace(&mut self.top, now), now)
+    }
+
+    /// Up to `want` free blocks with an aligned run of `order` in them, from `from` (a bit of the
+    /// group) on and then from the start.
+    pub(super) fn find(&self, from: u32, want: u32, order: u32) -> Option<Range<u32>> {
+        match &self.blocks {
+            Blocks::Some(buddy) => buddy.find(from, want, order),
+            _ => None,
+        }
+    }
+
+    /// The free blocks, at most `want`, that begin right at `bit`.
+    pub(super) fn find_at(&self, bit: u32, want: u32) -> Range<u32> {
+        match &self.blocks {
+            Blocks::Some(buddy) => bit..bit + buddy.run_at(bit, want),
+            _ => bit..bit,
+        }
+    }
+
+    /// Marks a run that was found as busy.
+    pub(super) fn mark(&mut self, run: Range<u32>) {
+        if let Blocks::Some(buddy) = &mut self.blocks {
+            buddy.take(run.clone());
+            self.next = run.end;
+            if buddy.free() == 0 {
+                self.blocks = Blocks::Full(buddy.blocks());
+            }
+        }
+    }
+
+    /// Free blocks.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> u32 {
+        match &self.blocks {
+            Blocks::Some(buddy) => buddy.free(),
+            _ => 0,
+        }
+    }
+
+    /// All runs of free blocks, in order.
+    pub(super) fn free_runs(&self) -> Vec<Range<u32>> {
+        match &self.blocks {
+            Blocks::Some(buddy) => buddy.runs(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Where to search when the caller has no goal in this group.
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// Gives blocks back. A group that was never loaded has nothing to correct.
+    pub(super) fn release(&mut self, bit: u32, len: u32) {
+        if let Blocks::Full(blocks) = self.blocks {
+            self.blocks = Blocks::Some(Box::new(Buddy::full(blocks)));
+        }
+        if let Blocks::Some(buddy) = &mut self.blocks {
+            buddy.release(bit..bit.saturating_add(len));
+            self.next = self.next.min(bit);
+        }
+    }
+}
+
+/// Whether a structure of the volume broke a rule: others may be whole. A device that fails is
+/// none: it may do better the next time, and who asks is told.
+pub(super) fn is_damage(e: &Error) -> bool {
+    matches!(e, Error::Format(_) | Error::Corrupt(_) | Error::Journal(JournalError::BlockOutOfRange { .. }))
+}
+
+/// Whether `flag` says that a bitmap was never written. The flags count only with checksums.
+pub(super) fn uninit(store: &Store, desc: &GroupDesc, flag: GroupFlags) -> bool {
+    store.has_group_checksums() && desc.flags.contains(flag)
+}
+
+/// A group's descriptor, checked, and its block, held in memory: to write it does no I/O.
+#[derive(Debug)]
+pub(super) struct HeldDesc {
+    pub(super) desc: GroupDesc,
+    group: u32,
+    buffer: Buffer,
+    offset: usize,
+}
+
+impl HeldDesc {
+    pub(super) fn read(store: &Store, group: u32) -> Result<Self> {
+        let (block, offset) = store.layout.desc_location(group)?;
+        let (buffer, offset) = (store.journal.read(block)?, offset as usize);
+        let desc = store.parse_desc(group, buffer.read().get(offset..).unwrap_or_default())?;
+        Ok(Self { desc, group, buffer, offset })
+    }
+
+    /// Writes the descriptor. The group's mutex is held.
+    pub(super) fn write(&self, txn: &Txn<'_>) -> Result<()> {
+        let store = txn.store();
+        let mut bytes = txn.write(&self.buffer)?;
+        let slot = bytes.get_mut(self.offset..).unwrap_or_default();
+        Ok(self.desc.encode(slot, self.group, &store.layout, &store.checksummer)?)
+    }
+}
+
+/// The descriptor of `group`, checked.
+pub(crate) fn read_desc(store: &Store, group: u32) -> Result<GroupDesc> {
+    Ok(HeldDesc::read(store, group)?.desc)
+}
+
+/// The block bitmap of `group`, its checksum verified once after each load.
+pub(super) fn read_block_bitmap(store: &Store, group: u32, desc: &GroupDesc) -> Result<Buffer> {
+    let buffer = store.journal.read(desc.block_bitmap)?;
+    if !buffer.verified(kind::BLOCK_BITMAP) {
+        desc.verify_block_bitmap(&buffer.read(), group, &store.layout, &store.checksummer)?;
+        buffer.set_verified(kind::BLOCK_BITMAP);
+    }
+    Ok(buffer)
+}
+
+/// Calls `f` with each run of blocks that the bitmap of `group` has as free.
+pub(crate) fn free_runs(store: &Store, group: u32, mut f: impl FnMut(Range<u64>)) -> Result<()> {
+    let _state = store.alloc.lock_group(group);
+    let first = store.layout.group_first_block(group)?;
+    for run in disk_runs(store, group)? {
+        f(first + u64::from(run.start)..first + u64::from(run.end));
+    }
+    Ok(())
+}
+
+/// The runs of bits that the bitmap of `group` has as free. The group's mutex is held.
+pub(super) fn disk_runs(store: &Store, group: u32) -> Result<Vec<Range<u32>>> {
+    let desc = read_desc(store, group)?;
+    let blocks = store.layout.group_blocks(group)? as usize;
+    let map = match uninit(store, &desc, GroupFlags::BLOCK_UNINIT) {
+        true => initial_block_bitmap(store, group)?,
+        false => read_block_bitmap(store, group, &desc)?.read().to_vec(),
+    };
+    check_zones(store, group, &map)?;
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while let Some(run) = bitmap::next_run(&map, at..blocks, blocks) {
+        at = run.end;
+        runs.push(run.start as u32..run.end as u32);
+    }
+    Ok(runs)
+}
+
+/// The bitmap of a group in which nothing but fixed metadata is in use: its own, and that of other
+/// groups which lies here. The bits past its end are set too.
+pub(super) fn initial_block_bitmap(store: &Store, group: u32) -> Result<Vec<u8>> {
+    let mut map = vec![0u8; store.block_size as usize];
+    for (bits, _) in zones_of(store, group)? {
+        bitmap::set(&mut map, bits)?;
+    }
+    let blocks = store.layout.group_blocks(group)? as usize;
+    bitmap::set(&mut map, blocks..store.block_size as usize * 8)?;
+    Ok(map)
+}
+
+/// The fixed metadata that lies in `group`, as bits of its bitmap.
+fn zones_of(store: &Store, group: u32) -> Result<impl Iterator<Item = (Range<usize>, Zone)> + '_> {
+    let first = store.layout.group_first_block(group)?;
+    let end = first + u64::from(store.layout.group_blocks(group)?);
+    let bit = move |block: u64| (block - first) as usize;
+    Ok(store.zones.within(first..end).map(move |(run, zone)| (bit(run.start)..bit(run.end), zone)))
+}
+
+/// Checks that `map`, the bitmap of `group`, has all fixed metadata that lies there as used.
+fn check_zones(store: &Store, group: u32, map: &[u8]) -> Result<()> {
+    let first = store.layout.group_first_block(group)?;
+    for (bits, _) in zones_of(store, group)? {
+        if let Some(bit) = bitmap::next_zero(map, bits) {
+            let block = first + bit as u64;
+            if let Some((_, zone)) = store.zones.within(block..block + 1).next() {
+                return Err(Corrupt::BitmapMissesMetadata { group, block, zone }.into());
+            }
+        }
+    }
+    Ok(())
+}

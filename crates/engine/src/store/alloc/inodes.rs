@@ -1,0 +1,346 @@
+//! Taking and freeing inodes, and in which group.
+//!
+//! Files go to the group of their directory. Directories spread (Orlov): those of the root over
+//! the whole volume, the others near their parent as long as that group is not crowded. With
+//! flex_bg, a "group" here is the flex group whose tables lie together.
+//!
+//! Reserved inodes are never handed out, whatever a bitmap says. A bitmap that has any other inode
+//! in use as free is damaged, and its group is passed by from then on.
+
+use super::group::{HeldDesc, is_damage, read_desc, uninit};
+use crate::error::{Corrupt, Error, Result};
+use crate::store::txn::Txn;
+use crate::store::{Store, TableSlot, kind};
+use lanefs_format::{GroupDesc, GroupFlags, InodeSlot, InodeUse, bitmap};
+use lanefs_journal::Buffer;
+
+/// How many groups a search for the best one looks at before it takes what it has.
+const WINDOW: u32 = 1024;
+
+/// Where a new inode would like to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum InodeHint {
+    /// Beside its directory.
+    File { parent: u32 },
+    /// Near its parent, if there is room for a tree.
+    Dir { parent: u32 },
+    /// Far from its siblings; the number spreads them.
+    TopDir { spread: u32 },
+}
+
+/// Takes an inode and marks it as used, under the handle of `txn`; its number, and its slot of the
+/// table. At most 4 credits: bitmap, descriptor, table block, and a descriptor of a group found
+/// full.
+///
+/// # Errors
+/// [`Error::NoInodes`] if no group has a free inode; the device's. Nothing is changed.
+pub(crate) fn alloc_inode<'f>(txn: &mut Txn<'f>, hint: InodeHint) -> Result<(u32, TableSlot<'f>)> {
+    let store = txn.store();
+    if store.alloc.free_inodes() == 0 {
+        return Err(Error::NoInodes);
+    }
+    let is_dir = !matches!(hint, InodeHint::File { .. });
+    let first = match hint {
+        InodeHint::File { parent } => store.layout.inode_slot(parent)?.group,
+        InodeHint::Dir { parent } => near_parent(store, store.layout.inode_slot(parent)?.group)?,
+        InodeHint::TopDir { spread } => least_crowded(store, spread)?,
+    };
+    let groups = store.layout.group_count();
+    for i in 0..groups {
+        let group = ((u64::from(first) + u64::from(i)) % u64::from(groups)) as u32;
+        match take_in(txn, group, is_dir) {
+            Ok(Some(taken)) => {
+                store.alloc.sub_free_inode();
+                return Ok(taken);
+            }
+            Ok(None) => {}
+            // Nothing of it was changed. The others serve.
+            Err(e) if is_damage(&e) => lose(store, group, &e),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(Error::NoInodes)
+}
+
+/// Frees an inode, under the handle of `txn`. Its slot in the table has been written already.
+/// Unlike a block it may be taken again at once: the thread that takes it writes its slot under a
+/// handle of the same transaction or a later one.
+///
+/// # Errors
+/// An inode that the bitmap has as free; the device's. Nothing is changed.
+pub(crate) fn free_inode(txn: &mut Txn<'_>, ino: u32, was_dir: bool) -> Result<()> {
+    let store = txn.store();
+    let InodeSlot { group, index, .. } = store.layout.inode_slot(ino)?;
+    let Some(mut state) = store.alloc.lock_group(group) else { return Ok(()) };
+    let (mut held, buffer) = read_used(store, ino, group, index)?;
+    let mut map = txn.write(&buffer)?;
+    bitmap::clear(&mut map, index as usize..index as usize + 1)?;
+    let desc = &mut held.desc;
+    desc.free_inodes_count = (desc.free_inodes_count + 1).min(store.layout.inodes_per_group());
+    if was_dir {
+        desc.used_dirs_count = desc.used_dirs_count.saturating_sub(1);
+    }
+    desc.sum_inode_bitmap(&map, &store.layout, &store.checksummer)?;
+    drop(map);
+    held.write(txn)?;
+    state.inode_hint = state.inode_hint.min(index);
+    store.alloc.add_free_inode();
+    Ok(())
+}
+
+/// Reads what [`free_inode`] of `ino` will change, and checks it. While the answer is held, freeing
+/// it does no I/O.
+///
+/// # Errors
+/// As [`free_inode`].
+pub(crate) fn hold_inode(store: &Store, ino: u32) -> Result<impl Sized + use<>> {
+    let InodeSlot { group, index, .. } = store.layout.inode_slot(ino)?;
+    let _state = store.alloc.lock_group(group);
+    read_used(store, ino, group, index)
+}
+
+/// The descriptor and the inode bitmap of a group in which inode `ino` is used.
+fn read_used(store: &Store, ino: u32, group: u32, index: u32) -> Result<(HeldDesc, Buffer)> {
+    let free = || Error::from(Corrupt::InodeDoubleFree { ino, group });
+    let held = HeldDesc::read(store, group)?;
+    if uninit(store, &held.desc, GroupFlags::INODE_UNINIT) {
+        return Err(free());
+    }
+    let buffer = read_inode_bitmap(store, group, &held.desc)?;
+    if !bitmap::test(&buffer.read(), index as usize) {
+        return Err(free());
+    }
+    Ok((held, buffer))
+}
+
+/// Takes no more inodes from a group whose bitmap is damaged.
+fn lose(store: &Store, group: u32, e: &Error) {
+    store.note_error(e);
+    if let Some(mut state) = store.alloc.lock_group(group) {
+        state.inodes_lost = true;
+    }
+}
+
+/// Takes an inode of `group`, if it has one that is free. All blocks that change are read before.
+fn take_in<'f>(txn: &mut Txn<'f>, group: u32, is_dir: bool) -> Result<Option<(u32, TableSlot<'f>)>> {
+    let store = txn.store();
+    if read_desc(store, group)?.free_inodes_count == 0 {
+        return Ok(None);
+    }
+    let Some(mut state) = store.alloc.lock_group(group).filter(|state| !state.inodes_lost) else {
+        return Ok(None);
+    };
+    let mut held = HeldDesc::read(store, group)?;
+    let per_group = store.layout.inodes_per_group();
+    let reserved = (store.first_ino.saturating_sub(1)).saturating_sub(group.saturating_mul(per_group));
+    check_counts(store, group, &held.desc)?;
+    let from = state.inode_hint.max(reserved).min(per_group);
+    let bits = match uninit(store, &held.desc, GroupFlags::INODE_UNINIT) {
+        true => None,
+        false => Some(read_inode_bitmap(store, group, &held.desc)?),
+    };
+    let free = match &bits {
+        Some(buffer) => bitmap::next_zero(&buffer.read(), from as usize..per_group as usize),
+        None => (from < per_group).then_some(from as usize),
+    };
+    let Some(index) = free else {
+        state.inode_hint = per_group;
+        return Ok(None);
+    };
+    let ino = store.layout.ino(group, index as u32)?;
+    let table = TableBlock::read(store, &held.desc, ino, index as u32)?;
+    check_unused(store, &held.desc, ino, &table)?;
+
+    let buffer = match bits {
+        Some(buffer) => buffer,
+        None => create_bitmap(txn, &mut held.desc)?,
+    };
+    let mut map = txn.write(&buffer)?;
+    bitmap::set(&mut map, index..index + 1)?;
+    let desc = &mut held.desc;
+    desc.free_inodes_count = desc.free_inodes_count.saturating_sub(1);
+    if is_dir {
+        desc.used_dirs_count = (desc.used_dirs_count + 1).min(per_group);
+    }
+    desc.sum_inode_bitmap(&map, &store.layout, &store.checksummer)?;
+    drop(map);
+    let table = table.open(txn, desc, index as u32)?;
+    held.write(txn)?;
+    state.inode_hint = index as u32 + 1;
+    Ok(Some((ino, store.table_slot_in(ino, table)?)))
+}
+
+/// The block of the table that a new inode lies in.
+enum TableBlock {
+    Read(Buffer),
+    /// Held no used inode so far: what lies on the disk there may never have been written.
+    Fresh(u64),
+}
+
+impl TableBlock {
+    fn read(store: &Store, desc: &GroupDesc, ino: u32, index: u32) -> Result<Self> {
+        let block = desc.inode_table + u64::from(store.layout.inode_slot(ino)?.table_block);
+        let fresh = store.has_group_checksums()
+            && index - index % store.layout.inodes_per_block() >= used_slots(store, desc);
+        Ok(if fresh { Self::Fresh(block) } else { Self::Read(store.journal.read(block)?) })
+    }
+
+    /// Moves bg_itable_unused behind inode `index`; a fresh block starts as zeros.
+    fn open(self, txn: &Txn<'_>, desc: &mut GroupDesc, index: u32) -> Result<Buffer> {
+        let store = txn.store();
+        if store.has_group_checksums() && index >= used_slots(store, desc) {
+            desc.itable_unused = store.layout.inodes_per_group() - (index + 1);
+        }
+        match self {
+            Self::Read(buffer) => Ok(buffer),
+            Self::Fresh(block) => txn.create(block),
+        }
+    }
+}
+
+/// Checks that what was never in use is free: it is neither read nor looked at before it is handed
+/// out.
+///
+/// # Errors
+/// [`Corrupt::UnusedInodes`].
+fn check_counts(store: &Store, group: u32, desc: &GroupDesc) -> Result<()> {
+    if !store.has_group_checksums() {
+        return Ok(());
+    }
+    let unused = store.layout.inodes_per_group().saturating_sub(used_slots(store, desc));
+    let free = desc.free_inodes_count;
+    if unused > free { Err(Corrupt::UnusedInodes { group, unused, free }.into()) } else { Ok(()) }
+}
+
+/// Checks that the table agrees with the bitmap that an inode is free. What lies beyond
+/// bg_itable_unused was never written, and is not looked at.
+///
+/// # Errors
+/// [`Corrupt::InodeInUse`]: the bitmap lies.
+fn check_unused(store: &Store, desc: &GroupDesc, ino: u32, table: &TableBlock) -> Result<()> {
+    let InodeSlot { group, index, .. } = store.layout.inode_slot(ino)?;
+    let TableBlock::Read(buffer) = table else { return Ok(()) };
+    if store.has_group_checksums() && index >= used_slots(store, desc) {
+        return Ok(());
+    }
+    match store.table_slot_in(ino, buffer.clone())?.raw_use()? {
+        // An inode that was deleted has the time of that, and one that never was in use is zeros.
+        InodeUse { mode, links, dtime } if links != 0 || mode != 0 && dtime == 0 => {
+            Err(Corrupt::InodeInUse { ino, group, mode, links }.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many slots of a group's table may hold an inode; the others were never used.
+fn used_slots(store: &Store, desc: &GroupDesc) -> u32 {
+    let unused = match uninit(store, desc, GroupFlags::INODE_UNINIT) {
+        true => store.layout.inodes_per_group(),
+        false => desc.itable_unused,
+    };
+    store.layout.inodes_per_group().saturating_sub(unused)
+}
+
+/// Makes the inode bitmap of a group in which it was never written. The caller writes the
+/// descriptor.
+fn create_bitmap(txn: &Txn<'_>, desc: &mut GroupDesc) -> Result<Buffer> {
+    let store = txn.store();
+    let buffer = txn.create(desc.inode_bitmap)?;
+    let padding = store.layout.inodes_per_group() as usize..store.block_size as usize * 8;
+    bitmap::set(&mut txn.write(&buffer)?, padding)?;
+    desc.flags -= GroupFlags::INODE_UNINIT;
+    desc.itable_unused = store.layout.inodes_per_group();
+    buffer.set_verified(kind::INODE_BITMAP);
+    Ok(buffer)
+}
+
+fn read_inode_bitmap(store: &Store, group: u32, desc: &GroupDesc) -> Result<Buffer> {
+    let buffer = store.journal.read(desc.inode_bitmap)?;
+    if !buffer.verified(kind::INODE_BITMAP) {
+        desc.verify_inode_bitmap(&buffer.read(), group, &store.layout, &store.checksummer)?;
+        buffer.set_verified(kind::INODE_BITMAP);
+    }
+    Ok(buffer)
+}
+
+/// The inodes of `group` that its bitmap has as used.
+pub(crate) fn used_inodes(store: &Store, group: u32) -> Result<Vec<u32>> {
+    let _state = store.alloc.lock_group(group);
+    let desc = read_desc(store, group)?;
+    let mut used = Vec::new();
+    if uninit(store, &desc, GroupFlags::INODE_UNINIT) {
+        return Ok(used);
+    }
+    let buffer = read_inode_bitmap(store, group, &desc)?;
+    let map = buffer.read();
+    let per_group = store.layout.inodes_per_group();
+    let mut at = 0;
+    while let Some(index) = bitmap::next_set(&map, at..per_group as usize) {
+        used.push(store.layout.ino(group, index as u32)?);
+        at = index + 1;
+    }
+    Ok(used)
+}
+
+/// Free inodes, free blocks and directories of the flex group that `group` belongs to.
+fn crowd(store: &Store, group: u32) -> Result<(u32, u64, u64, u64)> {
+    let flex = store.layout.groups_per_flex().max(1);
+    let first = group - group % flex;
+    let end = first.saturating_add(flex).min(store.layout.group_count());
+    let (mut inodes, mut blocks, mut dirs) = (0, 0, 0);
+    for g in first..end {
+        let desc = match read_desc(store, g) {
+            Err(e) if is_damage(&e) => continue,
+            desc => desc?,
+        };
+        inodes += u64::from(desc.free_inodes_count);
+        blocks += u64::from(desc.free_blocks_count);
+        dirs += u64::from(desc.used_dirs_count);
+    }
+    Ok((first, inodes, blocks, dirs))
+}
+
+/// Orlov for a directory of the root: the flex group with the fewest directories among those
+/// with at least the average of free inodes and blocks.
+fn least_crowded(store: &Store, spread: u32) -> Result<u32> {
+    let (groups, flex) = (store.layout.group_count(), store.layout.groups_per_flex().max(1));
+    let flexes = groups.div_ceil(flex);
+    let (free_inodes, free_blocks) = averages(store);
+    let start = spread % flexes;
+    let mut best: Option<(u64, u32)> = None;
+    for i in 0..flexes.min(WINDOW.div_ceil(flex)) {
+        let group = (start + i) % flexes * flex;
+        let (first, inodes, blocks, dirs) = crowd(store, group)?;
+        let roomy = inodes > 0 && inodes >= free_inodes && blocks >= free_blocks;
+        if roomy && best.is_none_or(|(fewest, _)| dirs < fewest) {
+            best = Some((dirs, first));
+        }
+    }
+    Ok(best.map_or(start * flex, |(_, group)| group))
+}
+
+/// Orlov for the others: the parent's flex group unless it is crowded, else the next that is not.
+fn near_parent(store: &Store, parent: u32) -> Result<u32> {
+    let (groups, flex) = (store.layout.group_count(), store.layout.groups_per_flex().max(1));
+    let per_flex = u64::from(store.layout.inodes_per_group()) * u64::from(flex);
+    let (free_inodes, free_blocks) = averages(store);
+    let least_inodes = free_inodes.saturating_sub(per_flex / 4).max(1);
+    let least_blocks =
+        free_blocks.saturating_sub(u64::from(store.layout.blocks_per_group()) * u64::from(flex) / 4);
+    let most_dirs = per_flex.saturating_sub(free_inodes) + per_flex / 16;
+    let flexes = groups.div_ceil(flex);
+    for i in 0..flexes.min(WINDOW.div_ceil(flex)) {
+        let group = (parent / flex + i) % flexes * flex;
+        let (first, inodes, blocks, dirs) = crowd(store, group)?;
+        if inodes >= least_inodes && blocks >= least_blocks && dirs < most_dirs {
+            return Ok(if i == 0 { parent } else { first });
+        }
+    }
+    Ok(parent)
+}
+
+/// Free inodes and blocks of an average flex group.
+fn averages(store: &Store) -> (u64, u64) {
+    let flexes = u64::from(store.layout.group_count().div_ceil(store.layout.groups_per_flex().max(1)));
+    (store.alloc.free_inodes() / flexes, store.alloc.free_blocks() / flexes)
+}

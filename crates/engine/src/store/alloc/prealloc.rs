@@ -1,0 +1,288 @@
+//! Preallocation by position.
+//!
+//! Blocks for a hole are reserved for a whole window of the file at once, as large as the file will
+//! be (up to 8 MiB), and handed out by logical block: so holes that are filled out of order come to
+//! lie in order, in few extents. Windows exist in core only; a crash leaves free blocks.
+//!
+//! A window goes back when its file lets go of it ([`FileAlloc::discard`], or dropped), and when
+//! somebody finds no space. There are none where space is short.
+//!
+//! Locks: the registry, then one file's pieces, then groups. Whoever holds a file's pieces never
+//! discards.
+
+use super::reserve::{Goal, available, or_discard, take_claimed, take_free};
+use super::{Claim, Reserved};
+use crate::error::{Error, Result};
+use crate::store::Store;
+use lanefs_sync::order::{Level, Ordered};
+use lanefs_sync::{Mutex, MutexGuard, OnceLock};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+/// The largest window in bytes.
+const MAX_WINDOW: u32 = 8 << 20;
+
+/// Files up to so many bytes have windows inside of their size only: small files lie close
+/// together.
+const SMALL: u32 = 64 << 10;
+
+/// What a file in core knows of its allocation. Costs two words until blocks are preallocated.
+#[derive(Debug, Default)]
+pub(crate) struct FileAlloc {
+    pieces: OnceLock<Arc<Mutex<Pieces>>>,
+}
+
+#[derive(Debug, Default)]
+struct Pieces {
+    /// Sorted by logical block, not overlapping.
+    list: Vec<Piece>,
+    /// Whether the registry knows of it. Cleared by a discard.
+    registered: bool,
+}
+
+/// Reserved blocks for the logical ones from `lblk` on.
+#[derive(Debug)]
+struct Piece {
+    lblk: u32,
+    run: Reserved,
+}
+
+impl Piece {
+    fn new(lblk: u32, run: Reserved) -> Self {
+        run.space().add_spare(run.len());
+        Self { lblk, run }
+    }
+
+    /// Keeps the first `blocks`; the rest is no longer spare.
+    fn cut(&mut self, blocks: u32) -> Reserved {
+        let rest = self.run.split_off(blocks);
+        rest.space().sub_spare(rest.len());
+        rest
+    }
+
+    fn end(&self) -> u32 {
+        self.lblk.saturating_add(self.run.len())
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.run.space().sub_spare(self.run.len());
+    }
+}
+
+/// What blocks are wanted for.
+#[derive(Debug, Clone)]
+pub(crate) struct Spot {
+    /// The inode: where the file begins, if there is no other goal.
+    pub(crate) ino: u32,
+    /// The first logical block.
+    pub(crate) lblk: u32,
+    /// How many, at least 1.
+    pub(crate) want: u32,
+    /// The hole around: logical blocks that are not mapped, with all that are wanted.
+    pub(crate) hole: Range<u32>,
+    /// The block behind the one that is mapped before the hole, if there is one.
+    pub(crate) goal: Option<u64>,
+    /// Logical blocks that the file has or will have.
+    pub(crate) size: u32,
+}
+
+impl FileAlloc {
+    /// Of a file that has no blocks preallocated.
+    pub(crate) const fn new() -> Self {
+        Self { pieces: OnceLock::new() }
+    }
+
+    /// Gives all preallocated blocks back: the file is no longer written, or was cut.
+    pub(crate) fn discard(&self) {
+        if let Some(pieces) = self.pieces.get() {
+            lock(pieces).list.clear();
+        }
+    }
+
+    /// Blocks that are preallocated.
+    #[cfg(test)]
+    pub(crate) fn blocks(&self) -> u64 {
+        self.pieces.get().map_or(0, |p| lock(p).list.iter().map(|p| u64::from(p.run.len())).sum())
+    }
+}
+
+impl Pieces {
+    /// Takes up to `want` of the blocks for `lblk` and those behind it.
+    fn take(&mut self, lblk: u32, want: u32) -> Option<Reserved> {
+        let at = self.list.partition_point(|p| p.end() <= lblk);
+        let piece = self.list.get_mut(at)?;
+        let before = lblk.checked_sub(piece.lblk)?;
+        let mut run = piece.cut(before);
+        let behind = run.split_off(want);
+        let rest = (behind.len() > 0).then(|| Piece::new(lblk.saturating_add(want), behind));
+        match (before > 0, rest) {
+            (true, Some(rest)) => self.list.insert(at + 1, rest),
+            (true, None) => {}
+            (false, Some(rest)) => *piece = rest,
+            (false, None) => drop(self.list.remove(at)),
+        }
+        Some(run)
+    }
+
+    /// Cuts `window` at the pieces around `lblk`, which no piece has.
+    fn clip(&self, window: Range<u32>, lblk: u32) -> Range<u32> {
+        let at = self.list.partition_point(|p| p.end() <= lblk);
+        let start = at.checked_sub(1).and_then(|at| self.list.get(at)).map_or(0, Piece::end);
+        let end = self.list.get(at).map_or(u32::MAX, |p| p.lblk);
+        window.start.max(start)..window.end.min(end)
+    }
+
+    /// A logical block with its block, of the pieces next to `lblk` that lie in the same hole.
+    fn near(&self, lblk: u32, hole: &Range<u32>) -> Option<(u32, u64)> {
+        let at = self.list.partition_point(|p| p.end() <= lblk);
+        let pieces = [at.checked_sub(1).and_then(|at| self.list.get(at)), self.list.get(at)];
+        let piece = pieces.into_iter().flatten().find(|p| hole.contains(&p.lblk))?;
+        Some((piece.lblk, piece.run.start()))
+    }
+
+    fn insert(&mut self, piece: Piece) {
+        let at = self.list.partition_point(|p| p.lblk < piece.lblk);
+        self.list.insert(at, piece);
+    }
+}
+
+fn lock(pieces: &Mutex<Pieces>) -> Ordered<MutexGuard<'_, Pieces>> {
+    Ordered::take(Level::Prealloc, 1, || pieces.lock())
+}
+
+/// All files that have blocks preallocated.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    files: Mutex<Vec<Weak<Mutex<Pieces>>>>,
+}
+
+impl Registry {
+    fn add(&self, file: &Arc<Mutex<Pieces>>) {
+        let mut files = Ordered::take(Level::Prealloc, 0, || self.files.lock());
+        if files.len() == files.capacity() {
+            // Those that are gone make room before the list grows.
+            files.retain(|file| file.strong_count() > 0);
+        }
+        files.push(Arc::downgrade(file));
+        lock(file).registered = true;
+    }
+
+    /// Gives all preallocated blocks of all files back. Once it returns, those of a discard that
+    /// was under way are back too.
+    pub(super) fn discard(&self) {
+        let mut files = Ordered::take(Level::Prealloc, 0, || self.files.lock());
+        for file in files.drain(..).filter_map(|file| file.upgrade()) {
+            let mut pieces = lock(&file);
+            pieces.registered = false;
+            pieces.list.clear();
+        }
+    }
+}
+
+/// Takes 1..=`want` contiguous blocks in core for the logical ones from `spot.lblk` on: those that
+/// were preallocated for them, or else new ones, with a window around them.
+///
+/// With a `claim`, as many blocks of it are spent: it has at least one.
+///
+/// # Errors
+/// As [`reserve`](super::reserve); with a claim, as [`reserve_claimed`](super::reserve_claimed).
+pub(crate) fn reserve_at(
+    store: &Store,
+    file: &FileAlloc,
+    spot: &Spot,
+    mut promised: Option<&mut Claim>,
+) -> Result<Reserved> {
+    let mut want = spot.want.clamp(1, spot.hole.end.saturating_sub(spot.lblk).max(1));
+    if let Some(claim) = &promised {
+        want = u64::from(want).min(claim.blocks()) as u32;
+        if want == 0 {
+            return Err(Error::NoSpace);
+        }
+    }
+    if let Some(run) = from_window(store, file, spot, want)? {
+        // The window was paid for out of the available blocks: the promise of as many ends.
+        if let Some(claim) = &mut promised {
+            drop(claim.split(run.len().into()));
+        }
+        return Ok(run);
+    }
+    let goal = goal_for(store, spot, spot.lblk, None)?;
+    match promised {
+        Some(claim) => take_claimed(store, goal, want, claim),
+        None => or_discard(store, || take_free(store, goal, want)),
+    }
+}
+
+/// Takes of the file's window for the spot, which is made if there is none; `None` where there
+/// should be none.
+fn from_window(store: &Store, file: &FileAlloc, spot: &Spot, want: u32) -> Result<Option<Reserved>> {
+    let lblk = spot.lblk;
+    if let Some(run) = file.pieces.get().and_then(|pieces| lock(pieces).take(lblk, want)) {
+        return Ok(Some(run));
+    }
+    let window = window_of(spot, want, store.block_size);
+    // No more than what is needed, or than a small part of what is there.
+    if window.len() as u32 <= want || window.len() as u64 > available(store) / 16 {
+        return Ok(None);
+    }
+    let pieces = file.pieces.get_or_init(Default::default);
+    let registered = lock(pieces).registered;
+    if !registered {
+        store.alloc.registry.add(pieces);
+    }
+    let mut pieces = lock(pieces);
+    // Another thread may have made one, or have found no space.
+    let there = pieces.take(lblk, want);
+    if there.is_some() || !pieces.registered {
+        return Ok(there);
+    }
+    let window = pieces.clip(window, lblk);
+    let want = want.min(window.end - lblk);
+    let goal = goal_for(store, spot, window.start, pieces.near(lblk, &spot.hole))?;
+    let mut run = match take_free(store, goal, window.len() as u32) {
+        Err(Error::NoSpace) => return Ok(None),
+        run => run?,
+    };
+    // A run that is too short for the window from its start on serves what is asked for now.
+    let whole = lblk.saturating_add(want) - window.start <= run.len();
+    let start = if whole { window.start } else { lblk };
+    drop(run.split_off(window.end - start));
+    pieces.insert(Piece::new(start, run));
+    Ok(pieces.take(lblk, want))
+}
+
+/// The logical blocks that are preallocated when `want` are asked for at the spot: an aligned part
+/// of the file of a size that grows with the file's.
+fn window_of(spot: &Spot, want: u32, block_size: u32) -> Range<u32> {
+    let end = spot.lblk.saturating_add(want);
+    let size = spot.size.max(end);
+    let window = if size <= SMALL / block_size {
+        0..size
+    } else {
+        let max = MAX_WINDOW / block_size;
+        let len = size.min(max).next_power_of_two();
+        spot.lblk / len * len..end.checked_next_multiple_of(len).unwrap_or(u32::MAX)
+    };
+    window.start.max(spot.hole.start.min(spot.lblk))..window.end.min(spot.hole.end.max(end))
+}
+
+/// Where the block of logical block `lblk` would best lie: as far from what lies near it as in the
+/// file. `near` is a logical block with its block.
+fn goal_for(store: &Store, spot: &Spot, lblk: u32, near: Option<(u32, u64)>) -> Result<Goal> {
+    let near = near.or(spot.goal.map(|goal| (spot.hole.start, goal)));
+    if let Some((at, block)) = near
+        && let Ok((group, _)) = store.layout.group_of_block(block)
+    {
+        let goal = match lblk.checked_sub(at) {
+            Some(behind) => block.checked_add(behind.into()),
+            None => block.checked_sub((at - lblk).into()),
+        };
+        // A large hole is no reason to go far away.
+        let close = at.abs_diff(lblk) < store.layout.blocks_per_group();
+        let goal = goal.filter(|_| close).and_then(|goal| store.layout.group_of_block(goal).ok());
+        return Ok(goal.map_or(Goal::Group(group), |(group, bit)| Goal::At(group, bit)));
+    }
+    Ok(Goal::stream(store, store.layout.inode_slot(spot.ino)?.group))
+}

@@ -1,0 +1,303 @@
+//! Choosing blocks in core.
+//!
+//! A [`Reserved`] run is busy in core and nowhere on disk.
+//!
+//! The search for a run goes through the groups that may have one
+//! ([`Orders`](super::orders::Orders)), from the goal's group on: by the size that was asked for,
+//! then by ever smaller ones. Groups whose mutex another thread holds come second. "No space" is
+//! said only after a search for single blocks that waited for every mutex, with nothing given back
+//! meanwhile.
+
+use super::buddy::ORDERS;
+use super::space::Space;
+use super::{Alloc, Claim, Locked};
+use crate::error::{Error, Result};
+use crate::store::Store;
+use lanefs_sync::atomic::Ordering::Acquire;
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How many bitmaps a search reads for a longer run, before it is content with a shorter one of a
+/// group that is known.
+const MAX_LOADS: u32 = 16;
+
+/// A run of blocks taken in core and not on disk. Dropped, they are free again.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    alloc: Arc<Alloc>,
+    start: u64,
+    len: u32,
+}
+
+impl Reserved {
+    /// First block.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Number of blocks, at least 1 but for what a split left.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Keeps the first `blocks` (at most all) and gives the rest, which may be nothing.
+    pub(crate) fn split_off(&mut self, blocks: u32) -> Reserved {
+        let keep = blocks.min(self.len);
+        let (start, len) = (self.start + u64::from(keep), self.len - keep);
+        self.len = keep;
+        Reserved { alloc: Arc::clone(&self.alloc), start, len }
+    }
+
+    /// The counts of its volume.
+    pub(super) fn space(&self) -> &Space {
+        &self.alloc.space
+    }
+
+    /// The first `blocks` are marked on disk now.
+    pub(super) fn used(&mut self, blocks: u32) {
+        let used = blocks.min(self.len);
+        self.start += u64::from(used);
+        self.len -= used;
+        self.alloc.space.used(used.into());
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.len != 0 {
+            self.alloc.release(self.start, u64::from(self.len));
+            self.alloc.space.unhold(self.len.into());
+        }
+    }
+}
+
+/// Claims `blocks` for data that has no place yet.
+///
+/// # Errors
+/// [`Error::NoSpace`] if there are not as many, also without the files' preallocations.
+pub(crate) fn claim(store: &Store, blocks: u64) -> Result<Claim> {
+    or_discard(store, || Claim::new(&store.alloc, blocks, keep(store)).ok_or(Error::NoSpace))
+}
+
+/// Claims `blocks` for the map of data that has its place: also of those that are kept back.
+///
+/// # Errors
+/// As [`claim`].
+pub(crate) fn claim_for_map(store: &Store, blocks: u64) -> Result<Claim> {
+    or_discard(store, || Claim::new(&store.alloc, blocks, 0).ok_or(Error::NoSpace))
+}
+
+/// Takes 1..=`want` contiguous blocks in core: at `goal`, else a run of `want` near it, else
+/// anywhere; where there is none so long, the longest that there are, down to single blocks.
+///
+/// # Errors
+/// [`Error::NoSpace`]: groups that are damaged have none.
+pub(crate) fn reserve(store: &Store, goal: u64, want: u32) -> Result<Reserved> {
+    or_discard(store, || take_free(store, Goal::at(store, goal), want))
+}
+
+/// As [`reserve`], of blocks that were claimed: there are always some while the claim has any.
+///
+/// # Errors
+/// [`Error::NoSpace`] if nothing is left of the claim, or the volume lied about its free blocks.
+pub(crate) fn reserve_claimed(store: &Store, goal: u64, want: u32, claim: &mut Claim) -> Result<Reserved> {
+    take_claimed(store, Goal::at(store, goal), want, claim)
+}
+
+/// Waits until blocks that were freed can be had, if there are such: whether it is worth it to try
+/// again after [`Error::NoSpace`]. The caller holds no handle, nor what another needs to end its
+/// own.
+///
+/// # Errors
+/// The journal's.
+pub(crate) fn await_frees(store: &Store) -> Result<bool> {
+    if !store.alloc.is_freeing() {
+        return Ok(false);
+    }
+    store.counters.space_retries.add(1);
+    store.journal.sync()?;
+    Ok(true)
+}
+
+/// Runs `f`, and when that finds no space, again without the files' preallocations.
+pub(super) fn or_discard<T>(store: &Store, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    match f() {
+        Err(Error::NoSpace) => {
+            store.alloc.registry.discard();
+            f()
+        }
+        done => done,
+    }
+}
+
+thread_local! {
+    /// Whether this thread works for a user from whom s_r_blocks_count blocks are kept.
+    static KEEPS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f` for a user from whom the blocks kept for root are kept, on this thread.
+pub(crate) fn keeping_reserved<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            KEEPS.set(self.0);
+        }
+    }
+    let _restore = Restore(KEEPS.replace(true));
+    f()
+}
+
+/// Blocks that the user for whom this thread works may not have.
+pub(super) fn keep(store: &Store) -> u64 {
+    if store.use_reserved && !KEEPS.get() { 0 } else { store.reserved_blocks }
+}
+
+/// Blocks that can be taken now: without those that are kept.
+pub(super) fn available(store: &Store) -> u64 {
+    store.alloc.free_blocks().saturating_sub(keep(store))
+}
+
+/// Where blocks would best lie.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Goal {
+    /// Right here: group and bit.
+    At(u32, u32),
+    /// In this group.
+    Group(u32),
+}
+
+impl Goal {
+    /// At `block`, or anywhere if there is no such block.
+    pub(super) fn at(store: &Store, block: u64) -> Self {
+        store.layout.group_of_block(block).map_or(Goal::Group(0), |(group, bit)| Goal::At(group, bit))
+    }
+
+    /// Where this thread begins a file whose inode is in `group`: each thread in a group of its
+    /// own, all of them near the inode.
+    pub(super) fn stream(store: &Store, group: u32) -> Self {
+        let near = store.layout.groups_per_flex().max(8);
+        let base = group / near * near;
+        let near = near.min(store.layout.group_count().saturating_sub(base)).max(1);
+        let lane = store.alloc.lanes.mine() % near;
+        Goal::Group(base + ((group - base) % near + lane) % near)
+    }
+}
+
+/// Takes of the available blocks.
+pub(super) fn take_free(store: &Store, goal: Goal, want: u32) -> Result<Reserved> {
+    let want = u64::from(want.max(1)).min(available(store)) as u32;
+    search(store, goal, want, &mut |n| store.alloc.space.hold(n, keep(store)))
+}
+
+/// Takes of the blocks that were claimed.
+pub(super) fn take_claimed(store: &Store, goal: Goal, want: u32, claim: &mut Claim) -> Result<Reserved> {
+    let want = u64::from(want.max(1)).min(claim.blocks()) as u32;
+    search(store, goal, want, &mut |n| claim.hold(n))
+}
+
+/// Finds a run and takes as much of it as `hold` grants.
+fn search(store: &Store, goal: Goal, want: u32, hold: &mut dyn FnMut(u64) -> u64) -> Result<Reserved> {
+    if want == 0 {
+        return Err(Error::NoSpace);
+    }
+    let _timer = store.counters.reserve.start();
+    let want = want.min(store.layout.blocks_per_group().min(32768));
+    let (home, bit) = match goal {
+        Goal::At(group, bit) => (group, Some(bit)),
+        Goal::Group(group) => (group, None),
+    };
+    let mut search = Search { store, want, home, bit, hold, loads: 0 };
+    if let Some(run) = search.at_goal()? {
+        return Ok(run);
+    }
+    // The next power of two above: a run that holds it is long enough.
+    let first = want.next_power_of_two().ilog2().min(ORDERS as u32 - 1);
+    loop {
+        let releases = store.alloc.releases.load(Acquire);
+        for order in (0..=first).rev() {
+            if let Some(run) = search.of_order(order)? {
+                return Ok(run);
+            }
+        }
+        // What was given back meanwhile may lie where the search had been already.
+        if store.alloc.releases.load(Acquire) == releases {
+            return Err(Error::NoSpace);
+        }
+    }
+}
+
+struct Search<'s, 'f> {
+    store: &'f Store,
+    want: u32,
+    home: u32,
+    bit: Option<u32>,
+    hold: &'s mut dyn FnMut(u64) -> u64,
+    /// Bitmaps that were read for it.
+    loads: u32,
+}
+
+impl Search<'_, '_> {
+    /// What lies right at the goal, unless it is much less than wanted.
+    fn at_goal(&mut self) -> Result<Option<Reserved>> {
+        let Some(bit) = self.bit else { return Ok(None) };
+        let Some(mut state) = self.store.alloc.lock_group(self.home) else { return Ok(None) };
+        state.load(self.store, self.home)?;
+        let run = state.find_at(bit, self.want);
+        if (run.len() as u32) < self.want.div_ceil(4) {
+            return Ok(None);
+        }
+        self.take(self.home, state, run).map(Some)
+    }
+
+    /// A run with an aligned run of `order` in it, from home on around the end: first of groups
+    /// that no other thread is at work in.
+    fn of_order(&mut self, order: u32) -> Result<Option<Reserved>> {
+        for patient in [false, true] {
+            let mut skipped = false;
+            for (mut at, to) in [(self.home, u32::MAX), (0, self.home)] {
+                while let Some(group) = self.store.alloc.orders.next(order, at, to) {
+                    at = group + 1;
+                    let state = match patient {
+                        true => self.store.alloc.lock_group(group),
+                        false => self.store.alloc.try_lock_group(group),
+                    };
+                    let Some(mut state) = state else {
+                        skipped = true;
+                        continue;
+                    };
+                    if !state.may_have(self.store, group, order)? {
+                        continue;
+                    }
+                    if state.is_unread() {
+                        // A good run is not worth a look at every bitmap of a large volume.
+                        if order > 0 && self.loads == MAX_LOADS {
+                            continue;
+                        }
+                        self.loads += 1;
+                        state.load(self.store, group)?;
+                    }
+                    let from = self.bit.filter(|_| group == self.home).unwrap_or(state.next());
+                    if let Some(run) = state.find(from, self.want, order) {
+                        return self.take(group, state, run).map(Some);
+                    }
+                }
+            }
+            if !skipped {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, group: u32, mut state: Locked<'_>, run: Range<u32>) -> Result<Reserved> {
+        let first = self.store.layout.group_first_block(group)?;
+        let len = (self.hold)(run.len() as u64) as u32;
+        if len == 0 {
+            return Err(Error::NoSpace);
+        }
+        state.mark(run.start..run.start + len);
+        self.store.alloc.learn(group, &mut state);
+        Ok(Reserved { alloc: Arc::clone(&self.store.alloc), start: first + u64::from(run.start), len })
+    }
+}

@@ -1,0 +1,186 @@
+//! A directory as its operations see it: its inode, and its blocks, checked when they are loaded.
+
+use super::{DirParams, leaf};
+use crate::error::{DirError, Error, Result};
+use crate::store::alloc;
+use crate::store::map::{self, Mapping};
+use crate::store::txn::Txn;
+use crate::store::{Store, kind};
+use lanefs_format::dirent::{self, DirLayout, DirentError};
+use lanefs_format::htree::{self, DxKind, DxRootInfo, HtreeError};
+use lanefs_format::{Inode, InodeFlags};
+use lanefs_journal::Buffer;
+
+/// What a block of a directory is used as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Entries.
+    Leaf,
+    /// Part of the index.
+    Index(DxKind),
+}
+
+/// A directory. The caller holds its namespace lock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dir<'a> {
+    pub(super) store: &'a Store,
+    pub(super) ino: u32,
+    pub(super) inode: &'a Inode,
+    /// Blocks of the directory, at least 1.
+    pub(super) blocks: u32,
+    pub(super) seed: Option<u32>,
+}
+
+impl<'a> Dir<'a> {
+    /// # Errors
+    /// [`Error::NotSupported`] for what lanefs cannot look into; an i_size that no directory has.
+    pub(super) fn new(store: &'a Store, ino: u32, inode: &'a Inode) -> Result<Self> {
+        Self::check_supported(inode)?;
+        let block_size = store.block_size;
+        let max = store.dirs.max_size();
+        let size = inode.size;
+        if size == 0 || !size.is_multiple_of(u64::from(block_size)) || size > max {
+            return Err(DirError::Size { ino, size, block_size, max }.into());
+        }
+        let blocks = (size / u64::from(block_size)) as u32;
+        let seed = store.checksummer.inode_seed(ino, inode.generation);
+        Ok(Self { store, ino, inode, blocks, seed })
+    }
+
+    fn check_supported(inode: &Inode) -> Result<()> {
+        let what = if inode.flags.contains(InodeFlags::INLINE_DATA) {
+            "directories with inline data"
+        } else if inode.flags.contains(InodeFlags::ENCRYPT) {
+            "encrypted directories"
+        } else if inode.flags.contains(InodeFlags::CASEFOLD) {
+            "case-folding directories"
+        } else {
+            return Ok(());
+        };
+        Err(Error::NotSupported(what.into()))
+    }
+
+    pub(super) fn params(&self) -> &'a DirParams {
+        &self.store.dirs
+    }
+
+    pub(super) fn layout(&self) -> &'a DirLayout {
+        &self.store.dirs.layout
+    }
+
+    /// Whether names are found through an index.
+    pub(super) fn indexed(&self) -> bool {
+        self.params().index && self.inode.flags.contains(InodeFlags::INDEX)
+    }
+
+    /// The block of the volume that holds block `lblk`.
+    fn locate(&self, lblk: u32) -> Result<u64> {
+        let ino = self.ino;
+        match map::lookup(self.store, ino, self.inode, lblk)? {
+            Mapping::Mapped { block, unwritten: false, .. } => Ok(block),
+            Mapping::Mapped { block, .. } => Err(DirError::Unwritten { ino, lblk, block }.into()),
+            Mapping::Hole { .. } => Err(DirError::Hole { ino, lblk }.into()),
+        }
+    }
+
+    /// Block `lblk` as one of entries.
+    pub(super) fn leaf(&self, lblk: u32) -> Result<Buffer> {
+        let block = self.locate(lblk)?;
+        self.store.file_block(block, kind::DIR_BLOCK, |bytes| {
+            dirent::verify_block(bytes, self.layout(), self.seed)
+                .map_err(|rule| self.bad_leaf(lblk, block, rule))
+        })
+    }
+
+    /// Block 0 as the root of an index.
+    pub(super) fn root(&self) -> Result<(Buffer, DxRootInfo)> {
+        let block = self.locate(0)?;
+        let max_levels = self.params().max_levels;
+        let verify = |bytes: &[u8]| {
+            htree::verify_root(bytes, self.layout(), max_levels, self.seed)
+                .map_err(|rule| self.bad_index(0, block, rule))
+        };
+        let buffer = self.store.file_block(block, kind::DX_ROOT, |bytes| verify(bytes).map(drop))?;
+        let info = match htree::root_info(&buffer.read()) {
+            Some(info) => info,
+            None => verify(&buffer.read())?,
+        };
+        Ok((buffer, info))
+    }
+
+    /// Block `lblk` as a node of an index.
+    pub(super) fn node(&self, lblk: u32) -> Result<Buffer> {
+        let block = self.locate(lblk)?;
+        self.store.file_block(block, kind::DX_NODE, |bytes| {
+            htree::verify_node(bytes, self.layout(), self.seed)
+                .map_err(|rule| self.bad_index(lblk, block, rule))
+        })
+    }
+
+    pub(super) fn bad_leaf(&self, lblk: u32, block: u64, rule: DirentError) -> Error {
+        DirError::Leaf { ino: self.ino, lblk, block, rule }.into()
+    }
+
+    pub(super) fn bad_index(&self, lblk: u32, block: u64, rule: HtreeError) -> Error {
+        DirError::Index { ino: self.ino, lblk, block, rule }.into()
+    }
+
+    /// One pass over a leaf for a name.
+    pub(super) fn scan(&self, lblk: u32, buffer: &Buffer, name: &[u8]) -> Result<leaf::Scan> {
+        leaf::scan(&buffer.read(), self.layout(), name)
+            .map_err(|rule| self.bad_leaf(lblk, buffer.block(), rule))
+    }
+
+    /// Changes a block of the directory and makes its checksum anew.
+    pub(super) fn change<T>(
+        &self,
+        txn: &Txn<'_>,
+        buffer: &Buffer,
+        role: Role,
+        change: impl FnOnce(&mut [u8]) -> Result<T>,
+    ) -> Result<T> {
+        let mut guard = txn.write(buffer)?;
+        let bytes: &mut [u8] = &mut guard;
+        let out = change(bytes)?;
+        match role {
+            Role::Leaf => dirent::seal(bytes, self.layout(), self.seed),
+            Role::Index(kind) => htree::seal(bytes, self.layout(), kind, self.seed),
+        }
+        Ok(out)
+    }
+}
+
+/// Claims `blocks` that are to be [appended](append), and those that their map may take.
+///
+/// # Errors
+/// [`Error::NoSpace`]: nothing is claimed.
+pub(super) fn claim(txn: &mut Txn<'_>, ino: u32, inode: &Inode, blocks: u32) -> Result<()> {
+    let store = txn.store();
+    if blocks == 0 {
+        return Ok(());
+    }
+    let lblk = (inode.size / u64::from(store.block_size)) as u32;
+    let map = map::insert_blocks(store, ino, inode, lblk, blocks, blocks as usize - 1)?;
+    txn.spend(alloc::claim(store, u64::from(blocks) + map as u64)?);
+    Ok(())
+}
+
+/// Adds a block of zeros to the directory; the caller fills it under the same handle. i_size is
+/// moved behind it.
+///
+/// # Errors
+/// [`Error::NoSpace`], [`Error::DirFull`] for a directory that is as large as it may be: nothing is
+/// changed.
+pub(super) fn append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<(u32, Buffer)> {
+    let store = txn.store();
+    let block_size = u64::from(store.block_size);
+    let lblk = inode.size / block_size;
+    if inode.size.saturating_add(block_size) > store.dirs.max_size() {
+        return Err(Error::DirFull);
+    }
+    let lblk = lblk as u32;
+    let block = map::alloc_append(txn, ino, inode, lblk)?;
+    let buffer = txn.create(block)?;
+    inode.size += block_size;
+    Ok((lblk, buffer))
+}

@@ -1,0 +1,306 @@
+//! Listing a directory, from any place on.
+//!
+//! A cookie says where to go on. In a linear directory it is a byte offset: entries there never
+//! move. In an indexed one it follows the hashes, as the kernel's does: 31 bits of major hash, then
+//! 32 of minor, so that it outlives splits of leaves. Directories of one block are listed by hash
+//! too where the volume has `dir_index`: they become indexed when they grow.
+//!
+//! Names of equal hashes follow each other in the order of their bytes, each one position after
+//! the one before; positions are worked out anew from the first name of that hash, so a listing
+//! needs no memory between two calls. Only a name that goes away among equal hashes can shift
+//! such a position.
+//!
+//! Callbacks run without the lock of any buffer.
+
+use super::block::Dir;
+use super::htree::Path;
+use super::is_gone;
+use crate::error::{DirError, Result};
+use crate::store::Store;
+use lanefs_format::dirent::{Dirent, entries};
+use lanefs_format::hash::{HashVersion, NameHasher};
+use lanefs_format::{FileType, Inode, ext4_chksum};
+use std::ops::ControlFlow;
+
+/// A name, as [`read_dir`] shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    /// Where it leads.
+    pub(crate) ino: u32,
+    /// The recorded type, if there is one.
+    pub(crate) file_type: Option<FileType>,
+    /// 1 to 255 bytes without '/' and NUL; "." and ".." among them.
+    pub(crate) name: &'a [u8],
+    /// Goes on behind this entry. Below 2^63.
+    pub(crate) cookie: u64,
+}
+
+/// Positions of the dots in hash order; all others come behind.
+const DOT: u64 = 0;
+const DOTDOT: u64 = 1;
+
+type Each<'a> = dyn FnMut(Entry<'_>) -> ControlFlow<()> + 'a;
+
+/// Calls `each` for the entries from `cookie` on (0 is the start) until it breaks.
+///
+/// # Errors
+/// A damaged directory, or one that lanefs cannot look into.
+pub(crate) fn read_dir(
+    store: &Store,
+    ino: u32,
+    inode: &Inode,
+    cookie: u64,
+    each: &mut Each<'_>,
+) -> Result<()> {
+    if is_gone(inode) {
+        return Ok(());
+    }
+    let dir = Dir::new(store, ino, inode)?;
+    let end = if dir.indexed() {
+        by_index(&dir, cookie, each)?
+    } else if dir.blocks == 1 && dir.params().index {
+        by_hash(&dir, cookie, each)?
+    } else {
+        by_offset(&dir, cookie, each)?
+    };
+    // Whether the listing ended or `each` did makes no difference to the caller.
+    let (ControlFlow::Continue(()) | ControlFlow::Break(())) = end;
+    Ok(())
+}
+
+/// Whether a directory has no names but the dots.
+///
+/// # Errors
+/// As [`read_dir`]; a first block without dots.
+pub(crate) fn is_empty(store: &Store, ino: u32, inode: &Inode) -> Result<bool> {
+    if is_gone(inode) {
+        return Ok(true);
+    }
+    let dir = Dir::new(store, ino, inode)?;
+    let names_in = |lblk, skip| -> Result<bool> {
+        let buffer = dir.leaf(lblk)?;
+        let bytes = buffer.read();
+        Ok(entries(&bytes, dir.layout()).skip(skip).flatten().any(|e| e.inode != 0))
+    };
+    if dir.indexed() {
+        let (root, info) = dir.root()?;
+        let mut path = Path::to(&dir, root, info, 0)?;
+        loop {
+            if names_in(path.leaf, 0)? {
+                return Ok(false);
+            }
+            if !path.next(&dir)? {
+                return Ok(true);
+            }
+        }
+    }
+    check_dots(&dir)?;
+    for lblk in 0..dir.blocks {
+        if names_in(lblk, if lblk == 0 { 2 } else { 0 })? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A linear directory starts with "." that leads to itself, and "..".
+fn check_dots(dir: &Dir<'_>) -> Result<()> {
+    let buffer = dir.leaf(0)?;
+    let bytes = buffer.read();
+    let mut all = entries(&bytes, dir.layout()).flatten();
+    let (ino, mut next) = (dir.ino, || all.next());
+    if next().is_none_or(|e| e.name != b"." || e.inode != ino) {
+        return Err(DirError::Dots { ino, name: "." }.into());
+    }
+    if next().is_none_or(|e| e.name != b".." || e.inode == 0) {
+        return Err(DirError::Dots { ino, name: ".." }.into());
+    }
+    Ok(())
+}
+
+fn by_offset(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFlow<()>> {
+    let block_size = dir.layout().block_size as u64;
+    let first = u32::try_from(cookie / block_size).unwrap_or(u32::MAX);
+    for lblk in first..dir.blocks {
+        let base = u64::from(lblk) * block_size;
+        let copy = dir.leaf(lblk)?.read().to_vec();
+        // From the block's start: the cookie may point into an entry that has grown over it.
+        for entry in entries(&copy, dir.layout()).flatten() {
+            if entry.inode == 0 || base + (entry.offset as u64) < cookie {
+                continue;
+            }
+            let next = entry.next();
+            let next = if next == dir.layout().end() { dir.layout().block_size } else { next };
+            let Dirent { inode: ino, file_type, name, .. } = entry;
+            let flow = each(Entry { ino, file_type, name, cookie: base + next as u64 });
+            if flow.is_break() {
+                return Ok(flow);
+            }
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// A linear directory of one block, in the order that it would have with an index.
+fn by_hash(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFlow<()>> {
+    let copy = dir.leaf(0)?.read().to_vec();
+    let mut batch = Batch::new(dir.params().hasher);
+    for (i, entry) in entries(&copy, dir.layout()).flatten().enumerate() {
+        match (i, entry.name) {
+            _ if entry.inode == 0 => {}
+            (0, b".") => batch.push_at(&entry, DOT),
+            (1, b"..") => batch.push_at(&entry, DOTDOT),
+            _ => drop(batch.push(&entry)),
+        }
+    }
+    Ok(batch.emit(u64::MAX, cookie, each))
+}
+
+fn by_index(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFlow<()>> {
+    let (root, info) = dir.root()?;
+    let mut batch = Batch::new(dir.params().hasher.with_version(info.hash_version));
+    for (ino, name, position) in [(info.own, &b"."[..], DOT), (info.parent, b"..", DOTDOT)] {
+        let file_type = Some(FileType::Directory).filter(|_| dir.layout().file_types);
+        batch.push_at(&Dirent { offset: 0, inode: ino, rec_len: 0, file_type, name }, position);
+    }
+    let mut path = Path::to(dir, root, info, batch.hash_of(cookie))?;
+    loop {
+        let copy = dir.leaf(path.leaf)?.read().to_vec();
+        for entry in entries(&copy, dir.layout()).flatten().filter(|e| e.inode != 0) {
+            let hash = batch.push(&entry);
+            let (low, high) = (path.low & !1, path.high.unwrap_or(u32::MAX));
+            // A name in the wrong leaf would be listed at a place that lookups never come to.
+            if hash < low || hash >= high {
+                let (ino, lblk, inode) = (dir.ino, path.leaf, entry.inode);
+                return Err(DirError::LeafHash { ino, lblk, inode, hash, low, high }.into());
+            }
+        }
+        // Names whose hash goes on in the next leaf wait for the rest of them.
+        let until = path.high.filter(|high| high & 1 != 0).map_or(u64::MAX, |high| position(high & !1, 0));
+        let flow = batch.emit(until, cookie, each);
+        if flow.is_break() || !path.next(dir)? {
+            return Ok(flow);
+        }
+    }
+}
+
+/// Where a name of these hashes comes at the earliest.
+fn position(major: u32, minor: u32) -> u64 {
+    u64::from(major >> 1) << 32 | u64::from(minor)
+}
+
+/// Names that have been read and wait to be shown in order.
+struct Batch {
+    hasher: NameHasher,
+    items: Vec<Item>,
+    /// Their names, one behind the other.
+    names: Vec<u8>,
+    next: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Item {
+    position: u64,
+    ino: u32,
+    file_type: Option<FileType>,
+    at: usize,
+    len: usize,
+}
+
+impl Batch {
+    fn new(hasher: NameHasher) -> Self {
+        Self { hasher, items: Vec::with_capacity(64), names: Vec::with_capacity(1024), next: 0 }
+    }
+
+    /// The major hash at which to start for `cookie`.
+    fn hash_of(&self, cookie: u64) -> u32 {
+        // A cookie is the position behind an entry; at the edge of two hashes it is the next one's.
+        u32::try_from(cookie.saturating_sub(1) >> 32 << 1).unwrap_or(!1)
+    }
+
+    /// Takes an entry in; gives its major hash.
+    fn push(&mut self, entry: &Dirent<'_>) -> u32 {
+        let hash = self.hasher.hash(entry.name);
+        // The legacy hash has no minor one, and 31 bits alone collide early.
+        let minor = match self.hasher.version() {
+            HashVersion::Legacy => ext4_chksum(!0, entry.name),
+            HashVersion::HalfMd4 | HashVersion::Tea => hash.minor,
+        };
+        self.push_at(entry, position(hash.major, minor).max(DOTDOT + 1));
+        hash.major
+    }
+
+    fn push_at(&mut self, entry: &Dirent<'_>, position: u64) {
+        let at = self.names.len();
+        self.names.extend_from_slice(entry.name);
+        let Dirent { inode: ino, file_type, name, .. } = *entry;
+        self.items.push(Item { position, ino, file_type, at, len: name.len() });
+    }
+
+    /// Shows the names below position `until`, from `cookie` on, and keeps the others.
+    fn emit(&mut self, until: u64, cookie: u64, each: &mut Each<'_>) -> ControlFlow<()> {
+        let names = std::mem::take(&mut self.names);
+        let name_of = |item: &Item| names.get(item.at..item.at + item.len).unwrap_or_default();
+        self.items
+            .sort_unstable_by(|a, b| a.position.cmp(&b.position).then_with(|| name_of(a).cmp(name_of(b))));
+        let shown = self.items.partition_point(|item| item.position < until);
+        let mut flow = ControlFlow::Continue(());
+        for item in self.items.drain(..shown) {
+            let position = item.position.max(self.next);
+            self.next = position + 1;
+            if position < cookie {
+                continue;
+            }
+            let Item { ino, file_type, .. } = item;
+            flow = each(Entry { ino, file_type, name: name_of(&item), cookie: self.next });
+            if flow.is_break() {
+                break;
+            }
+        }
+        for item in &mut self.items {
+            let name = names.get(item.at..item.at + item.len).unwrap_or_default();
+            item.at = self.names.len();
+            self.names.extend_from_slice(name);
+        }
+        flow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shows what is behind `cookie` of names that all have one position, or two.
+    fn show(names: &[&str], cookie: u64, most: usize) -> Vec<(String, u64)> {
+        let mut batch = Batch::new(NameHasher::new(HashVersion::HalfMd4, false, [0; 4]));
+        for (i, name) in names.iter().enumerate() {
+            let name = name.as_bytes();
+            let entry = Dirent { offset: 0, inode: 11, rec_len: 0, file_type: None, name };
+            batch.push_at(&entry, position(0x1000, 7) + u64::from(i % 3 == 0));
+        }
+        let mut shown = Vec::new();
+        let _ = batch.emit(u64::MAX, cookie, &mut |entry| {
+            shown.push((String::from_utf8_lossy(entry.name).into_owned(), entry.cookie));
+            if shown.len() == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        shown
+    }
+
+    #[test]
+    fn equal_positions_are_told_apart() {
+        let names = ["d", "a", "f", "c", "b", "e"];
+        let all = show(&names, 0, usize::MAX);
+        assert_eq!(all.len(), names.len());
+        assert!(all.is_sorted_by(|a, b| a.1 < b.1));
+        for step in 1..4 {
+            let (mut cookie, mut seen) = (0, Vec::new());
+            loop {
+                let piece = show(&names, cookie, step);
+                let Some(last) = piece.last() else { break };
+                cookie = last.1;
+                seen.extend(piece);
+            }
+            assert_eq!(seen, all);
+        }
+    }
+}

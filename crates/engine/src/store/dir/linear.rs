@@ -1,0 +1,30 @@
+//! Linear directories: every block holds entries, in no order.
+
+use super::block::{Dir, Role, append};
+use super::{New, Place, Slot, find_in_leaf};
+use crate::error::Result;
+use crate::store::txn::Txn;
+use lanefs_format::Inode;
+use lanefs_format::dirent;
+
+/// Looks for `name` in block after block.
+pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Place> {
+    let mut room = None;
+    for lblk in 0..dir.blocks {
+        if let Some(found) = find_in_leaf(dir, lblk, name, &mut room)? {
+            return Ok(Place::Found(found));
+        }
+    }
+    Ok(Place::Vacant(Slot { room }))
+}
+
+/// Adds a block for a name that no block has room for.
+pub(super) fn grow(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, new: &New<'_>) -> Result<()> {
+    let (_, buffer) = append(txn, ino, inode)?;
+    let dir = Dir::new(txn.store(), ino, inode)?;
+    dir.change(txn, &buffer, Role::Leaf, |bytes| {
+        dirent::init_block(bytes, dir.layout());
+        Ok(())
+    })?;
+    new.put(&dir, txn, &buffer, 0)
+}

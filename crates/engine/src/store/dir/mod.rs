@@ -1,0 +1,314 @@
+//! Directories: names to inodes.
+//!
+//! Two forms. A linear directory is read block by block. An indexed one (htree) has a tree over
+//! the hashes of its names; a directory becomes indexed when its first block is full. Directories
+//! never shrink.
+//!
+//! The caller holds the directory's namespace lock, exclusively for changes, and writes the inode
+//! afterwards. An operation that fails changes nothing, but for an error of the device in the
+//! middle of it: a directory that grows claims all blocks that it will need before it takes the
+//! first.
+//!
+//! Hazards. [`Slot`] and [`Found`] remember a place in a block: they are good while the namespace
+//! lock that they were made under is held and the directory has not been changed since. No
+//! buffer's lock is held while another is taken, so that a hostile index that names one block
+//! twice cannot make a thread wait for itself.
+
+mod block;
+mod htree;
+mod iterate;
+mod leaf;
+mod linear;
+mod params;
+
+pub(crate) use iterate::{Entry, is_empty, read_dir};
+pub(crate) use params::DirParams;
+
+use crate::error::{DirError, Error, Result};
+use crate::store::Store;
+use crate::store::map;
+use crate::store::txn::{Txn, credits};
+use block::{Dir, Role};
+use lanefs_format::dirent::{self, rec_len};
+use lanefs_format::htree::{self as format_htree, DxKind};
+use lanefs_format::{FileType, Inode};
+use lanefs_journal::Buffer;
+use leaf::Hit;
+
+/// Blocks that [`remove`] and [`replace`] change at most.
+pub(crate) const CREDITS_REMOVE: u32 = 1;
+
+/// A name in a directory.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Where it leads: at least 1, at most s_inodes_count.
+    pub(crate) ino: u32,
+    buffer: Buffer,
+    role: Role,
+    hit: Hit,
+}
+
+/// Room for a name that is not in a directory.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// A leaf that may hold the name, and the entry in it that has room.
+    room: Option<(Buffer, usize)>,
+}
+
+impl Slot {
+    /// Blocks that [`insert`] changes at most, without the directory's inode.
+    pub(crate) fn credits(&self, store: &Store, inode: &Inode) -> u32 {
+        if self.room.is_some() {
+            return 1;
+        }
+        let levels = u32::from(store.dirs.max_levels);
+        // Steps that each add a block: a level, an index block for each level, a leaf.
+        let added = (levels + 2) * (1 + credits::RUN);
+        let path = levels + 2;
+        // The new blocks are neighbours in the map: at most one of them splits a block of it.
+        added + path + map::insert_credits(store, inode, 1)
+    }
+}
+
+/// What [`find`] finds.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// The name is there.
+    Found(Found),
+    /// It is not.
+    Vacant(Slot),
+}
+
+impl Place {
+    /// # Errors
+    /// [`Error::Exists`] if the name is there.
+    pub(crate) fn vacant(self) -> Result<Slot> {
+        match self {
+            Self::Found(_) => Err(Error::Exists),
+            Self::Vacant(slot) => Ok(slot),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::NotFound`] if the name is not there.
+    pub(crate) fn found(self) -> Result<Found> {
+        match self {
+            Self::Found(found) => Ok(found),
+            Self::Vacant(_) => Err(Error::NotFound),
+        }
+    }
+}
+
+/// Looks for `name`, and for the place where it could be put.
+///
+/// # Errors
+/// A damaged directory ([`DirError`]), or one that lanefs cannot look into.
+pub(crate) fn find(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Result<Place> {
+    if is_gone(inode) {
+        return Ok(Place::Vacant(Slot { room: None }));
+    }
+    let dir = Dir::new(store, ino, inode)?;
+    if dir.indexed() { htree::find(&dir, name) } else { linear::find(&dir, name) }
+}
+
+/// Looks for `name`.
+///
+/// # Errors
+/// As [`find`].
+pub(crate) fn lookup(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Result<Option<Found>> {
+    match find(store, ino, inode, name)? {
+        Place::Found(found) => Ok(Some(found)),
+        Place::Vacant(_) => Ok(None),
+    }
+}
+
+/// Puts `name` where [`find`] has found that it is not.
+///
+/// # Errors
+/// [`Error::NoSpace`], [`Error::DirFull`]. A damaged directory.
+pub(crate) fn insert(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    slot: Slot,
+    name: &[u8],
+    child: u32,
+    file_type: FileType,
+) -> Result<()> {
+    check_name(name)?;
+    if is_gone(inode) {
+        return Err(Error::NotFound);
+    }
+    let new = New { name, child, file_type: Some(file_type) };
+    let dir = Dir::new(txn.store(), ino, inode)?;
+    let indexed = dir.indexed();
+    if let Some((buffer, offset)) = slot.room {
+        new.put(&dir, txn, &buffer, offset)?;
+    } else if indexed {
+        block::claim(txn, ino, inode, htree::growth(&dir, name)?)?;
+        htree::insert(txn, ino, inode, &new)?;
+    } else if dir.blocks == 1 && dir.params().index {
+        // The block of the names, and half of them to another.
+        block::claim(txn, ino, inode, 2)?;
+        htree::convert(txn, ino, inode)?;
+        htree::insert(txn, ino, inode, &new)?;
+    } else {
+        block::claim(txn, ino, inode, 1)?;
+        linear::grow(txn, ino, inode, &new)?;
+    }
+    if !indexed && !txn.store().dirs.index {
+        // The index of a volume that has lost dir_index does not know the new name.
+        inode.flags.remove(lanefs_format::InodeFlags::INDEX);
+    }
+    Ok(())
+}
+
+/// Takes `name` out; gives what it led to.
+///
+/// # Errors
+/// [`Error::NotFound`]; a damaged directory.
+pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &Inode, name: &[u8]) -> Result<Found> {
+    let found = find(txn.store(), ino, inode, name)?.found()?;
+    remove_at(txn, ino, inode, &found, name)?;
+    Ok(found)
+}
+
+/// Takes out what [`find`] has found.
+///
+/// # Errors
+/// [`DirError::Moved`] if it is not there any more.
+pub(crate) fn remove_at(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &Inode,
+    found: &Found,
+    name: &[u8],
+) -> Result<()> {
+    let dir = Dir::new(txn.store(), ino, inode)?;
+    if found.role != Role::Leaf {
+        return Err(Error::Invalid("the dots of a directory stay"));
+    }
+    check_place(&dir, &found.buffer.read(), found, name)?;
+    dir.change(txn, &found.buffer, found.role, |bytes| {
+        leaf::take(bytes, dir.layout(), &found.hit).map_err(|_| moved(&dir, found))
+    })
+}
+
+/// Makes `name` lead to another inode. For ".." too.
+///
+/// # Errors
+/// [`Error::NotFound`]; a damaged directory.
+pub(crate) fn replace(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &Inode,
+    name: &[u8],
+    child: u32,
+    file_type: FileType,
+) -> Result<()> {
+    let found = find(txn.store(), ino, inode, name)?.found()?;
+    let dir = Dir::new(txn.store(), ino, inode)?;
+    if found.role == Role::Leaf {
+        check_place(&dir, &found.buffer.read(), &found, name)?;
+    }
+    dir.change(txn, &found.buffer, found.role, |bytes| {
+        dirent::write_inode(bytes, dir.layout(), found.hit.offset, child, Some(file_type));
+        Ok(())
+    })
+}
+
+/// Gives a new directory its first block, with "." and "..".
+///
+/// # Errors
+/// [`Error::NoSpace`], with nothing changed.
+pub(crate) fn init(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, parent: u32) -> Result<()> {
+    let (_, buffer) = block::append(txn, ino, inode)?;
+    let dir = Dir::new(txn.store(), ino, inode)?;
+    let (layout, dot) = (dir.layout(), rec_len(1));
+    let kind = Some(FileType::Directory);
+    dir.change(txn, &buffer, Role::Leaf, |bytes| {
+        dirent::init_block(bytes, layout);
+        dirent::write_entry(bytes, layout, 0, dot, ino, kind, b".")
+            .and_then(|()| dirent::write_entry(bytes, layout, dot, layout.end() - dot, parent, kind, b".."))
+            .map_err(|rule| dir.bad_leaf(0, buffer.block(), rule))
+    })
+}
+
+/// An entry to be put.
+#[derive(Debug, Clone, Copy)]
+struct New<'a> {
+    name: &'a [u8],
+    child: u32,
+    file_type: Option<FileType>,
+}
+
+impl New<'_> {
+    fn need(&self) -> usize {
+        rec_len(self.name.len())
+    }
+
+    /// Puts the entry into the slack of the one at `offset`.
+    fn put(&self, dir: &Dir<'_>, txn: &Txn<'_>, buffer: &Buffer, offset: usize) -> Result<()> {
+        dir.change(txn, buffer, Role::Leaf, |bytes| {
+            leaf::add(bytes, dir.layout(), offset, self.name, self.child, self.file_type)
+                .map_err(|_| DirError::Moved { ino: dir.ino, block: buffer.block(), offset }.into())
+        })
+    }
+}
+
+/// Looks for `name` in one leaf. Its first room goes to `room` if there is none yet.
+fn find_in_leaf(
+    dir: &Dir<'_>,
+    lblk: u32,
+    name: &[u8],
+    room: &mut Option<(Buffer, usize)>,
+) -> Result<Option<Found>> {
+    let buffer = dir.leaf(lblk)?;
+    let scan = dir.scan(lblk, &buffer, name)?;
+    if let Some(hit) = scan.hit {
+        return Ok(Some(Found { ino: hit.inode, buffer, role: Role::Leaf, hit }));
+    }
+    if let (None, Some(offset)) = (&room, scan.room) {
+        *room = Some((buffer, offset));
+    }
+    Ok(None)
+}
+
+/// A directory that has been removed while somebody has it open holds nothing.
+fn is_gone(inode: &Inode) -> bool {
+    inode.links_count == 0 && inode.size == 0
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > dirent::NAME_MAX {
+        return Err(Error::NameTooLong { len: name.len() });
+    }
+    if name.is_empty() || name.iter().any(|&b| b == 0 || b == b'/') {
+        return Err(Error::Invalid("a name that is empty or holds '/' or NUL"));
+    }
+    Ok(())
+}
+
+fn check_place(dir: &Dir<'_>, bytes: &[u8], found: &Found, name: &[u8]) -> Result<()> {
+    if leaf::holds(bytes, dir.layout(), &found.hit, name) { Ok(()) } else { Err(moved(dir, found)) }
+}
+
+fn moved(dir: &Dir<'_>, found: &Found) -> Error {
+    DirError::Moved { ino: dir.ino, block: found.buffer.block(), offset: found.hit.offset }.into()
+}
+
+/// "." or ".." of an indexed directory, which only its root holds.
+fn find_dot(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
+    let offset = match name {
+        b"." => 0,
+        b".." => format_htree::DOTDOT,
+        _ => return Ok(None),
+    };
+    let (buffer, info) = dir.root()?;
+    let ino = if offset == 0 { info.own } else { info.parent };
+    let hit = Hit { offset, before: None, inode: ino };
+    Ok(Some(Found { ino, buffer, role: Role::Index(DxKind::Root), hit }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Inodes from and to the inode tables.
+
+use super::Store;
+use crate::error::{Corrupt, Error, Result};
+use crate::store::alloc::read_desc;
+use crate::store::txn::Txn;
+use lanefs_format::{FormatError, Inode, InodeUse, Superblock};
+use lanefs_journal::Buffer;
+use std::ops::Range;
+
+/// The number of the root directory.
+pub(crate) const ROOT_INO: u32 = 2;
+
+/// An inode's slot of the table, whose block is held in memory: to read and to write it does no
+/// I/O.
+#[derive(Debug)]
+pub(crate) struct TableSlot<'f> {
+    store: &'f Store,
+    ino: u32,
+    buffer: Buffer,
+    bytes: Range<usize>,
+}
+
+/// The inodes that the superblock names, 0 for none, with what they serve as: no directory entry
+/// leads to one.
+pub(super) fn own_inodes(sb: &Superblock) -> [(u32, &'static str); 5] {
+    let raw = sb.raw();
+    [
+        (raw.s_journal_inum.get(), "journal"),
+        (raw.s_orphan_file_inum.get(), "orphan file"),
+        (raw.s_usr_quota_inum.get(), "quotas of users"),
+        (raw.s_grp_quota_inum.get(), "quotas of groups"),
+        (raw.s_prj_quota_inum.get(), "quotas of projects"),
+    ]
+}
+
+impl Store {
+    /// Checks that a name may lead to inode `ino`: it exists, and the file system does not use it
+    /// itself.
+    ///
+    /// # Errors
+    /// [`Corrupt::InodeNumber`] outside of the volume, [`Corrupt::SpecialInode`].
+    pub(crate) fn check_named(&self, ino: u32) -> Result<()> {
+        let count = self.layout.inodes_count();
+        if ino == 0 || ino > count {
+            return Err(Corrupt::InodeNumber { ino, by: "a directory entry", count }.into());
+        }
+        let own = self.own_inodes.iter().find(|(own, _)| *own == ino).map(|(_, role)| *role);
+        let reserved = (ino < self.first_ino && ino != ROOT_INO).then_some("reserved");
+        match own.or(reserved) {
+            Some(role) => Err(Corrupt::SpecialInode { ino, role, rule: "has a name" }.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the block of the table that holds `ino`.
+    ///
+    /// # Errors
+    /// A number that the volume does not have; the device's.
+    pub(crate) fn table_slot(&self, ino: u32) -> Result<TableSlot<'_>> {
+        let slot = self.layout.inode_slot(ino).map_err(|_| Corrupt::InodeNumber {
+            ino,
+            by: "a directory or list",
+            count: self.layout.inodes_count(),
+        })?;
+        let block = read_desc(self, slot.group)?.inode_table + u64::from(slot.table_block);
+        self.table_slot_in(ino, self.journal.read(block)?)
+    }
+
+    /// The slot of `ino` in `buffer`, the block of the table that holds it.
+    pub(crate) fn table_slot_in(&self, ino: u32, buffer: Buffer) -> Result<TableSlot<'_>> {
+        let start = self.layout.inode_slot(ino)?.offset as usize;
+        let bytes = start..start + usize::from(self.inode_ctx.inode_size);
+        let len = self.block_size as usize;
+        if bytes.end > len {
+            let (what, need) = ("inode table block", bytes.end);
+            return Err(Error::Format(FormatError::Truncated { what, len, need }));
+        }
+        Ok(TableSlot { store: self, ino, buffer, bytes })
+    }
+
+    /// Reads an inode, its checksum and rules verified.
+    pub(crate) fn read_inode(&self, ino: u32) -> Result<Inode> {
+        self.table_slot(ino)?.read()
+    }
+}
+
+impl TableSlot<'_> {
+    /// The inode, its checksum and rules verified.
+    pub(crate) fn read(&self) -> Result<Inode> {
+        let bytes = self.buffer.read();
+        let slot = bytes.get(self.bytes.clone()).unwrap_or_default();
+        Ok(Inode::parse(slot, self.ino, &self.store.inode_ctx)?)
+    }
+
+    /// What the slot says of its use. Nothing else of it is checked.
+    pub(crate) fn raw_use(&self) -> Result<InodeUse> {
+        let bytes = self.buffer.read();
+        Ok(InodeUse::of(bytes.get(self.bytes.clone()).unwrap_or_default())?)
+    }
+
+    /// Writes the inode under a handle. Costs [`credits::INODE`](crate::store::txn::credits::INODE).
+    pub(crate) fn write(&self, txn: &Txn<'_>, inode: &Inode) -> Result<()> {
+        self.encode(txn, inode, false)
+    }
+
+    /// Writes a new inode, over whatever the last one left in the slot.
+    pub(crate) fn write_new(&self, txn: &Txn<'_>, inode: &Inode) -> Result<()> {
+        self.encode(txn, inode, true)
+    }
+
+    fn encode(&self, txn: &Txn<'_>, inode: &Inode, new: bool) -> Result<()> {
+        let (ino, ctx) = (self.ino, &self.store.inode_ctx);
+        // On the orphan list, i_dtime is the next inode of the list and belongs to the list.
+        let chain = self.store.orphans.chain(ino);
+        let mut bytes = txn.write(&self.buffer)?;
+        let slot = bytes.get_mut(self.bytes.clone()).unwrap_or_default();
+        if new {
+            slot.fill(0);
+        }
+        match chain.next() {
+            None => inode.encode(slot, ino, ctx)?,
+            Some(next) => Inode { dtime: next, ..inode.clone() }.encode(slot, ino, ctx)?,
+        }
+        Ok(())
+    }
+
+    /// Changes `i_dtime` alone: of an inode on the orphan list it belongs to the list, which
+    /// holds its lock.
+    pub(crate) fn write_dtime(&self, txn: &Txn<'_>, dtime: u32) -> Result<()> {
+        let inode = Inode { dtime, ..self.read()? };
+        let mut bytes = txn.write(&self.buffer)?;
+        let slot = bytes.get_mut(self.bytes.clone()).unwrap_or_default();
+        Ok(inode.encode(slot, self.ino, &self.store.inode_ctx)?)
+    }
+}

@@ -1,0 +1,227 @@
+//! Bytes of files from and to the device, whatever alignment that asks for.
+//!
+//! Hazard: where a device wants whole sectors, a part of one is read, changed and written. Nobody
+//! else may write that sector meanwhile: so never more than a block is read for it, and a
+//! block's file is locked.
+
+use crate::error::{Error, Result};
+use crate::store::Store;
+use crate::store::map::{self, Mapping, max_size, place};
+use lanefs_device::{AlignedBuf, BlockDevice, ReadOp, WriteOp};
+use lanefs_format::Inode;
+use std::mem;
+use std::ops::Deref;
+
+/// The most that is copied through memory of our own at a time.
+const BOUNCE: usize = 1 << 20;
+
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// A write of bytes with zeros before and behind; each at most 64 KiB of zeros, a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Write<'b> {
+    /// First byte on the device, where the zeros before begin.
+    pub(crate) offset: u64,
+    /// Zeros before.
+    pub(crate) head: usize,
+    /// The bytes.
+    pub(crate) body: &'b [u8],
+    /// Zeros behind.
+    pub(crate) tail: usize,
+}
+
+impl<'b> Write<'b> {
+    fn pieces(&self) -> [&'b [u8]; 3] {
+        let zeros = |len: usize| ZEROS.get(..len).unwrap_or(&ZEROS);
+        [zeros(self.head), self.body, zeros(self.tail)]
+    }
+}
+
+/// What to read from the device for `buf` from `offset` on; where nothing is written it is zeroed.
+pub(crate) fn plan_read<'b>(
+    store: &Store,
+    offset: u64,
+    buf: &'b mut [u8],
+    lookup: impl Fn(u32) -> Result<Mapping>,
+) -> Result<Vec<ReadOp<'b>>> {
+    let (mut at, mut rest, mut ops) = (offset, buf, Vec::new());
+    while !rest.is_empty() {
+        let (lblk, inner) = place(store, at)?;
+        let mapping = lookup(lblk)?;
+        let run = u64::from(mapping.len()) * u64::from(store.block_size) - inner as u64;
+        let n = rest.len().min(usize::try_from(run).unwrap_or(usize::MAX));
+        let (piece, later) = mem::take(&mut rest).split_at_mut(n);
+        match mapping {
+            Mapping::Mapped { block, unwritten: false, .. } => {
+                ops.push(ReadOp { offset: store.byte_of(block) + inner as u64, buf: piece });
+            }
+            _ => piece.fill(0),
+        }
+        rest = later;
+        at += n as u64;
+    }
+    Ok(ops)
+}
+
+/// Reads the content of an inode whose map no thread changes meanwhile, from byte `offset` on into
+/// `buf`; how many bytes there were before i_size.
+pub(crate) fn read_inode(
+    store: &Store,
+    ino: u32,
+    inode: &Inode,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize> {
+    // i_size is the volume's word; no map goes further than this.
+    let size = inode.size.min(max_size(store, inode.flags));
+    let len = buf.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+    let Some(buf) = buf.get_mut(..len) else { return Ok(0) };
+    let ops = plan_read(store, offset, buf, |lblk| map::lookup(store, ino, inode, lblk))?;
+    read(store, ops)?;
+    Ok(len)
+}
+
+/// Runs all reads.
+pub(crate) fn read(store: &Store, mut ops: Vec<ReadOp<'_>>) -> Result<()> {
+    let device = &*store.device;
+    let align = alignment(store);
+    let fits = |op: &ReadOp<'_>| is_aligned(align, op.offset, op.buf);
+    if align <= 1 || ops.iter().all(fits) {
+        return Ok(device.read_batch(&mut ops)?);
+    }
+    ops.into_iter().try_for_each(|op| match fits(&op) {
+        true => Ok(device.read_at(op.offset, op.buf)?),
+        false => read_bounced(device, align, op.offset, op.buf),
+    })
+}
+
+/// Runs all writes, which do not overlap.
+pub(crate) fn write(store: &Store, writes: &[Write<'_>]) -> Result<()> {
+    let device = &*store.device;
+    let align = alignment(store);
+    let pieces: Vec<[&[u8]; 3]> = writes.iter().map(Write::pieces).collect();
+    let aligned = writes.iter().all(|w| w.head == 0 && w.tail == 0 && is_aligned(align, w.offset, w.body));
+    if align <= 1 || aligned {
+        let op = |(w, data): (&Write<'_>, _)| WriteOp { offset: w.offset, data };
+        let ops: Vec<WriteOp<'_>> = writes.iter().zip(pieces.iter().map(|p| &p[..])).map(op).collect();
+        return latch(store, device.write_batch(&ops).map_err(Error::from));
+    }
+    latch(store, writes.iter().zip(&pieces).try_for_each(|(w, p)| write_bounced(device, align, w.offset, p)))
+}
+
+/// Runs all writes of gathered pieces, whole blocks that do not overlap.
+pub(crate) fn write_pieces<'b, B: Deref<Target = [u8]> + 'b>(
+    store: &Store,
+    writes: impl Iterator<Item = &'b (u64, Vec<B>)>,
+) -> Result<()> {
+    let align = alignment(store);
+    let gathered = |(offset, data): &'b (u64, Vec<B>)| (*offset, data.iter().map(|b| &**b).collect());
+    let writes: Vec<(u64, Vec<&[u8]>)> = writes.map(gathered).collect();
+    if writes.is_empty() {
+        return Ok(());
+    }
+    let aligned =
+        |(offset, data): &(u64, Vec<&[u8]>)| data.iter().all(|piece| is_aligned(align, *offset, piece));
+    if align <= 1 || writes.iter().all(aligned) {
+        let ops: Vec<_> = writes.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
+        return latch(store, store.device.write_batch(&ops).map_err(Error::from));
+    }
+    latch(
+        store,
+        writes.iter().try_for_each(|(offset, data)| write_bounced(&*store.device, align, *offset, data)),
+    )
+}
+
+/// Writes `bytes` at the device's byte `offset`.
+pub(crate) fn write_one(store: &Store, offset: u64, bytes: &[u8]) -> Result<()> {
+    if is_straight(store, offset, bytes) {
+        return latch(store, store.device.write_at(offset, bytes).map_err(Error::from));
+    }
+    write(store, &[Write { offset, head: 0, body: bytes, tail: 0 }])
+}
+
+/// Whether the device takes this memory for this place of a file, or of itself, as it is.
+pub(crate) fn is_straight(store: &Store, offset: u64, memory: &[u8]) -> bool {
+    is_aligned(alignment(store), offset, memory)
+}
+
+/// Whether `len` bytes of a file at `offset` are whole sectors.
+pub(crate) fn is_whole(store: &Store, offset: u64, len: usize) -> bool {
+    let align = alignment(store);
+    offset.is_multiple_of(align as u64) && len.is_multiple_of(align)
+}
+
+/// A failed write of content ends all writing: whoever syncs is told, and nothing is lost silently.
+fn latch(store: &Store, written: Result<()>) -> Result<()> {
+    written.inspect_err(|e| {
+        if !is_lent(store, e) {
+            store.journal.abort(&format!("content could not be written: {e}"));
+        }
+    })
+}
+
+/// Whether a write was refused because a slice of its bytes is lent.
+pub(crate) fn is_lent(store: &Store, error: &Error) -> bool {
+    store.dax && matches!(error, Error::Device(e) if e.errno() == rustix::io::Errno::BUSY.raw_os_error())
+}
+
+/// Where a sector is larger than a block, its device changes parts of sectors under a lock of its
+/// own: here nothing beyond the block may be touched.
+fn alignment(store: &Store) -> usize {
+    store.device.alignment().min(store.block_size as usize)
+}
+
+fn is_aligned(align: usize, offset: u64, buf: &[u8]) -> bool {
+    offset.is_multiple_of(align as u64)
+        && buf.len().is_multiple_of(align)
+        && buf.as_ptr().addr().is_multiple_of(align)
+}
+
+/// The aligned range around `len` bytes at `offset`, for as many of them as may be copied at once:
+/// its start, how many bytes of it lie before `offset`, its length, and how many bytes it covers.
+fn around(align: usize, offset: u64, len: usize) -> (u64, usize, usize, usize) {
+    let before = (offset % align as u64) as usize;
+    let covered = len.min(BOUNCE - before);
+    (offset - before as u64, before, (before + covered).next_multiple_of(align), covered)
+}
+
+fn read_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
+    while !buf.is_empty() {
+        let (start, before, len, covered) = around(align, offset, buf.len());
+        let mut own = AlignedBuf::zeroed(len);
+        device.read_at(start, &mut own)?;
+        let (now, rest) = buf.split_at_mut(covered);
+        now.copy_from_slice(&own[before..before + covered]);
+        (offset, buf) = (offset + covered as u64, rest);
+    }
+    Ok(())
+}
+
+fn write_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, pieces: &[&[u8]]) -> Result<()> {
+    let mut left: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let mut pieces = pieces.iter().copied();
+    let mut piece: &[u8] = &[];
+    while left > 0 {
+        let (start, before, len, covered) = around(align, offset, left);
+        let mut own = AlignedBuf::zeroed(len);
+        if before != 0 {
+            device.read_at(start, &mut own[..align])?;
+        }
+        if before + covered != len && (before == 0 || len > align) {
+            device.read_at(start + (len - align) as u64, &mut own[len - align..])?;
+        }
+        let (mut filled, end) = (before, before + covered);
+        while filled < end {
+            if piece.is_empty() {
+                let Some(next) = pieces.next() else { break };
+                piece = next;
+            }
+            let (now, later) = piece.split_at(piece.len().min(end - filled));
+            own[filled..filled + now.len()].copy_from_slice(now);
+            (filled, piece) = (filled + now.len(), later);
+        }
+        device.write_at(start, &own)?;
+        (offset, left) = (offset + covered as u64, left - covered);
+    }
+    Ok(())
+}

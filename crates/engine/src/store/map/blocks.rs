@@ -1,0 +1,187 @@
+//! What the block maps need of a volume: to see, change, take and free blocks.
+//!
+//! Two small traits, so that the algorithms of the maps are tested in memory, where space and
+//! credits can be counted. On a volume, [`Store`] reads and a running [`Txn`] changes.
+
+use crate::error::Result;
+use crate::store::Store;
+use crate::store::alloc::BlockKind;
+use crate::store::txn::{Mark, Txn};
+use std::ops::Range;
+
+/// Reading the blocks of a map.
+pub(crate) trait ReadBlocks {
+    /// Bytes of a block.
+    fn block_size(&self) -> usize;
+
+    /// The blocks of the volume.
+    fn limits(&self) -> Range<u64>;
+
+    /// Runs `f` on the bytes of `block`. `verify` is asked once after each load of the block;
+    /// `kind` is what the block is verified as.
+    fn view<R>(
+        &self,
+        block: u64,
+        kind: u8,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        f: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R>;
+}
+
+/// Changing them, inside a transaction.
+pub(crate) trait ChangeBlocks: ReadBlocks {
+    /// Runs `f` on the bytes of `block` to change them. A `fresh` block was just taken and is
+    /// zeros.
+    fn change(
+        &mut self,
+        block: u64,
+        kind: u8,
+        fresh: bool,
+        f: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()>;
+
+    /// Takes one free block near `goal`.
+    fn alloc(&mut self, goal: u64) -> Result<u64>;
+
+    /// Gives back blocks, all of one group.
+    fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()>;
+
+    /// The first block of the group that `block` belongs to.
+    fn group_start(&self, block: u64) -> u64;
+
+    /// The longest run whose freeing costs one credit besides bitmap and descriptor.
+    fn run_of(&self, kind: BlockKind) -> u32;
+
+    /// Whether the transaction has `credits` left, or has just got them.
+    fn room(&mut self, credits: u32) -> Result<bool>;
+
+    /// How much was changed so far: see [`Txn::mark`].
+    fn mark(&self) -> Mark;
+
+    /// What was changed since `mark` has been taken back.
+    fn undone(&mut self, mark: Mark);
+}
+
+impl ReadBlocks for Store {
+    fn block_size(&self) -> usize {
+        self.block_size as usize
+    }
+
+    fn limits(&self) -> Range<u64> {
+        self.layout.first_data_block()..self.layout.blocks_count()
+    }
+
+    fn view<R>(
+        &self,
+        block: u64,
+        kind: u8,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        f: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        let buffer = self.file_block(block, kind, verify)?;
+        let bytes = buffer.read();
+        f(&bytes)
+    }
+}
+
+impl ReadBlocks for Txn<'_> {
+    fn block_size(&self) -> usize {
+        ReadBlocks::block_size(self.store())
+    }
+
+    fn limits(&self) -> Range<u64> {
+        self.store().limits()
+    }
+
+    fn view<R>(
+        &self,
+        block: u64,
+        kind: u8,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        f: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        self.store().view(block, kind, verify, f)
+    }
+}
+
+impl ChangeBlocks for Txn<'_> {
+    fn change(
+        &mut self,
+        block: u64,
+        kind: u8,
+        fresh: bool,
+        f: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let buffer = match fresh {
+            true => self.create(block)?,
+            // Verified by the caller, who has read the block in this operation; but it may have been
+            // read from the device again since, so nothing is known of it before `f` has run.
+            false => {
+                self.store().check_data_range(block, 1)?;
+                self.store().journal.read(block)?
+            }
+        };
+        f(&mut self.write(&buffer)?)?;
+        buffer.set_verified(kind);
+        Ok(())
+    }
+
+    fn alloc(&mut self, goal: u64) -> Result<u64> {
+        self.alloc_meta(goal)
+    }
+
+    fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()> {
+        Txn::free(self, start, len, kind)
+    }
+
+    fn group_start(&self, block: u64) -> u64 {
+        let layout = &self.store().layout;
+        let start = layout.group_of_block(block).and_then(|(group, _)| layout.group_first_block(group));
+        // A block of no group is refused when it is freed.
+        start.unwrap_or(block)
+    }
+
+    fn run_of(&self, kind: BlockKind) -> u32 {
+        Txn::run_of(self, kind)
+    }
+
+    fn room(&mut self, credits: u32) -> Result<bool> {
+        let left = self.credits();
+        if left >= credits { Ok(true) } else { self.extend(credits - left) }
+    }
+
+    fn mark(&self) -> Mark {
+        Txn::mark(self)
+    }
+
+    fn undone(&mut self, mark: Mark) {
+        Txn::undone(self, mark);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::fs::{Fs, OpenOptions};
+    use crate::store::kind;
+    use lanefs_device::MemDevice;
+    use std::sync::Arc;
+
+    /// A block that is read for a change is not trusted before the change is done.
+    #[test]
+    fn a_change_that_fails_does_not_verify_its_block() {
+        let verified = |done: fn() -> Result<()>| {
+            let device = MemDevice::new(16 << 20);
+            lanefs_mkfs::format(&device, &lanefs_mkfs::Options::default()).unwrap();
+            let store = Fs::open(Arc::new(device), OpenOptions::new().write(true)).unwrap();
+            let block = store.layout.blocks_count() - 1;
+            let changed = store.transact(8, |txn| txn.change(block, kind::EXTENT_NODE, false, |_| done()));
+            assert_eq!(changed.is_ok(), done().is_ok());
+            let verify = |_: &[u8]| Err(Error::Invalid("not verified"));
+            store.view(block, kind::EXTENT_NODE, verify, |_| Ok(())).is_ok()
+        };
+        assert!(!verified(|| Err(Error::Invalid("refused"))));
+        assert!(verified(|| Ok(())));
+    }
+}

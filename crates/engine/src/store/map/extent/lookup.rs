@@ -1,0 +1,87 @@
+//! Reading the tree: one descent, nodes looked at in place.
+
+use super::{Owner, node};
+use crate::error::{Error, Result};
+use crate::store::map::{Mapping, ReadBlocks};
+use lanefs_format::extent::{At, Bounds, MAX_BLOCKS, NodeRef, find};
+
+/// What a node says about a logical block.
+enum Step {
+    Child { block: u64, bounds: Bounds },
+    Found(Mapping),
+}
+
+/// What lies at `lblk` in the tree with the given root.
+pub(crate) fn lookup(blocks: &impl ReadBlocks, owner: Owner, root: &[u8], lblk: u32) -> Result<Mapping> {
+    if lblk == MAX_BLOCKS {
+        return Err(Error::FileTooBig);
+    }
+    let bounds = Bounds::root(blocks.limits());
+    let top = NodeRef::new(root, At { ino: owner.ino, block: 0 })?;
+    top.check(&bounds)?;
+    let mut step = look(&top, &bounds, lblk);
+    // Every child's depth is its parent's less one, so this ends.
+    loop {
+        match step {
+            Step::Found(mapping) => return Ok(mapping),
+            Step::Child { block, bounds } => {
+                step = node::view(blocks, owner, block, &bounds, |node| look(node, &bounds, lblk))?;
+            }
+        }
+    }
+}
+
+/// Returns how many nodes the tree gets by `entries` more entries at `lblk`: one for each full node
+/// from the leaf up.
+pub(crate) fn splits(
+    blocks: &impl ReadBlocks,
+    owner: Owner,
+    root: &[u8],
+    lblk: u32,
+    entries: usize,
+) -> Result<usize> {
+    let bounds = Bounds::root(blocks.limits());
+    let top = NodeRef::new(root, At { ino: owner.ino, block: 0 })?;
+    top.check(&bounds)?;
+    // Also what lies before its first key goes into the first child.
+    let look = |node: &NodeRef<'_>, bounds: &Bounds| {
+        let at = find(node.entries, lblk).unwrap_or(0);
+        let child = node.entries.get(at).filter(|_| node.eh_depth > 0).map(|entry| entry.index().ei_leaf);
+        let full = node.entries.len() + entries > usize::from(node.eh_max);
+        (child.map(|block| (block, bounds.child(node.eh_depth, node.entries, at))), full)
+    };
+    let (mut child, full) = look(&top, &bounds);
+    let mut splits = usize::from(full);
+    while let Some((block, bounds)) = child {
+        let full;
+        (child, full) = node::view(blocks, owner, block, &bounds, |node| look(node, &bounds))?;
+        splits = if full { splits + 1 } else { 0 };
+    }
+    Ok(splits)
+}
+
+fn look(node: &NodeRef<'_>, bounds: &Bounds, lblk: u32) -> Step {
+    let at = find(node.entries, lblk);
+    let entry = at.and_then(|n| node.entries.get(n));
+    match entry {
+        Some(entry) if node.eh_depth > 0 => Step::Child {
+            block: entry.index().ei_leaf,
+            bounds: bounds.child(node.eh_depth, node.entries, at.unwrap_or(0)),
+        },
+        Some(entry) if entry.extent().end() > u64::from(lblk) => {
+            let e = entry.extent();
+            let skip = lblk - e.ee_block;
+            Step::Found(Mapping::Mapped {
+                block: e.ee_start + u64::from(skip),
+                len: e.len - skip,
+                unwritten: e.unwritten,
+            })
+        }
+        _ => {
+            let next = node.entries.get(at.map_or(0, |n| n + 1)).map_or(bounds.logical.end, |e| e.key());
+            let last = entry.map_or(bounds.logical.start.into(), |e| e.extent().end());
+            let before = u64::from(lblk).saturating_sub(last) as u32;
+            Step::Found(Mapping::Hole { before, len: next.saturating_sub(lblk).max(1) })
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Node blocks in and out: checks after a load, checksums before a handle ends.
+
+use super::Owner;
+use crate::error::Result;
+use crate::store::kind;
+use crate::store::map::{ChangeBlocks, ReadBlocks};
+use lanefs_format::extent::{At, Bounds, Node, NodeRef, set_checksum, verify_checksum};
+
+/// Runs `f` on the node in `block`. Checksum and every entry are looked at once after each load;
+/// depth and logical range, which depend on the parent, each time.
+pub(super) fn view<R>(
+    blocks: &impl ReadBlocks,
+    owner: Owner,
+    block: u64,
+    bounds: &Bounds,
+    f: impl FnOnce(&NodeRef<'_>) -> R,
+) -> Result<R> {
+    let at = At { ino: owner.ino, block };
+    let verify = |bytes: &[u8]| {
+        let node = NodeRef::new(bytes, at)?;
+        if let Some(seed) = owner.seed {
+            verify_checksum(bytes, seed, at)?;
+        }
+        Ok(node.check(bounds)?)
+    };
+    blocks.view(block, kind::EXTENT_NODE, verify, |bytes| {
+        let node = NodeRef::new(bytes, at)?;
+        node.check_edges(bounds)?;
+        Ok(f(&node))
+    })
+}
+
+/// Writes `node` over the block; `fresh` if that was just taken.
+pub(super) fn store(
+    blocks: &mut impl ChangeBlocks,
+    owner: Owner,
+    block: u64,
+    node: &Node,
+    fresh: bool,
+) -> Result<()> {
+    let at = At { ino: owner.ino, block };
+    blocks.change(block, kind::EXTENT_NODE, fresh, |bytes| {
+        node.encode(bytes, at)?;
+        match owner.seed {
+            Some(seed) => Ok(set_checksum(bytes, seed, at)?),
+            None => Ok(()),
+        }
+    })
+}

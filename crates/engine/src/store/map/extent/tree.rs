@@ -1,0 +1,490 @@
+//! Changing the tree.
+//!
+//! One primitive carries all changes: [`Tree::put`] takes a path whose leaf has new entries in
+//! memory and brings it to disk. Too many entries split the node, none frees it, a new first key
+//! corrects the parent; each of these changes the parent's entries, and the same is done there.
+//!
+//! Hazard: blocks for splits are taken before anything is written ([`Tree::reserve`]), for a
+//! change must not stop half-way for want of space.
+
+use super::{Owner, node};
+use crate::error::{Error, Result};
+use crate::store::alloc::BlockKind;
+use crate::store::map::{ChangeBlocks, Progress};
+use crate::store::txn::credits;
+use lanefs_format::extent::{
+    At, Bounds, Entry, Extent, ExtentError, Index, MAX_BLOCKS, MAX_DEPTH, Node, NodeRef, ROOT_SIZE, find,
+};
+use std::ops::Range;
+
+/// Credits for one insertion or conversion in a tree of `depth`, without the inode and without
+/// the bitmaps of the data.
+pub(crate) fn insert_credits(depth: u16) -> u32 {
+    // Below the root each level is written, and may split: a new node, its bitmap and descriptor.
+    // Then the root may grow, or collapse and revoke.
+    4 * u32::from(depth) + 6
+}
+
+/// Credits with which one step of a removal always goes forward, without the inode.
+pub(crate) fn remove_credits(depth: u16) -> u32 {
+    // A piece of data in one group with its revokes, the leaf, and on each level a node that is
+    // written or freed and revoked; or a leaf that splits.
+    credits::FREED_RUN + 4 * u32::from(depth + 1) + insert_credits(depth)
+}
+
+/// One node on the way down.
+struct Level {
+    /// Its block; 0 is the root.
+    block: u64,
+    node: Node,
+    /// The entry through which the path goes on. Not used in a leaf.
+    at: usize,
+}
+
+type Path = Vec<Level>;
+
+/// A tree that is being changed inside one transaction.
+pub(crate) struct Tree<'t, B> {
+    blocks: &'t mut B,
+    owner: Owner,
+    /// What the file's own blocks are freed as.
+    kind: BlockKind,
+    root: &'t mut [u8; ROOT_SIZE],
+    /// Blocks that the file has gained, or lost, through this: data and nodes.
+    pub(crate) delta: i64,
+}
+
+impl<'t, B: ChangeBlocks> Tree<'t, B> {
+    pub(crate) fn new(
+        blocks: &'t mut B,
+        owner: Owner,
+        kind: BlockKind,
+        root: &'t mut [u8; ROOT_SIZE],
+    ) -> Self {
+        Self { blocks, owner, kind, root, delta: 0 }
+    }
+
+    /// Maps the blocks of `new`, which must be a hole. Nothing is changed on an error for want of
+    /// space.
+    pub(crate) fn insert(&mut self, new: Extent) -> Result<()> {
+        let mapped = || ExtentError::Mapped { ino: self.owner.ino, block: new.ee_block, len: new.len };
+        if new.end() > u64::from(MAX_BLOCKS) || new.len > new.max_len() {
+            return Err(Error::FileTooBig);
+        }
+        let mut path = self.descend(new.ee_block)?;
+        let end = next_key(&path);
+        let Some(leaf) = path.last_mut() else { return Ok(()) };
+        let entries = &mut leaf.node.entries;
+        let n = find(entries, new.ee_block).map_or(0, |n| n + 1);
+        let before = n.checked_sub(1).and_then(|n| entries.get(n)).map_or(0, |e| e.extent().end());
+        let after = entries.get(n).map(Entry::key).unwrap_or(end);
+        if before > u64::from(new.ee_block) || u64::from(after) < new.end() {
+            return Err(mapped().into());
+        }
+        splice(entries, n..n, &[new]);
+        let len = entries.len();
+        let mut spare = self.reserve(&path, len, new.ee_start)?;
+        self.delta += i64::from(new.len);
+        self.put(path, n, &mut spare)
+    }
+
+    /// Marks `range` as written or unwritten. It must lie inside one extent.
+    pub(crate) fn convert(&mut self, range: Range<u32>, unwritten: bool) -> Result<()> {
+        let (block, len) = (range.start, range.end.saturating_sub(range.start));
+        let not_mapped = ExtentError::NotMapped { ino: self.owner.ino, block, len };
+        let mut path = self.descend(block)?;
+        let Some(leaf) = path.last_mut() else { return Ok(()) };
+        let entries = &mut leaf.node.entries;
+        let Some(n) = find(entries, block) else { return Err(not_mapped.into()) };
+        let Some(old) = entries.get(n).map(Entry::extent) else { return Err(not_mapped.into()) };
+        let Some(part) = old.part(range.clone()).filter(|p| p.len == len) else {
+            return Err(not_mapped.into());
+        };
+        if old.unwritten == unwritten {
+            return Ok(());
+        }
+        let mid = Extent { unwritten, ..part };
+        // A written extent may be one block longer than an unwritten one.
+        let (mid, last) = match mid.len > mid.max_len() {
+            true => (Extent { len: mid.len - 1, ..mid }, mid.part(range.end - 1..range.end)),
+            false => (mid, None),
+        };
+        let pieces = [old.part(0..block), Some(mid), last, old.part(range.end..MAX_BLOCKS)];
+        let pieces: Vec<Extent> = pieces.into_iter().flatten().collect();
+        splice(entries, n..n + 1, &pieces);
+        // Behind what was converted, which is the end of the leaf if blocks are written in order.
+        let pos = if n == 0 { 0 } else { entries.partition_point(|e| e.key() < range.end) };
+        let len = entries.len();
+        let mut spare = self.reserve(&path, len, old.ee_start)?;
+        self.put(path, pos, &mut spare)
+    }
+
+    /// Frees what is mapped in `range`, from its end on, until all is done or credits are short, or
+    /// something is in the way.
+    pub(crate) fn remove(&mut self, range: Range<u32>) -> Result<Progress> {
+        let mut end = range.end;
+        while end > range.start {
+            let path = match self.descend(end - 1) {
+                Ok(path) => path,
+                Err(e) => return Ok(Progress::Stopped(e)),
+            };
+            // Where the subtree to the left ends. An entry that the path did not take first starts
+            // at or before the block that was sought, so `end` falls.
+            let left = path.iter().rev().skip(1).find(|l| l.at > 0);
+            let left = left.and_then(|l| l.node.entries.get(l.at)).map_or(0, Entry::key);
+            let step = self.remove_from_leaf(path, range.start..end)?;
+            if !step.is_done() {
+                return Ok(step);
+            }
+            end = left;
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Moves the extents from `from` on by `by` blocks to the front, over a hole, leaf by leaf
+    /// until credits are short; `from` follows: what is before it has been moved.
+    pub(crate) fn shift_left(&mut self, from: &mut u32, by: u32) -> Result<Progress> {
+        while *from < MAX_BLOCKS {
+            let mut path = self.descend(*from)?;
+            let (cost, next) = (shift_credits(&path), next_key(&path));
+            let Some(leaf) = path.last_mut() else { break };
+            let entries = &mut leaf.node.entries;
+            let n = entries.partition_point(|e| e.key() < *from);
+            let moved = entries.iter().skip(n).map(|e| moved(e, e.key().checked_sub(by)));
+            let Some(moved) = moved.collect::<Option<Vec<Extent>>>() else {
+                return Err(self.in_the_way(*from, by));
+            };
+            let before = n.checked_sub(1).and_then(|n| entries.get(n)).map_or(0, |e| e.extent().end());
+            if moved.first().is_some_and(|e| before > u64::from(e.ee_block)) {
+                return Err(self.in_the_way(*from, by));
+            }
+            if !moved.is_empty() {
+                if !self.blocks.room(cost)? {
+                    return Ok(Progress::More);
+                }
+                let end = entries.len();
+                splice(entries, n..end, &moved);
+                self.put(path, n, &mut Vec::new())?;
+            }
+            *from = next;
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Makes `at` the start of an extent, if it lies inside of one, before a
+    /// [`shift_right`](Self::shift_right) by `by` blocks.
+    pub(crate) fn part(&mut self, at: u32, by: u32) -> Result<()> {
+        let last = self.descend(MAX_BLOCKS - 1)?;
+        let last = last.last().and_then(|leaf| leaf.node.entries.last()).map(Entry::extent);
+        if last.is_some_and(|e| e.end() > u64::from(at) && e.end() + u64::from(by) > u64::from(MAX_BLOCKS)) {
+            return Err(Error::Invalid("blocks would lie behind the last that a file can have"));
+        }
+        let mut path = self.descend(at)?;
+        let Some(leaf) = path.last_mut() else { return Ok(()) };
+        let entries = &mut leaf.node.entries;
+        let Some(n) = find(entries, at) else { return Ok(()) };
+        let Some(old) = entries.get(n).map(Entry::extent) else { return Ok(()) };
+        let (Some(left), Some(right)) = (old.part(0..at), old.part(at..MAX_BLOCKS)) else { return Ok(()) };
+        entries.splice(n..n + 1, [Entry::from(left), right.into()]);
+        let len = entries.len();
+        let mut spare = self.reserve(&path, len, old.ee_start)?;
+        self.put(path, n, &mut spare)
+    }
+
+    /// Moves the extents from `start` to `end` by `by` blocks to the back, leaf by leaf from the
+    /// last on, until credits are short; `end` follows: what is behind it has been moved. Begins
+    /// with [`MAX_BLOCKS`].
+    pub(crate) fn shift_right(&mut self, start: u32, end: &mut u32, by: u32) -> Result<Progress> {
+        while *end > start {
+            let mut path = self.descend(*end - 1)?;
+            let cost = shift_credits(&path);
+            let Some(leaf) = path.last_mut() else { break };
+            let entries = &mut leaf.node.entries;
+            let first = entries.partition_point(|e| e.key() < start);
+            let last = entries.partition_point(|e| e.key() < *end);
+            let Some(low) = entries.get(first..last).and_then(<[Entry]>::first).map(Entry::key) else {
+                break;
+            };
+            if !self.blocks.room(cost)? {
+                return Ok(Progress::More);
+            }
+            for entry in entries.iter_mut().take(last).skip(first) {
+                let to = entry.key().checked_add(by);
+                let Some(moved) = moved(entry, to) else { return Err(self.in_the_way(start, by)) };
+                *entry = moved.into();
+            }
+            self.put(path, first, &mut Vec::new())?;
+            *end = low;
+        }
+        *end = start;
+        Ok(Progress::Done)
+    }
+
+    fn in_the_way(&self, block: u32, len: u32) -> Error {
+        ExtentError::Mapped { ino: self.owner.ino, block, len }.into()
+    }
+
+    /// Frees the part of `range` that the leaf of `path` maps, from the end on.
+    fn remove_from_leaf(&mut self, mut path: Path, range: Range<u32>) -> Result<Progress> {
+        let cost = remove_credits(path.len().saturating_sub(1) as u16);
+        let Some(leaf) = path.last_mut() else { return Ok(Progress::Done) };
+        let old = std::mem::take(&mut leaf.node.entries);
+        let parts: Vec<Extent> = old.iter().filter_map(|e| e.extent().part(range.clone())).collect();
+        if parts.is_empty() {
+            return Ok(Progress::Done);
+        }
+        if !self.blocks.room(cost)? {
+            return Ok(Progress::More);
+        }
+        // An extent that goes on behind the range may be left in two, if only until the next call.
+        let goes_on = old.iter().any(|e| e.key() < range.end && e.extent().end() > u64::from(range.end));
+        let mut spare = Vec::new();
+        if goes_on {
+            let start = self.blocks.mark();
+            spare = match self.reserve(&path, old.len() + 1, parts.first().map_or(0, |p| p.ee_start)) {
+                Ok(spare) => spare,
+                Err(e) if self.blocks.mark() == start => return Ok(Progress::Stopped(e)),
+                Err(e) => return Err(e),
+            };
+        }
+        // Whatever stops it, the tree then says what has been freed.
+        let mut low = range.end;
+        let outcome = self.free_parts(parts, cost, &mut low)?;
+        let mut pos = 0;
+        if let Some(leaf) = path.last_mut() {
+            leaf.node.entries = without(&old, low..range.end);
+            // What is left behind the hole is where the leaf has grown, if it has.
+            pos = leaf.node.entries.partition_point(|e| e.key() < range.end);
+        }
+        self.put(path, pos, &mut spare)?;
+        self.give_back(spare)?;
+        Ok(outcome)
+    }
+
+    /// Frees `parts` from the last one's end on, in pieces of one group whose revokes cost one
+    /// credit; `low` follows. There is room for the first piece.
+    fn free_parts(&mut self, parts: Vec<Extent>, cost: u32, low: &mut u32) -> Result<Progress> {
+        let top = *low;
+        for mut part in parts.into_iter().rev() {
+            while part.len > 0 {
+                if *low < top && !self.blocks.room(cost)? {
+                    return Ok(Progress::More);
+                }
+                let last = part.ee_start + u64::from(part.len) - 1;
+                let start = self.blocks.group_start(last).max(part.ee_start);
+                // Not longer than the part, so it fits.
+                let len = ((last + 1 - start) as u32).min(self.blocks.run_of(self.kind));
+                let mark = self.blocks.mark();
+                match self.blocks.free(last + 1 - u64::from(len), len, self.kind) {
+                    Ok(()) => {}
+                    Err(e) if self.blocks.mark() == mark => return Ok(Progress::Stopped(e)),
+                    Err(e) => return Err(e),
+                }
+                self.delta -= i64::from(len);
+                part.len -= len;
+                *low = part.ee_block + part.len;
+            }
+        }
+        Ok(Progress::Done)
+    }
+
+    /// The nodes from the root to the leaf that holds `lblk`, or would.
+    fn descend(&self, lblk: u32) -> Result<Path> {
+        let mut bounds = Bounds::root(self.blocks.limits());
+        let root = NodeRef::new(&self.root[..], At { ino: self.owner.ino, block: 0 })?;
+        root.check(&bounds)?;
+        let mut path = Path::new();
+        let (mut block, mut node) = (0, root.to_node());
+        while node.eh_depth > 0 {
+            let at = find(&node.entries, lblk).unwrap_or(0);
+            let Some(child) = node.entries.get(at).map(|e| e.index().ei_leaf) else { break };
+            bounds = bounds.child(node.eh_depth, &node.entries, at);
+            path.push(Level { block, node, at });
+            (block, node) = (child, self.load(child, &bounds)?);
+        }
+        path.push(Level { block, node, at: 0 });
+        Ok(path)
+    }
+
+    /// Takes the blocks that `put` will need for `path` with `len` entries in its leaf, all or
+    /// none.
+    fn reserve(&mut self, path: &Path, len: usize, goal: u64) -> Result<Vec<u64>> {
+        let mut need = 0;
+        for (n, level) in path.iter().enumerate().rev() {
+            // A node that splits is one entry more for its parent.
+            let len = if n + 1 == path.len() { len } else { level.node.entries.len() + 1 };
+            if len <= usize::from(level.node.eh_max) {
+                break;
+            }
+            if n == 0 && level.node.eh_depth >= MAX_DEPTH {
+                return Err(Error::FileTooBig);
+            }
+            need += 1;
+        }
+        let goal = path.last().map(|l| l.block).filter(|b| *b != 0).unwrap_or(goal);
+        let start = self.blocks.mark();
+        let mut spare = Vec::new();
+        for _ in 0..need {
+            match self.blocks.alloc(goal) {
+                Ok(block) => spare.push(block),
+                Err(e) => {
+                    self.give_back(spare)?;
+                    self.blocks.undone(start);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(spare)
+    }
+
+    fn give_back(&mut self, spare: Vec<u64>) -> Result<()> {
+        spare.into_iter().try_for_each(|block| self.blocks.free(block, 1, BlockKind::Data))
+    }
+
+    /// Brings the changed leaf of `path` to disk and mends the nodes above it. `pos` is the place
+    /// of the change in the leaf: a leaf that grows at one end is split there, so that files
+    /// written in order have full leaves. `spare` comes from `reserve`.
+    fn put(&mut self, mut path: Path, mut pos: usize, spare: &mut Vec<u64>) -> Result<()> {
+        while let Some(mut level) = path.pop() {
+            let Some(parent) = path.last_mut() else {
+                self.put_root(level.node, spare)?;
+                break;
+            };
+            let (n, entries) = (parent.at, &mut parent.node.entries);
+            let old_key = entries.get(n).map(Entry::key);
+            let Some(first) = level.node.entries.first().map(Entry::key) else {
+                self.drop_node(level.block)?;
+                if n < entries.len() {
+                    entries.remove(n);
+                }
+                pos = n;
+                continue;
+            };
+            let own = Entry::from(Index { ei_block: first, ei_leaf: level.block });
+            if level.node.entries.len() <= usize::from(level.node.eh_max) {
+                self.store(level.block, &level.node, false)?;
+                if old_key == Some(first) {
+                    break;
+                }
+                entries.splice(n..n + 1, [own]);
+            } else {
+                let right = split(&mut level.node, pos);
+                let key = right.entries.first().map_or(first, Entry::key);
+                let block = self.take(spare)?;
+                self.store(block, &right, true)?;
+                self.store(level.block, &level.node, false)?;
+                entries.splice(n..n + 1, [own, Index { ei_block: key, ei_leaf: block }.into()]);
+            }
+            // A leaf that grew at its front has grown the parent there too.
+            pos = if pos == 0 { n } else { n + 1 };
+        }
+        self.collapse()
+    }
+
+    /// Writes the root into the inode. One that is too full moves to a block of its own first.
+    fn put_root(&mut self, mut root: Node, spare: &mut Vec<u64>) -> Result<()> {
+        if root.entries.is_empty() {
+            root.eh_depth = 0;
+        }
+        if root.entries.len() > usize::from(root.eh_max) {
+            let block = self.take(spare)?;
+            let mut child = Node::new(root.eh_depth, self.blocks.block_size());
+            child.entries = std::mem::take(&mut root.entries);
+            self.store(block, &child, true)?;
+            let ei_block = child.entries.first().map_or(0, Entry::key);
+            root.eh_depth += 1;
+            root.entries.push(Index { ei_block, ei_leaf: block }.into());
+        }
+        Ok(root.encode(&mut self.root[..], At { ino: self.owner.ino, block: 0 })?)
+    }
+
+    /// While the root has a single child whose entries fit in the root, pulls them up.
+    fn collapse(&mut self) -> Result<()> {
+        loop {
+            let bounds = Bounds::root(self.blocks.limits());
+            let root = NodeRef::new(&self.root[..], At { ino: self.owner.ino, block: 0 })?;
+            let (1.., [only]) = (root.eh_depth, root.entries) else { return Ok(()) };
+            let block = only.index().ei_leaf;
+            let bounds = bounds.child(root.eh_depth, root.entries, 0);
+            let eh_max = root.eh_max;
+            let child = self.load(block, &bounds)?;
+            if child.entries.len() > usize::from(eh_max) {
+                return Ok(());
+            }
+            self.drop_node(block)?;
+            Node { eh_max, ..child }.encode(&mut self.root[..], At { ino: self.owner.ino, block: 0 })?;
+        }
+    }
+
+    fn load(&self, block: u64, bounds: &Bounds) -> Result<Node> {
+        node::view(self.blocks, self.owner, block, bounds, |node| node.to_node())
+    }
+
+    fn store(&mut self, block: u64, node: &Node, fresh: bool) -> Result<()> {
+        node::store(self.blocks, self.owner, block, node, fresh)
+    }
+
+    fn take(&mut self, spare: &mut Vec<u64>) -> Result<u64> {
+        self.delta += 1;
+        // `reserve` has counted the same nodes that `put` splits.
+        spare.pop().ok_or(Error::NoSpace)
+    }
+
+    fn drop_node(&mut self, block: u64) -> Result<()> {
+        self.delta -= 1;
+        self.blocks.free(block, 1, BlockKind::Metadata)
+    }
+}
+
+/// Credits to move the entries of a leaf, and with room for the inode.
+fn shift_credits(path: &Path) -> u32 {
+    insert_credits(path.len().saturating_sub(1) as u16) + 1
+}
+
+/// The extent of an entry at another logical block, if there is such a place.
+fn moved(entry: &Entry, to: Option<u32>) -> Option<Extent> {
+    to.map(|ee_block| Extent { ee_block, ..entry.extent() }).filter(|e| e.end() <= u64::from(MAX_BLOCKS))
+}
+
+/// Where the logical range of the path's leaf ends: the next key to the right.
+fn next_key(path: &Path) -> u32 {
+    let right = path.iter().rev().skip(1).find_map(|l| l.node.entries.get(l.at + 1));
+    right.map_or(MAX_BLOCKS, Entry::key)
+}
+
+/// Puts `new` in place of the entries `at` of a leaf, joined with each other and the neighbours
+/// where that is possible.
+fn splice(entries: &mut Vec<Entry>, at: Range<usize>, new: &[Extent]) {
+    let window = at.start.saturating_sub(1)..(at.end + 1).min(entries.len());
+    let before = entries.get(window.start..at.start).unwrap_or_default();
+    let after = entries.get(at.end..window.end).unwrap_or_default();
+    let mut joined: Vec<Extent> = Vec::with_capacity(new.len() + 2);
+    let neighbours = |side: &[Entry]| side.iter().map(Entry::extent).collect::<Vec<_>>();
+    for e in neighbours(before).into_iter().chain(new.iter().copied()).chain(neighbours(after)) {
+        match joined.last_mut().and_then(|last| last.join(&e).map(|j| (last, j))) {
+            Some((last, j)) => *last = j,
+            None => joined.push(e),
+        }
+    }
+    entries.splice(window, joined.into_iter().map(Entry::from));
+}
+
+/// The entries of a leaf without the logical blocks of `range`.
+fn without(entries: &[Entry], range: Range<u32>) -> Vec<Entry> {
+    let sides = |e: &Entry| [e.extent().part(0..range.start), e.extent().part(range.end..MAX_BLOCKS)];
+    entries.iter().flat_map(sides).flatten().map(Entry::from).collect()
+}
+
+/// Takes the right part of an overfull node away: a single entry where the node grows at an end,
+/// else a half.
+fn split(node: &mut Node, pos: usize) -> Node {
+    let (len, max) = (node.entries.len(), usize::from(node.eh_max));
+    let at = match pos {
+        0 => 1,
+        _ if pos + 1 >= len => len.saturating_sub(1),
+        _ => len / 2,
+    };
+    // A conversion may leave two entries too many.
+    let entries = node.entries.split_off(at.max(len.saturating_sub(max)).min(max).min(len));
+    Node { eh_depth: node.eh_depth, eh_max: node.eh_max, entries }
+}

@@ -1,0 +1,244 @@
+//! The map of indirect blocks against a model.
+
+use super::*;
+use crate::error::IndirectError;
+use crate::error::{Error, Result};
+use crate::store::alloc::BlockKind;
+use crate::store::map::testing::Mem;
+use crate::store::map::{Mapping, Progress};
+use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+const INO: u32 = 12;
+/// Five numbers a block: 12 + 5 + 25 + 125 logical blocks.
+const BLOCK: usize = 20;
+const ALL: u32 = 167;
+const NODES_FROM: u64 = 1 << 24;
+
+struct File {
+    mem: Mem,
+    root: [u8; ROOT_SIZE],
+    model: BTreeMap<u32, u64>,
+    blocks: i64,
+}
+
+impl File {
+    fn new(space: usize) -> Self {
+        let mem = Mem::new(BLOCK, NODES_FROM, space);
+        Self { mem, root: [0; ROOT_SIZE], model: BTreeMap::new(), blocks: 0 }
+    }
+
+    fn with<R>(&mut self, credits: u32, f: impl FnOnce(&mut Table<'_, Mem>) -> R) -> R {
+        self.mem.begin(credits);
+        let mut table = Table::new(&mut self.mem, INO, BlockKind::Data, &mut self.root);
+        let result = f(&mut table);
+        self.blocks += table.delta;
+        result
+    }
+
+    fn insert(&mut self, lblk: u32, block: u64, len: u32) -> Result<()> {
+        self.with(insert_credits(BLOCK, len), |t| t.insert(lblk, block, len))?;
+        (0..len).for_each(|n| assert!(self.model.insert(lblk + n, block + u64::from(n)).is_none()));
+        Ok(())
+    }
+
+    fn remove(&mut self, range: Range<u32>, extra: u32) {
+        loop {
+            let progress = self.with(REMOVE_CREDITS + extra, |t| t.remove(range.clone())).unwrap();
+            let gone: Vec<u32> = self.model.range(range.clone()).map(|(k, _)| *k).collect();
+            for lblk in gone {
+                if self.mem.freed.remove(&self.model[&lblk]) {
+                    self.model.remove(&lblk);
+                }
+            }
+            assert!(self.mem.freed.is_empty());
+            match progress {
+                Progress::Done => break,
+                Progress::More => {}
+                Progress::Stopped(e) => panic!("{e}"),
+            }
+            self.check();
+        }
+        assert_eq!(self.model.range(range).next(), None);
+    }
+
+    fn count(&self, block: u32, level: u32) -> usize {
+        let below = numbers(&self.mem.nodes[&u64::from(block)]).into_iter().filter(|n| *n != 0);
+        1 + if level > 1 { below.map(|n| self.count(n, level - 1)).sum() } else { 0 }
+    }
+
+    fn check(&self) {
+        for lblk in 0..ALL {
+            match (lookup(&self.mem, INO, &self.root, lblk).unwrap(), self.model.get(&lblk)) {
+                (Mapping::Hole { len, .. }, None) => {
+                    assert!(len >= 1 && self.model.range(lblk..lblk.saturating_add(len)).next().is_none());
+                }
+                (Mapping::Mapped { block, len, unwritten: false }, Some(want)) => {
+                    assert_eq!(block, *want);
+                    (0..len).for_each(|n| assert_eq!(self.model[&(lblk + n)], block + u64::from(n)));
+                }
+                (found, want) => panic!("block {lblk}: {found:?}, should be {want:?}"),
+            }
+        }
+        let roots = (1..=3).map(|level| (number(&self.root, 11 + level as usize), level));
+        let nodes: usize = roots.filter(|(b, _)| *b != 0).map(|(b, level)| self.count(b, level)).sum();
+        assert_eq!((nodes, nodes), (self.mem.nodes.len(), self.mem.used.len()));
+        assert_eq!(self.blocks, (nodes + self.model.len()) as i64);
+    }
+}
+
+#[test]
+fn geometry_of_the_block_sizes() {
+    assert_eq!(max_blocks(1024), 12 + 256 + 256 * 256 + 256 * 256 * 256);
+    assert_eq!(max_blocks(4096), 12 + 1024 + 1024 * 1024 + 1024 * 1024 * 1024);
+    assert_eq!(max_blocks(65536), u32::MAX);
+    assert_eq!(slot(1024, 11), Some((11, 0, 11)));
+    assert_eq!(slot(1024, 12), Some((12, 1, 12)));
+    assert_eq!(slot(1024, 268), Some((13, 2, 268)));
+    assert_eq!(slot(1024, 268 + 65536), Some((14, 3, 268 + 65536)));
+    assert_eq!(slot(1024, max_blocks(1024)), None);
+    assert_eq!(max_blocks(BLOCK), ALL);
+}
+
+#[test]
+fn random_operations_agree_with_the_model() {
+    for seed in 0..60 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let space = if seed % 4 == 0 { 6 } else { 1 << 20 };
+        let mut file = File::new(space);
+        let (mut data, mut no_space) = (1000, 0);
+        for _ in 0..400 {
+            let lblk = rng.random_range(0..ALL);
+            if rng.random_ratio(6, 10) {
+                let hole = file.model.range(lblk..).next().map_or(ALL, |(k, _)| *k) - lblk;
+                if hole == 0 {
+                    let wrong = file.with(100, |t| t.insert(lblk, 1, 1));
+                    assert!(matches!(wrong, Err(Error::Indirect(IndirectError::Mapped { .. }))));
+                    continue;
+                }
+                let len = rng.random_range(1..=hole.min(40));
+                data += 1000;
+                let before = (file.root, file.mem.nodes.clone());
+                match file.insert(lblk, data, len) {
+                    Ok(()) => {}
+                    Err(Error::NoSpace) => {
+                        no_space += 1;
+                        assert_eq!(before, (file.root, file.mem.nodes.clone()));
+                    }
+                    Err(e) => panic!("{e}"),
+                }
+            } else {
+                let width = if rng.random_ratio(1, 10) { ALL } else { rng.random_range(1..30) };
+                file.remove(lblk..lblk + width, rng.random_range(0..10));
+            }
+            file.check();
+        }
+        assert_eq!(no_space > 0, space == 6, "seed {seed}: {no_space} times no space");
+        file.remove(0..u32::MAX, 3);
+        file.check();
+        assert_eq!((file.root, file.blocks), ([0; ROOT_SIZE], 0));
+    }
+}
+
+#[test]
+fn bounds_of_the_map() {
+    let mut file = File::new(100);
+    assert!(matches!(file.insert(ALL - 1, 5, 2), Err(Error::FileTooBig)));
+    assert!(matches!(file.insert(0, MAX_PHYSICAL - 1, 2), Err(Error::NoSpace)));
+    file.insert(ALL - 1, 5, 1).unwrap();
+    file.check();
+    assert!(matches!(lookup(&file.mem, INO, &file.root, ALL), Err(Error::FileTooBig)));
+    // The number of a block of numbers that lies outside.
+    set_number(&mut file.root, 12, u32::MAX);
+    file.mem = Mem::new(BLOCK, 2, 0);
+    assert!(lookup(&file.mem, INO, &file.root, 0).is_ok());
+}
+
+proptest! {
+    /// Whatever the bytes, and wherever the numbers lead: an answer or an error.
+    #[test]
+    fn wild_numbers_end(
+        root in proptest::collection::vec(0u32..9, 15),
+        nodes in proptest::collection::vec(proptest::collection::vec(0u32..9, 5), 7),
+        from in 0u32..ALL,
+    ) {
+        let bytes = |numbers: &[u32]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+        let mut file = Wild::new(nodes.iter().map(|n| bytes(n)).collect());
+        let mut root: [u8; ROOT_SIZE] = bytes(&root).try_into().unwrap();
+        for lblk in 0..ALL {
+            let _ = lookup(&file, INO, &root, lblk);
+        }
+        let mut copy = root;
+        let _ = Table::new(&mut file, INO, BlockKind::Data, &mut copy).insert(from, 3, 5);
+        let _ = Table::new(&mut file, INO, BlockKind::Data, &mut root).remove(from..u32::MAX);
+    }
+}
+
+/// Seven blocks of any content, of which each is freed only once.
+struct Wild {
+    nodes: Vec<Vec<u8>>,
+    free: Vec<bool>,
+}
+
+impl Wild {
+    fn new(nodes: Vec<Vec<u8>>) -> Self {
+        Self { free: vec![false; nodes.len() + 2], nodes }
+    }
+}
+
+impl crate::store::map::ReadBlocks for Wild {
+    fn block_size(&self) -> usize {
+        BLOCK
+    }
+    fn limits(&self) -> Range<u64> {
+        1..8
+    }
+    fn view<R>(
+        &self,
+        block: u64,
+        _: u8,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        f: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        let bytes = &self.nodes[block as usize - 1];
+        verify(bytes)?;
+        f(bytes)
+    }
+}
+
+impl crate::store::map::ChangeBlocks for Wild {
+    fn change(&mut self, block: u64, _: u8, _: bool, f: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
+        f(&mut self.nodes[block as usize - 1])
+    }
+    fn alloc(&mut self, _: u64) -> Result<u64> {
+        Ok(4)
+    }
+    fn free(&mut self, start: u64, len: u32, _: BlockKind) -> Result<()> {
+        for block in start..start + u64::from(len) {
+            match self.free.get_mut(block as usize) {
+                Some(free) if !*free => *free = true,
+                _ => return Err(Error::NotFound),
+            }
+        }
+        Ok(())
+    }
+    fn group_start(&self, block: u64) -> u64 {
+        block & !3
+    }
+    fn run_of(&self, _: BlockKind) -> u32 {
+        u32::MAX
+    }
+
+    fn mark(&self) -> crate::store::txn::Mark {
+        crate::store::txn::Mark::default()
+    }
+
+    fn undone(&mut self, _: crate::store::txn::Mark) {}
+
+    fn room(&mut self, _: u32) -> Result<bool> {
+        Ok(true)
+    }
+}

@@ -1,0 +1,477 @@
+//! From a file's logical blocks to blocks of the volume: one face over extents and indirect blocks.
+//!
+//! A function takes the decoded inode, which it changes in place (`i_block`, `i_blocks`); whoever
+//! calls holds the inode's locks and writes it to the table under the same handle.
+//!
+//! Every block that leaves here has been checked: it lies inside the volume and belongs to no
+//! fixed metadata.
+
+mod blocks;
+pub(crate) mod extent;
+pub(crate) mod indirect;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub(crate) use blocks::{ChangeBlocks, ReadBlocks};
+
+use crate::error::{Corrupt, Error, Result};
+use crate::store::Store;
+use crate::store::alloc::BlockKind;
+use crate::store::txn::{Mark, Txn};
+use extent::{Owner, Tree};
+use indirect::Table;
+use lanefs_format::extent::{MAX_BLOCKS, MAX_UNWRITTEN_LEN, ROOT_SIZE, empty_root, max_entries};
+use lanefs_format::{Inode, InodeFlags, RoCompat};
+use std::ops::Range;
+
+/// What lies at a logical block, for `len` blocks from there on: at least 1, not always all that
+/// follow in the same state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mapping {
+    /// No blocks: reads as zeros.
+    Hole {
+        /// How many blocks it reaches back, as far as is known.
+        before: u32,
+        /// Length in blocks.
+        len: u32,
+    },
+    /// Blocks of the volume.
+    Mapped {
+        /// The first.
+        block: u64,
+        /// Length in blocks.
+        len: u32,
+        /// Reads as zeros, whatever the blocks hold.
+        unwritten: bool,
+    },
+}
+
+impl Mapping {
+    /// Length in blocks.
+    pub(crate) fn len(&self) -> u32 {
+        match *self {
+            Mapping::Hole { len, .. } | Mapping::Mapped { len, .. } => len,
+        }
+    }
+}
+
+/// How far a change of a map in steps has come. The map is consistent, whatever the answer: write
+/// the inode.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    /// The whole range is done.
+    Done,
+    /// The transaction is short of credits. Restart, and call again with the same range.
+    More,
+    /// Something damaged is in the way, or cannot be read. What came before it is done.
+    Stopped(Error),
+}
+
+impl Progress {
+    /// Whether the whole range is done.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self, Self::Done)
+    }
+}
+
+/// The longest run for one [`insert`], so that its credits fit in a transaction of a small journal.
+pub(crate) fn max_run(store: &Store, inode: &Inode) -> u32 {
+    match has_extents(inode) {
+        true => MAX_UNWRITTEN_LEN,
+        false => 4 * indirect::pointers(store.block_size as usize),
+    }
+}
+
+/// The number of logical blocks that the map of an inode with these flags can hold.
+pub(crate) fn max_blocks(store: &Store, flags: InodeFlags) -> u32 {
+    match flags.contains(InodeFlags::EXTENTS) {
+        true => MAX_BLOCKS,
+        false => indirect::max_blocks(store.block_size as usize),
+    }
+}
+
+/// Whether `i_block` is a map at all: it is no device number and no target of a symbolic link.
+pub(crate) fn has_map(store: &Store, inode: &Inode) -> bool {
+    inode.is_regular()
+        || inode.is_dir()
+        || inode.is_symlink() && inode.fast_symlink(&store.inode_ctx).is_none()
+}
+
+/// Whether nothing hangs in the map: a quick look at `i_block`.
+pub(crate) fn is_empty(inode: &Inode) -> bool {
+    match has_extents(inode) {
+        true => inode.i_block == empty_root(),
+        false => inode.i_block == [0; 60],
+    }
+}
+
+/// Makes the map of a new inode an empty extent tree.
+pub(crate) fn init_extents(inode: &mut Inode) {
+    inode.flags |= InodeFlags::EXTENTS;
+    inode.i_block = empty_root();
+}
+
+/// What lies at `lblk`.
+///
+/// # Errors
+/// [`Error::FileTooBig`] beyond what a map can hold; what is damaged in the map.
+pub(crate) fn lookup(store: &Store, ino: u32, inode: &Inode, lblk: u32) -> Result<Mapping> {
+    let mapping = match shape(ino, inode)? {
+        Shape::Extents => extent::lookup(store, owner(store, ino, inode), &inode.i_block, lblk)?,
+        Shape::Indirect => indirect::lookup(store, ino, &inode.i_block, lblk)?,
+    };
+    if let Mapping::Mapped { block, len, .. } = mapping {
+        store.check_data_range(block, u64::from(len))?;
+    }
+    Ok(mapping)
+}
+
+/// The run of blocks that the file begins with.
+pub(crate) fn first_run(store: &Store, ino: u32, inode: &Inode) -> Result<Option<(u64, u32)>> {
+    if !has_map(store, inode) {
+        return Ok(None);
+    }
+    match lookup(store, ino, inode, 0)? {
+        Mapping::Mapped { block, len, .. } => Ok(Some((block, len))),
+        Mapping::Hole { .. } => Ok(None),
+    }
+}
+
+/// Maps the hole of `len` blocks (at most [`max_run`]) at `lblk` to the blocks from `block` on,
+/// which are marked in the bitmap already. Costs [`insert_credits`].
+///
+/// # Errors
+/// [`Error::NoSpace`] without blocks for the map: nothing is changed; [`Error::FileTooBig`].
+pub(crate) fn insert(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    lblk: u32,
+    block: u64,
+    len: u32,
+    unwritten: bool,
+) -> Result<()> {
+    check_sectors(txn.store(), inode, len)?;
+    let new = lanefs_format::extent::Extent { ee_block: lblk, len, unwritten, ee_start: block };
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.insert(new),
+        Map::Table(_) if unwritten => Err(Error::NotSupported("unwritten blocks in an indirect map".into())),
+        Map::Table(table) => table.insert(lblk, block, len),
+    })
+}
+
+/// Marks blocks inside one extent as written, or as unwritten. Costs [`insert_credits`].
+///
+/// # Errors
+/// As [`insert`]; a range that is not inside one extent.
+pub(crate) fn convert(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    range: Range<u32>,
+    unwritten: bool,
+) -> Result<()> {
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.convert(range, unwritten),
+        Map::Table(_) => Err(Error::NotSupported("unwritten blocks in an indirect map".into())),
+    })
+}
+
+/// Makes `range` a hole and frees its blocks, from the end on, as far as the credits go. The caller
+/// starts with at least [`remove_credits`].
+///
+/// A damaged map and blocks that are free already stop it, and so does [`Error::NoSpace`] if a hole
+/// inside of an extent needs a node: nothing of that extent is freed.
+///
+/// # Errors
+/// Those in the middle of a change.
+pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, range: Range<u32>) -> Result<Progress> {
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.remove(range),
+        Map::Table(table) => table.remove(range),
+    })
+}
+
+/// Moves what is mapped from `from` on by `by` blocks to the front, over a hole, as far as the
+/// credits go; `from` follows. Whoever calls starts with at least [`insert_credits`] and the inode.
+///
+/// # Errors
+/// A map that is no tree; a damaged one.
+pub(crate) fn shift_left(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    from: &mut u32,
+    by: u32,
+) -> Result<Progress> {
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.shift_left(from, by),
+        Map::Table(_) => Err(no_shift()),
+    })
+}
+
+/// Lets no extent begin before `at` and end behind it, so that [`shift_right`] by `by` blocks
+/// cannot fail for want of space. Costs [`insert_credits`].
+///
+/// # Errors
+/// [`Error::NoSpace`], and [`Error::Invalid`] where blocks would come to lie too far behind:
+/// nothing is changed.
+pub(crate) fn part(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, at: u32, by: u32) -> Result<()> {
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.part(at, by),
+        Map::Table(_) => Err(no_shift()),
+    })
+}
+
+/// Moves what is mapped from `start` on by `by` blocks to the back, as far as the credits go;
+/// `end`, which begins with the end of all blocks, follows. Whoever calls starts with at least
+/// [`insert_credits`] and the inode.
+///
+/// # Errors
+/// As [`shift_left`].
+pub(crate) fn shift_right(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    start: u32,
+    end: &mut u32,
+    by: u32,
+) -> Result<Progress> {
+    change(txn, ino, inode, |map| match map {
+        Map::Tree(tree) => tree.shift_right(start, end, by),
+        Map::Table(_) => Err(no_shift()),
+    })
+}
+
+fn no_shift() -> Error {
+    Error::NotSupported("blocks of an indirect map cannot be shifted".into())
+}
+
+/// Takes a block near the file's others and maps it at `lblk`, a hole. It holds what it held:
+/// the caller makes it anew. Costs [`insert_credits`] and a run's bitmap and descriptor.
+///
+/// # Errors
+/// As [`insert`].
+pub(crate) fn alloc_append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, lblk: u32) -> Result<u64> {
+    let goal = goal(txn.store(), ino, inode, lblk)?;
+    let before = txn.mark();
+    let block = txn.alloc_meta(goal)?;
+    insert_or_free(txn, ino, inode, lblk, block..block + 1, false, before)?;
+    Ok(block)
+}
+
+/// Maps the hole at `lblk` to `blocks`, which were marked in the bitmap since `before`; they are
+/// free again if that fails.
+///
+/// # Errors
+/// As [`insert`], with nothing changed since `before` but for an error in the middle of the map.
+pub(crate) fn insert_or_free(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    lblk: u32,
+    blocks: Range<u64>,
+    unwritten: bool,
+    before: Mark,
+) -> Result<()> {
+    let (start, len) = (blocks.start, (blocks.end - blocks.start) as u32);
+    let taken = txn.mark();
+    let inserted = insert(txn, ino, inode, lblk, start, len, unwritten);
+    if inserted.is_err() && txn.mark() == taken {
+        txn.free(start, len, BlockKind::Data)?;
+        txn.undone(before);
+    }
+    inserted
+}
+
+/// The largest i_size that the map of an inode with these flags allows.
+pub(crate) fn max_size(store: &Store, flags: InodeFlags) -> u64 {
+    u64::from(max_blocks(store, flags)) * u64::from(store.block_size)
+}
+
+/// The logical block that holds byte `at`, and the byte's place in it.
+pub(crate) fn place(store: &Store, at: u64) -> Result<(u32, usize)> {
+    let size = u64::from(store.block_size);
+    let lblk = u32::try_from(at / size).map_err(|_| Error::FileTooBig)?;
+    // A block is at most 64 KiB.
+    Ok((lblk, (at % size) as usize))
+}
+
+/// Where blocks for `lblk` would best lie: behind the block before it, else in the inode's group.
+pub(crate) fn goal(store: &Store, ino: u32, inode: &Inode, lblk: u32) -> Result<u64> {
+    if let Some(before) = lblk.checked_sub(1)
+        && let Mapping::Mapped { block, .. } = lookup(store, ino, inode, before)?
+    {
+        return Ok(block.saturating_add(1));
+    }
+    let group = store.layout.inode_slot(ino)?.group;
+    Ok(store.layout.group_first_block(group)?)
+}
+
+/// Blocks for the map itself that an [`insert`] of `len` blocks at `lblk` may take, behind `before`
+/// others that are to come first.
+pub(crate) fn insert_blocks(
+    store: &Store,
+    ino: u32,
+    inode: &Inode,
+    lblk: u32,
+    len: u32,
+    before: usize,
+) -> Result<usize> {
+    match shape(ino, inode)? {
+        Shape::Extents => {
+            let entries = usize::from(u16::from_le_bytes([inode.i_block[2], inode.i_block[3]]));
+            let fits = depth(inode) == 0 && entries + before < usize::from(max_entries(ROOT_SIZE));
+            // One on each level, and one that the root grows into.
+            Ok(if fits { 0 } else { usize::from(depth(inode)) + 1 })
+        }
+        Shape::Indirect => indirect::missing(store, ino, &inode.i_block, lblk..lblk.saturating_add(len)),
+    }
+}
+
+/// As [`insert_blocks`], of the tree as it is: other threads that map blocks of the file meanwhile
+/// may leave this one without space for the map.
+pub(crate) fn insert_blocks_now(
+    store: &Store,
+    ino: u32,
+    inode: &Inode,
+    lblk: u32,
+    len: u32,
+    before: usize,
+) -> Result<usize> {
+    match shape(ino, inode)? {
+        Shape::Extents => extent::splits(store, owner(store, ino, inode), &inode.i_block, lblk, before + 1),
+        Shape::Indirect => insert_blocks(store, ino, inode, lblk, len, before),
+    }
+}
+
+/// Credits of an [`insert`] of `len` blocks, or a [`convert`]; without the inode and the bitmaps of
+/// the data.
+pub(crate) fn insert_credits(store: &Store, inode: &Inode, len: u32) -> u32 {
+    match has_extents(inode) {
+        true => extent::insert_credits(depth(inode)),
+        false => indirect::insert_credits(store.block_size as usize, len),
+    }
+}
+
+/// Credits with which [`remove`] always goes forward; without the inode.
+pub(crate) fn remove_credits(inode: &Inode) -> u32 {
+    match has_extents(inode) {
+        true => extent::remove_credits(depth(inode)),
+        false => indirect::REMOVE_CREDITS,
+    }
+}
+
+enum Shape {
+    Extents,
+    Indirect,
+}
+
+fn shape(ino: u32, inode: &Inode) -> Result<Shape> {
+    if inode.flags.contains(InodeFlags::INLINE_DATA) {
+        return Err(Corrupt::SpecialInode { ino, role: "inline data", rule: "has no block map" }.into());
+    }
+    Ok(if has_extents(inode) { Shape::Extents } else { Shape::Indirect })
+}
+
+/// Upper bounds of how many nodes an extent tree has on each level below its root.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TreeWidth {
+    levels: u32,
+    /// Entries of the root: the nodes of the highest level.
+    root: u64,
+    /// Entries of any other node at most.
+    each: u64,
+    /// Nodes that are to come, on any level.
+    added: u64,
+}
+
+impl TreeWidth {
+    /// Counts `nodes` that another change of the map may add.
+    pub(crate) fn with(self, nodes: u64) -> Self {
+        Self { added: self.added.saturating_add(nodes), ..self }
+    }
+
+    /// Returns how many full nodes `changes` of the map may split, if no two changes of a node fill
+    /// it again: on each level one for each change, and no more than the level has.
+    pub(crate) fn splits(self, changes: u64) -> u64 {
+        let of_level = |level| self.root.saturating_mul(self.each.saturating_pow(level));
+        let found = (0..self.levels).map(|level| changes.min(of_level(level))).fold(0, u64::saturating_add);
+        let most = changes.saturating_mul(u64::from(self.levels) + 1);
+        found.saturating_add(self.added).min(most)
+    }
+}
+
+/// Returns the width of the extent tree, by its root alone; `None` for another kind of map.
+pub(crate) fn tree_width(store: &Store, inode: &Inode) -> Option<TreeWidth> {
+    let root = u64::from(u16::from_le_bytes([inode.i_block[2], inode.i_block[3]]));
+    let each = u64::from(max_entries(store.block_size as usize));
+    has_extents(inode).then(|| TreeWidth { levels: depth(inode).into(), root, each, added: 0 })
+}
+
+/// Whether the map is an extent tree.
+pub(crate) fn is_tree(inode: &Inode) -> bool {
+    has_extents(inode)
+}
+
+fn has_extents(inode: &Inode) -> bool {
+    inode.flags.contains(InodeFlags::EXTENTS)
+}
+
+/// The depth of the tree; a damaged one is found when it is read.
+fn depth(inode: &Inode) -> u16 {
+    let depth = u16::from_le_bytes([inode.i_block[6], inode.i_block[7]]);
+    depth.min(lanefs_format::extent::MAX_DEPTH)
+}
+
+fn owner(store: &Store, ino: u32, inode: &Inode) -> Owner {
+    Owner { ino, seed: store.checksummer.inode_seed(ino, inode.generation) }
+}
+
+/// A volume without `huge_file` counts at most 2^32 - 1 sectors in a file.
+fn check_sectors(store: &Store, inode: &Inode, len: u32) -> Result<()> {
+    let max = if store.has_ro(RoCompat::HUGE_FILE) { (1 << 48) - 1 } else { u64::from(u32::MAX) };
+    // A few nodes more than the data.
+    let more = (u64::from(len) + 64).saturating_mul(sectors(store));
+    if inode.blocks.saturating_add(more) > max { Err(Error::FileTooBig) } else { Ok(()) }
+}
+
+fn sectors(store: &Store) -> u64 {
+    u64::from(store.block_size / 512)
+}
+
+enum Map<'m, 't, 'f> {
+    Tree(&'m mut Tree<'t, Txn<'f>>),
+    Table(&'m mut Table<'t, Txn<'f>>),
+}
+
+/// Runs a change of the inode's map and counts its blocks in i_blocks.
+fn change<'f, T>(
+    txn: &mut Txn<'f>,
+    ino: u32,
+    inode: &mut Inode,
+    f: impl FnOnce(Map<'_, '_, 'f>) -> Result<T>,
+) -> Result<T> {
+    let store = txn.store();
+    let owner = owner(store, ino, inode);
+    // What is freed with a directory or a link went through the journal, and must be revoked.
+    let journalled = inode.flags.intersects(InodeFlags::EA_INODE | InodeFlags::JOURNAL_DATA);
+    let kind = if inode.is_regular() && !journalled { BlockKind::Data } else { BlockKind::Metadata };
+    let (result, delta) = match shape(ino, inode)? {
+        Shape::Extents => {
+            let mut tree = Tree::new(txn, owner, kind, &mut inode.i_block);
+            (f(Map::Tree(&mut tree)), tree.delta)
+        }
+        Shape::Indirect => {
+            let mut table = Table::new(txn, ino, kind, &mut inode.i_block);
+            (f(Map::Table(&mut table)), table.delta)
+        }
+    };
+    let changed = delta.unsigned_abs().saturating_mul(sectors(store));
+    inode.blocks = match delta < 0 {
+        // i_blocks of a damaged volume may be too small.
+        true => inode.blocks.saturating_sub(changed),
+        false => inode.blocks.saturating_add(changed),
+    };
+    result
+}

@@ -1,0 +1,197 @@
+//! What lies on a volume, and how it is changed: structures of the format above a device and a
+//! journal.
+//!
+//! A [`Store`] is made by [`Store::assemble`]. It reads a metadata block by [`Store::file_block`],
+//! which refuses pointers out of the volume or into its fixed metadata, and changes blocks under a
+//! [`Txn`]. Nothing here knows of inodes in use, of cached pages or of threads: `fs` does.
+
+pub(crate) mod alloc;
+mod assemble;
+mod clock;
+mod counters;
+pub(crate) mod dir;
+mod inode_table;
+pub(crate) mod io;
+pub(crate) mod log_place;
+pub(crate) mod map;
+pub(crate) mod orphan;
+mod superblock;
+mod torn;
+pub(crate) mod txn;
+pub(crate) mod xattr;
+mod zones;
+
+pub(crate) use assemble::Config;
+pub(crate) use clock::Clock;
+pub(crate) use counters::Counters;
+pub(crate) use inode_table::{ROOT_INO, TableSlot};
+pub(crate) use superblock::{read_super, write_super};
+pub(crate) use zones::Survey;
+
+use crate::error::{Error, Result};
+use alloc::Alloc;
+use dir::DirParams;
+use lanefs_device::BlockDevice;
+use lanefs_format::{
+    Checksummer, Compat, Features, GroupDesc, Incompat, InodeContext, Layout, RoCompat, Superblock, Timestamp,
+};
+use lanefs_journal::{Buffer, Journal};
+use lanefs_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use lanefs_sync::{Mutex, OnceLock};
+use orphan::Orphans;
+use std::sync::Arc;
+use xattr::Sharing;
+use zones::Zones;
+
+/// What a cached block has been verified as. A block that is used as something else is
+/// verified anew.
+pub(crate) mod kind {
+    pub(crate) const BLOCK_BITMAP: u8 = 1;
+    pub(crate) const INODE_BITMAP: u8 = 2;
+    pub(crate) const EXTENT_NODE: u8 = 3;
+    pub(crate) const DIR_BLOCK: u8 = 4;
+    pub(crate) const DX_NODE: u8 = 5;
+    pub(crate) const XATTR: u8 = 6;
+    pub(crate) const ORPHAN: u8 = 7;
+    pub(crate) const SYMLINK: u8 = 8;
+    pub(crate) const INDIRECT: u8 = 9;
+    pub(crate) const DX_ROOT: u8 = 10;
+}
+
+/// The structures of an open volume.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) layout: Layout,
+    pub(crate) checksummer: Checksummer,
+    pub(crate) block_size: u32,
+    pub(crate) inode_ctx: InodeContext,
+    pub(crate) first_ino: u32,
+    own_inodes: [(u32, &'static str); 5],
+    pub(crate) journal: Journal,
+    pub(crate) alloc: Arc<Alloc>,
+    pub(crate) orphans: Orphans,
+    /// The superblock as it would be written now, but for the free counts.
+    pub(crate) sb: Mutex<Superblock>,
+    /// The block of the superblock.
+    super_buffer: OnceLock<Buffer>,
+    features: Features,
+    pub(crate) reserved_blocks: u64,
+    /// Whether every caller may have the reserved blocks.
+    use_reserved: bool,
+    /// Blocks of the log.
+    pub(crate) journal_blocks: u64,
+    pub(crate) dirs: DirParams,
+    pub(crate) xattr_sharing: Sharing,
+    pub(crate) zones: Arc<Zones>,
+    read_only: bool,
+    closed: AtomicBool,
+    generation: AtomicU32,
+    pub(crate) clock: Clock,
+    pub(crate) counters: Box<Counters>,
+    /// The first failure that no caller saw.
+    error: Mutex<Option<String>>,
+    /// Content goes past the page cache: the device is memory.
+    pub(crate) dax: bool,
+    /// The device is memory whose writes need no flush.
+    pub(crate) writes_last: bool,
+}
+
+impl Store {
+    /// Whether the volume was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Takes no change any more. Returns whether it was closed before.
+    pub(crate) fn set_closed(&self) -> bool {
+        self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Keeps the first error that no caller gets to see.
+    pub(crate) fn note_error(&self, e: &Error) {
+        self.error.lock().get_or_insert_with(|| e.to_string());
+    }
+
+    /// Returns whether an error was noted.
+    pub(crate) fn has_noted_error(&self) -> bool {
+        self.error.lock().is_some()
+    }
+
+    /// Whether the volume may be changed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        // After a failure nothing is taken that could not be kept.
+        if self.read_only || self.journal.has_ended() { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Whether the volume is open for reading only.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    pub(crate) fn has(&self, bits: Compat) -> bool {
+        self.features.compat.contains(bits)
+    }
+
+    pub(crate) fn has_incompat(&self, bits: Incompat) -> bool {
+        self.features.incompat.contains(bits)
+    }
+
+    pub(crate) fn has_ro(&self, bits: RoCompat) -> bool {
+        self.features.ro_compat.contains(bits)
+    }
+
+    /// Whether group descriptors carry checksums, and with them the flags of unwritten bitmaps.
+    pub(crate) fn has_group_checksums(&self) -> bool {
+        self.features.ro_compat.intersects(RoCompat::GDT_CSUM | RoCompat::METADATA_CSUM)
+    }
+
+    /// The time that changes are stamped with.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// i_generation for a new inode: without a pattern, and the same twice under a fixed clock.
+    pub(crate) fn next_generation(&self) -> u32 {
+        let n = self.generation.fetch_add(1, Ordering::Relaxed);
+        lanefs_format::ext4_chksum(!0, &n.to_le_bytes())
+    }
+
+    /// A metadata block that a file's structure points at.
+    ///
+    /// # Errors
+    /// [`Corrupt`](crate::error::Corrupt) if no file can own that block; what `verify` says, which
+    /// is asked once after each load of the block.
+    pub(crate) fn file_block(
+        &self,
+        block: u64,
+        kind: u8,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<Buffer> {
+        self.check_data_range(block, 1)?;
+        let buffer = self.journal.read(block)?;
+        if !buffer.verified(kind) {
+            verify(&buffer.read())?;
+            buffer.set_verified(kind);
+        }
+        Ok(buffer)
+    }
+
+    /// Checks that a file can own `len` blocks from `start` on. Fails as [`Zones::check`].
+    pub(crate) fn check_data_range(&self, start: u64, len: u64) -> Result<()> {
+        self.zones.check(&self.layout, start, len)
+    }
+
+    /// The device's byte at which a block begins.
+    pub(crate) fn byte_of(&self, block: u64) -> u64 {
+        block.saturating_mul(u64::from(self.block_size))
+    }
+
+    /// Parses the bytes of a group descriptor.
+    pub(crate) fn parse_desc(&self, group: u32, bytes: &[u8]) -> Result<GroupDesc> {
+        Ok(GroupDesc::parse(bytes, group, &self.layout, &self.checksummer)?)
+    }
+}

@@ -1,0 +1,83 @@
+//! Orphans: inodes that recovery must finish, because their last name went while they were in
+//! use, or because a truncation needs more than one transaction.
+//!
+//! Two forms on disk. The orphan file (`orphan_file`) is an array of inode numbers; an inode
+//! takes a slot and clears it. The orphan list is chained through the inodes: `s_last_orphan` is
+//! the newest, `i_dtime` of each names the next older one. The file is used where there is one
+//! and it has room; a volume can have both.
+//!
+//! Invariant: an inode without a name is an orphan until it is deleted, whatever is done to it
+//! while it is open.
+//!
+//! Lock: the mutexes here are above the superblock's and buffers, below the inode's state.
+
+mod file;
+mod left;
+mod list;
+
+pub(crate) use left::{check, load};
+
+use crate::error::Result;
+use crate::store::txn::Txn;
+use file::OrphanFile;
+use lanefs_format::Inode;
+use list::{Chain, List};
+
+/// Which inodes are orphans, and where each stands on disk.
+#[derive(Debug, Default)]
+pub(crate) struct Orphans {
+    list: List,
+    file: lanefs_sync::OnceLock<OrphanFile>,
+}
+
+impl Orphans {
+    /// What `i_dtime` of `ino` must hold on disk because of the list.
+    pub(crate) fn chain(&self, ino: u32) -> Chain<'_> {
+        self.list.chain(ino)
+    }
+
+    /// Whether nothing is left for recovery to finish.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.file.get().is_none_or(OrphanFile::is_empty)
+    }
+}
+
+/// Makes `ino` an orphan. The caller writes the inode afterwards under the same handle; costs
+/// [`credits::ORPHAN`](crate::store::txn::credits::ORPHAN).
+pub(crate) fn add(txn: &mut Txn<'_>, ino: u32) -> Result<()> {
+    let orphans = &txn.store().orphans;
+    if orphans.list.contains(ino) {
+        return Ok(());
+    }
+    if let Some(file) = orphans.file.get()
+        && file.add(txn, ino)?
+    {
+        return Ok(());
+    }
+    orphans.list.add(txn, ino)
+}
+
+/// Ends what made an inode an orphan, a truncation or the lack of a name. An inode that has no name
+/// stays an orphan: only its [`delete`] takes it off. The caller writes the inode afterwards under
+/// the same handle.
+pub(crate) fn settle(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
+    if inode.links_count == 0 { Ok(()) } else { remove(txn, ino, inode) }
+}
+
+/// Takes off an inode that is being deleted. The caller writes the inode afterwards under the same
+/// handle.
+pub(crate) fn delete(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
+    remove(txn, ino, inode)
+}
+
+fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
+    let orphans = &txn.store().orphans;
+    let in_file = match orphans.file.get() {
+        Some(file) => file.remove(txn, ino)?,
+        None => false,
+    };
+    if !in_file && orphans.list.remove(txn, ino)? {
+        inode.dtime = 0;
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! The superblock: read before anything else is known, changed under a handle while the volume is
+//! open.
+
+use super::txn::Txn;
+use super::{Store, torn};
+use crate::error::{Error, Result};
+use lanefs_device::{AlignedBuf, BlockDevice};
+use lanefs_format::{FormatError, Superblock};
+use lanefs_journal::Buffer;
+use lanefs_sync::order::{Level, Ordered};
+
+/// Reads and checks the superblock. One that was torn is [mended](torn::mend).
+pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
+    // Whole and aligned, as a direct device wants it.
+    let mut bytes = AlignedBuf::zeroed(4096);
+    if device.size() < 4096 {
+        let (size, magic) = (device.size(), "too small to hold a superblock");
+        return Err(Error::NotVolume { size, rule: magic });
+    }
+    device.read_at(0, &mut bytes)?;
+    let bytes = &bytes[1024..2048];
+    let sb = match Superblock::parse(bytes) {
+        Err(e @ FormatError::SuperblockChecksum { .. }) => torn::mend(device, bytes)?.ok_or(e)?,
+        sb => sb?,
+    };
+    sb.check_device(device.size())?;
+    Ok(sb)
+}
+
+/// Writes the superblock as it stands, past the journal: only while that holds nothing.
+pub(crate) fn write_super(device: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
+    // An alignment is never larger than a block, so nobody else's bytes are in between.
+    let size = device.alignment().max(1024);
+    let start = 1024 / size * size;
+    let mut bytes = AlignedBuf::zeroed(size);
+    if size > 1024 {
+        device.read_at(start as u64, &mut bytes)?;
+    }
+    bytes[1024 - start..2048 - start].copy_from_slice(&sb.encode());
+    Ok(device.write_at(start as u64, &bytes)?)
+}
+
+impl Store {
+    /// Changes the superblock under a handle. Its block is held in memory since the volume was
+    /// opened for writing, so that this does no I/O.
+    pub(crate) fn write_super(&self, txn: &Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let buffer = match self.super_buffer.get() {
+            Some(buffer) => buffer,
+            None => &self.read_super_buffer()?,
+        };
+        let offset = if self.block_size == 1024 { 0 } else { 1024 };
+        let mut sb = Ordered::take(Level::Super, 0, || self.sb.lock());
+        let mut bytes = txn.write(buffer)?;
+        change(&mut sb);
+        if let Some(slot) = bytes.get_mut(offset..offset + 1024) {
+            slot.copy_from_slice(&sb.encode());
+        }
+        Ok(())
+    }
+
+    /// Holds the superblock's block in memory from now on.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn hold_super(&self) -> Result<()> {
+        let _ = self.super_buffer.set(self.read_super_buffer()?);
+        Ok(())
+    }
+
+    fn read_super_buffer(&self) -> Result<Buffer> {
+        Ok(self.journal.read(u64::from(self.block_size == 1024))?)
+    }
+}

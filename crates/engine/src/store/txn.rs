@@ -1,0 +1,253 @@
+//! A transaction handle with the volume that it changes: the only caller of the journal's handles.
+//!
+//! [`Store::transact`] starts a [`Txn`] with credits for all the blocks that the operation may change,
+//! before any lock of a group or buffer is taken, and ends it. What the operation changed becomes
+//! durable with the transaction's commit.
+//!
+//! Invariant: no half of an operation is committed. A `Txn` counts the changes since the last point
+//! at which the volume was consistent. An operation that fails with none has done nothing. One that
+//! fails with some has either taken them back ([`Txn::undone`]), or the journal is aborted before
+//! the handle ends, and nothing of the running transaction reaches the volume.
+//!
+//! So operations read what they need, and find out whether there is space, before they change
+//! anything: that keeps aborts as rare as a device that fails within a few instructions.
+//!
+//! Hazard: [`Txn::restart`] ends a transaction's part in the middle of an operation. What comes
+//! before it must be consistent and finished by recovery (an orphan), or harmless as it is.
+
+use crate::error::{Error, Result};
+use crate::store::Store;
+use crate::store::alloc::{self, BlockKind, Claim, Reserved};
+use lanefs_journal::{Buffer, Handle, Pending, Tid, WriteGuard};
+use lanefs_sync::order::{Level, Note};
+use std::cell::Cell;
+
+/// Credits of the parts that operations are made of: distinct blocks that may change.
+pub(crate) mod credits {
+    /// An inode's block of the table.
+    pub(crate) const INODE: u32 = 1;
+    /// The superblock.
+    pub(crate) const SUPER: u32 = 1;
+    /// A run of blocks taken or freed within one group: bitmap and descriptor.
+    pub(crate) const RUN: u32 = 2;
+    /// A run of metadata freed, of at most [`Txn::run_of`](super::Txn::run_of) blocks: its revokes
+    /// too.
+    pub(crate) const FREED_RUN: u32 = RUN + 1;
+    /// A new inode: bitmap, descriptor, table block, and a descriptor on the way.
+    pub(crate) const NEW_INODE: u32 = 4;
+    /// Onto or off the orphan list: superblock or orphan file block, and a neighbour's inode.
+    pub(crate) const ORPHAN: u32 = SUPER + 2 * INODE;
+    /// An extended attribute block freed, copied or made.
+    pub(crate) const XATTR: u32 = (1 + RUN) + FREED_RUN + INODE;
+}
+
+/// An open handle on a volume.
+#[derive(Debug)]
+pub(crate) struct Txn<'f> {
+    store: &'f Store,
+    handle: Handle<'f>,
+    /// Noted as held; taken anew by a restart, which may wait like a start.
+    note: Option<Note>,
+    /// Blocks that were promised to this operation.
+    claim: Option<Claim>,
+    /// Changes of blocks since the last consistent point.
+    changes: Cell<Mark>,
+}
+
+/// How much an operation had changed at some point: see [`Txn::mark`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Mark(u32);
+
+impl Mark {
+    /// The mark after one more change.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl Store {
+    /// Runs one operation under a handle with `credits` blocks that may change.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; the journal's error if it was aborted; that of
+    /// `operation`, which aborts the journal if it left changes behind.
+    pub(crate) fn transact<'f, T>(
+        &'f self,
+        credits: u32,
+        operation: impl FnOnce(&mut Txn<'f>) -> Result<T>,
+    ) -> Result<T> {
+        self.check_writable()?;
+        let mut txn = Txn::start(self, credits)?;
+        let outcome = operation(&mut txn);
+        txn.settle(outcome)
+    }
+}
+
+impl<'f> Txn<'f> {
+    fn start(store: &'f Store, credits: u32) -> Result<Self> {
+        let note = Note::new(Level::Handle, 0);
+        let handle = store.journal.start(credits)?;
+        Ok(Self { store, handle, note: Some(note), claim: None, changes: Cell::default() })
+    }
+
+    /// Ends an operation under this handle, which may go on with the next one. One that failed half
+    /// way aborts the journal.
+    pub(crate) fn settle<T>(&self, outcome: Result<T>) -> Result<T> {
+        match &outcome {
+            Ok(_) => self.consistent(),
+            Err(e) if self.changes.get() != Mark::default() => {
+                self.store.journal.abort(&format!("an operation failed half way: {e}"));
+            }
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    /// The volume is consistent with all that was changed so far.
+    fn consistent(&self) {
+        self.changes.set(Mark::default());
+    }
+
+    /// How much was changed so far. Two equal marks have no change between them.
+    pub(crate) fn mark(&self) -> Mark {
+        self.changes.get()
+    }
+
+    /// What was changed since `mark` has been taken back.
+    pub(crate) fn undone(&self, mark: Mark) {
+        self.changes.set(mark);
+    }
+
+    /// Ends an operation with error `e` at a point where the volume is consistent: what was done so
+    /// far stays.
+    pub(crate) fn stop<T>(&self, e: Error) -> Result<T> {
+        self.consistent();
+        Err(e)
+    }
+
+    fn count_change(&self) {
+        self.changes.set(self.changes.get().next());
+    }
+
+    /// The transaction that it belongs to.
+    pub(crate) fn tid(&self) -> Tid {
+        self.handle.tid()
+    }
+
+    /// The transaction does not commit before the data of `pending` is written.
+    pub(crate) fn order_after(&self, pending: &Pending) -> Result<()> {
+        Ok(self.handle.order_after(pending)?)
+    }
+
+    /// The volume.
+    pub(crate) fn store(&self) -> &'f Store {
+        self.store
+    }
+
+    /// The right to change a metadata block. Costs a credit when this transaction has not
+    /// changed it yet.
+    pub(crate) fn write<'g>(&'g self, buffer: &'g Buffer) -> Result<WriteGuard<'g>> {
+        let guard = self.handle.write(buffer)?;
+        self.count_change();
+        Ok(guard)
+    }
+
+    /// A metadata block of zeros in the place of a block just taken, without reading it.
+    pub(crate) fn create(&self, block: u64) -> Result<Buffer> {
+        let buffer = self.handle.create(block)?;
+        self.count_change();
+        Ok(buffer)
+    }
+
+    /// Blocks of `claim` are taken first from now on. What is left goes back when the handle ends.
+    pub(crate) fn spend(&mut self, claim: Claim) {
+        match &mut self.claim {
+            Some(own) => own.join(claim),
+            None => self.claim = Some(claim),
+        }
+    }
+
+    /// What is left of the claim.
+    pub(crate) fn unspent(&mut self) -> Option<Claim> {
+        self.claim.take()
+    }
+
+    /// Takes one block for metadata, near `goal`, and marks it on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], with nothing changed.
+    pub(crate) fn alloc_meta(&mut self, goal: u64) -> Result<u64> {
+        Ok(self.alloc_run(goal, 1)?.0)
+    }
+
+    /// Takes 1..=`want` contiguous blocks near `goal` and marks them on disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], with nothing changed.
+    pub(crate) fn alloc_run(&mut self, goal: u64, want: u32) -> Result<(u64, u32)> {
+        let mut reserved = match self.claim.as_mut().filter(|c| c.blocks() > 0) {
+            Some(claim) => alloc::reserve_claimed(self.store, goal, want, claim)?,
+            None => alloc::reserve(self.store, goal, want)?,
+        };
+        let run = (reserved.start(), reserved.len());
+        self.take_reserved(&mut reserved)?;
+        Ok(run)
+    }
+
+    /// Marks blocks that were reserved in core as used on disk: `reserved` holds none of them then.
+    pub(crate) fn take_reserved(&mut self, reserved: &mut Reserved) -> Result<()> {
+        alloc::take_reserved(self, reserved)
+    }
+
+    /// Frees blocks. They are handed out again when this transaction has committed.
+    ///
+    /// # Errors
+    /// Blocks that no file can own, or that are free already.
+    pub(crate) fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()> {
+        alloc::free_blocks(self, start, len, kind)
+    }
+
+    /// Tells the journal of blocks whose bits are about to be cleared. Costs a credit for each
+    /// [`run_of`](Self::run_of) blocks of metadata.
+    pub(crate) fn freed(&self, start: u64, len: u64, kind: BlockKind) -> Result<()> {
+        self.handle.free(start, len, kind == BlockKind::Metadata)?;
+        self.count_change();
+        Ok(())
+    }
+
+    /// The longest run of blocks whose freeing costs no more than one credit, besides bitmap and
+    /// descriptor.
+    pub(crate) fn run_of(&self, kind: BlockKind) -> u32 {
+        match kind {
+            BlockKind::Data => u32::MAX,
+            BlockKind::Metadata => self.store.journal.revokes_per_credit(),
+        }
+    }
+
+    /// Credits left.
+    pub(crate) fn credits(&self) -> u32 {
+        self.handle.credits()
+    }
+
+    /// Asks for `n` more credits without waiting; `false` if the transaction has no room.
+    pub(crate) fn extend(&mut self, n: u32) -> Result<bool> {
+        Ok(self.handle.extend(n)?)
+    }
+
+    /// Ends the transaction's part so far and goes on with `n` credits, maybe in a newer
+    /// transaction. The caller has made its structures consistent, and holds no inode and no
+    /// buffer: the thread that the restart waits for may be waiting for those.
+    pub(crate) fn restart(&mut self, n: u32) -> Result<()> {
+        self.consistent();
+        self.note = None;
+        self.note = Some(Note::new(Level::Handle, 0));
+        Ok(self.handle.restart(n)?)
+    }
+
+    /// Makes sure of `n` credits: what is left, more of them, or a restart, so the caller's
+    /// structures are consistent.
+    pub(crate) fn ensure(&mut self, n: u32) -> Result<()> {
+        let left = self.credits();
+        if left >= n || self.extend(n - left)? { Ok(()) } else { self.restart(n) }
+    }
+}

@@ -1,0 +1,129 @@
+//! POSIX ACLs of an inode, and how they and the mode keep each other right.
+//!
+//! The access list's owner, group class (mask, or the owning group without one) and others are
+//! the nine bits of the mode. A list that says no more than the mode is not stored.
+
+use super::{SetXattr, change, find};
+use crate::error::{Error, Result, XattrError};
+use crate::store::Store;
+use crate::store::txn::Txn;
+use lanefs_format::acl::{Acl, AclError};
+use lanefs_format::xattr::Name;
+use lanefs_format::{FileType, Inode};
+
+const NO_DEFAULT: Error = Error::AccessDenied("a default ACL on something that is no directory");
+
+/// The stored list of this name.
+pub(super) fn get(store: &Store, ino: u32, inode: &Inode, name: Name<'_>) -> Result<Option<Acl>> {
+    check_type(inode)?;
+    match find(store, ino, inode, name)? {
+        None => Ok(None),
+        Some(bytes) => match Acl::from_disk(&bytes) {
+            Ok(acl) if acl.entries.is_empty() => Ok(None),
+            Ok(acl) => Ok(Some(acl)),
+            Err(source) => Err(XattrError::Acl { ino, source }.into()),
+        },
+    }
+}
+
+/// Sets the list of this name from the value that a program gave.
+pub(super) fn set(
+    txn: &mut Txn<'_>,
+    ino: u32,
+    inode: &mut Inode,
+    name: Name<'_>,
+    value: &[u8],
+) -> Result<()> {
+    let parsed = Acl::from_xattr(value);
+    // Bytes that are no list at all are refused before their place is looked at.
+    let listed =
+        matches!(parsed, Ok(_) | Err(AclError::Order { .. } | AclError::Incomplete | AclError::Id { .. }));
+    if listed || value.is_empty() {
+        check_type(inode)?;
+    }
+    let acl = match parsed {
+        Ok(acl) => acl,
+        // Nothing at all is a list without entries: none.
+        Err(_) if value.is_empty() => Acl { entries: Vec::new() },
+        Err(e @ AclError::Version { .. }) => return Err(Error::NotSupported(e.to_string())),
+        // Bytes that are a list, if not a valid one, are refused for their place first.
+        Err(AclError::Order { .. } | AclError::Incomplete | AclError::Id { .. })
+            if name == Name::ACL_DEFAULT && !inode.is_dir() =>
+        {
+            return Err(NO_DEFAULT);
+        }
+        Err(_) => return Err(Error::Invalid("an ACL that is not valid")),
+    };
+    if name == Name::ACL_ACCESS {
+        store_access(txn, ino, inode, &acl)
+    } else if inode.is_dir() {
+        store(txn, ino, inode, name, &acl)
+    } else if acl.entries.is_empty() {
+        Ok(())
+    } else {
+        Err(NO_DEFAULT)
+    }
+}
+
+/// Removes the list of this name, if there is one. The mode stays.
+pub(super) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>) -> Result<()> {
+    check_type(inode)?;
+    change(txn, ino, inode, name, None, SetXattr::Any)
+}
+
+/// Symbolic links have no ACL.
+fn check_type(inode: &Inode) -> Result<()> {
+    match FileType::from_mode(inode.mode) {
+        Some(FileType::Symlink) => Err(Error::NotSupported("an ACL of a symbolic link".into())),
+        _ => Ok(()),
+    }
+}
+
+fn store(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>, acl: &Acl) -> Result<()> {
+    let value = (!acl.entries.is_empty()).then(|| acl.to_disk());
+    change(txn, ino, inode, name, value.as_deref(), SetXattr::Any)
+}
+
+/// Sets the access list and the mode that it gives. The empty list leaves the mode as it is.
+fn store_access(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, acl: &Acl) -> Result<()> {
+    let none = Acl::default();
+    store(txn, ino, inode, Name::ACL_ACCESS, if acl.is_extended() { acl } else { &none })?;
+    if !acl.entries.is_empty() {
+        inode.mode = inode.mode & !0o777 | acl.mode_bits();
+        inode.ctime = txn.store().now();
+    }
+    Ok(())
+}
+
+/// Makes the access list agree with the mode that the inode has just got.
+pub(crate) fn chmod_acl(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
+    if inode.is_symlink() {
+        return Ok(());
+    }
+    let Some(mut acl) = get(txn.store(), ino, inode, Name::ACL_ACCESS)? else { return Ok(()) };
+    acl.chmod(inode.mode);
+    store_access(txn, ino, inode, &acl)
+}
+
+/// Gives a new inode what the default list of its directory says: a mode no wider than both, an
+/// access list, and to a directory the default list. Without a default list nothing changes.
+///
+/// A creator's umask counts only in directories without a default list; that is the caller's part.
+pub(crate) fn inherit_acl(
+    txn: &mut Txn<'_>,
+    dir_ino: u32,
+    dir: &Inode,
+    ino: u32,
+    inode: &mut Inode,
+) -> Result<()> {
+    if inode.is_symlink() {
+        return Ok(());
+    }
+    let Some(default) = get(txn.store(), dir_ino, dir, Name::ACL_DEFAULT)? else { return Ok(()) };
+    let mut access = default.clone();
+    inode.mode = access.inherit(inode.mode);
+    if inode.is_dir() {
+        store(txn, ino, inode, Name::ACL_DEFAULT, &default)?;
+    }
+    if access.is_extended() { store(txn, ino, inode, Name::ACL_ACCESS, &access) } else { Ok(()) }
+}
