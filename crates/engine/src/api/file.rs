@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::fs::data::{self, FallocMode, FiemapExtent};
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, NewKind, SetAttr, is_dots};
+use crate::store::xattr::SetXattr;
 use lanefs_format::FileType;
 use lanefs_sync::atomic::{AtomicU32, Ordering};
 use std::ops::Range;
@@ -299,7 +300,7 @@ impl File {
     /// # Errors
     /// [`Error::XattrsTooLarge`] if it fits nowhere, ...
     pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
-        self.node.fs.set_xattr(&self.node, name, value, crate::SetXattr::Any)
+        self.node.fs.set_xattr(&self.node, name, value, SetXattr::Any)
     }
 
     /// A failure to write out that happened in the background is told once through each handle. So

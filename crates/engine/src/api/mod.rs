@@ -9,6 +9,7 @@ mod fragmentation;
 mod mapped;
 mod metadata;
 mod node;
+mod open;
 mod path;
 mod upkeep;
 mod volume;

@@ -7,6 +7,7 @@ use super::{DirEntryRef, File, Metadata, Volume};
 use crate::error::{Corrupt, Error, Result};
 use crate::fs::data;
 use crate::fs::inode::NodeRef;
+use crate::fs::namei::Atime;
 use crate::fs::namei::{Modifier, NewAttr, NewKind, RenameFlags, SetAttr};
 use crate::store::xattr::SetXattr;
 use lanefs_format::{FileType, InodeFlags};

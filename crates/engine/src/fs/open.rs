@@ -21,7 +21,8 @@ use std::sync::Arc;
 
 impl Fs {
     /// Opens the volume on `device`.
-    pub(crate) fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
+    pub(crate) fn open(device: Arc<dyn BlockDevice>, mut options: OpenOptions) -> Result<Arc<Self>> {
+        options.fix_cache();
         let sb = read_super(&*device)?;
         check_features(&sb, options.write)?;
         if options.write && device.read_only() {

@@ -1,14 +1,8 @@
 //! How a volume is opened.
 
-use super::Fs;
 use super::modes::{IVersion, Locking, Modes, Overwrite, Writeback};
-use crate::Volume;
-use crate::error::Result;
-use lanefs_device::{BlockDevice, Cached, FileOptions, IoUring, open_url};
+use lanefs_device::{Cached, FileOptions, IoUring};
 use lanefs_format::Timestamp;
-use std::ffi::OsStr;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Options for opening a volume, shaped like [`std::fs::OpenOptions`].
@@ -137,6 +131,11 @@ impl OpenOptions {
         self.metadata_cache_bytes.unwrap_or(half.clamp(4 << 20, 128 << 20))
     }
 
+    /// Works the bound of all caches out once: it is asked for with each file that is used.
+    pub(super) fn fix_cache(&mut self) {
+        self.cache_bytes = usize::try_from(self.cache()).ok();
+    }
+
     /// Returns the bound of all caches in bytes.
     pub(crate) fn cache(&self) -> u64 {
         const LEAST: u64 = 64 << 20;
@@ -214,50 +213,12 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the volume in a file or block special file, and locks it against other openers.
-    ///
-    /// # Errors
-    /// A file that cannot be opened or is in use; a volume that breaks a rule of the format or
-    /// needs a feature that lanefs does not have.
-    pub fn open(self, path: impl AsRef<Path>) -> Result<Volume> {
-        let device = self.file_options().open(path.as_ref())?;
-        self.open_device(Arc::new(device))
-    }
-
-    /// Opens the volume of that name: a path as for [`open`](Self::open), or `pmem:FILE`, the same
-    /// mapped.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open); a name that is none.
-    pub fn open_url(self, name: impl AsRef<OsStr>) -> Result<Volume> {
-        let device = self.device(name)?;
-        self.open_device(device)
-    }
-
-    /// Opens and locks the device of the volume of that name, and reads nothing of it. What
-    /// [`open_device`](Self::open_device) makes of it is what [`open_url`](Self::open_url) returns.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device); a name that is none.
-    pub fn device(&self, name: impl AsRef<OsStr>) -> Result<Arc<dyn BlockDevice>> {
-        Ok(open_url(name, &self.file_options())?)
-    }
-
-    fn file_options(&self) -> FileOptions {
+    /// How the volume's file is opened.
+    pub(crate) fn file_options(&self) -> FileOptions {
         FileOptions::new()
             .read_only(!self.write)
             .cached(self.cached)
             .io_uring(self.io_uring)
             .confined(self.confined)
-    }
-
-    /// Opens the volume on a device.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_device(mut self, device: Arc<dyn BlockDevice>) -> Result<Volume> {
-        // Asked for with each file that is used.
-        self.cache_bytes = usize::try_from(self.cache()).ok();
-        Ok(Volume::new(Fs::open(device, self)?))
     }
 }

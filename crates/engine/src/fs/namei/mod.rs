@@ -16,7 +16,7 @@ mod tests;
 mod xattr;
 
 pub(crate) use attr::CAPABILITY;
-pub use attr::{Modifier, SetAttr, SetTime};
+pub use attr::{Atime, Modifier, SetAttr, SetTime};
 pub(crate) use create::check_target;
 pub use create::{NewAttr, NewKind};
 pub use rename::RenameFlags;

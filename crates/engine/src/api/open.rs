@@ -1,0 +1,48 @@
+//! Opening a volume with options.
+
+use super::Volume;
+use crate::error::Result;
+use crate::fs::{Fs, OpenOptions};
+use lanefs_device::{BlockDevice, open_url};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+impl OpenOptions {
+    /// Opens the volume in a file or block special file, and locks it against other openers.
+    ///
+    /// # Errors
+    /// A file that cannot be opened or is in use; a volume that breaks a rule of the format or
+    /// needs a feature that lanefs does not have.
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Volume> {
+        let device = self.file_options().open(path.as_ref())?;
+        self.open_device(Arc::new(device))
+    }
+
+    /// Opens the volume of that name: a path as for [`open`](Self::open), or `pmem:FILE`, the same
+    /// mapped.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); a name that is none.
+    pub fn open_url(self, name: impl AsRef<OsStr>) -> Result<Volume> {
+        let device = self.device(name)?;
+        self.open_device(device)
+    }
+
+    /// Opens and locks the device of the volume of that name, and reads nothing of it. What
+    /// [`open_device`](Self::open_device) makes of it is what [`open_url`](Self::open_url) returns.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device); a name that is none.
+    pub fn device(&self, name: impl AsRef<OsStr>) -> Result<Arc<dyn BlockDevice>> {
+        Ok(open_url(name, &self.file_options())?)
+    }
+
+    /// Opens the volume on a device.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_device(self, device: Arc<dyn BlockDevice>) -> Result<Volume> {
+        Ok(Volume::new(Fs::open(device, self)?))
+    }
+}
