@@ -5,7 +5,7 @@ use super::hurt::Hurt;
 use super::model::{Change, Id, Model, Names};
 use super::observed::Observed;
 use super::setting::Setting;
-use super::step::Step;
+use super::step::{Flag, Step, Way};
 use super::story::Story;
 use super::volume::POKED;
 use super::workload::{Case, Workload};
@@ -198,8 +198,7 @@ impl<'c> Runner<'c> {
             }
             (Ok(()), None) => self.bear_success(step)?,
             (Err(_), None) => {}
-            // For want of space, by a flag, or of a volume without extents.
-            (Err(e @ (Error::NoSpace | Error::NotPermitted(_) | Error::NotSupported(_))), Some(effect)) => {
+            (Err(e), Some(effect)) if self.may_refuse(step, &e) => {
                 if let Some(change) = effect.change {
                     self.set_well(true);
                     let recorded = self.record_failed(i, step, &change, &e);
@@ -214,6 +213,23 @@ impl<'c> Runner<'c> {
             self.upkeep(Upkeep::Commit)?;
         }
         self.sweep_if_pressed()
+    }
+
+    /// Returns whether a step may be refused so: for want of space on a volume that is nearly full,
+    /// by a flag of an inode, or for want of extents. Bytes that a cache took are never refused by
+    /// a flag.
+    fn may_refuse(&self, step: &Step, e: &Error) -> bool {
+        let inodes = &self.story.model.names.inodes;
+        let is_late = matches!(step, Step::Write { way: Way::Late, .. });
+        match e {
+            Error::NoSpace => self.hurt.is_some() || self.setting.shape().free.is_some(),
+            Error::NotPermitted(_) => {
+                let protects = |flag| matches!(flag, &Flag::Append | &Flag::Immutable);
+                !is_late && inodes.iter().any(|inode| inode.flags.iter().any(protects))
+            }
+            Error::NotSupported(_) => !self.setting.shape().has_extents(),
+            _ => false,
+        }
     }
 
     /// Evicts all inodes that have a name, with their pages, in a setting that does so.

@@ -37,6 +37,11 @@ impl Shape {
         !self.args.contains(&"ext3")
     }
 
+    /// Whether files are mapped by extents.
+    pub(super) fn has_extents(&self) -> bool {
+        !self.args.contains(&"ext3")
+    }
+
     /// The volume before the first step; made once in a process.
     ///
     /// # Panics
