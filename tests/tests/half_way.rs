@@ -273,8 +273,8 @@ fn a_read_that_fails_leaves_no_half() {
     }
 }
 
-/// What a truncation has cut off is not in the file when that grows, whichever read failed; and it can
-/// be truncated again.
+/// What a truncation has cut off is not in the file when that grows, whichever read failed; and it
+/// can be truncated again.
 #[test]
 fn a_truncation_that_fails_brings_nothing_back() {
     for kind in KINDS {

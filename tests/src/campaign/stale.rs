@@ -1,7 +1,7 @@
 //! What a crash may show of a volume without a journal.
 //!
-//! Names and maps may contradict each other, and e2fsck mends them. One promise is left: a file that
-//! can be read shows no old data of blocks that were free.
+//! Names and maps may contradict each other, and e2fsck mends them. One promise is left: a file
+//! that can be read shows no old data of blocks that were free.
 
 use crate::OLD;
 use lanefs::{Dir, OpenOptions};

@@ -16,7 +16,8 @@ impl Fs {
         for ino in orphan::load(self)? {
             match self.finish_orphan(ino) {
                 Err(e @ (Error::Device(_) | Error::Journal(_))) => return Err(e),
-                // One that is damaged stays an orphan: the volume has been written, and can be used.
+                // One that is damaged stays an orphan: the volume has been written, and can be
+                // used.
                 Err(e) => self.note_error(&e),
                 Ok(()) => {}
             }

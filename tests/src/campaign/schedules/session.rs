@@ -61,7 +61,8 @@ struct Shared {
 
 /// Runs a plan by `seed`. The history is there if the session ended and nothing failed but calls.
 pub(super) fn run(plan: &Plan, seed: u64) -> (Report, Option<Result<History, String>>) {
-    // Made once in a process: not under the scheduler, or the first run would differ from all others.
+    // Made once in a process: not under the scheduler, or the first run would differ from all
+    // others.
     plan.setting.start();
     let outcome = Arc::new(std::sync::Mutex::new(None));
     let (plan, inside) = (plan.clone(), Arc::clone(&outcome));

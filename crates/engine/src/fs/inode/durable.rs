@@ -24,7 +24,8 @@ pub(crate) struct Durable {
 }
 
 impl Durable {
-    /// Of an inode just loaded: the running transaction, and the one being committed, may have changed it.
+    /// Of an inode just loaded: the running transaction, and the one being committed, may have
+    /// changed it.
     pub(crate) fn new(running: Tid) -> Self {
         let tid = u64::from(running.0);
         Self { all: AtomicU64::new(tid), data: AtomicU64::new(tid) }

@@ -114,8 +114,8 @@ impl ChangeBlocks for Txn<'_> {
     ) -> Result<()> {
         let buffer = match fresh {
             true => self.create(block)?,
-            // Verified by the caller, who has read the block in this operation; but it may have been
-            // read from the device again since, so nothing is known of it before `f` has run.
+            // Verified by the caller, which has read the block in this operation; but it may have
+            // been read from the device again since, so nothing is known of it before `f` has run.
             false => {
                 self.store().check_data_range(block, 1)?;
                 self.store().journal.read(block)?
