@@ -55,7 +55,7 @@ fn all_threads_of_a_server_are_confined() {
     let all = |field| of_threads(server.id(), field);
     assert!(all("Seccomp:").iter().all(|mode| mode == "2"), "{:?}", all("Seccomp:"));
     assert!(all("NoNewPrivs:").iter().all(|on| on == "1"), "{:?}", all("NoNewPrivs:"));
-    for field in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
+    for field in ["CapEff:", "CapPrm:", "CapInh:", "CapBnd:", "CapAmb:"] {
         let sets = all(field);
         let few = |set: &String| u64::from_str_radix(set, 16).unwrap() & !SYS_NICE == 0;
         assert!(!sets.is_empty() && sets.iter().all(few), "{field} {sets:?}");

@@ -10,8 +10,8 @@
 
 use libc::c_long;
 use seccompiler::{
-    BackendError, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
+    BackendError, BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch,
 };
 use std::collections::BTreeMap;
 
@@ -247,21 +247,25 @@ fn allowed() -> Result<Rules, BackendError> {
     Ok(rules)
 }
 
+/// Returns the three filters.
+fn filters(arch: TargetArch) -> Result<[BpfProgram; 3], BackendError> {
+    let refused = SeccompAction::Errno(libc::EPERM as u32);
+    let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
+    Ok([
+        SeccompFilter::new(always(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess, arch)?
+            .try_into()?,
+        SeccompFilter::new(always(UNKNOWN), SeccompAction::Allow, unknown, arch)?.try_into()?,
+        SeccompFilter::new(allowed()?, refused, SeccompAction::Allow, arch)?.try_into()?,
+    ])
+}
+
 /// Returns whether the kernel, and this crate for this processor, have seccomp filters.
 ///
 /// # Errors
 /// Those of a seccomp that is there.
 pub(crate) fn confine() -> Result<bool, Error> {
     let Ok(arch) = TargetArch::try_from(std::env::consts::ARCH) else { return Ok(false) };
-    let refused = SeccompAction::Errno(libc::EPERM as u32);
-    let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
-    let filters = [
-        SeccompFilter::new(always(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess, arch)?,
-        SeccompFilter::new(always(UNKNOWN), SeccompAction::Allow, unknown, arch)?,
-        SeccompFilter::new(allowed()?, refused, SeccompAction::Allow, arch)?,
-    ];
-    for filter in filters {
-        let program: seccompiler::BpfProgram = filter.try_into()?;
+    for program in filters(arch)? {
         match seccompiler::apply_filter(&program) {
             Err(Error::Seccomp(e)) if is_missing(&e) => return Ok(false),
             done => done?,
@@ -276,18 +280,4 @@ fn is_missing(e: &std::io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A deadly call that is allowed besides would end the process all the same, and one that is
-    /// both free and bounded would be free.
-    #[test]
-    fn the_lists_are_disjoint() {
-        let free: Vec<c_long> = FREE.iter().chain(FREE_OF_OLD).copied().collect();
-        let bounded: Vec<c_long> = bounded().into_iter().map(|(call, _)| call).collect();
-        assert!(DEADLY.iter().all(|call| !free.contains(call) && !bounded.contains(call)));
-        assert!(bounded.iter().all(|call| !free.contains(call)));
-        // The filter of unknown calls must be the stricter one.
-        assert!(UNKNOWN.iter().all(|call| free.contains(call)));
-    }
-}
+mod tests;

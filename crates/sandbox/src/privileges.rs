@@ -47,3 +47,27 @@ fn may_take_nice_0() -> bool {
     let maximum = if allows(limit.maximum) { limit.maximum } else { Some(NICE_0) };
     setrlimit(Resource::Nice, Rlimit { current: Some(NICE_0), maximum }).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::{capability_is_in_bounding_set, no_new_privs};
+
+    /// Whatever else the kernel lacks. All of it belongs to a thread.
+    #[test]
+    fn nothing_is_left_to_gain() {
+        let thread = std::thread::spawn(|| {
+            drop_all().unwrap();
+            assert!(no_new_privs().unwrap(), "no_new_privs");
+            for (name, capability) in CapabilitySet::all().iter_names() {
+                let is_kept = capability == CapabilitySet::SYS_NICE;
+                let is_bound = capability_is_in_bounding_set(capability).unwrap_or(false);
+                assert!(is_kept || !is_bound, "{name} is in the bounding set");
+            }
+            let sets = capabilities(None).unwrap();
+            let left = (sets.effective | sets.permitted) - CapabilitySet::SYS_NICE;
+            assert!(left.is_empty() && sets.inheritable.is_empty(), "{sets:?}");
+        });
+        thread.join().unwrap();
+    }
+}
