@@ -34,7 +34,7 @@ mod url;
 pub use block_device::{BlockDevice, ReadOp, WriteOp};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
-pub use file::{Cached, FileDevice, FileOptions, IoUring, lock_holders};
+pub use file::{Cached, FileDevice, FileOptions, IoUring, claimed_device, lock_holders};
 pub use inherited::inherited_files;
 pub use mem::MemDevice;
 pub use overlay::Overlay;

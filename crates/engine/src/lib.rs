@@ -26,7 +26,7 @@ mod store;
 
 pub use api::{
     At, Dir, DirEntry, DirEntryRef, Extents, File, FileOptions, Fragmentation, FreeRuns, Io, Mapped,
-    Metadata, Node, Upkeep, Volume, VolumeInfo,
+    Metadata, Node, Observer, Upkeep, Volume, VolumeInfo,
 };
 pub use error::{Corrupt, DirError, Error, IndirectError, Result, XattrError, Zone};
 pub use fs::data::{FallocMode, FiemapExtent};

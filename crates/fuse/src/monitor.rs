@@ -4,6 +4,7 @@
 //! finds the mount after that.
 
 use crate::session::Shared;
+use lanefs::Observer;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
@@ -39,6 +40,12 @@ impl Monitor {
     /// What there is to see. `None` when the mount is gone and its volume is being closed.
     pub fn read(&self) -> Option<MountStats> {
         self.link.with(Shared::stats)
+    }
+
+    /// Returns a handle that holds the device of the volume in one committed state. `None` when the
+    /// mount is gone and its volume is being closed.
+    pub fn observer(&self) -> Option<Observer> {
+        self.link.with(Shared::observer)
     }
 }
 

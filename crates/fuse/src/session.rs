@@ -15,7 +15,7 @@ use crate::request::{Desks, Inbox, Outbox, Request};
 use crate::table::MountDevice;
 use crate::wire::{InitIn, MAJOR, op};
 use crate::workers::{DESKS, First, Lasts, Turn, Workers};
-use lanefs::Volume;
+use lanefs::{Observer, Volume};
 use lanefs_stats::Counter;
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -240,6 +240,10 @@ impl Shared {
         }
         self.filesystem.write_out(&self.channel);
         mounted.abort().or_else(|e| if self.channel.is_connected() { unmounted.and(Err(e)) } else { Ok(()) })
+    }
+
+    pub(crate) fn observer(&self) -> Observer {
+        self.filesystem.observer()
     }
 
     /// What there is to see of it.

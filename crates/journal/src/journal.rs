@@ -145,6 +145,18 @@ impl Journal {
         self.core.checkpoint_oldest(blocks)
     }
 
+    /// Calls `look` while the device holds one committed state: no commit and no checkpoint writes
+    /// to it. Threads that want one wait until `look` has returned, and so do handles that find no
+    /// room in the running transaction. Returns `None`, without a call, for a journal without a
+    /// log. The caller may not hold a handle, and `look` may not start one, which could wait for the
+    /// checkpoint that waits for `look`.
+    ///
+    /// # Errors
+    /// An aborted or closed journal.
+    pub fn hold<T>(&self, look: impl FnOnce() -> T) -> Result<Option<T>> {
+        self.core.hold(look)
+    }
+
     /// Commits and checkpoints everything and marks the log empty. Waits for open handles. What
     /// other threads change meanwhile is committed too, or their handle does not start; reading
     /// goes on.

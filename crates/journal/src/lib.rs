@@ -16,6 +16,7 @@ mod error;
 mod flush;
 mod gate;
 mod handle;
+mod held;
 mod journal;
 mod log;
 mod options;

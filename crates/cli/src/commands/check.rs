@@ -1,29 +1,35 @@
 //! `lanefs check`: whether a volume is consistent. Nothing is written to it.
 //!
-//! The volume is read as it is on the medium, with its log replayed in memory. One that somebody
-//! has open for writing changes meanwhile, and the lock keeps the check out.
+//! The volume is read as it is on the medium, with its log replayed in memory. It holds still
+//! meanwhile, also one that is in use: [`still`].
+
+mod still;
 
 use crate::failure::{Cause, Failure, Res};
-use crate::location::whole_volume;
+use crate::location::{VolumeName, whole_volume};
 use crate::output::Out;
 use crate::quote::{JsonName, quoted};
-use crate::volumes;
-use lanefs_check::{Finding, Options, Report};
+use lanefs_check::{CheckError, Finding, Options, Report};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use still::Still;
 
 /// Rules that the volume breaks, as fsck(8) has it for "errors left uncorrected".
 const FINDINGS: u8 = 4;
 /// The volume could not be checked, as fsck(8) has it for an operational error.
 const NOT_CHECKED: u8 = 8;
 
-/// Check a volume that is not in use for consistency, without a change to it
+/// Check a volume for consistency, without a change to it
 ///
-/// A journal that was not replayed is replayed in memory first. Exit status: 0 if the volume is
-/// consistent, 4 if it is not, 8 if it could not be checked, 16 after wrong arguments.
+/// A journal that was not replayed is replayed in memory first. Of a volume that lanefs has mounted
+/// the state of its last commit is checked; syncs on the mount wait meanwhile, 60 seconds at most.
+/// One that the kernel has mounted has to be frozen for the time of the check (fsfreeze). Exit
+/// status: 0 if the volume is consistent, 4 if it is not, 8 if it could not be checked, 16 after
+/// wrong arguments.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume
@@ -50,6 +56,8 @@ struct Shown {
     cut_short: bool,
     /// The journal was replayed in memory.
     replayed: bool,
+    /// The volume was in use.
+    live: bool,
     orphans: u64,
     inodes: u64,
     directories: u64,
@@ -69,21 +77,28 @@ struct Row {
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         let name = whole_volume(&self.volume);
-        let device = volumes::device(&name).map_err(|failure| failure.code(NOT_CHECKED))?;
-        let options = Options::default().max_findings(self.max_findings);
-        let report = lanefs_check::check(device, &options).map_err(|error| {
-            Failure::cannot("check", name.as_bytes(), Cause::text(error.to_string())).code(NOT_CHECKED)
-        })?;
+        let (report, live) = self.check(&name).map_err(|failure| failure.code(NOT_CHECKED))?;
         if self.json {
-            out.json(&Shown::new(&name, &report))?;
+            out.json(&Shown::new(&name, &report, live))?;
         } else {
-            show(&name, &report, out)?;
+            show(&name, &report, live, out)?;
         }
         if report.is_clean() { Ok(()) } else { Err(Failure::Silent(FINDINGS)) }
     }
+
+    /// Returns what was found, and whether the volume is in use.
+    fn check(&self, name: &VolumeName) -> Res<(Report, bool)> {
+        let (device, still) = Still::open(name)?;
+        let live = still.is_live();
+        let options = Options::default().max_findings(self.max_findings);
+        let checked = lanefs_check::check(Arc::clone(&device), &options);
+        still.end(name, &*device)?;
+        let failed = |e: CheckError| Failure::cannot("check", name.as_bytes(), Cause::text(e.to_string()));
+        Ok((checked.map_err(failed)?, live))
+    }
 }
 
-fn show(name: &OsString, report: &Report, out: &mut Out) -> Res {
+fn show(name: &VolumeName, report: &Report, live: bool, out: &mut Out) -> Res {
     for finding in &report.findings {
         writeln!(out, "{finding}")?;
     }
@@ -93,6 +108,9 @@ fn show(name: &OsString, report: &Report, out: &mut Out) -> Res {
     let name = quoted(name.as_bytes());
     let many = |n: u64, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
     let mut notes = String::new();
+    if live {
+        notes.push_str("; in use: this is its last commit");
+    }
     if report.replayed {
         notes.push_str("; journal replayed in memory");
     }
@@ -114,7 +132,7 @@ fn show(name: &OsString, report: &Report, out: &mut Out) -> Res {
 }
 
 impl Shown {
-    fn new(name: &OsString, report: &Report) -> Self {
+    fn new(name: &VolumeName, report: &Report, live: bool) -> Self {
         let rows = |findings: &[Finding]| findings.iter().map(Row::new).collect();
         Self {
             volume: JsonName::new(name.as_bytes()),
@@ -124,6 +142,7 @@ impl Shown {
             unchecked: rows(&report.unchecked),
             cut_short: report.cut_short,
             replayed: report.replayed,
+            live,
             orphans: report.orphans,
             inodes: report.inodes,
             directories: report.directories,

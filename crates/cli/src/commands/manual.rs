@@ -25,6 +25,10 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         &[
             ("lanefs check disk.img", "Checks a volume, and says what is wrong with it."),
             ("lanefs check --json disk.img", "The same for programs."),
+            (
+                "fsfreeze -f /mnt; lanefs check /dev/sdb1; fsfreeze -u /mnt",
+                "Checks what the kernel has mounted.",
+            ),
         ],
         &["lanefs-recover(1)", "e2fsck(8)"],
     ),

@@ -1,6 +1,6 @@
 //! What is told of a mount, and to whom: the owner all of it, programs of this machine its metrics.
 
-use super::client::Reply;
+use super::client::{Found, Reply};
 use super::prometheus;
 use lanefs_fuse::{Monitor, MountStats};
 use serde::Serialize;
@@ -35,11 +35,12 @@ struct Head<'a> {
 }
 
 impl Subject {
-    /// What the owner gets: `/stats` and `/metrics`.
-    pub(super) fn for_owner(&self, path: &str) -> Reply {
+    /// What the owner gets: `/stats`, `/metrics`, and the device held still behind `/hold`.
+    pub(super) fn for_owner(&self, path: &str) -> Found {
         match path {
-            "/stats" => self.with(|stats| self.json(&stats)),
-            _ => self.for_all(path),
+            "/stats" => self.with(|stats| self.json(&stats)).into(),
+            "/hold" => Found::HandOver,
+            _ => self.for_all(path).into(),
         }
     }
 

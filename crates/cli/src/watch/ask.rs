@@ -1,9 +1,11 @@
 //! Asking a mount, by its socket.
 
+use super::hold::LIMIT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -44,25 +46,80 @@ impl From<io::Error> for Refusal {
 /// What the mount behind `socket` says to `path`.
 pub(crate) fn ask(socket: &Path, path: &str) -> Result<String, Refusal> {
     let end = Instant::now() + PATIENCE;
+    let mut stream = send(socket, path)?;
+    let mut text = Vec::new();
+    while read_more(&mut stream, &mut text, end)? {}
+    answered(&text)
+}
+
+/// A mount whose device is held in one committed state for this process.
+#[derive(Debug)]
+pub(crate) struct Held {
+    stream: UnixStream,
+}
+
+impl Held {
+    /// Has the device of the mount behind `socket` held. Waits for a commit and a checkpoint that
+    /// are under way there.
+    ///
+    /// # Errors
+    /// Why it is not held.
+    pub(crate) fn new(socket: &Path) -> Result<Self, Refusal> {
+        // Beside others, each of which may take that long.
+        let end = Instant::now() + 2 * LIMIT;
+        let mut stream = send(socket, "/hold")?;
+        let mut text = Vec::new();
+        while !text.ends_with(b"\r\n\r\nheld\n") {
+            if !read_more(&mut stream, &mut text, end)? {
+                answered(&text)?;
+                return Err(Refusal::Gone);
+            }
+        }
+        Ok(Self { stream })
+    }
+
+    /// Lets the mount go on. Returns whether it was held until now.
+    pub(crate) fn end(mut self) -> bool {
+        let mut text = Vec::new();
+        let end = Instant::now() + PATIENCE;
+        let mut finish = || -> Result<(), Refusal> {
+            self.stream.shutdown(Shutdown::Write)?;
+            while read_more(&mut self.stream, &mut text, end)? {}
+            Ok(())
+        };
+        finish().is_ok() && text == b"kept\n"
+    }
+}
+
+/// Connects to a mount and asks for `path`.
+fn send(socket: &Path, path: &str) -> Result<UnixStream, Refusal> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
     let address = SocketAddrUnix::new(socket).map_err(io::Error::from)?;
     connect(&fd, &address).map_err(io::Error::from)?;
     let mut stream = UnixStream::from(fd);
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
-    let (mut text, mut piece) = (Vec::new(), [0; 16 << 10]);
-    loop {
-        match stream.read(&mut piece) {
-            Ok(0) => break,
-            Ok(n) => text.extend_from_slice(piece.get(..n).unwrap_or_default()),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => wait(&stream, end)?,
-            Err(e) => return Err(e.into()),
-        }
-        if text.len() > LONGEST {
-            return Err(Refusal::Said("its answer has no end".into()));
-        }
+    Ok(stream)
+}
+
+/// Waits for more of an answer until `end`. Returns false behind its last byte.
+fn read_more(stream: &mut UnixStream, text: &mut Vec<u8>, end: Instant) -> Result<bool, Refusal> {
+    let mut piece = [0; 16 << 10];
+    match stream.read(&mut piece) {
+        Ok(0) => return Ok(false),
+        Ok(n) => text.extend_from_slice(piece.get(..n).unwrap_or_default()),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => wait(stream, end)?,
+        Err(e) => return Err(e.into()),
     }
-    let text = String::from_utf8_lossy(&text);
+    if text.len() > LONGEST {
+        return Err(Refusal::Said("its answer has no end".into()));
+    }
+    Ok(true)
+}
+
+/// Returns the body of a complete answer.
+fn answered(text: &[u8]) -> Result<String, Refusal> {
+    let text = String::from_utf8_lossy(text);
     let (head, body) = text.split_once("\r\n\r\n").ok_or(Refusal::Gone)?;
     let status = head.lines().next().and_then(|line| line.split_once(' ')).map_or("", |(_, status)| status);
     match status.get(..3) {

@@ -27,7 +27,7 @@ impl Reply {
         Self { status, kind: "text/plain; charset=utf-8", body: format!("{text}\n") }
     }
 
-    fn bytes(self, head_only: bool) -> Vec<u8> {
+    pub(super) fn bytes(self, head_only: bool) -> Vec<u8> {
         let Self { status, kind, body } = self;
         let mut text = format!(
             "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
@@ -37,6 +37,20 @@ impl Reply {
             text.push_str(&body);
         }
         text.into_bytes()
+    }
+}
+
+/// What there is at a path.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Reply(Reply),
+    /// Nothing for this thread: another one goes on with the stream.
+    HandOver,
+}
+
+impl From<Reply> for Found {
+    fn from(reply: Reply) -> Self {
+        Self::Reply(reply)
     }
 }
 
@@ -57,6 +71,8 @@ pub(crate) enum Wants {
     Write,
     /// It has its answer, or has gone.
     Nothing,
+    /// Another thread, which answers it.
+    HandOver,
 }
 
 impl<S: Read + Write> Client<S> {
@@ -71,15 +87,17 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Goes on as far as it goes. `find` has the answer to a path.
-    pub(crate) fn step(&mut self, find: impl FnOnce(&str) -> Reply) -> Wants {
+    pub(crate) fn step<F: Into<Found>>(&mut self, find: impl FnOnce(&str) -> F) -> Wants {
         if self.answer.is_none() {
             match self.read() {
                 Ok(true) => {}
                 Ok(false) => return Wants::Read,
                 Err(_) => return Wants::Nothing,
             }
-            let (reply, head_only) = reply(&self.asked, find);
-            self.answer = Some(reply.bytes(head_only));
+            match reply(&self.asked, find) {
+                (Found::Reply(reply), head_only) => self.answer = Some(reply.bytes(head_only)),
+                (Found::HandOver, _) => return Wants::HandOver,
+            }
         }
         self.write().unwrap_or(Wants::Nothing)
     }
@@ -122,21 +140,20 @@ fn has_ended(asked: &[u8]) -> bool {
 }
 
 /// The answer, and whether only its head is wanted.
-fn reply(asked: &[u8], find: impl FnOnce(&str) -> Reply) -> (Reply, bool) {
+fn reply<F: Into<Found>>(asked: &[u8], find: impl FnOnce(&str) -> F) -> (Found, bool) {
+    let refused = |status, text| (Reply::line(status, text).into(), false);
     if asked.len() > LONGEST {
-        return (Reply::line("431 Request Header Fields Too Large", "the request is too long"), false);
+        return refused("431 Request Header Fields Too Large", "the request is too long");
     }
     let line = asked.split(|b| *b == b'\n').next().unwrap_or_default();
     let words: Vec<&str> = std::str::from_utf8(line).unwrap_or("").split_ascii_whitespace().collect();
     match *words.as_slice() {
         [method @ ("GET" | "HEAD"), path, version] if version.starts_with("HTTP/1.") => {
             let path = path.split('?').next().unwrap_or(path);
-            (find(path), method == "HEAD")
+            (find(path).into(), method == "HEAD")
         }
-        [_, _, version] if version.starts_with("HTTP/") => {
-            (Reply::line("405 Method Not Allowed", "only GET"), false)
-        }
-        _ => (Reply::line("400 Bad Request", "that is no HTTP"), false),
+        [_, _, version] if version.starts_with("HTTP/") => refused("405 Method Not Allowed", "only GET"),
+        _ => refused("400 Bad Request", "that is no HTTP"),
     }
 }
 

@@ -92,6 +92,14 @@ pub(crate) fn servers() -> Vec<Pid> {
     sockets().iter().filter_map(|path| peer(path)).collect()
 }
 
+/// The socket of the mount that one of these processes of this user serves.
+pub(crate) fn socket_of(servers: &[u32]) -> Option<PathBuf> {
+    let serves = |path: &PathBuf| {
+        peer(path).is_some_and(|pid| servers.contains(&pid.as_raw_nonzero().get().cast_unsigned()))
+    };
+    sockets().into_iter().find(serves)
+}
+
 /// The folders that may be used, the best first: the system's for what runs, which is in memory,
 /// before the one for temporary files.
 fn folders() -> Vec<PathBuf> {

@@ -1,10 +1,12 @@
 //! The thread that waits for signals and for who asks.
 //!
 //! It sleeps without a timeout while nobody is connected. At most [`MOST`] are, of each kind; the
-//! others wait at the door. One that is not done at its deadline is let go.
+//! others wait at the door. One that is not done at its deadline is let go. A client that wants the
+//! device held gets a thread of its own ([`hold`]).
 
 use super::answer::Subject;
 use super::client::{Client, Wants};
+use super::hold;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::{self, Read, Write};
@@ -77,7 +79,8 @@ impl Server {
     ) -> io::Result<Self> {
         let bell = signals.into.try_clone()?;
         let ended = Arc::new(AtomicBool::new(false));
-        let work = Work { signals, owner, metrics, subject, ended: Arc::clone(&ended) };
+        let work =
+            Work { signals, owner, metrics, subject, ended: Arc::clone(&ended), holds: Arc::default() };
         let thread = thread::Builder::new().name("lanefs-watch".into()).stack_size(STACK);
         let thread = Some(thread.spawn(move || work.run(on_signal))?);
         Ok(Self { ended, bell, thread })
@@ -101,6 +104,8 @@ struct Work {
     metrics: Option<TcpListener>,
     subject: Subject,
     ended: Arc<AtomicBool>,
+    /// Each thread that holds the device for a client has one.
+    holds: Arc<()>,
 }
 
 impl Work {
@@ -125,12 +130,24 @@ impl Work {
                 on_signal();
             }
             let subject = &self.subject;
-            own.retain_mut(|c| c.step(|path| subject.for_owner(path)) != Wants::Nothing);
+            own = own.into_iter().filter_map(|c| self.serve_owner(c)).collect();
             others.retain_mut(|c| c.step(|path| subject.for_all(path)) != Wants::Nothing);
             if sulks.is_none() {
                 let entered = self.let_in(&mut own, &mut others);
                 sulks = entered.err().map(|_| Instant::now() + SULK);
             }
+        }
+    }
+
+    /// Goes on with the owner's request as far as it goes. Returns the client if it is still there.
+    fn serve_owner(&self, mut client: Client<UnixStream>) -> Option<Client<UnixStream>> {
+        match client.step(|path| self.subject.for_owner(path)) {
+            Wants::Nothing => None,
+            Wants::HandOver => {
+                hold::start(client.stream, &self.subject.monitor, &self.holds);
+                None
+            }
+            Wants::Read | Wants::Write => Some(client),
         }
     }
 

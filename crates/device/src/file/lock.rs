@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -123,6 +123,20 @@ pub fn lock_holders(file: &File) -> Vec<u32> {
         }
     };
     locks.lines().filter_map(holder).collect()
+}
+
+/// Returns the name of the block device by which the kernel, or a program that has opened it
+/// exclusively, uses the volume in `file`: its own name, or that of a loop device on a regular
+/// file. The lock of a reader does not see such a user.
+pub fn claimed_device(file: &File) -> Option<String> {
+    let meta = file.metadata().ok()?;
+    if !meta.file_type().is_block_device() {
+        return mounted_loop_device(file);
+    }
+    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+    let sys = Path::new("/sys/dev/block").join(format!("{major}:{minor}")).canonicalize().ok()?;
+    let name = sys.file_name()?.to_str()?.to_owned();
+    is_claimed(&name, &sys).then_some(name)
 }
 
 /// The name of a loop device that is backed by `file` and claimed by a mount.

@@ -20,7 +20,7 @@ mod ring;
 mod tests;
 mod vectored;
 
-pub use lock::lock_holders;
+pub use lock::{claimed_device, lock_holders};
 pub use open::{Cached, FileOptions};
 pub use ring::IoUring;
 #[cfg(all(test, not(loom)))]

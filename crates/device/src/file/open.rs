@@ -34,6 +34,7 @@ pub struct FileOptions {
     cached: Cached,
     io_uring: IoUring,
     confined: bool,
+    unlocked: bool,
 }
 
 impl FileOptions {
@@ -72,6 +73,13 @@ impl FileOptions {
         self
     }
 
+    /// Opens for reading without the lock: beside a writer that is known to hold still meanwhile.
+    /// Writing is always locked.
+    pub fn unlocked(mut self, yes: bool) -> Self {
+        self.unlocked = yes;
+        self
+    }
+
     /// Opens a regular file or a block special file that exists, and locks it until drop.
     ///
     /// # Errors
@@ -81,7 +89,9 @@ impl FileOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileDevice> {
         let path = path.as_ref();
         let (file, kind) = self.open_existing(path)?;
-        lock(path, &file, kind, self.read_only)?;
+        if !(self.unlocked && self.read_only) {
+            lock(path, &file, kind, self.read_only)?;
+        }
         self.finish(path, file, kind)
     }
 

@@ -31,7 +31,7 @@ use crate::wire::{
 };
 use crate::workers::Lasts;
 pub(crate) use durable::Durably;
-use lanefs::{Atime, Node, Volume};
+use lanefs::{Atime, Node, Observer, Volume};
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -115,6 +115,11 @@ impl Filesystem {
     /// What the volume counted.
     pub(crate) fn stats(&self) -> lanefs::Stats {
         self.volume.stats()
+    }
+
+    /// Returns a handle for a reader of the device beside the mount.
+    pub(crate) fn observer(&self) -> Observer {
+        self.volume.observer()
     }
 
     /// Returns the inode that the kernel means by a node id.

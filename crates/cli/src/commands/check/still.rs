@@ -1,0 +1,150 @@
+//! A volume that holds still while it is checked, also one that is in use.
+//!
+//! - One that nobody has open is locked against writers.
+//! - A mount of lanefs holds its device in one committed state, asked at its socket
+//!   ([`crate::watch`]). Then the volume is read without the lock.
+//! - What the kernel has mounted can be frozen (`fsfreeze`), or is mounted read-only. Then its
+//!   superblock says that no log has to be replayed: the kernel writes that when it freezes a
+//!   volume, and not before. The lock of a reader does not see such a mount.
+//!
+//! After the check, [`Still::end`] says whether that held until the end. If it did not, what was
+//! found may be an artefact of a change, and is not reported.
+
+use crate::failure::{Cause, Failure, Res};
+use crate::location::VolumeName;
+use crate::volumes::{self, file_of, names_file};
+use crate::watch::{Held, LIMIT, Refusal, place};
+use lanefs_device::{BlockDevice, FileOptions, claimed_device, lock_holders};
+use lanefs_format::{Compat, Incompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::sync::Arc;
+
+/// Why nothing changes the volume.
+pub(super) enum Still {
+    /// A mount of lanefs waits.
+    Held(Held),
+    /// It is locked, and if it is mounted then nothing is written: its superblock, which the first
+    /// change would change.
+    Quiet { superblock: Box<[u8; SUPERBLOCK_SIZE]>, mounted: bool },
+}
+
+impl Still {
+    /// Opens the volume for a check.
+    ///
+    /// # Errors
+    /// Why that cannot be; with what to do where the volume is in use.
+    pub(super) fn open(name: &VolumeName) -> Res<(Arc<dyn BlockDevice>, Self)> {
+        let busy = match volumes::device(name) {
+            Ok(device) => return Self::quiet(name, device),
+            Err(busy) => busy,
+        };
+        let servers = opened(name).map(|file| lock_holders(&file)).unwrap_or_default();
+        let Some(socket) = place::socket_of(&servers) else { return Err(busy) };
+        match Held::new(&socket) {
+            Ok(held) => Ok((beside_the_mount(name)?, Self::Held(held))),
+            // It has been unmounted since.
+            Err(Refusal::Gone) => Self::quiet(name, volumes::device(name)?),
+            Err(why) => Err(in_use(name, &why.to_string())),
+        }
+    }
+
+    fn quiet(name: &VolumeName, device: Arc<dyn BlockDevice>) -> Res<(Arc<dyn BlockDevice>, Self)> {
+        let superblock = superblock(name, &*device)?;
+        let user = claimed(name);
+        if let Some(user) = user.as_ref().filter(|_| !is_quiet(&superblock)) {
+            let why = format!(
+                "/dev/{user} is mounted. Unmount it, or freeze it for the time of the check: \
+                 fsfreeze --freeze DIRECTORY"
+            );
+            return Err(in_use(name, &why));
+        }
+        Ok((device, Self::Quiet { superblock, mounted: user.is_some() }))
+    }
+
+    /// Whether the volume is in use.
+    pub(super) fn is_live(&self) -> bool {
+        match self {
+            Self::Held(_) => true,
+            Self::Quiet { mounted, .. } => *mounted,
+        }
+    }
+
+    /// Lets the volume go.
+    ///
+    /// # Errors
+    /// That it did not hold still until now.
+    pub(super) fn end(self, name: &VolumeName, device: &dyn BlockDevice) -> Res {
+        match self {
+            Self::Held(held) => {
+                if held.end() {
+                    return Ok(());
+                }
+                let why = format!(
+                    "its mount did not wait for the end of the check, which has {} seconds. Unmount it, or \
+                     check a snapshot of its device",
+                    LIMIT.as_secs()
+                );
+                Err(in_use(name, &why))
+            }
+            Self::Quiet { superblock: before, .. } => {
+                let now = superblock(name, device)?;
+                if now == before && (claimed(name).is_none() || is_quiet(&now)) {
+                    return Ok(());
+                }
+                Err(in_use(name, "it was changed while it was checked"))
+            }
+        }
+    }
+}
+
+fn in_use(name: &VolumeName, why: &str) -> Failure {
+    Failure::cannot("check", name.as_bytes(), Cause::text(format!("is in use: {why}")))
+}
+
+/// The file that the volume is in.
+fn opened(name: &VolumeName) -> Option<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    names_file(name)
+        .then(|| File::options().read(true).custom_flags(flags).open(file_of(name)).ok())
+        .flatten()
+}
+
+/// The device by which the kernel, or a program other than lanefs, uses the volume.
+fn claimed(name: &VolumeName) -> Option<String> {
+    opened(name).and_then(|file| claimed_device(&file))
+}
+
+/// Opens a volume without the lock, which its mount has.
+fn beside_the_mount(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
+    let path = file_of(name);
+    // Of a block special file that is written past the page cache, that may hold old bytes.
+    let direct = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
+    let options = FileOptions::new().read_only(true).unlocked(true).direct(direct);
+    match options.open(path) {
+        Ok(device) => Ok(Arc::new(device)),
+        Err(e) => Err(Failure::cannot("open", name.as_bytes(), Cause::text(e.to_string()))),
+    }
+}
+
+fn superblock(name: &VolumeName, device: &dyn BlockDevice) -> Res<Box<[u8; SUPERBLOCK_SIZE]>> {
+    let mut bytes = Box::new([0; SUPERBLOCK_SIZE]);
+    let end = SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64;
+    if device.size() >= end {
+        let read = device.read_at(SUPERBLOCK_OFFSET, &mut bytes[..]);
+        read.map_err(|e| Failure::cannot("read", name.as_bytes(), Cause::text(e.to_string())))?;
+    }
+    Ok(bytes)
+}
+
+/// Whether a volume that is mounted is not written: it is frozen, or mounted read-only. The kernel
+/// marks a volume that it writes, with a journal as one that needs recovery, without one as one
+/// that is not clean.
+fn is_quiet(superblock: &[u8; SUPERBLOCK_SIZE]) -> bool {
+    Superblock::parse(superblock).is_ok_and(|sb| match sb.has(Compat::HAS_JOURNAL) {
+        true => !sb.has_in(Incompat::RECOVER),
+        false => sb.state().contains(State::VALID_FS),
+    })
+}

@@ -1,0 +1,96 @@
+//! The device held in one committed state, for a reader of it beside the journal.
+//!
+//! The caller takes the turn to commit and the lock of the checkpoint, and writes nothing. Until it
+//! gives both back, no other thread writes the log or a metadata block. The exception is the note
+//! of an abort (`s_errno`), which a thread leaves that met a failure of the device.
+
+use crate::Result;
+use crate::core::Core;
+
+impl Core {
+    /// Calls `look` while no commit and no checkpoint writes. Waits for those that are under way.
+    /// Returns `None`, without a call, if there is no log: then a commit writes blocks home, and
+    /// between two of them the device holds no state of its own.
+    pub(crate) fn hold<T>(&self, look: impl FnOnce() -> T) -> Result<Option<T>> {
+        self.check()?;
+        if self.log.is_none() {
+            return Ok(None);
+        }
+        // Nobody else commits this one before the turn has come here: the next but one.
+        let tid = self.gate.running().tid.next().next();
+        let over = |tid| self.is_durable(tid) || self.has_ended();
+        let turn = loop {
+            self.check()?;
+            if let Some(turn) = self.commits.wait(tid, || self.has_ended()) {
+                break turn;
+            }
+        };
+        let checkpoint = self.checkpointing.lock();
+        let seen = self.check().map(|()| look());
+        drop(checkpoint);
+        turn.pass(None, over);
+        seen.map(Some)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::testing::{config, empty_log, options};
+    use crate::{Journal, JournalError, Options};
+    use lanefs_device::BlockDevice;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// One thread commits and another checkpoints all the time. Neither writes while a third looks.
+    #[test]
+    fn a_device_that_is_held_stays_as_it_is() {
+        let device = Arc::new(empty_log(1024));
+        let journal = Journal::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options(1024)).unwrap();
+        let ended = AtomicBool::new(false);
+        let change = |block: u64| {
+            let buffer = journal.read(block).unwrap();
+            let handle = journal.start(1).unwrap();
+            let mut content = handle.write(&buffer).unwrap();
+            content[0] = content[0].wrapping_add(1);
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for block in (100..200).cycle().take_while(|_| !ended.load(Ordering::Relaxed)) {
+                    change(block);
+                    journal.sync().unwrap();
+                }
+            });
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    journal.checkpoint_oldest(u32::MAX).unwrap();
+                    // The lock is not a fair one.
+                    std::thread::sleep(std::time::Duration::from_micros(200));
+                }
+            });
+            let held = (0..50).all(|_| {
+                let held = journal.hold(|| {
+                    let before = device.to_bytes();
+                    // Time for the others to do what they may not.
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                    before == device.to_bytes()
+                });
+                held.unwrap().unwrap()
+            });
+            ended.store(true, Ordering::Relaxed);
+            assert!(held);
+        });
+        journal.close().unwrap();
+        assert!(matches!(journal.hold(|| ()), Err(JournalError::Closed)));
+    }
+
+    #[test]
+    fn without_a_log_there_is_nothing_to_hold() {
+        let device = Arc::new(empty_log(1024));
+        let options = Options { log: None, ..options(1024) };
+        let journal = Journal::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options).unwrap();
+        assert_eq!(journal.hold(|| ()).unwrap(), None);
+        let options = Options { log: Some(config(1024)), read_only: true, ..Options::new(1024) };
+        let journal = Journal::open(device, options).unwrap();
+        assert_eq!(journal.hold(|| ()).unwrap(), None);
+    }
+}
