@@ -5,6 +5,7 @@
 mod support;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::fs;
 use std::io::{IoSliceMut, Read, Write};
@@ -41,7 +42,11 @@ struct New {
 impl Broker {
     /// The broker of a mount of `v.img` at `dir` beside it, as this user.
     fn start(m: &Mount, dir: &str, user: u32) -> Self {
-        let (words, their_words) = UnixStream::pair().unwrap();
+        Self::start_with(m, dir, user, UnixStream::pair().unwrap())
+    }
+
+    /// As [`start`](Self::start), with the sockets for words, of which the second is the broker's.
+    fn start_with(m: &Mount, dir: &str, user: u32, (words, their_words): (UnixStream, UnixStream)) -> Self {
         let (questions, their_questions) = UnixStream::pair().unwrap();
         let mut command = support::tool(m.image.beside("lanefs").to_str().unwrap());
         command.arg("mount").arg(format!("--broker={}", std::process::id())).args(["v.img", dir]);
@@ -112,7 +117,7 @@ fn is_mounted(m: &Mount, dir: &str) -> bool {
 /// Not mounted yet, with a copy of the command that every user may run.
 fn blank() -> Mount {
     let m = Mount::blank();
-    fs::copy(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs")).unwrap();
+    lanefs_tests::copy_program(env!("CARGO_BIN_EXE_lanefs"), m.image.beside("lanefs"));
     m
 }
 
@@ -224,4 +229,30 @@ fn a_server_has_threads_of_its_own_scheduled_and_no_others() {
     });
     assert_eq!(released, "0");
     broker.end();
+}
+
+/// What a server asks right behind its mount is not lost, however slow the broker is: here it waits
+/// to pass the mount on, for the answers before have filled the socket.
+#[test]
+fn a_broker_knows_the_mount_before_its_server_does() {
+    let m = blank();
+    let small_pair = || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        set_socket_send_buffer_size(&theirs, 0).unwrap();
+        (ours, theirs)
+    };
+    // As many answers as fit in unread.
+    let (_unread, mut into) = small_pair();
+    into.set_nonblocking(true).unwrap();
+    let fit =
+        (0..).take_while(|_| into.write_all(&[0]).and_then(|()| into.write_all(&[0; 4])).is_ok()).count();
+    let mut broker = Broker::start_with(&m, "m", 0, small_pair());
+    broker.words.write_all(&vec![UNMOUNT; fit]).unwrap();
+    broker.words.write_all(&[MOUNT]).unwrap();
+    // Once it is mounted. The watchdog ends it if it never does.
+    while broker.ask(ABORT, [0; 4]) != 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    broker.end();
+    assert!(!m.is_mounted());
 }

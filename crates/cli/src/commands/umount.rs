@@ -44,7 +44,8 @@ impl Args {
         // Before the unmount: the server is one of this mount as long as the mount is there.
         let server = Server::of(&mount);
         let mut done = mount.unmount(self.lazy);
-        if self.force && is_busy(&done) {
+        let aborts = self.force && is_busy(&done);
+        if aborts {
             // Out of the tree first, so that nobody comes in any more.
             done = mount.unmount(true).and_then(|()| mount.abort());
         }
@@ -62,11 +63,11 @@ impl Args {
         if self.lazy || mount.is_left() || server.ends_within(FIRST) {
             return Ok(());
         }
-        eprintln!("lanefs: {name} is unmounted, {}", server.state(&mount));
+        eprintln!("lanefs: {name} is unmounted, {}", server.state(&mount, aborts));
         if server.ends_within(PATIENCE - FIRST) {
             return Ok(());
         }
-        Err(Failure::new(format!("{name} is unmounted, {}", server.state(&mount))).code(32))
+        Err(Failure::new(format!("{name} is unmounted, {}", server.state(&mount, aborts))).code(32))
     }
 }
 
@@ -151,15 +152,16 @@ impl Server {
         }
     }
 
-    /// Why it has not ended, and what ends it.
-    fn state(&self, mount: &MountPoint) -> String {
+    /// Why it has not ended, and what ends it. Whoever uses a mount that was `aborted` keeps it no
+    /// longer.
+    fn state(&self, mount: &MountPoint, aborted: bool) -> String {
         let who = match self {
             Self::Process(pid, _) => format!("process {}", pid.as_raw_nonzero()),
             Self::Holders(_, pids) => format!("process {}", pids.first().copied().unwrap_or_default()),
             Self::Unknown => String::new(),
         };
         match lanefs_fuse::users(mount.device()) {
-            users if users.is_empty() => format!("and {who} is still closing its volume"),
+            users if aborted || users.is_empty() => format!("and {who} is still closing its volume"),
             users => format!(
                 "and still in use{}; SIGTERM to {who} closes its volume all the same",
                 listed(": ", &users)

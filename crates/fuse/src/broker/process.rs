@@ -55,10 +55,11 @@ pub fn run_broker<Kept>(
                         // The folder that it was started in may be unmounted.
                         let _ = std::env::set_current_dir("/");
                         let made = socket_of(new.device());
-                        let told = hand_over(&words, &connection, &new, made, &mut kept);
+                        // The server asks of it as soon as it has it.
+                        let held = mounted.get_or_init(|| Held { mounted: new, bdi });
+                        let told = hand_over(&words, &connection, &held.mounted, made, &mut kept);
                         // Held here, it would keep a mount alive whose server has gone.
                         drop(connection);
-                        let _ = mounted.set(Held { mounted: new, bdi });
                         match told {
                             Ok(()) => continue,
                             Err(_) => break,
