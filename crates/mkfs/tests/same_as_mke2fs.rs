@@ -197,13 +197,14 @@ fn the_kernel_mounts_it() {
         let pair = Pair::make(size, args);
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().to_str().unwrap();
+        common::private_mounts();
         run("mount", &["-o", "loop", "-t", common::fs_type(args), pair.ours.to_str().unwrap(), at]);
         let written = std::fs::create_dir(dir.path().join("d"))
             .and_then(|()| std::fs::write(dir.path().join("d/file"), vec![7; 3_000_000]));
         // A child of another thread that has not come to its exec still has what files this one had
         // open.
         let unmounts = || Command::new("umount").arg(at).status().unwrap().success();
-        let done = (0..200).any(|_| {
+        let done = (0..1200).any(|_| {
             unmounts() || {
                 sleep(Duration::from_millis(50));
                 false

@@ -47,6 +47,14 @@ impl Drop for Loop {
     }
 }
 
+/// Gives this thread a mount namespace of its own: a process that is started meanwhile, and makes
+/// itself one, would have a copy of a mount, and keep the device in use behind the unmount.
+fn private_mounts() {
+    #[allow(deprecated, reason = "unshare is unsafe with FILES only, which is not asked for")]
+    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).unwrap();
+    run("mount", &["--make-rprivate", "/"]);
+}
+
 /// A mount, unmounted on drop.
 struct Mounted<'a>(&'a Path);
 
@@ -55,7 +63,7 @@ impl Drop for Mounted<'_> {
         // A child of another thread that has not come to its exec still has what files this one had
         // open.
         let unmounts = || Command::new("umount").arg(self.0).status().is_ok_and(|s| s.success());
-        let done = (0..200).any(|_| {
+        let done = (0..1200).any(|_| {
             unmounts() || {
                 std::thread::sleep(Duration::from_millis(50));
                 false
@@ -705,6 +713,7 @@ fn a_mounted_volume_is_refused_for_writing() {
     let mnt = dir.path().join("mnt");
     std::fs::create_dir(&mnt).unwrap();
     drop(FileDevice::open(&path).unwrap());
+    private_mounts();
     run("mount", &[&loop_dev.0, mnt.to_str().unwrap()]);
     let mounted = Mounted(&mnt);
     refused(FileDevice::open(&loop_dev.0), Op::Lock, libc::EBUSY, &[&loop_dev.0, "mounted"]);
@@ -723,6 +732,7 @@ fn small_host(dir: &Path) -> (Loop, PathBuf) {
     run("mke2fs", &["-q", "-t", "ext4", image.to_str().unwrap()]);
     let loop_dev = Loop::attach(&image);
     std::fs::create_dir(&mnt).unwrap();
+    private_mounts();
     run("mount", &[&loop_dev.0, mnt.to_str().unwrap()]);
     (loop_dev, mnt)
 }
@@ -765,6 +775,7 @@ fn direct_where_there_is_none() {
     let (dir, _) = scratch();
     let mnt = dir.path().join("ramfs");
     std::fs::create_dir(&mnt).unwrap();
+    private_mounts();
     run("mount", &["-t", "ramfs", "none", mnt.to_str().unwrap()]);
     let mounted = Mounted(&mnt);
     let path = mnt.join("volume");

@@ -184,6 +184,14 @@ pub(crate) fn e2fsck(path: &Path) {
 }
 
 /// Runs a tool that must succeed.
+/// Gives this thread a mount namespace of its own: a process that is started meanwhile, and makes
+/// itself one, would have a copy of a mount, and keep the device in use behind the unmount.
+pub(crate) fn private_mounts() {
+    #[allow(deprecated, reason = "unshare is unsafe with FILES only, which is not asked for")]
+    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).unwrap();
+    run("mount", &["--make-rprivate", "/"]);
+}
+
 pub(crate) fn run(name: &str, args: &[&str]) {
     let out = tool(name).args(args).output().unwrap();
     assert!(out.status.success(), "{name} {args:?}: {}", String::from_utf8_lossy(&out.stderr));

@@ -6,6 +6,14 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 use std::thread;
 
+/// Gives this thread a mount namespace of its own: a process that is started meanwhile, and makes
+/// itself one, would have a copy of a mount, and keep the device in use behind the unmount.
+fn private_mounts() {
+    #[allow(deprecated, reason = "unshare is unsafe with FILES only, which is not asked for")]
+    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).unwrap();
+    assert_eq!(run("mount", &["--make-rprivate", "/"]).0, 0);
+}
+
 /// A loop mount, unmounted when it goes.
 struct Mounted(PathBuf);
 
@@ -13,6 +21,7 @@ impl Mounted {
     fn new(image: &Image) -> Self {
         let at = image.dir.path().join("mnt");
         std::fs::create_dir_all(&at).unwrap();
+        private_mounts();
         let (code, text) = run("mount", &["-o", "loop", &image.path(), at.to_str().unwrap()]);
         assert_eq!(code, 0, "{text}");
         Self(at)
@@ -24,7 +33,7 @@ impl Drop for Mounted {
         // A child of another thread that has not come to its exec still has what files this one had
         // open.
         let unmounts = || run("umount", &[self.0.to_str().unwrap()]).0 == 0;
-        let done = (0..200).any(|_| {
+        let done = (0..1200).any(|_| {
             unmounts() || {
                 thread::sleep(Duration::from_millis(50));
                 false
