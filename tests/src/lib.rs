@@ -37,7 +37,7 @@ pub use images::{corpus_images, unpacked};
 pub use listing::{settled, volume_listing};
 pub use modes::{Mode, modes};
 pub use mount::{LoopDevice, LoopMount};
-pub use mounted::{Mounted, Server, is_mounted, unmount_soon};
+pub use mounted::{Mounted, Server, is_mounted, released, unmount_soon};
 pub use ops::{Host, Lane, Op, OpenHow, Outcome, RenameHow, Seen, Target, XattrHow};
 pub use ownership::{Meddled, meddle};
 pub use poke::{Poker, PokingDevice};

@@ -140,7 +140,7 @@ impl LoopMount {
         let mut said = String::new();
         // Another process may have it for a moment: a device manager, or a child of another thread
         // that has not come to its exec and still has what files this one had open.
-        for _ in 0..200 {
+        for _ in 0..1200 {
             let out = Command::new("umount").arg(&self.dir).output().map_err(|e| e.to_string())?;
             if out.status.success() {
                 self.mounted = false;
@@ -222,7 +222,7 @@ impl Attached {
     /// The kernel detaches a moment after the last use; until then the image has a user. Another
     /// test may have the device next.
     fn wait_for_detach(&self) {
-        for _ in 0..2000 {
+        for _ in 0..12_000 {
             if !self.backing_now().is_some_and(|now| now.starts_with(&self.backing)) {
                 return;
             }
@@ -240,7 +240,7 @@ fn attach(image: &str, read_only: bool, direct: bool) -> Attached {
         args.insert(0, "--direct-io=on");
     }
     // Tests that run side by side may want the same free device.
-    let path = (0..200).find_map(|_| {
+    let path = (0..1200).find_map(|_| {
         let out = Command::new("losetup").args(&args).output().expect("losetup");
         if out.status.success() {
             return Some(String::from_utf8_lossy(&out.stdout).trim().to_owned());

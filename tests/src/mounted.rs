@@ -6,6 +6,7 @@
 
 use crate::LoopMount;
 use crate::tools::{e2fsck_clean, private_mounts};
+use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,7 +14,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 /// How long a server may have to come up, or to write out and go.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Who serves a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -204,6 +205,7 @@ impl Mounted {
             By::Process { child, .. } => {
                 child.kill().unwrap();
                 child.wait().unwrap();
+                released(&self.image);
             }
             By::Nobody => {}
         }
@@ -216,13 +218,24 @@ impl Mounted {
     }
 }
 
+/// Waits until the kernel has released the lock of a killed server, whose writes may still be on
+/// their way.
+///
+/// # Panics
+/// If there is no such file.
+pub fn released(image: &Path) {
+    let image = File::open(image).unwrap();
+    flock(&image, FlockOperation::LockExclusive).unwrap();
+    flock(&image, FlockOperation::Unlock).unwrap();
+}
+
 /// Runs umount until nobody keeps the mount busy, which a process that was just killed, or just
 /// forked by another test, may do for a moment.
 ///
 /// # Panics
 /// If it stays busy. The mount is gone nevertheless.
 pub fn unmount_soon(dir: &Path) {
-    for _ in 0..100 {
+    for _ in 0..1200 {
         if Command::new("umount").arg(dir).output().is_ok_and(|out| out.status.success()) {
             return;
         }

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest that e2fsck may take for a small volume; a damaged one can make it run for ever, and
-/// then there is no second opinion.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The most time of a processor that e2fsck may take for a small volume; a damaged one can make it
+/// run for ever, and then there is no second opinion.
+const MOST: Duration = Duration::from_secs(30);
 
 /// What both say of one volume.
 #[derive(Debug)]
@@ -119,9 +119,9 @@ impl Opinions {
         std::fs::write(path, &bytes).unwrap();
         let ours = check(Arc::new(MemDevice::from_bytes(bytes)), &Options::default());
         if ours.as_ref().is_ok_and(|report| report.replayed) {
-            e2fsck_within(PATIENCE, path, &["-y", "-E", "journal_only"]);
+            e2fsck_within(MOST, path, &["-y", "-E", "journal_only"]);
         }
-        let (code, said) = e2fsck_within(PATIENCE, path, &["-fn"]);
+        let (code, said) = e2fsck_within(MOST, path, &["-fn"]);
         Self { ours, code, said }
     }
 

@@ -163,14 +163,16 @@ pub fn e2fsck(path: impl AsRef<Path>, args: &[&str]) -> (i32, String) {
     (out.status.code().unwrap_or(-1), text(&out))
 }
 
-/// Runs `e2fsck ARGS` for no longer than `limit`. The exit code is 124 if it is ended then.
+/// Runs `e2fsck ARGS` until it has used a processor for `limit`; it is killed then. How long it
+/// waits for the machine is of no account.
 ///
 /// # Panics
 /// If there is no such program.
 pub(crate) fn e2fsck_within(limit: Duration, path: impl AsRef<Path>, args: &[&str]) -> (i32, String) {
-    let mut command = command("timeout");
-    command.arg(limit.as_secs().to_string()).arg("e2fsck").args(args).arg(path.as_ref());
-    let out = output("timeout", &mut command);
+    let mut command = command("prlimit");
+    let cpu = format!("--cpu={}", limit.as_secs());
+    command.args([&cpu, "--core=0", "e2fsck"]).args(args).arg(path.as_ref());
+    let out = output("prlimit", &mut command);
     (out.status.code().unwrap_or(-1), text(&out))
 }
 

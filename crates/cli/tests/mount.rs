@@ -306,6 +306,7 @@ fn killed_it_loses_nothing_that_was_synced() {
     let gone = fs::metadata(m.path("ledger")).unwrap_err().raw_os_error();
     assert_eq!(gone, Some(Errno::NOTCONN.raw_os_error()));
     drop(file);
+    lanefs_tests::released(&m.image.path);
     m.unmount("m");
     assert!(!m.is_mounted());
     m.image.ok(["mount", "v.img", "m"]);

@@ -182,7 +182,7 @@ fn a_mount_may_cover_what_its_server_uses() {
             let m = Mount::blank();
             m.image.ok(["mount", "v.img", dir, "-o", options]);
             fs::write(format!("{dir}/f"), options).unwrap();
-            m.image.ok(["umount", dir]);
+            m.unmount(dir);
             assert_eq!(m.image.ok(["cat", "v.img:/f"]), options);
             m.image.fsck();
         }

@@ -285,6 +285,7 @@ fn what_a_killed_mount_leaves_is_cleared_by_top_and_by_the_next_mount() {
             m.image.fails(["top", "m"], 1, &format!("lanefs: {why}"));
             assert!(!socket.exists());
         }
+        lanefs_tests::released(&m.image.path);
         m.unmount("m");
         m.image.ok(["mount", "v.img", "m"]);
         assert!(!socket.exists());
@@ -303,6 +304,7 @@ fn the_broker_removes_the_socket_of_a_killed_server_and_ends() {
     server.kill().unwrap();
     server.wait().unwrap();
     ended(broker);
+    lanefs_tests::released(&m.image.path);
     assert!(!socket.exists());
     assert!(m.is_mounted(), "the mount of a killed server stays");
     m.unmount("m");
@@ -367,7 +369,7 @@ fn nobody_wakes_up_for_those_who_do_not_ask() {
     // ask all mounts for theirs.
     let mut last = switches();
     let mut rest = 0;
-    for _ in 0..600 {
+    for _ in 0..3000 {
         thread::sleep(Duration::from_millis(100));
         let now = switches();
         rest = if now == last { rest + 1 } else { 0 };

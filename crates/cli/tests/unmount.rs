@@ -5,7 +5,7 @@
 
 mod support;
 
-use rustix::fs::{FlockOperation, flock};
+use lanefs_tests::released;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -28,14 +28,6 @@ fn umount(dir: &Path) {
 fn end(mut server: Child) {
     kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
     assert!(server.wait().unwrap().success());
-}
-
-/// Waits until the kernel has released the lock of a killed server, whose writes may still be on
-/// their way.
-fn released(m: &Mount) {
-    let image = File::open(&m.image.path).unwrap();
-    flock(&image, FlockOperation::LockExclusive).unwrap();
-    flock(&image, FlockOperation::Unlock).unwrap();
 }
 
 fn content(m: &Mount, name: &str) -> String {
@@ -213,7 +205,7 @@ fn a_loop_device_is_of_the_owner_of_the_file_behind_it() {
     let flags_of = |device: &Loop| {
         m.image.ok(["mount", &device.0, "m"]);
         let flags = flags(&m);
-        m.image.ok(["umount", "m"]);
+        m.unmount_of(Path::new(&device.0), "m");
         flags
     };
     for (owner, expected) in [(0, "rw,relatime"), (65533, "rw,nosuid,nodev,relatime")] {
@@ -244,7 +236,8 @@ fn another_type_is_honoured_and_found_again() {
 
 #[test]
 fn umount_waits_for_its_own_server_only() {
-    let m = Mount::blank();
+    // Its server closes soon: a mount right behind waits five seconds.
+    let m = Mount::in_memory();
     // A bind mount beside: its server goes on.
     let server = m.serve();
     let bound = m.image.beside("bound");
@@ -258,8 +251,6 @@ fn umount_waits_for_its_own_server_only() {
     // Another mount right behind, before the umount looks.
     for _ in 0..5 {
         m.image.ok(["mount", "v.img", "m"]);
-        // So that its server closes soon: the mount below waits five seconds.
-        rustix::fs::syncfs(File::open(&m.at).unwrap()).unwrap();
         let mut umount = m.image.lanefs(["umount", "m"]).spawn().unwrap();
         while m.is_mounted() {}
         m.image.ok(["mount", "v.img", "bound"]);
@@ -270,7 +261,7 @@ fn umount_waits_for_its_own_server_only() {
     let mut server = m.serve();
     server.kill().unwrap();
     server.wait().unwrap();
-    released(&m);
+    released(&m.image.path);
     m.image.ok(["mount", "v.img", "bound"]);
     m.unmount("m");
     m.unmount("bound");
@@ -322,7 +313,7 @@ fn a_volume_is_free_when_its_killed_server_has_gone() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         server.kill().unwrap();
         server.wait().unwrap();
-        released(&m);
+        released(&m.image.path);
         m.image.ok(["recover", "v.img"]);
         writer.join().unwrap();
         m.unmount("m");

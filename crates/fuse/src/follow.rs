@@ -391,6 +391,8 @@ mod tests {
         lanefs_tests::require_root();
         follows(|mut follow, me, _| {
             follow.following.crowded();
+            // However long this test takes.
+            assert_ne!(follow.following.crowded_until.swap(u64::MAX, Ordering::Relaxed), 0);
             (0..STREAK + TERM).for_each(|_| _ = follow.asked(me, AT_ONCE));
             assert_eq!(stat(me, POLICY), OTHER);
             let mut while_it_answers = None;

@@ -272,7 +272,7 @@ fn browsed(dir: &Path, page: &str) -> String {
         "--kill-child",
         "--mount-proc",
         "timeout",
-        "120",
+        "600",
         "chromium",
         "--headless",
         "--no-sandbox",

@@ -6,7 +6,7 @@ use super::{Image, tool};
 use lanefs_tests::Watchdog;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -46,6 +46,16 @@ impl Mount {
         Self { image, at, _watchdog: Watchdog::new("a mount"), _alone: alone }
     }
 
+    /// Not mounted yet, and in memory: how soon a server has closed its volume is not a matter of
+    /// the disk.
+    pub(crate) fn in_memory() -> Self {
+        let mount = Self::blank();
+        let script =
+            "mount -t tmpfs -o size=100m memory m; cp --sparse=always v.img m; mkdir m/m; mount --move m .";
+        super::succeed(tool("sh").args(["-euc", script]).current_dir(mount.image.beside("")));
+        mount
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.at.join(name)
     }
@@ -72,17 +82,17 @@ impl Mount {
         self.image.fsck();
     }
 
-    /// `lanefs umount NAME` in the image's folder. After two seconds it says that the server is
-    /// still closing its volume, which is no failure.
+    /// `lanefs umount NAME` in the image's folder.
     pub(crate) fn unmount(&self, name: &str) {
-        let servers = self.servers();
+        self.unmount_of(&self.image.path, name);
+    }
+
+    /// As [`unmount`](Self::unmount), of a mount of `volume`.
+    pub(crate) fn unmount_of(&self, volume: &Path, name: &str) {
+        let servers = servers_of(volume);
         let out = self.image.lanefs(["umount", name]).output().unwrap();
         let said = String::from_utf8(out.stderr).unwrap();
-        let closing = |pid: &i32| {
-            said == format!("lanefs: '{name}' is unmounted, and process {pid} is still closing its volume\n")
-        };
-        let expected = said.is_empty() || servers.iter().any(closing);
-        assert!(out.status.success() && expected, "{}: {said}", out.status);
+        assert!(out.status.success() && is_quiet(&said, name, &servers), "{}: {said}", out.status);
     }
 
     /// The process that mounts and unmounts for a server.
@@ -100,12 +110,26 @@ impl Mount {
 
     /// Processes that serve the volume.
     pub(crate) fn servers(&self) -> Vec<i32> {
-        let image = self.image.path.canonicalize().unwrap();
-        let fds = |pid: &i32| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let pids = fs::read_dir("/proc").unwrap().flatten();
-        let pids = pids.filter_map(|e| e.file_name().to_str()?.parse().ok());
-        pids.filter(|pid| fds(pid).any(|fd| fs::read_link(fd.path()).is_ok_and(|p| p == image))).collect()
+        servers_of(&self.image.path)
     }
+}
+
+/// Whether an unmount of `name` said nothing, or what it says after two seconds: that one of
+/// `servers` is still closing its volume, which is no failure.
+pub(crate) fn is_quiet(said: &str, name: &str, servers: &[i32]) -> bool {
+    let closing = |pid: &i32| {
+        said == format!("lanefs: '{name}' is unmounted, and process {pid} is still closing its volume\n")
+    };
+    said.is_empty() || servers.iter().any(closing)
+}
+
+/// Processes that have the file or device `volume` open.
+fn servers_of(volume: &Path) -> Vec<i32> {
+    let volume = volume.canonicalize().unwrap();
+    let fds = |pid: &i32| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|e| e.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| fds(pid).any(|fd| fs::read_link(fd.path()).is_ok_and(|p| p == volume))).collect()
 }
 
 /// Waits until a process that is no child of this one has ended. It may stay a zombie.
