@@ -78,7 +78,7 @@ impl Mounted {
         let file = File::options().create(true).append(true).open(&log).unwrap();
         let mut command = match server {
             Server::Lanefs(program) => {
-                let mut command = Command::new(program);
+                let mut command = Command::new(crate::power::server(program));
                 command.args(["mount", "--foreground"]).arg(image).arg(&dir);
                 command
             }

@@ -2,7 +2,9 @@
 //! image is tried at cuts of the power while the test used it.
 //!
 //! When the volume has let go of its device, some of the states that a cut could have left are
-//! drawn by the seed. Each has to open, to close, and to keep the rules of the format. What the
+//! drawn by the seed. Each has to open, to close, and to keep the rules of the format. A volume that
+//! writes much is judged in between too, at a flush: what came before it is then durable, and need
+//! not be kept. What the
 //! test promised itself about content is not known here: that is the campaign's
 //! ([`crate::campaign`]).
 
@@ -10,19 +12,27 @@ use crate::fixed_options;
 use lanefs::{OpenOptions, Volume};
 use lanefs_device::{BlockDevice, FileDevice, Result, WriteOp};
 use lanefs_format::{Compat, Superblock};
-use lanefs_sim::{CrashState, Image, OverlayDevice, RecordingDevice, Seed, seed_from_env};
+use lanefs_sim::{CrashState, Entry, Image, OverlayDevice, RecordingDevice, Seed, Shape, seed_from_env};
 use parking_lot::Mutex;
+use rand::Rng;
 use rand::seq::IteratorRandom;
 use std::io::Write;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// States that are tried of one volume.
+/// States that are tried of one record.
 const STATES: usize = 12;
 
-/// Volumes above this are not held in memory.
+/// States that are tried of its last epochs besides: a close writes home all that the log holds.
+const AT_THE_END: usize = 8;
+
+/// Volumes that hold more than this are not held in memory.
 const LARGEST: u64 = 256 << 20;
+
+/// Bytes that are recorded before they are judged at the next flush.
+const SEGMENT: u64 = 128 << 20;
 
 /// Returns options to write, as those of [`Volume::open`]. With `LANEFS_POWER` they have no timer,
 /// and a fixed clock: a seed draws the same states again.
@@ -42,14 +52,58 @@ pub fn open(options: OpenOptions, path: impl AsRef<Path>) -> lanefs::Result<Volu
     }
     let seed = seed_from_env("LANEFS_POWER");
     let file = FileDevice::open(path)?;
-    if file.size() > LARGEST {
-        eprintln!("LANEFS_POWER: {} MiB are too many to hold in memory", file.size() >> 20);
+    let Some(before) = image_of(&file)? else {
+        eprintln!("LANEFS_POWER: a volume that holds more than {} MiB is not recorded", LARGEST >> 20);
+        return options.open_device(Arc::new(file));
+    };
+    // A volume that was damaged before, or has no journal, promises nothing.
+    if !has_journal(&before) || try_volume(before.clone()).is_err() {
         return options.open_device(Arc::new(file));
     }
-    let mut before = vec![0; file.size() as usize];
-    file.read_at(0, &mut before)?;
-    let recorded = RecordingDevice::new(Image::from_bytes(before));
-    options.open_device(Arc::new(PoweredDevice { file, recorded, turn: Mutex::new(()), seed }))
+    let recorded = RecordingDevice::new(before);
+    let changes = Mutex::new(0);
+    options.open_device(Arc::new(PoweredDevice { file, recorded, changes, seed }))
+}
+
+/// Returns the program that serves a mount: with `LANEFS_POWER` not `lanefs`, but `powered` of this
+/// package, which takes the same arguments and opens its volume by [`open`]. It is built first, as
+/// this test was.
+///
+/// # Panics
+/// If it cannot be built.
+pub(crate) fn server(lanefs: &Path) -> &Path {
+    static POWERED: LazyLock<PathBuf> = LazyLock::new(|| {
+        let test = std::env::current_exe().expect("this test");
+        // As in target/PROFILE/deps/TEST.
+        let folders: Vec<&Path> = test.ancestors().collect();
+        let (profile, target) = (folders[2], folders[3]);
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "--package", "lanefs-tests", "--bin", "powered", "--target-dir"]);
+        cargo.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let built = cargo.status().expect("cargo");
+        assert!(built.success(), "{cargo:?}: {built}");
+        profile.join("powered")
+    });
+    if std::env::var_os("LANEFS_POWER").is_some() { &POWERED } else { lanefs }
+}
+
+/// Returns what a file holds, or `None` if that is too much.
+fn image_of(file: &FileDevice) -> Result<Option<Image>> {
+    const PIECE: usize = 1 << 16;
+    let (mut image, mut held) = (Image::zeroed(file.size()), 0);
+    let mut piece = vec![0; PIECE];
+    for at in (0..file.size()).step_by(PIECE) {
+        let piece = &mut piece[..(file.size() - at).min(PIECE as u64) as usize];
+        file.read_at(at, piece)?;
+        if piece != &[0; PIECE][..piece.len()] {
+            image.write(at, piece);
+            held += piece.len() as u64;
+        }
+    }
+    Ok((held <= LARGEST).then_some(image))
 }
 
 /// A file that is recorded, to be cut off from the power afterwards. One change at a time reaches
@@ -58,8 +112,8 @@ pub fn open(options: OpenOptions, path: impl AsRef<Path>) -> lanefs::Result<Volu
 struct PoweredDevice {
     file: FileDevice,
     recorded: RecordingDevice,
-    /// Held while a change goes to both.
-    turn: Mutex<()>,
+    /// Bytes that were written since the last judgement. Locked while a change goes to both.
+    changes: Mutex<u64>,
     seed: Seed,
 }
 
@@ -81,13 +135,15 @@ impl BlockDevice for PoweredDevice {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let _turn = self.turn.lock();
+        let mut changes = self.changes.lock();
+        *changes += data.len() as u64;
         self.file.write_at(offset, data)?;
         self.recorded.write_at(offset, data)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
-        let _turn = self.turn.lock();
+        let mut changes = self.changes.lock();
+        *changes += ops.iter().map(|op| op.len()).sum::<u64>();
         self.file.write_batch(ops)?;
         self.recorded.write_batch(ops)
     }
@@ -95,18 +151,26 @@ impl BlockDevice for PoweredDevice {
     /// What a write has not brought to the file by now is behind the flush in the record: the
     /// strict reading.
     fn flush(&self) -> Result<()> {
+        let mut changes = self.changes.lock();
         self.recorded.flush()?;
+        if *changes >= SEGMENT {
+            // Nothing is written meanwhile, so all that the record holds is durable.
+            *changes = 0;
+            self.judge();
+            self.recorded.begin();
+        }
+        drop(changes);
         self.file.flush()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        let _turn = self.turn.lock();
+        let _changes = self.changes.lock();
         self.file.discard(offset, len)?;
         self.recorded.discard(offset, len)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        let _turn = self.turn.lock();
+        let _changes = self.changes.lock();
         self.file.write_zeroes(offset, len)?;
         self.recorded.write_zeroes(offset, len)
     }
@@ -114,23 +178,28 @@ impl BlockDevice for PoweredDevice {
 
 impl Drop for PoweredDevice {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            return;
-        }
-        let log = self.recorded.log();
-        // A volume that was damaged before, or has no journal, promises nothing.
-        if !has_journal(&log.base) || try_volume(log.base.clone()).is_err() {
-            return;
-        }
-        let mut rng = self.seed.rng(0);
-        let states = log.crash_states(self.seed.value(), 1).choose_multiple(&mut rng, STATES);
-        for state in states {
-            self.try_state(&state);
+        if !std::thread::panicking() {
+            self.judge();
         }
     }
 }
 
 impl PoweredDevice {
+    /// Tries some of the states that a power cut would have left since the record began.
+    fn judge(&self) {
+        let log = self.recorded.log();
+        let mut rng = self.seed.rng(0);
+        let epochs = log.entries.iter().filter(|entry| matches!(entry, Entry::Flush)).count() + 1;
+        let mut drawn = (0..epochs).choose_multiple(&mut rng, STATES);
+        drawn.extend(epochs.saturating_sub(AT_THE_END)..epochs);
+        for (number, epoch) in drawn.into_iter().enumerate() {
+            let shape = if rng.random_range(0..4) == 0 { Shape::Ordered } else { Shape::Random(number) };
+            if let Some(state) = log.crash_state(self.seed.value(), epoch, shape) {
+                self.try_state(&state);
+            }
+        }
+    }
+
     /// Recovers a state; a finding ends the process, since a panic of the thread that lets go of
     /// the device may be heard by nobody.
     fn try_state(&self, state: &CrashState) {
