@@ -33,7 +33,7 @@ impl Core {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use crate::testing::{config, empty_log, options};
     use crate::{Journal, JournalError, Options};
