@@ -23,6 +23,7 @@ const UNMOUNT: u8 = 1;
 const UNMOUNT_SYNCED: u8 = 2;
 const KEEP: u8 = 4;
 /// Questions.
+const IN_GROUP: u8 = 1;
 const ABORT: u8 = 2;
 const RELEASE: u8 = 4;
 
@@ -82,14 +83,25 @@ impl Broker {
         New { device: (number(0), number(4)), connection: files.into_iter().next().unwrap() }
     }
 
+    /// Asks what is not answered, or not read here.
+    fn tell(&mut self, question: u8, fields: [u32; 4]) {
+        let mut bytes = vec![question];
+        bytes.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
+        self.questions.write_all(&bytes).unwrap();
+    }
+
     fn ask(&mut self, question: u8, fields: [u32; 4]) -> i32 {
-        self.questions.write_all(&[question]).unwrap();
-        for field in fields {
-            self.questions.write_all(&field.to_le_bytes()).unwrap();
-        }
+        self.tell(question, fields);
         let mut answer = [0; 4];
         self.questions.read_exact(&mut answer).unwrap();
         i32::from_le_bytes(answer)
+    }
+
+    /// Has a thread released, and waits until that is done: questions are taken in turn, and this
+    /// one has no answer of its own.
+    fn release(&mut self, thread: u32) {
+        self.tell(RELEASE, [0, 0, thread, 0]);
+        assert_eq!(self.ask(IN_GROUP, [0, 7, thread, 7]), 1);
     }
 
     /// The server ends, and then the broker.
@@ -213,7 +225,7 @@ fn a_server_has_threads_of_its_own_scheduled_and_no_others() {
     let mut broker = Broker::start(&m, "m", 0);
     let mut stranger = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     idle(stranger.id());
-    assert_eq!(broker.ask(RELEASE, [0, 0, stranger.id(), 0]), 0);
+    broker.release(stranger.id());
     let still = policy(stranger.id());
     stranger.kill().unwrap();
     stranger.wait().unwrap();
@@ -222,7 +234,7 @@ fn a_server_has_threads_of_its_own_scheduled_and_no_others() {
         let own = scope.spawn(|| {
             let me = rustix::thread::gettid().as_raw_pid().cast_unsigned();
             idle(me);
-            broker.ask(RELEASE, [0, 0, me, 0]);
+            broker.release(me);
             policy(me)
         });
         own.join().unwrap()

@@ -264,14 +264,13 @@ impl<'f> Follow<'f> {
     /// Goes to where the program is, if it can.
     fn look(&mut self, home: &CpuSet) -> bool {
         let Some(processor) = stat(self.program, PROCESSOR).filter(|p| home.is_set(*p)) else { return false };
-        if self.at != Some(processor) {
-            let mut only = CpuSet::new();
-            only.set(processor);
-            if sched_setaffinity(None, &only).is_err() {
-                return false;
-            }
-            self.at = Some(processor);
+        let mut only = CpuSet::new();
+        only.set(processor);
+        // Also to where it is bound already: a broker may have released it late.
+        if sched_setaffinity(None, &only).is_err() {
+            return false;
         }
+        self.at = Some(processor);
         true
     }
 

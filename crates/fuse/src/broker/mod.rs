@@ -69,7 +69,7 @@ impl Word {
     }
 }
 
-/// What a thread that serves asks the broker. Answered by one i32.
+/// What a thread that serves asks the broker. Answered by one i32, but for [`Self::Release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Question {
@@ -81,7 +81,7 @@ enum Question {
     Abort,
     /// No question: the rule of this number is to be set. 0.
     SetCache,
-    /// No question: this thread of the server is to be scheduled as all others. 0.
+    /// No question: this thread of the server is to be scheduled as all others. No answer.
     Release,
 }
 
@@ -233,10 +233,13 @@ impl Broker {
         let _ = self.ask(Question::SetCache, [0, 0, 0, rule as u32]);
     }
 
-    /// Has a thread of this process be scheduled as all others.
+    /// Has a thread of this process be scheduled as all others, some time from now. The caller
+    /// keeps all requests waiting, and does not wait for the broker, which a busy machine may run
+    /// milliseconds later.
     pub(crate) fn release_thread(&self, thread: Pid) {
+        let fields = [0, 0, thread.as_raw_pid().cast_unsigned(), 0];
         // Without a broker it does that itself, with the next request that it serves.
-        let _ = self.ask(Question::Release, [0, 0, thread.as_raw_pid().cast_unsigned(), 0]);
+        let _ = self.questions.lock().write_all(&Question::Release.encode(fields));
     }
 
     fn ask(&self, question: Question, fields: [u32; 4]) -> io::Result<i32> {
@@ -270,5 +273,25 @@ mod tests {
             assert_eq!(Question::decode(question.encode(fields)), Some((question, fields)));
         }
         assert_eq!(Question::decode([5; Question::LEN]), None);
+    }
+
+    /// The thread that has another one released holds the lock of all workers.
+    #[test]
+    fn a_release_is_not_waited_for() {
+        let ((words, _their_words), (questions, mut theirs)) =
+            (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        // A question that was not answered fails, and does not hang.
+        questions.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+        let (words, questions) = (Mutex::new(words), Mutex::new(questions));
+        let child = Command::new("true").spawn().unwrap();
+        let broker = Broker { words, questions, socket: Mutex::new(None), child };
+        theirs.write_all(&7i32.to_le_bytes()).unwrap();
+        broker.release_thread(rustix::thread::gettid());
+        // The answer to the next question is still there.
+        assert_eq!(broker.ask(Question::InGroup, [0; 4]).unwrap(), 7);
+        let mut bytes = [0; Question::LEN];
+        theirs.read_exact(&mut bytes).unwrap();
+        let me = rustix::thread::gettid().as_raw_pid().cast_unsigned();
+        assert_eq!(Question::decode(bytes), Some((Question::Release, [0, 0, me, 0])));
     }
 }

@@ -148,16 +148,18 @@ fn answer_all(mut questions: UnixStream, held: &OnceLock<Held>) {
     let mut bytes = [0; Question::LEN];
     while questions.read_exact(&mut bytes).is_ok() {
         let Some((question, fields)) = Question::decode(bytes) else { return };
-        if questions.write_all(&answer(question, fields, held).to_le_bytes()).is_err() {
+        let Some(answer) = answer(question, fields, held) else { continue };
+        if questions.write_all(&answer.to_le_bytes()).is_err() {
             return;
         }
     }
 }
 
-fn answer(question: Question, fields: [u32; 4], held: &OnceLock<Held>) -> i32 {
+/// Answers a question; `None` for one that has no answer.
+fn answer(question: Question, fields: [u32; 4], held: &OnceLock<Held>) -> Option<i32> {
     let caller = Caller::from_fields(fields);
     let [.., thread, number] = fields;
-    match question {
+    Some(match question {
         Question::Has => Capability::from_number(number).is_some_and(|one| caller.has(one)).into(),
         Question::InGroup => caller.is_in_group(number).into(),
         Question::Abort => {
@@ -175,9 +177,9 @@ fn answer(question: Question, fields: [u32; 4], held: &OnceLock<Held>) -> i32 {
             if let (Some(thread), Ok(home)) = (thread_of_server(thread), sched_getaffinity(None)) {
                 follow::release(Some(thread), &home);
             }
-            0
+            return None;
         }
-    }
+    })
 }
 
 /// Returns the thread of this number, if it is one of the server. This process runs where the
