@@ -130,6 +130,9 @@ pub(super) fn settle(volume: &Volume, files: &Files) -> lanefs::Result<()> {
     volume.sync()
 }
 
+/// What leaves no metadata in memory but what is in use.
+const COOLING: [Upkeep; 3] = [Upkeep::Commit, Upkeep::Checkpoint, Upkeep::Release];
+
 impl<'c> Runner<'c> {
     /// Opens the volume of a setting on `shared`, which is `device` or lies above it.
     ///
@@ -157,6 +160,9 @@ impl<'c> Runner<'c> {
         };
         runner.open_named()?;
         settle(&runner.volume, &runner.files)?;
+        if setting.pressure.cold {
+            COOLING.iter().try_for_each(|task| runner.volume.upkeep(*task))?;
+        }
         runner.device.begin();
         Ok(runner)
     }
@@ -211,6 +217,9 @@ impl<'c> Runner<'c> {
         self.story.end_step();
         if self.setting.pressure.commit {
             self.upkeep(Upkeep::Commit)?;
+        }
+        if self.setting.pressure.cold {
+            COOLING.iter().try_for_each(|task| self.upkeep(*task))?;
         }
         self.sweep_if_pressed()
     }

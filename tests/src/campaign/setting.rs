@@ -12,6 +12,9 @@ pub struct Pressure {
     pub sweep: bool,
     /// The running transaction is committed.
     pub commit: bool,
+    /// All is committed and written home, and every cached metadata block is dropped, while the
+    /// files stay open.
+    pub cold: bool,
     /// Bytes of the page cache, if there are to be few.
     pub cache: Option<usize>,
     /// The log is nearly full when the first step begins.
@@ -37,9 +40,11 @@ pub struct Setting {
     pub memory: bool,
 }
 
-const CALM: Pressure = Pressure { sweep: false, commit: false, cache: None, full_log: false, poke: false };
+const CALM: Pressure =
+    Pressure { sweep: false, commit: false, cold: false, cache: None, full_log: false, poke: false };
 const SWEEP: Pressure = Pressure { sweep: true, ..CALM };
 const COMMIT: Pressure = Pressure { commit: true, ..CALM };
+const COLD: Pressure = Pressure { cold: true, ..CALM };
 const FULL_LOG: Pressure = Pressure { full_log: true, ..CALM };
 const POKE: Pressure = Pressure { poke: true, ..CALM };
 const TINY: Pressure = Pressure { cache: Some(16 << 10), ..CALM };
@@ -53,7 +58,7 @@ const fn setting_of(
     Setting { name, shape, mode, pressure, crashes: true, memory: false }
 }
 
-static SETTINGS: [Setting; 19] = [
+static SETTINGS: [Setting; 20] = [
     setting_of("small", "small", "default", CALM),
     setting_of("full", "full", "default", CALM),
     setting_of("sweep", "small", "default", SWEEP),
@@ -66,6 +71,7 @@ static SETTINGS: [Setting; 19] = [
     setting_of("unwritten", "full", "unwritten", CALM),
     setting_of("tiny-cache", "small", "default", TINY),
     setting_of("commit", "full", "default", COMMIT),
+    setting_of("cold", "small", "default", COLD),
     setting_of("full-log", "small", "default", FULL_LOG),
     setting_of("poke", "small", "default", POKE),
     setting_of("poke-lock", "small", "lock", POKE),

@@ -17,6 +17,8 @@ pub enum Upkeep {
     Checkpoint,
     /// Evicts every inode that nobody uses and that has nothing to write.
     Sweep,
+    /// Drops every cached metadata block that nobody uses, as when the volume is idle.
+    Release,
 }
 
 impl Volume {
@@ -45,6 +47,7 @@ impl Volume {
             Upkeep::WriteBack => drop(fs.background_round(&mut Background::new(Some(Duration::ZERO)))),
             Upkeep::Checkpoint => fs.journal.checkpoint_oldest(u32::MAX)?,
             Upkeep::Sweep => fs.nodes.sweep_all(),
+            Upkeep::Release => fs.journal.release(),
         }
         Ok(())
     }
