@@ -245,6 +245,20 @@ pub(super) fn recover(
     })
 }
 
+/// Checks that a volume which was closed with no file open left nothing for the next opening to
+/// finish.
+///
+/// # Errors
+/// How many orphans it left; it cannot be opened.
+pub(super) fn check_no_orphans(setting: &Setting, closed: &Image) -> Result<(), String> {
+    let device = Arc::new(OverlayDevice::new(closed.clone()));
+    let volume = setting.recovery().open_device(device).map_err(|e| format!("open again: {e}"))?;
+    match volume.info().recovery.orphans {
+        0 => Ok(()),
+        orphans => Err(format!("closed with no file open, and {orphans} inodes are orphans")),
+    }
+}
+
 /// Holds a closed volume against the rules of the format.
 pub(crate) fn check_volume(device: Arc<dyn BlockDevice>) -> Result<(), String> {
     let options = lanefs_check::Options::default().max_findings(5);

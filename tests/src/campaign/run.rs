@@ -1,5 +1,6 @@
 //! Runs a workload on a recording device, beside its model, and notes what was promised when.
 
+use super::explore::check_no_orphans;
 use super::hands::{Files, carry_out};
 use super::hurt::Hurt;
 use super::model::{Change, Id, Model, Names};
@@ -328,6 +329,7 @@ impl<'c> Runner<'c> {
         }
         let log = self.device.log();
         let closed = self.device.image();
+        check_no_orphans(self.setting, &closed)?;
         let device = Arc::new(OverlayDevice::new(closed.clone()));
         let again = self.setting.recovery().open_device(device).map_err(|e| format!("open again: {e}"))?;
         let observed = Observed::of(&again)?;

@@ -1,6 +1,6 @@
 //! Holds a session against the orders of its calls.
 
-use super::super::explore::{check_volume, recover, unwinding};
+use super::super::explore::{check_no_orphans, check_volume, recover, unwinding};
 use super::super::model::{Id, Model};
 use super::super::observed::Observed;
 use super::super::oracle;
@@ -73,6 +73,7 @@ fn runs(bytes: &[u8]) -> Vec<(usize, u8)> {
 }
 
 fn judge(plan: &Plan, seed: u64, crashes: u64, history: &History) -> Result<u64, String> {
+    check_no_orphans(plan.setting, &history.closed)?;
     let device = Arc::new(OverlayDevice::new(history.closed.clone()));
     let (again, _) = recover(plan.setting, device).map_err(|said| format!("opened again: {said}"))?;
     check_volume(Arc::new(OverlayDevice::new(history.closed.clone()))).map_err(|e| format!("closed: {e}"))?;
