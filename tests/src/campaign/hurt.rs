@@ -71,7 +71,7 @@ impl Runner<'_> {
         self.hurt.as_ref().is_some_and(Hurt::has_failed)
     }
 
-    fn is_aborted(&self) -> bool {
+    pub(super) fn is_aborted(&self) -> bool {
         self.hurt.as_ref().is_some_and(|hurt| hurt.aborted)
     }
 

@@ -131,8 +131,8 @@ pub(super) fn settle(volume: &Volume, files: &Files) -> lanefs::Result<()> {
     volume.sync()
 }
 
-/// What leaves no metadata in memory but what is in use.
-const COOLING: [Upkeep; 3] = [Upkeep::Commit, Upkeep::Checkpoint, Upkeep::Release];
+/// What leaves no metadata in memory but what is in use or not committed.
+const COOLING: [Upkeep; 2] = [Upkeep::Checkpoint, Upkeep::Release];
 
 impl<'c> Runner<'c> {
     /// Opens the volume of a setting on `shared`, which is `device` or lies above it.
@@ -216,6 +216,9 @@ impl<'c> Runner<'c> {
             (Err(e), Some(effect)) => self.bear_failure(i, step, after, &effect, &e)?,
         }
         self.story.end_step();
+        if *step == Step::Sync {
+            self.check_committed()?;
+        }
         if self.setting.pressure.commit {
             self.upkeep(Upkeep::Commit)?;
         }
@@ -223,6 +226,16 @@ impl<'c> Runner<'c> {
             COOLING.iter().try_for_each(|task| self.upkeep(*task))?;
         }
         self.sweep_if_pressed()
+    }
+
+    /// Checks that a sync has committed all that there was, also one that failed: a file that cannot
+    /// be written out keeps no other change from being durable.
+    fn check_committed(&self) -> Result<(), String> {
+        let pending = self.volume.info().journal.levels.credits_taken;
+        match pending == 0 || self.is_aborted() || self.poker.is_some() {
+            true => Ok(()),
+            false => Err(format!("a sync has returned, and {pending} changed blocks wait for a commit")),
+        }
     }
 
     /// Returns whether a step may be refused so: for want of space on a volume that is nearly full,

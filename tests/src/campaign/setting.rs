@@ -12,7 +12,7 @@ pub struct Pressure {
     pub sweep: bool,
     /// The running transaction is committed.
     pub commit: bool,
-    /// All is committed and written home, and every cached metadata block is dropped, while the
+    /// What is committed is written home, and every cached metadata block is dropped, while the
     /// files stay open.
     pub cold: bool,
     /// Bytes of the page cache, if there are to be few.
