@@ -2,11 +2,10 @@
 //! image is tried at cuts of the power while the test used it.
 //!
 //! When the volume has let go of its device, some of the states that a cut could have left are
-//! drawn by the seed. Each has to open, to close, and to keep the rules of the format. A volume that
-//! writes much is judged in between too, at a flush: what came before it is then durable, and need
-//! not be kept. What the
-//! test promised itself about content is not known here: that is the campaign's
-//! ([`crate::campaign`]).
+//! drawn by the seed. Each has to open, to close, and to keep the rules of the format. A volume
+//! that writes much is judged in between too, at a flush: what came before it is then durable, and
+//! need not be kept. What the test promised itself about content is not known here: that is the
+//! campaign's ([`crate::campaign`]).
 
 use crate::fixed_options;
 use lanefs::{OpenOptions, Volume};

@@ -148,8 +148,8 @@ impl Journal {
     /// Calls `look` while the device holds one committed state: no commit and no checkpoint writes
     /// to it. Threads that want one wait until `look` has returned, and so do handles that find no
     /// room in the running transaction. Returns `None`, without a call, for a journal without a
-    /// log. The caller may not hold a handle, and `look` may not start one, which could wait for the
-    /// checkpoint that waits for `look`.
+    /// log. The caller may not hold a handle, and `look` may not start one, which could wait for
+    /// the checkpoint that waits for `look`.
     ///
     /// # Errors
     /// An aborted or closed journal.

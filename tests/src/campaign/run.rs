@@ -228,8 +228,8 @@ impl<'c> Runner<'c> {
         self.sweep_if_pressed()
     }
 
-    /// Checks that a sync has committed all that there was, also one that failed: a file that cannot
-    /// be written out keeps no other change from being durable.
+    /// Checks that a sync has committed all that there was, also one that failed: a file that
+    /// cannot be written out keeps no other change from being durable.
     fn check_committed(&self) -> Result<(), String> {
         let pending = self.volume.info().journal.levels.credits_taken;
         match pending == 0 || self.is_aborted() || self.poker.is_some() {

@@ -1,8 +1,8 @@
 //! A transaction handle with the volume that it changes: the only caller of the journal's handles.
 //!
 //! [`Store::transact`] starts a [`Txn`] with credits for all the blocks that the operation may
-//! change, before any lock of a group or buffer is taken, and ends it. What the operation changed becomes
-//! durable with the transaction's commit.
+//! change, before any lock of a group or buffer is taken, and ends it. What the operation changed
+//! becomes durable with the transaction's commit.
 //!
 //! Invariant: no half of an operation is committed. A `Txn` counts the changes since the last point
 //! at which the volume was consistent. An operation that fails with none has done nothing. One that

@@ -42,8 +42,8 @@ pub(crate) fn take_reserved(txn: &mut Txn<'_>, reserved: &mut Reserved) -> Resul
 }
 
 /// Frees blocks of one group on disk, under the handle of `txn`. They are handed out again after
-/// the commit. Costs [`credits::FREED_RUN`](crate::store::txn::credits::FREED_RUN) if they are no more
-/// than [`Txn::run_of`].
+/// the commit. Costs [`credits::FREED_RUN`](crate::store::txn::credits::FREED_RUN) if they are no
+/// more than [`Txn::run_of`].
 ///
 /// # Errors
 /// A range outside of the data blocks or of a group, or with a block that is free already; the
