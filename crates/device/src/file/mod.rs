@@ -97,6 +97,15 @@ impl FileDevice {
         FileOptions::new().create(path, size)
     }
 
+    /// Makes a sparse file of `size` bytes that was not there before. See
+    /// [`FileOptions::create_new`].
+    ///
+    /// # Errors
+    /// As [`FileOptions::create_new`].
+    pub fn create_new(path: impl AsRef<Path>, size: u64) -> Result<Self> {
+        FileOptions::new().create_new(path, size)
+    }
+
     /// The path that it was opened by.
     pub fn path(&self) -> &Path {
         &self.path

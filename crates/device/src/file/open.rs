@@ -101,7 +101,18 @@ impl FileOptions {
     /// # Errors
     /// As [`open`](Self::open), and where the file system cannot hold a file of that size.
     pub fn create(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
-        let path = path.as_ref();
+        self.create_at(path.as_ref(), size, true)
+    }
+
+    /// Makes a sparse file of `size` zero bytes that was not there before.
+    ///
+    /// # Errors
+    /// EEXIST if the path is taken: what it leads to is left alone. As [`create`](Self::create).
+    pub fn create_new(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
+        self.create_at(path.as_ref(), size, false)
+    }
+
+    fn create_at(&self, path: &Path, size: u64, over: bool) -> Result<FileDevice> {
         let refuse = |errno, why: &str| DeviceError::at_path(Op::Open, path, errno, why);
         if self.read_only {
             return Err(refuse(libc::EINVAL, "cannot be made read-only"));
@@ -111,7 +122,7 @@ impl FileOptions {
         }
         let (file, kind, is_new) = match self.system_open(path, true) {
             Ok(file) => (file, Kind::Regular, true),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            Err(e) if over && e.kind() == io::ErrorKind::AlreadyExists => {
                 let (file, kind) = self.open_existing(path)?;
                 (file, kind, false)
             }
@@ -237,6 +248,7 @@ fn explain(path: &Path, e: io::Error) -> DeviceError {
     });
     let why = match errno {
         libc::ENOENT => "no such file or directory".into(),
+        libc::EEXIST => "exists already".into(),
         libc::EACCES | libc::EPERM => "permission denied".into(),
         libc::EMFILE => "too many open files in this process (`ulimit -n` is the limit)".into(),
         libc::EROFS => "lies on a read-only file system or device".into(),

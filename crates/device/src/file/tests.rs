@@ -136,6 +136,15 @@ fn create_empties_what_was_there() {
 }
 
 #[test]
+fn create_new_leaves_a_file_alone() {
+    let (_dir, path) = scratch();
+    assert_eq!(FileDevice::create_new(&path, 5000).unwrap().size(), 5000);
+    std::fs::write(&path, b"kept").unwrap();
+    refused(FileDevice::create_new(&path, 5000), Op::Open, libc::EEXIST, &["exists already"]);
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+}
+
+#[test]
 fn create_spares_a_file_in_use() {
     let (_dir, path) = scratch();
     let dev = FileDevice::create(&path, 4096).unwrap();

@@ -6,6 +6,7 @@ mod copy;
 mod dir;
 mod file;
 mod fragmentation;
+mod make;
 mod mapped;
 mod metadata;
 mod node;

@@ -147,6 +147,9 @@ pub enum Error {
         /// The file's inode.
         ino: u32,
     },
+    /// A volume cannot be made so (EINVAL).
+    #[error(transparent)]
+    Mkfs(lanefs_mkfs::MkfsError),
     /// A device too small to hold a volume.
     #[error("a device of {size} bytes is {rule}")]
     NotVolume {
@@ -218,7 +221,7 @@ impl Error {
             Error::Stale(_) => Errno::STALE,
             Error::NotSupported(_) => Errno::OPNOTSUPP,
             Error::Closed => Errno::NODEV,
-            Error::NotVolume { .. } => Errno::INVAL,
+            Error::NotVolume { .. } | Error::Mkfs(_) => Errno::INVAL,
             Error::XattrName(e) => xattr_name_errno(e),
             Error::Format(_)
             | Error::Corrupt(_)
