@@ -133,14 +133,20 @@ impl File {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooBig`]: a part may have been written.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.write_from(offset, bytes).map(drop)
+    }
+
+    /// Writes as [`write_at`](Self::write_at), and returns where.
+    pub(super) fn write_from(&self, offset: u64, bytes: &[u8]) -> Result<u64> {
         self.check_write()?;
-        match (self.append, self.direct) {
-            (true, true) => drop(data::append_direct(&self.node, bytes)?),
-            (true, false) => drop(data::append(&self.node, bytes)?),
-            (false, true) => data::write_direct(&self.node, offset, bytes)?,
-            (false, false) => data::write(&self.node, offset, bytes)?,
-        }
-        self.after_write()
+        let at = match (self.append, self.direct) {
+            (true, true) => data::append_direct(&self.node, bytes)?,
+            (true, false) => data::append(&self.node, bytes)?,
+            (false, true) => data::write_direct(&self.node, offset, bytes).map(|()| offset)?,
+            (false, false) => data::write(&self.node, offset, bytes).map(|()| offset)?,
+        };
+        self.after_write()?;
+        Ok(at)
     }
 
     /// Writes bytes that a cache of the caller's took before, when it was allowed: flags that the

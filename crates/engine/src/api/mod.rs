@@ -3,6 +3,7 @@
 mod at;
 mod batch;
 mod copy;
+mod cursor;
 mod dir;
 mod file;
 mod fragmentation;
@@ -18,6 +19,7 @@ mod volume;
 
 pub use at::At;
 pub use batch::Io;
+pub use cursor::FileCursor;
 pub use dir::{Dir, DirEntry, DirEntryRef};
 pub use file::{File, FileOptions};
 pub use fragmentation::{Extents, Fragmentation, FreeRuns};

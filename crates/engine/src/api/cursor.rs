@@ -1,0 +1,117 @@
+//! An open file with a position.
+
+use super::File;
+use crate::error::{Error, Result};
+use std::borrow::Borrow;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+/// An open file with a position: [`Read`], [`Write`] and [`Seek`], as [`std::fs::File`] has them.
+///
+/// It has a [`File`] or a reference to one. Each cursor has a position of its own. A file that is
+/// open for appending is written at its end, and the position is then behind what was written.
+///
+/// ```
+/// use lanefs::FileCursor;
+/// use std::io::{BufRead, BufReader, Seek, Write};
+///
+/// let volume = lanefs::Volume::in_memory(16 << 20)?;
+/// let mut log = FileCursor::new(volume.create_file("/log")?);
+/// writeln!(log, "one")?;
+/// writeln!(log, "two")?;
+/// log.rewind()?;
+/// let lines: Vec<String> = BufReader::new(log).lines().collect::<Result<_, _>>()?;
+/// assert_eq!(lines, ["one", "two"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct FileCursor<F> {
+    file: F,
+    at: u64,
+}
+
+impl<F: Borrow<File>> FileCursor<F> {
+    /// Begins at the start of the file.
+    pub fn new(file: F) -> Self {
+        Self { file, at: 0 }
+    }
+
+    /// Returns the file.
+    pub fn into_inner(self) -> F {
+        self.file
+    }
+
+    /// Moves the position on by what was done.
+    fn moved(&mut self, from: u64, by: usize) -> Result<usize> {
+        self.at = from.checked_add(by as u64).ok_or(Error::FileTooBig)?;
+        Ok(by)
+    }
+}
+
+impl<F: Borrow<File>> Read for FileCursor<F> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.borrow().read_at(self.at, buf)?;
+        Ok(self.moved(self.at, n)?)
+    }
+}
+
+impl<F: Borrow<File>> Write for FileCursor<F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let from = self.file.borrow().write_from(self.at, bytes)?;
+        Ok(self.moved(from, bytes.len())?)
+    }
+
+    /// Does nothing: what was written can be read, and [`File::sync_all`] makes it durable.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<F: Borrow<File>> Seek for FileCursor<F> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.file.borrow().metadata().len().checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(Error::Invalid("a position before the start of the file"))?;
+        Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Volume;
+
+    #[test]
+    fn positions_are_those_of_a_file_of_the_system() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        let file = volume.open_options().read(true).write(true).create(true).open("/f").unwrap();
+        let mut ours = FileCursor::new(&file);
+        let mut theirs = tempfile::tempfile().unwrap();
+        let moves = [SeekFrom::Start(3), SeekFrom::End(-2), SeekFrom::Current(-1), SeekFrom::End(5)];
+        for to in moves.into_iter().chain([SeekFrom::Current(i64::MIN), SeekFrom::Current(0)]) {
+            for write in [&b"some"[..], b"", b"more bytes"] {
+                assert_eq!(ours.write(write).unwrap(), theirs.write(write).unwrap());
+            }
+            let (a, b) = (ours.seek(to), theirs.seek(to));
+            assert_eq!(a.as_ref().ok(), b.as_ref().ok());
+            assert_eq!(a.map_err(|e| e.kind()).err(), b.map_err(|e| e.kind()).err());
+            let (mut a, mut b) = (Vec::new(), Vec::new());
+            assert_eq!(ours.read_to_end(&mut a).unwrap(), theirs.read_to_end(&mut b).unwrap());
+            assert_eq!(a, b);
+        }
+        assert_eq!(ours.stream_position().unwrap(), theirs.stream_position().unwrap());
+    }
+
+    #[test]
+    fn a_file_for_appending_is_written_at_its_end() {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        volume.write("/f", b"start").unwrap();
+        let file = volume.open_options().append(true).open("/f").unwrap();
+        let mut cursor = FileCursor::new(file);
+        cursor.write_all(b"+end").unwrap();
+        assert_eq!(cursor.stream_position().unwrap(), 9);
+        assert_eq!(volume.read("/f").unwrap(), b"start+end");
+    }
+}
