@@ -26,8 +26,8 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
             ("lanefs check disk.img", "Checks a volume, and says what is wrong with it."),
             ("lanefs check --json disk.img", "The same for programs."),
             (
-                "fsfreeze -f /mnt; lanefs check /dev/sdb1; fsfreeze -u /mnt",
-                "Checks what the kernel has mounted.",
+                "lanefs check /dev/sdb1",
+                "Checks what the kernel has mounted at /mnt, between `fsfreeze -f /mnt` and `fsfreeze -u /mnt`.",
             ),
         ],
         &["lanefs-recover(1)", "e2fsck(8)"],
