@@ -1,11 +1,11 @@
 //! A lock-free list of held ranges, after Kogan, Dice and Issa, "Scalable range locks for scalable
 //! address spaces and beyond" (EuroSys 2020), section 4, the reader-writer form.
 //!
-//! The list is in order of first points. Who wants a range walks to its place, waits there for what
-//! overlaps, and links itself in with one compare-and-swap. Then a reader looks ahead for a writer
-//! that came in meanwhile, and waits for it; a writer looks from the start for readers that did,
-//! and if there is one takes itself out and tries again. A release marks the node; whoever walks
-//! past unlinks it.
+//! The list is in order of first points. A thread walks to the place of its range, waits there for
+//! overlapping nodes, and links its node with one compare-and-swap. Then a reader looks ahead for a
+//! writer that was linked meanwhile, and waits for it. A writer looks from the start for such
+//! readers; if there is one, it unlinks its node and tries again. A release marks the node; the
+//! next thread that walks past unlinks it.
 
 use crossbeam_epoch::{Atomic, Guard as Pin, Owned, Shared, pin};
 use lanefs_lab::rangelock::{Range, Variant, pause};
@@ -140,8 +140,8 @@ fn node<'a>(link: Shared<'a, Node>) -> Option<&'a Node> {
 
 fn unlink<'a>(place: &Atomic<Node>, node: Shared<'a, Node>, next: Shared<'a, Node>, pin: &'a Pin) {
     if place.compare_exchange(node, next.with_tag(0), AcqRel, Acquire, pin).is_ok() {
-        // SAFETY: whoever takes it out of the list, one thread, destroys it; its holder has marked
-        // it and left.
+        // SAFETY: the one thread whose compare-exchange unlinks the node destroys it; the holder
+        // has marked it and does not use it any more.
         #[allow(unsafe_code)]
         unsafe {
             pin.defer_destroy(node);
@@ -152,7 +152,8 @@ fn unlink<'a>(place: &Atomic<Node>, node: Shared<'a, Node>, next: Shared<'a, Nod
 impl Drop for Guard {
     fn drop(&mut self) {
         let pin = &pin();
-        // SAFETY: not marked before this, so nobody unlinks it; the list outlives its guards.
+        // SAFETY: the node was not marked before this, so no thread has unlinked it; the list
+        // outlives its guards.
         #[allow(unsafe_code)]
         unsafe {
             (*self.0).next.fetch_or(1, AcqRel, pin);
@@ -166,7 +167,7 @@ impl Drop for LinkedList {
         let mut here = self.head.load(Acquire, pin);
         while let Some(node) = node(here) {
             let next = node.next.load(Acquire, pin).with_tag(0);
-            // SAFETY: nobody else has the list.
+            // SAFETY: no other thread has a reference to the list.
             #[allow(unsafe_code)]
             unsafe {
                 drop(here.into_owned());

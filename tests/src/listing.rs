@@ -31,7 +31,8 @@ pub fn volume_listing(volume: &Volume) -> lanefs::Result<Vec<TreeEntry>> {
     Ok(link_names(found))
 }
 
-/// The listing with one time for all that nobody stamped: what happened during the run.
+/// Returns the listing with 0 in place of every modification time of the last hour: such a time is
+/// that of an operation of the test, which did not set it explicitly.
 pub fn settled(mut listing: Vec<TreeEntry>) -> Vec<TreeEntry> {
     let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_secs() as i64);
     for entry in &mut listing {

@@ -120,8 +120,8 @@ impl LoopMount {
         self.unmount_now().unwrap_or_else(|said| panic!("{said}"));
     }
 
-    /// Only the first part of [`cut_power`](Self::cut_power): whoever has files open keeps them,
-    /// and gets errors.
+    /// As [`cut_power`](Self::cut_power), but without the unmount: programs keep their open files,
+    /// and further operations on them fail.
     ///
     /// # Panics
     /// If that fails.

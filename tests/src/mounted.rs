@@ -1,8 +1,10 @@
 //! A volume mounted by lanefs or by a peer: the kernel's ext4 or fuse2fs.
 //!
-//! Invariants: whatever happens, also a panic, the mount and the server are gone when the value is.
-//! A server that does not get on is killed after its limit, so that whoever waits for it gets an
-//! error and nobody hangs.
+//! Invariants:
+//!
+//! - Dropping the value, also by a panic, unmounts the volume and ends the server.
+//! - A server that makes no progress is killed after a time limit, so that a test that waits for it
+//!   gets an error instead of hanging.
 
 use crate::LoopMount;
 use crate::tools::{e2fsck_clean, private_mounts};
@@ -13,10 +15,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long a server may have to come up, or to write out and go.
+/// The time limit for a server to start, or to write back and exit.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Who serves a volume.
+/// The server of a mounted volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Server {
     /// `lanefs mount`, with the path of the command.
@@ -229,8 +231,8 @@ pub fn released(image: &Path) {
     flock(&image, FlockOperation::Unlock).unwrap();
 }
 
-/// Runs umount until nobody keeps the mount busy, which a process that was just killed, or just
-/// forked by another test, may do for a moment.
+/// Runs umount until it succeeds. A process that was just killed, or just forked by another test,
+/// may keep the mount busy for a moment.
 ///
 /// # Panics
 /// If it stays busy. The mount is gone nevertheless.

@@ -67,7 +67,7 @@ impl PokingDevice {
     }
 
     fn commit(&self) {
-        // Whoever finds it busy need not wait: commits are happening.
+        // If another thread holds the lock, this one need not wait: commits are happening.
         let Ok(mut poke) = self.poke.try_lock() else { return };
         let Some(poke) = poke.as_mut().filter(|_| !COMMITS.get()) else { return };
         poke.writes += 1;

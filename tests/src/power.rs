@@ -199,8 +199,8 @@ impl PoweredDevice {
         }
     }
 
-    /// Recovers a state; a finding ends the process, since a panic of the thread that lets go of
-    /// the device may be heard by nobody.
+    /// Recovers a state. A finding ends the process, because a panic in the thread that drops the
+    /// device may go unnoticed.
     fn try_state(&self, state: &CrashState) {
         if let Err(found) = try_volume(state.image.clone()) {
             let path = std::env::temp_dir().join(format!("lanefs-power-{:#x}.img", state.fingerprint));

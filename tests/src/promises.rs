@@ -81,9 +81,10 @@ impl Tracked {
     /// synced may be there in part:
     ///
     /// - The size is one that the file had, or one on the way to a longer one.
-    /// - A size comes with its bytes: one that was beyond the end shows what the file held there
-    ///   since it last grew over it, never a zero that nobody wrote.
-    /// - Any other byte is one that was there since the sync: an overwrite may be there in part.
+    /// - A size comes with its bytes: a byte that was beyond the end shows a content that the file
+    ///   had there since it last grew over it, never a zero that no operation wrote.
+    /// - Any other byte is one that the file had there since the sync: an overwrite may be there in
+    ///   part.
     /// - A truncation that came later may have left zeros in what became its last block.
     /// - What an operation has settled is there if names and attributes are those of a later one.
     ///

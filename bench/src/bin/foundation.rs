@@ -300,7 +300,7 @@ fn make_tree(root: &Path, files: u32) -> Outcome<u64> {
         fs::write(dir.join(format!("file{i:05}.dat")), &noise[at..at + size])?;
         bytes += size as u64;
     }
-    // The page cache has to take it once before anybody is timed.
+    // The files are in the page cache now. Syncs, so that no timed run overlaps their writeback.
     Command::new("sync").status()?;
     Ok(bytes)
 }

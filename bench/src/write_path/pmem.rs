@@ -79,8 +79,8 @@ impl Bare {
             let mut random = Random::new(worker.thread as u64);
             while worker.go_on() {
                 let at = random.draw() as usize % (self.len / PAGE) * PAGE;
-                // SAFETY: `at` is inside of the mapping. Threads that meet at one place write what
-                // nobody reads.
+                // SAFETY: `at` is inside the mapping. Threads may write the same page at once, but
+                // no thread reads it.
                 unsafe { persist(self.base.add(at), &page) };
                 worker.did(1);
             }

@@ -65,8 +65,8 @@ pub fn storm(bench: &mut Bench) -> Outcome<()> {
     ];
     let time = bench.time * 16;
     let rounds = bench.rounds.div_ceil(3);
-    // A virtual machine is given memory that it has not used lately only when it touches it: that
-    // is on nobody's account.
+    // A virtual machine gets memory that it has not used lately only at the first touch: an
+    // unmeasured run pays for that.
     one(&backing, &variants[0], most, time)?;
     for &threads in counts {
         let mut limit = Samples::default();

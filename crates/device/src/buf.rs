@@ -29,8 +29,8 @@ enum Home {
     Slab { _whole: Arc<Slab> },
 }
 
-// SAFETY: the buffer owns its memory alone, as a Vec does: pieces of a slab do not overlap, and
-// nobody reads or writes the bytes of a slab but through its pieces.
+// SAFETY: the buffer owns its memory alone, as a Vec does: pieces of a slab do not overlap, and the
+// bytes of a slab are read and written only through its pieces.
 unsafe impl Send for AlignedBuf {}
 // SAFETY: shared references only read.
 unsafe impl Sync for AlignedBuf {}
@@ -65,7 +65,7 @@ impl AlignedBuf {
         Self { ptr, len, home: Home::Heap }
     }
 
-    /// Returns a buffer of at most [`PAGE`] bytes, which the caller initialises before anybody
+    /// Returns a buffer of at most [`PAGE`] bytes, which the caller initialises before any thread
     /// reads them.
     fn page(len: usize) -> Self {
         let Some((ptr, pool)) = page_pool::take() else { handle_alloc_error(Self::layout(len)) };
@@ -103,15 +103,15 @@ impl AlignedBuf {
     }
 }
 
-/// Memory of many buffers, mapped for them: the kernel zeroes it as it is touched, once, which an
-/// allocation of aligned memory does again.
+/// A mapping shared by many buffers. The kernel zeroes each page once, at the first touch; an
+/// aligned zeroed allocation would zero it again.
 struct Slab {
     ptr: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it owns its memory, of which it tells only where it is; who uses the pieces is their
-// business.
+// SAFETY: the slab owns its memory and gives out only the address; the pieces regulate access to
+// it.
 unsafe impl Send for Slab {}
 // SAFETY: as above.
 unsafe impl Sync for Slab {}
@@ -138,8 +138,8 @@ impl Slab {
         let end = unsafe { ptr.add(len) };
         for (start, len) in [(base, before), (end, room - before)] {
             if len > 0 {
-                // SAFETY: parts of the mapping that nobody knows. That it stays if this fails is a
-                // waste, and no more.
+                // SAFETY: parts of the mapping that no pointer leads to. If this fails, they stay
+                // mapped, which only wastes address space.
                 let _ = unsafe { munmap(start.as_ptr().cast(), len) };
             }
         }
@@ -164,7 +164,7 @@ impl Clone for AlignedBuf {
             return copy;
         }
         let copy = Self::page(self.len);
-        // SAFETY: both have `len` bytes, and the new one is nobody else's.
+        // SAFETY: both have `len` bytes, and no other reference to the new one exists.
         unsafe { copy.ptr.as_ptr().copy_from_nonoverlapping(self.ptr.as_ptr(), self.len) };
         copy
     }

@@ -1,16 +1,16 @@
-//! Pages of 4096 bytes for [`AlignedBuf`](crate::AlignedBuf)s of at most that size, and the way
-//! back of free memory.
+//! Allocates pages of 4096 bytes for [`AlignedBuf`](crate::AlignedBuf)s of at most that size, and
+//! returns free memory to the system.
 //!
-//! The allocator of the C library spends two pages on each page that is aligned to its size, and
-//! seldom gives one back. Here pages come from slabs of [`SLAB`] bytes that are mapped for them. A
-//! slab is unmapped with its last page, but for one that is kept for the next.
+//! The C library's allocator spends two pages on each page-aligned page, and seldom returns memory
+//! to the system. Here pages come from mapped slabs of [`SLAB`] bytes. A slab is unmapped when its
+//! last page is freed; each pool keeps one empty slab for later.
 //!
-//! A slab lies at a multiple of its size, so a page's address tells its slab. The lowest slab that
-//! has a free page gives the next one: what is long-lived gathers at the bottom, and the others
-//! come free.
+//! A slab lies at a multiple of its size, so a page's address gives its slab. The lowest slab with
+//! a free page serves the next allocation: long-lived pages gather in low slabs, and the others
+//! become empty.
 //!
-//! There are several pools, so that threads seldom meet in the lock of one. A page goes back to its
-//! own.
+//! There are several pools, so that threads seldom contend for a pool's lock. A page returns to the
+//! pool that it came from.
 #![allow(unsafe_code)]
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -76,7 +76,7 @@ pub(crate) fn take() -> Option<(NonNull<u8>, u8)> {
 /// Gives a page back.
 ///
 /// # Safety
-/// `page` came from [`take`] with this pool, and nobody uses it any more.
+/// `page` came from [`take`] with this pool, and is not used any more.
 pub(crate) unsafe fn give_back(page: NonNull<u8>, number: u8) {
     let unused = pool(number).give_back(page.as_ptr().expose_provenance());
     if let Some(slab) = unused {
@@ -154,8 +154,8 @@ fn map() -> Option<usize> {
     let slab = base.next_multiple_of(SLAB);
     for (start, len) in [(base, slab - base), (slab + SLAB, base + SLAB - slab)] {
         if len > 0 {
-            // SAFETY: parts of the mapping that nobody knows. That it stays if this fails is a
-            // waste, and no more.
+            // SAFETY: parts of the mapping that no pointer leads to. If this fails, they stay
+            // mapped, which only wastes address space.
             let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(start), len) };
         }
     }
@@ -163,7 +163,7 @@ fn map() -> Option<usize> {
 }
 
 /// # Safety
-/// `slab` is from [`map`], and nobody uses a page of it.
+/// `slab` is from [`map`], and none of its pages is in use.
 unsafe fn unmap(slab: usize) {
     // SAFETY: the caller's promise.
     let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(slab), SLAB) };
@@ -212,7 +212,7 @@ mod tests {
         });
         for (page, pool, value) in made {
             let page = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(page)).unwrap();
-            // SAFETY: nobody else has it, and it goes back once.
+            // SAFETY: no other thread has the page, and it is given back once.
             unsafe {
                 assert!(std::slice::from_raw_parts(page.as_ptr(), PAGE).iter().all(|b| *b == value));
                 give_back(page, pool);

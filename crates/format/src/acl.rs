@@ -35,7 +35,7 @@ pub enum AclError {
     Incomplete,
 }
 
-/// Whom an entry is for.
+/// The user, group or class that an entry applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tag {
     /// The file's owner.
@@ -46,9 +46,9 @@ pub enum Tag {
     GroupObj,
     /// A group by id.
     Group(u32),
-    /// The most that all but owner and others get.
+    /// The upper bound for the permissions of named users and of all groups.
     Mask,
-    /// Everybody else.
+    /// All other users.
     Other,
 }
 
@@ -77,10 +77,11 @@ impl Tag {
     }
 }
 
-/// One entry: whom it is for, and what it grants (read 4, write 2, execute 1).
+/// One entry: the user, group or class it applies to, and the permissions it grants (read 4, write
+/// 2, execute 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclEntry {
-    /// For whom.
+    /// The user, group or class that the entry applies to.
     pub tag: Tag,
     /// 0 to 7.
     pub perm: u8,

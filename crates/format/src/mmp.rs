@@ -1,5 +1,5 @@
-//! The block of multiple-mount protection: who has the volume, and a number that they keep
-//! changing.
+//! The block of multiple-mount protection (MMP): the host and device that use the volume, and a
+//! sequence number that the user of the volume keeps changing.
 
 use crate::checksum::{Checksummer, ext4_chksum};
 use crate::le::{join, u16_at, u32_at};
@@ -8,15 +8,15 @@ use crate::{FormatError, Result};
 const EXT4_MMP_MAGIC: u32 = 0x004D_4D50;
 const CHECKSUM: usize = 1020;
 
-/// `mmp_seq`: nobody has the volume.
+/// `mmp_seq`: the volume is not in use.
 pub const EXT4_MMP_SEQ_CLEAN: u32 = 0xFF4D_4D50;
-/// `mmp_seq`: e2fsck has it.
+/// `mmp_seq`: e2fsck uses the volume.
 pub const EXT4_MMP_SEQ_FSCK: u32 = 0xE24D_4D50;
 
 /// A checked MMP block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mmp {
-    /// `mmp_seq`: changes while somebody has the volume.
+    /// `mmp_seq`: changes while the volume is in use.
     pub seq: u32,
     /// `mmp_time`: seconds since 1970 of the last change.
     pub time: u64,

@@ -1,5 +1,5 @@
-//! Bytes that nobody has checked: whatever they are, parsing ends with a value or an error, and
-//! what a value says can be computed with.
+//! Parses arbitrary bytes: every parser returns a value or an error, and the fields of a value can
+//! be used in computations without a panic.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 

@@ -1,4 +1,6 @@
-//! The threads of a journal: one commits when time is up or a starter waits, one checkpoints.
+//! The background threads of a journal: one commits, the other checkpoints.
+//!
+//! The first commits when the commit interval has passed or a handle waits for credits.
 //!
 //! Both sleep without a timeout while there is nothing to do.
 
@@ -6,7 +8,7 @@ use crate::Tid;
 use lanefs_sync::time::Instant;
 use lanefs_sync::{Condvar, Mutex};
 
-/// What the threads are asked for.
+/// Requests to the background threads.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
     wanted: Mutex<Wanted>,
@@ -22,10 +24,10 @@ struct Wanted {
 }
 
 impl Background {
-    /// Asks for a commit of `tid` soon.
+    /// Requests a commit of `tid`. Does not wait for it.
     pub(crate) fn want_commit(&self, tid: Tid) {
         let mut wanted = self.wanted.lock();
-        // A sleeper may have been late to ask for an older one.
+        // Another thread's request for an older transaction may arrive late.
         if wanted.commit.is_none_or(|known| tid.after(known)) {
             wanted.commit = Some(tid);
         }
@@ -33,13 +35,14 @@ impl Background {
         self.commit.notify_one();
     }
 
-    /// Says that the running transaction has something to commit when its time is up.
+    /// Wakes the commit thread to compute its deadline: the running transaction has its first
+    /// change.
     pub(crate) fn has_become_dirty(&self) {
         drop(self.wanted.lock());
         self.commit.notify_one();
     }
 
-    /// Asks for a checkpoint soon.
+    /// Requests a checkpoint. Does not wait for it.
     pub(crate) fn want_checkpoint(&self) {
         self.wanted.lock().checkpoint = true;
         self.checkpoint.notify_one();
@@ -52,7 +55,8 @@ impl Background {
         self.checkpoint.notify_all();
     }
 
-    /// Waits until somebody wants a commit or `deadline` has passed, and commits; until stopped.
+    /// Runs the commit thread until [`stop`](Self::stop): waits for a request or for `deadline`,
+    /// and calls `commit`.
     pub(crate) fn run_commits(&self, deadline: impl Fn() -> Option<Instant>, commit: impl Fn(Option<Tid>)) {
         let mut wanted = self.wanted.lock();
         while !wanted.stop {
@@ -70,7 +74,8 @@ impl Background {
         }
     }
 
-    /// Waits until somebody wants a checkpoint, and makes it; until stopped.
+    /// Runs the checkpoint thread until [`stop`](Self::stop): waits for a request, and calls
+    /// `checkpoint`.
     pub(crate) fn run_checkpoints(&self, checkpoint: impl Fn()) {
         let mut wanted = self.wanted.lock();
         while !wanted.stop {

@@ -1,64 +1,64 @@
-//! Many wait for something that one of them has to do: commits, flushes.
+//! Leader election: of the threads that wait for a commit or a flush, one at a time performs it.
 //!
-//! Whoever finds nobody at it takes the baton and does it; the others sleep. When it is done, all
-//! who have what they want are woken, and the first of the rest gets the baton, before anybody else
-//! is woken: it can begin at once, while the others still wake up. Those whose wish is not yet
-//! fulfilled sleep on. Thousands may wait; each of them is woken once.
+//! A thread that finds no leader takes the baton and becomes the leader; later threads sleep. At
+//! the end of its round the leader hands the baton to the first waiter that is not yet satisfied,
+//! which starts the next round at once. Then the leader wakes the satisfied waiters. The others
+//! sleep on, so each of possibly thousands of waiters is woken once.
 //!
-//! Those who were woken often come again at once, each for itself: an fsync after the next. Whoever
-//! finds the baton first can wait for them a moment ([`Turn::gather`]); otherwise it would work for
-//! itself alone, with all the others waiting for the next round. It waits no longer than a quarter
-//! of what a round costs whoever takes part, counted from the end of the last.
+//! Woken threads often return at once, one fsync after another. The first of them becomes leader
+//! and would work for itself alone, while the rest wait for the next round. So it can wait for them
+//! a moment first ([`Turn::gather`]). It waits at most a quarter of the mean fixed cost of a round,
+//! counted from the end of the last round.
 //!
-//! What "done" means is published by the caller (an atomic), before it passes the baton; waiters
-//! look at it under the baton's lock, so that none can miss it.
+//! Invariant: the leader publishes its result (an atomic) before it passes the baton. Waiters check
+//! it under the baton's lock, so no waiter can miss it.
 
 use crate::signal::Signal;
 use lanefs_sync::time::Instant;
 use lanefs_sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Nobody waits for others if that cannot be this long: it would cost more than it saves.
+/// The shortest time for which a leader gathers: a shorter wait costs more than it saves.
 const MIN_PATIENCE: Duration = Duration::from_micros(25);
 
-/// What a round counts at most.
+/// The most that one round adds to the mean cost.
 const MAX_COST: Duration = Duration::from_millis(20);
 
-/// `W`: what a thread waits for.
+/// The baton of one kind of work. `W` identifies what a thread waits for.
 #[derive(Debug)]
 pub(crate) struct Baton<W>(Mutex<State<W>>);
 
 #[derive(Debug)]
 struct State<W> {
     carried: bool,
-    /// How many took part when the baton was last passed: who carried it and who waited.
+    /// Threads that took part in the last round: the leader and its waiters.
     crowd: usize,
-    /// When that was.
+    /// When the baton was last passed.
     passed: Option<Instant>,
-    /// What a round costs, for many as for one: the mean of the last ones.
+    /// The mean cost of recent rounds: the part that does not depend on the number of threads.
     cost: Duration,
-    /// Who carries the baton waits for the crowd.
+    /// The leader's signal while it gathers the threads of the last round.
     gathering: Option<Arc<Signal<()>>>,
-    /// In the order in which they came.
+    /// In order of arrival.
     waiting: Vec<Waiter<W>>,
 }
 
 #[derive(Debug)]
 struct Waiter<W> {
-    /// `None`: that the baton is passed.
+    /// `None`: the thread waits for the baton to be passed.
     wants: Option<W>,
     signal: Arc<Signal<Woken>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Woken {
-    /// It may be done: look.
+    /// The work may be done: the waiter checks again.
     Look,
-    /// The baton is yours.
+    /// The waiter is the leader now.
     Carry,
 }
 
-/// The baton in hand. Dropping it, as a panic does, tells all to look again.
+/// The leader's hold on the baton. Dropping it, as a panic does, makes all waiters check again.
 #[derive(Debug)]
 pub(crate) struct Turn<'a, W> {
     baton: &'a Baton<W>,
@@ -79,8 +79,8 @@ impl<W> Default for Baton<W> {
 }
 
 impl<W: Copy> Baton<W> {
-    /// Waits until what the caller `wants` may be done, or it is up to the caller to do it. `None`:
-    /// look again.
+    /// Waits until the work that the caller `wants` may be done (returns `None`, and the caller
+    /// checks again) or until the caller is the leader (returns its turn).
     pub(crate) fn wait(&self, wants: W, is_done: impl FnOnce() -> bool) -> Option<Turn<'_, W>> {
         let mut state = self.0.lock();
         if is_done() {
@@ -98,7 +98,7 @@ impl<W: Copy> Baton<W> {
         }
     }
 
-    /// Waits until who carries the baton now, if anybody does, has passed it.
+    /// Waits until the current leader, if there is one, has passed the baton.
     pub(crate) fn wait_for_pass(&self) {
         let mut state = self.0.lock();
         if state.carried {
@@ -108,7 +108,7 @@ impl<W: Copy> Baton<W> {
         }
     }
 
-    /// Tells all who wait to look.
+    /// Wakes all waiters, which check again.
     pub(crate) fn wake_all(&self) {
         let waiting = std::mem::take(&mut self.0.lock().waiting);
         wake(waiting);
@@ -129,7 +129,7 @@ impl<W> State<W> {
 }
 
 impl<W: Copy> Turn<'_, W> {
-    /// Waits a moment for those who took part the last time, if they are not here.
+    /// Waits a moment for the threads that took part in the last round, if some have not returned.
     pub(crate) fn gather(&self) {
         let mut state = self.baton.0.lock();
         let patience = state.cost / 4;
@@ -146,15 +146,16 @@ impl<W: Copy> Turn<'_, W> {
         }
     }
 
-    /// Wakes those whose wish `is_done`, and gives the baton to the first of the others. `cost` is
-    /// what of the round does not grow with those who take part.
+    /// Hands the baton to the first waiter whose work is not done, and wakes the waiters for which
+    /// `is_done` holds. `cost` is the part of the round that does not grow with the number of
+    /// threads.
     pub(crate) fn pass(mut self, cost: Option<Duration>, is_done: impl Fn(W) -> bool) {
         self.passed = true;
         let mut state = self.baton.0.lock();
         state.crowd = state.waiting.len() + 1;
         state.passed = Some(Instant::now());
         if let Some(cost) = cost {
-            // One that was held up does not count much.
+            // One slow round changes the mean only a little.
             state.cost = (state.cost * 7 + cost.min(MAX_COST)) / 8;
         }
         let (done, mut rest): (Vec<_>, Vec<_>) =
@@ -194,7 +195,7 @@ mod tests {
     use lanefs_sync::atomic::{AtomicU64, Ordering};
     use lanefs_sync::{model, thread};
 
-    /// A number that only who carries the baton counts up.
+    /// A number that only the leader increments.
     #[derive(Default)]
     struct Work {
         baton: Baton<u64>,

@@ -1,13 +1,13 @@
 //! One metadata block in the cache.
 //!
-//! The content is an `Arc` under a lock. A writer copies it out (`Arc::make_mut`) when somebody
-//! else, a commit or a checkpoint, still holds the old content; so those run on copies and
-//! nobody waits for them.
+//! The content is an `Arc` under a lock. A handle that writes copies it (`Arc::make_mut`) if a
+//! commit or a checkpoint still holds the old content. So commits and checkpoints run on snapshots,
+//! and no handle waits for them.
 //!
-//! A block belongs to the transaction that last changed it until the committer has taken its copy.
-//! When the next transaction changes it before that, the old content is put aside first, for the
-//! committer to find. There is at most one committing transaction, so there is at most one such
-//! copy. The older transaction has no handle any more by then ([`gate`](crate::gate)), so its
+//! A block belongs to the transaction that last changed it until the committer has taken its
+//! content. If the next transaction changes the block before that, it first freezes the old content
+//! for the committer. At most one transaction is committing, so there is at most one frozen
+//! content. The committing transaction has no open handles by then ([`gate`](crate::gate)), so that
 //! content is final.
 
 use crate::Tid;
@@ -96,8 +96,8 @@ impl Buffer {
         self.0.ready.load(Ordering::Acquire)
     }
 
-    /// Fills a buffer that nobody else has seen the content of, unless another thread did: `load`
-    /// runs at most once at a time, and again only after it failed.
+    /// Fills a buffer that has no content yet. Of concurrent callers one runs `load` and the others
+    /// wait for it. `load` runs again only if it failed.
     pub(crate) fn load<E>(&self, load: impl FnOnce() -> Result<Content, E>) -> Result<(), E> {
         if self.is_ready() {
             return Ok(());
@@ -115,19 +115,20 @@ impl Buffer {
         self.0.ready.store(true, Ordering::Release);
     }
 
-    /// Marks the buffer as used; whether it was already.
+    /// Marks the buffer as used.
     pub(crate) fn touch(&self) {
         if !self.0.referenced.load(Ordering::Relaxed) {
             self.0.referenced.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether anybody but the cache has a reference.
+    /// Returns whether there is a reference besides the cache's.
     pub(crate) fn is_used(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Whether the cache holds the only reference, and nobody has used it since the last call.
+    /// Returns whether the cache holds the only reference and no thread has touched the buffer
+    /// since the last call.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_used() && !self.0.referenced.swap(false, Ordering::Relaxed)
     }
@@ -138,7 +139,8 @@ impl Buffer {
         let mut owner = self.0.owner.lock();
         match owner.tid {
             Some(mine) if mine == tid => return false,
-            // Its handles are gone: nobody holds the content for writing.
+            // The older transaction has no open handles, so no thread holds the content for
+            // writing.
             Some(_) => owner.frozen = Some(Arc::clone(&self.0.data.read())),
             None => {}
         }

@@ -1,9 +1,9 @@
-//! The cache of metadata blocks: shards of a map, each swept by a clock.
+//! The cache of metadata blocks: a sharded map with clock eviction.
 //!
-//! A buffer leaves only when nobody has a reference to it, so a block is in memory at most once.
-//! Transactions keep references to what they changed; what is committed and not yet home is kept by
-//! the checkpoint, which is asked before the device. The bound on the number of blocks holds for
-//! buffers that nobody uses; those in use come on top.
+//! A buffer is evicted only if the cache holds the only reference, so a block is in memory at most
+//! once. Transactions keep references to the buffers they changed. The checkpoint keeps contents
+//! that are committed and not checkpointed; a read looks there before it reads the device. The
+//! capacity bounds unreferenced buffers; referenced ones come on top.
 
 use crate::Buffer;
 use lanefs_sync::{IntMap, Mutex};
@@ -23,7 +23,7 @@ pub(crate) struct Cache {
 #[derive(Debug, Default)]
 struct Shard {
     buffers: IntMap<u64, Buffer>,
-    /// Blocks in the order in which the clock meets them. May name blocks that are gone.
+    /// Blocks in clock order. May name blocks that were evicted.
     clock: VecDeque<u64>,
 }
 
@@ -38,8 +38,8 @@ impl Cache {
         &self.shards[(block % SHARDS as u64) as usize]
     }
 
-    /// Returns the buffer of `block`, whose content may still be on the way: a new one without
-    /// content if it is not here.
+    /// Returns the buffer of `block`, whose content may still be loading. Inserts a new buffer
+    /// without content if the block is not cached.
     pub(crate) fn get_or_insert(&self, block: u64) -> Buffer {
         let mut shard = self.shard(block).lock();
         if let Some(buffer) = shard.buffers.get(&block) {
@@ -76,7 +76,7 @@ impl Cache {
         self.shards.iter().map(|shard| shard.lock().buffers.len()).sum()
     }
 
-    /// Drops every buffer that nobody uses, and the memory of the maps.
+    /// Drops every buffer without another reference, and shrinks the maps.
     pub(crate) fn clear_unused(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();

@@ -1,15 +1,16 @@
-//! What is committed and not yet home.
+//! The committed contents of blocks that are not checkpointed yet.
 //!
 //! For each block that a transaction in the log has changed, this keeps the newest committed
-//! content. A checkpoint of the log up to some transaction writes those of them home that no later
-//! transaction holds: the others would be replayed from there. It writes them sorted, neighbours
-//! together; flushes; then moves the log's tail past that transaction, makes that durable, and only
-//! then gives the log's space back. It never looks at a buffer, so what a running transaction has
-//! changed cannot reach a home block.
+//! content. A checkpoint of the log up to transaction T writes those contents home that no
+//! transaction after T has replaced: a replaced one would be replayed from the later transaction.
+//! It writes them sorted, adjacent blocks in one request, and flushes. Then it moves the log's tail
+//! past T, flushes again, and only then frees the log space. It never reads a buffer, so
+//! uncommitted changes cannot reach a home block.
 //!
-//! A block whose freeing has been committed leaves the map before it may be used again, and a
-//! checkpoint that has not come to it yet skips it, as what has been committed anew. If its batch
-//! is being written just then, that is waited for: it would land on the new owner's data.
+//! When the freeing of a block is committed, the block leaves the map before it may be allocated
+//! again. A checkpoint that has not written it yet skips it, as it skips a block that was committed
+//! again. If the block's batch is in flight, the committer waits for the writes to end: they would
+//! overwrite the new owner's data.
 
 use crate::Tid;
 use crate::buffer::Content;
@@ -25,7 +26,7 @@ pub(crate) struct Committed {
 struct State {
     /// By block, with the transaction that it is from.
     contents: IntMap<u64, (Tid, Content)>,
-    /// What a checkpoint is writing home, sorted by block.
+    /// The blocks that a checkpoint is writing home, sorted.
     in_flight: Vec<u64>,
 }
 
@@ -48,7 +49,7 @@ impl Committed {
         self.state.lock().contents.len()
     }
 
-    /// Takes in what transaction `tid` has committed.
+    /// Adds the contents that transaction `tid` has committed.
     pub(crate) fn insert(&self, tid: Tid, blocks: Vec<(u64, Content)>) {
         let mut state = self.state.lock();
         for (block, content) in blocks {
@@ -56,7 +57,7 @@ impl Committed {
         }
     }
 
-    /// Gives back the memory of a map that was once large.
+    /// Frees the memory of a map that was once large.
     pub(crate) fn shrink(&self) {
         self.state.lock().contents.shrink_to_fit();
     }
@@ -72,7 +73,8 @@ impl Committed {
         }
     }
 
-    /// What has to be written home before the log up to transaction `last` can go, sorted by block.
+    /// Returns the contents that must be written home before the log up to transaction `last` can
+    /// be freed, sorted by block.
     pub(crate) fn take_off(&self, last: Tid) -> Vec<Uncheckpointed> {
         let state = self.state.lock();
         let due = state.contents.iter().filter(|(_, (tid, _))| last.at_or_after(*tid));
@@ -87,8 +89,8 @@ impl Committed {
         due
     }
 
-    /// What of a batch is still to be written; until [`landed`](Self::landed) it counts as being
-    /// written.
+    /// Returns the part of a batch that must still be written. It counts as in flight until
+    /// [`landed`](Self::landed).
     pub(crate) fn depart<'a>(&self, batch: &'a [Uncheckpointed]) -> Vec<(u64, &'a [u8])> {
         let mut state = self.state.lock();
         let newest = |uncheckpointed: &Uncheckpointed| {
@@ -100,13 +102,13 @@ impl Committed {
         writes
     }
 
-    /// The writes of a batch have ended, well or not.
+    /// Ends the writes of a batch, whether they succeeded or not, and wakes waiting committers.
     pub(crate) fn landed(&self) {
         self.state.lock().in_flight.clear();
         self.landed.notify_all();
     }
 
-    /// The contents are durable at home: those that are still the newest are forgotten.
+    /// Forgets contents that are durable at their home locations and still the newest.
     pub(crate) fn settle(&self, home: &[Uncheckpointed]) {
         let mut state = self.state.lock();
         for Uncheckpointed { block, tid, .. } in home {

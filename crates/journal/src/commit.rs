@@ -1,24 +1,27 @@
 //! Commit and checkpoint.
 //!
-//! **Commit.** Whoever asks first leads, the others wait for it. The leader closes the running
-//! transaction, waits for its last handle, takes what was collected, and opens the next one at
-//! once. Then it takes the contents of the blocks: an `Arc` each; who changes such a block
-//! meanwhile copies it out. It writes revoke blocks, descriptors and copies to the log in one
-//! batch, flushes, which makes durable also the file data that was written before, writes the
-//! commit block, and flushes again. Only one commit runs at a time, so commit blocks are in order.
+//! **Group commit.** The first thread that asks for a commit becomes the leader, and later threads
+//! wait. The leader closes the running transaction, waits for its last handle, takes the collected
+//! changes, and opens the next transaction at once. Then it takes an `Arc` of each block's content;
+//! a handle that changes such a block meanwhile copies it first. The leader writes revoke blocks,
+//! descriptors and copies to the log in one batch and flushes, which also makes earlier file data
+//! durable. It writes the commit block and flushes again. Only one commit runs at a time, so commit
+//! blocks are in order.
 //!
-//! **After it,** the contents go to [`Committed`], the revoked blocks leave it, and what was freed
-//! is reported; then the threads that waited wake up. Without a log, a commit flushes (file data
-//! comes before what maps it), writes the blocks home, and flushes again.
+//! **Afterwards** the leader adds the contents to [`Committed`], removes revoked blocks from it,
+//! and reports freed blocks; then it wakes the waiting threads. Without a log, the leader flushes
+//! (file data before the metadata that maps it), writes the blocks to their home locations, and
+//! flushes again.
 //!
-//! **Space.** A transaction has at most a quarter of the log, and is opened with no more credits
-//! than would fit next to all that the log holds and what is being committed, with the reserve that
-//! its handles may overdraw. So a commit never waits for space; a handle does, before it has
-//! anything that another could wait for. A handle that needs more than the reserve aborts the
-//! journal, and so does a commit that would not fit.
+//! **Space.** A transaction has at most a quarter of the log. Its credits, plus the reserve that
+//! its handles may overdraw, fit next to the log's current content and the committing transaction.
+//! So a commit never waits for space. A handle does, before it holds anything that another thread
+//! could wait for. A handle that needs more than the reserve aborts the journal, and so does a
+//! commit that would not fit.
 //!
-//! **Close.** The last commit closes the running transaction and opens no other, so that nothing
-//! can be committed between the last checkpoint and the note that the log is empty.
+//! **Close.** The last commit closes the running transaction and opens no other, so that no
+//! transaction can commit between the last checkpoint and the superblock update that marks the log
+//! empty.
 
 use crate::core::{Core, Past};
 use crate::gate::Place;
@@ -31,7 +34,7 @@ use std::time::Duration;
 /// Blocks that a checkpoint writes in one batch.
 const BATCH: usize = 1024;
 
-/// Stops the journal if a commit panics: half of it must not be taken for the whole.
+/// Aborts the journal if a commit panics: a partial commit must not be read as a complete one.
 struct InCommit<'a>(&'a Core);
 
 impl Drop for InCommit<'_> {
@@ -43,12 +46,12 @@ impl Drop for InCommit<'_> {
 }
 
 impl Core {
-    /// Returns when `tid` is durable. `false`: it had nothing to write, and nothing was flushed.
+    /// Waits until `tid` is durable. Returns false if it was empty and nothing was flushed.
     pub(crate) fn commit(&self, tid: Tid) -> Result<bool> {
         self.commit_with(tid, true)
     }
 
-    /// As [`commit`](Self::commit), but it does not wait for others who may want one too.
+    /// As [`commit`](Self::commit), but does not gather other threads that may want a commit too.
     pub(crate) fn commit_now(&self, tid: Tid) -> Result<bool> {
         self.commit_with(tid, false)
     }
@@ -61,13 +64,14 @@ impl Core {
         }
         let _timer = self.counters.commit_wait.start();
         loop {
-            // First: the journal may have been closed after that.
+            // Before the check for errors: the journal may have been closed after `tid` became
+            // durable.
             if self.is_durable(tid) {
                 return Ok(true);
             }
             self.check()?;
             if let Some(turn) = self.commits.wait(tid, || over(tid)) {
-                // Who sleeps at the gate cannot come.
+                // Threads that sleep at the gate cannot arrive: they wait for this commit.
                 if gather && !self.gate.is_waited_for() {
                     turn.gather();
                 }
@@ -75,7 +79,7 @@ impl Core {
                 let result = self.lead().inspect_err(|error| self.abort(error));
                 drop(in_commit);
                 turn.pass(result.as_ref().ok().copied().flatten(), over);
-                // It was the running transaction: nothing else is behind the committed ones.
+                // The transaction was the running one, so `tid` is durable or was empty.
                 return result.map(|flushed| flushed.is_some());
             }
         }
@@ -88,18 +92,19 @@ impl Core {
         }
         let ticket = self.flush.ticket();
         let running = self.gate.running();
-        // Handles first: a handle hands its changes over before it leaves.
+        // Checks the handles first: a handle merges its changes before it leaves.
         if self.gate.inside().handles > 0 || self.is_dirty() {
             self.commit(running.tid)?;
         } else {
-            // It may be empty because it has just been taken for a commit.
+            // It may be empty because a leader has just taken its changes for a commit.
             self.commits.wait_for_pass();
         }
         self.check()?;
         self.flush(ticket)
     }
 
-    /// Returns when a flush that began after `ticket` was taken is complete; a commit's counts.
+    /// Waits until a flush that began after `ticket` was taken is complete. A commit's flush
+    /// counts.
     pub(crate) fn flush(&self, ticket: Ticket) -> Result<()> {
         if self.is_read_only() || self.flush.is_done(ticket) {
             return Ok(());
@@ -108,8 +113,8 @@ impl Core {
         self.flush.wait_together(&*self.device, ticket).inspect_err(|error| self.abort(error))
     }
 
-    /// Commits the running transaction; only one thread at a time. Returns how long that took for
-    /// flushes, or `None` if there was nothing in it.
+    /// Commits the running transaction. Only the leader calls it. Returns the time spent on
+    /// flushes, or `None` if the transaction was empty.
     fn lead(&self) -> Result<Option<Duration>> {
         let began = Instant::now();
         let (place, txn) = self.close_running();
@@ -132,8 +137,9 @@ impl Core {
         self.write_out(place, txn, began).map(Some)
     }
 
-    /// Commits what the running transaction has and opens no other: the last commit of a journal.
-    /// Only one thread at a time, and then [`fail`](Core::fail) has to tell whoever waits.
+    /// Commits the running transaction and opens no other: the last commit of a journal. Only the
+    /// leader calls it, and it must call [`fail`](Core::fail) afterwards to wake the waiting
+    /// threads.
     fn lead_last(&self) -> Result<()> {
         let began = Instant::now();
         let (place, txn) = self.close_running();
@@ -144,15 +150,15 @@ impl Core {
         Ok(())
     }
 
-    /// Closes the running transaction, waits for its handles, and takes what they have collected.
+    /// Closes the running transaction, waits for its handles, and takes their changes.
     fn close_running(&self) -> (Place, Transaction) {
         let place = self.gate.close();
         let txn = std::mem::take(&mut *self.transactions[place.slot].lock());
         (place, txn)
     }
 
-    /// Makes a closed transaction durable. Returns how long that took for flushes. Where that fails
-    /// its buffers stay in memory: threads that still read see what was changed last.
+    /// Makes a closed transaction durable. Returns the time spent on flushes. If that fails, its
+    /// buffers stay in memory, so that threads that still read see the last changes.
     fn write_out(&self, place: Place, mut txn: Transaction, began: Instant) -> Result<Duration> {
         let written = self.try_write_out(place.tid, &mut txn, began);
         if written.is_err() {
@@ -162,7 +168,7 @@ impl Core {
     }
 
     fn try_write_out(&self, tid: Tid, txn: &mut Transaction, began: Instant) -> Result<Duration> {
-        // A handle that met the end of the journal half way has left half an operation.
+        // A handle that was open when the journal ended may have left half an operation.
         self.check()?;
         let logging = Instant::now();
         let snapshot = txn.snapshot(tid);
@@ -178,7 +184,7 @@ impl Core {
         Ok(flushing)
     }
 
-    /// Waits for the data that the transaction is ordered after.
+    /// Waits for the ordered data of the transaction.
     fn wait_for_data(&self, txn: &Transaction) -> Result<()> {
         if txn.ordered.is_empty() {
             return Ok(());
@@ -187,8 +193,8 @@ impl Core {
         txn.ordered.iter().try_for_each(|data| data.wait())
     }
 
-    /// Writes the blocks of a transaction home, without a log. What was written to the device
-    /// before is durable first: an inode that is home must not map blocks whose data is not.
+    /// Writes the blocks of a transaction to their home locations, without a log. Flushes earlier
+    /// writes first: an inode on the medium must not map blocks whose data is not durable.
     fn write_through(&self, txn: &Snapshot, closed: &Transaction) -> Result<Duration> {
         self.wait_for_data(closed)?;
         self.flush.flush(&*self.device)?;
@@ -209,8 +215,8 @@ impl Core {
             let state = self.state.lock();
             (txn.tid, state.head, log.len().saturating_sub(state.used))
         };
-        // By the limits of the transactions this cannot be; if it were, others would be written
-        // over.
+        // The credit limits rule this out. Without the check, a violation would overwrite older
+        // transactions.
         if len > free {
             return Err(JournalError::LogOverrun { tid, need: len, free, blocks: log.len() });
         }
@@ -224,8 +230,7 @@ impl Core {
             self.flush.flush(&*self.device)
         })?;
         let flushing = flushing.elapsed();
-        // First the contents, then the history: a checkpoint that knows the transaction has all of
-        // it.
+        // Contents before history: a checkpoint that sees the transaction finds all its blocks.
         self.uncheckpointed.insert(tid, txn.blocks);
         let mut state = self.state.lock();
         state.head = log.advance(commit_at, 1);
@@ -234,7 +239,8 @@ impl Core {
         Ok(flushing)
     }
 
-    /// Transaction `tid` is durable: tells everybody.
+    /// Publishes that transaction `tid` is durable, and updates revokes, freed blocks and credit
+    /// limits.
     fn finish(&self, tid: Tid, txn: &mut Transaction) {
         let mut revoked: Vec<u64> = txn.revokes.drain().collect();
         revoked.sort_unstable();
@@ -257,20 +263,20 @@ impl Core {
         }
     }
 
-    /// Writes all that is committed home, and gives its space in the log back.
+    /// Checkpoints all committed transactions, and frees their log space.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.checkpoint_oldest(u32::MAX)
     }
 
-    /// Makes room in log and memory: checkpoints a quarter of the log, or half of what it holds
-    /// where that is less. Handles that wait for space need not wait for the rest, and what is
-    /// changed again and again is written home less often.
+    /// Makes room in log and memory: checkpoints a quarter of the log, or half of the used part if
+    /// that is less. Handles that wait for space wait for less I/O, and a block that changes often
+    /// is checkpointed less often.
     pub(crate) fn make_room(&self) -> Result<()> {
         let used = self.state.lock().used;
         self.checkpoint_oldest(self.log.as_ref().map_or(0, |log| (log.len() / 4).min(used.div_ceil(2))))
     }
 
-    /// Checkpoints the oldest transactions, as many as take `blocks` of the log, or all.
+    /// Checkpoints the oldest transactions: as many as occupy `blocks` of the log, or all.
     pub(crate) fn checkpoint_oldest(&self, blocks: u32) -> Result<()> {
         self.check()?;
         self.try_checkpoint(blocks).inspect_err(|error| self.abort(error))
@@ -318,14 +324,14 @@ impl Core {
         Ok(())
     }
 
-    /// Commits and checkpoints everything, marks the log empty, and lets no handle in any more.
+    /// Commits and checkpoints everything, marks the log empty, and admits no more handles.
     pub(crate) fn close(&self) -> Result<()> {
         self.check()?;
         if self.is_read_only() {
             self.fail(JournalError::Closed);
             return Ok(());
         }
-        // Most of the work, while other threads still change the volume.
+        // Does most of the work while other threads still change the volume.
         self.sync()?;
         self.checkpoint()?;
         let tid = self.gate.running().tid;
@@ -335,7 +341,8 @@ impl Core {
                 break turn;
             }
         };
-        // What they have changed since, and an end to it. Of what follows nobody is told before.
+        // Commits the changes made since, and admits no more. No waiting thread sees the end of the
+        // journal before the log is empty.
         let in_commit = InCommit(self);
         let closed = self.lead_last().and_then(|()| self.empty_log()).inspect_err(|error| self.abort(error));
         drop(in_commit);
@@ -353,8 +360,8 @@ impl Core {
         self.flush.flush(&*self.device)
     }
 
-    /// Latches a failure, and leaves a note of it in the log if that still can be written. The note
-    /// is flushed: a power cut that follows does not lose it.
+    /// Latches a failure, and notes it in the log's superblock (`s_errno`) if that can still be
+    /// written. Flushes the note, so that a later power cut does not lose it.
     pub(crate) fn abort(&self, error: &JournalError) {
         const EIO: i32 = 5;
         let latched = match error {
@@ -364,7 +371,7 @@ impl Core {
         if self.fail(latched)
             && let Some(log) = &self.log
         {
-            // The device may be what failed: then the note cannot be left.
+            // If the device itself has failed, the note is lost.
             let _ = log.write_errno(&*self.device, -EIO).and_then(|()| self.flush.flush_note(&*self.device));
         }
     }

@@ -1,4 +1,4 @@
-//! What the journal's threads share: buffers in, transactions out.
+//! The state that the journal's threads share: cache, transactions, log position, errors.
 //!
 //! Locks, in the order in which they may be taken together: `checkpointing`, `state`, the gate's,
 //! the background's, a transaction's, a buffer's. No I/O happens under any but `checkpointing`, the
@@ -35,9 +35,9 @@ pub(crate) struct Past {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Why nothing goes any more.
+    /// Why the journal has ended.
     pub(crate) error: Option<JournalError>,
-    /// Where the next transaction goes.
+    /// The log block where the next transaction starts.
     pub(crate) head: u32,
     /// Blocks of the transactions in `history`.
     pub(crate) used: u32,
@@ -45,19 +45,19 @@ pub(crate) struct State {
     pub(crate) committing: u32,
     /// Blocks that were written to the log while the last checkpoint ran.
     pub(crate) during_checkpoint: u32,
-    /// What the log holds, oldest first.
+    /// The transactions in the log, oldest first.
     pub(crate) history: VecDeque<Past>,
 }
 
-/// How the blocks in memory are shared out.
+/// The division of the blocks in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shares {
     /// Blocks that the cache keeps.
     pub(crate) clean: usize,
-    /// Blocks of the running transaction, of the one that is being committed, and those that are
-    /// committed and not checkpointed. Handles that would go beyond wait for a checkpoint.
+    /// Blocks of the running and the committing transaction, and blocks that are committed and not
+    /// checkpointed. Handles that would exceed it wait for a checkpoint.
     pub(crate) changed: u32,
-    /// Credits of a transaction: so many that two of them leave half of `changed` to what is not
+    /// Credits of a transaction. Two transactions leave half of `changed` to blocks that are not
     /// checkpointed.
     pub(crate) transaction: u32,
 }
@@ -84,7 +84,7 @@ pub(crate) struct Core {
     pub(crate) log: Option<LogWriter>,
     pub(crate) uncheckpointed: Committed,
     pub(crate) state: Mutex<State>,
-    /// Whoever has it commits the running transaction.
+    /// The thread that holds it commits the running transaction.
     pub(crate) commits: Baton<Tid>,
     /// The newest transaction that is durable.
     committed: AtomicU32,
@@ -208,7 +208,7 @@ impl Core {
 
     // ---- rest
 
-    /// Notes that the journal is in use, and says so if it was not.
+    /// Marks the journal as used. Calls `on_use` if it was not.
     fn note_use(&self) {
         if !self.used.load(Ordering::Relaxed)
             && !self.used.swap(true, Ordering::SeqCst)
@@ -233,22 +233,22 @@ impl Core {
         self.is_dirty() || self.committed().next() != self.gate.running().tid
     }
 
-    /// Drops every buffer that nobody uses.
+    /// Drops every buffer without another reference.
     pub(crate) fn release(&self) {
         self.cache.clear_unused();
         self.uncheckpointed.shrink();
     }
 
-    /// Blocks in memory. A content that the cache shares with what is not checkpointed counts
-    /// twice.
+    /// Returns the number of blocks in memory. A content that the cache shares with an
+    /// uncheckpointed block counts twice.
     pub(crate) fn blocks_in_memory(&self) -> usize {
         self.cache.len() + self.uncheckpointed.len()
     }
 
     // ---- handles
 
-    /// Enters the running transaction with `credits`, of which there is at least one: a transaction
-    /// that can give none has no space for the reserve either.
+    /// Enters the running transaction with `credits`, which must be at least 1: a transaction that
+    /// has no credit to give has no space for the reserve either.
     pub(crate) fn enter(&self, credits: u32) -> Result<Place> {
         self.check()?;
         if self.read_only {
@@ -275,12 +275,12 @@ impl Core {
         entered.map_err(|()| self.error().unwrap_or(JournalError::Closed))
     }
 
-    /// Sets that in motion which lets in who waits at the gate.
+    /// Requests the commit or checkpoint that makes room for the first thread in the gate's queue.
     pub(crate) fn help(&self, why: Option<Refused>) {
         match why {
-            // Whoever closed it opens the next; the last handle inside looks again.
+            // The committer opens the next transaction, or the last open handle admits the queue.
             None | Some(Refused::Closed | Refused::Full { inside: true, .. }) => {}
-            // Only the space of older transactions helps.
+            // Only a checkpoint of older transactions makes room.
             Some(Refused::Full { unused: true, .. }) => self.background.want_checkpoint(),
             Some(Refused::Full { tid, .. }) => self.background.want_commit(tid),
         }
@@ -308,7 +308,7 @@ impl Core {
         Tid(self.committed.load(Ordering::Acquire))
     }
 
-    /// Only for who carries the baton of the commits.
+    /// Only the leader of the commit calls it.
     pub(crate) fn set_committed(&self, tid: Tid) {
         self.committed.store(tid.0, Ordering::Release);
     }
@@ -319,7 +319,7 @@ impl Core {
 
     // ---- background
 
-    /// When the running transaction's time is up, if it has anything to commit.
+    /// Returns when the running transaction must be committed, if it has changes.
     pub(crate) fn commit_deadline(&self) -> Option<Instant> {
         if self.interval.is_zero() || self.has_ended() {
             return None;
@@ -346,7 +346,7 @@ impl Core {
         self.state.lock().error.clone()
     }
 
-    /// Latches an error; the first stays. Whether this was the first.
+    /// Latches an error; the first one stays. Returns whether this was the first.
     pub(crate) fn fail(&self, error: JournalError) -> bool {
         let mut state = self.state.lock();
         let first = state.error.is_none();
@@ -358,8 +358,7 @@ impl Core {
         first
     }
 
-    /// Returns the credits that the running transaction can have with the log and the memory as
-    /// they are.
+    /// Returns the credit limit of the running transaction for the current use of log and memory.
     pub(crate) fn limit(&self, state: &State) -> u32 {
         let Some(log) = &self.log else { return self.max_credits };
         let free = log.len().saturating_sub(state.used).saturating_sub(state.committing);
@@ -369,7 +368,7 @@ impl Core {
         u32::try_from(memory).map_or(credits, |memory| credits.min(memory))
     }
 
-    /// What there is now.
+    /// Returns the current levels.
     pub(crate) fn levels(&self) -> Levels {
         let used = {
             let state = self.state.lock();
@@ -388,9 +387,9 @@ impl Core {
         }
     }
 
-    /// Whether it is time to make room: half of the log is in use, or half of the memory of what is
-    /// changed, or so much is written while a checkpoint runs that handles would have to wait for
-    /// it.
+    /// Returns whether it is time for a checkpoint: half of the log or half of the memory for
+    /// changed blocks is in use, or commits during a checkpoint write so much that handles would
+    /// have to wait for it.
     pub(crate) fn wants_checkpoint(&self, state: &State) -> bool {
         let Some(log) = &self.log else { return false };
         let ahead =

@@ -1,13 +1,12 @@
-//! One flush of the device for all who want one at the same time.
+//! Shares flushes: threads that need one at the same time wait for the same device flush.
 //!
-//! Flushes are numbered as they begin. A [`Ticket`] is the number of the first one that begins
-//! later than the ticket was taken: that one covers all writes that had returned by then, and so
-//! does every later one. Whoever waits first runs the next flush; who comes meanwhile waits for the
-//! one after it, and all of them share that.
+//! Flushes are numbered as they begin. A [`Ticket`] is the number of the first flush that begins
+//! after the ticket was taken. That flush covers all writes that had returned by then, and so does
+//! every later flush. The first thread that waits runs the next flush. Threads that arrive while it
+//! runs share the flush after it.
 //!
-//! A flush that failed says nothing about what was written before it, and no later flush can make
-//! up for it. So the failure stays: who has a ticket that no good flush had covered gets the error,
-//! for ever.
+//! After a failed flush, earlier writes may be lost, and no later flush can prove otherwise. So a
+//! failure is permanent: every caller whose ticket no successful flush has covered gets the error.
 
 use crate::baton::Baton;
 use crate::{JournalError, Result};
@@ -16,24 +15,24 @@ use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use lanefs_sync::time::Instant;
 
-/// A point in time that a flush of the device can be after:
-/// [`Journal::ticket`](crate::Journal::ticket).
+/// A point in time, from [`Journal::ticket`](crate::Journal::ticket): a flush that begins later
+/// covers all writes that had returned by then.
 ///
-/// Later tickets are greater: of several, the maximum stands for all.
+/// Later tickets are greater: the maximum of several tickets covers them all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
 impl Ticket {
-    /// The ticket of who has written nothing: it is always covered.
+    /// The ticket of a caller with nothing to flush. It is always satisfied.
     pub const NOTHING: Self = Self(0);
 
-    /// The ticket as a number, for an atomic; greater is later, and 0 is
-    /// [`NOTHING`](Self::NOTHING).
+    /// Returns the ticket as a number, to be stored in an atomic. A greater number is later, and 0
+    /// is [`NOTHING`](Self::NOTHING).
     pub fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// The ticket that [`to_u64`](Self::to_u64) gave.
+    /// Returns the ticket whose [`to_u64`](Self::to_u64) is `number`.
     pub fn from_u64(number: u64) -> Self {
         Self(number)
     }
@@ -44,7 +43,7 @@ impl Ticket {
 pub(crate) struct SharedFlush {
     /// Flushes that have begun.
     begun: AtomicU64,
-    /// The newest that was good.
+    /// The newest flush that succeeded.
     done: AtomicU64,
     failed: AtomicBool,
     error: Mutex<Option<JournalError>>,
@@ -64,38 +63,38 @@ impl Default for SharedFlush {
 }
 
 impl SharedFlush {
-    /// A ticket for all writes that have returned.
+    /// Returns a ticket for all writes that have returned.
     pub(crate) fn ticket(&self) -> Ticket {
-        // With the fence after `begun` was counted up: either we see that the flush has begun, or
-        // it sees the write.
+        // Pairs with the fence after `begun` is incremented: either this thread sees that the flush
+        // has begun, or the flush covers this thread's write.
         fence(Ordering::SeqCst);
         Ticket(self.begun.load(Ordering::SeqCst) + 1)
     }
 
-    /// Flushes so far.
+    /// Returns the number of flushes so far.
     pub(crate) fn count(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Whether a good flush has covered `ticket`.
+    /// Returns whether a successful flush has covered `ticket`.
     pub(crate) fn is_done(&self, ticket: Ticket) -> bool {
         self.done.load(Ordering::Acquire) >= ticket.0
     }
 
-    /// Returns when a good flush has covered `ticket`; runs one if nobody does, when those have
-    /// come who shared the last.
+    /// Waits until a successful flush has covered `ticket`. If no thread is flushing, the caller
+    /// first gathers the threads that shared the last flush, and then runs one.
     pub(crate) fn wait_together(&self, device: &dyn BlockDevice, ticket: Ticket) -> Result<()> {
         self.wait_with(ticket, true, || device.flush().map_err(JournalError::from))
     }
 
-    /// Covers all writes that have returned. At once: a commit or a checkpoint, which others wait
-    /// for, wants it.
+    /// Flushes all writes that have returned. Does not gather other threads first: the caller is a
+    /// commit or a checkpoint that other threads wait for.
     pub(crate) fn flush(&self, device: &dyn BlockDevice) -> Result<()> {
         self.wait_with(self.ticket(), false, || device.flush().map_err(JournalError::from))
     }
 
-    /// Flushes the note of an abort, behind a failed flush too, which keeps its failure. A failure
-    /// stays as that of any other flush does: it may have lost what a waiting thread has written.
+    /// Flushes the note of an abort, even after a failed flush, whose error stays. A failure of
+    /// this flush is permanent too: it may have lost a write of a waiting thread.
     pub(crate) fn flush_note(&self, device: &dyn BlockDevice) -> Result<()> {
         self.flush(device).or_else(|_| Ok(device.flush()?))
     }
@@ -117,7 +116,7 @@ impl SharedFlush {
                 let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
                 fence(Ordering::SeqCst);
                 match flush() {
-                    // One at a time: nobody has stored a greater one.
+                    // One flush runs at a time, so no thread has stored a greater number.
                     Ok(()) => self.done.store(number, Ordering::Release),
                     Err(error) => {
                         self.error.lock().get_or_insert(error);

@@ -1,29 +1,34 @@
 //! The gate to the running transaction: starting a handle is one atomic add.
 //!
-//! There are two slots, and transactions take turns in them. A slot's word packs a closed flag, the
-//! number of handles inside, and the credits that they hold or have used. To enter, a thread adds
-//! one handle and its credits to the current slot's word, and looks at what was there before: open,
-//! and credits left, and it is in. Otherwise it takes the sum away again and queues up.
+//! There are two slots, which transactions use in turn. A slot's word packs a closed flag, the
+//! number of open handles, and the credits that they hold or have used. To enter, a thread adds one
+//! handle and its credits to the current slot's word. If the word before the addition was open and
+//! had enough credits left, the thread has entered. Otherwise it subtracts the sum again and queues
+//! up.
 //!
-//! **The queue** is first come, first served, and while anybody is in it nobody passes by. Sleepers
-//! are let in by who makes room: who opens a transaction or raises its limit, and who leaves with
-//! credits that it has not used. They enter on the sleeper's behalf and wake it when it is inside,
-//! so only those wake up who can go on. If the first in the queue does not fit, credits of the
-//! handles inside may still come back; when the last of them has left and it still does not fit, a
-//! commit must help ([`Refused::Full`]), and that is told to the thread that finds it.
+//! **The queue** is first in, first out, and no thread overtakes a queued one. The thread that
+//! makes room admits the sleepers: the committer, when it opens a transaction or raises its limit,
+//! or a handle that returns unused credits. It enters on a sleeper's behalf and wakes it
+//! afterwards, so only sleepers that can proceed wake up. If the first sleeper does not fit, open
+//! handles may still return credits. If it does not fit after the last handle has left, a commit
+//! must make room: the thread that finds this gets [`Refused::Full`] and requests one.
 //!
-//! The committer closes the slot, waits until the last handle has left, and opens the other slot
-//! for the next transaction; only then the next handles run. So there is never a handle in two
-//! transactions at a time, and what a closed transaction changed is final when the next one starts.
+//! The committer closes the slot, waits until the last handle has left, and then opens the other
+//! slot for the next transaction. So only one transaction has handles at a time, and the changes of
+//! a closed transaction are final when the next one starts.
 //!
-//! A thread may still be between its add and its subtraction when the slot is used again: it then
-//! is simply in the newer transaction, or leaves it as anybody would. That is why an open or closed
-//! slot is never stored to, only added to; opening is a compare-exchange that waits until nobody is
-//! inside. Who takes the handle count of a closed slot to zero wakes the committer, in either case.
-//! Such a thread may also be why another one did not fit; but it goes on to the queue and looks for
-//! all of them again.
+//! Hazards:
 //!
-//! Sums cannot run over: credits have 43 bits, handles 20.
+//! - A refused thread may still be between its addition and its subtraction when the slot is
+//!   reused. It then counts as a handle of the newer transaction until it subtracts. So no thread
+//!   stores to a slot's word: threads only add and subtract, and opening is a compare-exchange that
+//!   waits until no handle is counted.
+//! - The thread that takes the handle count of a closed slot to zero wakes the committer, whether
+//!   it held a handle or was refused.
+//! - The transient sum of a refused thread may keep another thread out. The refused thread then
+//!   queues up and tries to admit the whole queue, so the other thread is not forgotten.
+//!
+//! The sums cannot overflow: credits have 43 bits, handles 20.
 
 use crate::Tid;
 use crate::signal::Signal;
@@ -42,14 +47,14 @@ fn handles(word: u64) -> u64 {
 #[derive(Debug)]
 struct Slot {
     word: AtomicU64,
-    /// Changes only while nobody is inside.
+    /// Changes only while no handle is inside.
     tid: AtomicU32,
-    /// Credits of the transaction. May grow while it is open.
+    /// Credits of the transaction. May increase while it is open.
     limit: AtomicU32,
 }
 
 impl Slot {
-    /// Takes a handle out. What was there before.
+    /// Subtracts a handle and its `unused` credits. Returns the word before that.
     fn take_out(&self, unused: u32) -> u64 {
         self.word.fetch_sub(HANDLE + u64::from(unused), Ordering::AcqRel)
     }
@@ -60,18 +65,19 @@ pub(crate) struct Gate {
     slots: [Slot; 2],
     current: AtomicUsize,
     queue: Mutex<VecDeque<Sleeper>>,
-    /// Length of the queue, for who does not want to lock it. Who queues up counts itself before it
-    /// looks at the words for the last time; who makes room changes a word before it looks here.
+    /// Length of the queue, readable without its lock. A thread that queues up increments it before
+    /// its last look at the slots' words. A thread that makes room changes a word before it reads
+    /// this.
     sleepers: AtomicUsize,
-    /// A closed slot is empty. Waited for with the queue's lock.
+    /// Signals the committer that the closed slot is empty. Waited for with the queue's lock.
     drained: Condvar,
 }
 
-/// Who waits to enter.
+/// A thread that waits to enter.
 #[derive(Debug)]
 struct Sleeper {
     credits: u32,
-    /// The place that was taken for it; `None`: try again.
+    /// Receives the place that was taken for the thread; `None`: it must try again.
     signal: Arc<Signal<Option<Place>>>,
 }
 
@@ -82,7 +88,7 @@ pub(crate) struct Place {
     pub(crate) tid: Tid,
 }
 
-/// What is inside of the running transaction, and before the gate.
+/// The load of the running transaction, and the number of threads in the queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inside {
     pub(crate) handles: u64,
@@ -94,20 +100,21 @@ pub(crate) struct Inside {
 /// Why a thread could not enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The transaction is closing; the next one comes.
+    /// The transaction is closing; the next one will open.
     Closed,
     /// Not enough credits.
     Full {
         tid: Tid,
-        /// There are handles inside, and credits that they do not use come back.
+        /// There are open handles, which may return unused credits.
         inside: bool,
-        /// Not even with all credits of the transaction: it has too few.
+        /// The request does not fit although no credit is in use: the transaction's limit is too
+        /// low.
         unused: bool,
     },
 }
 
 impl Gate {
-    /// An open gate to transaction `tid`, which has `limit` credits.
+    /// Returns an open gate to transaction `tid`, which has `limit` credits.
     pub(crate) fn new(tid: Tid, limit: u32) -> Self {
         let slot = |word| Slot {
             word: AtomicU64::new(word),
@@ -127,13 +134,13 @@ impl Gate {
         &self.slots[index & 1]
     }
 
-    /// The running transaction.
+    /// Returns the running transaction.
     pub(crate) fn running(&self) -> Place {
         let slot = self.current.load(Ordering::Acquire);
         Place { slot, tid: Tid(self.slot(slot).tid.load(Ordering::Acquire)) }
     }
 
-    /// One attempt to enter. An error says also whether the committer must be woken now.
+    /// Attempts once to enter. An error also says whether the caller must wake the committer.
     fn attempt(&self, n: u32) -> Result<Place, (Refused, bool)> {
         loop {
             let index = self.current.load(Ordering::Acquire);
@@ -144,8 +151,8 @@ impl Gate {
             if before & CLOSED == 0 && fits(before & CREDITS) {
                 return Ok(Place { slot: index, tid });
             }
-            // The reasons are as of now: who left meanwhile may have taken us for one that is
-            // inside.
+            // The reason comes from the word after this thread's subtraction: a handle that left in
+            // between may have counted this thread as an open handle.
             let left = slot.take_out(n);
             let (used, inside) = ((left & CREDITS) - u64::from(n), handles(left) > 1);
             let closed = (before | left) & CLOSED != 0;
@@ -157,9 +164,9 @@ impl Gate {
         }
     }
 
-    /// Enters the running transaction with `n` credits. Before each wait, `refused` is told why the
-    /// first in the queue waits, to set that in motion which will let it in; it must not wait
-    /// itself.
+    /// Enters the running transaction with `n` credits. Before each wait, calls `refused` with the
+    /// reason why the first sleeper waits, so that it can request the commit or checkpoint that
+    /// makes room. `refused` must not wait.
     pub(crate) fn enter<E>(
         &self,
         n: u32,
@@ -177,7 +184,8 @@ impl Gate {
             let mut queue = self.queue.lock();
             queue.push_back(Sleeper { credits: n, signal: Arc::clone(&signal) });
             self.sleepers.fetch_add(1, Ordering::AcqRel);
-            // Either what is looked at from here on is new, or who makes it so sees this sleeper.
+            // Either this thread sees the room that another thread makes, or that thread sees this
+            // sleeper.
             fence(Ordering::SeqCst);
             if let Some(why) = self.admit(queue)
                 && let Err(error) = refused(why)
@@ -195,7 +203,8 @@ impl Gate {
         }
     }
 
-    /// Lets in who fits, from the front of the queue. Why the first of the rest does not.
+    /// Admits waiters from the front of the queue while they fit. Returns why the next one does
+    /// not.
     fn admit(&self, mut queue: MutexGuard<'_, VecDeque<Sleeper>>) -> Option<Refused> {
         let mut places = Vec::new();
         let mut why = None;
@@ -220,12 +229,12 @@ impl Gate {
         why
     }
 
-    /// As [`admit`](Self::admit), if anybody sleeps.
+    /// As [`admit`](Self::admit), but takes the lock only if a thread sleeps in the queue.
     fn admit_any(&self) -> Option<Refused> {
         if self.sleepers.load(Ordering::Acquire) == 0 { None } else { self.admit(self.queue.lock()) }
     }
 
-    /// Takes a sleeper out of the queue; whether it was still there.
+    /// Removes a sleeper from the queue. Returns whether it was still there.
     fn gives_up(&self, signal: &Arc<Signal<Option<Place>>>) -> bool {
         let mut queue = self.queue.lock();
         let before = queue.len();
@@ -240,8 +249,8 @@ impl Gate {
         self.drained.notify_all();
     }
 
-    /// Leaves a transaction and gives `unused` credits back. Why the first in the queue cannot use
-    /// them.
+    /// Leaves a transaction and returns `unused` credits to it. Returns why the first sleeper still
+    /// does not fit.
     pub(crate) fn leave(&self, slot: usize, unused: u32) -> Option<Refused> {
         let before = self.slot(slot).take_out(unused);
         let last = handles(before) == 1;
@@ -255,10 +264,11 @@ impl Gate {
         }
     }
 
-    /// Takes `n` more credits for a handle inside, if there are that many.
+    /// Takes `n` more credits for an open handle. Returns false if the transaction has fewer left.
     pub(crate) fn extend(&self, slot: usize, n: u32) -> bool {
         let slot = self.slot(slot);
-        // Who is kept out by this for a moment is looked for when this handle leaves.
+        // The transient sum may keep another thread out. This handle admits the queue when it
+        // leaves.
         let before = slot.word.fetch_add(u64::from(n), Ordering::AcqRel) & CREDITS;
         let fits = before + u64::from(n) <= u64::from(slot.limit.load(Ordering::Acquire));
         if !fits {
@@ -267,7 +277,8 @@ impl Gate {
         fits
     }
 
-    /// Closes the running transaction and waits until no handle is inside. One thread at a time.
+    /// Closes the running transaction and waits until no handle is inside. Only the committer calls
+    /// it.
     pub(crate) fn close(&self) -> Place {
         let place = self.running();
         let slot = self.slot(place.slot);
@@ -279,28 +290,31 @@ impl Gate {
         place
     }
 
-    /// Opens the next transaction, after [`close`](Self::close). Why somebody still waits.
+    /// Opens the next transaction, after [`close`](Self::close). Returns why the first sleeper, if
+    /// there is one, still waits.
     pub(crate) fn open_next(&self, tid: Tid, limit: u32) -> Option<Refused> {
         let next = 1 - self.current.load(Ordering::Acquire);
         let slot = self.slot(next);
-        // Nobody is inside for good, so nobody relies on these.
+        // No handle has entered this slot, so no thread relies on these.
         slot.tid.store(tid.0, Ordering::Release);
         slot.limit.store(limit, Ordering::Release);
-        // Before it is open: who is in the next transaction finds it to be the running one.
+        // Stored before the slot opens: a handle of the next transaction finds it to be the running
+        // one.
         self.current.store(next, Ordering::Release);
         self.unlock(slot);
         fence(Ordering::SeqCst);
         self.admit_any()
     }
 
-    /// Opens the closed transaction again: it turned out to be empty. Why somebody still waits.
+    /// Opens the closed transaction again, because it was empty. Returns why the first sleeper, if
+    /// there is one, still waits.
     pub(crate) fn reopen(&self) -> Option<Refused> {
         self.unlock(self.slot(self.current.load(Ordering::Acquire)));
         self.admit_any()
     }
 
-    /// Takes the closed flag and all credits off a slot, once nobody is between add and
-    /// subtraction.
+    /// Clears the closed flag and all credits of a slot, once no thread is between its addition and
+    /// its subtraction.
     fn unlock(&self, slot: &Slot) {
         loop {
             let word = slot.word.load(Ordering::Acquire);
@@ -312,15 +326,15 @@ impl Gate {
         }
     }
 
-    /// Raises the credits of the running transaction. Not while another thread opens one. Why
-    /// somebody still waits.
+    /// Raises the credit limit of the running transaction. Must not run while another thread opens
+    /// a transaction. Returns why the first sleeper, if there is one, still waits.
     pub(crate) fn raise_limit(&self, limit: u32) -> Option<Refused> {
         self.slot(self.current.load(Ordering::Acquire)).limit.fetch_max(limit, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         self.admit_any()
     }
 
-    /// What is there at this moment.
+    /// Returns the load at this moment.
     pub(crate) fn inside(&self) -> Inside {
         let slot = self.slot(self.current.load(Ordering::Acquire));
         let word = slot.word.load(Ordering::Acquire);
@@ -332,12 +346,12 @@ impl Gate {
         }
     }
 
-    /// Whether anybody sleeps in the queue.
+    /// Returns whether a thread sleeps in the queue.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.sleepers.load(Ordering::Relaxed) > 0
     }
 
-    /// Lets all who wait to enter look again.
+    /// Wakes all sleepers, which then check for an error and try again.
     pub(crate) fn wake(&self) {
         let mut queue = self.queue.lock();
         let sleepers = std::mem::take(&mut *queue);

@@ -1,22 +1,23 @@
-//! The device held in one committed state, for a reader of it beside the journal.
+//! Holds the device in one committed state, for a thread that reads it beside the journal.
 //!
-//! The caller takes the turn to commit and the lock of the checkpoint, and writes nothing. Until it
-//! gives both back, no other thread writes the log or a metadata block. The exception is the note
-//! of an abort (`s_errno`), which a thread leaves that met a failure of the device.
+//! The caller takes the turn to commit and the checkpoint lock, and writes nothing. Until it
+//! releases both, no other thread writes the log or a metadata block. The exception is the note of
+//! an abort (`s_errno`), written by a thread that met a device failure.
 
 use crate::Result;
 use crate::core::Core;
 
 impl Core {
-    /// Calls `look` while no commit and no checkpoint writes. Waits for those that are under way.
-    /// Returns `None`, without a call, if there is no log: then a commit writes blocks home, and
-    /// between two of them the device holds no state of its own.
+    /// Calls `look` while no commit and no checkpoint writes. Waits for a running commit and
+    /// checkpoint first. Returns `None`, without a call, if there is no log: a commit then
+    /// overwrites blocks in place, and the device holds no committed state meanwhile.
     pub(crate) fn hold<T>(&self, look: impl FnOnce() -> T) -> Result<Option<T>> {
         self.check()?;
         if self.log.is_none() {
             return Ok(None);
         }
-        // Nobody else commits this one before the turn has come here: the next but one.
+        // A transaction that no other thread can commit before this one has its turn: the second
+        // after the running one.
         let tid = self.gate.running().tid.next().next();
         let over = |tid| self.is_durable(tid) || self.has_ended();
         let turn = loop {

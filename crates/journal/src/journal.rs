@@ -1,4 +1,4 @@
-//! The journal as its users see it.
+//! The public interface of the journal.
 
 use crate::core::Core;
 use crate::{Buffer, Handle, JournalError, Options, Result, Stats, Ticket, Tid};
@@ -45,7 +45,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The block's content, from the cache or the device.
+    /// Returns the block's content, from the cache or the device.
     ///
     /// # Errors
     /// The device's failure; a block outside of the volume.
@@ -68,7 +68,7 @@ impl Journal {
         self.core.max_credits()
     }
 
-    /// How many of the metadata blocks given back by [`Handle::free`] one credit pays for.
+    /// Returns how many metadata blocks freed by [`Handle::free`] one credit pays for.
     pub fn revokes_per_credit(&self) -> u32 {
         self.core.log.as_ref().map_or(u32::MAX, |log| log.revokes_per_block())
     }
@@ -83,8 +83,8 @@ impl Journal {
         self.core.is_durable(tid)
     }
 
-    /// Returns when transaction `tid` is durable; at once if it is already. Waits for the handles
-    /// that are in it, so the caller must not hold one.
+    /// Waits until transaction `tid` is durable. Waits for its open handles, so the caller must not
+    /// hold a handle.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
@@ -92,9 +92,9 @@ impl Journal {
         self.core.commit(tid).map(drop)
     }
 
-    /// Makes all that handles did, and all data written before the call, durable. It waits for the
-    /// handles that are open: what one of them has changed another thread may have seen, and relied
-    /// on. Calls at the same time share one flush. The caller must not hold a handle.
+    /// Makes the changes of all handles and all data written before the call durable. Waits for
+    /// open handles, because another thread may have seen and relied on their changes. Concurrent
+    /// calls share one flush. The caller must not hold a handle.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
@@ -102,9 +102,10 @@ impl Journal {
         self.core.sync()
     }
 
-    /// A ticket for all writes to the device that have returned: to be taken by who wrote, after
-    /// the write, and handed to [`flush`](Self::flush) when the data has to be durable. No lock,
-    /// and no store to shared memory. Of several writes the last ticket, the greatest, is enough.
+    /// Returns a ticket for all writes to the device that have returned. The writing thread takes
+    /// it after the write, and passes it to [`flush`](Self::flush) when the data has to be durable.
+    /// Takes no lock, and stores nothing to shared memory. Of several tickets the last, the
+    /// greatest, is enough.
     pub fn ticket(&self) -> Ticket {
         self.core.flush.ticket()
     }
@@ -114,19 +115,19 @@ impl Journal {
         self.core.flush.is_done(ticket)
     }
 
-    /// Returns when a flush of the device that began after `ticket` was taken is complete: at once
-    /// if it has happened, as with every commit since; otherwise all who wait share the next one.
-    /// Commits no metadata. Nothing to do on a read-only journal. The caller may not hold a handle,
-    /// for the flush takes its time.
+    /// Waits until a flush of the device that began after `ticket` was taken is complete. Returns
+    /// at once if there was one since, for example a commit's; otherwise all waiting threads share
+    /// the next flush. Commits no metadata. Does nothing on a read-only journal. The caller must
+    /// not hold a handle, which would delay commits for the duration of the flush.
     ///
     /// # Errors
-    /// The failure of the flush, which aborts the journal, to each whose ticket it was to cover; an
-    /// aborted journal.
+    /// The failure of the flush, which aborts the journal, to every caller whose ticket it was to
+    /// cover; an aborted journal.
     pub fn flush(&self, ticket: Ticket) -> Result<()> {
         self.core.flush(ticket)
     }
 
-    /// Commits, writes all that is committed home, and frees the log.
+    /// Commits the running transaction, checkpoints all transactions, and frees the log.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
@@ -135,9 +136,9 @@ impl Journal {
         self.core.checkpoint()
     }
 
-    /// Writes home what the oldest transactions in the log have changed, as many of them as take
-    /// `blocks` blocks of the log, and frees their space. Commits nothing. The journal does this by
-    /// itself, in the background, before handles have to wait.
+    /// Checkpoints the oldest transactions in the log, as many as occupy `blocks` blocks, and frees
+    /// their space. Commits nothing. A background thread does this by itself before handles have to
+    /// wait.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
@@ -146,8 +147,8 @@ impl Journal {
     }
 
     /// Calls `look` while the device holds one committed state: no commit and no checkpoint writes
-    /// to it. Threads that want one wait until `look` has returned, and so do handles that find no
-    /// room in the running transaction. Returns `None`, without a call, for a journal without a
+    /// to it. Threads that request one wait until `look` has returned, and so do handles that find
+    /// no room in the running transaction. Returns `None`, without a call, for a journal without a
     /// log. The caller may not hold a handle, and `look` may not start one, which could wait for
     /// the checkpoint that waits for `look`.
     ///
@@ -157,9 +158,8 @@ impl Journal {
         self.core.hold(look)
     }
 
-    /// Commits and checkpoints everything and marks the log empty. Waits for open handles. What
-    /// other threads change meanwhile is committed too, or their handle does not start; reading
-    /// goes on.
+    /// Commits and checkpoints everything and marks the log empty. Waits for open handles. A handle
+    /// of another thread is either committed too or fails to start; reading goes on.
     ///
     /// # Errors
     /// An aborted journal, or the failure that aborts it.
@@ -174,8 +174,8 @@ impl Journal {
         self.core.abort(&JournalError::Aborted(reason.into()));
     }
 
-    /// Whether it was aborted or closed, so that nothing more becomes durable: one look at an
-    /// atomic.
+    /// Returns whether the journal was aborted or closed, so that nothing more becomes durable. One
+    /// atomic load.
     pub fn has_ended(&self) -> bool {
         self.core.has_ended()
     }
@@ -191,13 +191,13 @@ impl Journal {
         self.core.take_used()
     }
 
-    /// Whether something waits to be committed, or is being committed.
+    /// Returns whether a change waits for a commit or is being committed.
     pub fn has_uncommitted(&self) -> bool {
         self.core.has_uncommitted()
     }
 
-    /// Drops every cached block that nobody uses: for a program that is idle, and wants its memory
-    /// for others.
+    /// Drops every cached block without another reference. For an idle program that returns its
+    /// memory to the system.
     pub fn release(&self) {
         self.core.release();
     }
@@ -217,7 +217,7 @@ impl Drop for Journal {
     fn drop(&mut self) {
         self.core.background.stop();
         for thread in self.threads.drain(..) {
-            // A panic in it was reported where it happened.
+            // A panic of the thread was reported where it happened.
             let _ = thread.join();
         }
     }

@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-/// Called after a commit with all that it freed. Must not call the journal.
+/// Called after a commit with all block runs that it freed. Must not call the journal.
 pub type OnFreed = Box<dyn Fn(&[Freed]) + Send + Sync>;
 
 /// How to open a [`Journal`](crate::Journal).
 pub struct Options {
     /// Bytes of a block: 1024 to 65536.
     pub block_size: u32,
-    /// Blocks in memory at most: those that the cache keeps, those that transactions have changed,
-    /// and those that are committed and not checkpointed. At least 4096 count for the latter two,
-    /// of which a transaction has a quarter.
+    /// The most blocks in memory. Half are for the cache. The other half, computed from at least
+    /// 4096 blocks, is for blocks that transactions have changed and blocks that are committed and
+    /// not checkpointed; one transaction gets a quarter of it.
     pub cache_blocks: usize,
-    /// Where the log is. `None`: no journal, a commit writes the blocks home.
+    /// Where the log is. `None`: no journal, and a commit overwrites the blocks in place.
     pub log: Option<LogConfig>,
-    /// How long a change stays uncommitted when nobody asks. Zero: until somebody asks.
+    /// How long a change stays uncommitted if no thread requests a commit. Zero: no time limit.
     pub commit_interval: Duration,
-    /// Who wants to know what a committed transaction freed.
+    /// Called with the blocks that a committed transaction freed.
     pub on_freed: Option<OnFreed>,
     /// Called at the first use after [`Journal::take_used`](crate::Journal::take_used), by any
     /// thread and under any lock: it must not call the journal, nor wait.
     pub on_use: Option<Box<dyn Fn() + Send + Sync>>,
     /// Refuse every handle.
     pub read_only: bool,
-    /// The time since 1970 that commits carry, for logs that come out the same twice. `None`: the
-    /// system's.
+    /// The time since 1970 that commit blocks carry, for reproducible logs. `None`: the system's
+    /// time.
     pub clock: Option<Duration>,
 }
 

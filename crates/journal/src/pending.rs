@@ -1,15 +1,16 @@
-//! Data on its way to the device that a commit must wait for: ordered data.
+//! Ordered data: in-flight file data that a commit must wait for.
 
 use crate::{Handle, JournalError, Result};
 use lanefs_sync::{Condvar, Mutex};
 use std::sync::Arc;
 
-/// Data in flight. A transaction that it is tied to ([`Handle::order_after`]) is not committed
-/// before the data has been written, so that after a crash no committed mapping shows what was on
-/// the medium before.
+/// In-flight data. A transaction tied to it ([`Handle::order_after`]) does not commit before the
+/// data has been written. So after a crash no committed mapping exposes stale content of the
+/// medium.
 ///
-/// Whoever writes the data holds no handle, starts none and waits for no commit until it has called
-/// [`done`](Self::done): the commit waits for it. Dropping it counts as a failure.
+/// Until the writing thread has called [`done`](Self::done), it must not hold or start a handle,
+/// nor wait for a commit: the commit waits for that call. Dropping the value counts as a failed
+/// write.
 #[derive(Debug)]
 pub struct Pending(Arc<Ordered>);
 
@@ -21,7 +22,7 @@ pub(crate) struct Ordered {
 }
 
 impl Ordered {
-    /// Returns when the data is written.
+    /// Waits until the data is written. Returns the write's error.
     pub(crate) fn wait(&self) -> Result<()> {
         let mut outcome = self.outcome.lock();
         loop {
@@ -40,13 +41,13 @@ impl Default for Pending {
 }
 
 impl Pending {
-    /// Data whose writing is about to begin.
+    /// Returns a value for data whose write is about to begin.
     pub fn new() -> Self {
         Self(Arc::default())
     }
 
-    /// The writing has ended; the data need not be flushed. A failure aborts the journal when a
-    /// transaction that is tied to it comes to be committed.
+    /// Reports the end of the write; the data need not be flushed. After a failure, the commit of a
+    /// transaction tied to the data aborts the journal.
     pub fn done<E: Into<JournalError>>(self, outcome: std::result::Result<(), E>) {
         self.end(outcome.map_err(Into::into));
     }
@@ -72,9 +73,9 @@ impl Drop for Pending {
 
 impl Handle<'_> {
     /// Ties data in flight to this handle's transaction: its commit waits for the data before it
-    /// flushes the device and writes the commit block. After a [`restart`](Self::restart) it has to
-    /// be tied again if it matters to what follows. Without a log, the changes are not brought home
-    /// before the data is durable.
+    /// flushes the device and writes the commit block. After a [`restart`](Self::restart) the
+    /// caller must tie the data again if later changes depend on it. Without a log, the changes are
+    /// not written home before the data is durable.
     ///
     /// # Errors
     /// A handle that has ended.

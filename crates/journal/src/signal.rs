@@ -1,13 +1,12 @@
-//! A message that one sleeping thread waits for.
+//! A one-shot message to one sleeping thread.
 //!
-//! Each sleeper has a signal of its own. Whoever wakes many of them wakes each by itself: they do
-//! not queue up behind a lock that they would all have to take in turn, and only those are woken
-//! that have something to do.
+//! Each sleeper has its own signal, so the waking thread chooses which sleepers to wake, and the
+//! woken threads do not contend for a common lock.
 
 use lanefs_sync::time::Instant;
 use lanefs_sync::{Condvar, Mutex};
 
-/// A message to come, once.
+/// A slot for one message.
 #[derive(Debug)]
 pub(crate) struct Signal<T> {
     message: Mutex<Option<T>>,
@@ -19,13 +18,13 @@ impl<T> Signal<T> {
         Self { message: Mutex::new(None), sent: Condvar::new() }
     }
 
-    /// Sends the message and wakes who waits for it.
+    /// Stores the message and wakes the thread that waits for it.
     pub(crate) fn send(&self, message: T) {
         *self.message.lock() = Some(message);
         self.sent.notify_one();
     }
 
-    /// Sleeps until the message is there, and takes it.
+    /// Waits for the message and takes it.
     pub(crate) fn wait(&self) -> T {
         let mut message = self.message.lock();
         loop {
@@ -36,7 +35,7 @@ impl<T> Signal<T> {
         }
     }
 
-    /// Sleeps until the message is there, and takes it, or until `deadline`.
+    /// Waits for the message until `deadline`, and takes it. Returns `None` if it did not come.
     pub(crate) fn wait_until(&self, deadline: Instant) -> Option<T> {
         let mut message = self.message.lock();
         while message.is_none() {

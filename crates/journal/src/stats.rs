@@ -1,4 +1,4 @@
-//! What the journal counts and times.
+//! The journal's counters and timings.
 
 use lanefs_stats::{Counter, Histogram, Snapshot};
 
@@ -11,9 +11,9 @@ pub struct Stats {
     pub restarts: u64,
     /// Credits that handles asked for.
     pub credits_asked: u64,
-    /// Credits that they used: distinct blocks of a transaction.
+    /// Credits that handles used: distinct blocks of a transaction.
     pub credits_used: u64,
-    /// Credits used beyond what was asked.
+    /// Credits used beyond those asked for.
     pub credits_overdrawn: u64,
     /// Handles that had to wait at start or restart.
     pub waits: u64,
@@ -31,27 +31,27 @@ pub struct Stats {
     pub blocks_read: u64,
     /// Flushes of the device, for whatever reason.
     pub flushes: u64,
-    /// How much there is now.
+    /// Current levels.
     pub levels: Levels,
-    /// How long things took.
+    /// Durations.
     pub times: Times,
 }
 
-/// What there is at one moment.
+/// Levels at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Levels {
     /// Blocks of the log; 0 without one.
     pub log_blocks: u64,
-    /// Those that hold transactions, the one that is being committed included.
+    /// Log blocks that hold transactions, including the committing one.
     pub log_blocks_used: u64,
-    /// Metadata blocks in memory; one that is both in the cache and to be checkpointed counts
+    /// Metadata blocks in memory. A block that is both cached and waiting for a checkpoint counts
     /// twice.
     pub blocks_in_memory: u64,
-    /// Metadata blocks that are committed and not yet home.
+    /// Metadata blocks that are committed and not checkpointed.
     pub blocks_to_checkpoint: u64,
     /// Handles in the running transaction.
     pub handles_open: u64,
-    /// Credits that they hold, and that the transaction has used.
+    /// Credits that open handles hold or that the transaction has used.
     pub credits_taken: u64,
     /// Credits of the running transaction.
     pub credits_limit: u64,
@@ -64,17 +64,18 @@ pub struct Levels {
 pub struct Times {
     /// Starting a handle, waits included; counted each time, timed one in 64.
     pub start: Snapshot,
-    /// Waiting for the next transaction or for credits, by those who had to.
+    /// Waits of handles for the next transaction or for credits. Handles that did not wait are not
+    /// counted.
     pub credit_wait: Snapshot,
-    /// From asking for a commit until it is durable, by those who had to wait or to lead.
+    /// Commits, from the request until durable. Counts every thread that waited or led.
     pub commit_wait: Snapshot,
-    /// A whole commit, which is its phases.
+    /// A whole commit: the sum of its phases.
     pub commit: Snapshot,
     /// First phase: until the last handle has left and the next transaction is open.
     pub lock_down: Snapshot,
     /// Second: taking the contents and writing them to the log, all but the commit block.
     pub log_write: Snapshot,
-    /// Third: waiting for ordered data, by commits that have any.
+    /// Third: waiting for ordered data. Commits without ordered data are not counted.
     pub ordered_data: Snapshot,
     /// Fourth: the flush before the commit block.
     pub flush: Snapshot,

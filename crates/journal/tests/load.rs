@@ -1,7 +1,6 @@
-//! Very many threads: what was promised is there after a crash, nobody waits for ever, nobody is
-//! overtaken for ever.
+//! Very many threads: what was synced is there after a crash, and no thread starves.
 //!
-//! Each test has a watchdog, because what goes wrong here is silence.
+//! Each test has a watchdog, because the failures here are hangs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is test code")]
 
 use lanefs_device::{BlockDevice, FileDevice, MemDevice};

@@ -36,7 +36,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Blocks of the journal; `None` if the volume is too small for one and nobody named a size.
+    /// Returns the blocks of the journal; `None` if the volume is too small for one and the options
+    /// name no size.
     fn journal_size(&self, options: &Options) -> Result<Option<u32>, MkfsError> {
         let free: u64 = self.groups.iter().map(|d| u64::from(d.free_blocks_count)).sum();
         let blocks = match options.journal_size {

@@ -109,7 +109,7 @@ fn identity(raw: &mut RawSuperblock, options: &Options) {
     }
 }
 
-/// A hash seed for a given UUID: who fixes the one wants the same volume twice.
+/// Returns the hash seed for a UUID that the caller has fixed, so that the volume is reproducible.
 fn derived_seed(uuid: &[u8; 16]) -> [u8; 16] {
     let mut seed = [0; 16];
     for (n, word) in (0..).zip(seed.as_chunks_mut::<4>().0) {

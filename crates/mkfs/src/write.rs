@@ -183,7 +183,7 @@ impl Writer<'_> {
 
     fn backups(&mut self, mut superblock: Superblock) -> Result<(), MkfsError> {
         let plan = self.plan;
-        // A copy is not called clean: who has to use one should check the volume first.
+        // A backup is not marked clean: before a program uses one, it should check the volume.
         superblock.set_state(superblock.state() - State::VALID_FS);
         for group in 1..plan.layout.group_count() {
             if let Some(block) = plan.layout.super_location(group) {

@@ -1,11 +1,11 @@
-//! The long way: requests that touch several leaves, find something in the way, or find no room;
-//! and every change of a record that others may wait for.
+//! The slow path: requests that touch several leaves, meet a conflict or find a full leaf, and
+//! every change of a record that other requests may wait for.
 //!
-//! Each step locks *all* leaves under its ranges, in ascending order, and so happens at one moment
-//! for all who could conflict. A request that finds records in its way stands in line in each of
-//! its leaves, with the number of those records; each of them, when it goes, takes one off. Nobody
-//! overtakes: a request counts those who wait as well as those who hold. Hence no starvation, and
-//! no circle of waits, whatever the ranges.
+//! Each step locks *all* leaves under its ranges, in ascending order, so it is atomic for every
+//! request that could conflict. A request that finds conflicting records queues in each of its
+//! leaves, with the number of those records as its count. Each of those records decrements the
+//! count when it is released. A request counts waiters as well as holders, so no request overtakes
+//! a conflicting one. Hence no request starves, and waits form no cycle, whatever the ranges.
 
 use crate::leaf::{Advice, LeafGuard};
 use crate::lock::{Admission, Place, RangeLock};
@@ -124,12 +124,12 @@ impl RangeLock {
     fn promote(&self, inline: &mut LeafGuard<'_>) {
         let tree: Box<Tree> = Tree::from_leaf(inline);
         inline.outdate();
-        // Release: who sees the tree sees what is in it. The leaf is still locked, so there is one
-        // promotion.
+        // Release: a thread that sees the tree sees its content. The leaf is still locked, so only
+        // one thread promotes it.
         self.tree.store(Box::into_raw(tree), Ordering::Release);
     }
 
-    /// Does what a contended leaf asked for.
+    /// Follows the advice of a contended leaf.
     #[cold]
     pub(crate) fn heed(&self, advice: Advice) {
         match advice {
@@ -152,11 +152,11 @@ impl RangeLock {
         }
     }
 
-    /// Gives up a request that waits. True if it was let in meanwhile.
+    /// Cancels a waiting request. Returns true if it was granted meanwhile.
     pub(crate) fn cancel(&self, claims: &[Claim], request: &Arc<Request>) -> bool {
         let mut woken = Woken::default();
         let mut leaves = self.lock_under(claims);
-        // Under the locks of all its leaves, nobody can let it in.
+        // While this thread has locked all its leaves, no other thread can grant it.
         if request.blockers() == 0 {
             return true;
         }
@@ -226,20 +226,21 @@ impl RangeLock {
         }
     }
 
-    /// Makes a record of a range that was published.
+    /// Turns a published range into a record.
     pub(crate) fn leave_lane(&self, claim: Claim, place: &Place<'_>) {
         let (Place::Lane { lane, ticket }, Some(shared)) = (place, self.shared()) else {
             return;
         };
         let _turn = shared.turn.lock();
-        // While it is published, and nobody closes, no writer is in any leaf.
+        // While the range is published and no thread closes the lock, no writer is in any leaf.
         if lane.published().is_some_and(|(_, t)| t == *ticket) {
             self.seat_reader(claim.range);
         }
         lane.free(*ticket);
     }
 
-    /// Puts in the record of a reader that holds already. There must be no writer, and `turn` held.
+    /// Inserts the record of a reader that already holds its range. There must be no writer, and
+    /// the caller holds `turn`.
     fn seat_reader(&self, range: Range) {
         let claims = [Claim { range, mode: Mode::Read }];
         loop {
@@ -262,8 +263,8 @@ impl RangeLock {
                     // SAFETY: from a box just now, and kept until `drop`.
                     Ok(_) => unsafe { &*new },
                     Err(theirs) => {
-                        // SAFETY: from a box just now, and nobody has seen it; theirs is kept until
-                        // `drop`.
+                        // SAFETY: `new` is from a box, and no other thread has seen it; `theirs` is
+                        // kept until `drop`.
                         unsafe {
                             drop(Box::from_raw(new));
                             &*theirs
@@ -282,7 +283,7 @@ impl RangeLock {
         self.bias.store(state, Ordering::Release);
     }
 
-    /// Visits every leaf. True if one has a writer, or is locked.
+    /// Visits every leaf. Returns true if one has a writer or is locked.
     fn has_writers(&self) -> bool {
         let mut point = Some(0);
         while let Some(at) = point {
@@ -314,8 +315,8 @@ impl RangeLock {
             // The record first: from the moment the lane is marked, its guard looks for one.
             self.seat_reader(range);
             if !lane.moved(ticket) {
-                // The reader has gone meanwhile. No writer has come in, so nobody has counted the
-                // record.
+                // The reader has left meanwhile. No writer has entered, so no request has counted
+                // the record.
                 self.replace(Claim { range, mode: Mode::Read }, None, &[]);
             }
         }

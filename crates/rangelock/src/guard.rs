@@ -116,8 +116,8 @@ guard!(ReadGuard);
 guard!(WriteGuard);
 
 impl<'a> WriteGuard<'a> {
-    /// Lets readers in, those who wait and are not behind another writer first. There is no moment
-    /// between.
+    /// Turns the writer into a reader atomically, and admits the waiting readers that are not
+    /// queued behind another writer.
     pub fn downgrade(mut self) -> ReadGuard<'a> {
         self.0.downgrade();
         ReadGuard(self.0)

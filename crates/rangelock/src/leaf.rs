@@ -1,20 +1,20 @@
-//! A leaf: some points of the number line, and all records that touch them.
+//! A leaf: an interval of points, and all records that touch it.
 //!
-//! A leaf answers for the points `lo..=hi`, its fence. The fences of all leaves together cover
-//! every point once. A record (a held or awaited range) stands, with its full range, in each leaf
-//! that it touches: almost always one. So whoever has locked the leaves under a range sees
-//! everything that can conflict with it.
+//! A leaf covers the points `lo..=hi`, its fence. The fences of all leaves together cover every
+//! point once. A record (a held or awaited range) is stored, with its full range, in each leaf that
+//! it touches: almost always one. So a thread that has locked the leaves under a range sees every
+//! record that can conflict with it.
 //!
 //! **One conflict, one count.** Two records may meet in several leaves. Their conflict belongs to
 //! the leaf that holds the first point they have in common, and only there is it counted and taken
 //! off again. Moving fences (split, merge) moves whole points, so a conflict moves with its point
 //! and no count needs mending.
 //!
-//! **Slots and queue.** Records that were free to go at once stand in `slots`, in no order. A
-//! record that must wait goes to the end of `queue`, and stays there when it is let in, until it is
-//! released: the queue is in order of arrival. A leaf that is full and cannot be split (many ranges
-//! over the same points) keeps more holders there, without a request. Holders have no conflict with
-//! anything before them, so their place in the queue means nothing.
+//! **Slots and queue.** Records that were granted at once are in `slots`, in no order. A record
+//! that must wait is appended to `queue`, and stays there when it is granted, until it is released:
+//! the queue is in order of arrival. A leaf that is full and cannot be split (many ranges over the
+//! same points) keeps more holders there, without a request. Holders have no conflict with anything
+//! before them, so their place in the queue means nothing.
 //!
 //! **The word.** Bit 0: locked. The rest is a version that only grows, by one for each time that a
 //! slot may have changed its owner other than by its own guard. A guard remembers leaf, version and
@@ -439,8 +439,8 @@ impl Body {
         at
     }
 
-    /// Where `before` stood there is now `now`. Counts again for those who wait behind place `from`
-    /// of the queue, and whose conflict with `before` is counted here.
+    /// Updates the counts of waiters after record `before` was replaced by `now`: the waiters
+    /// behind place `from` of the queue whose conflict with `before` is counted in this leaf.
     pub(crate) fn recount(&self, before: Claim, now: &[Claim], from: usize, woken: &mut Woken) {
         for entry in self.queue().iter().skip(from) {
             let Some(request) = &entry.request else { continue };
@@ -521,8 +521,8 @@ impl Body {
         self.retire();
     }
 
-    /// Puts an empty leaf out of use: its fence holds no point, and whoever comes to it by an old
-    /// pointer sees that.
+    /// Retires an empty leaf: its fence holds no point, so a thread that reaches it by a stale
+    /// pointer sees that it is out of use.
     pub(crate) fn retire(&mut self) {
         (self.lo, self.hi, self.used, self.writes, self.heat, self.calm) = (1, 0, 0, 0, 0, 0);
     }

@@ -15,22 +15,30 @@
 //!
 //! # What it promises
 //!
-//! - Ranges that overlap are held together only by readers.
-//! - Among those that conflict, first come, first served: holders and waiters alike are waited for.
-//!   So neither readers nor writers starve.
-//! - A waiter holds up only those whom it conflicts with, and nothing is held while it sleeps.
-//! - A request for several ranges is in line for all of them at one moment; so requests do not
-//!   deadlock each other. (Guards that a thread keeps while it asks for more can, as with any
-//!   lock.)
+//! - Only readers hold overlapping ranges at the same time.
+//! - Conflicting requests are served first in, first out: a request waits for earlier holders and
+//!   for earlier waiters. So neither readers nor writers starve.
+//! - A waiter delays only requests that it conflicts with, and it holds no internal lock while it
+//!   sleeps.
+//! - A request for several ranges queues for all of them atomically, so requests do not deadlock
+//!   each other. (A thread that keeps a guard while it requests another range can deadlock, as with
+//!   any lock.)
 //!
 //! # How it works
 //!
-//! Each file tells its part at its head: `leaf` is where records are and conflicts are counted,
-//! `lock` the short way through it, `admit` the long way, `wait` how waiters sleep, `tree` how
-//! leaves are found, split and merged, and `shared` how readers that nobody disturbs avoid all of
-//! it. `docs/adr` of the project tells why it is so and not as first designed.
+//! The head of each file explains its part:
+//!
+//! - `leaf`: the records, and how conflicts are counted;
+//! - `lock`: the fast path, which touches one leaf;
+//! - `admit`: the slow path, which may touch several;
+//! - `wait`: how waiters sleep;
+//! - `tree`: how leaves are found, split and merged;
+//! - `shared`: how readers bypass all of it while no thread writes.
+//!
+//! `docs/adr` of the project records the design decisions.
 
-// Leaves and nodes are shared memory under a protocol of our own; each use says why it holds.
+// Leaves and nodes are shared memory under this crate's own protocol; each use says why it is
+// sound.
 #![allow(unsafe_code)]
 
 mod admit;

@@ -1,8 +1,8 @@
-//! [`RangeLock`]: what callers call, and the short way through it.
+//! [`RangeLock`]: the public interface and the fast path.
 //!
-//! The short way is: find the one leaf that sees the whole range, lock it, see nothing in the way,
-//! take a slot, unlock. What does not fit, goes the long way (`admit.rs`), which knows everything
-//! and starts afresh.
+//! The fast path finds the one leaf that covers the whole range, locks it, finds no conflict, takes
+//! a slot and unlocks. Any other request takes the slow path (`admit.rs`), which handles every case
+//! and starts over.
 
 use crate::guard::{Held, ManyGuard, ReadGuard, WriteGuard};
 use crate::leaf::{Advice, Leaf};
@@ -14,16 +14,16 @@ use lanefs_sync::Arc;
 use lanefs_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A lock over the points of `u64`, range by range: readers of a range share it, a writer has it
-/// alone, and those who do not overlap do not meet. See the [crate](crate) for what it promises.
+/// A lock over ranges of `u64`. Readers share a range, a writer has it alone, and requests that do
+/// not overlap do not wait for each other. See the [crate](crate) for its guarantees.
 // Aligned, so that two locks side by side share no line.
 #[repr(C, align(64))]
 pub struct RangeLock {
     /// The first leaf. Out of use once there is a tree.
     pub(crate) inline: Leaf,
-    /// Null until the first leaf was full or contended.
+    /// Null until the first leaf is full or contended.
     pub(crate) tree: AtomicPtr<Tree>,
-    /// Null until readers contended.
+    /// Null until readers contend.
     pub(crate) shared: AtomicPtr<Shared>,
     /// Whether readers may publish: `CLOSED`, `OPENING`, `OPEN` or `CLOSING`.
     pub(crate) bias: AtomicU32,
@@ -31,35 +31,35 @@ pub struct RangeLock {
     pub(crate) waited: AtomicU64,
 }
 
-/// What a lock costs that nobody contends for: it has no other memory.
+/// The size of an uncontended lock, which has no other memory.
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<RangeLock>() <= 256);
 
 /// Where the record of a guard is.
 pub(crate) enum Place<'a> {
-    /// In one leaf. If the leaf's version is still this, in this slot.
+    /// In one leaf: in this slot, if the leaf's version is still this.
     Slot { leaf: &'a Leaf, version: u64, slot: usize },
     /// Published in a lane.
     Lane { lane: &'a Lane, ticket: Ticket },
-    /// In queues, with this request.
+    /// In the queues of leaves, with this request.
     Queued(Arc<Request>),
     /// In the leaves under its range.
     Leaves,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 pub(crate) enum Admission<'a> {
-    /// Let in. `Place` is meant for a single claim.
+    /// Granted. `Place` is only meaningful for a single claim.
     Granted(Place<'a>),
-    /// In line.
+    /// Queued.
     Waiting(Arc<Request>),
-    /// Not let in at once, and not in line.
+    /// Not granted at once, and not queued.
     Refused,
 }
 
 impl RangeLock {
-    /// A lock that nobody holds. It allocates nothing before it is contended or holds more than a
-    /// few ranges.
+    /// Returns a lock without holders. It allocates nothing until it is contended or holds more
+    /// than a few ranges.
     pub fn new() -> Self {
         Self {
             tree: AtomicPtr::default(),
@@ -73,8 +73,8 @@ impl RangeLock {
 
     /// Waits to share `range` with other readers.
     ///
-    /// Who holds a part of it as a writer, or waits for a part of it as a writer, goes first; so a
-    /// thread that reads a range and asks to read it again may wait for a writer that waits for the
+    /// Earlier writers that hold or wait for a part of the range go first. So a thread that holds a
+    /// range as a reader and requests it again may deadlock with a writer that waits for the
     /// thread.
     #[inline]
     pub fn read(&self, range: Range) -> ReadGuard<'_> {
@@ -84,7 +84,8 @@ impl RangeLock {
         }
     }
 
-    /// Waits to have `range` alone. Whoever holds, or waits for, a part of it goes first.
+    /// Waits to hold `range` alone. All earlier requests that hold or wait for a part of it go
+    /// first.
     #[inline]
     pub fn write(&self, range: Range) -> WriteGuard<'_> {
         let claim = Claim { range, mode: Mode::Write };
@@ -94,12 +95,13 @@ impl RangeLock {
         }
     }
 
-    /// Shares `range` with other readers, if nobody is in the way, holding or waiting.
+    /// Shares `range` with other readers. Returns `None` if a conflicting request holds or waits
+    /// for a part of it.
     pub fn try_read(&self, range: Range) -> Option<ReadGuard<'_>> {
         self.read_now(range).or_else(|| self.try_acquire(Claim { range, mode: Mode::Read }).map(ReadGuard))
     }
 
-    /// Takes `range` alone, if nobody is in the way, holding or waiting.
+    /// Takes `range` alone. Returns `None` if another request holds or waits for a part of it.
     pub fn try_write(&self, range: Range) -> Option<WriteGuard<'_>> {
         self.try_acquire(Claim { range, mode: Mode::Write }).map(WriteGuard)
     }
@@ -116,16 +118,16 @@ impl RangeLock {
         self.acquire_timeout(Claim { range, mode: Mode::Write }, Some(patience)).map(WriteGuard)
     }
 
-    /// Says that readers are to come and hardly a writer: if nobody writes now, they publish their
-    /// ranges in lanes of their own from here on, without first having to be in each other's way. A
-    /// writer ends that.
+    /// Announces that many readers and hardly a writer will come. If no writer holds or waits,
+    /// readers publish their ranges in lanes of their own from now on, without contending first.
+    /// The next writer ends that.
     pub fn expect_readers(&self) {
         self.open();
     }
 
-    /// Waits for several ranges at once. They are in line all together, as one request, so callers
-    /// who name the same ranges in different order do not wait for each other. Ranges that overlap
-    /// are joined; if one of them is to be written, the whole of what was joined is.
+    /// Waits for several ranges at once. They queue as one request, so threads that name the same
+    /// ranges in different order do not deadlock. Overlapping ranges are joined; the joined range
+    /// is locked for writing if one of its parts is.
     pub fn lock_many(&self, ranges: &[(Range, Mode)]) -> ManyGuard<'_> {
         let claims = claims(ranges);
         match self.admit(&claims, true) {
@@ -138,7 +140,8 @@ impl RangeLock {
         }
     }
 
-    /// As [`lock_many`](Self::lock_many), if nobody is in the way of any of them.
+    /// As [`lock_many`](Self::lock_many), but does not wait: returns `None` if any range has a
+    /// conflicting holder or waiter.
     pub fn try_lock_many(&self, ranges: &[(Range, Mode)]) -> Option<ManyGuard<'_>> {
         let claims = claims(ranges);
         match self.admit(&claims, false) {
@@ -158,7 +161,7 @@ impl RangeLock {
         }
     }
 
-    /// Gives the memory of a busy time back. Nobody holds anything now: guards borrow the lock.
+    /// Frees the memory that the lock has allocated. No range is held: guards borrow the lock.
     pub fn trim(&mut self) {
         *self = Self::new();
     }
@@ -292,7 +295,7 @@ impl Drop for RangeLock {
     fn drop(&mut self) {
         let tree = self.tree.load(Ordering::Acquire);
         if !tree.is_null() {
-            // SAFETY: from `Box::into_raw`; nobody else has the lock any more.
+            // SAFETY: from `Box::into_raw`; no other thread has a reference to the lock any more.
             drop(unsafe { Box::from_raw(tree) });
         }
         let shared = self.shared.load(Ordering::Acquire);

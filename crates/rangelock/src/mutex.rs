@@ -1,15 +1,19 @@
-//! [`MutexRangeLock`]: the plain way to lock ranges, one mutex over one ordered map.
+//! [`MutexRangeLock`]: the plain range lock, one mutex over one ordered map.
 //!
-//! It keeps the promises of [`RangeLock`](crate::RangeLock) on order and on waiting, and is there
-//! to be compared with it and to be fallen back on: two hundred lines of safe code that everybody
-//! understands. Every operation of every thread meets in the mutex.
+//! It gives the guarantees of [`RangeLock`](crate::RangeLock) on order and waiting in two hundred
+//! lines of safe code. It is the reference to compare with, and the fallback. Every operation of
+//! every thread takes the mutex.
 //!
-//! Invariants: a record enters the map at once, whether it must wait or not; who waits counts the
-//! records in its way, all of them older; who goes takes one off each younger one that it was in
-//! the way of, and wakes those that reach zero. Hazard: the map is in order of first points, and a
-//! record may reach far beyond its own. A search starts as far to the left as the longest record
-//! since the map was last empty could reach from: a range to the end makes searches long until
-//! then.
+//! Invariants:
+//!
+//! - A record enters the map at once, whether it must wait or not.
+//! - A waiting record counts the records that block it, all of them older.
+//! - A released record decrements the count of each younger record that it blocked, and wakes those
+//!   that reach zero.
+//!
+//! Hazard: the map is in order of first points, and a record may reach far beyond its own. A search
+//! starts as far to the left as the longest record since the map was last empty could reach from.
+//! So a range to the end makes searches long until then.
 
 use crate::range::{Claim, Mode, Range};
 use crate::wait::{Request, Woken};
@@ -18,8 +22,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Reader-writer locks over ranges of `u64` in a B-tree behind a mutex: first come, first served
-/// among those that conflict.
+/// Reader-writer locks over ranges of `u64` in a B-tree behind a mutex. Conflicting requests are
+/// served first in, first out.
 #[derive(Default)]
 pub struct MutexRangeLock {
     held: Mutex<Held>,
@@ -80,28 +84,30 @@ impl Held {
 }
 
 impl MutexRangeLock {
-    /// A lock that nobody holds. It allocates nothing.
+    /// Returns a lock without holders. Allocates nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Waits to share `range` with other readers. Who holds a part of it as a writer, or waits to,
-    /// goes first.
+    /// Waits to share `range` with other readers. Earlier writers that hold or wait for a part of
+    /// it go first.
     pub fn read(&self, range: Range) -> MutexRangeGuard<'_> {
         self.acquire(Claim { range, mode: Mode::Read })
     }
 
-    /// Waits to have `range` alone. Who holds a part of it, or waits to, goes first.
+    /// Waits to hold `range` alone. All earlier requests that hold or wait for a part of it go
+    /// first.
     pub fn write(&self, range: Range) -> MutexRangeGuard<'_> {
         self.acquire(Claim { range, mode: Mode::Write })
     }
 
-    /// Shares `range`, if nobody is in the way, holding or waiting.
+    /// Shares `range` with other readers. Returns `None` if a conflicting request holds or waits
+    /// for a part of it.
     pub fn try_read(&self, range: Range) -> Option<MutexRangeGuard<'_>> {
         self.try_acquire(Claim { range, mode: Mode::Read })
     }
 
-    /// Takes `range` alone, if nobody is in the way, holding or waiting.
+    /// Takes `range` alone. Returns `None` if another request holds or waits for a part of it.
     pub fn try_write(&self, range: Range) -> Option<MutexRangeGuard<'_>> {
         self.try_acquire(Claim { range, mode: Mode::Write })
     }

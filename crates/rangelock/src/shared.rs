@@ -1,16 +1,16 @@
-//! Readers that write to no shared cache line.
+//! The reader bias: readers acquire ranges without a write to a shared cache line.
 //!
-//! Where many threads read and nobody writes, even a short visit to a common leaf is a queue for
-//! its cache line. So such a lock can be *open*: a reader then publishes its range in a lane of its
-//! own, sees that the lock is still open, and holds. No record enters a leaf. A writer that finds
-//! the lock open (or on the way there) closes it first.
+//! If many threads read and none writes, even a short critical section in a common leaf makes them
+//! queue for its cache line. So such a lock can be *open*: a reader publishes its range in its own
+//! lane, checks that the lock is still open, and holds the range. No record enters a leaf. A writer
+//! that finds the lock open or opening closes it first.
 //!
-//! **Closing** moves every published range into the leaves, as the record of a reader who was let
-//! in, and marks the lane as moved. After that the leaves alone tell the truth, and the writer goes
-//! on as if lanes had never been: it is stopped only by those that it conflicts with, in the order
-//! of arrival. (Plain counters of readers would not do: they do not say which range, so a writer
-//! would wait for readers beside it, and a thread that reads one range and then writes another
-//! would wait for itself.) Nobody waits for a reader here, only for the closing.
+//! **Closing** moves every published range into the leaves, as the record of a granted reader, and
+//! marks the lane as moved. After that all records are in the leaves, and the writer waits only for
+//! conflicting ones, in the order of arrival. (Plain reader counters would not do: they name no
+//! range, so a writer would wait for readers of other ranges, and a thread that reads one range and
+//! then writes another would wait for itself.) Closing itself never waits for a reader to release
+//! its range.
 //!
 //! **Opening** must prove that no writer is in any leaf, held or queued. It announces itself
 //! (`OPENING`), then visits the leaves one by one, each under its lock. A writer that enters its
@@ -103,8 +103,9 @@ impl Shared {
     }
 }
 
-/// Twice as many as cores, so that a few threads more than cores have one each; and some more, for
-/// threads come and go, and who has no lane meets the others in a leaf.
+/// Returns the number of lanes: twice the number of cores, so that a few more threads than cores
+/// have one each, and some more for threads that start and end. A thread without a lane uses the
+/// leaves.
 fn lanes() -> usize {
     #[cfg(loom)]
     return 2;

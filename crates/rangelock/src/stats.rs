@@ -1,4 +1,4 @@
-//! What a lock tells about itself: counters, and who holds or waits for what.
+//! Counters of a lock, and a list of its holders and waiters.
 
 use crate::lock::RangeLock;
 use crate::range::{Claim, Mode, Range};
@@ -10,13 +10,13 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Requests that were let in or are in line.
+    /// Requests that were granted or are queued.
     pub acquired: u64,
-    /// Of those, without writing to a shared cache line: published.
+    /// Those of `acquired` that published their range, without a write to a shared cache line.
     pub published: u64,
-    /// Requests that found somebody in the way and waited.
+    /// Requests that met a conflict and waited.
     pub waited: u64,
-    /// Requests that gave up.
+    /// Requests that timed out.
     pub timed_out: u64,
     /// Leaf locks that were not free at once, and descents that started over.
     pub retried: u64,
@@ -84,8 +84,9 @@ impl RangeLock {
         stats
     }
 
-    /// Everyone who holds or waits, by place and then by arrival, at one moment; published readers
-    /// come first, and may have come or gone meanwhile. For debugging: it locks all leaves at once.
+    /// Returns all holders and waiters at one moment, by first point and then by arrival. Published
+    /// readers come first, and may have arrived or left meanwhile. For debugging: it locks all
+    /// leaves at once.
     pub fn records(&self) -> Vec<Record> {
         let mut records = Vec::new();
         for lane in self.shared().into_iter().flat_map(|shared| shared.lanes()) {

@@ -46,7 +46,8 @@ mod imp {
         ((here >> 6) ^ (here >> 12)) as u8
     }
 
-    /// `usize::MAX`, which is nobody's, in a thread that is being torn down.
+    /// Returns the thread's index. A thread that is exiting gets `usize::MAX`, which no running
+    /// thread has.
     #[inline]
     pub(crate) fn get() -> usize {
         MINE.try_with(|mine| mine.0).unwrap_or(usize::MAX)

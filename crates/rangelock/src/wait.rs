@@ -1,19 +1,19 @@
-//! A request that waits: the number of records in its way, and a place to sleep.
+//! A waiting request: the number of records that block it, and a place to sleep.
 //!
 //! Invariants: `blockers` changes only under the lock of the leaf (or the mutex) in which the
-//! conflict is counted, and once it is zero it stays zero. Whoever takes it to zero takes an `Arc`
-//! of the request along, unlocks the leaf and then wakes the sleeper, so that no lock is held while
-//! a thread parks or is woken. Hazard: the sleeper looks at `blockers` under `asleep`, and the
-//! waker passes through `asleep` after its decrement; leave either out and a wake-up can fall
-//! between the look and the sleep.
+//! conflict is counted, and once it is zero it stays zero. The thread that takes it to zero clones
+//! the `Arc` of the request, unlocks the leaf and then wakes the sleeper, so no leaf is locked
+//! while a thread parks or is woken.
+//!
+//! Hazard: the sleeper checks `blockers` under `asleep`, and the waker locks `asleep` after its
+//! decrement. Without either, a wake-up can be lost between the check and the sleep.
 
 use lanefs_sync::atomic::{AtomicUsize, Ordering};
 use lanefs_sync::time::Instant;
 use lanefs_sync::{Arc, Condvar, Mutex, hint};
 use std::time::Duration;
 
-/// How often a waiter looks before it parks. A hand-over between two running threads fits; nothing
-/// longer does.
+/// How often a waiter polls before it parks: enough for a hand-over between two running threads.
 const LOOKS: usize = if cfg!(any(loom, lanefs_schedule)) { 0 } else { 100 };
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! A lock that nobody contends for has no memory but its own: a volume has one for each open file.
+//! An uncontended lock allocates no memory: a volume has one lock for each open file.
 
 #![allow(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! Memory that a lock of the caller's own guards.
 
-/// As [`core::cell::UnsafeCell`], in the shape of loom's, which watches who points into it.
+/// As [`core::cell::UnsafeCell`], but with the interface of loom's, which tracks every pointer into
+/// it.
 #[derive(Debug, Default)]
 pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 

@@ -1,9 +1,9 @@
 //! The lock order, in one place, checked in debug builds.
 //!
-//! A thread takes locks only in the order of [`Level`], and among namespace locks in the order
-//! of inode numbers. Whoever keeps to it cannot deadlock. In a debug build every lock that is
-//! taken through [`Ordered`] is noted for its thread, and one taken out of order panics with
-//! both names; in a release build nothing of this is left.
+//! A thread takes locks only in the order of [`Level`], and namespace locks in the order of inode
+//! numbers. Threads that follow this order cannot deadlock. In a debug build [`Ordered`] records
+//! each lock that a thread takes, and panics with both names if one is out of order. In a release
+//! build it does nothing.
 
 use std::ops::{Deref, DerefMut};
 

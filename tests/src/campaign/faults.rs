@@ -213,8 +213,8 @@ impl FaultExplorer {
         }
     }
 
-    /// After a lie that cannot be noticed: nobody panics, then and later, and no file lies over
-    /// fixed metadata.
+    /// Checks a volume after an undetectable device fault: no thread panicked, recovery does not
+    /// panic, and no file overlaps fixed metadata.
     fn check_harmless(
         &mut self,
         case: &Case,
@@ -228,8 +228,8 @@ impl FaultExplorer {
         check_zones(case, &image)
     }
 
-    /// After a write that failed without a journal: the volume does not say that it is sound, and
-    /// nobody panics.
+    /// Checks a volume without a journal after a failed write: it is not marked sound if it is
+    /// damaged, and its recovery does not panic.
     fn check_unsafe(&mut self, case: &Case, run: &Run, device: &Device) -> Result<(), String> {
         let image = device.inner().image();
         self.count.states += 1;
@@ -332,7 +332,7 @@ fn attempt(case: &Case, fault: Fault) -> Attempt {
     Attempt { device, opening, run }
 }
 
-/// Checks that nobody has the device but the caller.
+/// Checks that the caller holds the only reference to the device.
 fn check_released(device: &Arc<Device>) -> Result<(), String> {
     match Arc::strong_count(device) {
         1 => Ok(()),

@@ -1,19 +1,19 @@
-//! Where workloads run: a volume, a way of writing, and pressure.
+//! The settings that workloads run in: a volume, a writeback mode, and pressure.
 
 use super::volume::{SHAPES, Shape, Start};
 use crate::modes;
 use lanefs::{OpenOptions, Timestamp};
 use std::time::Duration;
 
-/// What makes happen at every step of a workload what else happens rarely.
+/// Pressure: events that are usually rare happen at every step of a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Files with a name are closed, and all inodes that nobody uses are evicted.
+    /// Files with a name are closed, and all unreferenced inodes are evicted.
     pub sweep: bool,
     /// The running transaction is committed.
     pub commit: bool,
-    /// What is committed is written home, and every cached metadata block is dropped, while the
-    /// files stay open.
+    /// Committed transactions are checkpointed, and every cached metadata block is dropped, while
+    /// the files stay open.
     pub cold: bool,
     /// Bytes of the page cache, if there are to be few.
     pub cache: Option<usize>,

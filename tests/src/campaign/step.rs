@@ -113,12 +113,12 @@ pub enum Step {
     FsyncDir(String),
     Fdatasync(Slot),
     Sync,
-    /// What the commit timer does.
+    /// A commit, as by the commit timer.
     Commit,
-    /// What the age of dirty pages does.
+    /// Writeback of dirty pages, as by their age.
     WriteBack,
     Checkpoint,
-    /// Evicts what nobody uses, after closing all files that have a name.
+    /// Closes all files that have a name, then evicts all unreferenced inodes.
     Sweep,
 }
 

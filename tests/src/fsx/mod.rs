@@ -69,8 +69,8 @@ pub enum FileOp {
     Reopen,
 }
 
-/// What fallocate does in a file. The last two move what is behind, and are only for files that
-/// nobody shares.
+/// The fallocate modes. The last two move the data behind the range, and are only for files that
+/// are not shared.
 pub const FALLOCATES: [FallocMode; 7] = [
     FallocMode::Allocate,
     FallocMode::KeepSize,

@@ -1,14 +1,14 @@
-//! Holds a volume before an operation against the volume after it.
+//! Compares a volume before an operation with the volume after it.
 
 use super::bytes::{Role, Volume};
 use lanefs_format::{GroupDesc, bitmap};
 use std::collections::BTreeSet;
 
-/// Checks that what differs between `before` and `after` belongs to the inodes `owners`, or to
-/// nobody.
+/// Checks that every block that differs between `before` and `after` belongs to the inodes
+/// `owners`, or to no inode.
 ///
 /// # Errors
-/// The first block that belongs to others.
+/// The first block that belongs to another inode.
 pub(super) fn judge(before: &[u8], after: &[u8], owners: &BTreeSet<u32>) -> Result<(), String> {
     let (old, new) = (Volume::read(before)?, Volume::read(after)?);
     if !old.sb.same_volume(&new.sb) {

@@ -1,9 +1,9 @@
-//! One flush for all who wait, and a failed one for ever.
+//! Shares flushes between waiting callers. A failed flush is permanent.
 //!
-//! A caller needs a flush that starts after its call. While one runs, callers queue; when it ends,
-//! one of them runs the next on behalf of all. Only one `fdatasync` is under way at a time: the
-//! kernel reports a write-back error once for each open file, and a second call at the same time
-//! could miss it.
+//! A caller needs a flush that starts after its call. While a flush runs, callers queue; when it
+//! ends, one of them runs the next flush on behalf of all. Only one `fdatasync` runs at a time: the
+//! kernel reports a writeback error once for each open file, and a concurrent second call could
+//! miss it.
 
 use rustix::io::Errno;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 struct State {
     /// Flushes that have started.
     started: u64,
-    /// The newest flush that has ended well.
+    /// The newest flush that succeeded.
     done: u64,
     running: bool,
     failed: Option<Errno>,
@@ -26,7 +26,7 @@ pub(super) struct Flusher {
 }
 
 impl Flusher {
-    /// Returns when a `sync` that started after this call has ended well, run here or by another
+    /// Waits until a `sync` that started after this call has succeeded, run here or by another
     /// caller.
     pub(super) fn flush(&self, sync: impl FnOnce() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
         let mut state = self.lock();

@@ -234,7 +234,7 @@ mod tests {
         while !lock_holders(&file).first().is_some_and(|&pid| has_died(pid)) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // The child ends when nobody can write to it any more.
+        // The child ends when the last writing end of its stdin is closed.
         let end = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(300));
             drop(stdin);

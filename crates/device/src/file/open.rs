@@ -1,5 +1,5 @@
-//! Opening: what may be a volume, who may have it, and what to say when not.
-//! How openers exclude each other: see `lock`.
+//! Opens a volume: checks which files may be one and whether the caller may use it, and explains
+//! refusals. See `lock` for how openers exclude each other.
 
 use super::lock::{is_locked, lock, outlast};
 use super::ring::Rings;

@@ -1,8 +1,9 @@
-//! The user whose bytes a volume has: the owner of the file, also of a file behind a loop device.
+//! Finds the user that owns a volume: the owner of the file, also of a file behind a loop device.
 //!
-//! The node of a loop device is root's, whoever owns the file behind it and can write to it. So the
-//! file is looked for, also below partitions and device-mapper devices. Its path alone may lead to
-//! another file by now: it must have the number that the loop device says.
+//! The node of a loop device belongs to root, even if another user owns the file behind it and can
+//! write to it. So this looks for the file, also below partitions and device-mapper devices. The
+//! path may name another file by now, so the file must have the inode number that the loop device
+//! reports.
 
 use super::lock;
 use std::fs::{self, File};

@@ -116,8 +116,8 @@ impl Rings {
         if sound {
             self.idle().push(ring);
         } else {
-            // It still holds entries that were never given to the kernel; nobody may submit them
-            // later.
+            // The ring still holds entries that were never submitted to the kernel; no later call
+            // may submit them.
             drop(ring);
             self.made.fetch_sub(1, Ordering::Relaxed);
         }
@@ -152,8 +152,9 @@ impl Rings {
 
 impl Drop for Rings {
     fn drop(&mut self) {
-        // The kernel ends a ring some time after it was closed, and a device with a registered file
-        // is in use until then: for whoever opens it next, refused.
+        // The kernel destroys a ring some time after it was closed, and a block device with a
+        // registered file stays in use until then: the next open for exclusive use would be
+        // refused.
         for ring in self.idle().drain(..) {
             let _ = ring.submitter().unregister_files();
         }

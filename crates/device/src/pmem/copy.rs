@@ -1,10 +1,10 @@
-//! Bytes into a mapping and out of it.
+//! Copies bytes into a mapping and out of it.
 //!
-//! Two threads may copy to and from one place at once: nothing in a safe interface forbids it. So
-//! no copy here is a plain Rust access. On x86-64 it is assembly, which does what relaxed atomic
-//! accesses of single bytes could do; on other machines it is just those. A copy into the mapping
-//! ends with a store fence: streaming stores are not ordered by the release of a lock, so without
-//! it a reader that synchronises with the writer could see old bytes.
+//! Two threads may copy to and from the same bytes at once: a safe interface cannot forbid it. So
+//! no copy here is a plain Rust access. On x86-64 it is assembly, equivalent to relaxed atomic
+//! accesses of single bytes; on other machines it is such accesses. A copy into the mapping ends
+//! with a store fence: streaming stores are not ordered by the release of a lock, so without it a
+//! reader that synchronises with the writer could see old bytes.
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use portable::{copy_in, copy_out};
@@ -68,8 +68,8 @@ mod x86 {
     /// Copies `len` bytes into a mapping and fences.
     ///
     /// # Safety
-    /// Both ranges are valid for `len` bytes, do not overlap, and nobody has a Rust reference to a
-    /// byte of `to`.
+    /// Both ranges are valid for `len` bytes, do not overlap, and no Rust reference to a byte of
+    /// `to` exists.
     pub(in super::super) unsafe fn copy_in(mut to: *mut u8, mut from: *const u8, mut len: usize) {
         let ways = ways();
         let head = to.align_offset(LINE).min(len);
@@ -96,7 +96,7 @@ mod x86 {
     /// Copies `len` bytes out of a mapping.
     ///
     /// # Safety
-    /// Both ranges are valid for `len` bytes and do not overlap; nobody else uses `to`.
+    /// Both ranges are valid for `len` bytes and do not overlap; no other thread uses `to`.
     pub(in super::super) unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
         if len >= SHORT {
             // SAFETY: the caller's promise; the direction flag is clear, as at every call.

@@ -1,17 +1,17 @@
-//! Which bytes of a mapping are lent as slices, so that nobody writes them meanwhile.
+//! Tracks the bytes of a mapping that are lent as slices, so that no thread writes them meanwhile.
 //!
-//! A writer announces itself on a lane, then looks whether anything is lent; a lender publishes its
-//! range, then waits until it has seen each lane empty once. Both orders are total (SeqCst), so of
-//! a writer and a lender that meet one sees the other: the writer finds the range and refuses, or
-//! the lender waits for the writer.
+//! A writer announces itself on a lane, then checks whether any range is lent. A lender publishes
+//! its range, then waits until it has seen each lane empty once. All these accesses are SeqCst, so
+//! of a concurrent writer and lender at least one sees the other: the writer finds the range and
+//! refuses, or the lender waits for the writer.
 //!
-//! - A writer changes only its lane's cache line; the word of what is lent is only read while
-//!   nothing is.
-//! - Lending does not hold writers up, but for those that overlap: they fail. It is tried for a
-//!   moment and then given up, so a lender never hangs behind writers that never end.
+//! - A writer modifies only its lane's cache line. It also reads the word of lent slots, which
+//!   changes only when a range is lent or returned.
+//! - Lending never blocks a writer; a writer that overlaps a lent range fails. A lender gives up
+//!   after a moment, so it never hangs behind a steady stream of writers.
 //! - A slot's range is changed only while its bit in `lent` is clear. A writer that still reads the
-//!   old one has announced itself before the bit was set anew, so the new lender waits for it,
-//!   whatever it made of the mixture.
+//!   old range announced itself before the bit was set again, so the new lender waits for it,
+//!   whatever mixture of ranges the writer has read.
 
 #[cfg(loom)]
 use loom::{
@@ -45,7 +45,7 @@ struct Slot {
     end: AtomicU64,
 }
 
-/// Who is writing, and what is lent.
+/// The active writers and the lent ranges.
 #[derive(Debug)]
 pub(super) struct Lending {
     lanes: Vec<Lane>,
@@ -57,7 +57,7 @@ pub(super) struct Lending {
 #[repr(align(128))]
 #[derive(Debug)]
 struct Words {
-    /// Slots that somebody has or is about to fill.
+    /// Slots that a lender has or is about to fill.
     taken: AtomicU64,
     /// Slots whose range is lent.
     lent: AtomicU64,
@@ -192,7 +192,7 @@ mod tests {
             let writer = thread::spawn(move || {
                 for _ in 0..2 {
                     if let Some(_writing) = theirs.0.write(10, 20) {
-                        // SAFETY: the model tells if somebody else is there.
+                        // SAFETY: the model reports a concurrent access.
                         theirs.1.with_mut(|byte| unsafe { *byte += 1 });
                     }
                 }
@@ -216,7 +216,7 @@ mod tests {
             let theirs = Arc::clone(&shared);
             let writer = thread::spawn(move || {
                 if let Some(_writing) = theirs.0.write(10, 20) {
-                    // SAFETY: the model tells if somebody else is there.
+                    // SAFETY: the model reports a concurrent access.
                     theirs.1.with_mut(|byte| unsafe { *byte += 1 });
                 }
             });

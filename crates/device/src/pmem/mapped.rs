@@ -1,10 +1,11 @@
 //! The mapping of a volume, and slices of it.
 //!
-//! The bytes are shared with the kernel and, against all advice, perhaps with another process: the
-//! lock that every opener takes (see `FileDevice`) keeps lanefs out of a volume that somebody
-//! writes to, and no more than that. Inside this process no safe call can get a data race: copies
-//! are not plain accesses (see `copy`), and a lent slice excludes writers (see `lending`). A mapped
-//! file that another program shortens makes the next access a SIGBUS.
+//! The bytes are shared with the kernel and perhaps with another process: the lock that every
+//! opener takes (see `FileDevice`) keeps lanefs out of a volume that another program writes to, but
+//! does not stop a program that takes no lock. Inside this process no safe call can get a data
+//! race: copies are not plain accesses (see `copy`), and a lent slice excludes writers (see
+//! `lending`). If another program shortens the mapped file, the next access beyond its end is a
+//! SIGBUS.
 
 use super::copy::{PERSISTS, copy_in, copy_out};
 use super::lending::Lending;
@@ -18,7 +19,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::{fmt, io, ptr, slice};
 
-/// What a write that has returned survives.
+/// The failures that a completed write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
     /// A power cut: the file is persistent memory, mapped with MAP_SYNC, and every copy ends with
@@ -33,8 +34,8 @@ pub enum Persistence {
     Flush,
 }
 
-/// A volume that is mapped into memory. Clones share the mapping; it ends with the last of them and
-/// of their slices.
+/// A volume that is mapped into memory. Clones share the mapping; the last clone or slice unmaps
+/// it.
 #[derive(Clone)]
 pub struct Mapped(Arc<Region>);
 
@@ -83,7 +84,7 @@ impl Mapped {
         self.0.len as u64
     }
 
-    /// What a write that has returned survives.
+    /// The failures that a completed write survives.
     pub fn persistence(&self) -> Persistence {
         self.0.persistence
     }
@@ -111,9 +112,8 @@ impl Mapped {
     #[inline]
     pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.write(offset, data.len(), |to| {
-            // SAFETY: `to` has room for `data`, and is written by nobody who holds a reference (see
-            // `write`). If `data` is a lent slice, it does not overlap, because what is lent is not
-            // written.
+            // SAFETY: `to` has room for `data`, and no reference to its bytes exists (see `write`).
+            // If `data` is a lent slice, it does not overlap, because lent bytes are not written.
             unsafe { copy_in(to, data.as_ptr(), data.len()) }
         })
     }
@@ -171,7 +171,7 @@ impl Region {
     }
 }
 
-/// A part of a mapped volume that nobody writes to while this value lives.
+/// A part of a mapped volume. Writes to it fail while this value lives.
 pub struct Lent {
     start: *const u8,
     len: usize,

@@ -46,7 +46,7 @@ pub enum Jbd2Error {
         /// `s_checksum_type`.
         found: u8,
     },
-    /// Feature bits that nobody knows.
+    /// Feature bits that jbd2 does not define.
     #[error("journal superblock: unknown features (incompat {incompat:#x}, ro_compat {ro_compat:#x})")]
     UnknownFeatures {
         /// The unknown bits of `s_feature_incompat`.

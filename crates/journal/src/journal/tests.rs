@@ -300,7 +300,7 @@ fn an_abort_is_final() {
     let mut handle = journal.start(5).unwrap();
     journal.abort("block 7 is bad");
     journal.abort("later");
-    // What has begun goes on to its end, so that nobody reads half of it.
+    // An open handle goes on to its end, so that no thread reads half an operation.
     handle.write(&buffer).unwrap()[0] = 1;
     handle.create(9).unwrap();
     handle.free(9, 1, true).unwrap();

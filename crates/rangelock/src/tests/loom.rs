@@ -284,7 +284,7 @@ fn loom_a_late_grant_beats_the_timeout() {
             let place = match lock.admit(&[claim], true) {
                 Admission::Granted(place) => place,
                 Admission::Waiting(request) if lock.cancel(&[claim], &request) => Place::Queued(request),
-                // Who was let in, holds.
+                // A request that was granted meanwhile holds its range.
                 Admission::Waiting(request) => return assert_ne!(request.blockers(), 0),
                 Admission::Refused => unreachable!(),
             };

@@ -1,6 +1,6 @@
-//! Many threads, everything at once, and a shadow array: for each point, how many read it and
-//! whether one writes it. Whoever is let in enters the array and sees whether the lock was right.
-//! When nobody gets on for `PATIENCE`, a wake-up was lost.
+//! Many threads run all operations against a shadow array, which holds for each point the number of
+//! readers and whether a thread writes it. Each granted request marks its points in the array and
+//! checks that the lock was right. If no thread makes progress for `PATIENCE`, a wake-up was lost.
 //!
 //! `RANGELOCK_SEED` gives each thread other requests.
 
@@ -145,7 +145,7 @@ fn stress(threads: u64, rounds: u64, reads: u32) {
                 }
             }));
         }
-        // The watch: somebody must always get on.
+        // The watchdog: some thread must always make progress.
         let sum = || done.iter().map(|d| d.load(Ordering::Relaxed)).sum::<u64>();
         let (mut last, mut naps) = (sum(), 0);
         while !workers.iter().all(|w| w.is_finished()) {

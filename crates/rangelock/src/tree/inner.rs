@@ -1,14 +1,15 @@
 //! An inner node of the tree: keys, and between them links to children. Read without a lock.
 //!
-//! `keys[i]` is the first point under `links[i + 1]`. There is one writer at a time, who holds the
-//! tree's structure lock; readers take no lock and write nothing. The word is a version that only
-//! grows: odd while the node is being written. A reader notes the version, reads with relaxed
-//! loads, and looks at the version again: if it moved, what was read may be a mix, and the reader
-//! starts over. All fields are atomics, so such a read is no data race.
+//! `keys[i]` is the first point under `links[i + 1]`. There is one writer at a time, the thread
+//! that holds the tree's structure lock. Readers take no lock and write nothing. The word is a
+//! version (a seqlock): it only grows, and is odd while the node is being written. A reader loads
+//! the version, reads with relaxed loads, and loads the version again. If it changed, the values
+//! may be inconsistent, and the reader starts over. All fields are atomics, so such a read is no
+//! data race.
 //!
-//! What the check proves is that the link was the child for this point at some moment, no more: the
-//! node may have been split, or put out of use, since then. The leaf at the end proves itself by
-//! its fence.
+//! The check only proves that the link was the child for this point at some moment: the node may
+//! have been split or retired since then. The leaf at the end of a descent is validated by its
+//! fence.
 
 use super::link::Link;
 use lanefs_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
@@ -70,7 +71,7 @@ impl Inner {
         self.len.load(Ordering::Relaxed).min(KEYS)
     }
 
-    // All below: only for who holds the structure lock.
+    // The functions below require the structure lock.
 
     pub(crate) fn is_full(&self) -> bool {
         self.len() == KEYS

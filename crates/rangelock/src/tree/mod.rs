@@ -1,26 +1,25 @@
-//! The tree over the leaves, for when one leaf is not enough.
+//! The tree over the leaves, used when one leaf is not enough.
 //!
 //! **Descent** reads inner nodes optimistically (`inner.rs`), writes nothing, and ends at a leaf,
 //! which it locks. The leaf is the right one if the point is inside its fence; else the descent
-//! starts over. The fence makes the last word of a descent exact, whatever was split, merged or
-//! reused meanwhile; versions only keep a reader from following a half-written node.
+//! starts over. The fence makes the result of a descent exact, whatever was split, merged or reused
+//! meanwhile. Versions only prevent a reader from following a half-written node.
 //!
 //! **Structure.** Splits and merges hold `structure`, a mutex: inner nodes have one writer at a
-//! time. Each is rare beside acquisitions: one for several records while the lock fills, none when
-//! it is in its stride, because *empty leaves stay*. They keep the fences that the load has made,
-//! and a program that locks and unlocks the same places finds a leaf of its own each time. A leaf
-//! is split when it is full, or when it is contended: then between the two places that contend. So
-//! the tree is striped by offset as finely as the load asks for, and stays one leaf where nobody
-//! meets.
+//! time. Both are rare compared to acquisitions: one for several records while the lock fills, and
+//! none in the steady state, because *empty leaves stay*. They keep their fences, so a program that
+//! locks the same ranges again finds the same leaves. A full leaf is split, and so is a contended
+//! leaf, between the two points that contend. So the tree is striped by offset as finely as the
+//! load requires, and ranges without contention share one leaf.
 //!
-//! **Reclamation.** When a split needs a leaf and none is spare, a sweep goes over some leaves from
-//! where the last one stopped, and merges empty ones into a neighbour; if it finds few, the pool
-//! grows. No epoch and no garbage: a node taken out is at once a spare node. Memory goes back to
-//! the allocator with the lock (or by `RangeLock::trim`).
+//! **Reclamation.** When a split needs a leaf and none is spare, a sweep visits some leaves from
+//! where the last sweep stopped, and merges empty ones into a neighbour. If it finds few, the pool
+//! grows. There are no epochs and no garbage: a removed node is a spare node at once. The memory is
+//! freed with the lock (or by `RangeLock::trim`).
 //!
-//! **Lock order**: leaves by ascending fence, then `structure`. A sweep holds `structure` and wants
-//! leaves, so it only tries. A leaf out of use may be locked at any time: those who come to it by
-//! an old pointer leave at once.
+//! **Lock order**: leaves by ascending fence, then `structure`. A sweep holds `structure` and needs
+//! leaves, so it only tries to lock them. A leaf out of use may be locked at any time: a thread
+//! that reaches it by a stale pointer unlocks it at once.
 
 mod inner;
 mod link;
@@ -137,8 +136,8 @@ impl Tree {
         if left.split_into(pivot, &mut leaf.lock()) {
             left.outdate();
         }
-        // `left` stays locked until the parent knows the new leaf: who looks for it waits there,
-        // and then looks again.
+        // `left` stays locked until the parent knows the new leaf: a thread that looks for the new
+        // leaf waits for `left`, and then descends again.
         self.insert(&mut structure, pivot, Link::leaf(leaf));
         structure.splits += 1;
     }
@@ -239,8 +238,8 @@ impl Tree {
         (looked, freed)
     }
 
-    /// Merges the children on both sides of key `at`, if they are leaves of which one is empty, and
-    /// nobody is there.
+    /// Merges the children on both sides of key `at`, if they are unlocked leaves of which one is
+    /// empty.
     fn merge_leaves(&self, structure: &mut Structure, parent: &Inner, at: usize) -> bool {
         let (Node::Leaf(left), Node::Leaf(right)) =
             (self.follow(parent.link(at)), self.follow(parent.link(at + 1)))

@@ -134,7 +134,8 @@ fn node<T>(chunk: NonNull<[Aligned<T>]>, i: usize) -> *const T {
 impl<T> Drop for Pool<T> {
     fn drop(&mut self) {
         for &chunk in &self.chunks {
-            // SAFETY: allocated so and filled by `grow`; nobody holds a node any more.
+            // SAFETY: allocated with this layout and filled by `grow`; no thread holds a node any
+            // more.
             unsafe {
                 chunk.drop_in_place();
                 dealloc(chunk.as_ptr().cast(), layout::<T>(chunk.len()));
