@@ -28,7 +28,7 @@ impl Effort {
 /// The cases that are `named`, in that order; all where none is.
 ///
 /// # Errors
-/// A name that no case has, with those that there are.
+/// A name that no case has; the message lists the names of all cases.
 pub fn choose<B>(cases: &[Case<B>], named: &[String]) -> Outcome<Vec<Case<B>>> {
     if named.is_empty() {
         return Ok(cases.to_vec());

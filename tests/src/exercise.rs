@@ -1,5 +1,5 @@
-//! Everything that a program may do with a volume it does not trust: walk it whole, write to it,
-//! close it; to be right or to fail with an error that says what is wrong.
+//! Exercises an untrusted volume: walks it, writes to it and closes it. Each call must succeed
+//! correctly or fail with an error that names the defect.
 
 use lanefs::{Error, FileType, NewAttr, OpenOptions, RenameFlags, SetXattr, Volume};
 use lanefs_device::BlockDevice;

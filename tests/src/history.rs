@@ -1,11 +1,10 @@
-//! What threads did to one file and saw of it, and whether that can have been: the judge of
-//! atomicity.
+//! Judges atomicity: whether the writes and reads of threads on one file are explained by some
+//! order.
 //!
-//! A write fills its whole range with a stamp that no other write has, word by word. From the
-//! stamps that a read has found it follows which writes it came after; there must be an order of
-//! all of them in which every read sees all of a write or nothing, a call that ended before another
-//! began comes before it, and nothing that was written is lost. A truncation is a change that makes
-//! zeros of all that follows.
+//! A write fills its whole range with a stamp that no other write has, word by word. The stamps in
+//! a read show which writes came before it. There must be an order of all calls in which every read
+//! sees a write completely or not at all, a call that ended before another began precedes it, and
+//! no write is lost. A truncation counts as a write of zeros from its offset on.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -81,7 +80,7 @@ fn meet(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
     (both.start < both.end).then_some(both)
 }
 
-/// Whether all of `a` was before `b`.
+/// Returns whether all of `a` was before `b`.
 fn before(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.end < b.start
 }
@@ -97,7 +96,7 @@ impl History {
         Self { changes, by_stamp, zeros }
     }
 
-    /// Whether `look` can have been.
+    /// Returns whether `look` can have been.
     ///
     /// # Errors
     /// What cannot.

@@ -92,7 +92,7 @@ fn hash(file: &File) -> lanefs::Result<u64> {
     }
 }
 
-/// What is no hole, in ranges that do not touch.
+/// Returns the ranges that are not holes. They do not touch each other.
 fn data_ranges(file: &File, size: u64) -> lanefs::Result<Vec<Range<u64>>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let mut at = 0;

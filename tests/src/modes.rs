@@ -1,5 +1,4 @@
-//! The ways in which a volume's data can be handled. What is right must be right in every one of
-//! them.
+//! The modes of handling a volume's data. Correct behaviour is the same in every mode.
 //!
 //! Judges of data run under each of [`modes`]. `LANEFS_MODE` picks one by name.
 

@@ -268,7 +268,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Whether something is mounted at `dir`.
+/// Returns whether something is mounted at `dir`.
 pub fn is_mounted(dir: &Path) -> bool {
     let dir = format!(" {} ", dir.display());
     std::fs::read_to_string("/proc/thread-self/mounts").unwrap().lines().any(|line| line.contains(&dir))

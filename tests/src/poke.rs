@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A device that lets a commit happen before writes: data is written without a handle, so one may
-/// come at any time, and it lays bare what is mapped before it is written.
+/// A device that triggers a commit before writes. Data is written without a handle, so a commit may
+/// happen at any time; this one exposes blocks that are mapped before their data is written.
 #[derive(Debug)]
 pub struct PokingDevice {
     inner: Arc<RecordingDevice>,

@@ -1,11 +1,11 @@
-//! Power loss as a mode of the tests: with `LANEFS_POWER=SEED`, a volume that a test opens in an
-//! image is tried at cuts of the power while the test used it.
+//! Power loss as a mode of the tests: with `LANEFS_POWER=SEED`, every image that a test opens is
+//! also recovered from power cuts during the test.
 //!
-//! When the volume has let go of its device, some of the states that a cut could have left are
-//! drawn by the seed. Each has to open, to close, and to keep the rules of the format. A volume
-//! that writes much is judged in between too, at a flush: what came before it is then durable, and
-//! need not be kept. What the test promised itself about content is not known here: that is the
-//! campaign's ([`crate::campaign`]).
+//! When the volume drops its device, the seed draws some of the states that a power cut could have
+//! left. Each must open, close, and follow the rules of the format. A volume that writes much is
+//! also judged at a flush in between: earlier writes are then durable, and their log can be
+//! dropped. This mode does not know the content that the test expects: the campaign judges contents
+//! ([`crate::campaign`]).
 
 use crate::fixed_options;
 use lanefs::{OpenOptions, Volume};

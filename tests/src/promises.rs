@@ -1,4 +1,4 @@
-//! What a file may hold after a crash: the judge of power loss over data.
+//! Judges the content of a file after a power loss: the contents that a crash may leave.
 
 use std::ops::Range;
 

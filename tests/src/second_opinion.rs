@@ -125,17 +125,17 @@ impl Opinions {
         Self { ours, code, said }
     }
 
-    /// Whether lanefs finds nothing.
+    /// Returns whether lanefs finds nothing.
     pub fn clean(&self) -> bool {
         self.ours.as_ref().is_ok_and(Report::is_clean)
     }
 
-    /// Whether e2fsck finds nothing. What it says without the log is about nothing.
+    /// Returns whether e2fsck finds nothing. What it says without the log is about nothing.
     pub fn clean_by_e2fsck(&self) -> bool {
         self.code == 0 && !self.said.contains("skipping journal recovery")
     }
 
-    /// Whether both agree.
+    /// Returns whether both agree.
     pub fn agree(&self) -> bool {
         self.clean() == self.clean_by_e2fsck()
     }

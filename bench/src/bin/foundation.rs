@@ -1,5 +1,5 @@
-//! The foundation against its peers: mkfs and import against mke2fs, export against cp, names
-//! against the kernel. Peer and lanefs in turn, in one run, on one file system.
+//! Compares basic operations with peers: mkfs and import with mke2fs, export with cp, names with
+//! the kernel. Peer and lanefs take turns, in one run, on one file system.
 //!
 //! `make bench-foundation`; `ARGS=--quick` for a tenth of it, `ARGS="--runs 5"` for more of it.
 

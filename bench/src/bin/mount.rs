@@ -1,5 +1,5 @@
-//! The mount beside its peers: Debian's fuse2fs, and the kernel's ext4 on a loop device, on one
-//! disk, in one run.
+//! Compares the mount with Debian's fuse2fs and the kernel's ext4 on a loop device, on one disk, in
+//! one run.
 //!
 //! `make bench-mount`; `ARGS="untar create"` for some cases only, `ARGS=--quick` for one round of
 //! each, `--dir DIR` says on which disk. All of them serve one backing file that has been written
@@ -118,7 +118,7 @@ impl Bench {
         let image = image.to_str().ok_or("a path that is not UTF-8")?;
         let how = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
         run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", how, image]);
-        // What was written before is not on this turn's account.
+        // Flushes earlier writes, so that this turn does not pay for them.
         File::open(image)?.sync_all()?;
         Ok(())
     }
@@ -244,7 +244,7 @@ fn stream(bench: &mut Bench) -> Outcome<()> {
             None => Server::KernelDirect,
         };
         mounted.unmount_only();
-        // Neither side may read from the host's cache what it has just written.
+        // Neither side may read its last writes from the host's page cache.
         let image = File::open(&bench.image)?;
         rustix::fs::fadvise(&image, 0, None, rustix::fs::Advice::DontNeed)?;
         let mounted = bench.mount(&server);
@@ -316,7 +316,7 @@ fn jobs(time: Duration, work: impl Fn(usize, &dyn Fn() -> bool) -> Outcome<u64> 
     Ok(done.into_iter().sum::<Outcome<u64>>()? as f64 / seconds)
 }
 
-/// Sources 000 and 003: 4 KiB over what is there, past the cache.
+/// Sources 000 and 003: direct overwrites of 4 KiB.
 fn overwrite(bench: &mut Bench) -> Outcome<()> {
     const BLOCKS: u64 = 256 * MIB as u64 / 4096;
     let servers = bench.kernel();

@@ -1,6 +1,6 @@
-//! The range lock against the old ways: the loops of the source, the loop of a file system, memory,
-//! cost against held ranges, and what the writes to shared cache lines predict for more cores than
-//! this machine has.
+//! Compares the range lock with older designs: the loops of the source, the loop of a file system,
+//! memory, the cost by number of held ranges, and the scaling to more cores that the writes to
+//! shared cache lines predict.
 //!
 //! `make bench-rangelock`; `ARGS=--quick` for a tenth of it, `ARGS="--runs 9"` for more of it. All
 //! variants run in turn, in one process, each thread kept on a core; a figure is the median of the
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// Counts what is allocated: the lock's own word for its memory is not enough.
+/// Counts allocated bytes, to check the lock's own report of its memory.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);

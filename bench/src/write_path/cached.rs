@@ -103,7 +103,7 @@ pub fn memory(bench: &mut Bench) -> Outcome<()> {
     bench.rounds(&backing, &variants, |_, store| {
         let file = store.file(0, size, false)?;
         let before = resident("VmRSS:")?;
-        // Forgets the highest of what was resident before.
+        // Resets the peak resident size.
         std::fs::write("/proc/self/clear_refs", "5")?;
         let mut page = vec![7; 1 << 20];
         let began = Instant::now();

@@ -1,9 +1,9 @@
-//! Raw writes to the very blocks that a volume's files have: the limit on the same ground, while
-//! the volume is open.
+//! Raw writes to the blocks of a volume's files, while the volume is open: the limit of the same
+//! disk blocks.
 //!
-//! Two files of one disk, alike to look at, were found to differ by a third in random writes. So
-//! what a goal compares to the percent lies at one place. Only for files whose map stays as it is:
-//! what is written here overwrites their content.
+//! Two equal files on one disk differed by a third in the speed of random writes. So measurements
+//! that a goal compares to the percent use the same blocks. This is only for files whose block map
+//! does not change: the raw writes overwrite their content.
 
 use super::Outcome;
 use lanefs::{FiemapExtent, Volume};

@@ -31,7 +31,7 @@ const SLICES: u32 = 5;
 pub struct Bench {
     /// Where the backing file is made.
     pub dir: PathBuf,
-    /// A file system in memory, for what is mapped.
+    /// A file system in memory, for mapped volumes.
     pub memory: PathBuf,
     /// How long each loop runs.
     pub time: Duration,

@@ -28,7 +28,7 @@ impl WriteOp<'_> {
         self.data.iter().map(|d| d.len() as u64).sum()
     }
 
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -42,10 +42,10 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Size in bytes.
     fn size(&self) -> u64;
 
-    /// Whether writes are refused.
+    /// Returns whether writes are refused.
     fn read_only(&self) -> bool;
 
-    /// What offsets, lengths and memory addresses must be multiples of: 1 but for O_DIRECT.
+    /// The required alignment of offsets, lengths and memory addresses: 1 except for O_DIRECT.
     fn alignment(&self) -> usize {
         1
     }
@@ -106,7 +106,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Makes everything whose write has returned durable.
     ///
     /// # Errors
-    /// The medium's failure. What was written since the last good flush is then of unknown fate.
+    /// The medium's failure. Writes since the last successful flush may then be lost.
     fn flush(&self) -> Result<()>;
 
     /// Tells the medium that a range holds nothing of worth; it reads as anything afterwards.
@@ -179,7 +179,7 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
 }
 
-/// Writes zeros: what [`BlockDevice::write_zeroes`] does on a medium that knows no shorter way.
+/// Writes zeros: [`BlockDevice::write_zeroes`] for a medium without a faster operation.
 pub(crate) fn zero_by_writing<D: BlockDevice + ?Sized>(device: &D, offset: u64, len: u64) -> Result<()> {
     check_range(Op::Write, device.size(), offset, len)?;
     let zeros = crate::AlignedBuf::zeroed(len.min(1 << 20) as usize);

@@ -19,7 +19,7 @@ pub struct AlignedBuf {
     home: Home,
 }
 
-/// What the memory of a buffer goes back to.
+/// The origin of a buffer's memory, to which it is returned.
 enum Home {
     /// The allocator; of a length of 0, nothing.
     Heap,

@@ -1,4 +1,4 @@
-//! What a device says when an operation fails.
+//! The errors of a device.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -17,7 +17,7 @@ pub enum Op {
     Read,
     /// Writing.
     Write,
-    /// Making what was written durable.
+    /// Making writes durable.
     Flush,
     /// Giving space back.
     Discard,
@@ -36,12 +36,12 @@ impl fmt::Display for Op {
     }
 }
 
-/// A failed device operation: what was asked, where, and what the system said.
+/// A failed device operation: the request, its place, and the system's error.
 ///
 /// A failure to open or lock reads as one line that starts with the path.
 #[derive(Debug)]
 pub struct DeviceError {
-    /// What was asked.
+    /// The failed operation.
     pub op: Op,
     /// First byte of the range, 0 for operations on the whole device.
     pub offset: u64,

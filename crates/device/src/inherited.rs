@@ -11,7 +11,7 @@ pub fn inherited_files() -> Vec<OwnedFd> {
     numbers.into_iter().filter(|number| *number > libc::STDERR_FILENO).filter_map(take).collect()
 }
 
-/// Takes a file that an exec has left open, which are those without FD_CLOEXEC.
+/// Takes a file that an exec has left open: one without FD_CLOEXEC.
 fn take(number: RawFd) -> Option<OwnedFd> {
     // SAFETY: two calls with numbers, which read and set a flag of a file.
     let is_inherited = unsafe {

@@ -1,8 +1,8 @@
 //! Block devices: the bytes of a volume, in and out.
 //!
-//! [`BlockDevice`] is all that the layers above know of a medium. Everything that has been
-//! written is volatile until [`BlockDevice::flush`] returns; between two flushes the medium may
-//! keep any part of what was written, in any order, torn at 512 bytes.
+//! [`BlockDevice`] is all that the layers above know of a medium. Everything that has been written
+//! is volatile until [`BlockDevice::flush`] returns; between two flushes the medium may keep any
+//! part of the writes, in any order, torn at 512 bytes.
 //!
 //! ```
 //! use lanefs_device::{BlockDevice, FileDevice};

@@ -1,9 +1,9 @@
 //! A device whose writes stay in memory.
 //!
-//! It lets a reader see what recovery of a volume would write, without a write to the volume. The
-//! engine opens a volume for reading on one, and first tries on one a volume that it opens for
-//! writing; the check replays the log on one. It holds as many pages as were written: at most
-//! those that the log names.
+//! It lets a reader see the blocks that recovery of a volume would write, without a write to the
+//! volume. The engine opens a volume for reading on one, and first tries on one a volume that it
+//! opens for writing; the check replays the log on one. It holds as many pages as were written: at
+//! most the blocks that the log names.
 
 use crate::{BlockDevice, DeviceError, Op, Result};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ const PAGE: usize = 4096;
 
 type Pages = HashMap<u64, Box<[u8; PAGE]>>;
 
-/// A device, and in memory what was written over it.
+/// A device, with the writes to it in memory.
 #[derive(Debug)]
 pub struct Overlay {
     below: Arc<dyn BlockDevice>,

@@ -1,9 +1,9 @@
-//! A device that takes its time: latency, operations and bytes a second, and the cost of a flush
-//! are set.
+//! A throttled device: latency, operations and bytes a second, and the cost of a flush are
+//! configurable.
 //!
-//! To look at what a cloud volume or a disk does to a program, on a machine that has neither.
-//! Content goes to the device below, which must be quicker than what is played. Threads sleep for
-//! the time that an operation takes, so times below a tenth of a millisecond are coarse.
+//! It shows the effect of a cloud volume or a disk on a program, on a machine that has neither. It
+//! stores the content on the device below, which must be faster than the simulated one. The calling
+//! thread sleeps for the duration of an operation, so durations below 0.1 ms are coarse.
 
 use crate::{BlockDevice, Mapped, ReadOp, Result, WriteOp};
 use std::sync::{Mutex, MutexGuard, PoisonError};

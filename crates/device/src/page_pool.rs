@@ -38,7 +38,7 @@ static ALL: [Mutex<Slabs>; POOLS as usize] =
 struct Slabs {
     /// The free pages of each slab that has a page in use: a bit each.
     free: BTreeMap<usize, u64>,
-    /// Those of them that have a free page.
+    /// The slabs that have a free page.
     partial: BTreeSet<usize>,
     /// A slab that is mapped and has no page in use.
     spare: Option<usize>,

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a volume's name says of where it is.
+/// The location that a volume's name gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium<'a> {
     /// A regular file or a block special file, by its path.
@@ -89,7 +89,7 @@ pub fn open_url(name: impl AsRef<OsStr>, options: &FileOptions) -> Result<Arc<dy
     })
 }
 
-/// Makes a volume of `size` zero bytes of that name, in place of what was there.
+/// Creates a volume of `size` zero bytes of that name, and replaces an existing one.
 ///
 /// # Errors
 /// As [`open_url`] and [`FileOptions::create`]; a `mem:` of another size (EINVAL).

@@ -200,7 +200,7 @@ impl Acl {
         self.entries.iter().find(|e| e.tag == tag).map(|e| e.perm)
     }
 
-    /// Whether the list says more than nine mode bits can.
+    /// Returns whether the list says more than nine mode bits can.
     pub fn is_extended(&self) -> bool {
         self.entries.iter().any(|e| matches!(e.tag, Tag::User(_) | Tag::Group(_) | Tag::Mask))
     }

@@ -29,7 +29,7 @@ fn find(map: &[u8], range: Range<usize>, flip: u64) -> Option<usize> {
     None
 }
 
-/// Whether bit `n` is set; bits beyond the end are not.
+/// Returns whether bit `n` is set; bits beyond the end are not.
 pub fn test(map: &[u8], n: usize) -> bool {
     map.get(n / 8).is_some_and(|b| b >> (n % 8) & 1 == 1)
 }

@@ -225,7 +225,7 @@ impl Features {
         }
     }
 
-    /// Whether no bit is set.
+    /// Returns whether no bit is set.
     pub fn is_empty(&self) -> bool {
         self.words() == [0; 3]
     }

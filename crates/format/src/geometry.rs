@@ -239,7 +239,7 @@ impl Layout {
         Ok(group * self.inodes_per_group + index + 1)
     }
 
-    /// Whether the group holds the superblock or a copy of it.
+    /// Returns whether the group holds the superblock or a copy of it.
     pub fn has_super(&self, group: u32) -> bool {
         if group == 0 {
             return true;

@@ -413,17 +413,17 @@ impl Inode {
         FileType::from_mode(self.mode).ok_or(FormatError::FileMode { ino, mode: self.mode })
     }
 
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         FileType::from_mode(self.mode) == Some(FileType::Directory)
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether it is a regular file.
     pub fn is_regular(&self) -> bool {
         FileType::from_mode(self.mode) == Some(FileType::Regular)
     }
 
-    /// Whether it is a symlink.
+    /// Returns whether it is a symlink.
     pub fn is_symlink(&self) -> bool {
         FileType::from_mode(self.mode) == Some(FileType::Symlink)
     }
@@ -451,7 +451,7 @@ impl Inode {
         }
     }
 
-    /// Whether there is room for epochs and nanoseconds of the three times.
+    /// Returns whether there is room for epochs and nanoseconds of the three times.
     pub fn has_fine_times(&self) -> bool {
         fits(self.extra_isize, 0x8C + 4)
     }
@@ -464,18 +464,18 @@ impl Inode {
         put_u32(&mut self.i_block, 4, new);
     }
 
-    /// Whether nanoseconds and years beyond 2038 can be kept.
+    /// Returns whether nanoseconds and years beyond 2038 can be kept.
     pub fn has_extra_times(&self) -> bool {
         fits(self.extra_isize, 0x90)
     }
 
-    /// Whether `crtime` can be kept.
+    /// Returns whether `crtime` can be kept.
     pub fn has_crtime(&self) -> bool {
         fits(self.extra_isize, 0x98)
     }
 }
 
-/// Whether fields up to byte `end` of the inode are there.
+/// Returns whether fields up to byte `end` of the inode are there.
 fn fits(extra_isize: u16, end: usize) -> bool {
     GOOD_OLD_INODE_SIZE + usize::from(extra_isize) >= end
 }

@@ -120,7 +120,8 @@ impl Superblock {
         Self::from_raw(RawSuperblock::read_from_prefix(bytes).map_err(|_| truncated)?.0)
     }
 
-    /// Whether both describe one volume: the same in all that does not change while it is in use.
+    /// Returns whether both describe one volume: the same in all that does not change while it is
+    /// in use.
     pub fn same_volume(&self, other: &Self) -> bool {
         self.constant_part().as_bytes() == other.constant_part().as_bytes()
     }
@@ -353,17 +354,17 @@ impl Superblock {
         ])
     }
 
-    /// Whether all these `compat` bits are set.
+    /// Returns whether all these `compat` bits are set.
     pub fn has(&self, bits: Compat) -> bool {
         self.features().compat.contains(bits)
     }
 
-    /// Whether all these `incompat` bits are set.
+    /// Returns whether all these `incompat` bits are set.
     pub fn has_in(&self, bits: Incompat) -> bool {
         self.features().incompat.contains(bits)
     }
 
-    /// Whether all these `ro_compat` bits are set.
+    /// Returns whether all these `ro_compat` bits are set.
     pub fn has_ro(&self, bits: RoCompat) -> bool {
         self.features().ro_compat.contains(bits)
     }

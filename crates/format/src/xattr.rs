@@ -229,7 +229,7 @@ fn size_of(attrs: &[Attr<'_>]) -> usize {
     attrs.iter().map(|a| a.size_of_entry() + a.size_of_value()).sum::<usize>() + 4
 }
 
-/// Whether `attrs` fit into an area of `len` bytes with a header of `header` bytes.
+/// Returns whether `attrs` fit into an area of `len` bytes with a header of `header` bytes.
 pub fn fits(attrs: &[Attr<'_>], len: usize, header: usize) -> bool {
     size_of(attrs).checked_add(header).is_some_and(|need| need <= len)
 }

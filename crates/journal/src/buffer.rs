@@ -18,7 +18,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// What is shared between the cache, the log and the checkpoint.
+/// A block's content, shared between the cache, the log and the checkpoint.
 pub(crate) type Content = Arc<AlignedBuf>;
 
 /// A block of metadata in the cache. Clones share the block; a clone keeps it in memory.
@@ -30,7 +30,7 @@ struct Inner {
     data: RwLock<Content>,
     /// Taken before `data`.
     owner: Mutex<Owner>,
-    /// The content is there.
+    /// The content has been loaded.
     ready: AtomicBool,
     /// Held while the content is being read from the device.
     loading: Mutex<()>,
@@ -77,8 +77,8 @@ impl Buffer {
         ReadGuard(self.0.data.read())
     }
 
-    /// Whether the content was [marked](Self::set_verified) as a good `kind` since it was loaded.
-    /// `kind` is the caller's number for a sort of structure, below 32.
+    /// Returns whether the content was [marked](Self::set_verified) as a good `kind` since it was
+    /// loaded. `kind` is the caller's number for a sort of structure, below 32.
     pub fn verified(&self, kind: u8) -> bool {
         self.0.verified.load(Ordering::Acquire) & (1 << (kind & 31)) != 0
     }
@@ -133,8 +133,8 @@ impl Buffer {
         !self.is_used() && !self.0.referenced.swap(false, Ordering::Relaxed)
     }
 
-    /// Makes the block a part of transaction `tid`, in which the caller has a handle. Whether it
-    /// was not yet.
+    /// Makes the block a part of transaction `tid`, in which the caller has a handle. Returns
+    /// whether it was not part of it before.
     pub(crate) fn join(&self, tid: Tid) -> bool {
         let mut owner = self.0.owner.lock();
         match owner.tid {
@@ -148,7 +148,7 @@ impl Buffer {
         true
     }
 
-    /// Takes the block out of transaction `tid`. What an older one has put aside stays.
+    /// Removes the block from transaction `tid`. A frozen content of an older transaction stays.
     pub(crate) fn disown(&self, tid: Tid) {
         let mut owner = self.0.owner.lock();
         if owner.tid == Some(tid) {

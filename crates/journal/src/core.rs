@@ -223,12 +223,12 @@ impl Core {
         self.used.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether the running transaction has something to commit.
+    /// Returns whether the running transaction has something to commit.
     pub(crate) fn is_dirty(&self) -> bool {
         self.transactions[self.gate.running().slot].lock().since.is_some()
     }
 
-    /// Whether something is not committed yet.
+    /// Returns whether something is not committed yet.
     pub(crate) fn has_uncommitted(&self) -> bool {
         self.is_dirty() || self.committed().next() != self.gate.running().tid
     }
@@ -330,7 +330,7 @@ impl Core {
 
     // ---- errors
 
-    /// Whether the journal has come to an end, so that nothing more becomes durable.
+    /// Returns whether the journal has come to an end, so that nothing more becomes durable.
     pub(crate) fn has_ended(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! What can go wrong in the journal.
+//! The errors of the journal.
 
 use crate::{LogRun, Tid};
 use lanefs_device::DeviceError;
@@ -38,7 +38,7 @@ pub enum JournalError {
     /// More credits in one piece than a transaction can have.
     #[error("{asked} credits asked of a journal whose transactions have {max}")]
     TooManyCredits {
-        /// What was asked.
+        /// The credits asked for.
         asked: u32,
         /// The most that a transaction has.
         max: u32,

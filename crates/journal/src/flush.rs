@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use lanefs_sync::{Arc, model, thread};
 
-    /// A device that is two numbers: what was written, and how much of it is durable.
+    /// A device that consists of two numbers: the writes made, and how many of them are durable.
     #[derive(Default)]
     struct Medium {
         written: AtomicU64,

@@ -1,4 +1,4 @@
-//! A handle: the part of one operation in a transaction.
+//! A handle: one operation's part of a transaction.
 
 use crate::gate::Place;
 use crate::pending::Ordered;
@@ -6,19 +6,19 @@ use crate::{Buffer, Freed, Journal, JournalError, Result, Tid, WriteGuard};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// An operation's part of the running transaction: what it changes becomes durable as a whole.
+/// An operation's part of the running transaction. Its changes become durable as a whole.
 ///
 /// A thread has at most one handle at a time, holds it only briefly, never across data I/O, a
 /// commit or a namespace lock, and asks for its credits before it takes the lock of any buffer.
 /// Guards borrow the handle, so it cannot stop or restart while a block is being changed.
 ///
-/// An operation that fails half way must put the blocks right again, or [abort](Journal::abort) the
-/// journal: what a handle has changed when it ends will be committed. A handle that ends because
-/// its thread panics, or that runs out of credits, aborts the journal.
+/// An operation that fails half way must undo its changes, or [abort](Journal::abort) the journal:
+/// the changes of an ended handle will be committed. A handle that ends because its thread panics,
+/// or that runs out of credits, aborts the journal.
 ///
-/// An abort by another thread does not stop a handle: it goes through with what it has begun, in
-/// memory only, and its transaction is not committed. So an operation never ends half way because
-/// of an abort, and threads that still read the volume see its blocks consistent.
+/// An abort by another thread does not stop a handle: it completes its operation in memory, and its
+/// transaction is not committed. So an operation never ends half way because of an abort, and
+/// threads that still read the volume see its blocks consistent.
 #[derive(Debug)]
 pub struct Handle<'j> {
     journal: &'j Journal,
@@ -42,7 +42,8 @@ impl<'j> Handle<'j> {
         }
     }
 
-    /// The transaction: what [`Journal::commit`] wants to know to make this handle's work durable.
+    /// Returns the transaction, which [`Journal::commit`] takes to make this handle's changes
+    /// durable.
     pub fn tid(&self) -> Tid {
         self.tid
     }
@@ -57,8 +58,8 @@ impl<'j> Handle<'j> {
         self.journal
     }
 
-    /// Opens `buffer` for change. The first touch of a block in a transaction costs one credit.
-    /// Waits while another holds the block.
+    /// Locks `buffer` for a change. The first change of a block in a transaction costs one credit.
+    /// Waits while another thread holds the block.
     ///
     /// # Errors
     /// No credit left; a handle that has ended.
@@ -67,8 +68,8 @@ impl<'j> Handle<'j> {
         Ok(buffer.write())
     }
 
-    /// A block that becomes metadata: zeroed in the cache, the device is not read. Costs one
-    /// credit.
+    /// Returns a block that becomes metadata: zeroed in the cache, without a read of the device.
+    /// Costs one credit.
     ///
     /// # Errors
     /// No credit left; a block outside of the volume; a handle that has ended.
@@ -85,9 +86,9 @@ impl<'j> Handle<'j> {
     /// Gives blocks back. They are reported to `on_freed` once the transaction is committed and
     /// must not be used again before. `metadata`: they were read or written through the journal;
     /// their buffers are dropped, and older copies in the log will not be replayed. One credit pays
-    /// for [`revokes_per_credit`](Journal::revokes_per_credit) of those; what fits where the
-    /// transaction has already paid is free. So a run of at most that many blocks costs at most one
-    /// credit.
+    /// for [`revokes_per_credit`](Journal::revokes_per_credit) of them; revokes that fit in a
+    /// revoke block that the transaction has already paid for are free. So a run of at most that
+    /// many blocks costs at most one credit.
     ///
     /// # Errors
     /// No credit left for revoke records; a handle that has ended.
@@ -103,8 +104,8 @@ impl<'j> Handle<'j> {
         Ok(())
     }
 
-    /// Asks for `n` more credits without waiting. `false`: the transaction has not that many;
-    /// [`restart`](Self::restart) at a point where the volume is consistent.
+    /// Requests `n` more credits without waiting. Returns false if the transaction has fewer left:
+    /// the caller then has to [`restart`](Self::restart) where the volume is consistent.
     ///
     /// # Errors
     /// A handle that has ended.
@@ -117,8 +118,8 @@ impl<'j> Handle<'j> {
         Ok(extended)
     }
 
-    /// Ends this handle's part and goes on with `n` credits, perhaps in a later transaction. What
-    /// was done so far may become durable without what follows. Waits for space.
+    /// Ends this handle's part and continues with `n` credits, perhaps in a later transaction. The
+    /// changes so far may become durable without the later ones. Waits for space.
     ///
     /// # Errors
     /// An aborted journal; more credits than a transaction has. The handle can then only be
@@ -134,7 +135,7 @@ impl<'j> Handle<'j> {
         Ok(())
     }
 
-    /// Ends the handle. Durable after a commit.
+    /// Ends the handle. Its changes are durable after a commit.
     pub fn stop(self) {}
 
     fn place(&self) -> Result<Place> {
@@ -156,11 +157,11 @@ impl<'j> Handle<'j> {
         Ok(())
     }
 
-    /// Takes `n` credits, those that the handle lacks from the transaction's reserve.
+    /// Takes `n` credits from the handle, and missing ones from the transaction's reserve.
     ///
     /// # Errors
-    /// [`JournalError::OutOfCredits`], which aborts the journal: the log may have no space for what
-    /// the transaction has changed, and the operation is half done.
+    /// [`JournalError::OutOfCredits`], which aborts the journal: the log may have no space for the
+    /// transaction's changes, and the operation is half done.
     fn spend(&self, place: Place, n: u32, block: u64) -> Result<()> {
         let left = self.credits.get();
         if n > left {

@@ -71,7 +71,7 @@ mod tests {
             let held = (0..50).all(|_| {
                 let held = journal.hold(|| {
                     let before = device.to_bytes();
-                    // Time for the others to do what they may not.
+                    // Gives the other threads time to write, which they must not do.
                     std::thread::sleep(std::time::Duration::from_millis(2));
                     before == device.to_bytes()
                 });

@@ -78,7 +78,7 @@ impl Journal {
         self.core.gate.running().tid
     }
 
-    /// Whether transaction `tid` is durable. One atomic load.
+    /// Returns whether transaction `tid` is durable. One atomic load.
     pub fn is_durable(&self, tid: Tid) -> bool {
         self.core.is_durable(tid)
     }
@@ -110,7 +110,7 @@ impl Journal {
         self.core.flush.ticket()
     }
 
-    /// Whether a flush that began after `ticket` was taken is complete. One atomic load.
+    /// Returns whether a flush that began after `ticket` was taken is complete. One atomic load.
     pub fn is_flushed(&self, ticket: Ticket) -> bool {
         self.core.flush.is_done(ticket)
     }

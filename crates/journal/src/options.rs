@@ -65,7 +65,7 @@ pub struct LogRun {
     pub len: u32,
 }
 
-/// Where the log lies, and what the file system wants of it.
+/// The location of the log, and the features that the file system requires of it.
 #[derive(Debug, Clone, Default)]
 pub struct LogConfig {
     /// The journal inode's blocks by logical block, without holes.

@@ -13,12 +13,12 @@ impl Tid {
         Self(self.0.wrapping_add(1))
     }
 
-    /// Whether `self` comes after `other`, across the wrap.
+    /// Returns whether `self` comes after `other`, across the wrap.
     pub fn after(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) > 0
     }
 
-    /// Whether `self` is `other` or comes after it.
+    /// Returns whether `self` is `other` or comes after it.
     pub fn at_or_after(self, other: Self) -> bool {
         !other.after(self)
     }

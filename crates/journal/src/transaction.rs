@@ -1,4 +1,4 @@
-//! What a transaction collects while its handles run.
+//! The changes that a transaction collects from its handles.
 
 use crate::buffer::Content;
 use crate::pending::Ordered;
@@ -32,18 +32,18 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// Whether there is anything to write.
+    /// Returns whether there is anything to write.
     pub(crate) fn is_dirty(&self) -> bool {
         !self.buffers.is_empty() || !self.revokes.is_empty()
     }
 
-    /// Whether it has collected so much that costs no credits that it should be committed, however
-    /// few its blocks are.
+    /// Returns whether it has so many entries that cost no credits (freed runs, ordered data) that
+    /// it should be committed, however few its blocks are.
     pub(crate) fn is_long(&self) -> bool {
         self.freed.len() + self.ordered.len() >= MOST_ENTRIES
     }
 
-    /// Adds what a handle did. Returns whether it is the first change of the transaction.
+    /// Adds a handle's changes. Returns whether they are the first of the transaction.
     pub(crate) fn merge(&mut self, buffers: &mut Vec<Buffer>, freed: &mut Vec<Freed>) -> bool {
         self.buffers.append(buffers);
         self.freed.append(freed);

@@ -1,5 +1,5 @@
-//! Power cuts: after recovery the volume is as after some operation, none before the last that was
-//! promised.
+//! Power cuts: after recovery the volume is as after one operation, which is not older than the
+//! last operation that was synced.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is test code")]
 
 use lanefs_device::BlockDevice;
@@ -141,8 +141,7 @@ fn check(device: &dyn BlockDevice, model: &Model, promises: &[Promise]) -> usize
                 let expected = if value == 0 { vec![0; BLOCK as usize] } else { content(value) };
                 assert!(read(device, block) == expected, "block {block} is not as after operation {shown}");
             }
-            // Data that was written in this state may or may not have got there, but what was
-            // flushed has.
+            // Data written in this state may or may not be on the medium, but flushed data is.
             Use::Data(value) if promises.iter().any(|p| p.data == Some((block, value))) => {
                 assert!(read(device, block) == content(value), "data block {block} after operation {shown}");
             }
@@ -157,7 +156,7 @@ fn counter_bytes(device: &dyn BlockDevice) -> [u8; 8] {
     read(device, COUNTER)[..8].try_into().unwrap()
 }
 
-/// What operations did to a device, and what was promised meanwhile.
+/// The writes of operations to a device, and the promises of durability made meanwhile.
 struct Run {
     log: Log,
     model: Model,

@@ -1,4 +1,5 @@
-//! Logs written here and read by e2fsprogs and the kernel; damaged logs of the corpus.
+//! Interchange: e2fsprogs and the kernel replay logs that lanefs wrote, and lanefs reads the corpus
+//! of damaged logs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is test code")]
 
 mod common;
@@ -59,7 +60,7 @@ fn leave_dirty(path: &Path, size: u32, blocks: &[u64], log: LogConfig) -> Vec<u8
         }
     }
     assert_eq!(journal.stats().checkpoints, 2);
-    // The last two are revoked: what is home stays.
+    // The last two are revoked: their home content stays.
     let handle = journal.start(2).unwrap();
     for i in [blocks.len() - 2, blocks.len() - 1] {
         handle.free(blocks[i], 1, true).unwrap();

@@ -221,8 +221,8 @@ fn syncs_without_a_pause_and_handles_do_not_keep_each_other_away() {
     });
 }
 
-/// However large the log: what is changed and not checkpointed keeps to its half of the memory, and
-/// writers wait for that.
+/// For any size of the log, changed and uncheckpointed blocks stay within their half of the memory,
+/// and handles wait for that.
 #[test]
 fn a_large_log_does_not_fill_the_memory() {
     const BLOCK: u32 = 1024;

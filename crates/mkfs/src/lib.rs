@@ -26,7 +26,7 @@ pub use usage::Usage;
 use lanefs_device::BlockDevice;
 use lanefs_format::{Features, Superblock};
 
-/// What was made.
+/// A description of the new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The superblock as it was written.
@@ -41,7 +41,7 @@ pub struct Report {
     pub group_count: u32,
     /// Blocks of the journal, 0 if there is none.
     pub journal_blocks: u32,
-    /// The features, with what the sizes made of those asked for.
+    /// The features: the requested ones as adjusted to the sizes.
     pub features: Features,
     /// The volume's UUID.
     pub uuid: [u8; 16],
@@ -49,7 +49,7 @@ pub struct Report {
     pub backups: Vec<u64>,
 }
 
-/// Makes a volume on `device`. What was there is lost.
+/// Creates a volume on `device`. Its old content is lost.
 ///
 /// ```
 /// use lanefs_device::MemDevice;

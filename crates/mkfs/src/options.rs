@@ -1,4 +1,4 @@
-//! What can be asked for.
+//! The options of a new volume.
 
 use crate::{MkfsError, Usage};
 use lanefs_format::features::FeatureEdit;
@@ -34,7 +34,8 @@ impl FsType {
     }
 }
 
-/// What a new volume is to be. [`Options::default`] asks for what `mke2fs -t ext4` makes.
+/// The options of a new volume. [`Options::default`] asks for the volume that `mke2fs -t ext4`
+/// makes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {
     /// The generation (`-t`).
@@ -62,7 +63,7 @@ pub struct Options {
     pub reserved_percent: Option<f64>,
     /// MiB of the journal (`-J size`); by the volume's size if `None`.
     pub journal_size: Option<u32>,
-    /// What it is for (`-T`); by the volume's size if `None`.
+    /// The usage type (`-T`); by the volume's size if `None`.
     pub usage: Option<Usage>,
     /// Seconds since 1970 that all times get; the system's clock if `None`. The command gives
     /// `SOURCE_DATE_EPOCH` here.

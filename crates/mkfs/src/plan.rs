@@ -1,8 +1,8 @@
-//! The whole volume before anything is written: what is taken, every descriptor, and the content
-//! of the few blocks that have any.
+//! The plan of a volume, made before anything is written: the blocks in use, every group
+//! descriptor, and the content of the few blocks that are not zero.
 //!
-//! The order in which things are placed is that of mke2fs, for each takes the first room that
-//! those before it left.
+//! Structures are placed in the order of mke2fs, because each takes the first free space that the
+//! earlier ones left.
 
 use crate::space::Space;
 use crate::{MkfsError, Options, shape};
@@ -73,7 +73,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether descriptors have checksums, and with them the flags of what is uninitialised.
+    /// Returns whether descriptors have checksums, and with them the flags of what is
+    /// uninitialised.
     pub(crate) fn has_desc_csum(&self) -> bool {
         let ro = self.superblock.features().ro_compat;
         ro.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
@@ -176,7 +177,7 @@ impl Plan {
         vec![0; self.layout.block_size() as usize]
     }
 
-    /// Sums up what the groups have left.
+    /// Sums up the free blocks and inodes of the groups.
     fn settle(&mut self) -> Result<(), MkfsError> {
         let blocks = self.groups.iter().map(|d| u64::from(d.free_blocks_count)).sum();
         let inodes: u32 = self.groups.iter().map(|d| d.free_inodes_count).sum();

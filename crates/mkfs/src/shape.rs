@@ -1,8 +1,8 @@
-//! The numbers of a volume: blocks, groups and inodes, as mke2fs comes to them.
+//! Computes the numbers of blocks, groups and inodes of a volume as mke2fs does.
 //!
-//! Sizes depend on each other: inodes fill whole blocks of the table of each group, and a last
-//! group that is too short for its own structures is given up, which changes the number of
-//! groups. So it is a loop.
+//! The sizes depend on each other: inodes fill whole blocks of each group's inode table, and a last
+//! group that is too short for its own structures is dropped, which changes the number of groups.
+//! So the computation is a loop.
 
 use crate::{MkfsError, Options, Usage};
 use lanefs_format::{Compat, Features, Incompat, RawSuperblock, RoCompat, Superblock};

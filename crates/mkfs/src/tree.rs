@@ -70,7 +70,7 @@ impl Plan {
         self.add_inode(ino, inode)
     }
 
-    /// Whether the volume has a feature.
+    /// Returns whether the volume has a feature.
     pub(crate) fn has(&self, feature: Compat) -> bool {
         self.superblock.has(feature)
     }

@@ -1,4 +1,4 @@
-//! What a volume is for: the table by which mke2fs chooses block size and inode ratio.
+//! The usage types of volumes: the table by which mke2fs chooses block size and inode ratio.
 //!
 //! The numbers are those of the `mke2fs.conf` that comes with e2fsprogs 1.47.0.
 

@@ -1,7 +1,7 @@
 //! Puts a plan on the device.
 //!
-//! Zeros first, then what has content, a flush, and only then the primary superblock: a volume
-//! that was cut short while it was made is none, nor is the one that was there before.
+//! The order is: zeros, blocks with content, a flush, and only then the primary superblock. So
+//! after an interruption neither the new volume nor the old one can be opened.
 
 use crate::plan::Plan;
 use crate::{MkfsError, Options};
@@ -9,7 +9,8 @@ use lanefs_device::{AlignedBuf, BlockDevice, DeviceError};
 use lanefs_format::{GroupFlags, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock, bitmap};
 use std::ops::Range;
 
-/// Where other file systems and RAID keep what they are known by.
+/// Bytes at the start and at the end of a device that may hold signatures of other file systems and
+/// RAID.
 const SIGNATURES: u64 = 64 * 1024;
 
 /// Writes the volume, waits until it is on the medium, and gives its superblock.

@@ -1,4 +1,4 @@
-//! Guards: what a holder has in hand. Dropped, also by a panic, they release.
+//! Guards: a held range is released when its guard is dropped, also by a panic.
 
 use crate::lock::{Place, RangeLock};
 use crate::range::{Claim, Mode, Range};
@@ -17,7 +17,7 @@ pub(crate) struct Held<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{part:?} is not a part of {whole:?}")]
 pub struct NotAPart {
-    /// What was asked for.
+    /// The requested part.
     pub part: Range,
     /// What is held.
     pub whole: Range,
@@ -29,7 +29,7 @@ impl<'a> Held<'a> {
         Self { lock, claim, place }
     }
 
-    /// Holds `now`, parts of what it held, instead. Remembers the place of the last.
+    /// Replaces the held range by its parts `now`. Remembers the place of the last part.
     fn become_parts(&mut self, now: &[Claim]) {
         self.lock.leave_lane(self.claim, &self.place);
         let place = std::mem::replace(&mut self.place, Place::Leaves);
@@ -137,7 +137,7 @@ impl<'a> ManyGuard<'a> {
         Self { lock, claims, request }
     }
 
-    /// What is held, in ascending order, after joining what overlapped.
+    /// Returns the held ranges in ascending order. Overlapping ranges are joined.
     pub fn ranges(&self) -> impl Iterator<Item = (Range, Mode)> {
         self.claims.iter().map(|c| (c.range, c.mode))
     }

@@ -43,9 +43,9 @@ pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 10 };
 const LOCKED: u64 = 1;
 const VERSION: u64 = 2;
 
-/// What a contended acquisition adds to `heat`; an uncontended one takes one off, if the one before
-/// was another thread's: where there are more threads than cores, those that meet here run together
-/// for a small part of the time.
+/// The amount that a contended acquisition adds to `heat`. An uncontended one subtracts 1 if the
+/// previous acquisition was by another thread: with more threads than cores, contending threads run
+/// at the same time only now and then.
 const HEAT_UP: u16 = 1000;
 /// Above this, the leaf is worth splitting: more than one in a thousand such acquisitions of late
 /// was contended.
@@ -99,7 +99,7 @@ pub(crate) struct LeafGuard<'a> {
     contended: bool,
 }
 
-/// What a leaf would like done about its contention, once it is unlocked.
+/// A leaf's advice against its contention, to be followed after it is unlocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
     Nothing,
@@ -194,8 +194,8 @@ impl Leaf {
         LeafGuard { leaf: self, body: ManuallyDrop::new(self.body.get_mut()), word, contended }
     }
 
-    /// Spins as long as a running holder may need; then the holder has lost its core, and gets
-    /// ours.
+    /// Spins as long as a running holder may need. After that the holder has probably been
+    /// preempted, and this thread yields its core.
     #[cold]
     fn acquire_contended(&self) {
         let mut rounds = 0_u32;
@@ -255,7 +255,7 @@ impl<'a> LeafGuard<'a> {
         self.word
     }
 
-    /// Tells guards that what they remember of this leaf may be wrong.
+    /// Increments the version: the slot that a guard remembers may be wrong.
     pub(crate) fn outdate(&mut self) {
         self.word = self.word.wrapping_add(VERSION);
     }
@@ -292,7 +292,7 @@ impl Body {
         self.lo <= point && point <= self.hi
     }
 
-    /// Whether the leaf sees all of `range`.
+    /// Returns whether the leaf sees all of `range`.
     #[inline]
     pub(crate) fn covers(&self, range: Range) -> bool {
         self.lo <= range.first && range.last <= self.hi
@@ -332,7 +332,8 @@ impl Body {
         ((u16::BITS - self.used.leading_zeros()) as usize).min(SLOTS)
     }
 
-    /// Whether a slot's record is in the way of `claim`. All of `claim` must be inside the fence.
+    /// Returns whether a slot's record conflicts with `claim`. All of `claim` must be inside the
+    /// fence.
     #[inline]
     pub(crate) fn slot_in_the_way(&self, claim: Claim) -> bool {
         let hits = self.hits(claim.range);
@@ -379,8 +380,8 @@ impl Body {
         self.writes &= !(1 << slot);
     }
 
-    /// Whether `slot` holds just such a record. Two records that are alike may stand in for each
-    /// other.
+    /// Returns whether `slot` holds a record equal to `claim`. Two equal records may stand in for
+    /// each other.
     pub(crate) fn is_in(&self, slot: usize, claim: Claim) -> bool {
         self.used & (1 << slot) != 0 && self.slots[slot] == claim.range && self.mode(slot) == claim.mode
     }
@@ -401,7 +402,7 @@ impl Body {
         self.queue.as_deref().map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the first point that the two have in common is inside the fence.
+    /// Returns whether the first point that the two have in common is inside the fence.
     fn meet_here(&self, a: Range, b: Range) -> bool {
         a.overlaps(&b) && self.has(a.first.max(b.first))
     }
@@ -469,8 +470,8 @@ impl Body {
             [all[..held].iter().map(|r| r.first).min(), all[..held].iter().map(|r| r.first).max()];
         let mut points: Vec<u64> = all.iter().map(|r| r.first).collect();
         points.sort_unstable();
-        // One record at either end: the full leaf stays as it is, and a new one takes the new
-        // record. Else the middle, or what is next best where ranges lie over each other.
+        // If the new record is at either end, the full leaf stays as it is, and a new leaf takes
+        // the record. Otherwise the middle, or the next best point where ranges overlap.
         let end = match all[held..] {
             [new] if Some(new.first) > highest => Some(new.first),
             [new] if Some(new.first) < lowest => lowest,
@@ -485,8 +486,8 @@ impl Body {
         })
     }
 
-    /// Moves the points from `pivot` on, and what touches them, to `right`, which is out of use.
-    /// True if a record that was here is here no more, or not only here.
+    /// Moves the points from `pivot` on, and the records that touch them, to `right`, which is out
+    /// of use. True if a record that was here is here no more, or not only here.
     pub(crate) fn split_into(&mut self, pivot: u64, right: &mut Body) -> bool {
         debug_assert!(self.lo < pivot && pivot <= self.hi && right.is_empty());
         let (left_fence, right_fence) = ((self.lo, pivot - 1), (pivot, self.hi));

@@ -179,8 +179,8 @@ impl RangeLock {
         unsafe { self.shared.load(Ordering::Acquire).as_ref() }
     }
 
-    // Always inlined, as `go`: what they return is too large for registers, and would be copied on
-    // the way out.
+    // Always inlined, as is `go`: their return values are too large for registers and would be
+    // copied.
     #[inline(always)]
     pub(crate) fn read_now(&self, range: Range) -> Option<ReadGuard<'_>> {
         let claim = Claim { range, mode: Mode::Read };
@@ -197,8 +197,7 @@ impl RangeLock {
     fn publish(&self, range: Range) -> Option<Place<'_>> {
         let lane = self.shared()?.lane()?;
         let ticket = lane.publish(range)?;
-        // Acquire: what writers did before the lock was opened comes before what the reader will
-        // see.
+        // Acquire: accesses of writers before the lock was opened come before those of the reader.
         if self.bias.load(Ordering::Acquire) == OPEN {
             return Some(Place::Lane { lane, ticket });
         }

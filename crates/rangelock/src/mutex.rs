@@ -49,7 +49,7 @@ struct Record {
 }
 
 impl Held {
-    /// Those that conflict with `claim`.
+    /// Returns the records that conflict with `claim`.
     fn conflicting(&self, claim: Claim) -> impl Iterator<Item = (Key, &Record)> {
         let from = (claim.range.first.saturating_sub(self.longest), 0);
         let others = self.records.range(from..=(claim.range.last, u64::MAX));
@@ -136,7 +136,8 @@ impl MutexRangeLock {
             let request = (blockers > 0).then(|| Request::new(blockers));
             (held.insert(claim, request.clone()), request)
         };
-        // Dropped when it gives up, and then takes the record out of the way of those behind.
+        // Dropped when the request times out; it then removes the record, so that later requests
+        // can proceed.
         let guard = MutexRangeGuard { lock: self, claim, key };
         request.is_none_or(|request| request.wait(patience)).then_some(guard)
     }

@@ -89,17 +89,17 @@ impl Range {
         self.last
     }
 
-    /// Whether `point` is in it.
+    /// Returns whether `point` is in it.
     pub const fn contains(&self, point: u64) -> bool {
         self.first <= point && point <= self.last
     }
 
-    /// Whether all of `other` is in it.
+    /// Returns whether all of `other` is in it.
     pub const fn covers(&self, other: &Self) -> bool {
         self.first <= other.first && other.last <= self.last
     }
 
-    /// Whether the two have a point in common.
+    /// Returns whether the two have a point in common.
     pub const fn overlaps(&self, other: &Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
@@ -154,14 +154,14 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Whether the two cannot be held at once.
+    /// Returns whether the two cannot be held at once.
     pub(crate) fn conflicts(&self, other: &Self) -> bool {
         (self.mode == Mode::Write || other.mode == Mode::Write) && self.range.overlaps(&other.range)
     }
 }
 
-/// Sorts claims by place and joins those that overlap, so that a request never conflicts with
-/// itself. Where a reader and a writer overlap, the whole of both is written.
+/// Sorts claims by range and joins overlapping ones, so that a request never conflicts with itself.
+/// If a reader and a writer overlap, the joined claim is a writer.
 pub(crate) fn join(mut claims: Vec<Claim>) -> Vec<Claim> {
     claims.sort_by_key(|c| c.range);
     let mut joined: Vec<Claim> = Vec::with_capacity(claims.len());

@@ -89,7 +89,7 @@ impl Shared {
         &self.lanes
     }
 
-    /// Whether it is time to open. Each refusal brings that nearer.
+    /// Returns whether it is time to open. Each refusal brings that nearer.
     pub(crate) fn is_time(&self) -> bool {
         let left = self.patience.load(Ordering::Relaxed);
         // A lost count among racing readers is no harm.
@@ -136,9 +136,9 @@ impl Lane {
         self.first.store(range.first, Ordering::Relaxed);
         self.last.store(range.last, Ordering::Relaxed);
         self.word.store(ticket, Ordering::Release);
-        // loom changes threads before a write that another thread looks for, and nowhere near a
-        // fence. So that it tries what is published and not yet fenced, it gets another write,
-        // which changes nothing.
+        // loom switches threads before a write that another thread reads, and never at a fence.
+        // This extra write, which changes nothing, makes it switch between the publication and the
+        // fence.
         #[cfg(loom)]
         self.word.fetch_or(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -157,7 +157,7 @@ impl Lane {
         freed
     }
 
-    /// What is published here.
+    /// Returns the published range, if there is one.
     pub(crate) fn published(&self) -> Option<(Range, Ticket)> {
         let word = self.word.load(Ordering::Acquire);
         let range =
@@ -170,7 +170,7 @@ impl Lane {
     /// Marks a range as moved to the leaves. False if it was taken back in the meantime.
     pub(crate) fn moved(&self, ticket: Ticket) -> bool {
         let moved = (ticket.0 & !STATE) | MOVED;
-        // Acquire on failure: what the reader did comes before what the writer will do.
+        // Acquire on failure: the reader's accesses come before the writer's.
         self.word.compare_exchange(ticket.0, moved, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 

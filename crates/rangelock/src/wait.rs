@@ -37,7 +37,7 @@ impl Request {
         if now > before {
             self.blockers.fetch_add(now - before, Ordering::Relaxed);
         } else if before > now {
-            // Release: what the holder did comes before what the waiter will do.
+            // Release: the holder's accesses come before the waiter's.
             return self.blockers.fetch_sub(before - now, Ordering::AcqRel) == before - now;
         }
         false
@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-/// Those that a change let in; woken once the leaves are unlocked.
+/// Requests that a change has granted. They are woken after the leaves are unlocked.
 #[derive(Debug, Default)]
 #[must_use = "they sleep until they are woken"]
 pub(crate) struct Woken(Vec<Arc<Request>>);

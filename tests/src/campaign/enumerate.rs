@@ -161,7 +161,7 @@ impl Small {
         self.ones() * (1 + (self.operations.len() * self.between.len()) as u64)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }

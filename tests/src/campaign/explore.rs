@@ -1,4 +1,4 @@
-//! One case: its run, and every state that a crash may leave of it.
+//! Explores one case: runs it, and judges every state that a crash may leave of it.
 
 use super::fault::Fault;
 use super::observed::Observed;

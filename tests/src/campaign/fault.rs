@@ -85,22 +85,23 @@ impl Fault {
         }
     }
 
-    /// Whether all later calls of its kind fail too.
+    /// Returns whether all later calls of its kind fail too.
     pub(super) fn is_for_ever(&self) -> bool {
         matches!(self.way, Way::EioOn | Way::NoSpaceOn)
     }
 
-    /// Whether the device says that a call failed.
+    /// Returns whether the device says that a call failed.
     pub(super) fn is_told(&self) -> bool {
         !matches!(self.way, Way::Stale | Way::Flip)
     }
 
-    /// Whether no caller may go on as if nothing had happened: what was written may not be there.
+    /// Returns whether no caller may go on as if nothing had happened: what was written may not be
+    /// there.
     pub(super) fn is_loud(&self) -> bool {
         matches!(self.op, Op::Write | Op::Flush)
     }
 
-    /// Whether a caller may be given this errno for it.
+    /// Returns whether a caller may be given this errno for it.
     pub(super) fn allows(&self, errno: i32) -> bool {
         let told = [libc::EIO, libc::EROFS].contains(&errno);
         // A group whose bitmap was read wrong has no space.

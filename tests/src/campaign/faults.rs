@@ -1,13 +1,13 @@
-//! The fault campaign: one case, and every call of the device failed once, in turn.
+//! The fault campaign: runs a case once for each device call, and makes that call fail.
 //!
-//! A first run counts the calls. Then each of them fails in each of its [ways](Fault::ways), one in
-//! each run, and so do the calls of a recovery from one crash of the workload. Behind it the volume
-//! is opened again on a device that is well, and judged as after a crash: what was promised is
-//! there, nothing is lost. A device that lost what it had not flushed is judged too.
+//! A first run counts the calls. Then each call fails in each of its [ways](Fault::ways), one in
+//! each run, and so does each call of a recovery from one crash of the workload. After each run the
+//! volume is opened again on a working device, and judged as after a crash: everything synced is
+//! there. The state without the unflushed writes is judged too.
 //!
-//! A stale read, and a flipped bit in what no checksum covers, cannot be noticed: then nothing is
-//! asked but that no code panics, and that no file's bytes lie where fixed metadata does. A flipped
-//! bit in other metadata is an error, or does no harm.
+//! A stale read, or a flipped bit that no checksum covers, cannot be detected. Then the campaign
+//! only checks that no code panics and that no file overlaps fixed metadata. A flipped bit in other
+//! metadata must be an error or harmless.
 
 use super::explore::{Count, Explore, Finding, PANIC, e2fsck_image, recover, unwinding};
 use super::fault::{Fault, Phase};
@@ -406,7 +406,7 @@ fn media(fault: Fault, log: &Log, all: Image) -> Vec<(&'static str, Image)> {
     media
 }
 
-/// Whether a read lied about what no checksum covers.
+/// Returns whether a read lied about what no checksum covers.
 fn is_hidden(setting: &Setting, fault: Fault, device: &Device) -> bool {
     if fault.is_told() {
         return false;
@@ -424,13 +424,13 @@ fn is_hidden(setting: &Setting, fault: Fault, device: &Device) -> bool {
     }
 }
 
-/// Whether a block has content of a workload's file, or nothing: a few runs of equal bytes.
+/// Returns whether a block has content of a workload's file, or nothing: a few runs of equal bytes.
 fn is_content(block: &[u8]) -> bool {
     block.windows(2).filter(|pair| pair[0] != pair[1]).count() < 8
 }
 
-/// Whether a block is one of the log's that ends the log if it is not right: nothing tells it from
-/// what was never written.
+/// Returns whether a block is one of the log's that ends the log if it is not right: nothing tells
+/// it from what was never written.
 fn may_end_log(block: &[u8]) -> bool {
     let word =
         |at: usize| block.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_be_bytes);
@@ -438,7 +438,7 @@ fn may_end_log(block: &[u8]) -> bool {
     word(0) == 0xC03B_3998 && [1, 2, 5].contains(&word(4))
 }
 
-/// Whether a flipped bit was found by a checksum.
+/// Returns whether a flipped bit was found by a checksum.
 fn is_noticed(fault: Fault, said: &str) -> bool {
     matches!(fault.failure(), Failure::Flip(_)) && said.contains("checksum") && !said.starts_with(PANIC)
 }

@@ -1,10 +1,10 @@
-//! A workload on a device whose calls fail: what an error may leave, and what has to be refused
-//! behind it.
+//! Judges a workload on a device with failing calls: the effects that a failed step may leave, and
+//! the steps that must be refused afterwards.
 //!
-//! A step that fails on a volume that goes on is done wholly or not at all: the open volume, read
-//! while the device is well, says which. A write of content may be done in part. Once the journal
-//! is aborted nothing is known of the step that failed but that it may be there after the next
-//! opening; every later change is refused.
+//! If a step fails and the journal is not aborted, the step is done completely or not at all; a
+//! read of the open volume without faults shows which. A write of content may be done in part. If
+//! the journal is aborted, the failed step may or may not be there after the next open, and every
+//! later change must be refused.
 
 use super::fault::Fault;
 use super::model::{Effect, Model};
@@ -38,7 +38,7 @@ pub(super) struct Hurt {
 }
 
 impl Hurt {
-    /// Whether a call has failed.
+    /// Returns whether a call has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.device.failures() > 0
     }

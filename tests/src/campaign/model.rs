@@ -1,7 +1,7 @@
-//! What a volume holds after each step, by the steps alone.
+//! The model: computes the content of a volume after each step from the steps alone.
 //!
-//! The model knows names, inodes and contents; of a crash it knows nothing. A step that the volume
-//! refused for want of space or by a flag has changed nothing.
+//! The model knows names, inodes and contents, but no crashes. A step that the volume refused for
+//! lack of space or because of a flag has changed nothing.
 
 use super::step::{Flag, Slot, Step};
 use crate::{Kind, Settles};

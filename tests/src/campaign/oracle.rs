@@ -1,9 +1,8 @@
-//! What a crash may leave of a run, exactly.
+//! The crash oracle: the exact set of states that a crash may leave of a run.
 //!
-//! Operations on names are atomic and in order. So names and inodes are those after one step, which
-//! is not before the last that was synced and not behind the last that had begun. Contents are
-//! judged by [`Tracked`](crate::Tracked), with what is known by then: a truncation that the names
-//! show is done, and no size is that of a step whose names are not there.
+//! Operations on names are atomic and in order. So names and inodes are as after one step, between
+//! the last synced step and the last begun step. [`Tracked`](crate::Tracked) judges contents, given
+//! that step: every truncation up to it is done, and no size is from a later step.
 
 use super::model::Id;
 use super::observed::Observed;

@@ -1,4 +1,5 @@
-//! Runs a workload on a recording device, beside its model, and notes what was promised when.
+//! Runs a workload on a recording device and on its model, and records each promise of durability
+//! with its time.
 
 use super::explore::check_no_orphans;
 use super::hands::{Files, carry_out};
@@ -131,7 +132,7 @@ pub(super) fn settle(volume: &Volume, files: &Files) -> lanefs::Result<()> {
     volume.sync()
 }
 
-/// What leaves no metadata in memory but what is in use or not committed.
+/// The upkeep that drops all metadata from memory except metadata in use or not committed.
 const COOLING: [Upkeep; 2] = [Upkeep::Checkpoint, Upkeep::Release];
 
 impl<'c> Runner<'c> {

@@ -126,13 +126,13 @@ impl Setting {
         self.pressure.cache.map_or(options.clone(), |bytes| options.cache_bytes(bytes))
     }
 
-    /// Whether every call of the device is the same each time, and may fail: the device is no
-    /// memory, and no other thread commits.
+    /// Returns whether every call of the device is the same each time, and may fail: the device is
+    /// no memory, and no other thread commits.
     pub fn can_fail(&self) -> bool {
         !self.memory && !self.pressure.poke
     }
 
-    /// Whether metadata has checksums.
+    /// Returns whether metadata has checksums.
     pub(super) fn has_checksums(&self) -> bool {
         self.shape().has_checksums()
     }

@@ -123,7 +123,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Whether it only makes durable what others did.
+    /// Returns whether it only makes durable what others did.
     pub fn is_persistence(&self) -> bool {
         use Step::{Checkpoint, Commit, Fdatasync, Fsync, FsyncDir, Sweep, Sync, WriteBack};
         matches!(self, Fsync(_) | FsyncDir(_) | Fdatasync(_) | Sync | Commit | WriteBack | Checkpoint | Sweep)

@@ -32,12 +32,12 @@ impl Shape {
         self.name.bytes().fold(0, |key: u64, byte| (key ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }
 
-    /// Whether metadata has checksums.
+    /// Returns whether metadata has checksums.
     pub(super) fn has_checksums(&self) -> bool {
         !self.args.contains(&"ext3")
     }
 
-    /// Whether files are mapped by extents.
+    /// Returns whether files are mapped by extents.
     pub(super) fn has_extents(&self) -> bool {
         !self.args.contains(&"ext3")
     }

@@ -35,7 +35,7 @@ impl Model {
         &self.path
     }
 
-    /// Whether all of the file is known.
+    /// Returns whether all of the file is known.
     pub fn is_whole(&self) -> bool {
         !self.shared
     }

@@ -88,7 +88,7 @@ impl<'b> Volume<'b> {
         self.bytes.get(at..at.checked_add(size as usize)?)
     }
 
-    /// Whether the bitmap has `block` as free.
+    /// Returns whether the bitmap has `block` as free.
     pub(super) fn is_free(&self, block: u64) -> bool {
         let Ok((group, bit)) = self.layout.group_of_block(block) else { return false };
         let desc = &self.groups[group as usize];
@@ -96,7 +96,7 @@ impl<'b> Volume<'b> {
             || self.block(desc.block_bitmap).is_some_and(|map| !bitmap::test(map, bit as usize))
     }
 
-    /// Whether nothing says that `ino` is in use: neither the bitmap nor its slot.
+    /// Returns whether nothing says that `ino` is in use: neither the bitmap nor its slot.
     pub(super) fn is_unused(&self, ino: u32) -> bool {
         let Ok(slot) = self.layout.inode_slot(ino) else { return false };
         let desc = &self.groups[slot.group as usize];

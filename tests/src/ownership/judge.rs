@@ -50,8 +50,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether `block` holds attributes that an owner now shares with others: of the content only
-    /// the count of users has changed, and the checksum.
+    /// Returns whether `block` holds attributes that an owner now shares with others: of the
+    /// content only the count of users has changed, and the checksum.
     fn is_shared(&self, block: u64, old: &[u8], new: &[u8]) -> bool {
         let counted = |bytes: &[u8]| [&bytes[..4], &bytes[8..16], &bytes[20..]].concat();
         let uses = |ino: &u32| self.new.attributes_of(*ino) == Some(block);

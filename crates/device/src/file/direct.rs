@@ -1,8 +1,8 @@
 //! O_DIRECT with any offset, length and address.
 //!
-//! What is aligned goes straight to the kernel. The rest goes through a bounce buffer; a write that
-//! covers a part of a sector reads it first, under `partial_sector`, so that two writers of
-//! different parts of one sector do not undo each other.
+//! Aligned requests go directly to the kernel. Others use a bounce buffer. A write of a part of a
+//! sector reads the sector first and holds `partial_sector`, so that two concurrent writers of
+//! different parts of one sector do not lose each other's bytes.
 
 use super::FileDevice;
 use crate::AlignedBuf;
@@ -14,7 +14,7 @@ use std::sync::PoisonError;
 pub(super) const BOUNCE: u64 = 1 << 20;
 
 impl FileDevice {
-    /// Whether O_DIRECT takes this memory for this offset.
+    /// Returns whether O_DIRECT takes this memory for this offset.
     pub(super) fn is_aligned(&self, offset: u64, memory: &[u8]) -> bool {
         offset.is_multiple_of(self.align as u64)
             && memory.len().is_multiple_of(self.align)

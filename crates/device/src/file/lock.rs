@@ -66,7 +66,7 @@ fn is<T>(done: &io::Result<T>, kind: io::ErrorKind) -> bool {
     done.as_ref().is_err_and(|e| e.kind() == kind)
 }
 
-/// Whether a writer has locked the file.
+/// Returns whether a writer has locked the file.
 pub(super) fn is_locked(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
 }
@@ -94,7 +94,7 @@ pub(super) fn outlast<T>(
     }
 }
 
-/// Whether a process has gone, is a zombie, or is about to become one.
+/// Returns whether a process has gone, is a zombie, or is about to become one.
 fn has_died(pid: u32) -> bool {
     const PF_EXITING: u32 = 4;
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
@@ -165,7 +165,7 @@ pub(super) fn backing(device: &File) -> Option<(u64, u64)> {
     Some((rustix::fs::makedev(major as u32, minor as u32), info.inode))
 }
 
-/// Whether a loop device is mounted, or in use by another device.
+/// Returns whether a loop device is mounted, or in use by another device.
 fn is_claimed(name: &str, sys: &Path) -> bool {
     let exclusive = OFlags::EXCL.bits().cast_signed();
     match OpenOptions::new().read(true).custom_flags(exclusive).open(Path::new("/dev").join(name)) {
@@ -225,7 +225,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("volume.img");
         drop(FileDevice::create(&path, 4096).unwrap());
-        // flock(1) locks what the shell has open, and ends.
+        // flock(1) locks the shell's open file, and ends.
         let script = r#"exec 9<>"$1"; flock -x 9; exec cat"#;
         let mut keeper = Command::new("sh");
         let mut keeper = keeper.args(["-c", script, "sh"]).arg(&path).stdin(Stdio::piped()).spawn().unwrap();

@@ -1,13 +1,14 @@
-//! A regular file or a block special file as a device.
+//! A block device in a regular file or a block special file.
 //!
-//! - The size is taken once, at open. A file that shrinks later fails reads, it is never grown.
+//! - The size is read once, at open. If the file shrinks later, reads fail; the file is never
+//!   extended.
 //! - From open to drop it holds a lock on the file (see `lock`): one writer alone, or readers.
-//! - A flush that failed once fails for ever: the kernel drops pages that it could not write, so a
-//!   later `fdatasync` that succeeds would say nothing about them.
+//! - After a failed flush, every later flush fails: the kernel drops pages that it could not write,
+//!   so a later successful `fdatasync` would say nothing about them.
 //! - With O_DIRECT, calls that are not aligned go through a bounce buffer (see `direct`).
-//! - Where small reads go through the page cache and all else past it, the kernel keeps both in
-//!   step: a direct write drops what is cached of its bytes (where it does: `open::keeps_in_step`).
-//!   That is safe because nothing is ever dirty there: no write goes through the cache.
+//! - If small reads use the page cache and all other I/O is direct, the kernel keeps both coherent:
+//!   a direct write invalidates the cached pages of its range (see `open::keeps_in_step` for where
+//!   it does). That is safe because no page is ever dirty: no write goes through the cache.
 
 mod direct;
 mod flush;
@@ -40,7 +41,7 @@ use std::{fmt, os::unix::fs::FileExt};
 /// Bytes from which on a read is large.
 const LARGE: u64 = 128 << 10;
 
-/// What kind of file it is, and what follows from it.
+/// The kind of a file, with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Regular,
@@ -57,11 +58,11 @@ pub struct FileDevice {
     file: File,
     path: PathBuf,
     kind: Kind,
-    /// The user that owned it, or what is behind it, when it was opened.
+    /// The user that owned the file, or the file behind the device, at open.
     owner: u32,
     size: u64,
     read_only: bool,
-    /// 1 for buffered I/O, else what O_DIRECT asks of offset, length and address.
+    /// The alignment that O_DIRECT requires of offset, length and address; 1 for buffered I/O.
     align: usize,
     /// Where `file` goes past the page cache, the same for reads that do not.
     for_small_reads: Option<File>,
@@ -111,12 +112,12 @@ impl FileDevice {
         &self.path
     }
 
-    /// Whether it is a block special file.
+    /// Returns whether it is a block special file.
     pub fn is_block_special(&self) -> bool {
         matches!(self.kind, Kind::Block { .. })
     }
 
-    /// Whether writes and large reads go past the page cache.
+    /// Returns whether writes and large reads go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.align > 1
     }
@@ -268,7 +269,7 @@ impl fmt::Debug for FileDevice {
     }
 }
 
-/// Whether the medium has no such operation, as against having failed at it.
+/// Returns whether the error means that the medium lacks the operation, rather than that it failed.
 fn unsupported(e: Errno) -> bool {
     matches!(e, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)
 }

@@ -12,15 +12,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What goes through the page cache of the system.
+/// The I/O that uses the kernel's page cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Cached {
     /// All.
     #[default]
     All,
-    /// Reads of less than 128 KiB: the system reads ahead for them, and what is large, or written,
-    /// needs no second copy. All, where the file system has no direct I/O, or is none of those
-    /// (ext4, XFS) known to keep both in step, and on a block special file.
+    /// Reads of less than 128 KiB use the page cache, which reads ahead for them. Larger reads and
+    /// all writes bypass it, which avoids a second copy. All I/O uses the page cache on a block
+    /// special file, and on a file system without direct I/O or not known (as ext4 and XFS are) to
+    /// keep direct and cached I/O coherent.
     SmallReads,
     /// Nothing (O_DIRECT).
     Nothing,
@@ -54,7 +55,7 @@ impl FileOptions {
         self.cached(if yes { Cached::Nothing } else { Cached::All })
     }
 
-    /// What goes through the page cache: all, unless told otherwise.
+    /// The I/O that uses the kernel's page cache: all by default.
     pub fn cached(mut self, what: Cached) -> Self {
         self.cached = what;
         self
@@ -83,9 +84,9 @@ impl FileOptions {
     /// Opens a regular file or a block special file that exists, and locks it until drop.
     ///
     /// # Errors
-    /// [`Op::Open`] for what is missing, not permitted, empty, or of another kind (a folder, a
-    /// pipe), or where O_DIRECT or io_uring is asked for and not to be had; [`Op::Lock`] (EBUSY)
-    /// while another opener or a mount has it.
+    /// [`Op::Open`] for a file that is missing, not permitted, empty, or of another kind (a folder,
+    /// a pipe), or if O_DIRECT or io_uring is required and not available; [`Op::Lock`] (EBUSY)
+    /// while another opener or a mount uses it.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileDevice> {
         let path = path.as_ref();
         let (file, kind) = self.open_existing(path)?;
@@ -95,8 +96,8 @@ impl FileOptions {
         self.finish(path, file, kind)
     }
 
-    /// Makes a sparse file of `size` zero bytes, in place of what the file held before; a block
-    /// special file must have at least `size` bytes and keeps what it holds.
+    /// Creates a sparse file of `size` zero bytes, and drops the old content of an existing file. A
+    /// block special file must have at least `size` bytes and keeps its content.
     ///
     /// # Errors
     /// As [`open`](Self::open), and where the file system cannot hold a file of that size.
@@ -239,7 +240,7 @@ fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind> {
     Err(DeviceError::at_path(Op::Open, path, errno, why))
 }
 
-/// A failed open in one line that says what to do about it.
+/// Explains a failed open in one line, with a remedy.
 fn explain(path: &Path, e: io::Error) -> DeviceError {
     let errno = e.raw_os_error().unwrap_or(match e.kind() {
         // A size beyond what an offset can be does not come as far as the kernel.
@@ -277,9 +278,9 @@ fn go_direct(file: &File, kind: Kind, size: u64) -> std::result::Result<usize, S
     done.map(|()| align).map_err(|_| "its file system does not support direct I/O".into())
 }
 
-/// Whether the kernel drops what is cached of bytes when a direct write of them has ended, also one
-/// by io_uring. It does in the file systems that are named here; for a block special file only if
-/// the writer waits in its call, and one on a network may not at all.
+/// Returns whether the kernel invalidates cached pages when a direct write to them has ended, also
+/// one by io_uring. The file systems named here do. A block special file does so only for a
+/// synchronous write, and a network file system may not do so at all.
 fn keeps_in_step(file: &File, kind: Kind) -> bool {
     const EXT4: i64 = 0xef53;
     const XFS: i64 = 0x5846_5342;
@@ -292,8 +293,8 @@ fn reopen(file: &File) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// What O_DIRECT asks of offsets, lengths and addresses: what the kernel says (6.1 and later), or
-/// the logical block size, or 4096, which suits every common device.
+/// Returns the alignment that O_DIRECT requires of offsets, lengths and addresses: the kernel's
+/// value (6.1 and later), or the logical block size, or 4096, which suits every common device.
 fn direct_alignment(file: &File, kind: Kind) -> usize {
     let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     let align = match (stat, kind) {

@@ -16,7 +16,8 @@ const UNKNOWN: u32 = 65534;
 /// Devices on top of each other that are looked through.
 const DEEPEST: u32 = 16;
 
-/// Returns the owner of an open file, or of what lies behind it: the first that is not root.
+/// Returns the owner of an open file, or of the file or device behind it: the first that is not
+/// root.
 ///
 /// # Errors
 /// The system's.

@@ -49,7 +49,7 @@ impl<B> Piece<B> {
         Some(next)
     }
 
-    /// Cuts off what lies behind the first `len` bytes, if that is anything.
+    /// Cuts the piece after `len` bytes. Returns the rest, or `None` if there is none.
     pub(super) fn split_off(&mut self, len: usize) -> Option<Self> {
         let rest = self.len().checked_sub(len).filter(|rest| *rest > 0)?;
         self.0.iov_len = len;
@@ -81,8 +81,8 @@ fn advance<B>(pieces: &mut Vec<Piece<B>>, mut n: usize) {
     }
 }
 
-/// Calls `move_some` with the pieces that are left, until none is. It says how many bytes it has
-/// moved; `ended` is what it means that it moved none.
+/// Calls `move_some` with the remaining pieces until none is left. It returns the number of bytes
+/// moved; `ended` is the error if it moved none.
 fn move_all<B>(
     mut offset: u64,
     mut pieces: Vec<Piece<B>>,
@@ -171,7 +171,7 @@ mod tests {
         assert!(pieces.is_empty());
     }
 
-    /// What the kernel moves in part is gone on with, from where it ended.
+    /// A partial transfer is continued from its end.
     #[test]
     fn short_and_interrupted_calls_are_gone_on_with() {
         let bytes = [0; 30];

@@ -1,13 +1,14 @@
-//! Batches by io_uring: all runs of a batch are with the kernel at once, by one system call.
+//! Batches by io_uring: one system call submits all runs of a batch.
 //!
-//! - A ring belongs to one call at a time. The call does not return before the kernel is done with
-//!   all that it gave to the ring, whatever fails, because the memory is the caller's.
-//! - What the kernel did not take, did in part, or wants again is for the caller to do plainly.
-//! - No ring causes a kernel thread. All is submitted with RWF_NOWAIT: what the kernel would give
-//!   to a worker, such as a write into a hole, it refuses, and that too is done plainly. A worker
-//!   stays, and wakes up every five seconds, for as long as the thread lives that submitted.
-//! - Buffers are not registered: they are the callers', new ones each time, and a copy into one of
-//!   ours costs more than what the registration saves.
+//! - A ring belongs to one call at a time. Even after a failure, the call does not return before
+//!   the kernel has completed every submitted entry, because the memory is the caller's.
+//! - The caller repeats with plain system calls every run that the kernel refused, did in part, or
+//!   asked to retry.
+//! - No ring starts a kernel worker thread. All entries are submitted with RWF_NOWAIT: the kernel
+//!   refuses an entry that needs a worker, such as a write into a hole, and the caller repeats it
+//!   as above. A worker would wake up every five seconds until the submitting thread ends.
+//! - Buffers are not registered: they belong to the callers and differ in each call, and a copy
+//!   into a registered buffer costs more than the registration saves.
 #![allow(unsafe_code)]
 
 use super::piece::{Piece, Source, Target};
@@ -173,7 +174,7 @@ fn most() -> usize {
 }
 
 /// Makes a ring with `file` registered as number 0, which takes nothing but reads and writes of it.
-/// For a confined process: no filter of system calls sees what a ring does.
+/// For a confined process: a system call filter does not see the operations of a ring.
 fn make_restricted(file: &File) -> std::io::Result<Ring> {
     let build = |coop: bool| {
         let mut builder = Ring::builder();
@@ -207,9 +208,9 @@ fn make(file: &File) -> std::io::Result<Ring> {
     Ok(ring)
 }
 
-/// Gives all `entries` to the kernel, as many as it may have at once and others as those end, and
-/// waits for every one that it took. Whether the ring is as empty as before: if not, entries are
-/// left in it that must not be submitted.
+/// Submits all `entries`, as many as the kernel may have at once and others as those complete, and
+/// waits for every entry that the kernel took. Returns whether the ring is as empty as before: if
+/// not, entries are left in it that must not be submitted.
 ///
 /// # Safety
 /// What the entries point to stays valid, and unused by others where it is written to, until this
@@ -239,7 +240,7 @@ unsafe fn submit_and_finish(
             Ok(n) => taken += n,
             Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
             Err(_) => {
-                // Out of memory, or completions to be fetched first. What is under way must be
+                // Out of memory, or completions must be reaped first. In-flight entries must be
                 // waited for.
                 patience -= 1;
                 std::thread::sleep(Duration::from_millis(1));
@@ -265,7 +266,7 @@ mod tests {
     use super::*;
     use io_uring::types::Fd;
 
-    /// What an attacker would do with the rings of a confined process.
+    /// The operations that an attacker would try with the rings of a confined process.
     #[test]
     fn restricted_rings_read_and_write_their_file_and_do_nothing_else() {
         let (file, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());

@@ -388,8 +388,8 @@ fn small_reads_by_the_cache() {
     exercise(&odd, odd.path());
 }
 
-/// What was written past the cache is read through it, whatever the system reads ahead of
-/// neighbours meanwhile.
+/// Cached reads see the bytes of direct writes, even while the kernel reads ahead of adjacent
+/// pages.
 #[test]
 fn the_cache_has_nothing_older_than_what_was_written() {
     let (_dir, path) = scratch();

@@ -1,5 +1,4 @@
-//! Batches: ops that lie side by side become runs, and runs go to the kernel together where that
-//! pays.
+//! Batches: joins adjacent ops to runs, and submits runs to the kernel together where that pays.
 
 use super::piece::{self, MOST_PIECES, Piece, Source, Target};
 use super::{FileDevice, IoUring};
@@ -151,9 +150,9 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Whether a batch of so many runs goes by io_uring. Measured: direct I/O gains from two runs
-    /// on, because the device works on all at once; through the page cache the loop is never
-    /// slower, since a run is a copy.
+    /// Returns whether a batch of so many runs goes by io_uring. Measured: direct I/O gains from
+    /// two runs on, because the device works on all at once; through the page cache the loop is
+    /// never slower, since a run is a copy.
     fn by_ring(&self, runs: usize) -> bool {
         match self.io_uring {
             IoUring::Auto => runs >= 2 && self.is_direct(),
@@ -192,8 +191,8 @@ thread_local! {
     pub(super) static GIVEN_BACK: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Leaves the runs that a ring was not given or did not finish; `answers` are of those that fit one
-/// call, in order.
+/// Keeps the runs that were not submitted to a ring or not completed by it. `answers` are the
+/// results of the runs that fit one call, in order.
 fn keep_unfinished<P>(runs: &mut Vec<Run<P>>, answers: Vec<Option<i32>>) {
     let mut answers = answers.into_iter();
     let mut finished = |len| {
@@ -208,8 +207,8 @@ fn keep_unfinished<P>(runs: &mut Vec<Run<P>>, answers: Vec<Option<i32>>) {
     runs.retain(|run| !(run.fits_one_call() && finished(run.len)));
 }
 
-/// The failure in a ring's answer. What the kernel wants to be asked again is none: it is asked
-/// again plainly, and so is a run that was done in part.
+/// Returns the failure in a ring's answer. A request to retry is none: the caller repeats such a
+/// run, and a partial one, with plain system calls.
 fn check(answer: Option<i32>) -> io::Result<()> {
     match answer.and_then(i32::checked_neg) {
         // The last is of RWF_NOWAIT, on a file system that does not know it.

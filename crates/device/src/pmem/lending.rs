@@ -53,7 +53,7 @@ pub(super) struct Lending {
     slots: Vec<Slot>,
 }
 
-/// Apart from what writers write.
+/// The words of the slots, on cache lines that writers do not modify.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Words {
@@ -107,7 +107,7 @@ impl Lending {
         None
     }
 
-    /// Ends what [`lend`](Self::lend) began.
+    /// Ends a [`lend`](Self::lend).
     pub(super) fn give_back(&self, slot: u32) {
         // Release: a writer that sees the bit clear comes after every read of the slice.
         self.words.lent.fetch_and(!(1 << slot), Ordering::SeqCst);
@@ -156,7 +156,7 @@ pub(super) struct Writing<'a> {
 impl Drop for Writing<'_> {
     #[inline]
     fn drop(&mut self) {
-        // What was streamed has been fenced; this orders the rest for the lender that sees it.
+        // Streamed bytes have been fenced; this orders other stores before a lender that sees it.
         self.lane.fetch_sub(1, Ordering::Release);
     }
 }

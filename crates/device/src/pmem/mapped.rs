@@ -247,7 +247,7 @@ fn map(device: &FileDevice, len: usize) -> rustix::io::Result<(*mut u8, Persiste
     Ok((base.cast(), persistence))
 }
 
-/// Whether a file system of this kind (`f_type` of statfs(2)) has no disk.
+/// Returns whether a file system of this kind (`f_type` of statfs(2)) has no disk.
 fn lives_in_memory(kind: rustix::fs::FsWord) -> bool {
     const RAMFS: u32 = 0x8584_58f6;
     const HUGETLBFS: u32 = 0x9584_58f6;

@@ -1,8 +1,7 @@
 //! A volume in a mapped file: persistent memory, or a file that is treated as such.
 //!
-//! - Writes are streaming stores with a fence behind them (see `copy`), and durable when they
-//!   return where the file is persistent memory; what else may be expected is told by
-//!   [`Persistence`].
+//! - Writes are streaming stores followed by a fence (see `copy`). They are durable when they
+//!   return if the file is persistent memory; [`Persistence`] tells the guarantees of other files.
 //! - A file opened for writing gets all its space at once, so that no later store finds the host
 //!   full. Nothing is given back by a discard.
 //! - It is locked against other openers as a [`FileDevice`] is, until the last slice of it is gone.
@@ -59,7 +58,7 @@ impl PmemDevice {
         made
     }
 
-    /// Maps what `options` open. O_DIRECT means nothing to a mapping.
+    /// Maps the file that `options` open. O_DIRECT means nothing to a mapping.
     pub(crate) fn open_with(options: &FileOptions, path: &Path) -> Result<Self> {
         Self::over(options.clone().direct(false).open(path)?)
     }
@@ -78,7 +77,7 @@ impl BlockDevice for PmemDevice {
         self.mapped.device().read_only()
     }
 
-    /// What one store of the processor writes whole.
+    /// The bytes that one store of the processor writes atomically.
     fn atomic_write(&self) -> usize {
         8
     }

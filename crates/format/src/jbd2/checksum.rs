@@ -38,7 +38,7 @@ impl Layout {
         Self { checksum, is_64bit, uuid, seed: crc(!0, &uuid) }
     }
 
-    /// Whether every block carries a crc32c.
+    /// Returns whether every block carries a crc32c.
     pub fn has_tails(&self) -> bool {
         matches!(self.checksum, Checksum::V2 | Checksum::V3)
     }
@@ -81,8 +81,8 @@ impl Layout {
         }
     }
 
-    /// Whether the checksum at the end of a descriptor or revoke block is right. True without V2
-    /// and V3.
+    /// Returns whether the checksum at the end of a descriptor or revoke block is right. True
+    /// without V2 and V3.
     pub fn verify_tail(&self, block: &[u8]) -> bool {
         if !self.has_tails() {
             return true;

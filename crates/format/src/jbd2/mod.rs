@@ -92,7 +92,7 @@ impl Header {
     }
 }
 
-/// Whether a metadata block must be escaped in the log.
+/// Returns whether a metadata block must be escaped in the log.
 pub fn needs_escape(content: &[u8]) -> bool {
     get_u32(content, 0) == Some(MAGIC)
 }

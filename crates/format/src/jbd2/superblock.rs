@@ -167,7 +167,7 @@ impl Superblock {
         self.incompat().intersects(Incompat::CSUM_V2 | Incompat::CSUM_V3)
     }
 
-    /// Whether there are feature bits (version 2).
+    /// Returns whether there are feature bits (version 2).
     pub fn is_v2(&self) -> bool {
         self.get(BLOCKTYPE) == BlockType::SuperblockV2.number()
     }

@@ -30,7 +30,7 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// Whether `copy`, as it lies in the log, has the checksum of the tag.
+    /// Returns whether `copy`, as it lies in the log, has the checksum of the tag.
     pub fn verify(&self, layout: &Layout, sequence: u32, copy: &[u8]) -> bool {
         !layout.has_tails() || layout.copy_checksum(sequence, copy) == self.checksum
     }

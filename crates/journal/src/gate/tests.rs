@@ -11,7 +11,7 @@ struct Work {
 fn worker(gate: &Gate, work: &Work, n: u32) {
     let place = gate.enter(n, |_| Ok::<(), ()>(())).unwrap();
     work.done[place.tid.0 as usize].fetch_add(1, Ordering::Relaxed);
-    // A sync by this thread would commit what it does.
+    // A sync by this thread would commit its changes.
     assert_eq!(gate.running().tid, place.tid);
     gate.leave(place.slot, n);
 }

@@ -319,8 +319,7 @@ fn an_abort_is_final() {
     assert_eq!(recover(&device).errno, 0);
 }
 
-/// What was changed last is still read when it could not be committed, whatever memory was given
-/// back.
+/// After a failed commit, reads still see the last changes, even if the cache was released.
 #[test]
 fn blocks_of_a_failed_commit_stay_in_memory() {
     let device = Arc::new(FailingDevice::new(empty_log(1024)));
@@ -634,7 +633,7 @@ fn a_failed_flush_stops_the_journal() {
     device.fail_once(Op::Flush, 1, 5);
     let ticket = journal.ticket();
     assert!(matches!(journal.flush(ticket), Err(JournalError::Device(_))));
-    // The device works again, but what was written before is of unknown fate.
+    // The device works again, but earlier writes may be lost.
     assert!(matches!(journal.flush(ticket), Err(JournalError::Aborted(_))));
     assert!(journal.start(1).is_err() && journal.flush(covered).is_ok());
 }

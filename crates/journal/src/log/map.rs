@@ -40,7 +40,7 @@ impl LogMap {
         self.runs.last().map_or(0, |run| u64::from(run.logical) + u64::from(run.len))
     }
 
-    /// Whether `block` of the volume belongs to the log.
+    /// Returns whether `block` of the volume belongs to the log.
     pub(crate) fn contains(&self, block: u64) -> bool {
         self.runs
             .iter()

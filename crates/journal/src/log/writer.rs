@@ -119,8 +119,8 @@ impl LogWriter {
         self.ring.advance(at, n)
     }
 
-    /// Writes all of a transaction but its commit block, from `head`. Returns where that goes, and
-    /// what it needs. Not durable before a flush.
+    /// Writes a transaction without its commit block, from `head`. Returns the position of the
+    /// commit block and the checksum that it carries. The writes are not durable before a flush.
     pub(crate) fn write(
         &self,
         device: &dyn BlockDevice,

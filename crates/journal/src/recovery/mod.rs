@@ -1,20 +1,28 @@
-//! Replay of a log that was not closed.
+//! Recovery: replays a log that was not closed.
 //!
-//! Three passes, as in jbd2. **Scan** walks the transactions from `s_start` and ends where the next
-//! block is not of the expected sequence: a transaction without its commit block never happened.
-//! **Revoke** notes for each block that has copies the newest transaction that revoked it.
-//! **Replay** verifies every copy that is not revoked, and only when all are good writes the newest
-//! of each block home; then a flush, then the journal superblock says that the log is empty. So a
-//! damaged log changes nothing, and a cut anywhere leaves a log that can be replayed again.
+//! There are three passes, as in jbd2:
 //!
-//! What a wrong checksum means depends on where it is. A commit block is written after everything
-//! before it is durable, so a wrong sum under a good commit block is damage: an error. A wrong
-//! commit block with nothing behind it was torn: that transaction is dropped. With a later
-//! transaction behind it, it had been whole once: an error. A commit block older than its
-//! predecessor is left over from an earlier life of the log: the end.
+//! - **Scan** walks the transactions from `s_start` and ends where the next block does not have the
+//!   expected sequence number. A transaction without a commit block is discarded.
+//! - **Revoke** finds, for each block with copies in the log, the newest transaction that revoked
+//!   it.
+//! - **Replay** verifies every copy that is not revoked. Only if all are good, it writes the newest
+//!   copy of each block home, flushes, and marks the log empty in the journal superblock.
 //!
-//! The log is not trusted: no pass looks at a block of the ring twice, memory is bounded by the
-//! ring, and homes outside of the volume or inside the log are errors.
+//! So a damaged log changes nothing on the volume, and after a power cut during recovery the log
+//! can be replayed again.
+//!
+//! The meaning of a wrong checksum depends on its place. A commit block is written after everything
+//! before it is durable:
+//!
+//! - A wrong checksum in a transaction with a good commit block is damage: an error.
+//! - A wrong commit block with no transaction after it was torn: that transaction is discarded.
+//! - A wrong commit block with a later transaction after it was complete once: an error.
+//! - A commit block older than its predecessor is left over from an earlier use of the log: the
+//!   end.
+//!
+//! Hazard: the log is not trusted. No pass reads a block of the ring twice, memory is bounded by
+//! the ring's size, and home locations outside the volume or inside the log are errors.
 
 mod fast_commit;
 mod scan;
@@ -28,10 +36,10 @@ use lanefs_format::jbd2::{self, Layout, Superblock, TagFlags};
 use scan::{Copy, Scan};
 use std::collections::{BTreeMap, HashMap};
 
-/// Copies that are in memory at a time.
+/// Copies that are in memory at the same time.
 const BATCH: usize = 256;
 
-/// What a recovery did.
+/// The result of a recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
     /// Whether the log held anything to replay (`s_start` was not 0).
@@ -47,7 +55,7 @@ pub struct Report {
     pub errno: i32,
 }
 
-/// Whether the log holds transactions that have to be replayed (`s_start` is not 0).
+/// Returns whether the log holds transactions that have to be replayed (`s_start` is not 0).
 ///
 /// # Errors
 /// The device's failure, or a journal superblock that cannot be used.
@@ -56,11 +64,11 @@ pub fn is_needed(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> 
     Ok(map.read_superblock(device)?.start() != 0)
 }
 
-/// Looks whether a log that has been recovered can be written, without writing to it. For a volume
-/// that must be refused before its recovery touches it: on a copy in memory.
+/// Checks that a recovered log could be opened for writing, without writing to it. A caller that
+/// must refuse a volume before recovery changes it runs this on a copy in memory.
 ///
 /// # Errors
-/// Those that opening the journal would give.
+/// The errors that opening the journal would return.
 pub fn check_log(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Result<()> {
     LogWriter::open(device, block_size, log).map(drop)
 }
@@ -90,7 +98,7 @@ pub fn recover(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Re
     report.blocks = plan.newest.len() as u64;
     plan.write_home(device, &map)?;
     device.flush()?;
-    // The number after the first that was not committed: what is left of that one must not fit.
+    // One past the first uncommitted transaction, whose remains must not be read as a new one.
     sb.set_tail(plan.end.next().0, 0);
     sb.set_head(plan.head);
     map.write_superblock(device, &sb)?;
@@ -113,7 +121,7 @@ pub fn clear_errno(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -
     Ok(())
 }
 
-/// What a log wants written where.
+/// The blocks that a replay writes home.
 struct Plan {
     /// For each home block the newest copy that is not revoked.
     newest: BTreeMap<u64, Copy>,

@@ -1,4 +1,4 @@
-//! The first pass: which transactions are whole, and what is in them.
+//! The first pass: finds the complete transactions and their copies and revokes.
 
 use crate::log::{LogMap, Ring};
 use crate::{JournalError, Result, Tid};
@@ -148,7 +148,7 @@ impl Scanner<'_> {
         Ok(true)
     }
 
-    /// Whether this commit block ends a whole transaction.
+    /// Returns whether this commit block ends a whole transaction.
     fn commit(&mut self, open: &Open, tid: Tid, at: u32, block: &[u8]) -> Result<bool> {
         let time = Commit::time(block);
         let stale = time < self.last_commit;

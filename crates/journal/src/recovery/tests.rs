@@ -101,7 +101,7 @@ fn the_newest_copy_wins_and_the_sequence_goes_on() {
     assert_eq!((report.transactions, report.blocks), (2, 2));
     assert_eq!((log.at(5), log.at(6)), (2, 1));
     let sb = log.map.read_superblock(&log.device).unwrap();
-    // 12 was not committed, so 13: what is left of 12 is never mistaken for a new one.
+    // 12 was not committed, so 13: the remains of 12 are never mistaken for a new transaction.
     assert_eq!((sb.sequence(), sb.start()), (13, 0));
 }
 

@@ -82,7 +82,8 @@ impl Pair {
     }
 }
 
-/// Whether byte `n` of a page belongs to `s_kbytes_written` or `s_checksum` of a superblock there.
+/// Returns whether byte `n` of a page belongs to `s_kbytes_written` or `s_checksum` of a superblock
+/// there.
 fn written_count(page: &[u8], n: usize) -> bool {
     let start = n / 1024 * 1024;
     let superblock = page.get(start + 0x38..start + 0x3A) == Some(&[0x53, 0xEF]);
@@ -148,7 +149,7 @@ fn mke2fs(path: &Path, bytes: u64, args: &str, fixed: bool) -> Output {
     command.args(args.split_whitespace()).arg(path).output().unwrap()
 }
 
-/// Whether mke2fs makes a volume of these options.
+/// Returns whether mke2fs makes a volume of these options.
 pub(crate) fn mke2fs_takes(size: &str, args: &str) -> bool {
     let file = tempfile::NamedTempFile::new().unwrap();
     mke2fs(file.path(), parse_size(size).unwrap(), args, true).status.success()

@@ -18,7 +18,7 @@ use lanefs_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) const KEYS: usize = if cfg!(loom) { 2 } else { 30 };
 /// A search looks at the last key of each such group first, and then at the keys of one.
 const GROUP: usize = if cfg!(loom) { 1 } else { 8 };
-/// What stands where there is no key: above every point but the last.
+/// The value of an unused key: above every point but the last.
 const NONE: u64 = u64::MAX;
 
 pub(crate) struct Inner {

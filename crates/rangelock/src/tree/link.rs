@@ -1,7 +1,6 @@
-//! A link to a child, which tells by itself whether the child is a leaf or an inner node (bit 0).
+//! A link to a child. Bit 0 says whether the child is a leaf or an inner node.
 //!
-//! So even a link read from a node that has moved on is followed as what it is: nodes are
-//! type-stable.
+//! So even a link read from a stale node leads to a node of the right type: nodes are type-stable.
 
 use super::inner::Inner;
 use crate::leaf::Leaf;
@@ -11,7 +10,7 @@ const INNER: usize = 1;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link(*mut ());
 
-/// What a link leads to.
+/// The target of a link.
 pub(crate) enum Node<'a> {
     Leaf(&'a Leaf),
     Inner(&'a Inner),

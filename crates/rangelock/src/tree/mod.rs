@@ -73,7 +73,7 @@ pub(crate) struct Shape {
 }
 
 impl Tree {
-    /// A tree of one leaf, which takes over what `from` has.
+    /// Returns a tree of one leaf, which takes over the records of `from`.
     pub(crate) fn from_leaf(from: &mut LeafGuard<'_>) -> Box<Self> {
         let mut structure =
             Structure { leaves: Pool::new(), inners: Pool::new(), hand: 0, splits: 0, merges: 0 };
@@ -203,7 +203,7 @@ impl Tree {
         }
     }
 
-    /// Merges what can be merged.
+    /// Sweeps once, below the inner node at the hand. For models, whose trees are small.
     #[cfg(all(test, loom))]
     pub(crate) fn sweep_all(&self) {
         let mut structure = self.structure.lock();

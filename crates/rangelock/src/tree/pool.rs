@@ -1,10 +1,9 @@
-//! Memory for nodes of one kind. It grows by a sixteenth of itself, hands nodes out and takes them
-//! back, and gives nothing to the allocator before it is dropped: that is what makes nodes
-//! type-stable.
+//! A memory pool for nodes of one type. It grows by a sixteenth of its size, hands nodes out and
+//! takes them back, and frees no memory before it is dropped. That makes nodes type-stable.
 //!
-//! A pool that is large grows by whole huge pages, and asks the system for such: a descent to a
-//! random leaf of many misses the TLB at each node otherwise, and then the walk of the page table
-//! costs more than the node.
+//! A large pool grows by whole huge pages, and advises the kernel to use them. Without them, a
+//! descent to a random leaf of a large tree misses the TLB at each node, and the page-table walk
+//! costs more than the node itself.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;

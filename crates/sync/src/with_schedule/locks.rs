@@ -76,7 +76,7 @@ impl<T: ?Sized> Mutex<T> {
         self.0.get_mut()
     }
 
-    /// Whether a thread holds it.
+    /// Returns whether a thread holds it.
     pub fn is_locked(&self) -> bool {
         point();
         self.0.is_locked()
@@ -127,7 +127,7 @@ pub struct Condvar {
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether the time ran out.
+    /// Returns whether the time ran out.
     pub fn timed_out(&self) -> bool {
         self.0
     }

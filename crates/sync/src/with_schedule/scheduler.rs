@@ -1,18 +1,18 @@
-//! The scheduler: threads of the system, of which one runs at a time.
+//! The scheduler: runs the threads of a session one at a time. They are threads of the system.
 //!
-//! A thread runs until it comes to a scheduling point. There the [`Policy`] of the session chooses
-//! the thread that runs next, by the seed alone. The thread that stops hands over by unparking the
-//! other, and parks until it is chosen again.
+//! A thread runs until it reaches a scheduling point. There the [`Policy`] of the session chooses
+//! the next thread, by the seed alone. The stopping thread unparks the chosen one, and parks until
+//! it is chosen again.
 //!
 //! Invariants:
 //! - Only the thread `running` executes anything but the hand-over.
-//! - The state of a session depends on its seed and its program, and on nothing of the machine: so
-//!   a seed replays it.
+//! - The state of a session depends only on its seed and its program, not on the machine, so a seed
+//!   replays it.
 //!
-//! Time is a number. It moves a little at each point; when every thread waits it moves to the first
-//! deadline, and by the seed it moves there, or far beyond, while threads run. A session in which
-//! every thread waits without a deadline is a deadlock. Its threads stay parked for ever: a thread
-//! that is stopped in the middle of an operation cannot be unwound.
+//! Time is a number. It advances a little at each scheduling point. If every thread waits, it jumps
+//! to the first deadline; the seed may also make it jump there, or far beyond, while threads run. A
+//! session in which every thread waits without a deadline is a deadlock. Its threads stay parked
+//! for ever: a thread that stopped in the middle of an operation cannot be unwound.
 
 use super::random::Random;
 use std::cell::RefCell;

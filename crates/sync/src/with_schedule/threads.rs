@@ -109,7 +109,7 @@ pub mod thread {
             self.inner.thread()
         }
 
-        /// Whether it has ended.
+        /// Returns whether it has ended.
         pub fn is_finished(&self) -> bool {
             match &self.of {
                 Some((session, number)) => session.has_ended(*number),

@@ -75,18 +75,18 @@ fn meet(a: &Act, b: &Act) -> bool {
     }
 }
 
-/// Whether a setting is for schedules: others have threads that the scheduler does not see, or a
-/// mapping of the system.
+/// Returns whether a setting is for schedules: others have threads that the scheduler does not see,
+/// or a mapping of the system.
 fn is_under_the_scheduler(setting: &Setting) -> bool {
     !setting.pressure.poke && !setting.memory && setting.shape().free.is_none()
 }
 
-/// Whether the text of an act has this word.
+/// Returns whether the text of an act has this word.
 fn says(act: &Act, word: &str) -> bool {
     act.to_string().split_whitespace().any(|said| said == word)
 }
 
-/// Whether two acts of two threads are each one step: some are made of several calls.
+/// Returns whether two acts of two threads are each one step: some are made of several calls.
 fn are_single(a: &Act, b: &Act) -> bool {
     let several = |a: &Act, b: &Act| match a {
         // It reads, and then writes.
@@ -124,7 +124,7 @@ impl Pairs {
         (self.meeting.len(), self.settings.len())
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.settings.is_empty() || self.meeting.is_empty()
     }

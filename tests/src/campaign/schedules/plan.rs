@@ -36,9 +36,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether a path of one thread may come to lead elsewhere by what another does. A call looks
-    /// its path up, and then works with what it has found, in another order than the names are
-    /// changed in: as with the kernel.
+    /// Returns whether a path of one thread may come to lead elsewhere by what another does. A call
+    /// looks its path up, and then works with what it has found, in another order than the names
+    /// are changed in: as with the kernel.
     pub(super) fn has_moving_paths(&self) -> bool {
         let moves = |at: usize, path: &str| {
             let others = self.threads.iter().enumerate().filter(|(other, _)| *other != at);

@@ -124,8 +124,8 @@ fn what_is_committed_while_the_journal_is_closed_is_not_lost() {
     assert_eq!((at(&device.inner, 7), at(&device.inner, 8)), (1, 2));
 }
 
-/// A change that a handle may make while the journal is being closed is there afterwards. The last
-/// home write of a close comes behind its last commit: no handle starts then.
+/// A change by a handle that started while the journal was being closed is durable afterwards. No
+/// handle starts between the last commit of a close and its last checkpoint write.
 #[test]
 fn nothing_is_changed_behind_the_last_commit() {
     let (other, asked) = sync_channel(0);
@@ -160,7 +160,7 @@ fn nothing_is_changed_behind_the_last_commit() {
     assert_eq!(at(&device.inner, 9), if changed.is_some() { 3 } else { 0 }, "a change was lost");
 }
 
-/// A handle that is open when the journal is closed is waited for, and what it did is committed.
+/// A close waits for an open handle and commits its changes.
 #[test]
 fn a_close_waits_for_open_handles() {
     let device = Arc::new(empty_log(1024));
@@ -201,8 +201,8 @@ fn without_a_log_data_is_durable_before_what_maps_it() {
     assert!(seen > 0);
 }
 
-/// A thread that is past its look at the abort, and about to flush what it has written, learns of
-/// the flush that lost it, though that was one of the abort's own.
+/// A thread that has checked for an abort, and is about to flush its write, gets the error of the
+/// flush that lost the write, even if that was the abort's own flush.
 #[test]
 fn a_failed_flush_of_an_abort_is_not_forgotten() {
     let device = Arc::new(FailingDevice::new(empty_log(1024)));

@@ -1,8 +1,8 @@
 //! Power cuts while the log goes round: transactions of any size, in the smallest log there is.
 //!
-//! Transactions take the space of older ones all the time, so that the log is written over as
-//! soon as the journal gives its space back. After a cut every block holds what it held behind one
-//! transaction, which had begun and is not before the last that was durable.
+//! Transactions overwrite the space of older ones all the time, as soon as the journal frees it.
+//! After a cut and recovery, all blocks are as after one transaction: one that had begun, and not
+//! older than the last durable one.
 
 use super::*;
 use rand::rngs::StdRng;
@@ -15,7 +15,8 @@ const CHANGED: usize = 400;
 /// Blocks of the log.
 const LOG: usize = 1024;
 
-/// Runs `rounds` transactions. Returns what they wrote to the device, and the blocks after each.
+/// Runs `rounds` transactions. Returns the log of their writes to the device, and the blocks after
+/// each.
 fn run(seed: u64, rounds: u32) -> (lanefs_sim::Log, Vec<Vec<u32>>) {
     let base = Image::from_bytes(empty_log(LOG as u32).to_bytes());
     let device = Arc::new(RecordingDevice::new(base));
