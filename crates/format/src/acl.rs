@@ -4,9 +4,9 @@
 //! value of `system.posix_acl_access` and `system.posix_acl_default` is version 2, where every
 //! entry takes 8.
 //!
-//! A list from a volume has known tags and permissions; a list from a program is valid besides:
-//! owner, users, owning group, groups, mask, others, in this order, with a mask if there is a
-//! user or group by id.
+//! A list from a volume has known tags and permissions. A list from a program is also checked for
+//! validity: owner, users, owning group, groups, mask, others, in this order, with a mask if there
+//! is a user or group by id.
 
 use crate::le::{u16_at, u32_at};
 
@@ -95,7 +95,7 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// The list that says what `mode` says.
+    /// Returns the list that is equivalent to `mode`.
     pub fn from_mode(mode: u16) -> Self {
         let entry = |tag, shift: u32| AclEntry { tag, perm: (mode >> shift & 7) as u8 };
         Self { entries: vec![entry(Tag::UserObj, 6), entry(Tag::GroupObj, 3), entry(Tag::Other, 0)] }
@@ -213,7 +213,7 @@ impl Acl {
         bits(self.perm(Tag::UserObj), 6) | bits(group, 3) | bits(self.perm(Tag::Other), 0)
     }
 
-    /// What the mode's group bits are kept in.
+    /// Returns the entry that holds the mode's group bits.
     fn group_class(&self) -> Tag {
         if self.perm(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObj }
     }

@@ -1,4 +1,4 @@
-//! What a volume can break, one variant for each rule.
+//! The errors of a volume's structures: one variant for each rule of the format.
 
 /// Result of a parse.
 pub type Result<T> = std::result::Result<T, FormatError>;

@@ -4,9 +4,9 @@
 //! behind the last possible entry. Leaves (`eh_depth` 0) hold [`Extent`]s, the others [`Index`]es;
 //! in both the first field is the logical block, by which entries are sorted.
 //!
-//! Invariants that [`NodeRef::check`] holds: entries sorted, not overlapping, inside the logical
-//! range that the parent gives, and pointing inside the volume. The logical block `u32::MAX` does
-//! not exist, so that an exclusive end always fits in 32 bits.
+//! Invariants that [`NodeRef::check`] verifies: entries are sorted, do not overlap, lie inside the
+//! logical range that the parent gives, and point inside the volume. The logical block `u32::MAX`
+//! does not exist, so that an exclusive end always fits in 32 bits.
 //!
 //! Hazard: the checksum lies at `12 + 12 * eh_max`, so a node that is rewritten keeps its `eh_max`.
 
@@ -149,7 +149,7 @@ struct RawHeader {
     eh_generation: U32,
 }
 
-/// One entry as it lies on disk; what it is depends on the node's depth.
+/// One entry in its form on disk: an extent or an index, by the node's depth.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Entry {
@@ -218,7 +218,7 @@ pub const fn max_entries(size: usize) -> u16 {
     if n > u16::MAX as usize { u16::MAX } else { n as u16 }
 }
 
-/// What a node's place in the tree and the volume demand of it.
+/// The bounds that a node's place in the tree and the volume impose on it.
 #[derive(Debug, Clone)]
 pub struct Bounds {
     /// `eh_depth`; `None` for a root.
@@ -287,8 +287,8 @@ impl<'a> NodeRef<'a> {
         Ok(Self { at, eh_depth, eh_max, entries })
     }
 
-    /// Checks depth, emptiness and the logical range: what a descent must know of a node whose
-    /// entries were [checked](Self::check) when its block was loaded.
+    /// Checks depth, emptiness and the logical range: the checks that a descent needs for a node
+    /// whose entries were [checked](Self::check) when its block was loaded.
     ///
     /// # Errors
     /// A depth that is not the parent's less one, an index without entries, or a first or last
@@ -402,7 +402,7 @@ impl Node {
     }
 }
 
-/// An empty root: what a new file's `i_block` holds.
+/// Returns an empty root, the `i_block` of a new file.
 pub fn empty_root() -> [u8; ROOT_SIZE] {
     let mut bytes = [0; ROOT_SIZE];
     let node = Node::new(0, ROOT_SIZE);

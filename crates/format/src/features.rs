@@ -1,7 +1,7 @@
 //! The three sets of feature bits, by name.
 //!
-//! Names are those of e2fsprogs (`dumpe2fs`, `mke2fs -O`). Every bit that ext4 has ever had is
-//! known by name; what lanefs reads and writes is decided here and nowhere else.
+//! The names are those of e2fsprogs (`dumpe2fs`, `mke2fs -O`). Every bit that ext4 has ever had is
+//! known by name. Only this file decides which features lanefs reads and writes.
 
 // bitflags hands an attribute of a set on to its constants only in part, so it stands here: the
 // constants are the bits that the table of names below explains.
@@ -76,7 +76,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What lanefs keeps right when it writes. Any other bit makes a volume read-only.
+/// The features that lanefs maintains when it writes. Any other bit makes a volume read-only.
 pub const WRITABLE: Features = Features {
     compat: Compat::DIR_PREALLOC
         .union(Compat::IMAGIC_INODES)
@@ -257,7 +257,7 @@ impl Features {
         Some(Self::from_words(words))
     }
 
-    /// What stands in the way of reading and of writing, by name.
+    /// Returns the features that prevent reading and writing, by name.
     pub fn unsupported(&self) -> Unsupported {
         let foreign = self.minus(WRITABLE);
         let unreadable =

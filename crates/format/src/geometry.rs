@@ -1,7 +1,8 @@
-//! Where everything lies: groups, their blocks, the copies of superblock and descriptors, inodes.
+//! The geometry of a volume: groups, their blocks, the copies of superblock and descriptors,
+//! inodes.
 //!
-//! A [`Layout`] is made of a checked superblock and holds only numbers. Block and inode numbers
-//! given to it may come from a volume: each is checked.
+//! A [`Layout`] is computed from a checked superblock and holds only numbers. Its methods check the
+//! block and inode numbers given to them, which may come from a damaged volume.
 
 use crate::{Compat, FormatError, Incompat, Result, RoCompat, Superblock};
 

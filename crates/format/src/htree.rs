@@ -15,9 +15,9 @@
 //! 40  hash, block; ...
 //! ```
 //!
-//! To a reader that knows no index both look like directory blocks with nothing in them but the
-//! dots. With `metadata_csum` 8 bytes behind entry `limit` end in a checksum.
-//! Source: kernel documentation `filesystems/ext4/directory`, "Hash Tree Directories".
+//! A reader without index support sees both as directory blocks that hold only the dot entries.
+//! With `metadata_csum` 8 bytes behind entry `limit` end in a checksum. Source: kernel
+//! documentation `filesystems/ext4/directory`, "Hash Tree Directories".
 
 use crate::dirent::{self, DirLayout};
 use crate::hash::HashVersion;
@@ -80,7 +80,7 @@ pub struct DxEntry {
     pub block: u32,
 }
 
-/// What the root says of the whole index.
+/// The root's fields about the whole index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DxRootInfo {
     /// The function that the index is sorted by.
@@ -223,7 +223,7 @@ pub fn verify_node(block: &[u8], layout: &DirLayout, seed: Option<u32>) -> Resul
     verify_entries(block, layout, DxKind::Node, seed)
 }
 
-/// What a root that has been verified says of its index; `None` if it was not one.
+/// Returns a verified root's fields about its index; `None` if the block is not a root.
 pub fn root_info(block: &[u8]) -> Option<DxRootInfo> {
     let [version, _, indirect_levels, _] = u32_at(block, ROOT_INFO + 4).to_le_bytes();
     let hash_version = HashVersion::from_raw(version)?;

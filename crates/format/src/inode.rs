@@ -1,12 +1,11 @@
 //! Inodes of 128 bytes and more.
 //!
-//! An [`Inode`] is the decoded slot; the bytes that it does not name stay in the slot, which
-//! [`Inode::encode`] changes in place. A slot that was never used may hold anything (its group's
-//! INODE_UNINIT says so) and is never parsed: start from [`Inode::new`] and
-//! [`Inode::encode_new`].
+//! An [`Inode`] is the decoded slot. [`Inode::encode`] changes the slot in place, so bytes without
+//! a field stay as they are. A slot that was never used may hold anything (its group has
+//! INODE_UNINIT) and is never parsed: start from [`Inode::new`] and [`Inode::encode_new`].
 //!
-//! `i_dtime` is two things: the time of deletion, and while the inode is on the orphan list the
-//! number of the next inode there.
+//! `i_dtime` has two meanings: the time of deletion, and, while the inode is on the orphan list,
+//! the number of the next inode of the list.
 
 // The bits of `InodeFlags` are the kernel's; those of no use to lanefs need no words.
 #![allow(missing_docs)]
@@ -72,10 +71,10 @@ bitflags::bitflags! {
 }
 
 impl InodeFlags {
-    /// What chattr(1) shows (`EXT4_FL_USER_VISIBLE`).
+    /// The flags that lsattr(1) shows (`EXT4_FL_USER_VISIBLE`).
     pub const USER_VISIBLE: Self = Self::from_bits_retain(0x725B_DFFF);
 
-    /// What a new file takes over from its directory.
+    /// The flags that a new file inherits from its directory.
     pub const INHERITED: Self = Self::from_bits_retain(
         0x1 | 0x2
             | 0x4
@@ -92,7 +91,7 @@ impl InodeFlags {
     );
 }
 
-/// What of a volume decides how its inodes look. Cheap to copy; from
+/// The properties of a volume that decide the format of its inodes. Cheap to copy; from
 /// [`Superblock::inode_context`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InodeContext {
@@ -111,7 +110,7 @@ pub struct InodeContext {
 }
 
 impl Superblock {
-    /// What decides how the volume's inodes look.
+    /// Returns the properties that decide the format of the volume's inodes.
     pub fn inode_context(&self) -> InodeContext {
         let room = self.inode_size() - GOOD_OLD_INODE_SIZE as u16;
         let want = self.raw().s_want_extra_isize.get().max(self.raw().s_min_extra_isize.get());

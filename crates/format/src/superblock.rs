@@ -1,8 +1,8 @@
 //! The superblock: the shape of a volume, its features and its counts.
 //!
-//! A [`Superblock`] has passed every check: its numbers fit each other, so that [`Layout`] can
-//! divide by them. Only what a mounted volume changes can be set; the rest is mkfs's, which fills
-//! a [`RawSuperblock`] and has it checked by [`Superblock::from_raw`].
+//! A [`Superblock`] has passed every check: its numbers are consistent, so that [`Layout`] can
+//! divide by them. It has setters only for the fields that a mounted volume changes. mkfs fills a
+//! [`RawSuperblock`] and checks it by [`Superblock::from_raw`].
 
 mod raw;
 
@@ -21,7 +21,7 @@ pub const SUPERBLOCK_OFFSET: u64 = 1024;
 /// Its length in bytes.
 pub const SUPERBLOCK_SIZE: usize = 1024;
 
-/// What `s_magic` is.
+/// The value of `s_magic`.
 const EXT4_SUPER_MAGIC: u16 = 0xEF53;
 const MAX_LOG_BLOCK_SIZE: u32 = 6;
 const MAX_DESC_SIZE: u32 = 1024;
@@ -339,7 +339,7 @@ impl Superblock {
         blocks.div_ceil(u64::from(self.raw.s_blocks_per_group.get()))
     }
 
-    /// Every field, for those that have no method of their own.
+    /// Returns the raw fields, for fields without a method of their own.
     pub fn raw(&self) -> &RawSuperblock {
         &self.raw
     }
@@ -369,9 +369,9 @@ impl Superblock {
         self.features().ro_compat.contains(bits)
     }
 
-    /// What stands in the way of reading and writing the volume, by name: feature bits, and a
-    /// journal on another device (`external journal`), without which the volume can be read if
-    /// that journal holds nothing.
+    /// Returns the obstacles to reading and writing the volume, by name: feature bits, and a
+    /// journal on another device (`external journal`), without which the volume can be read if that
+    /// journal is empty.
     pub fn unsupported(&self) -> Unsupported {
         let mut unsupported = self.features().unsupported();
         if self.has(Compat::HAS_JOURNAL) && self.raw.s_journal_inum == 0 {
@@ -384,7 +384,7 @@ impl Superblock {
         unsupported
     }
 
-    /// What the volume's checksums are made with.
+    /// Returns the seed and algorithm of the volume's checksums.
     pub fn checksummer(&self) -> Checksummer {
         let uuid = self.raw.s_uuid;
         if self.has_ro(RoCompat::METADATA_CSUM) {
@@ -399,7 +399,7 @@ impl Superblock {
         }
     }
 
-    /// Where everything lies.
+    /// Returns the places of all structures.
     pub fn layout(&self) -> Layout {
         Layout::new(self)
     }
@@ -580,9 +580,9 @@ impl Superblock {
         words[16] = (size as u32).into();
     }
 
-    /// Returns the journal's inode as [`set_journal_backup`](Self::set_journal_backup) has kept it:
-    /// a file with that map and size, and nothing else of what the inode says. `None` if none was
-    /// kept.
+    /// Returns the backup of the journal's inode that
+    /// [`set_journal_backup`](Self::set_journal_backup) stored: a file with that map and size, and
+    /// no other field of the inode. `None` if there is no backup.
     pub fn journal_backup(&self) -> Option<Inode> {
         if self.raw.s_jnl_backup_type != 1 {
             return None;

@@ -89,7 +89,7 @@ pub enum XattrError {
     Hash { offset: usize, found: u32, expected: u32 },
 }
 
-/// What is wrong with a name that a program gave.
+/// The defects of an attribute name that a program gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Longer than [`XATTR_NAME_MAX`], or empty (`ERANGE`).

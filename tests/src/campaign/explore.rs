@@ -34,13 +34,13 @@ pub struct Depth {
 /// A rule that does not hold.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    /// What led to it.
+    /// The case that led to it.
     pub case: Case,
     /// The state in which it was found, if a crash was part of it.
     pub state: Option<String>,
     /// The call of the device that failed, if one did.
     pub fault: Option<Fault>,
-    /// What is wrong.
+    /// A description of the defect.
     pub said: String,
 }
 
@@ -67,7 +67,7 @@ pub struct Count {
     pub states: u64,
     /// Calls of the device that were made to fail.
     pub faults: u64,
-    /// Those that e2fsck judged too.
+    /// The states that e2fsck judged too.
     pub e2fsck: u64,
 }
 
@@ -79,7 +79,7 @@ pub trait Explore {
     /// The finding.
     fn explore(&mut self, case: &Case) -> Result<(), Finding>;
 
-    /// Returns what was done so far.
+    /// Returns the counters so far.
     fn count(&self) -> Count;
 
     /// Returns the fingerprints of all states since the last call; two volumes share none.
@@ -178,7 +178,7 @@ impl Explorer {
         }
     }
 
-    /// Cuts the recovery of a state, and judges what the next one makes of it.
+    /// Cuts the recovery of a state, and judges the result of the next recovery.
     fn cut_recovery(&mut self, setting: &Setting, run: &Run, state: &CrashState) -> Result<(), String> {
         let device = RecordingDevice::new(state.image.clone()).with_atomic_write(state.atomic_write);
         let device = Arc::new(device);
@@ -208,7 +208,7 @@ pub(super) fn e2fsck_image(dir: &Path, image: &Image) -> Result<(), String> {
     }
 }
 
-/// A device that tells what it holds.
+/// A device that gives out its content.
 pub(super) trait Holds: BlockDevice {
     /// Returns its content.
     fn holds(&self) -> Image;
@@ -226,7 +226,7 @@ impl Holds for RecordingDevice {
     }
 }
 
-/// Recovers a volume, walks it, and closes it. Returns what was found, and the closed volume.
+/// Recovers a volume, walks it, and closes it. Returns the observed content, and the closed volume.
 ///
 /// # Errors
 /// What does not hold; a panic.

@@ -24,14 +24,14 @@ const NAPS: usize = 1000;
 /// The device of a run that fails.
 pub(super) type Device = FailingDevice<Arc<RecordingDevice>>;
 
-/// What failing calls do to a run.
+/// The state of a run with failing calls.
 #[derive(Debug)]
 pub(super) struct Hurt {
     /// The device.
     pub(super) device: Arc<Device>,
-    /// What it was told to do.
+    /// The fault to inject.
     pub(super) fault: Fault,
-    /// The journal is aborted: what the failed step did is not known.
+    /// The journal is aborted: the effect of the failed step is not known.
     pub(super) aborted: bool,
     /// The step that failed then.
     pub(super) failed: Option<usize>,
@@ -75,7 +75,7 @@ impl Runner<'_> {
         self.hurt.as_ref().is_some_and(|hurt| hurt.aborted)
     }
 
-    /// Takes an error of what is no step.
+    /// Accepts an error of an operation that is not a step.
     ///
     /// # Errors
     /// It may not fail, or not so.
@@ -86,7 +86,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Takes the success of a step that names do not allow.
+    /// Accepts the success of a step that the names do not allow.
     ///
     /// # Errors
     /// It is known what the names are.
@@ -109,7 +109,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Returns the last step up to `i` that is known to be done: what a sync that succeeds
+    /// Returns the last step up to `i` that is known to be done: the step that a successful sync
     /// promises.
     pub(super) fn last_known(&self, i: usize) -> usize {
         let failed = self.hurt.as_ref().and_then(|hurt| hurt.failed);
@@ -134,7 +134,7 @@ impl Runner<'_> {
         if is_closed && matches!(e, Error::NotFound) {
             return Ok(());
         }
-        // What the step before should have made may not be there.
+        // A file that an earlier step should have created may be missing.
         if !self.is_aborted() {
             hurt.check_error("it failed", e)?;
         }
@@ -158,7 +158,7 @@ impl Runner<'_> {
         found
     }
 
-    /// Makes the device pass on all calls, uncounted, while the campaign itself looks.
+    /// Makes the device pass on all calls, uncounted, while the campaign itself reads.
     pub(super) fn set_well(&self, well: bool) {
         if let Some(hurt) = &self.hurt {
             hurt.device.pause(well);
@@ -251,7 +251,7 @@ impl Runner<'_> {
         Ok(Run { log, names, contents, promises, closed, aborted: hurt.aborted })
     }
 
-    /// After an abort: nothing can be changed, nothing becomes durable, and reading goes on.
+    /// Checks a volume after an abort: every change and sync is refused, and reads still work.
     fn check_refused(&self) -> Result<(), String> {
         let hurt = self.hurt.as_ref().ok_or("a device that cannot fail")?;
         let refused = |what: &str, done: lanefs::Result<()>| match done {
@@ -264,13 +264,15 @@ impl Runner<'_> {
             refused(&format!("write to {slot}"), file.write_at(0, b"later"))?;
             refused(&format!("truncate {slot}"), file.set_len(1))?;
         }
-        // What the failed step left in memory is not judged; it can be walked without a panic.
+        // The state that the failed step left in memory is not judged, but a walk of it must not
+        // panic.
         let _ = Observed::of(&self.volume);
         self.files.values().for_each(|file| drop(read(file)));
         Ok(())
     }
 
-    /// Without an abort: the volume is what the model says, takes changes, and has lost no claim.
+    /// Checks a volume without an abort: it equals the model, accepts changes, and has lost no
+    /// inode or block.
     fn check_goes_on(&mut self) -> Result<(), String> {
         let hurt = self.hurt.as_ref().ok_or("a device that cannot fail")?;
         if hurt.fault.is_loud() {

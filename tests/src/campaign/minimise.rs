@@ -3,9 +3,9 @@
 use super::explore::{Explore, Finding};
 use super::workload::{Case, Workload};
 
-/// Leaves out steps for as long as something is still found. The states and faults of a case come
-/// in order of simplicity, so that those of the finding are the simplest of the shortest workload.
-/// Each case is tried by an explorer of its own.
+/// Removes steps as long as the case still has a finding. The states and faults of a case come in
+/// order of simplicity, so that the result has the simplest ones of the shortest workload. Each
+/// case gets its own explorer.
 pub fn minimise<E: Explore>(finding: Finding, explorer: impl Fn() -> E) -> Finding {
     let mut least = finding;
     loop {

@@ -1,5 +1,5 @@
-//! The crash campaign: every small workload, every small crash, and an oracle that knows what may
-//! be left.
+//! The crash campaign: every small workload, every small crash, and an oracle that knows the
+//! allowed states.
 //!
 //! A [`Case`] is a [`Workload`] (steps) in a [`Setting`] (a volume, a way of writing, pressure).
 //! `run` carries it out on a recording device beside a `Model`, and notes what was promised when.

@@ -12,7 +12,7 @@ use std::fmt;
 /// The number of an inode in the model.
 pub(super) type Id = usize;
 
-/// What is known of an inode but its content.
+/// The attributes of an inode, without its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Inode {
     /// Its type.
@@ -40,18 +40,18 @@ pub(super) struct Names {
     pub(super) inodes: Vec<Inode>,
 }
 
-/// What a step made of a file's content.
+/// The content of a file after a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
     /// The file.
     pub(super) file: Id,
     /// All of its bytes afterwards.
     pub(super) content: Vec<u8>,
-    /// What of it is there as soon as the step's transaction is.
+    /// The part of it that is durable as soon as the step's transaction is.
     pub(super) settles: Settles,
 }
 
-/// What a step did.
+/// The effect of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Effect {
     /// Inodes whose metadata it changed under handles of its own.
@@ -79,7 +79,7 @@ pub(super) const XATTR: &str = "user.note";
 /// The directory as whose child a file without a name is made.
 pub(super) const NAMELESS_IN: &str = "/A";
 
-/// Mode and owner of what a step makes.
+/// Mode and owner of files that a step creates.
 pub(super) const MADE: (u16, u32) = (0o640, 7);
 
 /// The byte that step `i` writes: no zero, and nothing that lay in the volume's free blocks.

@@ -1,4 +1,4 @@
-//! What a walk of a volume finds.
+//! The content of a volume as a walk observes it.
 
 use super::model::{Id, Inode, Names};
 use super::step::Flag;
@@ -37,7 +37,7 @@ pub(super) struct Accounted {
 pub(super) struct Observed {
     /// By path.
     files: BTreeMap<String, Found>,
-    /// What is free, and what the files have.
+    /// Free inodes and blocks, and those that files own.
     accounted: Accounted,
 }
 

@@ -1,4 +1,4 @@
-//! What a campaign has done, kept in a folder, so that it goes on where it stopped.
+//! The progress of a campaign, kept in a folder, so that the campaign can resume.
 
 use super::distinct::Distinct;
 use super::explore::Count;
@@ -16,9 +16,9 @@ pub struct Progress {
     name: String,
     /// The number of the next unit of work.
     pub next: u64,
-    /// What was done.
+    /// The counters of the work done.
     pub count: Count,
-    /// Findings so far, those of earlier runs too.
+    /// Findings so far, including those of earlier runs.
     pub findings: u64,
     /// Seconds that it took so far.
     pub seconds: f64,

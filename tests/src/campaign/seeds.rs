@@ -1,5 +1,5 @@
-//! Which cases the tests try: those that once found something, a line each in `tests/seeds`, and a
-//! slice by the date.
+//! The cases that the tests try: those of earlier findings, a line each in `tests/seeds`, and a
+//! slice chosen by the date.
 
 use super::workload::Case;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What a crash may show of a volume without a journal.
+//! Judges a volume without a journal after a crash.
 //!
 //! Names and maps may contradict each other, and e2fsck mends them. One promise is left: a file
 //! that can be read shows no old data of blocks that were free.
@@ -39,7 +39,7 @@ fn walk(dir: &Dir, above: &str, deepest: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns what can be read of a regular file.
+/// Returns the readable content of a regular file.
 fn read(dir: &Dir, name: &str) -> Option<Vec<u8>> {
     let file = dir.open_file(name).ok()?;
     let mut bytes = vec![0; file.metadata().len().min(1 << 20) as usize];

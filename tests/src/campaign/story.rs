@@ -1,4 +1,4 @@
-//! What a sequence of steps makes of names and contents, and what it promises, by the model alone.
+//! The story of a run: names and contents after each step, and promises, by the model alone.
 
 use super::model::{Change, Effect, Id, Model, Names};
 use super::run::Promise;
@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The steps so far.
 #[derive(Debug)]
 pub(super) struct Story {
-    /// What is there after the last of them.
+    /// The model after the last step.
     pub(super) model: Model,
     /// The last step that changed an inode under a handle of its own.
     changed: BTreeMap<Id, usize>,
     /// Files whose content was changed by a call that gives them a new time.
     stamped: BTreeSet<Id>,
-    /// Names after each step; the first are those before any.
+    /// Names after each step; the first entry is before all steps.
     pub(super) names: Vec<Names>,
     /// Contents over the steps.
     pub(super) contents: BTreeMap<Id, Tracked>,
@@ -40,10 +40,10 @@ impl Story {
         self.names.push(self.model.names.clone());
     }
 
-    /// Notes what step `i` did.
+    /// Records the effect of step `i`.
     pub(super) fn record(&mut self, i: usize, step: &Step, effect: Effect) {
         self.changed.extend(effect.inodes.iter().map(|id| (*id, i)));
-        // What is written late keeps its time. A write of nothing is none.
+        // A late write keeps its time. An empty write does not count.
         let late = matches!(step, Step::Write { way: Way::Late, .. } | Step::Copy { .. });
         self.stamped.extend(effect.change.iter().filter(|_| !late).map(|change| change.file));
         self.track(i, step, effect.change);
@@ -60,7 +60,7 @@ impl Story {
         }
     }
 
-    /// Returns what holds once step `i` has returned.
+    /// Returns the promises that hold once step `i` has returned.
     pub(super) fn promises(&self, i: usize, step: &Step) -> Vec<Promise> {
         let slot = |slot: &Slot| self.model.slots.get(slot).copied();
         let changed = |id: &Id| self.changed.get(id).copied();

@@ -4,10 +4,10 @@ use super::explore::{Count, Explore, Finding};
 use super::workload::Case;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What came of a batch.
+/// The result of a batch.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What was done.
+    /// The counters of the work done.
     pub count: Count,
     /// Fingerprints of the states.
     pub prints: Vec<u64>,

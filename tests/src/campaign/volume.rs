@@ -80,14 +80,14 @@ pub(super) static SHAPES: [Shape; 5] = [
     shape("no-journal", 1024, &["-t", "ext4", "-O", "^has_journal,^resize_inode"]),
 ];
 
-/// A volume that was closed, and what is on it.
+/// A closed volume, and its content.
 #[derive(Debug)]
 pub(super) struct Start {
     /// The volume.
     pub(super) image: Image,
-    /// What is on it.
+    /// Its content, by the model.
     pub(super) model: Model,
-    /// What a walk of it finds.
+    /// Its content, by a walk.
     pub(super) observed: Observed,
 }
 
@@ -97,7 +97,7 @@ const FILLER: &str = "/filler";
 /// A file that is changed only to commit.
 pub(super) const POKED: &str = "/poked";
 
-/// What no step touches, and no walk reads.
+/// The files that no step touches and no walk reads.
 pub(super) const APART: [&str; 3] = [FILLER, POKED, "/lost+found"];
 
 /// The bytes of `/A/f` and `/B/g`.

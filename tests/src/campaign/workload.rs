@@ -30,7 +30,7 @@ impl FromStr for Workload {
 pub struct Case {
     /// Where it runs.
     pub setting: &'static Setting,
-    /// What is done.
+    /// The steps of the case.
     pub workload: Workload,
 }
 

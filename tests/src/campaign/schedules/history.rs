@@ -1,4 +1,4 @@
-//! What the threads of a session did and saw.
+//! The history of a session: the calls of its threads, their results, and the final volume.
 
 use super::super::observed::Observed;
 use super::super::step::Slot;
@@ -16,7 +16,7 @@ pub(super) struct Moment {
     pub(super) mark: usize,
 }
 
-/// What a call gave.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Gave {
     /// It was done.
@@ -47,26 +47,26 @@ pub(super) struct Call {
     pub(super) thread: usize,
     /// The number of the step that the volume and the model make bytes of.
     pub(super) number: usize,
-    /// What was called.
+    /// The operation called.
     pub(super) act: Act,
     /// When it began.
     pub(super) began: Moment,
     /// When it ended.
     pub(super) ended: Moment,
-    /// What it gave.
+    /// Its result.
     pub(super) gave: Gave,
 }
 
 /// All that is known of a session that ended.
 #[derive(Debug)]
 pub(super) struct History {
-    /// Calls of all threads, those before the threads first.
+    /// Calls of all threads. The calls made before the threads started come first.
     pub(super) calls: Vec<Call>,
-    /// What the open volume held in the end.
+    /// The content of the open volume at the end.
     pub(super) live: Observed,
-    /// What the open files held in the end.
+    /// The content of the open files at the end.
     pub(super) slots: BTreeMap<Slot, Vec<u8>>,
-    /// What reached the device.
+    /// The writes and flushes that reached the device.
     pub(super) log: Log,
     /// The closed volume.
     pub(super) closed: Image,

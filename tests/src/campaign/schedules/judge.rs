@@ -1,4 +1,4 @@
-//! Holds a session against the orders of its calls.
+//! Judges a session against the possible orders of its calls.
 
 use super::super::explore::{check_no_orphans, check_volume, recover, unwinding};
 use super::super::model::{Id, Model};
@@ -17,7 +17,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What was done for a plan.
+/// Counters of the work done for a plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Scheduling points.
@@ -31,7 +31,7 @@ pub struct Outcome {
 /// Runs a plan by `seed`, and judges it, with about `crashes` crash states of it.
 ///
 /// # Errors
-/// What is wrong.
+/// A description of the defect.
 pub fn try_plan(plan: &Plan, seed: u64, crashes: u64) -> Result<Outcome, String> {
     let (report, history) = session::run(plan, seed);
     match report.failure {
@@ -124,7 +124,7 @@ fn numbers(order: &[&Call]) -> Vec<usize> {
     order.iter().map(|call| call.number).collect()
 }
 
-/// All orders of the calls that keep to the order of those that did not overlap.
+/// Returns all orders of the calls that keep the order of calls that did not overlap.
 fn orders(calls: &[Call]) -> Vec<Vec<&Call>> {
     let mut all = Vec::new();
     extend(&mut Vec::new(), &calls.iter().collect::<Vec<_>>(), &mut all);
@@ -149,8 +149,8 @@ fn extend<'c>(so_far: &mut Vec<&'c Call>, left: &[&'c Call], all: &mut Vec<Vec<&
     }
 }
 
-/// Tells the calls in an order to the model, and holds what they gave, and the volume in the end,
-/// against it.
+/// Plays the calls in one order on the model, and compares their results and the final volume with
+/// it.
 fn explain(plan: &Plan, history: &History, order: &[&Call], again: &Observed) -> Result<Run, String> {
     let mut story = Story::new(plan.setting.start());
     let mut promises = Vec::new();
@@ -171,7 +171,7 @@ fn explain(plan: &Plan, history: &History, order: &[&Call], again: &Observed) ->
     let last = order.len();
     promises.extend(story.contents.keys().map(|&id| (history.end, Promise::Content(id, last))));
     promises.push((history.end, Promise::Names(last)));
-    // Those of one mark stay in order.
+    // Promises of one mark stay in order.
     promises.sort_by_key(|(mark, _)| *mark);
     let log = Log { base: Image::zeroed(0), entries: Vec::new(), atomic_write: 512 };
     let closed = Image::zeroed(0);

@@ -1,15 +1,15 @@
 //! Schedules: threads of a workload, under the scheduler of `lanefs-sync`, with the volume's own
 //! threads.
 //!
-//! A [`Plan`] says what each of two to four threads does on one volume. [`try_plan`] runs it by a
-//! seed: which thread goes on at each lock, wait, atomic operation and I/O, when time passes, which
-//! I/O fails, and where the power is cut. Then it asks:
+//! A [`Plan`] lists the operations of two to four threads on one volume. [`try_plan`] runs it with
+//! a seed, which decides which thread continues at each lock, wait, atomic operation and I/O, when
+//! time passes, which I/O fails, and where the power is cut. Then it checks:
 //!
 //! - Did every thread end: no deadlock, no panic, no lock out of order?
-//! - Is there an order of the operations that explains all that the threads saw and what is on the
-//!   volume, and that keeps to the order of those that did not overlap (linearisability)?
-//! - Is what each crash leaves one of the states that a crash of one of these orders may leave?
-//! - Has the checker nothing to say, of the closed volume and of each that was recovered?
+//! - Is the history linearisable: does an order of the operations explain all results and the final
+//!   volume, and keep the order of operations that did not overlap?
+//! - Is each crash state a state that a crash of one of these orders may leave?
+//! - Does the checker find no error in the closed volume and in each recovered volume?
 
 mod history;
 mod judge;

@@ -18,7 +18,7 @@ pub struct Pairs {
     meeting: Vec<(usize, usize)>,
 }
 
-/// What only makes durable what others did, and what only looks.
+/// Returns the acts that only persist changes of others, and the acts that only read.
 fn observers() -> Vec<Act> {
     let path = |path: &str| path.to_owned();
     let steps = [

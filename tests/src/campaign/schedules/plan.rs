@@ -1,5 +1,5 @@
-//! What each thread does, and its text: `SETTING: STEP; STEP > ACT; ACT | ACT`. What comes before
-//! `>` is done before the threads begin.
+//! The plan of a session, and its text: `SETTING: STEP; STEP > ACT; ACT | ACT`. The steps before
+//! `>` run before the threads start.
 
 use super::super::setting::{Setting, setting};
 use super::super::step::{Slot, Step};
@@ -36,9 +36,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns whether a path of one thread may come to lead elsewhere by what another does. A call
-    /// looks its path up, and then works with what it has found, in another order than the names
-    /// are changed in: as with the kernel.
+    /// Returns whether an act of one thread may change the file that a path of another thread leads
+    /// to. A call looks its path up, and then works with what it has found, in another order than
+    /// the names are changed in: as with the kernel.
     pub(super) fn has_moving_paths(&self) -> bool {
         let moves = |at: usize, path: &str| {
             let others = self.threads.iter().enumerate().filter(|(other, _)| *other != at);

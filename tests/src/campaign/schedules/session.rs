@@ -49,7 +49,7 @@ impl BlockDevice for Scheduled {
     }
 }
 
-/// What the threads of a session share.
+/// The shared state of a session's threads.
 struct Shared {
     plan: Plan,
     volume: Volume,
