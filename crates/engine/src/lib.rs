@@ -1,8 +1,8 @@
 //! ext4 in user space: open, read and write real ext4 volumes, crash-safe through their journal.
 //!
-//! [`Volume`] is shaped like [`std::fs`]: what there is a free function here is a method of the
-//! volume, with paths inside it. [`Dir`] and [`File`] are open directories and files. All are
-//! shared between threads by reference.
+//! [`Volume`] is shaped like [`std::fs`]: a free function there is a method of the volume here,
+//! with paths inside the volume. [`Dir`] and [`File`] are open directories and files. Threads share
+//! all of them by reference.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), lanefs::Error> {
@@ -14,9 +14,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What is durable when: after [`File::sync_all`] or [`Volume::sync`]; else what names and
-//! attributes became within the commit interval, in the order in which it was done, and content
-//! within two of them.
+//! Durability: a change is durable after [`File::sync_all`] or [`Volume::sync`]. Without a sync,
+//! changes of names and attributes become durable within the commit interval, in the order in which
+//! they were made, and content within two intervals.
 #![forbid(unsafe_code)]
 
 mod api;

@@ -1,5 +1,5 @@
-//! Paths from a directory on, as openat(2) and its like have them. A volume's own are those from
-//! its root.
+//! Operations on paths that begin at a directory, as openat(2) and its family have them. Those of a
+//! volume begin at its root.
 
 use super::path::{self, Place};
 use super::{Dir, File, FileOptions, Metadata};
@@ -13,12 +13,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where relative paths begin: a directory, wherever it is moved to. Absolute ones begin at the
+/// The directory where relative paths begin, wherever it is moved. Absolute paths begin at the
 /// volume's root.
 #[derive(Debug, Clone, Copy)]
 pub struct At<'d> {
     pub(super) fs: &'d Arc<Fs>,
-    /// The root, if none.
+    /// The directory; `None` for the root.
     base: Option<&'d NodeRef>,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn bytes(path: &impl AsRef<Path>) -> &[u8] {
 }
 
 impl Dir {
-    /// Operations on paths that begin here.
+    /// Returns operations on paths that begin here.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
@@ -62,8 +62,8 @@ impl<'d> At<'d> {
         path::place(self.fs, &self.base()?, path)
     }
 
-    /// The place of something to be made that is no directory: the root exists, and a name with a
-    /// slash behind it is none.
+    /// Returns the place for a new name that will not be a directory: the root exists already, and
+    /// a name with a slash behind it names a directory.
     fn new_place(self, path: &[u8]) -> Result<Place> {
         match self.place(path) {
             Err(Error::Busy) => Err(Error::Exists),
@@ -75,34 +75,36 @@ impl<'d> At<'d> {
         }
     }
 
-    /// How to open a file.
+    /// Returns options for opening a file.
     pub fn open_options(self) -> FileOptions<'d> {
         FileOptions::new(self)
     }
 
-    /// As [`Volume::metadata`](crate::Volume::metadata); a symbolic link at the end is followed if
-    /// `follow`.
+    /// Returns attributes as [`Volume::metadata`](crate::Volume::metadata) does; follows a symbolic
+    /// link at the end if `follow`.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`].
     pub fn metadata(self, path: impl AsRef<Path>, follow: bool) -> Result<Metadata> {
         Ok(Metadata::of(&*self.node(bytes(&path), follow)?))
     }
 
-    /// As [`Volume::open_dir`](crate::Volume::open_dir).
+    /// Opens a directory, as [`Volume::open_dir`](crate::Volume::open_dir) does for paths from the
+    /// root.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::NotFound`], [`Error::NotDir`].
     pub fn open_dir(self, path: impl AsRef<Path>) -> Result<Dir> {
         let node = self.node(bytes(&path), true)?;
         node.check_dir()?;
         Ok(Dir { node })
     }
 
-    /// As [`Volume::create_dir_with`](crate::Volume::create_dir_with).
+    /// Makes a directory, as [`Volume::create_dir_with`](crate::Volume::create_dir_with) does for
+    /// paths from the root.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Exists`], [`Error::NotFound`], [`Error::NoSpace`], [`Error::TooManyLinks`].
     pub fn create_dir(self, path: impl AsRef<Path>, attr: NewAttr) -> Result<()> {
         let look = || match self.place(bytes(&path)) {
             Err(Error::Busy) => Err(Error::Exists),
@@ -111,10 +113,11 @@ impl<'d> At<'d> {
         Place::make_at(look, |at| self.fs.create(&at.dir, &at.name, NewKind::Dir, attr).map(|_| ()))
     }
 
-    /// As [`Volume::remove_file`](crate::Volume::remove_file).
+    /// Removes a name of anything but a directory, as
+    /// [`Volume::remove_file`](crate::Volume::remove_file) does for paths from the root.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::NotFound`], [`Error::IsDir`].
     pub fn remove_file(self, path: impl AsRef<Path>) -> Result<()> {
         match self.place(bytes(&path)) {
             Ok(Place { dir, name, must_be_dir: false }) => self.fs.unlink(&dir, &name).map(drop),
@@ -127,19 +130,21 @@ impl<'d> At<'d> {
         }
     }
 
-    /// As [`Volume::remove_dir`](crate::Volume::remove_dir).
+    /// Removes an empty directory, as [`Volume::remove_dir`](crate::Volume::remove_dir) does for
+    /// paths from the root.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Busy`] for the root.
     pub fn remove_dir(self, path: impl AsRef<Path>) -> Result<()> {
         let Place { dir, name, .. } = self.place(bytes(&path))?;
         self.fs.rmdir(&dir, &name).map(drop)
     }
 
-    /// As [`Volume::rename_with`](crate::Volume::rename_with), to a path that begins elsewhere.
+    /// Renames as [`Volume::rename_with`](crate::Volume::rename_with) does, to a path that begins
+    /// at `there`.
     ///
     /// # Errors
-    /// As there; [`Error::OtherVolume`].
+    /// Those of renameat2(2); [`Error::OtherVolume`].
     pub fn rename(
         self,
         source: impl AsRef<Path>,
@@ -151,7 +156,7 @@ impl<'d> At<'d> {
             return Err(Error::OtherVolume);
         }
         loop {
-            // The root, which cannot be renamed, is told of last.
+            // That a path is the root, which cannot be renamed, is reported last.
             let (from, to) = match (self.place(bytes(&source)), there.place(bytes(&target))) {
                 (Ok(from), Ok(to)) => (from, to),
                 (Err(Error::Busy), Ok(_) | Err(Error::Busy)) => return Err(Error::Busy),
@@ -168,7 +173,7 @@ impl<'d> At<'d> {
         }
     }
 
-    /// A slash behind a name of a rename: only a directory will do there.
+    /// Checks a rename of a name with a slash behind it: only a directory may have one.
     fn check_slashes(self, from: &Place, to: &Place, flags: RenameFlags) -> Result<()> {
         if !from.must_be_dir && !to.must_be_dir || is_dots(&from.name) || is_dots(&to.name) {
             return Ok(());
@@ -185,35 +190,41 @@ impl<'d> At<'d> {
         if from.must_be_dir || !exchange { node.check_dir() } else { Ok(()) }
     }
 
-    /// As [`Volume::hard_link`](crate::Volume::hard_link), to a path that begins elsewhere.
+    /// Links as [`Volume::hard_link`](crate::Volume::hard_link) does, to a path that begins at
+    /// `there`.
     ///
     /// # Errors
-    /// As there; [`Error::OtherVolume`].
+    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`];
+    /// [`Error::OtherVolume`].
     pub fn hard_link(self, from: impl AsRef<Path>, there: At<'_>, to: impl AsRef<Path>) -> Result<()> {
         loop {
             let node = self.node(bytes(&from), false)?;
             let look = || there.new_place(bytes(&to));
             match Place::make_at(look, |at| there.fs.link(&node, &at.dir, &at.name)) {
-                // Another thread has replaced or removed it meanwhile: the name tells which.
+                // Another thread has removed the inode's last name meanwhile: look up which inode
+                // `from` names.
                 Err(Error::NotFound) if node.is_nameless() => {}
                 done => return done,
             }
         }
     }
 
-    /// As [`Volume::link_file`](crate::Volume::link_file).
+    /// Gives an open file a name, as [`Volume::link_file`](crate::Volume::link_file) does for paths
+    /// from the root.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Exists`], [`Error::TooManyLinks`], [`Error::OtherVolume`]; [`Error::NotFound`] for
+    /// a file that was removed.
     pub fn link_file(self, file: &File, to: impl AsRef<Path>) -> Result<()> {
         let look = || self.new_place(bytes(&to));
         Place::make_at(look, |at| self.fs.link(file.node(), &at.dir, &at.name))
     }
 
-    /// As [`Volume::symlink`](crate::Volume::symlink).
+    /// Makes a symbolic link, as [`Volume::symlink`](crate::Volume::symlink) does for paths from
+    /// the root.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::NoSpace`].
     pub fn symlink(self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> Result<()> {
         let attr = NewAttr { permissions: 0o777, uid: 0, gid: 0 };
         let target = target.as_ref().as_bytes();
@@ -222,10 +233,11 @@ impl<'d> At<'d> {
         Place::make_at(|| self.new_place(bytes(&path)), make).map(|_| ())
     }
 
-    /// As [`Volume::mknod`](crate::Volume::mknod).
+    /// Makes a device file, fifo, socket or empty file, as [`Volume::mknod`](crate::Volume::mknod)
+    /// does for paths from the root.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Exists`], [`Error::NoSpace`]; [`Error::Invalid`] for another type.
     pub fn mknod(
         self,
         path: impl AsRef<Path>,
@@ -239,19 +251,21 @@ impl<'d> At<'d> {
         Place::make_at(|| self.new_place(bytes(&path)), make).map(|_| ())
     }
 
-    /// As [`Volume::read_link`](crate::Volume::read_link).
+    /// Returns the target of a symbolic link, as [`Volume::read_link`](crate::Volume::read_link)
+    /// does for paths from the root.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Invalid`] if it is none.
     pub fn read_link(self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let node = self.node(bytes(&path), false)?;
         Ok(PathBuf::from(OsString::from_vec(self.fs.read_link(&node)?)))
     }
 
-    /// As [`Volume::set_attr`](crate::Volume::set_attr).
+    /// Sets attributes, as [`Volume::set_attr`](crate::Volume::set_attr) does for paths from the
+    /// root.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::NotFound`], [`Error::NotPermitted`].
     pub fn set_attr(self, path: impl AsRef<Path>, set: &SetAttr, follow: bool) -> Result<()> {
         self.fs.set_attr(&*self.node(bytes(&path), follow)?, set)
     }

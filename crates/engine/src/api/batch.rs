@@ -1,4 +1,4 @@
-//! Reads and writes that are given together.
+//! Batches of reads and writes.
 
 use super::File;
 use crate::error::Result;
@@ -15,17 +15,17 @@ pub struct Io<'a> {
 }
 
 impl<'a> Io<'a> {
-    /// As [`File::read_at`].
+    /// Makes a read as [`File::read_at`] does it.
     pub fn read(file: &'a File, offset: u64, buf: &'a mut [u8]) -> Self {
         Self { file, offset, bytes: Bytes::Read(buf) }
     }
 
-    /// As [`File::write_at`].
+    /// Makes a write as [`File::write_at`] does it.
     pub fn write(file: &'a File, offset: u64, bytes: &'a [u8]) -> Self {
         Self { file, offset, bytes: Bytes::Write(bytes) }
     }
 
-    /// Its volume, if it may be with the device beside others.
+    /// Returns the volume, if the request may go to the device in a batch.
     fn goes_along(&self) -> Option<&'a Arc<Fs>> {
         let File { direct, append, .. } = *self.file;
         let may = match self.bytes {
@@ -44,11 +44,13 @@ impl<'a> Io<'a> {
 }
 
 impl File {
-    /// Carries out reads and writes of any files, in no order: for each, how many bytes, as
-    /// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) have it. Of files opened with
-    /// [`direct`](crate::FileOptions::direct), the device has all reads at the same time, and all
-    /// overwrites, where it is open for direct I/O: one thread gets out of it what many would have
-    /// to work together for otherwise. Of requests that overlap, none need be whole.
+    /// Runs reads and writes of any files, in no order. Returns for each how many bytes, as
+    /// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) do.
+    ///
+    /// Requests of files opened with [`direct`](crate::FileOptions::direct) go to the device
+    /// together, if it is open for direct I/O: all reads at once, and all overwrites at once. So
+    /// one thread keeps the device as busy as many threads with single requests. Requests that
+    /// overlap may mix.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
@@ -65,7 +67,7 @@ impl File {
     /// ```
     pub fn run_batch(ios: &mut [Io<'_>]) -> Vec<Result<usize>> {
         let mut moved = vec![None; ios.len()];
-        // Of one volume, which is nearly always that of all.
+        // Only the first file's volume has a batch; nearly always it is that of all files.
         let mut volumes = ios.iter().filter_map(Io::goes_along);
         if let Some(fs) = volumes.next().filter(|_| volumes.next().is_some()).map(Arc::clone) {
             let requests = ios.iter_mut().zip(&mut moved).filter_map(|(io, done)| {

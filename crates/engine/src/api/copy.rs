@@ -8,9 +8,9 @@ use crate::fs::data::{self, FallocMode};
 const PIECE: u64 = 1 << 20;
 
 impl File {
-    /// Copies up to `len` bytes from `offset` on to `to_offset` of `to`; how many: fewer at the end
-    /// of this file, or where a failure came in between. Holes stay holes. As with
-    /// copy_file_range(2), others may see a part of it.
+    /// Copies up to `len` bytes from `offset` on to `to_offset` of `to`. Returns how many: fewer at
+    /// the end of this file, or if a later part failed. Holes stay holes. As with
+    /// copy_file_range(2), another thread may see a part of the copy.
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for reading, or `to` not for writing or for appending only;
@@ -46,7 +46,7 @@ impl File {
             match self.copy_some(offset + done, to, to_offset + done, len - done) {
                 Ok(0) => break,
                 Ok(n) => done += n,
-                // What failed will fail again, and then it is told.
+                // The next call fails in the same place, and reports it.
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             }

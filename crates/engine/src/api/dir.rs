@@ -1,4 +1,4 @@
-//! An open directory: operations on names in it, without walking a path to it each time.
+//! An open directory: operations on names in it, without looking up its path each time.
 
 use super::{File, Metadata};
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ pub struct DirEntry {
     pub ino: u32,
     /// The inode's type, if the directory notes types.
     pub file_type: Option<FileType>,
-    /// Where to go on listing behind this entry.
+    /// The cookie with which a listing goes on behind this entry.
     pub cookie: u64,
 }
 
@@ -38,17 +38,17 @@ pub struct DirEntryRef<'a> {
     pub ino: u32,
     /// The inode's type, if the directory notes types.
     pub file_type: Option<FileType>,
-    /// Where to go on listing behind this entry.
+    /// The cookie with which a listing goes on behind this entry.
     pub cookie: u64,
 }
 
 impl Dir {
-    /// What there is to know of the directory itself.
+    /// Returns the attributes of the directory itself.
     pub fn metadata(&self) -> Metadata {
         Metadata::of(&self.node)
     }
 
-    /// What there is to know of `name`; a symbolic link is not followed.
+    /// Returns the attributes of `name`; does not follow a symbolic link.
     ///
     /// # Errors
     /// [`Error::NotFound`] and those of a damaged volume.
@@ -140,7 +140,7 @@ impl Dir {
         Ok(Metadata::of(&*self.create(name.as_ref(), kind, attr)?))
     }
 
-    /// Gives the inode behind `from` in the directory `dir` the name `name` here too.
+    /// Gives the inode that `from` names in the directory `dir` the name `name` in this one too.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
@@ -148,14 +148,15 @@ impl Dir {
         loop {
             let node = dir.lookup(from.as_ref())?;
             match self.node.fs.link(&node, &self.node, name.as_ref().as_bytes()) {
-                // Another thread has replaced or removed it meanwhile: the name tells which.
+                // Another thread has removed the inode's last name meanwhile: look up which inode
+                // `from` names.
                 Err(Error::NotFound) if node.is_nameless() => {}
                 done => return done,
             }
         }
     }
 
-    /// Makes a file without a name (O_TMPFILE): it goes with its last user, unless
+    /// Makes a file without a name (O_TMPFILE). It is deleted with its last user, unless
     /// [`link_file`](Self::link_file) gives it a name.
     ///
     /// # Errors
@@ -172,7 +173,7 @@ impl Dir {
         self.node.fs.link(file.node(), &self.node, name.as_ref().as_bytes())
     }
 
-    /// Removes the name of something that is no directory.
+    /// Removes the name of anything but a directory.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
@@ -188,7 +189,7 @@ impl Dir {
         self.node.fs.rmdir(&self.node, name.as_ref().as_bytes()).map(drop)
     }
 
-    /// Sets attributes of `name`; a symbolic link is not followed. An empty name is the
+    /// Sets attributes of `name`; does not follow a symbolic link. An empty name means the
     /// directory itself.
     ///
     /// # Errors
@@ -237,9 +238,9 @@ impl Dir {
         Ok(all)
     }
 
-    /// Calls `each` for the entries behind `cookie`, "." and ".." too, until it breaks. Cookie 0
-    /// is the start. An entry made or removed meanwhile may or may not be seen; all others are
-    /// seen once. The directory is locked: `each` must not use the volume.
+    /// Calls `each` for the entries behind `cookie`, with "." and "..", until it breaks. Cookie 0
+    /// is the start. An entry that another thread makes or removes meanwhile may or may not be
+    /// seen; every other is seen once. The directory is locked: `each` must not use the volume.
     ///
     /// # Errors
     /// Those of a damaged directory.

@@ -14,8 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An open file of a volume. Calls at once from many threads are fine: a read sees all of a
-/// write or none of it.
+/// An open file of a volume. Many threads may call it at once: a read sees all of a write or none
+/// of it.
 #[derive(Debug, Clone)]
 pub struct File {
     node: NodeRef,
@@ -25,14 +25,14 @@ pub struct File {
     pub(super) direct: bool,
     /// What each write makes durable before it returns.
     sync: Sync,
-    /// Failures to write the file out, of those that were told through this handle.
+    /// The count of the file's writeback failures up to which this handle has reported them.
     told: Arc<AtomicU32>,
 }
 
-/// In `told`: also the failure that ended all writing.
+/// The value of `told` once this handle has also reported the failure that ended all writing.
 const ALL_TOLD: u32 = u32::MAX;
 
-/// Of what a write makes durable before it returns.
+/// What a write makes durable before it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sync {
     Nothing,
@@ -41,7 +41,7 @@ enum Sync {
 }
 
 impl File {
-    /// A file for reading, and for writing if `write`.
+    /// Opens the file of `node` for reading, and for writing if `write`.
     pub(super) fn of_node(node: NodeRef, write: bool) -> Result<Self> {
         match node.state().file_type(node.ino)? {
             FileType::Regular => {}
@@ -57,14 +57,14 @@ impl File {
         &self.node
     }
 
-    /// The same open file, past the page cache (O_DIRECT) or through it. What was told through one
-    /// is told.
+    /// Returns the same open file, past the page cache (O_DIRECT) or through it. The two handles
+    /// share their record of reported failures.
     pub fn with_direct(&self, direct: bool) -> File {
         Self { direct, ..self.clone() }
     }
 
-    /// Reads from `offset` on into `buf`; how many bytes there were: fewer than asked for only
-    /// at the end of the file, 0 behind it.
+    /// Reads from `offset` on into `buf`. Returns how many bytes there were: fewer than asked for
+    /// only at the end of the file, 0 behind it.
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
@@ -76,21 +76,23 @@ impl File {
         }
     }
 
-    /// As [`read_at`](Self::read_at), for somebody's cache, which will not ask again soon: so much
-    /// need not be kept here too.
+    /// Reads as [`read_at`](Self::read_at) does, for a caller with a cache of its own (the kernel,
+    /// above a mount). Such a caller seldom reads the same bytes again, so the page cache need not
+    /// keep them too.
     ///
     /// # Errors
-    /// As `read_at`.
+    /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
     pub fn read_for_cache(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.check_read()?;
         data::read_for_cache(&self.node, offset, buf)
     }
 
-    /// As [`read_at`](Self::read_at) without waiting (RWF_NOWAIT): reads what is cached, or, past
-    /// the page cache, what no writer holds. How many bytes: 0 only at the end of the file.
+    /// Reads as [`read_at`](Self::read_at) does, but without waiting (RWF_NOWAIT): cached bytes,
+    /// or, past the page cache, bytes that no writer has locked. Returns how many: 0 only at the
+    /// end of the file.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if it had to wait for the first byte; as `read_at`.
+    /// [`Error::WouldBlock`] if it had to wait for the first byte; those of `read_at`.
     pub fn try_read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.check_read()?;
         match self.direct {
@@ -99,17 +101,17 @@ impl File {
         }
     }
 
-    /// `len` bytes from `offset` on as a slice, without a copy: of a volume on a device that is
-    /// memory (`pmem:FILE`).
+    /// Returns `len` bytes from `offset` on as a slice, without a copy. Only for a volume on a
+    /// device that is memory (`pmem:FILE`).
     ///
-    /// `None` where that cannot be: on another device; of bytes that are not all inside of the
-    /// file, written, and side by side on the volume; or while too many other slices are out.
-    /// [`read_at`](Self::read_at) then serves.
+    /// Returns `None` on any other device, and if the bytes are not all inside of the file,
+    /// written, and contiguous on the volume, and while too many other slices are lent. Use
+    /// [`read_at`](Self::read_at) then.
     ///
-    /// While the slice lives, whoever writes these bytes, or cuts the file before their end, waits,
-    /// and whoever comes later for bytes that such a one waits for, also to read them, waits
-    /// behind. So the thread that has the slice must not use the file otherwise, nor wait for a
-    /// thread that does.
+    /// While the slice lives, a thread that writes these bytes, or cuts the file before their end,
+    /// waits. A thread that comes later, even to read, waits behind it if it needs bytes that the
+    /// first one waits for. So the thread that has the slice must neither use the file in another
+    /// way nor wait for a thread that does.
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for reading; a damaged block map.
@@ -118,8 +120,8 @@ impl File {
         Ok(data::lend(&self.node, offset, len)?.map(Mapped::new))
     }
 
-    /// The first range at or behind `offset` that is no hole: its start and end. Its end may be a
-    /// part of the way only: what follows may be no hole either. `None` if only holes follow.
+    /// Returns the first range at or behind `offset` that is no hole: its start and end. The bytes
+    /// behind its end may be no hole either. `None` if only holes follow.
     ///
     /// # Errors
     /// A damaged block map.
@@ -127,8 +129,8 @@ impl File {
         data::next_data(&self.node, offset)
     }
 
-    /// Writes all of `bytes` at `offset` (at the end, if open for appending). A hole opens
-    /// between the old end and `offset`.
+    /// Writes all of `bytes` at `offset`, or at the end if open for appending. The bytes between
+    /// the old end and `offset` become a hole.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooBig`]: a part may have been written.
@@ -149,10 +151,11 @@ impl File {
         Ok(at)
     }
 
-    /// Writes bytes that a cache of the caller's took before, when it was allowed: flags that the
-    /// inode got meanwhile do not keep them out. Many of them need not be kept here too; a reader
-    /// here may see a part of them, and zeros before it. The file gets no new time either: the
-    /// caller keeps the times, and sets them with [`set_attr`](Self::set_attr).
+    /// Writes bytes that a caller with a cache of its own accepted earlier, when the write was
+    /// allowed: flags that the inode got since do not refuse it. The page cache need not keep all
+    /// of them. A thread that reads through this library may see a part of the write, and zeros
+    /// before it. The file's times do not change: the caller keeps them and sets them with
+    /// [`set_attr`](Self::set_attr).
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooBig`]: a part may have been written. After
@@ -163,11 +166,11 @@ impl File {
         data::write_late(&self.node, offset, bytes)
     }
 
-    /// As [`write_at`](Self::write_at) without waiting (RWF_NOWAIT): writes what needs no block to
-    /// be loaded or allocated. How many bytes.
+    /// Writes as [`write_at`](Self::write_at) does, but without waiting (RWF_NOWAIT): only bytes
+    /// whose blocks need neither be loaded nor allocated. Returns how many.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if it had to wait for the first byte; as `write_at`.
+    /// [`Error::WouldBlock`] if it had to wait for the first byte; those of `write_at`.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
@@ -190,7 +193,7 @@ impl File {
         Ok(done)
     }
 
-    /// Cuts or extends the file to `len` bytes. What is new reads as zeros.
+    /// Cuts or extends the file to `len` bytes. Bytes that are added read as zeros.
     ///
     /// # Errors
     /// [`Error::FileTooBig`], ...
@@ -209,7 +212,7 @@ impl File {
         data::truncate(&self.node, len)
     }
 
-    /// Changes which blocks the `len` bytes from `offset` on have: see [`FallocMode`].
+    /// Changes which blocks hold the `len` bytes from `offset` on: see [`FallocMode`].
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for writing; [`Error::NotPermitted`] for an inode that is
@@ -253,8 +256,8 @@ impl File {
         data::seek_hole(&self.node, offset)
     }
 
-    /// Where the blocks lie that hold any of `bytes`, in order (FIEMAP, with what is dirty written
-    /// out first).
+    /// Returns where the blocks that hold any of `bytes` lie, in order (FIEMAP). Writes out dirty
+    /// pages first.
     ///
     /// # Errors
     /// The device's; a damaged block map.
@@ -265,7 +268,7 @@ impl File {
     /// Makes the content and all attributes durable.
     ///
     /// # Errors
-    /// The journal's or the device's: then nothing of late may be durable.
+    /// The journal's or the device's: then none of the latest changes may be durable.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
@@ -288,7 +291,7 @@ impl File {
         self.tell_failures(data::sync_data(&self.node))
     }
 
-    /// What there is to know of the file.
+    /// Returns the attributes of the file.
     pub fn metadata(&self) -> Metadata {
         Metadata::of(&self.node)
     }
@@ -309,8 +312,8 @@ impl File {
         self.node.fs.set_xattr(&self.node, name, value, SetXattr::Any)
     }
 
-    /// A failure to write out that happened in the background is told once through each handle. So
-    /// is one that ended all writing: from then on a sync says that the volume is read-only.
+    /// Reports a failure of writeback in the background once through each handle. So it does with a
+    /// failure that ended all writing: from then on a sync says that the volume is read-only.
     fn tell_failures(&self, synced: Result<()>) -> Result<()> {
         let fs = &self.node.fs;
         if synced.is_err() && fs.journal.has_ended() && !fs.is_closed() {
@@ -386,19 +389,19 @@ impl<'v> FileOptions<'v> {
         }
     }
 
-    /// For reading.
+    /// Opens for reading.
     pub fn read(mut self, yes: bool) -> Self {
         self.read = yes;
         self
     }
 
-    /// For writing.
+    /// Opens for writing.
     pub fn write(mut self, yes: bool) -> Self {
         self.write = yes;
         self
     }
 
-    /// For writing, always at the end.
+    /// Opens for writing, always at the end.
     pub fn append(mut self, yes: bool) -> Self {
         self.append = yes;
         self.write |= yes;
@@ -429,9 +432,8 @@ impl<'v> FileOptions<'v> {
         self
     }
 
-    /// Past the page cache (O_DIRECT): no, unless said otherwise. Bytes at any place in memory and
-    /// in the file are taken; those that are whole sectors in aligned memory go straight to the
-    /// device.
+    /// Goes past the page cache (O_DIRECT): no, unless said otherwise. Memory and offset may have
+    /// any alignment; whole sectors in aligned memory go straight to the device.
     pub fn direct(mut self, yes: bool) -> Self {
         self.direct = yes;
         self
@@ -449,7 +451,7 @@ impl<'v> FileOptions<'v> {
         self
     }
 
-    /// Mode and owner of a file that is made: 0644, 0:0 unless said otherwise.
+    /// Sets mode and owner of a file that is made: 0644, 0:0 unless said otherwise.
     pub fn attr(mut self, attr: NewAttr) -> Self {
         self.attr = attr;
         self

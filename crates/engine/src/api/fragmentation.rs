@@ -1,4 +1,4 @@
-//! How scattered files and free space are.
+//! How fragmented files and free space are.
 
 use super::Volume;
 use super::path;
@@ -12,14 +12,14 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// In how many pieces the content of one file, or of many, lies.
+/// The number of extents of one file, or of many.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Extents {
     /// Blocks of content.
     pub blocks: u64,
-    /// Runs of blocks that follow each other both in the file and on the volume.
+    /// Runs of blocks that are adjacent both in the file and on the volume.
     pub extents: u64,
-    /// The fewest that there could be: one for each run of blocks between holes.
+    /// The fewest possible: one for each run of blocks between holes.
     pub ideal: u64,
 }
 
@@ -32,12 +32,12 @@ pub struct FreeRuns {
     pub blocks: u64,
 }
 
-/// How scattered a volume is.
+/// How fragmented a volume is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fragmentation {
     /// Regular files that have blocks.
     pub files: u64,
-    /// Those with more extents than they need.
+    /// Files with more extents than they need.
     pub fragmented: u64,
     /// The sums over all files.
     pub extents: Extents,
@@ -47,12 +47,12 @@ pub struct Fragmentation {
     pub most_ino: u32,
     /// Runs of free blocks by size: at index i those of 2^i to 2^(i+1) - 1 blocks.
     pub free: Vec<FreeRuns>,
-    /// Blocks of the longest.
+    /// Blocks of the longest run.
     pub longest_free: u64,
 }
 
 impl Volume {
-    /// In how many pieces a file or directory lies. A symbolic link is not followed.
+    /// Counts the extents of a file or directory. A symbolic link is not followed.
     ///
     /// # Errors
     /// [`Error::NotFound`](crate::Error::NotFound); those of a damaged map.
@@ -68,13 +68,13 @@ impl Volume {
     /// ```
     pub fn extents(&self, path: impl AsRef<Path>) -> Result<Extents> {
         let node = path::resolve(&self.fs, &self.fs.root()?, path.as_ref().as_os_str().as_bytes(), false)?;
-        // What is dirty gets its place.
+        // Dirty pages are allocated by this.
         data::write_out(&node)?;
         extents_of(&node)
     }
 
-    /// How scattered all files and the free space are, as the metadata has it: looks at every inode
-    /// and every bitmap.
+    /// Returns how fragmented all files and the free space are, from the metadata: reads every
+    /// inode and every bitmap.
     ///
     /// # Errors
     /// Those of damaged bitmaps, inodes and maps.
@@ -141,12 +141,12 @@ impl Fragmentation {
     }
 }
 
-/// Goes along the map of a file, which may be in use.
+/// Walks the map of a file, which may be in use.
 fn extents_of(node: &Node) -> Result<Extents> {
     let fs: &Fs = &node.fs;
     let mut sum = Extents::default();
     let (mut lblk, mut next) = (0, None);
-    // Where the last extent ended, in the file.
+    // The end of the last extent in the file.
     let mut end = None;
     loop {
         let state = node.state();

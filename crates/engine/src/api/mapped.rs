@@ -5,10 +5,10 @@ use lanefs_device::Lent;
 use std::fmt;
 use std::ops::Deref;
 
-/// Bytes of a file, where they are: see [`File::map`](crate::File::map). Nobody changes them while
-/// this value lives.
+/// Bytes of a file in place, without a copy: see [`File::map`](crate::File::map). No thread changes
+/// them while this value lives.
 pub struct Mapped<'f> {
-    // Given back before others are let at the bytes.
+    // Declared first, so that the slice is given back before the lock of its bytes is released.
     bytes: Lent,
     _kept: Kept<'f>,
 }

@@ -21,7 +21,7 @@ impl Metadata {
         self.ino
     }
 
-    /// What it is. Regular where the mode holds no known type.
+    /// Returns the type of the inode: regular where the mode holds no known type.
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.inode.mode).unwrap_or(FileType::Regular)
     }
@@ -121,7 +121,8 @@ impl Metadata {
         self.inode.generation
     }
 
-    /// i_version: changes with the first change of the file after somebody looked, as this does.
+    /// Returns i_version. Reading the attributes of a file marks its version as seen; the first
+    /// change of the file after that makes a new version.
     pub fn version(&self) -> u64 {
         self.inode.version
     }

@@ -1,4 +1,4 @@
-//! The face that programs see, shaped like `std::fs`.
+//! The interface for programs, shaped like `std::fs`.
 
 mod at;
 mod batch;

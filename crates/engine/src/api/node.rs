@@ -1,7 +1,8 @@
-//! One inode in use, whatever it is: the face for adapters that know inodes and not paths.
+//! One inode in use, of any type: the interface for adapters that know inodes and not paths.
 //!
-//! A [`Node`] keeps its inode: unlinked, the inode goes with the last `Node`, [`File`] or
-//! [`Dir`](super::Dir) of it. Who may do what is not asked here: that is the adapter's part.
+//! A [`Node`] keeps its inode: when the inode has no name any more, it is deleted with the last
+//! `Node`, [`File`] or [`Dir`](super::Dir) of it. Permissions are not checked here: the adapter
+//! checks which user may do what.
 
 use super::{DirEntryRef, File, Metadata, Volume};
 use crate::error::{Corrupt, Error, Result};
@@ -30,12 +31,13 @@ impl Volume {
         Ok(Node { node: self.fs.root()? })
     }
 
-    /// The inode of this number.
+    /// Returns the inode of this number.
     ///
     /// # Errors
-    /// [`Error::Stale`] for one that is free, or has no name and no user; those of a damaged inode.
+    /// [`Error::Stale`] for an inode that is free, or that has neither a name nor a user; those of
+    /// a damaged inode.
     pub fn node_at(&self, ino: u32) -> Result<Node> {
-        // A file handle that nobody was given is no damage.
+        // A file handle that was never given out is not a sign of damage.
         self.fs.check_named(ino).map_err(|_| Error::Stale(ino))?;
         match self.fs.node(ino) {
             Err(Error::Corrupt(Corrupt::DeadInode { ino })) => Err(Error::Stale(ino)),
@@ -108,7 +110,7 @@ impl Node {
     }
 
     fn masked(&self, mut attr: NewAttr, umask: u16) -> Result<NewAttr> {
-        // Asked for only where there can be one: inodes without attributes are the rule.
+        // Looked up only when a name is made: most directories have no attributes.
         if !self.has_default_acl()? {
             attr.permissions &= !umask;
         }
@@ -206,8 +208,8 @@ impl Node {
         }
     }
 
-    /// Takes away what a change of the content by `by` takes: file capabilities, set-user-id and
-    /// set-group-id. Writes nothing where there are none.
+    /// Drops the privileges that a change of the content by `by` takes away: file capabilities,
+    /// set-user-id and set-group-id. Writes nothing where there are none.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], the journal's; those of damaged attributes.
@@ -219,10 +221,10 @@ impl Node {
         self.node.fs.drop_privileges(&self.node, by)
     }
 
-    /// Takes set-group-id away.
+    /// Clears set-group-id.
     ///
     /// # Errors
-    /// As [`set_attr`](Self::set_attr).
+    /// [`Error::ReadOnly`], [`Error::NotPermitted`].
     pub fn drop_set_group_id(&self) -> Result<()> {
         let permissions = self.node.state().mode & 0o7777;
         if permissions & 0o2000 == 0 {
@@ -231,8 +233,8 @@ impl Node {
         self.set_attr(&SetAttr { permissions: Some(permissions & !0o2000), ..SetAttr::default() })
     }
 
-    /// The flags that chattr(1) sets: those that a user may change are replaced by what `flags` has
-    /// of them.
+    /// Sets the flags that chattr(1) sets: those that a user may change are replaced by their
+    /// values in `flags`.
     ///
     /// # Errors
     /// [`Error::NotSupported`] where another flag would have to change.
@@ -243,7 +245,7 @@ impl Node {
     /// Sets i_projid of a volume with project quotas.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] on a volume without, unless it stays as it is.
+    /// [`Error::NotSupported`] on a volume without projects, unless the project stays the same.
     pub fn set_project(&self, project: u32) -> Result<()> {
         self.set_file_attr(None, Some(project))
     }
@@ -299,7 +301,7 @@ impl Node {
         File::of_node(self.node.clone(), !self.node.fs.is_read_only())
     }
 
-    /// It was read: moves the time of the last read, if `atime` says so.
+    /// Notes that the inode was read: moves the time of the last read, if `atime` says so.
     ///
     /// # Errors
     /// The journal's.

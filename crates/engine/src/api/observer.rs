@@ -1,4 +1,4 @@
-//! The device of an open volume, for a reader beside the engine.
+//! Access to the device of an open volume, for another reader.
 
 use super::Volume;
 use crate::error::Result;
@@ -20,19 +20,21 @@ impl fmt::Debug for Observer {
 }
 
 impl Volume {
-    /// Returns a handle for a reader of the device beside the volume.
+    /// Returns a handle for another reader of the volume's device.
     pub fn observer(&self) -> Observer {
         Observer { fs: Arc::clone(&self.fs) }
     }
 }
 
 impl Observer {
-    /// Calls `look` while the device holds one committed state of the volume, the one that a crash
-    /// would leave now: neither a commit nor a checkpoint writes to it. Data of files is written
-    /// meanwhile, to blocks of which that state says nothing or only whose they are. What waits for
-    /// a commit (a sync, [`Volume::close`]) waits until `look` has returned, and so does a change
-    /// that finds the running transaction full. So `look` may not change the volume: it could wait
-    /// for itself.
+    /// Calls `look` while the device holds one committed state of the volume: the state that a
+    /// crash would leave now. Neither a commit nor a checkpoint writes to the device meanwhile.
+    /// Data of files is written, but only to blocks that this state has as free, or of which it
+    /// records only the owner.
+    ///
+    /// A thread that waits for a commit (a sync, [`Volume::close`]) waits until `look` has
+    /// returned, and so does a thread that finds the running transaction full. So `look` must not
+    /// change the volume: it could wait for itself.
     ///
     /// Returns `None`, without a call, for a volume without a journal and for one that is open for
     /// reading only.

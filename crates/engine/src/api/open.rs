@@ -19,8 +19,8 @@ impl OpenOptions {
         self.open_device(Arc::new(device))
     }
 
-    /// Opens the volume of that name: a path as for [`open`](Self::open), or `pmem:FILE`, the same
-    /// mapped.
+    /// Opens the volume with this name: a path as for [`open`](Self::open), or `pmem:FILE`, which
+    /// maps the file into memory.
     ///
     /// # Errors
     /// As [`open`](Self::open); a name that is none.
@@ -29,8 +29,8 @@ impl OpenOptions {
         self.open_device(device)
     }
 
-    /// Opens and locks the device of the volume of that name, and reads nothing of it. What
-    /// [`open_device`](Self::open_device) makes of it is what [`open_url`](Self::open_url) returns.
+    /// Opens and locks the device of the volume with this name, without reading it.
+    /// [`open_device`](Self::open_device) on it returns the same as [`open_url`](Self::open_url).
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device); a name that is none.

@@ -1,4 +1,4 @@
-//! From a path to an inode.
+//! Path lookup: from a path to an inode.
 
 use crate::error::{Error, Result};
 use crate::fs::Fs;
@@ -21,13 +21,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns whether another thread has removed the directory since, and `look` finds another one
-    /// by now: there was one all the time, and what failed here is to be done there.
+    /// Returns whether another thread has removed the directory since, and `look` now finds another
+    /// one. The path has led to a directory all the time, so the operation that failed is repeated
+    /// there.
     pub(super) fn is_stale(&self, look: impl Fn() -> Result<Place>) -> Result<bool> {
         Ok(self.dir.is_nameless() && look()?.dir.ino != self.dir.ino)
     }
 
-    /// Runs `make` at the place that `look` finds, and again if that was stale.
+    /// Runs `make` at the place that `look` finds, and again if that place was stale.
     pub(super) fn make_at<T>(
         look: impl Fn() -> Result<Place>,
         make: impl Fn(&Place) -> Result<T>,
@@ -42,7 +43,7 @@ impl Place {
     }
 }
 
-/// The last parts of a path that still have to be walked.
+/// The rest of a path that is being walked.
 struct Walk {
     parts: VecDeque<Vec<u8>>,
     must_be_dir: bool,
@@ -60,7 +61,7 @@ impl Walk {
         Ok(Self { parts: split(path), must_be_dir: wants_dir(path), links: 0 })
     }
 
-    /// Puts a link's target in the place of the link.
+    /// Puts a link's target into the path in place of the link.
     fn follow(&mut self, root: &NodeRef, dir: &mut NodeRef, link: &NodeRef) -> Result<()> {
         self.links += 1;
         if self.links > MAX_LINKS {
@@ -87,8 +88,8 @@ fn split(path: &[u8]) -> VecDeque<Vec<u8>> {
     path.split(|&b| b == b'/').filter(|p| !p.is_empty() && *p != b".").map(<[u8]>::to_vec).collect()
 }
 
-/// The inode at `path` from `base` on (an absolute path starts at the root). `follow` says
-/// whether a symbolic link at the end is followed too.
+/// Returns the inode at `path` from `base` on; an absolute path begins at the root. Follows a
+/// symbolic link at the end if `follow`.
 pub(super) fn resolve(fs: &Arc<Fs>, base: &NodeRef, path: &[u8], follow: bool) -> Result<NodeRef> {
     let root = fs.root()?;
     let mut walk = Walk::new(path)?;
@@ -108,8 +109,8 @@ pub(super) fn resolve(fs: &Arc<Fs>, base: &NodeRef, path: &[u8], follow: bool) -
     Ok(at)
 }
 
-/// The directory of `path` and the name in it. Links on the way are followed, one at the end is
-/// not: it is what the name means.
+/// Returns the directory of `path` and the name in it. Follows links on the way, but not at the
+/// end: the name is the link's own.
 ///
 /// # Errors
 /// [`Error::Busy`] for the root, which has no name.

@@ -1,4 +1,4 @@
-//! What the threads of an open volume do when it is due, done now.
+//! Background tasks of an open volume, run at once.
 
 use super::Volume;
 use crate::error::Result;
@@ -13,21 +13,21 @@ pub enum Upkeep {
     Commit,
     /// Writes out all dirty pages, as at the end of their age. Commits nothing.
     WriteBack,
-    /// Writes all that is committed home, and frees the log.
+    /// Writes all committed blocks home, and frees the log.
     Checkpoint,
-    /// Evicts every inode that nobody uses and that has nothing to write.
+    /// Evicts every inode that is not in use and has nothing to write.
     Sweep,
-    /// Drops every cached metadata block that nobody uses, as when the volume is idle.
+    /// Drops every cached metadata block that is not in use, as when the volume is idle.
     Release,
 }
 
 impl Volume {
-    /// Does now what the volume's threads do when it is due: for tests and simulators, which have
-    /// no time.
+    /// Runs now a task that the volume's threads run when it is due. For tests and simulators,
+    /// which have no clock.
     ///
     /// # Errors
     /// [`Error::ReadOnly`](crate::Error::ReadOnly); the journal's or the device's. A page that
-    /// could not be written out is told by a sync of its file.
+    /// could not be written out is reported by a sync of its file.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));

@@ -19,13 +19,13 @@ use std::sync::Arc;
 /// An open volume. Paths are inside the volume, absolute or from its root. Shared between
 /// threads by reference.
 ///
-/// Dropped, it is closed too, but without a word of errors: call [`close`](Self::close).
+/// Dropping it closes the volume too, but reports no errors: call [`close`](Self::close).
 #[derive(Debug)]
 pub struct Volume {
     pub(super) fs: Arc<Fs>,
 }
 
-/// What the superblock and the journal tell of an open volume.
+/// What the superblock and the journal report of an open volume.
 #[derive(Debug, Clone)]
 pub struct VolumeInfo {
     /// The superblock as it would be written now.
@@ -34,13 +34,13 @@ pub struct VolumeInfo {
     pub journal: lanefs_journal::Stats,
     /// Whether the volume may be changed.
     pub writable: bool,
-    /// What opening it had to mend.
+    /// What recovery did when the volume was opened.
     pub recovery: Recovery,
 }
 
 const DEFAULT_DIR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
 
-/// An attribute's name, of a length that can be: that is looked at before the path.
+/// Checks the length of an attribute's name, before the path is looked up.
 fn attr_name(name: &impl AsRef<OsStr>) -> Result<&[u8]> {
     let name = name.as_ref().as_bytes();
     if (1..=255).contains(&name.len()) { Ok(name) } else { Err(Error::Range) }
@@ -90,13 +90,13 @@ impl Volume {
         OpenOptions::new().write(true).open_device(device)
     }
 
-    /// Operations on paths that begin at the root, as [`Dir::at`] has them for those that begin
-    /// elsewhere.
+    /// Returns operations on paths that begin at the root. [`Dir::at`] has them for paths that
+    /// begin in another directory.
     pub fn at(&self) -> At<'_> {
         At::root_of(&self.fs)
     }
 
-    /// How to open a file: what to do with one that exists, and with one that does not.
+    /// Returns options for opening a file: what to do if it exists, and what if it does not.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
@@ -138,7 +138,8 @@ impl Volume {
         let file = self.open_file(path)?;
         let mut content = Vec::new();
         let mut piece = vec![0; 1 << 20];
-        // Not by i_size: that is the volume's word, and holes make it cheap to lie.
+        // Not by i_size: that comes from the volume, and a hostile one can claim any size with
+        // holes.
         loop {
             let n = file.read_at(content.len() as u64, &mut piece)?;
             content.try_reserve(n).map_err(|_| Error::NoMemory { bytes: content.len() + n })?;
@@ -166,7 +167,7 @@ impl Volume {
         self.create_file(path)?.write_at(0, content)
     }
 
-    /// What there is to know of the inode at `path`; a symbolic link at the end is followed.
+    /// Returns the attributes of the inode at `path`; a symbolic link at the end is followed.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`].
@@ -185,7 +186,7 @@ impl Volume {
         self.at().metadata(path, true)
     }
 
-    /// What there is to know of the inode at `path`; a symbolic link at the end is not followed.
+    /// Returns the attributes of the inode at `path`; a symbolic link at the end is not followed.
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).
@@ -272,10 +273,10 @@ impl Volume {
         self.at().create_dir(path, attr)
     }
 
-    /// Makes a directory and all that are missing above it.
+    /// Makes a directory, and every directory above it that does not exist.
     ///
     /// # Errors
-    /// As [`create_dir`](Self::create_dir), but a directory that exists is none.
+    /// Those of [`create_dir`](Self::create_dir), but a directory that exists is no error.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut at = PathBuf::from("/");
         for part in path.as_ref() {
@@ -315,7 +316,7 @@ impl Volume {
         self.at().remove_dir(path)
     }
 
-    /// Removes a directory with all that is in it, or a file.
+    /// Removes a directory with everything in it, or a file.
     ///
     /// # Errors
     /// The first that any of the removals gives; what was removed stays removed.
@@ -324,7 +325,7 @@ impl Volume {
         if !self.symlink_metadata(path)?.is_dir() {
             return self.remove_file(path);
         }
-        // By depth first, without recursion: a tree may be deeper than the stack.
+        // Depth first, without recursion: a tree may be deeper than the stack.
         let mut stack = vec![(path.to_path_buf(), false)];
         while let Some((dir, visited)) = stack.pop() {
             if visited {
@@ -344,7 +345,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Renames, over what may be at `to`.
+    /// Renames, and replaces a file or an empty directory at `to`.
     ///
     /// # Errors
     /// Those of rename(2).
@@ -352,7 +353,7 @@ impl Volume {
         self.rename_with(from, to, RenameFlags::Replace)
     }
 
-    /// Renames, with a say in what happens to what is at `to`.
+    /// Renames; `flags` say what happens to a file or directory at `to`.
     ///
     /// # Errors
     /// Those of renameat2(2).
@@ -396,8 +397,8 @@ impl Volume {
         self.at().hard_link(from, self.at(), to)
     }
 
-    /// Gives an open file the name `to`: also one that was made without any by
-    /// [`Dir::create_nameless`], and not one that lost its last.
+    /// Gives an open file the name `to`. The file may have been made without a name by
+    /// [`Dir::create_nameless`], but must not have lost its last one.
     ///
     /// # Errors
     /// As [`hard_link`](Self::hard_link); [`Error::OtherVolume`]; [`Error::NotFound`] for a file
@@ -475,8 +476,8 @@ impl Volume {
     /// The value of an extended attribute, by its full name ("user.mime"). Symbolic links are
     /// not followed, here and in the other calls on attributes.
     ///
-    /// `system.lanefs.i_version` is [`Metadata::version`] in decimal digits, for programs that come
-    /// by a path where only attributes do. It is not listed and cannot be set.
+    /// `system.lanefs.i_version` is [`Metadata::version`] in decimal digits, for programs that can
+    /// only read attributes by a path. It is not listed and cannot be set.
     ///
     /// # Errors
     /// [`Error::NoData`] if there is none of that name.
@@ -529,9 +530,10 @@ impl Volume {
         self.fs.remove_xattr(&*self.node(bytes(&path), false)?, name)
     }
 
-    /// Runs `f` for a user from whom the blocks kept for root (`s_r_blocks_count`) are kept: what
-    /// the thread does on any volume meanwhile finds no space where only those are left. A volume
-    /// that was opened without [`OpenOptions::use_reserved`] keeps them from all.
+    /// Runs `f` on behalf of a user who may not use the blocks reserved for root
+    /// (`s_r_blocks_count`). While `f` runs, this thread finds no space, on any volume, where only
+    /// reserved blocks are left. A volume that was opened without [`OpenOptions::use_reserved`]
+    /// keeps them from every caller.
     ///
     /// # Examples
     /// ```
@@ -561,8 +563,8 @@ impl Volume {
         self.fs.statfs()
     }
 
-    /// Tells the device which bytes of `range` no file has (fstrim): runs of at least `least`
-    /// bytes. How many.
+    /// Tells the device which bytes of `range` are free (fstrim): runs of at least `least` bytes.
+    /// Returns how many bytes.
     ///
     /// # Errors
     /// [`Error::ReadOnly`]; the device's.
@@ -572,7 +574,7 @@ impl Volume {
         Ok(alloc::trim(&self.fs, blocks, least.div_ceil(size))? * size)
     }
 
-    /// What the superblock and the journal tell.
+    /// Returns what the superblock and the journal report.
     pub fn info(&self) -> VolumeInfo {
         let superblock = self.fs.sb.lock().clone();
         VolumeInfo {
@@ -583,7 +585,7 @@ impl Volume {
         }
     }
 
-    /// What was counted and timed since the volume was opened.
+    /// Returns the counters and times since the volume was opened.
     ///
     /// ```
     /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
@@ -600,7 +602,7 @@ impl Volume {
         self.fs.stats()
     }
 
-    /// Makes everything that was done durable.
+    /// Makes every finished operation durable.
     ///
     /// # Errors
     /// The journal's or the device's.

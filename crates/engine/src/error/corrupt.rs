@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Structures that are well formed by themselves and contradict each other.
+/// Structures that are valid by themselves and contradict each other.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
 #[non_exhaustive]
 pub enum Corrupt {

@@ -1,4 +1,4 @@
-//! What a directory can break.
+//! Rules of directories that can be broken.
 
 use lanefs_format::dirent::DirentError;
 use lanefs_format::htree::HtreeError;

@@ -1,4 +1,4 @@
-//! What a map of indirect blocks can break.
+//! Rules of the indirect block map that can be broken.
 
 /// A rule of the indirect map that is violated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

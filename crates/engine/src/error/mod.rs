@@ -1,8 +1,8 @@
-//! What the engine says when an operation fails.
+//! Errors of the engine.
 //!
-//! Three families: what the caller asked cannot be (`NotFound`, `Exists`, ...), what the volume
-//! holds is not ext4 (`Format`, `Corrupt`, ...: structure, number and rule), and what the medium
-//! did (`Device`, `Journal`). [`Error::errno`] gives the number that the kernel's ext4 gives.
+//! Three families: the request cannot be met (`NotFound`, `Exists`, ...), the volume is not valid
+//! ext4 (`Format`, `Corrupt`, ...: with structure, number and rule), or the medium failed
+//! (`Device`, `Journal`). [`Error::errno`] returns the number that the kernel's ext4 returns.
 
 mod corrupt;
 mod dir;
@@ -32,10 +32,10 @@ pub enum Error {
     /// The name is taken (EEXIST).
     #[error("File exists")]
     Exists,
-    /// A path goes through something that is no directory (ENOTDIR).
+    /// A path uses something as a directory that is none (ENOTDIR).
     #[error("Not a directory")]
     NotDir,
-    /// A directory where none may be (EISDIR).
+    /// A directory where none is allowed (EISDIR).
     #[error("Is a directory")]
     IsDir,
     /// The directory has entries (ENOTEMPTY).
@@ -72,7 +72,7 @@ pub enum Error {
     /// An immutable or append-only inode (EPERM).
     #[error("Operation not permitted ({0})")]
     NotPermitted(&'static str),
-    /// Something that this kind of inode does not have (EACCES).
+    /// An attribute that this kind of inode does not have (EACCES).
     #[error("Permission denied ({0})")]
     AccessDenied(&'static str),
     /// The file is not open for this (EBADF).
@@ -86,7 +86,7 @@ pub enum Error {
         /// i_size.
         size: u64,
     },
-    /// It would have to wait, and was asked not to (EAGAIN).
+    /// The call would have to wait, and was asked not to (EAGAIN).
     #[error("Resource temporarily unavailable")]
     WouldBlock,
     /// An argument that makes no sense (EINVAL).
@@ -101,10 +101,10 @@ pub enum Error {
         /// Length in bytes.
         len: usize,
     },
-    /// Content that there is no memory for (ENOMEM).
+    /// There is no memory for the content (ENOMEM).
     #[error("Cannot allocate memory ({bytes} bytes)")]
     NoMemory {
-        /// Bytes of the content so far, and more to come.
+        /// Bytes read so far and of the next piece.
         bytes: usize,
     },
     /// A buffer or value out of bounds (ERANGE).
@@ -125,8 +125,8 @@ pub enum Error {
     /// A feature, or an operation on it, that lanefs does not write (EOPNOTSUPP).
     #[error("Operation not supported ({0})")]
     NotSupported(String),
-    /// A mount option that nobody knows, that has no value that it can have, or that asks for what
-    /// lanefs does not do (EINVAL).
+    /// A mount option that lanefs does not know, whose value is not allowed, or that asks for
+    /// something that lanefs does not do (EINVAL).
     #[error("mount option {word}: {why}")]
     MountOption {
         /// The option with its value.
@@ -140,8 +140,8 @@ pub enum Error {
         /// The file's inode.
         ino: u32,
     },
-    /// A truncation failed behind its change of the size, and what it cut off is not freed (EIO):
-    /// the file does not grow over it.
+    /// A truncation failed after it had changed the size, and the blocks behind the new size are
+    /// not freed (EIO): the file does not grow over them.
     #[error("Input/output error (a truncation of inode {ino} has failed: truncate it again)")]
     CutShort {
         /// The file's inode.
@@ -229,7 +229,8 @@ impl Error {
             | Error::Extent(_)
             | Error::Indirect(_)
             | Error::Xattr(_) => Errno::UCLEAN,
-            // Nothing of the volume has been touched: the system's own reason.
+            // Opening failed before anything of the volume was touched: report the system's own
+            // error.
             Error::Device(e) if matches!(e.op, Op::Open | Op::Lock) => return e.errno(),
             Error::Journal(_) | Error::Device(_) | Error::Lost { .. } | Error::CutShort { .. } => Errno::IO,
         };

@@ -8,8 +8,7 @@ use lanefs_format::State;
 impl Fs {
     /// Makes everything durable.
     ///
-    /// # Errors
-    /// The first that is met; what can be committed is.
+    /// The journal's, or the first of a file. Everything that can be committed is committed.
     pub(crate) fn sync(&self) -> Result<()> {
         let written = self.write_files();
         self.journal.sync()?;
@@ -23,12 +22,12 @@ impl Fs {
         written.and(told)
     }
 
-    /// Makes everything durable, empties the log, and marks the volume as clean. Whatever is
-    /// still used of it gets [`Error::Closed`] for changes afterwards.
+    /// Makes everything durable, empties the log, and marks the volume as clean. Handles that are
+    /// still open get [`Error::Closed`] for changes afterwards.
     ///
     /// # Errors
-    /// The journal's or the device's: the volume then needs recovery. That of the first file that
-    /// could not be written: all else is durable, and the volume is closed.
+    /// The journal's or the device's: the volume then needs recovery. If files could not be
+    /// written, that of the first one: everything else is durable, and the volume is closed.
     pub(crate) fn close(&self) -> Result<()> {
         if self.is_closed() {
             return Ok(());
@@ -62,8 +61,8 @@ impl Fs {
 
 impl Drop for Fs {
     fn drop(&mut self) {
-        // Whoever wants to know of failures calls `Volume::close`. A failed close leaves the
-        // volume as a crash does: the next open recovers it.
+        // A caller that needs the errors calls `Volume::close`. A failed close leaves the volume as
+        // a crash does: the next open recovers it.
         let _ = self.close();
     }
 }

@@ -1,22 +1,22 @@
-//! Files whose inodes do not tell their last times yet.
+//! Files with pending times: times that their inodes do not have yet.
 //!
-//! A file is added when its times come to be pending, under one lock with the flag that says so: a
-//! thread that finds them pending finds the file here. It stays until a sync or the background
-//! thread has told the inode, unless the times came to be pending again meanwhile.
+//! A file is added when its times become pending, under one lock with the flag that says so. So a
+//! thread that finds the flag set finds the file here. The file stays until a sync or the flusher
+//! has written the times into the inode, unless they have become pending again meanwhile.
 
 use lanefs_sync::time::Instant;
 use lanefs_sync::{IntMap, Mutex};
 use std::time::Duration;
 
-/// Files above which their inodes are updated whatever the time: nodes with pending times stay in
+/// Number of files above which times are written at any age: nodes with pending times stay in
 /// memory.
 const MOST: usize = 16 << 10;
 
-/// Which time it was that a file's times came to be pending: counts up.
+/// Counts each time that a file's times become pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Round(u64);
 
-/// See the head of the file.
+/// The files of a volume. See the head of the file.
 #[derive(Debug)]
 pub(super) struct DirtyTimes(Mutex<Files>);
 
@@ -34,7 +34,7 @@ impl Default for DirtyTimes {
 }
 
 impl DirtyTimes {
-    /// Adds a file, of which `raise` makes the times pending.
+    /// Adds a file; `raise` makes its times pending.
     pub(super) fn add(&self, ino: u32, raise: impl FnOnce()) {
         let mut files = self.0.lock();
         raise();
@@ -55,7 +55,7 @@ impl DirtyTimes {
         files.list.iter().map(|(ino, round)| (*ino, *round)).collect()
     }
 
-    /// Takes a file out whose inode knows what was pending in `round`.
+    /// Removes a file, if its inode has the times that were pending in `round`.
     pub(super) fn remove(&self, ino: u32, round: Round) {
         let mut files = self.0.lock();
         if files.list.get(&ino) == Some(&round) {
@@ -63,8 +63,8 @@ impl DirtyTimes {
         }
     }
 
-    /// Returns whether the inodes are to be told: at least `age` after the last time, unless that
-    /// is zero, or because they are many.
+    /// Returns whether to write the times: at least `age` after the last time, unless `age` is
+    /// zero, or because there are many files.
     pub(super) fn are_due(&self, age: Duration) -> bool {
         let files = self.0.lock();
         files.list.len() > MOST || !age.is_zero() && files.listed.elapsed() >= age

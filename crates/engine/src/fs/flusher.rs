@@ -1,11 +1,12 @@
-//! Writing out in the background: what has been dirty for long, and all when there is much of it.
+//! The flusher: one thread for each volume, which writes out pages that are old or too many.
 //!
-//! One thread for a volume, which knows it weakly and only while it works. [`Flusher::pause`] waits
-//! until it does not, so that whoever lets go of a volume is the last to have it.
+//! The thread has only a weak reference to the volume, and upgrades it while it works.
+//! [`Flusher::pause`] waits until the thread has dropped the reference, so that the caller drops
+//! the last one.
 //!
-//! While nothing is dirty it sleeps without a timeout. It says that it wants to be stirred, looks
-//! whether there is anything to do, and sleeps if not; who makes something to do looks behind that
-//! whether it wants to be stirred. So one of them sees the other.
+//! While nothing is dirty the thread sleeps without a timeout. To miss nothing, it sets `stir`,
+//! then looks for work, then sleeps. A thread that makes work does so first, and then checks
+//! `stir`. So at least one of the two sees the other.
 
 use super::Fs;
 use crate::error::{Error, Result};
@@ -19,10 +20,10 @@ use std::time::Duration;
 /// The shortest sleep.
 const LEAST: Duration = Duration::from_millis(10);
 
-/// How long it lets things come together once there is something to do.
+/// How long the flusher waits for more work once there is some.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// The thread that writes out, and its control.
+/// The flusher's thread, and its control.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
     control: Arc<Control>,
@@ -33,7 +34,7 @@ pub(crate) struct Flusher {
 struct Control {
     state: Mutex<State>,
     changed: Condvar,
-    /// It wants to be told when there comes to be something to do.
+    /// The flusher asks to be woken when there is something to do.
     stir: AtomicBool,
 }
 
@@ -65,7 +66,7 @@ impl Flusher {
         Ok(())
     }
 
-    /// There is much to write out.
+    /// Wakes the flusher at once: there is much to write out.
     pub(crate) fn wake(&self) {
         let mut state = self.control.state.lock();
         if !state.wanted {
@@ -74,7 +75,7 @@ impl Flusher {
         }
     }
 
-    /// There is something to do, by and by. Called behind what makes it so.
+    /// Wakes the flusher if it sleeps without a timeout. The caller has made work before.
     pub(crate) fn stir(&self) {
         self.control.stir();
     }
@@ -85,13 +86,13 @@ impl Flusher {
         move || control.stir()
     }
 
-    /// Whether it is to end its round soon.
+    /// Whether the flusher is to end its round soon.
     pub(crate) fn is_wanted_back(&self) -> bool {
         let state = self.control.state.lock();
         state.stop || state.paused
     }
 
-    /// Returns when it does nothing, and lets it begin nothing more.
+    /// Waits until the flusher is idle, and keeps it from beginning a round.
     pub(crate) fn pause(&self) {
         let mut state = self.control.state.lock();
         state.paused = true;
@@ -100,12 +101,12 @@ impl Flusher {
         }
     }
 
-    /// Lets it begin again.
+    /// Lets the flusher begin rounds again.
     pub(crate) fn resume(&self) {
         self.control.state.lock().paused = false;
     }
 
-    /// Ends the thread, unless it is the caller.
+    /// Ends the thread. Waits for it, unless it is the caller.
     pub(super) fn stop(&self) {
         self.control.state.lock().stop = true;
         self.control.changed.notify_all();
@@ -154,7 +155,7 @@ fn run(control: &Control, fs: &Weak<Fs>) {
         let Some(fs) = fs.upgrade() else { return };
         control.stir.store(true, Ordering::SeqCst);
         pause = fs.background_round(jobs.get_or_insert_with(|| fs.background_jobs()));
-        // The volume goes before the thread says that it does nothing.
+        // The reference to the volume goes before the thread reports that it is idle.
         drop(fs);
     }
 }

@@ -1,8 +1,8 @@
-//! A volume that is open: its store, and what threads share above it.
+//! An open volume: its store, and the state that its threads share above it.
 //!
-//! [`Fs`] adds to the [`Store`] the inodes in use, the page cache, the threads that write out, and
-//! what one operation tells another. It is made by [`open`](mod@open), which recovers the volume
-//! first, and ended by [`Fs::close`].
+//! [`Fs`] adds to the [`Store`] the inodes in use, the page cache, the flusher, and the state that
+//! one operation leaves for another. [`open`](mod@open) recovers the volume and makes its `Fs`;
+//! [`Fs::close`] ends it.
 
 mod close;
 pub(crate) mod data;
@@ -36,16 +36,16 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The largest time between a change and its commit when nobody asks.
+/// The longest time between a change and its commit without a sync.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What opening a volume had to mend.
+/// What recovery did when a volume was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// What was replayed from the journal.
     pub journal: lanefs_journal::recovery::Report,
-    /// Files that were unlinked or being truncated when the volume was left. Finished by a
-    /// volume that is open for writing.
+    /// Files that were being deleted or truncated when the volume was left. A volume that is open
+    /// for writing finishes them.
     pub orphans: u32,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Fs {
     pub(crate) nodes: NodeTable,
     pub(crate) options: OpenOptions,
     overhead: OnceLock<u64>,
-    /// Held by renames between directories, which may turn the tree.
+    /// Held by a rename between directories, which may change the tree's shape.
     pub(crate) topology: Mutex<()>,
     state_at_open: State,
     pub(crate) recovery: Recovery,
@@ -64,9 +64,9 @@ pub(crate) struct Fs {
     pub(crate) flusher: Flusher,
     pub(crate) combiner: Combiner,
     dirty_times: DirtyTimes,
-    /// The flush that covers what was written to files whose nodes were evicted since.
+    /// The flush that covers data of files whose nodes were evicted since.
     unflushed: AtomicU64,
-    /// The opener, and all uses of inodes: the last to go closes the volume.
+    /// The opener and all uses of inodes: the last release closes the volume.
     users: AtomicUsize,
 }
 
@@ -80,15 +80,15 @@ impl Deref for Fs {
 }
 
 impl Fs {
-    /// One more who keeps the volume open.
+    /// Adds a reference that keeps the volume open.
     pub(crate) fn retain(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One less: the last closes it, without a word of errors.
+    /// Drops such a reference. The last one closes the volume, and errors are not reported.
     pub(crate) fn release(&self) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // What closing uses of it does not close it again.
+            // Inodes that closing uses must not close the volume again.
             self.retain();
             let _ = self.close();
         }
@@ -104,35 +104,36 @@ impl Fs {
         Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
     }
 
-    /// Notes that the inode of a file does not tell of its last change yet, which `raise` says.
+    /// Notes that the last change of a file is not in its inode yet; `raise` makes the change
+    /// pending.
     pub(crate) fn note_dirty_times(&self, ino: u32, raise: impl FnOnce()) {
         self.dirty_times.add(ino, raise);
         self.flusher.stir();
     }
 
-    /// Returns the number of files whose inodes do not tell of their last change.
+    /// Returns the number of files whose last change is not in their inodes yet.
     pub(crate) fn dirty_times(&self) -> usize {
         self.dirty_times.len()
     }
 
-    /// Lists the files whose inodes do not tell of their last change.
+    /// Lists the files whose last change is not in their inodes yet.
     pub(crate) fn list_dirty_times(&self) -> Vec<(u32, Round)> {
         self.dirty_times.list()
     }
 
-    /// Takes a file off that list whose inode knows what was pending in `round`.
+    /// Takes a file off that list, once its inode has the changes that were pending in `round`.
     pub(crate) fn forget_dirty_times(&self, ino: u32, round: Round) {
         self.dirty_times.remove(ino, round);
     }
 
-    /// What the background begins with: pages are written out at the age at which changes are
-    /// committed, for here memory ends with the process.
+    /// Returns the state of a flusher that begins. Pages are written out at the age at which
+    /// changes are committed, because cached content is lost with the process.
     pub(crate) fn background_jobs(&self) -> Background {
         let age = self.options.commit_interval;
         Background::new((!age.is_zero()).then_some(age))
     }
 
-    /// Returns whether the inodes of these files are to be updated in the background.
+    /// Returns whether the background is to write the pending times of these files now.
     pub(crate) fn times_are_due(&self) -> bool {
         self.dirty_times.are_due(self.options.commit_interval)
     }

@@ -1,4 +1,4 @@
-//! The ways to write, each switchable, so that the old ones can be run beside the new.
+//! The modes of writing. Each can be switched, to compare the older ways with the new.
 //!
 //! The words are those of mount options, the kernel's own where it has the option.
 
@@ -29,7 +29,7 @@ pub enum Overwrite {
 pub enum IVersion {
     /// With every write, which starts a handle and journals the inode.
     Always,
-    /// With the first write after somebody looked.
+    /// With the first write after a program has read the version.
     #[default]
     Queried,
 }
@@ -37,12 +37,14 @@ pub enum IVersion {
 /// The order in which blocks are mapped and written when a hole is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Writeback {
-    /// Data first; one handle then maps it as written.
+    /// Data first; then one handle maps the blocks as written.
     #[default]
     MapAfter,
-    /// One handle maps as written; its transaction does not commit before the data is there.
+    /// One handle maps the blocks as written; its transaction commits only after the data is
+    /// written.
     DioreadLock,
-    /// One handle maps as unwritten, a second one converts when the data is there.
+    /// One handle maps the blocks as unwritten; a second one converts them once the data is
+    /// written.
     DioreadNolock,
 }
 
@@ -76,7 +78,7 @@ impl Default for Modes {
 }
 
 impl Modes {
-    /// Takes one word of a list of mount options, if it is about these.
+    /// Takes one word of a list of mount options. Returns `false` if it is no mode.
     pub(crate) fn set(&mut self, word: &str) -> bool {
         match word {
             "locking=inode" => self.locking = Locking::Inode,

@@ -1,17 +1,17 @@
-//! Options in the words of mount(8), for whoever takes them as text: the command, the mount, the C
-//! library, the fio engine.
+//! Mount options as text, in the words of mount(8), for the command, the mount, the C library and
+//! the fio engine.
 //!
 //! The words are the kernel's own (ext4(5)) where it has the option. A word that asks for less than
-//! what lanefs does always is taken and changes nothing; one that asks for something else is
-//! refused, as is one that nobody knows. What concerns the mount and not the volume (`nosuid`,
-//! `relatime`, `allow_other`, ...) is for the mount to take out before.
+//! lanefs always does is accepted and changes nothing. A word that asks for something else, and an
+//! unknown word, are refused. Options of the mount and not of the volume (`nosuid`, `relatime`,
+//! `allow_other`, ...) never come here: the mount takes them out.
 
 use super::{COMMIT_INTERVAL, OpenOptions};
 use crate::error::{Error, Result};
 use lanefs_device::{Cached, IoUring};
 use std::time::Duration;
 
-/// Words that ask for what is so in any case, or for less.
+/// Words that ask for no more than lanefs always does.
 const ALWAYS: &[&str] = &[
     "defaults",
     // Reads leave the time of the last read as it is.
@@ -31,7 +31,7 @@ const ALWAYS: &[&str] = &[
     "errors=continue",
     "user_xattr",
     "acl",
-    // Counted in any case.
+    // i_version is always counted.
     "i_version",
     "block_validity",
     "noblock_validity",
@@ -41,12 +41,12 @@ const ALWAYS: &[&str] = &[
     "noquota",
     "noauto_da_alloc",
     "nojournal_checksum",
-    // Zeroed when the volume is made.
+    // mkfs zeroes the inode tables.
     "init_itable",
     "noinit_itable",
 ];
 
-/// Hints about speed that the kernel takes with a number, and lanefs has no use for.
+/// Hints about speed that the kernel takes with a number, and that lanefs ignores.
 const HINTS: &[&str] = &[
     "inode_readahead_blks",
     "stripe",
@@ -58,7 +58,7 @@ const HINTS: &[&str] = &[
     "mb_optimize_scan",
 ];
 
-/// Words of the kernel that ask for what lanefs does not do, and why.
+/// Words of the kernel that ask for something that lanefs does not do, and why.
 const REFUSED: &[(&str, &str)] = &[
     ("data=journal", "the content of files does not go through the journal"),
     ("errors=panic", "a volume that fails becomes read-only, and nothing else"),
@@ -82,16 +82,16 @@ const REFUSED: &[(&str, &str)] = &[
     ("quota", "quota is not written"),
 ];
 
-/// Returns the words that [`OpenOptions::mount_option`] has lists of, for tables of options: those
-/// that change nothing, those that take a number, and those that it refuses.
+/// Returns the words in the lists of [`OpenOptions::mount_option`], for tables of options: words
+/// that change nothing, words that take a number, and words that are refused.
 #[doc(hidden)]
 pub fn mount_words() -> impl Iterator<Item = &'static str> {
     ALWAYS.iter().chain(HINTS).copied().chain(REFUSED.iter().map(|(word, _)| *word))
 }
 
 impl OpenOptions {
-    /// Takes a list of words as mount(8) does after `-o`, with commas between. The last one of
-    /// several that contradict each other counts.
+    /// Sets options from a list of words as mount(8) takes it after `-o`, separated by commas. Of
+    /// words that contradict each other, the last one counts.
     ///
     /// | words | |
     /// |---|---|
@@ -110,7 +110,7 @@ impl OpenOptions {
     /// | `dax`, `dax=always`, `dax=never` | [`dax`](Self::dax) |
     ///
     /// # Errors
-    /// [`Error::MountOption`], naming the word that is no option, or has no value that it can have.
+    /// [`Error::MountOption`], with the word that is no option or whose value is not allowed.
     ///
     /// ```
     /// let options = lanefs::OpenOptions::new().mount_options("locking=inode,dioread_lock,commit=30")?;
@@ -121,10 +121,10 @@ impl OpenOptions {
         words.split(',').filter(|word| !word.is_empty()).try_fold(self, Self::mount_option)
     }
 
-    /// Takes one word of such a list.
+    /// Sets an option from one word of such a list.
     ///
     /// # Errors
-    /// As [`mount_options`](Self::mount_options).
+    /// [`Error::MountOption`], if the word is no option or its value is not allowed.
     pub fn mount_option(mut self, word: &str) -> Result<Self> {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),

@@ -1,8 +1,8 @@
-//! Opening a volume: parse, recover, finish the orphans.
+//! Opens a volume: parses it, recovers it, and finishes its orphans.
 //!
-//! Nothing is written to a volume that is refused. So recovery runs in memory first
-//! ([`Overlay`]), the result is looked at, and only then is the log replayed on the device. A
-//! volume opened for reading stays on the overlay.
+//! A volume that is refused is not written. So recovery runs in memory first ([`Overlay`]) and the
+//! result is checked. Only then is the log replayed on the device. A volume that is opened for
+//! reading stays on the overlay.
 
 use super::data::{Combiner, PageCache};
 use super::dirty_times::DirtyTimes;
@@ -50,7 +50,7 @@ impl Fs {
         if let Some(log) = log.as_ref().filter(|_| dirty) {
             log_place::confirm(&scratch, &sb, &recovered, log)?;
         }
-        // The log replayed in memory is the one replayed on the device: one look serves both.
+        // The same log is replayed in memory and on the device: one survey serves both.
         let survey = Survey::read(&*scratch, &recovered, log.as_ref(), options.write)?;
         let mut trial =
             Self::new(Arc::clone(&scratch), recovered, log.as_ref(), &survey, options.clone(), true)?;
@@ -80,7 +80,7 @@ impl Fs {
         mark_open(&mut sb, &options, log.is_some());
         write_super(&*device, &sb)?;
         device.flush()?;
-        // That the journal was aborted is the volume's to tell from now on.
+        // The superblock now records that the journal was aborted.
         if let Some(log) = log.as_ref().filter(|_| errno != 0) {
             recovery::clear_errno(&*device, sb.block_size(), log)?;
         }
@@ -93,7 +93,7 @@ impl Fs {
         Ok(fs)
     }
 
-    /// Puts a volume together above a store.
+    /// Assembles a volume above a store.
     fn new(
         device: Arc<dyn BlockDevice>,
         sb: Superblock,
@@ -133,7 +133,7 @@ impl Fs {
     }
 }
 
-/// Looks at what every use of the volume needs.
+/// Checks the root directory, which every use of the volume needs.
 fn look(store: &Store) -> Result<()> {
     let root = store.read_inode(ROOT_INO)?;
     if !root.is_dir() {
@@ -162,7 +162,7 @@ fn check_features(sb: &Superblock, write: bool) -> Result<()> {
     Ok(())
 }
 
-/// What a mount for writing changes in the superblock.
+/// Marks the superblock of a volume that is opened for writing.
 fn mark_open(sb: &mut Superblock, options: &OpenOptions, journal: bool) {
     let now = options.clock.map_or_else(|| realtime() / 1_000_000_000, |clock| clock.sec.max(0) as u64);
     sb.set_mtime(now);

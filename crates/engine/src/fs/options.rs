@@ -55,14 +55,14 @@ impl OpenOptions {
         }
     }
 
-    /// Opens for writing too. A journal that needs recovery is recovered on the volume; a
-    /// volume opened for reading is recovered in memory only and never written.
+    /// Opens for writing too. Then a journal that needs recovery is replayed on the volume. A
+    /// volume that is opened for reading is recovered in memory only and never written.
     pub fn write(mut self, write: bool) -> Self {
         self.write = write;
         self
     }
 
-    /// Goes around the page cache of the system (O_DIRECT).
+    /// Goes past the page cache of the system (O_DIRECT).
     pub fn direct(self, direct: bool) -> Self {
         self.cached(if direct { Cached::Nothing } else { Cached::All })
     }
@@ -81,44 +81,44 @@ impl OpenOptions {
         self
     }
 
-    /// Sets how many of the [`cache_bytes`](Self::cache_bytes) metadata may take: blocks that are
-    /// cached, blocks that transactions have changed, and blocks that are committed and not
-    /// checkpointed, however large the journal is. Half of them, but 4 to 128 MiB, unless said
-    /// otherwise. Changed blocks may be 2048 in any case.
+    /// Sets how many of the [`cache_bytes`](Self::cache_bytes) metadata may take: cached blocks,
+    /// blocks that transactions have changed, and blocks that are committed and not checkpointed,
+    /// whatever the size of the journal. Half of them, but 4 to 128 MiB, unless said otherwise.
+    /// Changed blocks may number 2048 in any case.
     pub fn metadata_cache_bytes(mut self, bytes: usize) -> Self {
         self.metadata_cache_bytes = Some(bytes);
         self
     }
 
-    /// How long a change may stay uncommitted when nobody syncs (`commit=` of the kernel).
-    /// Zero: until somebody does.
+    /// Sets how long a change may stay uncommitted without a sync (`commit=` of the kernel). Zero:
+    /// until a sync.
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.commit_interval = interval;
         self
     }
 
-    /// Stamps every change with this time, for volumes that come out the same twice.
+    /// Stamps every change with this time, for volumes that are the same each time they are made.
     pub fn clock(mut self, clock: Option<Timestamp>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Whether changes are stamped with the time of the kernel's last tick only, as it stamps what
-    /// it caches: a mount on top then agrees with it.
+    /// Sets whether changes are stamped with the time of the kernel's last tick. The kernel stamps
+    /// what it caches so: a mount then agrees with it.
     pub fn tick_times(mut self, yes: bool) -> Self {
         self.tick_times = yes;
         self
     }
 
-    /// Whether the blocks reserved for root may be used: yes, unless said otherwise.
+    /// Sets whether the blocks reserved for root may be used: yes, unless said otherwise.
     pub fn use_reserved(mut self, yes: bool) -> Self {
         self.use_reserved = yes;
         self
     }
 
-    /// Gives memory back, for programs that have a cache of their own above: that of the page cache
-    /// whenever all that was written is on the device, and all other that is not in use after five
-    /// to ten seconds without any use, then also what the allocator of the process has free. No,
+    /// Gives memory back, for programs with a cache of their own above. The page cache is emptied
+    /// whenever all written content is on the device. All other memory that is not in use is freed
+    /// after five to ten seconds without any use, with free memory of the process's allocator. No,
     /// unless said otherwise.
     pub fn release_memory_when_idle(mut self, yes: bool) -> Self {
         self.release_memory = yes;
@@ -131,7 +131,7 @@ impl OpenOptions {
         self.metadata_cache_bytes.unwrap_or(half.clamp(4 << 20, 128 << 20))
     }
 
-    /// Works the bound of all caches out once: it is asked for with each file that is used.
+    /// Computes the bound of all caches once: each file that is used asks for it.
     pub(super) fn fix_cache(&mut self) {
         self.cache_bytes = usize::try_from(self.cache()).ok();
     }
@@ -172,7 +172,7 @@ impl OpenOptions {
         self
     }
 
-    /// Whether blocks are chosen when pages are written out, and not when they become dirty
+    /// Sets whether blocks are allocated when pages are written out, and not when they become dirty
     /// (`delalloc`, `nodelalloc`): yes, unless said otherwise.
     pub fn delalloc(mut self, yes: bool) -> Self {
         self.modes.delalloc = yes;
@@ -193,21 +193,22 @@ impl OpenOptions {
         self
     }
 
-    /// Leaves the journal alone (`noload`): what it holds is not seen, not even by this opener. For
-    /// reading only, to look at a volume whose journal is damaged.
+    /// Ignores the journal (`noload`): changes in it are not seen. For reading only, to look at a
+    /// volume whose journal is damaged.
     pub fn noload(mut self, yes: bool) -> Self {
         self.noload = yes;
         self
     }
 
-    /// Has the device make at once what it would make when it is needed: for a process that gives
+    /// Makes the device set up at once what it would set up on first use: for a process that gives
     /// up the right to, once [`device`](Self::device) has returned.
     pub fn confined(mut self, yes: bool) -> Self {
         self.confined = yes;
         self
     }
 
-    /// When batches of requests go to the device by io_uring: where it pays, unless said otherwise.
+    /// Sets when batches of requests go to the device by io_uring: where it pays, unless said
+    /// otherwise.
     pub fn io_uring(mut self, when: IoUring) -> Self {
         self.io_uring = when;
         self

@@ -1,5 +1,5 @@
-//! Finishing what a crash left: orphans without a name are deleted, the others are truncated to
-//! their size.
+//! Finishes the orphans that a crash left: deletes those without a name, and truncates the others
+//! to their size.
 
 use super::{Fs, data};
 use crate::error::{Error, Result};
@@ -16,8 +16,7 @@ impl Fs {
         for ino in orphan::load(self)? {
             match self.finish_orphan(ino) {
                 Err(e @ (Error::Device(_) | Error::Journal(_))) => return Err(e),
-                // One that is damaged stays an orphan: the volume has been written, and can be
-                // used.
+                // A damaged inode stays an orphan: the volume can be used all the same.
                 Err(e) => self.note_error(&e),
                 Ok(()) => {}
             }
@@ -28,7 +27,7 @@ impl Fs {
     fn finish_orphan(self: &Arc<Self>, ino: u32) -> Result<()> {
         let node = self.orphan_node(ino)?;
         if node.state().links_count == 0 {
-            // Nobody else has it: dropping the node deletes it.
+            // This is its only reference: dropping the node deletes the inode.
             return Ok(());
         }
         data::truncate_tail(&node)?;

@@ -9,7 +9,7 @@ pub struct StatFs {
     pub block_size: u32,
     /// Blocks that files can have: all without the fixed metadata and the journal.
     pub blocks: u64,
-    /// Blocks that are free, or will be when what was freed has committed.
+    /// Blocks that are free, or will be once their freeing has committed.
     pub blocks_free: u64,
     /// Blocks that are free and not reserved for root.
     pub blocks_available: u64,

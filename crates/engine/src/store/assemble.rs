@@ -1,4 +1,4 @@
-//! Putting a store together from a superblock, a log and a survey of the volume.
+//! Assembles a store from a superblock, a log and a survey of the volume.
 
 use super::alloc::{Alloc, discard_freed};
 use super::dir::DirParams;
@@ -16,31 +16,31 @@ use lanefs_sync::{Mutex, OnceLock};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What of the options of a volume its store is made with.
+/// The options of a volume that concern its store.
 #[derive(Default)]
 pub(crate) struct Config {
-    /// Nothing is changed.
+    /// The volume is not changed.
     pub(crate) read_only: bool,
     /// Bytes of metadata in memory.
     pub(crate) cache: usize,
-    /// The largest time between a change and its commit; zero for none.
+    /// The longest time between a change and its commit; zero for none.
     pub(crate) commit_interval: Duration,
     /// The time of all changes, in place of the system's.
     pub(crate) clock: Option<Timestamp>,
     /// All stamps are those of the kernel's tick.
     pub(crate) tick_times: bool,
-    /// Every caller may have the reserved blocks.
+    /// Every caller may use the reserved blocks.
     pub(crate) use_reserved: bool,
     /// Freed blocks are discarded.
     pub(crate) discard: bool,
     /// Content goes past the page cache where the device is memory.
     pub(crate) dax: bool,
-    /// Called at the first use of the journal's cache after a look at it.
+    /// Called at the first use of the journal's cache after it was last checked for use.
     pub(crate) on_use: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Store {
-    /// Puts the parts together.
+    /// Assembles a store.
     ///
     /// # Errors
     /// Those of [`Journal::open`].
@@ -52,8 +52,8 @@ impl Store {
         config: Config,
     ) -> Result<Self> {
         let layout = sb.layout();
-        // The superblock's free counts are only as right as the last close: a crash, a tear, or a
-        // bitmap that could not be read then would cost space for good.
+        // The superblock's free counts are right only after a clean close. After a crash, a torn
+        // write, or a bitmap that could not be read, they would lose space for good.
         let (free_blocks, free_inodes) = survey.free;
         let alloc = Arc::new(Alloc::new(&layout, free_blocks, free_inodes));
         let on_freed = Arc::clone(&alloc);
@@ -61,7 +61,7 @@ impl Store {
         let journal = Journal::open(
             Arc::clone(&device),
             lanefs_journal::Options {
-                // A smaller block takes a page of memory all the same.
+                // A smaller block occupies a page of memory all the same.
                 cache_blocks: config.cache / block_size.max(4096) as usize,
                 on_use: config.on_use,
                 log: log.filter(|_| !config.read_only).cloned(),
@@ -110,8 +110,8 @@ impl Store {
     }
 }
 
-/// The first of the numbers that inode generations are made of: another at each open, or the
-/// same twice under a fixed clock.
+/// Returns the first of the numbers that inode generations are made of: different at each open, but
+/// always the same under a fixed clock.
 fn first_generation(sb: &Superblock, clock: Option<Timestamp>) -> u32 {
     let stamp = match clock {
         Some(clock) => clock.sec as u64,

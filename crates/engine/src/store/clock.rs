@@ -1,9 +1,8 @@
-//! The clock that changes are stamped with.
+//! The clock that stamps changes.
 //!
-//! The coarse one is the kernel's tick: cheap, and the same for all changes of some milliseconds. A
-//! fine stamp is never older than one given before, and no coarse stamp is older than a fine one.
-//! Or all stamps are the tick's: then they are the same that the kernel gives by itself at that
-//! moment.
+//! The coarse clock is the kernel's tick: cheap, and equal for all changes of some milliseconds. A
+//! fine stamp is later than every stamp before it, and no coarse stamp is earlier than a fine one.
+//! With `by_tick`, all stamps are the tick's: the same that the kernel itself gives at that moment.
 
 use lanefs_format::{Inode, Timestamp};
 use lanefs_sync::atomic::{AtomicU64, Ordering};
@@ -23,14 +22,15 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock that stands still at `fixed`, or the system's; of that the tick only, if `by_tick`.
+    /// Makes a clock that stands still at `fixed`, or follows the system's; with `by_tick`, its
+    /// tick only.
     pub(crate) fn new(fixed: Option<Timestamp>, by_tick: bool, whole_seconds: bool) -> Self {
         Self { fixed, by_tick, whole_seconds, floor: AtomicU64::new(0) }
     }
 
-    /// The time for a change of an inode that goes to disk with it.
+    /// Returns the time for a change of an inode that is written with it.
     pub(crate) fn now(&self) -> Timestamp {
-        // Not before a stamp given by the tick later on: times of one file do not go back.
+        // As fine as the stamps of writes: the times of one file do not go back.
         self.fixed.unwrap_or_else(|| {
             let nanos = self.fine();
             Timestamp { sec: (nanos / NANOS) as i64, nsec: (nanos % NANOS) as u32 }
@@ -62,7 +62,7 @@ impl Clock {
         self.cut(before.map_or(now, |floor| now.max(floor + 1)))
     }
 
-    /// Leaves of the times of `inode` what it has room for.
+    /// Rounds the times of `inode` to what it can hold.
     pub(crate) fn round(&self, inode: &mut Inode) {
         if self.whole_seconds {
             (inode.atime.nsec, inode.mtime.nsec, inode.ctime.nsec) = (0, 0, 0);
@@ -74,7 +74,7 @@ impl Clock {
     }
 }
 
-/// The smallest number that is given as a time: less stands for no time.
+/// The smallest time that is returned: smaller numbers mean no time.
 const LEAST: u64 = 2;
 
 fn of_timestamp(at: Timestamp) -> u64 {

@@ -1,14 +1,15 @@
-//! What is counted and timed while a volume is open.
+//! Counters and timers of an open volume.
 //!
-//! What takes less than a microsecond is counted each time and timed once in [`RARELY`]: reading
-//! the clock twice would show. What waits for a device or for another thread is timed each time.
+//! Operations that take less than a microsecond are counted each time and timed once in [`RARELY`]:
+//! reading the clock twice would slow them down. Waits for a device or another thread are timed
+//! each time.
 
 use lanefs_stats::{Counter, Histogram};
 
 /// One in so many runs of a short path is timed.
 const RARELY: u32 = 64;
 
-/// [`Stats`](super::Stats) in the making.
+/// The values behind [`Stats`](super::Stats).
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) open: Histogram,
@@ -23,7 +24,7 @@ pub(crate) struct Counters {
     pub(crate) throttle: Histogram,
     pub(crate) reserve: Histogram,
     pub(crate) writeback: Histogram,
-    /// Direct writes that were no overwrite: so an overwrite itself counts once, as a direct write.
+    /// Direct writes that were no overwrite: so an overwrite updates one counter only.
     pub(crate) planned: Counter,
     pub(crate) overwrites_journalled: Counter,
     pub(crate) versions_journalled: Counter,
@@ -33,7 +34,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// On the heap: each has a cache line pair for each lane.
+    /// Returns them on the heap: each has a pair of cache lines for each lane.
     pub(crate) fn new() -> Box<Self> {
         Box::new(Self {
             open: Histogram::new(),

@@ -1,4 +1,4 @@
-//! Inodes from and to the inode tables.
+//! Reads and writes inodes in the inode tables.
 
 use super::Store;
 use crate::error::{Corrupt, Error, Result};
@@ -11,8 +11,7 @@ use std::ops::Range;
 /// The number of the root directory.
 pub(crate) const ROOT_INO: u32 = 2;
 
-/// An inode's slot of the table, whose block is held in memory: to read and to write it does no
-/// I/O.
+/// An inode's slot of the table, with its block held in memory: reading and writing it does no I/O.
 #[derive(Debug)]
 pub(crate) struct TableSlot<'f> {
     store: &'f Store,
@@ -21,8 +20,8 @@ pub(crate) struct TableSlot<'f> {
     bytes: Range<usize>,
 }
 
-/// The inodes that the superblock names, 0 for none, with what they serve as: no directory entry
-/// leads to one.
+/// Returns the inodes that the superblock names (0 for none), with their roles. No directory entry
+/// may lead to one of them.
 pub(super) fn own_inodes(sb: &Superblock) -> [(u32, &'static str); 5] {
     let raw = sb.raw();
     [
@@ -93,7 +92,7 @@ impl TableSlot<'_> {
         Ok(Inode::parse(slot, self.ino, &self.store.inode_ctx)?)
     }
 
-    /// What the slot says of its use. Nothing else of it is checked.
+    /// Returns the fields of the slot that tell whether it is in use. Checks nothing else.
     pub(crate) fn raw_use(&self) -> Result<InodeUse> {
         let bytes = self.buffer.read();
         Ok(InodeUse::of(bytes.get(self.bytes.clone()).unwrap_or_default())?)
@@ -104,14 +103,15 @@ impl TableSlot<'_> {
         self.encode(txn, inode, false)
     }
 
-    /// Writes a new inode, over whatever the last one left in the slot.
+    /// Writes a new inode, over the old content of the slot.
     pub(crate) fn write_new(&self, txn: &Txn<'_>, inode: &Inode) -> Result<()> {
         self.encode(txn, inode, true)
     }
 
     fn encode(&self, txn: &Txn<'_>, inode: &Inode, new: bool) -> Result<()> {
         let (ino, ctx) = (self.ino, &self.store.inode_ctx);
-        // On the orphan list, i_dtime is the next inode of the list and belongs to the list.
+        // While the inode is on the orphan list, its i_dtime is the number of the next inode on the
+        // list.
         let chain = self.store.orphans.chain(ino);
         let mut bytes = txn.write(&self.buffer)?;
         let slot = bytes.get_mut(self.bytes.clone()).unwrap_or_default();
@@ -125,8 +125,8 @@ impl TableSlot<'_> {
         Ok(())
     }
 
-    /// Changes `i_dtime` alone: of an inode on the orphan list it belongs to the list, which
-    /// holds its lock.
+    /// Changes `i_dtime` alone. While an inode is on the orphan list, this field belongs to the
+    /// list, whose lock the caller holds.
     pub(crate) fn write_dtime(&self, txn: &Txn<'_>, dtime: u32) -> Result<()> {
         let inode = Inode { dtime, ..self.read()? };
         let mut bytes = txn.write(&self.buffer)?;

@@ -1,8 +1,8 @@
-//! Bytes of files from and to the device, whatever alignment that asks for.
+//! Reads and writes bytes of files on the device, with any alignment.
 //!
-//! Hazard: where a device wants whole sectors, a part of one is read, changed and written. Nobody
-//! else may write that sector meanwhile: so never more than a block is read for it, and a
-//! block's file is locked.
+//! Hazard: if a device wants whole sectors, a part of a sector is read, changed and written back.
+//! No other thread may write that sector meanwhile. So at most the sectors of one block are read
+//! for it, and the caller has locked that block's file.
 
 use crate::error::{Error, Result};
 use crate::store::Store;
@@ -12,15 +12,15 @@ use lanefs_format::Inode;
 use std::mem;
 use std::ops::Deref;
 
-/// The most that is copied through memory of our own at a time.
+/// The most bytes that are copied through an aligned buffer at a time.
 const BOUNCE: usize = 1 << 20;
 
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
-/// A write of bytes with zeros before and behind; each at most 64 KiB of zeros, a block.
+/// A write of bytes, with zeros before and behind: at most 64 KiB of zeros each, a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Write<'b> {
-    /// First byte on the device, where the zeros before begin.
+    /// First byte on the device, where the zeros before the bytes begin.
     pub(crate) offset: u64,
     /// Zeros before.
     pub(crate) head: usize,
@@ -37,7 +37,8 @@ impl<'b> Write<'b> {
     }
 }
 
-/// What to read from the device for `buf` from `offset` on; where nothing is written it is zeroed.
+/// Plans the reads from the device into `buf`, from `offset` on. Zeroes the parts of `buf` without
+/// written blocks.
 pub(crate) fn plan_read<'b>(
     store: &Store,
     offset: u64,
@@ -63,8 +64,8 @@ pub(crate) fn plan_read<'b>(
     Ok(ops)
 }
 
-/// Reads the content of an inode whose map no thread changes meanwhile, from byte `offset` on into
-/// `buf`; how many bytes there were before i_size.
+/// Reads the content of an inode from byte `offset` on into `buf`. No thread may change its map
+/// meanwhile. Returns how many bytes there were before i_size.
 pub(crate) fn read_inode(
     store: &Store,
     ino: u32,
@@ -72,7 +73,7 @@ pub(crate) fn read_inode(
     offset: u64,
     buf: &mut [u8],
 ) -> Result<usize> {
-    // i_size is the volume's word; no map goes further than this.
+    // i_size comes from the volume and may be too large; no map reaches further than this.
     let size = inode.size.min(max_size(store, inode.flags));
     let len = buf.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
     let Some(buf) = buf.get_mut(..len) else { return Ok(0) };
@@ -81,7 +82,7 @@ pub(crate) fn read_inode(
     Ok(len)
 }
 
-/// Runs all reads.
+/// Runs all reads, as a batch if all are aligned.
 pub(crate) fn read(store: &Store, mut ops: Vec<ReadOp<'_>>) -> Result<()> {
     let device = &*store.device;
     let align = alignment(store);
@@ -140,7 +141,7 @@ pub(crate) fn write_one(store: &Store, offset: u64, bytes: &[u8]) -> Result<()> 
     write(store, &[Write { offset, head: 0, body: bytes, tail: 0 }])
 }
 
-/// Whether the device takes this memory for this place of a file, or of itself, as it is.
+/// Whether the device takes this memory as it is, for this offset of a file or of the device.
 pub(crate) fn is_straight(store: &Store, offset: u64, memory: &[u8]) -> bool {
     is_aligned(alignment(store), offset, memory)
 }
@@ -151,7 +152,8 @@ pub(crate) fn is_whole(store: &Store, offset: u64, len: usize) -> bool {
     offset.is_multiple_of(align as u64) && len.is_multiple_of(align)
 }
 
-/// A failed write of content ends all writing: whoever syncs is told, and nothing is lost silently.
+/// A failed write of content ends all writing: each later sync reports it, and nothing is lost
+/// silently.
 fn latch(store: &Store, written: Result<()>) -> Result<()> {
     written.inspect_err(|e| {
         if !is_lent(store, e) {
@@ -165,8 +167,8 @@ pub(crate) fn is_lent(store: &Store, error: &Error) -> bool {
     store.dax && matches!(error, Error::Device(e) if e.errno() == rustix::io::Errno::BUSY.raw_os_error())
 }
 
-/// Where a sector is larger than a block, its device changes parts of sectors under a lock of its
-/// own: here nothing beyond the block may be touched.
+/// The alignment that I/O of content needs. A device whose sectors are larger than a block changes
+/// parts of sectors under a lock of its own: here no byte beyond the block may be touched.
 fn alignment(store: &Store) -> usize {
     store.device.alignment().min(store.block_size as usize)
 }
@@ -177,8 +179,9 @@ fn is_aligned(align: usize, offset: u64, buf: &[u8]) -> bool {
         && buf.as_ptr().addr().is_multiple_of(align)
 }
 
-/// The aligned range around `len` bytes at `offset`, for as many of them as may be copied at once:
-/// its start, how many bytes of it lie before `offset`, its length, and how many bytes it covers.
+/// Returns the aligned range around `len` bytes at `offset`, or around as many of them as fit in
+/// the buffer: its start, how many of its bytes lie before `offset`, its length, and how many of
+/// the `len` bytes it covers.
 fn around(align: usize, offset: u64, len: usize) -> (u64, usize, usize, usize) {
     let before = (offset % align as u64) as usize;
     let covered = len.min(BOUNCE - before);

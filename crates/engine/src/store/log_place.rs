@@ -1,13 +1,13 @@
-//! Where the log lies.
+//! Finds the log.
 //!
-//! The journal's inode maps the log, and a group descriptor leads to the inode. Both are metadata
-//! that the log may have a newer form of, so a crash may leave either of them torn: memory writes 8
-//! bytes at a time. The superblock has a copy of the inode's map (`s_jnl_blocks`), made when the
-//! volume was. A log that the inode does not lead to is found by the copy, replayed, and then the
-//! inode is asked again.
+//! The journal's inode maps the log, and a group descriptor leads to that inode. The log may hold
+//! newer copies of both, so a crash may leave either of them torn: memory writes 8 bytes at a time.
+//! The superblock has a copy of the inode's map (`s_jnl_blocks`), made with the volume. If the
+//! inode does not lead to a log, the log is found by the copy and replayed, and then the inode is
+//! checked.
 //!
 //! Invariants:
-//! - Recovery needs the superblock and the log. All other metadata is read behind the replay.
+//! - Recovery needs the superblock and the log. All other metadata is read after the replay.
 //! - After a replay the journal's inode maps the blocks that were replayed ([`confirm`]). So the
 //!   copy is never trusted: a volume whose copy and inode disagree is refused.
 
@@ -19,13 +19,13 @@ use lanefs_format::{Compat, Incompat, Inode, RoCompat, Superblock};
 use lanefs_journal::{JournalError, LogConfig, LogRun, recovery};
 use std::sync::Arc;
 
-/// Finds the log before its replay: by the journal's inode, or by the copy of its map in the
-/// superblock where the inode cannot be read and that log waits for a replay. Returns `None` for a
-/// volume without a journal.
+/// Finds the log before its replay: by the journal's inode, or, if that cannot be read, by the
+/// superblock's copy of its map, provided that the log there waits for a replay. Returns `None` for
+/// a volume without a journal.
 ///
 /// # Errors
-/// The journal's inode cannot be read or is no log, and the copy of its map leads to none that
-/// waits. The journal is on another device.
+/// The journal's inode cannot be read or is no log, and the copy leads to no log that waits for a
+/// replay. The journal is on another device.
 pub(crate) fn find(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> Result<Option<LogConfig>> {
     let Some(ino) = journal_ino(sb)? else { return Ok(None) };
     let scout = scout(device, sb)?;
@@ -39,7 +39,7 @@ pub(crate) fn find(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> Result<Opt
         let log = runs(&scout, ino, &copy).map(config);
         let waits = |log| Ok(recovery::is_needed(&**device, sb.block_size(), &log)?.then_some(log));
         match log.and_then(waits) {
-            // What cannot be read is not known to be none.
+            // After a failed read it is not known whether a log waits there.
             Err(e @ (Error::Device(_) | Error::Journal(JournalError::Device(_)))) => Err(e),
             found => Ok(found.ok().flatten()),
         }
@@ -88,8 +88,8 @@ fn journal_ino(sb: &Superblock) -> Result<Option<u32>> {
     }
 }
 
-/// Returns a store that only reads, and knows no zones: before recovery the descriptors may not be
-/// what they will be. The log that is found with it is held against the zones by the survey.
+/// Returns a store that only reads and knows no zones: before recovery the descriptors may be out
+/// of date. The survey checks the log that is found with it against the zones.
 fn scout(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> Result<Store> {
     let config = Config { read_only: true, ..Config::default() };
     Store::assemble(Arc::clone(device), sb.clone(), None, &Survey::default(), config)

@@ -1,9 +1,8 @@
-//! What lies on a volume, and how it is changed: structures of the format above a device and a
-//! journal.
+//! The structures of a volume, and how they are changed: the format above a device and a journal.
 //!
-//! A [`Store`] is made by [`Store::assemble`]. It reads a metadata block by [`Store::file_block`],
-//! which refuses pointers out of the volume or into its fixed metadata, and changes blocks under a
-//! [`Txn`]. Nothing here knows of inodes in use, of cached pages or of threads: `fs` does.
+//! [`Store::assemble`] makes a [`Store`]. [`Store::file_block`] reads a metadata block, and refuses
+//! pointers out of the volume or into its fixed metadata. A [`Txn`] changes blocks. Nothing here
+//! knows of inodes in use, of cached pages or of threads: `fs` does.
 
 pub(crate) mod alloc;
 mod assemble;
@@ -43,8 +42,8 @@ use std::sync::Arc;
 use xattr::Sharing;
 use zones::Zones;
 
-/// What a cached block has been verified as. A block that is used as something else is
-/// verified anew.
+/// The structures that a cached block has been verified as. A block that is used as another
+/// structure is verified again.
 pub(crate) mod kind {
     pub(crate) const BLOCK_BITMAP: u8 = 1;
     pub(crate) const INODE_BITMAP: u8 = 2;
@@ -77,7 +76,7 @@ pub(crate) struct Store {
     super_buffer: OnceLock<Buffer>,
     features: Features,
     pub(crate) reserved_blocks: u64,
-    /// Whether every caller may have the reserved blocks.
+    /// Whether every caller may use the reserved blocks.
     use_reserved: bool,
     /// Blocks of the log.
     pub(crate) journal_blocks: u64,
@@ -89,7 +88,7 @@ pub(crate) struct Store {
     generation: AtomicU32,
     pub(crate) clock: Clock,
     pub(crate) counters: Box<Counters>,
-    /// The first failure that no caller saw.
+    /// The first failure that was not returned to any caller.
     error: Mutex<Option<String>>,
     /// Content goes past the page cache: the device is memory.
     pub(crate) dax: bool,
@@ -103,12 +102,12 @@ impl Store {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Takes no change any more. Returns whether it was closed before.
+    /// Refuses all changes from now on. Returns whether it was closed before.
     pub(crate) fn set_closed(&self) -> bool {
         self.closed.swap(true, Ordering::AcqRel)
     }
 
-    /// Keeps the first error that no caller gets to see.
+    /// Keeps the first error that is not returned to any caller.
     pub(crate) fn note_error(&self, e: &Error) {
         self.error.lock().get_or_insert_with(|| e.to_string());
     }
@@ -123,7 +122,7 @@ impl Store {
         if self.is_closed() {
             return Err(Error::Closed);
         }
-        // After a failure nothing is taken that could not be kept.
+        // After a failure of the journal no change is accepted, because it could not be kept.
         if self.read_only || self.journal.has_ended() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
@@ -154,17 +153,18 @@ impl Store {
         self.clock.now()
     }
 
-    /// i_generation for a new inode: without a pattern, and the same twice under a fixed clock.
+    /// Returns i_generation for a new inode: unpredictable, but the same sequence under a fixed
+    /// clock.
     pub(crate) fn next_generation(&self) -> u32 {
         let n = self.generation.fetch_add(1, Ordering::Relaxed);
         lanefs_format::ext4_chksum(!0, &n.to_le_bytes())
     }
 
-    /// A metadata block that a file's structure points at.
+    /// Reads a metadata block that a structure of a file points at.
     ///
     /// # Errors
-    /// [`Corrupt`](crate::error::Corrupt) if no file can own that block; what `verify` says, which
-    /// is asked once after each load of the block.
+    /// [`Corrupt`](crate::error::Corrupt) if no file can own that block; those of `verify`, which
+    /// is called once after each load of the block.
     pub(crate) fn file_block(
         &self,
         block: u64,
@@ -180,7 +180,7 @@ impl Store {
         Ok(buffer)
     }
 
-    /// Checks that a file can own `len` blocks from `start` on. Fails as [`Zones::check`].
+    /// Checks that a file can own `len` blocks from `start` on. Fails as [`Zones::check`] does.
     pub(crate) fn check_data_range(&self, start: u64, len: u64) -> Result<()> {
         self.zones.check(&self.layout, start, len)
     }

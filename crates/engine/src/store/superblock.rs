@@ -9,9 +9,9 @@ use lanefs_format::{FormatError, Superblock};
 use lanefs_journal::Buffer;
 use lanefs_sync::order::{Level, Ordered};
 
-/// Reads and checks the superblock. One that was torn is [mended](torn::mend).
+/// Reads and checks the superblock. [Mends](torn::mend) a torn one.
 pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
-    // Whole and aligned, as a direct device wants it.
+    // A whole aligned block, as a direct device needs it.
     let mut bytes = AlignedBuf::zeroed(4096);
     if device.size() < 4096 {
         let (size, magic) = (device.size(), "too small to hold a superblock");
@@ -27,9 +27,9 @@ pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
     Ok(sb)
 }
 
-/// Writes the superblock as it stands, past the journal: only while that holds nothing.
+/// Writes the superblock past the journal, as it is: only while the journal holds nothing.
 pub(crate) fn write_super(device: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
-    // An alignment is never larger than a block, so nobody else's bytes are in between.
+    // An alignment is never larger than a block, so the range holds bytes of this block only.
     let size = device.alignment().max(1024);
     let start = 1024 / size * size;
     let mut bytes = AlignedBuf::zeroed(size);
@@ -41,8 +41,8 @@ pub(crate) fn write_super(device: &dyn BlockDevice, sb: &Superblock) -> Result<(
 }
 
 impl Store {
-    /// Changes the superblock under a handle. Its block is held in memory since the volume was
-    /// opened for writing, so that this does no I/O.
+    /// Changes the superblock under a handle. Its block is held in memory from the moment when the
+    /// volume is opened for writing, so this does no I/O.
     pub(crate) fn write_super(&self, txn: &Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let buffer = match self.super_buffer.get() {
             Some(buffer) => buffer,

@@ -1,29 +1,31 @@
-//! A superblock that was torn while it was written.
+//! Mends a superblock that was torn while it was written.
 //!
-//! It is 1024 bytes; a medium may write 512 of them and lose power. Then one half is of before and
-//! one of after, and the checksum fits neither. Such a volume is sound: what differs between the
-//! halves are times, counts and flags, whose old and new values are both right, and all else is
-//! recovered from the journal. What must not have changed is held against the first backup that can
-//! be read; where there is none, as on a volume of one group, against what it leads to: the
-//! checksums of the first descriptor and the root inode, or the log, which has the volume's UUID.
-//! The two are not written at the same time, so a crash leaves one of them whole: memory may tear a
+//! A superblock has 1024 bytes; a medium may write 512 of them and lose power. Then one half is old
+//! and one new, and the checksum fits neither. Such a volume is sound: the halves differ in times,
+//! counts and flags, whose old and new values are both valid, and all else is recovered from the
+//! journal.
+//!
+//! The fields that never change are compared with the first backup that can be read. If there is
+//! none, as on a volume of one group, the superblock must lead to something valid: to the checksums
+//! of the first descriptor and the root inode, or to the log, which has the volume's UUID. These
+//! two are not written at the same time, so a crash leaves one of them whole: memory may tear a
 //! descriptor together with the superblock. Without such evidence the volume is refused.
 
 use lanefs_device::{AlignedBuf, BlockDevice, Result};
 use lanefs_format::extent::{At, NodeRef};
 use lanefs_format::{EXT4_JOURNAL_INO, EXT4_ROOT_INO, GroupDesc, Inode, InodeFlags, Superblock, jbd2};
 
-/// Returns the superblock behind `bytes`, whose checksum is wrong, if there is evidence that it was
+/// Returns the superblock in `bytes`, whose checksum is wrong, if there is evidence that it was
 /// only torn.
 ///
 /// # Errors
-/// The device's, if no evidence was found, and some could not be read.
+/// The device's, if no evidence was found and some of it could not be read.
 pub(super) fn mend(device: &dyn BlockDevice, bytes: &[u8]) -> Result<Option<Superblock>> {
     let sb = Superblock::parse_torn(bytes).ok();
     let Some(sb) = sb.filter(|sb| sb.check_device(device.size()).is_ok()) else { return Ok(None) };
     let layout = sb.layout();
     let mut backups = (1..layout.group_count().min(64)).filter_map(|group| layout.super_location(group));
-    // A piece that cannot be read does not hide the next.
+    // Evidence that cannot be read does not hide the next one.
     let mut unread = None;
     let mut known = |evidence: Result<bool>| evidence.map_err(|e| _ = unread.get_or_insert(e)).ok();
     let sound = match backups.find_map(|block| known(is_copy(device, &sb, block))) {
@@ -43,7 +45,7 @@ fn is_copy(device: &dyn BlockDevice, sb: &Superblock, block: u64) -> Result<bool
 }
 
 /// Whether the first group descriptor and the root inode have the checksums that this superblock
-/// asks for.
+/// implies.
 fn leads_to_root(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
     let layout = sb.layout();
     let Ok((block, offset)) = layout.desc_location(0) else { return Ok(false) };
@@ -59,7 +61,7 @@ fn leads_to_root(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
     Ok(read && Inode::parse(&slot, EXT4_ROOT_INO, &sb.inode_context()).is_ok_and(|root| root.is_dir()))
 }
 
-/// Reads from byte `offset` of a block on, if that lies on the device.
+/// Reads from byte `offset` of a block on; `false` if that does not lie on the device.
 fn read_block(
     device: &dyn BlockDevice,
     sb: &Superblock,
@@ -75,8 +77,8 @@ fn read_block(
 }
 
 /// Returns whether the log lies where the superblock's copy of the journal's map says, with a block
-/// size, length and UUID that fit this superblock. Its checksum is not asked: it may have been torn
-/// before. A map that is not flat leads nowhere.
+/// size, length and UUID that fit this superblock. Its checksum is not checked: the log's
+/// superblock may be torn too. A map that is not flat leads nowhere.
 fn leads_to_log(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
     let (Some(inode), block_size) = (sb.journal_backup(), sb.block_size()) else { return Ok(false) };
     let Some(first) = first_block(&inode) else { return Ok(false) };
@@ -90,7 +92,7 @@ fn leads_to_log(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
     Ok(log.is_ok_and(|log| log.is_v2() && log.uuid() == sb.raw().s_uuid))
 }
 
-/// Returns where the first block of the journal lies, by a flat map.
+/// Returns the first block of the journal, by a flat map.
 fn first_block(inode: &Inode) -> Option<u64> {
     if !inode.flags.contains(InodeFlags::EXTENTS) {
         return inode.i_block.first_chunk().map(|pointer| u32::from_le_bytes(*pointer).into());

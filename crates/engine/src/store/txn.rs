@@ -1,19 +1,18 @@
 //! A transaction handle with the volume that it changes: the only caller of the journal's handles.
 //!
-//! [`Store::transact`] starts a [`Txn`] with credits for all the blocks that the operation may
-//! change, before any lock of a group or buffer is taken, and ends it. What the operation changed
-//! becomes durable with the transaction's commit.
+//! [`Store::transact`] starts a [`Txn`] with credits for all blocks that the operation may change,
+//! before any lock of a group or buffer is taken, and ends it. The operation's changes become
+//! durable with the transaction's commit.
 //!
-//! Invariant: no half of an operation is committed. A `Txn` counts the changes since the last point
-//! at which the volume was consistent. An operation that fails with none has done nothing. One that
-//! fails with some has either taken them back ([`Txn::undone`]), or the journal is aborted before
-//! the handle ends, and nothing of the running transaction reaches the volume.
+//! Invariant: a part of an operation is never committed. A `Txn` counts the changes since the last
+//! point at which the volume was consistent. An operation that fails without changes has done
+//! nothing. If it fails with changes, either it has undone them ([`Txn::undone`]), or the journal
+//! is aborted before the handle ends, and nothing of the running transaction reaches the volume. So
+//! operations read all blocks and claim all space before they change anything: then only a device
+//! that fails within a few instructions causes an abort.
 //!
-//! So operations read what they need, and find out whether there is space, before they change
-//! anything: that keeps aborts as rare as a device that fails within a few instructions.
-//!
-//! Hazard: [`Txn::restart`] ends a transaction's part in the middle of an operation. What comes
-//! before it must be consistent and finished by recovery (an orphan), or harmless as it is.
+//! Hazard: [`Txn::restart`] ends the transaction in the middle of an operation. The changes before
+//! it must be consistent and finished by recovery (an orphan), or harmless as they are.
 
 use crate::error::{Error, Result};
 use crate::store::Store;
@@ -22,7 +21,7 @@ use lanefs_journal::{Buffer, Handle, Pending, Tid, WriteGuard};
 use lanefs_sync::order::{Level, Note};
 use std::cell::Cell;
 
-/// Credits of the parts that operations are made of: distinct blocks that may change.
+/// Credits of the parts of operations: distinct blocks that may change.
 pub(crate) mod credits {
     /// An inode's block of the table.
     pub(crate) const INODE: u32 = 1;
@@ -30,12 +29,13 @@ pub(crate) mod credits {
     pub(crate) const SUPER: u32 = 1;
     /// A run of blocks taken or freed within one group: bitmap and descriptor.
     pub(crate) const RUN: u32 = 2;
-    /// A run of metadata freed, of at most [`Txn::run_of`](super::Txn::run_of) blocks: its revokes
-    /// too.
+    /// A run of metadata freed, of at most [`Txn::run_of`](super::Txn::run_of) blocks, with its
+    /// revokes.
     pub(crate) const FREED_RUN: u32 = RUN + 1;
-    /// A new inode: bitmap, descriptor, table block, and a descriptor on the way.
+    /// A new inode: bitmap, descriptor, table block, and the descriptor of a full group on the way.
     pub(crate) const NEW_INODE: u32 = 4;
-    /// Onto or off the orphan list: superblock or orphan file block, and a neighbour's inode.
+    /// Adding to or removing from the orphan list: superblock or orphan file block, and a
+    /// neighbour's inode.
     pub(crate) const ORPHAN: u32 = SUPER + 2 * INODE;
     /// An extended attribute block freed, copied or made.
     pub(crate) const XATTR: u32 = (1 + RUN) + FREED_RUN + INODE;
@@ -46,15 +46,15 @@ pub(crate) mod credits {
 pub(crate) struct Txn<'f> {
     store: &'f Store,
     handle: Handle<'f>,
-    /// Noted as held; taken anew by a restart, which may wait like a start.
+    /// Noted in the lock order as held. A restart notes it anew, because it may wait like a start.
     note: Option<Note>,
-    /// Blocks that were promised to this operation.
+    /// Blocks that were claimed for this operation.
     claim: Option<Claim>,
     /// Changes of blocks since the last consistent point.
     changes: Cell<Mark>,
 }
 
-/// How much an operation had changed at some point: see [`Txn::mark`].
+/// The number of changes of an operation at some point: see [`Txn::mark`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mark(u32);
 
@@ -90,8 +90,8 @@ impl<'f> Txn<'f> {
         Ok(Self { store, handle, note: Some(note), claim: None, changes: Cell::default() })
     }
 
-    /// Ends an operation under this handle, which may go on with the next one. One that failed half
-    /// way aborts the journal.
+    /// Ends an operation under this handle, which may go on with the next one. An operation that
+    /// failed half way aborts the journal.
     pub(crate) fn settle<T>(&self, outcome: Result<T>) -> Result<T> {
         match &outcome {
             Ok(_) => self.consistent(),
@@ -103,23 +103,23 @@ impl<'f> Txn<'f> {
         outcome
     }
 
-    /// The volume is consistent with all that was changed so far.
+    /// Notes that the volume is consistent with all changes so far.
     fn consistent(&self) {
         self.changes.set(Mark::default());
     }
 
-    /// How much was changed so far. Two equal marks have no change between them.
+    /// Returns the number of changes so far. Between two equal marks there is no change.
     pub(crate) fn mark(&self) -> Mark {
         self.changes.get()
     }
 
-    /// What was changed since `mark` has been taken back.
+    /// Notes that all changes since `mark` were undone.
     pub(crate) fn undone(&self, mark: Mark) {
         self.changes.set(mark);
     }
 
-    /// Ends an operation with error `e` at a point where the volume is consistent: what was done so
-    /// far stays.
+    /// Ends an operation with error `e` at a point where the volume is consistent: the changes so
+    /// far stay.
     pub(crate) fn stop<T>(&self, e: Error) -> Result<T> {
         self.consistent();
         Err(e)
@@ -129,12 +129,12 @@ impl<'f> Txn<'f> {
         self.changes.set(self.changes.get().next());
     }
 
-    /// The transaction that it belongs to.
+    /// Returns the transaction that the handle belongs to.
     pub(crate) fn tid(&self) -> Tid {
         self.handle.tid()
     }
 
-    /// The transaction does not commit before the data of `pending` is written.
+    /// Keeps the transaction from committing before the data of `pending` is written.
     pub(crate) fn order_after(&self, pending: &Pending) -> Result<()> {
         Ok(self.handle.order_after(pending)?)
     }
@@ -144,7 +144,7 @@ impl<'f> Txn<'f> {
         self.store
     }
 
-    /// The right to change a metadata block. Costs a credit when this transaction has not
+    /// Returns the right to change a metadata block. Costs a credit if this transaction has not
     /// changed it yet.
     pub(crate) fn write<'g>(&'g self, buffer: &'g Buffer) -> Result<WriteGuard<'g>> {
         let guard = self.handle.write(buffer)?;
@@ -152,14 +152,15 @@ impl<'f> Txn<'f> {
         Ok(guard)
     }
 
-    /// A metadata block of zeros in the place of a block just taken, without reading it.
+    /// Makes a metadata block of zeros in a block just allocated, without reading it.
     pub(crate) fn create(&self, block: u64) -> Result<Buffer> {
         let buffer = self.handle.create(block)?;
         self.count_change();
         Ok(buffer)
     }
 
-    /// Blocks of `claim` are taken first from now on. What is left goes back when the handle ends.
+    /// Makes allocations take blocks of `claim` first. The rest of it is given back when the handle
+    /// ends.
     pub(crate) fn spend(&mut self, claim: Claim) {
         match &mut self.claim {
             Some(own) => own.join(claim),
@@ -167,7 +168,7 @@ impl<'f> Txn<'f> {
         }
     }
 
-    /// What is left of the claim.
+    /// Takes the unspent part of the claim.
     pub(crate) fn unspent(&mut self) -> Option<Claim> {
         self.claim.take()
     }
@@ -194,12 +195,12 @@ impl<'f> Txn<'f> {
         Ok(run)
     }
 
-    /// Marks blocks that were reserved in core as used on disk: `reserved` holds none of them then.
+    /// Marks reserved blocks as used on disk, and leaves `reserved` empty.
     pub(crate) fn take_reserved(&mut self, reserved: &mut Reserved) -> Result<()> {
         alloc::take_reserved(self, reserved)
     }
 
-    /// Frees blocks. They are handed out again when this transaction has committed.
+    /// Frees blocks. They can be allocated again once this transaction has committed.
     ///
     /// # Errors
     /// Blocks that no file can own, or that are free already.
@@ -207,7 +208,7 @@ impl<'f> Txn<'f> {
         alloc::free_blocks(self, start, len, kind)
     }
 
-    /// Tells the journal of blocks whose bits are about to be cleared. Costs a credit for each
+    /// Tells the journal which blocks' bits are about to be cleared. Costs a credit for each
     /// [`run_of`](Self::run_of) blocks of metadata.
     pub(crate) fn freed(&self, start: u64, len: u64, kind: BlockKind) -> Result<()> {
         self.handle.free(start, len, kind == BlockKind::Metadata)?;
@@ -215,8 +216,8 @@ impl<'f> Txn<'f> {
         Ok(())
     }
 
-    /// The longest run of blocks whose freeing costs no more than one credit, besides bitmap and
-    /// descriptor.
+    /// Returns the longest run of blocks whose freeing costs no more than one credit, besides
+    /// bitmap and descriptor.
     pub(crate) fn run_of(&self, kind: BlockKind) -> u32 {
         match kind {
             BlockKind::Data => u32::MAX,
@@ -235,8 +236,8 @@ impl<'f> Txn<'f> {
     }
 
     /// Ends the transaction's part so far and goes on with `n` credits, maybe in a newer
-    /// transaction. The caller has made its structures consistent, and holds no inode and no
-    /// buffer: the thread that the restart waits for may be waiting for those.
+    /// transaction. The caller has made its structures consistent, and holds no lock of an inode or
+    /// buffer: the thread that the restart waits for may be waiting for that lock.
     pub(crate) fn restart(&mut self, n: u32) -> Result<()> {
         self.consistent();
         self.note = None;
@@ -244,8 +245,8 @@ impl<'f> Txn<'f> {
         Ok(self.handle.restart(n)?)
     }
 
-    /// Makes sure of `n` credits: what is left, more of them, or a restart, so the caller's
-    /// structures are consistent.
+    /// Gets `n` credits: from those left, by an extension, or by a restart. So the caller's
+    /// structures must be consistent.
     pub(crate) fn ensure(&mut self, n: u32) -> Result<()> {
         let left = self.credits();
         if left >= n || self.extend(n - left)? { Ok(()) } else { self.restart(n) }

@@ -1,17 +1,17 @@
-//! The fixed metadata of a volume, which no file may own.
+//! Zones: the fixed metadata of a volume, which no file may own.
 //!
-//! Superblock copies, descriptors, bitmaps and inode tables lie where the group descriptors say,
-//! which may be in any group; the log lies where its inode says. [`Survey::read`] reads all
-//! descriptors in one pass when the volume is opened, and keeps a table of these zones, sorted by
-//! place. The allocator takes them out of the free blocks of each group ([`Zones::within`]), and
-//! each pointer of a file is held against them ([`Zones::check`]).
+//! Superblock copies, descriptors, bitmaps and inode tables lie where the group descriptors say, in
+//! any group; the log lies where its inode says. [`Survey::read`] reads all descriptors in one pass
+//! when the volume is opened, and keeps a table of these zones, sorted by place. The allocator
+//! removes them from the free blocks of each group ([`Zones::within`]), and each pointer of a file
+//! is checked against them ([`Zones::check`]).
 //!
 //! Invariants:
-//! - On a volume that is open for writing the table is complete and no two zones overlap: what
-//!   breaks that is refused, as the kernel refuses it. A volume that is open for reading only is
-//!   read as far as its descriptors are whole.
-//! - Structures of the same kind that follow each other group by group are one entry. A flex_bg
-//!   volume of 15 TiB has 23,000 entries of 24 bytes.
+//! - On a volume that is open for writing the table is complete and no two zones overlap: a volume
+//!   that breaks this is refused, as the kernel refuses it. A volume that is open for reading only
+//!   is read as far as its descriptors are valid.
+//! - Adjacent structures of the same kind, group by group, are one entry. A flex_bg volume of 15
+//!   TiB has 23,000 entries of 24 bytes.
 
 use crate::error::{Corrupt, Result, Zone};
 use lanefs_device::{AlignedBuf, BlockDevice};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Bytes of descriptors that are read at a time.
 const CHUNK: usize = 256 << 10;
 
-/// Structures of one kind, of one group or of several that follow each other.
+/// Structures of one kind, of one group or of several adjacent ones.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     start: u64,
@@ -106,8 +106,7 @@ impl Zones {
         })
     }
 
-    /// Sorts the entries. Where two overlap, that is an error if `strict`, and else the earlier one
-    /// wins.
+    /// Sorts the entries. If two overlap, that is an error if `strict`; else the earlier one wins.
     fn new(mut entries: Vec<Entry>, strict: bool) -> Result<Self> {
         entries.sort_by_key(|e| e.start);
         let mut last: Option<Entry> = None;
@@ -130,7 +129,7 @@ impl Zones {
     }
 }
 
-/// What the group descriptors say, all of them taken together.
+/// The data that all group descriptors together give.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Survey {
     pub(super) zones: Arc<Zones>,
@@ -186,7 +185,7 @@ impl Survey {
     }
 }
 
-/// The entries while they are gathered.
+/// The entries while they are collected.
 #[derive(Debug, Default)]
 struct Table {
     entries: Vec<Entry>,

@@ -1,10 +1,11 @@
-//! Several reads and writes past the page cache, with the device at the same time.
+//! Direct I/O in batches: several reads and writes that go to the device together.
 //!
-//! What needs no plan goes: overwrites as in [`direct`](super::direct), and reads of what is not
-//! newer in the cache. All else is left to be done one by one, with nothing held.
+//! A batch takes requests that need no plan: overwrites in place as in [`direct`](super::direct),
+//! and reads of blocks that are not newer in the cache. The caller runs all others one by one
+//! afterwards, when this batch holds no locks.
 //!
-//! Hazard: the bytes of many requests are held at the same time, in no order. So none are waited
-//! for: those that somebody has are left.
+//! Hazard: a batch locks the bytes of many requests, in no order. So it never waits for a lock: it
+//! skips a request whose bytes another thread has locked.
 
 use super::direct::{is_plain, overwritten, plan_overwrite};
 use super::lock::Kept;
@@ -15,7 +16,7 @@ use crate::fs::inode::Node;
 use lanefs_device::WriteOp;
 use std::ops::Range;
 
-/// Bytes that move.
+/// The memory of a request, and its direction.
 #[derive(Debug)]
 pub(crate) enum Bytes<'b> {
     /// From a file.
@@ -24,7 +25,7 @@ pub(crate) enum Bytes<'b> {
     Write(&'b [u8]),
 }
 
-/// A request that may go with others, and how many bytes it moved when it has.
+/// A request that may join a batch. `done` gets the number of bytes once they have moved.
 #[derive(Debug)]
 pub(crate) struct Request<'b> {
     pub(crate) node: &'b Node,
@@ -33,7 +34,7 @@ pub(crate) struct Request<'b> {
     pub(crate) done: &'b mut Option<usize>,
 }
 
-/// A request on its way, its bytes held.
+/// A request of the batch, with its bytes locked.
 struct Held<'b> {
     node: &'b Node,
     file: &'b FileData,
@@ -43,8 +44,8 @@ struct Held<'b> {
     _kept: Kept<'b>,
 }
 
-/// Carries out those of `requests` that can go at once; the others are as before, and so are all
-/// whose batch failed: done one by one, each finds what is wrong with it.
+/// Runs the requests that can go in one batch. The others stay untouched, and so do all requests of
+/// a batch that failed: run one by one, each reports its own error.
 pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
     let (mut reads, mut ops) = (Vec::new(), Vec::new());
     let (mut writes, mut pieces) = (Vec::new(), Vec::new());
@@ -96,8 +97,8 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
     }
 }
 
-/// Holds the bytes of a request, up to the end of the file, shared; if nobody has to be waited for,
-/// and none is newer in the cache.
+/// Locks the bytes of a request, up to the end of the file, shared. `None` if that would have to
+/// wait, or if the cache holds newer bytes.
 fn hold<'b>(node: &'b Node, offset: u64, len: usize, done: &'b mut Option<usize>) -> Option<Held<'b>> {
     let file = node.file();
     let end = offset.checked_add(len as u64).filter(|_| len > 0)?;

@@ -1,16 +1,16 @@
 //! Reading and writing through the page cache.
 //!
-//! A write holds its bytes exclusively, so a read, which holds its bytes shared, sees all of it or
-//! none; writers of disjoint blocks run side by side. It copies into pages, and claims space for
-//! blocks that have no place yet. A read copies out of pages and loads what is missing, ahead if it
-//! goes on where the last one ended.
+//! A write locks its bytes exclusively and a read locks them shared, so a read sees all of a write
+//! or none of it. Writers of disjoint blocks do not wait for each other. A write copies into pages,
+//! and claims space for blocks that are not allocated yet. A read copies out of pages, and loads
+//! missing ones: with readahead, if it goes on where the last read ended.
 //!
 //! Callers with their own cache (the kernel, above a mount) transfer many blocks at once. These go
 //! past this cache ([`write_late`], [`read_for_cache`]): a second copy of them would not be read
 //! again.
 //!
-//! Where the device is memory there is nothing to cache (DAX): the ways past the cache serve, and
-//! promise the same.
+//! On a device that is memory nothing is cached (DAX): reads and writes go past the cache, with the
+//! same guarantees.
 
 use super::cache::{FileCache, Segment};
 use super::direct::{self, check_end, check_write};
@@ -20,12 +20,12 @@ use crate::error::{Error, Result};
 use crate::fs::inode::Node;
 use std::ops::Range;
 
-/// Bytes of which the pages are locked at a time.
+/// Bytes whose pages are locked at a time.
 pub(super) const SPAN: u64 = 256 << 10;
-/// Bytes from which on what is cached elsewhere is not cached here too.
+/// Bytes from which on a request of a caller with its own cache goes past this one.
 const PAST: usize = 128 << 10;
 
-/// Reads from byte `offset` on into `buf`; how many bytes there were before i_size.
+/// Reads from byte `offset` on into `buf`. Returns how many bytes there were before i_size.
 pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
     if node.fs.dax {
         return super::read_direct(node, offset, buf);
@@ -48,8 +48,8 @@ pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let missing = blocks(node, at, (offset + len as u64).min(at.saturating_add(SPAN)))?;
         let mut span = pages.span(missing.clone());
         span.fill(missing, |segments| fill(node, file, segments))?;
-        // Out of the span, for another thread's pages may push these out as soon as they are let
-        // go.
+        // Copies while the span is locked: once it is unlocked, another thread's pages may evict
+        // these.
         done += span.copy_out(at, &mut buf[done..]);
     }
     if !more.is_empty() {
@@ -69,14 +69,14 @@ fn load_ahead(node: &Node, file: &FileData, pages: &FileCache, bytes: Range<u64>
     Ok(())
 }
 
-/// The blocks that hold `offset..end`.
+/// Returns the blocks that hold `offset..end`.
 pub(super) fn blocks(node: &Node, offset: u64, end: u64) -> Result<Range<u32>> {
     let (first, _) = place(&node.fs, offset)?;
     let (last, _) = place(&node.fs, end.max(offset + 1) - 1)?;
     Ok(first..last.saturating_add(1))
 }
 
-/// Reads blocks from the device; what lies beyond i_size, or in holes, is zeros.
+/// Reads blocks from the device. Bytes beyond i_size, and holes, become zeros.
 fn fill(node: &Node, file: &FileData, segments: &mut [Segment<'_>]) -> Result<()> {
     let fs = &*node.fs;
     let _timer = fs.counters.load.start();
@@ -102,7 +102,7 @@ fn fill(node: &Node, file: &FileData, segments: &mut [Segment<'_>]) -> Result<()
     Ok(())
 }
 
-/// Writes all of `bytes` at `offset`. What lies between the old end and `offset` reads as zeros.
+/// Writes all of `bytes` at `offset`. Bytes between the old end and `offset` read as zeros.
 ///
 /// # Errors
 /// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or the
@@ -114,9 +114,9 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_checked(node, offset, bytes, Stamp::Now)
 }
 
-/// Writes bytes that a cache above this one took when it was allowed: whatever flags the inode has
-/// by now, and without a new time, for that cache keeps the times too. Many whole blocks go to the
-/// device, past this cache.
+/// Writes bytes that a caller with its own cache accepted when the write was allowed: flags that
+/// the inode got since do not refuse it, and no time changes, because that caller keeps the times
+/// too. Many whole blocks go straight to the device.
 ///
 /// # Errors
 /// Those of [`direct::write_late`].
@@ -133,11 +133,11 @@ pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_checked(node, offset + whole as u64, &bytes[whole..], Stamp::Kept)
 }
 
-/// Reads as [`read`], for a cache above this one: many blocks come straight from the device, unless
-/// this cache has newer ones.
+/// Reads as [`read`] does, for a caller with its own cache: many blocks come straight from the
+/// device, unless this cache has newer ones.
 ///
 /// # Errors
-/// The device's; what is damaged in the map.
+/// The device's; a damaged map.
 pub(crate) fn read_for_cache(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let fs = &*node.fs;
     if fs.dax || !goes_past(node, offset, buf.len()) {
@@ -146,8 +146,8 @@ pub(crate) fn read_for_cache(node: &Node, offset: u64, buf: &mut [u8]) -> Result
     let file = node.file();
     let held = file.share(node, offset, offset.saturating_add(buf.len() as u64));
     let len = buf.len().min(usize::try_from(file.size().saturating_sub(offset)).unwrap_or(usize::MAX));
-    // The last block as a whole: what lies behind the end is zeros, and the caller does not look at
-    // it.
+    // The last block is read whole: the bytes behind the end are zeros, and the caller ignores
+    // them.
     let whole = len.next_multiple_of(fs.block_size as usize).min(buf.len());
     let busy = match file.pages_if_used() {
         Some(pages) if whole > 0 => pages.is_busy(blocks(node, offset, offset + whole as u64)?),
@@ -162,13 +162,13 @@ pub(crate) fn read_for_cache(node: &Node, offset: u64, buf: &mut [u8]) -> Result
     Ok(len)
 }
 
-/// Returns whether `len` bytes at `offset`, of or for a cache above this one, go past this one.
+/// Returns whether `len` bytes at `offset`, for a caller with its own cache, go past this cache.
 fn goes_past(node: &Node, offset: u64, len: usize) -> bool {
     len >= PAST && offset.is_multiple_of(node.fs.block_size.into())
 }
 
-/// Writes through the cache. Bytes whose time is kept by the caller were allowed when the caller
-/// took them.
+/// Writes through the cache. With [`Stamp::Kept`] the write was allowed when the caller accepted
+/// it, so flags are not checked.
 fn write_checked(node: &Node, offset: u64, bytes: &[u8], stamp: Stamp) -> Result<()> {
     node.fs.check_writable()?;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
@@ -186,10 +186,10 @@ fn write_checked(node: &Node, offset: u64, bytes: &[u8], stamp: Stamp) -> Result
     write_held(node, file, offset, bytes, stamp)
 }
 
-/// Writes all of `bytes` at the end; where that was.
+/// Writes all of `bytes` at the end. Returns where that was.
 ///
 /// # Errors
-/// As [`write`].
+/// Those of [`write`].
 pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     if node.fs.dax {
         return direct::append(node, bytes);
@@ -220,13 +220,13 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8], stamp
         let (now, later) = bytes.split_at(bytes.len().min((SPAN - at % SPAN) as usize));
         match copy_in(node, file, pages, at, now) {
             Ok(()) => (at, bytes) = (at + now.len() as u64, later),
-            // A dirty page claims blocks for the worst map that may come of it. What is written at
-            // once takes only those that it needs.
+            // A dirty page claims blocks for the worst case of its map. A direct write takes only
+            // the blocks that it needs.
             Err(Error::NoSpace) => break direct::write_held(node, file, at, bytes, stamp),
             Err(e) => break Err(e),
         }
     };
-    // As far as it came, for a full volume may have ended it.
+    // For the part that was written: a full volume may have ended the loop.
     if at > offset {
         file.touch(node, stamp);
         journal_each_write(node)?;
@@ -235,7 +235,7 @@ fn write_held(node: &Node, file: &FileData, offset: u64, mut bytes: &[u8], stamp
 }
 
 fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8]) -> Result<()> {
-    // Blocks that are dirty already have all that they need, unless i_size has to move.
+    // Blocks that are dirty already need nothing more, unless i_size has to move.
     let inside = at + bytes.len() as u64 <= file.size();
     let done = if inside { pages.overwrite(at, bytes) } else { 0 };
     let (at, bytes) = (at + done as u64, &bytes[done..]);
@@ -250,7 +250,7 @@ fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8
         }
         delayed::claim(node, file, &span.clean(wanted.clone()))?;
         span.copy_in(at, bytes);
-        // Before the pages are let go: writing out moves i_disksize as far as i_size.
+        // Before the pages are unlocked: a writeback moves i_disksize no further than i_size.
         file.extend(at + bytes.len() as u64);
         Ok(())
     })

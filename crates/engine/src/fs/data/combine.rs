@@ -28,17 +28,17 @@ use lanefs_sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The work that waits, of one volume.
+/// The queued jobs of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Combiner {
     queue: Mutex<Queue>,
     /// Held by the leader whose handle is open: the credits of two at once could close the running
     /// transaction to both.
     handle: Mutex<()>,
-    /// A leader waits until as many jobs wait.
+    /// A leader waits until so many jobs are queued.
     #[cfg(test)]
     pub(super) gathers: lanefs_sync::atomic::AtomicUsize,
-    /// And panics when it has its handle.
+    /// A leader panics once its handle is open.
     #[cfg(test)]
     pub(super) panics: lanefs_sync::atomic::AtomicBool,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Combiner {
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Arc<Job>>,
-    /// Threads that lead, or were asked to.
+    /// Threads that lead, or were asked to lead.
     leaders: usize,
 }
 
@@ -57,10 +57,10 @@ impl Queue {
     }
 }
 
-/// A job that has run, and how that went.
+/// A job that has run, and its result.
 type Outcome = (Arc<Job>, Work, Result<()>);
 
-/// One file's work, and the thread that waits for it.
+/// One file's work, and the thread that waits for its result.
 #[derive(Debug)]
 struct Job {
     node: Arc<Node>,
@@ -71,10 +71,10 @@ struct Job {
 #[derive(Debug)]
 enum State {
     Waiting(Work),
-    /// Its thread is to lead: the work waits in the queue still.
+    /// The waiting thread is asked to lead. Its work is still in the queue.
     Lead(Work),
     Running,
-    /// Woken, its thread wakes that of the other one.
+    /// The result. The thread that takes it wakes the waiting thread of the other job.
     Done(Work, Result<()>, Option<Arc<Job>>),
 }
 
@@ -93,7 +93,8 @@ fn finish(jobs: Vec<Outcome>) {
 }
 
 impl Job {
-    /// Takes the work; whether its thread was asked to lead, and has not heard of it.
+    /// Takes the work, unless a leader has it already. Also returns whether the waiting thread was
+    /// asked to lead and has not begun to.
     fn take(&self) -> Option<(Work, bool)> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Running) {
@@ -106,7 +107,7 @@ impl Job {
         }
     }
 
-    /// The work of a leader that panicked is not done, as far as anybody knows.
+    /// Reports an error for work of a leader that panicked: no thread knows whether it was done.
     fn give_up(&self) {
         let mut state = self.state.lock();
         if matches!(*state, State::Running) {
@@ -151,31 +152,32 @@ impl Job {
     }
 }
 
-/// What a leader takes at most. More at a time would mean that the device or the processors wait
-/// for each other.
+/// Jobs that a leader takes at most. With larger batches, the device would be idle while threads
+/// compute, and the other way round.
 const MOST_JOBS: usize = 256;
-/// The same in bytes of pages, and those of one file.
+/// Bytes of pages after which a leader takes no more jobs.
 const MOST_BYTES: usize = 32 << 20;
-/// Threads that lead at the same time, if there is enough for each: one writes pages while the
-/// handle of another is open.
+/// Threads that lead at the same time, if each has a full batch: one writes pages while the handle
+/// of the other is open.
 const LEADERS: usize = 2;
-/// Threads that are woken at a time.
+/// Threads that [`finish`] wakes at once.
 const AWAKE: usize = 4;
 
-/// Credits that may be needed for `work`.
+/// Credits that `work` may need.
 fn need(work: &Work) -> u32 {
     work.credits() + credits::INODE + credits::SUPER
 }
 
 const PANIC: &str = "a panic while inodes were told of what was written";
 
-/// One round of a leader. Dropped before its end it lets nobody wait for ever.
+/// One round of a leader. Dropped before its end, by a panic, it ends the journal and fails every
+/// job that it had taken, so that no thread waits for ever.
 struct Turn<'t> {
     fs: &'t Fs,
     own: &'t Arc<Job>,
-    /// Whose work it has taken.
+    /// The jobs whose work it has taken.
     jobs: Vec<Arc<Job>>,
-    /// The lead is not handed on yet.
+    /// This thread has not handed the lead on yet.
     leads: bool,
 }
 
@@ -195,17 +197,17 @@ impl Drop for Turn<'_> {
 }
 
 impl Fs {
-    /// Runs `work` on the inode of `node` under a handle, with that of others; the work comes back
-    /// with what is left of its claim.
+    /// Runs `work` on the inode of `node`, under one handle with the work of other threads. Returns
+    /// the work with the unused part of its claim.
     pub(super) fn combine(&self, node: &Node, work: Work) -> (Work, Result<()>) {
-        // The old ways have a handle for each.
+        // In the older writeback modes, each job has a handle of its own.
         let old = self.options.modes.writeback != Writeback::MapAfter;
         let Some(node) = node.shared().filter(|_| !old) else { return self.run_alone(node, work) };
         let job = Arc::new(Job { node, state: Mutex::new(State::Waiting(work)), changed: Condvar::new() });
         {
             let mut queue = self.combiner.queue.lock();
             queue.jobs.push_back(Arc::clone(&job));
-            // The front of the queue: that is this thread, if nobody leads.
+            // The thread at the front of the queue: this one, if no thread leads.
             if queue.leaders == 0 || queue.leaders < LEADERS && queue.jobs.len() >= MOST_JOBS {
                 queue.call_leader();
             }
@@ -218,8 +220,8 @@ impl Fs {
         }
     }
 
-    /// Runs what waits at the front of the queue, `own` with it unless another leader has it
-    /// already, and has another thread lead meanwhile.
+    /// Runs the jobs at the front of the queue, with `own` unless another leader has taken it, and
+    /// hands the lead on meanwhile.
     fn lead(&self, own: &Arc<Job>) {
         let mut turn = Turn { fs: self, own, jobs: Vec::new(), leads: true };
         #[cfg(test)]
@@ -248,14 +250,14 @@ impl Fs {
         turn.jobs.clear();
     }
 
-    /// What a leader is to run.
+    /// Takes the jobs of one round from the queue.
     fn take_batch(&self) -> Vec<(Arc<Job>, Work)> {
         let mut queue = self.combiner.queue.lock();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < MOST_JOBS && bytes < MOST_BYTES {
             let Some(job) = queue.jobs.pop_front() else { break };
             let Some((work, asked)) = job.take() else { continue };
-            // It need not lead any more.
+            // Its thread need not lead any more.
             queue.leaders -= usize::from(asked);
             bytes += work.bytes();
             batch.push((job, work));
@@ -263,28 +265,28 @@ impl Fs {
         batch
     }
 
-    /// The front of the queue leads from now on, in place of this thread.
+    /// Hands the lead to the thread at the front of the queue.
     fn hand_on(&self) {
         let mut queue = self.combiner.queue.lock();
         queue.leaders -= 1;
         queue.call_leader();
     }
 
-    /// Writes the pages of all of `works`, and lets go of them.
+    /// Writes the pages of all `works`, and drops them.
     fn write_pages<'w>(&self, works: impl Iterator<Item = (&'w Node, &'w mut Work)>) -> Result<()> {
         let mut works: Vec<_> = works.collect();
         let written = io::write_pieces(self, works.iter().flat_map(|(_, work)| work.pages()));
         for (node, work) in &mut works {
             if work.let_go() && written.is_ok() {
-                // Before the commit, for its flush covers this.
+                // Before the commit, so that the commit's flush covers these pages.
                 node.file().wrote(self);
             }
         }
         written
     }
 
-    /// Pages could not be written, which has ended the journal: `own` is told why, the others that
-    /// it has ended.
+    /// Fails every job of `batch`, because pages could not be written and the journal has ended.
+    /// `own` gets that error, the other jobs get an error that says so.
     fn refuse(&self, batch: Vec<(Arc<Job>, Work)>, own: &Arc<Job>, why: Error) -> Vec<Outcome> {
         let mut why = Some(why);
         let told = |(job, work): (Arc<Job>, Work)| {
@@ -296,10 +298,12 @@ impl Fs {
         batch.into_iter().map(told).collect()
     }
 
-    /// Runs all of `batch` under one handle; its transaction, if there was one, and how each went.
+    /// Runs all of `batch` under one handle. Returns its transaction, if it started, and each
+    /// result.
     fn run_batch(&self, batch: Vec<(Arc<Job>, Work)>) -> (Option<Tid>, Vec<Outcome>) {
-        // Each may change many blocks, but most change few, and many the same: so it has for each
-        // what most take, and as much as the one that comes next may take.
+        // Each job may change many blocks, but most change few, and often the same ones. So the
+        // handle reserves a few credits for each job, and enough for the worst case of the next
+        // one.
         let few = 2 * u32::try_from(batch.len()).unwrap_or(u32::MAX / 2);
         let most = batch.iter().map(|(_, work)| need(work)).max().unwrap_or(0);
         if batch.is_empty() {
@@ -319,7 +323,7 @@ impl Fs {
         });
         match ran {
             Ok((tid, done)) => (Some(tid), done),
-            // The handle did not start. Each is told by an attempt of its own.
+            // The handle did not start: each job runs alone, and gets its own result.
             Err(_) => {
                 let run = |(job, work): (Arc<Job>, Work)| {
                     let (work, outcome) = self.run_alone(&job.node, work);

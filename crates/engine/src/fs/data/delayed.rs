@@ -1,20 +1,22 @@
-//! Space for dirty blocks that have no place on the volume yet.
+//! Delayed allocation: space for dirty blocks that are not allocated yet.
 //!
-//! A block that becomes dirty in a hole is claimed, and blocks for the map with it, so that writing
-//! out finds space. With `nodelalloc` its place is chosen at once, in core. Invariant: a dirty
-//! block has a claim or a chosen place if and only if it lies in a hole; a thread that maps blocks
-//! in another way writes the range out before. The claim leaves with the plan that writes the pages
-//! out ([`Plan`](super::plan::Plan)), and comes back with it, as a chosen place, for pages that it
-//! could not write out.
+//! A block that becomes dirty in a hole gets a claim, for itself and for blocks of the map, so that
+//! its writeback finds space. With `nodelalloc` its block is chosen at once, in core. When pages
+//! are written out, the claim moves into the plan ([`Plan`](super::plan::Plan)). For pages that the
+//! plan could not write, it comes back, as chosen blocks.
 //!
-//! A claim for the map must be enough for the tree as it is when the pages are written out. So a
-//! write past the cache that may add nodes to it claims for the pages that wait, too
-//! ([`claim_for_growth`]). Hazard: pages that are just being written out are not counted then, and
-//! the few nodes that a punch or a shift adds are left to what a claim has to spare.
+//! Invariants:
+//! - A dirty block has a claim or a chosen block if and only if it lies in a hole. A thread that
+//!   maps blocks in another way writes the range out first.
+//! - The claim for the map is enough for the tree as it is when the pages are written out. So a
+//!   direct write that may add nodes to the tree also claims for pages that wait
+//!   ([`claim_for_growth`]).
+//! - A dirty block over an unwritten one is allocated, but marking it as written may split an
+//!   extent. So blocks for the map are claimed for it too, from the reserved blocks if there are no
+//!   others.
 //!
-//! A block that becomes dirty over an unwritten one has its place, but to mark it as written may
-//! part an extent: blocks for the map are claimed for it too, of those that the volume keeps back
-//! if there are no others.
+//! Hazard: [`claim_for_growth`] does not count pages in writeback, and the few nodes that a punch
+//! or a shift adds must fit into the spare part of a claim.
 
 use super::{FileData, mapping};
 use crate::error::Result;
@@ -26,22 +28,22 @@ use lanefs_format::Inode;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What one file has claimed.
+/// The claims of one file.
 #[derive(Debug, Default)]
 pub(super) struct Delayed {
     data: Option<Claim>,
     /// Blocks for the map.
     map: Option<Claim>,
-    /// Places by the first logical block.
+    /// Chosen blocks, by their first logical block.
     chosen: BTreeMap<u32, Reserved>,
     /// Dirty blocks over unwritten ones.
     unwritten: u64,
 }
 
-/// Returns how many blocks the map may need for `data` more, each apart from the others in the
-/// worst case. Each full node of a tree of `width` is split by the first of them that it takes; its
-/// halves, of the smallest blocks, take 32 more before they are split. A map without a tree may
-/// need indirect blocks of two levels for each.
+/// Returns how many blocks the map may need for `data` more blocks, in the worst case that no two
+/// are adjacent. Each full node of a tree of `width` is split by the first block that it takes; its
+/// halves, with the smallest block size, take 32 more before they are split. A map without a tree
+/// may need indirect blocks of two levels for each block.
 fn map_blocks(data: u64, width: Option<TreeWidth>) -> u64 {
     match (data, width) {
         (0, _) => 0,
@@ -50,7 +52,7 @@ fn map_blocks(data: u64, width: Option<TreeWidth>) -> u64 {
     }
 }
 
-/// Returns how many blocks the map may need to have `unwritten` blocks written: each parts an
+/// Returns how many blocks the map may need to mark `unwritten` blocks as written: each splits an
 /// extent in three.
 fn parting_blocks(unwritten: u64, width: Option<TreeWidth>) -> u64 {
     if unwritten == 0 { 0 } else { 6 + unwritten / 16 + width.map_or(0, |width| width.splits(unwritten)) }
@@ -79,21 +81,21 @@ impl Delayed {
         self.data.as_mut().map(|claim| claim.split(data))
     }
 
-    /// Puts back what is left of the claim for data.
+    /// Puts back the unspent part of the claim for data.
     pub(super) fn put_back_data(&mut self, claim: Option<Claim>) {
         if let Some(claim) = claim {
             join(&mut self.data, claim);
         }
     }
 
-    /// Returns how many blocks for the map are still to be claimed for all that is dirty, and for
-    /// `data` blocks in holes and `unwritten` ones that become dirty.
+    /// Returns how many blocks for the map must still be claimed for all dirty blocks, with `data`
+    /// more in holes and `unwritten` more over unwritten blocks.
     fn map_lack(&self, data: u64, unwritten: u64, width: Option<TreeWidth>) -> u64 {
         let holes = map_blocks(self.data_blocks() + data, width);
         (holes + parting_blocks(self.unwritten + unwritten, width)).saturating_sub(blocks(&self.map))
     }
 
-    /// Adds to `claim` what is claimed for mapping `data` blocks and for having `unwritten` ones
+    /// Moves into `claim` the blocks claimed to map `data` blocks and to mark `unwritten` ones as
     /// written.
     pub(super) fn take_map(
         &mut self,
@@ -109,8 +111,8 @@ impl Delayed {
         }
     }
 
-    /// Puts back what is left of the claim for the map, and gives it up when no dirty block needs
-    /// it.
+    /// Puts back the unspent part of the claim for the map. Releases all of it once no dirty block
+    /// needs it.
     pub(super) fn put_back(&mut self, map: Option<Claim>) {
         if let Some(claim) = map {
             join(&mut self.map, claim);
@@ -120,30 +122,30 @@ impl Delayed {
         }
     }
 
-    /// Counts `len` dirty blocks over unwritten ones no more.
+    /// Stops counting `len` dirty blocks over unwritten ones.
     pub(super) fn no_longer_unwritten(&mut self, len: u64) {
         self.unwritten = self.unwritten.saturating_sub(len);
     }
 
-    /// Counts `len` dirty blocks over unwritten ones again: they could not be written out.
+    /// Counts `len` dirty blocks over unwritten ones again, because they could not be written out.
     pub(super) fn unwritten_again(&mut self, len: u64) {
         self.unwritten += len;
     }
 
-    /// Takes back the place for `lblk` and what follows, which are dirty still.
+    /// Puts back the blocks chosen for `lblk` and those behind it, which are still dirty.
     pub(super) fn give_back(&mut self, lblk: u32, run: Reserved) {
         if run.len() != 0 {
             self.chosen.insert(lblk, run);
         }
     }
 
-    /// Returns how many of `len` blocks from `lblk` on, which has no chosen place, come before one
-    /// that has.
+    /// Returns how many of `len` blocks from `lblk` on come before the first with a chosen block.
+    /// `lblk` itself has none.
     pub(super) fn unchosen(&self, lblk: u32, len: u32) -> u32 {
         self.chosen.range(lblk..).next().map_or(len, |(next, _)| len.min(next - lblk))
     }
 
-    /// The block behind the one that was chosen before `lblk`.
+    /// Returns the block behind the one that was chosen for the logical block before `lblk`.
     fn chosen_before(&self, lblk: u32) -> Option<u64> {
         let (at, run) = self.chosen.range(..lblk).next_back()?;
         (at + run.len() == lblk).then(|| run.start() + u64::from(run.len()))
@@ -153,7 +155,7 @@ impl Delayed {
         self.chosen.values().map(|run| u64::from(run.len())).sum()
     }
 
-    /// Gives up the places that were chosen in `hole`; how many blocks.
+    /// Releases the blocks that were chosen in `hole`. Returns how many.
     fn forget_chosen(&mut self, hole: Range<u32>) -> u32 {
         let mut gone = 0;
         let mut at = hole.start;
@@ -171,7 +173,7 @@ impl Delayed {
         gone
     }
 
-    /// The place that was chosen for `lblk` and up to `len` blocks that follow.
+    /// Takes the blocks that were chosen for `lblk` and up to `len` logical blocks.
     pub(super) fn take_chosen(&mut self, lblk: u32, len: u32) -> Option<Reserved> {
         let first = *self.chosen.range(..=lblk).next_back()?.0;
         let mut run = self.chosen.remove(&first)?;
@@ -196,11 +198,11 @@ impl Delayed {
     }
 }
 
-/// Claims space for blocks of `runs`, before they become dirty: for those in holes, and for the map
-/// of unwritten ones.
+/// Claims space for `runs` before they become dirty: data and map for holes, and the map alone for
+/// unwritten blocks.
 ///
 /// # Errors
-/// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed. What is damaged in the map.
+/// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed. A damaged map.
 pub(super) fn claim(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<()> {
     let Unready { holes, unwritten } = unready(node, file, runs)?;
     if !unwritten.is_empty() {
@@ -221,9 +223,9 @@ pub(super) fn claim(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result
     })
 }
 
-/// Claims what the blocks that are dirty already will need besides, because a change that is not
-/// for them may add `nodes` to the map: each of these may be full by the time that they are written
-/// out. `inode` is the file's, before that change.
+/// Claims what blocks that are dirty already will need in addition, because another change may add
+/// `nodes` to the map: each of these may be full when the dirty blocks are written out. `inode` is
+/// the file's, before that change.
 ///
 /// # Errors
 /// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed.
@@ -264,14 +266,14 @@ fn claim_holes(node: &Node, file: &FileData, holes: &[Range<u32>]) -> Result<()>
     })
 }
 
-/// Blocks for which something has to be claimed before they become dirty.
+/// Blocks that need a claim before they become dirty.
 #[derive(Debug, Default)]
 pub(super) struct Unready {
     pub(super) holes: Vec<Range<u32>>,
     pub(super) unwritten: Vec<Range<u32>>,
 }
 
-/// Those of `runs`.
+/// Returns the blocks of `runs` that need a claim.
 pub(super) fn unready(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<Unready> {
     let mut unready = Unready::default();
     for run in runs {
@@ -294,7 +296,7 @@ fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
     let fs = &*node.fs;
     let mut lblk = hole.start;
     while lblk < hole.end {
-        // The inode's lock comes before that of the claims.
+        // The inode's lock comes before the claims' lock.
         let width = map::tree_width(&node.fs, &node.state());
         let mapped = goal_behind(node, lblk);
         let mut delayed = file.delayed();
@@ -320,7 +322,7 @@ fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
     Ok(())
 }
 
-/// The block behind the one that is mapped before `lblk`.
+/// Returns the block behind the one that the logical block before `lblk` is mapped to.
 fn goal_behind(node: &Node, lblk: u32) -> Option<u64> {
     let before = lblk.checked_sub(1)?;
     match map::lookup(&node.fs, node.ino, &node.state(), before) {
@@ -329,7 +331,7 @@ fn goal_behind(node: &Node, lblk: u32) -> Option<u64> {
     }
 }
 
-/// Gives up what was claimed for dirty blocks that were dropped, before their map changes.
+/// Releases the claims of dirty blocks that were dropped, before their map changes.
 pub(super) fn give_up(node: &Node, file: &FileData, dropped: &[Range<u32>]) -> Result<()> {
     let Unready { holes, unwritten } = unready(node, file, dropped)?;
     let mut delayed = file.delayed();

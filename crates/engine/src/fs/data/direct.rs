@@ -1,14 +1,13 @@
-//! Writing past the page cache: to a device opened for direct I/O, or to memory that persists
-//! (DAX).
+//! Writes past the page cache: direct I/O, and memory that persists (DAX).
 //!
-//! An overwrite of blocks that are mapped, written and inside of i_disksize goes straight to its
-//! blocks. It holds its bytes shared, against threads that move blocks; it starts no handle,
-//! allocates nothing, and writes no memory that other writers of the file write too, but for the
-//! stamp of the time once a tick. All else holds its blocks exclusively, is planned ([`Plan`]), and
-//! ends with a handle.
+//! An overwrite in place of blocks that are mapped, written and inside of i_disksize goes straight
+//! to its blocks. It locks its bytes shared, which keeps threads away that move blocks. It starts
+//! no handle, allocates nothing, and writes no memory that other writers of the file write, except
+//! the time stamp once a tick. Every other write locks its blocks exclusively, is planned
+//! ([`Plan`]), and ends with a handle.
 //!
 //! Overwrites that overlap in time leave a mixture in the blocks, as in the kernel: a program that
-//! wants order between its direct writes waits for one before it issues the next.
+//! needs an order between its direct writes waits for one before it issues the next.
 
 use super::plan::Plan;
 use super::times::Stamp;
@@ -23,7 +22,7 @@ use std::ops::Range;
 /// Bytes that are planned at a time: a multiple of every block size.
 const BATCH: u64 = 8 << 20;
 
-/// Writes all of `bytes` at `offset`. What lies between the old end and `offset` reads as zeros.
+/// Writes all of `bytes` at `offset`. Bytes between the old end and `offset` read as zeros.
 ///
 /// # Errors
 /// [`Error::FileTooBig`], [`Error::NotPermitted`]: nothing is written. [`Error::NoSpace`], or the
@@ -32,28 +31,28 @@ pub(crate) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_as(node, offset, bytes, How::Direct)
 }
 
-/// Writes as [`write`], but a concurrent reader sees all of it or none.
+/// Writes as [`write`] does, but a concurrent reader sees all of it or none.
 pub(crate) fn write_whole(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_as(node, offset, bytes, How::Whole)
 }
 
-/// Writes as [`write_whole`], but whatever flags the inode has: the bytes were taken by a cache
-/// when it was allowed.
+/// Writes as [`write_whole`] does, but no flag of the inode refuses it: a caller with its own cache
+/// accepted the bytes when the write was allowed.
 pub(crate) fn write_whole_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_as(node, offset, bytes, How::WholeLate)
 }
 
-/// Writes bytes that a cache above this one took when it was allowed, whatever flags the inode has
-/// by now.
+/// Writes bytes that a caller with its own cache accepted when the write was allowed, whatever
+/// flags the inode has now.
 ///
-/// Such a cache knows its own size and times, so no time changes here. i_size moves before the
-/// bytes are there, so that pieces of a file that grows are written side by side, in any order: a
-/// reader meanwhile finds zeros.
+/// Such a caller knows its own size and times, so no time changes here. i_size moves before the
+/// bytes are written, so that threads write pieces of a growing file in any order: a reader
+/// meanwhile finds zeros.
 ///
 /// # Errors
 /// [`Error::FileTooBig`], [`Error::CutShort`]: nothing is changed. [`Error::NoSpace`], or the
 /// device's: a part may be written, and i_size stays where it was moved, as after a failed
-/// writeback of the kernel's. i_disksize passes no byte of this write that is not on the device.
+/// writeback in the kernel. i_disksize moves past no byte of this write that is not on the device.
 pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     node.fs.check_writable()?;
@@ -68,14 +67,14 @@ pub(crate) fn write_late(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
     write_as(node, offset, bytes, How::Late)
 }
 
-/// What a write promises.
+/// The guarantees of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// Nothing to concurrent readers.
+    /// Concurrent readers may see a part of it.
     Direct,
     /// Concurrent readers see all of it or none.
     Whole,
-    /// Is not refused by flags: it was allowed when a cache above took it.
+    /// Flags do not refuse it: it was allowed when a caller with its own cache accepted it.
     Late,
     /// [`Whole`](Self::Whole) and [`Late`](Self::Late).
     WholeLate,
@@ -123,10 +122,10 @@ fn write_as(node: &Node, offset: u64, bytes: &[u8], how: How) -> Result<()> {
     write_held(node, file, offset, bytes, how.stamp())
 }
 
-/// Writes all of `bytes` at the end; where that was.
+/// Writes all of `bytes` at the end. Returns where that was.
 ///
 /// # Errors
-/// As [`write`].
+/// Those of [`write`].
 pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     node.fs.check_writable()?;
     let _timer = node.fs.counters.write_direct.start();
@@ -140,8 +139,8 @@ pub(crate) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
     Ok(end)
 }
 
-/// Whether an overwrite may go the short way, by the modes; a part of a sector is read, changed and
-/// written, which excludes others.
+/// Whether the modes allow an overwrite in place. It must be whole sectors: a part of a sector is
+/// read, changed and written back, which needs the exclusive lock.
 pub(super) fn is_plain(node: &Node, offset: u64, len: usize) -> bool {
     let modes = &node.fs.options.modes;
     modes.overwrite == Overwrite::NoJournal
@@ -149,8 +148,8 @@ pub(super) fn is_plain(node: &Node, offset: u64, len: usize) -> bool {
         && io::is_whole(&node.fs, offset, len)
 }
 
-/// Writes blocks that are there already, of whole sectors that are locked. `false` if not all of
-/// them are, or may not be written right now: then it is to be done with the bytes held
+/// Overwrites blocks in place: whole sectors that are locked. Returns `false` if not all blocks are
+/// mapped and written, or if they cannot be written now: the caller then locks the bytes
 /// exclusively.
 pub(super) fn overwrite_held(
     node: &Node,
@@ -165,7 +164,7 @@ pub(super) fn overwrite_held(
         return Ok(false);
     }
     let touched = place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1);
-    // Nor may an older content be on its way out.
+    // Nor may a writeback hold older content of them.
     if file.pages_if_used().is_some_and(|pages| pages.is_busy(touched.clone())) {
         return Ok(false);
     }
@@ -177,7 +176,7 @@ pub(super) fn overwrite_held(
             None => return Ok(false),
         }
     }
-    // Mostly all lies in one run, and one look at the map is enough.
+    // Mostly all bytes lie in one run, and one lookup is enough.
     let (mut at, mut rest, mut known) = (offset, bytes, Some(first));
     while !rest.is_empty() {
         let run = match known.take() {
@@ -197,8 +196,8 @@ pub(super) fn overwrite_held(
     Ok(true)
 }
 
-/// Where on the device the bytes of an overwrite lie, as in [`overwrite_held`]; `false` if it is
-/// none.
+/// Adds to `places` where the bytes of an overwrite lie on the device. Returns `false` if not all
+/// blocks can be overwritten in place, as in [`overwrite_held`].
 pub(super) fn plan_overwrite<'b>(
     node: &Node,
     file: &FileData,
@@ -215,18 +214,18 @@ pub(super) fn plan_overwrite<'b>(
     Ok(true)
 }
 
-/// Blocks were overwritten on the device, their bytes held.
+/// Notes that blocks were overwritten on the device. The caller holds the lock of their bytes.
 pub(super) fn overwritten(node: &Node, file: &FileData, touched: Range<u32>, stamp: Stamp) {
     if file.pages_if_used().is_some() {
-        // A reader may have loaded meanwhile what is old now.
+        // A reader may have cached the old content meanwhile.
         file.drop_pages(touched);
     }
     file.wrote(&node.fs);
     file.touch(node, stamp);
 }
 
-/// The device's byte that holds byte `at` of the file, and how many follow it there, if that is
-/// mapped and written and the file may be overwritten.
+/// Returns the device's byte for byte `at` of the file, and how many are contiguous from there.
+/// `None` if `at` is not mapped and written, or if the file must not be overwritten.
 fn run_at(node: &Node, file: &FileData, at: u64) -> Result<Option<(u64, u64)>> {
     let fs = &*node.fs;
     let (lblk, inner) = place(fs, at)?;
@@ -261,7 +260,7 @@ pub(super) fn check_write(node: &Node, file: &FileData, offset: u64, end: u64) -
     check_end(node, end)
 }
 
-/// Checks that the map reaches as far as `end`, and that the file may grow as far.
+/// Checks that the map can reach `end`, and that the file may grow to it.
 pub(super) fn check_end(node: &Node, end: u64) -> Result<()> {
     let file = node.file();
     if end > file.size() {
@@ -270,8 +269,8 @@ pub(super) fn check_end(node: &Node, end: u64) -> Result<()> {
     if end > max_size(&node.fs, node.flags()) { Err(Error::FileTooBig) } else { Ok(()) }
 }
 
-/// Writes, as was checked before, with the blocks of all bytes held exclusively. Past the page
-/// cache: what it holds of these blocks is written out and dropped.
+/// Writes after all checks, with the blocks of all bytes locked exclusively. Past the page cache:
+/// writes out and drops the cached pages of these blocks.
 pub(super) fn write_held(
     node: &Node,
     file: &FileData,
@@ -283,7 +282,7 @@ pub(super) fn write_held(
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;
     zero_before(node, file, offset)?;
     let touched = place(fs, offset)?.0..place(fs, end - 1)?.0.saturating_add(1);
-    // What is dirty goes first, and then the cache has nothing older than the device.
+    // Writes dirty pages out first: then the cache has nothing that the device lacks.
     write_back(node, touched.clone())?;
     file.drop_pages(touched.clone());
     let mut at = offset;
@@ -297,10 +296,10 @@ pub(super) fn write_held(
             Err(e) => break Err(e),
         }
     };
-    // As far as it came, for a full volume may have ended it.
+    // For the part that was written: a full volume may have ended the loop.
     if at > offset {
-        // Before the pages go: what is read ahead in between would have zeros for bytes that still
-        // lay behind the end.
+        // Before the pages are dropped: readahead in between would cache zeros for bytes that were
+        // still behind the end.
         file.extend(at);
         file.drop_pages(touched);
         file.wrote(fs);
@@ -310,7 +309,7 @@ pub(super) fn write_held(
     done
 }
 
-/// Writes as many of `bytes` as one handle maps, at least one; how many.
+/// Writes as many of `bytes` as one handle maps, at least one. Returns how many.
 fn write_batch(node: &Node, file: &FileData, at: u64, bytes: &[u8]) -> Result<usize> {
     node.fs.with_room(|| plan_batch(node, file, at, bytes))
 }
@@ -333,7 +332,7 @@ fn plan_batch(node: &Node, file: &FileData, mut at: u64, mut bytes: &[u8]) -> Re
         let n = bytes.len().min(piece.blocks as usize * block_size - inner);
         let (body, later) = bytes.split_at(n);
         let offset = fs.byte_of(piece.block);
-        // Blocks that held nothing are written whole.
+        // Newly allocated blocks are written whole.
         writes.push(match piece.fresh {
             true => {
                 io::Write { offset, head: inner, body, tail: piece.blocks as usize * block_size - inner - n }

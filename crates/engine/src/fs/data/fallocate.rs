@@ -1,12 +1,12 @@
-//! Changing which blocks a file has: allocate, punch, zero, collapse, insert.
+//! fallocate: changes which blocks a file has (allocate, punch, zero, collapse, insert).
 //!
-//! All begin alike. The bytes from the first on are locked to the end, what is dirty of them is
-//! written out, and then nothing of the file is written out until the end: so no dirty page loses
-//! its place. Cached pages are dropped before the map changes and once more behind it, for
-//! read-ahead, which locks no bytes, may have filled some by the old map.
+//! Every mode locks the bytes from the first on to the end, writes out the dirty ones, and then
+//! holds the writeback lock: so no dirty page loses its block. It drops cached pages before the map
+//! changes and again after: readahead locks no bytes, and may have cached some by the old map.
 //!
-//! A crash shows whole handles. As many steps as the transaction has room for go into one; only a
-//! file of very many extents is seen half shifted, with a hole where the shift had come to.
+//! A crash shows whole handles. One handle takes as many steps as the transaction has room for.
+//! Only a file of very many extents can be seen half shifted, with a hole at the place that the
+//! shift had reached.
 
 use super::plan::Plan;
 use super::truncate::touch;
@@ -26,23 +26,23 @@ use std::ops::Range;
 pub enum FallocMode {
     /// Gives blocks to holes, which go on reading as zeros; the file grows to the end of the range.
     Allocate,
-    /// As `Allocate`, but the file does not grow: blocks behind its end wait for what will be
-    /// written.
+    /// Allocates as `Allocate` does, but the file does not grow: blocks behind its end are kept for
+    /// later writes.
     KeepSize,
     /// Frees the blocks: the range reads as zeros. The file does not grow.
     PunchHole,
     /// Makes the range read as zeros and keeps its blocks, or gives it some; the file grows to its
     /// end.
     ZeroRange,
-    /// As `ZeroRange`, but the file does not grow.
+    /// Zeroes as `ZeroRange` does, but the file does not grow.
     ZeroRangeKeepSize,
-    /// Takes the range out: what is behind it moves to its place. Whole blocks that end before the
+    /// Removes the range: the bytes behind it move to its place. Whole blocks that end before the
     /// end of the file.
     CollapseRange,
-    /// Puts a hole in: what was there moves behind it. Whole blocks that begin before the end of
-    /// the file.
+    /// Inserts a hole: the bytes from there on move behind it. Whole blocks that begin before the
+    /// end of the file.
     InsertRange,
-    /// Nothing: blocks of ext4 belong to one file only.
+    /// Does nothing: blocks of ext4 belong to one file only.
     UnshareRange,
 }
 
@@ -51,7 +51,7 @@ pub enum FallocMode {
 /// # Errors
 /// As [`File::fallocate`](crate::File::fallocate).
 pub(crate) fn fallocate(node: &Node, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
-    // With no lock held. Each mode may begin anew after it has found no space half way.
+    // With no lock held. Each mode may start again after it has found no space half way.
     node.fs.with_room(|| fallocate_once(node, mode, offset, len))
 }
 
@@ -91,7 +91,7 @@ fn check_flags(node: &Node, mode: FallocMode) -> Result<()> {
     Ok(())
 }
 
-/// A range of bytes of a file, locked to the end of all bytes.
+/// A range of bytes of a file. The bytes from its start to the end are locked.
 struct Job<'n> {
     node: &'n Node,
     fs: &'n Fs,
@@ -107,7 +107,7 @@ impl Job<'_> {
 
     /// The blocks that hold any of the range.
     fn touched(&self) -> Range<u32> {
-        // No range goes beyond the blocks that there can be.
+        // No range goes beyond the largest logical block.
         (self.offset / self.block_size()) as u32..self.end.div_ceil(self.block_size()) as u32
     }
 
@@ -117,7 +117,7 @@ impl Job<'_> {
         first..((self.end / self.block_size()) as u32).max(first)
     }
 
-    /// Drops cached pages. What is dirty was written out, unless it has failed.
+    /// Drops cached pages. Dirty ones were written out before, unless that failed.
     fn drop_pages(&self, blocks: Range<u32>) -> Result<()> {
         self.file.alloc.discard();
         let Some(pages) = self.file.pages_if_used() else { return Ok(()) };
@@ -138,8 +138,8 @@ impl Job<'_> {
         if self.offset >= size {
             return self.finish(0);
         }
-        // As the kernel has it: what is preallocated behind the end stays, but for the end's page,
-        // which goes whole.
+        // As the kernel does: blocks preallocated behind the end stay, except in the page of the
+        // end, which is freed whole.
         if self.end > size {
             self.end = size.next_multiple_of(self.block_size().max(4096));
         }
@@ -158,8 +158,8 @@ impl Job<'_> {
         self.finish(0)
     }
 
-    /// Runs a change of content that the page cache does not see, and drops the pages of the range,
-    /// also if it failed half way: what was done is read from then on.
+    /// Runs a change of content past the page cache, and then drops the range's pages, even if the
+    /// change failed half way: later reads must see what was done.
     fn past_cache(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
         let changed = change();
         changed.and(self.drop_pages(self.touched()))
@@ -178,7 +178,7 @@ impl Job<'_> {
         self.finish(size)
     }
 
-    /// The blocks of a range that is whole blocks.
+    /// Returns the blocks of a range, which must be whole blocks.
     fn aligned(&self) -> Result<Range<u32>> {
         match self.offset.is_multiple_of(self.block_size()) && self.end.is_multiple_of(self.block_size()) {
             true => Ok(self.touched()),
@@ -196,7 +196,7 @@ impl Job<'_> {
         self.drop_pages(blocks.start..u32::MAX)?;
         let size = size - (self.end - self.offset);
         let (ino, by) = (self.node.ino, blocks.end - blocks.start);
-        // Only freeing takes space, and begins anew without harm.
+        // Only freeing takes space, and it may start again without harm.
         let (mut removed, mut from) = (false, blocks.end);
         let collapsed = self.in_handles(|txn, inode| {
             if !removed {
@@ -217,7 +217,7 @@ impl Job<'_> {
         if collapsed.is_ok() {
             self.file.set_size(size);
         }
-        // Also of one that stopped half way: what was read ahead meanwhile is of the old map.
+        // Even if it stopped half way: pages that were read ahead meanwhile follow the old map.
         self.drop_pages(blocks.start..u32::MAX)?;
         collapsed
     }
@@ -235,25 +235,25 @@ impl Job<'_> {
         let _alone = self.file.hold_writeback(self.node);
         self.drop_pages(blocks.start..u32::MAX)?;
         let (ino, by) = (self.node.ino, blocks.end - blocks.start);
-        // Only the parting takes space, and comes first.
+        // Only splitting the extent takes space, and it comes first.
         let (mut grown, mut end) = (false, MAX_BLOCKS);
         let inserted = self.in_handles(|txn, inode| {
             if !grown {
                 map::part(txn, ino, inode, blocks.start, by)?;
                 touch(self.fs, inode);
-                // Before anything lies behind the old end.
+                // Before any block lies behind the old end.
                 set_size(txn, inode, size)?;
                 grown = true;
             }
             map::shift_right(txn, ino, inode, blocks.start, &mut end, by)
         });
-        // Also of one that stopped half way, in a later handle than that of the size.
+        // Even if it stopped half way, in a later handle than the one that set the size.
         self.file.set_size(self.node.state().size);
         self.drop_pages(blocks.start..u32::MAX)?;
         inserted
     }
 
-    /// Changes the map by `step` in as many handles as it takes.
+    /// Changes the map by `step`, in as many handles as that takes.
     fn in_handles(&self, mut step: impl FnMut(&mut Txn<'_>, &mut Inode) -> Result<Progress>) -> Result<()> {
         // A step may make the tree grow.
         let needed = || {
@@ -275,7 +275,7 @@ impl Job<'_> {
         })
     }
 
-    /// Stamps the file, and lets it grow to `size`.
+    /// Stamps the file, and grows it to `size` if it is smaller.
     fn finish(&self, size: u64) -> Result<()> {
         let before = self.file.size();
         if size > before {
@@ -292,7 +292,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Zeroes the range's part of the blocks that go beyond it, on the device.
+    /// Zeroes on the device the range's part of blocks that are only partly in it.
     fn zero_edges(&self) -> Result<()> {
         let size = self.block_size();
         let (head, tail) = (self.offset.next_multiple_of(size), self.end / size * size);
@@ -305,7 +305,7 @@ impl Job<'_> {
     }
 
     /// Maps the holes of the blocks that the range touches to unwritten blocks. A range that cannot
-    /// fit takes no block: programs ask for more than there is to see whether it fits.
+    /// fit allocates nothing: programs ask for more than there is to see whether it fits.
     fn fill_holes(&self) -> Result<()> {
         let Range { mut start, end } = self.touched();
         let has = self.node.state().blocks / u64::from(self.fs.block_size / 512);
@@ -318,7 +318,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Fills as many holes as one handle can; where the next may be.
+    /// Fills as many holes as one handle can. Returns where the next one may be.
     fn fill_some(&self, blocks: Range<u32>) -> Result<u32> {
         let (mut plan, mut at) = (Plan::default(), blocks.start);
         while at < blocks.end {
@@ -348,7 +348,7 @@ impl Job<'_> {
         self.in_handles(|txn, inode| map::remove(txn, self.node.ino, inode, blocks.clone()))
     }
 
-    /// Marks what is mapped of `blocks` as unwritten.
+    /// Marks the mapped blocks of `blocks` as unwritten.
     fn mark_unwritten(&self, blocks: Range<u32>) -> Result<()> {
         let Range { mut start, end } = blocks;
         if start == end {

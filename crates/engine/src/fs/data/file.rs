@@ -1,8 +1,8 @@
-//! What a regular file has in core besides its inode, from its first use on.
+//! The state of a regular file's content in memory, from its first use on.
 //!
-//! `size` is i_size as programs see it. The inode's own size is i_disksize: it moves only when the
-//! data before it is on the device, and never passes `size`. `disk_size` is a copy of it, to be
-//! read without the inode's lock.
+//! `size` is i_size as programs see it. The size in the inode is i_disksize: it moves only when the
+//! data before it is on the device, and never exceeds `size`. `disk_size` is a copy of i_disksize
+//! that is read without the inode's lock.
 
 use super::cache::{FileCache, ReadAhead};
 use super::delayed::Delayed;
@@ -30,15 +30,15 @@ pub(crate) struct FileData {
     lock: DataLock,
     /// The map as last seen.
     pub(crate) snapshot: Snapshot,
-    /// Times and i_version that the inode does not tell yet.
+    /// Times and i_version that the inode does not have yet.
     pub(crate) times: Times,
-    /// Held while pages are written out; who moves blocks holds it against that.
+    /// Held by a thread that writes pages out, and by a thread that moves blocks.
     writeback: Mutex<()>,
-    /// The flush that makes durable what was written past the journal.
+    /// The ticket of the flush that makes durable what was written past the journal.
     unflushed: AtomicU64,
     pages: OnceLock<Arc<FileCache>>,
     delayed: Mutex<Delayed>,
-    /// Failures to write data out, of which nobody knew when they happened.
+    /// Writeback failures outside of a call on the file, for a sync to report.
     failures: AtomicU32,
     /// Written blocks lie behind i_size: a truncation failed before it had freed them.
     cut_short: AtomicBool,
@@ -71,7 +71,8 @@ impl FileData {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Sets i_size. The bytes from the old or the new end on are locked.
+    /// Sets i_size. The caller has locked the bytes from the old or the new end on, whichever is
+    /// less.
     pub(super) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
     }
@@ -81,7 +82,7 @@ impl FileData {
         self.disk_size.load(Ordering::Acquire)
     }
 
-    /// Notes a new i_disksize. The inode is locked.
+    /// Notes a new i_disksize. The caller holds the inode's lock.
     pub(crate) fn set_disk_size(&self, size: u64) {
         self.disk_size.store(size, Ordering::Release);
     }
@@ -93,23 +94,23 @@ impl FileData {
         }
     }
 
-    /// Bytes `offset..end` shared; they are not empty.
+    /// Locks bytes `offset..end`, which are not empty, shared.
     pub(super) fn share(&self, node: &Node, offset: u64, end: u64) -> Held<'_> {
         self.lock.read(node.ino, between(offset, end), &node.fs.counters.range_wait)
     }
 
-    /// Direct overwrites are to come: they are not to meet in the lock.
+    /// Prepares the lock for direct overwrites, so that threads that share it do not contend.
     pub(super) fn expect_overwrites(&self) {
         self.lock.expect_readers();
     }
 
-    /// As [`share`](Self::share), if nobody has to be waited for.
+    /// Locks as [`share`](Self::share) does; `None` if it would have to wait.
     pub(super) fn try_share(&self, node: &Node, offset: u64, end: u64) -> Option<Held<'_>> {
         self.lock.try_read(node.ino, between(offset, end))
     }
 
-    /// The blocks of bytes `offset..end` for a write: exclusive, and to the end of all bytes, from
-    /// the end of the file on, if it goes beyond that.
+    /// Locks the blocks of bytes `offset..end` for a write, exclusively. If `end` is beyond i_size,
+    /// locks all bytes from i_size (or from `offset`, if that is less) on.
     pub(super) fn lock_to_write(&self, node: &Node, offset: u64, end: u64) -> Held<'_> {
         loop {
             let range = self.range_to_write(node, offset, end);
@@ -121,7 +122,7 @@ impl FileData {
         }
     }
 
-    /// As [`lock_to_write`](Self::lock_to_write), if nobody has to be waited for.
+    /// Locks as [`lock_to_write`](Self::lock_to_write) does; `None` if it would have to wait.
     pub(super) fn try_lock_to_write(&self, node: &Node, offset: u64, end: u64) -> Option<Held<'_>> {
         let range = self.range_to_write(node, offset, end);
         let held = self.lock.try_write(node.ino, range)?;
@@ -137,19 +138,20 @@ impl FileData {
         between(offset / block * block, end.checked_next_multiple_of(block).unwrap_or(end))
     }
 
-    /// Whether i_size, which may have moved before the lock was held, still fits what was locked.
+    /// Whether `held` is enough for i_size as it is now: it may have moved before the lock was
+    /// held.
     fn is_enough(&self, held: Bytes, offset: u64, end: u64) -> bool {
         let size = self.size();
         end <= size || held.last() == u64::MAX && held.first() <= offset.min(size)
     }
 
-    /// The bytes from the end of the file on, exclusive, and where that is.
+    /// Locks the bytes from the end of the file on, exclusively. Returns the end too.
     pub(super) fn lock_end(&self, node: &Node) -> (Held<'_>, u64) {
         loop {
             let size = self.size();
             let first = size / u64::from(node.fs.block_size) * u64::from(node.fs.block_size);
             let held = self.lock.write(node.ino, Bytes::starting_at(first), &node.fs.counters.range_wait);
-            // It may have grown: the new end is locked too.
+            // If the file has grown, the new end is locked too. If it was cut, try again.
             let now = self.size();
             if now >= first {
                 return (held, now);
@@ -158,7 +160,8 @@ impl FileData {
         }
     }
 
-    /// The bytes from `from` or the end of the file on, exclusive, for who moves blocks or i_size.
+    /// Locks the bytes from `from` or from the end of the file on, exclusively, for a caller that
+    /// moves blocks or i_size.
     pub(crate) fn lock_from(&self, node: &Node, from: u64) -> Held<'_> {
         let block = u64::from(node.fs.block_size);
         loop {
@@ -171,12 +174,12 @@ impl FileData {
         }
     }
 
-    /// Keeps pages from being written out, and waits for those that are.
+    /// Waits until no thread writes pages of the file out, and keeps other threads from doing so.
     pub(crate) fn hold_writeback(&self, node: &Node) -> Ordered<MutexGuard<'_, ()>> {
         Ordered::take(Level::Writeback, node.ino.into(), || self.writeback.lock())
     }
 
-    /// Whether it knows what the inode on disk does not.
+    /// Whether it has changes that the inode on disk does not have.
     pub(crate) fn is_ahead(&self) -> bool {
         self.is_cut_short()
             || self.times.is_pending()
@@ -188,12 +191,12 @@ impl FileData {
         self.cut_short.load(Ordering::Acquire)
     }
 
-    /// Notes whether it has. The bytes from i_size on are locked.
+    /// Notes whether it has. The caller has locked the bytes from i_size on.
     pub(super) fn set_cut_short(&self, cut_short: bool) {
         self.cut_short.store(cut_short, Ordering::Release);
     }
 
-    /// Checks that the file may grow: what lies behind it reads as zeros then.
+    /// Checks that the file may grow. The bytes behind i_size would then read as zeros.
     ///
     /// # Errors
     /// [`Error::CutShort`].
@@ -223,17 +226,17 @@ impl FileData {
         }
     }
 
-    /// Blocks that the file will have for dirty pages that have no place yet.
+    /// Blocks that the file will have for dirty pages that are not allocated yet.
     pub(crate) fn delayed_blocks(&self) -> u64 {
         self.delayed.lock().data_blocks()
     }
 
-    /// What is claimed for dirty pages.
+    /// The space that is claimed for dirty pages.
     pub(super) fn delayed(&self) -> MutexGuard<'_, Delayed> {
         self.delayed.lock()
     }
 
-    /// A read of `bytes` begins: what is to be read ahead. A hint: none while another thread asks.
+    /// Notes a read of `bytes`. Returns the bytes to read ahead: none while another thread asks.
     pub(super) fn read_ahead(&self, bytes: Range<u64>) -> Range<u64> {
         self.ahead.try_lock().map_or(0..0, |mut ahead| ahead.read(bytes, self.size()))
     }
@@ -247,19 +250,19 @@ impl FileData {
         self.failures.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The content was changed, and the change is visible.
+    /// Notes a change of the content that readers can see already.
     pub(super) fn touch(&self, node: &Node, stamp: Stamp) {
         match self.times.touch(&node.fs.clock, node.fs.options.modes.i_version, stamp) {
             Some(now) => node.fs.note_dirty_times(node.ino, || self.times.raise(now)),
-            // There may be dirty pages all the same.
+            // The times do not change, but there may be dirty pages to write out.
             None if stamp == Stamp::Kept => node.fs.flusher.stir(),
             None => {}
         }
     }
 
-    /// Data was written past the journal, and the write has returned.
+    /// Notes that data was written past the journal, after the write has returned.
     pub(super) fn wrote(&self, fs: &Fs) {
-        // As durable as it will be.
+        // A flush does nothing on this device: a write is as durable as it will be.
         if fs.writes_last {
             return;
         }
@@ -269,7 +272,7 @@ impl FileData {
         }
     }
 
-    /// The flush that makes all data durable that was written so far.
+    /// The ticket of the flush that makes all data durable that was written so far.
     pub(crate) fn unflushed(&self) -> Ticket {
         Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
     }

@@ -1,8 +1,10 @@
-//! Slices of a file's content, without a copy, where the device is memory.
+//! Slices of a file's content, without a copy, on a device that is memory.
 //!
-//! Two things keep a slice as it is. Its bytes are locked shared: who would move its blocks, or
-//! write them so that readers see all or nothing, waits. Direct overwrites share that lock: the
-//! device refuses those that overlap what is lent, and they then wait for the lock too.
+//! Two things keep the bytes of a slice from changing:
+//! - The file's bytes are locked shared. A thread waits that would move their blocks, or overwrite
+//!   them so that readers see all of a write or none of it.
+//! - A direct overwrite shares that lock, but the device refuses it if it overlaps a slice that is
+//!   lent. The writer then locks the bytes exclusively, and so waits for the slice.
 
 use super::lock::Kept;
 use super::{mapping, place};
@@ -11,8 +13,8 @@ use crate::fs::inode::Node;
 use crate::store::map::Mapping;
 use lanefs_device::Lent;
 
-/// `len` bytes at `offset` and what is held for them; `None` where they are to be copied. The slice
-/// goes first.
+/// Lends `len` bytes at `offset`, with the lock that is held for them; `None` where they must be
+/// copied. Drop the slice before the lock.
 pub(crate) fn lend(node: &Node, offset: u64, len: usize) -> Result<Option<(Lent, Kept<'_>)>> {
     let Some(memory) = node.fs.device.mapped().filter(|_| node.fs.dax && len > 0) else { return Ok(None) };
     let Some(end) = offset.checked_add(len as u64) else { return Ok(None) };

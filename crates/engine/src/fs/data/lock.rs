@@ -1,8 +1,8 @@
-//! The lock of a file's content, in the three ways of `locking=`.
+//! The lock of a file's content, in the three modes of `locking=`.
 //!
-//! Shared to read, and for direct overwrites, which exclude nobody but those who move blocks.
-//! Exclusive over the bytes for writes that the readers must see whole; to the end of all bytes
-//! for what changes i_size or moves blocks.
+//! - Shared: reads and direct overwrites. It keeps away only threads that take it exclusively.
+//! - Exclusive over its bytes: a write that readers must see whole.
+//! - Exclusive to the end of all bytes: an operation that changes i_size or moves blocks.
 
 use crate::fs::Locking;
 use lanefs_rangelock::{MutexRangeLock, Range, RangeLock};
@@ -19,21 +19,21 @@ pub(crate) enum DataLock {
     Range(RangeLock),
 }
 
-/// Bytes held. Its parts are never looked at, only dropped.
+/// Locked bytes. The fields are never read, only dropped.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
     _guard: Guard<'a>,
     _note: Note,
 }
 
-/// Bytes held for the caller of the library, outside of the order of locks.
+/// Bytes locked for a caller of the library, which the check of the lock order does not know.
 #[derive(Debug)]
 pub(crate) struct Kept<'a> {
     _guard: Guard<'a>,
 }
 
 impl<'a> Held<'a> {
-    /// The same bytes, held by who is not known to the order of locks.
+    /// Takes the lock out of the check of the lock order.
     pub(super) fn kept(self) -> Kept<'a> {
         Kept { _guard: self._guard }
     }
@@ -58,7 +58,7 @@ impl DataLock {
         }
     }
 
-    /// `range` of the content of `ino`, shared. Having to wait goes into `waits`.
+    /// Locks `range` of the content of `ino`, shared. Counts the time of a wait in `waits`.
     pub(super) fn read(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
         self.try_read(ino, range).unwrap_or_else(|| waits.time(|| self.wait_to_read(ino, range)))
     }
@@ -74,14 +74,14 @@ impl DataLock {
         Held { _guard: guard, _note: note }
     }
 
-    /// Direct overwrites are to come, which share.
+    /// Prepares for direct overwrites, which share the lock.
     pub(super) fn expect_readers(&self) {
         if let Self::Range(lock) = self {
             lock.expect_readers();
         }
     }
 
-    /// `range` of the content of `ino`, exclusive. Having to wait goes into `waits`.
+    /// Locks `range` of the content of `ino`, exclusively. Counts the time of a wait in `waits`.
     pub(super) fn write(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
         self.try_write(ino, range).unwrap_or_else(|| waits.time(|| self.wait_to_write(ino, range)))
     }
@@ -97,7 +97,7 @@ impl DataLock {
         Held { _guard: guard, _note: note }
     }
 
-    /// As [`read`](Self::read), if nobody has to be waited for.
+    /// Locks as [`read`](Self::read) does; `None` if it would have to wait.
     pub(super) fn try_read(&self, ino: u32, range: Range) -> Option<Held<'_>> {
         let note = Note::new(Level::Range, ino.into());
         let guard = match self {
@@ -108,7 +108,7 @@ impl DataLock {
         Some(Held { _guard: guard, _note: note })
     }
 
-    /// As [`write`](Self::write), if nobody has to be waited for.
+    /// Locks as [`write`](Self::write) does; `None` if it would have to wait.
     pub(super) fn try_write(&self, ino: u32, range: Range) -> Option<Held<'_>> {
         let note = Note::new(Level::Range, ino.into());
         let guard = match self {

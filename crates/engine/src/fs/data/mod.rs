@@ -1,12 +1,14 @@
 //! The content of files: read, write, truncate, sync.
 //!
-//! Invariant: the bytes of the last block beyond i_size are zeros on the device. Who cuts a file
-//! zeroes them, and who extends it does so again, for a crash may have come between.
+//! Invariant: the bytes of the last block beyond i_size are zeros on the device. Truncation zeroes
+//! them. Extension zeroes them again, because a crash may have intervened.
 //!
-//! Locking: a file's bytes ([`lock`]), shared to read and to overwrite directly, exclusive to
-//! change what readers must see whole, and to the end of all bytes for i_size and the places of
-//! blocks. The inode's `state` is locked for moments: to look at the map, or under a handle to
-//! change it; blocks of the map may be read from the device meanwhile, content never.
+//! Locking:
+//! - The file's bytes ([`lock`]): shared to read and to overwrite directly; exclusive for a write
+//!   that readers must see whole; exclusive to the end of all bytes to change i_size or to move
+//!   blocks.
+//! - The inode's `state`: locked briefly, to look at the map or to change it under a handle. Blocks
+//!   of the map may be read from the device while it is held, content never.
 
 mod batch;
 mod buffered;
@@ -57,10 +59,10 @@ use crate::store::map::{self, Mapping, max_size, place};
 use crate::store::txn::Txn;
 use lanefs_format::{Inode, RoCompat};
 
-/// Pages to be written, in pieces: each has its place on the device.
+/// Pages to be written, as pieces with their place on the device.
 type Pieces = Vec<(u64, Vec<cache::Bytes>)>;
 
-/// What lies at `lblk`, by the snapshot or by the map.
+/// Returns the mapping of `lblk`, from the snapshot or else from the map.
 pub(super) fn mapping(node: &Node, file: &FileData, lblk: u32) -> Result<Mapping> {
     if let Some((block, len)) = file.snapshot.find(lblk) {
         return Ok(Mapping::Mapped { block, len, unwritten: false });
@@ -69,15 +71,15 @@ pub(super) fn mapping(node: &Node, file: &FileData, lblk: u32) -> Result<Mapping
     map::lookup(&node.fs, node.ino, &node.state(), lblk)
 }
 
-/// Zeroes the bytes from `from` to the end of its block, or to `to` before that, in the cache and
-/// on the device: i_disksize may pass them, and their page may stay dirty beyond that. Does nothing
-/// where the block is not written.
+/// Zeroes the bytes from `from` to the end of its block, or to `to` before that. Zeroes them in the
+/// cache and on the device: i_disksize may move past them, and their page may stay dirty after
+/// that. Does nothing where the block is not written.
 fn zero_tail(node: &Node, from: u64, to: u64) -> Result<()> {
     if from.is_multiple_of(node.fs.block_size.into()) { Ok(()) } else { zero_part(node, from, to) }
 }
 
-/// Zeroes as [`zero_tail`], but leaves the device to the write-out where the page is dirty: that
-/// comes before i_disksize passes them.
+/// Zeroes as [`zero_tail`] does, but where the page is dirty, leaves the device to the writeback:
+/// it comes before i_disksize moves past the bytes.
 fn zero_gap(node: &Node, from: u64, to: u64) -> Result<()> {
     if from.is_multiple_of(node.fs.block_size.into()) || zero_cached(node, from, to) {
         return Ok(());
@@ -85,9 +87,9 @@ fn zero_gap(node: &Node, from: u64, to: u64) -> Result<()> {
     zero_on_device(node, from, to)
 }
 
-/// Zeroes what lies between the end of the file and `offset` in the block of that end, for a write
-/// past the cache that comes behind it. No page of that block is on its way to the device
-/// meanwhile, for a part of a sector is read, changed and written.
+/// Zeroes the bytes between the end of the file and `offset` that lie in the last block, for a
+/// direct write behind it. Holds the writeback lock, so that no page of that block is written
+/// meanwhile: a part of a sector is read, changed and written back.
 fn zero_before(node: &Node, file: &FileData, offset: u64) -> Result<()> {
     let size = file.size();
     if offset <= size {
@@ -97,7 +99,7 @@ fn zero_before(node: &Node, file: &FileData, offset: u64) -> Result<()> {
     zero_tail(node, size, offset)
 }
 
-/// Zeroes as [`zero_tail`], also from the start of a block on.
+/// Zeroes as [`zero_tail`] does, also if `from` is the start of a block.
 fn zero_part(node: &Node, from: u64, to: u64) -> Result<()> {
     zero_cached(node, from, to);
     zero_on_device(node, from, to)
@@ -122,7 +124,7 @@ fn zero_on_device(node: &Node, from: u64, to: u64) -> Result<()> {
     io::write(fs, &[io::Write { offset: fs.byte_of(block) + inner as u64, head: len, body: &[], tail: 0 }])
 }
 
-/// Sets i_size under a handle with a credit for the superblock, which says whether there are
+/// Sets i_size under a handle with a credit for the superblock, which records whether there are
 /// files of 2 GiB.
 fn set_size(txn: &Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
     let fs = txn.store();
@@ -133,7 +135,7 @@ fn set_size(txn: &Txn<'_>, inode: &mut Inode, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// With `i_version=always`, the old way: each write starts a handle and journals the inode.
+/// With `i_version=always`, starts a handle for each write and journals the inode.
 fn journal_each_write(node: &Node) -> Result<()> {
     match node.fs.options.modes.i_version {
         IVersion::Always => {
@@ -144,8 +146,8 @@ fn journal_each_write(node: &Node) -> Result<()> {
     }
 }
 
-/// Writes out what is dirty of a file, so that what comes to be durable later does not come before
-/// it.
+/// Writes out the dirty pages of a file, so that a later change does not become durable before
+/// them.
 pub(crate) fn write_out(node: &Node) -> Result<()> {
     write_back(node, ALL)
 }

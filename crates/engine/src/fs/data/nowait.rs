@@ -1,7 +1,7 @@
-//! Reading and writing without waiting (RWF_NOWAIT): for another's lock, for a block to be loaded,
-//! for a place for one. What could be done so far counts.
+//! Reads and writes that do not wait (RWF_NOWAIT) for a lock of another thread, for a block to be
+//! loaded, or for one to be allocated. They return what was done until they would have to wait.
 //!
-//! Locks that are held for moments, and blocks of the map that are not cached, are waited for.
+//! They do wait for locks that are held briefly, and for blocks of the map that are not cached.
 
 use super::buffered::{SPAN, blocks};
 use super::cache::Pressure;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::fs::IVersion;
 use crate::fs::inode::Node;
 
-/// Reads from byte `offset` on what is cached; how many bytes, 0 only at the end.
+/// Reads cached bytes from byte `offset` on. Returns how many: 0 only at the end.
 ///
 /// # Errors
 /// [`Error::WouldBlock`] with nothing read; a damaged map.
@@ -31,10 +31,11 @@ pub(crate) fn try_read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize
     }
 }
 
-/// As [`try_read`], past the page cache: from the device, unless what is cached there is newer.
+/// Reads as [`try_read`] does, but past the page cache: from the device, unless the cache holds
+/// newer bytes.
 ///
 /// # Errors
-/// As [`try_read`], and the device's.
+/// [`Error::WouldBlock`] with nothing read; a damaged map; the device's.
 pub(crate) fn try_read_direct(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let file = node.file();
     let end = offset.saturating_add(buf.len() as u64);
@@ -56,8 +57,8 @@ fn before_end<'b>(file: &FileData, offset: u64, buf: &'b mut [u8]) -> &'b mut [u
     &mut buf[..len]
 }
 
-/// Writes those of `bytes`, from the first on, that need no block to be loaded or allocated; how
-/// many. Without an `offset`, at the end.
+/// Writes `bytes` from the first on, until a block would have to be loaded or allocated. Returns
+/// how many. Without an `offset`, writes at the end.
 ///
 /// # Errors
 /// [`Error::WouldBlock`] with nothing written; as [`write`](super::write) otherwise.
@@ -75,7 +76,7 @@ pub(crate) fn try_write(node: &Node, offset: Option<u64>, mut bytes: &[u8]) -> R
     }
     let _held = file.try_lock_to_write(node, start, end).ok_or(Error::WouldBlock)?;
     let size = file.size();
-    // Behind the end zeros are to be written first.
+    // A gap behind the end would have to be zeroed first.
     if start > size || offset.is_none() && start != size {
         return Err(Error::WouldBlock);
     }
@@ -94,7 +95,7 @@ pub(crate) fn try_write(node: &Node, offset: Option<u64>, mut bytes: &[u8]) -> R
         let now = &bytes[..bytes.len().min((SPAN - at % SPAN) as usize)];
         let wanted = blocks(node, at, at + now.len() as u64)?;
         let Some(mut span) = pages.try_span(wanted.clone()) else { break };
-        // Up to the first block without a place.
+        // Up to the first block that is not allocated.
         let unready = delayed::unready(node, file, &span.clean(wanted))?;
         let firsts = [unready.holes.first(), unready.unwritten.first()];
         let room = firsts.into_iter().flatten().map(|run| run.start).min();
@@ -105,7 +106,7 @@ pub(crate) fn try_write(node: &Node, offset: Option<u64>, mut bytes: &[u8]) -> R
             break;
         }
         span.copy_in(at, now);
-        // Before the pages are let go: who writes them out moves i_disksize as far as i_size.
+        // Before the pages are unlocked: a writeback moves i_disksize no further than i_size.
         file.extend(at + now.len() as u64);
         (at, bytes) = (at + now.len() as u64, &bytes[now.len()..]);
     }
@@ -116,10 +117,11 @@ pub(crate) fn try_write(node: &Node, offset: Option<u64>, mut bytes: &[u8]) -> R
     Ok((at - start) as usize)
 }
 
-/// As [`try_write`], past the page cache: all of `bytes` if they overwrite blocks that are there.
+/// Writes as [`try_write`] does, but past the page cache: all of `bytes`, if they overwrite blocks
+/// in place.
 ///
 /// # Errors
-/// As [`try_write`], and the device's.
+/// [`Error::WouldBlock`] with nothing written; the device's; those of [`write`](super::write).
 pub(crate) fn try_write_direct(node: &Node, offset: u64, bytes: &[u8]) -> Result<usize> {
     node.fs.check_writable()?;
     let end = offset.checked_add(bytes.len() as u64).ok_or(Error::FileTooBig)?;

@@ -1,9 +1,9 @@
-//! What a handle has to do to a file's map, and when: before or after the data is written.
+//! A plan: the changes of one handle to a file's map, before or after the data is written.
 //!
-//! A plan finds the blocks of a range, in the map or reserved in core for its holes. Then its data
-//! is written and its handle maps it, in the order that the volume's mode says ([`Writeback`]). The
-//! thread that plans holds the lock of the range, or the file's writeback lock, so no other thread
-//! maps the range meanwhile.
+//! A plan finds the blocks of a range: mapped ones in the map, and new ones, reserved in core, for
+//! its holes. Then its data is written and its handle maps the new ones, in the order of the
+//! volume's mode ([`Writeback`]). The thread that plans holds the lock of the range, or the file's
+//! writeback lock, so no other thread maps the range meanwhile.
 
 use super::delayed::{self, join};
 
@@ -27,7 +27,7 @@ pub(super) struct Piece {
     pub(super) block: u64,
     /// How many.
     pub(super) blocks: u32,
-    /// They hold nothing of the file yet: to be written whole.
+    /// Newly allocated: to be written whole.
     pub(super) fresh: bool,
 }
 
@@ -37,19 +37,19 @@ enum Change {
     Convert(Range<u32>),
 }
 
-/// The changes of one handle. One for dirty pages holds what the file has claimed for them:
-/// dropped, it gives the file back what it has not mapped, for those pages stay dirty.
+/// The changes of one handle. A plan for dirty pages takes their claims from the file. Dropping it
+/// gives the claims of pages that it has not mapped back to the file: those pages stay dirty.
 #[derive(Debug, Default)]
 pub(super) struct Plan<'f> {
     changes: Vec<Change>,
     credits: u32,
     /// Blocks claimed for the map, so that data does not take the last one.
     claim: Option<Claim>,
-    /// Blocks of dirty pages for which there is a claim.
+    /// Blocks of dirty pages that it has taken claims for.
     blocks: u64,
-    /// Blocks that are to be written for the first time.
+    /// Unwritten blocks that it will mark as written.
     converted: u64,
-    /// The file whose dirty pages it is for: what was claimed for them is spent.
+    /// The file whose dirty pages it is for: their claims are spent.
     pages_of: Option<&'f FileData>,
     /// The caller waits for the commit, if the plan's handle is shared with other files.
     synced: bool,
@@ -79,17 +79,17 @@ impl<'f> Plan<'f> {
         plan
     }
 
-    /// Has [`carry_out_pages`](Self::carry_out_pages) wait for the commit too, where that costs no
+    /// Makes [`carry_out_pages`](Self::carry_out_pages) wait for the commit too, if that costs no
     /// sleep of its own.
     pub(super) fn sync(&mut self) {
         self.synced = true;
     }
 
-    /// Finds blocks for `lblk` and up to `blocks` that follow; `None` if the handle can take no
+    /// Finds blocks for `lblk` and up to `blocks` logical blocks; `None` if the handle can take no
     /// more.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]: what was planned so far still holds.
+    /// [`Error::NoSpace`]: the plan so far stays valid.
     pub(super) fn place(
         &mut self,
         node: &Node,
@@ -124,13 +124,13 @@ impl<'f> Plan<'f> {
         Ok(Some(Piece { block, blocks, fresh: true }))
     }
 
-    /// As many of `len` blocks as the handle has credits for, which is half of a transaction at
-    /// most: others want some too.
+    /// Returns how many of `len` blocks the handle has credits for. A plan takes half of a
+    /// transaction at most: other threads need credits too.
     fn fit(&self, node: &Node, inode: &Inode, mut len: u32) -> Option<u32> {
         let most = node.fs.journal.max_credits() / 2;
         while self.credits + cost(node, inode, len) > most {
             if len == 1 {
-                // The first is tried in any case.
+                // The first change is tried in any case.
                 return self.changes.is_empty().then_some(1);
             }
             len = len.div_ceil(2);
@@ -138,11 +138,12 @@ impl<'f> Plan<'f> {
         Some(len)
     }
 
-    /// Reserves as many blocks as leave enough for the map, and claims those. The last blocks of a
-    /// volume are too few for a bound of what the map may need: there the tree itself is asked.
+    /// Reserves as many blocks as leave enough for the map, and claims blocks for the map. On a
+    /// nearly full volume the upper bound for the map may be too large: then the tree itself is
+    /// examined.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; what is damaged in the map. What was planned before still holds.
+    /// [`Error::NoSpace`]; a damaged map. The plan so far stays valid.
     fn reserve(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
         let fs = &*node.fs;
         loop {
@@ -170,18 +171,18 @@ impl<'f> Plan<'f> {
         self.claim_map(fs, file, inode, more)
     }
 
-    /// Reserves blocks for dirty ones, of what was chosen or claimed for them, and takes what was
-    /// claimed for their map.
+    /// Reserves blocks for dirty ones, from their chosen blocks or their claim, and takes the claim
+    /// for their map.
     fn spend(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
         let mut delayed = file.delayed();
         let run = match delayed.take_chosen(spot.lblk, spot.want) {
             Some(run) => run,
             None => {
-                // Those behind may have their places.
+                // Blocks behind these may have chosen blocks.
                 spot.want = delayed.unchosen(spot.lblk, spot.want);
                 let mut claim = delayed.take_data(spot.want.into()).filter(|claim| claim.blocks() > 0);
                 drop(delayed);
-                // Without a claim the volume lied about itself.
+                // There is no claim only on a damaged volume.
                 let run = alloc::reserve_at(&node.fs, &file.alloc, &spot, claim.as_mut());
                 delayed = file.delayed();
                 delayed.put_back_data(claim);
@@ -193,7 +194,7 @@ impl<'f> Plan<'f> {
         Ok(run)
     }
 
-    /// Takes what was claimed for the map of `len` unwritten blocks, or claims it.
+    /// Takes or makes the claim for the map of `len` unwritten blocks.
     fn claim_parting(
         &mut self,
         node: &Node,
@@ -218,8 +219,8 @@ impl<'f> Plan<'f> {
         Ok(())
     }
 
-    /// Adds `more` blocks for new nodes of the map, and claims what these cost the file's dirty
-    /// pages.
+    /// Adds `more` blocks for new nodes of the map, and claims what these nodes may cost the file's
+    /// dirty pages.
     ///
     /// # Errors
     /// [`Error::NoSpace`]: nothing is added.
@@ -232,7 +233,7 @@ impl<'f> Plan<'f> {
         Ok(())
     }
 
-    /// Writes the data and maps it; i_disksize moves up to `end`.
+    /// Writes the data and maps it. Moves i_disksize up to `end`.
     ///
     /// # Errors
     /// The device's, the journal's, [`Error::NoSpace`] for the map.
@@ -245,9 +246,9 @@ impl<'f> Plan<'f> {
         self.write_and_map(node, end, write)
     }
 
-    /// Writes dirty pages and maps them, as [`carry_out`](Self::carry_out). For a
-    /// [`sync`](Self::sync) under a shared handle the leader writes the pages of all files in one
-    /// batch, so each thread sleeps once.
+    /// Writes dirty pages and maps them, as [`carry_out`](Self::carry_out) does for other data. If
+    /// the plan is [synced](Self::sync) under a shared handle, the leader writes the pages of all
+    /// files in one batch, so each thread sleeps once.
     ///
     /// # Errors
     /// The device's, the journal's, [`Error::NoSpace`] for the map.
@@ -266,7 +267,7 @@ impl<'f> Plan<'f> {
         }
         self.carry_out(node, end, || {
             io::write_pieces(fs, pages.iter())?;
-            // Before the commit that may follow, for its flush covers this.
+            // Before a commit that may follow, so that its flush covers these pages.
             file.wrote(fs);
             Ok(())
         })
@@ -284,7 +285,7 @@ impl<'f> Plan<'f> {
             }
             return match (grows, journals) {
                 (false, false) => Ok(()),
-                // The old way is a handle for each write.
+                // In the older mode, each write has a handle of its own.
                 (_, true) => fs.run_alone(node, Work { end, ..Work::default() }).1,
                 (true, false) => self.map(node, end, false, None),
             };
@@ -318,7 +319,7 @@ impl<'f> Plan<'f> {
         }
     }
 
-    /// Whether nothing is to be changed.
+    /// Whether the plan has no changes.
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
@@ -331,8 +332,8 @@ impl<'f> Plan<'f> {
         self.map(node, 0, true, None)
     }
 
-    /// Runs the handle: with those of other files, or alone if data is to be tied to its
-    /// transaction. Keeps what it has not done.
+    /// Runs the handle: with those of other files, or alone if its transaction must wait for data.
+    /// Keeps the changes that were not made.
     fn map(&mut self, node: &Node, end: u64, unwritten: bool, pending: Option<&Pending>) -> Result<()> {
         let fs = &*node.fs;
         let (changes, claim) = (mem::take(&mut self.changes), self.claim.take());
@@ -360,10 +361,10 @@ impl<'f> Plan<'f> {
     }
 }
 
-/// What a handle does to one file's inode.
+/// The changes of one handle to one file's inode.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// To be written before.
+    /// Pages to write before.
     pages: Pieces,
     changes: Vec<Change>,
     claim: Option<Claim>,
@@ -376,17 +377,17 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// To tell the inode of pending times, and wait until that is durable.
+    /// Makes the work that only writes pending times, and waits until that is durable.
     pub(super) fn synced() -> Self {
         Self { synced: true, ..Self::default() }
     }
 
-    /// Returns whether the thread that waits for it waits for its commit too.
+    /// Returns whether the thread that waits for the work waits for its commit too.
     pub(super) fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// What is to be written before it runs.
+    /// The pages to write before it runs.
     pub(super) fn pages(&self) -> &Pieces {
         &self.pages
     }
@@ -396,7 +397,7 @@ impl Work {
         self.pages.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.len()).sum()
     }
 
-    /// Its pages are written, or will not be: lets go of them. Whether there were any.
+    /// Drops the pages, once they are written or have failed. Returns whether there were any.
     pub(super) fn let_go(&mut self) -> bool {
         !mem::take(&mut self.pages).is_empty()
     }
@@ -406,11 +407,11 @@ impl Work {
         self.credits
     }
 
-    /// Changes the inode under the handle of `txn`, and tells it of pending times.
+    /// Changes the inode under the handle of `txn`, with its pending times.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] for the map; what is damaged in it. The changes that came before stay,
-    /// and i_disksize moves as far as they reach. The others are left in the work.
+    /// [`Error::NoSpace`] for the map; a damaged map. Changes before the error stay, and i_disksize
+    /// moves as far as they reach. The others stay in the work.
     pub(super) fn run(&mut self, txn: &mut Txn<'_>, node: &Node) -> Result<()> {
         let (end, unwritten) = (self.end, self.unwritten);
         if self.changes.is_empty() && end <= node.state().size {
@@ -447,12 +448,12 @@ impl Work {
     }
 }
 
-/// Credits for mapping a run of `len` blocks. The tree may grow by a level on the way.
+/// Credits for mapping a run of `len` blocks, during which the tree may grow by a level.
 fn cost(node: &Node, inode: &Inode, len: u32) -> u32 {
     map::insert_credits(&node.fs, inode, len) + 4 + credits::RUN
 }
 
-/// Where `len` blocks for `lblk`, in a hole, would best lie.
+/// Returns where `len` blocks for `lblk`, which lies in `hole`, should be allocated.
 fn spot(node: &Node, file: &FileData, inode: &Inode, lblk: u32, len: u32, hole: Range<u32>) -> Spot {
     let before = hole.start.checked_sub(1).map(|last| map::lookup(&node.fs, node.ino, inode, last));
     let goal = match before {
@@ -476,11 +477,10 @@ impl Change {
         }
     }
 
-    /// Makes the change. One that fails keeps its blocks, unless they were marked as used before it
-    /// failed.
+    /// Makes the change. If it fails, it keeps its blocks, unless they were marked as used before.
     fn apply(&mut self, txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, unwritten: bool) -> Result<()> {
         match self {
-            // Unwritten already, if that is what is wanted.
+            // They are unwritten already.
             Self::Convert(_) if unwritten => Ok(()),
             Self::Convert(range) => map::convert(txn, ino, inode, range.clone(), false),
             Self::Insert(lblk, reserved) => {

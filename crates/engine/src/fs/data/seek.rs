@@ -1,7 +1,7 @@
-//! Where a file has data, and where holes; where its blocks lie.
+//! Finds data and holes of a file, and where its blocks lie.
 //!
-//! What is dirty is written out first: then the map knows all, and no block is without its place.
-//! Unwritten blocks are holes, as is what follows the end of the file.
+//! Dirty pages are written out first, so that the map is complete. Unwritten blocks are holes, and
+//! so is everything behind the end of the file.
 
 use super::{ALL, max_size, place, write_back};
 use crate::error::{Error, Result};
@@ -9,18 +9,18 @@ use crate::fs::inode::Node;
 use crate::store::map::{self, Mapping};
 use std::ops::Range;
 
-/// The first byte at or behind `offset` that is data.
+/// Returns the first byte at or behind `offset` that is data.
 ///
 /// # Errors
-/// [`Error::NothingThere`] if there is none; what is damaged in the map.
+/// [`Error::NothingThere`] if there is none; a damaged map.
 pub(crate) fn seek_data(node: &Node, offset: u64) -> Result<u64> {
     seek(node, offset, true)
 }
 
-/// The first byte at or behind `offset` that is in a hole, or the end of the file.
+/// Returns the first byte at or behind `offset` that is in a hole, or the end of the file.
 ///
 /// # Errors
-/// [`Error::NothingThere`] if `offset` is not before the end; what is damaged in the map.
+/// [`Error::NothingThere`] if `offset` is not before the end; a damaged map.
 pub(crate) fn seek_hole(node: &Node, offset: u64) -> Result<u64> {
     seek(node, offset, false)
 }
@@ -30,7 +30,7 @@ fn seek(node: &Node, offset: u64, data: bool) -> Result<u64> {
     write_back(node, ALL)?;
     let _held = file.share(node, offset, u64::MAX);
     let size = file.size();
-    // No map goes further, whatever a damaged inode says.
+    // No map goes further, even if a damaged inode has a larger size.
     let mapped = size.min(max_size(fs, node.flags()));
     let nothing = Error::NothingThere { offset, size };
     if offset >= size {
@@ -59,14 +59,14 @@ pub struct FiemapExtent {
     pub len: u64,
     /// Allocated, and reads as zeros.
     pub unwritten: bool,
-    /// Nothing of the file follows.
+    /// It is the file's last extent.
     pub last: bool,
 }
 
-/// Where the blocks lie that hold any of `bytes`.
+/// Returns where the blocks that hold any of `bytes` lie.
 ///
 /// # Errors
-/// The device's, of what is written out; what is damaged in the map.
+/// The device's, from writing out dirty pages; a damaged map.
 pub(crate) fn fiemap(node: &Node, bytes: Range<u64>) -> Result<Vec<FiemapExtent>> {
     let (fs, file) = (&*node.fs, node.file());
     write_back(node, ALL)?;
@@ -95,7 +95,7 @@ pub(crate) fn fiemap(node: &Node, bytes: Range<u64>) -> Result<Vec<FiemapExtent>
         }
         at = at.saturating_add(mapping.len());
     }
-    // The search went on to the end of all blocks.
+    // The search has reached the end of all blocks.
     if let Some(last) = found.last_mut() {
         last.last = !cut;
     }

@@ -1,13 +1,13 @@
-//! A file's map as it was last seen, read without a lock.
+//! A snapshot of a file's map, read without a lock.
 //!
-//! A snapshot lists the runs of blocks that are mapped and written. It is immutable: who changes
-//! the map drops it, and who looks for it often enough afterwards makes a new one. So it is the
-//! permission for an overwrite: whoever finds its bytes here, while its range lock keeps those who
-//! would free blocks away, writes them without a handle.
+//! A snapshot lists the runs of blocks that are mapped and written. It is immutable: a thread that
+//! changes the map drops it, and after enough lookups that missed it, a thread makes a new one. A
+//! snapshot permits overwrites in place: a writer that finds its blocks in it, and whose range lock
+//! keeps threads that free blocks away, writes them without a handle.
 //!
-//! Invariant: a snapshot that can be loaded is true of every range that the loader has locked.
-//! [`forget`] is called under the inode's lock, after the change; a snapshot made from what was
-//! read before that carries an older generation and is not put in place.
+//! Invariant: a snapshot that can be loaded is true of every range that its reader has locked.
+//! [`forget`] is called under the inode's lock, after the change. A snapshot made from an earlier
+//! state of the map has an older generation and is not published.
 //!
 //! [`forget`]: Snapshot::forget
 
@@ -20,16 +20,16 @@ use lanefs_sync::OnceLock;
 use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// A file with more runs is looked up in its map each time.
+/// Runs that a snapshot may have. A file with more is looked up in its map each time.
 const MAX_RUNS: usize = 1 << 16;
 
-/// Lookups that must miss a snapshot before it is made, and one more for so many runs: making it
-/// costs no more than the lookups did. Hazard: taking one away costs a look at every thread's
-/// readers, so a file whose map changes all the time must not get one.
+/// Misses before a snapshot is made, and one more for so many runs: making it costs no more than
+/// the lookups did. Hazard: dropping a snapshot visits the reader list of every thread, so a file
+/// whose map changes all the time must not have one.
 const LEAST_MISSES: u32 = 16;
 const RUNS_PER_MISS: usize = 8;
 
-/// Blocks that follow each other, in the file and on the volume.
+/// Blocks that are adjacent both in the file and on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     lblk: u32,
@@ -43,25 +43,25 @@ struct Runs {
     runs: Box<[Run]>,
 }
 
-/// The last seen map of one file.
+/// The snapshot of one file's map.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    /// Not there before the first is made: each thread that looks into one takes a place in a list
-    /// that all threads go through, and who drops one goes through it too. Files that only grow and
-    /// sync never need it.
+    /// Made with the first snapshot: each thread that reads one enters a list that all threads
+    /// visit, and the thread that drops it visits that list too. Files that only grow and sync
+    /// never need it.
     seen: OnceLock<ArcSwapOption<Runs>>,
     generation: AtomicU64,
-    /// Lookups since the last one was dropped.
+    /// Misses since the last snapshot was dropped.
     misses: AtomicU32,
-    /// Misses that it takes beyond [`LEAST_MISSES`]: grows with the file's runs.
+    /// Misses needed beyond [`LEAST_MISSES`]: grows with the file's runs.
     patience: AtomicU32,
-    /// Whether there is one. Changes under the inode's lock.
+    /// Whether there is a snapshot. Changes under the inode's lock.
     made: AtomicBool,
 }
 
 impl Snapshot {
-    /// The block that holds `lblk`, and how many follow it, if `lblk` is known as mapped and
-    /// written.
+    /// Returns the block of `lblk`, and how many blocks from it on are contiguous, if the snapshot
+    /// has `lblk` as mapped and written.
     pub(crate) fn find(&self, lblk: u32) -> Option<(u64, u32)> {
         let seen = self.seen.get()?.load();
         let runs = &seen.as_ref()?.runs;
@@ -71,7 +71,7 @@ impl Snapshot {
         (inner < run.len).then(|| (run.block + u64::from(inner), run.len - inner))
     }
 
-    /// The map was changed. The inode's lock is held.
+    /// Drops the snapshot after a change of the map. The caller holds the inode's lock.
     pub(crate) fn forget(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         if self.made.swap(false, Ordering::AcqRel)
@@ -82,8 +82,8 @@ impl Snapshot {
         self.misses.store(0, Ordering::Relaxed);
     }
 
-    /// A lookup found nothing here: makes a new snapshot if that happens often. Whether it made
-    /// one.
+    /// Counts a lookup that the snapshot could not answer, and makes a new snapshot after enough of
+    /// them. Returns whether it tried to.
     pub(crate) fn miss(&self, node: &Node) -> Result<bool> {
         let patience = self.patience.load(Ordering::Relaxed);
         let misses = self.misses.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +96,8 @@ impl Snapshot {
             return Ok(false);
         };
         self.patience.store((runs.len() / RUNS_PER_MISS) as u32, Ordering::Relaxed);
-        // Under the inode's lock nobody changes the map between the comparison and the store.
+        // While this thread holds the inode's lock, no other changes the map between the comparison
+        // and the store.
         let _state = node.state();
         if self.generation.load(Ordering::Acquire) == generation {
             self.seen.get_or_init(ArcSwapOption::default).store(Some(Arc::new(Runs { runs: runs.into() })));
@@ -106,7 +107,7 @@ impl Snapshot {
     }
 }
 
-/// All runs of a file that may be written; `None` if there are too many.
+/// Returns all runs of a file that may be overwritten; `None` if there are too many.
 fn walk(node: &Node) -> Result<Option<Vec<Run>>> {
     let fs = &*node.fs;
     let mut runs: Vec<Run> = Vec::new();

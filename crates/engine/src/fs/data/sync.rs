@@ -1,9 +1,9 @@
 //! fsync and fdatasync.
 //!
-//! What must be durable is known to the file: the last transaction that changed its inode, the last
-//! one that changed its map or i_disksize, and the flush that covers what was written past the
-//! journal. A commit's own first flush covers data written before it, so that most calls wait for
-//! one thing only, together with all others who wait for it.
+//! The file knows what must become durable: the last transaction that changed its inode, the last
+//! one that changed its map or i_disksize, and the flush that covers data written past the journal.
+//! The first flush of a commit covers data written before it. So most calls wait for one commit or
+//! one flush, which they share with other threads that sync.
 
 use super::FileData;
 use super::plan::Work;
@@ -36,13 +36,14 @@ pub(crate) fn sync_data(node: &Node) -> Result<()> {
     commit(node, node.file_if_used(), false)
 }
 
-/// Tells the inode of the times that are pending.
+/// Writes the pending times into the inode.
 pub(crate) fn write_times(node: &Node) -> Result<()> {
     node.fs.combine(node, Work::default()).1
 }
 
-/// Whether the inode has yet to be told of times. A thread that moves them into it, under its own
-/// handle, holds the inode's lock until it has noted its transaction, or has put them back.
+/// Whether times are pending that the inode does not have yet. A thread that moves them into it,
+/// under its own handle, holds the inode's lock until it has noted its transaction or has put them
+/// back.
 fn has_pending_times(node: &Node) -> bool {
     let _told = node.state();
     node.file_if_used().is_some_and(|file| file.times.is_pending())
@@ -52,8 +53,8 @@ impl Fs {
     /// Writes all times that are pending to their inodes.
     ///
     /// # Errors
-    /// The first that is met; the times of other files are written, and those that failed stay
-    /// noted.
+    /// The first of any file. The times of other files are written; a file that failed stays in the
+    /// list.
     pub(crate) fn write_all_times(self: &Fs) -> Result<()> {
         let mut first = Ok(());
         for (ino, round) in self.list_dirty_times() {
@@ -74,7 +75,8 @@ fn commit(node: &Node, file: Option<&FileData>, all: bool) -> Result<()> {
         return Ok(());
     }
     node.durable.commit(&fs.journal, all)?;
-    // A node without a state of its content has written nothing; one that was evicted may have.
+    // A node whose content was not used has written nothing, but an evicted node of the inode may
+    // have.
     let unflushed = file.map_or_else(|| fs.unflushed(), FileData::unflushed);
     Ok(fs.journal.flush(unflushed)?)
 }

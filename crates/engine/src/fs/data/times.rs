@@ -1,17 +1,19 @@
 //! The times and the i_version of a file whose content changes.
 //!
-//! A write stamps the file in core; the inode on disk learns of it with fsync, with the commit
-//! timer or when the file leaves memory, never with the write itself. The stamp is as coarse as the
-//! kernel's tick, so that most writes find it done and write nothing that others share, but for the
-//! first write after somebody looked: that one takes a fine stamp and a new i_version, so each
-//! observer sees each change.
+//! A write stamps the file in memory. The inode on disk gets the stamp with fsync, with the commit
+//! timer, or when the file leaves memory, never with the write itself. Stamps are as coarse as the
+//! kernel's tick: most writes find the same stamp and write no shared memory. The first write after
+//! a thread has read the attributes takes a fine stamp and a new i_version, so each observer sees
+//! each change.
 //!
-//! A cache above this one, as the kernel has above a mount, keeps the times of what it took and
-//! sets them itself ([`Stamp::Kept`]): what it hands down later changes the version and no time.
+//! A caller with a cache of its own (the kernel, above a mount) keeps the times of the writes that
+//! it accepted, and sets them itself. What it writes back later changes the version and no time
+//! ([`Stamp::Kept`]).
 //!
-//! Bit 0 of `version` is LOOKED. Loaded as looked at, for what was told before is not known; stored
-//! without it. A change is stamped after it is visible: who finds the old version with the new
-//! content comes again, who finds the new version has seen the new content.
+//! Bit 0 of `version` is LOOKED: a thread has read the version. It is set when the inode is loaded,
+//! because earlier readers are not known, and is not stored on disk. A change is stamped after it
+//! is visible. So an observer that reads the new content with the old version will see a newer
+//! version later; one that reads the new version has the new content.
 
 use crate::fs::IVersion;
 use crate::store::Clock;
@@ -19,23 +21,23 @@ use lanefs_format::{Inode, Timestamp};
 use lanefs_sync::atomic::{AtomicU64, Ordering};
 
 const LOOKED: u64 = 1;
-/// In `pending`: there is a new version, but no new time. Less than every time.
+/// In `pending`: a new version, but no new time. Less than every time.
 const VERSION_ONLY: u64 = 1;
 const NANOS: u64 = 1_000_000_000;
 
-/// Whether a change of the content is stamped.
+/// Whether a change of the content sets the times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stamp {
-    /// With the time of the call.
+    /// Set to the time of the call.
     Now,
-    /// Not here: the caller keeps the times of the file.
+    /// Left alone: the caller keeps the times of the file.
     Kept,
 }
 
-/// What the inode does not tell yet.
+/// Times and version that the inode does not have yet.
 #[derive(Debug)]
 pub(crate) struct Times {
-    /// Time of the last change, in nanoseconds since 1970; 0 if the inode tells all.
+    /// Time of the last change, in nanoseconds since 1970; 0 if the inode is up to date.
     pending: AtomicU64,
     version: AtomicU64,
 }
@@ -45,8 +47,8 @@ impl Times {
         Self { pending: AtomicU64::new(0), version: AtomicU64::new(inode.version << 1 | LOOKED) }
     }
 
-    /// The content was changed. `Some` if the inode knew all until now: what the caller has to
-    /// [`raise`](Self::raise) as it notes the file.
+    /// Stamps a change of the content. Returns `Some` if nothing was pending: the value that the
+    /// caller passes to [`raise`](Self::raise) when it notes the file.
     pub(super) fn touch(&self, clock: &Clock, mode: IVersion, stamp: Stamp) -> Option<u64> {
         let looked = self.version.load(Ordering::Acquire) & LOOKED != 0;
         if looked || mode == IVersion::Always {
@@ -66,31 +68,31 @@ impl Times {
         Some(now)
     }
 
-    /// Makes the times pending.
+    /// Makes the time `now` pending.
     pub(super) fn raise(&self, now: u64) {
         self.pending.fetch_max(now, Ordering::AcqRel);
     }
 
-    /// A new version, which nobody has looked at.
+    /// Makes a new version, which no thread has read.
     fn bump(&self) {
         let next = |v: u64| Some((v | LOOKED).wrapping_add(1));
         let _ = self.version.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
     }
 
-    /// The inode itself was changed: its new version.
+    /// Makes a new version for a change of the inode itself, and returns it.
     pub(crate) fn changed(&self) -> u64 {
         self.bump();
         self.version.load(Ordering::Acquire) >> 1
     }
 
-    /// Whether there is something that the inode does not tell.
+    /// Whether there are changes that the inode does not have yet.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.load(Ordering::Acquire) != 0
     }
 
-    /// Somebody looks: the version, and the next change will show. What is told and what is noted
-    /// as looked at are one value: between two accesses a change could come that makes a version
-    /// that nobody noted.
+    /// Reads the version and marks it as read, so that the next change makes a new one. Both are
+    /// one atomic operation: with two, another thread could make a version between them that is
+    /// returned but not marked.
     pub(crate) fn look(&self) -> u64 {
         let seen = self.version.load(Ordering::Acquire);
         match seen & LOOKED {
@@ -99,13 +101,14 @@ impl Times {
         }
     }
 
-    /// Looks, and puts what is pending into `inode`, a copy.
+    /// Reads the version as [`look`](Self::look) does, and copies pending changes into `inode`, a
+    /// copy.
     pub(crate) fn show(&self, inode: &mut Inode) {
         inode.version = self.look();
         set(inode, self.pending.load(Ordering::Acquire));
     }
 
-    /// Moves what is pending into `inode`, the one that will be written. Returns it, for
+    /// Moves pending changes into `inode`, which will be written. Returns them, for
     /// [`put_back`](Self::put_back).
     pub(crate) fn fold(&self, inode: &mut Inode) -> u64 {
         let pending = self.pending.swap(0, Ordering::AcqRel);
@@ -114,7 +117,7 @@ impl Times {
         pending
     }
 
-    /// Takes back what [`fold`](Self::fold) has moved: the inode was not written.
+    /// Takes back what [`fold`](Self::fold) moved, because the inode was not written.
     pub(crate) fn put_back(&self, pending: u64) {
         self.pending.fetch_max(pending, Ordering::AcqRel);
     }

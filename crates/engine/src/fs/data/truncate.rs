@@ -1,9 +1,11 @@
 //! Truncation, in as many transactions as it takes.
 //!
-//! A cut first makes the inode an orphan with its new size, in one handle: from there on recovery
-//! finishes it. What stays of the file and is only in memory is written out before, for the new
-//! size is that on disk. Then the tail of the last block is zeroed, the blocks behind are freed
-//! from the end on in bounded handles, and the last of them ends the orphan.
+//! 1. Dirty pages before the new end are written out, because the new size is the size on disk.
+//! 2. One handle sets the new size and makes the inode an orphan: from then on recovery finishes
+//!    it.
+//! 3. The tail of the last block is zeroed.
+//! 4. The blocks behind are freed, from the end on, in bounded handles. The last handle takes the
+//!    inode off the orphan list.
 
 use super::{FileData, delayed, max_size, set_size, write_back_to, zero_tail};
 use crate::error::{Error, Result};
@@ -15,10 +17,10 @@ use crate::store::txn::{Txn, credits};
 use lanefs_format::Inode;
 use lanefs_format::extent::MAX_BLOCKS;
 
-/// Sets i_size. What is new reads as zeros.
+/// Sets i_size. Bytes that are added read as zeros.
 ///
 /// # Errors
-/// [`Error::FileTooBig`], [`Error::NotPermitted`]; what is damaged in the map.
+/// [`Error::FileTooBig`], [`Error::NotPermitted`]; a damaged map.
 pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
     let (fs, file) = (&*node.fs, node.file());
     fs.check_writable()?;
@@ -42,17 +44,18 @@ pub(crate) fn truncate(node: &Node, size: u64) -> Result<()> {
         prepared.update(txn, |txn, inode| {
             touch(fs, inode);
             set_size(txn, inode, size)?;
-            // Without a block there is nothing that a crash could cut short.
+            // A file without blocks has nothing to free after a crash.
             if map::is_empty(inode) { Ok(()) } else { orphan::add(txn, node.ino) }
         })
     })?;
-    // Readers must not find what is being freed.
+    // Before blocks are freed, so that no reader finds them.
     file.set_size(size);
     free_cut(node, file, size)
 }
 
-/// Frees what lies behind `size`, the new i_size of an orphan, which is none then. Where that fails
-/// the file does not grow until a truncation has freed it: what was cut off would be back.
+/// Frees the blocks behind `size`, the new i_size of an orphan, and takes it off the orphan list.
+/// If that fails, the file must not grow until a truncation has freed them: the old bytes would be
+/// back.
 fn free_cut(node: &Node, file: &FileData, size: u64) -> Result<()> {
     file.set_cut_short(true);
     drop_pages(node, file, size)?;
@@ -66,7 +69,7 @@ fn free_cut(node: &Node, file: &FileData, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Moves i_size up to `size`, if it is less. What is new reads as zeros.
+/// Moves i_size up to `size`, if it is less. Bytes that are added read as zeros.
 ///
 /// # Errors
 /// As [`truncate`].
@@ -86,8 +89,8 @@ pub(crate) fn extend(node: &Node, size: u64) -> Result<()> {
     grow(node, file, before, size)
 }
 
-/// Frees what lies behind i_size of an orphan, and zeroes the tail: a truncation that was cut
-/// short.
+/// Finishes an interrupted truncation of an orphan: frees the blocks behind i_size and zeroes the
+/// tail.
 pub(crate) fn truncate_tail(node: &Node) -> Result<()> {
     let mapped = map::has_map(&node.fs, &node.state());
     if let Some(file) = node.file_if_used() {
@@ -126,7 +129,7 @@ fn grow(node: &Node, file: &FileData, before: u64, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Drops the cached bytes behind `size`, and what was claimed for them.
+/// Drops the cached bytes behind `size`, and their claims.
 fn drop_pages(node: &Node, file: &FileData, size: u64) -> Result<()> {
     file.alloc.discard();
     let Some(pages) = file.pages_if_used() else { return Ok(()) };

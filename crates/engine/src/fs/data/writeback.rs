@@ -1,16 +1,16 @@
-//! Dirty pages of a file to the device.
+//! Writeback: writes the dirty pages of a file to the device.
 //!
-//! One at a time for a file, under its writeback lock and never under a lock of its bytes: writers
-//! go on, and copy a page that is on its way. Whoever moves blocks holds that lock. Blocks in holes
-//! get their places here, in order of position.
+//! A file has one writeback at a time. It holds the file's writeback lock and no lock of its bytes:
+//! writers go on, and copy a page that is being written before they change it. A thread that moves
+//! blocks holds the writeback lock. Writeback allocates blocks for holes, in order of position.
 //!
-//! Invariant: i_disksize moves over bytes only when they are on the device.
-//! - i_size is read *before* dirty pages are taken. A writer moves it after it has copied its
-//!   bytes, so all bytes before it are in the pages that are taken then; i_disksize moves that far
-//!   and no further, and no block behind it is taken. The block that it ends in is dirty still if
-//!   i_size has moved by the time that it is taken.
-//! - Pages are written in order of position, from i_disksize on: a range behind it is widened to
-//!   begin there.
+//! Invariant: i_disksize moves past bytes only when they are on the device.
+//! - i_size is read *before* dirty pages are taken. A writer moves i_size after it has copied its
+//!   bytes, so the pages then hold all bytes before it. i_disksize moves that far and no further,
+//!   and no block behind it is taken. If i_size moves inside its last block before that block is
+//!   taken, the block stays dirty.
+//! - Pages are written in order of position, from i_disksize on. A range behind i_disksize is
+//!   extended to begin there.
 
 use super::FileData;
 use super::Pieces;
@@ -25,21 +25,21 @@ use std::mem;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bytes that are taken at a time.
+/// Bytes of a file that are taken at a time.
 const BATCH: u64 = 8 << 20;
 
-/// How long the writer of a stream leaves it to the background, which may be at other files, or
+/// How long the writer of a stream waits for the flusher, which may be busy with other files, or
 /// fail.
 const PACE: Duration = Duration::from_millis(50);
 
-/// How long nothing is used until the volume rests.
+/// How long nothing must be used before the volume is idle.
 const REST: Duration = Duration::from_secs(5);
 
 /// All blocks of a file.
 pub(super) const ALL: Range<u32> = 0..u32::MAX;
 
-/// Writes out those of `blocks` that are dirty, and before blocks that lie behind i_disksize all
-/// that lie between.
+/// Writes out the dirty blocks of `blocks`. If they lie behind i_disksize, also writes out the
+/// dirty blocks between.
 ///
 /// # Errors
 /// The device's or the journal's: the pages stay dirty.
@@ -52,8 +52,8 @@ pub(crate) fn write_back(node: &Node, blocks: Range<u32>) -> Result<()> {
     Ok(())
 }
 
-/// Writes out what is dirty between i_disksize and byte `end`: i_disksize may be set to `end` then.
-/// The caller keeps i_size from changing.
+/// Writes out the dirty blocks between i_disksize and byte `end`, so that i_disksize may be set to
+/// `end`. The caller keeps i_size from changing.
 ///
 /// # Errors
 /// As [`write_back`].
@@ -70,8 +70,8 @@ fn disk_block(node: &Node, file: &FileData) -> u32 {
     u32::try_from(file.disk_size() / u64::from(node.fs.block_size)).unwrap_or(u32::MAX)
 }
 
-/// Writes out all that is dirty, for a caller that waits for the commit next: the commit may be
-/// done on return.
+/// Writes out all dirty blocks, for a caller that waits for the commit next: it may be done on
+/// return.
 pub(super) fn write_back_synced(node: &Node) -> Result<()> {
     let Some((file, pages)) = dirty_pages(node) else { return Ok(()) };
     let _alone = file.hold_writeback(node);
@@ -84,8 +84,8 @@ fn dirty_pages(node: &Node) -> Option<(&FileData, &FileCache)> {
     Some((file, file.pages_if_used()?))
 }
 
-/// Writes out up to `max` bytes of what is dirty; `false` if nothing is. `synced`: the caller will
-/// wait for the commit.
+/// Writes out up to `max` bytes of dirty blocks; `false` if none is dirty. `synced`: the caller
+/// waits for the commit next.
 fn write_some(
     node: &Node,
     file: &FileData,
@@ -109,15 +109,15 @@ fn write_some(
     Ok(true)
 }
 
-/// Whether i_size has moved on from `size` in the middle of a block. Then that block, taken since,
-/// may hold bytes behind `size`, and the inode is not told of them: the block has to stay dirty, or
-/// no later sync would tell.
+/// Whether i_size has moved on from `size` inside a block. That block was taken later and may hold
+/// bytes behind `size`, which the inode's new size does not include. So it must stay dirty, or no
+/// later sync would include them.
 fn has_grown_within_block(node: &Node, file: &FileData, size: u64) -> bool {
     !size.is_multiple_of(node.fs.block_size.into()) && file.size() > size
 }
 
-/// Writes out pages that were taken when i_size was `size`. Where that fails, the plan gives back
-/// to the file what was claimed for pages that are not mapped.
+/// Writes out pages that were taken when i_size was `size`. On failure, the plan gives the claim
+/// for pages that are not mapped back to the file.
 fn write_taken(node: &Node, file: &FileData, taken: &Writeback, size: u64, synced: bool) -> Result<()> {
     let mut batch = Batch::new(file);
     for run in taken.runs() {
@@ -126,7 +126,7 @@ fn write_taken(node: &Node, file: &FileData, taken: &Writeback, size: u64, synce
         while lblk < last.end() {
             lblk = batch.add(node, file, run, lblk)?;
             if lblk < last.end() {
-                // A handle can take no more.
+                // The handle of this batch is full.
                 mem::replace(&mut batch, Batch::new(file)).submit(node, file, size)?;
             }
         }
@@ -140,7 +140,7 @@ fn write_taken(node: &Node, file: &FileData, taken: &Writeback, size: u64, synce
 struct Batch<'f> {
     plan: Plan<'f>,
     writes: Pieces,
-    /// The end of what is written, in bytes of the file.
+    /// The end of the bytes that are written, in the file.
     end: u64,
 }
 
@@ -149,14 +149,15 @@ impl<'f> Batch<'f> {
         Self { plan: Plan::of_pages(file), writes: Vec::new(), end: 0 }
     }
 
-    /// Finds places for a contiguous run from block `lblk` on; the block where it ended.
+    /// Finds blocks for a contiguous run from `lblk` on. Returns the block where the batch was
+    /// full, or the end.
     fn add(&mut self, node: &Node, file: &FileData, run: &[Item], mut lblk: u32) -> Result<u32> {
         let fs = &*node.fs;
         let block_size = fs.block_size as usize;
         let Some(last) = run.last() else { return Ok(lblk) };
         let start = lblk;
         let mut items = run.iter().skip_while(|item| item.end() <= start).peekable();
-        // The first may have been begun already.
+        // The first item may have been written in part by the batch before.
         let mut begun = items.peek().map_or(0, |item| (lblk - item.lblk) as usize * block_size);
         while lblk < last.end() {
             let Some(piece) = self.plan.place(node, file, lblk, last.end() - lblk)? else { break };
@@ -186,11 +187,11 @@ impl<'f> Batch<'f> {
 }
 
 impl Fs {
-    /// Writes out all dirty pages of the volume, as of now.
+    /// Writes out all pages of the volume that are dirty now.
     ///
     /// # Errors
-    /// That of the first file that could not be written out: all others are, and each open handle
-    /// of that file is told too.
+    /// That of the first file that failed. All other files are written out, and a sync through each
+    /// open handle of a failed file reports the failure too.
     pub(crate) fn write_back_all(&self) -> Result<()> {
         let mut first = Ok(());
         for pages in self.pages.dirty_files() {
@@ -201,14 +202,15 @@ impl Fs {
         first
     }
 
-    /// Writes out a file for another reason than a call on it: each of its open handles is told of
-    /// a failure.
+    /// Writes out a file outside of a call on it. A sync through each open handle of the file
+    /// reports a failure.
     fn write_back_noted(&self, node: &Node) -> Result<()> {
         write_back(node, ALL).inspect_err(|e| self.note_lost(node, e))
     }
 
-    /// Does what is to be done in the background: pages that are old or too many, times, files that
-    /// nobody uses. How long to sleep then; `None`: until there is something dirty.
+    /// Runs the background tasks: writes out pages that are old or too many, writes pending times,
+    /// evicts inodes that are not in use. Returns how long to sleep; `None`: until there is
+    /// something dirty.
     pub(crate) fn background_round(&self, jobs: &mut Background) -> Option<Duration> {
         while let Some(job) =
             jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())
@@ -223,7 +225,7 @@ impl Fs {
             pages.give_pages_behind();
         }
         if self.times_are_due() {
-            // Failing, the journal tells whoever syncs.
+            // If this fails, the next sync reports the journal's error.
             let _ = self.write_all_times();
         }
         self.nodes.sweep();
@@ -237,22 +239,22 @@ impl Fs {
         self.rest()
     }
 
-    /// Returns whether what is dirty is written out when it has come to an age: without a timer it
-    /// waits for a sync, or for a writer that is under pressure, and after a failure of the journal
-    /// for nothing more.
+    /// Returns whether dirty pages are written out at a certain age. Without a commit timer they
+    /// stay until a sync, or until a writer is under pressure. After a failure of the journal they
+    /// are never written.
     fn writes_by_age(&self) -> bool {
         !self.options.commit_interval.is_zero() && !self.journal.has_ended()
     }
 
-    /// Once nothing was used for [`REST`]: writes home what is committed, and gives memory back if
-    /// that is asked for. Returns after what time to look again; `None`: when something is used.
+    /// Once nothing was used for [`REST`]: writes committed blocks home, and gives memory back if
+    /// the options ask for it. Returns after what time to look again; `None`: after the next use.
     fn rest(&self) -> Option<Duration> {
         let commits = self.writes_by_age();
         if self.journal.take_used() || commits && self.journal.has_uncommitted() {
             return Some(REST);
         }
         if commits {
-            // Failing, the journal tells whoever syncs.
+            // If this fails, the next sync reports the journal's error.
             let _ = self.journal.checkpoint_oldest(u32::MAX);
         }
         if self.options.release_memory {
@@ -264,7 +266,7 @@ impl Fs {
         None
     }
 
-    /// Keeps a writer from making pages dirty faster than they can be written.
+    /// Slows a writer down that makes pages dirty faster than they can be written.
     pub(crate) fn throttle(&self, node: &Node) -> Result<()> {
         let pressure = self.pages.pressure();
         if pressure > Pressure::Calm || self.pages.has_streams() {
@@ -278,8 +280,8 @@ impl Fs {
             let _alone = file.hold_writeback(node);
             write_some(node, file, pages, ALL, BATCH, false)?;
         }
-        // Other files have most of it: theirs goes out too before this writer goes on. A failure of
-        // theirs is not reported to this writer.
+        // Most dirty pages belong to other files: writes those out too before this writer goes on.
+        // It gets no error of another file.
         while self.pages.pressure() == Pressure::Stop {
             let files = self.pages.dirty_files().into_iter();
             let mut nodes = files.filter_map(|pages| self.known_node(pages.ino()));
@@ -290,14 +292,14 @@ impl Fs {
         Ok(())
     }
 
-    /// Keeps the writer of a stream from running far ahead of the device.
+    /// Keeps the writer of a stream from getting far ahead of the device.
     fn pace(&self, node: &Node) -> Result<()> {
         let Some((file, pages)) = dirty_pages(node).filter(|(_, pages)| pages.is_ahead()) else {
             return Ok(());
         };
         let _timer = self.counters.throttle.start();
-        // The background takes the next piece when its last one is on the device. That one is not
-        // waited for: it is written while this thread copies.
+        // The flusher takes the next piece when its last one is on the device. This thread does not
+        // wait for that write: it goes on copying meanwhile.
         if pages.wait_while_ahead(PACE) {
             return Ok(());
         }

@@ -1,7 +1,7 @@
-//! The end of an inode: no name, no user.
+//! Deletes an inode that has no name and no user.
 //!
-//! The inode is on the orphan list since its last name went. Its blocks are freed in bounded
-//! transactions; the last one takes it off the list, marks it deleted and frees its number.
+//! The inode is on the orphan list since its last name was removed. Its blocks are freed in bounded
+//! transactions; the last one takes it off the list, marks it as deleted and frees its number.
 
 use super::Node;
 use crate::error::Result;
@@ -12,20 +12,20 @@ use crate::store::{alloc, orphan, xattr};
 pub(super) fn delete(node: &Node) -> Result<()> {
     let fs = &node.fs;
     data::truncate_for_delete(node)?;
-    // All that it reads, before it changes anything.
+    // Reads all blocks that the deletion changes before it changes any.
     let prepared = node.prepare()?;
     let _held = (xattr::hold_for_free(&node.fs, node.ino, &node.state())?, alloc::hold_inode(fs, node.ino)?);
     let needed = credits::XATTR + credits::ORPHAN + 2 * credits::INODE + credits::RUN;
     fs.transact(needed, |txn| {
         let is_dir = prepared.update(txn, |txn, inode| {
-            // First, for it reads the inode of a neighbour on the list.
+            // First, because it reads the inode of a neighbour on the list.
             orphan::delete(txn, node.ino, inode)?;
             xattr::free_all(txn, node.ino, inode)?;
             inode.dtime = fs.now().sec.clamp(1, i64::from(u32::MAX)) as u32;
             inode.size = 0;
             Ok(inode.is_dir())
         })?;
-        // Last: once the bit is clear, another thread may make this number a new inode.
+        // Last: once the bit is clear, another thread may take the number for a new inode.
         alloc::free_inode(txn, node.ino, is_dir)
     })
 }

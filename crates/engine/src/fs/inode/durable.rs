@@ -1,4 +1,4 @@
-//! Which transactions an inode's changes belong to.
+//! The transactions that changed an inode.
 
 use crate::error::Result;
 use lanefs_journal::{Journal, Tid};
@@ -6,8 +6,8 @@ use lanefs_sync::atomic::{AtomicU64, Ordering};
 
 /// Set if no change waits for a commit.
 const IDLE: u64 = 1 << 32;
-/// Counts the changes, from here on: one that joins the transaction that another thread has just
-/// committed is seen by it, also where that one was empty and goes on.
+/// Counts changes, in this bit and those above. [`Durable::commit`] sets IDLE only if no change
+/// came since it read the word, even one in the same transaction: an empty one stays running.
 const CHANGE: u64 = 1 << 33;
 
 fn tid_of(word: u64) -> Tid {
@@ -17,21 +17,22 @@ fn tid_of(word: u64) -> Tid {
 /// The last transactions that changed an inode.
 #[derive(Debug)]
 pub(crate) struct Durable {
-    /// Any of it.
+    /// The last that changed any part of it.
     all: AtomicU64,
-    /// Its map or i_disksize.
+    /// The last that changed its map or i_disksize.
     data: AtomicU64,
 }
 
 impl Durable {
-    /// Of an inode just loaded: the running transaction, and the one being committed, may have
+    /// Of an inode just loaded: the running transaction, or the one that commits now, may have
     /// changed it.
     pub(crate) fn new(running: Tid) -> Self {
         let tid = u64::from(running.0);
         Self { all: AtomicU64::new(tid), data: AtomicU64::new(tid) }
     }
 
-    /// Transaction `tid` changes the inode, whose lock is held; `data`: its map or i_disksize too.
+    /// Notes a change by transaction `tid`; with `data`, of the map or i_disksize too. The caller
+    /// holds the inode's lock.
     pub(crate) fn note(&self, tid: Tid, data: bool) {
         note(&self.all, tid);
         if data {
@@ -39,7 +40,7 @@ impl Durable {
         }
     }
 
-    /// Returns when the changes are durable, of the inode or only of what its content needs.
+    /// Waits until the changes are durable: all of them, or only those that its content needs.
     pub(crate) fn commit(&self, journal: &Journal, all: bool) -> Result<()> {
         let last = if all { &self.all } else { &self.data };
         let word = last.load(Ordering::Acquire);
@@ -55,7 +56,7 @@ impl Durable {
     }
 }
 
-/// A handle of an older transaction may come last.
+/// Notes the newer of two transactions: a handle of an older one may note last.
 fn note(last: &AtomicU64, tid: Tid) {
     let change = |word: u64| {
         let older = word & IDLE == 0 && !tid.after(tid_of(word));

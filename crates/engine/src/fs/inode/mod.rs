@@ -1,19 +1,23 @@
-//! Inodes in core.
+//! Inodes in memory.
 //!
-//! A [`Node`] is an inode that somebody uses: one for each number, however many use it. A
-//! [`NodeRef`] keeps it; when the last one goes and the inode has no name left, the inode is
-//! deleted. So a `NodeRef` must be dropped outside of handles and locks: declare it before them.
+//! A [`Node`] is an inode in use. There is one for each number, whatever the number of its users. A
+//! [`NodeRef`] keeps it: when the last one is dropped and the inode has no name, the inode is
+//! deleted.
 //!
-//! Two locks. `ns` is the namespace lock of a directory: exclusive for entries that change, shared
-//! to look. `state` guards the decoded inode and is held for moments, to look or under a handle to
-//! change it; never two of them at once. A regular file's content has its own state, [`FileData`].
+//! Two locks. `ns` is the namespace lock of a directory: exclusive to change entries, shared to
+//! look them up. `state` guards the decoded inode. It is held briefly, to look at the inode or to
+//! change it under a handle, and a thread holds at most one of them. A regular file's content has
+//! its own state, [`FileData`].
 //!
-//! A node that nobody uses stays in the table while it knows what the inode on disk does not. What
-//! else it owes passes to the volume when it is evicted ([`NodeTable`]).
+//! A node that is not in use stays in the table while it has changes that the inode on disk does
+//! not have. The rest of its state passes to the volume when it is evicted ([`NodeTable`]).
 //!
-//! A change goes through [`Prepared`], which holds the inode's block of the table in memory: from
-//! the first change of an operation on, writing the inode does no I/O. A change that fails leaves
-//! the decoded inode as the table has it.
+//! A change goes through [`Prepared`], which holds the inode's block of the table in memory: once
+//! an operation has begun to change blocks, writing the inode does no I/O. A change that fails
+//! leaves the decoded inode as the table has it.
+//!
+//! Hazard: dropping a `NodeRef` may start a handle and take locks. So declare it before handles and
+//! locks, so that it is dropped after them.
 
 mod delete;
 mod durable;
@@ -37,7 +41,7 @@ use std::mem;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-/// A time that no change has.
+/// A time that no change sets. Shows that a change has left ctime alone.
 const NO_STAMP: Timestamp = Timestamp { sec: i64::MIN, nsec: 0 };
 
 /// A namespace lock held shared.
@@ -53,7 +57,7 @@ pub(crate) struct Node {
     pub(crate) fs: Arc<Fs>,
     ns: RwLock<()>,
     state: RwLock<Inode>,
-    /// i_flags, as in `state`: writers of one file look at them, and are not to meet in its lock.
+    /// i_flags, as in `state`: writers of one file read them here, and do not contend for its lock.
     flags: AtomicU32,
     /// The content's state, from its first use on.
     file: OnceLock<Box<FileData>>,
@@ -91,8 +95,8 @@ impl Node {
         InodeFlags::from_bits_retain(self.flags.load(Ordering::Acquire))
     }
 
-    /// A reference for another thread to work on it while this one waits. It is no use of the
-    /// inode.
+    /// Returns a reference with which another thread works on the node while this one waits. It
+    /// does not count as a use of the inode.
     pub(crate) fn shared(&self) -> Option<Arc<Node>> {
         self.me.upgrade()
     }
@@ -102,26 +106,29 @@ impl Node {
         if let Some(file) = self.file_if_used() {
             return file;
         }
-        // Held until it is set: a change of the inode before that is in it, a later one finds it.
+        // Held until the state is set: changes of the inode before that are in it, later ones
+        // update it.
         let state = self.state();
         self.file.get_or_init(|| Box::new(FileData::new(&self.fs, &state)))
     }
 
-    /// As [`file`](Self::file), if the content was used.
+    /// Returns the state of the content, if it was ever used.
     pub(crate) fn file_if_used(&self) -> Option<&FileData> {
         self.file.get().map(|file| &**file)
     }
 
-    /// The inode as programs see it: with what its content knows and it does not. This is a look:
-    /// the next change of the content changes i_version.
+    /// Returns the inode as programs see it, with changes of the content that the inode does not
+    /// have yet. Marks the version as seen: the next change of the content makes a new i_version.
     pub(crate) fn attributes(&self) -> Inode {
-        // Held to the end: a thread that moves times into the inode has done so, or not begun.
+        // Held to the end: a thread that moves times into the inode has finished, or has not begun.
         let state = self.state();
         let mut inode = state.clone();
-        // In this order: a content that comes to be used later begins as looked at.
+        // In this order: the state of a content that is first used after this begins with its
+        // version marked as seen.
         if let Some(file) = self.file_if_used() {
             inode.size = file.size();
-            // Who asks how much space a file takes must not take what has no place yet for a hole.
+            // Blocks that are not allocated yet count too, so that a program does not take them for
+            // holes.
             let sectors = file.delayed_blocks() * u64::from(self.fs.block_size / 512);
             inode.blocks = inode.blocks.saturating_add(sectors);
             file.times.show(&mut inode);
@@ -129,19 +136,19 @@ impl Node {
         inode
     }
 
-    /// Whether it knows what the inode on disk does not, and must stay in the table.
+    /// Whether it has changes that the inode on disk does not have, and must stay in the table.
     fn is_ahead(&self) -> bool {
         self.file_if_used().is_some_and(FileData::is_ahead)
     }
 
-    /// Returns whether the inode has no name, or a thread changes it just now: this never waits. No
-    /// thread changes the inode of a node that is not in use.
+    /// Returns whether the inode has no name, or may have none because a thread is changing it:
+    /// this never waits. No thread changes the inode of a node that is not in use.
     pub(crate) fn is_nameless(&self) -> bool {
         self.state.try_read().is_none_or(|inode| inode.links_count == 0)
     }
 
-    /// Returns whether it may get its first name: a file that was made without one, not one that
-    /// lost its last.
+    /// Returns whether the file may get its first name: it was made without one. A file that lost
+    /// its last name may not.
     pub(crate) fn is_linkable(&self) -> bool {
         self.linkable.load(Ordering::Relaxed)
     }
@@ -156,7 +163,7 @@ impl Node {
         self.file_if_used().is_some_and(FileData::has_pages)
     }
 
-    /// Reads the inode's block of the table, for changes that then do no I/O to write the inode.
+    /// Reads the inode's block of the table. Later changes write the inode without I/O.
     pub(crate) fn prepare(&self) -> Result<Prepared<'_>> {
         Ok(Prepared { node: self, slot: self.fs.table_slot(self.ino)? })
     }
@@ -230,8 +237,8 @@ impl Prepared<'_> {
     /// Changes the inode and writes it to the table.
     ///
     /// # Errors
-    /// That of `change`: the inode is as it was. The blocks that `change` has changed before it
-    /// failed are its own business, or that of [`Fs::transact`].
+    /// That of `change`: the inode is as it was. `change` itself, or [`Fs::transact`], undoes
+    /// changes of other blocks that it had made.
     pub(crate) fn update<'f, T>(
         &self,
         txn: &mut Txn<'f>,
@@ -242,7 +249,8 @@ impl Prepared<'_> {
         let (size, flags) = (inode.size, inode.flags);
         let file = node.file_if_used();
         let pending = file.map(|file| file.times.fold(&mut inode));
-        // Whether a change is one that is stamped is told by the stamp, and two may be the same.
+        // A change that sets ctime makes a new version. Comparing times would not show it: two
+        // stamps may be equal.
         let ctime = mem::replace(&mut inode.ctime, NO_STAMP);
         let changed = change(txn, &mut inode).and_then(|out| {
             match (inode.ctime == NO_STAMP, file) {
@@ -267,7 +275,7 @@ impl Prepared<'_> {
                 file.snapshot.forget();
             }
         }
-        // A sync that finds the size told commits what is noted by then.
+        // A sync that sees the new size commits the transaction that was noted before.
         node.durable.note(txn.tid(), inode.size != size);
         if let Some(file) = file.filter(|_| inode.size != size) {
             file.set_disk_size(inode.size);
@@ -294,17 +302,17 @@ impl Prepared<'_> {
         })
     }
 
-    /// Makes the decoded inode what the table has.
+    /// Restores the decoded inode from the table.
     fn restore(&self, inode: &mut Inode) {
         match self.slot.read() {
             Ok(old) => *inode = old,
-            // What was written there cannot be read any more: memory is not what it was.
+            // The table's block cannot be decoded, though this process wrote it: memory is corrupt.
             Err(e) => self.node.fs.journal.abort(&format!("inode {} in memory: {e}", self.node.ino)),
         }
     }
 }
 
-/// A use of a [`Node`].
+/// A reference that keeps a [`Node`] in use.
 #[derive(Debug)]
 pub(crate) struct NodeRef(Arc<Node>);
 
@@ -330,10 +338,10 @@ impl Drop for NodeRef {
                 file.alloc.discard();
             }
             let gone = self.fs.nodes.remove_unused(&self.0);
-            // The node is to be swept later, or its memory to be given back.
+            // Lets the flusher sweep the node later, or give its memory back.
             self.fs.flusher.stir();
             if gone && self.state.read().links_count == 0 && !self.fs.is_read_only() {
-                // Failing, the inode stays on the orphan list for the next recovery.
+                // On failure the inode stays on the orphan list for the next recovery.
                 if let Err(e) = delete::delete(&self.0) {
                     self.fs.note_error(&e);
                 }
@@ -347,8 +355,8 @@ impl Fs {
     /// The inode of this number.
     ///
     /// # Errors
-    /// A number that the volume does not have, an inode that breaks a rule, or one without a
-    /// name ([`Corrupt::DeadInode`]) that nobody uses.
+    /// A number that the volume does not have, an inode that breaks a rule, or one that has no name
+    /// and is not in use ([`Corrupt::DeadInode`]).
     pub(crate) fn node(self: &Arc<Self>, ino: u32) -> Result<NodeRef> {
         self.nodes.get(self, ino, || {
             let inode = self.read_inode(ino)?;
@@ -361,7 +369,8 @@ impl Fs {
         self.nodes.get(self, ino, || self.read_inode(ino))
     }
 
-    /// The node of this number, if it is in use or knows what the inode on disk does not.
+    /// Returns the node of this number, if it is in use or has changes that the inode on disk does
+    /// not have.
     pub(crate) fn known_node(&self, ino: u32) -> Option<NodeRef> {
         self.nodes.find(ino)
     }

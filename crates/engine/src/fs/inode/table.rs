@@ -4,8 +4,8 @@
 //! evict nodes that have a name. A node without one is removed, and then deleted, by the thread
 //! that dropped its last reference.
 //!
-//! Invariant: nothing is forgotten with a node. Dirty pages and pending times keep it in the table;
-//! the flush that its data waits for is handed over to the volume, and the next node of the inode
+//! Invariant: no state is lost with a node. Dirty pages and pending times keep it in the table. The
+//! ticket of the flush that its data needs passes to the volume, and the next node of the inode
 //! begins with it.
 
 use super::durable::Durable;
@@ -19,11 +19,11 @@ use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 64;
 
-/// Files that nobody uses whose pages are kept.
+/// Files that are not in use whose pages stay cached, in all shards.
 const KEPT: usize = 16 << 10;
 
-/// Shards of a map from number to node. A shard's mutex is held while an inode is read, so that
-/// two readers of one inode cannot make two nodes of it.
+/// A map from number to node, in shards. A shard's mutex is held while an inode is read, so that
+/// two threads that read one inode do not make two nodes of it.
 #[derive(Debug)]
 pub(crate) struct NodeTable {
     shards: [Mutex<IntMap<u32, Arc<Node>>>; SHARDS],
@@ -38,7 +38,7 @@ impl NodeTable {
         &self.shards[ino as usize % SHARDS]
     }
 
-    /// The node of `ino`, made from what `read` gives if nobody uses it yet.
+    /// Returns the node of `ino`. Makes it from what `read` returns, if there is none.
     pub(super) fn get(
         &self,
         fs: &Arc<Fs>,
@@ -69,7 +69,7 @@ impl NodeTable {
         Ok(NodeRef(node))
     }
 
-    /// The node of `ino`, if it is here.
+    /// Returns the node of `ino`, if there is one.
     pub(super) fn find(&self, ino: u32) -> Option<NodeRef> {
         let shard = self.shard(ino).lock();
         let node = shard.get(&ino)?;
@@ -78,29 +78,29 @@ impl NodeTable {
         Some(NodeRef(Arc::clone(node)))
     }
 
-    /// Evicts all nodes that nobody uses, at the end of a volume: they hold it as it holds them.
+    /// Evicts all nodes that are not in use, at the end of a volume: node and volume reference each
+    /// other.
     pub(crate) fn clear_unused(&self) {
         for shard in &self.shards {
             let unused = evict(&mut shard.lock(), |_| true);
-            // The last of them may be the last to hold the volume: not under the lock.
+            // Outside of the lock: the last of them may drop the last reference to the volume.
             drop(unused);
         }
     }
 
-    /// Evicts nodes that nobody uses and that know nothing that the inode on disk does not, but for
-    /// some thousand files whose pages may be wanted again.
+    /// Evicts nodes that are not in use and have no change that the inode on disk does not have.
+    /// Keeps some thousand files whose pages may be read again.
     pub(crate) fn sweep(&self) {
         self.sweep_but(KEPT / SHARDS);
     }
 
-    /// Evicts every node that nobody uses and that is not ahead, and gives back the memory of the
-    /// maps.
+    /// Evicts every node that is not in use and not ahead, and frees the memory of the maps.
     pub(crate) fn sweep_all(&self) {
         self.sweep_but(0);
         self.shards.iter().for_each(|shard| shard.lock().shrink_to_fit());
     }
 
-    /// Evicts as [`sweep`](Self::sweep), but for `most` files with pages of each shard.
+    /// Evicts as [`sweep`](Self::sweep) does, but keeps `most` files with pages in each shard.
     pub(super) fn sweep_but(&self, most: usize) {
         for shard in &self.shards {
             let mut kept = 0;
@@ -113,10 +113,11 @@ impl NodeTable {
         }
     }
 
-    /// Evicts `node` if no thread took a reference meanwhile and it knows nothing that the inode on
-    /// disk does not; `true` if it went. A node without a name goes in any case: the caller, who
-    /// dropped the last reference, deletes it. Whether it has one is asked here: before, another
-    /// thread may have used it, and given it its first name or taken its last.
+    /// Evicts `node`, if no thread took a reference meanwhile and it has no change that the inode
+    /// on disk does not have. Returns `true` if it did. A node without a name is evicted in any
+    /// case, and the caller, which dropped the last reference, deletes the inode. The name is
+    /// checked under the shard's lock: before, another thread may have used the node, and given it
+    /// its first name or removed its last.
     pub(super) fn remove_unused(&self, node: &Arc<Node>) -> bool {
         let mut shard = self.shard(node.ino).lock();
         if node.refs.load(Ordering::Acquire) != 0
@@ -135,8 +136,8 @@ impl NodeTable {
     }
 }
 
-/// Takes those of a shard's nodes out that nobody uses and `may_go` chooses. A node without a name
-/// is left to the thread that dropped its last reference, which deletes it.
+/// Takes out of a shard the nodes that are not in use and that `may_go` chooses. Leaves a node
+/// without a name to the thread that dropped its last reference, which deletes the inode.
 fn evict(shard: &mut IntMap<u32, Arc<Node>>, mut may_go: impl FnMut(&Node) -> bool) -> Vec<Arc<Node>> {
     let gone = shard.extract_if(|_, node| {
         let goes = node.refs.load(Ordering::Acquire) == 0 && may_go(node) && !node.is_nameless();
@@ -148,8 +149,8 @@ fn evict(shard: &mut IntMap<u32, Arc<Node>>, mut may_go: impl FnMut(&Node) -> bo
     gone.map(|(_, node)| node).collect()
 }
 
-/// Passes what a node owes to the volume, before it leaves the table: from then on another thread
-/// may load it anew.
+/// Passes a node's ticket to the volume before the node leaves the table: from then on another
+/// thread may load the inode anew.
 fn hand_over(node: &Node) {
     if let Some(file) = node.file_if_used() {
         node.fs.keep_unflushed(file.unflushed());

@@ -42,16 +42,16 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Time of the last change of the content.
     pub mtime: Option<SetTime>,
-    /// Time of the last change of the inode: now, unless somebody keeps it elsewhere.
+    /// Time of the last change of the inode: now, unless the caller keeps the times of the file.
     pub ctime: Option<SetTime>,
-    /// The caller: decides whether a new owner or group takes set-group-id away.
+    /// The caller: decides whether a new owner or group clears set-group-id.
     pub by: Modifier,
 }
 
-/// The caller who changes a file, as far as it decides which set-id bits the change takes away.
+/// The caller of a change, as far as it decides which set-id bits the change clears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Modifier {
-    /// Has CAP_FSETID: a change of content takes no bit away.
+    /// Has CAP_FSETID: a change of content clears no bit.
     #[default]
     Privileged,
     /// A member of the file's group: set-group-id stays where the group may not execute the file.
@@ -61,8 +61,8 @@ pub enum Modifier {
 }
 
 impl Modifier {
-    /// Returns the bits of `mode` that a change of the content takes away. Only regular files have
-    /// such bits.
+    /// Returns the bits of `mode` that a change of the content clears. Only regular files have such
+    /// bits.
     pub(crate) fn takes_with_content(self, mode: u16) -> u16 {
         match self {
             _ if FileType::from_mode(mode) != Some(FileType::Regular) => 0,
@@ -71,9 +71,9 @@ impl Modifier {
         }
     }
 
-    /// Returns the bits of `mode` that a change of owner or group takes away from anything but a
-    /// directory. Without the group's right to execute, set-group-id is no privilege; it goes only
-    /// if the caller could not set it again.
+    /// Returns the bits of `mode` that a change of owner or group clears on anything but a
+    /// directory. Without the group's right to execute, set-group-id is no privilege; it is cleared
+    /// only if the caller could not set it again.
     fn takes_with_owner(self, mode: u16) -> u16 {
         let takes = if mode & S_IXGRP != 0 || self == Self::Other { S_ISUID | S_ISGID } else { S_ISUID };
         mode & takes
@@ -81,15 +81,15 @@ impl Modifier {
 }
 
 impl SetAttr {
-    /// Returns whether a caller with a cache of its own only hands down when it changed the inode:
-    /// the change was allowed.
+    /// Returns whether a caller with a cache of its own (the kernel, above a mount) only reports
+    /// when it changed the inode: the change itself was allowed.
     fn is_note(&self) -> bool {
         let times = Self { mtime: self.mtime, ctime: self.ctime, by: self.by, ..Self::default() };
         self.ctime.is_some() && *self == times
     }
 
     /// Returns whether both times are set to now and nothing else is set, as by utimes(2) without
-    /// times. A caller with a cache of its own names the moment, as mtime and as ctime.
+    /// times. A caller with a cache of its own passes the time, as mtime and as ctime.
     fn is_touch(&self) -> bool {
         let now = |t: Option<SetTime>| t == Some(SetTime::Now) || t.is_some() && t == self.ctime;
         self.permissions.is_none()
@@ -107,8 +107,8 @@ const S_ISUID: u16 = 0o4000;
 const S_ISGID: u16 = 0o2000;
 const S_IXGRP: u16 = 0o010;
 
-/// Refuses the number that chown(2) takes for "leave it as it is", as owner or group: what is
-/// stored could not be given back by name, and belongs to nobody.
+/// Refuses as owner or group the number 2^32 - 1, which chown(2) takes for "leave it as it is". No
+/// user or group has that number.
 ///
 /// # Errors
 /// [`Error::Invalid`].
@@ -121,8 +121,8 @@ pub(super) fn check_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()> {
 }
 
 impl Fs {
-    /// Changes one inode under a handle of its own; again where room can be made for a change that
-    /// found no space, and so has changed nothing.
+    /// Changes one inode under a handle of its own. If the change finds no space, and so has
+    /// changed nothing, tries again once there may be space.
     pub(super) fn change(
         &self,
         node: &Node,
@@ -135,8 +135,8 @@ impl Fs {
         })
     }
 
-    /// Sets attributes. A new mode goes into the ACL's mask; a new owner of a file takes
-    /// set-user-id and set-group-id from it, as the kernel does.
+    /// Sets attributes. A new mode changes the ACL's mask too. A new owner of a file clears its
+    /// set-user-id and set-group-id, as in the kernel.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an owner or group that no file can have; [`Error::NotPermitted`] by
@@ -146,12 +146,13 @@ impl Fs {
         check_owner(set.uid, set.gid)?;
         match (set.is_note(), set.is_touch()) {
             (true, _) => {}
-            // What is append-only changes its content, so touch(1) may too.
+            // An append-only inode may change its content, so touch(1) may change its times.
             (false, true) => node.check_not_immutable()?,
             (false, false) => node.check_mutable()?,
         }
         let only_times = set.permissions.is_none() && set.uid.is_none() && set.gid.is_none();
-        // An owner takes a capability away, a mode changes the ACL: both may change the attributes.
+        // A new owner removes a capability, a new mode changes the ACL: both may change the
+        // attributes.
         let twice = set.permissions.is_some() && (set.uid.is_some() || set.gid.is_some());
         let needed = credits::INODE
             + match (only_times, twice) {
@@ -162,11 +163,11 @@ impl Fs {
         let now = self.now();
         self.change(node, needed, |txn, inode| {
             if twice && inode.file_acl != 0 {
-                // The second must find space after the first.
+                // Claims space for both changes, so that the second one cannot fail.
                 txn.spend(alloc::claim(self, 2)?);
             }
             let fine = inode.has_fine_times();
-            // In core as it will be read back.
+            // As precise as the inode on disk can hold.
             let time = |t: SetTime| match t {
                 SetTime::Now => now,
                 SetTime::At(t) => t.clamped(fine),
@@ -194,7 +195,8 @@ impl Fs {
         })
     }
 
-    /// Takes away what a change of the content by `by` takes: set-id bits, and file capabilities.
+    /// Clears the privileges that a change of the content by `by` clears: set-id bits and file
+    /// capabilities.
     pub(crate) fn drop_privileges(&self, node: &Node, by: Modifier) -> Result<()> {
         self.check_writable()?;
         let now = self.now();
@@ -207,12 +209,12 @@ impl Fs {
     }
 
     /// Replaces the flags that a user may change, and sets i_projid, both under one handle; `None`
-    /// leaves either.
+    /// leaves either unchanged.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] for a flag that chattr(1) does not have or the type of the inode
-    /// does not, for a change that lanefs does not make, and for another project on a volume
-    /// without the feature; [`Error::Invalid`] for a project that is nobody's. Nothing is changed.
+    /// [`Error::NotSupported`] for a flag that chattr(1) does not have or that this type of inode
+    /// cannot have, for a change that lanefs does not make, and for another project on a volume
+    /// without the feature; [`Error::Invalid`] for project 2^32 - 1. Nothing is changed.
     pub(crate) fn set_file_attr(
         &self,
         node: &Node,
@@ -240,7 +242,7 @@ impl Fs {
         })
     }
 
-    /// The inode was read.
+    /// Notes that the inode was read.
     pub(crate) fn accessed(&self, node: &Node, atime: Atime) -> Result<()> {
         if atime == Atime::Never || self.check_writable().is_err() {
             return Ok(());
@@ -261,7 +263,7 @@ impl Fs {
     }
 }
 
-/// Seconds after which a time of the last read is moved whatever else happened.
+/// Seconds after which a read moves the time of the last read in any case.
 const DAY: i64 = 24 * 60 * 60;
 
 /// Flags that chattr(1) may change and that change nothing else of the inode.
@@ -279,18 +281,18 @@ const CHANGEABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::DAX)
     .union(InodeFlags::PROJINHERIT);
 
-/// Flags that the kernel lets a user change and lanefs does not: they change the content's form, or
-/// (`EXT4_EOFBLOCKS_FL`) mean nothing any more.
+/// Flags that the kernel lets a user change and lanefs does not: they change the form of the
+/// content, or (`EXT4_EOFBLOCKS_FL`) have no meaning any more.
 const FIXED: InodeFlags = InodeFlags::JOURNAL_DATA
     .union(InodeFlags::EXTENTS)
     .union(InodeFlags::CASEFOLD)
     .union(InodeFlags::from_bits_retain(0x40_0000));
 
-/// Flags beside which the kernel refuses DAX.
+/// Flags with which the kernel refuses DAX.
 const NO_DAX: InodeFlags = InodeFlags::JOURNAL_DATA.union(InodeFlags::ENCRYPT).union(InodeFlags::VERITY);
 
-/// Returns the flags that chattr(1) knows (`EXT4_FL_USER_VISIBLE`), as far as the type of the inode
-/// has them.
+/// Returns the flags that chattr(1) knows (`EXT4_FL_USER_VISIBLE`) and that this type of inode can
+/// have.
 fn allowed_flags(inode: &Inode) -> InodeFlags {
     let of_dirs = InodeFlags::DIRSYNC | InodeFlags::TOPDIR | InodeFlags::PROJINHERIT | InodeFlags::CASEFOLD;
     if inode.is_dir() {
@@ -306,7 +308,7 @@ fn allowed_flags(inode: &Inode) -> InodeFlags {
 fn set_flags(ino: u32, inode: &mut Inode, flags: InodeFlags) -> Result<()> {
     let alien = flags & !allowed_flags(inode);
     let fixed = (inode.flags ^ flags) & FIXED;
-    // Without the journalled or encrypted content that bypassing a cache would contradict.
+    // Journalled or encrypted content cannot go past a cache.
     let contradicts = flags.contains(InodeFlags::DAX) && inode.flags.intersects(NO_DAX);
     if !alien.is_empty() || !fixed.is_empty() || contradicts {
         let bits = (alien | fixed).bits();

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Bytes of the longest path, and so of the longest symbolic link, with its final NUL.
 const PATH_MAX: usize = 4096;
 
-/// What a new inode starts with.
+/// The attributes of a new inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewAttr {
     /// Permission bits with set-user-id, set-group-id and sticky: the low 12 bits of i_mode.
@@ -27,7 +27,7 @@ pub struct NewAttr {
     pub gid: u32,
 }
 
-/// What kind of inode to make.
+/// The type of a new inode.
 #[derive(Debug, Clone, Copy)]
 pub enum NewKind<'a> {
     /// An empty file.
@@ -123,7 +123,8 @@ impl Fs {
                 });
                 match made {
                     Ok((Ok(()), _)) => Ok((new.ino, new.inode)),
-                    // The directory cannot be put right again.
+                    // Part of the directory has changed already: settling the handle will abort the
+                    // journal.
                     Ok((Err(e), false)) => Err(e),
                     Ok((Err(e), true)) | Err(e) => {
                         new.undo(txn)?;
@@ -150,7 +151,7 @@ impl Fs {
         let (ino, inode) = self.transact(create_credits(&kind) + credits::ORPHAN, |txn| {
             let mut new = NewInode::take(txn, dir, hint, &kind, attr, self.now())?;
             new.inode.links_count = 0;
-            // Written once more behind that: i_dtime of an orphan may belong to the list.
+            // Written again after that: i_dtime of an orphan belongs to the orphan list.
             let made = new
                 .fill(txn, dir, &kind)
                 .and_then(|()| orphan::add(txn, new.ino))
@@ -169,7 +170,7 @@ impl Fs {
     }
 }
 
-/// Checks the target of a link before anything is looked up.
+/// Checks the target of a link. Done before any lookup.
 pub(crate) fn check_target(target: &[u8]) -> Result<()> {
     if target.is_empty() {
         return Err(Error::NotFound);
@@ -187,12 +188,12 @@ fn check_fits(fs: &Fs, target: &[u8]) -> Result<()> {
 }
 
 pub(super) fn create_credits(kind: &NewKind<'_>) -> u32 {
-    // New inode, the parent; ACLs inherited; a first block; and what an undo frees.
+    // The new inode and its parent; inherited ACLs; a first block. Also enough for an undo.
     let content = if matches!(kind, NewKind::Dir | NewKind::Symlink(_)) { 1 + credits::RUN } else { 0 };
     credits::NEW_INODE + credits::INODE + credits::XATTR + content
 }
 
-/// The inode before it has content, as a child of `parent`.
+/// Makes an inode without content, as a child of `parent`.
 fn new_inode(store: &Store, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr, now: Timestamp) -> Inode {
     const S_ISGID: u16 = 0o2000;
     let file_type = kind.file_type();
@@ -223,12 +224,12 @@ fn new_inode(store: &Store, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr, n
     inode
 }
 
-/// An inode that is being made: it can be taken back as long as nothing names it.
+/// A new inode that no directory entry names yet: it can be undone.
 pub(super) struct NewInode<'f> {
     pub(super) ino: u32,
     inode: Inode,
     slot: TableSlot<'f>,
-    /// Before it was taken.
+    /// The mark before it was taken.
     start: Mark,
 }
 
@@ -265,8 +266,8 @@ impl<'f> NewInode<'f> {
         self.slot.write_new(txn, inode)
     }
 
-    /// Takes the inode back, under the same handle. All that it changes is in memory, for this
-    /// handle has changed it before.
+    /// Undoes the inode, under the same handle. All blocks that this changes are in memory, because
+    /// the handle has changed them before.
     pub(super) fn undo(&mut self, txn: &mut Txn<'f>) -> Result<()> {
         let (fs, ino, inode) = (txn.store(), self.ino, &mut self.inode);
         let is_dir = inode.is_dir();
@@ -285,7 +286,7 @@ impl<'f> NewInode<'f> {
     }
 }
 
-/// Targets of less than 60 bytes lie in i_block, others in a block of their own.
+/// Stores a target: in i_block if it has less than 60 bytes, else in a block of its own.
 fn fill_symlink(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, target: &[u8]) -> Result<()> {
     inode.size = target.len() as u64;
     if let Some(inline) = inode.i_block.get_mut(..target.len()).filter(|_| target.len() < 60) {

@@ -39,13 +39,13 @@ impl Fs {
         let (from, to) = (dir.prepare()?, node.prepare()?);
         let needed = slot.credits(self, &dir.state()) + 2 * credits::INODE + credits::ORPHAN;
         let now = self.now();
-        // A truncation that is under way ends with the inode off the orphan list, or on it if it
-        // has no name.
+        // No truncation is in progress meanwhile: at its end it decides, by the name, whether the
+        // inode stays on the orphan list.
         let _whole = node.file_if_used().map(|file| file.hold_writeback(node));
         self.transact(needed, |txn| {
             let start = txn.mark();
-            // The count goes up before the name is there, and down again if there is no room for
-            // it.
+            // The count goes up before the name is added, and down again if there is no room for
+            // the name.
             to.update(txn, |txn, inode| {
                 let was = inode.links_count;
                 if was >= LINK_MAX {
@@ -68,8 +68,7 @@ impl Fs {
                 Ok(())
             });
             if made.is_err() && txn.mark() == counted {
-                // Down from what it is by now: other threads may have linked and removed names
-                // meanwhile.
+                // From its current value: other threads may have added and removed names meanwhile.
                 to.update(txn, |txn, inode| {
                     inode.links_count = inode.links_count.saturating_sub(1);
                     if inode.links_count == 0 { orphan::add(txn, node.ino) } else { Ok(()) }
@@ -83,7 +82,7 @@ impl Fs {
         })
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is none; a link whose target breaks a rule.

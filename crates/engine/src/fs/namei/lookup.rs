@@ -1,4 +1,4 @@
-//! Finding names and listing them.
+//! Looks names up and lists them.
 
 use super::{check_name, is_dots};
 use crate::error::{Corrupt, Error, Result};
@@ -19,7 +19,7 @@ impl Fs {
         Ok(root)
     }
 
-    /// The inode that `name` leads to in `dir`.
+    /// Returns the inode that `name` leads to in `dir`.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], and those of a damaged directory.
@@ -29,7 +29,7 @@ impl Fs {
         self.lookup_locked(dir, name)?.ok_or(Error::NotFound)
     }
 
-    /// [`lookup`](Self::lookup) where the caller holds the directory's lock.
+    /// Looks up as [`lookup`](Self::lookup) does; the caller holds the directory's lock.
     pub(super) fn lookup_locked(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<Option<NodeRef>> {
         match find(dir, name)? {
             Some(ino) => Ok(Some(self.node(ino)?)),
@@ -38,7 +38,8 @@ impl Fs {
     }
 
     /// Calls `each` for the entries of `dir` from `cookie` on, until it breaks. Cookie 0 is the
-    /// start; the cookie of an entry continues behind it, whatever was made or removed meanwhile.
+    /// start; an entry's cookie continues behind it, whatever other threads make or remove
+    /// meanwhile.
     pub(crate) fn read_dir(
         &self,
         dir: &Node,
@@ -54,7 +55,7 @@ impl Fs {
     }
 }
 
-/// Looks for a name that is to be made. The caller holds the directory's lock.
+/// Looks up a name that is to be made. The caller holds the directory's lock.
 pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<dir::Place> {
     let state = dir.state();
     if !state.is_dir() {
@@ -63,12 +64,12 @@ pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<dir::Place> {
     dir::find(&dir.fs, dir.ino, &state, name)
 }
 
-/// The number behind `name`. The caller holds the directory's lock.
+/// Returns the inode number of `name`. The caller holds the directory's lock.
 pub(super) fn find(dir: &Node, name: &[u8]) -> Result<Option<u32>> {
     Ok(find_entry(dir, name)?.map(|found| found.ino))
 }
 
-/// The entry of `name`, its number checked. The caller holds the directory's lock.
+/// Returns the entry of `name`, its inode number checked. The caller holds the directory's lock.
 pub(super) fn find_entry(dir: &Node, name: &[u8]) -> Result<Option<dir::Found>> {
     let state = dir.state();
     if !state.is_dir() {

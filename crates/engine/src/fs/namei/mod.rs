@@ -1,9 +1,9 @@
-//! Operations on names: what the virtual file system of a kernel asks of ext4.
+//! Operations on names: those that a kernel's virtual file system calls in ext4.
 //!
-//! Every operation locks the directories that it changes (several of them in the order of their
-//! numbers), then starts one handle with credits for all that it may change, then changes. So
-//! each is atomic after a crash, and they become durable in the order in which they were done.
-//! Errors that a caller can cause are found before anything changes.
+//! Every operation locks the directories that it changes (several in the order of their inode
+//! numbers), starts one handle with credits for all blocks that it may change, and then changes
+//! them. So each operation is atomic after a crash, and operations become durable in the order in
+//! which they were done. Errors that a caller can cause are found before anything changes.
 
 mod attr;
 mod create;
@@ -30,7 +30,7 @@ use lookup::{find, find_entry, find_name};
 /// Bytes of the longest name.
 pub const NAME_MAX: usize = 255;
 
-/// i_links_count never passes this; directories of a volume with dir_nlink go to 1 instead.
+/// The largest i_links_count. Directories of a volume with dir_nlink go to 1 beyond it.
 const LINK_MAX: u16 = 65000;
 
 /// Checks a name to be looked up.
@@ -60,7 +60,7 @@ fn check_dir_links(fs: &Fs, dir: &Inode) -> Result<()> {
     if dir.links_count >= LINK_MAX && !uncounted { Err(Error::TooManyLinks) } else { Ok(()) }
 }
 
-/// A subdirectory more. Past the bound a directory has 1 link: "too many to count".
+/// Counts a new subdirectory. Beyond the bound a directory has 1 link: "too many to count".
 fn add_dir_link(store: &Store, dir: &mut Inode) {
     if dir.links_count == 1 && store.has_ro(RoCompat::DIR_NLINK) {
         return;
@@ -68,7 +68,7 @@ fn add_dir_link(store: &Store, dir: &mut Inode) {
     dir.links_count = if dir.links_count >= LINK_MAX { 1 } else { dir.links_count + 1 };
 }
 
-/// A subdirectory less. A directory keeps its two own links, and 1 stays 1.
+/// Counts a removed subdirectory. A directory keeps its own two links, and 1 stays 1.
 fn drop_dir_link(dir: &mut Inode) {
     if dir.links_count > 2 {
         dir.links_count -= 1;

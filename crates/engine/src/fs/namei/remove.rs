@@ -1,4 +1,4 @@
-//! Names that go: unlink and rmdir.
+//! Removes names: unlink and rmdir.
 
 use super::{check_name, drop_dir_link, find_entry, is_dots};
 use crate::error::{Error, Result};
@@ -9,8 +9,8 @@ use crate::store::{dir, orphan};
 use std::sync::Arc;
 
 impl Fs {
-    /// Removes the name of something that is no directory, and returns its inode, which goes with
-    /// its last name and its last user.
+    /// Removes the name of anything but a directory. Returns its inode, which is deleted with its
+    /// last name and its last user.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
@@ -39,7 +39,7 @@ impl Fs {
         Ok(node)
     }
 
-    /// Removes an empty directory, and returns its inode, which goes with its last user.
+    /// Removes an empty directory. Returns its inode, which is deleted with its last user.
     ///
     /// # Errors
     /// [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Invalid`] for ".".
@@ -55,7 +55,8 @@ impl Fs {
             let node = self.lookup(dir, name)?;
             node.check_dir()?;
             let locks = lock_nodes(&[dir, &node]);
-            // Between the look and the locks the name may have come to mean another inode.
+            // Between the lookup and the locks another thread may have given the name to another
+            // inode.
             let found = find_entry(dir, name)?.ok_or(Error::NotFound)?;
             if found.ino != node.ino {
                 continue;
@@ -103,7 +104,7 @@ fn remove_name(
     })
 }
 
-/// One name less for an inode that is no directory.
+/// Counts a removed name of an inode that is no directory.
 pub(super) fn drop_link(txn: &mut Txn<'_>, node: &Node, prepared: &Prepared<'_>) -> Result<()> {
     let now = node.fs.now();
     prepared.update(txn, |txn, inode| {
@@ -113,7 +114,7 @@ pub(super) fn drop_link(txn: &mut Txn<'_>, node: &Node, prepared: &Prepared<'_>)
     })
 }
 
-/// The end of an empty directory that has lost its name in `dir`.
+/// Removes what is left of an empty directory that has lost its name in `dir`.
 pub(super) fn drop_dir(
     txn: &mut Txn<'_>,
     dir: &Prepared<'_>,

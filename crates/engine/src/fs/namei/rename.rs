@@ -1,4 +1,4 @@
-//! Rename: atomic after a crash, over an existing name or exchanging two.
+//! Rename, atomic after a crash: to a new name, over an existing one, or exchanging two.
 
 use super::create::{NewInode, create_credits};
 use super::remove::{drop_dir, drop_link, lock_nodes};
@@ -15,20 +15,20 @@ use lanefs_format::{DeviceNumber, FileType, Timestamp};
 use lanefs_sync::order::{Level, Ordered};
 use std::sync::Arc;
 
-/// What a rename may do with a name that exists.
+/// How a rename treats an existing name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RenameFlags {
-    /// Take its place.
+    /// Replaces it.
     #[default]
     Replace,
-    /// Fail with [`Error::Exists`] (RENAME_NOREPLACE).
+    /// Fails with [`Error::Exists`] (RENAME_NOREPLACE).
     NoReplace,
-    /// Swap the two (RENAME_EXCHANGE).
+    /// Swaps the two (RENAME_EXCHANGE).
     Exchange,
-    /// Leave a whiteout at the old name (RENAME_WHITEOUT): a character device 0/0 without
-    /// permissions, by which overlayfs says that a name of a lower layer is gone.
+    /// Leaves a whiteout at the old name (RENAME_WHITEOUT): a character device 0/0 without
+    /// permissions, by which overlayfs marks a name of a lower layer as removed.
     Whiteout {
-        /// Take the place of a name that exists, or fail with [`Error::Exists`].
+        /// Whether to replace an existing name, or to fail with [`Error::Exists`].
         replace: bool,
         /// Owner of the whiteout.
         uid: u32,
@@ -38,12 +38,12 @@ pub enum RenameFlags {
 }
 
 impl RenameFlags {
-    /// Returns whether a name that exists makes the rename fail.
+    /// Returns whether the rename fails if the new name exists.
     pub(crate) fn keeps_target(self) -> bool {
         matches!(self, Self::NoReplace | Self::Whiteout { replace: false, .. })
     }
 
-    /// Returns what the whiteout starts with, if there is to be one.
+    /// Returns the attributes of the whiteout, if there is to be one.
     fn whiteout(self) -> Option<NewAttr> {
         match self {
             Self::Whiteout { uid, gid, .. } => Some(NewAttr { permissions: 0, uid, gid }),
@@ -62,8 +62,8 @@ struct Side<'a> {
 }
 
 impl Fs {
-    /// Renames `old` in `from` to `new` in `to`. Returns the inode whose name was taken, which goes
-    /// with its last name and its last user.
+    /// Renames `old` in `from` to `new` in `to`. Returns the inode that lost the name `new`. It is
+    /// deleted with its last name and its last user.
     ///
     /// # Errors
     /// Those of rename(2).
@@ -93,7 +93,7 @@ impl Fs {
             _ => return Err(Error::Busy),
         }
         let (src, dst) = (Side { dir: from, name: old }, Side { dir: to, name: new });
-        // Only moves between directories can turn the tree; they go one at a time.
+        // Only moves between directories can change the tree's shape; they run one at a time.
         let _topology =
             (from.ino != to.ino).then(|| Ordered::take(Level::Topology, 0, || self.topology.lock()));
         loop {
@@ -109,8 +109,8 @@ impl Fs {
                 _ => {}
             }
             if target.is_some() {
-                // Over a name that exists, the content comes before the name: a crash shows the old
-                // or the new.
+                // Over an existing name, the content becomes durable no later than the name: a
+                // crash shows the old file or the new one.
                 data::write_out(&node)?;
             }
             let mut nodes = vec![from, to];
@@ -129,7 +129,8 @@ impl Fs {
                 }
             }
             let locks = lock_nodes(&nodes);
-            // Between the look and the locks the names may have come to mean other inodes.
+            // Between the lookups and the locks other threads may have given the names to other
+            // inodes.
             let same = find(from, old)? == Some(node.ino) && find(to, new)? == target.as_ref().map(|t| t.ino);
             if !same {
                 continue;
@@ -156,7 +157,7 @@ impl Fs {
             return Ok(());
         }
         self.walk_up(node, dir, error).or_else(|e| {
-            // A directory that is removed meanwhile leads nowhere, and that is no damage.
+            // A directory that another thread removes meanwhile leads nowhere, which is no damage.
             dir.check_alive()?;
             Err(e)
         })
@@ -164,7 +165,7 @@ impl Fs {
 
     fn walk_up(self: &Arc<Self>, node: &Node, dir: &Node, error: Error) -> Result<()> {
         let mut at = dir.ino;
-        // A tree has no more levels than inodes; a circle of ".." entries does.
+        // A tree has no more levels than inodes; a cycle of ".." entries does.
         for _ in 0..=self.layout.inodes_count() {
             if at == node.ino {
                 return Err(error);
@@ -182,7 +183,7 @@ impl Fs {
         Err(Corrupt::SpecialInode { ino: at, role: "directory", rule: "has no way up to the root" }.into())
     }
 
-    /// Checks what a move asks of the inodes in it.
+    /// Checks whether a move may change its directories, its inode and its target.
     fn check_move(
         &self,
         src: &Side<'_>,
@@ -239,7 +240,7 @@ impl Fs {
         let now = self.now();
         let extra = if whiteout.is_some() { create_credits(&WHITEOUT) } else { 0 };
         self.transact(rename_credits() + entry + extra, |txn| {
-            // First, for it may fail for want of an inode, and then nothing has changed.
+            // First, because it may fail without a free inode, and then nothing has changed.
             let mut left = whiteout.map(|attr| take_whiteout(txn, src.dir, attr, now)).transpose()?;
             let start = txn.mark();
             let put = to.update(txn, |txn, parent| {
@@ -319,7 +320,7 @@ impl Fs {
         })
     }
 
-    /// Stamps an inode that has another name; a directory may have another parent.
+    /// Stamps an inode that was renamed. If a directory has a new `parent`, its ".." follows.
     fn stamp_moved(
         &self,
         txn: &mut Txn<'_>,
@@ -338,7 +339,7 @@ impl Fs {
     }
 }
 
-/// A directory that gets another parent has a ".." to say so; found out before anything changes.
+/// Checks that a directory that moves to another parent has a "..". Done before any change.
 fn check_dotdot(node: &Node) -> Result<()> {
     match find(node, b"..")? {
         Some(_) => Ok(()),
@@ -346,7 +347,7 @@ fn check_dotdot(node: &Node) -> Result<()> {
     }
 }
 
-/// A subdirectory went from one directory to another.
+/// Counts a subdirectory that moved from one directory to another.
 fn adjust_links(txn: &mut Txn<'_>, from: &Prepared<'_>, to: &Prepared<'_>) -> Result<()> {
     from.update(txn, |_, inode| {
         drop_dir_link(inode);
@@ -358,7 +359,7 @@ fn adjust_links(txn: &mut Txn<'_>, from: &Prepared<'_>, to: &Prepared<'_>) -> Re
     })
 }
 
-/// Takes an inode for a whiteout in `dir`, and writes all of it but its entry.
+/// Makes an inode for a whiteout in `dir`, without its directory entry.
 fn take_whiteout<'f>(txn: &mut Txn<'f>, dir: &Node, attr: NewAttr, now: Timestamp) -> Result<NewInode<'f>> {
     let hint = InodeHint::File { parent: dir.ino };
     let mut new = NewInode::take(txn, dir, hint, &WHITEOUT, attr, now)?;

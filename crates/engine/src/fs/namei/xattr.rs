@@ -8,9 +8,10 @@ use crate::store::xattr::{self, SetXattr};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-/// An attribute that no inode stores: i_version in decimal. Reading it is a look; it is not listed.
+/// A virtual attribute: i_version in decimal. Reading it marks the version as seen. It is not
+/// listed.
 ///
-/// ext4 stores no attributes of `system.` that a program chose the name of.
+/// ext4 stores no attributes of `system.` whose name a program chose.
 const I_VERSION: &[u8] = b"system.lanefs.i_version";
 
 fn refuse_virtual(name: &[u8]) -> Result<()> {

@@ -7,16 +7,17 @@ mod text;
 use crate::fs::Fs;
 use lanefs_stats::Snapshot;
 
-/// What was counted and timed since the volume was opened. Printed, a table for people;
-/// [`to_json`](Self::to_json) for programs.
+/// Counters and times since the volume was opened. Displayed as a table for people;
+/// [`to_json`](Self::to_json) is for programs.
 ///
-/// Exact once the threads that use the volume are quiet; until then of no single moment.
+/// Exact once the threads that use the volume are idle; until then the values belong to no single
+/// moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// How long things took.
+    /// How long operations took.
     pub times: Times,
-    /// How often things happened.
+    /// How often events happened.
     pub counts: Counts,
     /// The page cache.
     pub cache: CacheUse,
@@ -42,9 +43,10 @@ pub struct Times {
     pub fsync: Snapshot,
     /// `sync_data` of a file.
     pub fdatasync: Snapshot,
-    /// Reading pages from the device, for a read, a read ahead, or a write of a part of a block.
+    /// Reading pages from the device, for a read, for readahead, or for a write of a part of a
+    /// block.
     pub load: Snapshot,
-    /// Waiting for the lock of a file's content, by those who had to.
+    /// Waiting for the lock of a file's content. Calls that did not wait are not counted.
     pub range_wait: Snapshot,
     /// Waiting of writers for memory: too many pages were dirty.
     pub throttle: Snapshot,
@@ -60,13 +62,14 @@ pub struct Times {
 pub struct Counts {
     /// Direct overwrites of mapped, written blocks inside of i_size, which started no handle.
     pub overwrites: u64,
-    /// Those that started one, with `overwrite=journal`.
+    /// Direct overwrites that started a handle, with `overwrite=journal`.
     pub overwrites_journalled: u64,
-    /// Writes that journalled the inode each for itself, with `i_version=always`.
+    /// Writes that each journalled the inode, with `i_version=always`.
     pub versions_journalled: u64,
-    /// Locks of content taken again, because i_size had moved meanwhile.
+    /// Locks of content taken again, because i_size had moved before they were held.
     pub range_retries: u64,
-    /// Commits that were waited for because only freed blocks of theirs were left.
+    /// Commits that an operation waited for, because no other blocks than those that they free were
+    /// left.
     pub space_retries: u64,
     /// Bytes of dirty pages that were written out.
     pub bytes_written_back: u64,
@@ -93,7 +96,7 @@ pub struct CacheUse {
 }
 
 impl Fs {
-    /// What was counted so far.
+    /// Returns the counters and times so far.
     pub(crate) fn stats(&self) -> Stats {
         let of = &*self.counters;
         let times = Times {

@@ -36,7 +36,7 @@ impl Stats {
         .into_iter()
     }
 
-    /// What only grows, by name: how often things happened.
+    /// Counters, by name: how often events happened since the volume was opened.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (counts, cache, journal) = (&self.counts, &self.cache, &self.journal);
         [
@@ -66,7 +66,7 @@ impl Stats {
         .into_iter()
     }
 
-    /// What goes up and down, by name: how much there is now.
+    /// Gauges, by name: how much there is now.
     pub fn levels(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (cache, journal) = (&self.cache, &self.journal.levels);
         [
@@ -138,7 +138,7 @@ impl fmt::Display for Json<'_> {
     }
 }
 
-/// What happened at all: a line for each.
+/// A line for each histogram and number that is not zero.
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<20} {:>12} {:>10} {:>10} {:>10} {:>10}", "", "times", "p50", "p99", "p99.9", "max")?;

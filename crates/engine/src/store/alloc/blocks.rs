@@ -15,15 +15,15 @@ use lanefs_journal::Buffer;
 use lanefs_sync::atomic::Ordering::Relaxed;
 use std::ops::Range;
 
-/// What a freed block held: metadata must be revoked, so that no old log copy is replayed over
-/// what comes after it.
+/// What a freed block held. Metadata must be revoked, so that recovery does not replay an old copy
+/// over the block's next content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockKind {
     Data,
     Metadata,
 }
 
-/// Marks reserved blocks as used on disk, under the handle of `txn`: `reserved` is empty then.
+/// Marks reserved blocks as used on disk, under the handle of `txn`, and leaves `reserved` empty.
 /// Costs [`credits::RUN`](crate::store::txn::credits::RUN).
 ///
 /// # Errors
@@ -36,14 +36,14 @@ pub(crate) fn take_reserved(txn: &mut Txn<'_>, reserved: &mut Reserved) -> Resul
     let (group, bits) = locate(store, reserved.start(), len)?;
     let Some(_state) = store.alloc.lock_group(group) else { return Ok(()) };
     Bits::read(store, group, bits, true)?.change(txn)?;
-    // On disk now: no longer given back by the drop.
+    // On disk now: dropping `reserved` must not free them in core.
     reserved.used(len);
     Ok(())
 }
 
-/// Frees blocks of one group on disk, under the handle of `txn`. They are handed out again after
-/// the commit. Costs [`credits::FREED_RUN`](crate::store::txn::credits::FREED_RUN) if they are no
-/// more than [`Txn::run_of`].
+/// Frees blocks of one group on disk, under the handle of `txn`. They can be allocated again after
+/// the commit. Costs [`credits::FREED_RUN`](crate::store::txn::credits::FREED_RUN) for at most
+/// [`Txn::run_of`] blocks.
 ///
 /// # Errors
 /// A range outside of the data blocks or of a group, or with a block that is free already; the
@@ -59,22 +59,23 @@ pub(crate) fn free_blocks(txn: &mut Txn<'_>, start: u64, len: u32, kind: BlockKi
     // The busy map must have the blocks before the disk's map loses them.
     state.load(store, group)?;
     if state.is_lost() {
-        // They stay used, for nobody knows what else is.
+        // The blocks stay used: with a lost bitmap, no thread can tell which blocks are free.
         return Ok(());
     }
     let bits = Bits::read(store, group, bits, false)?;
-    // Paid for before anything is changed.
+    // Takes the credits before it changes anything.
     txn.freed(start, len.into(), kind)?;
     bits.change(txn)?;
     store.alloc.freeing.fetch_add(len.into(), Relaxed);
     Ok(())
 }
 
-/// Reads what [`free_blocks`] of these blocks will change, and checks it. While the answer is held,
+/// Reads and checks what [`free_blocks`] will change for these blocks. While the result is held,
 /// freeing them does no I/O.
 ///
 /// # Errors
-/// As [`free_blocks`].
+/// A range outside of the data blocks or of a group, or with a block that is free already; the
+/// device's.
 pub(crate) fn hold_for_free(store: &Store, start: u64, len: u32) -> Result<impl Sized + use<>> {
     store.check_data_range(start, u64::from(len))?;
     let (group, bits) = locate(store, start, len)?;
@@ -92,12 +93,12 @@ fn locate(store: &Store, start: u64, len: u32) -> Result<(u32, Range<usize>)> {
     Ok((group, bit as usize..bit as usize + len as usize))
 }
 
-/// A run of bits of a group's bitmap that can be changed, with all that changes with it in memory.
+/// A run of bits of a group's bitmap, with the blocks in memory that change with it.
 #[derive(Debug)]
 struct Bits {
     group: u32,
     bits: Range<usize>,
-    /// What they will be; now they are not.
+    /// The value that the bits get; none of them has it now.
     used: bool,
     desc: HeldDesc,
     map: Map,
@@ -107,13 +108,13 @@ struct Bits {
 #[derive(Debug)]
 enum Map {
     Read(Buffer),
-    /// Was never written: what it is to hold.
+    /// Never written: the content that it gets.
     Unwritten(Vec<u8>),
 }
 
 impl Bits {
-    /// Reads bitmap and descriptor, and finds double use and double free. The group's mutex is
-    /// held.
+    /// Reads bitmap and descriptor, and finds double use and double free. The caller holds the
+    /// group's mutex.
     fn read(store: &Store, group: u32, bits: Range<usize>, used: bool) -> Result<Self> {
         let desc = HeldDesc::read(store, group)?;
         let map = match uninit(store, &desc.desc, GroupFlags::BLOCK_UNINIT) {
@@ -134,8 +135,8 @@ impl Bits {
         Ok(Self { group, bits, used, desc, map })
     }
 
-    /// Sets or clears the bits and brings the descriptor's count and checksums along. The group's
-    /// mutex has been held since [`read`](Self::read).
+    /// Sets or clears the bits, and updates the descriptor's count and checksums. The caller has
+    /// held the group's mutex since [`read`](Self::read).
     fn change(mut self, txn: &mut Txn<'_>) -> Result<()> {
         let store = txn.store();
         let (n, desc) = (self.bits.len() as u32, &mut self.desc.desc);

@@ -1,16 +1,16 @@
 //! The free blocks of a group, as buddies.
 //!
-//! Order 0 has a bit for each block, set where the block is free. Order k has a bit for each
-//! aligned run of 2^k blocks, set where all of them are free: the "and" of its two buddies below.
-//! So a change of blocks is carried upwards word by word, with no lists to split and to merge, and
-//! a run of any size is found by a search for one bit.
+//! Order 0 has a bit for each block, set if the block is free. Order k has a bit for each aligned
+//! run of 2^k blocks, set if all of them are free: the "and" of its two buddies below. A change of
+//! blocks is carried upwards word by word, without lists to split and merge, and a search for one
+//! bit finds a run of any size.
 
 use std::ops::Range;
 
 /// Orders of buddies: the largest is a whole group of 32,768 blocks.
 pub(super) const ORDERS: usize = 16;
 
-/// How many runs a search looks at before it is content with the longest of them.
+/// How many runs a search examines before it takes the longest of them.
 const LOOKS: u32 = 32;
 
 /// The buddies of one group.
@@ -26,7 +26,7 @@ pub(super) struct Buddy {
     blocks: u32,
 }
 
-/// Bits 0 and 1, 2 and 3, ... each as one bit in the lower half: whether both are set.
+/// Combines bits 0 and 1, 2 and 3, ... into one bit each, in the lower half: whether both are set.
 fn pairs(word: u64) -> u64 {
     let mut x = word & word >> 1 & 0x5555_5555_5555_5555;
     for (shift, mask) in [
@@ -60,7 +60,8 @@ impl Buddy {
         Self { words, starts, counts: [0; ORDERS], blocks }
     }
 
-    /// A group of `blocks` whose used blocks `bitmap` has as set bits; what lies beyond it is used.
+    /// Makes a group of `blocks` from `bitmap`, whose set bits are used blocks; blocks beyond it
+    /// are used.
     pub(super) fn new(bitmap: &[u8], blocks: u32) -> Self {
         let mut buddy = Self::full(blocks);
         for (at, bytes) in (0..blocks.div_ceil(64)).zip(bitmap.chunks_exact(8)) {
@@ -82,17 +83,17 @@ impl Buddy {
         self.counts[0]
     }
 
-    /// The largest order of which a run is free.
+    /// Returns the largest order with a free run.
     pub(super) fn top(&self) -> Option<u32> {
         self.counts.iter().rposition(|c| *c > 0).map(|order| order as u32)
     }
 
-    /// Marks blocks as used: how many were free.
+    /// Marks blocks as used. Returns how many were free.
     pub(super) fn take(&mut self, range: Range<u32>) -> u32 {
         self.change(range, |word, mask| word & !mask)
     }
 
-    /// Marks blocks as free: how many were used.
+    /// Marks blocks as free. Returns how many were used.
     pub(super) fn release(&mut self, range: Range<u32>) -> u32 {
         self.change(range, |word, mask| word | mask)
     }
@@ -113,7 +114,7 @@ impl Buddy {
         self.counts[0].abs_diff(before)
     }
 
-    /// Makes the orders above 0 what the blocks of `range` say.
+    /// Updates the orders above 0 after a change of the blocks of `range`.
     fn carry(&mut self, range: Range<u32>) {
         let (mut first, mut last) = (range.start, range.end.saturating_sub(1));
         for order in 1..ORDERS {
@@ -197,8 +198,9 @@ impl Buddy {
         runs
     }
 
-    /// Up to `want` free blocks that hold an aligned run of `order`: the first run that is long
-    /// enough from `from` on and then from the start, or else the longest of those looked at.
+    /// Returns up to `want` free blocks that include an aligned run of `order`. Takes the first run
+    /// that is long enough, from `from` on and then from the start, or else the longest one
+    /// examined.
     pub(super) fn find(&self, from: u32, want: u32, order: u32) -> Option<Range<u32>> {
         let from = from.min(self.blocks);
         let bits = self.blocks >> order;
@@ -210,7 +212,7 @@ impl Buddy {
                 let aligned = bit << order;
                 let mut start = aligned - self.run_before(aligned, want);
                 let end = aligned + self.run_at(aligned, want.saturating_add(1 << order));
-                // What lies before `from` is for later, if it is not needed.
+                // Leaves the blocks before `from` for later, if they are not needed.
                 if (start..end).contains(&from) && end - from >= want.min(1 << order) {
                     start = from;
                 }

@@ -1,8 +1,8 @@
 //! One block group in core: its free blocks, and where to look first.
 //!
-//! A group whose bitmap is damaged, or has fixed metadata as free, is lost: nothing is taken from
-//! it and nothing given back to it, and all other groups serve. The volume is marked as having
-//! errors when it is closed.
+//! A group whose bitmap is damaged, or marks fixed metadata as free, is lost: no block of it is
+//! allocated or freed, and the other groups stay usable. Closing the volume then marks it as having
+//! errors.
 
 use super::buddy::{Buddy, ORDERS};
 use crate::error::Zone;
@@ -17,7 +17,7 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct Group {
     blocks: Blocks,
-    /// What [`Orders`](super::orders::Orders) was told last.
+    /// The value last passed to [`Orders`](super::orders::Orders).
     top: Option<u32>,
     /// Where the last allocation ended.
     next: u32,
@@ -30,12 +30,12 @@ pub(crate) struct Group {
 /// Which blocks may be handed out.
 #[derive(Debug)]
 enum Blocks {
-    /// Never asked.
+    /// The bitmap was not read yet.
     Unread,
-    /// None of so many: costs no memory, however full a volume is.
+    /// No block of so many: costs no memory, however full a volume is.
     Full(u32),
     Some(Box<Buddy>),
-    /// The bitmap is damaged: nobody knows.
+    /// The bitmap is damaged: which blocks are free is not known.
     Lost,
 }
 
@@ -47,7 +47,7 @@ impl Default for Group {
 }
 
 impl Group {
-    /// Reads the bitmap from disk, once. If that is damaged, the group is lost, which is noted and
+    /// Reads the bitmap from disk, once. If it is damaged, the group is lost: that is noted, and is
     /// no error.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Group {
         Ok(())
     }
 
-    /// Takes the group out of use; its descriptor has `free` blocks as free.
+    /// Takes the group out of use. Its descriptor counts `free` blocks as free.
     fn lose(&mut self, store: &Store, e: &Error, free: u32) {
         self.blocks = Blocks::Lost;
         store.alloc.space.lose(free.into());
@@ -101,7 +101,8 @@ impl Group {
         matches!(self.blocks, Blocks::Unread)
     }
 
-    /// Whether a free run of `order` may be found: by the descriptor, if the bitmap was never read.
+    /// Whether the group may have a free run of `order`: by the descriptor, if the bitmap was never
+    /// read.
     pub(super) fn may_have(&mut self, store: &Store, group: u32, order: u32) -> Result<bool> {
         if self.is_unread() {
             let top = match read_desc(store, group) {
@@ -120,7 +121,7 @@ impl Group {
         Ok(self.top >= Some(order))
     }
 
-    /// The largest order of which a run is free, since when it was last told.
+    /// Returns the largest order with a free run, as it was passed last and as it is now.
     pub(super) fn change_of_top(&mut self) -> (Option<u32>, Option<u32>) {
         let now = match &self.blocks {
             Blocks::Unread => self.top,
@@ -130,8 +131,8 @@ impl Group {
         (std::mem::replace(&mut self.top, now), now)
     }
 
-    /// Up to `want` free blocks with an aligned run of `order` in them, from `from` (a bit of the
-    /// group) on and then from the start.
+    /// Finds up to `want` free blocks that include an aligned run of `order`: from bit `from` of
+    /// the group on, then from the start.
     pub(super) fn find(&self, from: u32, want: u32, order: u32) -> Option<Range<u32>> {
         match &self.blocks {
             Blocks::Some(buddy) => buddy.find(from, want, order),
@@ -180,7 +181,7 @@ impl Group {
         self.next
     }
 
-    /// Gives blocks back. A group that was never loaded has nothing to correct.
+    /// Frees blocks. A group whose bitmap was never read has nothing to update.
     pub(super) fn release(&mut self, bit: u32, len: u32) {
         if let Blocks::Full(blocks) = self.blocks {
             self.blocks = Blocks::Some(Box::new(Buddy::full(blocks)));
@@ -192,8 +193,8 @@ impl Group {
     }
 }
 
-/// Whether a structure of the volume broke a rule: others may be whole. A device that fails is
-/// none: it may do better the next time, and who asks is told.
+/// Whether a structure of the volume broke a rule; other structures may be intact. A failure of the
+/// device is no damage: the next attempt may succeed, and the caller gets the error.
 pub(super) fn is_damage(e: &Error) -> bool {
     matches!(e, Error::Format(_) | Error::Corrupt(_) | Error::Journal(JournalError::BlockOutOfRange { .. }))
 }
@@ -203,7 +204,7 @@ pub(super) fn uninit(store: &Store, desc: &GroupDesc, flag: GroupFlags) -> bool 
     store.has_group_checksums() && desc.flags.contains(flag)
 }
 
-/// A group's descriptor, checked, and its block, held in memory: to write it does no I/O.
+/// A group's descriptor, checked, with its block held in memory: writing it does no I/O.
 #[derive(Debug)]
 pub(super) struct HeldDesc {
     pub(super) desc: GroupDesc,
@@ -244,7 +245,7 @@ pub(super) fn read_block_bitmap(store: &Store, group: u32, desc: &GroupDesc) -> 
     Ok(buffer)
 }
 
-/// Calls `f` with each run of blocks that the bitmap of `group` has as free.
+/// Calls `f` with each run of blocks that are free in the bitmap of `group`.
 pub(crate) fn free_runs(store: &Store, group: u32, mut f: impl FnMut(Range<u64>)) -> Result<()> {
     let _state = store.alloc.lock_group(group);
     let first = store.layout.group_first_block(group)?;
@@ -254,7 +255,8 @@ pub(crate) fn free_runs(store: &Store, group: u32, mut f: impl FnMut(Range<u64>)
     Ok(())
 }
 
-/// The runs of bits that the bitmap of `group` has as free. The group's mutex is held.
+/// Returns the runs of bits that are free in the bitmap of `group`. The caller holds the group's
+/// mutex.
 pub(super) fn disk_runs(store: &Store, group: u32) -> Result<Vec<Range<u32>>> {
     let desc = read_desc(store, group)?;
     let blocks = store.layout.group_blocks(group)? as usize;
@@ -272,8 +274,8 @@ pub(super) fn disk_runs(store: &Store, group: u32) -> Result<Vec<Range<u32>>> {
     Ok(runs)
 }
 
-/// The bitmap of a group in which nothing but fixed metadata is in use: its own, and that of other
-/// groups which lies here. The bits past its end are set too.
+/// Returns the bitmap of a group in which only fixed metadata is in use: the group's own, and that
+/// of other groups that lies in it. The bits past its end are set too.
 pub(super) fn initial_block_bitmap(store: &Store, group: u32) -> Result<Vec<u8>> {
     let mut map = vec![0u8; store.block_size as usize];
     for (bits, _) in zones_of(store, group)? {
@@ -292,7 +294,7 @@ fn zones_of(store: &Store, group: u32) -> Result<impl Iterator<Item = (Range<usi
     Ok(store.zones.within(first..end).map(move |(run, zone)| (bit(run.start)..bit(run.end), zone)))
 }
 
-/// Checks that `map`, the bitmap of `group`, has all fixed metadata that lies there as used.
+/// Checks that `map`, the bitmap of `group`, marks all fixed metadata in the group as used.
 fn check_zones(store: &Store, group: u32, map: &[u8]) -> Result<()> {
     let first = store.layout.group_first_block(group)?;
     for (bits, _) in zones_of(store, group)? {

@@ -1,11 +1,11 @@
-//! Taking and freeing inodes, and in which group.
+//! Allocates and frees inodes, and chooses their groups.
 //!
-//! Files go to the group of their directory. Directories spread (Orlov): those of the root over
-//! the whole volume, the others near their parent as long as that group is not crowded. With
-//! flex_bg, a "group" here is the flex group whose tables lie together.
+//! A file goes to the group of its directory. Directories spread (Orlov): those in the root over
+//! the whole volume, others near their parent unless its group is crowded. With flex_bg, a "group"
+//! here is the flex group whose tables are adjacent.
 //!
-//! Reserved inodes are never handed out, whatever a bitmap says. A bitmap that has any other inode
-//! in use as free is damaged, and its group is passed by from then on.
+//! Reserved inodes are never allocated, whatever a bitmap says. A bitmap that has any other inode
+//! in use as free is damaged, and no inode of its group is allocated from then on.
 
 use super::group::{HeldDesc, is_damage, read_desc, uninit};
 use crate::error::{Corrupt, Error, Result};
@@ -14,23 +14,23 @@ use crate::store::{Store, TableSlot, kind};
 use lanefs_format::{GroupDesc, GroupFlags, InodeSlot, InodeUse, bitmap};
 use lanefs_journal::Buffer;
 
-/// How many groups a search for the best one looks at before it takes what it has.
+/// How many groups a search for the best one examines at most.
 const WINDOW: u32 = 1024;
 
-/// Where a new inode would like to be.
+/// Where a new inode should be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum InodeHint {
-    /// Beside its directory.
+    /// In its directory's group.
     File { parent: u32 },
     /// Near its parent, if there is room for a tree.
     Dir { parent: u32 },
-    /// Far from its siblings; the number spreads them.
+    /// Far from its siblings: `spread` differs between them.
     TopDir { spread: u32 },
 }
 
-/// Takes an inode and marks it as used, under the handle of `txn`; its number, and its slot of the
-/// table. At most 4 credits: bitmap, descriptor, table block, and a descriptor of a group found
-/// full.
+/// Takes an inode and marks it as used, under the handle of `txn`. Returns its number and its slot
+/// of the table. At most 4 credits: bitmap, descriptor, table block, and the descriptor of a group
+/// found full.
 ///
 /// # Errors
 /// [`Error::NoInodes`] if no group has a free inode; the device's. Nothing is changed.
@@ -54,7 +54,7 @@ pub(crate) fn alloc_inode<'f>(txn: &mut Txn<'f>, hint: InodeHint) -> Result<(u32
                 return Ok(taken);
             }
             Ok(None) => {}
-            // Nothing of it was changed. The others serve.
+            // Nothing in the group was changed. Try the other groups.
             Err(e) if is_damage(&e) => lose(store, group, &e),
             Err(e) => return Err(e),
         }
@@ -88,11 +88,11 @@ pub(crate) fn free_inode(txn: &mut Txn<'_>, ino: u32, was_dir: bool) -> Result<(
     Ok(())
 }
 
-/// Reads what [`free_inode`] of `ino` will change, and checks it. While the answer is held, freeing
-/// it does no I/O.
+/// Reads and checks the blocks that [`free_inode`] of `ino` will change. While the result is held,
+/// freeing it does no I/O.
 ///
 /// # Errors
-/// As [`free_inode`].
+/// An inode that the bitmap has as free; the device's.
 pub(crate) fn hold_inode(store: &Store, ino: u32) -> Result<impl Sized + use<>> {
     let InodeSlot { group, index, .. } = store.layout.inode_slot(ino)?;
     let _state = store.alloc.lock_group(group);
@@ -113,7 +113,7 @@ fn read_used(store: &Store, ino: u32, group: u32, index: u32) -> Result<(HeldDes
     Ok((held, buffer))
 }
 
-/// Takes no more inodes from a group whose bitmap is damaged.
+/// Stops allocating inodes in a group whose bitmap is damaged.
 fn lose(store: &Store, group: u32, e: &Error) {
     store.note_error(e);
     if let Some(mut state) = store.alloc.lock_group(group) {
@@ -121,7 +121,8 @@ fn lose(store: &Store, group: u32, e: &Error) {
     }
 }
 
-/// Takes an inode of `group`, if it has one that is free. All blocks that change are read before.
+/// Takes a free inode of `group`, if there is one. Reads all blocks that change before it changes
+/// any.
 fn take_in<'f>(txn: &mut Txn<'f>, group: u32, is_dir: bool) -> Result<Option<(u32, TableSlot<'f>)>> {
     let store = txn.store();
     if read_desc(store, group)?.free_inodes_count == 0 {
@@ -170,10 +171,10 @@ fn take_in<'f>(txn: &mut Txn<'f>, group: u32, is_dir: bool) -> Result<Option<(u3
     Ok(Some((ino, store.table_slot_in(ino, table)?)))
 }
 
-/// The block of the table that a new inode lies in.
+/// The block of the table that holds a new inode.
 enum TableBlock {
     Read(Buffer),
-    /// Held no used inode so far: what lies on the disk there may never have been written.
+    /// Never held a used inode: its content on disk may never have been written.
     Fresh(u64),
 }
 
@@ -198,8 +199,7 @@ impl TableBlock {
     }
 }
 
-/// Checks that what was never in use is free: it is neither read nor looked at before it is handed
-/// out.
+/// Checks that all inodes that were never in use are free: they are allocated without reading them.
 ///
 /// # Errors
 /// [`Corrupt::UnusedInodes`].
@@ -212,11 +212,11 @@ fn check_counts(store: &Store, group: u32, desc: &GroupDesc) -> Result<()> {
     if unused > free { Err(Corrupt::UnusedInodes { group, unused, free }.into()) } else { Ok(()) }
 }
 
-/// Checks that the table agrees with the bitmap that an inode is free. What lies beyond
-/// bg_itable_unused was never written, and is not looked at.
+/// Checks that an inode that is free in the bitmap is free in the table too. Slots beyond
+/// bg_itable_unused were never written, and are not read.
 ///
 /// # Errors
-/// [`Corrupt::InodeInUse`]: the bitmap lies.
+/// [`Corrupt::InodeInUse`]: the bitmap is wrong.
 fn check_unused(store: &Store, desc: &GroupDesc, ino: u32, table: &TableBlock) -> Result<()> {
     let InodeSlot { group, index, .. } = store.layout.inode_slot(ino)?;
     let TableBlock::Read(buffer) = table else { return Ok(()) };
@@ -224,7 +224,7 @@ fn check_unused(store: &Store, desc: &GroupDesc, ino: u32, table: &TableBlock) -
         return Ok(());
     }
     match store.table_slot_in(ino, buffer.clone())?.raw_use()? {
-        // An inode that was deleted has the time of that, and one that never was in use is zeros.
+        // A deleted inode has a deletion time, and one that was never in use is all zeros.
         InodeUse { mode, links, dtime } if links != 0 || mode != 0 && dtime == 0 => {
             Err(Corrupt::InodeInUse { ino, group, mode, links }.into())
         }
@@ -241,7 +241,7 @@ fn used_slots(store: &Store, desc: &GroupDesc) -> u32 {
     store.layout.inodes_per_group().saturating_sub(unused)
 }
 
-/// Makes the inode bitmap of a group in which it was never written. The caller writes the
+/// Makes the inode bitmap of a group whose bitmap was never written. The caller writes the
 /// descriptor.
 fn create_bitmap(txn: &Txn<'_>, desc: &mut GroupDesc) -> Result<Buffer> {
     let store = txn.store();
@@ -282,7 +282,8 @@ pub(crate) fn used_inodes(store: &Store, group: u32) -> Result<Vec<u32>> {
     Ok(used)
 }
 
-/// Free inodes, free blocks and directories of the flex group that `group` belongs to.
+/// Returns the first group, the free inodes, the free blocks and the directories of the flex group
+/// of `group`.
 fn crowd(store: &Store, group: u32) -> Result<(u32, u64, u64, u64)> {
     let flex = store.layout.groups_per_flex().max(1);
     let first = group - group % flex;
@@ -319,7 +320,8 @@ fn least_crowded(store: &Store, spread: u32) -> Result<u32> {
     Ok(best.map_or(start * flex, |(_, group)| group))
 }
 
-/// Orlov for the others: the parent's flex group unless it is crowded, else the next that is not.
+/// Orlov for other directories: the parent's flex group unless it is crowded, else the next one
+/// that is not.
 fn near_parent(store: &Store, parent: u32) -> Result<u32> {
     let (groups, flex) = (store.layout.group_count(), store.layout.groups_per_flex().max(1));
     let per_flex = u64::from(store.layout.inodes_per_group()) * u64::from(flex);

@@ -1,10 +1,10 @@
 //! The allocators of blocks and inodes.
 //!
 //! A group's free blocks are known twice: in the bitmap on disk, changed only by handles, and as
-//! buddies in core ([`Buddy`](buddy::Buddy)), which have as used also what is taken for data still
-//! in flight ([`Reserved`]) and what was freed and has not committed yet. Blocks are chosen in
-//! core; a handle later sets the bits on disk. So a crash before that handle leaves the blocks
-//! free, and a freed block is never handed out before its freeing is durable.
+//! buddies in core ([`Buddy`](buddy::Buddy)). The buddies also count as used the blocks that are
+//! taken for data in flight ([`Reserved`]), and the blocks whose freeing has not committed. Blocks
+//! are chosen in core; a handle later sets the bits on disk. So a crash before that handle leaves
+//! the blocks free, and a freed block is never allocated again before its freeing is durable.
 //!
 //! Lock: one mutex a group ([`Group`]), below the inode locks and above buffers. Held while the
 //! bitmap and the descriptor, whose checksum covers the bitmap, change together.
@@ -46,8 +46,8 @@ use space::Space;
 /// A group whose mutex is held.
 type Locked<'a> = Ordered<MutexGuard<'a, Group>>;
 
-/// What the allocators know in core. Groups come to life when first touched, so that a volume of
-/// 15 TiB costs what is used of it.
+/// The state of the allocators in core. A group's state is made on first use, so that a volume of
+/// 15 TiB costs memory only for the groups in use.
 #[derive(Debug)]
 pub(crate) struct Alloc {
     groups: Box<[OnceLock<Box<Mutex<Group>>>]>,
@@ -55,7 +55,7 @@ pub(crate) struct Alloc {
     first_data_block: u64,
     space: Space,
     orders: Orders,
-    /// How often blocks were given back: who searched in vain meanwhile may search again.
+    /// How often blocks were freed in core: a search that failed is repeated if this has changed.
     releases: AtomicU64,
     /// Blocks whose freeing has not committed.
     freeing: AtomicU64,
@@ -80,23 +80,25 @@ impl Alloc {
         }
     }
 
-    /// Blocks that can still be taken: neither used on disk, nor reserved in core, nor claimed.
+    /// Returns the blocks that can still be taken: neither used on disk, nor reserved in core, nor
+    /// claimed.
     pub(crate) fn free_blocks(&self) -> u64 {
         self.space.available()
     }
 
-    /// Blocks that are free on disk, whoever means to take them; right when nothing is waiting for
-    /// a commit.
+    /// Returns the blocks that are free on disk, reserved and claimed ones included. Exact when no
+    /// freeing waits for a commit.
     pub(crate) fn free_on_disk(&self) -> u64 {
         self.space.free_on_disk()
     }
 
-    /// Blocks that files could have once all that was freed has committed.
+    /// Returns the blocks that files could have once every freeing has committed.
     pub(crate) fn blocks_to_come(&self) -> u64 {
         self.space.free().saturating_add(self.freeing.load(Relaxed))
     }
 
-    /// Whether blocks are claimed for data that has no place yet, or about to be used for it.
+    /// Whether blocks are claimed for data that is not allocated yet, or are about to be used for
+    /// it.
     pub(crate) fn has_claims(&self) -> bool {
         self.space.is_promised()
     }
@@ -106,7 +108,7 @@ impl Alloc {
         self.space.returns()
     }
 
-    /// Whether blocks are freed by a transaction that has not committed.
+    /// Whether the freeing of blocks has not committed yet.
     pub(crate) fn is_freeing(&self) -> bool {
         self.freeing.load(Acquire) > 0
     }
@@ -116,7 +118,7 @@ impl Alloc {
         self.free_inodes.load(Relaxed)
     }
 
-    /// Makes the count of free blocks a lie.
+    /// Sets a wrong count of free blocks.
     #[cfg(test)]
     fn set_free_blocks(&self, blocks: u64) {
         self.space.set_available(blocks);
@@ -131,13 +133,13 @@ impl Alloc {
         Some(Ordered::take(Level::Group, group.into(), || mutex.lock()))
     }
 
-    /// As [`lock_group`](Self::lock_group), but `None` if another thread has it.
+    /// Locks as [`lock_group`](Self::lock_group) does; `None` if another thread holds the mutex.
     fn try_lock_group(&self, group: u32) -> Option<Locked<'_>> {
         let mutex = self.group(group)?;
         Ordered::try_take(Level::Group, group.into(), || mutex.try_lock())
     }
 
-    /// Brings [`Orders`] along with a change of `state`.
+    /// Updates [`Orders`] after a change of `state`.
     fn learn(&self, group: u32, state: &mut Group) {
         let (before, now) = state.change_of_top();
         if before != now {
@@ -149,12 +151,12 @@ impl Alloc {
         self.free_inodes.fetch_add(1, Relaxed);
     }
 
-    /// Counts are hints where a volume lies about them: they stop at zero.
+    /// Counts of a damaged volume may be wrong: they stop at zero.
     fn sub_free_inode(&self) {
         let _ = self.free_inodes.fetch_update(Relaxed, Relaxed, |f| Some(f.saturating_sub(1)));
     }
 
-    /// The journal's word that the frees of a transaction are durable: the blocks may be used.
+    /// Makes blocks available after their freeing has committed. Called by the journal.
     pub(crate) fn freed(&self, extents: &[Freed]) {
         for e in extents {
             self.release(e.start, e.len);
@@ -163,7 +165,7 @@ impl Alloc {
         }
     }
 
-    /// Clears blocks in the busy maps, across group borders. Whoever calls counts them.
+    /// Clears blocks in the busy maps, across group borders. The caller updates the counts.
     fn release(&self, start: u64, len: u64) {
         let mut at = start.saturating_sub(self.first_data_block);
         let end = at.saturating_add(len);

@@ -1,8 +1,8 @@
-//! In which groups a run of an order may be found, without a look at each group.
+//! An index of the groups that may have a free run of an order.
 //!
-//! For each order a bit for each group: set unless the group is known to have no free run of that
-//! order. Groups are unknown at first, and are learnt when a search comes to them. A group's bits
-//! are changed under its mutex only, so they never hide a free run; to read them takes no lock.
+//! For each order it has a bit for each group, set unless the group is known to have no free run of
+//! that order. Groups are unknown until a search reads them. A group's bits change only under its
+//! mutex, so they never hide a free run. Reading them takes no lock.
 
 use super::buddy::ORDERS;
 use lanefs_sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,7 +23,7 @@ impl Orders {
         self.words.get((order * self.groups.div_ceil(64) + group / 64) as usize)
     }
 
-    /// The largest order of `group` is `now`, and was `before`.
+    /// Notes that the largest order of `group` is `now`, and was `before`.
     pub(super) fn set(&self, group: u32, before: Option<u32>, now: Option<u32>) {
         let orders = |top: Option<u32>| top.map_or(0, |top| top + 1);
         let (before, now) = (orders(before), orders(now));
@@ -37,7 +37,7 @@ impl Orders {
         }
     }
 
-    /// The first group of `from..to` that may have a free run of `order`.
+    /// Returns the first group of `from..to` that may have a free run of `order`.
     pub(super) fn next(&self, order: u32, from: u32, to: u32) -> Option<u32> {
         let to = to.min(self.groups);
         let mut at = from;

@@ -1,14 +1,15 @@
 //! Preallocation by position.
 //!
 //! Blocks for a hole are reserved for a whole window of the file at once, as large as the file will
-//! be (up to 8 MiB), and handed out by logical block: so holes that are filled out of order come to
-//! lie in order, in few extents. Windows exist in core only; a crash leaves free blocks.
+//! be (up to 8 MiB), and handed out by logical block. So holes that are filled out of order still
+//! get blocks in order, in few extents. Windows exist in core only: after a crash their blocks are
+//! free.
 //!
-//! A window goes back when its file lets go of it ([`FileAlloc::discard`], or dropped), and when
-//! somebody finds no space. There are none where space is short.
+//! A window is given back when its file discards it ([`FileAlloc::discard`], or dropped), and when
+//! an allocation finds no space. No windows are made where space is short.
 //!
-//! Locks: the registry, then one file's pieces, then groups. Whoever holds a file's pieces never
-//! discards.
+//! Locks: the registry, then one file's pieces, then groups. A thread that holds a file's pieces
+//! never discards.
 
 use super::reserve::{Goal, available, or_discard, take_claimed, take_free};
 use super::{Claim, Reserved};
@@ -22,11 +23,11 @@ use std::sync::{Arc, Weak};
 /// The largest window in bytes.
 const MAX_WINDOW: u32 = 8 << 20;
 
-/// Files up to so many bytes have windows inside of their size only: small files lie close
+/// Files of up to so many bytes have windows inside of their size only: so small files lie close
 /// together.
 const SMALL: u32 = 64 << 10;
 
-/// What a file in core knows of its allocation. Costs two words until blocks are preallocated.
+/// The preallocation of a file in core. Costs two words until blocks are preallocated.
 #[derive(Debug, Default)]
 pub(crate) struct FileAlloc {
     pieces: OnceLock<Arc<Mutex<Pieces>>>,
@@ -36,7 +37,7 @@ pub(crate) struct FileAlloc {
 struct Pieces {
     /// Sorted by logical block, not overlapping.
     list: Vec<Piece>,
-    /// Whether the registry knows of it. Cleared by a discard.
+    /// Whether the registry has a reference to it. Cleared by a discard.
     registered: bool,
 }
 
@@ -71,16 +72,16 @@ impl Drop for Piece {
     }
 }
 
-/// What blocks are wanted for.
+/// The logical blocks that a file needs blocks for.
 #[derive(Debug, Clone)]
 pub(crate) struct Spot {
-    /// The inode: where the file begins, if there is no other goal.
+    /// The inode: decides where the file begins, if there is no other goal.
     pub(crate) ino: u32,
     /// The first logical block.
     pub(crate) lblk: u32,
-    /// How many, at least 1.
+    /// How many blocks, at least 1.
     pub(crate) want: u32,
-    /// The hole around: logical blocks that are not mapped, with all that are wanted.
+    /// The hole around them: logical blocks that are not mapped, with all that are wanted.
     pub(crate) hole: Range<u32>,
     /// The block behind the one that is mapped before the hole, if there is one.
     pub(crate) goal: Option<u64>,
@@ -94,7 +95,7 @@ impl FileAlloc {
         Self { pieces: OnceLock::new() }
     }
 
-    /// Gives all preallocated blocks back: the file is no longer written, or was cut.
+    /// Gives all preallocated blocks back: the file is not written any more, or was cut.
     pub(crate) fn discard(&self) {
         if let Some(pieces) = self.pieces.get() {
             lock(pieces).list.clear();
@@ -126,7 +127,7 @@ impl Pieces {
         Some(run)
     }
 
-    /// Cuts `window` at the pieces around `lblk`, which no piece has.
+    /// Cuts `window` at the pieces around `lblk`. No piece has `lblk` itself.
     fn clip(&self, window: Range<u32>, lblk: u32) -> Range<u32> {
         let at = self.list.partition_point(|p| p.end() <= lblk);
         let start = at.checked_sub(1).and_then(|at| self.list.get(at)).map_or(0, Piece::end);
@@ -134,7 +135,7 @@ impl Pieces {
         window.start.max(start)..window.end.min(end)
     }
 
-    /// A logical block with its block, of the pieces next to `lblk` that lie in the same hole.
+    /// Returns a logical block and its block, of a piece next to `lblk` that lies in the same hole.
     fn near(&self, lblk: u32, hole: &Range<u32>) -> Option<(u32, u64)> {
         let at = self.list.partition_point(|p| p.end() <= lblk);
         let pieces = [at.checked_sub(1).and_then(|at| self.list.get(at)), self.list.get(at)];
@@ -162,15 +163,15 @@ impl Registry {
     fn add(&self, file: &Arc<Mutex<Pieces>>) {
         let mut files = Ordered::take(Level::Prealloc, 0, || self.files.lock());
         if files.len() == files.capacity() {
-            // Those that are gone make room before the list grows.
+            // Drops files that are gone, to make room before the list grows.
             files.retain(|file| file.strong_count() > 0);
         }
         files.push(Arc::downgrade(file));
         lock(file).registered = true;
     }
 
-    /// Gives all preallocated blocks of all files back. Once it returns, those of a discard that
-    /// was under way are back too.
+    /// Gives all preallocated blocks of all files back. Also waits for a discard of another thread:
+    /// its blocks are back on return too.
     pub(super) fn discard(&self) {
         let mut files = Ordered::take(Level::Prealloc, 0, || self.files.lock());
         for file in files.drain(..).filter_map(|file| file.upgrade()) {
@@ -181,13 +182,14 @@ impl Registry {
     }
 }
 
-/// Takes 1..=`want` contiguous blocks in core for the logical ones from `spot.lblk` on: those that
-/// were preallocated for them, or else new ones, with a window around them.
+/// Takes 1..=`want` contiguous blocks in core for the logical blocks from `spot.lblk` on: from the
+/// file's preallocation, or else new ones, with a window around them.
 ///
-/// With a `claim`, as many blocks of it are spent: it has at least one.
+/// With a `claim`, which has at least one block, as many blocks of it are spent.
 ///
 /// # Errors
-/// As [`reserve`](super::reserve); with a claim, as [`reserve_claimed`](super::reserve_claimed).
+/// Those of [`reserve`](super::reserve); with a claim, those of
+/// [`reserve_claimed`](super::reserve_claimed).
 pub(crate) fn reserve_at(
     store: &Store,
     file: &FileAlloc,
@@ -202,7 +204,7 @@ pub(crate) fn reserve_at(
         }
     }
     if let Some(run) = from_window(store, file, spot, want)? {
-        // The window was paid for out of the available blocks: the promise of as many ends.
+        // The window was taken from the available blocks: as many claimed ones are given back.
         if let Some(claim) = &mut promised {
             drop(claim.split(run.len().into()));
         }
@@ -215,15 +217,16 @@ pub(crate) fn reserve_at(
     }
 }
 
-/// Takes of the file's window for the spot, which is made if there is none; `None` where there
-/// should be none.
+/// Takes blocks of the file's window for the spot, and makes the window if there is none. Returns
+/// `None` where there should be no window.
 fn from_window(store: &Store, file: &FileAlloc, spot: &Spot, want: u32) -> Result<Option<Reserved>> {
     let lblk = spot.lblk;
     if let Some(run) = file.pieces.get().and_then(|pieces| lock(pieces).take(lblk, want)) {
         return Ok(Some(run));
     }
     let window = window_of(spot, want, store.block_size);
-    // No more than what is needed, or than a small part of what is there.
+    // A window no larger than the request is useless, and one larger than a small part of the free
+    // space is too large.
     if window.len() as u32 <= want || window.len() as u64 > available(store) / 16 {
         return Ok(None);
     }
@@ -233,7 +236,7 @@ fn from_window(store: &Store, file: &FileAlloc, spot: &Spot, want: u32) -> Resul
         store.alloc.registry.add(pieces);
     }
     let mut pieces = lock(pieces);
-    // Another thread may have made one, or have found no space.
+    // Meanwhile another thread may have made a window, or discarded all windows.
     let there = pieces.take(lblk, want);
     if there.is_some() || !pieces.registered {
         return Ok(there);
@@ -245,7 +248,7 @@ fn from_window(store: &Store, file: &FileAlloc, spot: &Spot, want: u32) -> Resul
         Err(Error::NoSpace) => return Ok(None),
         run => run?,
     };
-    // A run that is too short for the window from its start on serves what is asked for now.
+    // A run that does not reach from the window's start to the request serves the request alone.
     let whole = lblk.saturating_add(want) - window.start <= run.len();
     let start = if whole { window.start } else { lblk };
     drop(run.split_off(window.end - start));
@@ -253,8 +256,8 @@ fn from_window(store: &Store, file: &FileAlloc, spot: &Spot, want: u32) -> Resul
     Ok(pieces.take(lblk, want))
 }
 
-/// The logical blocks that are preallocated when `want` are asked for at the spot: an aligned part
-/// of the file of a size that grows with the file's.
+/// Returns the logical blocks to preallocate when `want` blocks are asked for at the spot: an
+/// aligned part of the file. Its size grows with the file's.
 fn window_of(spot: &Spot, want: u32, block_size: u32) -> Range<u32> {
     let end = spot.lblk.saturating_add(want);
     let size = spot.size.max(end);
@@ -268,8 +271,8 @@ fn window_of(spot: &Spot, want: u32, block_size: u32) -> Range<u32> {
     window.start.max(spot.hole.start.min(spot.lblk))..window.end.min(spot.hole.end.max(end))
 }
 
-/// Where the block of logical block `lblk` would best lie: as far from what lies near it as in the
-/// file. `near` is a logical block with its block.
+/// Returns where the block of logical block `lblk` should lie: as far from its neighbour's block as
+/// in the file. `near` is the neighbour's logical block and its block.
 fn goal_for(store: &Store, spot: &Spot, lblk: u32, near: Option<(u32, u64)>) -> Result<Goal> {
     let near = near.or(spot.goal.map(|goal| (spot.hole.start, goal)));
     if let Some((at, block)) = near
@@ -279,7 +282,7 @@ fn goal_for(store: &Store, spot: &Spot, lblk: u32, near: Option<(u32, u64)>) -> 
             Some(behind) => block.checked_add(behind.into()),
             None => block.checked_sub((at - lblk).into()),
         };
-        // A large hole is no reason to go far away.
+        // A large hole is no reason to allocate far away.
         let close = at.abs_diff(lblk) < store.layout.blocks_per_group();
         let goal = goal.filter(|_| close).and_then(|goal| store.layout.group_of_block(goal).ok());
         return Ok(goal.map_or(Goal::Group(group), |(group, bit)| Goal::At(group, bit)));

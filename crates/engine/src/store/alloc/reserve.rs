@@ -1,12 +1,11 @@
-//! Choosing blocks in core.
+//! Chooses blocks in core.
 //!
-//! A [`Reserved`] run is busy in core and nowhere on disk.
+//! A [`Reserved`] run is busy in core and still free on disk.
 //!
-//! The search for a run goes through the groups that may have one
-//! ([`Orders`](super::orders::Orders)), from the goal's group on: by the size that was asked for,
-//! then by ever smaller ones. Groups whose mutex another thread holds come second. "No space" is
-//! said only after a search for single blocks that waited for every mutex, with nothing given back
-//! meanwhile.
+//! A search visits the groups that may have a run ([`Orders`](super::orders::Orders)), from the
+//! goal's group on: for the size that was asked for, then for ever smaller ones. It skips a group
+//! whose mutex another thread holds, and returns to it later. It reports "no space" only after a
+//! search for single blocks that waited for every mutex, while no block was freed.
 
 use super::buddy::ORDERS;
 use super::space::Space;
@@ -18,11 +17,11 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How many bitmaps a search reads for a longer run, before it is content with a shorter one of a
-/// group that is known.
+/// How many bitmaps a search reads for a longer run, before it accepts a shorter run of a group
+/// whose bitmap is known.
 const MAX_LOADS: u32 = 16;
 
-/// A run of blocks taken in core and not on disk. Dropped, they are free again.
+/// A run of blocks taken in core and not on disk. Dropping it frees them.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     alloc: Arc<Alloc>,
@@ -36,12 +35,12 @@ impl Reserved {
         self.start
     }
 
-    /// Number of blocks, at least 1 but for what a split left.
+    /// Number of blocks: at least 1, except after a split.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Keeps the first `blocks` (at most all) and gives the rest, which may be nothing.
+    /// Keeps the first `blocks` (at most all) and returns the rest, which may be empty.
     pub(crate) fn split_off(&mut self, blocks: u32) -> Reserved {
         let keep = blocks.min(self.len);
         let (start, len) = (self.start + u64::from(keep), self.len - keep);
@@ -49,12 +48,12 @@ impl Reserved {
         Reserved { alloc: Arc::clone(&self.alloc), start, len }
     }
 
-    /// The counts of its volume.
+    /// The counts of its volume's blocks.
     pub(super) fn space(&self) -> &Space {
         &self.alloc.space
     }
 
-    /// The first `blocks` are marked on disk now.
+    /// Notes that the first `blocks` are marked on disk.
     pub(super) fn used(&mut self, blocks: u32) {
         let used = blocks.min(self.len);
         self.start += u64::from(used);
@@ -72,42 +71,43 @@ impl Drop for Reserved {
     }
 }
 
-/// Claims `blocks` for data that has no place yet.
+/// Claims `blocks` for data that is not allocated yet.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if there are not as many, also without the files' preallocations.
+/// [`Error::NoSpace`] if there are too few, even after the files' preallocations are given back.
 pub(crate) fn claim(store: &Store, blocks: u64) -> Result<Claim> {
     or_discard(store, || Claim::new(&store.alloc, blocks, keep(store)).ok_or(Error::NoSpace))
 }
 
-/// Claims `blocks` for the map of data that has its place: also of those that are kept back.
+/// Claims `blocks` for the map of data that is allocated. May use reserved blocks too.
 ///
 /// # Errors
-/// As [`claim`].
+/// [`Error::NoSpace`] if there are too few, even after the files' preallocations are given back.
 pub(crate) fn claim_for_map(store: &Store, blocks: u64) -> Result<Claim> {
     or_discard(store, || Claim::new(&store.alloc, blocks, 0).ok_or(Error::NoSpace))
 }
 
 /// Takes 1..=`want` contiguous blocks in core: at `goal`, else a run of `want` near it, else
-/// anywhere; where there is none so long, the longest that there are, down to single blocks.
+/// anywhere. If no run is so long, takes the longest there is, down to single blocks.
 ///
 /// # Errors
-/// [`Error::NoSpace`]: groups that are damaged have none.
+/// [`Error::NoSpace`]: damaged groups count as full.
 pub(crate) fn reserve(store: &Store, goal: u64, want: u32) -> Result<Reserved> {
     or_discard(store, || take_free(store, Goal::at(store, goal), want))
 }
 
-/// As [`reserve`], of blocks that were claimed: there are always some while the claim has any.
+/// Takes blocks as [`reserve`] does, but of a claim: it succeeds while the claim has any.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if nothing is left of the claim, or the volume lied about its free blocks.
+/// [`Error::NoSpace`] if nothing is left of the claim, or if the volume's count of free blocks was
+/// wrong.
 pub(crate) fn reserve_claimed(store: &Store, goal: u64, want: u32, claim: &mut Claim) -> Result<Reserved> {
     take_claimed(store, Goal::at(store, goal), want, claim)
 }
 
-/// Waits until blocks that were freed can be had, if there are such: whether it is worth it to try
-/// again after [`Error::NoSpace`]. The caller holds no handle, nor what another needs to end its
-/// own.
+/// Waits until freed blocks can be allocated again, if there are any. Returns whether to try again
+/// after [`Error::NoSpace`]. The caller holds no handle, nor anything that another thread needs to
+/// end its handle.
 ///
 /// # Errors
 /// The journal's.
@@ -120,7 +120,7 @@ pub(crate) fn await_frees(store: &Store) -> Result<bool> {
     Ok(true)
 }
 
-/// Runs `f`, and when that finds no space, again without the files' preallocations.
+/// Runs `f`. If it finds no space, gives the files' preallocations back and runs it again.
 pub(super) fn or_discard<T>(store: &Store, mut f: impl FnMut() -> Result<T>) -> Result<T> {
     match f() {
         Err(Error::NoSpace) => {
@@ -132,11 +132,11 @@ pub(super) fn or_discard<T>(store: &Store, mut f: impl FnMut() -> Result<T>) -> 
 }
 
 thread_local! {
-    /// Whether this thread works for a user from whom s_r_blocks_count blocks are kept.
+    /// Whether this thread works for a user who may not use the reserved blocks (s_r_blocks_count).
     static KEEPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` for a user from whom the blocks kept for root are kept, on this thread.
+/// Runs `f` on this thread, for a user who may not use the blocks reserved for root.
 pub(crate) fn keeping_reserved<T>(f: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -148,17 +148,17 @@ pub(crate) fn keeping_reserved<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Blocks that the user for whom this thread works may not have.
+/// Blocks that this thread must leave, because its user may not use them.
 pub(super) fn keep(store: &Store) -> u64 {
     if store.use_reserved && !KEEPS.get() { 0 } else { store.reserved_blocks }
 }
 
-/// Blocks that can be taken now: without those that are kept.
+/// Blocks that this thread can take now.
 pub(super) fn available(store: &Store) -> u64 {
     store.alloc.free_blocks().saturating_sub(keep(store))
 }
 
-/// Where blocks would best lie.
+/// Where blocks should lie.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Goal {
     /// Right here: group and bit.
@@ -173,8 +173,8 @@ impl Goal {
         store.layout.group_of_block(block).map_or(Goal::Group(0), |(group, bit)| Goal::At(group, bit))
     }
 
-    /// Where this thread begins a file whose inode is in `group`: each thread in a group of its
-    /// own, all of them near the inode.
+    /// Where this thread begins a file whose inode is in `group`: each thread has a group of its
+    /// own, near the inode's.
     pub(super) fn stream(store: &Store, group: u32) -> Self {
         let near = store.layout.groups_per_flex().max(8);
         let base = group / near * near;
@@ -184,19 +184,19 @@ impl Goal {
     }
 }
 
-/// Takes of the available blocks.
+/// Takes available blocks.
 pub(super) fn take_free(store: &Store, goal: Goal, want: u32) -> Result<Reserved> {
     let want = u64::from(want.max(1)).min(available(store)) as u32;
     search(store, goal, want, &mut |n| store.alloc.space.hold(n, keep(store)))
 }
 
-/// Takes of the blocks that were claimed.
+/// Takes claimed blocks.
 pub(super) fn take_claimed(store: &Store, goal: Goal, want: u32, claim: &mut Claim) -> Result<Reserved> {
     let want = u64::from(want.max(1)).min(claim.blocks()) as u32;
     search(store, goal, want, &mut |n| claim.hold(n))
 }
 
-/// Finds a run and takes as much of it as `hold` grants.
+/// Finds a run and takes as much of it as `hold` permits.
 fn search(store: &Store, goal: Goal, want: u32, hold: &mut dyn FnMut(u64) -> u64) -> Result<Reserved> {
     if want == 0 {
         return Err(Error::NoSpace);
@@ -211,7 +211,7 @@ fn search(store: &Store, goal: Goal, want: u32, hold: &mut dyn FnMut(u64) -> u64
     if let Some(run) = search.at_goal()? {
         return Ok(run);
     }
-    // The next power of two above: a run that holds it is long enough.
+    // The next power of two: a run that includes it is long enough.
     let first = want.next_power_of_two().ilog2().min(ORDERS as u32 - 1);
     loop {
         let releases = store.alloc.releases.load(Acquire);
@@ -220,7 +220,7 @@ fn search(store: &Store, goal: Goal, want: u32, hold: &mut dyn FnMut(u64) -> u64
                 return Ok(run);
             }
         }
-        // What was given back meanwhile may lie where the search had been already.
+        // Blocks freed meanwhile may lie in a group that the search had passed.
         if store.alloc.releases.load(Acquire) == releases {
             return Err(Error::NoSpace);
         }
@@ -233,12 +233,12 @@ struct Search<'s, 'f> {
     home: u32,
     bit: Option<u32>,
     hold: &'s mut dyn FnMut(u64) -> u64,
-    /// Bitmaps that were read for it.
+    /// Bitmaps that this search has read.
     loads: u32,
 }
 
 impl Search<'_, '_> {
-    /// What lies right at the goal, unless it is much less than wanted.
+    /// Takes the run at the goal, unless it is much shorter than wanted.
     fn at_goal(&mut self) -> Result<Option<Reserved>> {
         let Some(bit) = self.bit else { return Ok(None) };
         let Some(mut state) = self.store.alloc.lock_group(self.home) else { return Ok(None) };
@@ -250,8 +250,8 @@ impl Search<'_, '_> {
         self.take(self.home, state, run).map(Some)
     }
 
-    /// A run with an aligned run of `order` in it, from home on around the end: first of groups
-    /// that no other thread is at work in.
+    /// Takes a run that includes an aligned run of `order`, from the home group on and around the
+    /// end. First tries only groups whose mutex is free.
     fn of_order(&mut self, order: u32) -> Result<Option<Reserved>> {
         for patient in [false, true] {
             let mut skipped = false;
@@ -270,7 +270,7 @@ impl Search<'_, '_> {
                         continue;
                     }
                     if state.is_unread() {
-                        // A good run is not worth a look at every bitmap of a large volume.
+                        // A longer run is not worth reading every bitmap of a large volume.
                         if order > 0 && self.loads == MAX_LOADS {
                             continue;
                         }

@@ -1,11 +1,11 @@
-//! How many blocks can still be taken, and who was promised some.
+//! How many blocks can still be taken, and how many are promised.
 //!
-//! Every block that is free on disk (and not waiting for the commit of its freeing) is in one of
-//! three counts: *available*, *claimed* (promised to data that has no place yet), or *held* (chosen
-//! in core by a [`Reserved`](super::Reserved), not yet marked on disk). A block leaves `available`
-//! in one atomic step, so claims, held blocks and used ones never come to more than the volume has.
+//! Every block that is free on disk (and whose freeing has committed) is in one of three counts:
+//! *available*, *claimed* (promised to data that is not allocated yet), or *held* (chosen in core
+//! by a [`Reserved`](super::Reserved), not yet marked on disk). A block leaves `available` in one
+//! atomic step, so claimed, held and used blocks are never more than the volume has.
 //!
-//! Where a volume lies about its counts, they stop at zero.
+//! On a damaged volume whose counts are wrong, they stop at zero.
 
 use super::Alloc;
 use lanefs_sync::atomic::{
@@ -19,7 +19,7 @@ pub(super) struct Space {
     available: AtomicU64,
     claimed: AtomicU64,
     held: AtomicU64,
-    /// Held blocks that are given back when somebody needs them.
+    /// Held blocks of preallocations, which are given back when an allocation needs them.
     spare: AtomicU64,
     /// How often blocks became available again.
     returns: AtomicU64,
@@ -38,8 +38,8 @@ impl Space {
         self.available.load(Relaxed)
     }
 
-    /// Whether blocks are claimed, or held by another than the files' preallocations. Behind a
-    /// `false`, all that was and is not used is available.
+    /// Whether blocks are claimed, or held by anything but the files' preallocations. After a
+    /// `false`, all blocks that were promised before and are not used are available again.
     pub(super) fn is_promised(&self) -> bool {
         self.claimed.load(Acquire) > 0 || self.held.load(Acquire) > self.spare.load(Relaxed)
     }
@@ -49,12 +49,12 @@ impl Space {
         self.available.store(n, Relaxed);
     }
 
-    /// All that the bitmaps on disk have as free, once every freeing has committed.
+    /// Blocks that the bitmaps on disk have as free, once every freeing has committed.
     pub(super) fn free_on_disk(&self) -> u64 {
         self.available().saturating_add(self.claimed.load(Relaxed)).saturating_add(self.held.load(Relaxed))
     }
 
-    /// Holds up to `n` available blocks, leaving `keep`: how many.
+    /// Holds up to `n` available blocks, and leaves at least `keep`. Returns how many.
     pub(super) fn hold(&self, n: u64, keep: u64) -> u64 {
         let take = |available: u64| n.min(available.saturating_sub(keep));
         self.held.fetch_add(n, Relaxed);
@@ -64,7 +64,7 @@ impl Space {
         taken
     }
 
-    /// Available blocks, and those that would be if somebody asked.
+    /// Available blocks, and those that preallocations would give back.
     pub(super) fn free(&self) -> u64 {
         self.available().saturating_add(self.spare.load(Relaxed))
     }
@@ -77,23 +77,23 @@ impl Space {
         sub(&self.spare, n.into());
     }
 
-    /// Held blocks are used on disk now.
+    /// Notes that held blocks are used on disk now.
     pub(super) fn used(&self, n: u64) {
         sub(&self.held, n);
     }
 
-    /// Held blocks are not wanted.
+    /// Gives held blocks back.
     pub(super) fn unhold(&self, n: u64) {
         self.give_back(n);
         sub(&self.held, n);
     }
 
-    /// Blocks whose freeing is durable.
+    /// Adds blocks whose freeing is durable.
     pub(super) fn freed(&self, n: u64) {
         self.give_back(n);
     }
 
-    /// How often blocks became available again: an operation that found none may find some if that
+    /// How often blocks became available again: an operation that found none may find some if this
     /// has changed since it began.
     pub(super) fn returns(&self) -> u64 {
         self.returns.load(Acquire)
@@ -104,7 +104,7 @@ impl Space {
         self.returns.fetch_add(1, Release);
     }
 
-    /// Blocks that were counted as free and cannot be had.
+    /// Removes blocks that were counted as free and cannot be allocated.
     pub(super) fn lose(&self, n: u64) {
         sub(&self.available, n);
     }
@@ -130,10 +130,10 @@ impl Space {
     }
 }
 
-/// A promise of blocks that have no place yet. Dropped, what is left of it is given back.
+/// A promise of blocks that are not chosen yet. Dropping it gives back what is left.
 ///
-/// What was promised is there: [`reserve_claimed`](super::reserve_claimed) finds it, though maybe
-/// in many runs.
+/// Promised blocks exist: [`reserve_claimed`](super::reserve_claimed) finds them, though maybe in
+/// many runs.
 #[derive(Debug)]
 pub(crate) struct Claim {
     alloc: Arc<Alloc>,
@@ -146,24 +146,24 @@ impl Claim {
         alloc.space.claim(blocks, keep).then(|| Self { alloc: Arc::clone(alloc), blocks })
     }
 
-    /// Blocks that are left of it.
+    /// Blocks that are left of the claim.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Takes up to `blocks` off into a claim of their own.
+    /// Splits up to `blocks` off into a claim of their own.
     pub(crate) fn split(&mut self, blocks: u64) -> Claim {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
         Claim { alloc: Arc::clone(&self.alloc), blocks }
     }
 
-    /// Adds another claim of the same volume to this one.
+    /// Adds another claim on the same volume to this one.
     pub(crate) fn join(&mut self, mut other: Claim) {
         self.blocks += std::mem::take(&mut other.blocks);
     }
 
-    /// Turns up to `n` blocks of the claim into held ones: how many.
+    /// Turns up to `n` blocks of the claim into held ones. Returns how many.
     pub(super) fn hold(&mut self, n: u64) -> u64 {
         let n = n.min(self.blocks);
         self.blocks -= n;

@@ -426,7 +426,7 @@ fn a_window_goes_back() {
     assert_eq!(fs.statfs().blocks_free, all - 8 * 4, "what is preallocated is still free to others");
     files[0].discard();
     assert_eq!((files[0].blocks(), fs.alloc.free_blocks()), (0, all - 7 * 4096 - 4));
-    // Who needs them all gets them.
+    // An allocation that needs them all gets them.
     let promise = claim(&fs, all - 8 * 4).unwrap();
     assert!(files.iter().all(|f| f.blocks() == 0));
     assert_eq!((fs.alloc.free_blocks(), fs.statfs().blocks_free), (0, 0));
@@ -601,7 +601,7 @@ fn a_group_with_a_damaged_block_bitmap_is_passed_by() {
     assert_eq!((blocks(&runs), fs.alloc.free_blocks()), (all - u64::from(lost), 0));
     assert!(!runs.iter().any(|run| fs.layout.group_of_block(run.start()).unwrap().0 == 2) && disjoint(&runs));
     assert!(matches!(claim(&fs, 1), Err(Error::NoSpace)));
-    // What is freed there is not handed out, and who frees it goes on.
+    // Blocks freed there are not allocated again, and the operation that frees them goes on.
     fs.transact(20, |txn| txn.free(in_group + 4900, 1, BlockKind::Data)).unwrap();
     fs.journal.sync().unwrap();
     assert_eq!(fs.alloc.free_blocks(), 0);

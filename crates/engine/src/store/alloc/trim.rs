@@ -1,5 +1,4 @@
-//! Telling the device which blocks hold nothing: all that are free, or those that a commit has
-//! freed.
+//! Discards free blocks on the device: all that are free, or those that a commit has freed.
 
 use super::group::disk_runs;
 use crate::error::Result;
@@ -8,9 +7,9 @@ use lanefs_device::BlockDevice;
 use lanefs_journal::Freed;
 use std::ops::Range;
 
-/// Discards the free runs of at least `least` blocks in `blocks`: how many blocks. A group's mutex
-/// is held meanwhile, so that nobody takes what is being discarded; those who look for space pass
-/// it by.
+/// Discards the free runs of at least `least` blocks in `blocks`. Returns how many blocks. Holds a
+/// group's mutex meanwhile, so that no thread takes a block that is being discarded; searches for
+/// space skip the group.
 ///
 /// # Errors
 /// [`Error::ReadOnly`](crate::Error::ReadOnly); the device's; those of damaged bitmaps.
@@ -26,7 +25,7 @@ pub(crate) fn trim(store: &Store, blocks: Range<u64>, least: u64) -> Result<u64>
         if !state.may_have(store, group, 0)? {
             continue;
         }
-        // A bitmap that was only looked at for this is not kept.
+        // A bitmap that only this function reads is not kept.
         let runs = if state.is_unread() { disk_runs(store, group)? } else { state.free_runs() };
         for run in runs {
             let run = run.start.max(wanted.start)..run.end.min(wanted.end);
@@ -42,7 +41,7 @@ pub(crate) fn trim(store: &Store, blocks: Range<u64>, least: u64) -> Result<u64>
     Ok(trimmed)
 }
 
-/// Discards what a commit has freed, before it can be had again.
+/// Discards the blocks that a commit has freed, before they can be allocated again.
 pub(crate) fn discard_freed(device: &dyn BlockDevice, block_size: u32, freed: &[Freed]) {
     let mut freed = freed.to_vec();
     freed.sort_unstable_by_key(|e| e.start);
@@ -60,7 +59,7 @@ fn discard(device: &dyn BlockDevice, block_size: u32, run: Range<u64>) {
     let size = u64::from(block_size);
     let len = run.end.saturating_sub(run.start).saturating_mul(size);
     if len > 0 {
-        // A medium that keeps what it was told to forget does no harm.
+        // A device that does not discard does no harm.
         let _ = device.discard(run.start.saturating_mul(size), len);
     }
 }

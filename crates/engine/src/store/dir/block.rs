@@ -1,4 +1,4 @@
-//! A directory as its operations see it: its inode, and its blocks, checked when they are loaded.
+//! A directory's inode and its blocks, checked when they are loaded.
 
 use super::{DirParams, leaf};
 use crate::error::{DirError, Error, Result};
@@ -33,7 +33,8 @@ pub(super) struct Dir<'a> {
 
 impl<'a> Dir<'a> {
     /// # Errors
-    /// [`Error::NotSupported`] for what lanefs cannot look into; an i_size that no directory has.
+    /// [`Error::NotSupported`] for features that lanefs does not read; an i_size that no directory
+    /// has.
     pub(super) fn new(store: &'a Store, ino: u32, inode: &'a Inode) -> Result<Self> {
         Self::check_supported(inode)?;
         let block_size = store.block_size;
@@ -73,7 +74,7 @@ impl<'a> Dir<'a> {
         self.params().index && self.inode.flags.contains(InodeFlags::INDEX)
     }
 
-    /// The block of the volume that holds block `lblk`.
+    /// Returns the block of the volume for block `lblk`.
     fn locate(&self, lblk: u32) -> Result<u64> {
         let ino = self.ino;
         match map::lookup(self.store, ino, self.inode, lblk)? {
@@ -83,7 +84,7 @@ impl<'a> Dir<'a> {
         }
     }
 
-    /// Block `lblk` as one of entries.
+    /// Returns block `lblk` as a block of entries.
     pub(super) fn leaf(&self, lblk: u32) -> Result<Buffer> {
         let block = self.locate(lblk)?;
         self.store.file_block(block, kind::DIR_BLOCK, |bytes| {
@@ -125,13 +126,13 @@ impl<'a> Dir<'a> {
         DirError::Index { ino: self.ino, lblk, block, rule }.into()
     }
 
-    /// One pass over a leaf for a name.
+    /// Searches a leaf for a name, in one pass.
     pub(super) fn scan(&self, lblk: u32, buffer: &Buffer, name: &[u8]) -> Result<leaf::Scan> {
         leaf::scan(&buffer.read(), self.layout(), name)
             .map_err(|rule| self.bad_leaf(lblk, buffer.block(), rule))
     }
 
-    /// Changes a block of the directory and makes its checksum anew.
+    /// Changes a block of the directory and updates its checksum.
     pub(super) fn change<T>(
         &self,
         txn: &Txn<'_>,
@@ -150,7 +151,7 @@ impl<'a> Dir<'a> {
     }
 }
 
-/// Claims `blocks` that are to be [appended](append), and those that their map may take.
+/// Claims space for `blocks` that will be [appended](append), and for their map.
 ///
 /// # Errors
 /// [`Error::NoSpace`]: nothing is claimed.
@@ -165,12 +166,11 @@ pub(super) fn claim(txn: &mut Txn<'_>, ino: u32, inode: &Inode, blocks: u32) -> 
     Ok(())
 }
 
-/// Adds a block of zeros to the directory; the caller fills it under the same handle. i_size is
-/// moved behind it.
+/// Appends a block of zeros to the directory and moves i_size behind it. The caller fills the block
+/// under the same handle.
 ///
 /// # Errors
-/// [`Error::NoSpace`], [`Error::DirFull`] for a directory that is as large as it may be: nothing is
-/// changed.
+/// [`Error::NoSpace`], [`Error::DirFull`] for a directory of the largest size: nothing is changed.
 pub(super) fn append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<(u32, Buffer)> {
     let store = txn.store();
     let block_size = u64::from(store.block_size);

@@ -1,14 +1,14 @@
-//! Listing a directory, from any place on.
+//! Lists a directory, from any position on.
 //!
-//! A cookie says where to go on. In a linear directory it is a byte offset: entries there never
-//! move. In an indexed one it follows the hashes, as the kernel's does: 31 bits of major hash, then
-//! 32 of minor, so that it outlives splits of leaves. Directories of one block are listed by hash
-//! too where the volume has `dir_index`: they become indexed when they grow.
+//! A cookie is the position behind an entry. In a linear directory it is a byte offset, because
+//! entries there never move. In an indexed directory it is made of the hash, as the kernel's is: 31
+//! bits of major hash, then 32 bits of minor hash. So it stays valid when leaves split. If the
+//! volume has `dir_index`, a directory of one block is listed by hash too, because it becomes
+//! indexed when it grows.
 //!
-//! Names of equal hashes follow each other in the order of their bytes, each one position after
-//! the one before; positions are worked out anew from the first name of that hash, so a listing
-//! needs no memory between two calls. Only a name that goes away among equal hashes can shift
-//! such a position.
+//! Names with equal hashes are listed in the order of their bytes, at consecutive positions,
+//! counted from the first name with that hash. So a listing needs no memory between two calls. Only
+//! the removal of one of these names shifts their positions.
 //!
 //! Callbacks run without the lock of any buffer.
 
@@ -25,17 +25,17 @@ use std::ops::ControlFlow;
 /// A name, as [`read_dir`] shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
-    /// Where it leads.
+    /// Its inode.
     pub(crate) ino: u32,
     /// The recorded type, if there is one.
     pub(crate) file_type: Option<FileType>,
     /// 1 to 255 bytes without '/' and NUL; "." and ".." among them.
     pub(crate) name: &'a [u8],
-    /// Goes on behind this entry. Below 2^63.
+    /// The position behind this entry. Less than 2^63.
     pub(crate) cookie: u64,
 }
 
-/// Positions of the dots in hash order; all others come behind.
+/// Positions of the dots in hash order; all other names come behind.
 const DOT: u64 = 0;
 const DOTDOT: u64 = 1;
 
@@ -44,7 +44,7 @@ type Each<'a> = dyn FnMut(Entry<'_>) -> ControlFlow<()> + 'a;
 /// Calls `each` for the entries from `cookie` on (0 is the start) until it breaks.
 ///
 /// # Errors
-/// A damaged directory, or one that lanefs cannot look into.
+/// A damaged directory, or one with a feature that lanefs does not read.
 pub(crate) fn read_dir(
     store: &Store,
     ino: u32,
@@ -63,7 +63,7 @@ pub(crate) fn read_dir(
     } else {
         by_offset(&dir, cookie, each)?
     };
-    // Whether the listing ended or `each` did makes no difference to the caller.
+    // The caller does not need to know whether the listing ended or `each` broke it off.
     let (ControlFlow::Continue(()) | ControlFlow::Break(())) = end;
     Ok(())
 }
@@ -103,7 +103,7 @@ pub(crate) fn is_empty(store: &Store, ino: u32, inode: &Inode) -> Result<bool> {
     Ok(true)
 }
 
-/// A linear directory starts with "." that leads to itself, and "..".
+/// Checks that a linear directory starts with "." for itself, and "..".
 fn check_dots(dir: &Dir<'_>) -> Result<()> {
     let buffer = dir.leaf(0)?;
     let bytes = buffer.read();
@@ -124,7 +124,7 @@ fn by_offset(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlF
     for lblk in first..dir.blocks {
         let base = u64::from(lblk) * block_size;
         let copy = dir.leaf(lblk)?.read().to_vec();
-        // From the block's start: the cookie may point into an entry that has grown over it.
+        // From the block's start: another entry may have grown over the place of the cookie.
         for entry in entries(&copy, dir.layout()).flatten() {
             if entry.inode == 0 || base + (entry.offset as u64) < cookie {
                 continue;
@@ -141,7 +141,7 @@ fn by_offset(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlF
     Ok(ControlFlow::Continue(()))
 }
 
-/// A linear directory of one block, in the order that it would have with an index.
+/// Lists a linear directory of one block, in the order that an index would give it.
 fn by_hash(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFlow<()>> {
     let copy = dir.leaf(0)?.read().to_vec();
     let mut batch = Batch::new(dir.params().hasher);
@@ -169,13 +169,13 @@ fn by_index(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFl
         for entry in entries(&copy, dir.layout()).flatten().filter(|e| e.inode != 0) {
             let hash = batch.push(&entry);
             let (low, high) = (path.low & !1, path.high.unwrap_or(u32::MAX));
-            // A name in the wrong leaf would be listed at a place that lookups never come to.
+            // A name in the wrong leaf would be listed at a position where lookups never find it.
             if hash < low || hash >= high {
                 let (ino, lblk, inode) = (dir.ino, path.leaf, entry.inode);
                 return Err(DirError::LeafHash { ino, lblk, inode, hash, low, high }.into());
             }
         }
-        // Names whose hash goes on in the next leaf wait for the rest of them.
+        // Names with a hash that continues in the next leaf wait for the rest of them.
         let until = path.high.filter(|high| high & 1 != 0).map_or(u64::MAX, |high| position(high & !1, 0));
         let flow = batch.emit(until, cookie, each);
         if flow.is_break() || !path.next(dir)? {
@@ -184,16 +184,16 @@ fn by_index(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFl
     }
 }
 
-/// Where a name of these hashes comes at the earliest.
+/// Returns the first position of names with these hashes.
 fn position(major: u32, minor: u32) -> u64 {
     u64::from(major >> 1) << 32 | u64::from(minor)
 }
 
-/// Names that have been read and wait to be shown in order.
+/// Names that were read and wait to be listed in order.
 struct Batch {
     hasher: NameHasher,
     items: Vec<Item>,
-    /// Their names, one behind the other.
+    /// The names of the items, concatenated.
     names: Vec<u8>,
     next: u64,
 }
@@ -212,13 +212,14 @@ impl Batch {
         Self { hasher, items: Vec::with_capacity(64), names: Vec::with_capacity(1024), next: 0 }
     }
 
-    /// The major hash at which to start for `cookie`.
+    /// Returns the major hash at which a listing from `cookie` starts.
     fn hash_of(&self, cookie: u64) -> u32 {
-        // A cookie is the position behind an entry; at the edge of two hashes it is the next one's.
+        // A cookie is the position behind an entry; at the boundary of two hashes it is the next
+        // one's.
         u32::try_from(cookie.saturating_sub(1) >> 32 << 1).unwrap_or(!1)
     }
 
-    /// Takes an entry in; gives its major hash.
+    /// Adds an entry. Returns its major hash.
     fn push(&mut self, entry: &Dirent<'_>) -> u32 {
         let hash = self.hasher.hash(entry.name);
         // The legacy hash has no minor one, and 31 bits alone collide early.
@@ -237,7 +238,7 @@ impl Batch {
         self.items.push(Item { position, ino, file_type, at, len: name.len() });
     }
 
-    /// Shows the names below position `until`, from `cookie` on, and keeps the others.
+    /// Lists the names below position `until`, from `cookie` on, and keeps the others.
     fn emit(&mut self, until: u64, cookie: u64, each: &mut Each<'_>) -> ControlFlow<()> {
         let names = std::mem::take(&mut self.names);
         let name_of = |item: &Item| names.get(item.at..item.at + item.len).unwrap_or_default();

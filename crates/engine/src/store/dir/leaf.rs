@@ -1,13 +1,13 @@
-//! Entries within one directory block: find, add, take out, pack.
+//! Entries inside one directory block: find, add, remove, compact.
 //!
-//! Works on the bytes of a block that [`verify_block`](lanefs_format::dirent::verify_block) has
-//! passed; checksums are the caller's. Nothing moves but in [`pack`], so that byte offsets of
-//! linear directories stay good.
+//! These functions work on the bytes of a block that
+//! [`verify_block`](lanefs_format::dirent::verify_block) has checked; the caller updates checksums.
+//! Only [`pack`] moves entries, so byte offsets in linear directories stay valid.
 
 use lanefs_format::FileType;
 use lanefs_format::dirent::{self, DirLayout, Dirent, DirentError, entries, rec_len};
 
-/// What one pass over a block for a name gives.
+/// The result of one pass over a block for a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scan {
     pub(super) hit: Option<Hit>,
@@ -23,13 +23,13 @@ pub(super) struct Hit {
     pub(super) inode: u32,
 }
 
-/// Looks for `name`, and for room for it until it is found.
+/// Searches for `name`, and on the way for room for it.
 ///
-/// Every lookup ends here, so this reads the headers itself: no more is checked than keeps it
-/// inside the block, and no slice is made of a name that has another length.
+/// Every lookup ends here, so this decodes the headers itself. It checks only what keeps it inside
+/// the block, and makes no slice of a name of another length.
 pub(super) fn scan(block: &[u8], layout: &DirLayout, name: &[u8]) -> Result<Scan, DirentError> {
     let need = rec_len(name.len());
-    // Names of one directory seldom differ at the start: the last bytes first.
+    // Names of one directory seldom differ at the start: compare the last bytes first.
     let tail = name.last_chunk::<8>();
     let mut scan = Scan { hit: None, room: None };
     let (mut before, mut at, end) = (None, 0, layout.end());
@@ -43,7 +43,7 @@ pub(super) fn scan(block: &[u8], layout: &DirLayout, name: &[u8]) -> Result<Scan
         let name_len = usize::from(name_len);
         let used = if inode == 0 { 0 } else { rec_len(name_len) };
         if len < dirent::MIN_REC_LEN || used > len {
-            // Says which rule that is.
+            // Returns the error that names the broken rule.
             Dirent::parse_bounds(block, at, layout)?;
         }
         let here = at + dirent::HEADER_LEN;
@@ -61,7 +61,7 @@ pub(super) fn scan(block: &[u8], layout: &DirLayout, name: &[u8]) -> Result<Scan
     Ok(scan)
 }
 
-/// Puts a name into the slack of the entry at `offset`.
+/// Adds a name in the slack of the entry at `offset`.
 ///
 /// # Errors
 /// The slack is too small; nothing is written.
@@ -86,10 +86,10 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Takes out the entry at `hit`: the one before grows over it.
+/// Removes the entry at `hit`: the entry before it grows over it.
 ///
 /// # Errors
-/// The place does not hold such an entry (any more); nothing is written.
+/// The place does not hold such an entry any more; nothing is written.
 pub(super) fn take(block: &mut [u8], layout: &DirLayout, hit: &Hit) -> Result<(), DirentError> {
     let entry = Dirent::parse_bounds(block, hit.offset, layout)?;
     let (used, len) = (rec_len(entry.name.len()), entry.rec_len);
@@ -113,12 +113,12 @@ pub(super) fn holds(block: &[u8], layout: &DirLayout, hit: &Hit, name: &[u8]) ->
     reached && at(hit.offset).is_ok_and(|e| e.inode == hit.inode && e.name == name)
 }
 
-/// Bytes that the entries in use need when they are packed.
+/// Returns the bytes that the entries in use need when they are compacted.
 pub(super) fn live_bytes(block: &[u8], layout: &DirLayout) -> usize {
     entries(block, layout).flatten().filter(|e| e.inode != 0).map(|e| rec_len(e.name.len())).sum()
 }
 
-/// Makes `block` anew of `items`, one behind the other; the last one gets the rest of the block.
+/// Rebuilds `block` from `items` without gaps; the last one gets the rest of the block.
 ///
 /// # Errors
 /// They do not fit.

@@ -1,18 +1,18 @@
 //! Directories: names to inodes.
 //!
-//! Two forms. A linear directory is read block by block. An indexed one (htree) has a tree over
+//! Two forms. A linear directory is searched block by block. An indexed one (htree) has a tree over
 //! the hashes of its names; a directory becomes indexed when its first block is full. Directories
 //! never shrink.
 //!
 //! The caller holds the directory's namespace lock, exclusively for changes, and writes the inode
-//! afterwards. An operation that fails changes nothing, but for an error of the device in the
-//! middle of it: a directory that grows claims all blocks that it will need before it takes the
-//! first.
+//! afterwards. An operation that fails changes nothing, unless the device fails in the middle of
+//! it: a directory that grows claims all blocks that it will need before it takes the first.
 //!
-//! Hazards. [`Slot`] and [`Found`] remember a place in a block: they are good while the namespace
-//! lock that they were made under is held and the directory has not been changed since. No
-//! buffer's lock is held while another is taken, so that a hostile index that names one block
-//! twice cannot make a thread wait for itself.
+//! Hazards:
+//! - [`Slot`] and [`Found`] remember a place in a block. They are valid while the namespace lock
+//!   under which they were made is held and the directory has not changed since.
+//! - No thread locks a buffer while it holds the lock of another: in a hostile index that names one
+//!   block twice, it would wait for itself.
 
 mod block;
 mod htree;
@@ -41,14 +41,14 @@ pub(crate) const CREDITS_REMOVE: u32 = 1;
 /// A name in a directory.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Where it leads: at least 1, at most s_inodes_count.
+    /// The inode: at least 1, at most s_inodes_count.
     pub(crate) ino: u32,
     buffer: Buffer,
     role: Role,
     hit: Hit,
 }
 
-/// Room for a name that is not in a directory.
+/// A place for a name that is not in a directory.
 #[derive(Debug)]
 pub(crate) struct Slot {
     /// A leaf that may hold the name, and the entry in it that has room.
@@ -62,20 +62,20 @@ impl Slot {
             return 1;
         }
         let levels = u32::from(store.dirs.max_levels);
-        // Steps that each add a block: a level, an index block for each level, a leaf.
+        // Each of these adds a block: a new level, an index block on each level, a leaf.
         let added = (levels + 2) * (1 + credits::RUN);
         let path = levels + 2;
-        // The new blocks are neighbours in the map: at most one of them splits a block of it.
+        // The new blocks are neighbours in the map: at most one of them splits a node of it.
         added + path + map::insert_credits(store, inode, 1)
     }
 }
 
-/// What [`find`] finds.
+/// The result of [`find`].
 #[derive(Debug)]
 pub(crate) enum Place {
     /// The name is there.
     Found(Found),
-    /// It is not.
+    /// The name is not there.
     Vacant(Slot),
 }
 
@@ -99,10 +99,10 @@ impl Place {
     }
 }
 
-/// Looks for `name`, and for the place where it could be put.
+/// Looks up `name`, or a place for it.
 ///
 /// # Errors
-/// A damaged directory ([`DirError`]), or one that lanefs cannot look into.
+/// A damaged directory ([`DirError`]), or one with a feature that lanefs does not read.
 pub(crate) fn find(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Result<Place> {
     if is_gone(inode) {
         return Ok(Place::Vacant(Slot { room: None }));
@@ -111,10 +111,10 @@ pub(crate) fn find(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Resul
     if dir.indexed() { htree::find(&dir, name) } else { linear::find(&dir, name) }
 }
 
-/// Looks for `name`.
+/// Looks up `name`.
 ///
 /// # Errors
-/// As [`find`].
+/// Those of [`find`].
 pub(crate) fn lookup(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Result<Option<Found>> {
     match find(store, ino, inode, name)? {
         Place::Found(found) => Ok(Some(found)),
@@ -122,7 +122,7 @@ pub(crate) fn lookup(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Res
     }
 }
 
-/// Puts `name` where [`find`] has found that it is not.
+/// Puts `name` into the place that [`find`] has returned for it.
 ///
 /// # Errors
 /// [`Error::NoSpace`], [`Error::DirFull`]. A damaged directory.
@@ -148,7 +148,7 @@ pub(crate) fn insert(
         block::claim(txn, ino, inode, htree::growth(&dir, name)?)?;
         htree::insert(txn, ino, inode, &new)?;
     } else if dir.blocks == 1 && dir.params().index {
-        // The block of the names, and half of them to another.
+        // One block for the names, and one for half of them when it is split.
         block::claim(txn, ino, inode, 2)?;
         htree::convert(txn, ino, inode)?;
         htree::insert(txn, ino, inode, &new)?;
@@ -157,13 +157,14 @@ pub(crate) fn insert(
         linear::grow(txn, ino, inode, &new)?;
     }
     if !indexed && !txn.store().dirs.index {
-        // The index of a volume that has lost dir_index does not know the new name.
+        // Without dir_index the directory is changed as a linear one: an old index lacks the new
+        // name.
         inode.flags.remove(lanefs_format::InodeFlags::INDEX);
     }
     Ok(())
 }
 
-/// Takes `name` out; gives what it led to.
+/// Removes `name`. Returns its entry.
 ///
 /// # Errors
 /// [`Error::NotFound`]; a damaged directory.
@@ -173,7 +174,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &Inode, name: &[u8]) ->
     Ok(found)
 }
 
-/// Takes out what [`find`] has found.
+/// Removes the entry that [`find`] has returned.
 ///
 /// # Errors
 /// [`DirError::Moved`] if it is not there any more.
@@ -194,7 +195,7 @@ pub(crate) fn remove_at(
     })
 }
 
-/// Makes `name` lead to another inode. For ".." too.
+/// Makes `name` lead to another inode. Also for "..".
 ///
 /// # Errors
 /// [`Error::NotFound`]; a damaged directory.
@@ -234,7 +235,7 @@ pub(crate) fn init(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, parent: u32) 
     })
 }
 
-/// An entry to be put.
+/// An entry to be added.
 #[derive(Debug, Clone, Copy)]
 struct New<'a> {
     name: &'a [u8],
@@ -247,7 +248,7 @@ impl New<'_> {
         rec_len(self.name.len())
     }
 
-    /// Puts the entry into the slack of the one at `offset`.
+    /// Puts the entry into the slack behind the entry at `offset`.
     fn put(&self, dir: &Dir<'_>, txn: &Txn<'_>, buffer: &Buffer, offset: usize) -> Result<()> {
         dir.change(txn, buffer, Role::Leaf, |bytes| {
             leaf::add(bytes, dir.layout(), offset, self.name, self.child, self.file_type)
@@ -256,7 +257,7 @@ impl New<'_> {
     }
 }
 
-/// Looks for `name` in one leaf. Its first room goes to `room` if there is none yet.
+/// Looks up `name` in one leaf. If `room` is `None`, sets it to the first place for the name.
 fn find_in_leaf(
     dir: &Dir<'_>,
     lblk: u32,
@@ -274,7 +275,7 @@ fn find_in_leaf(
     Ok(None)
 }
 
-/// A directory that has been removed while somebody has it open holds nothing.
+/// Whether a directory was removed. A process may still have it open; it has no entries.
 fn is_gone(inode: &Inode) -> bool {
     inode.links_count == 0 && inode.size == 0
 }
@@ -297,7 +298,7 @@ fn moved(dir: &Dir<'_>, found: &Found) -> Error {
     DirError::Moved { ino: dir.ino, block: found.buffer.block(), offset: found.hit.offset }.into()
 }
 
-/// "." or ".." of an indexed directory, which only its root holds.
+/// Looks up "." or ".." of an indexed directory, which only its root block holds.
 fn find_dot(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     let offset = match name {
         b"." => 0,

@@ -1,4 +1,4 @@
-//! What a volume says about its directories, taken once when it is opened.
+//! Parameters of a volume's directories, read once when it is opened.
 
 use lanefs_format::dirent::DirLayout;
 use lanefs_format::hash::{HashVersion, NameHasher};
@@ -7,7 +7,7 @@ use lanefs_format::{Compat, HashFlags, Incompat, RoCompat, Superblock};
 /// Bits of a block number in an index.
 const INDEX_BLOCK_BITS: u32 = 28;
 
-/// Fixed facts about all directories of a volume.
+/// Parameters of all directories of a volume.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DirParams {
     pub(super) layout: DirLayout,
@@ -22,8 +22,8 @@ pub(crate) struct DirParams {
 impl DirParams {
     pub(crate) fn new(sb: &Superblock) -> Self {
         let features = sb.features();
-        // A default that is not known (SipHash is none for plain directories) makes half-MD4
-        // indexes, which name their function themselves.
+        // With an unknown default (SipHash is not for plain directories), new indexes use half-MD4;
+        // each index records its function.
         let version = HashVersion::from_raw(sb.raw().s_def_hash_version).unwrap_or(HashVersion::HalfMd4);
         Self {
             layout: DirLayout {

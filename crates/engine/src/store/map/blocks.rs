@@ -1,7 +1,7 @@
-//! What the block maps need of a volume: to see, change, take and free blocks.
+//! The access to a volume's blocks that the block maps need: read, change, allocate and free.
 //!
-//! Two small traits, so that the algorithms of the maps are tested in memory, where space and
-//! credits can be counted. On a volume, [`Store`] reads and a running [`Txn`] changes.
+//! Two small traits, so that the maps' algorithms can be tested in memory, where space and credits
+//! are counted. On a volume, [`Store`] reads and a running [`Txn`] changes.
 
 use crate::error::Result;
 use crate::store::Store;
@@ -17,8 +17,8 @@ pub(crate) trait ReadBlocks {
     /// The blocks of the volume.
     fn limits(&self) -> Range<u64>;
 
-    /// Runs `f` on the bytes of `block`. `verify` is asked once after each load of the block;
-    /// `kind` is what the block is verified as.
+    /// Runs `f` on the bytes of `block`. Calls `verify` once after each load of the block; `kind`
+    /// is the structure that it is verified as.
     fn view<R>(
         &self,
         block: u64,
@@ -28,10 +28,10 @@ pub(crate) trait ReadBlocks {
     ) -> Result<R>;
 }
 
-/// Changing them, inside a transaction.
+/// Changing the blocks of a map, inside a transaction.
 pub(crate) trait ChangeBlocks: ReadBlocks {
-    /// Runs `f` on the bytes of `block` to change them. A `fresh` block was just taken and is
-    /// zeros.
+    /// Runs `f` on the bytes of `block` to change them. A `fresh` block was just allocated and is
+    /// all zeros.
     fn change(
         &mut self,
         block: u64,
@@ -43,7 +43,7 @@ pub(crate) trait ChangeBlocks: ReadBlocks {
     /// Takes one free block near `goal`.
     fn alloc(&mut self, goal: u64) -> Result<u64>;
 
-    /// Gives back blocks, all of one group.
+    /// Frees blocks, all of one group.
     fn free(&mut self, start: u64, len: u32, kind: BlockKind) -> Result<()>;
 
     /// The first block of the group that `block` belongs to.
@@ -52,13 +52,13 @@ pub(crate) trait ChangeBlocks: ReadBlocks {
     /// The longest run whose freeing costs one credit besides bitmap and descriptor.
     fn run_of(&self, kind: BlockKind) -> u32;
 
-    /// Whether the transaction has `credits` left, or has just got them.
+    /// Whether the transaction has `credits` left, or gets them now without waiting.
     fn room(&mut self, credits: u32) -> Result<bool>;
 
-    /// How much was changed so far: see [`Txn::mark`].
+    /// Returns how much was changed so far: see [`Txn::mark`].
     fn mark(&self) -> Mark;
 
-    /// What was changed since `mark` has been taken back.
+    /// Notes that all changes since `mark` were undone.
     fn undone(&mut self, mark: Mark);
 }
 
@@ -114,8 +114,8 @@ impl ChangeBlocks for Txn<'_> {
     ) -> Result<()> {
         let buffer = match fresh {
             true => self.create(block)?,
-            // Verified by the caller, which has read the block in this operation; but it may have
-            // been read from the device again since, so nothing is known of it before `f` has run.
+            // The caller has verified the block in this operation. But it may have been evicted and
+            // read again since, so it counts as verified only after `f` has run.
             false => {
                 self.store().check_data_range(block, 1)?;
                 self.store().journal.read(block)?
@@ -137,7 +137,7 @@ impl ChangeBlocks for Txn<'_> {
     fn group_start(&self, block: u64) -> u64 {
         let layout = &self.store().layout;
         let start = layout.group_of_block(block).and_then(|(group, _)| layout.group_first_block(group));
-        // A block of no group is refused when it is freed.
+        // Freeing a block that is in no group fails.
         start.unwrap_or(block)
     }
 

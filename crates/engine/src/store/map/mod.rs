@@ -1,10 +1,11 @@
-//! From a file's logical blocks to blocks of the volume: one face over extents and indirect blocks.
+//! The block map of a file: from logical blocks to blocks of the volume, with extents or indirect
+//! blocks.
 //!
-//! A function takes the decoded inode, which it changes in place (`i_block`, `i_blocks`); whoever
-//! calls holds the inode's locks and writes it to the table under the same handle.
+//! A function takes the decoded inode and changes it in place (`i_block`, `i_blocks`). The caller
+//! holds the inode's locks, and writes it to the table under the same handle.
 //!
-//! Every block that leaves here has been checked: it lies inside the volume and belongs to no
-//! fixed metadata.
+//! Every block that these functions return has been checked: it lies inside the volume and outside
+//! of all fixed metadata.
 
 mod blocks;
 pub(crate) mod extent;
@@ -24,13 +25,13 @@ use lanefs_format::extent::{MAX_BLOCKS, MAX_UNWRITTEN_LEN, ROOT_SIZE, empty_root
 use lanefs_format::{Inode, InodeFlags, RoCompat};
 use std::ops::Range;
 
-/// What lies at a logical block, for `len` blocks from there on: at least 1, not always all that
-/// follow in the same state.
+/// The mapping of `len` blocks from a logical block on: at least 1, and maybe fewer than follow in
+/// the same state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mapping {
     /// No blocks: reads as zeros.
     Hole {
-        /// How many blocks it reaches back, as far as is known.
+        /// How many blocks before it are a hole too, as far as is known.
         before: u32,
         /// Length in blocks.
         len: u32,
@@ -41,7 +42,7 @@ pub(crate) enum Mapping {
         block: u64,
         /// Length in blocks.
         len: u32,
-        /// Reads as zeros, whatever the blocks hold.
+        /// Whether the blocks read as zeros, whatever they hold.
         unwritten: bool,
     },
 }
@@ -55,15 +56,14 @@ impl Mapping {
     }
 }
 
-/// How far a change of a map in steps has come. The map is consistent, whatever the answer: write
-/// the inode.
+/// How far a change in steps has come. The map is consistent in any case: write the inode.
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// The whole range is done.
     Done,
     /// The transaction is short of credits. Restart, and call again with the same range.
     More,
-    /// Something damaged is in the way, or cannot be read. What came before it is done.
+    /// A damaged or unreadable part of the map is in the way. The change is done up to there.
     Stopped(Error),
 }
 
@@ -90,14 +90,14 @@ pub(crate) fn max_blocks(store: &Store, flags: InodeFlags) -> u32 {
     }
 }
 
-/// Whether `i_block` is a map at all: it is no device number and no target of a symbolic link.
+/// Whether `i_block` is a map: not a device number, nor the target of a symbolic link.
 pub(crate) fn has_map(store: &Store, inode: &Inode) -> bool {
     inode.is_regular()
         || inode.is_dir()
         || inode.is_symlink() && inode.fast_symlink(&store.inode_ctx).is_none()
 }
 
-/// Whether nothing hangs in the map: a quick look at `i_block`.
+/// Whether the map is empty: looks at `i_block` alone.
 pub(crate) fn is_empty(inode: &Inode) -> bool {
     match has_extents(inode) {
         true => inode.i_block == empty_root(),
@@ -111,10 +111,10 @@ pub(crate) fn init_extents(inode: &mut Inode) {
     inode.i_block = empty_root();
 }
 
-/// What lies at `lblk`.
+/// Looks up the mapping of `lblk`.
 ///
 /// # Errors
-/// [`Error::FileTooBig`] beyond what a map can hold; what is damaged in the map.
+/// [`Error::FileTooBig`] beyond the end of any map; a damaged map.
 pub(crate) fn lookup(store: &Store, ino: u32, inode: &Inode, lblk: u32) -> Result<Mapping> {
     let mapping = match shape(ino, inode)? {
         Shape::Extents => extent::lookup(store, owner(store, ino, inode), &inode.i_block, lblk)?,
@@ -126,7 +126,7 @@ pub(crate) fn lookup(store: &Store, ino: u32, inode: &Inode, lblk: u32) -> Resul
     Ok(mapping)
 }
 
-/// The run of blocks that the file begins with.
+/// Returns the file's first run of blocks.
 pub(crate) fn first_run(store: &Store, ino: u32, inode: &Inode) -> Result<Option<(u64, u32)>> {
     if !has_map(store, inode) {
         return Ok(None);
@@ -180,11 +180,11 @@ pub(crate) fn convert(
 /// Makes `range` a hole and frees its blocks, from the end on, as far as the credits go. The caller
 /// starts with at least [`remove_credits`].
 ///
-/// A damaged map and blocks that are free already stop it, and so does [`Error::NoSpace`] if a hole
+/// A damaged map, or a block that is free already, stops it. So does [`Error::NoSpace`], if a hole
 /// inside of an extent needs a node: nothing of that extent is freed.
 ///
 /// # Errors
-/// Those in the middle of a change.
+/// Failures in the middle of a change.
 pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, range: Range<u32>) -> Result<Progress> {
     change(txn, ino, inode, |map| match map {
         Map::Tree(tree) => tree.remove(range),
@@ -192,8 +192,9 @@ pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, range: Rang
     })
 }
 
-/// Moves what is mapped from `from` on by `by` blocks to the front, over a hole, as far as the
-/// credits go; `from` follows. Whoever calls starts with at least [`insert_credits`] and the inode.
+/// Moves the blocks mapped from `from` on by `by` blocks to the front, over a hole, as far as the
+/// credits go, and `from` with them. The caller starts with at least [`insert_credits`] and a
+/// credit for the inode.
 ///
 /// # Errors
 /// A map that is no tree; a damaged one.
@@ -210,11 +211,11 @@ pub(crate) fn shift_left(
     })
 }
 
-/// Lets no extent begin before `at` and end behind it, so that [`shift_right`] by `by` blocks
-/// cannot fail for want of space. Costs [`insert_credits`].
+/// Splits an extent that begins before `at` and ends behind it, so that [`shift_right`] by `by`
+/// blocks cannot fail for want of space. Costs [`insert_credits`].
 ///
 /// # Errors
-/// [`Error::NoSpace`], and [`Error::Invalid`] where blocks would come to lie too far behind:
+/// [`Error::NoSpace`], and [`Error::Invalid`] if blocks would move beyond the end of the map:
 /// nothing is changed.
 pub(crate) fn part(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, at: u32, by: u32) -> Result<()> {
     change(txn, ino, inode, |map| match map {
@@ -223,12 +224,12 @@ pub(crate) fn part(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, at: u32, by: 
     })
 }
 
-/// Moves what is mapped from `start` on by `by` blocks to the back, as far as the credits go;
-/// `end`, which begins with the end of all blocks, follows. Whoever calls starts with at least
-/// [`insert_credits`] and the inode.
+/// Moves the blocks mapped from `start` on by `by` blocks to the back, as far as the credits go.
+/// `end` begins as the end of all blocks and moves with them. The caller starts with at least
+/// [`insert_credits`] and a credit for the inode.
 ///
 /// # Errors
-/// As [`shift_left`].
+/// A map that is no tree; a damaged one.
 pub(crate) fn shift_right(
     txn: &mut Txn<'_>,
     ino: u32,
@@ -247,11 +248,11 @@ fn no_shift() -> Error {
     Error::NotSupported("blocks of an indirect map cannot be shifted".into())
 }
 
-/// Takes a block near the file's others and maps it at `lblk`, a hole. It holds what it held:
-/// the caller makes it anew. Costs [`insert_credits`] and a run's bitmap and descriptor.
+/// Allocates a block near the file's others and maps it at `lblk`, a hole. The caller initializes
+/// the block's content. Costs [`insert_credits`], and a bitmap and a descriptor for the block.
 ///
 /// # Errors
-/// As [`insert`].
+/// [`Error::NoSpace`] without blocks for the map: nothing is changed; [`Error::FileTooBig`].
 pub(crate) fn alloc_append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, lblk: u32) -> Result<u64> {
     let goal = goal(txn.store(), ino, inode, lblk)?;
     let before = txn.mark();
@@ -260,11 +261,12 @@ pub(crate) fn alloc_append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, lblk:
     Ok(block)
 }
 
-/// Maps the hole at `lblk` to `blocks`, which were marked in the bitmap since `before`; they are
-/// free again if that fails.
+/// Maps the hole at `lblk` to `blocks`, which were marked in the bitmap since `before`. Frees them
+/// again if that fails.
 ///
 /// # Errors
-/// As [`insert`], with nothing changed since `before` but for an error in the middle of the map.
+/// Those of [`insert`], with nothing changed since `before`, unless it failed in the middle of a
+/// change of the map.
 pub(crate) fn insert_or_free(
     txn: &mut Txn<'_>,
     ino: u32,
@@ -297,7 +299,8 @@ pub(crate) fn place(store: &Store, at: u64) -> Result<(u32, usize)> {
     Ok((lblk, (at % size) as usize))
 }
 
-/// Where blocks for `lblk` would best lie: behind the block before it, else in the inode's group.
+/// Returns where the block for `lblk` should lie: behind the block before it, else in the inode's
+/// group.
 pub(crate) fn goal(store: &Store, ino: u32, inode: &Inode, lblk: u32) -> Result<u64> {
     if let Some(before) = lblk.checked_sub(1)
         && let Mapping::Mapped { block, .. } = lookup(store, ino, inode, before)?
@@ -308,8 +311,8 @@ pub(crate) fn goal(store: &Store, ino: u32, inode: &Inode, lblk: u32) -> Result<
     Ok(store.layout.group_first_block(group)?)
 }
 
-/// Blocks for the map itself that an [`insert`] of `len` blocks at `lblk` may take, behind `before`
-/// others that are to come first.
+/// Blocks for the map itself that an [`insert`] of `len` blocks at `lblk` may take, after `before`
+/// other inserts.
 pub(crate) fn insert_blocks(
     store: &Store,
     ino: u32,
@@ -322,15 +325,15 @@ pub(crate) fn insert_blocks(
         Shape::Extents => {
             let entries = usize::from(u16::from_le_bytes([inode.i_block[2], inode.i_block[3]]));
             let fits = depth(inode) == 0 && entries + before < usize::from(max_entries(ROOT_SIZE));
-            // One on each level, and one that the root grows into.
+            // One on each level, and one if the root grows.
             Ok(if fits { 0 } else { usize::from(depth(inode)) + 1 })
         }
         Shape::Indirect => indirect::missing(store, ino, &inode.i_block, lblk..lblk.saturating_add(len)),
     }
 }
 
-/// As [`insert_blocks`], of the tree as it is: other threads that map blocks of the file meanwhile
-/// may leave this one without space for the map.
+/// Blocks for the map as [`insert_blocks`] counts them, but of the tree as it is: other threads
+/// that map blocks of the file meanwhile may leave this thread without space for the map.
 pub(crate) fn insert_blocks_now(
     store: &Store,
     ino: u32,
@@ -345,8 +348,8 @@ pub(crate) fn insert_blocks_now(
     }
 }
 
-/// Credits of an [`insert`] of `len` blocks, or a [`convert`]; without the inode and the bitmaps of
-/// the data.
+/// Credits of an [`insert`] of `len` blocks, or of a [`convert`], without the inode and the bitmaps
+/// of the data.
 pub(crate) fn insert_credits(store: &Store, inode: &Inode, len: u32) -> u32 {
     match has_extents(inode) {
         true => extent::insert_credits(depth(inode)),
@@ -354,7 +357,7 @@ pub(crate) fn insert_credits(store: &Store, inode: &Inode, len: u32) -> u32 {
     }
 }
 
-/// Credits with which [`remove`] always goes forward; without the inode.
+/// Credits with which [`remove`] always makes progress, without the inode.
 pub(crate) fn remove_credits(inode: &Inode) -> u32 {
     match has_extents(inode) {
         true => extent::remove_credits(depth(inode)),
@@ -374,7 +377,7 @@ fn shape(ino: u32, inode: &Inode) -> Result<Shape> {
     Ok(if has_extents(inode) { Shape::Extents } else { Shape::Indirect })
 }
 
-/// Upper bounds of how many nodes an extent tree has on each level below its root.
+/// Upper bounds of the number of nodes on each level of an extent tree below its root.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TreeWidth {
     levels: u32,
@@ -382,18 +385,18 @@ pub(crate) struct TreeWidth {
     root: u64,
     /// Entries of any other node at most.
     each: u64,
-    /// Nodes that are to come, on any level.
+    /// Nodes that other changes may add, on any level.
     added: u64,
 }
 
 impl TreeWidth {
-    /// Counts `nodes` that another change of the map may add.
+    /// Adds `nodes` that another change of the map may add.
     pub(crate) fn with(self, nodes: u64) -> Self {
         Self { added: self.added.saturating_add(nodes), ..self }
     }
 
     /// Returns how many full nodes `changes` of the map may split, if no two changes of a node fill
-    /// it again: on each level one for each change, and no more than the level has.
+    /// it again: on each level one for each change, but no more than the level has.
     pub(crate) fn splits(self, changes: u64) -> u64 {
         let of_level = |level| self.root.saturating_mul(self.each.saturating_pow(level));
         let found = (0..self.levels).map(|level| changes.min(of_level(level))).fold(0, u64::saturating_add);
@@ -402,7 +405,7 @@ impl TreeWidth {
     }
 }
 
-/// Returns the width of the extent tree, by its root alone; `None` for another kind of map.
+/// Returns the width of the extent tree, from its root alone; `None` for another kind of map.
 pub(crate) fn tree_width(store: &Store, inode: &Inode) -> Option<TreeWidth> {
     let root = u64::from(u16::from_le_bytes([inode.i_block[2], inode.i_block[3]]));
     let each = u64::from(max_entries(store.block_size as usize));
@@ -418,7 +421,7 @@ fn has_extents(inode: &Inode) -> bool {
     inode.flags.contains(InodeFlags::EXTENTS)
 }
 
-/// The depth of the tree; a damaged one is found when it is read.
+/// The depth of the tree. Reading a damaged tree finds a wrong one.
 fn depth(inode: &Inode) -> u16 {
     let depth = u16::from_le_bytes([inode.i_block[6], inode.i_block[7]]);
     depth.min(lanefs_format::extent::MAX_DEPTH)
@@ -428,10 +431,11 @@ fn owner(store: &Store, ino: u32, inode: &Inode) -> Owner {
     Owner { ino, seed: store.checksummer.inode_seed(ino, inode.generation) }
 }
 
-/// A volume without `huge_file` counts at most 2^32 - 1 sectors in a file.
+/// Checks that i_blocks can count `len` more blocks: without `huge_file`, it has 2^32 - 1 sectors
+/// at most.
 fn check_sectors(store: &Store, inode: &Inode, len: u32) -> Result<()> {
     let max = if store.has_ro(RoCompat::HUGE_FILE) { (1 << 48) - 1 } else { u64::from(u32::MAX) };
-    // A few nodes more than the data.
+    // And a few nodes of the map.
     let more = (u64::from(len) + 64).saturating_mul(sectors(store));
     if inode.blocks.saturating_add(more) > max { Err(Error::FileTooBig) } else { Ok(()) }
 }
@@ -454,7 +458,7 @@ fn change<'f, T>(
 ) -> Result<T> {
     let store = txn.store();
     let owner = owner(store, ino, inode);
-    // What is freed with a directory or a link went through the journal, and must be revoked.
+    // The blocks of a directory or link went through the journal: freed, they must be revoked.
     let journalled = inode.flags.intersects(InodeFlags::EA_INODE | InodeFlags::JOURNAL_DATA);
     let kind = if inode.is_regular() && !journalled { BlockKind::Data } else { BlockKind::Metadata };
     let (result, delta) = match shape(ino, inode)? {

@@ -13,11 +13,11 @@ use std::collections::HashMap;
 /// An orphan file has at most this many blocks, whatever its inode says.
 const MAX_BLOCKS: u32 = 512;
 
-/// Where the orphans stand, and which places are free.
+/// The places of the orphans in the file, and the free places.
 #[derive(Debug)]
 pub(super) struct OrphanFile {
     codec: Codec,
-    /// Held in memory: to become an orphan does no I/O.
+    /// Held in memory: making an inode an orphan does no I/O.
     blocks: Box<[Buffer]>,
     per_block: u32,
     places: Mutex<Places>,
@@ -26,13 +26,14 @@ pub(super) struct OrphanFile {
 #[derive(Debug, Default)]
 struct Places {
     of: HashMap<u32, u32>,
-    /// Free places below `unused`; those above have never been taken since the volume was opened.
+    /// Free places below `unused`. Places from there on were never taken since the volume was
+    /// opened.
     free: Vec<u32>,
     unused: u32,
 }
 
 impl OrphanFile {
-    /// The file of the volume, with the orphans that it holds.
+    /// Reads the orphan file of the volume. Returns it with the orphans that it holds.
     pub(super) fn load(store: &Store, ino: u32) -> Result<(Self, Vec<u32>)> {
         let damaged = |rule| Corrupt::SpecialInode { ino, role: "orphan file", rule };
         let inode = store.read_inode(ino)?;

@@ -1,4 +1,4 @@
-//! Which orphans a crash left.
+//! Reads the orphans that a crash left.
 
 use super::OrphanFile;
 use crate::error::{Corrupt, Result};
@@ -6,10 +6,10 @@ use crate::store::Store;
 use lanefs_format::Compat;
 use std::collections::HashSet;
 
-/// The orphan list of the volume, newest first.
+/// Returns the orphan list of the volume, newest first.
 ///
 /// # Errors
-/// A list that runs in a circle, leaves the volume, or goes through special inodes.
+/// A list that has a cycle, leaves the volume, or includes special inodes.
 fn read_list(store: &Store) -> Result<Vec<u32>> {
     let mut list = Vec::new();
     let mut seen = HashSet::new();
@@ -43,7 +43,7 @@ fn read_file(store: &Store) -> Result<Option<(OrphanFile, Vec<u32>)>> {
     Ok(Some((file, found)))
 }
 
-/// Looks whether the orphans can be read, without changing anything; how many there are.
+/// Checks that the orphans can be read, without changes. Returns how many there are.
 pub(crate) fn check(store: &Store) -> Result<u32> {
     let mut orphans = read_list(store)?;
     orphans.extend(read_file(store)?.map(|f| f.1).unwrap_or_default());

@@ -6,20 +6,20 @@ use lanefs_sync::atomic::{AtomicUsize, Ordering};
 use lanefs_sync::order::{Level, Ordered};
 use lanefs_sync::{Mutex, MutexGuard};
 
-/// The list in core, oldest first: the last one is `s_last_orphan`, and `i_dtime` of each on disk
-/// is the one before it.
+/// The list in core, oldest first. The last one is `s_last_orphan`, and `i_dtime` of each inode on
+/// disk is the number of the one before it.
 #[derive(Debug, Default)]
 pub(super) struct List {
     inodes: Mutex<Vec<u32>>,
-    /// Length, to look without the lock.
+    /// Length, read without the lock.
     len: AtomicUsize,
 }
 
-/// Holds the list still while an inode that is on it is written.
+/// The locked list, while an inode on it is written.
 pub(crate) struct Chain<'a>(Option<(Ordered<MutexGuard<'a, Vec<u32>>>, u32)>);
 
 impl Chain<'_> {
-    /// The `i_dtime` that the list wants, if the inode is on it.
+    /// Returns the `i_dtime` that the list needs, if the inode is on it.
     pub(crate) fn next(&self) -> Option<u32> {
         self.0.as_ref().map(|c| c.1)
     }
@@ -60,7 +60,7 @@ impl List {
         }
     }
 
-    /// What the volume had at open, oldest first.
+    /// Loads the list that the volume had when it was opened, oldest first.
     pub(super) fn load(&self, inodes: Vec<u32>) {
         self.len.store(inodes.len(), Ordering::Release);
         *self.lock() = inodes;
@@ -74,7 +74,7 @@ impl List {
         Ok(())
     }
 
-    /// Takes `ino` off; `false` if it was not on the list.
+    /// Takes `ino` off the list; `false` if it was not on it.
     pub(super) fn remove(&self, txn: &Txn<'_>, ino: u32) -> Result<bool> {
         if self.is_empty() {
             return Ok(false);
@@ -83,7 +83,8 @@ impl List {
         let Some(p) = place(&inodes, ino) else { return Ok(false) };
         let next = older(&inodes, p);
         match inodes.get(p + 1) {
-            // The newer neighbour's i_dtime must skip it. Only that field of its slot is ours.
+            // The newer neighbour's i_dtime must skip it. Only that field of its slot belongs to
+            // the list.
             Some(&newer) => txn.store().table_slot(newer)?.write_dtime(txn, next)?,
             None => txn.store().write_super(txn, |sb| sb.set_last_orphan(next))?,
         }

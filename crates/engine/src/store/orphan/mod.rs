@@ -1,15 +1,15 @@
-//! Orphans: inodes that recovery must finish, because their last name went while they were in
+//! Orphans: inodes that recovery must finish, because they lost their last name while they were in
 //! use, or because a truncation needs more than one transaction.
 //!
-//! Two forms on disk. The orphan file (`orphan_file`) is an array of inode numbers; an inode
-//! takes a slot and clears it. The orphan list is chained through the inodes: `s_last_orphan` is
-//! the newest, `i_dtime` of each names the next older one. The file is used where there is one
-//! and it has room; a volume can have both.
+//! Two forms on disk. The orphan file (`orphan_file`) is an array of inode numbers; an inode takes
+//! a slot and clears it. The orphan list is chained through the inodes: `s_last_orphan` is the
+//! newest, `i_dtime` of each names the next older one. The file is preferred while it has room; a
+//! volume can have both.
 //!
-//! Invariant: an inode without a name is an orphan until it is deleted, whatever is done to it
-//! while it is open.
+//! Invariant: an inode without a name is an orphan until it is deleted, whatever programs do with
+//! it while it is open.
 //!
-//! Lock: the mutexes here are above the superblock's and buffers, below the inode's state.
+//! Locks: the mutexes here come above the superblock's and buffers, and below the inode's state.
 
 mod file;
 mod left;
@@ -23,7 +23,7 @@ use file::OrphanFile;
 use lanefs_format::Inode;
 use list::{Chain, List};
 
-/// Which inodes are orphans, and where each stands on disk.
+/// The orphans, and the place of each on disk.
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     list: List,
@@ -31,7 +31,7 @@ pub(crate) struct Orphans {
 }
 
 impl Orphans {
-    /// What `i_dtime` of `ino` must hold on disk because of the list.
+    /// Returns the value that `i_dtime` of `ino` must have on disk because of the list.
     pub(crate) fn chain(&self, ino: u32) -> Chain<'_> {
         self.list.chain(ino)
     }
@@ -57,9 +57,8 @@ pub(crate) fn add(txn: &mut Txn<'_>, ino: u32) -> Result<()> {
     orphans.list.add(txn, ino)
 }
 
-/// Ends what made an inode an orphan, a truncation or the lack of a name. An inode that has no name
-/// stays an orphan: only its [`delete`] takes it off. The caller writes the inode afterwards under
-/// the same handle.
+/// Ends an orphan's truncation, or its lack of a name. An inode that has no name stays an orphan:
+/// only [`delete`] takes it off. The caller writes the inode afterwards under the same handle.
 pub(crate) fn settle(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
     if inode.links_count == 0 { Ok(()) } else { remove(txn, ino, inode) }
 }

@@ -1,7 +1,7 @@
-//! POSIX ACLs of an inode, and how they and the mode keep each other right.
+//! POSIX ACLs of an inode, and how they and the mode follow each other.
 //!
-//! The access list's owner, group class (mask, or the owning group without one) and others are
-//! the nine bits of the mode. A list that says no more than the mode is not stored.
+//! The access list's owner, group class (the mask, or the owning group without one) and others are
+//! the nine bits of the mode. A list with no more entries than the mode has is not stored.
 
 use super::{SetXattr, change, find};
 use crate::error::{Error, Result, XattrError};
@@ -13,7 +13,7 @@ use lanefs_format::{FileType, Inode};
 
 const NO_DEFAULT: Error = Error::AccessDenied("a default ACL on something that is no directory");
 
-/// The stored list of this name.
+/// Returns the stored list of this name.
 pub(super) fn get(store: &Store, ino: u32, inode: &Inode, name: Name<'_>) -> Result<Option<Acl>> {
     check_type(inode)?;
     match find(store, ino, inode, name)? {
@@ -26,7 +26,7 @@ pub(super) fn get(store: &Store, ino: u32, inode: &Inode, name: Name<'_>) -> Res
     }
 }
 
-/// Sets the list of this name from the value that a program gave.
+/// Sets the list of this name from a program's value.
 pub(super) fn set(
     txn: &mut Txn<'_>,
     ino: u32,
@@ -35,7 +35,7 @@ pub(super) fn set(
     value: &[u8],
 ) -> Result<()> {
     let parsed = Acl::from_xattr(value);
-    // Bytes that are no list at all are refused before their place is looked at.
+    // Bytes that are no list at all are refused before the inode's type is checked.
     let listed =
         matches!(parsed, Ok(_) | Err(AclError::Order { .. } | AclError::Incomplete | AclError::Id { .. }));
     if listed || value.is_empty() {
@@ -43,10 +43,10 @@ pub(super) fn set(
     }
     let acl = match parsed {
         Ok(acl) => acl,
-        // Nothing at all is a list without entries: none.
+        // An empty value is a list without entries.
         Err(_) if value.is_empty() => Acl { entries: Vec::new() },
         Err(e @ AclError::Version { .. }) => return Err(Error::NotSupported(e.to_string())),
-        // Bytes that are a list, if not a valid one, are refused for their place first.
+        // Bytes that are a list, even an invalid one, are refused for the inode's type first.
         Err(AclError::Order { .. } | AclError::Incomplete | AclError::Id { .. })
             if name == Name::ACL_DEFAULT && !inode.is_dir() =>
         {
@@ -84,7 +84,8 @@ fn store(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>, acl: &A
     change(txn, ino, inode, name, value.as_deref(), SetXattr::Any)
 }
 
-/// Sets the access list and the mode that it gives. The empty list leaves the mode as it is.
+/// Sets the access list, and the mode that follows from it. The empty list leaves the mode
+/// unchanged.
 fn store_access(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, acl: &Acl) -> Result<()> {
     let none = Acl::default();
     store(txn, ino, inode, Name::ACL_ACCESS, if acl.is_extended() { acl } else { &none })?;
@@ -95,7 +96,7 @@ fn store_access(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, acl: &Acl) -> Re
     Ok(())
 }
 
-/// Makes the access list agree with the mode that the inode has just got.
+/// Updates the access list after a change of the inode's mode.
 pub(crate) fn chmod_acl(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
     if inode.is_symlink() {
         return Ok(());
@@ -105,10 +106,10 @@ pub(crate) fn chmod_acl(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Resul
     store_access(txn, ino, inode, &acl)
 }
 
-/// Gives a new inode what the default list of its directory says: a mode no wider than both, an
-/// access list, and to a directory the default list. Without a default list nothing changes.
+/// Applies the default list of the directory to a new inode: a mode no wider than both, an access
+/// list, and for a directory the default list. Without a default list nothing changes.
 ///
-/// A creator's umask counts only in directories without a default list; that is the caller's part.
+/// A creator's umask counts only in directories without a default list; the caller applies it.
 pub(crate) fn inherit_acl(
     txn: &mut Txn<'_>,
     dir_ino: u32,

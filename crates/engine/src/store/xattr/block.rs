@@ -1,4 +1,4 @@
-//! The attribute block of an inode: reading it, and putting another one in its place.
+//! The attribute block of an inode: reads it, and replaces it.
 
 use crate::error::{Error, Result, XattrError};
 use crate::store::alloc::{self, BlockKind};
@@ -8,7 +8,7 @@ use lanefs_format::Inode;
 use lanefs_format::xattr::{self as codec, Attr, BlockHeader};
 use lanefs_journal::Buffer;
 
-/// The attribute block `block` of an inode, verified; `None` for block 0.
+/// Returns the attribute block `block` of an inode, verified; `None` for block 0.
 pub(super) fn load(store: &Store, ino: u32, block: u64) -> Result<Option<Buffer>> {
     if block == 0 {
         return Ok(None);
@@ -31,7 +31,7 @@ fn header(ino: u32, buffer: &Buffer) -> Result<BlockHeader> {
     BlockHeader::parse(&buffer.read()).map_err(|source| XattrError::Block { ino, block, source }.into())
 }
 
-/// The bytes of a block with these attributes, `None` for a list without any.
+/// Returns the bytes of a block with these attributes, `None` for an empty list.
 ///
 /// # Errors
 /// [`Error::XattrsTooLarge`] if they do not fit.
@@ -43,7 +43,7 @@ pub(super) fn encode(store: &Store, mut attrs: Vec<Attr<'_>>) -> Result<Option<V
     if codec::encode_block(&mut bytes, &mut attrs) { Ok(Some(bytes)) } else { Err(Error::XattrsTooLarge) }
 }
 
-/// Reads what giving up a use of `block` changes: the block, and where it is freed its group's
+/// Reads what releasing a use of `block` changes: the block, and, if it is freed, its group's
 /// bitmap.
 pub(super) fn hold_for_free(store: &Store, ino: u32, block: u64) -> Result<impl Sized + use<>> {
     let Some(buffer) = load(store, ino, block)? else { return Ok(None) };
@@ -52,9 +52,9 @@ pub(super) fn hold_for_free(store: &Store, ino: u32, block: u64) -> Result<impl 
     Ok(Some((buffer, bits)))
 }
 
-/// Makes `content` the inode's attribute block: an equal one that exists, the inode's own one
-/// changed in its place, or a new one. The old one loses a user. All that is changed is read
-/// before.
+/// Makes `content` the inode's attribute block: an existing equal block, the inode's own block
+/// changed in place, or a new block. The old block loses a user. Reads all blocks that change
+/// before it changes any.
 pub(super) fn replace(
     txn: &mut Txn<'_>,
     ino: u32,

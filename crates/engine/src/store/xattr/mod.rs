@@ -1,11 +1,11 @@
 //! Extended attributes of an inode.
 //!
-//! An attribute lies in the spare room of its inode or in one attribute block (`i_file_acl`); the
-//! inode comes first. A change reads both lists, works out both new ones, and only then touches
-//! anything: the block before the inode, because only the block can fail.
+//! An attribute lies in the spare room of its inode, which is preferred, or in one attribute block
+//! (`i_file_acl`). A change reads both lists and computes both new ones before it writes anything.
+//! It writes the block before the inode, because only the block can fail.
 //!
-//! The caller holds the inode's lock and writes the inode afterwards. Blocks shared with other
-//! inodes are the matter of [`share`].
+//! The caller holds the inode's lock and writes the inode afterwards. [`share`] handles blocks that
+//! several inodes share.
 
 mod acl;
 mod block;
@@ -32,7 +32,8 @@ pub enum SetXattr {
     Replace,
 }
 
-/// The value of the attribute `name`, prefix included. ACLs come in the form that programs know.
+/// Returns the value of the attribute `name`, prefix included. ACLs have the form that programs
+/// use.
 ///
 /// # Errors
 /// [`Error::NoData`]; [`Error::NotSupported`] for a prefix that ext4 does not store.
@@ -49,7 +50,7 @@ pub(crate) fn get(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Result
     }
 }
 
-/// The names of all attributes that programs see, prefixes included.
+/// Returns the names of all attributes that programs see, prefixes included.
 pub(crate) fn list(store: &Store, ino: u32, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let mut names: Vec<_> = in_inode(ino, inode)?.iter().filter_map(|a| a.name.full()).collect();
     if let Some(buffer) = block::load(store, ino, inode.file_acl)? {
@@ -104,18 +105,19 @@ pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: &[u8]
     }
 }
 
-/// Gives the attribute block back. The inode is being deleted.
+/// Releases the attribute block of an inode that is being deleted.
 pub(crate) fn free_all(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
     block::replace(txn, ino, inode, None)
 }
 
-/// Reads what [`free_all`] will change besides the inode. While the answer is held, that does no
+/// Reads what [`free_all`] will change besides the inode. While the result is held, freeing does no
 /// I/O.
 pub(crate) fn hold_for_free(store: &Store, ino: u32, inode: &Inode) -> Result<impl Sized + use<>> {
     block::hold_for_free(store, ino, inode.file_acl)
 }
 
-/// Whether `name` is a `user.` attribute and the inode takes none: only files and directories do.
+/// Whether `name` is a `user.` attribute of an inode that can have none: only files and directories
+/// can.
 fn refuses_user(inode: &Inode, name: &[u8]) -> bool {
     name.starts_with(b"user.") && !inode.is_regular() && !inode.is_dir()
 }
@@ -201,7 +203,8 @@ fn change(
                     .transpose()?,
             )
         } else {
-            // Only a set can fail to fit: a list with an attribute less is not longer.
+            // Only setting an attribute can exceed the room: a list with one attribute less is not
+            // longer.
             let list = block::encode(store, edited(&outer, name, new))?;
             if !codec::encode_inode(&mut area, &edited(&inner, name, None)) {
                 return Err(Error::XattrsTooLarge);

@@ -4,9 +4,9 @@
 //! equal list is used again and counts its users in `h_refcount`, up to 1024. While more than one
 //! inode uses a block its list does not change.
 //!
-//! [`Sharing`] remembers blocks by `h_hash`: those that this mount wrote or changed the users of.
-//! It is a hint: what it gives is compared. Its mutex is held while a block gets or loses a
-//! user, below the inode's lock and above block groups and buffers.
+//! [`Sharing`] remembers, by `h_hash`, blocks that this mount wrote or whose users it changed. It
+//! is a hint: the content of a block that it returns is compared. Its mutex is held while a block
+//! gets or loses a user, below the inode's lock and above block groups and buffers.
 
 use super::block;
 use crate::error::Result;
@@ -33,7 +33,7 @@ impl Sharing {
 }
 
 impl ByHash {
-    /// A block whose list equals that of the block's bytes `content`, with room for a user.
+    /// Returns a block whose list equals that of the block's bytes `content`, with room for a user.
     pub(super) fn find(&self, store: &Store, ino: u32, hash: u32, content: &[u8]) -> Result<Option<Buffer>> {
         let Some(&nr) = self.0.get(&hash) else { return Ok(None) };
         let Some(buffer) = block::load(store, ino, nr)? else { return Ok(None) };
@@ -48,7 +48,7 @@ impl ByHash {
         Ok((room && equal).then_some(buffer))
     }
 
-    /// A block with this hash may be shared. Hash 0 says that it must not be.
+    /// Remembers that a block with this hash may be shared. Hash 0 means that it must not be.
     pub(super) fn remember(&mut self, hash: u32, block: u64) {
         if self.0.len() >= LIMIT {
             self.0.clear();

@@ -1,10 +1,12 @@
-//! What to write out in the background, and when: by age, by pressure, and what is written from
-//! front to back.
+//! Which pages to write out in the background, and when: by age, by pressure, and streams (files
+//! that are written from front to back).
 //!
-//! The file that has been dirty longest comes first. A large one is written in pieces, and others
-//! have their turn between them. Pressure ends when half of what began it is left: a thread that
-//! stopped at once would be woken again by the next write. There is no I/O and no thread here:
-//! whoever has one asks for the next job, does it, and asks again; when there is none it sleeps.
+//! The file that has been dirty longest comes first. A large file is written in pieces, and others
+//! have their turn between them. Pressure ends when the dirty bytes have fallen to half of the
+//! limit that began it: a thread that stopped at the limit would be woken again by the next write.
+//!
+//! This file does no I/O and has no thread: the flusher's thread asks for the next job, does it,
+//! and asks again. When there is no job, it sleeps.
 
 use super::dirty::Turn;
 use super::{FileCache, PageCache, Pressure};
@@ -13,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Something to write out.
+/// A part of a file to write out.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// The file.
@@ -24,34 +26,34 @@ pub(crate) struct Job {
     pub(crate) max: u64,
 }
 
-/// See the head of the file. One for each thread that writes out.
+/// The state of one thread that writes out. See the head of the file.
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// The age at which a file is written out whatever the pressure; `None`: never.
+    /// The age at which a file is written out without any pressure; `None`: never.
     expire: Option<Duration>,
-    /// The turn of the file of the last job: the next one is behind it.
+    /// The turn of the file of the last job: the search for the next one begins behind it.
     last: Option<Turn>,
-    /// The last job was of a stream: others have their turn.
+    /// The last job was a stream: other files come first now.
     streamed: bool,
-    /// There was pressure, and too little has been written out since.
+    /// There was pressure, and it has not ended yet.
     pressed: bool,
 }
 
 impl Background {
     /// The longest sleep.
     pub(crate) const WAKE: Duration = Duration::from_secs(5);
-    /// The most of one file before another has its turn.
+    /// The most bytes of one file before another has its turn.
     pub(crate) const PIECE: u64 = 8 << 20;
-    /// The same of a stream.
+    /// The same for a stream.
     pub(crate) const STREAM: u64 = 16 << 20;
 
-    /// Files are written out at the age `expire`.
+    /// Makes the state of a thread that writes out files at the age `expire`.
     pub(crate) fn new(expire: Option<Duration>) -> Self {
         Self { expire, last: None, streamed: false, pressed: false }
     }
 
-    /// What to do at `now`, if anything: streams, files that have expired, and any file while there
-    /// is pressure.
+    /// Returns the next job at `now`, if there is one: streams, files that have expired, and any
+    /// file while there is pressure.
     pub(crate) fn next(&mut self, cache: &PageCache, now: Instant) -> Option<Job> {
         let others_first = std::mem::take(&mut self.streamed);
         let job = if others_first { self.next_file(cache, now) } else { None };
@@ -71,7 +73,7 @@ impl Background {
         self.pressed = cache.pressure() >= Pressure::Background
             || self.pressed && dirty > cache.dirty.limits.background / 2;
         let last = self.last.take();
-        // Behind the last; then from the front.
+        // The first file behind the last one, else the first of the list.
         let (turn, file) = [last, None].into_iter().find_map(|after| {
             let (turn, since, file) = cache.dirty.oldest(after)?;
             let old = self.expire.is_some_and(|age| now.saturating_duration_since(since) >= age);
@@ -81,7 +83,8 @@ impl Background {
         Some(Job { file, blocks: 0..u32::MAX, max: Self::PIECE })
     }
 
-    /// How long to sleep from `now` on when there is nothing to do, unless pressure comes before.
+    /// Returns how long to sleep from `now` on when there is no job. Pressure wakes the thread
+    /// earlier.
     pub(crate) fn pause(&self, cache: &PageCache, now: Instant) -> Duration {
         let expires = cache.dirty.oldest(None).and_then(|(_, since, _)| Some(since + self.expire?));
         expires.map_or(Self::WAKE, |at| at.saturating_duration_since(now).min(Self::WAKE))

@@ -1,8 +1,10 @@
-//! Sixteen pages of a file, and what is known of their blocks.
+//! A chunk: sixteen pages of a file, and the state of their blocks.
 //!
-//! Invariants, whenever the lock is free: a page is there exactly if one of its blocks is up to
-//! date; dirty blocks are up to date; `cancelled` is part of `writeback`. Bytes of blocks that are
-//! not up to date are garbage of another file, and are never copied out.
+//! Invariants, whenever the lock is free:
+//! - A page is there exactly if one of its blocks is up to date.
+//! - Dirty blocks are up to date.
+//! - `cancelled` is a part of `writeback`.
+//! - Bytes of blocks that are not up to date may belong to another file, and are never copied out.
 
 use super::geometry::{Geometry, PAGES, runs};
 use lanefs_device::AlignedBuf;
@@ -11,30 +13,31 @@ use std::array;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The memory of a page. Whoever writes it out holds it too, and then it is copied before it is
-/// changed.
+/// The memory of a page. A writeback shares it: a thread that changes a page in writeback copies it
+/// first.
 pub(super) type Page = Arc<AlignedBuf>;
 
-/// See the head of the file. All sets are of blocks, bit 0 for the first of the chunk.
+/// A chunk. See the head of the file. All sets are of blocks, bit 0 for the first of the chunk.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub(super) pages: [Option<Page>; PAGES],
     /// Blocks whose bytes are the file's.
     pub(super) uptodate: u64,
-    /// Blocks that the device does not have.
+    /// Blocks whose bytes are newer than the device's.
     pub(super) dirty: u64,
-    /// Blocks that somebody writes out.
+    /// Blocks that a writeback has taken.
     pub(super) writeback: u64,
-    /// Blocks in writeback that were dropped meanwhile: not to become dirty again if it fails.
+    /// Blocks in writeback that a cut has dropped: they do not become dirty again if it fails.
     pub(super) cancelled: u64,
-    /// Pages that were used since the clock came by.
+    /// Pages that were used since the clock's hand last passed.
     referenced: AtomicU16,
     /// Whether the clock has an entry for this chunk.
     pub(super) listed: bool,
 }
 
 impl Chunk {
-    /// Copies bytes out from `inner` on, up to the first block that is not up to date; how many.
+    /// Copies bytes out from `inner` on, up to the first block that is not up to date. Returns how
+    /// many.
     #[inline]
     pub(super) fn copy_out(&self, geo: Geometry, inner: usize, buf: &mut [u8]) -> usize {
         let touched = geo.touched(&(inner..inner + buf.len()));
@@ -57,8 +60,8 @@ impl Chunk {
         len
     }
 
-    /// Copies bytes from `inner` on over blocks that are dirty, up to the first that is not; how
-    /// many.
+    /// Copies bytes from `inner` on over dirty blocks, up to the first that is not dirty or whose
+    /// page is in writeback. Returns how many.
     #[inline]
     pub(super) fn overwrite(&mut self, geo: Geometry, inner: usize, bytes: &[u8]) -> usize {
         let clean = geo.touched(&(inner..inner + bytes.len())) & !self.dirty;
@@ -78,7 +81,7 @@ impl Chunk {
         at - inner
     }
 
-    /// Copies into a page; whether it is there and held by nobody else.
+    /// Copies into a page. Returns `false` if the page is not there, or if a writeback shares it.
     #[inline]
     pub(super) fn copy_to_page(&mut self, page: usize, start: usize, bytes: &[u8]) -> bool {
         let page = self.pages[page].as_mut().and_then(Arc::get_mut);
@@ -103,17 +106,17 @@ impl Chunk {
         }
     }
 
-    /// Whether any page was used since the hand came by.
+    /// Whether any page was used since the clock's hand last passed.
     pub(super) fn is_referenced(&self) -> bool {
         self.referenced.load(Ordering::Relaxed) != 0
     }
 
-    /// The pages that were used since the last call.
+    /// Returns the pages that were used since the last call, and forgets them.
     pub(super) fn forget_references(&mut self) -> u16 {
         std::mem::take(self.referenced.get_mut())
     }
 
-    /// Blocks that keep their page.
+    /// Blocks whose pages must not be evicted.
     pub(super) fn busy(&self) -> u64 {
         self.dirty | self.writeback
     }
@@ -123,7 +126,7 @@ impl Chunk {
         self.uptodate == 0 && self.writeback == 0
     }
 
-    /// The pages that nothing keeps.
+    /// Pages that may be evicted.
     pub(super) fn evictable(&self, geo: Geometry) -> u16 {
         if self.uptodate & !self.busy() == 0 {
             return 0;
@@ -133,7 +136,7 @@ impl Chunk {
         (0..PAGES).filter(free).fold(0, |set, p| set | 1 << p)
     }
 
-    /// Takes the pages out that have no block up to date, in order.
+    /// Takes out the pages without a block that is up to date, in order.
     pub(super) fn take_unused(&mut self, geo: Geometry) -> impl DoubleEndedIterator<Item = Page> + use<> {
         let mut taken: [Option<Page>; PAGES] = array::from_fn(|_| None);
         for (p, page) in self.pages.iter_mut().enumerate() {
@@ -144,8 +147,8 @@ impl Chunk {
         taken.into_iter().flatten()
     }
 
-    /// Calls `f` with the bytes of each run of `blocks` inside a page, whose pages are there and
-    /// held by nobody else; the blocks that it was called with.
+    /// Calls `f` with the bytes of each run of `blocks` inside a page. Skips pages that are not
+    /// there, or that a writeback shares. Returns the blocks that it was called with.
     pub(super) fn each_run<'c>(
         &'c mut self,
         geo: Geometry,

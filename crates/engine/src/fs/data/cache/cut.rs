@@ -1,25 +1,25 @@
-//! Taking cached blocks out: truncate, punch, and making room for direct I/O.
+//! Drops cached blocks: for truncation, for hole punching, and before direct I/O.
 
 use super::file::{FileCache, push_runs};
 use std::ops::Range;
 
-/// What became of a block that a cut covers only in part.
+/// The state of a block that a cut covers only in part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Edge {
-    /// There is no such block: the cut ends at a border.
+    /// There is no such block: the cut ends at a block boundary.
     Whole,
-    /// It is not cached: the device's copy is to be zeroed, if there is one.
+    /// Not cached: the caller zeroes the block on the device, if there is one.
     Absent,
-    /// Zeroed in the cache, and clean: the device's copy is to be zeroed as well.
+    /// Zeroed in the cache, and clean: the caller zeroes the block on the device too.
     Clean,
-    /// Zeroed in the cache, and dirty: it will be written out.
+    /// Zeroed in the cache, and dirty: a writeback will write it.
     Dirty,
 }
 
-/// What a cut has done.
+/// The result of a cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// The dirty blocks that were dropped, in order: what was claimed for them is free.
+    /// The dirty blocks that were dropped, in order: their claims are to be given back.
     pub(crate) dropped: Vec<Range<u32>>,
     /// The block of the first byte, if it begins before that byte; also if the last byte lies in
     /// the same block.
@@ -29,11 +29,11 @@ pub(crate) struct Cut {
 }
 
 impl FileCache {
-    /// Drops the blocks that lie in `bytes` whole, dirty ones too, and zeroes the parts of those
-    /// that do not. To truncate, the end is [`u64::MAX`].
+    /// Drops the blocks that lie in `bytes` whole, dirty ones too, and zeroes the covered parts of
+    /// the others. For a truncation, the end is [`u64::MAX`].
     ///
-    /// The caller has excluded writeback; blocks that are in writeback all the same do not become
-    /// dirty when it fails, and a part of one that is zeroed makes it dirty.
+    /// The caller has excluded writeback. A block that is in writeback all the same does not become
+    /// dirty if that fails; a block in writeback that is zeroed in part becomes dirty.
     pub(crate) fn cut(&self, bytes: Range<u64>) -> Cut {
         let size = self.geo().block_size() as u64;
         if bytes.is_empty() {
@@ -53,7 +53,7 @@ impl FileCache {
         Cut { dropped: self.invalidate(whole), head, tail }
     }
 
-    /// Drops `blocks`, dirty ones too; the runs of those that were dirty.
+    /// Drops `blocks`, dirty ones too. Returns the runs that were dirty.
     pub(crate) fn invalidate(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
         let mut dropped = Vec::new();
         self.each_locked(&blocks, |locked, set| {
@@ -68,7 +68,8 @@ impl FileCache {
         dropped
     }
 
-    /// Drops those of `blocks` that are neither dirty nor in writeback; whether none was either.
+    /// Drops those of `blocks` that are neither dirty nor in writeback. Returns whether all were
+    /// so.
     pub(crate) fn drop_clean(&self, blocks: Range<u32>) -> bool {
         let mut all = true;
         self.each_locked(&blocks, |locked, set| {
@@ -80,7 +81,7 @@ impl FileCache {
         all
     }
 
-    /// Zeroes `bytes`, which lie in one block and are a part of it, or are none.
+    /// Zeroes `bytes`, which are empty or a part of one block.
     fn zero(&self, bytes: Range<u64>) -> Edge {
         let geo = self.geo();
         if bytes.is_empty() {

@@ -1,7 +1,7 @@
-//! What of a volume is dirty: how much, and which files, the longest dirty first.
+//! The dirty pages of a volume: how many bytes, and which files, the longest dirty first.
 //!
-//! The number changes when a block becomes dirty or clean, the list when a file does; a write into
-//! a block that is dirty already touches neither.
+//! The count changes when a block becomes dirty or clean, the list when a file does. A write into a
+//! block that is dirty already touches neither.
 
 use super::file::FileCache;
 use super::stream::Stream;
@@ -11,10 +11,10 @@ use lanefs_sync::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
-/// How many dirty bytes are too many: parts of the cache's bound.
+/// Limits of the dirty bytes, as parts of the cache's bound.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Above it, files are written out in the background.
+    /// Above it, the flusher writes files out in the background.
     pub(crate) background: u64,
     /// Above it, writers write out too.
     pub(crate) throttle: u64,
@@ -28,7 +28,7 @@ impl Limits {
         Self { background: bound / 10, throttle: bound / 5, stop: bound / 5 * 2 }
     }
 
-    /// What `dirty` bytes ask for.
+    /// Returns the pressure that `dirty` bytes make.
     pub(crate) fn pressure(&self, dirty: u64) -> Pressure {
         match dirty {
             d if d > self.stop => Pressure::Stop,
@@ -44,7 +44,7 @@ impl Limits {
 pub(crate) enum Pressure {
     /// Nothing.
     Calm,
-    /// To see that the background writes.
+    /// To wake the flusher.
     Background,
     /// To write out as much as it wrote, or more.
     Throttle,
@@ -57,7 +57,7 @@ pub(super) type Turn = u64;
 
 #[derive(Debug, Default)]
 struct Files {
-    /// The last turn that was given; 0 is nobody's.
+    /// The last turn that was given. No file has turn 0.
     last: Turn,
     list: BTreeMap<Turn, (Instant, Weak<FileCache>)>,
 }
@@ -66,7 +66,7 @@ struct Files {
 #[repr(align(128))]
 struct Padded(AtomicU64);
 
-/// See the head of the file.
+/// The dirty bytes and files of a volume. See the head of the file.
 #[derive(Debug)]
 pub(super) struct Dirty {
     blocks: Padded,
@@ -89,7 +89,7 @@ impl Dirty {
         self.files.lock().list.len()
     }
 
-    /// Counts blocks that were and are dirty.
+    /// Counts blocks that are dirty or in writeback: of a chunk, `before` and `after` its change.
     pub(super) fn change(&self, before: u32, after: u32) {
         if before != after {
             self.blocks.0.fetch_add(u64::from(after).wrapping_sub(before.into()), Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Dirty {
         self.files.lock().list.values().filter_map(|(_, file)| file.upgrade()).collect()
     }
 
-    /// The file that has been dirty longest of those behind `after`, and since when.
+    /// Returns the file that has been dirty longest of those behind `after`, and since when.
     pub(super) fn oldest(&self, after: Option<Turn>) -> Option<(Turn, Instant, Arc<FileCache>)> {
         let files = self.files.lock();
         let behind = files.list.range(after.map_or(0, |turn| turn + 1)..);
@@ -127,7 +127,7 @@ impl Dirty {
 pub(super) struct DirtyChunks {
     chunks: BTreeSet<u32>,
     turn: Turn,
-    /// Writebacks that have some of the file's blocks, which may be dirty again after them.
+    /// Writebacks that have taken blocks of the file. If they fail, the blocks are dirty again.
     writebacks: u32,
     pub(super) stream: Stream,
 }
@@ -136,7 +136,8 @@ impl DirtyChunks {
     /// Adds a chunk; the file's first puts the file into the list, behind the others.
     pub(super) fn insert(&mut self, chunk: u32, all: &Dirty, file: &Weak<FileCache>) {
         if self.chunks.is_empty() {
-            // The old turn goes behind that: whoever writes all files out finds this one.
+            // The old turn is removed after the new one is added, so a thread that lists all dirty
+            // files always finds this one.
             let old = std::mem::replace(&mut self.turn, all.add(Weak::clone(file)));
             if self.writebacks > 0 {
                 all.remove(old);
@@ -152,16 +153,17 @@ impl DirtyChunks {
         }
     }
 
-    /// Chunks are to be taken for a writeback. Until it ends the file stays in the list, for who
-    /// has all written out waits for it too.
+    /// Notes that a writeback is about to take chunks. The file stays in the list until it ends: a
+    /// thread that waits for all files to be written out waits for this writeback too.
     pub(super) fn writeback_begins(&mut self) {
         self.writebacks += 1;
     }
 
-    /// What [`writeback_begins`](Self::writeback_begins) announced has ended, or took nothing.
+    /// Notes that the writeback of [`writeback_begins`](Self::writeback_begins) has ended, or took
+    /// nothing.
     pub(super) fn writeback_ends(&mut self, all: &Dirty) {
         self.writebacks = self.writebacks.saturating_sub(1);
-        // A file that was never dirty has no turn, and then this takes that of nobody.
+        // A file that was never dirty has turn 0, which is not in the list.
         if self.writebacks == 0 && self.chunks.is_empty() {
             all.remove(self.turn);
         }

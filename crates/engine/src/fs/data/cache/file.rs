@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The cached pages of one file: some hundred bytes, and the pages. When the last reference goes,
-/// so do all pages, dirty ones too.
+/// The cached pages of one file: some hundred bytes, and the pages. Dropping the last reference
+/// drops all pages, dirty ones too.
 #[derive(Debug)]
 pub(crate) struct FileCache {
     me: Weak<Self>,
@@ -25,9 +25,9 @@ pub(crate) struct FileCache {
     ino: u32,
     index: Index,
     dirty: Mutex<DirtyChunks>,
-    /// Of a stream that was far ahead enough has been taken to be written out.
+    /// Signals that a writeback has taken enough of a stream whose writer was far ahead.
     taken: Condvar,
-    /// Its dirty chunks when it last called for being written out as a stream.
+    /// The number of dirty chunks when the file last asked to be written out as a stream.
     ahead: AtomicU32,
 }
 
@@ -50,13 +50,14 @@ impl FileCache {
         self.ino
     }
 
-    /// Copies the bytes at `offset`, up to the first block that is not cached; how many. After
-    /// fewer than `buf` takes, the block of byte `offset` + that number is missing.
+    /// Copies the bytes at `offset`, up to the first block that is not cached. Returns how many: if
+    /// fewer than `buf` takes, the block of byte `offset` + that number is not cached.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         self.copy_out::<true>(offset, buf)
     }
 
-    /// As [`read`](Self::read), and up to the first chunk that another thread is at work on.
+    /// Reads as [`read`](Self::read) does, but stops at the first chunk that another thread has
+    /// locked.
     pub(crate) fn try_read(&self, offset: u64, buf: &mut [u8]) -> usize {
         self.copy_out::<false>(offset, buf)
     }
@@ -87,9 +88,9 @@ impl FileCache {
         done
     }
 
-    /// Copies `bytes` over blocks that are dirty already, so that nothing has to be filled, claimed
-    /// or counted; up to the first that is not, or whose page is being written out. How many were
-    /// copied: the rest takes a [`span`](Self::span).
+    /// Copies `bytes` over blocks that are dirty already, which need not be filled, claimed or
+    /// counted. Stops at the first that is not dirty, or whose page is in writeback. Returns how
+    /// many bytes were copied: the rest takes a [`span`](Self::span).
     pub(crate) fn overwrite(&self, offset: u64, bytes: &[u8]) -> usize {
         let geo = self.geo();
         let mut done = 0;
@@ -108,7 +109,7 @@ impl FileCache {
         done
     }
 
-    /// The runs of `blocks` that are not cached, as it was a moment ago.
+    /// The runs of `blocks` that are not cached. Another thread may change that before it returns.
     #[cfg(test)]
     pub(crate) fn missing(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
         let geo = self.geo();
@@ -123,16 +124,15 @@ impl FileCache {
         missing
     }
 
-    /// Locks `blocks`, and the rest of their chunks, to be changed. Waits for who holds any of
-    /// them.
+    /// Locks the chunks of `blocks`, to change them. Waits for threads that hold one of them.
     ///
-    /// Every chunk stays locked while the span lives: of many blocks lock a part at a time.
+    /// Every chunk stays locked while the span lives: lock many blocks a part at a time.
     pub(crate) fn span(&self, blocks: Range<u32>) -> Span<'_> {
         Span::new(self, blocks)
     }
 
-    /// Whether any of `blocks` is dirty or being written out. While the caller keeps writers out of
-    /// them, this only goes from yes to no.
+    /// Whether any of `blocks` is dirty or in writeback. While the caller keeps writers away from
+    /// them, the answer only changes from yes to no.
     pub(crate) fn is_busy(&self, blocks: Range<u32>) -> bool {
         let geo = self.geo();
         geo.chunks(&blocks).any(|no| {
@@ -144,13 +144,13 @@ impl FileCache {
         })
     }
 
-    /// As [`span`](Self::span), if nobody has to be waited for.
+    /// Locks as [`span`](Self::span) does, but returns `None` instead of waiting.
     pub(crate) fn try_span(&self, blocks: Range<u32>) -> Option<Span<'_>> {
         Span::try_new(self, blocks)
     }
 
-    /// Whether any block is dirty. Blocks in writeback are not: for what must not meet them there
-    /// is [`is_busy`](Self::is_busy).
+    /// Whether any block is dirty. Blocks in writeback do not count; [`is_busy`](Self::is_busy)
+    /// counts them too.
     pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.lock().is_empty()
     }
@@ -169,7 +169,7 @@ impl FileCache {
         }
     }
 
-    /// A writeback is about to take dirty blocks.
+    /// Notes that a writeback is about to take dirty blocks.
     pub(super) fn writeback_begins(&self) {
         self.dirty.lock().writeback_begins();
     }
@@ -178,7 +178,7 @@ impl FileCache {
         self.dirty.lock().writeback_ends(&self.cache.dirty);
     }
 
-    /// Whether its writer is to wait for the device, because it is a stream and far ahead.
+    /// Whether the file is a stream whose writer is far ahead of the device, and should wait.
     pub(crate) fn is_ahead(&self) -> bool {
         let most = stream::most_dirty(self.geo());
         if self.ahead.load(Ordering::Relaxed) <= most {
@@ -189,8 +189,8 @@ impl FileCache {
         now > most
     }
 
-    /// Waits until it is not ahead any more, because others write out; at most so long. Whether it
-    /// came to that.
+    /// Waits, at most for `most`, until other threads have written out so much that the writer is
+    /// not far ahead any more. Returns `false` if the time ran out.
     pub(crate) fn wait_while_ahead(&self, most: Duration) -> bool {
         let until = Instant::now() + most;
         let mut dirty = self.dirty.lock();
@@ -203,8 +203,7 @@ impl FileCache {
         true
     }
 
-    /// Lets go of clean pages that lie far behind the writer of a stream, but those of chunks that
-    /// were used.
+    /// Lets go of clean pages far behind the writer of a stream, but not of chunks that were used.
     pub(crate) fn give_pages_behind(&self) {
         let geo = self.geo();
         let chunks = self.dirty.lock().stream.give(geo);
@@ -242,12 +241,12 @@ impl FileCache {
         self.index.get(chunk)
     }
 
-    /// Locks a chunk; makes its slot.
+    /// Locks a chunk; makes its slot if there is none.
     pub(super) fn lock(&self, chunk: u32) -> Locked<'_> {
         Locked::new(self, chunk, self.slot_of(chunk))
     }
 
-    /// As [`lock`](Self::lock), unless another thread holds it.
+    /// Locks as [`lock`](Self::lock) does; `None` if another thread holds the chunk.
     pub(super) fn try_lock(&self, chunk: u32) -> Option<Locked<'_>> {
         Locked::try_new(self, chunk, self.slot_of(chunk))
     }
@@ -286,7 +285,7 @@ impl Drop for FileCache {
     }
 }
 
-/// Adds the runs of a set of blocks, counted from `first`; joins what meets.
+/// Adds the runs of a set of blocks, counted from `first`, and joins adjacent ones.
 pub(super) fn push_runs(list: &mut Vec<Range<u32>>, first: u32, set: u64) {
     for run in runs(set) {
         let run = first + run.start..first.saturating_add(run.end);

@@ -1,7 +1,7 @@
-//! Blocks, pages and chunks: how the bytes of a file are cut.
+//! Blocks, pages and chunks: how the bytes of a file are divided.
 //!
-//! A page is memory of its own: a block, or 4096 bytes where blocks are smaller. A chunk is sixteen
-//! pages, and at most 64 blocks: a set of its blocks fits into a word.
+//! A page is a piece of memory: one block, or 4096 bytes where blocks are smaller. A chunk is
+//! sixteen pages and at most 64 blocks, so that a set of its blocks fits into a word.
 
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ impl Geometry {
         PAGES as u32 * self.blocks_per_page()
     }
 
-    /// The chunk of byte `offset`, and the byte's place in it; none where no file reaches.
+    /// Returns the chunk of byte `offset`, and the byte's place in it; `None` beyond any file.
     pub(super) fn place(self, offset: u64) -> Option<(u32, usize)> {
         let chunk = u32::try_from(offset >> (self.page_shift + 4)).ok()?;
         Some((chunk, offset as usize & (self.chunk_size() - 1)))
@@ -66,7 +66,7 @@ impl Geometry {
         self.chunk_of(blocks.start)..self.chunk_of(blocks.end - 1) + 1
     }
 
-    /// Those of `blocks` that lie in `chunk`, as a set.
+    /// Returns the blocks of `blocks` that lie in `chunk`, as a set.
     pub(super) fn mask(self, chunk: u32, blocks: &Range<u32>) -> u64 {
         let first = self.first_block(chunk);
         let inner = |lblk: u32| lblk.saturating_sub(first).min(self.blocks_per_chunk());
@@ -79,13 +79,13 @@ impl Geometry {
         bits(first, first + self.blocks_per_page())
     }
 
-    /// The blocks that hold any of the bytes `inner` of a chunk, as a set.
+    /// Returns the blocks that hold any of the bytes `inner` of a chunk, as a set.
     pub(super) fn touched(self, inner: &Range<usize>) -> u64 {
         let last = inner.end.div_ceil(self.block_size());
         bits((inner.start / self.block_size()) as u32, last as u32)
     }
 
-    /// The blocks that lie in the bytes `inner` of a chunk, as a set.
+    /// Returns the blocks that lie whole in the bytes `inner` of a chunk, as a set.
     pub(super) fn whole(self, inner: &Range<usize>) -> u64 {
         let first = inner.start.div_ceil(self.block_size());
         bits(first as u32, (inner.end / self.block_size()) as u32)

@@ -1,9 +1,9 @@
-//! The chunks of a file by their number.
+//! The index of a file's chunks by number.
 //!
-//! A radix tree of slots. Nodes are made once and stay until the file's cache goes, so a lookup
-//! takes no lock, counts no reference and writes nothing: it follows pointers to a slot, whose lock
-//! guards the chunk. What stays behind when chunks are evicted is 16 bytes for each 64 KiB of the
-//! file (with blocks of up to 4 KiB) that was ever cached; the budget counts it.
+//! A radix tree of slots. Nodes are made once and stay until the file's cache is dropped. So a
+//! lookup takes no lock, counts no reference and writes nothing: it follows pointers to a slot,
+//! whose lock guards the chunk. When chunks are evicted, their slots stay: 16 bytes for each 64 KiB
+//! of the file (with blocks of up to 4 KiB) that was ever cached. The cache's bound counts them.
 //!
 //! Chunk 0 has its slot in the root: a small file has no node at all.
 
@@ -43,7 +43,7 @@ impl Node {
     }
 }
 
-/// See the head of the file.
+/// The index of one file. See the head of the file.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     first: Slot,
@@ -79,7 +79,7 @@ impl Index {
         }
     }
 
-    /// The slot of a chunk, and the bytes of the nodes that were made for it.
+    /// Returns the slot of a chunk, and how many bytes of nodes were made for it.
     pub(super) fn get_or_make(&self, chunk: u32) -> (&Slot, usize) {
         let mut made = 0;
         if chunk == 0 {
@@ -104,7 +104,7 @@ impl Index {
         }
     }
 
-    /// Calls `f` with each slot that there is of `chunks`, in order.
+    /// Calls `f` with each existing slot of `chunks`, in order.
     pub(super) fn walk(&self, chunks: &Range<u32>, f: &mut impl FnMut(u32, &Slot)) {
         if chunks.contains(&0) {
             f(0, &self.first);
@@ -116,7 +116,7 @@ impl Index {
         }
     }
 
-    /// Takes all chunks out; the bytes of all nodes.
+    /// Takes all chunks out. Returns the bytes of all nodes.
     pub(super) fn drain(&mut self, f: &mut impl FnMut(u32, Box<Chunk>)) -> usize {
         if let Some(chunk) = self.first.get_mut().take() {
             f(0, chunk);

@@ -1,7 +1,5 @@
-//! A chunk that is locked to be changed, and the book-keeping when it is let go.
-//!
-//! Whatever was done to the chunk, dropping the guard brings the counts, the file's set of dirty
-//! chunks and the clock in line with it, under the lock.
+//! A chunk that is locked to be changed. Dropping the guard brings the counts, the file's set of
+//! dirty chunks and the clock in line with the changes, before it unlocks the chunk.
 
 use super::chunk::Chunk;
 use super::file::FileCache;
@@ -12,13 +10,13 @@ use lanefs_sync::RwLockWriteGuard;
 use lanefs_sync::order::{Level, Ordered};
 use std::sync::Arc;
 
-/// See the head of the file.
+/// A locked chunk. See the head of the file.
 #[derive(Debug)]
 pub(super) struct Locked<'f> {
     file: &'f FileCache,
     pub(super) no: u32,
     slot: Ordered<RwLockWriteGuard<'f, Option<Box<Chunk>>>>,
-    /// Blocks that were dirty or in writeback.
+    /// How many blocks were dirty or in writeback when it was locked.
     busy: u32,
     was_dirty: bool,
     was_empty: bool,
@@ -30,7 +28,7 @@ impl<'f> Locked<'f> {
         Self::of(file, no, Ordered::take(Level::Page, no.into(), || slot.write()))
     }
 
-    /// Of a chunk that nobody else holds.
+    /// Locks the chunk; `None` if another thread holds it.
     pub(super) fn try_new(file: &'f FileCache, no: u32, slot: &'f Slot) -> Option<Self> {
         Some(Self::of(file, no, Ordered::try_take(Level::Page, no.into(), || slot.try_write())?))
     }
@@ -51,17 +49,17 @@ impl<'f> Locked<'f> {
         self.file.shard(self.no)
     }
 
-    /// The chunk, if there is anything.
+    /// Returns the chunk, if it exists.
     pub(super) fn get(&self) -> Option<&Chunk> {
         self.slot.as_deref()
     }
 
-    /// As [`get`](Self::get), to be changed.
+    /// Returns the chunk, if it exists, to change it.
     pub(super) fn get_mut(&mut self) -> Option<&mut Chunk> {
         self.slot.as_deref_mut()
     }
 
-    /// The chunk, made if there is none.
+    /// Returns the chunk; makes it if there is none.
     pub(super) fn chunk(&mut self) -> &mut Chunk {
         self.slot.get_or_insert_default()
     }
@@ -70,13 +68,13 @@ impl<'f> Locked<'f> {
         self.get().map_or(0, |chunk| chunk.uptodate)
     }
 
-    /// Blocks that are dirty, or that would be if the writeback that has them failed.
+    /// Returns the blocks that are dirty, or that will be if their writeback fails.
     pub(super) fn pending(&self) -> u64 {
         self.get().map_or(0, |chunk| chunk.dirty | chunk.writeback & !chunk.cancelled)
     }
 
-    /// Makes the pages of `blocks` be there, and held by nobody else: a page that is being written
-    /// out is replaced by a copy.
+    /// Gives `blocks` pages that no writeback shares: adds pages that are not there, and replaces a
+    /// page in writeback by a copy.
     pub(super) fn own_pages(&mut self, blocks: u64) {
         let (geo, shard, pool) = (self.geo(), self.shard(), &self.file.cache.pool);
         let pages = &mut self.chunk().pages;
@@ -98,7 +96,7 @@ impl<'f> Locked<'f> {
         pool.give_back(shard, fresh.into_iter().flatten());
     }
 
-    /// Lets go of pages that have no block up to date.
+    /// Lets go of pages without a block that is up to date.
     pub(super) fn release_pages(&mut self) {
         let (geo, shard, pool) = (self.geo(), self.shard(), &self.file.cache.pool);
         if let Some(chunk) = self.get_mut() {
@@ -106,8 +104,8 @@ impl<'f> Locked<'f> {
         }
     }
 
-    /// Copies `bytes` to place `inner` of the chunk and makes their blocks up to date and dirty.
-    /// What of a block was not up to date and is not covered becomes zeros.
+    /// Copies `bytes` to place `inner` of the chunk, and makes their blocks up to date and dirty.
+    /// In a block that was not up to date, the other bytes become zeros.
     pub(super) fn copy_in(&mut self, inner: usize, bytes: &[u8]) {
         let geo = self.geo();
         let touched = geo.touched(&(inner..inner + bytes.len()));
@@ -118,8 +116,8 @@ impl<'f> Locked<'f> {
             self.chunk().each_run(geo, missing & !whole, |_, bytes| bytes.fill(0));
         }
         let chunk = self.chunk();
-        // Of these the rest would be read from the device. Blocks that are written whole, or are
-        // dirty, need not have been cached.
+        // A block that is written in part would have to be read from the device if it were not
+        // cached. A block that is written whole, or is dirty, would not.
         chunk.reference_blocks(geo, chunk.uptodate & touched & !whole & !chunk.busy());
         let (mut at, mut rest) = (inner, bytes);
         while !rest.is_empty() {
@@ -150,7 +148,7 @@ impl Drop for Locked<'_> {
         }
         if chunk.is_empty() {
             match chunk.listed {
-                // The hand comes for it.
+                // The clock's hand will remove the entry.
                 true if self.was_empty => {}
                 true => cache.pool.note_stale(file.shard(no), 1),
                 false => *self.slot = None,
@@ -159,7 +157,7 @@ impl Drop for Locked<'_> {
             let pages = chunk.evictable(geo).count_ones() as usize;
             if pages != 0 {
                 chunk.listed = true;
-                // What was written out, and not used meanwhile, passes by.
+                // Pages that were written out, and not used since, go to the passing queue.
                 let passing = if self.busy > 0 && !chunk.is_referenced() { pages } else { 0 };
                 cache.pool.list(file.shard(no), Entry { file: file.weak(), chunk: no, passing });
             }

@@ -1,30 +1,31 @@
 //! The page cache: file data in memory, without any I/O of its own.
 //!
-//! A [`PageCache`] is one for a volume: it owns the memory and its bound. A [`FileCache`] is one
-//! for a file that has pages. Its content is cut into chunks of sixteen pages, each behind a
-//! reader-writer lock, so that bytes are copied in and out without races and without an atomic
-//! operation for each byte.
+//! There is one [`PageCache`] for a volume, which owns the memory and its bound, and one
+//! [`FileCache`] for each file that has pages. A file's content is divided into chunks of sixteen
+//! pages, each behind a reader-writer lock. So bytes are copied without data races, and without an
+//! atomic operation for each byte.
 //!
-//! - **Read**: [`FileCache::read`] copies what is there. For the rest the caller locks a
-//!   [`span`](FileCache::span) of blocks, fills it from the device, and reads on.
-//! - **Write**: [`FileCache::overwrite`] copies over what is dirty already. For the rest lock a
-//!   span; learn which blocks have to be filled first ([`partial`](span::Span::partial)) and which
-//!   become dirty ([`clean`](span::Span::clean)), for space is claimed before;
-//!   [`copy_in`](span::Span::copy_in).
-//! - **Write out**: [`FileCache::take_dirty`] hands out dirty blocks in order of position. A page
-//!   that changes while it is written out is copied first, so what goes to the device stands still.
+//! - **Read**: [`FileCache::read`] copies cached bytes. For a block that is not cached, the caller
+//!   locks a [`span`](FileCache::span) of blocks, fills it from the device, and reads on.
+//! - **Write**: [`FileCache::overwrite`] copies over blocks that are dirty already. For others, the
+//!   caller locks a span, finds which blocks to fill first ([`partial`](span::Span::partial)) and
+//!   which will become dirty ([`clean`](span::Span::clean)), claims space for the latter, and
+//!   copies with [`copy_in`](span::Span::copy_in).
+//! - **Write out**: [`FileCache::take_dirty`] takes dirty blocks in order of position. A thread
+//!   that changes a page in writeback copies it first, so the bytes that go to the device do not
+//!   change.
 //! - **Truncate, punch**: [`FileCache::cut`].
 //!
 //! # Locks
 //! Chunks ([`Level::Page`](lanefs_sync::order::Level::Page)) of one file are locked in ascending
-//! order, and no thread locks chunks of two files. Below them, never held across a call to the
-//! caller: a file's set of dirty chunks, then the list of dirty files; and a shard of the pool. A
-//! hit takes its chunk's lock and writes to nothing else that threads share.
+//! order, and no thread locks chunks of two files. Below them come a file's set of dirty chunks,
+//! then the list of dirty files; and a shard of the pool. The cache never returns to its caller
+//! with one of these held. A hit takes its chunk's lock and writes to no other shared memory.
 //!
 //! # Hazards
-//! A block is up to date only if its bytes are the file's: the memory of pages is reused, not
-//! zeroed. Blocks of a span are filled under the chunk's lock, so that no older content from the
-//! device replaces a newer one.
+//! A block is up to date only if its bytes are the file's: the memory of pages is reused, and not
+//! zeroed. The blocks of a span are filled under the chunk's lock, so that older content from the
+//! device never replaces newer content.
 
 mod background;
 mod chunk;
@@ -79,7 +80,7 @@ pub(crate) struct CacheStats {
     pub(crate) evicted: u64,
     /// Bytes of the pages in use.
     pub(crate) used: u64,
-    /// Bytes of pages that are kept for the next to come.
+    /// Bytes of free pages that are kept for later use.
     pub(crate) free: u64,
     /// Bytes of the files' indexes.
     pub(crate) index: u64,
@@ -92,10 +93,10 @@ pub(crate) struct CacheStats {
 }
 
 impl PageCache {
-    /// A cache for blocks of `block_size` bytes (1024 to 65536, a power of two), with at most
-    /// `bound` bytes of memory, or one chunk where that is more. What is dirty, in writeback or
-    /// locked may go beyond. Pages and the files' indexes count; a chunk's head, 200 bytes, and a
-    /// page's, 40, do not.
+    /// Makes a cache for blocks of `block_size` bytes (1024 to 65536, a power of two), with at most
+    /// `bound` bytes of memory, and at least one chunk. Pages that are dirty, in writeback or
+    /// locked may exceed the bound. Pages and the files' indexes count; the head of a chunk, 200
+    /// bytes, and of a page, 40, do not.
     pub(crate) fn new(block_size: u32, bound: u64) -> Arc<Self> {
         let geo = Geometry::new(block_size);
         let pool = Pool::new(geo, bound);
@@ -103,12 +104,12 @@ impl PageCache {
         Arc::new(Self { geo, pool, dirty: Dirty::new(bound), streams: Streams::default(), hits, misses })
     }
 
-    /// Lets go of all that is neither dirty nor in use.
+    /// Lets go of all pages that are neither dirty nor in use.
     pub(crate) fn empty(&self) {
         self.pool.empty();
     }
 
-    /// Leaves `bytes` of the bound to others, and evicts what stands above the rest.
+    /// Leaves `bytes` of the bound to the journal's memory, and evicts pages above the rest.
     pub(crate) fn leave_to_others(&self, bytes: u64) {
         self.pool.leave_to_others(bytes);
     }
@@ -123,13 +124,12 @@ impl PageCache {
         self.dirty.limits.pressure(self.dirty_bytes())
     }
 
-    /// Whether a file that is written from front to back is to be written out.
+    /// Whether a file that is written from front to back waits to be written out.
     pub(crate) fn has_streams(&self) -> bool {
         self.streams.any()
     }
 
-    /// The files that have dirty blocks, or blocks that somebody writes out, the longest dirty
-    /// first.
+    /// Returns the files that have dirty blocks or blocks in writeback, the longest dirty first.
     pub(crate) fn dirty_files(&self) -> Vec<Arc<FileCache>> {
         self.dirty.all()
     }

@@ -1,21 +1,21 @@
 //! The memory of all pages: its bound, the free list, and the clock that evicts.
 //!
-//! Chunks are dealt out to shards, each with an equal part of the bound, a free list, and two
-//! queues of the chunks that may have a page to evict:
+//! Chunks are spread over shards, each with an equal part of the bound, a free list, and two queues
+//! of chunks that may have a page to evict:
 //!
-//! - What was written, is clean and has not been used since passes by: with more than [`PASSING`]
-//!   of it, its oldest gives its pages to what comes, before the cache takes memory that is new.
-//!   That costs more than a copy, and a cache that is only written would take all of its bound.
-//! - All else is in the clock, and may fill the bound. The hand takes the chunk at the front,
-//!   evicts its clean pages that were not used since it last came by, and puts it behind the
-//!   others.
+//! - *Passing*: pages that were written, are clean, and were not used since. Above [`PASSING`]
+//!   bytes of them, the oldest are evicted before the cache allocates new memory, even below the
+//!   bound. New memory costs more than a copy, and a cache that is only written would grow to its
+//!   bound.
+//! - *Clock*: all others, up to the bound. The hand takes the chunk at the front, evicts its clean
+//!   pages that were not used since the hand last passed, and moves the chunk to the back.
 //!
-//! A chunk whose pages are all dirty or in writeback leaves its queue and comes back when one of
-//! them is clean, so that the hand does not pass over it again and again.
+//! A chunk whose pages are all dirty or in writeback leaves its queue, so that the hand does not
+//! pass over it again and again. It returns when one of them is clean.
 //!
 //! Locking: a shard's lock comes after a chunk's. The hand only tries the locks of chunks, and
-//! passes over those that are taken; so a shard may stand above its part by what is dirty, in
-//! writeback or locked, and by nothing else.
+//! skips chunks that another thread has locked. So a shard exceeds its part by pages that are
+//! dirty, in writeback or locked, and by no others.
 
 use super::chunk::{Chunk, Page};
 use super::file::FileCache;
@@ -35,8 +35,8 @@ const SHARDS: u64 = 32;
 /// Pages that are allocated together at most, in bytes: a huge page.
 const SLAB_BYTES: usize = AlignedBuf::HUGE;
 
-/// Bytes of pages that pass by, at most: what a program writes and reads soon after is still there.
-/// Of smaller bounds a half.
+/// Bytes of passing pages at most, and at most half of the bound: bytes that a program writes and
+/// reads soon after are still there.
 const PASSING: u64 = 256 << 20;
 
 /// A chunk that is in a queue: `listed` is set in it.
@@ -44,21 +44,21 @@ const PASSING: u64 = 256 << 20;
 pub(super) struct Entry {
     pub(super) file: Weak<FileCache>,
     pub(super) chunk: u32,
-    /// Its pages that pass by, as it was listed; 0: it is in the clock.
+    /// Its passing pages when it was listed; 0: the chunk is in the clock.
     pub(super) passing: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Pages out of the free list: in chunks, or held by a writeback alone.
+    /// Pages that are not in the free list: in chunks, or held by a writeback alone.
     used: usize,
     free: Vec<Page>,
     clock: VecDeque<Entry>,
-    /// Chunks whose pages pass by, in order of time.
+    /// Chunks with passing pages, in order of time.
     passing: VecDeque<Entry>,
-    /// About how many pages those have.
+    /// About how many pages those chunks have.
     passing_pages: usize,
-    /// About how many entries are of chunks that have no page any more.
+    /// About how many entries belong to chunks that have no page any more.
     stale: usize,
 }
 
@@ -66,7 +66,7 @@ struct State {
 #[repr(align(128))]
 struct Shard(Mutex<State>);
 
-/// See the head of the file.
+/// The memory of all pages of a volume. See the head of the file.
 #[derive(Debug)]
 pub(super) struct Pool {
     geo: Geometry,
@@ -74,7 +74,7 @@ pub(super) struct Pool {
     shards: Box<[Shard]>,
     /// Bytes of all files' indexes, which the bound includes.
     index: AtomicUsize,
-    /// Bytes of the bound that are left to others.
+    /// Bytes of the bound that are left to the journal's memory.
     others: AtomicU64,
     evicted: Counter,
 }
@@ -100,8 +100,8 @@ impl Pool {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & (self.shards.len() - 1)
     }
 
-    /// Returns how many pages a shard may have. Indexes and others take at most three quarters of
-    /// the bound: beyond that, files of very great extent go above it.
+    /// Returns how many pages a shard may have. Indexes and the journal's memory take at most three
+    /// quarters of the bound: beyond that, the indexes of very large files exceed it.
     fn quota(&self) -> usize {
         let taken = (self.index_bytes() as u64).saturating_add(self.others.load(Ordering::Relaxed));
         let left = self.bound.saturating_sub(taken).max(self.bound / 4);
@@ -109,14 +109,14 @@ impl Pool {
         usize::try_from(pages).unwrap_or(usize::MAX).max(PAGES)
     }
 
-    /// Those of `quota` that may be of pages that pass by.
+    /// Returns how many of the `quota` pages may be passing.
     fn passing_quota(&self, quota: usize) -> usize {
         let pages = PASSING / (self.shards.len() * self.geo.page_size()) as u64;
         usize::try_from(pages).unwrap_or(usize::MAX).min(quota / 2)
     }
 
-    /// Hands `n` pages with unspecified bytes to `each`; evicts for them what passes by, and
-    /// whatever else may go where the shard is full.
+    /// Hands `n` pages with unspecified bytes to `each`. Evicts passing pages for them, and any
+    /// other page that may go if the shard is full.
     pub(super) fn take(&self, shard: usize, n: usize, mut each: impl FnMut(Page)) {
         if n == 0 {
             return;
@@ -137,12 +137,13 @@ impl Pool {
         }
         state.trim(quota);
         drop(state);
-        // A file that was let go of meanwhile gives its pages back, which takes locks of shards.
+        // Dropping the last reference to a file gives its pages back, which locks shards: do it
+        // unlocked.
         drop(dead);
     }
 
-    /// Takes pages back, once from each holder: under the lock, so that of two holders one is the
-    /// last.
+    /// Takes pages back, from each holder its reference. That happens under the lock, so that one
+    /// of two holders is the last.
     pub(super) fn give_back(&self, shard: usize, pages: impl Iterator<Item = Page>) {
         let mut pages = pages.peekable();
         if pages.peek().is_none() {
@@ -159,7 +160,7 @@ impl Pool {
         self.shards[shard].0.lock().list(entry);
     }
 
-    /// Notes that `n` entries are of no use any more, and drops such entries when they are many.
+    /// Notes that `n` entries have become stale, and drops stale entries when there are many.
     pub(super) fn note_stale(&self, shard: usize, n: usize) {
         let mut dead = Vec::new();
         let mut state = self.shards[shard].0.lock();
@@ -172,7 +173,7 @@ impl Pool {
         drop(dead);
     }
 
-    /// Evicts all pages that may go, used lately or not, and frees their memory.
+    /// Evicts all pages that may go, even if used lately, and frees their memory.
     pub(super) fn empty(&self) {
         for shard in &self.shards {
             let mut dead = Vec::new();
@@ -186,7 +187,7 @@ impl Pool {
         }
     }
 
-    /// Leaves `bytes` of the bound to others, and evicts what stands above the rest.
+    /// Leaves `bytes` of the bound to the journal's memory, and evicts pages above the rest.
     pub(super) fn leave_to_others(&self, bytes: u64) {
         self.others.store(bytes, Ordering::Relaxed);
         let quota = self.quota();
@@ -233,8 +234,8 @@ impl Pool {
         self.shards.iter().map(|shard| entries(&shard.0.lock())).sum()
     }
 
-    /// Makes room for `n` pages, as far as that goes: what passes by and is too much, the clock's,
-    /// whatever passes by.
+    /// Makes room for `n` pages as far as possible: from passing pages above their quota, then from
+    /// the clock, then from the other passing pages.
     fn sweep(&self, state: &mut State, n: usize, quota: usize, dead: &mut Vec<FileCache>) {
         let before = state.used;
         let few = self.passing_quota(quota);
@@ -242,7 +243,7 @@ impl Pool {
         let steps = state.passing.len();
         let much = |state: &State| state.passing_pages > few && state.free.len() < n;
         self.turn(state, steps, State::next_passing, much, dead);
-        // The first round may only take the references.
+        // The first round may only clear the references.
         let steps = 2 * state.clock.len();
         self.turn(state, steps, |state| state.clock.pop_front(), full, dead);
         let steps = state.passing.len();
@@ -250,7 +251,7 @@ impl Pool {
         self.evicted.add((before - state.used) as u64);
     }
 
-    /// At most `steps` of a hand, while `wanted`.
+    /// Moves a hand by at most `steps`, while `wanted`.
     fn turn(
         &self,
         state: &mut State,
@@ -268,7 +269,7 @@ impl Pool {
         }
     }
 
-    /// One step for each entry.
+    /// Visits each entry of both queues once.
     fn step_all(
         &self,
         state: &mut State,
@@ -282,8 +283,9 @@ impl Pool {
         }
     }
 
-    /// One step of a hand: of the pages that may go of a chunk, evicts those that `choose` takes. A
-    /// file that nobody else has any more is handed on, to be dropped when no lock is held.
+    /// Visits one chunk: of its pages that may go, evicts those that `choose` takes. If this was
+    /// the last reference to the file, moves the file to `dead`, to be dropped when no lock is
+    /// held.
     fn step(
         &self,
         state: &mut State,
@@ -322,7 +324,7 @@ impl Pool {
 }
 
 impl State {
-    /// Puts a chunk behind the others of its queue.
+    /// Puts a chunk at the end of its queue.
     fn list(&mut self, entry: Entry) {
         self.passing_pages += entry.passing;
         match entry.passing {
@@ -331,20 +333,20 @@ impl State {
         }
     }
 
-    /// Takes out the chunk that passes by longest.
+    /// Takes out the oldest chunk of the passing queue.
     fn next_passing(&mut self) -> Option<Entry> {
         let entry = self.passing.pop_front()?;
         self.passing_pages -= entry.passing;
         Some(entry)
     }
 
-    /// Adds pages to the free list: one where there is no room, several where there is.
+    /// Adds pages to the free list: a slab if the quota has room, else one page.
     fn allocate(&mut self, geo: Geometry, quota: usize) {
         let room = quota.saturating_sub(self.used);
-        // A cache that has few pages grows by few.
+        // A cache with few pages grows by few.
         let n = room.min(SLAB_BYTES / geo.page_size()).min(4 * self.used.max(1)).max(1);
-        // The last is taken first: so pages that are taken together lie side by side, and go to the
-        // device as one piece.
+        // The last page is taken first: so pages that are taken together are adjacent, and go to
+        // the device as one piece.
         self.free.extend(AlignedBuf::slab(geo.page_size(), n).into_iter().rev().map(Arc::new));
     }
 
@@ -355,7 +357,7 @@ impl State {
         }
     }
 
-    /// Lets go of free pages above the bound.
+    /// Frees the memory of free pages above the quota.
     fn trim(&mut self, quota: usize) {
         self.free.truncate(quota.saturating_sub(self.used));
     }

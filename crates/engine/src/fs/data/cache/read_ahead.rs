@@ -1,45 +1,45 @@
-//! When to read more than was asked for: one for each open file.
+//! Readahead: how far to read beyond a request, for each file.
 //!
-//! Reads that go on where the last one ended make a stream. While it lasts, what is read ahead
-//! doubles from 128 KiB to 2 MiB at a time, and the next part is asked for when less than half of
-//! the last is left. Anything else is random access and reads what it needs. There is no I/O here,
-//! and no memory of what is cached.
+//! Reads that go on where the last one ended are sequential. The window then doubles from 128 KiB
+//! to 2 MiB, and the next window is requested when less than half of the last one is left. Any
+//! other read is random access and has no readahead. This file does no I/O, and does not know which
+//! pages are cached.
 
 use std::ops::Range;
 
-/// See the head of the file. Offsets and lengths are in bytes.
+/// The readahead state of a file. Offsets and lengths are in bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct ReadAhead {
     /// The largest window.
     max: u64,
-    /// Where the last read ended: a stream goes on there.
+    /// Where the last read ended: a sequential read goes on there.
     next: u64,
-    /// What was last read ahead; 0 outside of a stream.
+    /// The last window; 0 after random access.
     window: u64,
-    /// Up to where this stream was read ahead.
+    /// The end of the last window.
     end: u64,
 }
 
 impl ReadAhead {
-    /// The smallest window, and what ends of windows are multiples of.
+    /// The smallest window. Windows end at multiples of it.
     pub(crate) const MIN: u64 = 128 << 10;
     /// The largest window.
     pub(crate) const MAX: u64 = 2 << 20;
 
-    /// For a cache of `bound` bytes: where that is small, so is the window, or what was read ahead
-    /// would be evicted before it is read.
+    /// Makes the state for a cache of `bound` bytes. A small cache has a small window, or pages
+    /// that were read ahead would be evicted before they are read.
     pub(crate) fn new(bound: u64) -> Self {
         Self { max: (bound / 32).clamp(Self::MIN, Self::MAX), next: 0, window: 0, end: 0 }
     }
 
-    /// Notes a read of `bytes` in a file of `size` bytes, and says what is to be read ahead now.
-    /// That begins inside of `bytes` or behind them; it may be empty, and is whatever part of it is
+    /// Notes a read of `bytes` in a file of `size` bytes. Returns the range to read ahead now,
+    /// which begins inside of `bytes` or behind them. It may be empty, and parts of it may be
     /// cached already.
     pub(crate) fn read(&mut self, bytes: Range<u64>, size: u64) -> Range<u64> {
         let none = bytes.end..bytes.end;
         let behind = bytes.start.saturating_add(self.window) >= self.next && bytes.end <= self.next;
         if self.window != 0 && behind {
-            // Read again, or by another thread that was slower: the stream goes on where it was.
+            // A repeated read, or that of a slower thread: the sequence goes on where it was.
             return none;
         }
         if !(self.next..=self.end.max(self.next)).contains(&bytes.start) {

@@ -1,4 +1,4 @@
-//! Blocks that are locked to be filled or written.
+//! Spans: blocks that are locked to be filled or written.
 
 use super::file::{FileCache, push_runs};
 use super::geometry::Geometry;
@@ -11,11 +11,11 @@ use std::ops::Range;
 pub(crate) struct Segment<'s> {
     /// The first block.
     pub(crate) lblk: u32,
-    /// To be filled whole; it holds anything before.
+    /// The reader fills all of it; its old bytes have no meaning.
     pub(crate) buf: &'s mut [u8],
 }
 
-/// Blocks that are locked, with the rest of their chunks, until it is dropped.
+/// Locked blocks, with the rest of their chunks. Dropping the span unlocks them.
 #[derive(Debug)]
 pub(crate) struct Span<'f> {
     geo: Geometry,
@@ -54,8 +54,8 @@ impl<'f> Span<'f> {
         self.runs(&blocks, |lock| !lock.uptodate())
     }
 
-    /// The runs of `blocks` that are neither dirty nor on their way to the device: before they
-    /// become dirty, space for them has to be claimed.
+    /// Returns the runs of `blocks` that are neither dirty nor in writeback: space for them must be
+    /// claimed before they become dirty.
     pub(crate) fn clean(&self, blocks: Range<u32>) -> Vec<Range<u32>> {
         self.runs(&blocks, |lock| !lock.pending())
     }
@@ -68,9 +68,9 @@ impl<'f> Span<'f> {
         list
     }
 
-    /// The blocks, two at most, that a write of `len` bytes at `offset` covers only in part and
-    /// that are not up to date: to be filled before [`copy_in`](Self::copy_in), unless what is
-    /// missing is zeros.
+    /// Returns the blocks, two at most, that a write of `len` bytes at `offset` covers only in part
+    /// and that are not up to date. Fill them before [`copy_in`](Self::copy_in), unless their other
+    /// bytes are zeros.
     pub(crate) fn partial(&self, offset: u64, len: usize) -> impl Iterator<Item = u32> + use<> {
         let size = self.geo.block_size() as u64;
         let end = offset.saturating_add(len as u64);
@@ -86,8 +86,8 @@ impl<'f> Span<'f> {
         [head.and_then(absent), tail.and_then(absent)].into_iter().flatten()
     }
 
-    /// Has `read` fill those of `blocks` that are not up to date, and makes them so. They are given
-    /// in ascending order; `read` is not called where there is none.
+    /// Lets `read` fill those of `blocks` that are not up to date, in ascending order, and marks
+    /// them as up to date. Does not call `read` if there are none.
     ///
     /// # Errors
     /// Those of `read`: then none has become up to date.
@@ -123,7 +123,7 @@ impl<'f> Span<'f> {
         result
     }
 
-    /// As [`FileCache::read`], inside of the span.
+    /// Copies out as [`FileCache::read`] does, from the span's chunks.
     pub(crate) fn copy_out(&self, offset: u64, buf: &mut [u8]) -> usize {
         let mut done = 0;
         for lock in self.locks() {
@@ -141,7 +141,7 @@ impl<'f> Span<'f> {
     }
 
     /// Copies `bytes` to `offset`, which must lie in the span, and makes their blocks up to date
-    /// and dirty. What of a block was neither up to date nor is covered becomes zeros.
+    /// and dirty. In a block that was not up to date, the other bytes become zeros.
     ///
     /// Returns how many bytes lay in the span and were copied.
     pub(crate) fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> usize {

@@ -1,15 +1,15 @@
-//! Files that are written from front to back.
+//! Streams: files that are written from front to back.
 //!
-//! A file whose chunks become dirty one after the other, [`STEP`] of them, is a stream. It is not
-//! left to age and pressure:
+//! A file is a stream once [`STEP`] bytes of its chunks have become dirty in order. Its writeback
+//! does not wait for age and pressure:
 //!
-//! - It is handed out to be written at once, up to the chunk that is being filled, so that the
-//!   device works while the writer copies.
-//! - Its writer gets [`AHEAD`] before the device, no more: memory that is new costs more than a
-//!   copy.
-//! - For the same reason what lies further than [`KEEP`] behind the writer gives its pages to what
-//!   comes, unless they were used. Of a file that is larger the device gives the rest quickly,
-//!   since it is read from front to back too.
+//! - Dirty chunks before the writer's are written out at once, so that the device works while the
+//!   writer copies.
+//! - The writer may be [`AHEAD`] bytes ahead of the device and no more: new memory costs more than
+//!   a copy.
+//! - For the same reason, clean pages further than [`KEEP`] behind the writer are reused, unless
+//!   they were used. A larger file is read from front to back too, and then the device delivers it
+//!   quickly.
 
 use super::file::FileCache;
 use super::geometry::Geometry;
@@ -18,7 +18,7 @@ use lanefs_sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// Bytes in order that make a stream, and between its calls for writing out.
+/// Bytes written in order that make a stream, and between two requests to write it out.
 const STEP: usize = 4 << 20;
 /// Dirty bytes of a stream at which its writer waits.
 const AHEAD: usize = 16 << 20;
@@ -26,19 +26,19 @@ const AHEAD: usize = 16 << 20;
 /// than may be dirty.
 const KEEP: usize = 128 << 20;
 
-/// What of a file is a stream.
+/// The part of a file that is a stream.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     /// The first chunk.
     start: u32,
-    /// The chunk that would go on.
+    /// The chunk that would continue it.
     next: u32,
-    /// Chunks before this one have given their pages away.
+    /// Chunks before this one have given their pages back.
     given: u32,
 }
 
 impl Stream {
-    /// A chunk became dirty. Whether it is time to write out what is before it.
+    /// Notes that a chunk became dirty. Returns whether to write out the chunks before it now.
     pub(super) fn goes_on(&mut self, geo: Geometry, chunk: u32) -> bool {
         if chunk != self.next {
             (self.start, self.given) = (chunk, chunk);
@@ -48,7 +48,7 @@ impl Stream {
         chunk > self.start && (chunk - self.start).is_multiple_of(step)
     }
 
-    /// The chunks that are to give their pages away now.
+    /// Returns the chunks whose pages are to be given back now.
     pub(super) fn give(&mut self, geo: Geometry) -> std::ops::Range<u32> {
         let end = self.next.saturating_sub((KEEP / geo.chunk_size()) as u32).max(self.given);
         std::mem::replace(&mut self.given, end)..end
@@ -60,11 +60,11 @@ pub(super) fn most_dirty(geo: Geometry) -> u32 {
     (AHEAD / geo.chunk_size()) as u32
 }
 
-/// The streams of a volume that are to be written out.
+/// The streams of a volume that wait to be written out.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     any: AtomicBool,
-    /// Files, each once, and the chunk before which all is to be written.
+    /// The files, each once, and the chunk before which all is to be written out.
     list: Mutex<VecDeque<(Weak<FileCache>, u32)>>,
 }
 
@@ -78,12 +78,12 @@ impl Streams {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether there is one. An atomic load.
+    /// Whether a stream waits. One atomic load.
     pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    /// The one that waits longest.
+    /// Takes the stream that has waited longest.
     pub(super) fn take(&self) -> Option<(Arc<FileCache>, u32)> {
         if !self.any() {
             return None;

@@ -1,4 +1,4 @@
-//! Dirty blocks on their way to the device.
+//! Writeback: dirty blocks that were taken to be written to the device.
 
 use super::chunk::Page;
 use super::file::FileCache;
@@ -7,7 +7,7 @@ use std::iter;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// Blocks of one page to write out.
+/// Blocks of one page that were taken.
 #[derive(Debug)]
 pub(crate) struct Item {
     /// The first block.
@@ -20,8 +20,8 @@ pub(crate) struct Item {
     len: usize,
 }
 
-/// Bytes of a page that is written out: they stand still, and whoever writes them may have them. To
-/// be let go before [`Writeback::done`] or [`Writeback::failed`] is said.
+/// Bytes of a page in writeback. They do not change, and any thread may write them to the device.
+/// Drop them before [`Writeback::done`] or [`Writeback::failed`] is called.
 #[derive(Debug)]
 pub(crate) struct Bytes {
     page: Page,
@@ -37,7 +37,7 @@ impl Deref for Bytes {
 }
 
 impl Item {
-    /// The bytes of the blocks. They stand still while this lives.
+    /// The bytes of the blocks. They do not change while this lives.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.page[self.start..self.start + self.len]
@@ -48,21 +48,21 @@ impl Item {
         self.len
     }
 
-    /// `len` bytes from byte `from` on, or as many as there are.
+    /// Returns `len` bytes from byte `from` on, or as many as there are.
     pub(crate) fn part(&self, from: usize, len: usize) -> Bytes {
         let from = from.min(self.len);
         Bytes { page: Arc::clone(&self.page), start: self.start + from, len: len.min(self.len - from) }
     }
 
-    /// The block behind the last.
+    /// The block behind the last one.
     pub(crate) fn end(&self) -> u32 {
         self.lblk.saturating_add(self.blocks)
     }
 }
 
 /// Dirty blocks that were taken to be written out, in order of position. They stay cached, clean
-/// but not to be evicted, until [`done`](Self::done) or [`failed`](Self::failed) is said; dropping
-/// it says failed.
+/// but not evictable, until [`done`](Self::done) or [`failed`](Self::failed) is called. Dropping it
+/// is a failure.
 #[derive(Debug)]
 pub(crate) struct Writeback {
     file: Arc<FileCache>,
@@ -73,16 +73,16 @@ pub(crate) struct Writeback {
 }
 
 impl FileCache {
-    /// Takes dirty ones of `blocks` to be written out, in order of position: as many as go into
-    /// `max` bytes, and at least one. None if none is dirty, or those that are are in writeback
-    /// already.
+    /// Takes dirty blocks of `blocks` to be written out, in order of position: as many as fit in
+    /// `max` bytes, and at least one. Returns `None` if no block is dirty, or if all dirty blocks
+    /// are in writeback already.
     pub(crate) fn take_dirty(&self, blocks: Range<u32>, max: u64) -> Option<Writeback> {
         let geo = self.geo();
         let (mut items, mut taken) = (Vec::new(), Vec::new());
         let mut left = (max / geo.block_size() as u64).max(1);
         let chunks = geo.chunks(&blocks);
         let mut from = chunks.start;
-        // While there is nothing to take nobody is to wait.
+        // With nothing to take, no writeback begins: other threads would wait for it.
         self.next_dirty(from).filter(|no| *no < chunks.end)?;
         self.writeback_begins();
         while left > 0 {
@@ -122,19 +122,19 @@ impl FileCache {
 }
 
 impl Writeback {
-    /// Whose blocks they are.
+    /// The file of the blocks.
     #[cfg(test)]
     pub(crate) fn file(&self) -> &Arc<FileCache> {
         &self.file
     }
 
-    /// The blocks in order, page by page.
+    /// The blocks in order, one item for each run inside a page.
     #[cfg(test)]
     pub(crate) fn items(&self) -> &[Item] {
         &self.items
     }
 
-    /// The blocks in runs that are contiguous in the file.
+    /// The blocks, as runs that are contiguous in the file.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &[Item]> {
         self.items.chunk_by(|a, b| a.end() == b.lblk)
     }
@@ -145,20 +145,20 @@ impl Writeback {
         self.taken.iter().map(|(_, set)| u64::from(set.count_ones())).sum()
     }
 
-    /// They are on the device: those that were not written again meanwhile are clean, but for block
-    /// `again`, which is dirty still.
+    /// Ends the writeback: the blocks are on the device. Blocks that were not written again
+    /// meanwhile are clean, except block `again`, which stays dirty.
     pub(crate) fn done(mut self, again: Option<u32>) {
         let again = again.map_or(0..0, |lblk| lblk..lblk.saturating_add(1));
         self.finish(again);
     }
 
-    /// They may not be on the device: all are dirty again but those that were dropped from the
-    /// cache meanwhile.
+    /// Ends the writeback: the blocks may not be on the device. All are dirty again, except blocks
+    /// that were dropped from the cache meanwhile.
     pub(crate) fn failed(mut self) {
         self.finish(0..u32::MAX);
     }
 
-    /// Ends it; those of the blocks `again` that are still cached are dirty.
+    /// Ends the writeback. The blocks of `again` that are still cached are dirty.
     fn finish(&mut self, again: Range<u32>) {
         if std::mem::replace(&mut self.ended, true) {
             return;

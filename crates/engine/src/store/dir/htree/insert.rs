@@ -1,8 +1,8 @@
-//! A name whose leaf is full.
+//! Inserts a name whose leaf is full.
 //!
-//! Room is made in steps, each of which takes one new block and leaves a consistent directory, so
-//! that a full volume stops between two steps with nothing lost: a level is added, an index
-//! block is split, and at last the leaf.
+//! Room is made in steps: add a level, split an index block, and at last split the leaf. Each step
+//! takes one new block and leaves a consistent directory. So on a full volume the insertion stops
+//! between two steps, and nothing is lost.
 
 use super::lookup::Path;
 use super::split;
@@ -18,7 +18,7 @@ use lanefs_format::htree::DxView;
 /// More steps than a path of three index blocks can need.
 const MAX_STEPS: u32 = 8;
 
-/// Puts `new`, which no leaf of its hash has room for.
+/// Inserts `new`, for which no leaf of its hash has room.
 ///
 /// # Errors
 /// [`Error::NoSpace`]; [`Error::DirFull`] if the index is full, at its full depth.
@@ -55,7 +55,7 @@ pub(in crate::store::dir) fn insert(
     Err(DirError::SplitTooSmall { ino, lblk, need: new.need() }.into())
 }
 
-/// How many blocks [`insert`] adds for `name` at most.
+/// Returns how many blocks [`insert`] adds for `name` at most.
 ///
 /// # Errors
 /// [`Error::DirFull`] if the index is full, at its full depth.
@@ -72,11 +72,11 @@ pub(in crate::store::dir) fn growth(dir: &Dir<'_>, name: &[u8]) -> Result<u32> {
     if full == path.frames.len() && info.indirect_levels >= dir.params().max_levels {
         return Err(Error::DirFull);
     }
-    // A leaf, and one for each block of the index that splits; a root that is full gets a level.
+    // A leaf, and one for each index block that is full; a full root gets a level.
     Ok(full as u32 + 1)
 }
 
-/// How many index blocks from the leaf upwards are full, one behind the other.
+/// Counts the full index blocks on the path, from the leaf upwards without a gap.
 fn full_frames(path: &Path) -> usize {
     let full = |bytes: &[u8], kind| {
         let view = DxView::new(bytes, kind);

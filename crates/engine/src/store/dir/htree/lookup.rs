@@ -1,4 +1,4 @@
-//! The way from the root of an index to a leaf, and on to the next one.
+//! Walks an index from the root to a leaf, and on to the next leaf.
 
 use crate::error::DirError;
 use crate::error::Result;
@@ -7,7 +7,7 @@ use crate::store::dir::{Place, Slot, find_dot, find_in_leaf};
 use lanefs_format::htree::{DxEntry, DxKind, DxRootInfo, DxView};
 use lanefs_journal::Buffer;
 
-/// One index block on the way, and the entry taken there.
+/// An index block on the path, and the entry taken there.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) buffer: Buffer,
@@ -18,7 +18,7 @@ pub(super) struct Frame {
     high: Option<u32>,
 }
 
-/// A leaf and the way to it.
+/// A leaf and the path to it.
 #[derive(Debug)]
 pub(in crate::store::dir) struct Path {
     /// From the root down; at least one.
@@ -27,7 +27,7 @@ pub(in crate::store::dir) struct Path {
     pub(in crate::store::dir) leaf: u32,
     /// The index entry's hash; its bit 0 says that the leaf before may hold the same hash.
     pub(in crate::store::dir) low: u32,
-    /// That of the next leaf, if there is one.
+    /// The hash of the next leaf's entry, if there is one.
     pub(in crate::store::dir) high: Option<u32>,
     pub(in crate::store::dir) info: DxRootInfo,
     leaves: u32,
@@ -58,7 +58,7 @@ impl Path {
         self.high == Some(hash | 1)
     }
 
-    /// On to the next leaf; `false` behind the last one.
+    /// Moves to the next leaf; `false` behind the last one.
     pub(in crate::store::dir) fn next(&mut self, dir: &Dir<'_>) -> Result<bool> {
         while let Some(frame) = self.frames.last_mut() {
             let (entry, next) = {
@@ -70,7 +70,8 @@ impl Path {
                 self.frames.pop();
                 continue;
             };
-            // The ranges of a good index do not overlap; of a bad one they may, without end.
+            // The ranges of a valid index do not overlap. Those of a damaged one may repeat without
+            // end.
             self.leaves += 1;
             if self.leaves > dir.blocks {
                 return Err(DirError::IndexCycle { ino: dir.ino, blocks: dir.blocks }.into());
@@ -86,7 +87,7 @@ impl Path {
         Ok(false)
     }
 
-    /// Down through `entry` of index block `lblk`.
+    /// Descends through `entry` of index block `lblk`.
     fn enter(&mut self, dir: &Dir<'_>, lblk: u32, at: usize, entry: DxEntry, pick: Pick) -> Result<()> {
         if entry.block >= dir.blocks {
             let (value, bound) = (entry.block, dir.blocks);
@@ -124,7 +125,7 @@ impl Path {
         self.enter(dir, lblk, at, entry, pick)
     }
 
-    /// A node's hashes lie in the range that its parent gives it.
+    /// Checks that a node's hashes lie in the range that its parent gives it.
     fn check_range(&self, dir: &Dir<'_>, lblk: u32, view: &DxView<'_>) -> Result<()> {
         let (Some(first), Some(last)) = (view.get(1), view.get(view.count().saturating_sub(1))) else {
             return Ok(());
@@ -138,7 +139,7 @@ impl Path {
     }
 }
 
-/// Looks for `name` in the leaves that may hold its hash.
+/// Looks up `name` in the leaves that may hold its hash.
 pub(in crate::store::dir) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Place> {
     if let Some(dot) = find_dot(dir, name)? {
         return Ok(Place::Found(dot));

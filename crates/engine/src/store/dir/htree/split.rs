@@ -1,7 +1,6 @@
-//! Blocks of an index that are split, and the block that becomes one.
+//! Splits blocks of an index, and turns a linear directory into an indexed one.
 //!
-//! The content of the old block is copied first and both blocks are written from the copy, one
-//! lock at a time.
+//! The old block is copied first, and both blocks are written from the copy, one lock at a time.
 
 use super::lookup::Path;
 use crate::error::DirError;
@@ -15,8 +14,8 @@ use lanefs_format::htree::{self, DxEntry, DxKind, DxRootInfo, DxView};
 use lanefs_format::{Inode, InodeFlags};
 use lanefs_journal::Buffer;
 
-/// Moves the upper half of a leaf, by hash, to a new block and puts `new` into its half. The leaf's
-/// index block has room.
+/// Moves the upper half of a leaf, by hash, to a new block, and puts `new` into its half. The
+/// caller has made room in the leaf's index block.
 pub(super) fn leaf(
     txn: &mut Txn<'_>,
     ino: u32,
@@ -58,8 +57,8 @@ pub(super) fn leaf(
     }
 }
 
-/// Where to cut sorted names so that both sides take about the same bytes; neither is empty if
-/// there are two names.
+/// Returns where to cut sorted names so that both sides take about the same bytes. Neither side is
+/// empty if there are two names.
 fn middle(names: &[(u32, Dirent<'_>)], end: usize) -> usize {
     let mut upper = 0;
     for (i, (_, entry)) in names.iter().enumerate().rev() {
@@ -85,8 +84,8 @@ fn write_leaf(
     })
 }
 
-/// Moves the entries of a leaf together and puts `new` behind them. Only for leaves of an index,
-/// whose entries nobody knows by their place.
+/// Compacts the entries of a leaf and puts `new` behind them. Only for leaves of an index: the
+/// cookie of an indexed entry does not depend on its place.
 pub(super) fn pack(dir: &Dir<'_>, txn: &Txn<'_>, lblk: u32, buffer: &Buffer, new: &New<'_>) -> Result<()> {
     let copy = buffer.read().to_vec();
     let layout = dir.layout();
@@ -126,7 +125,7 @@ pub(super) fn node(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, path: &Path, 
     })
 }
 
-/// Moves all entries of the root to a new node: one level more.
+/// Moves all entries of the root to a new node, and so adds a level.
 pub(super) fn root(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, path: &Path) -> Result<()> {
     let Some(frame) = path.frames.first() else { return Ok(()) };
     let (lblk, buffer) = append(txn, ino, inode)?;
@@ -158,8 +157,7 @@ fn write_node(
     })
 }
 
-/// Makes a linear directory of one block an indexed one: its names move to block 1, block 0
-/// becomes the root.
+/// Turns a linear directory of one block into an indexed one: its names move to block 1, block
 pub(in crate::store::dir) fn convert(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
     let old = {
         let dir = Dir::new(txn.store(), ino, inode)?;
@@ -191,7 +189,8 @@ pub(in crate::store::dir) fn convert(txn: &mut Txn<'_>, ino: u32, inode: &mut In
     Ok(())
 }
 
-/// A damaged bitmap can hand out a block that the directory has already.
+/// Checks that two blocks differ: with a damaged bitmap, the allocator may return a block that the
+/// directory has already.
 fn check_distinct(dir: &Dir<'_>, lblk: u32, new: &Buffer, other: u32, old: &Buffer) -> Result<()> {
     if new.block() == old.block() {
         return Err(DirError::BlockTwice { ino: dir.ino, lblk, block: new.block(), other }.into());

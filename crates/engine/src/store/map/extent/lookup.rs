@@ -1,17 +1,17 @@
-//! Reading the tree: one descent, nodes looked at in place.
+//! Lookup in the tree: one descent, which examines nodes in place.
 
 use super::{Owner, node};
 use crate::error::{Error, Result};
 use crate::store::map::{Mapping, ReadBlocks};
 use lanefs_format::extent::{At, Bounds, MAX_BLOCKS, NodeRef, find};
 
-/// What a node says about a logical block.
+/// What a node has for a logical block.
 enum Step {
     Child { block: u64, bounds: Bounds },
     Found(Mapping),
 }
 
-/// What lies at `lblk` in the tree with the given root.
+/// Looks up the mapping of `lblk` in the tree with this root.
 pub(crate) fn lookup(blocks: &impl ReadBlocks, owner: Owner, root: &[u8], lblk: u32) -> Result<Mapping> {
     if lblk == MAX_BLOCKS {
         return Err(Error::FileTooBig);
@@ -31,7 +31,7 @@ pub(crate) fn lookup(blocks: &impl ReadBlocks, owner: Owner, root: &[u8], lblk: 
     }
 }
 
-/// Returns how many nodes the tree gets by `entries` more entries at `lblk`: one for each full node
+/// Returns how many nodes `entries` more entries at `lblk` add to the tree: one for each full node
 /// from the leaf up.
 pub(crate) fn splits(
     blocks: &impl ReadBlocks,
@@ -43,7 +43,7 @@ pub(crate) fn splits(
     let bounds = Bounds::root(blocks.limits());
     let top = NodeRef::new(root, At { ino: owner.ino, block: 0 })?;
     top.check(&bounds)?;
-    // Also what lies before its first key goes into the first child.
+    // A block before the first key goes into the first child too.
     let look = |node: &NodeRef<'_>, bounds: &Bounds| {
         let at = find(node.entries, lblk).unwrap_or(0);
         let child = node.entries.get(at).filter(|_| node.eh_depth > 0).map(|entry| entry.index().ei_leaf);

@@ -1,13 +1,15 @@
 //! The extent tree of a file: lookup, insertion, removal, conversion.
 //!
-//! The tree is a B+-tree whose root is in the inode. Every change works on a [`Tree`]: descend to
-//! one leaf, change its entries in memory, and put them back, which splits, frees, grows or
-//! collapses nodes on the way up.
+//! The tree is a B+-tree whose root is in the inode. Every change works on a [`Tree`]: it descends
+//! to one leaf, changes the leaf's entries in memory, and puts them back. On the way up this
+//! splits, frees, adds or collapses nodes.
 //!
-//! Invariants: a parent's entry starts where its child's first entry does; no leaf below the
-//! root is left empty; a change that finds no space for a node has changed nothing.
+//! Invariants:
+//! - A parent's entry starts where its child's first entry does.
+//! - No leaf below the root is left empty.
+//! - A change that finds no space for a node has changed nothing.
 //!
-//! Locking: whoever calls holds the inode's `state` lock, exclusively for changes.
+//! Locking: the caller holds the inode's `state` lock, exclusively for changes.
 
 mod lookup;
 mod node;
@@ -18,11 +20,11 @@ mod tree;
 pub(crate) use lookup::{lookup, splits};
 pub(crate) use tree::{Tree, insert_credits, remove_credits};
 
-/// Whose tree it is.
+/// The inode of a tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner {
     /// The inode.
     pub(crate) ino: u32,
-    /// What the checksums of its nodes start from; `None` on a volume without.
+    /// The seed of its nodes' checksums; `None` on a volume without checksums.
     pub(crate) seed: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! Node blocks in and out: checks after a load, checksums before a handle ends.
+//! Reads and writes node blocks: checks after a load, checksums before a handle ends.
 
 use super::Owner;
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::store::kind;
 use crate::store::map::{ChangeBlocks, ReadBlocks};
 use lanefs_format::extent::{At, Bounds, Node, NodeRef, set_checksum, verify_checksum};
 
-/// Runs `f` on the node in `block`. Checksum and every entry are looked at once after each load;
+/// Runs `f` on the node in `block`. Checks its checksum and entries once after each load, and its
 /// depth and logical range, which depend on the parent, each time.
 pub(super) fn view<R>(
     blocks: &impl ReadBlocks,
@@ -30,7 +30,7 @@ pub(super) fn view<R>(
     })
 }
 
-/// Writes `node` over the block; `fresh` if that was just taken.
+/// Writes `node` over the block; `fresh` if the block was just allocated.
 pub(super) fn store(
     blocks: &mut impl ChangeBlocks,
     owner: Owner,

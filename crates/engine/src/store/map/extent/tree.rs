@@ -1,11 +1,12 @@
-//! Changing the tree.
+//! Changes of the tree.
 //!
-//! One primitive carries all changes: [`Tree::put`] takes a path whose leaf has new entries in
-//! memory and brings it to disk. Too many entries split the node, none frees it, a new first key
-//! corrects the parent; each of these changes the parent's entries, and the same is done there.
+//! One primitive does all changes: [`Tree::put`] takes a path whose leaf has new entries in memory,
+//! and writes it. A node with too many entries is split, one without entries is freed, and a new
+//! first key is copied to the parent. Each of these changes the parent's entries, and so the parent
+//! is treated in the same way.
 //!
-//! Hazard: blocks for splits are taken before anything is written ([`Tree::reserve`]), for a
-//! change must not stop half-way for want of space.
+//! Hazard: blocks for splits are allocated before anything is written ([`Tree::reserve`]), because
+//! a change must not stop half way for want of space.
 
 use super::{Owner, node};
 use crate::error::{Error, Result};
@@ -17,18 +18,18 @@ use lanefs_format::extent::{
 };
 use std::ops::Range;
 
-/// Credits for one insertion or conversion in a tree of `depth`, without the inode and without
-/// the bitmaps of the data.
+/// Credits for one insertion or conversion in a tree of `depth`, without the inode and the bitmaps
+/// of the data.
 pub(crate) fn insert_credits(depth: u16) -> u32 {
     // Below the root each level is written, and may split: a new node, its bitmap and descriptor.
     // Then the root may grow, or collapse and revoke.
     4 * u32::from(depth) + 6
 }
 
-/// Credits with which one step of a removal always goes forward, without the inode.
+/// Credits with which one step of a removal always makes progress, without the inode.
 pub(crate) fn remove_credits(depth: u16) -> u32 {
-    // A piece of data in one group with its revokes, the leaf, and on each level a node that is
-    // written or freed and revoked; or a leaf that splits.
+    // A run of data in one group with its revokes, the leaf, and on each level a node that is
+    // written, or freed and revoked; or a leaf that splits.
     credits::FREED_RUN + 4 * u32::from(depth + 1) + insert_credits(depth)
 }
 
@@ -37,7 +38,7 @@ struct Level {
     /// Its block; 0 is the root.
     block: u64,
     node: Node,
-    /// The entry through which the path goes on. Not used in a leaf.
+    /// The entry that the path follows. Not used in a leaf.
     at: usize,
 }
 
@@ -47,10 +48,10 @@ type Path = Vec<Level>;
 pub(crate) struct Tree<'t, B> {
     blocks: &'t mut B,
     owner: Owner,
-    /// What the file's own blocks are freed as.
+    /// The kind as which the file's own blocks are freed.
     kind: BlockKind,
     root: &'t mut [u8; ROOT_SIZE],
-    /// Blocks that the file has gained, or lost, through this: data and nodes.
+    /// Blocks of data and nodes that the file has gained, or lost, through this.
     pub(crate) delta: i64,
 }
 
@@ -64,8 +65,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Self { blocks, owner, kind, root, delta: 0 }
     }
 
-    /// Maps the blocks of `new`, which must be a hole. Nothing is changed on an error for want of
-    /// space.
+    /// Maps the blocks of `new`, which must be a hole. For want of space it fails with nothing
+    /// changed.
     pub(crate) fn insert(&mut self, new: Extent) -> Result<()> {
         let mapped = || ExtentError::Mapped { ino: self.owner.ino, block: new.ee_block, len: new.len };
         if new.end() > u64::from(MAX_BLOCKS) || new.len > new.max_len() {
@@ -112,15 +113,15 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         let pieces = [old.part(0..block), Some(mid), last, old.part(range.end..MAX_BLOCKS)];
         let pieces: Vec<Extent> = pieces.into_iter().flatten().collect();
         splice(entries, n..n + 1, &pieces);
-        // Behind what was converted, which is the end of the leaf if blocks are written in order.
+        // Behind the converted blocks: the end of the leaf, if blocks are written in order.
         let pos = if n == 0 { 0 } else { entries.partition_point(|e| e.key() < range.end) };
         let len = entries.len();
         let mut spare = self.reserve(&path, len, old.ee_start)?;
         self.put(path, pos, &mut spare)
     }
 
-    /// Frees what is mapped in `range`, from its end on, until all is done or credits are short, or
-    /// something is in the way.
+    /// Frees the mapped blocks in `range`, from its end on, until all are freed, credits are short,
+    /// or a damaged structure stops it.
     pub(crate) fn remove(&mut self, range: Range<u32>) -> Result<Progress> {
         let mut end = range.end;
         while end > range.start {
@@ -128,8 +129,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
                 Ok(path) => path,
                 Err(e) => return Ok(Progress::Stopped(e)),
             };
-            // Where the subtree to the left ends. An entry that the path did not take first starts
-            // at or before the block that was sought, so `end` falls.
+            // The end of the subtree to the left. An entry that is not its node's first starts at
+            // or before the block that was sought, so `end` decreases.
             let left = path.iter().rev().skip(1).find(|l| l.at > 0);
             let left = left.and_then(|l| l.node.entries.get(l.at)).map_or(0, Entry::key);
             let step = self.remove_from_leaf(path, range.start..end)?;
@@ -142,7 +143,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     }
 
     /// Moves the extents from `from` on by `by` blocks to the front, over a hole, leaf by leaf
-    /// until credits are short; `from` follows: what is before it has been moved.
+    /// until credits are short. Extents before `from` have been moved.
     pub(crate) fn shift_left(&mut self, from: &mut u32, by: u32) -> Result<Progress> {
         while *from < MAX_BLOCKS {
             let mut path = self.descend(*from)?;
@@ -171,7 +172,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(Progress::Done)
     }
 
-    /// Makes `at` the start of an extent, if it lies inside of one, before a
+    /// Splits the extent that `at` lies inside of, if any, before a
     /// [`shift_right`](Self::shift_right) by `by` blocks.
     pub(crate) fn part(&mut self, at: u32, by: u32) -> Result<()> {
         let last = self.descend(MAX_BLOCKS - 1)?;
@@ -192,8 +193,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     }
 
     /// Moves the extents from `start` to `end` by `by` blocks to the back, leaf by leaf from the
-    /// last on, until credits are short; `end` follows: what is behind it has been moved. Begins
-    /// with [`MAX_BLOCKS`].
+    /// last one on, until credits are short. Extents behind `end` have been moved. `end` begins as
+    /// [`MAX_BLOCKS`].
     pub(crate) fn shift_right(&mut self, start: u32, end: &mut u32, by: u32) -> Result<Progress> {
         while *end > start {
             let mut path = self.descend(*end - 1)?;
@@ -236,7 +237,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         if !self.blocks.room(cost)? {
             return Ok(Progress::More);
         }
-        // An extent that goes on behind the range may be left in two, if only until the next call.
+        // An extent that continues behind the range is split in two, maybe only until the next
+        // call.
         let goes_on = old.iter().any(|e| e.key() < range.end && e.extent().end() > u64::from(range.end));
         let mut spare = Vec::new();
         if goes_on {
@@ -247,13 +249,13 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
                 Err(e) => return Err(e),
             };
         }
-        // Whatever stops it, the tree then says what has been freed.
+        // Even if this stops early, the tree then records what was freed.
         let mut low = range.end;
         let outcome = self.free_parts(parts, cost, &mut low)?;
         let mut pos = 0;
         if let Some(leaf) = path.last_mut() {
             leaf.node.entries = without(&old, low..range.end);
-            // What is left behind the hole is where the leaf has grown, if it has.
+            // The entries behind the hole are where the leaf has grown, if it has.
             pos = leaf.node.entries.partition_point(|e| e.key() < range.end);
         }
         self.put(path, pos, &mut spare)?;
@@ -261,8 +263,8 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(outcome)
     }
 
-    /// Frees `parts` from the last one's end on, in pieces of one group whose revokes cost one
-    /// credit; `low` follows. There is room for the first piece.
+    /// Frees `parts` from the end of the last one on, in runs of one group whose revokes cost one
+    /// credit, and lowers `low` to the start of the freed blocks. There is room for the first run.
     fn free_parts(&mut self, parts: Vec<Extent>, cost: u32, low: &mut u32) -> Result<Progress> {
         let top = *low;
         for mut part in parts.into_iter().rev() {
@@ -288,7 +290,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(Progress::Done)
     }
 
-    /// The nodes from the root to the leaf that holds `lblk`, or would.
+    /// Returns the nodes from the root to the leaf for `lblk`.
     fn descend(&self, lblk: u32) -> Result<Path> {
         let mut bounds = Bounds::root(self.blocks.limits());
         let root = NodeRef::new(&self.root[..], At { ino: self.owner.ino, block: 0 })?;
@@ -306,12 +308,12 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(path)
     }
 
-    /// Takes the blocks that `put` will need for `path` with `len` entries in its leaf, all or
+    /// Allocates the blocks that `put` will need for `path` with `len` entries in its leaf: all or
     /// none.
     fn reserve(&mut self, path: &Path, len: usize, goal: u64) -> Result<Vec<u64>> {
         let mut need = 0;
         for (n, level) in path.iter().enumerate().rev() {
-            // A node that splits is one entry more for its parent.
+            // A node that splits adds an entry to its parent.
             let len = if n + 1 == path.len() { len } else { level.node.entries.len() + 1 };
             if len <= usize::from(level.node.eh_max) {
                 break;
@@ -341,9 +343,9 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         spare.into_iter().try_for_each(|block| self.blocks.free(block, 1, BlockKind::Data))
     }
 
-    /// Brings the changed leaf of `path` to disk and mends the nodes above it. `pos` is the place
-    /// of the change in the leaf: a leaf that grows at one end is split there, so that files
-    /// written in order have full leaves. `spare` comes from `reserve`.
+    /// Writes the changed leaf of `path` and updates the nodes above it. `pos` is the place of the
+    /// change in the leaf: a leaf that grows at one end is split there, so that files written in
+    /// order have full leaves. `spare` comes from `reserve`.
     fn put(&mut self, mut path: Path, mut pos: usize, spare: &mut Vec<u64>) -> Result<()> {
         while let Some(mut level) = path.pop() {
             let Some(parent) = path.last_mut() else {
@@ -375,13 +377,14 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
                 self.store(level.block, &level.node, false)?;
                 entries.splice(n..n + 1, [own, Index { ei_block: key, ei_leaf: block }.into()]);
             }
-            // A leaf that grew at its front has grown the parent there too.
+            // A leaf that grew at its front makes the parent grow there too.
             pos = if pos == 0 { n } else { n + 1 };
         }
         self.collapse()
     }
 
-    /// Writes the root into the inode. One that is too full moves to a block of its own first.
+    /// Writes the root into the inode. A root with too many entries moves to a block of its own
+    /// first.
     fn put_root(&mut self, mut root: Node, spare: &mut Vec<u64>) -> Result<()> {
         if root.entries.is_empty() {
             root.eh_depth = 0;
@@ -398,7 +401,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
         Ok(root.encode(&mut self.root[..], At { ino: self.owner.ino, block: 0 })?)
     }
 
-    /// While the root has a single child whose entries fit in the root, pulls them up.
+    /// While the root has a single child whose entries fit in the root, moves them into the root.
     fn collapse(&mut self) -> Result<()> {
         loop {
             let bounds = Bounds::root(self.blocks.limits());
@@ -436,24 +439,24 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     }
 }
 
-/// Credits to move the entries of a leaf, and with room for the inode.
+/// Credits to move the entries of a leaf, and one for the inode.
 fn shift_credits(path: &Path) -> u32 {
     insert_credits(path.len().saturating_sub(1) as u16) + 1
 }
 
-/// The extent of an entry at another logical block, if there is such a place.
+/// Returns the extent of an entry at another logical block, if it fits there.
 fn moved(entry: &Entry, to: Option<u32>) -> Option<Extent> {
     to.map(|ee_block| Extent { ee_block, ..entry.extent() }).filter(|e| e.end() <= u64::from(MAX_BLOCKS))
 }
 
-/// Where the logical range of the path's leaf ends: the next key to the right.
+/// Returns the end of the logical range of the path's leaf: the next key to the right.
 fn next_key(path: &Path) -> u32 {
     let right = path.iter().rev().skip(1).find_map(|l| l.node.entries.get(l.at + 1));
     right.map_or(MAX_BLOCKS, Entry::key)
 }
 
-/// Puts `new` in place of the entries `at` of a leaf, joined with each other and the neighbours
-/// where that is possible.
+/// Replaces the entries `at` of a leaf by `new`, and joins them with each other and with their
+/// neighbours where possible.
 fn splice(entries: &mut Vec<Entry>, at: Range<usize>, new: &[Extent]) {
     let window = at.start.saturating_sub(1)..(at.end + 1).min(entries.len());
     let before = entries.get(window.start..at.start).unwrap_or_default();
@@ -475,8 +478,8 @@ fn without(entries: &[Entry], range: Range<u32>) -> Vec<Entry> {
     entries.iter().flat_map(sides).flatten().map(Entry::from).collect()
 }
 
-/// Takes the right part of an overfull node away: a single entry where the node grows at an end,
-/// else a half.
+/// Removes the right part of an overfull node: a single entry if the node grows at an end, else a
+/// half.
 fn split(node: &mut Node, pos: usize) -> Node {
     let (len, max) = (node.entries.len(), usize::from(node.eh_max));
     let at = match pos {

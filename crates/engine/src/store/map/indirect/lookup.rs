@@ -1,11 +1,11 @@
-//! Reading the map: down to the numbers, then along them while they are neighbours.
+//! Lookup in the map: down to the numbers, then along them while the blocks are adjacent.
 
 use super::{DIRECT, number, slot, span};
 use crate::error::{Error, IndirectError, Result};
 use crate::store::kind;
 use crate::store::map::{Mapping, ReadBlocks};
 
-/// What lies at `lblk` in the map of inode `ino`.
+/// Looks up the mapping of `lblk` in the map of inode `ino`.
 pub(crate) fn lookup(blocks: &impl ReadBlocks, ino: u32, root: &[u8], lblk: u32) -> Result<Mapping> {
     let size = blocks.block_size();
     let (n, levels, base) = slot(size, lblk).ok_or(Error::FileTooBig)?;
@@ -34,7 +34,7 @@ pub(crate) fn lookup(blocks: &impl ReadBlocks, ino: u32, root: &[u8], lblk: u32)
     Ok(Mapping::Hole { before: 0, len: 1 })
 }
 
-/// A number that is to be followed lies inside the volume.
+/// Checks that a number that will be followed lies inside the volume.
 pub(super) fn check(blocks: &impl ReadBlocks, ino: u32, lblk: u32, block: u32) -> Result<()> {
     let bound = blocks.limits();
     match bound.contains(&u64::from(block)) {
@@ -43,7 +43,7 @@ pub(super) fn check(blocks: &impl ReadBlocks, ino: u32, lblk: u32, block: u32) -
     }
 }
 
-/// The run of zeros, or of neighbours, that begins at number `n`.
+/// Returns the run of zeros, or of adjacent blocks, that begins at number `n`.
 fn run(bytes: &[u8], n: usize) -> Mapping {
     let mut rest = bytes.chunks_exact(4).skip(n).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     match rest.next() {

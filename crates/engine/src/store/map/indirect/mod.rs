@@ -39,8 +39,8 @@ pub(crate) fn max_blocks(block_size: usize) -> u32 {
     u32::try_from(all).unwrap_or(u32::MAX)
 }
 
-/// Where a logical block hangs: the number in `i_block`, the levels of blocks below it, and the
-/// first logical block below it. `None` beyond the map.
+/// Returns the place of a logical block: the number in `i_block`, the levels of blocks below it,
+/// and the first logical block below it. `None` beyond the map.
 fn slot(block_size: usize, lblk: u32) -> Option<(usize, u32, u32)> {
     if lblk < DIRECT {
         return Some((lblk as usize, 0, lblk));

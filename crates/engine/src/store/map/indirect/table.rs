@@ -1,8 +1,8 @@
-//! Changing the map.
+//! Changes of the map.
 //!
-//! Insertion counts the blocks of numbers that are missing, takes them all, and only then
-//! writes. Removal runs from the end to the start, depth first; a block of numbers whose
-//! last number goes is freed with it.
+//! Insertion counts the missing blocks of numbers, allocates them all, and only then writes.
+//! Removal runs from the end to the start, depth first, and frees a block of numbers together with
+//! its last number.
 
 use super::lookup::{check, lookup};
 use super::{DIRECT, MAX_PHYSICAL, ROOT_SIZE, max_blocks, number, numbers, pointers, set_number, slot, span};
@@ -26,7 +26,7 @@ pub(crate) fn insert_credits(block_size: usize, len: u32) -> u32 {
     3 * (tables + tables / per + 2 + 1)
 }
 
-/// How many blocks of numbers `range` lacks.
+/// Returns how many blocks of numbers `range` lacks.
 pub(crate) fn missing(blocks: &impl ReadBlocks, ino: u32, root: &[u8], range: Range<u32>) -> Result<usize> {
     let size = blocks.block_size();
     // Each by its level and first logical block.
@@ -51,7 +51,7 @@ pub(crate) fn missing(blocks: &impl ReadBlocks, ino: u32, root: &[u8], range: Ra
     Ok(missing.len())
 }
 
-/// Where the numbers that lie together with that of `lblk` end.
+/// Returns where the numbers in the same block as that of `lblk` end.
 fn table_end(block_size: usize, lblk: u32) -> Result<u32> {
     let (_, levels, base) = slot(block_size, lblk).ok_or(Error::FileTooBig)?;
     if levels == 0 {
@@ -65,10 +65,10 @@ fn table_end(block_size: usize, lblk: u32) -> Result<u32> {
 pub(crate) struct Table<'t, B> {
     blocks: &'t mut B,
     ino: u32,
-    /// What the file's own blocks are freed as.
+    /// The kind as which the file's own blocks are freed.
     kind: BlockKind,
     root: &'t mut [u8; ROOT_SIZE],
-    /// Blocks that the file has gained, or lost, through this: data and numbers.
+    /// Blocks of data and numbers that the file has gained, or lost, through this.
     pub(crate) delta: i64,
 }
 
@@ -77,8 +77,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         Self { blocks, ino, kind, root, delta: 0 }
     }
 
-    /// Maps the hole of `len` blocks at `lblk` to the blocks from `block` on. Nothing is changed on
-    /// an error for want of space.
+    /// Maps the hole of `len` blocks at `lblk` to the blocks from `block` on. For want of space it
+    /// fails with nothing changed.
     pub(crate) fn insert(&mut self, lblk: u32, block: u64, len: u32) -> Result<()> {
         let size = self.blocks.block_size();
         let end = lblk.checked_add(len).filter(|end| *end <= max_blocks(size)).ok_or(Error::FileTooBig)?;
@@ -107,7 +107,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         Ok(())
     }
 
-    /// Takes the blocks of numbers that `range` lacks, all or none.
+    /// Allocates the blocks of numbers that `range` lacks: all or none.
     fn reserve(&mut self, range: Range<u32>, goal: u64) -> Result<Vec<u64>> {
         let missing = missing(self.blocks, self.ino, self.root, range)?;
         let start = self.blocks.mark();
@@ -131,7 +131,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         Ok(spare)
     }
 
-    /// Writes the numbers from `first` on for `len` blocks from `lblk` on, which lie in one place.
+    /// Writes the numbers of `len` blocks from `first` on for the logical blocks from `lblk` on.
+    /// All lie in one block of numbers, or in `i_block`.
     fn set(&mut self, lblk: u32, first: u32, len: u32, spare: &mut Vec<u64>) -> Result<()> {
         let size = self.blocks.block_size();
         let (slot, levels, base) = slot(size, lblk).ok_or(Error::FileTooBig)?;
@@ -180,8 +181,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         Ok(spare.pop().ok_or(Error::NoSpace)? as u32)
     }
 
-    /// Frees what is mapped in `range`, from its end on, until all is done or credits are short, or
-    /// something is in the way.
+    /// Frees the mapped blocks in `range`, from its end on, until all are freed, credits are short,
+    /// or a damaged structure stops it.
     pub(crate) fn remove(&mut self, range: Range<u32>) -> Result<Progress> {
         let size = self.blocks.block_size();
         let mut base = u64::from(DIRECT) + (1..=3).map(|level| span(size, level)).sum::<u64>();
@@ -208,8 +209,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         progress
     }
 
-    /// Frees what the `level`s below `block` map in `range`, and the block itself if nothing is
-    /// left: then the first of the answer is true. `base` is the first logical block below it.
+    /// Frees the blocks that `block`, on `level`, maps in `range`, and `block` itself if nothing is
+    /// left: then the first value returned is true. `base` is the first logical block below it.
     fn clear(&mut self, block: u32, level: u32, base: u64, range: Range<u64>) -> Result<(bool, Progress)> {
         let size = self.blocks.block_size();
         let this = u64::from(block);
@@ -221,7 +222,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         let below = span(size, level - 1);
         let first = ((range.start - base) / below) as usize;
         let last = (range.end - base).div_ceil(below) as usize;
-        // Whatever stops it, the numbers then say what has been freed.
+        // Even if this stops early, the numbers then record what was freed.
         let mut outcome = match level {
             1 => self.clear_run(&mut now, first..last)?,
             _ => self.clear_children(&mut now, first..last, level, base, range)?,
@@ -250,13 +251,13 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         Ok((false, outcome))
     }
 
-    /// The numbers in `block`, below which the first logical block is `base`.
+    /// Returns the numbers in `block`. The first logical block below it is `base`.
     fn numbers_of(&self, block: u32, base: u64) -> Result<Vec<u32>> {
         check(self.blocks, self.ino, u32::try_from(base).unwrap_or(u32::MAX), block)?;
         self.blocks.view(u64::from(block), kind::INDIRECT, |_| Ok(()), |bytes| Ok(numbers(bytes)))
     }
 
-    /// Clears below the numbers `slots` of a block, whose children are of the level below `level`.
+    /// Frees the blocks below the numbers `slots` of a block on `level`.
     fn clear_children(
         &mut self,
         numbers: &mut [u32],
@@ -281,8 +282,8 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         Ok(Progress::Done)
     }
 
-    /// Frees the data blocks that `numbers` name in `range`, as runs of neighbours within a group
-    /// whose revokes cost one credit, and makes the numbers 0.
+    /// Frees the data blocks in `range` of `numbers`, as runs of adjacent blocks of one group whose
+    /// revokes cost one credit, and sets the numbers to 0.
     fn clear_run(&mut self, numbers: &mut [u32], range: Range<usize>) -> Result<Progress> {
         let Some(numbers) = numbers.get_mut(range) else { return Ok(Progress::Done) };
         let mut end = numbers.len();
@@ -292,7 +293,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
                 continue;
             }
             let group = self.blocks.group_start(u64::from(last));
-            // Downwards from the last: each one less, as far as the group goes.
+            // Downwards from the last number: each one less, inside of the group.
             let run = numbers[..end].iter().rev().zip((group..=u64::from(last)).rev());
             let len = run.take_while(|(b, want)| u64::from(**b) == *want).count();
             let len = len.min(self.blocks.run_of(self.kind) as usize);

@@ -201,7 +201,7 @@ fn what_was_written_and_used_does_not_pass_by() {
     for offset in (0..8 << 20).step_by(4096) {
         changed.span((offset >> 12) as u32..(offset >> 12) as u32 + 1).copy_in(offset, &[1; 100]);
     }
-    // All of each: nobody needs what was there.
+    // Whole blocks: the old content is not needed.
     write_out(&rewritten, 0..8);
     while let Some(out) = changed.take_dirty(0..u32::MAX, 1 << 20) {
         out.done(None);

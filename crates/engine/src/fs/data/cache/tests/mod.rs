@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
 
-/// What holds whenever nobody is in the middle of something: `files` are all of the cache's.
+/// Checks the invariants that hold while no thread uses the cache. `files` are all files of it.
 fn check(cache: &PageCache, files: &[&Arc<FileCache>], in_flight: &[&Writeback]) {
     let (mut pages, mut busy) = (Vec::new(), 0);
     for file in files {

@@ -69,7 +69,7 @@ fn stamps_are_whole_and_never_go_back() {
             let (cache, file, device, last) = (&cache, &file, &device, &last);
             writers.push(scope.spawn(move || {
                 let mut rng = SmallRng::seed_from_u64(w as u64);
-                // Somebody is evicted sooner or later, however the threads are scheduled.
+                // Some page is evicted sooner or later, however the threads are scheduled.
                 let enough = |stamp: &u64| *stamp < 20_000 || cache.stats().evicted == 0;
                 for stamp in (1..).take_while(enough) {
                     // Neighbours in a block belong to different writers.
