@@ -30,9 +30,7 @@ impl Dir {
     /// Returns operations on paths that begin here.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.create_dir_all("/inbox/new")?;
     /// let inbox = volume.open_dir("/inbox")?;
     /// volume.rename("/inbox", "/letters")?;

@@ -53,9 +53,7 @@ impl File {
     /// overlap may mix.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// use lanefs::{File, Io};
     /// let file = volume.open_options().read(true).write(true).create(true).direct(true).open("/a")?;
     /// file.write_at(0, &[1; 8192])?;

@@ -17,9 +17,7 @@ impl File {
     /// [`Error::Invalid`] for ranges of one file that overlap; otherwise as to read and to write.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.write("/from", b"a line of text")?;
     /// let (from, to) = (volume.open_file("/from")?, volume.create_file("/to")?);
     /// assert_eq!(from.copy_range(2, &to, 0, 4)?, 4);

@@ -173,9 +173,7 @@ impl File {
     /// [`Error::WouldBlock`] if it had to wait for the first byte; those of `write_at`.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// let file = volume.open_options().read(true).write(true).create(true).open("/a")?;
     /// assert!(matches!(file.try_write_at(0, b"new"), Err(lanefs::Error::WouldBlock)));
     /// file.write_at(0, b"old")?;
@@ -199,9 +197,7 @@ impl File {
     /// [`Error::FileTooBig`], ...
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// let file = volume.create_file("/sparse")?;
     /// file.set_len(1 << 30)?;
     /// assert_eq!((file.metadata().len(), file.metadata().sectors()), (1 << 30, 0));
@@ -222,9 +218,7 @@ impl File {
     /// end. [`Error::NoSpace`]: a part may have been done.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// use lanefs::FallocMode;
     /// let file = volume.create_file("/log")?;
     /// file.write_at(0, &[7; 3 << 20])?;
@@ -271,9 +265,7 @@ impl File {
     /// The journal's or the device's: then none of the latest changes may be durable.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// let file = volume.create_file("/ledger")?;
     /// file.write_at(0, b"100")?;
     /// file.sync_all()?; // content, size and name are there after any crash

@@ -58,9 +58,7 @@ impl Volume {
     /// [`Error::NotFound`](crate::Error::NotFound); those of a damaged map.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.write("/file", &[1; 100_000])?;
     /// let file = volume.extents("/file")?;
     /// assert_eq!((file.extents, file.ideal), (1, 1));

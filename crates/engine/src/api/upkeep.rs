@@ -30,9 +30,7 @@ impl Volume {
     /// could not be written out is reported by a sync of its file.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// let before = volume.info().journal.commits;
     /// volume.create_dir("/durable")?;
     /// volume.upkeep(lanefs::Upkeep::Commit)?;

@@ -99,9 +99,7 @@ impl Volume {
     /// Returns options for opening a file: what to do if it exists, and what if it does not.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// let file = volume.open_options().write(true).create_new(true).open("/log")?;
     /// file.write_at(0, b"one line\n")?;
     /// let file = volume.open_options().append(true).open("/log")?;
@@ -156,9 +154,7 @@ impl Volume {
     /// As [`create_file`](Self::create_file) and [`File::write_at`].
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.write("/motd", b"hello")?;
     /// assert_eq!(volume.read("/motd")?, b"hello");
     /// # Ok::<(), lanefs::Error>(())
@@ -173,9 +169,7 @@ impl Volume {
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`].
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.write("/file", b"12345")?;
     /// let meta = volume.metadata("/file")?;
     /// assert!(meta.is_file());
@@ -212,9 +206,7 @@ impl Volume {
     /// [`Error::NotFound`], [`Error::NotDir`].
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// use lanefs::NewAttr;
     /// let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
     /// let dir = volume.open_dir("/")?;
@@ -234,9 +226,7 @@ impl Volume {
     /// As [`open_dir`](Self::open_dir); those of a damaged directory.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.create_dir_all("/a/b")?;
     /// volume.write("/a/file", b"")?;
     /// let mut names: Vec<_> = volume.read_dir("/a")?.into_iter().map(|e| e.name).collect();
@@ -254,9 +244,7 @@ impl Volume {
     /// [`Error::Exists`], [`Error::NotFound`], [`Error::NoSpace`], [`Error::TooManyLinks`].
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.create_dir("/home")?;
     /// assert!(matches!(volume.create_dir("/home"), Err(lanefs::Error::Exists)));
     /// # Ok::<(), lanefs::Error>(())
@@ -296,9 +284,7 @@ impl Volume {
     /// [`Error::NotFound`], [`Error::IsDir`].
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.write("/file", b"gone soon")?;
     /// volume.remove_file("/file")?;
     /// assert!(!volume.exists("/file")?);
@@ -359,9 +345,7 @@ impl Volume {
     /// Those of renameat2(2).
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// use lanefs::RenameFlags;
     /// volume.write("/new", b"new")?;
     /// volume.write("/current", b"old")?;
@@ -385,9 +369,7 @@ impl Volume {
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.write("/one", b"same")?;
     /// volume.hard_link("/one", "/two")?;
     /// assert_eq!(volume.metadata("/two")?.nlink(), 2);
@@ -413,9 +395,7 @@ impl Volume {
     /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::NoSpace`].
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.write("/target", b"there")?;
     /// volume.symlink("target", "/link")?;
     /// assert_eq!(volume.read("/link")?, b"there");
@@ -454,9 +434,7 @@ impl Volume {
     /// [`Error::NotFound`], [`Error::NotPermitted`].
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// use lanefs::{SetAttr, SetTime, Timestamp};
     /// volume.write("/file", b"")?;
     /// let set = SetAttr {
@@ -501,9 +479,7 @@ impl Volume {
     /// `how` asks for it.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// use lanefs::SetXattr;
     /// volume.write("/file", b"")?;
     /// volume.set_xattr("/file", "user.mime", b"text/plain", SetXattr::Any)?;
@@ -551,9 +527,7 @@ impl Volume {
     /// How full the volume is.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// let before = volume.statfs().blocks_free;
     /// volume.write("/file", &[1; 100_000])?;
     /// assert!(volume.statfs().blocks_free < before);
@@ -588,9 +562,7 @@ impl Volume {
     /// Returns the counters and times since the volume was opened.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.write("/ledger", b"100")?;
     /// volume.open_options().write(true).open("/ledger")?.sync_all()?;
     /// let stats = volume.stats();
@@ -608,9 +580,7 @@ impl Volume {
     /// The journal's or the device's.
     ///
     /// ```
-    /// # let device = std::sync::Arc::new(lanefs::device::MemDevice::new(16 << 20));
-    /// # lanefs::mkfs::format(&*device, &lanefs::mkfs::Options::default()).unwrap();
-    /// # let volume = lanefs::Volume::open_device(device)?;
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.write("/ledger", b"100")?;
     /// volume.sync()?; // whatever happens now, the ledger says 100
     /// # Ok::<(), lanefs::Error>(())
