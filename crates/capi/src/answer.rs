@@ -1,4 +1,4 @@
-//! From a result to what C sees: -1 or null, errno, and a message for people.
+//! Converts a result into its form for C: -1 or null, errno, and a message for people.
 
 use libc::{c_char, c_int, ssize_t};
 use std::cell::RefCell;

@@ -1,8 +1,8 @@
-//! From what C gives to what Rust takes. A null pointer, a number that makes no sense: [`Failure`],
-//! never more.
+//! Converts the arguments of C into Rust's. A null pointer or a number out of range is a
+//! [`Failure`], never a panic.
 //!
-//! The functions that follow a pointer are unsafe: that it points at what the header says is the
-//! caller's word.
+//! The functions that follow a pointer are unsafe: the caller guarantees that it points at what the
+//! header says.
 
 use crate::answer::{Failure, Result};
 use libc::{c_char, c_void, iovec};
@@ -24,7 +24,7 @@ fn fault() -> Failure {
 /// A string that must be there.
 ///
 /// # Safety
-/// `at` is null or points at a string with its NUL, which nobody changes while `'a` lasts.
+/// `at` is null or points at a string with its NUL, which no thread changes while `'a` lasts.
 pub(crate) unsafe fn bytes<'a>(at: *const c_char) -> Result<&'a [u8]> {
     if at.is_null() {
         return Err(fault());
@@ -67,7 +67,7 @@ pub(crate) unsafe fn options<'a>(at: *const c_char) -> Result<&'a str> {
 /// Memory to read from.
 ///
 /// # Safety
-/// `at` is null or points at `len` bytes that nobody changes while `'a` lasts.
+/// `at` is null or points at `len` bytes that no thread changes while `'a` lasts.
 pub(crate) unsafe fn memory<'a>(at: *const c_void, len: usize) -> Result<&'a [u8]> {
     match len {
         0 => Ok(&[]),
@@ -80,7 +80,7 @@ pub(crate) unsafe fn memory<'a>(at: *const c_void, len: usize) -> Result<&'a [u8
 /// Memory to write to.
 ///
 /// # Safety
-/// `at` is null or points at `len` bytes that nobody else uses while `'a` lasts.
+/// `at` is null or points at `len` bytes that no other thread uses while `'a` lasts.
 pub(crate) unsafe fn memory_mut<'a>(at: *mut c_void, len: usize) -> Result<&'a mut [u8]> {
     match len {
         0 => Ok(&mut []),
@@ -106,7 +106,7 @@ pub(crate) unsafe fn give<T>(at: *mut T, value: T) -> Result<()> {
 /// The segments of a preadv or pwritev, and how many bytes they have together.
 ///
 /// # Safety
-/// `at` is null or points at `count` segments that nobody changes while `'a` lasts.
+/// `at` is null or points at `count` segments that no thread changes while `'a` lasts.
 pub(crate) unsafe fn segments<'a>(at: *const iovec, count: i32) -> Result<(&'a [iovec], usize)> {
     let count = usize::try_from(count).ok().filter(|count| *count <= SEGMENTS);
     let count = count.ok_or_else(|| Failure::invalid("more than 1024 segments, or fewer than none"))?;
@@ -126,7 +126,7 @@ pub(crate) unsafe fn segments<'a>(at: *const iovec, count: i32) -> Result<(&'a [
 /// A list that is read and written.
 ///
 /// # Safety
-/// `at` is null or points at `count` of them that nobody else uses while `'a` lasts.
+/// `at` is null or points at `count` values that no other thread uses while `'a` lasts.
 pub(crate) unsafe fn list<'a, T>(at: *mut T, count: i32) -> Result<&'a mut [T]> {
     match usize::try_from(count).map_err(|_| Failure::invalid("fewer than none"))? {
         0 => Ok(&mut []),

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn lanefs_listio(list: *mut lanefs_io, count: c_int) -> c_
     call(|| {
         // SAFETY: `count` requests or null, as the header says.
         let list = unsafe { args::list(list, count)? };
-        // Held until all is done: who closes a file waits.
+        // Held until all requests are done: a thread that closes one of the files waits.
         let files: Vec<Result<Open<'static, File>>> = list.iter().map(|io| file(io.file)).collect();
         let mut failures = Vec::new();
         let (mut ios, mut places) = (Vec::with_capacity(list.len()), Vec::with_capacity(list.len()));

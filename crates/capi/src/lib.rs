@@ -8,8 +8,7 @@
 //! - A handle is a number that looks like a pointer (`table`); it is never followed, so one that
 //!   was closed, or never was, is EBADF. Memory that C lends (paths, buffers, structures) is used
 //!   as the header says, or it is undefined, as everywhere in C; a null pointer is EFAULT.
-//! - Every comment of a public item here is a comment in the header: it speaks to people who write
-//!   C.
+//! - Every comment of a public item here is a comment in the header: it addresses C programmers.
 //!
 //! `lanefs.h` is generated from this crate and checked in; `tests/header.rs` says when it is not up
 //! to date.

@@ -24,7 +24,7 @@ fn not_open() -> Failure {
     Failure::new(libc::EBADF, "no open file")
 }
 
-/// Mode and owner of something new: who makes it is root, and says otherwise with chown.
+/// Returns mode and owner of a new inode. The owner is root until the caller changes it with chown.
 pub(crate) fn new_attr(mode: mode_t) -> NewAttr {
     NewAttr { permissions: permissions(mode), uid: 0, gid: 0 }
 }

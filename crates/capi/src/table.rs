@@ -1,9 +1,9 @@
 //! Handles: what C holds in place of a volume, a file or a directory.
 //!
 //! A handle is the number of a slot, the slot's generation and the kind of the table. Slots are
-//! never given back to the system and their generation grows with each use, so a handle that was
-//! closed is found out, until 2^40 others have had its slot. A call holds its slot shared; closing
-//! takes it exclusively, and so waits for calls that run.
+//! never given back to the system and their generation grows with each use, so a closed handle is
+//! detected, until 2^40 other handles have had its slot. A call holds its slot shared. Closing
+//! takes it exclusively, and so waits for running calls.
 
 use parking_lot::{MappedRecursiveRwLockReadGuard, Mutex, RecursiveRwLock, RecursiveRwLockReadGuard};
 use std::sync::OnceLock;
@@ -70,22 +70,24 @@ impl<T> Table<T> {
         let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| new()).collect());
         let Some(slot) = chunk.get(index % CHUNK) else { return Err(value) };
         let mut held = slot.0.write();
-        // Bits that the handle has no room for would make it another one than the slot's.
+        // The generation keeps only the bits that a handle has room for, so that both compare
+        // equal.
         held.generation = held.generation.wrapping_add(1) << GENERATION_SHIFT >> GENERATION_SHIFT;
         held.value = Some(value);
         Ok(held.generation << GENERATION_SHIFT | index << KIND_BITS | self.kind)
     }
 
-    /// What `handle` stands for; nothing if it is closed.
+    /// Returns the value of `handle`, `None` if it is closed. Holds the slot shared meanwhile.
     pub(crate) fn get(&self, handle: usize) -> Option<Open<'_, T>> {
-        // A call may hold one slot twice (a copy within a file), also while somebody waits to close
-        // it.
+        // A call may hold one slot twice (a copy within a file), also while another thread waits to
+        // close it.
         let held = self.slot(handle)?.0.read();
         let now = |held: &Held<T>| held.generation == handle >> GENERATION_SHIFT;
         RecursiveRwLockReadGuard::try_map(held, |held| held.value.as_ref().filter(|_| now(held))).ok()
     }
 
-    /// Closes `handle`, when all calls that use it have returned. Nothing if it is closed.
+    /// Closes `handle` and returns its value, once all calls that use it have returned. `None` if
+    /// it is closed already.
     pub(crate) fn remove(&self, handle: usize) -> Option<T> {
         let mut held = self.slot(handle)?.0.write();
         if held.generation != handle >> GENERATION_SHIFT {

@@ -1,4 +1,5 @@
-//! The bitmaps of each group, and all counts of free things, against what was found in use.
+//! Compares the bitmaps of each group, and all counts of free blocks and inodes, with the blocks
+//! and inodes that the walk found in use.
 
 use crate::finding::Structure;
 use crate::rule::Rule;
@@ -147,8 +148,8 @@ impl Check {
     }
 }
 
-/// How a bitmap differs from what is in use: at most one rule for each way, with the number of
-/// the first by `place`.
+/// Returns how a bitmap differs from the blocks or inodes in use: at most one rule for each
+/// direction, with the number of the first difference by `place`.
 fn differences(map: &[u8], used: &[u8], range: Range<usize>, place: impl Fn(usize) -> u64) -> Vec<Rule> {
     let mut rules = Vec::new();
     let same = range.len() / 8;

@@ -12,7 +12,7 @@ pub(crate) struct BlockMap {
     layout: Layout,
 }
 
-/// What was claimed before: how many clusters of a run, and the first block of them.
+/// Clusters of a run that were claimed before: how many, and the first block of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Conflict {
     pub(crate) block: u64,
@@ -57,7 +57,7 @@ impl BlockMap {
         Some(map.get_or_insert_with(|| vec![0; len].into()))
     }
 
-    /// The bitmap of a group, `None` if nothing of it is claimed.
+    /// Returns the bitmap of a group, `None` if nothing of it is claimed.
     pub(crate) fn group(&self, group: u32) -> Option<&[u8]> {
         self.groups.get(group as usize)?.as_deref()
     }

@@ -1,4 +1,4 @@
-//! What an inode holds: its map and the blocks that it claims, its size, its target.
+//! The content of an inode: its map and the blocks that it claims, its size, its link target.
 
 use crate::block_map::BlockMap;
 use crate::directories::{Content, Dir, DirBody};
@@ -58,8 +58,8 @@ impl Check {
         self.check_blocks(ino, inode, mapped);
         self.check_size(ino, inode, file_type, end, written_end);
         match file_type {
-            // One that was removed while it was in use waits for its deletion: nothing in it
-            // counts.
+            // A directory that was removed while it was in use waits for its deletion: its entries
+            // do not count.
             Some(FileType::Directory) if inode.links_count == 0 => {}
             Some(FileType::Directory) => {
                 let blocks = inode.size / u64::from(self.layout.block_size());
@@ -111,7 +111,7 @@ impl Check {
         }
     }
 
-    /// The blocks that the map of an inode can reach.
+    /// Returns the blocks that the map of an inode can reach.
     fn max_blocks(&self, inode: &Inode) -> u64 {
         if inode.flags.contains(InodeFlags::EXTENTS) {
             return MAX_BLOCKS.into();

@@ -1,4 +1,4 @@
-//! The pass over directories: each block, each entry, what it leads to.
+//! The pass over directories: each block, each entry, and the inode that the entry leads to.
 
 use crate::finding::Structure;
 use crate::htree::Index;
@@ -332,7 +332,7 @@ impl Check {
     }
 }
 
-/// A hash that tells names apart; equal ones are compared by their bytes.
+/// Returns a hash to tell names apart. Names with equal hashes are compared by their bytes.
 fn name_hash(name: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     name.chunks(8).fold(name.len() as u64, |hash, chunk| {

@@ -81,7 +81,7 @@ pub enum Structure {
 }
 
 impl Structure {
-    /// The name of the kind, as JSON has it.
+    /// Returns the name of the kind, as JSON has it.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Superblock => "superblock",
@@ -108,7 +108,8 @@ impl Structure {
         }
     }
 
-    /// The numbers that tell which one it is, by name: group, inode, block, logical block, offset.
+    /// Returns the numbers that identify the structure, by name: group, inode, block, logical
+    /// block, offset.
     pub fn numbers(&self) -> Vec<(&'static str, u64)> {
         match *self {
             Self::Superblock | Self::OrphanList | Self::Journal | Self::ResizeInode => vec![],
@@ -167,7 +168,7 @@ impl fmt::Display for Structure {
 pub struct Finding {
     /// Which structure.
     pub structure: Structure,
-    /// Which rule, with what was found and what it should be.
+    /// Which rule, with the values found and expected.
     pub rule: Rule,
 }
 

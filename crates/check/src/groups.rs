@@ -71,12 +71,12 @@ impl Check {
         Some(desc)
     }
 
-    /// Whether descriptors can say that something was never written.
+    /// Returns whether descriptors can say that something was never written.
     pub(crate) fn has_uninit(&self) -> bool {
         self.sb.has_ro(RoCompat::METADATA_CSUM) || self.sb.has_ro(RoCompat::GDT_CSUM)
     }
 
-    /// The runs of blocks that a descriptor names.
+    /// Returns the runs of blocks that a descriptor names.
     pub(crate) fn tables(&self, desc: &GroupDesc) -> [(&'static str, u64, u64); 3] {
         [
             ("bg_block_bitmap", desc.block_bitmap, 1),

@@ -28,12 +28,12 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Whether a block is an index node.
+    /// Returns whether a block is an index node.
     pub(crate) fn is_node(&self, lblk: u32) -> bool {
         self.nodes.binary_search(&lblk).is_ok()
     }
 
-    /// What a leaf may hold; `None` if the index has no such leaf.
+    /// Returns the hashes that a leaf may hold; `None` if the index has no such leaf.
     pub(crate) fn leaf(&self, lblk: u32) -> Option<HashSpan> {
         let at = self.leaves.binary_search_by_key(&lblk, |leaf| leaf.0).ok()?;
         self.leaves.get(at).map(|leaf| leaf.1)
@@ -137,7 +137,7 @@ impl Check {
     }
 }
 
-/// Where a logical block lies.
+/// Returns where a logical block lies.
 fn place_of(runs: &[Extent], lblk: u32) -> Option<u64> {
     let at = runs.partition_point(|run| run.ee_block <= lblk).checked_sub(1)?;
     let run = runs.get(at)?;

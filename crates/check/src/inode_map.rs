@@ -1,8 +1,8 @@
-//! What is known of each inode: its type, its links, and how many entries lead to it.
+//! What the check knows of each inode: its type, its links, and how many entries lead to it.
 
 use lanefs_format::{FileType, Layout};
 
-/// What is known of one inode.
+/// What the check knows of one inode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InodeNote {
     /// The type of an inode in use.
@@ -29,14 +29,14 @@ impl InodeMap {
         Self { per_group: layout.inodes_per_group(), groups: vec![None; layout.group_count() as usize] }
     }
 
-    /// The note of an inode; an empty one for a number that is none.
+    /// Returns the note of an inode; an empty note for a number without an inode.
     pub(crate) fn get(&self, ino: u32) -> InodeNote {
         let Some(at) = ino.checked_sub(1) else { return InodeNote::default() };
         let group = self.groups.get((at / self.per_group) as usize).and_then(Option::as_ref);
         group.and_then(|notes| notes.get((at % self.per_group) as usize)).copied().unwrap_or_default()
     }
 
-    /// The note of an inode, to be changed.
+    /// Returns the note of an inode, to be changed.
     pub(crate) fn get_mut(&mut self, ino: u32) -> Option<&mut InodeNote> {
         let at = ino.checked_sub(1)?;
         let len = self.per_group as usize;
@@ -45,7 +45,7 @@ impl InodeMap {
         notes.get_mut((at % self.per_group) as usize)
     }
 
-    /// The notes of a group, `None` if none of its inodes is known.
+    /// Returns the notes of a group, `None` if none of its inodes is known.
     pub(crate) fn group(&self, group: u32) -> Option<&[InodeNote]> {
         self.groups.get(group as usize)?.as_deref()
     }

@@ -64,7 +64,7 @@ impl Check {
     }
 
     fn check_slot(&mut self, ino: u32, slot: &[u8]) -> Result<(), CheckError> {
-        // One that was never in use has no checksum.
+        // An inode that was never in use has no checksum.
         if slot.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
@@ -142,7 +142,7 @@ impl Check {
         Ok(())
     }
 
-    /// Whether the superblock gives an inode a use of its own.
+    /// Returns whether the superblock gives an inode a special use.
     pub(crate) fn has_use(&self, ino: u32) -> bool {
         let raw = self.sb.raw();
         let quota = self.sb.has_ro(RoCompat::QUOTA);

@@ -26,7 +26,7 @@ impl Io {
     }
 }
 
-/// The little-endian word at byte `at`, 0 beyond the end.
+/// Returns the little-endian word at byte `at`, 0 beyond the end.
 pub(crate) fn le32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b))
 }

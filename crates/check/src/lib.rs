@@ -1,10 +1,10 @@
 //! Checks an ext4 volume for consistency, read-only: whether every structure keeps its rules, and
 //! whether the structures agree with each other.
 //!
-//! [`check`] reads a device that nobody writes. It replays the log in memory, if that must be,
-//! and judges what recovery would leave. It shares the codec (`lanefs-format`) and the replay of
-//! the log (`lanefs-journal`) with the rest of lanefs and nothing else, so that it can judge the
-//! engine. It repairs nothing.
+//! [`check`] reads a device that no process writes. It replays the log in memory, if needed, and
+//! checks the volume as recovery would leave it. It shares the codec (`lanefs-format`) and the
+//! replay of the log (`lanefs-journal`) with the rest of lanefs and nothing else, so that it can
+//! judge the engine. It repairs nothing.
 //!
 //! The passes, in their order, each in a file of its own:
 //!
@@ -103,7 +103,7 @@ pub enum CheckError {
 pub struct Report {
     /// The broken rules, in the order of the passes; at most [`Options::max_findings`].
     pub findings: Vec<Finding>,
-    /// How many broken rules there are, with those that were not kept.
+    /// How many broken rules there are, including the findings that were not kept.
     pub count: u64,
     /// Structures that the check does not look into, with the reason.
     pub unchecked: Vec<Finding>,
@@ -122,16 +122,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether no rule is broken.
+    /// Returns whether no rule is broken.
     pub fn is_clean(&self) -> bool {
         self.count == 0
     }
 }
 
-/// Checks the volume on `device`, which nobody may write meanwhile.
+/// Checks the volume on `device`, which no process may write meanwhile.
 ///
 /// # Errors
-/// Why the volume cannot be checked at all. What is wrong with it is in the report.
+/// Why the volume cannot be checked at all. Broken rules are in the report.
 pub fn check(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Report, CheckError> {
     let mut findings = Findings::new(options.max_findings);
     let mut report = Report::default();

@@ -1,7 +1,7 @@
 //! Walks the map of a file, extent tree or indirect blocks, and hands out its runs in order.
 //!
-//! A [`Visit`] decides whether to go below a block of the map: one that declines blocks that were
-//! visited before keeps a cycle from being walked twice.
+//! A [`Visit`] decides whether to go below a block of the map. If it declines blocks that were
+//! visited before, a cycle is not walked twice.
 
 use crate::CheckError;
 use crate::finding::Structure;
@@ -17,7 +17,8 @@ const ROOT: u64 = 0;
 
 /// Receives what a map holds.
 pub(crate) trait Visit {
-    /// A block of the map itself, inside the volume. Returns whether to read it and go below.
+    /// Visits a block of the map itself, inside the volume. Returns whether to read it and go
+    /// below.
     fn node(&mut self, block: u64) -> bool;
     /// A run of blocks, inside the volume. An indirect map has runs of any length.
     fn data(&mut self, run: Extent);

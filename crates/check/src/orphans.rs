@@ -84,7 +84,7 @@ impl Check {
     }
 }
 
-/// The blocks of a file, each once. What is wrong with its map, the pass over inodes says.
+/// The blocks of a file, each once. Errors of its map are for the pass over inodes to report.
 #[derive(Debug)]
 struct Blocks {
     runs: Vec<Extent>,

@@ -24,7 +24,7 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// The name of the rule, which does not change when its text does.
+            /// Returns the name of the rule, which does not change when its text does.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Self::$codec(_) => stringify!($codec),)*
@@ -172,7 +172,7 @@ rules! {
 }
 
 impl Rule {
-    /// Whether the text says itself which structure it is about.
+    /// Returns whether the text says itself which structure it is about.
     pub(crate) fn names_structure(&self) -> bool {
         matches!(self, Self::Format(_) | Self::Extent(_))
     }

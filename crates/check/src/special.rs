@@ -1,4 +1,4 @@
-//! Inodes with a use of their own: the resize inode, the journal's, the quota files.
+//! Special inodes: the resize inode, the journal's, the quota files.
 
 use crate::finding::Structure;
 use crate::io::le32;

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Bytes at the start that hold every signature below.
 const HEAD: usize = 68 << 10;
 
-/// What was recognised.
+/// The kind of a recognised content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     /// ext2, ext3 or ext4.
@@ -106,7 +106,8 @@ impl Content {
     }
 }
 
-/// Recognises what `file` holds; `None` if what was looked at is all zeros, or nothing.
+/// Recognises the content of `file`. Returns `None` if it is empty, or all zeros as far as this
+/// looks.
 pub(crate) fn of(file: &File) -> io::Result<Option<Content>> {
     let mut head = vec![0; HEAD];
     let mut len = 0;
@@ -158,7 +159,7 @@ pub(crate) fn of_head(head: &[u8]) -> Option<Content> {
     Some(if head.iter().all(|b| text(*b)) { Content::Text } else { Content::Data })
 }
 
-/// Whether the first range behind the head that is no hole begins with something else than zeros.
+/// Returns whether the first data range after the head begins with something else than zeros.
 fn first_data(file: &File, size: u64) -> io::Result<bool> {
     let Ok(start) = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(HEAD as u64)) else {
         return Ok(false);
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// What `script` makes of the empty file `f`.
+    /// Returns the content that `script` makes in the empty file `f`.
     fn made_by(script: &str) -> Option<Content> {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = std::env::var("PATH").unwrap_or_default();

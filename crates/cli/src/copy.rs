@@ -1,10 +1,11 @@
 //! Copies trees between any two sides: cp, and mv between volumes.
 //!
-//! Below the target that the user named no link of the destination is followed, neither on the host
-//! nor in a volume. Attributes are set of the inode that was made, not of its name.
+//! Below the target that the user named, a copy follows no symbolic link of the destination,
+//! neither on the host nor in a volume. It sets attributes of the inode that it made, not of a
+//! name.
 //!
-//! Holes stay holes. With `archive`, what one inode was stays one inode: hard links within what
-//! is copied are links in the copy. Directories get their mode and times last, after their entries.
+//! Holes stay holes. With `archive`, hard links between the copied files are hard links in the
+//! copy. Directories get their mode and times last, after their entries.
 
 use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
 use crate::output::Out;
@@ -251,8 +252,8 @@ impl<'a> Copier<'a> {
         let mut mode = meta.mode & 0o7777;
         match node.set_owner(Some(meta.uid), Some(meta.gid)) {
             Ok(()) => {}
-            // A user who may not give a file away keeps it, without the bits that act in its
-            // owner's name.
+            // A user that may not change the owner keeps the file, without its set-user-id and
+            // set-group-id bits.
             Err(e) if e.is(Errno::PERM) => mode &= 0o1777,
             Err(e) => return Err(Failure::cannot("preserve ownership of", pair.dst_name(), e)),
         }

@@ -21,7 +21,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// A failure with exit code 1.
+    /// Returns a failure with exit code 1.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self::Message { text: text.into(), code: 1 }
     }
@@ -31,7 +31,7 @@ impl Failure {
         Self::new(format!("cannot {verb} {}: {}", quoted(what), cause.into()))
     }
 
-    /// The same failure with another exit code.
+    /// Returns the same failure with another exit code.
     pub(crate) fn code(self, code: u8) -> Self {
         match self {
             Self::Message { text, .. } => Self::Message { text, code },
@@ -70,12 +70,12 @@ pub(crate) struct Cause {
 }
 
 impl Cause {
-    /// A reason in our own words.
+    /// Returns a cause with this text.
     pub(crate) fn text(text: impl Into<String>) -> Self {
         Self { errno: None, text: text.into() }
     }
 
-    /// The same without words that a message has already said.
+    /// Removes `prefix`, which a message has already said.
     pub(crate) fn without(mut self, prefix: &str) -> Self {
         if let Some(rest) = self.text.strip_prefix(prefix) {
             self.text = rest.to_owned();
@@ -83,7 +83,7 @@ impl Cause {
         self
     }
 
-    /// Whether this is the error `errno`.
+    /// Returns whether this is the error `errno`.
     pub(crate) fn is(&self, errno: Errno) -> bool {
         self.errno == Some(errno)
     }
@@ -151,7 +151,7 @@ impl Noted {
         }
     }
 
-    /// The command's result.
+    /// Returns the command's result.
     pub(crate) fn finish(self) -> Res {
         if self.code == 0 { Ok(()) } else { Err(Failure::Silent(self.code)) }
     }

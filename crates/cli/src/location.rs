@@ -55,7 +55,7 @@ impl Location {
     }
 }
 
-/// The argument of a command that works on a whole volume: `x.img`, and `x.img:/` just as well.
+/// Returns the volume that an argument names as a whole: `x.img`, or `x.img:/` just as well.
 pub(crate) fn whole_volume(arg: &OsStr) -> VolumeName {
     match Location::parse(arg) {
         Location::Volume { volume, path } if path.as_os_str().as_bytes().iter().all(|b| *b == b'/') => volume,

@@ -53,7 +53,7 @@ pub(crate) enum ModeChange {
 pub(crate) struct Clause {
     /// Bits of u, g, o that the clause may touch, special bits included.
     who: u32,
-    /// No who was named: the umask has a say.
+    /// The clause names none of u, g, o and a: the umask restricts it.
     masked: bool,
     op: char,
     perm: Perm,
@@ -130,7 +130,8 @@ fn parse_clause(part: &str, clauses: &mut Vec<Clause>) -> Option<()> {
 }
 
 impl ModeChange {
-    /// The permission bits (of 0o7777) that a file of mode `mode` (type bits included) gets.
+    /// Returns the permission bits (of 0o7777) that a file of mode `mode` (type bits included)
+    /// gets.
     pub(crate) fn apply(&self, mode: u32, umask: u32) -> u32 {
         let old = mode & 0o7777;
         let is_dir = mode & 0o170000 == DIR;

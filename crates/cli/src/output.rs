@@ -26,7 +26,7 @@ impl Out {
         Self { stream: BufWriter::with_capacity(64 * 1024, stdout), terminal, width, color }
     }
 
-    /// A name as this output shows it.
+    /// Returns a name as this output shows it.
     pub(crate) fn name(&self, name: &[u8]) -> Vec<u8> {
         if self.terminal { quote::listed(name).into_bytes() } else { name.to_vec() }
     }
@@ -47,14 +47,17 @@ impl Out {
         if self.color { style.style(text).to_string() } else { text.to_owned() }
     }
 
-    /// A value as indented JSON.
+    /// Writes a value as indented JSON.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Res {
         serde_json::to_writer_pretty(&mut self.stream, value).map_err(io::Error::from)?;
         self.stream.write_all(b"\n")?;
         Ok(())
     }
 
-    /// Writes out what is buffered and reports what goes wrong with it.
+    /// Writes out the buffered bytes.
+    ///
+    /// # Errors
+    /// Those of writing.
     pub(crate) fn finish(mut self) -> Res {
         Ok(self.stream.flush()?)
     }
@@ -70,7 +73,7 @@ impl Write for Out {
     }
 }
 
-/// The colour of a file by its mode, as `ls --color` has it by default.
+/// Returns the colour of a file by its mode, as `ls --color` has it by default.
 pub(crate) fn file_style(mode: u32) -> owo_colors::Style {
     let style = owo_colors::Style::new();
     match mode & 0o170000 {

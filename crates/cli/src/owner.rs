@@ -1,8 +1,8 @@
 //! Owners as chown writes them: `user`, `user:group`, `:group`, `user:`, each a number or a name of
 //! this host.
 //!
-//! A volume knows numbers only. Names are those of the machine that lanefs runs on, which need not
-//! be the one that the volume is for: listings take `-n` to show numbers.
+//! A volume knows numbers only. Names are those of the machine that lanefs runs on. The volume may
+//! be for another machine: listings take `-n` to show numbers.
 
 use crate::quote::quoted;
 use std::collections::HashMap;
@@ -82,13 +82,13 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The host's name for a uid, if it has one.
+    /// Returns the host's name for a uid, if it has one.
     pub(crate) fn user(&mut self, uid: u32) -> Option<&str> {
         let ask = || uzers::get_user_by_uid(uid).map(|u| u.name().to_string_lossy().into_owned());
         self.users.entry(uid).or_insert_with(ask).as_deref()
     }
 
-    /// The host's name for a gid, if it has one.
+    /// Returns the host's name for a gid, if it has one.
     pub(crate) fn group(&mut self, gid: u32) -> Option<&str> {
         let ask = || uzers::get_group_by_gid(gid).map(|g| g.name().to_string_lossy().into_owned());
         self.groups.entry(gid).or_insert_with(ask).as_deref()

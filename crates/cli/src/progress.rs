@@ -30,15 +30,15 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts counting. `total` bytes are expected; `None`: nobody knows.
+    /// Starts counting. `total` is the number of bytes to expect, `None` if it is unknown.
     pub(crate) fn new(what: &'static str, total: Option<u64>) -> Self {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()).with_message(what);
         bar.set_style(style(if total.is_some() { TOTAL_KNOWN } else { TOTAL_UNKNOWN }));
         Self { bar, began: Instant::now(), waiting: std::io::stderr().is_terminal(), files: 0 }
     }
 
-    /// Counts in the background what is to be done, if somebody watches; the bar knows its end when
-    /// that is known.
+    /// Computes the total on a thread of its own, if standard error is a terminal. The bar shows
+    /// its end once the total is known.
     pub(crate) fn find_total(&self, count: impl FnOnce() -> u64 + Send + 'static) {
         if self.waiting {
             let bar = self.bar.clone();

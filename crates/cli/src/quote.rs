@@ -1,5 +1,5 @@
-//! Names on the way to a person: a name comes from a volume that nobody vouches for, and must not
-//! drive the terminal.
+//! Quotes names for a terminal or a log: a name comes from an untrusted volume and must not control
+//! the terminal.
 //!
 //! The forms are those of GNU ls: `shell-escape` where a shell could read the name back, with
 //! everything that does not print as `$'\033'`. Beyond GNU, the characters that reorder a line
@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-/// Whether a character may reach a terminal as it is.
+/// Returns whether a character may reach a terminal as it is.
 fn prints(c: char) -> bool {
     !c.is_control()
         && !matches!(c,
@@ -64,7 +64,7 @@ fn escape(bytes: &[u8], to: &mut String) {
     }
 }
 
-/// Whether a shell would not read `name` as one plain word.
+/// Returns whether a shell would not read `name` as one plain word.
 fn needs_quotes(name: &str) -> bool {
     name.is_empty()
         || name.starts_with(['#', '~'])
@@ -107,17 +107,18 @@ fn shell(name: &[u8], always: bool) -> String {
     out
 }
 
-/// A name in a message: always in quotes.
+/// Returns a name in a message: always in quotes.
 pub(crate) fn quoted(name: impl AsRef<[u8]>) -> String {
     shell(name.as_ref(), true)
 }
 
-/// A name in a listing on a terminal: in quotes only where a shell needs them.
+/// Returns a name in a listing on a terminal: in quotes only where a shell needs them.
 pub(crate) fn listed(name: &[u8]) -> String {
     shell(name, false)
 }
 
-/// A name without quotes, what does not print as `\NNN`: for text where quotes would disturb.
+/// Returns a name without quotes, for text where quotes would disturb. Bytes that do not print
+/// become `\NNN`.
 pub(crate) fn escaped(name: &[u8]) -> String {
     let mut out = String::new();
     for piece in pieces(name) {
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(listed(b"\xff"), "''$'\\377'");
     }
 
-    /// bash reads back what was shown.
+    /// bash reads a quoted name back.
     #[test]
     fn a_shell_reads_the_name_back() {
         for name in [

@@ -18,8 +18,8 @@ enum Form {
 }
 
 impl StatsArg {
-    /// Prints them if they are wanted. What was changed is made durable before: that is a part of
-    /// the work.
+    /// Prints the statistics if they are wanted. Makes all changes durable first, so that they
+    /// count the commit too.
     pub(crate) fn print(&self, volume: &Volume, name: &[u8]) -> Res {
         let Some(form) = self.stats else { return Ok(()) };
         volume.sync().map_err(|e| Failure::cannot("sync", name, e))?;

@@ -1,7 +1,7 @@
 //! The volumes that a command has open, each once, and the host beside them.
 //!
-//! A volume is locked against other openers, so a command that names it twice must share it; and a
-//! command that writes to it anywhere opens it for writing from the start.
+//! A volume is locked against other openers, so a command that names it twice must share it. A
+//! command that writes to a volume anywhere opens it for writing from the start.
 
 use crate::content::{self, Content};
 use crate::failure::{Cause, Failure, Res};
@@ -31,7 +31,7 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// The path as messages name it.
+    /// Returns the path as messages name it.
     pub(crate) fn shown(&self) -> Vec<u8> {
         shown(&*self.side, &self.path)
     }
@@ -64,7 +64,7 @@ impl Volumes {
         }
     }
 
-    /// The spot that a location names. `write`: it will be changed.
+    /// Returns the spot that a location names. `write`: it will be changed.
     pub(crate) fn spot(&mut self, location: Location, write: bool) -> Res<Spot> {
         match location {
             Location::Stdio => Err(Failure::new(
@@ -81,7 +81,7 @@ impl Volumes {
         }
     }
 
-    /// The spot of an argument that must name a path inside a volume.
+    /// Returns the spot of an argument that must name a path inside a volume.
     pub(crate) fn inside(&mut self, arg: &OsStr, write: bool) -> Res<Spot> {
         match Location::parse(arg) {
             Location::Host(path) => {
@@ -96,7 +96,7 @@ impl Volumes {
         }
     }
 
-    /// The volume of that name, opened if it is not yet.
+    /// Returns the volume of that name, opened if it is not yet.
     pub(crate) fn volume(&mut self, name: &VolumeName, write: bool) -> Res<Rc<VolumeSide>> {
         let path = file_of(name);
         let key = path.canonicalize().unwrap_or_else(|_| path.into());
@@ -113,7 +113,7 @@ impl Volumes {
         self.open.values().try_for_each(|side| side.print(stats))
     }
 
-    /// Closes every volume. What was changed is durable after that.
+    /// Closes every volume. All changes are durable after that.
     pub(crate) fn close(self) -> Res {
         for side in self.open.into_values() {
             side.close()?;
@@ -171,12 +171,12 @@ pub(crate) fn refuse_forgotten_slash(arg: &OsStr) -> Res {
     }
 }
 
-/// The file that a volume is in, by the volume's name.
+/// Returns the file that a volume is in, by the volume's name.
 pub(crate) fn file_of(name: &VolumeName) -> &Path {
     Medium::parse(name).ok().and_then(|medium| medium.path()).unwrap_or(Path::new(name))
 }
 
-/// Whether a volume of that name is in a file at all.
+/// Returns whether a volume of that name is in a file at all.
 pub(crate) fn names_file(name: &VolumeName) -> bool {
     Medium::parse(name).is_ok_and(|medium| medium.path().is_some())
 }
@@ -223,12 +223,12 @@ fn not_a_volume(path: &Path, open: Option<&File>) -> Option<Cause> {
     Some(Cause::text(text))
 }
 
-/// The volume's device, for what reads a volume without opening it.
+/// Returns the volume's device, for commands that read a volume without opening it.
 pub(crate) fn device(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
     open_url(name, &FileOptions::new().read_only(true)).map_err(|e| cannot_open("open", name, e.into(), None))
 }
 
-/// The superblock as it is on the medium.
+/// Returns the superblock as it is on the medium.
 pub(crate) fn read_superblock(device: &dyn BlockDevice, name: &VolumeName) -> Res<Superblock> {
     let read = || -> lanefs::Result<Superblock> {
         let mut bytes = [0; SUPERBLOCK_SIZE];
@@ -238,7 +238,7 @@ pub(crate) fn read_superblock(device: &dyn BlockDevice, name: &VolumeName) -> Re
     read().map_err(|e| cannot_open("open", name, e, None))
 }
 
-/// The time that `SOURCE_DATE_EPOCH` sets for volumes that come out the same twice.
+/// Returns the time that `SOURCE_DATE_EPOCH` sets for reproducible volumes.
 pub(crate) fn source_date_epoch() -> Res<Option<lanefs_format::Timestamp>> {
     let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
     let sec = text.to_str().and_then(|t| t.parse().ok()).ok_or_else(|| {

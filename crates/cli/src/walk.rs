@@ -1,8 +1,8 @@
-//! A tree, walked whole, in the order of names.
+//! Walks a whole tree, in the order of names.
 //!
-//! Does not recurse and does not trust the tree: a volume may hold a directory twice, or inside
-//! itself, which would make a walk endless or exponentially long. Each directory is entered once;
-//! meeting it again is an error. A failure to read one directory does not end the walk.
+//! The walk does not recurse and does not trust the tree: a volume may hold a directory twice, or
+//! inside itself, which would make a walk endless or exponentially long. Each directory is entered
+//! once; meeting it again is an error. A failure to read one directory does not end the walk.
 
 use crate::failure::{Failure, OrCannot, Res};
 use crate::side::{Meta, Side, shown};
@@ -23,7 +23,7 @@ pub(crate) struct Step {
     pub(crate) last: bool,
 }
 
-/// Before or after what is below.
+/// Before or after the entries of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     /// A file, or a directory before its entries.
@@ -51,7 +51,7 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// A walk of `root` and all below. `follow`: the root itself may be a link.
+    /// Returns a walk of `root` and all entries below it. `follow`: the root itself may be a link.
     pub(crate) fn new(side: &'a dyn Side, root: &Path, follow: bool) -> Res<Self> {
         let meta = side.metadata(root, follow).or_cannot("access", shown(side, root))?;
         Ok(Self {
@@ -74,7 +74,8 @@ impl<'a> Walk<'a> {
         self.dirs_only = true;
     }
 
-    /// The names in a directory. Filtered before the walk, so that the last of them is known.
+    /// Returns the names in a directory. Filtered before the walk, so that the last of them is
+    /// known.
     fn names(&self, path: &Path) -> Res<Vec<OsString>> {
         let mut names = self.side.read_dir(path).or_cannot("open directory", shown(self.side, path))?;
         if self.dirs_only {

@@ -83,7 +83,7 @@ impl Broker {
         New { device: (number(0), number(4)), connection: files.into_iter().next().unwrap() }
     }
 
-    /// Asks what is not answered, or not read here.
+    /// Sends a question that gets no answer, or whose answer the test does not read.
     fn tell(&mut self, question: u8, fields: [u32; 4]) {
         let mut bytes = vec![question];
         bytes.extend(fields.iter().flat_map(|field| field.to_le_bytes()));

@@ -102,8 +102,8 @@ fn a_volume_that_was_not_closed_is_checked_as_recovered() {
 /// Files in the directory `many` beside those of [`change`].
 const MANY: u32 = 4000;
 
-/// Does one thing to one of a few files and directories below `dir`, or to one of many beside it,
-/// as `rng` draws it. What is not there, or is there already, is no failure.
+/// Makes one random change to one of a few files and directories below `dir`, or to one of many
+/// beside it. A name that is missing, or exists already, is no failure.
 fn change(dir: &Path, rng: &mut StdRng) -> std::io::Result<()> {
     if rng.random() {
         let path = dir.join(format!("../many/{}", rng.random_range(0..MANY)));
@@ -182,7 +182,8 @@ fn a_mounted_volume_is_clean_whenever_it_is_checked() {
     assert!(!check(&m.image, &["v.img"]).1.contains("in use:"));
 }
 
-/// Damage in a directory that nobody uses is found beside the mount, by each of its names.
+/// A check beside the mount finds damage in a directory that no program uses, by each name of the
+/// volume.
 #[test]
 fn a_damaged_volume_is_reported_while_it_is_mounted() {
     let m = Mount::blank();
@@ -239,7 +240,7 @@ fn a_mount_goes_on_when_its_check_has_ended() {
         let path = m.at.clone();
         move || File::open(path).unwrap().sync_all().unwrap()
     });
-    // Time for the commit that may not be, and for who looks at the mount.
+    // Time for the commit that must not happen. `top` still gets its answer.
     std::thread::sleep(Duration::from_millis(200));
     m.image.ok(["top", "v.img", "--once", "--json"]);
     assert!(before == fs::read(&m.image.path).unwrap(), "a commit went past the hold");

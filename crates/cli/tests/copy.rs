@@ -167,7 +167,7 @@ fn a_full_volume_says_so_and_stays_whole() {
     v.fsck();
 }
 
-/// `--stats` tells what was written, as a table and as JSON.
+/// `--stats` reports the writes, as a table and as JSON.
 #[test]
 fn where_the_time_went() {
     let v = Image::new();

@@ -1,4 +1,4 @@
-//! Trees that are no trees: what a walk meets on a volume that nobody vouches for.
+//! Directories that form no tree: walks of a damaged or hostile volume.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 

@@ -44,7 +44,7 @@ fn a_descriptor_that_goes_on_writing_is_told() {
     let mut file = File::create(m.path("fill")).unwrap();
     let taken = write_on(&mut file, 990);
     assert!(taken <= there + IN_VAIN, "{} MiB were taken, {} MiB were free", taken / MIB, there / MIB);
-    // What is under way may claim more than it needs, and give it back: then more is rightly taken.
+    // Writes in flight may reserve more than they need, and give it back: then more may be taken.
     let mut lost = false;
     let refused = (0..100).any(|_| {
         lost |= is_full(file.sync_all());
@@ -53,10 +53,10 @@ fn a_descriptor_that_goes_on_writing_is_told() {
     assert!(refused, "nothing is under way, and it goes on");
     assert_eq!(write_on(&mut file, 10), 0, "the last ones were refused");
     assert!(lost || is_full(file.sync_all()), "something was lost");
-    // What has its blocks is written over, through a descriptor of before, cached as ever.
+    // Allocated blocks can be overwritten, through a descriptor opened before, with the cache.
     kept.write_all_at(&[8; 100_000], 4096).unwrap();
     kept.sync_all().unwrap();
-    // And what was refused is taken as soon as there is space.
+    // A refused write succeeds as soon as there is space.
     file.set_len(10 * MIB).unwrap();
     file.seek(SeekFrom::Start(10 * MIB)).unwrap();
     assert_eq!(write_on(&mut file, 10), 10 * MIB);
@@ -119,13 +119,13 @@ fn blocks_kept_for_root_are_kept_for_root() {
     assert!(all - users > 10 * MIB, "{all} {users}");
     for (file, how) in [("cached", ""), ("direct", "oflag=direct"), ("synced", "conv=fsync")] {
         assert!(!as_user(&m.at, &format!("dd if=/dev/zero of={file} bs=128k count=800 {how}")), "{file}");
-        // It may tell of what was lost.
+        // It may report the lost pages.
         let _ = rustix::fs::syncfs(File::open(&m.at).unwrap());
         let (left, users) = free(&m);
         assert!(left > 10 * MIB && users < MIB, "{file}: {left} {users}");
     }
     assert!(!as_user(&m.at, "fallocate -l 1M more"), "fallocate");
-    // Root has them, beside a user who has the file open or not.
+    // Root may take the reserved blocks, whether or not a user has the file open too.
     let mut file = File::create(m.path("of root")).unwrap();
     assert_eq!(write_on(&mut file, 8), 8 * MIB);
     file.sync_all().unwrap();

@@ -1,4 +1,4 @@
-//! What commands write to the host: below the named target, through no link, over no volume.
+//! Commands write to the host only below the named target, through no link, and over no volume.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
@@ -162,7 +162,7 @@ fn nobody_owns_what_is_owned_by_minus_one() {
             let _ = fs::remove_file(v.beside("out"));
             let _ = fs::remove_file(v.beside("out.tar"));
         }
-        // It can be given to somebody.
+        // A map can give it another owner.
         let map = format!("--{field}-map");
         v.ok(["export", "v.img:/t", "mapped", &map, "4294967295:7"]);
         let meta = fs::metadata(v.beside("mapped/file")).unwrap();
@@ -246,8 +246,8 @@ impl Drop for Swapper {
     }
 }
 
-/// Another process that may write to the target puts links in the place of what is made there.
-/// Nothing outside changes, whichever step it wins.
+/// Another process with write access to the target replaces new files by links. No file outside
+/// changes, whichever race it wins.
 #[test]
 fn names_that_change_hands_meanwhile() {
     lanefs_tests::require_root();
@@ -264,7 +264,7 @@ fn names_that_change_hands_meanwhile() {
     let other = Swapper { shell: other, stop: v.beside("stop") };
     for _ in 0..40 {
         for args in [&["export", "v.img:/n", "out"][..], &["cp", "-a", "v.img:/n/.", "out"]] {
-            // Whether it succeeds depends on who is first.
+            // Whether the command succeeds depends on which process is first.
             v.lanefs(args).output().unwrap();
             let meta = fs::metadata(v.beside("outside/file")).unwrap();
             let outside = (meta.permissions().mode() & 0o7777, meta.uid(), meta.gid());

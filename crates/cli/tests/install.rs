@@ -1,5 +1,4 @@
-//! `make install` and `make uninstall`: what the one puts there, the other removes, and nothing
-//! else.
+//! `make install` and `make uninstall`: uninstall removes exactly the files that install made.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
@@ -50,7 +49,7 @@ fn names(dir: &Path) -> BTreeSet<PathBuf> {
 fn uninstall_removes_exactly_what_install_put_there() {
     let (target, dest) = (built(), tempfile::tempdir().unwrap());
     let prefix = dest.path().join("opt/lane fs");
-    // What was there before, among it an empty folder that is used.
+    // Files that were there before, and an empty folder that the installation uses.
     fs::create_dir_all(prefix.join("share/man/man5")).unwrap();
     fs::create_dir_all(prefix.join("bin")).unwrap();
     fs::write(prefix.join("bin/other"), "kept").unwrap();

@@ -130,14 +130,14 @@ fn a_device_is_erased_only_if_that_is_said() {
     let names: Vec<&str> = series.as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"i_version=queried") && names.contains(&"kernel ext4"), "{names:?}");
     assert_eq!(content(1024 + 56), [0x53, 0xEF], "it is an ext4 volume now");
-    // One that is mounted is not erased, whatever is said.
+    // A mounted device is not erased, whatever the options say.
     let at = dir.path().join("m");
     fs::create_dir(&at).unwrap();
     succeed(tool("mount").args(["-t", "ext4", name]).arg(&at));
     let out = run(&["--erase"]);
     succeed(tool("umount").arg(&at));
     fails(&out, 1, "in use");
-    // One that is too small says by how much.
+    // The error for a device that is too small says by how much.
     drop(device);
     let small = loop_device(dir.path(), 100);
     let out = lab(

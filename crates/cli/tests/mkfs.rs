@@ -128,7 +128,7 @@ fn a_mapped_volume() {
     );
 }
 
-/// As mke2fs: what is known is not overwritten without a question, or --force.
+/// Like mke2fs, mkfs does not overwrite a known content without a question, or --force.
 #[test]
 fn what_is_there_is_named_and_stays() {
     let v = Image::new();
@@ -166,7 +166,7 @@ fn what_is_there_is_named_and_stays() {
         sh("cmp f before");
         ask("y");
         fsck(&v, "f");
-        // Nothing of what was there is found afterwards.
+        // blkid finds nothing of the old content afterwards.
         let found = succeed(tool("blkid").args(["-p", "-o", "value", "-s", "TYPE"]).arg(v.beside("f")));
         assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), "ext4", "{name}");
     }

@@ -282,7 +282,7 @@ fn a_signal_ends_it_cleanly() {
         let mut server = m.serve();
         let name = format!("{signal:?}");
         fs::write(m.path(&name), b"not synced").unwrap();
-        // Somebody still has a file open.
+        // A program still has a file open.
         let held = File::open(m.path(&name)).unwrap();
         kill_process(Pid::from_child(&server), signal).unwrap();
         assert!(server.wait().unwrap().success());
@@ -352,14 +352,14 @@ fn idle_it_sleeps() {
         let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap().flatten();
         let status = tasks.filter_map(|t| fs::read_to_string(t.path().join("status")).ok());
         status
-            // The thread that answers whoever on this machine asks: `top.rs` has it.
+            // Not the thread that answers clients of this machine: `top.rs` tests it.
             .filter(|s| !s.contains("lanefs-watch"))
             .flat_map(|s| {
                 s.lines().filter(|l| l.starts_with("voluntary")).map(str::to_owned).collect::<Vec<_>>()
             })
             .collect()
     };
-    // Whatever it still had to do, it comes to rest.
+    // The server may still have work to do, but it comes to rest.
     let mut before = switches();
     loop {
         thread::sleep(Duration::from_secs(3));
@@ -370,12 +370,13 @@ fn idle_it_sleeps() {
         before = now;
     }
     let kib = lanefs_tests::memory_of(server as u32) >> 10;
-    // 32 MiB with what is mapped of its program.
+    // 32 MiB with the mapped part of its program.
     assert!(kib < 23 << 10, "{kib} KiB");
     m.umount();
 }
 
-/// What is stored is what is seen before: no parts of a second where an inode has no room for them.
+/// A program sees a time as the inode will store it: in whole seconds if the inode has no room for
+/// parts of a second.
 #[test]
 fn times_are_as_fine_as_the_inodes() {
     let m = Mount::blank_with(&["-I", "128"]);

@@ -25,7 +25,7 @@ fn pages_and_completions() {
         assert!(first.contains(&format!("lanefs\\-{command}(1)")), "{command}: {first}");
         assert!(completions.iter().all(|text| text.contains(command)), "{command}");
     }
-    // What is hidden stays so.
+    // A hidden command has no page.
     for hidden in ["burst", "pages"] {
         assert!(!dir.path().join(format!("man1/lanefs-{hidden}.1")).exists());
     }
@@ -133,7 +133,7 @@ fn the_page_of_the_mount_options() {
     assert!(String::from_utf8_lossy(&help.stdout).contains("lanefs-mount-options(5)"));
 }
 
-/// The table of options in docs/mount.md is the one that the mount decides by.
+/// docs/mount.md has the same table of options as the mount.
 #[test]
 fn the_document_has_the_same_options_as_the_mount() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/mount.md");

@@ -1,4 +1,5 @@
-//! The sandbox of a mount's server: what it has given up, and how a mount lives with that.
+//! The sandbox of a mount's server: which rights it has given up, and that the mount works without
+//! them.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
@@ -174,7 +175,8 @@ fn a_server_has_no_file_of_its_caller_and_none_of_the_kernels() {
     m.umount();
 }
 
-/// The folder of its socket is below: nobody serves the mount when it is used.
+/// The mount covers the folder of its socket, and no thread serves the mount when the server uses
+/// the folder.
 #[test]
 fn a_mount_may_cover_what_its_server_uses() {
     for options in ["sandbox=require", "sandbox=off"] {

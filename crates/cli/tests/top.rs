@@ -214,7 +214,7 @@ fn metrics_are_off_and_never_for_other_machines() {
     m.image.ok(["mount", "v.img", "m"]);
     let told = told(&m, "m");
     assert!(told["metrics"].is_null());
-    // Nobody of that process listens at any port.
+    // No thread of that process listens on a port.
     let fds = fs::read_dir(format!("/proc/{}/fd", told["pid"])).unwrap().flatten();
     let sockets: Vec<String> = fds
         .filter_map(|fd| {

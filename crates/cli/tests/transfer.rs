@@ -119,7 +119,7 @@ fn a_folder_goes_in_and_comes_out() {
     let bench = Bench::new(TREE);
     let tree = below(bench.listed("t"));
     assert!(tree.len() > 20);
-    // The second time over what is there: everything is replaced, and still the same.
+    // The second time over the first import: everything is replaced, and still the same.
     for _ in 0..2 {
         bench.ok(&["import", "t", "v.img:/in/side"]);
         assert_same_tree(&tree, &below(bench.mounted("in/side")));
@@ -202,7 +202,8 @@ fn an_ordinary_user_needs_no_right() {
     assert_eq!(user(&["export", "v.img:/t", "o/t"]), quiet);
     assert_same_tree(&owned(65534, 65534), &below(bench.listed("o/t")));
 
-    // What needs a right is told, the rest arrives; a set-user-id bit does not go to somebody else.
+    // A member that needs a privilege is reported, and the others arrive. A file with another owner
+    // loses its set-user-id bit.
     bench.sh("rm -rf t; mkdir t; mknod t/null c 1 3; echo x > t/after; echo s > t/su; chmod 6755 t/su");
     bench.ok(&["import", "t", "v.img:/u"]);
     let (done, said) = user(&["export", "v.img:/u", "o/u"]);

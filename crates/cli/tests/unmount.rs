@@ -1,5 +1,5 @@
-//! umount, signals and remount: they touch the mount that is meant, and no other that has its place
-//! or covers it.
+//! umount, signals and remount: they act on the mount that is meant, and on no other mount that has
+//! taken its place or covers it.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use support::mount::Mount;
 use support::{succeed, tool};
 
-/// A tmpfs that somebody else mounts at `dir`, with a file in it.
+/// Mounts a tmpfs with a file in it at `dir`, as another program would.
 fn stranger(dir: &Path) {
     succeed(tool("mount").args(["-t", "tmpfs", "stranger"]).arg(dir));
     fs::write(dir.join("theirs"), b"kept").unwrap();
@@ -152,7 +152,7 @@ fn what_users_may_mount_is_nosuid_and_nodev() {
     m.umount();
 }
 
-/// Root's mount of a file that another user owns, and of one that is root's.
+/// Root mounts a file that another user owns, and a file of its own.
 #[test]
 fn a_volume_of_another_user_is_nosuid_and_nodev() {
     let m = Mount::blank();
@@ -335,7 +335,7 @@ fn the_volume_of_a_killed_server_is_waited_for() {
     m.image.fsck();
 }
 
-/// A user who has mounted his image by way of a loop device, and forgot it.
+/// A user without root has an image that the kernel has mounted by way of a loop device.
 #[test]
 fn an_owner_without_root_sees_that_the_kernel_has_his_image() {
     let m = Mount::blank();

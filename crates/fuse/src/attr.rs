@@ -4,21 +4,21 @@ use crate::wire::{Attr, AttrOut, EntryOut, Statx, StatxOut, SxTime};
 use lanefs::format::InodeFlags;
 use lanefs::{DeviceNumber, FileType, Metadata, Timestamp};
 
-/// Seconds for which names and attributes are right: nobody but the kernel changes them.
+/// Seconds for which the kernel may cache names and attributes: only its own requests change them.
 pub(crate) const VALID: u64 = 7 * 24 * 60 * 60;
 
-/// A device number in 32 bits.
+/// Packs a device number into 32 bits.
 pub(crate) fn pack(device: DeviceNumber) -> u32 {
     let DeviceNumber { major, minor } = device;
     minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12
 }
 
-/// The device number in 32 bits.
+/// Unpacks a device number from 32 bits.
 pub(crate) fn unpack(device: u32) -> DeviceNumber {
     DeviceNumber { major: device >> 8 & 0xFFF, minor: device & 0xFF | device >> 12 & 0xF_FF00 }
 }
 
-/// The type in a directory entry (`DT_*`).
+/// Returns the type in a directory entry (`DT_*`).
 pub(crate) fn dirent_type(file_type: Option<FileType>) -> u32 {
     file_type.map_or(0, |t| u32::from(t.mode_bits()) >> 12)
 }
@@ -66,7 +66,8 @@ pub(crate) fn entry_out(id: u64, meta: &Metadata) -> EntryOut {
     }
 }
 
-/// An answer to a lookup: there is no such name, and there will not be unless the kernel makes it.
+/// Returns the answer to a lookup of a missing name. The kernel may cache it: only its own requests
+/// make names.
 pub(crate) fn no_entry() -> EntryOut {
     EntryOut { entry_valid: VALID, ..EntryOut::default() }
 }

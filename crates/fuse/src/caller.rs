@@ -42,8 +42,8 @@ impl Capability {
         Self::ALL.into_iter().find(|capability| *capability as u32 == number)
     }
 
-    /// Returns whether it is one that the kernel has asked for before it sends the request, so that
-    /// the question here is a second one.
+    /// Returns whether the kernel has checked this capability before it sends the request, so that
+    /// the check here is a second one.
     fn is_asked_twice(self) -> bool {
         matches!(self, Self::Fowner | Self::LinuxImmutable)
     }
@@ -55,7 +55,7 @@ pub(crate) struct Caller<'h> {
     uid: u32,
     gid: u32,
     thread: u32,
-    /// Asked in place of `/proc`, where there is one.
+    /// Asked in place of `/proc`, if this process is confined.
     broker: Option<&'h Broker>,
 }
 

@@ -17,7 +17,7 @@ impl Channel {
         Self { device }
     }
 
-    /// Waits for a request; how many bytes it has. `None` when the mount is gone.
+    /// Waits for a request. Returns how many bytes it has, `None` when the mount is gone.
     pub(crate) fn receive(&self, inbox: &mut Inbox) -> std::io::Result<Option<usize>> {
         loop {
             match rustix::io::read(&self.device, inbox.space()) {
@@ -30,14 +30,14 @@ impl Channel {
         }
     }
 
-    /// Whether there is a request that nobody has taken.
+    /// Returns whether a request is queued that no thread has taken.
     pub(crate) fn has_request(&self) -> bool {
         let mut poll = [PollFd::new(&self.device, PollFlags::IN)];
         rustix::event::poll(&mut poll, Some(&Timespec::default()))
             .is_ok_and(|_| poll[0].revents().contains(PollFlags::IN))
     }
 
-    /// Whether the kernel still has the connection.
+    /// Returns whether the kernel still has the connection.
     pub(crate) fn is_connected(&self) -> bool {
         let mut poll = [PollFd::new(&self.device, PollFlags::empty())];
         rustix::event::poll(&mut poll, Some(&Timespec::default()))
@@ -55,7 +55,7 @@ impl Channel {
     pub(crate) fn send(&self, unique: u64, outbox: &mut Outbox, answer: Answer) {
         let bytes = outbox.finish(unique, answer);
         if let Err(Errno::INVAL) = rustix::io::write(&self.device, bytes) {
-            // The kernel did not like what was said: the program that waits must not wait for ever.
+            // The kernel refused the answer: the program that waits for it must not wait for ever.
             let _ = rustix::io::write(&self.device, outbox.finish(unique, Err(Errno::IO.into())));
         }
     }

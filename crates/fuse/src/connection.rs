@@ -58,7 +58,7 @@ impl Connection {
     }
 }
 
-/// The file system of all connections, mounted nowhere: only root may make such a mount.
+/// Returns the file system of all connections, mounted nowhere: only root may make such a mount.
 fn fusectl() -> rustix::io::Result<OwnedFd> {
     let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(context.as_fd())?;

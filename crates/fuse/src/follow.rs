@@ -1,30 +1,32 @@
-//! Serving a program on the processor that it runs on.
+//! Follows a program: serves its requests on the processor that the program runs on.
 //!
-//! A request is two wake-ups: of the thread that serves, and of the program that waits. On one
-//! processor each costs a switch; between two, the one that waits lets its processor halt, and an
-//! interrupt has to wake it, which on a virtual machine takes ten times as long as the request. The
-//! scheduler puts who wakes up on a processor that is idle, so it parts the two again and again.
+//! A request costs two wake-ups: of the serving thread, and of the program that waits for the
+//! answer. On one processor each is a context switch. Between two, the waiting processor halts and
+//! needs an interrupt to wake, which on a virtual machine takes ten times as long as the request.
+//! The scheduler moves a woken thread to an idle processor, so it parts the two again and again.
 //! Hence, while one program sends nearly all requests, one after the other:
 //!
-//! - One thread serves alone (see [`Workers`](crate::workers::Workers)), bound to the processor of
-//!   the program.
-//! - It runs under SCHED_IDLE. The scheduler takes a processor that runs nothing else for an idle
-//!   one, and leaves the program there. The program goes on at once, the thread when the program
-//!   waits again: it finds the next request lying there and never sleeps, and those that no program
-//!   waits for (the release of a file) beside it.
-//! - Others who want that processor have it first, and hold the thread up. When `Workers` has found
-//!   that, it stands back only while it answers, for a while. Both changes of the policy take about
-//!   a microsecond.
-//! - If it did sleep, the two have been parted: it looks where the program is. That takes as long
-//!   as a request, and is done the less often the less it tells.
+//! - One thread serves alone (see [`Workers`](crate::workers::Workers)), bound to the program's
+//!   processor.
+//! - That thread runs under SCHED_IDLE. The scheduler takes a processor that runs nothing else for
+//!   an idle one, and leaves the program there. The program continues at once, and the thread when
+//!   the program waits again. The thread then finds the next request queued and never sleeps. With
+//!   it, it finds the requests that no program waits for (the release of a file).
+//! - Other programs that want that processor preempt the thread and hold it up. When `Workers` has
+//!   detected this, the thread takes SCHED_IDLE only while it answers, for [`CROWDED`]. Both
+//!   changes of the policy take about a microsecond.
+//! - A thread that did sleep has been parted from the program, so it looks up the program's
+//!   processor. This takes as long as a request. Each lookup that finds the program in its place
+//!   doubles the number of sleeps before the next one.
 //!
-//! It ends when others ask too, when it does not pay, and when `Workers` finds the thread held up.
-//! Nothing is done where it could not be undone: without CAP_SYS_NICE or RLIMIT_NICE a thread may
-//! not come back from SCHED_IDLE, and one that runs under another policy than SCHED_OTHER would not
-//! get its own back. Nor is it on a machine with one processor.
+//! Following ends when other programs send requests too, when it does not pay, and when `Workers`
+//! finds the thread held up. No thread follows where it could not undo this: without CAP_SYS_NICE
+//! or RLIMIT_NICE a thread may not leave SCHED_IDLE, and a thread that began under a policy other
+//! than SCHED_OTHER would not get that policy back. Nor does a thread follow on a machine with one
+//! processor.
 //!
-//! A thread changes itself only, by the number 0: a confined server may name no other thread. The
-//! broker releases a thread that is held up, if it is one of the server.
+//! A thread changes only its own scheduling, by thread id 0: a confined server may name no other
+//! thread. There the broker releases a held-up thread, if it is one of the server.
 
 use crate::broker::Broker;
 use lanefs::device::set_idle_policy;
@@ -33,44 +35,45 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Requests in a row of one program before it is followed.
+/// Consecutive requests of one program before a thread follows it.
 const STREAK: u32 = 32;
-/// The same after following did not pay, at most.
+/// The upper bound of that number, which grows each time following did not pay.
 const LONGEST_STREAK: u32 = 1 << 16;
-/// Who waits longer for a request has slept.
+/// A thread that waited longer than this for a request has slept.
 const SLEPT: Duration = Duration::from_micros(15);
-/// Sleeps before it looks where the program is, and at most, when it was found in its place.
+/// Sleeps before the thread looks up the program's processor. The number doubles, up to the second
+/// one, while the program is found in its place.
 const LOOK_AFTER: u32 = 2;
 const LOOK_AFTER_AT_MOST: u32 = 256;
-/// A request of somebody else weighs as many of the program's.
+/// Weight of a request of another program, in requests of the followed one.
 const STRANGER: u32 = 4;
-/// At this weight it ends.
+/// Following ends when the requests of other programs weigh more than this.
 const CROWD: u32 = 32;
-/// Every so many requests it is judged by how many of them it slept for.
+/// Requests after which following is judged by how many of them the thread slept for.
 const TERM: u32 = 512;
-/// For as long after it was held up it stands back only while it answers.
+/// How long after a thread was held up it takes SCHED_IDLE only while it answers.
 const CROWDED: Duration = Duration::from_millis(250);
 
-/// What a thread wants to be.
+/// How a thread wants to take requests from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// What it is.
+    /// As before.
     Same,
-    /// The only one that takes requests.
+    /// As the only thread that takes requests.
     Alone,
-    /// One of several.
+    /// As one of several threads.
     Together,
 }
 
 /// Whether threads of a mount may follow, and how.
 #[derive(Debug)]
 pub(crate) struct Following {
-    /// Where all threads may run; `None`: none follows.
+    /// The processors that all threads may run on. `None`: no thread follows.
     home: Option<CpuSet>,
     /// Releases other threads than the caller, where this process is confined.
     broker: Option<Arc<Broker>>,
     began: Instant,
-    /// Microseconds since it began.
+    /// Microseconds after `began`. Until then other programs hold up a following thread.
     crowded_until: AtomicU64,
 }
 
@@ -78,7 +81,7 @@ impl Following {
     pub(crate) fn new(wanted: bool, broker: Option<Arc<Broker>>) -> Self {
         let home = sched_getaffinity(None).ok().filter(|home| wanted && home.count() > 1);
         let home = home.filter(|_| stat(gettid().as_raw_pid() as u32, POLICY) == Some(0));
-        // A thread that tries it, and ends: this one must not stay behind under the other policy.
+        // Tried by a thread that ends: the calling thread must not stay behind under SCHED_IDLE.
         let returns = || set_idle_policy(None, true).and_then(|()| set_idle_policy(None, false)).is_ok();
         let home = home.filter(|_| std::thread::spawn(returns).join().unwrap_or(false));
         Self { broker, ..Self::at(home) }
@@ -93,7 +96,7 @@ impl Following {
         Self::at(None)
     }
 
-    /// The one that follows was held up.
+    /// Notes that the following thread was held up.
     pub(crate) fn crowded(&self) {
         let until = (self.began.elapsed() + CROWDED).as_micros() as u64;
         self.crowded_until.store(until, Ordering::Relaxed);
@@ -103,14 +106,14 @@ impl Following {
         (self.began.elapsed().as_micros() as u64) < self.crowded_until.load(Ordering::Relaxed)
     }
 
-    /// Has the calling thread be as all others again.
+    /// Schedules the calling thread as all others again.
     pub(crate) fn release_caller(&self) {
         if let Some(home) = &self.home {
             release(None, home);
         }
     }
 
-    /// Has another thread of this process be as all others again.
+    /// Schedules another thread of this process as all others again.
     pub(crate) fn release(&self, thread: Pid) {
         match (&self.broker, &self.home) {
             (_, None) => {}
@@ -120,25 +123,25 @@ impl Following {
     }
 }
 
-/// Has a thread, the caller for `None`, be scheduled as all others, on the processors `home`.
+/// Schedules a thread (`None`: the caller) as all others, on the processors `home`.
 pub(crate) fn release(thread: Option<Pid>, home: &CpuSet) {
     // A thread that has ended needs nothing.
     let _ = set_idle_policy(thread, false);
     let _ = sched_setaffinity(thread, home);
 }
 
-/// How a thread follows, or whom it may come to follow.
+/// What one thread knows of the program that it follows, or may come to follow.
 #[derive(Debug)]
 pub(crate) struct Follow<'f> {
     following: &'f Following,
     thread: Pid,
     program: u32,
-    /// Its requests in a row, and how many it takes.
+    /// Consecutive requests of `program`, and how many it takes to follow it.
     streak: u32,
     needed: u32,
     /// The processor that this thread is bound to.
     at: Option<usize>,
-    /// It is under SCHED_IDLE always.
+    /// This thread is under SCHED_IDLE all the time, not only while it answers.
     stays_back: bool,
     /// Requests since it was bound.
     served: u32,
@@ -155,7 +158,7 @@ struct Term {
 }
 
 impl<'f> Follow<'f> {
-    /// Of the calling thread.
+    /// Returns the state of the calling thread, which follows no program yet.
     pub(crate) fn new(following: &'f Following) -> Self {
         Self {
             following,
@@ -177,8 +180,8 @@ impl<'f> Follow<'f> {
         self.thread
     }
 
-    /// A program, 0 if the kernel asks of its own, has sent a request, for which this thread waited
-    /// as long.
+    /// Notes a request of `program` (0: of the kernel itself), for which this thread has `waited`.
+    /// Returns how this thread wants to take requests from now on.
     pub(crate) fn asked(&mut self, program: u32, waited: Duration) -> Wish {
         let Some(home) = self.following.home else { return Wish::Same };
         if self.at.is_some() { self.go_on(&home, program, waited) } else { self.begin(&home, program) }
@@ -241,32 +244,33 @@ impl<'f> Follow<'f> {
         Wish::Same
     }
 
-    /// It does not pay: the next time it takes more to begin.
+    /// Stops following, since it does not pay. To begin again takes four times as many requests.
     fn give_up(&mut self) -> Wish {
         self.needed = (self.needed * 4).min(LONGEST_STREAK);
         self.stop();
         Wish::Together
     }
 
-    /// This thread is one of several: if it was alone, it was found held up, or asked for nothing.
+    /// Notes that this thread is one of several. If it was alone, `Workers` found it held up, or
+    /// found no requests.
     pub(crate) fn together(&mut self) {
         if self.at.is_none() {
             return;
         }
-        // A while of good service is worth being held up once; and who stayed back may do better
-        // otherwise.
+        // A thread that served for a while may be held up once. A thread that was under SCHED_IDLE
+        // all the time may do better when it takes that policy only while it answers.
         if self.served < 8 * STREAK && !self.stays_back {
             self.give_up();
         }
         self.stop();
     }
 
-    /// Goes to where the program is, if it can.
+    /// Binds this thread to the program's processor. Returns whether it could.
     fn look(&mut self, home: &CpuSet) -> bool {
         let Some(processor) = stat(self.program, PROCESSOR).filter(|p| home.is_set(*p)) else { return false };
         let mut only = CpuSet::new();
         only.set(processor);
-        // Also to where it is bound already: a broker may have released it late.
+        // Bound again even to the same processor: a broker may have released this thread late.
         if sched_setaffinity(None, &only).is_err() {
             return false;
         }
@@ -274,14 +278,14 @@ impl<'f> Follow<'f> {
         true
     }
 
-    /// From now on, unless others want the processor.
+    /// Takes SCHED_IDLE from now on, unless other programs want the processor.
     fn stay_back(&mut self) {
         if !self.stays_back && !self.following.is_crowded() {
             self.stays_back = set_idle_policy(None, true).is_ok();
         }
     }
 
-    /// This thread is as all others again.
+    /// Stops following: this thread is scheduled as all others again.
     pub(crate) fn stop(&mut self) {
         self.stays_back = false;
         if self.at.take().is_some() {
@@ -289,7 +293,7 @@ impl<'f> Follow<'f> {
         }
     }
 
-    /// Does what wakes the program that is followed.
+    /// Runs `answer`, which wakes the program: under SCHED_IDLE, if this thread follows it.
     pub(crate) fn wake(&self, answer: impl FnOnce()) {
         let stands_back = self.at.is_some() && !self.stays_back && set_idle_policy(None, true).is_ok();
         answer();
@@ -310,7 +314,7 @@ impl Drop for Follow<'_> {
 const PROCESSOR: usize = 39;
 const POLICY: usize = 41;
 
-/// A field of what the kernel tells of a thread.
+/// Returns a field of the `/proc/PID/stat` of a thread.
 fn stat(thread: u32, field: usize) -> Option<usize> {
     let stat = std::fs::read(format!("/proc/{thread}/stat")).ok()?;
     // The second field is the program's name, in brackets, with any byte in it.
@@ -327,7 +331,7 @@ mod tests {
     const OTHER: Option<usize> = Some(0);
     const IDLE: Option<usize> = Some(5);
 
-    /// What a thread of its own finds: a test must not bind the others'.
+    /// Runs `test` on a thread of its own: a test must not bind the threads of other tests.
     fn follows(test: impl FnOnce(Follow<'_>, u32, CpuSet) + Send + 'static) {
         let run = move || {
             let home = sched_getaffinity(None).unwrap();
@@ -343,7 +347,8 @@ mod tests {
             let wishes: Vec<Wish> = (0..STREAK).map(|_| follow.asked(me, AT_ONCE)).collect();
             assert_eq!(wishes.iter().position(|w| *w == Wish::Alone), Some(STREAK as usize - 1));
             assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
-            // Requests of nobody, and now and then one of somebody else, change nothing.
+            // Requests of the kernel itself, and now and then one of another program, change
+            // nothing.
             for n in 0..100 {
                 let program = [0, me, me, me, me, 1][n % 6];
                 assert_eq!(follow.asked(program, AT_ONCE), Wish::Same);
@@ -373,7 +378,7 @@ mod tests {
 
     #[test]
     fn it_leaves_the_processor_to_the_program_while_it_follows() {
-        // Others may not come back from SCHED_IDLE.
+        // Other users may not leave SCHED_IDLE.
         lanefs_tests::require_root();
         follows(|mut follow, me, _| {
             (0..STREAK).for_each(|_| _ = follow.asked(me, AT_ONCE));
@@ -397,7 +402,7 @@ mod tests {
             let mut while_it_answers = None;
             follow.wake(|| while_it_answers = stat(me, POLICY));
             assert_eq!((while_it_answers, stat(me, POLICY)), (IDLE, OTHER));
-            // Until they have gone.
+            // Until the other programs have gone.
             follow.following.crowded_until.store(0, Ordering::Relaxed);
             (0..TERM).for_each(|_| _ = follow.asked(me, AT_ONCE));
             assert_eq!(stat(me, POLICY), IDLE);

@@ -1,17 +1,17 @@
-//! Having write(2) say that the volume is full.
+//! Has write(2) report that the volume is full.
 //!
-//! The kernel caches what programs write and asks nobody. What finds no space then fails when the
-//! kernel hands it down, long after write(2) has returned. So, as the volume gets full:
+//! The kernel caches what programs write without asking the server. A dirty page that finds no
+//! space then fails at writeback, long after write(2) has returned. So, as the volume fills up:
 //!
-//! - *Tight*: less is free than the kernel may have dirty. It may keep less from then on:
-//!   [`CacheRule::Tight`].
-//! - *Full*: what is opened for writing only is written through, so each write(2) is answered here.
-//!   Of files that were opened before, the kernel is told that it does not know their attributes.
-//!   It asks for them, by the handle, before each write(2), and is answered ENOSPC for a file of
-//!   which something was refused, until there is more space than then.
+//! - *Tight*: less space is free than the kernel may have dirty. The kernel may have less dirty
+//!   from then on: [`CacheRule::Tight`].
+//! - *Full*: a file that is opened for writing only is written through, so each write(2) is
+//!   answered here. For files that were opened before, the server invalidates the attributes that
+//!   the kernel has cached. The kernel then asks for them, by the handle, before each write(2). It
+//!   gets ENOSPC for a file of which a write was refused, until more space is free than then.
 //!
-//! A request for attributes does not tell which bytes are to be written. So a file of which nothing
-//! was refused is let be: it may be overwritten in place, for which there is always space.
+//! A request for attributes does not tell which bytes are to be written. So a file of which no
+//! write was refused gets no error: it may be overwritten in place, which always has space.
 
 use crate::bdi::{Bdi, CacheRule, DIRTY_PERCENT};
 use lanefs::Volume;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 /// The volume is full with less than so many bytes free.
 const FULL_BELOW: u64 = 4 << 20;
-/// Beside what the kernel may have dirty, for what becomes dirty until it is told.
+/// Bytes beyond the kernel's bound, for pages that become dirty before the kernel is told.
 const MARGIN: u64 = 64 << 20;
 
 const ROOMY: u8 = 0;
@@ -36,18 +36,18 @@ pub(crate) struct Fullness {
     level: AtomicU8,
     /// Where the kernel's bound is set, and what it comes to in bytes while the volume is roomy.
     bound: OnceLock<(Bdi, u64)>,
-    /// Files of which something was refused, with the blocks that were free then.
+    /// Files of which a write was refused, with the number of blocks that were free then.
     refused: Mutex<HashMap<u32, u64>>,
 }
 
 impl Fullness {
-    /// Takes note of where the kernel's bound on what is dirty of the mount is set.
+    /// Notes where the kernel's bound on dirty pages of the mount is set.
     pub(crate) fn bounded_in(&self, bdi: Bdi) {
         let dirty = all_dirty() / 100 * u64::from(DIRTY_PERCENT);
         let _ = self.bound.set((bdi, dirty));
     }
 
-    /// Takes note of how much space is left; whether the volume has become full just now.
+    /// Notes how much space is left. Returns whether the volume has become full just now.
     pub(crate) fn observe(&self, volume: &Volume) -> bool {
         let stat = volume.statfs();
         let free = stat.blocks_available.saturating_mul(stat.block_size.into());
@@ -78,13 +78,13 @@ impl Fullness {
         level == FULL
     }
 
-    /// Whether the volume is full.
+    /// Returns whether the volume is full.
     pub(crate) fn is_full(&self) -> bool {
         self.level.load(SeqCst) == FULL
     }
 
-    /// Something that the kernel handed down of file `ino` found no space; whether the volume has
-    /// become full by that.
+    /// Notes that writeback of file `ino` found no space. Returns whether the volume has become
+    /// full by that.
     pub(crate) fn refuse(&self, ino: u32, volume: &Volume) -> bool {
         let now = self.level.load(SeqCst);
         let entered = now != FULL && self.set(now, FULL);
@@ -92,7 +92,7 @@ impl Fullness {
         entered
     }
 
-    /// Whether the next write(2) to file `ino` is told that the volume is full.
+    /// Returns whether the next write(2) to file `ino` is to fail with ENOSPC.
     pub(crate) fn refuses(&self, ino: u32, volume: &Volume) -> bool {
         let mut refused = self.refused.lock();
         let Some(then) = refused.get(&ino) else { return false };
@@ -104,7 +104,8 @@ impl Fullness {
     }
 }
 
-/// Bytes that all file systems together may have dirty, or what the kernel takes unless it is told.
+/// Returns how many bytes all file systems together may have dirty: as the system is set, or by the
+/// kernel's default.
 fn all_dirty() -> u64 {
     let number = |path: &str, key: &str| -> Option<u64> {
         let text = fs::read_to_string(path).ok()?;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// An open file. Which way a request goes is the request's to say: fcntl(2) may change O_DIRECT.
+/// An open file. Each request says whether it is direct, since fcntl(2) may change O_DIRECT.
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(crate) node: Node,
@@ -16,7 +16,7 @@ pub(crate) struct Open {
     pub(crate) direct: File,
     pub(crate) inode: Arc<OpenInode>,
     access: Access,
-    /// The program may take blocks that are kept for root.
+    /// The program may take blocks reserved for root.
     privileged: bool,
 }
 
@@ -43,38 +43,37 @@ pub(crate) struct OpenInode {
     /// Handles that write anywhere.
     writers: AtomicUsize,
     appenders: AtomicUsize,
-    /// Handles that write, of users from whom blocks are kept for root.
+    /// Handles that write, of users that may not take the blocks reserved for root.
     unprivileged: AtomicUsize,
     /// The kernel has read content into its cache since the first handle.
     is_cached: AtomicBool,
 }
 
 impl OpenInode {
-    /// Returns whether a program may write to it, so that the kernel may have what the volume has
-    /// not.
+    /// Returns whether a program may write to it, so that the kernel may have dirty pages of it.
     pub(crate) fn is_written(&self) -> bool {
         self.has_writers() || self.appenders.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns whether a program may write anywhere, though the inode be append-only by now.
+    /// Returns whether a handle writes anywhere, even if the inode has become append-only since.
     pub(crate) fn has_writers(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
     }
 
     /// Notes that the kernel reads content into its cache.
     pub(crate) fn cached(&self) {
-        // Looked at first: one memory for all that read.
+        // Loaded first: a store by every reading thread would contend for the cache line.
         if !self.is_cached() {
             self.is_cached.store(true, Ordering::Release);
         }
     }
 
-    /// Returns whether the kernel may have content of it that a direct write makes old.
+    /// Returns whether the kernel may have cached content that a direct write makes stale.
     pub(crate) fn is_cached(&self) -> bool {
         self.is_cached.load(Ordering::Acquire)
     }
 
-    /// Returns whether all that have it open for writing may take blocks that are kept for root.
+    /// Returns whether all users that have it open for writing may take blocks reserved for root.
     pub(crate) fn is_privileged(&self) -> bool {
         self.unprivileged.load(Ordering::Relaxed) == 0
     }
@@ -115,11 +114,11 @@ impl Slots {
 }
 
 impl Handles {
-    /// Returns a handle for `node`, a file, by which a program may do what `access` says, and take
-    /// blocks that are kept for root if `privileged`.
+    /// Returns a handle for the file `node`. A program may use it as `access` says, and may take
+    /// blocks reserved for root if `privileged`.
     ///
     /// # Errors
-    /// What has no content cannot be open.
+    /// An inode without content cannot be opened.
     pub(crate) fn open(&self, node: Node, access: Access, privileged: bool) -> Answer<u64> {
         let cached = node.open()?;
         let direct = cached.with_direct(true);
@@ -142,7 +141,7 @@ impl Handles {
         Ok(at as u64)
     }
 
-    /// The open file of a handle.
+    /// Returns the open file of a handle.
     ///
     /// # Errors
     /// EBADF if there is none.
@@ -162,13 +161,13 @@ impl Handles {
         slots.inodes.iter().filter(|(_, inode)| inode.is_written()).map(|(ino, _)| *ino).collect()
     }
 
-    /// How many there are.
+    /// Returns how many handles are open.
     pub(crate) fn len(&self) -> usize {
         let slots = self.slots.read();
         slots.open.len() - slots.free.len()
     }
 
-    /// Closes it.
+    /// Closes a handle.
     pub(crate) fn close(&self, handle: u64) {
         let at = usize::try_from(handle).unwrap_or(usize::MAX);
         let gone = {

@@ -3,13 +3,13 @@
 use crate::request::MAX_CONTENT;
 use crate::wire::{InitFlags, InitIn, InitOut, MAJOR, MINOR};
 
-/// Requests in the background at once: readahead, writing out, direct I/O of programs that do not
-/// wait. Beyond it the kernel makes who writes out wait, and drops what a program had written that
-/// is killed while it waits: so no bound.
+/// Background requests in flight at once: readahead, writeback, asynchronous direct I/O. Beyond the
+/// bound the kernel makes a thread wait that does writeback, and drops the dirty pages of a program
+/// that is killed while it waits: so no bound.
 const MAX_BACKGROUND: u16 = u16::MAX;
 const PAGE: usize = 4096;
 
-/// What is asked for, where the kernel has it.
+/// The features that the server asks for, where the kernel has them.
 const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::ATOMIC_O_TRUNC)
     .union(InitFlags::EXPORT_SUPPORT)
@@ -31,8 +31,8 @@ const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::INIT_EXT)
     .union(InitFlags::DIRECT_IO_ALLOW_MMAP);
 
-/// The answer to the kernel's first word. Without `acl` it asks for modes only; times that the
-/// kernel keeps are whole multiples of `time_gran` nanoseconds.
+/// Returns the answer to the kernel's FUSE_INIT. Without `acl` the kernel checks modes only. Times
+/// that the kernel keeps are whole multiples of `time_gran` nanoseconds.
 pub(crate) fn answer(init: &InitIn, acl: bool, time_gran: u32) -> InitOut {
     let offered = InitFlags::from_bits_retain(u64::from(init.flags2) << 32 | u64::from(init.flags));
     let wanted = if acl { WANTED } else { WANTED.difference(InitFlags::POSIX_ACL) };

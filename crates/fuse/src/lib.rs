@@ -1,8 +1,8 @@
 //! A lanefs volume as a mount: what a kernel ext4 mount gives a program, through FUSE.
 //!
 //! [`Session::mount`] mounts, [`Session::serve`] answers the kernel until the mount is gone, and
-//! then closes the volume. The kernel caches as it does for a file system of its own: nobody else
-//! can change the volume.
+//! then closes the volume. The kernel caches as for a file system of its own: no other process can
+//! change the volume.
 //!
 //! The protocol is spoken here and not by a crate: see `docs/adr/0009-own-fuse-protocol.md`.
 

@@ -1,24 +1,24 @@
-//! What a mount is doing, for who looks from another thread.
+//! What a mount is doing, for a reader on another thread.
 //!
-//! A [`Monitor`] never keeps a volume open: [`Link::cut`] waits for who is just looking, and nobody
-//! finds the mount after that.
+//! A [`Monitor`] never keeps a volume open: [`Link::cut`] waits for readers that are in the mount,
+//! and no reader finds the mount after that.
 
 use crate::session::Shared;
 use lanefs::Observer;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// What a mount counted, and how much there is now.
+/// What a mount has counted, and what it has open now.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct MountStats {
-    /// Of the volume.
+    /// Counters of the volume.
     pub volume: lanefs::Stats,
     /// Requests of the kernel.
     pub requests: u64,
     /// Threads that serve.
     pub threads: u64,
-    /// Those of them that are at work.
+    /// Threads that are at work.
     pub threads_busy: u64,
     /// Open files.
     pub open_files: u64,
@@ -26,7 +26,7 @@ pub struct MountStats {
     pub nodes: u64,
 }
 
-/// Looks at a mount.
+/// Reads what a mount is doing.
 #[derive(Debug, Clone)]
 pub struct Monitor {
     link: Link,
@@ -37,7 +37,7 @@ impl Monitor {
         Self { link }
     }
 
-    /// What there is to see. `None` when the mount is gone and its volume is being closed.
+    /// Returns the counters. `None` when the mount is gone and its volume is being closed.
     pub fn read(&self) -> Option<MountStats> {
         self.link.with(Shared::stats)
     }
@@ -58,14 +58,15 @@ impl Link {
         Self(Arc::new(Mutex::new(Arc::downgrade(shared))))
     }
 
-    /// Does something with the mount, which cannot be closed meanwhile. `None` when it is being
+    /// Runs `act` on the mount, which cannot be closed meanwhile. Returns `None` when it is being
     /// closed.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&Shared) -> T) -> Option<T> {
         let mount = self.0.lock();
         mount.upgrade().map(|shared| act(&shared))
     }
 
-    /// When this returns nobody holds the mount by this link.
+    /// Cuts the link, after waiting for threads in [`with`](Self::with). No thread holds the mount
+    /// by this link after that.
     pub(crate) fn cut(&self) {
         *self.0.lock() = Weak::new();
     }

@@ -72,8 +72,8 @@ pub enum MountError {
         /// The type of its mount.
         kind: String,
     },
-    /// What is asked for needs a volume that was opened for writing, and the server has opened it
-    /// for reading only.
+    /// The request needs a volume that is open for writing, and the server has opened it for
+    /// reading only.
     #[error("{}: the volume was opened ro; unmount it, and mount it again without", .0.display())]
     OpenedReadOnly(PathBuf),
     /// The broker process of a confined server failed, or has gone.
@@ -103,7 +103,7 @@ pub(crate) struct Mounted {
     pub(crate) by: By,
 }
 
-/// What a mount is known by, and what ends it.
+/// How the server identifies its mount, and ends it.
 #[derive(Debug, Clone)]
 pub(crate) enum By {
     /// The broker, where this process is confined.
@@ -116,7 +116,7 @@ pub(crate) enum By {
 }
 
 impl By {
-    /// Returns what is known of the mount whose root is open.
+    /// Returns how to identify the mount whose root is open.
     fn of(root: &OwnedFd, device: MountDevice) -> Self {
         Connection::find(device.minor)
             .map_or_else(|_| Self::Id(table::unique_id(root)), |found| Self::Connection(Arc::new(found)))
@@ -221,9 +221,9 @@ impl NewMount {
     }
 }
 
-/// Mounts at an open directory, of the path `dir`. All that is opened of the mount is opened before
-/// it has a place in the tree of names: the mount may cover what the paths of these files lead
-/// through, and nobody serves it yet.
+/// Mounts at an open directory, of the path `dir`. Opens every file that belongs to the mount
+/// before the mount has a place in the tree of names: it may cover a directory on the paths of
+/// these files, and no thread serves it yet.
 fn by_system(
     source: &OsStr,
     connection: OwnedFd,
@@ -255,7 +255,7 @@ fn by_system(
     Ok(new)
 }
 
-/// The flags of a mount that are its own, and not those of its file system.
+/// Returns the flags of a mount that are its own, and not those of its file system.
 fn attributes(flags: MountFlags) -> MountAttrFlags {
     let table = [
         (MountFlags::RDONLY, MountAttrFlags::MOUNT_ATTR_RDONLY),
@@ -296,7 +296,7 @@ pub struct MountPoint {
     /// As the caller names it.
     dir: PathBuf,
     entry: Entry,
-    /// `None` for a user who may not see it.
+    /// `None` if this user may not see it.
     connection: Option<Connection>,
 }
 
@@ -317,12 +317,12 @@ impl MountPoint {
         Err(MountError::NotOfLanefs { dir: dir.into(), kind: entry.kind() })
     }
 
-    /// The device number of its file system.
+    /// Returns the device number of its file system.
     pub fn device(&self) -> MountDevice {
         self.entry.device
     }
 
-    /// What is mounted, as the table of mounts names it.
+    /// Returns the source of the mount, as the table of mounts names it.
     pub fn source(&self) -> &Path {
         &self.entry.source
     }
@@ -348,7 +348,8 @@ impl MountPoint {
         self.connection.as_ref().map_or(Err(Errno::NOENT), Connection::abort).map_err(failed)
     }
 
-    /// Whether the caller's mount namespace still has the file system mounted, at any directory.
+    /// Returns whether the caller's mount namespace still has the file system mounted, at any
+    /// directory.
     pub fn is_left(&self) -> bool {
         table::own().iter().any(|entry| entry.device == self.entry.device)
     }
@@ -371,7 +372,7 @@ impl MountPoint {
         rustix::mount::mount_remount(table::name_of(&root), flags, c"").map_err(failed)
     }
 
-    /// Whether its server shares the lock of the volume: then it only reads.
+    /// Returns whether its server shares the lock of the volume: then it only reads.
     fn is_opened_read_only(&self) -> bool {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let source = open(self.source(), flags, Mode::empty());
@@ -391,7 +392,7 @@ fn needs_new_server(now: MountFlags, wanted: MountFlags, named: MountFlags) -> O
         (MountFlags::NODIRATIME, "nodiratime"),
     ];
     let differs = |flag: MountFlags| named.contains(flag) && (wanted ^ now).contains(flag);
-    // Of those that exclude each other, the one that is asked for.
+    // Of flags that exclude each other, the flag that is asked for.
     let changed = || {
         let mut all = changed.into_iter().filter(|(flag, _)| differs(*flag));
         let first = all.clone().find(|(flag, _)| wanted.contains(*flag));
@@ -400,7 +401,7 @@ fn needs_new_server(now: MountFlags, wanted: MountFlags, named: MountFlags) -> O
     added.or_else(changed).map(|(_, word)| word)
 }
 
-/// Whether there is a mount of lanefs at that directory, or of that volume.
+/// Returns whether there is a mount of lanefs at that directory, or of that volume.
 pub fn is_mounted(path: &Path) -> bool {
     let is = |entry: &Entry| entry.at == path || table::is_source(entry, path.as_os_str());
     table::own().iter().any(|entry| entry.is_of_lanefs() && is(entry))

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 
 const SHARDS: usize = 64;
 
-/// Inodes with a name that are held in memory at most.
+/// The greatest number of unused inodes with a name that are held in memory.
 const HELD: usize = 1024;
 
 /// See the head of the file.
@@ -43,7 +43,7 @@ struct Known {
     /// Set while the inode is held.
     node: Option<Node>,
     generation: u32,
-    /// Whether it was asked for since it came to the end of the queue.
+    /// Whether it was requested since it came to the end of the queue.
     used: bool,
 }
 
@@ -56,12 +56,12 @@ impl Nodes {
         &self.shards[id as usize % SHARDS]
     }
 
-    /// The node id of an inode.
+    /// Returns the node id of an inode.
     pub(crate) fn id_of(&self, ino: u32) -> u64 {
         if ino == self.root.ino() { ROOT_ID } else { ino.into() }
     }
 
-    /// How many there are, but for the root.
+    /// Returns how many inodes the kernel knows, without the root.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().known.len()).sum()
     }
@@ -69,7 +69,8 @@ impl Nodes {
     /// Returns the inode that the kernel means, read by `load` where it is not held.
     ///
     /// # Errors
-    /// ESTALE for one that it was not told of; those of `load`.
+    /// ESTALE for an inode that the kernel was not told of, or whose number another inode has now;
+    /// the errors of `load`.
     pub(crate) fn get(&self, id: u64, load: impl FnOnce(u32) -> lanefs::Result<Node>) -> Answer<Node> {
         if id == ROOT_ID {
             return Ok(self.root.clone());
@@ -91,7 +92,7 @@ impl Nodes {
         Ok(node)
     }
 
-    /// The kernel is told of `node` once more.
+    /// Counts one more lookup of `node` by the kernel.
     pub(crate) fn remember(&self, node: Node) {
         let id = self.id_of(node.ino());
         if id == ROOT_ID {
@@ -123,7 +124,7 @@ impl Nodes {
         drop(spare);
     }
 
-    /// The kernel forgets what it was told `lookups` times.
+    /// Takes back `lookups` lookups of the kernel. An inode without any is forgotten.
     pub(crate) fn forget(&self, id: u64, lookups: u64) {
         let mut shard = self.shard(id).lock();
         let Some(known) = shard.known.get_mut(&id) else { return };

@@ -1,10 +1,10 @@
-//! What the kernel is told unasked: a queue, and the one thread that empties it.
+//! Notifications to the kernel: a queue, and the one thread that empties it.
 //!
-//! A notification of content takes the locks of its pages in the kernel, and waits until dirty ones
-//! have been written out: by requests. A page may be locked for the very request that is being
-//! served (a fault, a write of a page's part). So no thread that serves sends one, and none waits
-//! for the thread that does. A request that needs one is handed over with it, and the thread that
-//! served goes on with the next.
+//! A notification of content takes the locks of its pages in the kernel, and waits until dirty
+//! pages have been written back: by requests. A page may be locked for the very request that is
+//! being served (a fault, a write of a part of a page). So no serving thread sends a notification,
+//! nor waits for the notifying thread. A request that needs a notification is handed over with it,
+//! and the serving thread takes the next request.
 //!
 //! Invariants:
 //! - Only requests that hold no page are handed over: no read or write of the kernel's cache.
@@ -18,17 +18,17 @@ use std::collections::VecDeque;
 use std::mem::size_of;
 use zerocopy::IntoBytes;
 
-/// What the kernel is to forget.
+/// What the kernel has to forget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// Its attributes of a node.
+    /// The cached attributes of a node.
     Attributes(u64),
-    /// Its pages of a node from `offset` on, `len` bytes or, if 0, all; dirty ones are written out
-    /// first.
+    /// The cached pages of a node from `offset` on, `len` bytes or, if 0, all. Dirty pages are
+    /// written back first.
     Content { node: u64, offset: u64, len: u64 },
 }
 
-/// A job of the thread.
+/// A job of the notifying thread.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// To send a notice.
@@ -61,13 +61,13 @@ struct Queue {
 }
 
 impl Notifier {
-    /// Has the thread do `job`. Waits for nothing.
+    /// Queues `job` for the notifying thread. Does not wait.
     pub(crate) fn hand_over(&self, job: Job) {
         self.queue.lock().jobs.push_back(job);
         self.wanted.notify_one();
     }
 
-    /// Has the thread send `notice`, unless it is about to. Waits for nothing.
+    /// Queues `notice` for the notifying thread, unless it is queued already. Does not wait.
     pub(crate) fn tell(&self, notice: Notice) {
         let mut queue = self.queue.lock();
         if !queue.jobs.iter().any(|job| matches!(job, Job::Notify(other) if *other == notice)) {
@@ -76,8 +76,8 @@ impl Notifier {
         }
     }
 
-    /// Returns the next job, its notice sent. Waits for one; `None` at the end. Only for the thread
-    /// that serves no request.
+    /// Waits for the next job, sends its notice, and returns it. Returns `None` when the mount is
+    /// gone. Only the notifying thread may call this.
     pub(crate) fn next(&self, channel: &Channel) -> Option<Job> {
         let mut queue = self.queue.lock();
         let job = loop {
@@ -94,15 +94,15 @@ impl Notifier {
         Some(job)
     }
 
-    /// The mount is gone: requests that are handed over get no answer any more.
+    /// Ends the notifying thread: the mount is gone, and queued requests get no answer any more.
     pub(crate) fn end(&self) {
         self.queue.lock().ended = true;
         self.wanted.notify_one();
     }
 }
 
-/// Returns when the kernel has forgotten it, which may take requests. Never for a thread that
-/// serves.
+/// Sends a notice. Returns when the kernel has obeyed it, which may take requests: a serving thread
+/// must not call this.
 pub(crate) fn send(channel: &Channel, notice: Notice) {
     let body = match notice {
         Notice::Attributes(node) => InvalInodeOut { ino: node, off: -1, len: 0 },

@@ -192,13 +192,13 @@ impl MountOptions {
         self.set(MountFlags::RELATIME, atime == Atime::Relative);
     }
 
-    /// Returns what is durable when it is answered.
+    /// Returns which changes are durable when they are answered.
     pub(crate) fn durably(&self) -> Durably {
         let has = |flag| self.flags.contains(flag);
         Durably { all: has(MountFlags::SYNCHRONOUS), dirs: has(MountFlags::DIRSYNC) }
     }
 
-    /// How to open the volume.
+    /// Returns how to open the volume.
     pub fn open_options(&self) -> OpenOptions {
         self.open.clone().write(!self.read_only).confined(self.sandbox != SandboxMode::Off)
     }
@@ -208,23 +208,23 @@ impl MountOptions {
         self.atime
     }
 
-    /// The same for directories.
+    /// Returns the same for directories.
     pub(crate) fn dir_atime(&self) -> Atime {
         if self.flags.contains(MountFlags::NODIRATIME) { Atime::Never } else { self.atime }
     }
 
-    /// Whether all users may come in. Root's mounts are for all, as the kernel's are, and a user's
-    /// are his own.
+    /// Returns whether all users may use the mount. A mount of root is for all users, as the
+    /// kernel's are. A mount of another user is for that user alone.
     pub(crate) fn allows_others(&self, root: bool) -> bool {
         self.allow_other.unwrap_or(root)
     }
 
-    /// What follows `fuse.` in the type of the mount.
+    /// Returns the part after `fuse.` in the type of the mount.
     pub(crate) fn subtype(&self) -> &str {
         &self.subtype
     }
 
-    /// The flags that are those of a file system and not of a mount, as words.
+    /// Returns the flags of the file system, not of the mount, as words.
     pub(crate) fn super_flags(&self) -> impl Iterator<Item = &'static str> {
         let all = [
             ("ro", MountFlags::RDONLY),
@@ -236,7 +236,7 @@ impl MountOptions {
         all.into_iter().filter_map(move |(word, flag)| flags.contains(flag).then_some(word))
     }
 
-    /// The flags as words for fusermount3.
+    /// Returns the flags as words for fusermount3.
     pub(crate) fn flag_words(&self) -> String {
         let mut words = vec![if self.read_only { "ro" } else { "rw" }];
         // The others it does not know.
@@ -252,7 +252,7 @@ impl MountOptions {
         words.join(",")
     }
 
-    /// Changes the flags of a mount to those that a word named. The others, and the volume itself,
+    /// Sets the flags of a mount that an option has named. The other flags, and the volume itself,
     /// stay as they are.
     ///
     /// # Errors
@@ -263,8 +263,8 @@ impl MountOptions {
     }
 }
 
-/// An address that only this machine reaches: whoever reaches it may read, and is not asked who he
-/// is.
+/// Parses an address that only this machine reaches: every program that reaches it may read the
+/// metrics, without authentication.
 fn metrics_address(word: &str, value: &str) -> Result<SocketAddr, OptionError> {
     let wanted = "an address of this machine and a port, as 127.0.0.1:9100 or [::1]:9100";
     let address: SocketAddr =
@@ -285,7 +285,7 @@ fn sandbox(word: &str, value: &str) -> Result<SandboxMode, OptionError> {
     }
 }
 
-/// A type that the table of mounts can show as it is.
+/// Checks a subtype: the table of mounts must be able to show it unchanged.
 fn subtype(word: &str, value: &str) -> Result<String, OptionError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
     if value.is_empty() || !value.chars().all(plain) {

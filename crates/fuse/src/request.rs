@@ -24,10 +24,10 @@ const LEAD: usize = PAGE - size_of::<InHeader>() - size_of::<WriteIn>();
 /// Bytes of a buffer.
 const ROOM: usize = 2 * PAGE + MAX_CONTENT;
 
-/// A buffer of a thread. Pages of it that were never touched take no memory.
+/// The buffer of a thread, for a request or an answer. Pages never touched take no memory.
 pub(crate) struct Tray {
     own: AlignedBuf,
-    /// In use instead.
+    /// A shared buffer, in use instead of `own`.
     lent: Option<AlignedBuf>,
 }
 
@@ -51,23 +51,23 @@ impl DerefMut for Tray {
     }
 }
 
-/// Buffers that all threads have, in huge pages, for as long as large content comes. A device takes
-/// that in one piece then and not in 256, which is up to twice as fast.
+/// Buffers in huge pages that all threads share, used while large requests arrive. A device takes
+/// such a request in one piece instead of 256, which is up to twice as fast.
 #[derive(Debug)]
 pub(crate) struct Desks {
     count: usize,
-    /// Made when first asked for.
+    /// Allocated at the first use.
     idle: Mutex<Option<Vec<AlignedBuf>>>,
 }
 
 impl Desks {
-    /// At most `count`.
+    /// Returns an empty pool of at most `count` buffers.
     pub(crate) fn new(count: usize) -> Self {
         Self { count, idle: Mutex::new(None) }
     }
 
-    /// Lends `tray` one if there is one left, or takes back what was lent. What is in it is gone
-    /// then.
+    /// Lends `tray` a buffer if one is idle (`lent`), or takes its buffer back. Either loses the
+    /// content of `tray`.
     pub(crate) fn lend(&self, tray: &mut Tray, lent: bool) {
         if tray.lent.is_some() == lent {
             return;
@@ -81,7 +81,7 @@ impl Desks {
     }
 }
 
-/// Where requests come to lie.
+/// The buffer that receives requests.
 pub(crate) struct Inbox {
     pub(crate) tray: Tray,
 }
@@ -91,15 +91,15 @@ impl Inbox {
         Self { tray: Tray::new() }
     }
 
-    /// Where the kernel puts a request.
+    /// Returns the memory that the kernel writes a request to.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         &mut self.tray[LEAD..]
     }
 
-    /// The request of `len` bytes in it.
+    /// Returns the request of `len` bytes in the buffer.
     ///
     /// # Errors
-    /// EIO for one that is shorter than its header.
+    /// EIO for a request that is shorter than its header.
     pub(crate) fn request(&self, len: usize) -> Answer<Request<'_>> {
         let bytes = self.tray.get(LEAD..LEAD + len).ok_or(Fault(Errno::IO))?;
         let (header, body) = InHeader::read_from_prefix(bytes).map_err(|_| Fault(Errno::IO))?;
@@ -107,7 +107,7 @@ impl Inbox {
     }
 }
 
-/// A request: its header, and what of its arguments was not taken yet.
+/// A request: its header, and the arguments that were not taken yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Request<'b> {
     pub(crate) header: InHeader,
@@ -125,17 +125,17 @@ impl<'b> Request<'b> {
         self.body
     }
 
-    /// The next structure.
+    /// Takes the next structure.
     ///
     /// # Errors
-    /// EINVAL if there is not as much.
+    /// EINVAL if too few bytes are left.
     pub(crate) fn take<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Answer<T> {
         let (value, rest) = T::read_from_prefix(self.body).map_err(|_| Fault(Errno::INVAL))?;
         self.body = rest;
         Ok(value)
     }
 
-    /// The next name, up to its NUL.
+    /// Takes the next name, up to its NUL.
     ///
     /// # Errors
     /// EINVAL if there is none.
@@ -146,7 +146,7 @@ impl<'b> Request<'b> {
         Ok(OsStr::from_bytes(name))
     }
 
-    /// The next `len` bytes.
+    /// Takes the next `len` bytes.
     ///
     /// # Errors
     /// EINVAL if there are fewer.
@@ -157,13 +157,13 @@ impl<'b> Request<'b> {
     }
 }
 
-/// An answer in the making: room for its header, and then what it says.
+/// An answer under construction: room for its header, and then its content.
 pub(crate) struct Outbox {
     pub(crate) tray: Tray,
     len: usize,
 }
 
-/// Where content begins, behind the header at a page's end.
+/// Where content begins. The header lies before it, at the end of a page.
 const CONTENT: usize = PAGE;
 const HEADER: usize = CONTENT - size_of::<OutHeader>();
 
@@ -177,12 +177,12 @@ impl Outbox {
         self.len = 0;
     }
 
-    /// Returns what was said so far.
+    /// Returns the content so far.
     pub(crate) fn content(&self) -> &[u8] {
         &self.tray[CONTENT..CONTENT + self.len]
     }
 
-    /// Bytes said so far.
+    /// Returns the length of the content so far.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -203,21 +203,22 @@ impl Outbox {
         Ok(())
     }
 
-    /// Room for `len` bytes behind what was said; [`said`](Self::said) tells how many came to be.
+    /// Returns room for `len` bytes after the content. The caller reports by [`said`](Self::said)
+    /// how many bytes it has filled.
     ///
     /// # Errors
-    /// EINVAL if there is not as much room.
+    /// EINVAL if there is not enough room.
     pub(crate) fn room(&mut self, len: usize) -> Answer<&mut [u8]> {
         let at = CONTENT + self.len;
         self.tray.get_mut(at..at + len).ok_or(Fault(Errno::INVAL))
     }
 
-    /// `len` bytes of the room are said.
+    /// Appends the first `len` bytes of the room to the content.
     pub(crate) fn said(&mut self, len: usize) {
         self.len += len;
     }
 
-    /// The whole answer.
+    /// Returns the whole answer, with its header. An error has no content.
     pub(crate) fn finish(&mut self, unique: u64, answer: Answer) -> &[u8] {
         let error = match answer {
             Ok(()) => 0,

@@ -1,4 +1,4 @@
-//! A mount from its first word to its last.
+//! A mount, from FUSE_INIT until its volume is closed.
 
 use crate::bdi::CacheRule;
 use crate::broker::Broker;
@@ -136,7 +136,7 @@ impl Session {
                 Ok(Self { link: Link::to(&shared), shared, mounted })
             }
             Err(e) => {
-                // Nobody serves it.
+                // No thread serves the mount.
                 let _ = mounted.abort();
                 let _ = mounted.unmount(false);
                 shared.filesystem.close()?;
@@ -150,23 +150,23 @@ impl Session {
         Unmounter { mounted: self.mounted.clone(), link: self.link.clone() }
     }
 
-    /// The device number of the mounted file system.
+    /// Returns the device number of the mounted file system.
     pub fn device(&self) -> MountDevice {
         self.mounted.device()
     }
 
-    /// For who looks at it from another thread.
+    /// Returns a handle that reads what the mount is doing from another thread.
     pub fn monitor(&self) -> Monitor {
         Monitor::new(self.link.clone())
     }
 
-    /// The directory that it is mounted at.
+    /// Returns the directory that it is mounted at.
     pub fn dir(&self) -> &Path {
         self.mounted.dir()
     }
 
     /// Answers the kernel until the mount is gone, and closes the volume. `ending` runs in between:
-    /// who waits until the volume is closed finds what that does done.
+    /// its effects are there for a process that waits until the volume is closed.
     ///
     /// # Errors
     /// Failures of `/dev/fuse`, and those of closing the volume.
@@ -193,14 +193,17 @@ impl Session {
     }
 }
 
-/// Nanoseconds in which the times of the volume are counted: small inodes have no room for parts of
-/// a second.
+/// Returns the resolution of times of the volume in nanoseconds: small inodes have no room for
+/// parts of a second.
 fn time_gran(volume: &Volume) -> u32 {
     if volume.info().superblock.inode_size() == 128 { 1_000_000_000 } else { 1 }
 }
 
 impl Shared {
-    /// The first word is the kernel's.
+    /// Answers the kernel's FUSE_INIT. Requests before it fail with EIO.
+    ///
+    /// # Errors
+    /// [`SessionError::Version`], and failures of `/dev/fuse`.
     fn shake_hands(&self, acl: bool, time_gran: u32) -> Result<(), SessionError> {
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
         loop {
@@ -246,7 +249,7 @@ impl Shared {
         self.filesystem.observer()
     }
 
-    /// What there is to see of it.
+    /// Returns the counters of the mount.
     pub(crate) fn stats(&self) -> MountStats {
         let (threads, busy) = self.workers.count();
         MountStats {
@@ -259,7 +262,10 @@ impl Shared {
         }
     }
 
-    /// What each thread does.
+    /// Runs a serving thread: takes requests and answers them until the mount is gone.
+    ///
+    /// # Errors
+    /// Failures of `/dev/fuse`.
     fn work<'s>(&'s self, scope: &'s thread::Scope<'s, '_>) -> std::io::Result<()> {
         let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
         let mut follow = Follow::new(self.workers.following());
@@ -286,7 +292,7 @@ impl Shared {
             if self.workers.took(follow.thread(), lasts, wish) == First::MakeThread {
                 let name = thread::Builder::new().name("lanefs-fuse".into());
                 let work = || {
-                    // It runs where this thread does, unless it is told otherwise.
+                    // A new thread inherits the processor and policy of this thread.
                     self.workers.following().release_caller();
                     self.work(scope)
                 };
@@ -308,7 +314,7 @@ impl Shared {
             if self.answer(&inbox, len, &mut outbox, &follow) {
                 self.workers.end();
             }
-            // It may rest now.
+            // The thread may rest now.
             self.desks.lend(&mut inbox.tray, false);
             if lasts == Lasts::Bulk {
                 self.workers.bulk_ends();
@@ -317,7 +323,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Serves a request and answers it, or hands it over. Returns whether it was the last.
+    /// Serves a request and answers it, or hands it to the notifier. Returns whether it was the
+    /// last request.
     fn answer(&self, inbox: &Inbox, len: usize, outbox: &mut Outbox, follow: &Follow<'_>) -> bool {
         let Ok(request) = inbox.request(len) else { return false };
         self.requests.add(1);
@@ -346,7 +353,7 @@ impl Shared {
 
     fn serve_request(&self, request: Request<'_>, outbox: &mut Outbox, stage: Stage) -> (Outcome, Answer) {
         outbox.clear();
-        // Whatever a thread dies of, the program that waits is told, and the others go on.
+        // If serving panics, the waiting program gets EIO, and the mount goes on.
         let served = catch_unwind(AssertUnwindSafe(|| self.filesystem.serve(request, outbox, stage)));
         match served.unwrap_or(Err(Errno::IO.into())) {
             Ok(outcome) => (outcome, Ok(())),
@@ -354,7 +361,7 @@ impl Shared {
         }
     }
 
-    /// What the thread does that tells the kernel what to forget, until the mount is gone.
+    /// Runs the notifying thread, which tells the kernel what to forget, until the mount is gone.
     fn notify(&self) {
         let mut outbox = Outbox::new();
         while let Some(job) = self.filesystem.notifier().next(&self.channel) {

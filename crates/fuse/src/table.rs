@@ -69,7 +69,7 @@ impl Entry {
         for (name, flag) in SUPER_FLAGS {
             flags.set(flag, has(dash + 3, name));
         }
-        // The only one that has no name.
+        // This flag alone has no name in the table.
         let atime = MountFlags::NOATIME | MountFlags::RELATIME;
         flags.set(MountFlags::STRICTATIME, !flags.intersects(atime));
         Some(Self {
@@ -82,7 +82,7 @@ impl Entry {
         })
     }
 
-    /// Whether it has the type of the mounts of lanefs.
+    /// Returns whether it has the type of the mounts of lanefs.
     pub(crate) fn is_of_lanefs(&self) -> bool {
         self.kind == crate::mountpoint::FS_TYPE.as_bytes()
     }
@@ -92,60 +92,61 @@ impl Entry {
         String::from_utf8_lossy(&self.kind).into_owned()
     }
 
-    /// The root of this very mount. `None` where its path leads elsewhere: another mount covers it.
+    /// Returns the root of this very mount. `None` where its path leads elsewhere: another mount
+    /// covers it.
     pub(crate) fn root(&self) -> Option<OwnedFd> {
         let root = point(&self.at).ok()?;
         (mount_id(&root) == Some(self.id)).then_some(root)
     }
 }
 
-/// The mounts that the calling thread sees, in the order in which they were made.
+/// Returns the mounts that the calling thread sees, in the order in which they were made.
 pub(crate) fn own() -> Vec<Entry> {
     of("thread-self")
 }
 
-/// The mounts that a process sees; none if the caller may not know them.
+/// Returns the mounts that a process sees; none if the caller may not know them.
 pub(crate) fn of(process: &str) -> Vec<Entry> {
     let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
     table.split(|b| *b == b'\n').filter_map(Entry::parse).collect()
 }
 
-/// The mount whose root `dir` leads to, and that root.
+/// Returns the mount whose root `dir` leads to, and that root.
 pub(crate) fn at(dir: &Path) -> Option<(Entry, OwnedFd)> {
     let root = point(dir).ok()?;
     let (id, path) = (mount_id(&root)?, path_of(&root)?);
     own().into_iter().find(|entry| entry.id == id && entry.at == path).map(|entry| (entry, root))
 }
 
-/// A directory as a point of the tree. Its file system is asked nothing, so that one whose server
-/// hangs cannot hang the caller.
+/// Opens a directory as a point of the tree (O_PATH). Asks nothing of its file system, so a server
+/// that hangs cannot hang the caller.
 pub(crate) fn point(dir: &Path) -> rustix::io::Result<OwnedFd> {
     open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The same directory, open for reading.
+/// Returns the same directory, open for reading.
 pub(crate) fn opened(point: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     openat(point, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The path of an open directory.
+/// Returns the path of an open directory.
 pub(crate) fn path_of(dir: &OwnedFd) -> Option<PathBuf> {
     std::fs::read_link(name_of(dir)).ok()
 }
 
-/// A name by which a system call finds an open file itself, however its path has changed.
+/// Returns a name by which a system call finds an open file itself, however its path has changed.
 pub(crate) fn name_of(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// The id of the mount that an open file is in.
+/// Returns the id of the mount that an open file is in.
 pub(crate) fn mount_id(file: &OwnedFd) -> Option<u64> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
-/// The id of the mount that an open file is in, which no other mount gets until the system ends.
-/// `None` before Linux 6.8.
+/// Returns the id of the mount that an open file is in, which no other mount gets until the system
+/// ends. `None` before Linux 6.8.
 pub(crate) fn unique_id(file: &OwnedFd) -> Option<u64> {
     use rustix::fs::{AtFlags, StatxFlags, statx};
     /// STATX_MNT_ID_UNIQUE of linux/stat.h.
@@ -154,14 +155,14 @@ pub(crate) fn unique_id(file: &OwnedFd) -> Option<u64> {
     (known.stx_mask & UNIQUE.bits() != 0).then_some(known.stx_mnt_id)
 }
 
-/// The device number of the file system of an open file, which is asked nothing.
+/// Returns the device number of the file system of an open file. Asks nothing of that file system.
 pub(crate) fn device_of(file: &OwnedFd) -> rustix::io::Result<MountDevice> {
     use rustix::fs::{AtFlags, StatxFlags, statx};
     let known = statx(file, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
     Ok(MountDevice { major: known.stx_dev_major, minor: known.stx_dev_minor })
 }
 
-/// A path without the octal escapes of the table.
+/// Returns a path without the octal escapes of the table.
 fn unescape(word: &[u8]) -> PathBuf {
     let mut out = Vec::new();
     let mut rest = word;
@@ -181,7 +182,7 @@ fn unescape(word: &[u8]) -> PathBuf {
     OsString::from_vec(out).into()
 }
 
-/// Whether the source of a mount is that volume.
+/// Returns whether the source of a mount is that volume.
 pub(crate) fn is_source(entry: &Entry, source: &OsStr) -> bool {
     entry.source.as_os_str().as_bytes() == source.as_bytes()
 }

@@ -36,9 +36,9 @@ impl fmt::Display for User {
     }
 }
 
-/// The processes that keep the file system `device` in use, as far as the caller may know: one of
-/// each mount namespace that has it mounted, besides the caller's, and all that have files of it
-/// open.
+/// Returns the processes that keep the file system `device` in use, as far as the caller may know:
+/// one of each mount namespace that has it mounted, besides the caller's, and all that have files
+/// of it open.
 ///
 /// It asks the file system nothing, and so does not wait for a server that hangs.
 pub fn users(device: MountDevice) -> Vec<User> {

@@ -46,7 +46,7 @@ pub(crate) mod oflag {
     codes! { ACCMODE = 0o3 EXCL = 0o200 TRUNC = 0o1000 APPEND = 0o2000 DSYNC = 0o10000 DIRECT = 0o40000 SYNC = 0o4010000 }
 }
 
-/// A word of the file system's own, in the place of an error: forget what is cached of an inode.
+/// A notification of the file system, in the place of an error: forget the cache of an inode.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 
 /// A direct read or write: the kernel holds no page of its cache for it.
@@ -146,7 +146,7 @@ outgoing! {
 }
 
 bitflags::bitflags! {
-    /// What the kernel offers in INIT, and what is asked for.
+    /// Features that the kernel offers in INIT, and that the server asks for.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct InitFlags: u64 {
         const ASYNC_READ = 1 << 0;

@@ -1,16 +1,16 @@
-//! How many threads wait for requests.
+//! How many threads wait for requests at a time.
 //!
-//! The kernel wakes those who wait in turn: many waiting ones make each request find a cold thread.
-//! So few wait at a time; who takes a request that may last sees to it that somebody else waits,
-//! and who comes back finds whether he is wanted or rests. A thread is made only when all are at
-//! work.
+//! The kernel wakes waiting threads in turn: with many of them, each request finds a cold thread.
+//! So at most [`WAITING`] threads wait. A thread that takes a request which may last has another
+//! thread wait, if none does. A thread that comes back waits if it is wanted, and rests if not. A
+//! thread is made only when all threads are at work.
 //!
 //! A thread that follows a program (see [`Follow`](crate::follow::Follow)) waits alone, and hands
-//! over only before what is long. Another one watches it: it looks once a millisecond whether
-//! requests are taken, and if one lies there, or is being served, and the one that is alone has
-//! none to show, all is as before at once; so what holds it up (a processor that others keep busy,
-//! a device) keeps others waiting no longer than that. When there are no requests it ends too, and
-//! no thread wakes up.
+//! over only before a long request. Another thread watches it, once a millisecond. If the lone
+//! thread has not come back since the last look, and it serves a request or one is queued, then it
+//! is held up: by a processor that other programs keep busy, or by a device. The watching thread
+//! ends its time alone at once, so that requests of other programs wait no longer than that. The
+//! time alone ends also when no requests come; then no thread wakes up.
 
 use crate::follow::{Following, Wish};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -20,14 +20,14 @@ use std::time::Duration;
 
 /// Threads that wait for a request at a time.
 const WAITING: usize = 2;
-/// Threads that write what the kernel has cached, in large pieces, at a time: enough to keep a
-/// device busy, and more would make it slower.
+/// Threads that serve the kernel's writeback, in large requests, at a time: enough to keep a device
+/// busy, and more would make it slower.
 const BULK: usize = 4;
-/// Threads that large content comes to while there is much of it.
+/// Shared buffers for large content: as many as threads can have it at a time.
 pub(crate) const DESKS: usize = BULK + WAITING;
-/// How often the thread that is alone is looked at.
+/// Time between two looks at the lone thread.
 const WATCH: Duration = Duration::from_millis(1);
-/// Looks in a row that see it wait for a request, until that is the end of it.
+/// Consecutive looks that find the lone thread waiting, after which it is alone no longer.
 const QUIET: u32 = 8;
 
 /// The threads of a mount.
@@ -39,7 +39,7 @@ pub(crate) struct Workers {
     bulk: AtomicUsize,
     state: Mutex<State>,
     wanted: Condvar,
-    /// Of the one that watches.
+    /// Where the watching thread waits.
     alone_ends: Condvar,
 }
 
@@ -59,29 +59,29 @@ struct State {
 #[derive(Debug)]
 struct Alone {
     thread: Pid,
-    /// How often it has come back for one.
+    /// How often it has come back for a request.
     turns: u64,
 }
 
 /// How long a request may last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lasts {
-    /// No longer than a call to somebody else.
+    /// No longer than to wake another thread.
     Short,
-    /// That mostly, but it may have to wait for the device.
+    /// Mostly as short, but it may have to wait for the device.
     Mostly,
     /// Longer.
     Long,
-    /// Longer, and there are many of the kind. It ends without any other request.
+    /// Longer, and many of them come together. It ends without any other request.
     Bulk,
 }
 
 /// How a thread waits for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// As one of several.
+    /// As one of several threads.
     Together,
-    /// As the only one.
+    /// As the only thread.
     Alone,
 }
 
@@ -95,14 +95,14 @@ pub(crate) enum First {
 }
 
 impl Workers {
-    /// How many there are, and how many of them are at work.
+    /// Returns how many threads there are, and how many of them are at work.
     pub(crate) fn count(&self) -> (usize, usize) {
         let state = self.state.lock();
         let at_rest = state.waiting + state.resting + usize::from(state.watched);
         (state.all, state.all.saturating_sub(at_rest))
     }
 
-    /// Of `most` threads at most, the first of which counts as there.
+    /// Returns the state of a mount with at most `most` threads. The first one is counted already.
     pub(crate) fn new(most: usize, following: Following) -> Self {
         let state = State { all: 1, ..State::default() };
         let (wanted, alone_ends) = (Condvar::new(), Condvar::new());
@@ -110,12 +110,12 @@ impl Workers {
         Self { most, following, bulk, state: Mutex::new(state), wanted, alone_ends }
     }
 
-    /// A request is done that was [`Lasts::Bulk`].
+    /// Notes that a [`Lasts::Bulk`] request is done.
     pub(crate) fn bulk_ends(&self) {
         self.bulk.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether large content is on its way, and more is likely to come.
+    /// Returns whether a [`Lasts::Bulk`] request is in flight, so that more are likely to come.
     pub(crate) fn is_bulk(&self) -> bool {
         self.bulk.load(Ordering::Relaxed) > 0
     }
@@ -124,8 +124,8 @@ impl Workers {
         &self.following
     }
 
-    /// Returns when the caller, thread `me`, is to wait for a request; `None` at the end.
-    /// `lies_there` tells whether one could be taken.
+    /// Blocks until the caller, thread `me`, is to wait for a request. Returns `None` when the
+    /// mount has ended. `lies_there` tells whether a request is queued.
     pub(crate) fn begin(&self, me: Pid, lies_there: impl Fn() -> bool) -> Option<Turn> {
         let mut state = self.state.lock();
         let turn = loop {
@@ -156,7 +156,7 @@ impl Workers {
         Some(turn)
     }
 
-    /// Returns when no thread is alone any more.
+    /// Watches the lone thread. Returns when no thread is alone any more.
     fn watch(&self, state: &mut MutexGuard<'_, State>, lies_there: impl Fn() -> bool) {
         state.watched = true;
         let (mut seen, mut quiet) = (None, 0);
@@ -183,7 +183,8 @@ impl Workers {
         state.watched = false;
     }
 
-    /// Thread `me` has a request, which may last, and wants to be alone, or not.
+    /// Notes that thread `me` has taken a request, how long it may last, and whether the thread
+    /// wishes to be alone. Returns what the thread does first.
     pub(crate) fn took(&self, me: Pid, lasts: Lasts, wish: Wish) -> First {
         let mut state = self.state.lock();
         state.waiting -= 1;
@@ -194,7 +195,7 @@ impl Workers {
             self.alone_ends.notify_one();
         } else if wish == Wish::Alone && state.alone.is_none() && self.most > 1 && lasts < Lasts::Long {
             state.alone = Some(Alone { thread: me, turns: 0 });
-            // Who watches is woken, or made, as who waits is.
+            // A watching thread is woken or made in the same way as a waiting one.
             return self.call(&mut state);
         }
         match (&state.alone, lasts) {
@@ -204,7 +205,8 @@ impl Workers {
         }
     }
 
-    /// Somebody else is to wait for requests, or to watch.
+    /// Has another thread wait for requests, or watch, if none does: wakes a resting thread, or
+    /// returns that the caller makes one.
     fn call(&self, state: &mut State) -> First {
         if state.waiting > 0 || state.watched || state.ended {
             return First::Nothing;
@@ -219,15 +221,15 @@ impl Workers {
         First::Nothing
     }
 
-    /// A thread that was counted could not be made.
+    /// Takes back the count of a thread that could not be made.
     pub(crate) fn not_made(&self) {
         let mut state = self.state.lock();
         state.all -= 1;
-        // It may have been the one to watch.
+        // It may have been the thread that was to watch.
         state.alone = None;
     }
 
-    /// The mount is gone: all end.
+    /// Ends all threads: the mount is gone.
     pub(crate) fn end(&self) {
         self.state.lock().ended = true;
         self.wanted.notify_all();
@@ -245,7 +247,7 @@ mod tests {
     fn alone() -> Workers {
         let workers = Workers::new(4, Following::none());
         assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
-        // Nobody is there yet to watch.
+        // No thread is there yet to watch.
         assert_eq!(workers.took(gettid(), Lasts::Short, Wish::Alone), First::MakeThread);
         workers
     }
@@ -254,8 +256,8 @@ mod tests {
     fn who_is_held_up_is_alone_no_longer() {
         let workers = alone();
         thread::scope(|scope| {
-            // It watches; and takes the next request, since the first thread never comes back for
-            // it.
+            // This thread watches. It then takes the next request, since the first thread never
+            // comes back for it.
             let turn = scope.spawn(|| workers.begin(gettid(), || false)).join().unwrap();
             assert_eq!(turn, Some(Turn::Together));
         });

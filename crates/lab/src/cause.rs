@@ -1,8 +1,8 @@
-//! Why threads stood still: the cause of a stall, named from what the volume counted.
+//! Why threads stood still: names the cause of a stall from the volume's counters.
 
 use crate::results::Detail;
 
-/// Shares of the threads' time above which something is worth a name.
+/// The share of the threads' time above which a cause is named.
 const MUCH: f64 = 0.2;
 
 /// Phases of a commit, and what it means if one takes most of it.
@@ -14,7 +14,7 @@ const PHASES: [(&str, &str); 5] = [
     ("commit_block", "the commit block to be durable"),
 ];
 
-/// In a sentence without a full stop: what `threads` threads spent their time with, and why.
+/// Returns a sentence without a full stop: what `threads` threads spent their time on, and why.
 pub(crate) fn cause(detail: &Detail, threads: u64) -> String {
     let time = detail.seconds * threads as f64;
     let share = |name: &str| detail.spent(name) / time.max(f64::MIN_POSITIVE);
@@ -22,8 +22,8 @@ pub(crate) fn cause(detail: &Detail, threads: u64) -> String {
     let (credits, commits) = (share("credit_wait"), share("commit_wait"));
     let (asked, used) = (detail.counter("credits_asked"), detail.counter("credits_used"));
     if credits >= MUCH && credits >= commits {
-        // Who waits for credits waits for a commit that ends the full transaction, or for log space
-        // behind it.
+        // A thread that waits for credits waits for the commit of the full transaction, or for the
+        // log space behind it.
         let space = detail.spent("checkpoint");
         let commit = detail.spent("commit");
         let what = if space > commit { "for log space, which checkpoints free" } else { "for commits" };

@@ -1,9 +1,10 @@
-//! Two runs held against each other: what changed, by how much, and whether beyond the noise.
+//! Compares two runs: which figures changed, by how much, and whether beyond the noise.
 //!
-//! For each figure that both measured: the ratio of the medians with an interval of 95 percent by
-//! the bootstrap (both runs' samples are drawn again, with replacement, `DRAWS` times). Beyond the
-//! noise is what has 1 outside of its interval, and at least `LEAST` of difference: of very quiet
-//! samples the interval is narrower than what differs from one boot to the next.
+//! For each figure that both runs measured: the ratio of the medians, with an interval of 95
+//! percent by the bootstrap (the samples of both runs are drawn again, with replacement, `DRAWS`
+//! times). A figure has changed beyond the noise if its interval excludes 1 and the difference is
+//! at least `LEAST`: very quiet samples give an interval narrower than the difference between two
+//! boots.
 
 use crate::Random;
 use crate::results::{Better, Chart, Origin, Point, Results, median};
@@ -43,7 +44,7 @@ pub enum Kind {
     Unknown,
 }
 
-/// All figures that both runs have of their own.
+/// Compares all figures that both runs measured themselves.
 pub fn compare(before: &Results, after: &Results) -> Vec<Change> {
     let mut random = Random::new(42);
     let mut changes = Vec::new();

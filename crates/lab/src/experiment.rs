@@ -7,7 +7,7 @@ use crate::store::Backing;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A question, and what is run to answer it.
+/// A question, and the cases that answer it.
 pub trait Experiment {
     /// As on the command line.
     fn name(&self) -> &'static str;
@@ -15,10 +15,10 @@ pub trait Experiment {
     /// In a sentence that ends with a question mark.
     fn question(&self) -> &'static str;
 
-    /// What is run.
+    /// Returns the cases to run.
     fn cases(&self, plan: &Plan) -> Vec<Case>;
 
-    /// What the figures say, in words.
+    /// Returns the findings, in words.
     fn findings(&self, cases: &[CaseResult]) -> Vec<String>;
 }
 
@@ -86,7 +86,7 @@ impl Ground {
         Ok(Self { backing, dir, memory })
     }
 
-    /// The file that all have in turn.
+    /// Returns the file that all contenders use in turn.
     ///
     /// # Errors
     /// A case that did not ask for one.
@@ -97,7 +97,7 @@ impl Ground {
 
 type SetUp = Box<dyn Fn(&Ground) -> Outcome<Box<dyn Rig>>>;
 
-/// One of those that are compared.
+/// A contender of a case.
 pub struct Entry {
     /// In tables.
     pub name: &'static str,
@@ -110,7 +110,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A mode of lanefs.
+    /// Returns a mode of lanefs.
     pub fn own(name: &'static str, set_up: impl Fn(&Ground) -> Outcome<Box<dyn Rig>> + 'static) -> Self {
         Self { name, device: None, peer: None, set_up: Box::new(set_up) }
     }
@@ -124,7 +124,7 @@ impl Entry {
         Self { peer: Some(peer), ..Self::own(name, set_up) }
     }
 
-    /// The same on a simulated device of that name.
+    /// Returns this contender on a simulated device of that name.
     pub fn simulated(self, device: &'static str) -> Self {
         Self { device: Some(device), ..self }
     }
@@ -152,15 +152,15 @@ pub trait Rig {
     /// Unmounts or closes.
     ///
     /// # Errors
-    /// What was not durable and cannot be made so.
+    /// Data that cannot be made durable.
     fn finish(self: Box<Self>) -> Outcome<()>;
 }
 
-/// What one run gave.
+/// The figures of one run.
 #[derive(Debug, Clone, Default)]
 pub struct Shot {
     /// In the order of [`Case::metrics`]; `None` where this contender cannot tell.
     pub values: Vec<Option<f64>>,
-    /// What was counted. Series and point are filled in by whoever ran it.
+    /// The counters. The runner fills in series and point.
     pub detail: Detail,
 }

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 /// Values, mostly nanoseconds, by bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hist {
-    /// What happened, timed or not.
+    /// Operations, timed or not.
     pub count: u64,
-    /// What was timed.
+    /// Operations that were timed.
     pub timed: u64,
     /// Of the values that were timed.
     pub sum: u64,
@@ -35,7 +35,7 @@ impl Hist {
         Self { count, timed: count, sum, max: buckets.last().map_or(0, |b| b.1), buckets }
     }
 
-    /// What came in since `before`, which this one holds too.
+    /// Returns the values that were recorded since `before`, an earlier state of this histogram.
     pub fn since(&self, before: &Self) -> Self {
         let old: BTreeMap<u64, u64> = before.buckets.iter().map(|(from, _, n)| (*from, *n)).collect();
         let left = |&(from, to, n): &(u64, u64, u64)| {
@@ -65,7 +65,7 @@ impl Hist {
         self.buckets = all.into_iter().map(|((from, to), n)| (from, to, n)).collect();
     }
 
-    /// A value that the share `q` does not exceed; 0 without any.
+    /// Returns a value that the share `q` of all values does not exceed; 0 without values.
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = (q * self.timed as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -78,7 +78,7 @@ impl Hist {
         self.max
     }
 
-    /// The sum of all values, also of those that were not timed and are taken to be like the
+    /// Returns the sum of all values. Operations that were not timed count as the average of the
     /// others.
     pub fn total(&self) -> f64 {
         if self.timed == 0 { 0.0 } else { self.sum as f64 / self.timed as f64 * self.count as f64 }

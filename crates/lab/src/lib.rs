@@ -1,10 +1,10 @@
-//! The lab: each decision of the write path, the old way beside the new and beside the kernel's, in
-//! one run.
+//! The lab: measures each decision of the write path, the old way beside the new and beside the
+//! kernel's, in one run.
 //!
-//! [`experiments`] are made of [`experiment::Case`]s, which [`runner`] runs as a [`plan::Plan`]
-//! says; [`results`] is what comes of it. [`store`] has files of one kind or another behind one
-//! face: lanefs in any of its modes, the kernel's file systems, a bare file. [`load`] has the loops
-//! that run on them, [`rangelock`] the range locks of others and the loops that compare them.
+//! [`experiments`] are made of [`experiment::Case`]s. [`runner`] runs them as a [`plan::Plan`]
+//! says, and puts the figures into [`results`]. [`store`] has one interface to different files: of
+//! lanefs in any of its modes, of the kernel's file systems, and a bare file. [`load`] has the
+//! loops that run on them. [`rangelock`] has other range locks, and the loops that compare them.
 #![forbid(unsafe_code)]
 
 mod cause;
@@ -32,6 +32,5 @@ pub use machine::Machine;
 pub use random::Random;
 pub use simulated::Simulated;
 
-/// What a step gives or fails with. Whoever runs an experiment can do nothing about a failure but
-/// read it.
+/// The result of a step. The caller of an experiment can only print the error.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

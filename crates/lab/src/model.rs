@@ -1,19 +1,19 @@
-//! What this machine cannot show: throughput of 1 to 256 cores and of 1 to 10,000 threads,
-//! predicted from costs.
+//! Predicts from costs what this machine cannot measure: the throughput of 1 to 256 cores and of 1
+//! to 10,000 threads.
 //!
-//! Two laws, both simple enough to be wrong in ways that one can see:
+//! Two laws, both simple enough that their errors show:
 //!
-//! - *Cores that share a line.* An operation costs `alone` by itself; each further core adds
-//!   `serial`, the time for which it keeps the others from the line that all write: so many
-//!   hand-overs of that line, each as long as was measured between two cores. `n` cores do `n /
-//!   (alone + (n - 1) * serial)`.
-//! - *Threads that share a commit.* A round costs `round` whoever waits for it (flush and commit
-//!   block) and `each` for each write in it. The round takes as many writes as there are threads,
-//!   or as the log's credits admit. `b` writes take `round + b * each`.
+//! - *Cores that share a cache line.* An operation costs `alone` by itself. Each further core adds
+//!   `serial`, the time for which it keeps the other cores from the line that all of them write: a
+//!   number of hand-overs of that line, each as long as measured between two cores. `n` cores do
+//!   `n / (alone + (n - 1) * serial)`.
+//! - *Threads that share a commit.* A round costs `round` once, for flush and commit block, however
+//!   many threads wait for it, and `each` for each write in it. It takes as many writes as there
+//!   are threads, or as the log's credits admit. `b` writes take `round + b * each`.
 //!
-//! The error is told with each prediction: against what was measured here, and against the curves
-//! of the sources, whose own first two points give the costs. Points that costs were taken from are
-//! not counted.
+//! Each prediction comes with its error: against the measurement on this machine, and against the
+//! curves of the sources, whose own first two points give the costs. Points that costs were taken
+//! from are not counted.
 
 use crate::plan::Plan;
 use crate::published;
@@ -59,7 +59,7 @@ impl Group {
     }
 }
 
-/// How far predictions are from figures: the median, and the worst, as shares.
+/// Returns the errors of predictions, as shares of the figures: the median and the worst.
 fn error(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
     let mut off: Vec<f64> = pairs.iter().map(|(said, was)| (said / was - 1.0).abs()).collect();
     off.sort_by(f64::total_cmp);
@@ -250,7 +250,7 @@ impl Found {
     }
 }
 
-/// The costs of a mode, from what it counted at one number of threads.
+/// Returns the costs of a mode, from its counters at one number of threads.
 fn group(detail: &Detail, point: &Point, log: u32) -> Option<Group> {
     let mean = |name: &str| detail.histograms.get(name).map(|h| h.total() / h.count.max(1) as f64 / 1e9);
     let round = mean("commit_flush").unwrap_or(0.0) + mean("commit_block")?;

@@ -1,4 +1,4 @@
-//! How much is run, where, and beside whom.
+//! What a run of the lab does: how much, where, and beside which peers.
 
 use crate::Simulated;
 use crate::experiment::Peer;
@@ -15,7 +15,7 @@ pub struct Plan {
     pub time: Duration,
     /// How many times as long it runs where operations last long, as in the storm.
     pub patience: u32,
-    /// How long it runs before, unseen.
+    /// How long it runs before the measurement.
     pub warm_up: Duration,
     /// Counts of threads for the experiments that have them on their axis.
     pub threads: Vec<u64>,
@@ -31,18 +31,18 @@ pub struct Plan {
     pub device: Option<PathBuf>,
     /// A folder in memory.
     pub memory: PathBuf,
-    /// Devices that are played.
+    /// Devices that are simulated.
     pub simulated: Vec<Simulated>,
-    /// Who runs beside lanefs.
+    /// The peers that run beside lanefs.
     pub peers: Vec<Peer>,
-    /// Who does not, and why.
+    /// The peers that do not run, and why.
     pub left_out: Vec<String>,
 }
 
 const THREADS: [u64; 6] = [1, 2, 4, 8, 12, 16];
 
 impl Plan {
-    /// All experiments in two minutes.
+    /// Returns the plan of all experiments in two minutes.
     pub fn quick(dir: &Path) -> Self {
         Self {
             rounds: 3,
@@ -56,7 +56,7 @@ impl Plan {
         }
     }
 
-    /// In some minutes.
+    /// Returns the plan of all experiments in some minutes.
     pub fn standard(dir: &Path) -> Self {
         Self {
             rounds: 5,
@@ -108,7 +108,7 @@ impl Plan {
         if self.small_logs { (mib / 16).max(4) } else { mib }
     }
 
-    /// Bytes of a volume for logs and whatever else is no content.
+    /// Returns the bytes of a volume for logs and everything else that is not file content.
     pub(crate) fn room(&self) -> u64 {
         if self.small_logs { 96 << 20 } else { 512 << 20 }
     }
@@ -125,7 +125,7 @@ impl Plan {
     }
 }
 
-/// A file system in memory, if there is one: what is mapped should not wait for a disk.
+/// Returns a folder in memory, if there is one: mapped files should not wait for a disk.
 fn memory(dir: &Path) -> PathBuf {
     let shared = Path::new("/dev/shm");
     if shared.is_dir() { shared.to_owned() } else { dir.to_owned() }
@@ -144,7 +144,7 @@ impl Peer {
         }
     }
 
-    /// Why this machine cannot have it, if so.
+    /// Returns why this machine cannot run the peer, if so.
     fn missing(self) -> Option<String> {
         let (kind, tools): (_, &[&str]) = match self {
             Self::Raw => return None,

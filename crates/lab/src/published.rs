@@ -1,19 +1,19 @@
 //! The figures of the five sources, as they published them.
 //!
-//! Those of 000 and 003 are read off a chart of characters and so are within some percent of what
-//! was drawn.
+//! The figures of 000 and 003 are read off a chart of characters, and so are within some percent of
+//! the drawn values.
 
 use crate::hist::Hist;
 use crate::results::{Origin, Point, Series};
 
-/// Where figures were published, and what they were measured on.
+/// A publication with figures.
 #[derive(Debug, Clone, Copy)]
 pub struct Source {
-    /// By which the lab calls it.
+    /// The name that the lab uses.
     pub name: &'static str,
-    /// Who published it, where and when.
+    /// Author, place and year of the publication.
     pub by: &'static str,
-    /// What it was measured on.
+    /// The machine that it was measured on.
     pub machine: &'static str,
 }
 
@@ -97,7 +97,7 @@ pub fn range_lock_best() -> Vec<Series> {
     ]
 }
 
-/// The same with ranges of all threads between each other.
+/// Returns the same figures for interleaved ranges of the threads.
 pub fn range_lock_worst() -> Vec<Series> {
     let worst = [1_045_991.0, 1_530_212.0, 1_147_099.0, 1_602_114.0, 1_731_890.0];
     vec![RANGE_LOCK.series("OLC btree", &CORES, &worst)]
@@ -123,7 +123,7 @@ pub fn fsync_storm() -> Vec<Series> {
     vec![at("ext4 dioread_lock", [20_026.0, 19_588.0]), at("ext4 dioread_nolock", [315.0, 380.0])]
 }
 
-/// A published histogram: the mode of ext4, what was timed, and nanoseconds.
+/// Returns the published histograms: the mode of ext4, the timed call, and nanoseconds.
 pub fn fsync_storm_histograms() -> Vec<(&'static str, &'static str, Hist)> {
     const MS: u64 = 1_000_000;
     /// Counts of buckets that begin with 0 to 1 and double.

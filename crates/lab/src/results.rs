@@ -1,7 +1,7 @@
-//! What a run of the lab found, as it is kept: one JSON file.
+//! The results of a run of the lab, as one JSON file.
 //!
-//! Every series says where it is from ([`Origin`]); a figure that this run did not measure is never
-//! marked as measured.
+//! Every series has an [`Origin`]. A figure that this run did not measure is never marked as
+//! measured.
 
 use crate::hist::Hist;
 use crate::machine::Machine;
@@ -22,7 +22,7 @@ pub struct Results {
     pub began: u64,
     /// The command that makes it again.
     pub command: String,
-    /// What was set, or not and so has its default.
+    /// Every option, with its value or its default.
     pub options: BTreeMap<String, String>,
     /// What it ran on.
     pub machine: Machine,
@@ -37,9 +37,9 @@ pub struct ExperimentResult {
     pub name: String,
     /// What it answers.
     pub question: String,
-    /// Its charts and what was counted.
+    /// The charts and counters of its cases.
     pub cases: Vec<CaseResult>,
-    /// What was not run, and why.
+    /// The contenders that were not run, and why.
     pub left_out: Vec<String>,
     /// What the figures say, in words.
     pub findings: Vec<String>,
@@ -54,7 +54,7 @@ pub struct CaseResult {
     pub title: String,
     /// One for each thing that was measured.
     pub charts: Vec<Chart>,
-    /// What was counted, for each contender and point.
+    /// The counters, for each contender and point.
     pub details: Vec<Detail>,
     /// Contenders held against each other.
     pub verdicts: Vec<Verdict>,
@@ -104,11 +104,11 @@ pub enum Origin {
 /// One line of a chart.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Series {
-    /// Of the contender.
+    /// The name of the contender.
     pub name: String,
-    /// Where it is from.
+    /// The origin of its figures.
     pub origin: Origin,
-    /// Who published it, and on what machine; or what device was simulated.
+    /// For published figures, author and machine; for simulated ones, the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// In the order of the axis.
@@ -139,7 +139,7 @@ impl Point {
     }
 }
 
-/// The median; 0 of nothing.
+/// Returns the median; 0 of nothing.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -150,7 +150,7 @@ pub fn median(samples: &[f64]) -> f64 {
     (sorted[sorted.len() / 2 - 1] + upper) / 2.0
 }
 
-/// What was counted in all rounds of a contender at a point.
+/// The counters of all rounds of a contender at a point.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Detail {
     /// The contender.
@@ -177,7 +177,7 @@ impl Detail {
         }
     }
 
-    /// A counter; 0 if there is none of that name.
+    /// Returns a counter; 0 if there is none of that name.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }
@@ -199,7 +199,7 @@ pub struct Verdict {
     pub this: String,
     /// The other.
     pub that: String,
-    /// The median of the one over that of the other.
+    /// The median of the first over the median of the other.
     pub ratio: f64,
     /// Whether the medians are further apart than the samples of either are.
     pub seen: bool,
@@ -222,7 +222,7 @@ impl Verdict {
 }
 
 impl Chart {
-    /// A line by its name, if it was measured (or simulated) in this run.
+    /// Returns a line by its name, if it was measured (or simulated) in this run.
     pub fn own(&self, name: &str) -> Option<&Series> {
         self.series
             .iter()
@@ -231,14 +231,14 @@ impl Chart {
 }
 
 impl Series {
-    /// The figure at a place.
+    /// Returns the figure at a place.
     pub fn at(&self, at: u64) -> Option<&Point> {
         self.points.iter().find(|p| p.at == at)
     }
 }
 
 impl Results {
-    /// All charts.
+    /// Returns all charts.
     pub fn charts(&self) -> impl Iterator<Item = &Chart> {
         self.experiments.iter().flat_map(|e| &e.cases).flat_map(|c| &c.charts)
     }

@@ -1,12 +1,12 @@
-//! Runs experiments: in each round every contender gets its turn, so that a machine that changes
-//! its mind is fair to all.
+//! Runs experiments: every contender gets its turn in each round, so that a machine whose speed
+//! changes is fair to all.
 
 use crate::experiment::{Case, Entry, Experiment, Ground, Rig, Shot};
 use crate::plan::Plan;
 use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Origin, Point, Series, Verdict};
 use crate::{Outcome, stop};
 
-/// Who is told how far it is.
+/// Receives the progress of a run.
 pub trait Watch {
     /// An experiment begins; it will take so many steps.
     fn begins(&mut self, name: &str, question: &str, steps: usize);
@@ -18,7 +18,7 @@ pub trait Watch {
     fn ends(&mut self, result: &ExperimentResult);
 }
 
-/// Nobody is told.
+/// Ignores the progress.
 #[derive(Debug)]
 pub struct Unwatched;
 
@@ -58,7 +58,7 @@ pub fn run(experiment: &dyn Experiment, plan: &Plan, watch: &mut dyn Watch) -> O
     Ok(result)
 }
 
-/// What came of a contender: the samples of each metric at each point, and what was counted there.
+/// The figures of a contender: the samples of each metric at each point, and the counters there.
 struct Tally {
     samples: Vec<Vec<Vec<f64>>>,
     details: Vec<Detail>,
@@ -87,8 +87,8 @@ fn run_case(
     let count = case.contenders.len();
     let mut failed = vec![false; count];
     for round in 0..plan.rounds {
-        // Each begins a round once: whoever comes first has the disk in another state than the
-        // others.
+        // Each contender begins a round once: the first of a round finds the disk in another state
+        // than the others.
         for number in (0..count).map(|place| (place + round) % count) {
             let (Some(entry), false) = (case.contenders.get(number), failed[number]) else { continue };
             if let Err(e) = turn(&case, entry, plan, &ground, &mut tallies[number], watch) {

@@ -22,7 +22,7 @@ impl Simulated {
     /// Source 004's.
     pub const CLOUD: Self =
         Self { name: "cloud", title: "cloud volume of 64k IOPS", pace: Pace::CLOUD, patience: 1 };
-    /// One that turns.
+    /// A rotating disk.
     pub const DISK: Self = Self { name: "disk", title: "disk that turns", pace: Pace::DISK, patience: 8 };
 
     /// All there are.

@@ -1,8 +1,8 @@
-//! Being told to end early: by a signal, say. Whatever runs looks here again and again, and gives
-//! up with [`Stopped`], so that all that was mounted, attached or made goes the way that it goes
-//! after a failure.
+//! The request to end early, for example by a signal. Running experiments check it again and again,
+//! and fail with [`Stopped`], so that mounts, devices and files are cleaned up as after any
+//! failure.
 //!
-//! One for the process, as signals are.
+//! One request for the whole process, as for signals.
 
 use crate::Outcome;
 use std::fmt;
@@ -11,17 +11,17 @@ use std::sync::{Arc, LazyLock};
 
 static ASKED: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// Whoever stores anything but zero there wants an end.
+/// Returns the flag of the request: a caller stores anything but zero in it to end the run.
 pub fn flag() -> Arc<AtomicUsize> {
     Arc::clone(&ASKED)
 }
 
-/// What was stored, if an end is wanted.
+/// Returns the stored value, if an end was requested.
 pub fn asked() -> Option<usize> {
     Some(ASKED.load(Ordering::Relaxed)).filter(|asked| *asked != 0)
 }
 
-/// It was ended early.
+/// The error of a run that was ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped;
 

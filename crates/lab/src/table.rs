@@ -22,13 +22,13 @@ pub fn figure(value: f64) -> String {
     format!("{scaled:.digits$}{unit}")
 }
 
-/// The places of all series of a chart, in order.
+/// Returns the places of all series of a chart, in order.
 pub fn places(chart: &Chart) -> Vec<u64> {
     let all: BTreeSet<u64> = chart.series.iter().flat_map(|s| &s.points).map(|p| p.at).collect();
     all.into_iter().collect()
 }
 
-/// The name, with what it is if it was not measured.
+/// Returns the name, with its origin if it was not measured.
 pub fn label(series: &Series) -> String {
     match series.origin {
         Origin::Measured => series.name.clone(),
@@ -38,8 +38,8 @@ pub fn label(series: &Series) -> String {
     }
 }
 
-/// A case as tables: medians, and how far samples are from the middle of their range, in percent of
-/// the median.
+/// Returns a case as tables: medians, and how far samples are from the middle of their range, in
+/// percent of the median.
 pub fn case(case: &CaseResult) -> String {
     let mut text = String::new();
     for chart in case.charts.iter().filter(|c| !c.series.is_empty()) {
@@ -106,7 +106,7 @@ fn said(verdict: &Verdict, axis: &str) -> String {
     }
 }
 
-/// What the figures of an experiment say, and what was left out.
+/// Returns the findings of an experiment, and what was left out.
 pub fn findings(result: &ExperimentResult) -> String {
     let mut text = String::new();
     for line in &result.findings {
@@ -118,7 +118,7 @@ pub fn findings(result: &ExperimentResult) -> String {
     text
 }
 
-/// A chart as bars, `width` columns at most.
+/// Returns a chart as bars, `width` columns at most.
 pub fn bars(chart: &Chart, width: usize) -> String {
     let most = chart.series.iter().flat_map(|s| &s.points).map(|p| p.median).fold(0.0, f64::max);
     let names = chart.series.iter().map(|s| label(s).chars().count()).max().unwrap_or(0);

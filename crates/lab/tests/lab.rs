@@ -190,7 +190,7 @@ fn the_model_tells_its_error() {
     }
 }
 
-/// A file that nobody sees change.
+/// A file whose i_version does not change with its content.
 struct Deaf(Box<dyn Handle>);
 
 impl Handle for Deaf {

@@ -161,12 +161,12 @@ struct Only {
     value: u64,
 }
 
-/// An argument of 32 bits that must be `value`.
+/// Returns the condition that an argument of 32 bits is `value`.
 const fn equal(argument: u8, value: u64) -> Only {
     Only { argument, len: SeccompCmpArgLen::Dword, mask: u32::MAX as u64, value }
 }
 
-/// An argument of 64 bits whose bits of `mask` must be `value`.
+/// Returns the condition that the bits of `mask` in an argument of 64 bits are `value`.
 const fn masked(argument: u8, mask: u64, value: u64) -> Only {
     Only { argument, len: SeccompCmpArgLen::Qword, mask, value }
 }

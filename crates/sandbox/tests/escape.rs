@@ -1,7 +1,7 @@
 //! A confined process tries to get out. Each attempt runs in processes of its own: without the
 //! sandbox, where it must succeed; in it, where it must be refused; and on kernels that lack a part
-//! of it ([`KERNELS`]), so that each part is known to refuse what is its own. That Landlock refuses
-//! signals takes Linux 6.12.
+//! of it ([`KERNELS`]), so that each part is known to refuse its own share. Landlock refuses
+//! signals from Linux 6.12 on.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
@@ -49,7 +49,8 @@ const BOTH: [&str; 4] = [EPERM, EACCES, EPERM, DONE];
 /// seccomp, which ends the process, and that there is no capability for it.
 const DEADLY: [&str; 4] = [KILLED, EPERM, KILLED, EPERM];
 
-/// Attempts, and what the sandbox makes of each. Those that fail everywhere lack a capability.
+/// Attempts, each with its outcome in the sandbox. An attempt that fails everywhere lacks a
+/// capability.
 const ATTEMPTS: &[(&str, [&str; 4], Attempt)] = &[
     ("read a file", LANDLOCK, |_| File::open("/etc/passwd").map(drop)),
     ("list a folder", LANDLOCK, |_| fs::read_dir("/etc").map(drop)),
@@ -246,7 +247,7 @@ impl Drop for Victim {
     }
 }
 
-/// What came of an attempt in a process of its own.
+/// Returns the outcome of an attempt in a process of its own.
 fn outcome(name: &str, kernel: Option<&str>) -> String {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("own"), "own").unwrap();

@@ -5,8 +5,8 @@
 
 use lanefs_format::acl::{Acl, AclEntry, Tag};
 
-/// The list that `text` says, in canonical order; `None` if it is malformed or names somebody
-/// unknown.
+/// Parses the ACL in `text`, and puts it in canonical order. Returns `None` if the text is
+/// malformed or names an unknown user or group.
 pub(crate) fn parse(text: &[u8]) -> Option<Acl> {
     let text = std::str::from_utf8(text).ok()?;
     let mut entries = Vec::new();
@@ -66,7 +66,7 @@ fn parse_entry(line: &str) -> Option<AclEntry> {
     Some(AclEntry { tag, perm })
 }
 
-/// The text of a list, numbers for users and groups.
+/// Returns the text of a list, numbers for users and groups.
 pub(crate) fn format(acl: &Acl) -> String {
     let entries = acl.entries.iter().map(|entry| {
         let who = match entry.tag {

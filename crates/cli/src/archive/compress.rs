@@ -1,6 +1,6 @@
-//! Compressed archives: gzip is read and written here, of others the program is named.
+//! Compressed archives: reads and writes gzip, and names the program for other formats.
 //!
-//! What is written depends on the content alone: no time and no name go into the header.
+//! The output depends on the content alone: no time and no name go into the header.
 
 use crate::content::{self, Content};
 use flate2::Compression;

@@ -15,7 +15,7 @@ pub(crate) enum Attributed<'a> {
 }
 
 impl Attributed<'_> {
-    /// A name in `dir`, not followed. The path goes through `/proc`, so that neither the
+    /// Returns a name in `dir`, not followed. The path goes through `/proc`, so that neither the
     /// directory's own path nor its length matters.
     pub(crate) fn name(dir: impl AsFd, name: &CStr) -> Self {
         let mut path = format!("/proc/self/fd/{}/", dir.as_fd().as_raw_fd()).into_bytes();
@@ -37,7 +37,7 @@ impl Attributed<'_> {
         }
     }
 
-    /// All attributes, sorted by name. A file system without any has none.
+    /// Returns all attributes, sorted by name. On a file system without attributes there are none.
     pub(crate) fn all(&self) -> Result<Xattrs, Errno> {
         let names = match grown(512, |buf| self.list(buf)) {
             Err(Errno::NOTSUP) => return Ok(Vec::new()),
@@ -57,7 +57,7 @@ impl Attributed<'_> {
     }
 }
 
-/// What `read` fills, in a buffer as large as it takes: attributes end at 64 KiB.
+/// Returns the bytes that `read` fills, in a buffer that grows as needed: attributes end at 64 KiB.
 fn grown(start: usize, read: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
     let mut buf = vec![0; start];
     loop {
@@ -71,7 +71,7 @@ fn grown(start: usize, read: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Resu
     }
 }
 
-/// The ranges of an open file of `size` bytes that are no holes.
+/// Returns the data ranges of an open file of `size` bytes.
 pub(crate) fn data_ranges(fd: impl AsFd, size: u64) -> Result<Ranges, Errno> {
     let (mut ranges, mut at) = (Ranges::new(), 0);
     while at < size {

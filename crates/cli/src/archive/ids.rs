@@ -45,7 +45,7 @@ impl IdMap {
     }
 }
 
-/// Who owns what arrives.
+/// How an import or export changes owners.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Ownership {
     /// Everything belongs to this user (`--owner`).
@@ -59,7 +59,7 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// Returns user and group after the journey, or why no file can have them.
+    /// Returns user and group after the change, or why no file can have them.
     pub(crate) fn apply(&self, uid: u32, gid: u32) -> Result<(u32, u32), String> {
         let uid = self.uid.unwrap_or_else(|| self.uids.map(uid));
         let gid = self.gid.unwrap_or_else(|| self.gids.map(gid));

@@ -2,7 +2,7 @@
 //!
 //! A [`Member`] is one name of a tree with all that lanefs keeps of it, on its way from a folder, a
 //! tar stream or a volume to another of them. Data does not go with it: it follows in pieces,
-//! through a bounded [`pipe`](pipe::pipe) from the thread that reads to the one that writes.
+//! through a bounded [`pipe`](pipe::pipe) from the reading thread to the writing thread.
 
 mod acl_text;
 pub(crate) mod compress;

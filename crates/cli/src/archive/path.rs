@@ -19,7 +19,7 @@ pub(crate) fn clean(path: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// A path of a tree as messages name it.
+/// Returns a path of a tree as messages name it.
 pub(crate) fn shown(path: &[u8]) -> &[u8] {
     if path.is_empty() { b"." } else { path }
 }

@@ -1,4 +1,4 @@
-//! From the thread that reads a tree to the one that writes it.
+//! The pipe from the thread that reads a tree to the thread that writes it.
 //!
 //! Pieces travel in batches, so that the two threads wake each other a few times a megabyte and
 //! not a few times a file. Batches and their number are bounded: the memory in flight is too.
@@ -6,9 +6,9 @@
 use super::{Member, Problem};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Bytes of data in a piece at most.
+/// The greatest number of data bytes in a piece.
 pub(crate) const PIECE: usize = 256 << 10;
-/// Bytes and pieces that make a batch full, and batches under way.
+/// Bytes or pieces that fill a batch, and batches in flight.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_PIECES: usize = 128;
 const BATCHES: usize = 8;
@@ -20,7 +20,7 @@ pub(crate) enum Piece {
     Member(Member),
     /// Data of the last member, from `offset` on. Ranges come in their order.
     Data { offset: u64, bytes: Vec<u8> },
-    /// Something that could not be read, and the tree goes on without it.
+    /// A name that could not be read. The tree goes on without it.
     Problem(Problem),
     /// The reader had to stop.
     Failed(Problem),

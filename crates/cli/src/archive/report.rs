@@ -1,4 +1,4 @@
-//! How an import or export tells of itself while it runs.
+//! How an import or export reports its progress and its problems.
 
 use crate::failure::words_of;
 use std::fmt::Display;
@@ -25,12 +25,12 @@ impl Problem {
     }
 }
 
-/// Who listens.
+/// Receives the progress and the problems of an import or export.
 pub(crate) trait Report {
-    /// So many bytes of data more have arrived.
+    /// Counts `n` more bytes of data.
     fn bytes(&mut self, n: u64);
-    /// A name more has arrived.
+    /// Counts one more name.
     fn file(&mut self);
-    /// Something could not be done; the work goes on.
+    /// Reports a problem that does not end the work.
     fn problem(&mut self, problem: Problem);
 }

@@ -1,7 +1,7 @@
 //! `lanefs burst`: files that are durable when they are announced, to pull the plug on.
 //!
-//! For `make demo` and for whoever doubts: kill the process or the machine at any time, recover,
-//! and let `--check` read what was announced.
+//! For `make demo`, and to test durability by hand: kill the process or the machine at any time,
+//! recover, and let `--check` read the files that were announced.
 
 use crate::failure::{Failure, OrCannot, Res};
 use crate::output::Out;

@@ -42,7 +42,7 @@ fn one(volumes: &mut Volumes, location: Location, out: &mut Out) -> Res {
                 return Ok(());
             }
             out.write_all(&buf[..n])?;
-            // Somebody may be waiting at the other end.
+            // The reader of a pipe may be waiting for these bytes.
             out.flush()?;
         }
     }

@@ -1,7 +1,7 @@
 //! `lanefs check`: whether a volume is consistent. Nothing is written to it.
 //!
-//! The volume is read as it is on the medium, with its log replayed in memory. It holds still
-//! meanwhile, also one that is in use: [`still`].
+//! The command reads the volume as it is on the medium, and replays its log in memory. The volume
+//! holds still meanwhile, even if it is in use: [`still`].
 
 mod still;
 
@@ -86,7 +86,7 @@ impl Args {
         if report.is_clean() { Ok(()) } else { Err(Failure::Silent(FINDINGS)) }
     }
 
-    /// Returns what was found, and whether the volume is in use.
+    /// Returns the findings, and whether the volume is in use.
     fn check(&self, name: &VolumeName) -> Res<(Report, bool)> {
         let (device, still) = Still::open(name)?;
         let live = still.is_live();

@@ -129,8 +129,8 @@ fn from_stdin(target: &Target, copier: &mut Copier<'_>) -> Res {
     Ok(())
 }
 
-/// Refuses to copy or move what is not in a volume to what is not in one: most likely a `:/` was
-/// forgotten, and a volume would be overwritten.
+/// Refuses to copy or move from the host to the host: most likely the user forgot a `:/`, and the
+/// command would overwrite a volume.
 pub(super) fn refuse_host_to_host(command: &str, sources: &[OsString], destination: &OsStr) -> Res {
     let is_volume = |arg: &OsStr| matches!(Location::parse(arg), Location::Volume { .. });
     if is_volume(destination) {
@@ -151,7 +151,7 @@ pub(super) fn refuse_host_to_host(command: &str, sources: &[OsString], destinati
     )))
 }
 
-/// The mode bits that new files do not get.
+/// Returns the mode bits that new files do not get.
 pub(super) fn umask() -> u32 {
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(mask);
@@ -191,7 +191,7 @@ impl Target {
         Ok(())
     }
 
-    /// The name that `src`, written as `written`, gets.
+    /// Returns the name of the copy of `src`, which the user wrote as `written`.
     pub(super) fn for_source(&self, src: &Spot, written: &OsStr) -> Spot {
         let contents = [&b"/."[..], b"/.."].iter().any(|end| written.as_bytes().ends_with(end))
             || written == "."

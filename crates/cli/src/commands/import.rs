@@ -54,7 +54,7 @@ impl Args {
         let ran = run(source, &volume, &path, &label, &options, &mut told).map_err(failure);
         let noted = told.finish();
         let told = self.stats.print(&volume, name.as_encoded_bytes());
-        // Also after a failure: what has arrived is whole.
+        // Also after a failure: the members that were imported are complete.
         let closed = volume.close().map_err(|e| Failure::cannot("close", name.as_encoded_bytes(), e));
         ran.and(told).and(closed).and(noted.finish())
     }

@@ -215,7 +215,7 @@ impl Info {
     }
 }
 
-/// What `s_state` and the features say of the volume's health.
+/// Returns what `s_state` and the features say of the volume's health.
 fn state(sb: &Superblock) -> Vec<&'static str> {
     let mut words = Vec::new();
     if sb.has_in(Incompat::RECOVER) {
@@ -234,7 +234,7 @@ fn state(sb: &Superblock) -> Vec<&'static str> {
     words
 }
 
-/// A field of bytes up to its first zero.
+/// Returns a field of bytes up to its first zero.
 fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field.split(|b| *b == 0).next().unwrap_or(field)).into_owned()
 }

@@ -1,5 +1,5 @@
-//! `lanefs lab`: the experiments of `lanefs-lab`, with tables as they go, and what came of them
-//! kept.
+//! `lanefs lab`: runs the experiments of `lanefs-lab`, prints tables as they go, and keeps the
+//! results.
 
 use crate::failure::{Failure, Res};
 use crate::output::Out;
@@ -88,7 +88,7 @@ impl Args {
         let chosen = experiments::named(&self.names).map_err(failed)?;
         let plan = self.plan()?;
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // As a shell says it of who died of a signal.
+            // The exit code that a shell gives for a process that a signal ended.
             let code = 128 + usize::try_from(signal).unwrap_or(0);
             signal_hook::flag::register_usize(signal, stop::flag(), code)?;
         }
@@ -193,7 +193,7 @@ fn failed(e: Box<dyn std::error::Error + Send + Sync>) -> Failure {
     }
 }
 
-/// The command line, for a shell.
+/// Returns the command line, for a shell.
 fn command() -> String {
     let plain = |arg: &str| {
         !arg.is_empty() && arg.chars().all(|c| c.is_ascii_alphanumeric() || "-_=,./:+".contains(c))
@@ -235,7 +235,7 @@ impl<'a> Screen<'a> {
         Self { out, silent, plot, bar: ProgressBar::hidden(), written: Ok(()) }
     }
 
-    /// What was not run, but computed.
+    /// Shows an experiment that was computed and not run.
     fn show(&mut self, result: &ExperimentResult) {
         self.begins(&result.name, &result.question, 0);
         result.cases.iter().for_each(|case| self.case_done(case));

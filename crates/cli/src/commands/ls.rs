@@ -117,8 +117,8 @@ impl Args {
         noted.finish()
     }
 
-    /// The file that an argument names. A link to a directory is followed, but for -l and -d, as ls
-    /// does.
+    /// Returns the file that an argument names. Follows a link to a directory, but for -l and -d,
+    /// as ls does.
     fn named(&self, spot: Spot) -> Res<Item> {
         let mut meta = spot.side.metadata(&spot.path, false).or_cannot("access", spot.shown())?;
         if meta.is_symlink()
@@ -175,7 +175,7 @@ impl Args {
         Ok(())
     }
 
-    /// What a directory holds, as far as it is to be shown, sorted.
+    /// Returns the entries of a directory that are to be shown, sorted.
     fn items(&self, dir: &Item, noted: &mut Noted) -> Res<Vec<Item>> {
         let side = &dir.spot.side;
         let mut names = side.read_dir(&dir.spot.path).or_cannot("open directory", dir.spot.shown())?;
@@ -264,7 +264,7 @@ impl Args {
     }
 }
 
-/// What -F puts behind a name.
+/// Returns the letter that -F puts behind a name.
 fn letter(mode: u32) -> &'static str {
     match mode & 0o170000 {
         0o040000 => "/",
@@ -276,7 +276,7 @@ fn letter(mode: u32) -> &'static str {
     }
 }
 
-/// Whether a file has an ACL, which -l shows as a plus.
+/// Returns whether a file has an ACL, which -l shows as a plus.
 fn has_acl(spot: &Spot) -> bool {
     let acl = |name: &OsString| {
         name.as_os_str() == OsStr::new("system.posix_acl_access") || name == "system.posix_acl_default"

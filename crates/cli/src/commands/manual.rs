@@ -267,8 +267,8 @@ fn reference(page: &str) -> String {
     format!("\\fB{}\\fR({section}", escaped(name))
 }
 
-/// Text that roff takes for nothing else: no request at the start of a line, no hyphen for a minus.
-/// What is between backticks is bold.
+/// Escapes text for roff: no request at the start of a line, no hyphen for a minus. Text between
+/// backticks becomes bold.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     let parts = text.split('`').enumerate();

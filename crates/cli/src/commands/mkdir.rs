@@ -47,7 +47,7 @@ impl Args {
                 spot.path.ancestors().skip(1).filter(|p| p.file_name().is_some()).collect();
             above.reverse();
             for dir in above {
-                // Who makes a directory must be able to make what is below it.
+                // The owner of a parent directory must be able to make entries in it.
                 self.make(&Spot { path: dir.into(), ..spot.clone() }, (0o777 & !umask) | 0o300, out)?;
             }
         }

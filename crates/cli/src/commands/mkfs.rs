@@ -1,4 +1,4 @@
-//! `lanefs mkfs`: a new volume, with the letters of mke2fs.
+//! `lanefs mkfs`: makes a volume, with the option letters of mke2fs.
 
 use crate::content::{self, Content};
 use crate::failure::{Cause, Failure, OrCannot, Res};
@@ -123,7 +123,7 @@ fn fs_type(text: &str) -> Result<FsType, String> {
     }
 }
 
-/// A size that fits into a smaller number.
+/// Parses a size that fits into a smaller number.
 fn small<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(size::parse(text)?).map_err(|_| format!("'{text}' is too large"))
 }
@@ -244,11 +244,11 @@ impl Args {
         })
     }
 
-    /// A volume is not thrown away by accident, and a missing file needs a size.
+    /// Refuses to overwrite a volume by accident, and a missing file without a size.
     fn check_target(&self, name: &OsString) -> Res {
         let refuse = |why: &str| Err(Failure::cannot("make a volume in", name.as_bytes(), Cause::text(why)));
         refuse_forgotten_slash(name)?;
-        // What has no file is for the device to judge.
+        // Without a file there is nothing to check here: opening the device does.
         if !names_file(name) {
             return Ok(());
         }
@@ -306,7 +306,7 @@ impl Args {
     }
 }
 
-/// Asks on a terminal whether what is there may be overwritten, and refuses elsewhere.
+/// Asks on a terminal whether the existing content may be overwritten. Refuses without a terminal.
 fn overwrite_anyway(name: &OsString, there: Content) -> Res {
     let (shown, what) = (quoted(name.as_bytes()), there.name());
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {

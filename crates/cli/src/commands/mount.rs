@@ -1,10 +1,10 @@
 //! `lanefs mount`, and what mount(8) calls: `mount.lanefs` and `mount.fuse.lanefs`.
 //!
-//! In the background, the command starts itself anew and ends when the mount is there: the child
-//! says so by a line on its standard output. Exit codes are those of mount(8).
+//! To mount in the background, the command starts itself as a child process, the server. It ends
+//! when the child reports the mount on its standard output. Exit codes are those of mount(8).
 //!
-//! The server is confined before it reads the first byte of the volume. Started once more, as its
-//! broker, the command does what a confined process cannot: see [`lanefs_fuse::Broker`].
+//! The server is confined before it reads the first byte of the volume. It starts the command once
+//! more as its broker, for calls that a confined process cannot make: see [`lanefs_fuse::Broker`].
 
 use crate::failure::{Cause, Failure, Res};
 use crate::location::{VolumeName, whole_volume};
@@ -264,7 +264,7 @@ impl Args {
         lanefs_fuse::run_broker(&self.volume, &self.dir, &options, socket).map_err(failed)
     }
 
-    /// Where metrics are asked for, if they are wanted.
+    /// Opens the port for requests of metrics, if they are wanted.
     fn listen(&self, options: &MountOptions) -> Res<Option<TcpListener>> {
         let Some(address) = options.metrics else { return Ok(None) };
         let listener = TcpListener::bind(address).and_then(|l| l.set_nonblocking(true).map(|()| l));
@@ -273,7 +273,7 @@ impl Args {
     }
 }
 
-/// The name by which the volume is found again from anywhere.
+/// Returns the name by which a process in any directory finds the volume again.
 fn source(name: &VolumeName) -> OsString {
     if !names_file(name) {
         return name.into();
@@ -287,7 +287,7 @@ fn detach(null: &File) -> std::io::Result<()> {
     let _ = rustix::process::setsid();
     std::env::set_current_dir("/")?;
     let mut out = std::io::stdout();
-    // Who waited may have gone: the mount is there all the same.
+    // The waiting process may have ended: the mount is there all the same.
     let _ = out.write_all(b"+").and_then(|()| out.flush());
     rustix::stdio::dup2_stdout(null)?;
     rustix::stdio::dup2_stderr(null)?;

@@ -1,5 +1,5 @@
 //! `lanefs pages`: the manual pages and the completions of shells, as the arguments declare them.
-//! Hidden: it is for who installs lanefs.
+//! Hidden: it is for the installation of lanefs.
 
 use super::{MountHelper, UmountHelper, manual};
 use crate::failure::{Cause, Failure, Res};
@@ -56,7 +56,7 @@ fn append(page: &Path, command: &str) -> io::Result<()> {
     std::fs::write(page, text)
 }
 
-/// The page of a program that mount(8) or umount(8) calls.
+/// Writes the page of a program that mount(8) or umount(8) calls.
 fn helper<P: Parser>(dir: &Path) -> io::Result<()> {
     let command = P::command();
     let name = command.get_name().to_owned();

@@ -72,7 +72,7 @@ impl Args {
     }
 }
 
-/// Whether nobody has closed the volume.
+/// Returns whether the volume was left open: its last user did not close it.
 fn was_left_open(sb: &Superblock) -> bool {
     sb.has_in(Incompat::RECOVER) || !sb.state().contains(State::VALID_FS) || sb.last_orphan() != 0
 }

@@ -89,7 +89,7 @@ fn say(verbose: bool, what: &str, name: &[u8], out: &mut Out) -> Res {
     Ok(())
 }
 
-/// Removes what is at `spot` and all below it. What cannot be removed is said; the rest goes.
+/// Removes the tree at `spot`. Reports each name that cannot be removed, and goes on.
 pub(super) fn remove_tree(spot: &Spot, verbose: bool, out: &mut Out) -> Res {
     let side = &*spot.side;
     let mut noted = Noted::default();

@@ -68,7 +68,7 @@ impl Args {
     }
 }
 
-/// The name, and for a link where it leads.
+/// Returns the name, and for a link its target.
 fn name(spot: &Spot, meta: &Meta) -> String {
     let name = quoted(spot.shown());
     match meta.is_symlink().then(|| spot.side.read_link(&spot.path)) {

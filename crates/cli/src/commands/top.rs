@@ -55,7 +55,7 @@ impl Args {
         self.live(&socket, first)
     }
 
-    /// The mount that is meant.
+    /// Finds the mount that the argument means.
     fn find(&self) -> Res<(PathBuf, Sample, String)> {
         let wanted = self.mount.as_ref().map(Wanted::new);
         let (mut found, mut silent) = (Vec::new(), 0);
@@ -139,7 +139,7 @@ impl Args {
     }
 }
 
-/// What the mount says now; `None` when it is gone.
+/// Takes a sample of the mount; `None` when it is gone.
 fn look(socket: &Path) -> Res<Option<(Sample, String)>> {
     match Sample::take(socket) {
         Ok(sample) => Ok(Some(sample)),

@@ -28,7 +28,7 @@ impl From<Ownership> for archive::Ownership {
     }
 }
 
-/// A problem as the command's failure.
+/// Converts a problem to the command's failure.
 pub(super) fn failure(problem: Problem) -> Failure {
     Failure::cannot(problem.verb, problem.what, Cause::text(problem.cause))
 }
@@ -71,7 +71,8 @@ impl Report for Told {
     }
 }
 
-/// Bytes of all files in a folder. Whatever cannot be read counts nothing: it is for a bar only.
+/// Returns the bytes of all files in a folder. Files that cannot be read do not count: the number
+/// is for the bar only.
 fn size_of(folder: PathBuf) -> u64 {
     let (mut left, mut bytes) = (vec![folder], 0);
     while let Some(dir) = left.pop() {

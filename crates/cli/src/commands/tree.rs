@@ -1,4 +1,4 @@
-//! `lanefs tree`: what is below a directory, as a picture.
+//! `lanefs tree`: draws the tree below a directory.
 
 use crate::entry::Entry;
 use crate::failure::{Noted, OrCannot, Res};

@@ -46,7 +46,7 @@ impl Args {
         let mut done = mount.unmount(self.lazy);
         let aborts = self.force && is_busy(&done);
         if aborts {
-            // Out of the tree first, so that nobody comes in any more.
+            // Out of the tree first, so that no program opens a file in it any more.
             done = mount.unmount(true).and_then(|()| mount.abort());
         }
         if self.read_only && is_busy(&done) && make_read_only(&mount).is_ok() {
@@ -152,8 +152,8 @@ impl Server {
         }
     }
 
-    /// Why it has not ended, and what ends it. Whoever uses a mount that was `aborted` keeps it no
-    /// longer.
+    /// Returns why the server has not ended, and what ends it. A program that uses an `aborted`
+    /// mount does not keep the server any longer.
     fn state(&self, mount: &MountPoint, aborted: bool) -> String {
         let who = match self {
             Self::Process(pid, _) => format!("process {}", pid.as_raw_nonzero()),
@@ -170,7 +170,7 @@ impl Server {
     }
 }
 
-/// The first few users, behind `lead`; nothing if there are none.
+/// Returns the first few users, behind `lead`; an empty string if there are none.
 fn listed(lead: &str, users: &[User]) -> String {
     const MOST: usize = 3;
     if users.is_empty() {

@@ -194,7 +194,7 @@ fn show((spot, found): Found, out: &mut Out) -> Res {
 }
 
 impl File {
-    /// The spot that was named, and the path that it leads to.
+    /// Returns the spot that was named, and the path that it leads to.
     fn find(&self, volumes: &mut Volumes, write: bool) -> Res<(Spot, PathBuf)> {
         let spot = volumes.inside(&self.path, write)?;
         let path = if self.no_dereference { Ok(spot.path.clone()) } else { spot.side.resolve(&spot.path) };

@@ -1,15 +1,15 @@
 //! A folder of this machine as the target of an export.
 //!
-//! One thread walks the volume and makes the directories, others make everything else. All of it
-//! goes through [`host`](crate::host): by an open directory and one name below it, and through no
-//! link, so that what lies in the folder already cannot lead a file out of it. Files and folders
-//! are made for their owner alone; mode, owner, times and attributes come last, those of folders
-//! when all is in them, so that modes like 0000 work without any right.
+//! One thread walks the volume and makes the directories, other threads make everything else. All
+//! of them go through [`host`](crate::host): by an open directory and one name below it, and
+//! through no symbolic link, so that a link in the folder cannot lead a file out of it. Files and
+//! folders are made with rights for their owner alone. Mode, owner, times and attributes are set
+//! last, those of a folder after its entries exist, so that modes like 0000 work without any right.
 //!
 //! Invariants:
-//! - Few descriptors are open at once, however deep the tree is. A folder that is opened again has
-//!   to be the one that was made or taken, by its identity.
-//! - Attributes are set of the inode that was made, held open since.
+//! - Few descriptors are open at once, however deep the tree is. A folder that is opened again must
+//!   have the identity of the folder that the export made or found.
+//! - Attributes are set on the inode that the export made and has held open since.
 
 use super::walk::{Step, Walk};
 use super::{Fault, Options, data_ranges, member_of, named};
@@ -51,7 +51,7 @@ struct Job {
 struct First {
     place: Place,
     name: OsString,
-    /// What was made, once it is.
+    /// The identity of the file, once it was made.
     made: Option<Identity>,
 }
 
@@ -62,7 +62,7 @@ struct Link {
     name: OsString,
 }
 
-/// A directory that was made or taken, and what is to be set of it in the end.
+/// A directory that the export made or found, and the attributes to set in the end.
 struct Made {
     identity: Identity,
     member: Option<Member>,
@@ -93,7 +93,7 @@ impl Shared<'_> {
     }
 }
 
-/// Writes what is in `root` into the folder `target`.
+/// Writes the content of `root` into the folder `target`.
 pub(super) fn write(
     root: Dir,
     label: &[u8],
@@ -238,8 +238,8 @@ fn send(jobs: &SyncSender<Job>, job: Option<Job>) {
     let _ = job.map(|job| jobs.send(job));
 }
 
-/// Takes the default ACL from a folder that was there already: what is made in it has its own
-/// attributes, as the folder itself will have in the end.
+/// Removes the default ACL of a folder that was there already: new entries have attributes of their
+/// own, and so has the folder itself in the end.
 fn drop_default_acl(dir: &Folder) -> Outcome {
     dir.object().remove_xattr(OsStr::new("system.posix_acl_default"))
 }
@@ -342,8 +342,8 @@ fn finish(shared: &Shared<'_>, object: &Object, member: &Member, path: &[u8]) ->
         Err(e) if e.is(Errno::PERM) && !shared.root_user => false,
         Err(e) => return Err(e.into()),
     };
-    // Before the mode: it may be one that keeps us out. An access ACL agrees with the mode, so the
-    // order of these two does not matter.
+    // Before the mode, which may deny access to this user. An access ACL agrees with the mode, so
+    // the order of these two does not matter.
     for (name, value) in &member.xattrs {
         if let Err(e) = object.set_xattr(OsStr::from_bytes(name), value) {
             let cause = format!("attribute {}: {e}", String::from_utf8_lossy(name));

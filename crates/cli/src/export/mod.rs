@@ -23,14 +23,14 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What changes on the way.
+/// What an export changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
-    /// Who owns what arrives.
+    /// How owners change.
     pub(crate) ownership: Ownership,
-    /// The newest time that arrives.
+    /// The newest time that an exported file can have.
     pub(crate) epoch: Epoch,
-    /// What of the host may be overwritten.
+    /// Which files of the host may be overwritten.
     pub(crate) overwrite: Overwrite,
 }
 
@@ -143,7 +143,7 @@ fn create_archive(path: &Path, options: &Options) -> Outcome<File> {
     Ok(host::create_named(path, 0o666, true, options.overwrite)?.into())
 }
 
-/// A path of the volume as messages name it.
+/// Returns a path of the volume as messages name it.
 fn named(label: &[u8], path: &[u8]) -> Vec<u8> {
     match (path, label.ends_with(b"/")) {
         (b"", _) => label.to_vec(),
@@ -152,7 +152,7 @@ fn named(label: &[u8], path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What a directory's name is worth as a member, from its metadata and attributes.
+/// Returns the member for a name in a directory, from its metadata and attributes.
 fn member_of(
     dir: &Dir,
     name: &OsStr,
@@ -170,7 +170,7 @@ fn member_of(
         FileType::BlockDevice => Kind::BlockDevice(device().0, device().1),
         FileType::Fifo => Kind::Fifo,
         FileType::Socket => Kind::Socket,
-        // Its ranges are for whoever opens it.
+        // The caller that opens the file finds its ranges.
         FileType::Regular => Kind::File { size: meta.len(), data: Vec::new() },
     };
     let (uid, gid) = options.ownership.apply(meta.uid(), meta.gid()).map_err(Cause::text)?;
@@ -182,7 +182,7 @@ fn member_of(
     Ok(Member { path: path.to_vec(), kind, mode: meta.permissions(), uid, gid, mtime, xattrs })
 }
 
-/// The ranges of a file that are no holes, joined where they touch.
+/// Returns the data ranges of a file, joined where they touch.
 fn data_ranges(file: &lanefs::File, size: u64) -> lanefs::Result<crate::archive::Ranges> {
     let mut ranges = crate::archive::Ranges::new();
     let mut at = 0;

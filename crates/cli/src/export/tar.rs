@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// Writes what is in `root` to `stream`, whose name is `target`; by that it is compressed or not.
+/// Writes the content of `root` to `stream`. The name `target` says whether it is compressed.
 pub(super) fn write(
     root: Dir,
     label: &[u8],
@@ -48,7 +48,8 @@ pub(super) fn write(
     })
 }
 
-/// The reading thread. If the other side goes away, there is nobody to tell.
+/// The work of the reading thread. It ends early, without a report, if the writing thread has
+/// ended.
 fn read(root: Dir, label: &[u8], options: &Options, out: Outlet) {
     let mut reader = Reader { label, options, out, links: HashMap::new() };
     let _ = reader.tree(root);

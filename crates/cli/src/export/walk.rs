@@ -1,4 +1,4 @@
-//! The names below a directory of a volume, each directory before what is in it, sorted.
+//! Walks the names below a directory of a volume, sorted, each directory before its entries.
 //!
 //! Memory grows with the number of directories and with the depth, never with their product: a
 //! path is kept as a name and its parent, and put together when it is asked for.

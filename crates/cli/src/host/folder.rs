@@ -30,7 +30,7 @@ impl Folder {
         Ok(Self { object: Object::path(fd), overwrite })
     }
 
-    /// A directory that is open already.
+    /// Returns the folder of an open directory.
     pub(crate) fn of(fd: OwnedFd) -> Self {
         Self { object: Object::path(fd), overwrite: Overwrite::default() }
     }
@@ -74,7 +74,7 @@ impl Folder {
         Ok(fs::openat(&self.object, name, flags, Mode::empty())?)
     }
 
-    /// Makes a file in the place of what has the name now.
+    /// Makes a file, in place of the entry that has the name now.
     pub(crate) fn create(&self, name: &CStr, mode: u32) -> Outcome<Object> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode & 0o777);
@@ -105,13 +105,13 @@ impl Folder {
         fs::mkdirat(&self.object, name, Mode::from_raw_mode(mode & 0o7777))
     }
 
-    /// Makes a symbolic link in the place of what has the name now.
+    /// Makes a symbolic link, in place of the entry that has the name now.
     pub(crate) fn symlink(&self, target: &CStr, name: &CStr) -> Outcome<Object> {
         self.afresh(name, || fs::symlinkat(target, &self.object, name))?;
         self.just_made(name, FileType::Symlink, (0, 0))
     }
 
-    /// Makes a device file, a pipe or a socket in the place of what has the name now.
+    /// Makes a device file, a pipe or a socket, in place of the entry that has the name now.
     pub(crate) fn mknod(
         &self,
         name: &CStr,
@@ -125,7 +125,7 @@ impl Folder {
         self.just_made(name, kind, device)
     }
 
-    /// Gives an inode another name here, in the place of what has the name now.
+    /// Gives an inode another name here, in place of the entry that has the name now.
     pub(crate) fn link(&self, object: &Object, name: &CStr) -> Outcome {
         let from = object.proc_path();
         self.afresh(name, || fs::linkat(CWD, from.as_str(), &self.object, name, AtFlags::SYMLINK_FOLLOW))
@@ -168,8 +168,9 @@ impl Folder {
         }
     }
 
-    /// Opens what was made a moment ago. Another process that may write to this directory could
-    /// have put something else there; that is refused, so nothing is set of it.
+    /// Opens the inode that the caller has just made. Refuses any other inode, which another
+    /// process with write access to this directory could have put there, so that no attribute is
+    /// set of it.
     fn just_made(&self, name: &CStr, kind: FileType, device: (u32, u32)) -> Outcome<Object> {
         let object = self.find(name)?;
         let stat = object.stat()?;
@@ -186,7 +187,7 @@ impl Folder {
     }
 }
 
-/// The C string of a name; a name with a NUL or a slash, `.` and `..` are refused.
+/// Returns the C string of a name. Refuses a name with a NUL or a slash, `.` and `..`.
 pub(crate) fn c_name(name: &OsStr) -> Outcome<CString> {
     let bytes = name.as_bytes();
     if matches!(bytes, b"" | b"." | b"..") || bytes.contains(&b'/') {

@@ -42,8 +42,8 @@ fn refused(why: &str) -> Cause {
     Cause::text(format!("{why}; --force overwrites it"))
 }
 
-/// Whether another open file has a lock of any kind: openers of volumes take `flock`, virtual
-/// machines take locks of ranges, which only `/proc/locks` tells of.
+/// Returns whether another open file has a lock of any kind: openers of volumes take `flock`,
+/// virtual machines take locks of ranges, which only `/proc/locks` tells of.
 fn is_locked(file: &File) -> bool {
     if fs::flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
         return true;

@@ -1,4 +1,4 @@
-//! The one door to the host: whatever lanefs writes outside of a volume is written here.
+//! The only code that writes to the host, outside of a volume.
 //!
 //! A [`Folder`] is an open directory. Names below it are resolved from its descriptor by
 //! `openat2`, beneath it and through no symbolic link. An [`Object`] is one inode, held open; its
@@ -6,8 +6,9 @@
 //!
 //! Invariants:
 //! - Only the target that the user named is resolved as a path, and only there is a link followed.
-//! - A new file is made with `O_EXCL`: nobody else has it open, and it has no second name.
-//! - Nothing is set by name. Another process that renames what was made changes nothing of this.
+//! - A new file is made with `O_EXCL`: no other process has it open, and it has no second name.
+//! - Attributes are set by descriptor, never by name, so a process that renames a new file does not
+//!   redirect them.
 //! - [`guard`] sees every file before it is emptied or replaced.
 //! - No descriptor is held for a level of a tree, so depth costs none.
 //!

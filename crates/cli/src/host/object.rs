@@ -62,7 +62,8 @@ impl Object {
         format!("/proc/self/fd/{}", self.fd.as_raw_fd())
     }
 
-    /// Whether no other user and no other name may have it open for writing.
+    /// Returns whether this is not a regular file, or has no other owner and no other name: then no
+    /// other user can have it open for writing.
     pub(super) fn is_ours_alone(&self) -> Outcome<bool> {
         let stat = self.stat()?;
         let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -77,7 +78,7 @@ impl Object {
         Ok(())
     }
 
-    /// Removes an attribute; one that is not there is no failure.
+    /// Removes an attribute. A missing attribute is not an error.
     pub(crate) fn remove_xattr(&self, name: &OsStr) -> Outcome {
         match fs::removexattr(self.proc_path(), name.as_bytes()) {
             Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),

@@ -1,9 +1,9 @@
 //! The volume's side of an import: members and data in, files out.
 //!
-//! Nothing is written through a symbolic link: a path leads through directories from the target
-//! directory on, or nowhere. New entries change the times of their directory, so its times are set
-//! after all entries exist. New entries inherit the default ACL of their directory; an import
-//! replaces what a member inherited by what the archive says.
+//! An import writes nothing through a symbolic link: every component of a path below the target
+//! directory must be a directory. New entries change the times of their directory, so its times are
+//! set after all entries exist. New entries inherit the default ACL of their directory; the import
+//! replaces an inherited ACL by the ACL of the archive.
 
 use super::Options;
 use super::late::LateTimes;
@@ -28,7 +28,7 @@ pub(super) struct Fill<'a> {
     stack: Vec<Level>,
     /// The file that data is for.
     current: Option<Current>,
-    /// What is set of directories last.
+    /// The times of directories, which are set last.
     late: LateTimes,
 }
 
@@ -51,7 +51,7 @@ impl Level {
 struct Current {
     file: File,
     member: Member,
-    /// End of what was written.
+    /// End of the written data.
     end: u64,
 }
 
@@ -159,7 +159,7 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// The directory `path`, made if `make` and it does not exist.
+    /// Returns the directory `path`, and makes it if `make` and it does not exist.
     fn dir(&mut self, path: &[u8], make: bool) -> Result<&Dir, Error> {
         let parts: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
         let same =
@@ -291,7 +291,7 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// The last file has all of its data.
+    /// Finishes the last file, which has all of its data.
     fn finish_file(&mut self) -> Result<(), Problem> {
         let Some(current) = self.current.take() else { return Ok(()) };
         let done = self.complete(&current);
@@ -329,7 +329,7 @@ impl<'a> Fill<'a> {
     }
 }
 
-/// A path's directory and last name.
+/// Returns a path's directory and last name.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|b| *b == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -357,8 +357,8 @@ fn make_new(dir: &Dir, name: &OsStr, member: &Member) -> Result<Option<File>, Er
     }
 }
 
-/// Gives the member lists of its own where its directory would give it some: one that says no more
-/// than the mode, and an empty default list.
+/// Gives the member ACLs of its own where it would inherit them from its directory: an access ACL
+/// that agrees with the mode, and an empty default ACL.
 fn disinherit(member: &mut Member) {
     let mut own = vec![(ACCESS_ACL, Acl::from_mode(member.mode))];
     match member.kind {
@@ -373,7 +373,7 @@ fn disinherit(member: &mut Member) {
     }
 }
 
-/// All attributes, whatever the directory gave to its new entry.
+/// Returns all attributes to set, whatever the new entry inherited from its directory.
 fn attributes(member: &Member) -> SetAttr {
     let time = Some(SetTime::At(member.mtime));
     let link = matches!(member.kind, Kind::Symlink(_));

@@ -1,12 +1,12 @@
 //! A folder of this machine as the source of an import.
 //!
-//! The folder is walked by open directories, and links are not followed. Names go in the order of
-//! their bytes. As an ordinary user, an own file or folder whose mode keeps its owner out is opened
-//! by giving the owner the right for a moment.
+//! The walk goes by open directories, follows no symbolic link, and takes names in the order of
+//! their bytes. An ordinary user may own a file or folder whose mode does not let its owner read
+//! it: the import gives the owner that right for a moment.
 //!
 //! Invariants:
-//! - Of the directories on the way down only the last few are open. One that was closed is opened
-//!   again beneath the folder, and has to be the same inode.
+//! - Of the directories on the way down, only the last few are open. A directory that was closed is
+//!   opened again beneath the folder, and must be the same inode.
 //! - A mode is changed through a descriptor, never by name.
 
 use crate::archive::host::{Attributed, data_ranges};
@@ -91,7 +91,7 @@ fn close_one(stack: &mut [Frame]) {
     }
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 fn names(dir: &OwnedFd) -> Result<IntoIter<CString>, Errno> {
     let mut names = Vec::new();
     for entry in fs::Dir::read_from(dir)? {
@@ -235,8 +235,8 @@ fn member_of(path: &[u8], stat: &Stat, kind: Kind, xattrs: Xattrs) -> Member {
     }
 }
 
-/// Something open to read. Dropped, it has its mode back: a directory needs another one as long as
-/// names in it are looked up.
+/// A file or directory that is open to read. Dropping it restores its mode: a directory needs the
+/// changed mode as long as names in it are looked up.
 struct Opened {
     fd: OwnedFd,
     restore: Option<Mode>,
@@ -244,14 +244,14 @@ struct Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // It could be set before, and there is nobody to tell.
+        // The mode could be set before, and `drop` has no caller that could be told of a failure.
         if let Some(mode) = self.restore {
             let _ = fs::fchmod(&self.fd, mode);
         }
     }
 }
 
-/// Opens a file or directory to read. `rights` are what the owner's mode must have for that.
+/// Opens a file or directory to read. `rights` are the mode bits that its owner needs for that.
 fn open(dir: &OwnedFd, name: &CStr, stat: &Stat, flags: OFlags, rights: Mode) -> Result<Opened, Errno> {
     let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(stat.st_mode);

@@ -24,16 +24,16 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Bytes that are read of an archive at once.
+/// Bytes of an archive that are read at once.
 const READ_AHEAD: usize = 1 << 20;
 
-/// What changes on the way.
+/// What an import changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
-    /// Who owns what arrives.
+    /// How owners change.
     pub(crate) ownership: Ownership,
-    /// The newest time that arrives. For a volume that comes out the same twice, the volume's
-    /// own clock is to be set to it too.
+    /// The newest time that an imported file can have. For a reproducible volume, set the volume's
+    /// own clock to it too.
     pub(crate) epoch: Epoch,
 }
 
@@ -51,10 +51,10 @@ enum Origin {
 }
 
 impl Source {
-    /// A folder, a tar archive in a file, or with `-` one from standard input.
+    /// Opens a folder, a tar archive in a file, or with `-` an archive from standard input.
     ///
     /// # Errors
-    /// What cannot be opened.
+    /// The source cannot be opened.
     pub(crate) fn open(path: &OsStr) -> Result<Self, Problem> {
         let label = path.as_bytes().to_vec();
         if path == "-" {
@@ -102,8 +102,8 @@ impl Source {
 }
 
 /// Imports `source` into the directory `dir` of `volume`, which is made if it does not exist.
-/// `label` stands before paths of the volume in messages. What is there already stays; a name that
-/// arrives takes the place of one that is no directory.
+/// `label` stands before paths of the volume in messages. Existing entries stay, but an imported
+/// name replaces an existing entry that is not a directory.
 ///
 /// # Errors
 /// What ended the import early; what concerns one name is told to `report`.

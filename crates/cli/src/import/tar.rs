@@ -67,7 +67,7 @@ fn send_members(mut tar: TarReader<impl Read>, out: &mut Outlet) -> Result<(), S
     Ok(())
 }
 
-/// Returns a path for a message: of one that is too long, the end.
+/// Returns a path for a message: only its end if it is too long.
 fn shortened(path: &[u8]) -> &[u8] {
     const MOST: usize = 4096;
     match path.len() {

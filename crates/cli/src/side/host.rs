@@ -1,7 +1,7 @@
 //! Files of the machine that lanefs runs on.
 //!
-//! A [`HostSide`] belongs to one path that the user named. That path is resolved as the kernel
-//! resolves any; what is below it is reached from an open directory and through no link.
+//! A [`HostSide`] belongs to one path that the user named. The kernel resolves that path with its
+//! links. Names below it are resolved from an open directory, and through no link.
 
 use super::{Meta, Node, Outcome, Side, Sink, Source};
 use crate::host::{self, Folder, Identity, Object, Overwrite, c_name};
@@ -45,17 +45,17 @@ impl HostSide {
         }
     }
 
-    /// The part of a path that is below what the user named; empty for that itself.
+    /// Returns the part of a path below the path that the user named; empty for that path itself.
     fn below<'a>(&self, path: &'a Path) -> Outcome<&'a Path> {
         path.strip_prefix(&self.named).map_err(|_| Errno::XDEV.into())
     }
 
-    /// Whether this is the path that the user named.
+    /// Returns whether this is the path that the user named.
     fn is_named(&self, path: &Path) -> bool {
         self.below(path).is_ok_and(|below| below.as_os_str().is_empty())
     }
 
-    /// The directory of a path, open, and the last name.
+    /// Returns the directory of a path, open, and the last name.
     fn locate(&self, path: &Path) -> Outcome<(Rc<Folder>, CString)> {
         let below = self.below(path)?;
         if let (Some(dir), Some(name)) = (below.parent(), below.file_name()) {
@@ -68,7 +68,7 @@ impl HostSide {
         }
     }
 
-    /// An open directory below what the user named.
+    /// Returns an open directory below the path that the user named.
     fn folder(&self, below: &Path) -> Outcome<Rc<Folder>> {
         let root = match self.root.get() {
             Some(root) => root,
@@ -135,7 +135,7 @@ impl Side for HostSide {
         None
     }
 
-    /// A link below what the user named is not followed, whatever `follow` says.
+    /// Does not follow a link below the path that the user named, whatever `follow` says.
     fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta> {
         let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         if follow && self.is_named(path) {

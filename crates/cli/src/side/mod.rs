@@ -70,11 +70,11 @@ pub(crate) trait Source {
     /// Reads at `offset`; 0 at the end.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Outcome<usize>;
 
-    /// The next range that is no hole, at or after `offset`; `None` if only holes follow.
+    /// Returns the next data range at or after `offset`; `None` if only holes follow.
     fn next_data(&self, offset: u64) -> Outcome<Option<(u64, u64)>>;
 }
 
-/// One inode, held: what is set of it is set of this inode, whatever its name is by then.
+/// One inode, held open: attributes are set of this inode, whatever its name is by then.
 pub(crate) trait Node {
     fn set_mode(&self, mode: u32) -> Outcome;
     fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Outcome;
@@ -90,32 +90,35 @@ pub(crate) trait Sink: Node {
 
 /// Where files are.
 pub(crate) trait Side {
-    /// What stands before a path of this side in messages: `x.img:`, or nothing.
+    /// Returns the prefix of paths of this side in messages: `x.img:`, or nothing.
     fn label(&self) -> &OsString;
-    /// Whether the other is the same place, so that names can be moved and linked between the two.
+    /// Returns the identity of the volume, if any: names can be moved and linked between sides of
+    /// the same place.
     fn place(&self) -> Option<u64>;
     fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta>;
     /// Names but `.` and `..`, sorted by byte.
     fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>>;
     fn read_link(&self, path: &Path) -> Outcome<OsString>;
-    /// The path of what `path` leads to, if it is a link.
+    /// Returns the path that `path` leads to, if it is a link.
     fn resolve(&self, path: &Path) -> Outcome<PathBuf>;
     fn open(&self, path: &Path) -> Outcome<Box<dyn Source + '_>>;
-    /// Creates or truncates. A new file gets `mode`. `keep`: a file that is there stays the same
-    /// inode; else it may be replaced, as one that another user of the host may have open is.
+    /// Creates or truncates a file. A new file gets `mode`. With `keep`, an existing file stays the
+    /// same inode. Without, it may be replaced, so that a file which another user of the host may
+    /// have open is not reused.
     fn create(&self, path: &Path, mode: u32, keep: bool) -> Outcome<Box<dyn Sink + '_>>;
     fn mkdir(&self, path: &Path, mode: u32) -> Outcome;
     fn symlink(&self, target: &Path, path: &Path) -> Outcome<Box<dyn Node + '_>>;
     fn hard_link(&self, old: &Path, new: &Path) -> Outcome;
     fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome<Box<dyn Node + '_>>;
-    /// The inode at `path`, not followed. Another than `expected` (device, inode) is refused.
+    /// Returns the inode at `path`, not followed. Refuses any other than `expected` (device,
+    /// inode).
     fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>>;
     fn rename(&self, old: &Path, new: &Path) -> Outcome;
     /// Lets two names change places.
     fn exchange(&self, one: &Path, other: &Path) -> Outcome;
     fn remove_file(&self, path: &Path) -> Outcome;
     fn remove_dir(&self, path: &Path) -> Outcome;
-    /// Removes what is to be overwritten; a volume of the host is not.
+    /// Removes an entry that is to be overwritten. Refuses to remove a volume of the host.
     fn displace(&self, path: &Path) -> Outcome {
         self.remove_file(path)
     }
@@ -126,7 +129,7 @@ pub(crate) trait Side {
     fn sync(&self) -> Outcome;
 }
 
-/// A path as messages name it: `x.img:/a`.
+/// Returns a path as messages name it: `x.img:/a`.
 pub(crate) fn shown(side: &dyn Side, path: &Path) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
     [side.label().as_bytes(), path.as_os_str().as_bytes()].concat()

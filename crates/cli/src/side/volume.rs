@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// A volume. New files belong to root (0:0): who runs lanefs need not be known inside.
+/// A volume. New files belong to root (0:0): the user that runs lanefs need not exist inside.
 #[derive(Debug)]
 pub(crate) struct VolumeSide {
     volume: RefCell<Option<Volume>>,
@@ -43,7 +43,7 @@ impl VolumeSide {
         self.volume.borrow().as_ref().map_or(Ok(()), |volume| stats.print(volume, name))
     }
 
-    /// Ends the use of the volume; what was changed is durable.
+    /// Ends the use of the volume. All changes are durable after that.
     pub(crate) fn close(&self) -> Res {
         let name = self.label.as_encoded_bytes();
         let name = name.strip_suffix(b":").unwrap_or(name);

@@ -55,7 +55,7 @@ impl Sample {
         self.stats.levels.get(name).copied().unwrap_or(0)
     }
 
-    /// Whether this is the mount of that volume or directory.
+    /// Returns whether this is the mount of that volume or directory.
     pub(crate) fn is_of(&self, path: &Path) -> bool {
         let name = path.to_string_lossy();
         self.dir == name || self.volume == name

@@ -44,7 +44,7 @@ impl Screen {
         let size = tcgetwinsize(&self.out).ok();
         let side = |n: Option<u16>, other: u16| usize::from(n.filter(|n| *n > 0).unwrap_or(other));
         let (rows, columns) = (side(size.map(|s| s.ws_row), 24), side(size.map(|s| s.ws_col), 80));
-        // Drawn over what is there, so that nothing flickers.
+        // Drawn over the last page, so that nothing flickers.
         let mut page = String::from("\x1b[H");
         for (number, line) in lines.iter().take(rows).enumerate() {
             if number > 0 {

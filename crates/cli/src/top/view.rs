@@ -1,7 +1,7 @@
-//! Two samples of a mount as lines of text: what happened between them.
+//! Shows the difference between two samples of a mount as lines of text.
 //!
-//! Waits are counted in threads: those that wait now, and how many waited on average, which is the
-//! time that was waited for divided by the time that went by.
+//! Waits are counted in threads: how many wait now, and how many waited on average. The average is
+//! the sum of all waiting times divided by the time between the samples.
 
 use super::sample::Sample;
 use crate::quote::escaped;
@@ -58,14 +58,15 @@ impl<'a> View<'a> {
         self.rate(|sample| sample.counter(name))
     }
 
-    /// What a histogram took in meanwhile, and how many are at it now.
+    /// Returns the values that a histogram gained between the samples, and how many operations run
+    /// now.
     fn times(&self, name: &str) -> (Hist, u64) {
         let Some(now) = self.now.stats.histograms.get(name) else { return Default::default() };
         let before = self.before.stats.histograms.get(name);
         (before.map_or_else(|| now.hist.clone(), |old| now.hist.since(&old.hist)), now.running)
     }
 
-    /// The lines, as wide as they are.
+    /// Returns the lines, not cut to any width.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = self.head();
         lines.push(String::new());
@@ -178,7 +179,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// A quantile; nothing where nothing was timed.
+/// Returns a quantile; an empty string if nothing was timed.
 fn time(hist: &Hist, q: f64) -> String {
     if hist.timed == 0 {
         return "-".into();
@@ -187,7 +188,7 @@ fn time(hist: &Hist, q: f64) -> String {
     format!("{:.1?}", Duration::from_nanos(nanos))
 }
 
-/// How much of `all` there is, in twenty columns.
+/// Draws the share of `part` in `all`, in twenty columns.
 fn bar(part: u64, all: u64) -> String {
     const WIDTH: u64 = 20;
     let share = u128::from(part) * u128::from(WIDTH) / u128::from(all.max(1));

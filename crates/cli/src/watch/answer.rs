@@ -1,4 +1,5 @@
-//! What is told of a mount, and to whom: the owner all of it, programs of this machine its metrics.
+//! The answers to clients: a mount tells its owner everything, and programs of this machine its
+//! metrics.
 
 use super::client::{Found, Reply};
 use super::prometheus;
@@ -35,7 +36,8 @@ struct Head<'a> {
 }
 
 impl Subject {
-    /// What the owner gets: `/stats`, `/metrics`, and the device held still behind `/hold`.
+    /// Returns the answer to the owner: `/stats`, `/metrics`, and `/hold`, which holds the device
+    /// still.
     pub(super) fn for_owner(&self, path: &str) -> Found {
         match path {
             "/stats" => self.with(|stats| self.json(&stats)).into(),
@@ -44,7 +46,7 @@ impl Subject {
         }
     }
 
-    /// What all programs of this machine may have: `/metrics`.
+    /// Returns the answer to any program of this machine: `/metrics` only.
     pub(super) fn for_all(&self, path: &str) -> Reply {
         match path {
             "/metrics" => self.with(|stats| Reply {

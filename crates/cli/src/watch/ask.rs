@@ -10,22 +10,22 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the server of a mount may take: longer than it lets others occupy it.
+/// How long the server of a mount may take to answer: longer than another client can occupy it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// No answer is longer.
+/// The greatest length of an answer, in bytes.
 const LONGEST: usize = 16 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// Nobody listens: its mount is gone.
+    /// No process listens on the socket: its mount is gone.
     #[error("its mount is gone")]
     Gone,
     /// The server of the mount is there and says nothing.
     #[error("its server does not answer")]
     Silent,
-    /// It said something else.
+    /// The server refused, with this text.
     #[error("{0}")]
     Said(String),
 }
@@ -43,7 +43,7 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// What the mount behind `socket` says to `path`.
+/// Returns the answer of the mount behind `socket` to a request for `path`.
 pub(crate) fn ask(socket: &Path, path: &str) -> Result<String, Refusal> {
     let end = Instant::now() + PATIENCE;
     let mut stream = send(socket, path)?;

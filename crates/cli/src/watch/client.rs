@@ -1,16 +1,16 @@
-//! One who asks: a request is read as it comes, and its answer written as it is taken, without ever
-//! waiting.
+//! A client: reads its request as the bytes arrive, and writes the answer as the client takes it.
+//! No call blocks.
 //!
-//! HTTP/1.0 and 1.1 as far as it is needed: one GET for each connection. A request is bounded in
-//! length, and all of it in time.
+//! HTTP/1.0 and 1.1 as far as needed: one GET for each connection. A request is bounded in length,
+//! and request and answer together in time.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-/// Bytes of a request, headers included.
+/// The greatest length of a request in bytes, headers included.
 const LONGEST: usize = 4096;
 
-/// From the first byte to the last.
+/// How long a connection may last, from the first byte to the last.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A status line and a body.
@@ -22,7 +22,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// A line for people.
+    /// Returns a reply with one line for people.
     pub(crate) fn line(status: &'static str, text: &str) -> Self {
         Self { status, kind: "text/plain; charset=utf-8", body: format!("{text}\n") }
     }
@@ -40,11 +40,11 @@ impl Reply {
     }
 }
 
-/// What there is at a path.
+/// The answer to a request for a path.
 #[derive(Debug)]
 pub(crate) enum Found {
     Reply(Reply),
-    /// Nothing for this thread: another one goes on with the stream.
+    /// None from this thread: another thread takes over the stream.
     HandOver,
 }
 
@@ -102,7 +102,7 @@ impl<S: Read + Write> Client<S> {
         self.write().unwrap_or(Wants::Nothing)
     }
 
-    /// Whether the request is complete, or too long.
+    /// Reads the bytes that have arrived. Returns whether the request is complete, or too long.
     fn read(&mut self) -> io::Result<bool> {
         let mut piece = [0; 1024];
         loop {
@@ -134,12 +134,12 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// An empty line ends a request.
+/// Returns whether the request is complete: an empty line ends it.
 fn has_ended(asked: &[u8]) -> bool {
     asked.windows(4).any(|w| w == b"\r\n\r\n") || asked.windows(2).any(|w| w == b"\n\n")
 }
 
-/// The answer, and whether only its head is wanted.
+/// Returns the answer, and whether only its head is wanted.
 fn reply<F: Into<Found>>(asked: &[u8], find: impl FnOnce(&str) -> F) -> (Found, bool) {
     let refused = |status, text| (Reply::line(status, text).into(), false);
     if asked.len() > LONGEST {
@@ -173,7 +173,7 @@ mod tests {
         Reply::line("200 OK", path)
     }
 
-    /// What `asked` is answered with.
+    /// Returns the answer to `asked`.
     fn answer(asked: &[u8]) -> String {
         let (mut theirs, mut client) = pair();
         theirs.write_all(asked).unwrap();

@@ -1,10 +1,10 @@
 //! A mount as seen from outside: a socket that `lanefs top` asks, and metrics for Prometheus.
 //!
-//! [`Server`] is the one thread beside those that serve the kernel: it waits for signals, for its
-//! owner at a socket that nobody else can reach ([`place`]), and, if it was told to, for programs
-//! of this machine at a port. It sleeps until one of them comes, and no client can make it wait:
-//! all are asked in turn, for a bounded time and a bounded request ([`client`]). `lanefs check` of
-//! a volume in use has its device held in one committed state ([`hold`]).
+//! [`Server`] runs one thread beside the threads that serve the kernel. This thread waits for
+//! signals, for the owner of the mount on a socket that no other user can reach ([`place`]), and,
+//! if an option says so, for programs of this machine on a port. No client can make it wait: it
+//! serves all clients in turn, each with a bounded request and for a bounded time ([`client`]). For
+//! `lanefs check` of a volume in use, it holds the device in one committed state ([`hold`]).
 
 mod answer;
 mod ask;

@@ -35,8 +35,8 @@ impl Drop for Place {
     }
 }
 
-/// The folder for a socket that is to be made, opened and checked. It is opened before the mount is
-/// made: the mount may cover its path, and then nobody serves it yet.
+/// The folder in which the socket of a mount will be made, opened and checked. It is opened before
+/// the mount exists: the mount may cover the folder's path while no thread serves the mount yet.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -44,10 +44,10 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Opens the first folder where that can be, made if it is not there.
+    /// Opens the first folder that can be used, and makes it if it is not there.
     ///
     /// # Errors
-    /// The last folder's.
+    /// The error of the last folder, if none can be used.
     pub(crate) fn open() -> io::Result<Self> {
         Self::open_in(&folders())
     }
@@ -77,22 +77,23 @@ fn told_of(folder: &Path, e: &io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", folder.display()))
 }
 
-/// The process of this user that serves `device`. Nothing is asked of it: it may hang.
+/// Returns the process of this user that serves `device`. Asks nothing of that process: it may
+/// hang.
 pub(crate) fn server_of(device: MountDevice) -> Option<Pid> {
     sockets().iter().filter(|path| number_of(path) == Some(device.minor)).find_map(|path| peer(path))
 }
 
-/// The sockets that somebody listens at. Those that nobody does are taken away.
+/// Returns the sockets on which a process listens, and removes the others.
 pub(crate) fn sockets() -> Vec<PathBuf> {
     sockets_in(&folders())
 }
 
-/// The processes of this user that serve any mount.
+/// Returns the processes of this user that serve any mount.
 pub(crate) fn servers() -> Vec<Pid> {
     sockets().iter().filter_map(|path| peer(path)).collect()
 }
 
-/// The socket of the mount that one of these processes of this user serves.
+/// Returns the socket of the mount that one of these processes of this user serves.
 pub(crate) fn socket_of(servers: &[u32]) -> Option<PathBuf> {
     let serves = |path: &PathBuf| {
         peer(path).is_some_and(|pid| servers.contains(&pid.as_raw_nonzero().get().cast_unsigned()))
@@ -100,8 +101,8 @@ pub(crate) fn socket_of(servers: &[u32]) -> Option<PathBuf> {
     sockets().into_iter().find(serves)
 }
 
-/// The folders that may be used, the best first: the system's for what runs, which is in memory,
-/// before the one for temporary files.
+/// Returns the folders that may be used, the best first: the system's folder for running programs,
+/// which is in memory, before the folder for temporary files.
 fn folders() -> Vec<PathBuf> {
     let uid = rustix::process::geteuid();
     let mut folders = Vec::new();
@@ -144,8 +145,8 @@ fn sockets_in(folders: &[PathBuf]) -> Vec<PathBuf> {
     found.flatten().collect()
 }
 
-/// The folder, open. It is made if that is asked for, and refused if others could have put anything
-/// into it.
+/// Opens the folder, and makes it first if `make`. Refuses a folder that other users could have put
+/// anything into.
 fn enter(folder: &Path, make: bool) -> io::Result<OwnedFd> {
     if make && let Err(e) = DirBuilder::new().mode(0o700).create(folder) {
         match e.kind() {
@@ -162,7 +163,7 @@ fn enter(folder: &Path, make: bool) -> io::Result<OwnedFd> {
     Ok(dir)
 }
 
-/// An open folder, locked until the returned file of it is closed.
+/// Returns an open folder, locked until the returned file of it is closed.
 fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
     // Another description, which alone has the lock.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -190,24 +191,25 @@ fn sweep(folder: &Path, lock: &OwnedFd) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A path that leads to a name in an open folder, and nowhere else.
+/// Returns a path that leads to a name in an open folder, and nowhere else.
 fn inside(folder: &OwnedFd, name: impl AsRef<Path>) -> PathBuf {
     Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name)
 }
 
-/// The number of the connection in the name of a socket.
+/// Returns the number of the connection in the name of a socket.
 fn number_of(path: &Path) -> Option<u32> {
     path.file_stem()?.to_str()?.split_once('-')?.1.parse().ok()
 }
 
-/// The process that listens at a socket.
+/// Returns the process that listens on a socket.
 fn peer(path: &Path) -> Option<Pid> {
     let credentials = socket_peercred(connected(path).ok()?).ok()?;
     // 0 for a process of another namespace.
     (credentials.pid.as_raw_pid() > 0).then_some(credentials.pid)
 }
 
-/// Whether nobody listens there any more. One with too many at its door does listen.
+/// Returns whether no process listens on a socket any more. A process whose queue of connections is
+/// full does listen.
 fn is_left(path: &Path) -> bool {
     connected(path).is_err_and(|e| e == Errno::CONNREFUSED)
 }
@@ -259,7 +261,7 @@ mod tests {
         UnixStream::connect(&path).unwrap();
     }
 
-    /// The folder that was checked is used, and not what has its path when it is.
+    /// The socket is made in the folder that was checked, not in a folder that has taken its path.
     #[test]
     fn a_socket_is_made_and_removed_in_the_folder_that_was_checked() {
         let dir = tempfile::tempdir().unwrap();

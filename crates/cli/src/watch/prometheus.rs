@@ -1,8 +1,8 @@
 //! The text that Prometheus reads (exposition format 0.0.4).
 //!
 //! Counters are `lanefs_NAME_total`, levels `lanefs_NAME`. All histograms are one,
-//! `lanefs_operation_seconds`, by the label `op`: its count is of what was timed, which for reads
-//! and writes is one in 64; `lanefs_operations_total` counts all.
+//! `lanefs_operation_seconds`, by the label `op`: its count is that of the timed operations, of
+//! reads and writes one in 64. `lanefs_operations_total` counts all operations.
 
 use super::answer::Subject;
 use lanefs_fuse::MountStats;
@@ -97,7 +97,7 @@ fn family(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-/// A name as words.
+/// Returns a name as words.
 fn words(name: &str) -> String {
     let text = name.replace('_', " ");
     let mut letters = text.chars();

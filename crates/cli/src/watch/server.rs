@@ -1,8 +1,9 @@
-//! The thread that waits for signals and for who asks.
+//! The thread that waits for signals and for clients.
 //!
-//! It sleeps without a timeout while nobody is connected. At most [`MOST`] are, of each kind; the
-//! others wait at the door. One that is not done at its deadline is let go. A client that wants the
-//! device held gets a thread of its own ([`hold`]).
+//! It sleeps without a timeout while no client is connected. It accepts at most [`MOST`] clients of
+//! each kind; further clients wait in the queue of the socket. A client that is not done at its
+//! deadline is disconnected. A client that wants the device held gets a thread of its own
+//! ([`hold`]).
 
 use super::answer::Subject;
 use super::client::{Client, Wants};
@@ -18,13 +19,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Connections at a time, of the owner, and of others.
+/// Connections at a time: of the owner, and as many of other users.
 const MOST: usize = 8;
 
-/// How long nobody is let in after that has failed: the system is short of something.
+/// How long no client is accepted after accept(2) has failed: the system is short of something.
 const SULK: Duration = Duration::from_secs(1);
 
-/// Room for its stack, which it hardly uses.
+/// Bytes of the thread's stack, of which it uses little.
 const STACK: usize = 256 << 10;
 
 /// Signals, as bytes in a pipe.
@@ -35,7 +36,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From now on, these signals come by the pipe.
+    /// Has these signals arrive in the pipe from now on.
     pub(crate) fn new(signals: &[i32]) -> io::Result<Self> {
         let (out, into) = UnixStream::pair()?;
         out.set_nonblocking(true)?;
@@ -45,12 +46,12 @@ impl Signals {
         Ok(Self { out, into })
     }
 
-    /// To be polled.
+    /// Returns the end of the pipe to poll.
     pub(crate) fn pipe(&self) -> &UnixStream {
         &self.out
     }
 
-    /// Whether any came since it was asked the last time.
+    /// Returns whether a signal came since the last call.
     pub(crate) fn take(&mut self) -> bool {
         let (mut bytes, mut any) = ([0; 64], false);
         while let Ok(1..) = self.out.read(&mut bytes) {
@@ -104,7 +105,7 @@ struct Work {
     metrics: Option<TcpListener>,
     subject: Subject,
     ended: Arc<AtomicBool>,
-    /// Each thread that holds the device for a client has one.
+    /// Each thread that holds the device for a client has a reference.
     holds: Arc<()>,
 }
 
@@ -139,7 +140,8 @@ impl Work {
         }
     }
 
-    /// Goes on with the owner's request as far as it goes. Returns the client if it is still there.
+    /// Continues the request of an owner's client until it would block. Returns the client if it is
+    /// still there.
     fn serve_owner(&self, mut client: Client<UnixStream>) -> Option<Client<UnixStream>> {
         match client.step(|path| self.subject.for_owner(path)) {
             Wants::Nothing => None,
@@ -151,7 +153,7 @@ impl Work {
         }
     }
 
-    /// Until something comes or `patience` is at its end.
+    /// Waits for a signal, a client or a client's bytes, at most for `patience`.
     fn wait(
         &self,
         own: &[Client<UnixStream>],
@@ -182,7 +184,10 @@ impl Work {
         }
     }
 
-    /// Lets in who is at the doors. An error: the system is short of something.
+    /// Accepts the clients that wait in the queues.
+    ///
+    /// # Errors
+    /// The system is short of something.
     fn let_in(
         &self,
         own: &mut Vec<Client<UnixStream>>,
@@ -191,7 +196,7 @@ impl Work {
         fn one<T>(accepted: io::Result<T>) -> io::Result<Option<T>> {
             match accepted {
                 Ok(stream) => Ok(Some(stream)),
-                // Who has gone again already is nobody.
+                // No client waits, or the client has gone again.
                 Err(e)
                     if matches!(
                         e.kind(),

@@ -224,7 +224,7 @@ fn postgresql() {
             .arg("postgres");
         let mut bench = bench.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_secs(5));
-        // What is in the log by now has been acknowledged before the kill.
+        // The transactions in the log by now were acknowledged before the kill.
         mounted.kill(|| {
             cluster.end("-KILL");
             bench.wait().unwrap();
@@ -242,7 +242,7 @@ fn postgresql() {
         let found: u64 = cluster.sql("select count(*) from pgbench_history").parse().unwrap();
         println!("round {round}: {told} acknowledged, {found} found");
         assert!(found >= told, "{told} transactions acknowledged, {found} found");
-        // One more than acknowledged for each client may have got through.
+        // For each client, one transaction more than acknowledged may have been committed.
         told = found;
         let sums = "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history)
                     and (select sum(bbalance) from pgbench_branches) = (select sum(tbalance) from pgbench_tellers)";

@@ -1,5 +1,5 @@
-//! Devices that fail under a mount: an errno for who asks, no hang, an unmount that ends, and what
-//! was synced before is there.
+//! Devices that fail under a mount: programs get an errno, no call hangs, the unmount ends, and
+//! data that was synced before is there.
 //!
 //! A block device that fails is a loop device on a file whose own file system dies. (device-mapper
 //! could make one fail in part; not every kernel has it, and the judges need none that may be
@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
-/// What may be told of a device that fails.
+/// Asserts that an error is one that a program may get from a device that fails.
 #[track_caller]
 fn is_told(e: &std::io::Error) {
     let told = [Errno::IO, Errno::NOSPC, Errno::ROFS].map(|e| Some(e.raw_os_error()));
@@ -42,7 +42,7 @@ fn a_block_device_that_dies() {
     let inner = Mounted::new(&server, &name, options(&server), LIMIT);
     fs::write(inner.path().join("cold"), vec![6; 4 << 20]).unwrap();
     inner.unmount();
-    // So that nobody has it in memory.
+    // So that the page cache of the device does not have the file.
     must(bounded(20, "blockdev").arg("--flushbufs").arg(device.path()));
 
     let mut inner = Mounted::new(&server, &name, options(&server), LIMIT);
@@ -74,8 +74,7 @@ fn a_block_device_that_dies() {
     assert!(fs::read(inner.path().join("kept")).unwrap().starts_with(b"synced before"));
     assert!(fs::read(inner.path().join("cold")).unwrap() == vec![6; 4 << 20]);
     inner.unmount_only();
-    // What has failed is on record, and is e2fsck's to take away; after that there is nothing to
-    // say.
+    // The volume has its failure on record. e2fsck clears the record, and a second run is silent.
     let (code, text) = e2fsck(&name, &["-fy"]);
     assert!(code == 0 || code == 1, "{code}\n{text}");
     lanefs_tests::e2fsck_clean(&name);
@@ -83,8 +82,8 @@ fn a_block_device_that_dies() {
     outer.unmount();
 }
 
-/// The image is a sparse file on a file system that gets full, which fails its writes. fsync tells,
-/// nothing hangs, and what was synced before is there.
+/// The image is a sparse file on a file system that gets full, which fails its writes. fsync
+/// reports the failure, no call hangs, and data that was synced before is there.
 #[test]
 fn a_device_that_is_full() {
     let host = tempfile::tempdir().unwrap();

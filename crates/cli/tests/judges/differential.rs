@@ -16,8 +16,8 @@ const OPS: usize = 150;
 /// Cases of a run without a time.
 const CASES: usize = 6;
 
-/// Bytes of a block: a page, which the kernel's half of FUSE writes whole, so that what is less
-/// would be a hole on one side only.
+/// Bytes of a block. The kernel's half of FUSE writes whole pages, so a smaller block would be a
+/// hole on one side only.
 const BLOCK: u64 = 4096;
 
 /// Arguments of mke2fs.
@@ -32,11 +32,12 @@ fn random_operations_agree() {
     each_case(CASES, run);
 }
 
-/// What the kernel's half of FUSE does in a way of its own, whoever serves: docs/mount.md.
+/// Returns whether the kernel's half of FUSE does an operation in its own way, under every server:
+/// docs/mount.md.
 fn is_of_fuse(op: &Op) -> bool {
     match op {
         Op::Fallocate { how: FallocMode::CollapseRange | FallocMode::InsertRange, .. } => true,
-        // Beyond the largest file: into its cache, and the failure is told later.
+        // Beyond the largest file: the kernel caches the write, and reports the failure later.
         Op::Write { offset: at, .. } | Op::CopyRange { to_offset: at, .. } => *at >= 1 << 42,
         // A time that no inode has room for: kept as it was said until the inode is forgotten.
         Op::Utimes { mtime: (sec, _), .. } => !(-(1 << 31)..15_032_385_536).contains(sec),

@@ -1,4 +1,4 @@
-//! `sync`, `dirsync`, and chattr(1)'s S and D: what was answered is there after SIGKILL.
+//! `sync`, `dirsync`, and chattr(1)'s S and D: every acknowledged change is there after SIGKILL.
 
 use crate::support::{Image, LIMIT, compile, shell};
 use lanefs_tests::{Mounted, Server};

@@ -65,7 +65,7 @@ fn exercise(operations: u32, rounds: u64, args: &[&str]) {
     let image = Image::new(SIZE, args);
     let program = compile(&image, "exercise.c");
     let server = judged();
-    // What the kernel's half of FUSE cannot, whoever serves: see the head of the program.
+    // Some calls the kernel's half of FUSE cannot do under any server: see the head of the program.
     let kernel = u8::from(matches!(server, Server::Kernel)).to_string();
     for round in 0..rounds {
         let mounted = image.mount(&server);

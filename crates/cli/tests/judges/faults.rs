@@ -1,5 +1,5 @@
-//! Deaths, full volumes and unmounts at the wrong moment: an errno, no hang, and no lost synced
-//! byte.
+//! Killed servers, full volumes and unmounts at the wrong moment: programs get an errno, no call
+//! hangs, and no synced byte is lost.
 
 use crate::support::{Image, SIZE, bounded, judged, must, output, said, shell};
 use lanefs_tests::{Mounted, Server, is_mounted, unmount_soon};
@@ -125,7 +125,7 @@ fn a_mount_killed_often_loses_no_synced_byte() {
     kill_while_syncing(25);
 }
 
-/// Whoever uses a dead mount gets an error at once, and a plain unmount takes it away.
+/// A program that uses a dead mount gets an error at once, and a plain unmount removes the mount.
 #[test]
 fn a_dead_mount_can_be_unmounted() {
     let image = Image::new(SIZE, &[]);
@@ -167,7 +167,7 @@ fn a_signal_ends_a_mount_cleanly() {
     }
 }
 
-/// Whether a process of the group has not ended. One that nobody waited for has.
+/// Returns whether a process of the group has not ended. A zombie has ended.
 fn group_lives(group: Pid) -> bool {
     let group = group.as_raw_nonzero().to_string();
     let stats = fs::read_dir("/proc").unwrap().flatten();
@@ -301,7 +301,8 @@ fn a_full_volume_says_so() {
             let text = fs::read(&path).unwrap();
             assert!(text.len() as u64 >= at && text[..at as usize].iter().all(|b| *b == 9));
         }
-        // Small files, also into what is left; each is told, at the latest by its sync.
+        // Small files into the remaining space: each failure is reported, at the latest by the
+        // sync.
         let error = (0..100_000).find_map(|n| {
             let path = root.join(format!("small{round}.{n}"));
             let made =

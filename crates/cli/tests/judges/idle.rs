@@ -1,13 +1,13 @@
-//! A mount that nobody uses: under 32 MiB of memory, some 9 MiB of its program among them, and no
-//! wake-ups.
+//! A mount that no program uses: under 32 MiB of memory, some 9 MiB of its program among them, and
+//! no wake-ups.
 
 use crate::support::{Image, SIZE, judged, shell};
 use lanefs_tests::memory_of;
 use std::fs;
 use std::time::Duration;
 
-/// How often each thread went to sleep. Not the one that answers whoever on this machine asks
-/// (`lanefs top`): that it sleeps when nobody does is held by `top.rs`.
+/// Returns how often each thread went to sleep, without the thread that answers `lanefs top`:
+/// `top.rs` tests that it sleeps while no client asks.
 fn sleeps(pid: u32) -> Vec<(String, u64)> {
     let mut all = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
@@ -49,8 +49,8 @@ fn a_mount_that_was_busy_gives_its_memory_back() {
             dirs.iter().filter(|_| !stay).for_each(|dir| fs::remove_dir_all(dir).unwrap());
         }
         println!("{log}: {most} KiB at work");
-        // Its caches have 256 MiB; the rest is for inodes that the kernel knows, and what is on its
-        // way.
+        // Its caches have 256 MiB. The rest is for inodes that the kernel knows, and for requests
+        // in flight.
         assert!(most < 311 << 10, "{log}: {most} KiB at work");
         comes_to_rest(pid);
         mounted.unmount();

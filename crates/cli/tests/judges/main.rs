@@ -1,9 +1,8 @@
 //! Judges of the mount: programs that others wrote, and real work, on a mounted volume.
 //!
 //! Each judge ends with an unmount and a silent `e2fsck -fn`. `LANEFS_SERVER=kernel` or `fuse2fs`
-//! runs the same judges on a peer, which is how they are judged themselves. The long forms are
-//! `make judge-mount`. What a judge needs is installed by `make test`; what is missing is a
-//! failure.
+//! runs the same judges on a peer, which tests the judges themselves. `make judge-mount` runs the
+//! long forms. `make test` installs the programs that judges need; a missing program is a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 mod databases;

@@ -1,5 +1,5 @@
-//! As mount(8) and xfstests use it: `mount -t fuse.lanefs SRC DIR -o OPTS`, unmounts by either,
-//! what is busy, and what is wrong.
+//! Mounts as mount(8) and xfstests make them: `mount -t fuse.lanefs SRC DIR -o OPTS`, unmounts by
+//! either program, busy mounts, and errors.
 
 use crate::support::{Image, SIZE, bounded, judged, output, said};
 use lanefs_tests::{Server, e2fsck_clean, private_mounts};
@@ -132,7 +132,7 @@ fn in_the_background() {
     "#);
 }
 
-/// What is wrong is told in one line, with the exit status of mount(8).
+/// An error is one line, with the exit status of mount(8).
 #[test]
 fn what_is_wrong_is_told_in_a_line() {
     run(r#"

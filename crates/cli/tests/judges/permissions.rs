@@ -1,5 +1,5 @@
-//! What ext4 asks before it changes a file, beside the kernel's ext4: two programs print what they
-//! see, and must print the same.
+//! The checks of ext4 before it changes a file, compared with the kernel's ext4: two programs print
+//! their results, which must be the same.
 
 use crate::support::{Image, bounded, compile, judged, output, said};
 use lanefs_tests::{Server, debugfs_write};

@@ -1,5 +1,5 @@
-//! pjdfstest: what it finds on the mount must be what it finds on the kernel's ext4, but for what
-//! `pjdfstest.differences` lists.
+//! pjdfstest: its findings on the mount must be those on the kernel's ext4, except the differences
+//! in `pjdfstest.differences`.
 
 use crate::support::{Image, SIZE, bounded, from_crates, judged, output, said};
 use lanefs_tests::{Server, copy_program};
@@ -36,7 +36,7 @@ fn results(server: &Server, user: Option<&str>) -> [BTreeSet<String>; 2] {
     fs::set_permissions(mounted.path(), open).unwrap();
 
     let program = image.beside("pjdfstest");
-    // The build's folder may be one that only its owner may enter.
+    // Other users may be unable to enter the folder of the build.
     copy_program(from_crates("pjdfstest"), &program);
     let mut command = match user {
         None => bounded(200, &program),
@@ -67,7 +67,7 @@ fn results(server: &Server, user: Option<&str>) -> [BTreeSet<String>; 2] {
     [passed, failed]
 }
 
-/// Fails if the list and what was found differ, whichever side has more.
+/// Fails if the list and the differences found are not the same.
 fn compare(user: Option<&str>) {
     let [kernel, _] = results(&Server::Kernel, user);
     let [passed, failed] = results(&judged(), user);
@@ -83,7 +83,7 @@ fn compare(user: Option<&str>) {
         .lines()
         .filter(|l| !l.starts_with('#') && !l.trim().is_empty())
         .map(|l| l.split_once(": ").expect("a name, a colon and the reason").0.to_owned())
-        // As a user, those that need root are not run.
+        // As a user, tests that need root are not run.
         .filter(|name| kernel.contains(name))
         .collect();
     assert_eq!(lost, listed, "tests that only the kernel passes, and those listed as such");

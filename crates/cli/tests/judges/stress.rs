@@ -1,4 +1,4 @@
-//! stress-ng: system calls on files by several users at once, with what each of them verifies.
+//! stress-ng: system calls on files by several users at once, each of which verifies its own.
 
 use crate::support::{Image, SIZE, bounded, judged, said};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Volumes, servers, and programs that may not take for ever.
+//! Helpers of the judges: volumes, servers, and programs with a time limit.
 
 use lanefs_tests::{Mounted, Server, mke2fs};
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use std::time::Duration;
 /// some minutes on a machine that has other work to do.
 pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 
-/// How much slower a machine that has other work to do may be than one that has none.
+/// How many times slower a busy machine may be than an idle one.
 const SLOWER: u32 = 10;
 
 /// The volumes that most judges use.
 pub(crate) const SIZE: u64 = 512 << 20;
 
-/// Who is judged: lanefs, or the peer that `LANEFS_SERVER` names.
+/// Returns the server under test: lanefs, or the peer that `LANEFS_SERVER` names.
 pub(crate) fn judged() -> Server {
     match std::env::var("LANEFS_SERVER").as_deref() {
         Ok("kernel") => Server::Kernel,
@@ -25,7 +25,8 @@ pub(crate) fn judged() -> Server {
     }
 }
 
-/// What makes a server's mount one for all users, with permissions as the kernel's ext4 has them.
+/// Returns the options that make a mount usable by all users, with the permissions of the kernel's
+/// ext4.
 pub(crate) fn options(server: &Server) -> &'static str {
     match server {
         Server::Kernel | Server::KernelDirect => "",

@@ -1,5 +1,5 @@
-//! No thread that serves waits for another request: what would hang, with one thread and with all
-//! of them.
+//! No serving thread waits for another request: runs the operations that would hang, with one
+//! serving thread and with many.
 
 use crate::support::{Image, LIMIT, bounded, compile, must, options};
 use lanefs_tests::{Mounted, Server};

@@ -1,4 +1,4 @@
-//! Real work on the mount, compared with what the kernel's ext4 makes of the same.
+//! Real work on the mount, compared with the same work on the kernel's ext4.
 
 use crate::support::{Image, SIZE, both, judged, kept, shell};
 use lanefs_tests::{Server, TreeEntry, assert_same_tree, tree_listing};

@@ -1,4 +1,4 @@
-//! What the tests of the command share: images that mke2fs made, and judges that others wrote.
+//! Helpers of the tests of the command: images that mke2fs made, and the programs that judge them.
 
 #![allow(dead_code)] // Each test file is a crate of its own and uses a part of this.
 

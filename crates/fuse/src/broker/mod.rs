@@ -15,12 +15,13 @@
 //! broker knows that mount by an open file of its connection ([`Mounted`]), and by no number that
 //! another mount may have later.
 //!
-//! The broker ends when the server has ended, however that came about. It then removes the socket.
-//! The mount stays, so that programs get ENOTCONN and do not write to the directory below; but not
-//! a mount that the server had not told of yet.
+//! The broker ends when the server has ended, for any reason. It then removes the socket. The mount
+//! stays, so that programs get ENOTCONN and do not write to the directory below. A mount that the
+//! server had not announced yet is unmounted.
 //!
-//! Words go over one socket, questions over another, which a thread of the broker answers that
-//! waits for nothing but `/proc`: threads that serve requests ask, and to unmount takes requests.
+//! Words go over one socket, questions over another. A second thread of the broker answers the
+//! questions and waits for nothing but `/proc`: the serving threads of the server ask them, and an
+//! unmount waits for requests that these threads serve.
 
 mod process;
 
@@ -42,7 +43,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-/// No text of the broker is longer.
+/// The greatest length of a text from the broker, in bytes.
 const LONGEST: usize = 64 << 10;
 
 /// What the server asks the broker to do.
@@ -127,7 +128,7 @@ impl Broker {
         let (words, their_words) = UnixStream::pair()?;
         let (questions, their_questions) = UnixStream::pair()?;
         command.stdin(OwnedFd::from(their_words)).stdout(OwnedFd::from(their_questions));
-        // Nobody waits for what it might say: it says all to the server.
+        // No process reads its standard error: the broker reports to the server by the sockets.
         let child = command.stderr(Stdio::null()).spawn()?;
         let (words, questions) = (Mutex::new(words), Mutex::new(questions));
         Ok(Arc::new(Self { words, questions, socket: Mutex::new(None), child }))
@@ -149,7 +150,7 @@ impl Broker {
 
     /// Has the socket of the mount removed.
     pub fn remove_socket(&self) {
-        // A broker that has gone has removed it.
+        // A broker that has ended has removed it.
         let _ = self.say(Word::RemoveSocket);
     }
 
@@ -190,7 +191,7 @@ impl Broker {
         self.say(if sync { Word::UnmountSynced } else { Word::Unmount }).map(drop)
     }
 
-    /// Says a word, and waits for the answer: a text and files.
+    /// Sends a word, and waits for the answer: a text and files.
     fn say(&self, word: Word) -> Result<(Vec<u8>, Vec<OwnedFd>), MountError> {
         let mut words = self.words.lock();
         words.write_all(&[word as u8])?;
@@ -206,12 +207,12 @@ impl Broker {
         }
     }
 
-    /// Returns whether a caller has a capability; not, where the broker has gone.
+    /// Returns whether a caller has a capability. False if the broker has ended.
     pub(crate) fn has(&self, caller: &Caller<'_>, capability: Capability) -> bool {
         self.ask(Question::Has, caller.fields(capability as u32)).is_ok_and(|answer| answer == 1)
     }
 
-    /// Returns whether a caller is in a group; not, where the broker has gone.
+    /// Returns whether a caller is in a group. False if the broker has ended.
     pub(crate) fn is_in_group(&self, caller: &Caller<'_>, gid: u32) -> bool {
         self.ask(Question::InGroup, caller.fields(gid)).is_ok_and(|answer| answer == 1)
     }
@@ -219,7 +220,7 @@ impl Broker {
     /// Has the connection ended.
     ///
     /// # Errors
-    /// The system's, and EPIPE where the broker has gone.
+    /// The system's, and EPIPE if the broker has ended.
     pub(crate) fn abort(&self) -> rustix::io::Result<()> {
         match self.ask(Question::Abort, [0; 4]).map_err(|_| Errno::PIPE)? {
             0 => Ok(()),
@@ -229,16 +230,16 @@ impl Broker {
 
     /// Sets what the kernel keeps in its cache of the mount.
     pub(crate) fn set_cache(&self, rule: CacheRule) {
-        // A broker that has gone leaves what was set.
+        // A broker that has ended leaves the last rule in force.
         let _ = self.ask(Question::SetCache, [0, 0, 0, rule as u32]);
     }
 
-    /// Has a thread of this process be scheduled as all others, some time from now. The caller
-    /// keeps all requests waiting, and does not wait for the broker, which a busy machine may run
+    /// Has a thread of this process be scheduled as all others, some time from now. Does not wait
+    /// for the broker: the caller holds up all requests, and a busy machine may run the broker only
     /// milliseconds later.
     pub(crate) fn release_thread(&self, thread: Pid) {
         let fields = [0, 0, thread.as_raw_pid().cast_unsigned(), 0];
-        // Without a broker it does that itself, with the next request that it serves.
+        // Without a broker the thread does that itself, with the next request that it serves.
         let _ = self.questions.lock().write_all(&Question::Release.encode(fields));
     }
 
@@ -275,7 +276,7 @@ mod tests {
         assert_eq!(Question::decode([5; Question::LEN]), None);
     }
 
-    /// The thread that has another one released holds the lock of all workers.
+    /// The thread that has another thread released holds the lock of all workers.
     #[test]
     fn a_release_is_not_waited_for() {
         let ((words, _their_words), (questions, mut theirs)) =

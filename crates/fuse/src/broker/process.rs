@@ -87,7 +87,8 @@ pub fn run_broker<Kept>(
     }
     drop(kept);
     if !stays {
-        // Nobody was told of it. The server has gone, so there is nobody to tell of a failure.
+        // No program was told of the mount. The server has ended, so no process can be told of a
+        // failure.
         let _ = unmount(&mounted, false);
     }
     Ok(())
@@ -155,7 +156,7 @@ fn answer_all(mut questions: UnixStream, held: &OnceLock<Held>) {
     }
 }
 
-/// Answers a question; `None` for one that has no answer.
+/// Returns the answer to a question, `None` if it gets none.
 fn answer(question: Question, fields: [u32; 4], held: &OnceLock<Held>) -> Option<i32> {
     let caller = Caller::from_fields(fields);
     let [.., thread, number] = fields;
@@ -182,8 +183,8 @@ fn answer(question: Question, fields: [u32; 4], held: &OnceLock<Held>) -> Option
     })
 }
 
-/// Returns the thread of this number, if it is one of the server. This process runs where the
-/// server was started to run.
+/// Returns the thread of this number, if it is a thread of the server. The broker may run on the
+/// processors that the server was started on.
 fn thread_of_server(thread: u32) -> Option<Pid> {
     let thread = Pid::from_raw(thread.cast_signed())?;
     let server = getppid()?;

@@ -1,7 +1,7 @@
 //! Attributes.
 //!
-//! The kernel caches writes of files, and then size and times are its own: it hands them down when
-//! it writes out. What it does not set, the engine stamps.
+//! While the kernel has dirty pages of a file, it keeps size and times of the file itself, and sets
+//! them at writeback. The engine stamps the times that the kernel does not set.
 
 use super::guard::{Change, Keeps, chown_modifier};
 use super::{Filesystem, Outcome};
@@ -67,14 +67,14 @@ impl Filesystem {
     }
 }
 
-/// Returns what a request for mtime and ctime alone may set, which the kernel sends of files that
-/// it caches: for `touch -m`, and of its own accord for times that it kept while the file was
-/// written (`by_handle`, where there is one that writes). ext4 refuses the first where the inode is
-/// append-only or immutable, and knows no second.
+/// Returns what a request for mtime and ctime alone may set. The kernel sends such requests for
+/// files that it caches: for `touch -m`, and by itself for times that it kept while the file was
+/// written (`by_handle`, if a writing handle is open). ext4 refuses the first kind if the inode is
+/// append-only or immutable. The second kind does not exist there.
 ///
-/// No program chooses a ctime, and setting a flag moves it. So an older one than the inode's was
-/// kept since before the flag. A ctime of the inode that is still to come proves nothing: the clock
-/// was set back since.
+/// No program chooses a ctime, and setting a flag moves it. So a ctime older than the inode's is
+/// from before the flag. A ctime of the inode in the future proves nothing: the clock was set back
+/// since.
 ///
 /// # Errors
 /// EPERM for a program's request where a flag forbids it.
@@ -85,11 +85,11 @@ fn times_allowed(set: SetAttr, meta: &Metadata, by_handle: bool) -> Answer<SetAt
     if may_write_on || !flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
         return Ok(set);
     }
-    // Of the very tick: of a program, unless it comes by a handle.
+    // Equal times: a request of a program, unless it comes by a handle.
     let is_old = (ctime < stored || by_handle && ctime == stored) && is_past(stored);
     match (is_old, by_handle) {
         (true, _) => Ok(SetAttr { ctime: Some(SetTime::At(stored)), ..set }),
-        // Times of writes that are refused.
+        // Times of writes that will be refused.
         (false, true) => Ok(SetAttr::default()),
         (false, false) => Err(Fault(Errno::PERM)),
     }

@@ -173,7 +173,7 @@ impl Filesystem {
     }
 }
 
-/// The way of a request with these flags: O_DIRECT is the program's to change.
+/// Returns the file for a request with these flags: a program may change O_DIRECT at any time.
 fn way(open: &Open, flags: u32) -> &File {
     if flags & oflag::DIRECT != 0 { &open.direct } else { &open.cached }
 }

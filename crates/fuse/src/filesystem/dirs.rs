@@ -54,7 +54,8 @@ impl Filesystem {
             ControlFlow::Continue(())
         })?;
         for item in items {
-            // An inode that cannot be read is listed by its name: who asks for it is told why.
+            // An inode that cannot be read is listed by its name. A program that opens it gets the
+            // error.
             match if item.ino == 0 { None } else { self.volume.node_at(item.ino).ok() } {
                 Some(child) => {
                     out.put(&entry_out(self.nodes.id_of(item.ino), &child.metadata()))?;

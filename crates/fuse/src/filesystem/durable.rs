@@ -1,8 +1,8 @@
 //! The options `sync` and `dirsync`, and chattr(1)'s S and D: a change is durable before its
 //! request is answered.
 //!
-//! The kernel itself asks for an fsync behind each cached write under `sync`, and does not know the
-//! flags of inodes: so files with S are opened past its cache.
+//! Under `sync`, the kernel itself sends an fsync after each cached write. It does not know the
+//! flags of inodes, so files with S are opened past its cache.
 
 use super::Filesystem;
 use crate::fault::Answer;
@@ -11,10 +11,10 @@ use crate::wire::{CopyIn, Rename2In, RenameIn, op};
 use lanefs::Node;
 use lanefs::format::InodeFlags;
 
-/// What of a volume is written at once.
+/// Which changes of a volume are durable when their request is answered.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Durably {
-    /// All of it.
+    /// All changes.
     pub(crate) all: bool,
     /// Changes of directories.
     pub(crate) dirs: bool,
@@ -30,8 +30,8 @@ impl Filesystem {
         self.is_durable(node) || self.durably.dirs || node.flags().contains(InodeFlags::DIRSYNC)
     }
 
-    /// Makes durable what `request` has changed, where the mount or an inode says so. Writes are
-    /// not among it: see [`write`](Self::write). Nor is O_TRUNC: see
+    /// Makes the changes of `request` durable, if the mount or an inode says so. Does not do so for
+    /// writes, which [`write`](Self::write) makes durable, nor for O_TRUNC: see
     /// [`check_open`](Self::check_open).
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Filesystem {
         };
         let (dir, other) = (self.node(id)?, self.node(other)?);
         if self.is_durable_dir(&dir) || self.is_durable_dir(&other) {
-            // One transaction has both directories, and what was made.
+            // One transaction has both directories and the new inode.
             dir.sync()?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What ext4 itself asks before content or attributes change: flags of the inode, and the
+//! The checks of ext4 itself before content or attributes change: flags of the inode, and the
 //! privileges that a change takes away.
 //!
 //! The kernel's half of FUSE does not know the flags of chattr(1), and leaves set-user-id and
@@ -25,7 +25,7 @@ const GROUP_EXECUTES: u16 = 0o010;
 pub(super) enum Change {
     /// Bytes of the file may change.
     Overwrite,
-    /// What there is stays as it is.
+    /// Existing bytes stay as they are.
     Append,
 }
 
@@ -39,20 +39,20 @@ pub(super) enum Keeps {
 }
 
 impl Filesystem {
-    /// Comes before each change of content: refuses what the inode's flags forbid, then takes away
-    /// what the change takes of the file's privileges.
+    /// Prepares a change of content: refuses it if the inode's flags forbid it, then drops the
+    /// privileges that the change takes from the file.
     ///
     /// # Errors
-    /// EPERM for an immutable file, and for one that is append-only unless it appends.
+    /// EPERM for an immutable file, and for an append-only file unless `change` appends.
     pub(super) fn before_change(&self, r: &Request<'_>, node: &Node, change: Change, keeps: Keeps) -> Answer {
         let meta = node.metadata();
         check_flags(&meta, change)?;
         Ok(node.drop_privileges(modifier(&self.caller(&r.header), &meta, keeps))?)
     }
 
-    /// Checks bytes that the kernel had cached: they were taken without a look at the flags, which
-    /// forbid them unless a handle from before is still open. What was legal when the inode became
-    /// immutable has been written out then.
+    /// Checks bytes of the kernel's writeback. The kernel cached them without a look at the flags,
+    /// which forbid them unless a handle from before the flag is still open. Bytes that were dirty
+    /// when the inode became immutable were written back at that time.
     ///
     /// # Errors
     /// EPERM. The kernel forgets these bytes.
@@ -68,8 +68,10 @@ impl Filesystem {
     }
 }
 
+/// Refuses a change that the inode's flags forbid.
+///
 /// # Errors
-/// EPERM for an immutable file, and for one that is append-only unless it appends.
+/// EPERM for an immutable file, and for an append-only file unless `change` appends.
 pub(super) fn check_flags(meta: &Metadata, change: Change) -> Answer {
     let forbids = match change {
         Change::Overwrite => InodeFlags::IMMUTABLE | InodeFlags::APPEND,
@@ -78,7 +80,7 @@ pub(super) fn check_flags(meta: &Metadata, change: Change) -> Answer {
     if meta.flags().intersects(forbids) { Err(Fault(Errno::PERM)) } else { Ok(()) }
 }
 
-/// Returns on whose behalf content changes.
+/// Returns as what `caller` changes content.
 fn modifier(caller: &Caller<'_>, meta: &Metadata, keeps: Keeps) -> Modifier {
     if meta.permissions() & SET_IDS == 0 {
         return Modifier::Privileged;
@@ -94,7 +96,7 @@ fn modifier(caller: &Caller<'_>, meta: &Metadata, keeps: Keeps) -> Modifier {
     }
 }
 
-/// Returns on whose behalf owner or group change. Set-user-id goes whoever asks.
+/// Returns as what `caller` changes owner or group. Set-user-id is cleared for every caller.
 pub(super) fn chown_modifier(caller: &Caller<'_>, meta: &Metadata) -> Modifier {
     match is_outsider(caller, meta) && !caller.has(Capability::Fsetid) {
         true => Modifier::Other,

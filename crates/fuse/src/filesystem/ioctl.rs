@@ -114,7 +114,7 @@ impl Filesystem {
         }
         let becomes_immutable = (changes & flags).contains(InodeFlags::IMMUTABLE);
         if becomes_immutable && stage == Stage::Fresh && self.handles.is_written(node.ino()) {
-            // What was written while it was allowed comes first.
+            // The kernel first writes back the pages that became dirty while writes were allowed.
             return Ok(Outcome::NoticeFirst(Notice::Content { node: r.header.nodeid, offset: 0, len: 0 }));
         }
         let changed = project.is_none() || !(changes & InodeFlags::USER_VISIBLE).is_empty();

@@ -1,10 +1,11 @@
 //! The operations: which request does what.
 //!
-//! Who may do what, the kernel has checked by modes and ACLs before it asks
-//! (`default_permissions`); what ext4 itself refuses, the engine and [`guard`] refuse. A request
-//! that changes something has changed it when it is answered.
+//! The kernel has checked modes and ACLs before it sends a request (`default_permissions`). The
+//! engine and [`guard`] refuse what ext4 itself refuses. A request that changes something is
+//! answered after the change.
 //!
-//! Hazard: a thread that serves waits for nothing that takes another request; see [`Notifier`].
+//! Hazard: a serving thread must not wait for anything that takes another request. See
+//! [`Notifier`].
 
 mod attrs;
 mod data;
@@ -44,28 +45,29 @@ pub(crate) struct Filesystem {
     fullness: Fullness,
     atime: Atime,
     dir_atime: Atime,
-    /// The only user besides root who may come in.
+    /// The only user besides root that may use the mount. `None`: every user may.
     only: Option<u32>,
     durably: Durably,
     notifier: Notifier,
-    /// The user and the group besides root for whom blocks are kept (s_def_resuid, s_def_resgid).
+    /// The user and the group besides root that may take reserved blocks (s_def_resuid,
+    /// s_def_resgid).
     reserved_for: (u32, u32),
     /// Asked about callers, where this process is confined.
     broker: Option<Arc<Broker>>,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is answered with what is in the outbox.
+    /// It is answered with the content of the outbox.
     Answered,
     /// It wants no answer.
     Silent,
     /// It is answered, and it is the last one.
     Last,
-    /// It is answered with what is in the outbox, once the kernel has been told this.
+    /// It is answered with the content of the outbox, after this notice to the kernel.
     AfterNotice(Notice),
-    /// Nothing was done: it is served again once the kernel has been told this.
+    /// It changed nothing, and is served again after this notice to the kernel.
     NoticeFirst(Notice),
 }
 
@@ -74,7 +76,7 @@ pub(crate) enum Outcome {
 pub(crate) enum Stage {
     /// It was just received.
     Fresh,
-    /// The kernel was told what the request wanted it to be.
+    /// The kernel has had the notice that the request asked for.
     Noticed,
 }
 
@@ -112,7 +114,7 @@ impl Filesystem {
         Caller::of(header, self.broker.as_deref())
     }
 
-    /// What the volume counted.
+    /// Returns what the volume has counted.
     pub(crate) fn stats(&self) -> lanefs::Stats {
         self.volume.stats()
     }
@@ -139,27 +141,27 @@ impl Filesystem {
         self.nodes.len()
     }
 
-    /// Has the kernel write out what it has cached of all files. Closed files have nothing cached
-    /// that is not written. The writes come as requests, so this is not for a thread that serves.
+    /// Has the kernel write back the dirty pages of all open files. Closed files have none. The
+    /// pages arrive as requests, so a serving thread must not call this.
     pub(crate) fn write_out(&self, channel: &Channel) {
         for ino in self.handles.written() {
             notifier::send(channel, Notice::Content { node: self.nodes.id_of(ino), offset: 0, len: 0 });
         }
     }
 
-    /// Lets go of all that the kernel knew, and closes the volume.
+    /// Drops all inodes that the kernel knew, and closes the volume.
     ///
     /// # Errors
-    /// As [`Volume::close`].
+    /// Those of [`Volume::close`].
     pub(crate) fn close(self) -> lanefs::Result<()> {
         let Self { volume, nodes, handles, .. } = self;
-        // Files without a name go with their last use, and for that the volume must be open.
+        // The last use of a file without a name deletes it, for which the volume must be open.
         drop(handles);
         drop(nodes);
         volume.close()
     }
 
-    /// How long a request may last, as far as it is seen by its kind and size.
+    /// Returns how long a request may last, judged by its kind and size.
     pub(crate) fn lasts(request: &Request<'_>) -> Lasts {
         let mut r = request.clone();
         match r.header.opcode {
@@ -180,17 +182,16 @@ impl Filesystem {
         }
     }
 
-    /// Whether the answer has so much content that the device should have one piece of memory for
-    /// it.
+    /// Returns whether the answer has so much content that it should lie in huge pages.
     pub(crate) fn answers_bulk(request: &Request<'_>) -> bool {
         let mut r = request.clone();
         r.header.opcode == op::READ && r.take().is_ok_and(|args: ReadIn| args.size >= BULK)
     }
 
-    /// Carries out a request. Waits for the engine only, for nothing that takes another request.
+    /// Carries out a request. Blocks on the engine only, never on another request.
     ///
     /// # Errors
-    /// What the program is told.
+    /// The errno that the program gets.
     pub(crate) fn serve(&self, mut request: Request<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
         let r = &mut request;
         let forgets = matches!(r.header.opcode, op::FORGET | op::BATCH_FORGET | op::DESTROY);
@@ -247,9 +248,9 @@ impl Filesystem {
             op::FORGET => return self.forget(r),
             op::BATCH_FORGET => return self.batch_forget(r),
             op::DESTROY => return Ok(Outcome::Last),
-            // So the kernel does without: FLUSH and ACCESS, which have nothing to do here, OPENDIR,
-            // for directories are read by position alone, INTERRUPT, for nothing waits long, and
-            // locks, which it keeps itself.
+            // The kernel then sends these requests no more: FLUSH and ACCESS, which have nothing to
+            // do here, OPENDIR, since directories are read by position alone, INTERRUPT, since no
+            // request waits long, and locks, which the kernel keeps itself.
             _ => Err(Fault(Errno::NOSYS)),
         }?;
         self.settle(whole)?;
@@ -289,10 +290,10 @@ impl Filesystem {
     }
 }
 
-/// Bytes that the kernel had cached from which on they are one piece of many.
+/// Bytes from which on a request of the kernel's cache counts as [`Lasts::Bulk`].
 const BULK: u32 = 128 << 10;
 
-/// How long it lasts to move as much content.
+/// Returns how long it may last to move `size` bytes of content.
 fn of_size(size: u32, flags: u32) -> Lasts {
     const SMALL: u32 = 64 << 10;
     // Past the caches it is the device's time, and a read may have the kernel write out first.

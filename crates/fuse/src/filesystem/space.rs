@@ -1,5 +1,5 @@
-//! What a request has to do with how full the volume is: see
-//! [`Fullness`](crate::fullness::Fullness), and which blocks its user may have.
+//! Space and requests: what a request does on a full volume (see
+//! [`Fullness`](crate::fullness::Fullness)), and which blocks its user may take.
 
 use super::{Filesystem, Outcome};
 use crate::bdi::Bdi;
@@ -11,7 +11,7 @@ use crate::wire::{InHeader, fopen, oflag, op};
 use lanefs::{Error, Volume};
 use rustix::io::Errno;
 
-/// Returns the user and the group besides root for whom the volume keeps blocks.
+/// Returns the user and the group besides root that may take the reserved blocks of the volume.
 pub(super) fn reserved_for(volume: &Volume) -> (u32, u32) {
     let info = volume.info();
     let raw = info.superblock.raw();
@@ -20,21 +20,21 @@ pub(super) fn reserved_for(volume: &Volume) -> (u32, u32) {
     (user, id(raw.s_def_resgid.get(), raw.s_def_resgid_hi.get()))
 }
 
-/// Returns whether there may be much less space behind a request, or more files that are written.
+/// Returns whether a request may take much space, or open a file for writing.
 pub(super) fn may_shrink(opcode: u32) -> bool {
     matches!(opcode, op::WRITE | op::FALLOCATE | op::COPY_FILE_RANGE | op::OPEN | op::CREATE | op::TMPFILE)
 }
 
 impl Filesystem {
-    /// Passes on where the kernel's bound is set: see
+    /// Passes on where the kernel's bound on dirty pages is set: see
     /// [`Fullness::bounded_in`](crate::fullness::Fullness).
     pub(crate) fn bounded_in(&self, bdi: Bdi) {
         self.fullness.bounded_in(bdi);
     }
 
-    /// Returns whether the user of a request may take blocks that are kept for root. Only its own
-    /// group counts: the kernel does not tell the others. Of capabilities, only that of user 0 is
-    /// looked at, where the blocks are kept for another user.
+    /// Returns whether the user of a request may take the reserved blocks. Only the user's primary
+    /// group counts: a request does not name the others. CAP_SYS_RESOURCE counts for user 0 only,
+    /// where the blocks are reserved for another user.
     pub(super) fn is_privileged(&self, header: &InHeader) -> bool {
         let (uid, gid) = self.reserved_for;
         header.uid == uid
@@ -42,8 +42,8 @@ impl Filesystem {
             || header.uid == 0 && self.caller(header).has(Capability::SysResource)
     }
 
-    /// Looks how full the volume is. If it has become full, the kernel asks before each write from
-    /// then on.
+    /// Checks how full the volume is. If it has become full, has the kernel ask for attributes
+    /// before each write.
     pub(super) fn look_at_space(&self) {
         if self.fullness.observe(&self.volume) {
             self.ask_before_writes();
@@ -56,8 +56,8 @@ impl Filesystem {
         }
     }
 
-    /// Checks whether the write that the kernel asks for attributes for, by a handle that writes,
-    /// is to be refused.
+    /// Checks whether the write(2) is to be refused before which the kernel asks for attributes, by
+    /// a writing handle.
     ///
     /// # Errors
     /// ENOSPC.
@@ -67,9 +67,9 @@ impl Filesystem {
         if full && self.fullness.refuses(ino, &self.volume) { Err(Fault(Errno::NOSPC)) } else { Ok(()) }
     }
 
-    /// Returns how attributes are answered. While the volume is full, the kernel must not keep
-    /// those of files that are written: it is told so before the answer, which then is void to its
-    /// cache.
+    /// Returns how a request for attributes is answered. While the volume is full, the kernel must
+    /// not cache the attributes of files that are open for writing: a notice before the answer has
+    /// it ignore the answer for its cache.
     pub(super) fn after_attributes(&self, node: u64, ino: u32) -> Outcome {
         match self.fullness.is_full() && self.handles.is_written(ino) {
             true => Outcome::AfterNotice(Notice::Attributes(node)),
@@ -77,16 +77,16 @@ impl Filesystem {
         }
     }
 
-    /// Returns what the kernel does with a file that is opened with these flags. On a full volume a
-    /// file that is opened for writing only is written through: no reader misses the cache.
+    /// Returns the flags that the kernel opens a file with. On a full volume, a file that is opened
+    /// for writing only is written through: its handle does not need the cache to read.
     pub(super) fn opened_when_full(&self, flags: u32, open_flags: u32) -> u32 {
         const WRONLY: u32 = 0o1;
         let through = flags & oflag::ACCMODE == WRONLY && self.fullness.is_full();
         if through { open_flags | fopen::DIRECT_IO } else { open_flags }
     }
 
-    /// Writes what the kernel had cached. It does not say whose bytes they are: blocks kept for
-    /// root are taken where all that have the file open for writing may take them.
+    /// Writes bytes of the kernel's writeback, which does not say which user wrote them. They may
+    /// take reserved blocks if all users that have the file open for writing may.
     pub(super) fn write_late(&self, open: &Open, offset: u64, bytes: &[u8]) -> Answer {
         let write = || open.cached.write_late(offset, bytes);
         let written = match open.inode.is_privileged() {

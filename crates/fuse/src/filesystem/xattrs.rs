@@ -56,7 +56,10 @@ impl Filesystem {
     }
 }
 
-/// The value, or how long it is to who asks for that.
+/// Answers with the value, or with its length if the caller asked for that (`size` 0).
+///
+/// # Errors
+/// ERANGE for a value longer than `size`.
 fn tell(size: u32, value: &[u8], out: &mut Outbox) -> Answer {
     match size as usize {
         0 => out.put(&GetxattrOut { size: value.len() as u32, padding: 0 }),

@@ -1,7 +1,6 @@
-//! Every option of `-o`: the one table that says what becomes of each, and what the manual page
-//! says of it.
+//! Every option of `-o`: one table with the action of each and its text in the manual page.
 //!
-//! An option is honoured, or asks for what is so in any case, or is for mount(8) alone, or is
+//! An option is honoured, or asks for what lanefs does in any case, or is for mount(8) alone, or is
 //! refused with a line that says what to do. Tests walk the table.
 
 use super::{MountOptions, OptionError, Taken, metrics_address, sandbox, subtype, threads};
@@ -11,17 +10,17 @@ use rustix::mount::MountFlags;
 /// MS_LAZYTIME of mount(2).
 pub(crate) const LAZYTIME: MountFlags = MountFlags::from_bits_retain(1 << 25);
 
-/// Some options that share what is said of them.
+/// Options that share one text.
 #[derive(Debug)]
 pub struct MountOption {
     /// As they are written: with a value in capitals (`threads=N`), or `*` for any end (`x-*`).
     pub forms: &'static [&'static str],
-    /// What they do, in Markdown. Of those that the engine refuses, it says why.
+    /// What they do, in Markdown. If the engine refuses them, why.
     pub text: &'static str,
     pub(super) action: Action,
 }
 
-/// What becomes of an option.
+/// What the server does with an option.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Action {
     /// It sets flags of mount(2).
@@ -34,7 +33,7 @@ pub(super) enum Action {
     Keep(fn(&mut MountOptions, &str, &str) -> Taken),
     /// The engine takes it or refuses it.
     Volume,
-    /// It asks for what is so in any case.
+    /// It asks for what lanefs does in any case.
     Always,
     /// mount(8), fstab or systemd mean something by it.
     Outside,
@@ -533,7 +532,7 @@ mod tests {
         options.parse(words).map(|()| format!("{options:?}")).map_err(|e| e.to_string())
     }
 
-    /// What is taken changes something, or the table says that it does not.
+    /// An accepted option changes something, or the table says that it does not.
     #[test]
     fn no_option_is_taken_and_ignored() {
         let plain = parsed("").unwrap();

@@ -148,7 +148,7 @@ fn played(plan: &Plan, device: Simulated) -> Case {
     let most = plan.storm.iter().copied().max().unwrap_or(0);
     let work = work(size);
     let (log, large) = (plan.log(128), plan.log(1024));
-    // A log may have no more than half of what is free.
+    // A log may take at most half of the free space.
     let whole = most * size + 3 * (u64::from(large) << 20);
     let on = |name, log, mode: Writeback, delalloc| {
         let options = OpenOptions::new().writeback(mode).delalloc(delalloc);

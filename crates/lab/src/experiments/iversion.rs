@@ -1,4 +1,4 @@
-//! Source 001: a change counter that moves only if somebody looked.
+//! Source 001: a change counter that moves only if it was read since its last change.
 
 use super::rig::{Ran, Work};
 use crate::experiment::{Case, Experiment, Metric, Peer};
@@ -13,7 +13,7 @@ const NEW: &str = "i_version=queried";
 const OLD: &str = "i_version=always";
 const MANY: usize = 8;
 
-/// Small writes, and those who look at i_version meanwhile.
+/// Small writes, and observers that look at i_version meanwhile.
 #[derive(Debug)]
 pub(super) struct IVersions;
 

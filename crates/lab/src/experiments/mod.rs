@@ -10,7 +10,7 @@ mod rig;
 use crate::Outcome;
 use crate::experiment::Experiment;
 
-/// All experiments, in the order of the sources.
+/// Returns all experiments, in the order of the sources.
 pub fn all() -> Vec<Box<dyn Experiment>> {
     vec![
         Box::new(overwrite::Overwrites),
@@ -21,7 +21,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
     ]
 }
 
-/// The experiments of these names; all for none or for `all`.
+/// Returns the experiments of these names. No name, or `all`, means all of them.
 ///
 /// # Errors
 /// A name that none has.

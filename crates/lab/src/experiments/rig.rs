@@ -32,7 +32,7 @@ type LayOut = dyn Fn(&dyn Store, &Ground) -> Outcome<Files>;
 type Loop = dyn Fn(&dyn Store, &Files, u64, Duration) -> Outcome<Ran>;
 type Derive = dyn Fn(u64, &Detail) -> Vec<Option<f64>>;
 
-/// What is the same for all contenders of a case.
+/// The part that all contenders of a case share.
 #[derive(Clone)]
 pub(super) struct Work {
     lay_out: Rc<LayOut>,
@@ -53,7 +53,7 @@ impl Work {
         Self { derive: Rc::new(derive), ..self }
     }
 
-    /// A mode of lanefs on the backing file.
+    /// Returns a mode of lanefs on the backing file.
     pub(super) fn own(&self, contender: Contender) -> Entry {
         let work = self.clone();
         Entry::own(contender.name, move |ground| work.rig(contender.set_up(ground.backing()?)?, ground))
@@ -64,7 +64,7 @@ impl Work {
         Entry { peer: Some(peer), ..self.own(contender) }
     }
 
-    /// A mode of lanefs that needs no backing file.
+    /// Returns a mode of lanefs that needs no backing file.
     pub(super) fn elsewhere(
         &self,
         name: &'static str,

@@ -1,5 +1,5 @@
-//! Small writes under the eyes of observers: who looks at i_version twice must see it changed if a
-//! write came between.
+//! Small writes while observers read i_version: an observer that reads it twice must see it changed
+//! if a write came between.
 
 use super::run;
 use crate::store::Handle;
@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often an observer looks: no more than a client that polls for changes.
+/// Time between two looks of an observer: that of a client that polls for changes.
 const EVERY: Duration = Duration::from_micros(200);
 
 /// What a writer did and observers saw.
@@ -18,14 +18,14 @@ pub struct Observed {
     pub rate: f64,
     /// Looks at i_version, of all observers.
     pub looks: u64,
-    /// Looks of an observer between whose last look and this one lies a whole write.
+    /// Looks with a whole write since the last look of the same observer.
     pub due: u64,
-    /// Those of them that saw the same i_version as the last one. There must be none.
+    /// Looks among `due` that saw the same i_version as the last one. There must be none.
     pub missed: u64,
 }
 
-/// One thread that writes `bytes` at random places of a file of `size` bytes, and `observers` that
-/// look at its i_version.
+/// Runs one thread that writes `bytes` at random places of a file of `size` bytes, and `observers`
+/// threads that look at its i_version.
 ///
 /// # Errors
 /// Those of writing; a file whose i_version cannot be seen.

@@ -1,8 +1,8 @@
 //! Thousands of threads that each write 16 KiB at random places of a sparse file of their own, then
 //! fsync, then fdatasync.
 //!
-//! The limit is a bare loop of the same writes by direct I/O, with one flush for all who wait,
-//! before which the one who flushes writes 256 KiB of a log.
+//! The limit is a bare loop of the same writes by direct I/O, with group commit: one leader writes
+//! 256 KiB of a log and flushes for all waiting threads.
 
 use super::run;
 use crate::store::{Handle, Store};
@@ -19,7 +19,7 @@ const PIECE: u64 = 16 << 10;
 const LOG: u64 = 128 << 20;
 const LOG_WRITE: usize = 256 << 10;
 
-/// What a run gave.
+/// The figures of a run.
 #[derive(Debug, Clone)]
 pub struct Storm {
     /// Writes a second.
@@ -46,14 +46,14 @@ pub fn sparse_files(
     for file in &files {
         file.set_len(size)?;
     }
-    // A commit that has all of them.
+    // One commit has all of the files.
     if let Some(file) = files.last() {
         file.sync()?;
     }
     Ok(files)
 }
 
-/// The storm: each thread has one of `files`, of `size` bytes.
+/// Runs the storm: each thread has one of `files`, of `size` bytes.
 ///
 /// # Errors
 /// Those of writing and syncing.
@@ -74,7 +74,7 @@ pub fn storm(files: &[Box<dyn Handle>], size: u64, time: Duration) -> Outcome<St
     Ok(Storm { rate, write: write.snapshot(), fsync: fsync.snapshot() })
 }
 
-/// The limit, on a file of `whole` bytes that takes direct I/O.
+/// Runs the limit, on a file of `whole` bytes that takes direct I/O.
 ///
 /// # Errors
 /// Those of writing and flushing.
@@ -95,7 +95,7 @@ pub fn bare_storm(file: &File, whole: u64, threads: usize, size: u64, time: Dura
     Ok(Storm { rate, write: write.snapshot(), fsync: fsync.snapshot() })
 }
 
-/// One flush for all who wait.
+/// One flush for all waiting threads.
 struct SharedFlush<'a> {
     file: &'a File,
     /// Where the log is.
@@ -131,17 +131,17 @@ impl SharedFlush<'_> {
         let result = self.file.write_all_at(&blocks, at).and_then(|()| self.file.sync_data());
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.running = false;
-        // A failure ends the run; those that wait need not know.
+        // A failure ends the run; the waiting threads need not know of it.
         state.done = mine;
         self.ended.notify_all();
         result
     }
 }
 
-/// A file for each thread is more than some machines allow at first.
+/// Raises the limit of open files: one for each thread is more than some machines allow at first.
 pub fn more_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // If it is refused, the first file too many says so.
+    // If the system refuses it, the first open beyond the limit fails.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

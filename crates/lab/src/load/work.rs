@@ -25,7 +25,7 @@ pub struct Worker<'a> {
 struct Lane(AtomicU64);
 
 impl Worker<'_> {
-    /// Whether it is to go on.
+    /// Returns whether the thread is to go on.
     #[inline]
     pub fn go_on(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
@@ -38,9 +38,8 @@ impl Worker<'_> {
     }
 }
 
-/// Runs `body` in `threads` threads for `time`. Operations a second, of those that were done when
-/// the time was over: what a thread was still waiting for does not count, nor does the time that it
-/// takes.
+/// Runs `body` in `threads` threads for `time`. Returns operations a second. Only operations that
+/// were done when the time was over count; neither a later one counts nor the time that it takes.
 ///
 /// # Errors
 /// The first of a thread's own, or no thread.

@@ -1,8 +1,8 @@
 //! An interval tree under a spinlock: the range lock that was proposed for the kernel.
 //!
 //! A treap by first point, each node with the greatest last point below it. A request counts the
-//! records in its way, inserts itself at once, and waits for its count to fall to zero; who leaves
-//! takes one off of each later one it was in the way of.
+//! conflicting requests in the tree, inserts itself at once, and waits for its count to fall to
+//! zero. A request that leaves decrements the count of each later request that conflicts with it.
 
 use super::{Range, SpinLock, Variant, pause};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Node {
     first: u64,
     last: u64,
     serial: u64,
-    /// Greatest `last` here and below.
+    /// Greatest `last` of this node and the nodes below.
     max: u64,
     priority: u32,
     left: u32,
@@ -35,7 +35,7 @@ struct Node {
 }
 
 struct Treap {
-    /// The first is nobody: it stands for "none".
+    /// The first node is not in use: its index stands for "none".
     nodes: Vec<Node>,
     free: Vec<u32>,
     root: u32,

@@ -1,6 +1,6 @@
-//! The range lock beside the old ways of doing the same, and the loops that compare them.
+//! The range lock beside older kinds of range lock, and the loops that compare them.
 //!
-//! The old ways are here to be measured, not to be used: they wait by spinning and yielding, and
+//! The older locks are here to be measured, not to be used: they wait by spinning and yielding, and
 //! have no timeouts.
 
 mod interval_tree;

@@ -1,4 +1,4 @@
-//! The loops.
+//! The loops that compare range locks.
 
 use super::{Range, Variant};
 use crate::Random;
@@ -61,7 +61,7 @@ fn run(threads: usize, time: Duration, body: impl Fn(usize, &AtomicBool) -> u64 
     total.load(Ordering::Relaxed) as f64 / elapsed.as_secs_f64()
 }
 
-/// The source's loop: take a hundred ranges, release them, repeat.
+/// Runs the source's loop: take a hundred ranges, release them, repeat. Returns ranges a second.
 pub fn hundred<V: Variant>(regions: Regions, threads: usize, time: Duration) -> f64 {
     let lock = V::default();
     run(threads, time, |thread, stop| {
@@ -80,7 +80,8 @@ pub fn hundred<V: Variant>(regions: Regions, threads: usize, time: Duration) -> 
     })
 }
 
-/// A file system's loop: one range at a time, anywhere; `reads` of a hundred are reads.
+/// Runs a file system's loop: one range at a time, anywhere; `reads` of a hundred are reads.
+/// Returns ranges a second.
 pub fn one<V: Variant>(reads: u64, threads: usize, time: Duration) -> f64 {
     let lock = V::default();
     run(threads, time, |thread, stop| {
@@ -102,8 +103,8 @@ pub fn one<V: Variant>(reads: u64, threads: usize, time: Duration) -> f64 {
     })
 }
 
-/// Nanoseconds for one more lock and unlock at a random place while `held` other ranges are held,
-/// and bytes of heap for each of those, by what `heap` says is in use.
+/// Returns the nanoseconds of a lock and unlock at a random place while `held` other ranges are
+/// held, and the bytes of heap for each of these. `heap` returns the bytes in use.
 pub fn among(held: u64, time: Duration, heap: impl Fn() -> usize) -> (f64, f64) {
     let lock = lanefs_rangelock::RangeLock::new();
     let mut guards = Vec::with_capacity(held as usize);
@@ -148,7 +149,7 @@ pub fn reuse(count: u64, heap: impl Fn() -> usize) -> f64 {
     fill(1 << 50) / first
 }
 
-/// Nanoseconds for a cache line to go from one core to another and be written there.
+/// Returns the nanoseconds that a cache line takes to go to another core and be written there.
 pub fn hand_over(time: Duration) -> f64 {
     let ball = AtomicU64::new(0);
     let per_second = run(2, time, |thread, stop| {

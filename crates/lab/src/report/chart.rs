@@ -24,12 +24,12 @@ const COLORS: [&str; 16] = [
     "#f0a07c", "#7fd0a4", "#dc93c9", "#c9b93f", "#a5abf2", "#6ccbd4", "#c3a79b",
 ];
 
-/// The colour of series `number`.
+/// Returns the colour of series `number`.
 pub(super) fn color(number: usize) -> &'static str {
     COLORS[number % COLORS.len()]
 }
 
-/// How a line of that origin is drawn.
+/// Returns the dashes of a line with figures of that origin.
 pub(super) fn dashes(origin: Origin) -> &'static str {
     match origin {
         Origin::Measured => "",
@@ -72,7 +72,7 @@ impl Scale {
     }
 }
 
-/// The next number that has nice quarters.
+/// Returns the next larger number whose quarters are round.
 fn nice(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;
@@ -85,14 +85,14 @@ fn nice(value: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-/// The chart alone, for a page that has its title and names its lines.
+/// Returns the chart alone, for a page that has its title and names its lines.
 pub(super) fn inline(chart: &Chart) -> String {
     let mut svg = open(chart, HEIGHT);
     plot(&mut svg, chart);
     svg + "</svg>\n"
 }
 
-/// The chart with title and names, as a file of its own.
+/// Returns the chart with title and names, as a file of its own.
 pub(super) fn file(chart: &Chart) -> String {
     let height = HEIGHT + LINE * (chart.series.len() + 2) as f64;
     // A wide letter is two thirds as wide as it is high: a long title is smaller.

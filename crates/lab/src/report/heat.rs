@@ -28,7 +28,7 @@ fn powers(hist: &Hist) -> BTreeMap<u32, u64> {
     counts
 }
 
-/// The heat map of what `what` took, as SVG; nothing without any calls.
+/// Returns the heat map of the durations of `what`, as SVG; `None` without any calls.
 pub(super) fn map(name: &str, what: &str, columns: &[Column<'_>]) -> Option<String> {
     let counts: Vec<_> = columns.iter().map(|c| powers(c.hist)).collect();
     let low = counts.iter().filter_map(|c| c.keys().next()).min().copied()?;

@@ -1,4 +1,4 @@
-//! The page.
+//! The report as an HTML page.
 
 use super::chart::{color, dashes, inline};
 use super::heat::{self, Column};
@@ -20,7 +20,7 @@ const HEATS: [(&str, &str); 6] = [
     ("credit_wait", "waiting for credits, by those who had to"),
 ];
 
-/// The report as one page that loads nothing.
+/// Returns the report as one page that loads nothing.
 pub fn html(results: &Results) -> String {
     let mut page = String::new();
     // Writing to a String cannot fail.

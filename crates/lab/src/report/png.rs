@@ -39,10 +39,10 @@ impl Painter {
         Some(Self { options: Options { fontdb: Arc::new(fonts), ..Options::default() } })
     }
 
-    /// A drawing as the bytes of a PNG file.
+    /// Returns a drawing as the bytes of a PNG file.
     ///
     /// # Errors
-    /// What is no drawing, or has no size.
+    /// `svg` is not a drawing, or has no size.
     pub(super) fn paint(&self, svg: &str) -> Outcome<Vec<u8>> {
         Ok(self.pixels(svg)?.encode_png()?)
     }

@@ -1,7 +1,7 @@
-//! The file that raw I/O, lanefs and loop devices have in turn.
+//! The file that raw I/O, lanefs and loop devices use in turn.
 //!
-//! It is written whole before anything is measured, so that nobody pays for blocks that the file
-//! system below has yet to find, and nothing that makes a volume on it may punch holes.
+//! It is written whole before any measurement, so that no contender pays for block allocation in
+//! the file system below. A program that makes a volume on it must not punch holes.
 
 use super::run_tool;
 use crate::{Outcome, stop};
@@ -18,7 +18,7 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// A file of `size` bytes in `dir`, none of them a hole.
+    /// Makes a file of `size` bytes in `dir`, without holes.
     ///
     /// # Errors
     /// Those of writing; a file system that takes no direct I/O.
@@ -38,7 +38,7 @@ impl Backing {
         Ok(backing)
     }
 
-    /// A block device. Its content is lost.
+    /// Uses a block device. Its content is lost.
     ///
     /// # Errors
     /// Those of opening it; less than `size` bytes.
@@ -50,17 +50,17 @@ impl Backing {
         Ok(Self { path: path.to_owned(), size: has, remove: false })
     }
 
-    /// Its name.
+    /// Returns the name of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// A volume of lanefs' own make, with a journal of so many MiB.
+    /// Makes a volume by lanefs' mkfs, with a journal of `journal` MiB.
     ///
     /// # Errors
     /// Those of `mkfs`.
@@ -71,10 +71,10 @@ impl Backing {
         Ok(())
     }
 
-    /// A volume as the kernel's people make it.
+    /// Makes a volume by mke2fs, with a journal of `journal` MiB.
     ///
     /// # Errors
-    /// What mke2fs says.
+    /// Those of mke2fs.
     pub fn make_ext4(&self, journal: u32) -> Outcome<()> {
         let journal = format!("size={journal}");
         let extended = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
@@ -83,10 +83,10 @@ impl Backing {
         Ok(())
     }
 
-    /// An XFS.
+    /// Makes an XFS by mkfs.xfs.
     ///
     /// # Errors
-    /// What mkfs.xfs says.
+    /// Those of mkfs.xfs.
     pub fn make_xfs(&self) -> Outcome<()> {
         run_tool("mkfs.xfs", &["-q", "-f", "-K", &self.path.to_string_lossy()])?;
         Ok(())

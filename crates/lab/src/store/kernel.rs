@@ -46,7 +46,7 @@ impl Handle for File {
     }
 }
 
-/// The kernel's ext4 with a journal of so many MiB and these mount options besides noatime.
+/// Returns the kernel's ext4 with a journal of `journal` MiB, mounted with noatime and `options`.
 pub fn ext4(name: &'static str, journal: u32, options: &'static str) -> Contender {
     Contender::new(name, move |backing| {
         backing.make_ext4(journal)?;
@@ -54,7 +54,7 @@ pub fn ext4(name: &'static str, journal: u32, options: &'static str) -> Contende
     })
 }
 
-/// The kernel's XFS.
+/// Returns the kernel's XFS.
 pub fn xfs() -> Contender {
     Contender::new("XFS", |backing| {
         backing.make_xfs()?;

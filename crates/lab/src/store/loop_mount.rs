@@ -33,7 +33,7 @@ impl LoopMount {
         mounted.map(|_| mount)
     }
 
-    /// Where it is mounted.
+    /// Returns where it is mounted.
     pub fn path(&self) -> &Path {
         &self.dir
     }

@@ -29,7 +29,7 @@ pub trait Store: Sync {
     /// Those of opening.
     fn file(&self, number: usize, size: u64, direct: bool) -> Outcome<Box<dyn Handle>>;
 
-    /// The volume, where it is lanefs'.
+    /// Returns the volume, if this store is a volume of lanefs.
     fn volume(&self) -> Option<&Volume> {
         None
     }
@@ -37,7 +37,7 @@ pub trait Store: Sync {
     /// Unmounts or closes.
     ///
     /// # Errors
-    /// What was not durable and cannot be made so.
+    /// Data that cannot be made durable.
     fn finish(self: Box<Self>) -> Outcome<()>;
 }
 
@@ -49,7 +49,7 @@ pub trait Handle: Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
     fn sync(&self) -> io::Result<()>;
     fn sync_data(&self) -> io::Result<()>;
-    /// Its i_version, which somebody looks at; `None` where that cannot be seen.
+    /// Returns its i_version, as a read by an observer; `None` where it cannot be read.
     fn look(&self) -> Option<u64> {
         None
     }
@@ -80,7 +80,7 @@ pub fn filled(store: &dyn Store, count: usize, size: u64, direct: bool) -> Outco
 
 type SetUp = Box<dyn Fn(&Backing) -> Outcome<Box<dyn Store>>>;
 
-/// One of the things that are compared: a name, and how to set it up on a backing file.
+/// A contender of a comparison: a name, and how to set it up on a backing file.
 pub struct Contender {
     /// In tables.
     pub name: &'static str,
@@ -88,12 +88,12 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// A name and what it stands for.
+    /// Returns the contender `name`, which `set_up` sets up on a backing file.
     pub fn new(name: &'static str, set_up: impl Fn(&Backing) -> Outcome<Box<dyn Store>> + 'static) -> Self {
         Self { name, set_up: Box::new(set_up) }
     }
 
-    /// Sets it up in place of what was on the file before.
+    /// Sets up the store in place of the last content of the file.
     ///
     /// # Errors
     /// Those of making and opening a volume.
@@ -108,7 +108,7 @@ impl fmt::Debug for Contender {
     }
 }
 
-/// What file `number` is called, in the root.
+/// Returns the name of file `number`, in the root.
 pub fn name(number: usize) -> String {
     format!("f{number}")
 }

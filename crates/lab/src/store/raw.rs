@@ -47,7 +47,7 @@ impl Handle for Region {
     }
 }
 
-/// The backing file, for direct I/O.
+/// Opens the backing file for direct I/O.
 ///
 /// # Errors
 /// Those of opening.

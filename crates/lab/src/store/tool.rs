@@ -5,17 +5,17 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Where a system keeps them, also for users whose PATH leaves it out.
+/// Returns a PATH with the folders of system programs, which the PATH of a user may lack.
 fn search_path() -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     format!("{path}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
 }
 
-/// Runs a program, which what is pressed at the terminal does not end: half a volume or half a
-/// mount would be left. Its standard output without white space at the end.
+/// Runs a program, and returns its standard output without white space at the end. Ctrl-C at the
+/// terminal does not end the program: it would leave half a volume or half a mount.
 ///
 /// # Errors
-/// One that is missing or fails, with all that it said.
+/// A program that is missing or fails, with all its output.
 pub fn run_tool(program: &str, args: &[&str]) -> Outcome<String> {
     let mut command = Command::new(program);
     command.env("PATH", search_path()).env("LC_ALL", "C").args(args).process_group(0);
@@ -35,7 +35,7 @@ pub fn missing_tools<'a>(programs: &[&'a str]) -> Vec<&'a str> {
     programs.iter().copied().filter(|program| !there(program)).collect()
 }
 
-/// The line in which a program tells its version, if it is there.
+/// Returns the line with the version of a program, if it is there.
 pub fn tool_version(program: &str, arg: &str) -> Option<String> {
     let out = Command::new(program).env("PATH", search_path()).arg(arg).output().ok()?;
     let said = [out.stdout, out.stderr].concat();

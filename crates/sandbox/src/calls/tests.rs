@@ -91,7 +91,7 @@ fn is_promised(call: c_long, [a, b, c, _, e, _]: [u64; 6]) -> Option<bool> {
     })
 }
 
-/// Arguments of each kind: what is allowed, and nothing and everything.
+/// Returns arguments of each kind: the allowed ones, all bits clear and all bits set.
 fn samples() -> Vec<[u64; 6]> {
     let mut all = vec![[0; 6], [u64::MAX; 6]];
     for (_, conditions) in bounded() {
@@ -241,8 +241,8 @@ fn the_calls_of_another_machine_end_the_process() {
     }
 }
 
-/// A deadly call that is allowed besides would end the process all the same, and one that is both
-/// free and bounded would be free.
+/// A deadly call on another list would still end the process. A bounded call that is also free
+/// would lose its bounds.
 #[test]
 fn the_lists_are_disjoint() {
     let free: Vec<c_long> = FREE.iter().chain(FREE_OF_OLD).copied().collect();

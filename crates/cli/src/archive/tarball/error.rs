@@ -1,4 +1,4 @@
-//! What is wrong with an archive.
+//! The errors of an archive.
 
 use std::io;
 
@@ -10,7 +10,7 @@ pub(crate) enum TarError {
     Broken {
         /// Where in the stream.
         at: u64,
-        /// What is wrong.
+        /// The rule that it breaks.
         rule: &'static str,
     },
     /// The stream failed.

@@ -1,8 +1,8 @@
 //! The 512 bytes before a member.
 //!
 //! ```text
-//! name 0+100  mode 100+8  uid 108+8  gid 116+8  size 124+12  mtime 136+12  chksum 148+8  typeflag 156
-//! linkname 157+100  magic 257+8  uname 265+32  gname 297+32  devmajor 329+8  devminor 337+8
+//! name 0+100  mode 100+8  uid 108+8  gid 116+8  size 124+12  mtime 136+12  chksum 148+8  typeflag
+//! 156 linkname 157+100  magic 257+8  uname 265+32  gname 297+32  devmajor 329+8  devminor 337+8
 //! prefix 345+155 (ustar)  |  sparse 386+96  isextended 482  realsize 483+12 (GNU)
 //! ```
 
@@ -41,17 +41,17 @@ impl Header {
         &self.0[range]
     }
 
-    /// The bytes of a text field up to its first NUL.
+    /// Returns the bytes of a text field up to its first NUL.
     fn text(&self, range: Range<usize>) -> Vec<u8> {
         self.field(range).split(|b| *b == 0).next().unwrap_or_default().to_vec()
     }
 
-    /// Whether this is the record of zeros that ends an archive.
+    /// Returns whether this is the record of zeros that ends an archive.
     pub(super) fn is_end(&self) -> bool {
         self.0 == [0; RECORD]
     }
 
-    /// Whether `chksum` is right. Old programs added up signed bytes.
+    /// Returns whether `chksum` is right. Old programs added up signed bytes.
     pub(super) fn checksum_is_good(&self) -> bool {
         let found = number(self.field(CHKSUM));
         let sum = |add: fn(u8) -> i64| -> i64 {
@@ -67,7 +67,7 @@ impl Header {
         self.0[TYPEFLAG]
     }
 
-    /// The member's name, its ustar prefix in front.
+    /// Returns the member's name, its ustar prefix in front.
     pub(super) fn name(&self) -> Vec<u8> {
         let name = self.text(NAME);
         let prefix = if self.field(MAGIC).starts_with(b"ustar\0") { self.text(PREFIX) } else { Vec::new() };
@@ -106,15 +106,16 @@ impl Header {
         Some((number(self.field(DEVMAJOR))?, number(self.field(DEVMINOR))?))
     }
 
-    /// The head of an old GNU sparse map: up to four entries, whether records of more follow,
-    /// and the size of the file with its holes.
+    /// Returns the head of an old GNU sparse map: up to four entries, whether records of more
+    /// follow, and the size of the file with its holes.
     pub(super) fn gnu_sparse(&self) -> Option<(Ranges, bool, u64)> {
         let real = u64::try_from(number(self.field(GNU_REALSIZE))?).ok()?;
         Some((sparse_entries(self.field(GNU_SPARSE))?, self.0[GNU_IS_EXTENDED] != 0, real))
     }
 }
 
-/// The entries of an old GNU sparse map: offset and length, 12 bytes each, up to an empty one.
+/// Returns the entries of an old GNU sparse map: offset and length, 12 bytes each, up to an empty
+/// one.
 pub(super) fn sparse_entries(bytes: &[u8]) -> Option<Ranges> {
     let used = bytes.chunks_exact(24).take_while(|entry| entry[0] != 0);
     used.map(|entry| {
@@ -124,7 +125,7 @@ pub(super) fn sparse_entries(bytes: &[u8]) -> Option<Ranges> {
     .collect()
 }
 
-/// A number: octal digits with blanks around them, or base 256 if the first bit is set.
+/// Returns a number: octal digits with blanks around them, or base 256 if the first bit is set.
 /// An empty field is 0.
 fn number(field: &[u8]) -> Option<i64> {
     match field.first() {

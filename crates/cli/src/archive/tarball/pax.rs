@@ -1,6 +1,6 @@
 //! Records of a pax extended header: `LENGTH KEY=VALUE\n`, the length counting itself.
 
-/// The records of a header in their order, `None` if one is malformed.
+/// Returns the records of a header in their order, `None` if a record is malformed.
 pub(super) fn parse(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
@@ -33,7 +33,7 @@ pub(super) fn push(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     out.push(b'\n');
 }
 
-/// A time as pax writes it: seconds with a fraction, perhaps negative.
+/// Returns a time as pax writes it: seconds with a fraction, perhaps negative.
 pub(super) fn parse_time(text: &[u8]) -> Option<(i64, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -50,7 +50,7 @@ pub(super) fn parse_time(text: &[u8]) -> Option<(i64, u32)> {
     }
 }
 
-/// The shortest form that [`parse_time`] reads back.
+/// Returns the shortest form that [`parse_time`] reads back.
 pub(super) fn format_time(sec: i64, nsec: u32) -> String {
     let (sign, sec, nsec) = match (sec < 0, nsec) {
         (true, 1..) => ("-", sec.saturating_add(1).unsigned_abs(), 1_000_000_000 - nsec),

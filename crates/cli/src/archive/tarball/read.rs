@@ -1,4 +1,4 @@
-//! Members out of a stream.
+//! Reads the members of a tar stream.
 
 use super::header::{Header, sparse_entries};
 use super::sparse::{self, MapParser};
@@ -58,12 +58,12 @@ struct Sparse {
 }
 
 impl<R: Read> TarReader<R> {
-    /// An archive from its start.
+    /// Returns a reader at the start of an archive.
     pub(crate) fn new(stream: R) -> Self {
         Self { stream, at: 0, left: 0, padding: 0, global: Extended::default() }
     }
 
-    /// The next member, `None` at the end. What is left of the last one's data is skipped.
+    /// Returns the next member, `None` at the end. Skips the rest of the last member's data.
     ///
     /// The path is as the archive has it.
     pub(crate) fn next(&mut self) -> Result<Option<Member>, TarError> {
@@ -165,7 +165,7 @@ impl<R: Read> TarReader<R> {
         Ok(())
     }
 
-    /// A whole record; `None` if the stream ends before it.
+    /// Reads a whole record. Returns `None` if the stream ends before it.
     fn record_or_end(&mut self) -> Result<Option<[u8; RECORD]>, TarError> {
         let mut record = [0; RECORD];
         let mut filled = 0;
@@ -363,8 +363,9 @@ impl Extended {
         Some(())
     }
 
-    /// A list that cannot be understood, for one because it names somebody unknown here, goes on
-    /// under its key: whoever takes the member cannot store such an attribute, and says so.
+    /// Takes an ACL as an attribute. An ACL that cannot be parsed, for example because it names a
+    /// user unknown here, stays under its key: a volume cannot store such an attribute, and the
+    /// import reports it.
     fn acl(&mut self, name: &[u8], key: &[u8], text: &[u8]) {
         match acl_text::parse(text) {
             Some(acl) => self.xattr(name, acl.to_xattr()),

@@ -86,7 +86,7 @@ impl MapParser {
     }
 }
 
-/// A map in form 1.0, whole records.
+/// Returns a map in form 1.0, padded to whole records.
 pub(super) fn encode(map: &[(u64, u64)]) -> Vec<u8> {
     let mut out = format!("{}\n", map.len()).into_bytes();
     for (offset, len) in map {

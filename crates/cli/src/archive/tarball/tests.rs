@@ -247,7 +247,7 @@ fn records(of: impl IntoIterator<Item = (String, Vec<u8>)>) -> Vec<u8> {
     out
 }
 
-/// What is wrong with an archive, as its reader says.
+/// Returns the rule that an archive breaks, as its reader reports it.
 fn rule_of(archive: &[u8]) -> &'static str {
     let mut reader = TarReader::new(archive);
     loop {
@@ -272,7 +272,7 @@ fn a_number_that_an_archive_gives_is_bounded() {
     let archive = [extended(b'x', &most), header(0, b'0')].concat();
     assert!(rule_of(&archive).contains("ends inside"));
     let names = |n: usize| records((0..n).map(|i| (format!("SCHILY.xattr.user.{i:x}"), b"v".to_vec())));
-    // As many attributes as Linux lists, and one more than that.
+    // As many attributes as Linux lists, and one more.
     let with = |n: usize| [extended(b'x', &names(n)), header(0, b'0'), vec![0; 2 * RECORD]].concat();
     assert_eq!(rule_of(&with(6000)), "");
     assert_eq!(rule_of(&with(8000)), "attributes whose names take more than 64 KiB");

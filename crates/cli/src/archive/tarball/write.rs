@@ -19,7 +19,7 @@ pub(crate) struct TarWriter<W> {
 }
 
 impl<W: Write> TarWriter<W> {
-    /// An archive from its start.
+    /// Returns a writer at the start of an archive.
     pub(crate) fn new(stream: W) -> Self {
         Self { stream, at: 0, left: 0 }
     }
@@ -123,7 +123,7 @@ impl<W: Write> TarWriter<W> {
         Ok(true)
     }
 
-    /// The next bytes of the current file's ranges, one range behind the other.
+    /// Writes the next bytes of the current file's ranges, one range after the other.
     pub(crate) fn data(&mut self, bytes: &[u8]) -> Result<(), TarError> {
         self.put(bytes)?;
         match self.left.checked_sub(bytes.len() as u64) {

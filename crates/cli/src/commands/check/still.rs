@@ -1,14 +1,14 @@
-//! A volume that holds still while it is checked, also one that is in use.
+//! Keeps a volume still while it is checked, even if it is in use.
 //!
-//! - One that nobody has open is locked against writers.
-//! - A mount of lanefs holds its device in one committed state, asked at its socket
-//!   ([`crate::watch`]). Then the volume is read without the lock.
-//! - What the kernel has mounted can be frozen (`fsfreeze`), or is mounted read-only. Then its
-//!   superblock says that no log has to be replayed: the kernel writes that when it freezes a
-//!   volume, and not before. The lock of a reader does not see such a mount.
+//! - A volume that no process has open is locked against writers.
+//! - A mount of lanefs is asked at its socket ([`crate::watch`]) to hold its device in one
+//!   committed state. The check then reads the volume without the lock.
+//! - A volume that the kernel has mounted must be frozen (`fsfreeze`) or mounted read-only. Its
+//!   superblock then says that no log has to be replayed: the kernel writes that when it freezes a
+//!   volume, and not before. The lock of a reader does not detect such a mount.
 //!
-//! After the check, [`Still::end`] says whether that held until the end. If it did not, what was
-//! found may be an artefact of a change, and is not reported.
+//! After the check, [`Still::end`] says whether the volume held still until the end. If it did not,
+//! a finding may be an artefact of a change, and is not reported.
 
 use crate::failure::{Cause, Failure, Res};
 use crate::location::VolumeName;
@@ -64,7 +64,7 @@ impl Still {
         Ok((device, Self::Quiet { superblock, mounted: user.is_some() }))
     }
 
-    /// Whether the volume is in use.
+    /// Returns whether the volume is in use.
     pub(super) fn is_live(&self) -> bool {
         match self {
             Self::Held(_) => true,
@@ -104,7 +104,7 @@ fn in_use(name: &VolumeName, why: &str) -> Failure {
     Failure::cannot("check", name.as_bytes(), Cause::text(format!("is in use: {why}")))
 }
 
-/// The file that the volume is in.
+/// Returns the file that the volume is in.
 fn opened(name: &VolumeName) -> Option<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     names_file(name)
@@ -112,7 +112,7 @@ fn opened(name: &VolumeName) -> Option<File> {
         .flatten()
 }
 
-/// The device by which the kernel, or a program other than lanefs, uses the volume.
+/// Returns the device by which the kernel, or a program other than lanefs, uses the volume.
 fn claimed(name: &VolumeName) -> Option<String> {
     opened(name).and_then(|file| claimed_device(&file))
 }
@@ -139,9 +139,8 @@ fn superblock(name: &VolumeName, device: &dyn BlockDevice) -> Res<Box<[u8; SUPER
     Ok(bytes)
 }
 
-/// Whether a volume that is mounted is not written: it is frozen, or mounted read-only. The kernel
-/// marks a volume that it writes, with a journal as one that needs recovery, without one as one
-/// that is not clean.
+/// Returns whether a mounted volume is not written: it is frozen, or mounted read-only. The kernel
+/// marks a volume that it writes: with a journal as needing recovery, without one as not clean.
 fn is_quiet(superblock: &[u8; SUPERBLOCK_SIZE]) -> bool {
     Superblock::parse(superblock).is_ok_and(|sb| match sb.has(Compat::HAS_JOURNAL) {
         true => !sb.has_in(Incompat::RECOVER),

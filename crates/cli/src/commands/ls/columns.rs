@@ -18,7 +18,7 @@ pub(super) fn width(name: &[u8]) -> usize {
 
 const GAP: usize = 2;
 
-/// The width of each column if `cells` stand in `rows` rows.
+/// Returns the width of each column if `cells` stand in `rows` rows.
 fn layout(cells: &[Cell], rows: usize) -> Vec<usize> {
     cells.chunks(rows).map(|column| column.iter().map(|c| c.width).max().unwrap_or(0)).collect()
 }
