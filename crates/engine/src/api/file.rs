@@ -211,10 +211,10 @@ impl File {
     /// Changes which blocks hold the `len` bytes from `offset` on: see [`FallocMode`].
     ///
     /// # Errors
-    /// [`Error::BadHandle`] if not open for writing; [`Error::NotPermitted`] for an inode that is
-    /// immutable, or append-only unless it is allocation; [`Error::FileTooBig`];
+    /// [`Error::BadHandle`] if not open for writing; [`Error::NotPermitted`] for an immutable
+    /// inode, and for an append-only one unless it is allocation; [`Error::FileTooBig`];
     /// [`Error::NotSupported`] for a file without extents, unless it is a punch; [`Error::Invalid`]
-    /// for no bytes, and to collapse or insert what is not whole blocks or does not lie before the
+    /// for no bytes, and for a collapse or insertion that is not of whole blocks or not before the
     /// end. [`Error::NoSpace`]: a part may have been done.
     ///
     /// ```

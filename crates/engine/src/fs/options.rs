@@ -187,7 +187,8 @@ impl OpenOptions {
     }
 
     /// Whether the content of files goes past the page cache where the device is memory
-    /// ([`BlockDevice::mapped`]: `dax=always`, `dax=never`): yes, unless said otherwise.
+    /// ([`BlockDevice::mapped`](lanefs_device::BlockDevice::mapped): `dax=always`, `dax=never`):
+    /// yes, unless said otherwise.
     pub fn dax(mut self, yes: bool) -> Self {
         self.modes.dax = yes;
         self

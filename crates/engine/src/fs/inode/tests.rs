@@ -1,4 +1,4 @@
-//! What a node owes when it leaves the table.
+//! The state that a node passes on when it leaves the table.
 
 use super::*;
 use crate::fs::OpenOptions;
@@ -48,14 +48,14 @@ fn volume() -> (Arc<Counting>, Volume) {
 
 #[test]
 fn a_sync_covers_what_was_written_before_the_node_was_evicted() {
-    // With the state of its content, as after an open, and without.
+    // With the state of the content in memory, as after an open, and without.
     for opened in [true, false] {
         let (device, volume) = volume();
         let file = volume.create_file("/f").unwrap();
         file.write_at(0, &[1; 4096]).unwrap();
         volume.sync().unwrap();
         let (ino, fs) = (file.node().ino, Arc::clone(&file.node().fs));
-        // The inode learns of the time and is committed; the page is written out after that.
+        // The time is written into the inode and committed; the page is written out after that.
         file.write_at(0, &[2; 4096]).unwrap();
         file.set_attr(&SetAttr { uid: Some(7), ..SetAttr::default() }).unwrap();
         fs.journal.sync().unwrap();
@@ -74,8 +74,8 @@ fn a_sync_covers_what_was_written_before_the_node_was_evicted() {
     }
 }
 
-/// Between the count of the last reference and the removal of the node from the table another
-/// thread may sweep.
+/// Between the drop of a node's last reference and its removal from the table, another thread may
+/// sweep.
 #[test]
 fn a_node_without_a_name_is_left_to_its_deleter() {
     let (_, volume) = volume();

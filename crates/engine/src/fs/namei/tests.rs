@@ -1,4 +1,4 @@
-//! Attributes that are set: refused as a whole, and done as a whole.
+//! Changes of attributes: refused or done as a whole.
 
 use crate::{Error, FallocMode, NewAttr, OpenOptions, SetAttr, Volume};
 use lanefs_device::MemDevice;
@@ -82,7 +82,7 @@ fn a_file_that_lost_its_last_name_gets_no_other() {
     volume.close().unwrap();
 }
 
-/// A link that finds no room for its name takes back its own count, and not those of others.
+/// A link that finds no room for its name takes back its own count only, not another thread's.
 #[test]
 fn links_that_fail_beside_others_keep_the_count() {
     let device = MemDevice::new(8 << 20);

@@ -84,7 +84,7 @@ fn who_has_to_wait_for_a_range_is_timed() {
         let file = written(&volume);
         let node = file.node();
         let mut patience = Duration::from_millis(20);
-        // A reader that comes late does not wait, and is tried again with more patience.
+        // A reader that comes too late does not wait. It is tried again with a longer delay.
         let waits = loop {
             let held = node.file().lock_from(node, 0);
             thread::scope(|scope| {
@@ -93,7 +93,7 @@ fn who_has_to_wait_for_a_range_is_timed() {
                 drop(held);
             });
             let waits = volume.stats().times.range_wait;
-            // One that comes in the last moment waits for less.
+            // A reader that comes at the last moment waits for less.
             if waits.max > 1_000_000 {
                 break waits;
             }
@@ -155,7 +155,7 @@ fn a_want_of_inodes_writes_no_file_out() {
         "{dirty} bytes, {} afterwards",
         fs.pages.dirty_bytes()
     );
-    // One that is freed waits for no commit.
+    // A freed inode waits for no commit.
     let commits = volume.stats().journal.commits;
     volume.remove_file("/0").unwrap();
     volume.create_file("/again").unwrap();

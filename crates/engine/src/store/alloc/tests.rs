@@ -1,5 +1,5 @@
-//! Blocks in core, on volumes in memory: nothing is handed out twice, lost, or refused while it is
-//! there.
+//! Blocks in core, on volumes in memory: no block is allocated twice, lost, or refused while it is
+//! free.
 
 use super::*;
 use crate::error::Error;
@@ -22,7 +22,7 @@ fn volume(mib: usize) -> Arc<Fs> {
     open(device)
 }
 
-/// Without a timer: what was freed comes back when a test has it committed.
+/// Without a timer: freed blocks become available when a test commits.
 fn open(device: Arc<MemDevice>) -> Arc<Fs> {
     Fs::open(device, OpenOptions::new().write(true).commit_interval(Duration::ZERO)).unwrap()
 }
@@ -108,7 +108,7 @@ fn sixteen_threads_take_the_last_block_and_claims_are_kept() {
         threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
     });
     assert!(disjoint(&runs));
-    // Others gave back what the first to see the end could not know of.
+    // Other threads freed blocks that the first to find none could not know of.
     assert_eq!(blocks(&runs) + fs.alloc.free_blocks(), all);
     let mut rest = Vec::new();
     while let Ok(run) = reserve(&fs, 0, 1) {
@@ -213,7 +213,7 @@ fn a_search_does_not_read_every_bitmap() {
     let run = reserve(&fs, 0, 1500).unwrap();
     assert!((30..1500).contains(&run.len()), "the best of a few groups: {}", run.len());
     assert!((10..20).contains(&read()), "{}", read());
-    // Others look further, until it is found.
+    // Later searches look further, until the run is found.
     let mut runs = vec![run];
     while runs.last().unwrap().len() < 1500 {
         runs.push(reserve(&fs, 0, 1500).unwrap());
@@ -297,8 +297,8 @@ fn freed_blocks_come_back_with_the_commit() {
     assert!(!await_frees(&fs).unwrap());
 }
 
-/// What another thread gives back while an operation runs is too late for it, and nothing is left
-/// to wait for.
+/// Blocks that another thread gives back while an operation runs come too late for it, and leave
+/// nothing to wait for.
 #[test]
 fn what_comes_back_meanwhile_is_tried_again() {
     let fs = volume(16);
@@ -312,7 +312,7 @@ fn what_comes_back_meanwhile_is_tried_again() {
     fs.with_room(|| freed.take().map_or(Ok(()), commit)).unwrap();
 }
 
-/// What hostile descriptors promise is not there.
+/// The counts of hostile descriptors are wrong: the blocks do not exist.
 #[test]
 fn a_volume_that_lies_about_its_free_blocks() {
     let fs = volume(16);
@@ -352,7 +352,7 @@ impl Holes {
     }
 }
 
-/// Fills a file of `size` blocks in random order; its runs by logical block.
+/// Fills a file of `size` blocks in random order. Returns its runs by logical block.
 fn fill(fs: &Fs, file: &FileAlloc, size: u32, rng: &mut StdRng, claimed: bool) -> Vec<(u32, Reserved)> {
     let mut holes = Holes(vec![false; size as usize]);
     let mut runs = Vec::new();
@@ -372,7 +372,7 @@ fn fill(fs: &Fs, file: &FileAlloc, size: u32, rng: &mut StdRng, claimed: bool) -
     runs
 }
 
-/// How many extents the runs make.
+/// Returns how many extents the runs make.
 fn extents(runs: &[(u32, Reserved)]) -> usize {
     let follows = |w: &&[(u32, Reserved)]| w[0].1.start() + u64::from(w[0].1.len()) == w[1].1.start();
     runs.len() - runs.windows(2).filter(follows).count()
@@ -498,7 +498,7 @@ fn a_piece_in_the_way_and_the_ends_of_the_file() {
     assert!(run.len() > 1000);
 }
 
-/// How many blocks of the device begin with bytes of this value.
+/// Returns how many blocks of the device begin with bytes of this value.
 fn blocks_of(device: &MemDevice, byte: u8) -> usize {
     device.to_bytes().chunks(1024).filter(|block| block[..64] == [byte; 64]).count()
 }
@@ -508,7 +508,7 @@ fn trim_discards_what_is_free_and_nothing_else() {
     let device = Arc::new(MemDevice::new(64 << 20));
     let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
     lanefs_mkfs::format(&*device, &options).unwrap();
-    // Without a timer: commits happen where the test has them.
+    // Without a timer: the test decides when commits happen.
     let open = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
     let fs = Fs::open(Arc::clone(&device) as _, open).unwrap();
     let volume = crate::Volume::new(Arc::clone(&fs));
@@ -566,8 +566,8 @@ fn with_discard_a_commit_discards_what_it_freed() {
     }
 }
 
-/// A volume whose group 2 has a damaged bitmap, of blocks or of inodes; how many blocks or inodes
-/// were free there.
+/// Makes a volume whose group 2 has a damaged bitmap, of blocks or of inodes. Returns how many
+/// blocks or inodes were free there.
 fn damaged(blocks: bool) -> (Arc<MemDevice>, u32) {
     let device = Arc::new(MemDevice::new(32 << 20));
     let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
@@ -614,7 +614,7 @@ fn a_group_with_a_damaged_block_bitmap_is_passed_by() {
     assert_eq!(u16::from_le_bytes(state) & 2, 2);
 }
 
-/// A bitmap that was read wrong once costs space until the volume is opened again, and no longer.
+/// A bitmap that was read wrong once costs space only until the volume is opened again.
 #[test]
 fn space_of_a_damaged_bitmap_comes_back_when_it_is_right_again() {
     let (device, lost) = damaged(true);

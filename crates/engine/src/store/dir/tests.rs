@@ -146,7 +146,7 @@ impl Filled {
         all
     }
 
-    /// What is there, by name and by listing, is what was put there.
+    /// Checks that the names that were added are there, by lookup and by listing.
     fn check(&self, fs: &Fs) {
         let mut listed = self.list(fs);
         let all = listed.len();
@@ -377,7 +377,7 @@ fn directories_that_cannot_be_are_refused() {
     }
     let error = find(fs, ino, &Inode { size: 2048, ..good.clone() }, b"a name").unwrap_err();
     assert!(matches!(error, Error::Dir(DirError::Hole { lblk: 1, .. })), "{error}");
-    // Removed while it is open: it holds nothing, and takes nothing.
+    // Removed while it is open: it has no names, and accepts none.
     let gone = Inode { size: 0, links_count: 0, ..good.clone() };
     assert!(find(fs, ino, &gone, b"a name").unwrap().found().is_err());
     assert!(is_empty(fs, ino, &gone).unwrap());

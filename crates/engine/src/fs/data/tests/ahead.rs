@@ -1,5 +1,5 @@
-//! Read-ahead locks no bytes: what it loads must never be older than what others have written past
-//! the cache.
+//! Readahead locks no bytes: the pages that it loads must never be older than what another thread
+//! has written past the cache.
 
 use crate::fs::data::FallocMode;
 use crate::{File, OpenOptions, Volume};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const BLOCK: u64 = 4096;
 
-/// Before it is what readers ask for, behind it what they have read ahead.
+/// Readers request bytes before it; their readahead loads bytes behind it.
 const BASE: u64 = 52 * BLOCK;
 
 fn volume() -> Volume {
@@ -25,7 +25,7 @@ fn open(volume: &Volume, direct: bool) -> File {
     volume.open_options().read(true).write(true).create(true).direct(direct).open("/f").unwrap()
 }
 
-/// Runs `work` while others have what is behind `BASE` read ahead, again and again.
+/// Runs `work` while two other threads read ahead behind `BASE`, again and again.
 fn among_readers(volume: &Volume, work: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -34,7 +34,7 @@ fn among_readers(volume: &Volume, work: impl FnOnce()) {
                 let file = open(volume, false);
                 let mut byte = [0];
                 while !stop.load(Ordering::Relaxed) {
-                    // The first ends the stream before, the others make one.
+                    // The first read ends the last sequence, the others begin a new one.
                     for at in [0, BASE - 2, BASE - 1] {
                         file.read_at(at, &mut byte).unwrap();
                     }

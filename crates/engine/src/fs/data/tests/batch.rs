@@ -1,4 +1,4 @@
-//! Reads and writes that are given together.
+//! Batches of reads and writes.
 
 use crate::{Error, File, Io, Locking, OpenOptions, Volume};
 use lanefs_device::{BlockDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, ReadOp, WriteOp};
@@ -92,7 +92,7 @@ fn a_batch_does_what_its_requests_do() {
     }
 }
 
-/// Memory that says how many requests it had at a time, and fails when told.
+/// Memory that records how many requests it had at a time, and fails on demand.
 #[derive(Debug)]
 struct Memory {
     inner: MemDevice,
@@ -161,7 +161,7 @@ fn the_device_has_all_at_the_same_time() {
     assert_eq!(device.most.each_ref().map(|most| most.load(Ordering::Relaxed)), [8, 8]);
     assert_eq!(volume.stats().journal.handles, handles);
 
-    // Each that fails is told.
+    // Each request that fails reports its error.
     device.fails.store(true, Ordering::Relaxed);
     let done = File::run_batch(&mut ios);
     assert!(done[..8].iter().all(|done| matches!(done, Err(Error::Device(_)))), "{done:?}");
@@ -170,7 +170,7 @@ fn the_device_has_all_at_the_same_time() {
     assert!(memory.iter().flatten().all(|byte| *byte == 1));
 }
 
-/// Each request is told of its own failure.
+/// Each request reports its own failure.
 #[test]
 fn a_failure_is_its_own() {
     let volume = volume(Arc::new(MemDevice::new(32 << 20)), 4096, Locking::Range);

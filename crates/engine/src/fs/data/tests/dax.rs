@@ -1,4 +1,4 @@
-//! Volumes on memory: no page cache, slices of files, and the same promises.
+//! Volumes on memory: no page cache, slices of files, and the same guarantees.
 
 use super::{churn, run};
 use crate::{Error, File, Locking, OpenOptions, Volume};
@@ -30,7 +30,7 @@ fn volumes() -> Vec<(TempDir, PathBuf)> {
 }
 
 fn open(path: &Path, options: OpenOptions) -> Volume {
-    // Without a timer: what is counted is what the calls do.
+    // Without a timer: the counts are those of the calls alone.
     let options = options.write(true).commit_interval(Duration::ZERO);
     options.open_device(Arc::new(PmemDevice::open(path).unwrap())).unwrap()
 }
@@ -108,7 +108,7 @@ fn without_waiting_too() {
     assert_eq!(volume.stats().cache.used, 0);
 }
 
-/// Two blocks are one write, or another, for every reader.
+/// Every reader must see both blocks of one write, or of another.
 #[test]
 fn readers_see_all_of_a_write_or_none() {
     for locking in [Locking::Inode, Locking::RangeMutex, Locking::Range] {
@@ -131,7 +131,7 @@ fn readers_see_all_of_a_write_or_none() {
             let mut seen = std::collections::BTreeSet::new();
             let mut buf = vec![0; 8 * BLOCK];
             let (mut whole, mut round) = (true, 0);
-            // Both get on, however the threads are scheduled.
+            // Readers and writers both make progress, however the threads are scheduled.
             while whole && (round < 3000 || seen.len() < 2) {
                 f.read_at(1000, &mut buf).unwrap();
                 seen.insert(buf[0]);
@@ -188,7 +188,7 @@ fn what_can_be_mapped_is_what_is_there() {
     }
 }
 
-/// While a slice is out, every way to change its bytes waits, and nothing is broken by it.
+/// While a slice is lent, every change of its bytes waits, and none fails.
 #[test]
 fn a_slice_stays_as_it_is() {
     type Change = fn(&Volume);
@@ -218,7 +218,7 @@ fn a_slice_stays_as_it_is() {
                 assert!(slice.iter().all(|b| *b == 5), "{what}");
                 assert!(!done.load(Ordering::Acquire), "{what} did not wait");
                 if what.ends_with(" write") {
-                    // Others go on meanwhile.
+                    // Other threads go on meanwhile.
                     f.read_at(0, &mut [0; 100]).unwrap();
                     f.write_at(0, b"elsewhere").unwrap();
                     assert!(slice.iter().all(|b| *b == 5), "{what}");
@@ -235,7 +235,7 @@ fn a_slice_stays_as_it_is() {
     }
 }
 
-/// Nothing is flushed that must be: what one thread wrote is there when another one has synced.
+/// Nothing needs a flush: data that one thread wrote is durable once another thread has synced.
 #[test]
 fn what_was_synced_is_in_the_file() {
     let (_dir, path) = volumes().swap_remove(1);

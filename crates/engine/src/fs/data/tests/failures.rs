@@ -54,7 +54,7 @@ fn one_file_that_fails_does_not_keep_others_from_being_committed() {
 #[test]
 fn a_writer_is_not_told_of_another_file() {
     let (device, _, fs, [a, b]) = volume(OpenOptions::new().cache_bytes(1 << 20));
-    // Too much for the cache, and no place for it can be found.
+    // More than the cache may hold, and no blocks can be found for it.
     buffered::write(&a, 0, &[1; 600 << 10]).unwrap();
     device.fail_from(Op::Read, 1, 5);
     buffered::write(&b, 0, &[2; 4096]).unwrap();
@@ -109,8 +109,8 @@ fn what_could_not_be_written_out_keeps_its_space() {
     }
 }
 
-/// Without a timer, and when the journal has ended, the background thread has nothing to wake up
-/// for, whatever is dirty.
+/// Without a timer, and when the journal has ended, the flusher has no reason to wake up, whatever
+/// is dirty.
 #[test]
 fn what_nothing_will_write_out_wakes_nobody() {
     for (interval, ends) in [(Duration::ZERO, false), (Duration::from_secs(3600), true)] {
@@ -122,7 +122,7 @@ fn what_nothing_will_write_out_wakes_nobody() {
             assert!(sync_all(&a).is_err() && fs.journal.has_ended());
         }
         assert!(fs.pages.dirty_bytes() > 0 && fs.dirty_times() > 0);
-        // The first looks whether anything was used since the last.
+        // The first round checks whether anything was used since the last one.
         let mut jobs = fs.background_jobs();
         fs.background_round(&mut jobs);
         assert_eq!(fs.background_round(&mut jobs), None, "ended: {ends}");

@@ -1,4 +1,4 @@
-//! Operations that fail in the middle: none of them is committed by half.
+//! Operations that fail in the middle: no part of one is committed.
 
 use super::*;
 use crate::Volume;
@@ -43,7 +43,7 @@ impl BlockDevice for BadBlock {
     }
 }
 
-/// Blocks that are freed and whose inode then cannot be read would belong to two files.
+/// A block would belong to two files if it were freed and the inode then could not be read.
 #[test]
 fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
     let image = Image::new("64M", &["-t", "ext4", "-b", "1024", "-N", "8192"]);
@@ -62,7 +62,7 @@ fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
     let node = fs.node(ino).unwrap();
     write(&node, 0, &vec![1; 4 * MIB]).unwrap();
     sync_all(&node).unwrap();
-    // Other metadata pushes the block out of the cache, while the file is in use.
+    // Other metadata evicts the block from the cache, while the file is in use.
     fs.journal.checkpoint().unwrap();
     for _ in 0..3 {
         for ino in 100..8192 {
@@ -75,7 +75,7 @@ fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
     assert_eq!(device.failures.load(Ordering::SeqCst), 1, "the block was still cached");
     let after = node.state().clone();
     assert_eq!((after.blocks, after.i_block), (before.blocks, before.i_block));
-    // Nothing had been changed: the volume goes on.
+    // Nothing was changed: the volume stays usable.
     assert!(!fs.journal.has_ended());
     drop(node);
     fs.journal.sync().unwrap();

@@ -1,17 +1,17 @@
-//! A direct overwrite holds its bytes while it writes, whichever way it came.
+//! A direct overwrite holds the lock of its bytes while it writes, whatever call it came from.
 
 use super::*;
 use crate::{File, Io};
 use lanefs_device::{AlignedBuf, MemDevice};
 use std::sync::Mutex;
 
-/// A device that looks, while a block of 0xAB is written, whether the bytes of a file can be had
+/// A device that tests, while a block of 0xAB is written, whether the bytes of a file can be locked
 /// exclusively.
 #[derive(Debug)]
 struct Looking {
     inner: MemDevice,
     file: Mutex<Option<File>>,
-    /// What it found, once for each write.
+    /// The results, one for each write.
     held: Mutex<Vec<bool>>,
 }
 
@@ -29,7 +29,7 @@ impl BlockDevice for Looking {
         if data.iter().all(|byte| *byte == 0xAB)
             && let Some(file) = &*self.file.lock().unwrap()
         {
-            // Another thread: this one holds what it holds.
+            // In another thread, because this one holds locks.
             let look = || file.node().file().try_lock_to_write(file.node(), 0, 1 << 20).is_none();
             let held = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
             self.held.lock().unwrap().push(held);
@@ -71,8 +71,8 @@ fn blocks_are_not_moved_under_an_overwrite() {
     }
 }
 
-/// The file may be cut while a writer waits for its bytes: what the writer holds then is not enough
-/// to let the file grow.
+/// The file may be cut while a writer waits for the lock of its bytes. The range that it then has
+/// locked is not enough to let the file grow.
 #[test]
 fn a_writer_looks_at_the_size_again_when_it_holds_its_bytes() {
     let image = Image::new("16M", KINDS[0]);
@@ -80,7 +80,7 @@ fn a_writer_looks_at_the_size_again_when_it_holds_its_bytes() {
     let fs = image.open();
     let node = fs.node(ino).unwrap();
     let mut patience = Duration::from_millis(5);
-    // A writer that comes late finds the new size, and is tried again with more patience.
+    // A writer that comes too late finds the new size. It is tried again with a longer delay.
     while fs.counters.range_retries.get() == 0 {
         buffered::write(&node, 0, &[1; 64 << 10]).unwrap();
         let held = node.file().lock_from(&node, 0);

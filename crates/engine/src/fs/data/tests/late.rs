@@ -1,5 +1,5 @@
-//! What another cache hands down and asks for: whole blocks go past the page cache, the rest
-//! through it.
+//! Reads and writes of a caller with its own cache: whole blocks go past the page cache, the rest
+//! goes through it.
 
 use super::*;
 use crate::{SetAttr, SetTime, Timestamp, Volume};
@@ -17,8 +17,8 @@ fn close(volume: Volume, image: &Image) {
     assert_eq!(code, 0, "{text}");
 }
 
-/// Beside writes and reads through the cache, which leave it with blocks that are dirty, clean, and
-/// none.
+/// Together with writes and reads through the cache, which leave dirty blocks, clean blocks, and
+/// blocks that are not cached.
 #[test]
 fn beside_the_cache() {
     for (kind, seed) in KINDS.iter().zip(0..) {
@@ -116,8 +116,8 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
     close(volume, &image);
 }
 
-/// A cache above this one keeps the times of what it took: what it says of them is what is stored,
-/// in whichever order it says it and hands the bytes down.
+/// A caller with its own cache keeps the times of what it accepted. The times that it sets are
+/// stored, whether it sets them before or after it writes the bytes.
 #[test]
 fn the_times_are_those_that_the_other_cache_set() {
     let stamped = Timestamp { sec: 1_000_000_000, nsec: 4_000_000 };
@@ -138,7 +138,7 @@ fn the_times_are_those_that_the_other_cache_set() {
         assert_ne!(written.version(), made.version());
         file.set_attr(&set).unwrap();
         let before = file.metadata().version();
-        // New, and over what is there.
+        // Over existing bytes, and behind them.
         for at in [0, len as u64] {
             file.write_late(at, &vec![2; len]).unwrap();
         }
@@ -157,9 +157,9 @@ fn the_times_are_those_that_the_other_cache_set() {
     }
 }
 
-/// As after a failed writeback in the kernel's ext4: i_size stays where the cache above has it, and
-/// what could not be written reads as zeros; i_disksize does not move, so the volume holds no size
-/// without its bytes.
+/// As after a failed writeback in the kernel's ext4, i_size stays where the caller moved it, and
+/// the bytes that could not be written read as zeros. i_disksize does not move, so the volume has
+/// no size without its bytes.
 #[test]
 fn a_late_write_that_fails_leaves_i_disksize_where_it_was() {
     let image = Image::new("16M", KINDS[0]);
@@ -183,7 +183,7 @@ fn a_late_write_that_fails_leaves_i_disksize_where_it_was() {
     assert_eq!((size(&volume), file.node().state().size), (4 * MIB as u64, MIB as u64));
     let content = volume.read("/f").unwrap();
     assert!(content[..MIB] == [1; MIB] && content[MIB..].iter().all(|byte| *byte == 0));
-    // With space again the cache hands the rest down once more, in any order.
+    // Once there is space, the caller writes the rest again, in any order.
     volume.remove_file("/filler").unwrap();
     drop(filler);
     file.write_late(3 * MIB as u64, &[2; MIB]).unwrap();

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The kinds of volume that differ for a file's map.
+/// The kinds of volume that differ in the map of a file.
 const KINDS: [&[&str]; 5] = [
     &["-t", "ext4", "-b", "4096"],
     &["-t", "ext4", "-b", "1024"],
@@ -74,7 +74,7 @@ impl Image {
         run("debugfs", &["-w", "-R", command, &self.path()]).1
     }
 
-    /// Makes an empty file; its number.
+    /// Makes an empty file. Returns its number.
     fn file(&self, name: &str) -> u32 {
         let text = self.debugfs(&format!("write /dev/null {name}"));
         let number = text.split("Allocated inode:").nth(1).and_then(|s| s.split_whitespace().next());
@@ -93,12 +93,12 @@ impl Image {
     }
 
     fn open_on(&self, device: Arc<dyn BlockDevice>) -> Arc<Fs> {
-        // Without a timer: what is counted is what the calls do.
+        // Without a timer: the counts are those of the calls alone.
         let options = OpenOptions::new().write(true).use_reserved(true).commit_interval(Duration::ZERO);
         Fs::open(device, options).unwrap()
     }
 
-    /// Closes, and has e2fsck judge.
+    /// Closes the volume and runs e2fsck.
     fn close(&self, fs: Arc<Fs>) {
         fs.close().unwrap();
         assert_eq!(fs.journal.stats().credits_overdrawn, 0);
@@ -186,7 +186,7 @@ fn random_writes_and_truncations_on_each_kind_of_volume() {
     }
 }
 
-/// Counts what a test wants to know of the device, and asks for an alignment.
+/// Counts the requests that a test asks for, and requires an alignment.
 #[derive(Debug)]
 struct Strict {
     inner: FileDevice,
@@ -293,7 +293,7 @@ fn unwritten_extents_read_as_zeros_until_written() {
     for kind in [KINDS[0], KINDS[1]] {
         let image = Image::new("24M", kind);
         let ino = image.file("a");
-        // What the blocks hold must not show.
+        // The old content of the blocks must not show.
         let junk = image.file("junk");
         let fs = image.open();
         let node = fs.node(junk).unwrap();
@@ -344,7 +344,8 @@ fn a_full_volume_loses_nothing() {
         let before = all(&other);
         assert!(matches!(write(&other, 1 << 20, &[1; 9000]), Err(Error::NoSpace)));
         assert_eq!(all(&other)[..before.len()], before);
-        // What a cut gives back can be used at once, though its freeing has not committed.
+        // Blocks that a truncation frees can be used at once, though their freeing has not
+        // committed.
         truncate(&node, 0).unwrap();
         write(&other, 0, &data[..1 << 20]).unwrap();
         assert!(all(&other)[..1 << 20] == data[..1 << 20]);
@@ -400,7 +401,7 @@ fn the_tail_of_the_last_block_is_zeroed() {
     let mut raw = [1; 4096];
     fs.device.read_at(fs.byte_of(block), &mut raw).unwrap();
     assert_eq!((raw[..904].to_vec(), raw[904..].to_vec()), (vec![7; 904], vec![0; 4096 - 904]));
-    // Whatever put something there: it does not show when the file grows.
+    // Bytes there do not show when the file grows, whatever wrote them.
     for grow in [true, false] {
         fs.device.write_at(fs.byte_of(block) + 904, &[9; 3000]).unwrap();
         match grow {
@@ -430,7 +431,8 @@ fn a_large_write_is_one_extent_and_one_handle() {
     image.close(fs);
 }
 
-/// Recovery finishes a cut that a crash left: the blocks behind i_size of an orphan go.
+/// Recovery finishes a truncation that a crash interrupted: it frees the blocks behind i_size of an
+/// orphan.
 #[test]
 fn deletion_and_tails_free_everything() {
     for kind in KINDS {
@@ -493,7 +495,7 @@ fn flags_that_forbid_change() {
     image.close(fs);
 }
 
-/// Blocks that held nodes of a map become data: nothing of the log or the cache comes back.
+/// Blocks that held nodes of a map become data: no old copy of a node overwrites them.
 #[test]
 fn blocks_of_the_map_become_data() {
     for kind in [KINDS[1], KINDS[3]] {

@@ -1,4 +1,4 @@
-//! A panic in a thread that works for others.
+//! A panic in a thread that does the work of other threads.
 
 use crate::OpenOptions;
 use lanefs_device::MemDevice;

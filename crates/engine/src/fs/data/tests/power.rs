@@ -1,17 +1,18 @@
-//! Power cuts under writes and truncations of one file on a volume full of another's old data.
+//! Power cuts during writes and truncations of one file, on a volume full of another file's old
+//! data.
 //!
-//! Every state that the medium can be left in must show a file of a length that it had since the
-//! last sync, each byte with a value that it had since then, and never a byte of the old data.
+//! Every state that the medium can be left in must show the file with a length that it had since
+//! the last sync, each byte with a value that it had since then, and never a byte of the old data.
 
 use super::*;
 use lanefs_sim::{Image as Medium, RecordingDevice, Shape};
 use std::cell::Cell;
 use std::sync::{OnceLock, Weak};
 
-/// What the free blocks hold.
+/// The content of the free blocks.
 const OLD: u8 = 0x5A;
 
-/// A file as it may be found, after the operation of this number, whose bytes are that number.
+/// The file after the operation of this number. Its bytes are that number.
 struct Snapshot {
     op: usize,
     content: Vec<u8>,
@@ -58,7 +59,7 @@ fn history(node: &NodeRef, device: &Committing, rng: &mut StdRng) -> Vec<Snapsho
 }
 
 /// Commits before each write of the thread that uses the file. Data is written without a handle, so
-/// that may happen at any time, and it lays bare what is mapped before it is written.
+/// a commit may come at any time. It exposes blocks that are mapped before they are written.
 #[derive(Debug)]
 struct Committing {
     inner: Arc<RecordingDevice>,

@@ -1,4 +1,4 @@
-//! A write that was taken is kept, however full the volume is by the time that it is written out.
+//! A write that was accepted is kept, however full the volume is when it is written out.
 
 use super::*;
 use crate::store::alloc;
@@ -25,7 +25,7 @@ fn full() -> (Image, Arc<Fs>, NodeRef, Vec<alloc::Reserved>) {
     }
     drop(filler);
     sync_all(&node).unwrap();
-    // What was left for nodes.
+    // The blocks that were left for nodes.
     let held = std::iter::from_fn(|| alloc::reserve(&fs, 0, 1).ok()).collect();
     assert_eq!(fs.alloc.free_blocks(), 0);
     (image, fs, node, held)
@@ -60,7 +60,7 @@ fn a_write_into_unwritten_blocks_that_was_taken_is_written_out() {
         sync_all(&node).unwrap();
         model.truncate(node.file().size() as usize);
         assert!(all(&node) == model);
-        // As soon as there is space it goes on.
+        // It continues once there is space.
         drop(held);
         let filler = fs.node(node.ino + 1).unwrap();
         truncate(&filler, 1 << 20).unwrap();
@@ -72,7 +72,7 @@ fn a_write_into_unwritten_blocks_that_was_taken_is_written_out() {
     }
 }
 
-/// A hole inside of an extent needs a node: the punch says so, and nothing is lost.
+/// A hole inside of an extent needs a node: the punch reports that, and nothing is lost.
 #[test]
 fn a_punch_that_finds_no_space_changes_nothing() {
     let (image, fs, node, held) = full();
@@ -91,7 +91,7 @@ fn a_punch_that_finds_no_space_changes_nothing() {
     after[7 * BLOCK..8 * BLOCK].copy_from_slice(&before[7 * BLOCK..8 * BLOCK]);
     assert!(after == before && before[7 * BLOCK] == 1, "{byte}");
     drop(held);
-    // From the end on none is needed.
+    // A punch up to the end needs no node.
     fallocate(&full, FallocMode::PunchHole, 0, 2 << 20).unwrap();
     drop((node, full));
     image.close(fs);
@@ -112,7 +112,7 @@ fn writes_into_many_full_leaves_that_were_taken_are_written_out() {
         write(&node, at as u64, &[1; BLOCK]).unwrap();
     }
     sync_all(&node).unwrap();
-    // No hole has the block between its neighbours, with which it would be one extent.
+    // No hole has the block between its neighbours: it would join them into one extent.
     node.file().alloc.discard();
     let mut held = Vec::new();
     while fs.alloc.free_blocks() > LEAVES as u64 * 3 / 2 {
@@ -133,7 +133,7 @@ fn writes_into_many_full_leaves_that_were_taken_are_written_out() {
     image.close(fs);
 }
 
-/// Takes all blocks that are free.
+/// Takes all free blocks.
 fn take_all(fs: &Arc<Fs>) -> Vec<alloc::Reserved> {
     std::iter::from_fn(|| alloc::reserve(fs, 0, 1).ok()).collect()
 }
@@ -188,7 +188,7 @@ fn writes_into_many_full_index_nodes_that_were_taken_are_written_out() {
         buffered::write(&node, (i * 2 * BLOCK) as u64, &[1; BLOCK]).unwrap();
     }
     sync_all(&node).unwrap();
-    // No hole has the block between its neighbours, with which it would be one extent.
+    // No hole has the block between its neighbours: it would join them into one extent.
     node.file().alloc.discard();
     for i in 0..NODES {
         let at = ((i * FULL + FULL / 2) * FULL + FULL / 2) * 2 * BLOCK + BLOCK;
@@ -200,8 +200,8 @@ fn writes_into_many_full_index_nodes_that_were_taken_are_written_out() {
     image.close(fs);
 }
 
-/// Claims are given back to the last block, whatever became of the pages that they were for:
-/// written out, cut off, refused.
+/// Claims are given back to the last block, whether their pages were written out, cut off or
+/// refused.
 #[test]
 fn nothing_is_claimed_when_all_is_written_out() {
     let ways = [crate::Writeback::MapAfter, crate::Writeback::DioreadLock, crate::Writeback::DioreadNolock];

@@ -1,7 +1,7 @@
 //! Power cuts while a file of very many extents is shifted, which takes several handles.
 //!
-//! Each block holds its number. In every state there must be the blocks that were not taken out,
-//! each once and in order, at their old place or at their new one.
+//! Each block holds its number. Every state must have the blocks that were not removed, each once
+//! and in order, at their old or at their new place.
 
 use super::*;
 use crate::fs::data::FallocMode;
@@ -28,7 +28,7 @@ fn numbers(node: &NodeRef) -> Vec<(u64, u64)> {
     found
 }
 
-/// Cuts the power while `blocks` are taken out, or holes put in for them.
+/// Cuts the power while `blocks` are collapsed, or inserted as holes.
 fn cut(mode: FallocMode, blocks: Range<u64>) {
     let image = Image::new("64M", &[KINDS[1], &["-J", "size=1"]].concat());
     let ino = image.file("a");

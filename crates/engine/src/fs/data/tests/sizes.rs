@@ -7,8 +7,8 @@ use std::sync::Mutex;
 
 const LEN: usize = 100_000;
 
-/// A device that runs something when the block bitmap is read: then dirty pages have been taken,
-/// and their places are looked for.
+/// A device that runs a function when the block bitmap is read: then dirty pages have been taken,
+/// and blocks for them are being chosen.
 #[derive(Debug)]
 struct Hooked {
     inner: Arc<RecordingDevice>,
@@ -54,8 +54,8 @@ fn file(volume: &Volume, name: &str) -> File {
     volume.open_options().read(true).write(true).open(name).unwrap()
 }
 
-/// Holds what "f" is after each cut behind `start` against `expected`, which has zeros only where
-/// there is a hole, and has e2fsck judge. How many different lengths there were.
+/// Compares "f" after each power cut behind `start` with `expected`, which has zeros only in holes,
+/// and runs e2fsck. Returns how many different lengths there were.
 fn judge(image: &Image, log: &Log, start: usize, what: &str, expected: &[u8]) -> usize {
     let mut lengths = std::collections::BTreeSet::new();
     for state in log.crash_states(1, 2).filter(|state| state.cut > start) {
@@ -99,7 +99,7 @@ fn a_size_is_that_of_the_pages_that_were_taken() {
     assert!(judge(&image, &log, start, "append", &expected) > 1);
 }
 
-/// A call that moves i_disksize, or may, and what it makes of a file of ones.
+/// A call that moves i_disksize, or may, and the result that it has on a file of ones.
 type Case = (&'static str, fn(&File), fn(&mut Vec<u8>));
 
 const CASES: [Case; 12] = [
@@ -171,10 +171,10 @@ fn a_size_comes_with_the_bytes_before_it() {
         let mut model = vec![1; LEN];
         f.write_at(0, &model).unwrap();
         call(&f);
-        // Commits what the call has done.
+        // Commits the changes of the call.
         other.write_at(0, b"x").unwrap();
         other.sync_all().unwrap();
-        // What a shorter file loses may be there until then.
+        // The bytes that a truncation removes may be there until then.
         let mut expected = model.clone();
         change(&mut model);
         for (byte, after) in expected.iter_mut().zip(&model) {
@@ -192,8 +192,8 @@ fn a_size_comes_with_the_bytes_before_it() {
     }
 }
 
-/// A dirty page over the end of a truncation: what was cut off is not on disk when the file has
-/// grown again.
+/// A dirty page across the end of a truncation: the bytes that were cut off are not on disk when
+/// the file has grown again.
 #[test]
 fn what_was_cut_off_does_not_come_back_with_a_larger_size() {
     let (grown, cut) = (LEN - 1000, LEN - 3000);
@@ -219,7 +219,7 @@ fn what_was_cut_off_does_not_come_back_with_a_larger_size() {
     }
 }
 
-/// Blocks that are there, behind i_disksize: what is written into them moves it.
+/// An overwrite of mapped blocks behind i_disksize moves i_disksize.
 #[test]
 fn an_overwrite_up_to_a_size_that_is_not_on_disk_yet_moves_it_there() {
     let image = Image::new("16M", KINDS[0]);

@@ -1,4 +1,4 @@
-//! What a sync waits for.
+//! The commits and flushes that a sync waits for.
 
 use crate::{OpenOptions, Volume};
 use lanefs_device::MemDevice;

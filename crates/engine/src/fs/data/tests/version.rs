@@ -1,4 +1,4 @@
-//! i_version and times: what observers see, what a write costs, what is durable.
+//! i_version and times: what observers read, what a write costs, what is durable.
 
 use crate::{Error, IVersion, OpenOptions, Overwrite, SetXattr};
 use lanefs_device::{AlignedBuf, BlockDevice, MemDevice};
@@ -27,8 +27,9 @@ fn stamp(n: u64) -> AlignedBuf {
     block
 }
 
-/// Writers count up, each in a block of its own. An observer keeps what it read as long as the
-/// version stays the same: it must have all that was written before it asked for the version.
+/// Writers count up, each in a block of its own. An observer keeps the content that it has read as
+/// long as the version stays the same. It must then have everything that was written before it read
+/// the version.
 fn observe(options: OpenOptions, direct: bool) {
     const WRITERS: usize = 3;
     let volume = options.open_device(device()).unwrap();
@@ -141,7 +142,7 @@ fn the_attribute_is_read_only_and_not_listed() {
     assert_ne!(volume.metadata("/dir").unwrap().version(), before);
 }
 
-/// The device as it is now, as another one: the end of the process without a word.
+/// A copy of the device as it is now: the process has ended without a close.
 fn copy_of(device: &MemDevice) -> Arc<MemDevice> {
     let mut bytes = vec![0; device.size() as usize];
     device.read_at(0, &mut bytes).unwrap();
@@ -184,7 +185,8 @@ fn times_and_version_are_durable_with_fsync_and_cost_no_handle_before() {
     }
 }
 
-/// What was told of a file before it was loaded is not known: its next change has another version.
+/// Whether an earlier reader has seen a file's version is not known when the file is loaded: its
+/// next change makes a new one.
 #[test]
 fn a_change_after_a_load_has_a_new_version() {
     let device = device();

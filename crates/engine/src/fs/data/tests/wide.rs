@@ -1,4 +1,4 @@
-//! Trees of many extents: where blocks come or go in order, leaves are at least half full.
+//! Trees of many extents: if blocks are added or freed in order, leaves are at least half full.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 const FULL: u64 = 84;
 const EXTENTS: u64 = 10_000;
 
-/// Makes a file of [`EXTENTS`] extents or more; how many blocks its map takes.
+/// Makes a file of [`EXTENTS`] extents or more. Returns how many blocks its map takes.
 fn map_blocks(blocks: u64, fill: impl Fn(&NodeRef)) -> u64 {
     let image = Image::new("40M", &["-t", "ext4", "-b", "1024", "-O", "^has_journal"]);
     let ino = image.file("f");

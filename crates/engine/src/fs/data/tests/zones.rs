@@ -1,5 +1,5 @@
-//! Volumes that lie about where fixed metadata is, or whether an inode is free: no write reaches
-//! it.
+//! Volumes whose metadata is wrong about where fixed metadata lies, or whether an inode is free: no
+//! write reaches it.
 
 use super::*;
 use crate::error::Zone;
@@ -15,7 +15,7 @@ fn number(text: &str) -> u64 {
     text.split_whitespace().find_map(|n| n.parse().ok()).unwrap_or_else(|| panic!("{text}"))
 }
 
-/// Fills `ino` to the last block; how many bytes it has then.
+/// Fills `ino` to the last block. Returns how many bytes it has then.
 fn fill(fs: &Arc<Fs>, ino: u32) -> u64 {
     let node = fs.node(ino).unwrap();
     let mut at = 0;
@@ -31,7 +31,7 @@ fn fill(fs: &Arc<Fs>, ino: u32) -> u64 {
     at
 }
 
-/// How many of `blocks` hold nothing but what [`fill`] writes.
+/// Returns how many of `blocks` hold only bytes that [`fill`] writes.
 fn overwritten(fs: &Fs, blocks: Range<u64>) -> usize {
     let mut block = vec![0; fs.block_size as usize];
     let mut hit = |b| fs.device.read_at(fs.byte_of(b), &mut block).is_ok() && block.iter().all(|b| *b == 5);
@@ -137,7 +137,7 @@ fn descriptors_that_overlap_are_refused() {
         assert!(matches!(e, Error::Corrupt(Corrupt::ZonesOverlap { .. })), "{e}");
         let e = e.to_string();
         assert!(e.contains(whose) && e.contains("of group 5"), "{e}");
-        // What is whole can still be read.
+        // Valid structures can still be read.
         let device = Arc::new(FileDevice::open(PathBuf::from(copy.path())).unwrap());
         Fs::open(device, OpenOptions::new()).unwrap();
     }
@@ -154,8 +154,8 @@ fn a_damaged_descriptor_is_refused_for_writing_only() {
     fs.node(crate::store::ROOT_INO).unwrap();
 }
 
-/// A descriptor that has more inodes as never used than are free, or all of a group that holds the
-/// root.
+/// A descriptor that counts more inodes as never used than as free, or all inodes of the root's
+/// group as never used.
 #[test]
 fn a_descriptor_that_has_live_inodes_as_never_used() {
     const ATTR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };

@@ -1,4 +1,4 @@
-//! More names of one hash than a leaf has room for.
+//! More names of one hash than fit in a leaf.
 
 use super::*;
 use lanefs_format::hash::{HashVersion, NameHasher};
@@ -98,7 +98,8 @@ fn one_hash_goes_on_over_many_leaves() {
     }
     assert_eq!(seen.len(), filled.names.len() + 2);
 
-    // Names of one hash stay in their places while others of it come, go and move to other leaves.
+    // Names of one hash keep their places while others with it are added, removed or moved to other
+    // leaves.
     let mut rng = StdRng::seed_from_u64(9);
     for _ in 0..20 {
         let mut others: Vec<_> = names[5..].to_vec();

@@ -1,5 +1,5 @@
-//! Directories with bytes that were changed: an answer or an error, never a panic, never an end
-//! that does not come.
+//! Directories with changed bytes: each operation returns a result or an error, never panics, and
+//! always ends.
 
 use super::*;
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn sample(names: u32, args: &[&str]) -> Sample {
 }
 
 impl Sample {
-    /// Does everything with the directory of a volume that has `changes`.
+    /// Runs every operation on the directory of a volume that has `changes`.
     fn use_it(&self, changes: &[(usize, usize, u8)]) {
         let mut bytes = self.bytes.clone();
         for &(block, at, byte) in changes {

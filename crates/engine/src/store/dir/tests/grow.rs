@@ -1,4 +1,4 @@
-//! Directories that grow through every shape, up to where the format ends.
+//! Directories that grow through every form, up to the limits of the format.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn fill(args: &[&str], size: u64, names: u32) -> (u8, bool) {
     let levels = filled.levels(&volume.fs);
     assert!(volume.fs.alloc.free_blocks() > 100, "the volume was full, not the index");
     if full {
-        // It still works, and names of other hashes still fit.
+        // The directory still works, and names of other hashes still fit.
         filled.remove(&volume.fs, format!("{:0>200}", 5).as_bytes()).unwrap();
         assert!(filled.insert(&volume.fs, format!("{:0>200}", 5).as_bytes()).is_ok());
     }

@@ -102,14 +102,14 @@ impl File {
         Ok(())
     }
 
-    /// Removes `range` and moves what is behind it into its place.
+    /// Removes `range` and moves the blocks behind it into its place.
     fn collapse(&mut self, range: Range<u32>, extra: u32) -> Result<()> {
         self.remove(range.clone(), extra)?;
         let by = range.end - range.start;
         let mut from = range.end;
         while !self.with(insert_credits(self.depth()) + 1 + extra, |t| t.shift_left(&mut from, by))?.is_done()
         {
-            // Half way it is a tree with the same blocks.
+            // Half way, the tree has the same blocks.
             let model = std::mem::take(&mut self.model);
             let moved = |k: u32| if (range.end..from).contains(&k) { k - by } else { k };
             self.model = model.iter().map(|(k, v)| (moved(*k), *v)).collect();
@@ -121,7 +121,7 @@ impl File {
         Ok(())
     }
 
-    /// Moves what is from `at` on by `by` blocks.
+    /// Moves the blocks from `at` on by `by` blocks.
     fn make_room(&mut self, at: u32, by: u32, extra: u32) -> Result<()> {
         self.with(insert_credits(self.depth()), |t| t.part(at, by))?;
         self.check();
@@ -160,7 +160,7 @@ impl File {
         nodes
     }
 
-    /// The whole tree says what the model says, and owns every node that exists.
+    /// Checks that the whole tree equals the model, and owns every node that exists.
     fn check(&self) {
         let mut extents = Vec::new();
         let nodes = self.extents(&self.root, 0, &Bounds::root(self.mem.limits()), &mut extents);
@@ -304,7 +304,7 @@ fn blocks_in_order_fill_the_leaves() {
         file.insert(extent(n * 2, 1, u64::from(n) * 3 + 1, false)).unwrap();
     }
     file.check();
-    // 700 entries of leaves of seven, 100 of indexes of seven, and what is above.
+    // 700 entries in leaves of seven, 100 in indexes of seven, and the levels above.
     assert!(file.mem.nodes.len() <= 100 + 15 + 3 + 1, "{} nodes", file.mem.nodes.len());
     let mut file = File::new(1 << 20);
     for n in (0..700).rev() {

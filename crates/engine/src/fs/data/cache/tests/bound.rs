@@ -1,4 +1,4 @@
-//! The bound on memory, and what a file costs.
+//! The bound on memory, and the memory of a file.
 
 use super::*;
 use std::thread;
@@ -77,7 +77,7 @@ fn what_is_dirty_is_never_evicted_and_the_rest_comes_back_within_the_bound() {
         file.span(block..block + 1).copy_in(u64::from(block) * 4096, &[block as u8; 4096]);
     }
     assert_eq!((cache.stats().used, cache.dirty_bytes()), (512 * 4096, 512 * 4096));
-    // Reads find room only among themselves, and not in the chunk that they have locked.
+    // Reads find room only among their own pages, and not in the chunk that they have locked.
     let other = FileCache::new(&cache, 2);
     for block in 0..1000 {
         fill(&mut other.span(block..block + 1), block..block + 1, 0, &[0; 4096]);
@@ -135,14 +135,14 @@ fn pressure_by_dirty_bytes() {
         }
     }
     assert_eq!(seen, [Pressure::Calm, Pressure::Background, Pressure::Throttle, Pressure::Stop]);
-    // What is being written out still counts, until it is on the device.
+    // Pages in writeback still count, until they are on the device.
     let out = file.take_dirty(0..u32::MAX, u64::MAX).unwrap();
     assert_eq!(cache.pressure(), Pressure::Stop);
     out.done(None);
     assert_eq!(cache.pressure(), Pressure::Calm);
 }
 
-/// Writes MiB of a file and has them clean.
+/// Writes MiB of a file and writes them back.
 fn write_out(file: &FileCache, mib: Range<u64>) {
     let content = vec![7; 1 << 20];
     for offset in mib.map(|mib| mib << 20) {
@@ -172,7 +172,7 @@ fn use_pages(file: &FileCache, mib: Range<u64>) {
     }
 }
 
-/// What was written is there to be read, but does not take all of the memory.
+/// Written pages stay readable, but do not take all of the memory.
 #[test]
 fn what_is_only_written_passes_by() {
     let cache = PageCache::new(4096, 512 << 20);
@@ -182,7 +182,7 @@ fn what_is_only_written_passes_by() {
     write_out(&file, 240..640);
     assert!(is_cached(&file, 440..640) && missing(&file, 0..300) == 300 << 8);
     let stats = cache.stats();
-    // A shard may have all but a page of a slab before it finds that more passes by than may.
+    // A shard may have all but a page of a slab before it finds that too many pages are passing.
     let most = (256 + 32 * 2) << 20;
     assert!(stats.used + stats.free <= most, "{stats:?}");
     assert_eq!(stats.used + (stats.evicted << 12), 640 << 20);
@@ -209,7 +209,7 @@ fn what_was_written_and_used_does_not_pass_by() {
     write_out(&passing, 0..256);
     assert!(is_cached(&read, 0..8) && is_cached(&changed, 0..8));
     assert_eq!(missing(&rewritten, 0..8), 8 << 8);
-    // That is more than may be written meanwhile, and stays.
+    // More bytes than may be passing. They stay, because they were used.
     write_out(&read, 8..40);
     use_pages(&read, 8..40);
     write_out(&passing, 0..128);
@@ -217,7 +217,7 @@ fn what_was_written_and_used_does_not_pass_by() {
     check(&cache, &[&read, &changed, &rewritten, &passing], &[]);
 }
 
-/// A file that was written from front to back is there to be read, if it is not large.
+/// A file that was written from front to back can be read from the cache, if it is not large.
 #[test]
 fn a_stream_keeps_its_end_and_what_was_used() {
     let cache = PageCache::new(4096, 1 << 30);
@@ -231,7 +231,7 @@ fn a_stream_keeps_its_end_and_what_was_used() {
     write(0..120);
     assert!(is_cached(&file, 0..120));
     use_pages(&file, 10..20);
-    // On its way until the end.
+    // In writeback until the end.
     file.span(120 << 8..121 << 8).copy_in(120 << 20, &[1; 1 << 20]);
     let out = file.take_dirty(0..u32::MAX, 1 << 20).unwrap();
     write(121..300);

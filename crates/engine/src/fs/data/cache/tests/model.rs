@@ -70,14 +70,14 @@ struct World {
     noise: Arc<FileCache>,
     noise_at: u32,
     out: Option<Writeback>,
-    /// Whether a cut came while something was written out: then it must not reach the device.
+    /// Whether a cut came while a block was in writeback: then the block must not reach the device.
     cancelled: bool,
     device: Vec<u8>,
     want: Vec<u8>,
     /// By block: dirty, in writeback.
     dirty: Vec<bool>,
     writing: Vec<bool>,
-    /// By block: dropped while it was written out, and that has not ended.
+    /// By block: dropped while in writeback, and the writeback has not ended.
     cut: Vec<bool>,
 }
 
@@ -120,13 +120,13 @@ impl World {
         let pending = |b: &u32| self.dirty[*b as usize] || self.writing[*b as usize];
         assert_eq!(clean, blocks.clone().filter(|b| !pending(b)).collect::<Vec<_>>());
         let content: Vec<u8> = (0..bytes.len()).map(|i| (i as u8).wrapping_mul(seed)).collect();
-        // As far as it is dirty already, the short way does it too.
+        // The overwrite of dirty blocks must do the same, as far as it goes.
         if seed.is_multiple_of(2) {
             drop(span);
             let dirty = blocks.clone().take_while(|b| self.dirty[*b as usize]).count() * self.block;
             let most = dirty.saturating_sub(bytes.start % self.block).min(bytes.len());
             let copied = self.file.overwrite(bytes.start as u64, &content);
-            // Or up to a page that is being written out.
+            // Or up to a page in writeback.
             assert!(copied == most || copied < most && self.out.is_some());
             let mut back = vec![0; copied];
             assert_eq!(self.file.read(bytes.start as u64, &mut back), copied);
@@ -194,7 +194,7 @@ impl World {
     fn done(&mut self, ok: bool) {
         let Some(out) = self.out.take() else { return };
         let ok = ok && !self.cancelled;
-        // A write that failed may have got through.
+        // A write that failed may have reached the device.
         for item in out.items().iter().filter(|_| !self.cancelled) {
             let at = item.lblk as usize * self.block;
             self.device[at..at + item.bytes().len()].copy_from_slice(item.bytes());
@@ -285,7 +285,7 @@ impl World {
             Op::Noise { pages } => self.noise(pages),
         }
         check(&self.cache, &[&self.file, &self.noise], &self.out.iter().collect::<Vec<_>>());
-        // Blocks that were dropped while they were written out count until that has ended.
+        // Blocks that were dropped while in writeback count until that has ended.
         let busy =
             (0..self.dirty.len()).filter(|b| self.dirty[*b] || self.writing[*b] || self.cut[*b]).count();
         assert_eq!(self.cache.dirty_bytes(), (busy * self.block) as u64);

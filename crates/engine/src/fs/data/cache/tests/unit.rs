@@ -1,4 +1,4 @@
-//! Small cases that the model does not come upon.
+//! Small cases that the model does not reach.
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn a_file_is_in_the_list_until_its_writeback_ends() {
 #[test]
 fn what_was_never_filled_is_zeros_around_a_write() {
     let (cache, file) = one_block();
-    // Pages that held something else.
+    // Pages with old content of another file.
     let before = FileCache::new(&cache, 2);
     before.span(0..64).copy_in(0, &[0xee; 65536]);
     drop(before);
@@ -101,7 +101,7 @@ fn reads_count_as_hits_or_misses() {
     fill(&mut file.span(0..2), 0..2, 1024, &[5; 2048]);
     assert_eq!(file.read(0, &mut bytes), 2048);
     assert_eq!(file.read(1, &mut bytes[..2047]), 2047);
-    // Far behind all that a file can hold.
+    // Far beyond the end of any file.
     assert_eq!(file.read(u64::MAX - 5, &mut bytes), 0);
     let stats = cache.stats();
     assert_eq!((stats.hits, stats.misses), (1, 3));
