@@ -70,7 +70,8 @@ impl Volume {
     /// Sets the label.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for more than 16 bytes or a zero byte; [`Error::ReadOnly`]; the journal's.
+    /// [`Error::Invalid`] for more than 16 bytes or a zero byte; [`Error::ReadOnly`]; the
+    /// journal's.
     ///
     /// ```
     /// let volume = lanefs::Volume::in_memory(16 << 20)?;
