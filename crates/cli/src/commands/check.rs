@@ -26,7 +26,7 @@ const NOT_CHECKED: u8 = 8;
 /// Check a volume for consistency, without a change to it
 ///
 /// A journal that was not replayed is replayed in memory first. Of a volume that lanefs has mounted
-/// the state of its last commit is checked; syncs on the mount wait meanwhile, 60 seconds at most.
+/// the state of its last commit is checked; syncs on the mount wait meanwhile, 30 seconds at most.
 /// One that the kernel has mounted has to be frozen for the time of the check (fsfreeze). Exit
 /// status: 0 if the volume is consistent, 4 if it is not, 8 if it could not be checked, 16 after
 /// wrong arguments.

@@ -20,13 +20,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long programs on the mount wait for a client at most.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// Why a volume in use without a journal has no state to look at.
 const NO_JOURNAL: &str = "it has no journal, which would keep a state for the check. Unmount it";
 
-/// Clients at a time.
-const MOST: usize = 8;
+/// Clients at a time: programs that wait for a commit wait for all of them, and so does an unmount.
+const MOST: usize = 2;
 
 /// Room for a thread's stack, which it hardly uses.
 const STACK: usize = 256 << 10;

@@ -59,7 +59,27 @@ pub(super) fn lock(path: &Path, file: &File, kind: Kind, read_only: bool) -> Res
     {
         return refuse(libc::EBUSY, format!("is in use: mounted by way of /dev/{name}"));
     }
+    if let Some(pid) = user_of_backing(file, read_only) {
+        let what = if read_only { "writes to" } else { "has open" };
+        return refuse(libc::EBUSY, format!("is in use: process {pid} {what} the file behind it"));
+    }
     Ok(())
+}
+
+/// Returns the process that has locked the file behind a loop device against this opener: the two
+/// have locks of their own. A process that has died is waited for, as [`outlast`] does.
+fn user_of_backing(file: &File, read_only: bool) -> Option<u32> {
+    let (dev, ino) = backing(file)?;
+    let end = Instant::now() + AFTERLIFE;
+    loop {
+        let others: Vec<u32> =
+            flocks(dev, ino).iter().filter(|lock| lock.excludes || !read_only).map(|lock| lock.pid).collect();
+        let other = others.iter().copied().find(|&pid| !has_died(pid)).or(others.first().copied())?;
+        if !has_died(other) || Instant::now() >= end {
+            return Some(other);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn is<T>(done: &io::Result<T>, kind: io::ErrorKind) -> bool {
@@ -107,22 +127,32 @@ fn has_died(pid: u32) -> bool {
     matches!(state, None | Some("Z" | "X" | "x")) || flags & PF_EXITING != 0
 }
 
-/// The processes that have locked `file`, as far as the kernel tells: none of another namespace of
-/// processes.
-pub fn lock_holders(file: &File) -> Vec<u32> {
-    let Ok(meta) = file.metadata() else { return Vec::new() };
-    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
-    let inode = format!("{major:02x}:{minor:02x}:{}", meta.ino());
+/// A lock that a process has on a file.
+struct Flock {
+    pid: u32,
+    /// It is a writer's.
+    excludes: bool,
+}
+
+/// Returns the locks on a file, by its device and inode number, as far as the kernel tells.
+fn flocks(dev: u64, ino: u64) -> Vec<Flock> {
+    let inode = format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev));
     // As in "1: FLOCK  ADVISORY  WRITE 1234 08:02:131 0 EOF"; see proc_locks(5).
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let holder = |line: &str| {
+    let flock = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        match fields[..] {
-            [_, "FLOCK", _, _, pid, at, ..] if at == inode => pid.parse().ok().filter(|&pid: &u32| pid > 0),
-            _ => None,
-        }
+        let [_, "FLOCK", _, how, pid, at, ..] = fields[..] else { return None };
+        let pid = pid.parse().ok().filter(|&pid: &u32| pid > 0 && at == inode)?;
+        Some(Flock { pid, excludes: how == "WRITE" })
     };
-    locks.lines().filter_map(holder).collect()
+    locks.lines().filter_map(flock).collect()
+}
+
+/// Returns the processes that have locked `file`, as far as the kernel tells: none of another
+/// namespace of processes.
+pub fn lock_holders(file: &File) -> Vec<u32> {
+    let Ok(meta) = file.metadata() else { return Vec::new() };
+    flocks(meta.dev(), meta.ino()).into_iter().map(|lock| lock.pid).collect()
 }
 
 /// Returns the name of the block device by which the kernel, or a program that has opened it

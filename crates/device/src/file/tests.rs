@@ -136,6 +136,23 @@ fn create_empties_what_was_there() {
 }
 
 #[test]
+fn a_loop_device_is_in_use_with_the_file_behind_it() {
+    let (_dir, path) = scratch();
+    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let device = Loop::attach(&path);
+    let name = Path::new(&device.0);
+    let writer = Holder::lock("-x", &path);
+    refused(FileDevice::open(name), Op::Lock, libc::EBUSY, &["has open the file behind it"]);
+    refused(FileDevice::open_read_only(name), Op::Lock, libc::EBUSY, &["writes to the file behind it"]);
+    drop(writer);
+    let reader = Holder::lock("-s", &path);
+    refused(FileDevice::open(name), Op::Lock, libc::EBUSY, &["has open the file behind it"]);
+    drop(FileDevice::open_read_only(name).unwrap());
+    drop(reader);
+    drop(FileDevice::open(name).unwrap());
+}
+
+#[test]
 fn create_new_leaves_a_file_alone() {
     let (_dir, path) = scratch();
     assert_eq!(FileDevice::create_new(&path, 5000).unwrap().size(), 5000);

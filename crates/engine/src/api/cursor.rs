@@ -56,6 +56,9 @@ impl<F: Borrow<File>> Read for FileCursor<F> {
 
 impl<F: Borrow<File>> Write for FileCursor<F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
         let from = self.file.borrow().write_from(self.at, bytes)?;
         Ok(self.moved(from, bytes.len())?)
     }

@@ -35,9 +35,10 @@ impl Volume {
     /// ```
     pub fn create(path: impl AsRef<Path>, size: u64, options: &lanefs_mkfs::Options) -> Result<Self> {
         let path = path.as_ref();
-        let device = FileDevice::create_new(path, size)?;
-        let made = Self::create_on(Arc::new(device), options);
+        let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::create_new(path, size)?);
+        let made = Self::create_on(Arc::clone(&device), options);
         if made.is_err() {
+            // Still locked: no other process has it.
             let _ = std::fs::remove_file(path);
         }
         made

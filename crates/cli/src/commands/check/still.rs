@@ -55,10 +55,11 @@ impl Still {
         let superblock = superblock(name, &*device)?;
         let user = claimed(name);
         if let Some(user) = user.as_ref().filter(|_| !is_quiet(&superblock)) {
-            let why = format!(
-                "/dev/{user} is mounted. Unmount it, or freeze it for the time of the check: \
-                 fsfreeze --freeze DIRECTORY"
-            );
+            let way = match Superblock::parse(&superblock[..]).is_ok_and(|sb| sb.has(Compat::HAS_JOURNAL)) {
+                true => "freeze it for the time of the check: fsfreeze --freeze DIRECTORY",
+                false => "mount it read-only: it has no journal, and is not whole when it is frozen",
+            };
+            let why = format!("/dev/{user} is mounted. Unmount it, or {way}");
             return Err(in_use(name, &why));
         }
         Ok((device, Self::Quiet { superblock, mounted: user.is_some() }))
