@@ -278,12 +278,13 @@ impl Core {
 
     /// Checkpoints the oldest transactions: as many as occupy `blocks` of the log, or all.
     pub(crate) fn checkpoint_oldest(&self, blocks: u32) -> Result<()> {
+        // To the abort: after a failure no other thread takes the log for checkpointed.
+        let _one = self.checkpointing.lock();
         self.check()?;
         self.try_checkpoint(blocks).inspect_err(|error| self.abort(error))
     }
 
     fn try_checkpoint(&self, blocks: u32) -> Result<()> {
-        let _one = self.checkpointing.lock();
         let Some(log) = &self.log else { return Ok(()) };
         let (last, used_before) = {
             let state = self.state.lock();
