@@ -284,6 +284,7 @@ impl Core {
         self.try_checkpoint(blocks).inspect_err(|error| self.abort(error))
     }
 
+    /// Checkpoints under the lock of the caller, which holds it until a failure has ended the journal.
     fn try_checkpoint(&self, blocks: u32) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let (last, used_before) = {
@@ -354,6 +355,8 @@ impl Core {
 
     /// Checkpoints all of the log and marks it empty. No handle is open, and none can start.
     fn empty_log(&self) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        self.check()?;
         self.try_checkpoint(u32::MAX)?;
         let Some(log) = &self.log else { return Ok(()) };
         let head = self.state.lock().head;
