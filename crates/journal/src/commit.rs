@@ -284,7 +284,8 @@ impl Core {
         self.try_checkpoint(blocks).inspect_err(|error| self.abort(error))
     }
 
-    /// Checkpoints under the lock of the caller, which holds it until a failure has ended the journal.
+    /// Checkpoints under the lock of the caller, which holds it until a failure has ended the
+    /// journal.
     fn try_checkpoint(&self, blocks: u32) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let (last, used_before) = {

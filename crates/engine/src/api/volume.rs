@@ -506,7 +506,7 @@ impl Volume {
         self.fs.remove_xattr(&*self.node(bytes(&path), false)?, name)
     }
 
-    /// Runs `f` on behalf of a user who may not use the blocks reserved for root
+    /// Runs `f` for an unprivileged user: without the blocks reserved for root
     /// (`s_r_blocks_count`). While `f` runs, this thread finds no space, on any volume, where only
     /// reserved blocks are left. A volume that was opened without [`OpenOptions::use_reserved`]
     /// keeps them from every caller.

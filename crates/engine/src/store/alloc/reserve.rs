@@ -132,11 +132,11 @@ pub(super) fn or_discard<T>(store: &Store, mut f: impl FnMut() -> Result<T>) -> 
 }
 
 thread_local! {
-    /// Whether this thread works for a user who may not use the reserved blocks (s_r_blocks_count).
+    /// Whether this thread serves an unprivileged user, without the blocks of s_r_blocks_count.
     static KEEPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` on this thread, for a user who may not use the blocks reserved for root.
+/// Runs `f` on this thread for an unprivileged user: without the blocks reserved for root.
 pub(crate) fn keeping_reserved<T>(f: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {

@@ -216,3 +216,60 @@ fn a_failed_flush_of_an_abort_is_not_forgotten() {
     // The note of the abort was flushed by a second try.
     assert_eq!((device.count(Op::Flush), device.failures()), (2, 1));
 }
+
+/// A device that notes, when the abort writes its note into the log's superblock, whether the lock
+/// of the checkpoint is held.
+#[derive(Debug)]
+struct NotingDevice {
+    inner: FailingDevice<MemDevice>,
+    core: std::sync::OnceLock<std::sync::Weak<Core>>,
+    held: Mutex<Vec<bool>>,
+}
+
+impl BlockDevice for NotingDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
+        let core = self.core.get().and_then(std::sync::Weak::upgrade);
+        if let Some(core) = core.filter(|_| offset == LOG_START * u64::from(BLOCK)) {
+            self.held.lock().push(core.checkpointing.try_lock().is_none());
+        }
+        self.inner.write_at(offset, data)
+    }
+    fn flush(&self) -> lanefs_device::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+/// A checkpoint that cannot write a block home ends the journal before another thread has its lock:
+/// a close would find nothing left to write, and empty the log.
+#[test]
+fn a_failed_checkpoint_ends_the_journal_under_its_lock() {
+    let device = Arc::new(NotingDevice {
+        inner: FailingDevice::new(empty_log(1024)),
+        core: Default::default(),
+        held: Mutex::default(),
+    });
+    let journal = Journal::open(device.clone(), options(1024)).unwrap();
+    set(&journal, 7, 1);
+    journal.sync().unwrap();
+    device.core.set(Arc::downgrade(&journal.core)).unwrap();
+    device.inner.fail_once(Op::Write, 1, 5);
+    let failed = journal.checkpoint();
+    assert!(matches!(failed, Err(JournalError::Device(_))), "{failed:?}");
+    assert_eq!(*device.held.lock(), [true]);
+    assert!(journal.close().is_err());
+    drop(journal);
+    assert!(recover(device.inner.inner()).needed);
+    assert_eq!(at(device.inner.inner(), 7), 1);
+}
