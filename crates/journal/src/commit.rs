@@ -34,13 +34,15 @@ use std::time::Duration;
 /// Blocks that a checkpoint writes in one batch.
 const BATCH: usize = 1024;
 
-/// Aborts the journal if a commit panics: a partial commit must not be read as a complete one.
-struct InCommit<'a>(&'a Core);
+/// Aborts the journal if a commit or a checkpoint panics: a partial one must not be read as a
+/// complete one.
+struct Unfinished<'a>(&'a Core);
 
-impl Drop for InCommit<'_> {
+impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.fail(JournalError::Aborted("a thread panicked in the middle of a commit".into()));
+            let why = "a thread panicked in the middle of a commit or a checkpoint";
+            self.0.fail(JournalError::Aborted(why.into()));
         }
     }
 }
@@ -75,9 +77,9 @@ impl Core {
                 if gather && !self.gate.is_waited_for() {
                     turn.gather();
                 }
-                let in_commit = InCommit(self);
+                let unfinished = Unfinished(self);
                 let result = self.lead().inspect_err(|error| self.abort(error));
-                drop(in_commit);
+                drop(unfinished);
                 turn.pass(result.as_ref().ok().copied().flatten(), over);
                 // The transaction was the running one, so `tid` is durable or was empty.
                 return result.map(|flushed| flushed.is_some());
@@ -278,14 +280,19 @@ impl Core {
 
     /// Checkpoints the oldest transactions: as many as occupy `blocks` of the log, or all.
     pub(crate) fn checkpoint_oldest(&self, blocks: u32) -> Result<()> {
-        // To the abort: after a failure no other thread takes the log for checkpointed.
-        let _one = self.checkpointing.lock();
         self.check()?;
-        self.try_checkpoint(blocks).inspect_err(|error| self.abort(error))
+        self.checkpoint_alone(|| self.try_checkpoint(blocks))
     }
 
-    /// Checkpoints under the lock of the caller, which holds it until a failure has ended the
-    /// journal.
+    /// Runs `checkpoint` while no other thread checkpoints. A failure aborts the journal before
+    /// another thread has the lock: that thread would report success.
+    pub(crate) fn checkpoint_alone(&self, checkpoint: impl FnOnce() -> Result<()>) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        let _unfinished = Unfinished(self);
+        self.check()?;
+        checkpoint().inspect_err(|error| self.abort(error))
+    }
+
     fn try_checkpoint(&self, blocks: u32) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let (last, used_before) = {
@@ -346,18 +353,18 @@ impl Core {
         };
         // Commits the changes made since, and admits no more. No waiting thread sees the end of the
         // journal before the log is empty.
-        let in_commit = InCommit(self);
-        let closed = self.lead_last().and_then(|()| self.empty_log()).inspect_err(|error| self.abort(error));
-        drop(in_commit);
-        self.fail(JournalError::Closed);
+        let unfinished = Unfinished(self);
+        let emptied = || self.checkpoint_alone(|| self.empty_log());
+        let closed = self.lead_last().inspect_err(|error| self.abort(error)).and_then(|()| emptied());
+        drop(unfinished);
+        let was_whole = self.fail(JournalError::Closed);
         turn.pass(None, |_| true);
-        closed
+        // Another thread may have aborted the journal meanwhile, for a write of content.
+        closed.and_then(|()| if was_whole { Ok(()) } else { self.check() })
     }
 
     /// Checkpoints all of the log and marks it empty. No handle is open, and none can start.
-    fn empty_log(&self) -> Result<()> {
-        let _one = self.checkpointing.lock();
-        self.check()?;
+    pub(crate) fn empty_log(&self) -> Result<()> {
         self.try_checkpoint(u32::MAX)?;
         let Some(log) = &self.log else { return Ok(()) };
         let head = self.state.lock().head;

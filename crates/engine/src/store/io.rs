@@ -154,7 +154,7 @@ pub(crate) fn is_whole(store: &Store, offset: u64, len: usize) -> bool {
 
 /// A failed write of content ends all writing: each later sync reports it, and nothing is lost
 /// silently.
-fn latch(store: &Store, written: Result<()>) -> Result<()> {
+pub(crate) fn latch(store: &Store, written: Result<()>) -> Result<()> {
     written.inspect_err(|e| {
         if !is_lent(store, e) {
             store.journal.abort(&format!("content could not be written: {e}"));

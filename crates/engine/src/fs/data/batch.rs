@@ -11,6 +11,7 @@ use super::direct::{is_plain, overwritten, plan_overwrite};
 use super::lock::Kept;
 use super::times::Stamp;
 use super::{FileData, buffered, io, mapping};
+use crate::error::Error;
 use crate::fs::Fs;
 use crate::fs::inode::Node;
 use lanefs_device::WriteOp;
@@ -45,7 +46,8 @@ struct Held<'b> {
 }
 
 /// Runs the requests that can go in one batch. The others stay untouched, and so do all requests of
-/// a batch that failed: run one by one, each reports its own error.
+/// a batch that failed: run one by one, each reports its own error. Writes that failed have aborted
+/// the journal by then, and each reports that.
 pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
     let (mut reads, mut ops) = (Vec::new(), Vec::new());
     let (mut writes, mut pieces) = (Vec::new(), Vec::new());
@@ -83,7 +85,7 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
         pieces.into_iter().map(|(offset, bytes)| (offset, [bytes])).collect();
     let out: Vec<WriteOp<'_>> =
         pieces.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
-    if fs.device.write_batch(&out).is_ok() {
+    if io::latch(fs, fs.device.write_batch(&out).map_err(Error::from)).is_ok() {
         for held in writes {
             overwritten(held.node, held.file, held.blocks, Stamp::Now);
             *held.done = Some(held.len);

@@ -217,16 +217,38 @@ fn a_failed_flush_of_an_abort_is_not_forgotten() {
     assert_eq!((device.count(Op::Flush), device.failures()), (2, 1));
 }
 
-/// A device that notes, when the abort writes its note into the log's superblock, whether the lock
-/// of the checkpoint is held.
-#[derive(Debug)]
-struct NotingDevice {
+type Hook = Box<dyn Fn() + Send + Sync>;
+
+/// A device that runs a hook before each write to the log's superblock.
+struct HookedDevice {
     inner: FailingDevice<MemDevice>,
-    core: std::sync::OnceLock<std::sync::Weak<Core>>,
-    held: Mutex<Vec<bool>>,
+    hook: std::sync::OnceLock<Hook>,
 }
 
-impl BlockDevice for NotingDevice {
+impl HookedDevice {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { inner: FailingDevice::new(empty_log(1024)), hook: Default::default() })
+    }
+
+    /// Runs `hook` with the journal, which must be open then.
+    fn hook(&self, journal: &Journal, hook: impl Fn(&Core) + Send + Sync + 'static) {
+        let core = Arc::downgrade(&journal.core);
+        let hook = move || {
+            if let Some(core) = core.upgrade() {
+                hook(&core);
+            }
+        };
+        assert!(self.hook.set(Box::new(hook)).is_ok());
+    }
+}
+
+impl fmt::Debug for HookedDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl BlockDevice for HookedDevice {
     fn size(&self) -> u64 {
         self.inner.size()
     }
@@ -237,9 +259,8 @@ impl BlockDevice for NotingDevice {
         self.inner.read_at(offset, buf)
     }
     fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
-        let core = self.core.get().and_then(std::sync::Weak::upgrade);
-        if let Some(core) = core.filter(|_| offset == LOG_START * u64::from(BLOCK)) {
-            self.held.lock().push(core.checkpointing.try_lock().is_none());
+        if let Some(hook) = self.hook.get().filter(|_| offset == LOG_START * u64::from(BLOCK)) {
+            hook();
         }
         self.inner.write_at(offset, data)
     }
@@ -251,25 +272,48 @@ impl BlockDevice for NotingDevice {
     }
 }
 
-/// A checkpoint that cannot write a block home ends the journal before another thread has its lock:
-/// a close would find nothing left to write, and empty the log.
+/// A checkpoint that cannot write a block home aborts the journal before another thread has its
+/// lock: that of a close would report success. So does the last one, of the close itself.
 #[test]
 fn a_failed_checkpoint_ends_the_journal_under_its_lock() {
-    let device = Arc::new(NotingDevice {
-        inner: FailingDevice::new(empty_log(1024)),
-        core: Default::default(),
-        held: Mutex::default(),
-    });
+    for closing in [false, true] {
+        let device = HookedDevice::new();
+        let journal = Journal::open(device.clone(), options(1024)).unwrap();
+        set(&journal, 7, 1);
+        journal.sync().unwrap();
+        // At the note of the abort.
+        let held = Arc::new(Mutex::new(Vec::new()));
+        let notes = Arc::clone(&held);
+        device.hook(&journal, move |core| notes.lock().push(core.checkpointing.try_lock().is_none()));
+        device.inner.fail_once(Op::Write, 1, 5);
+        let failed = if closing { last_checkpoint(&journal) } else { journal.checkpoint() };
+        assert!(matches!(failed, Err(JournalError::Device(_))), "{failed:?}");
+        assert_eq!(*held.lock(), [true]);
+        assert!(journal.close().is_err());
+        drop(journal);
+        assert!(recover(device.inner.inner()).needed);
+        assert_eq!(at(device.inner.inner(), 7), 1);
+    }
+}
+
+/// What a close does when its first checkpoint has left something.
+fn last_checkpoint(journal: &Journal) -> Result<()> {
+    let core = &journal.core;
+    core.checkpoint_alone(|| core.empty_log())
+}
+
+/// A thread that aborts the journal while another closes it is not alone in knowing.
+#[test]
+fn a_close_tells_of_an_abort_beside_it() {
+    let device = HookedDevice::new();
     let journal = Journal::open(device.clone(), options(1024)).unwrap();
     set(&journal, 7, 1);
     journal.sync().unwrap();
-    device.core.set(Arc::downgrade(&journal.core)).unwrap();
-    device.inner.fail_once(Op::Write, 1, 5);
-    let failed = journal.checkpoint();
-    assert!(matches!(failed, Err(JournalError::Device(_))), "{failed:?}");
-    assert_eq!(*device.held.lock(), [true]);
-    assert!(journal.close().is_err());
-    drop(journal);
-    assert!(recover(device.inner.inner()).needed);
-    assert_eq!(at(device.inner.inner(), 7), 1);
+    journal.checkpoint().unwrap();
+    // At the write that marks the log as empty.
+    device.hook(&journal, |core| {
+        core.fail(JournalError::Aborted("a write of content".into()));
+    });
+    let closed = journal.close();
+    assert!(matches!(closed, Err(JournalError::Aborted(_))), "{closed:?}");
 }
