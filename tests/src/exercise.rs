@@ -124,7 +124,7 @@ fn read(file: &lanefs::File, size: u64, left: &mut u64, met: &mut Walk) {
     for start in [0, size.saturating_sub(buf.len() as u64)] {
         at = at.max(start);
         while *left > 0 {
-            match met.note(file.read_at(at, &mut buf)) {
+            match met.note(file.read_at(&mut buf, at)) {
                 None | Some(0) => break,
                 Some(n) => {
                     at += n as u64;
@@ -173,10 +173,10 @@ fn change(volume: &Volume, met: &mut Walk) {
             }
         } else if meta.is_file() {
             if let Some(file) = met.note(volume.open_options().append(true).open(&path)) {
-                met.note(file.write_at(0, &[1; 5000]));
+                met.note(file.write_at(&[1; 5000], 0));
             }
             if let Some(file) = met.note(volume.open_options().write(true).open(&path)) {
-                met.note(file.write_at(30_000, &[2; 2000]));
+                met.note(file.write_at(&[2; 2000], 30_000));
                 met.note(file.set_len(meta.len() / 2));
                 met.note(file.set_len(meta.len().saturating_add(100_000)));
             }

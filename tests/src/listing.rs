@@ -82,7 +82,7 @@ fn hash(file: &File) -> lanefs::Result<u64> {
     let mut buf = vec![0; 1 << 20];
     let mut at = 0;
     loop {
-        match file.read_at(at, &mut buf)? {
+        match file.read_at(&mut buf, at)? {
             0 => return Ok(hash.finish()),
             n => {
                 hash.add(&buf[..n]);

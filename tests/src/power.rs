@@ -96,7 +96,7 @@ fn image_of(file: &FileDevice) -> Result<Option<Image>> {
     let mut piece = vec![0; PIECE];
     for at in (0..file.size()).step_by(PIECE) {
         let piece = &mut piece[..(file.size() - at).min(PIECE as u64) as usize];
-        file.read_at(at, piece)?;
+        file.read_at(piece, at)?;
         if piece != &[0; PIECE][..piece.len()] {
             image.write(at, piece);
             held += piece.len() as u64;
@@ -129,15 +129,15 @@ impl BlockDevice for PoweredDevice {
         self.file.alignment()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.recorded.read_at(offset, buf)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.recorded.read_at(buf, offset)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let mut changes = self.changes.lock();
         *changes += data.len() as u64;
-        self.file.write_at(offset, data)?;
-        self.recorded.write_at(offset, data)
+        self.file.write_at(data, offset)?;
+        self.recorded.write_at(data, offset)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {

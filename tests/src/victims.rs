@@ -54,7 +54,7 @@ pub fn patterned(size: u64, args: &[&str]) -> Image {
     let file = volume.create_file("/pattern").unwrap();
     let (mut at, mut junk) = (0, vec![OLD; 256 << 10]);
     while !junk.is_empty() {
-        match file.write_at(at, &junk) {
+        match file.write_at(&junk, at) {
             Ok(()) => at += junk.len() as u64,
             // The rest in smaller pieces.
             Err(_) => junk.truncate(junk.len() / 2),

@@ -46,7 +46,7 @@ fn line(dir: &Dir, name: &str, path: &str) -> String {
     if meta.is_file() {
         let file = dir.open_file(name).unwrap_or_else(|e| fail(e));
         let mut bytes = vec![0; usize::try_from(meta.len()).expect("test files are small")];
-        let n = file.read_at(0, &mut bytes).unwrap_or_else(|e| fail(e));
+        let n = file.read_at(&mut bytes, 0).unwrap_or_else(|e| fail(e));
         assert_eq!(n as u64, meta.len(), "{path}: a short read");
         content = hash(&bytes);
     } else if meta.is_symlink() {

@@ -48,7 +48,7 @@ fn some_words(rng: &mut StdRng, len: u64) -> Range<u64> {
 fn look(file: &File, words: Range<u64>, clock: &Clock) -> Look {
     let mut bytes = vec![0; (words.end - words.start) as usize * WORD];
     let began = clock.tick();
-    let n = file.read_at(words.start * WORD as u64, &mut bytes).unwrap();
+    let n = file.read_at(&mut bytes, words.start * WORD as u64).unwrap();
     Look::new(words, &bytes[..n], began..clock.tick())
 }
 
@@ -66,7 +66,7 @@ fn thread(volume: &Volume, number: u64, mut rng: StdRng, clock: &Clock) -> Notes
                 let stamp = (number + 1) << 32 | i;
                 let bytes = stamp.to_le_bytes().repeat((words.end - words.start) as usize);
                 let began = clock.tick();
-                file.write_at(words.start * WORD as u64, &bytes).unwrap();
+                file.write_at(&bytes, words.start * WORD as u64).unwrap();
                 changes.push(Change { stamp, words, call: began..clock.tick() });
             }
             45..90 => looks.push(look(file, words, clock)),
@@ -134,7 +134,7 @@ fn appends(image: &Path, mode: &Mode, stream: u64) {
                     let mut record = vec![(t + 1) << 32 | i; rng.random_range(2..longest)];
                     record[1] = record.len() as u64;
                     let bytes: Vec<u8> = record.iter().flat_map(|w| w.to_le_bytes()).collect();
-                    file.write_at(0, &bytes).unwrap();
+                    file.write_at(&bytes, 0).unwrap();
                     if rng.random_range(0..60) == 0 {
                         file.sync_data().unwrap();
                     }
@@ -149,7 +149,7 @@ fn appends(image: &Path, mode: &Mode, stream: u64) {
             let mut seen = 0;
             while running.load(Ordering::Acquire) > 0 {
                 let mut bytes = vec![0; 64 << 20];
-                let n = file.read_at(0, &mut bytes).unwrap();
+                let n = file.read_at(&mut bytes, 0).unwrap();
                 let records: u64 = records(&bytes[..n], mode).iter().sum();
                 assert!(records >= seen, "{mode}: {seen} records were there, now {records} are");
                 seen = records;

@@ -193,7 +193,7 @@ fn a_damaged_orphan_stays_one_and_the_volume_opens() {
         .unwrap()
         .create_nameless(NewAttr { permissions: 0o600, uid: 0, gid: 0 })
         .unwrap();
-    file.write_at(0, &[7; 9000]).unwrap();
+    file.write_at(&[7; 9000], 0).unwrap();
     let ino = file.metadata().ino();
     // Closed while the file is in use: it stays an orphan, with an empty log.
     volume.close().unwrap();

@@ -71,7 +71,7 @@ impl<'v> Writer<'v> {
                 let mut content = story.tracked.content().to_vec();
                 content[at..at + len].fill(byte);
                 story.tracked.record(story.op, format!("write {len} at {at}"), content);
-                let result = self.handles[which].write_at(at as u64, &vec![byte; len]);
+                let result = self.handles[which].write_at(&vec![byte; len], at as u64);
                 story.taken = if result.is_ok() { story.op } else { story.taken };
                 result
             }
@@ -180,7 +180,7 @@ fn check_read_only(volume: &Volume) -> Result<(), String> {
     refused("unlink", volume.remove_file(path(0)))?;
     let file = volume.open_file(path(1)).map_err(|e| format!("open for reading: {e}"))?;
     drop(file);
-    let write = || volume.open_options().write(true).open(path(1))?.write_at(0, b"later");
+    let write = || volume.open_options().write(true).open(path(1))?.write_at(b"later", 0);
     refused("write", write())
 }
 

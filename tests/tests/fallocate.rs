@@ -85,7 +85,7 @@ fn by_kernel(file: &fs::File, call: Call) -> Result<(), i32> {
 
 fn by_lanefs(file: &File, call: Call) -> Result<(), i32> {
     let done = match call {
-        Call::Write(at, len, fill) => file.write_at(at, &vec![fill; len]),
+        Call::Write(at, len, fill) => file.write_at(&vec![fill; len], at),
         Call::Truncate(len) => file.set_len(len),
         Call::Sync => file.sync_all(),
         Call::Falloc(mode, at, len) => file.fallocate(MODES[mode].0, at, len),
@@ -220,10 +220,10 @@ fn a_punch_at_the_end_goes_as_far_as_the_kernels() {
 fn two_files(volume: &Volume) -> (File, File) {
     let options = volume.open_options().read(true).write(true).create(true);
     let (a, b) = (options.open("/a").unwrap(), options.open("/b").unwrap());
-    a.write_at(0, &[1; 50_000]).unwrap();
-    a.write_at(300_000, &[2; 70_000]).unwrap();
+    a.write_at(&[1; 50_000], 0).unwrap();
+    a.write_at(&[2; 70_000], 300_000).unwrap();
     a.fallocate(FallocMode::Allocate, 500_000, 100_000).unwrap();
-    b.write_at(0, &[9; 200_000]).unwrap();
+    b.write_at(&[9; 200_000], 0).unwrap();
     (a, b)
 }
 
@@ -308,21 +308,21 @@ fn what_would_wait_says_so() {
     let append = volume.open_options().append(true).open("/a").unwrap();
     let waits = |done: lanefs::Result<usize>| matches!(done, Err(lanefs::Error::WouldBlock));
     let mut buf = [0; 8192];
-    assert_eq!(file.try_read_at(0, &mut buf).unwrap(), 0);
-    assert!(waits(file.try_write_at(0, b"a")), "a hole needs a place");
-    file.write_at(0, &[1; 6000]).unwrap();
-    assert_eq!(file.try_write_at(10, &[2; 100]).unwrap(), 100);
-    assert_eq!(file.try_write_at(5999, &[3; 10]).unwrap(), 10, "in the last block the file grows");
-    assert_eq!(append.try_write_at(0, &[4; 3000]).unwrap(), 8192 - 6009, "up to the end of the block");
-    assert!(waits(append.try_write_at(0, b"a")));
-    assert_eq!(file.try_read_at(0, &mut buf).unwrap(), 8192);
+    assert_eq!(file.try_read_at(&mut buf, 0).unwrap(), 0);
+    assert!(waits(file.try_write_at(b"a", 0)), "a hole needs a place");
+    file.write_at(&[1; 6000], 0).unwrap();
+    assert_eq!(file.try_write_at(&[2; 100], 10).unwrap(), 100);
+    assert_eq!(file.try_write_at(&[3; 10], 5999).unwrap(), 10, "in the last block the file grows");
+    assert_eq!(append.try_write_at(&[4; 3000], 0).unwrap(), 8192 - 6009, "up to the end of the block");
+    assert!(waits(append.try_write_at(b"a", 0)));
+    assert_eq!(file.try_read_at(&mut buf, 0).unwrap(), 8192);
     assert_eq!((buf[9], buf[10], buf[109], buf[110], buf[6008], buf[6009]), (1, 2, 2, 1, 3, 4));
-    assert!(waits(direct.try_read_at(0, &mut buf)), "what is dirty is newer");
+    assert!(waits(direct.try_read_at(&mut buf, 0)), "what is dirty is newer");
     file.sync_all().unwrap();
-    assert_eq!(direct.try_read_at(0, &mut buf).unwrap(), 8192);
-    assert_eq!(direct.try_write_at(4096, &[7; 4096]).unwrap(), 4096);
-    assert!(waits(file.try_read_at(4096, &mut buf)), "dropped from the cache");
-    assert_eq!(file.read_at(4096, &mut buf).unwrap(), 4096);
+    assert_eq!(direct.try_read_at(&mut buf, 0).unwrap(), 8192);
+    assert_eq!(direct.try_write_at(&[7; 4096], 4096).unwrap(), 4096);
+    assert!(waits(file.try_read_at(&mut buf, 4096)), "dropped from the cache");
+    assert_eq!(file.read_at(&mut buf, 4096).unwrap(), 4096);
     assert_eq!(buf[..4096], [7; 4096]);
-    assert!(waits(direct.try_write_at(8192, &[7; 4096])));
+    assert!(waits(direct.try_write_at(&[7; 4096], 8192)));
 }

@@ -67,7 +67,7 @@ fn fill(volume: &Volume, thread: u64, mut rng: StdRng) -> Model {
             _ => model.bytes.len().min(MAX - len),
         };
         let bytes = vec![rng.random_range(1..=255); len];
-        match file.write_at(at as u64, &bytes) {
+        match file.write_at(&bytes, at as u64) {
             Ok(()) => model.put(at, &bytes, true),
             Err(Error::NoSpace) => {
                 model.put(at, &bytes, false);
@@ -114,7 +114,7 @@ fn run(image: &Path, mode: &Mode, stream: u64) {
     // What is still free is not much.
     let last = volume.create_file("/last").unwrap();
     let mut at = 0;
-    while last.write_at(at, &[7; 1000]).is_ok() {
+    while last.write_at(&[7; 1000], at).is_ok() {
         at += 1000;
     }
     last.sync_all().unwrap();
@@ -287,7 +287,7 @@ fn preallocation_takes_what_claims_hold_too_much() {
         let _watchdog = Watchdog::new(mode.to_string());
         let volume = open(mode.options().use_reserved(true), &image).unwrap();
         let dirty: Vec<_> = (0..100).map(|i| volume.create_file(format!("/dirty{i}")).unwrap()).collect();
-        dirty.iter().for_each(|file| file.write_at(0, &[7; 1000]).unwrap());
+        dirty.iter().for_each(|file| file.write_at(&[7; 1000], 0).unwrap());
         let all = volume.open_options().read(true).write(true).create(true).open("/all").unwrap();
         let mut at = 0;
         for len in [1 << 20, 64 << 10, 1024] {
@@ -374,7 +374,7 @@ fn a_copy_fits_where_a_file_of_its_size_was() {
             let file = volume.create_file("/new").unwrap();
             for at in (0..size).step_by(128 << 10) {
                 let len = (size - at).min(128 << 10);
-                let written = file.write_at(at, &vec![9; len as usize]);
+                let written = file.write_at(&vec![9; len as usize], at);
                 written.unwrap_or_else(|e| panic!("{args:?} {mode}: {at} of {size}: {e}"));
             }
             file.sync_all().unwrap();

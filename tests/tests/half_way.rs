@@ -68,7 +68,7 @@ fn prepare(kind: &[&str]) -> Image {
     volume.write("/large", &bytes(200_000)).unwrap();
     // Of many extents, each with a hole behind it.
     let file = volume.create_file("/parted").unwrap().with_direct(true);
-    (0..12).for_each(|i| file.write_at(i * 8192, &bytes(4096)).unwrap());
+    (0..12).for_each(|i| file.write_at(&bytes(4096), i * 8192).unwrap());
     drop(file);
     for dir in ["/full", "/many", "/empty", "/tree", "/tree/sub", "/other", "/acl"] {
         volume.create_dir(dir).unwrap();
@@ -153,15 +153,15 @@ const OPERATIONS: &[Operation] = &[
     op("truncate", |v| file(v, "/large")?.set_len(100_001)),
     op("truncate to nothing", |v| file(v, "/parted")?.set_len(0)),
     op("extend", |v| file(v, "/large")?.set_len(300_001)),
-    op("write over", |v| file(v, "/small")?.write_at(0, b"other").and_then(|()| v.sync())),
+    op("write over", |v| file(v, "/small")?.write_at(b"other", 0).and_then(|()| v.sync())),
     op("write a new file", |v| v.write("/new", &[7; 5000]).and_then(|()| v.sync())),
     reads("write into a hole", |v| {
         let file = file(v, "/parted")?;
-        file.write_at(3 * 8192 + 4096, &[9; 4096])?;
+        file.write_at(&[9; 4096], 3 * 8192 + 4096)?;
         file.sync_all()
     }),
     reads("write into a hole directly", |v| {
-        file(v, "/parted")?.with_direct(true).write_at(3 * 8192 + 4096, &[9; 4096])
+        file(v, "/parted")?.with_direct(true).write_at(&[9; 4096], 3 * 8192 + 4096)
     }),
     reads("allocate", |v| allocate(v, "/parted", FallocMode::Allocate, 5 * 8192, 8192)),
     reads("allocate behind the end", |v| allocate(v, "/large", FallocMode::Allocate, 200_704, 40_960)),
@@ -292,7 +292,7 @@ fn a_truncation_that_fails_brings_nothing_back() {
             let file = file(&volume, "/large").unwrap_or_else(|e| panic!("{at}: {e}"));
             let is_cut = file.metadata().len() == 10_000;
             if large.is_err() && is_cut {
-                let grown = file.write_at(150_000, &[1]);
+                let grown = file.write_at(&[1], 150_000);
                 assert!(matches!(grown, Err(Error::CutShort { .. })), "{at}: {grown:?}");
                 refused += 1;
             } else {
@@ -344,7 +344,7 @@ fn with_free(image: &Image, blocks: u64) -> Image {
     // In pieces, smaller and smaller, for the last blocks.
     for piece in [64, 1] {
         let bytes = vec![5; piece * block_size as usize];
-        while filler.with_direct(true).write_at(size, &bytes).is_ok() {
+        while filler.with_direct(true).write_at(&bytes, size).is_ok() {
             size += bytes.len() as u64;
         }
     }

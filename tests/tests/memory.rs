@@ -66,14 +66,14 @@ fn files_of_a_hundred_times_the_bound() {
         mke2fs(&image, SIZE + (40 << 20), &["-t", "ext4", "-b", "4096", "-J", "size=4"]);
         let volume =
             mode.options().cache_bytes(BOUND as usize).metadata_cache_bytes(1 << 20).open(&image).unwrap();
-        pass(&volume, "written", |file, at| file.write_at(at, &bytes(at)).unwrap());
+        pass(&volume, "written", |file, at| file.write_at(&bytes(at), at).unwrap());
         let check = |file: &File, at: u64| {
             let mut found = vec![0; PIECE];
-            assert_eq!(file.read_at(at, &mut found).unwrap(), PIECE);
+            assert_eq!(file.read_at(&mut found, at).unwrap(), PIECE);
             assert!(found == bytes(at), "{mode}: at {at}");
         };
         pass(&volume, "read", check);
-        pass(&volume, "overwritten", |file, at| file.write_at(SIZE - at - 1, b"a byte").unwrap());
+        pass(&volume, "overwritten", |file, at| file.write_at(b"a byte", SIZE - at - 1).unwrap());
         volume.close().unwrap();
         e2fsck_clean(&image);
     }

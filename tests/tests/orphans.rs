@@ -61,7 +61,7 @@ const PATTERNS: [&[Step]; 16] = [
 fn run(volume: &Volume, pattern: usize) -> File {
     let mut names = vec![format!("/file{pattern}")];
     let file = volume.create_file(&names[0]).unwrap();
-    file.write_at(0, &vec![7; LEN as usize]).unwrap();
+    file.write_at(&vec![7; LEN as usize], 0).unwrap();
     file.sync_all().unwrap();
     for step in PATTERNS[pattern] {
         match step {
@@ -69,7 +69,7 @@ fn run(volume: &Volume, pattern: usize) -> File {
             Shorten => file.set_len(file.metadata().len() / 2).unwrap(),
             Empty => file.set_len(0).unwrap(),
             Lengthen => file.set_len(2 * LEN).unwrap(),
-            Write => file.write_at(LEN / 3, &[8; 5000]).unwrap(),
+            Write => file.write_at(&[8; 5000], LEN / 3).unwrap(),
             Punch => file.fallocate(FallocMode::PunchHole, 3000, LEN / 2).unwrap(),
             Link => {
                 names.push(format!("/link{pattern}"));
@@ -157,7 +157,7 @@ fn a_file_that_is_given_its_first_name_is_no_orphan_any_more() {
         let root = volume.open_dir("/").unwrap();
         let orphans: Vec<File> = (0..others).map(|_| root.create_nameless(attr).unwrap()).collect();
         let file = root.create_nameless(attr).unwrap();
-        file.write_at(0, &[7; 9000]).unwrap();
+        file.write_at(&[7; 9000], 0).unwrap();
         file.sync_all().unwrap();
         volume.link_file(&file, "/named").unwrap();
         let start = device.mark("linked");

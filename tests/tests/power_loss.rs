@@ -66,7 +66,7 @@ fn step(volume: &Volume, rng: &mut StdRng) -> lanefs::Result<()> {
         5..=7 => {
             let file = volume.open_options().write(true).append(true).open(&a)?;
             let bytes = vec![rng.random_range(1..200); rng.random_range(1..9000)];
-            file.write_at(0, &bytes)
+            file.write_at(&bytes, 0)
         }
         8 => volume.remove_file(&a),
         9 => volume.remove_dir(&a),

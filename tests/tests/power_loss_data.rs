@@ -187,7 +187,7 @@ impl Run<'_> {
         content.resize(content.len().max(at + len), 0);
         content[at..at + len].fill(byte(self.op));
         self.history.files[i].record(self.op, format!("write {len} at {at}"), content);
-        handle(self).write_at(at as u64, &vec![byte(self.op); len]).unwrap();
+        handle(self).write_at(&vec![byte(self.op); len], at as u64).unwrap();
     }
 
     /// Fills a hole, or overwrites, from its end to its start.
@@ -281,7 +281,7 @@ impl Run<'_> {
         let i = self.rng.random_range(0..TARGETS);
         let number = self.history.targets[i].len();
         let new = self.volume.create_file("/new").unwrap();
-        new.write_at(0, &version(i, number)).unwrap();
+        new.write_at(&version(i, number), 0).unwrap();
         if self.rng.random() {
             new.sync_all().unwrap();
         }

@@ -138,7 +138,7 @@ fn run(
     let log_blocks = (log_mib << 20) / BLOCK;
     let mut sb = Superblock::new(BLOCK, log_blocks, [7; 16]);
     sb.set_features(Compat::empty(), Incompat::CSUM_V3 | Incompat::BIT64);
-    device.write_at((BLOCKS + 1) * u64::from(BLOCK), &sb.to_bytes())?;
+    device.write_at(&sb.to_bytes(), (BLOCKS + 1) * u64::from(BLOCK))?;
     let options = Options {
         log: Some(LogConfig {
             runs: vec![LogRun { logical: 0, physical: BLOCKS + 1, len: log_blocks }],

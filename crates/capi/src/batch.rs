@@ -39,9 +39,9 @@ unsafe fn request<'a>(io: &lanefs_io, file: &'a File) -> Result<Io<'a>> {
     let offset = args::offset(io.offset)?;
     match io.opcode {
         // SAFETY: `count` bytes or null, as the header says.
-        LANEFS_IO_READ => Ok(Io::read(file, offset, unsafe { args::memory_mut(io.buf, io.count)? })),
+        LANEFS_IO_READ => Ok(Io::read(file, unsafe { args::memory_mut(io.buf, io.count)? }, offset)),
         // SAFETY: as above.
-        LANEFS_IO_WRITE => Ok(Io::write(file, offset, unsafe { args::memory(io.buf, io.count)? })),
+        LANEFS_IO_WRITE => Ok(Io::write(file, unsafe { args::memory(io.buf, io.count)? }, offset)),
         _ => Err(Failure::invalid("neither LANEFS_IO_READ nor LANEFS_IO_WRITE")),
     }
 }

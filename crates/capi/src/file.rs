@@ -40,7 +40,7 @@ pub unsafe extern "C" fn lanefs_pread(
         let (file, offset) = (self::file(file)?, args::offset(offset)?);
         // SAFETY: `count` bytes or null, as the header says.
         let buf = unsafe { args::memory_mut(buf, count)? };
-        Ok(file.read_at(offset, buf)?.cast_signed())
+        Ok(file.read_at(buf, offset)?.cast_signed())
     })
 }
 
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn lanefs_pwrite(
         let (file, offset) = (self::file(file)?, args::offset(offset)?);
         // SAFETY: `count` bytes or null, as the header says.
         let bytes = unsafe { args::memory(buf, count)? };
-        file.write_at(offset, bytes)?;
+        file.write_at(bytes, offset)?;
         Ok(bytes.len().cast_signed())
     })
 }
@@ -83,10 +83,10 @@ pub unsafe extern "C" fn lanefs_preadv(
         if let [one] = segments {
             // SAFETY: a segment is `iov_len` bytes or null, as the header says.
             let buf = unsafe { args::memory_mut(one.iov_base, one.iov_len)? };
-            return Ok(file.read_at(offset, buf)?.cast_signed());
+            return Ok(file.read_at(buf, offset)?.cast_signed());
         }
         let mut whole = args::zeroed(total)?;
-        let done = file.read_at(offset, &mut whole)?;
+        let done = file.read_at(&mut whole, offset)?;
         let mut rest = whole.get(..done).unwrap_or_default();
         for segment in segments {
             // SAFETY: as above.
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn lanefs_pwritev(
         if let [one] = segments {
             // SAFETY: a segment is `iov_len` bytes or null, as the header says.
             let bytes = unsafe { args::memory(one.iov_base, one.iov_len)? };
-            file.write_at(offset, bytes)?;
+            file.write_at(bytes, offset)?;
             return Ok(bytes.len().cast_signed());
         }
         let mut whole = args::zeroed(total)?;
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn lanefs_pwritev(
             here.copy_from_slice(&bytes[..fits]);
             room = behind;
         }
-        file.write_at(offset, &whole)?;
+        file.write_at(&whole, offset)?;
         Ok(whole.len().cast_signed())
     })
 }

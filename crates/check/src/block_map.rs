@@ -74,7 +74,7 @@ mod tests {
         let options = lanefs_mkfs::Options { block_size: Some(1024), ..Default::default() };
         lanefs_mkfs::format(&device, &options).unwrap();
         let mut bytes = [0; 1024];
-        device.read_at(1024, &mut bytes).unwrap();
+        device.read_at(&mut bytes, 1024).unwrap();
         Superblock::parse(&bytes).unwrap().layout()
     }
 

@@ -15,7 +15,7 @@ impl Io {
     /// Fills `buf`, whole blocks, from `block` on.
     pub(crate) fn read(&self, block: u64, buf: &mut [u8]) -> Result<(), CheckError> {
         let at = block.saturating_mul(self.block_size.into());
-        Ok(self.device.read_at(at, buf)?)
+        Ok(self.device.read_at(buf, at)?)
     }
 
     /// Returns a copy of one block.

@@ -45,7 +45,7 @@ pub(crate) fn read(
         let len = device.size() as usize;
         return Err(CheckError::NotVolume(FormatError::Truncated { what: "superblock", len, need }));
     }
-    device.read_at(0, &mut bytes)?;
+    device.read_at(&mut bytes, 0)?;
     let parsed =
         Superblock::parse(&bytes[at..end]).and_then(|sb| sb.check_device(device.size()).map(|()| sb));
     let sb = match parsed {

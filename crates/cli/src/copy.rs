@@ -225,11 +225,11 @@ impl<'a> Copier<'a> {
             while at < end {
                 let want = usize::try_from(end - at).map_or(CHUNK, |left| left.min(CHUNK));
                 let buf = &mut self.buf[..want];
-                let n = source.read_at(at, buf).or_cannot("read", pair.src_name())?;
+                let n = source.read_at(buf, at).or_cannot("read", pair.src_name())?;
                 if n == 0 {
                     break;
                 }
-                sink.write_at(at, &buf[..n]).or_cannot("write", pair.dst_name())?;
+                sink.write_at(&buf[..n], at).or_cannot("write", pair.dst_name())?;
                 at += n as u64;
                 self.progress.bytes(n as u64);
             }
@@ -352,7 +352,7 @@ pub(crate) fn drain(
         if n == 0 {
             return Ok(at);
         }
-        sink.write_at(at, &buf[..n])?;
+        sink.write_at(&buf[..n], at)?;
         at += n as u64;
         progress.bytes(n as u64);
     }
@@ -363,7 +363,7 @@ pub(crate) fn pour(source: &dyn Source, out: &mut impl Write, name: &[u8], progr
     let mut buf = vec![0; CHUNK];
     let mut at = 0;
     loop {
-        let n = source.read_at(at, &mut buf).or_cannot("read", name)?;
+        let n = source.read_at(&mut buf, at).or_cannot("read", name)?;
         if n == 0 {
             return Ok(());
         }

@@ -232,7 +232,7 @@ pub(crate) fn device(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
 pub(crate) fn read_superblock(device: &dyn BlockDevice, name: &VolumeName) -> Res<Superblock> {
     let read = || -> lanefs::Result<Superblock> {
         let mut bytes = [0; SUPERBLOCK_SIZE];
-        device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
+        device.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
         Ok(Superblock::parse(&bytes)?)
     };
     read().map_err(|e| cannot_open("open", name, e, None))

@@ -72,20 +72,20 @@ pub trait BlockDevice: Send + Sync + Debug {
     ///
     /// # Errors
     /// A range beyond the end, or the medium's failure.
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
     /// Writes `data` at `offset`. Volatile until [`flush`](Self::flush).
     ///
     /// # Errors
     /// A range beyond the end, a read-only device, or the medium's failure.
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()>;
 
     /// Runs all `ops`, in any order. On an error any of them may have been done.
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at).
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
-        ops.iter_mut().try_for_each(|op| self.read_at(op.offset, op.buf))
+        ops.iter_mut().try_for_each(|op| self.read_at(op.buf, op.offset))
     }
 
     /// Runs all `ops`, in any order. On an error any of them may have been done.
@@ -96,7 +96,7 @@ pub trait BlockDevice: Send + Sync + Debug {
         for op in ops {
             let mut at = op.offset;
             for piece in op.data {
-                self.write_at(at, piece)?;
+                self.write_at(piece, at)?;
                 at += piece.len() as u64;
             }
         }
@@ -150,12 +150,12 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
         (**self).mapped()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        (**self).read_at(offset, buf)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        (**self).read_at(buf, offset)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        (**self).write_at(offset, data)
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        (**self).write_at(data, offset)
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
@@ -186,7 +186,7 @@ pub(crate) fn zero_by_writing<D: BlockDevice + ?Sized>(device: &D, offset: u64, 
     let mut done = 0;
     while done < len {
         let n = (len - done).min(zeros.len() as u64);
-        device.write_at(offset + done, &zeros[..n as usize])?;
+        device.write_at(&zeros[..n as usize], offset + done)?;
         done += n;
     }
     Ok(())

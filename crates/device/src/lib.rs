@@ -10,7 +10,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("disk.img");
 //! let device = FileDevice::create(&path, 1 << 30)?;
-//! device.write_at(1024, b"written")?;
+//! device.write_at(b"written", 1024)?;
 //! device.flush()?;
 //!
 //! let second = FileDevice::open(&path).unwrap_err();

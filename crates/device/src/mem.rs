@@ -45,14 +45,14 @@ impl BlockDevice for MemDevice {
         false
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         check_range(Op::Read, self.size, offset, buf.len() as u64)?;
         let at = offset as usize;
         buf.copy_from_slice(&self.read()[at..at + buf.len()]);
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         check_range(Op::Write, self.size, offset, data.len() as u64)?;
         let at = offset as usize;
         self.write()[at..at + data.len()].copy_from_slice(data);
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn reads_what_was_written() {
         let dev = MemDevice::from_bytes(vec![7; 10_000]);
-        dev.write_at(9_000, &[1; 1_000]).unwrap();
+        dev.write_at(&[1; 1_000], 9_000).unwrap();
         dev.write_batch(&[WriteOp { offset: 1, data: &[b"ab", b"", b"cd"] }]).unwrap();
         dev.write_zeroes(2_000, 3_000).unwrap();
         let (mut head, mut tail) = ([9; 6], [9; 1_001]);
@@ -99,10 +99,10 @@ mod tests {
     #[test]
     fn ranges_end_at_the_size() {
         let dev = MemDevice::new(100);
-        dev.write_at(100, b"").unwrap();
+        dev.write_at(b"", 100).unwrap();
         for (offset, len) in [(100, 1), (99, 2), (u64::MAX, 1)] {
-            assert_eq!(dev.read_at(offset, &mut vec![0; len]).unwrap_err().op, Op::Read);
-            assert_eq!(dev.write_at(offset, &vec![0; len]).unwrap_err().op, Op::Write);
+            assert_eq!(dev.read_at(&mut vec![0; len], offset).unwrap_err().op, Op::Read);
+            assert_eq!(dev.write_at(&vec![0; len], offset).unwrap_err().op, Op::Write);
             assert_eq!(dev.write_zeroes(offset, len as u64).unwrap_err().op, Op::Write);
             assert_eq!(dev.discard(offset, len as u64).unwrap_err().op, Op::Discard);
         }

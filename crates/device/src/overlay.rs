@@ -66,8 +66,8 @@ impl BlockDevice for Overlay {
         self.below.atomic_write()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.below.read_at(offset, buf)?;
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.below.read_at(buf, offset)?;
         let pages = self.read();
         if pages.is_empty() {
             return Ok(());
@@ -81,7 +81,7 @@ impl BlockDevice for Overlay {
         })
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let (size, len) = (self.size(), data.len() as u64);
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(DeviceError::out_of_range(Op::Write, offset, len, size));
@@ -94,7 +94,7 @@ impl BlockDevice for Overlay {
                     let mut bytes = Box::new([0; PAGE]);
                     let start = page * PAGE as u64;
                     let n = self.below.size().saturating_sub(start).min(PAGE as u64) as usize;
-                    self.below.read_at(start, &mut bytes[..n])?;
+                    self.below.read_at(&mut bytes[..n], start)?;
                     e.insert(bytes)
                 }
             };
@@ -122,15 +122,15 @@ mod tests {
     fn writes_are_seen_above_and_not_below() {
         let below = Arc::new(MemDevice::from_bytes(vec![7; 10_000]));
         let overlay = Overlay::new(below.clone());
-        overlay.write_at(4090, &[1; 12]).unwrap();
-        overlay.write_at(9_999, &[2]).unwrap();
+        overlay.write_at(&[1; 12], 4090).unwrap();
+        overlay.write_at(&[2], 9_999).unwrap();
         let mut seen = vec![0; 10_000];
-        overlay.read_at(0, &mut seen).unwrap();
+        overlay.read_at(&mut seen, 0).unwrap();
         let mut want = vec![7; 10_000];
         want[4090..4102].fill(1);
         want[9_999] = 2;
         assert_eq!(seen, want);
         assert_eq!(below.to_bytes(), vec![7; 10_000]);
-        assert!(overlay.write_at(10_000, &[1]).is_err());
+        assert!(overlay.write_at(&[1], 10_000).is_err());
     }
 }

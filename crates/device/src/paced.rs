@@ -115,14 +115,14 @@ impl<D: BlockDevice> BlockDevice for PacedDevice<D> {
         None
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.take([buf.len() as u64].into_iter());
-        self.below.read_at(offset, buf)
+        self.below.read_at(buf, offset)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.take([data.len() as u64].into_iter());
-        self.below.write_at(offset, data)
+        self.below.write_at(data, offset)
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
@@ -176,14 +176,14 @@ mod tests {
         };
         let device = device(pace);
         let began = Instant::now();
-        device.write_at(0, &[1; 100]).unwrap();
+        device.write_at(&[1; 100], 0).unwrap();
         assert!(began.elapsed() >= Duration::from_millis(6));
         let began = Instant::now();
         device.flush().unwrap();
         device.flush().unwrap();
         assert!(began.elapsed() >= Duration::from_millis(14));
         let mut read = [0; 100];
-        device.read_at(0, &mut read).unwrap();
+        device.read_at(&mut read, 0).unwrap();
         assert_eq!(read, [1; 100]);
     }
 
@@ -194,7 +194,7 @@ mod tests {
         let began = Instant::now();
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..10).for_each(|_| device.write_at(0, &[0]).unwrap()));
+                scope.spawn(|| (0..10).for_each(|_| device.write_at(&[0], 0).unwrap()));
             }
         });
         assert!(began.elapsed() >= Duration::from_millis(40));

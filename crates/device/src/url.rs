@@ -150,12 +150,12 @@ mod tests {
         let options = FileOptions::new();
         let made = create_url(&pmem, 1 << 20, &options).unwrap();
         assert!(made.mapped().is_some());
-        made.write_at(7, b"here").unwrap();
+        made.write_at(b"here", 7).unwrap();
         drop(made);
         let plain = open_url(&path, &options).unwrap();
         assert!(plain.mapped().is_none());
         let mut seen = [0; 4];
-        plain.read_at(7, &mut seen).unwrap();
+        plain.read_at(&mut seen, 7).unwrap();
         assert_eq!(&seen, b"here");
         assert_eq!(open_url(&pmem, &options).unwrap_err().op, Op::Lock);
         drop(plain);

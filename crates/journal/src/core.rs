@@ -181,7 +181,7 @@ impl Core {
                 return Ok(content);
             }
             let mut content = AlignedBuf::zeroed(self.block_size as usize);
-            self.device.read_at(offset, &mut content)?;
+            self.device.read_at(&mut content, offset)?;
             self.counters.blocks_read.add(1);
             Ok::<_, JournalError>(Arc::new(content))
         })?;

@@ -42,12 +42,12 @@ pub(crate) fn empty_log(blocks: u32) -> MemDevice {
 
 pub(crate) fn with_log(sb: &Superblock) -> MemDevice {
     let device = MemDevice::new(BLOCKS * BLOCK as usize);
-    device.write_at(LOG_START * u64::from(BLOCK), &sb.to_bytes()).unwrap();
+    device.write_at(&sb.to_bytes(), LOG_START * u64::from(BLOCK)).unwrap();
     device
 }
 
 pub(crate) fn device_bytes(device: &dyn BlockDevice, block: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK as usize];
-    device.read_at(block * u64::from(BLOCK), &mut bytes).unwrap();
+    device.read_at(&mut bytes, block * u64::from(BLOCK)).unwrap();
     bytes
 }

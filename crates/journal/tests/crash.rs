@@ -63,7 +63,7 @@ fn content(value: u64) -> Vec<u8> {
 
 fn read(device: &dyn BlockDevice, block: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK as usize];
-    device.read_at(block * u64::from(BLOCK), &mut bytes).unwrap();
+    device.read_at(&mut bytes, block * u64::from(BLOCK)).unwrap();
     bytes
 }
 
@@ -114,7 +114,7 @@ fn write_data(device: &RecordingDevice, rng: &mut StdRng, model: &mut Model) -> 
     let free: Vec<u64> = model.now.iter().filter(|(_, used)| **used == Use::Free).map(|(b, _)| *b).collect();
     let block = *free.get(rng.random_range(0..free.len().max(1)))?;
     let value = 1_000_000 + model.after.len() as u64 * 7;
-    device.write_at(block * u64::from(BLOCK), &content(value)).unwrap();
+    device.write_at(&content(value), block * u64::from(BLOCK)).unwrap();
     device.flush().unwrap();
     model.now.insert(block, Use::Data(value));
     // It was free before, so that it may look like this after the last operation.

@@ -35,7 +35,7 @@ fn log_superblock(block_size: u32, log_blocks: u32) -> Superblock {
 
 fn prepare(device: &dyn BlockDevice, block_size: u32, log_blocks: u32) {
     let sb = log_superblock(block_size, log_blocks).to_bytes();
-    device.write_at(BLOCKS * u64::from(block_size), &sb).unwrap();
+    device.write_at(&sb, BLOCKS * u64::from(block_size)).unwrap();
 }
 
 fn size(block_size: u32, log_blocks: u32) -> u64 {
@@ -94,7 +94,7 @@ fn counter(bytes: &[u8]) -> u64 {
 
 fn on_device(device: &dyn BlockDevice, block_size: u32, block: u64) -> u64 {
     let mut bytes = [0; 8];
-    device.read_at(block * u64::from(block_size), &mut bytes).unwrap();
+    device.read_at(&mut bytes, block * u64::from(block_size)).unwrap();
     counter(&bytes)
 }
 

@@ -58,7 +58,7 @@ impl Writer<'_> {
         let (plan, device) = (self.plan, self.out.device);
         let size = self.offset(plan.layout.blocks_count());
         let mut head = AlignedBuf::zeroed(SIGNATURES.min(size) as usize);
-        device.read_at(0, &mut head)?;
+        device.read_at(&mut head, 0)?;
         if head.iter().any(|&b| b != 0) {
             // Not even a part of the new volume may be there together with the old superblock.
             device.write_zeroes(0, head.len() as u64)?;
@@ -243,7 +243,7 @@ impl<'a> Sink<'a> {
         self.start = offset - head;
         self.len = head as usize;
         if head > 0 {
-            self.device.read_at(self.start, &mut self.buf[..self.align as usize])?;
+            self.device.read_at(&mut self.buf[..self.align as usize], self.start)?;
         }
         Ok(())
     }
@@ -257,11 +257,11 @@ impl<'a> Sink<'a> {
         if over > 0 {
             let mut last = AlignedBuf::zeroed(unit);
             let at = self.len - over;
-            self.device.read_at(self.start + at as u64, &mut last)?;
+            self.device.read_at(&mut last, self.start + at as u64)?;
             self.buf[self.len..at + unit].copy_from_slice(&last[over..]);
             self.len = at + unit;
         }
-        self.device.write_at(self.start, &self.buf[..self.len])?;
+        self.device.write_at(&self.buf[..self.len], self.start)?;
         self.len = 0;
         Ok(())
     }

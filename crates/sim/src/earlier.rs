@@ -20,7 +20,7 @@ impl Earlier {
         for number in offset / SECTOR..end.div_ceil(SECTOR) {
             let mut sector = [0; SECTOR as usize];
             let there = SECTOR.min(device.size() - number * SECTOR) as usize;
-            device.read_at(number * SECTOR, &mut sector[..there])?;
+            device.read_at(&mut sector[..there], number * SECTOR)?;
             self.0.insert(number, sector);
         }
         Ok(())

@@ -219,16 +219,16 @@ impl<D: BlockDevice> BlockDevice for FailingDevice<D> {
         self.inner.atomic_write()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
         let failure = self.call(Op::Read, offset, len);
         match failure {
             Some(Failure::Error(errno)) => return Err(failed(Op::Read, offset, len, errno)),
             Some(Failure::Half(errno)) => {
-                self.inner.read_at(offset, &mut buf[..(len / 2) as usize])?;
+                self.inner.read_at(&mut buf[..(len / 2) as usize], offset)?;
                 return Err(failed(Op::Read, offset, len, errno));
             }
-            _ => self.inner.read_at(offset, buf)?,
+            _ => self.inner.read_at(buf, offset)?,
         }
         let Some(failure) = failure else { return Ok(()) };
         let mut state = self.state.lock();
@@ -246,17 +246,17 @@ impl<D: BlockDevice> BlockDevice for FailingDevice<D> {
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let write = |len: u64| self.inner.write_at(offset, &data[..len as usize]);
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        let write = |len: u64| self.inner.write_at(&data[..len as usize], offset);
         self.change(Op::Write, offset, data.len() as u64, write)
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
-        ops.iter_mut().try_for_each(|op| self.read_at(op.offset, op.buf))
+        ops.iter_mut().try_for_each(|op| self.read_at(op.buf, op.offset))
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
-        ops.iter().try_for_each(|op| self.write_at(op.offset, &op.data.concat()))
+        ops.iter().try_for_each(|op| self.write_at(&op.data.concat(), op.offset))
     }
 
     fn flush(&self) -> Result<()> {
@@ -286,7 +286,7 @@ mod tests {
     const ENOSPC: i32 = 28;
 
     fn write_fails(dev: &FailingDevice<MemDevice>) -> Option<i32> {
-        dev.write_at(0, b"x").err().map(|e| e.errno())
+        dev.write_at(b"x", 0).err().map(|e| e.errno())
     }
 
     #[test]
@@ -306,10 +306,10 @@ mod tests {
         assert_eq!([0; 4].map(|_| dev.flush().is_err()), [false, true, true, true]);
         assert_eq!(write_fails(&dev), None);
         dev.fail_all(EIO);
-        assert!(dev.read_at(0, &mut [0]).is_err() && dev.discard(0, 1).is_err());
+        assert!(dev.read_at(&mut [0], 0).is_err() && dev.discard(0, 1).is_err());
         assert!(dev.write_zeroes(0, 1).is_err() && write_fails(&dev) == Some(EIO));
         dev.heal();
-        assert!(dev.flush().is_ok() && dev.read_at(0, &mut [0]).is_ok() && write_fails(&dev).is_none());
+        assert!(dev.flush().is_ok() && dev.read_at(&mut [0], 0).is_ok() && write_fails(&dev).is_none());
     }
 
     /// What failed is not in the log of the device below.
@@ -318,7 +318,7 @@ mod tests {
         let below = Arc::new(RecordingDevice::new(Image::zeroed(4096)));
         let dev = FailingDevice::new(Arc::clone(&below));
         dev.fail_once(Op::Write, 2, EIO);
-        let failed: Vec<u64> = (0..4).filter(|&i| dev.write_at(i, b"x").is_err()).collect();
+        let failed: Vec<u64> = (0..4).filter(|&i| dev.write_at(b"x", i).is_err()).collect();
         assert_eq!((failed, below.sequence()), (vec![1], 3));
     }
 
@@ -342,22 +342,22 @@ mod tests {
     fn half_of_a_call() {
         let dev = FailingDevice::new(MemDevice::new(2048));
         dev.fail(Op::Write, 1, false, Failure::Half(EIO));
-        assert!(dev.write_at(0, &[1; 1536]).is_err());
-        dev.write_at(1024, &[2; 512]).unwrap();
+        assert!(dev.write_at(&[1; 1536], 0).is_err());
+        dev.write_at(&[2; 512], 1024).unwrap();
         assert_eq!([0, 511, 512, 1024].map(|at| dev.inner().to_bytes()[at]), [1, 1, 0, 2]);
         dev.fail(Op::Read, 1, false, Failure::Half(EIO));
         let mut buf = [9; 1024];
-        assert!(dev.read_at(0, &mut buf).is_err());
+        assert!(dev.read_at(&mut buf, 0).is_err());
         assert_eq!((buf[0], buf[512]), (1, 9));
     }
 
     #[test]
     fn reads_that_lie() {
         let dev = FailingDevice::new(MemDevice::new(2048)).remembering();
-        [1, 2, 3].into_iter().for_each(|byte| dev.write_at(512, &[byte; 512]).unwrap());
+        [1, 2, 3].into_iter().for_each(|byte| dev.write_at(&[byte; 512], 512).unwrap());
         let read = || {
             let mut buf = [0; 1536];
-            dev.read_at(0, &mut buf).unwrap();
+            dev.read_at(&mut buf, 0).unwrap();
             [buf[0], buf[512], buf[1023], buf[1024]]
         };
         dev.fail(Op::Read, 1, false, Failure::Stale);

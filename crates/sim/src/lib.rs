@@ -10,16 +10,16 @@
 //! use lanefs_sim::{Image, RecordingDevice, seed_from_env};
 //!
 //! let device = RecordingDevice::new(Image::zeroed(1 << 20));
-//! device.write_at(0, b"data")?;
+//! device.write_at(b"data", 0)?;
 //! device.flush()?;
 //! device.mark("synced");
-//! device.write_at(0, b"DATA")?;
+//! device.write_at(b"DATA", 0)?;
 //!
 //! let seed = seed_from_env("LANEFS_SEED");
 //! let log = device.log();
 //! for state in log.crash_states(seed.value(), 20) {
 //!     let mut seen = [0; 4];
-//!     state.device().read_at(0, &mut seen)?;
+//!     state.device().read_at(&mut seen, 0)?;
 //!     if state.marks(&log).any(|(_, mark)| mark == "synced") {
 //!         assert!(&seen == b"data" || &seen == b"DATA", "{state}");
 //!     }

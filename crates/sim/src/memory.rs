@@ -21,7 +21,7 @@ impl RecordingMemory {
     /// The system's.
     pub fn create(path: impl AsRef<Path>, base: Image, atomic_write: usize) -> Result<Self> {
         let memory = PmemDevice::create(path, base.size())?;
-        memory.write_at(0, &base.to_bytes())?;
+        memory.write_at(&base.to_bytes(), 0)?;
         let record = RecordingDevice::new(base).with_atomic_write(atomic_write);
         Ok(Self { memory, record: Arc::new(record) })
     }
@@ -55,16 +55,16 @@ impl BlockDevice for RecordingMemory {
         self.memory.mapped()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.memory.read_at(offset, buf)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.memory.read_at(buf, offset)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.recorded(|device| device.write_at(offset, data))
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.recorded(|device| device.write_at(data, offset))
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
-        ops.iter().try_for_each(|op| self.write_at(op.offset, &op.data.concat()))
+        ops.iter().try_for_each(|op| self.write_at(&op.data.concat(), op.offset))
     }
 
     fn flush(&self) -> Result<()> {
@@ -89,10 +89,10 @@ mod tests {
     fn a_write_that_has_returned_is_durable() {
         let dir = tempfile::tempdir().unwrap();
         let device = RecordingMemory::create(dir.path().join("memory"), Image::zeroed(8192), 8).unwrap();
-        device.write_at(0, &[1; 1024]).unwrap();
+        device.write_at(&[1; 1024], 0).unwrap();
         device.write_batch(&[WriteOp { offset: 4096, data: &[b"a", b"b"] }]).unwrap();
         let mut read = [0; 2];
-        device.read_at(4096, &mut read).unwrap();
+        device.read_at(&mut read, 4096).unwrap();
         assert_eq!(&read, b"ab");
         let log = device.record().log();
         let states: Vec<CrashState> = log.small_states(1, 100).collect();

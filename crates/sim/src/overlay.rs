@@ -43,13 +43,13 @@ impl BlockDevice for OverlayDevice {
         self.atomic_write
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         check(Op::Read, self.size, offset, buf.len() as u64)?;
         self.image.read().read(offset, buf);
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         check(Op::Write, self.size, offset, data.len() as u64)?;
         self.image.write().write(offset, data);
         Ok(())

@@ -192,13 +192,13 @@ impl BlockDevice for RecordingDevice {
         self.atomic_write
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         check(Op::Read, self.size, offset, buf.len() as u64)?;
         self.state.lock().now.read(offset, buf);
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         check(Op::Write, self.size, offset, data.len() as u64)?;
         self.append(Entry::Write { offset, data: data.into() });
         Ok(())
@@ -206,7 +206,7 @@ impl BlockDevice for RecordingDevice {
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         for op in ops {
-            self.write_at(op.offset, &op.data.concat())?;
+            self.write_at(&op.data.concat(), op.offset)?;
         }
         Ok(())
     }
@@ -236,13 +236,13 @@ mod tests {
     #[test]
     fn everything_in_order() {
         let dev = RecordingDevice::new(Image::from_bytes(vec![5; 8192]));
-        dev.write_at(10, b"abc").unwrap();
+        dev.write_at(b"abc", 10).unwrap();
         dev.flush().unwrap();
         assert_eq!(dev.mark("fsync a"), 2);
         dev.write_batch(&[WriteOp { offset: 100, data: &[b"x", b"yz"] }]).unwrap();
         dev.discard(4096, 512).unwrap();
         dev.write_zeroes(5000, 100).unwrap();
-        assert!(dev.write_at(8192, b"!").is_err());
+        assert!(dev.write_at(b"!", 8192).is_err());
         let log = dev.log();
         assert_eq!(
             format!("{:?}", log.entries),
@@ -252,7 +252,7 @@ mod tests {
         let mut replayed = log.base.clone();
         log.entries.iter().for_each(|e| e.apply(&mut replayed));
         let mut seen = vec![0; 8192];
-        dev.read_at(0, &mut seen).unwrap();
+        dev.read_at(&mut seen, 0).unwrap();
         assert_eq!(replayed.to_bytes(), seen);
         assert_eq!(
             (&seen[10..13], &seen[100..103], seen[5000], seen[8191]),
@@ -263,9 +263,9 @@ mod tests {
     #[test]
     fn a_log_that_begins_anew_begins_with_what_there_is() {
         let dev = RecordingDevice::new(Image::zeroed(8192));
-        dev.write_at(0, b"before").unwrap();
+        dev.write_at(b"before", 0).unwrap();
         dev.begin();
-        dev.write_at(4096, b"after").unwrap();
+        dev.write_at(b"after", 4096).unwrap();
         let log = dev.log();
         assert_eq!(log.entries.len(), 1);
         let mut seen = [0; 6];
@@ -283,7 +283,7 @@ mod tests {
                 let dev = &dev;
                 scope.spawn(move || {
                     for i in 0..200_u64 {
-                        dev.write_at((i * 37) % 60_000, &[(i as u8) ^ (thread << 6); 300]).unwrap();
+                        dev.write_at(&[(i as u8) ^ (thread << 6); 300], (i * 37) % 60_000).unwrap();
                         dev.flush().unwrap();
                     }
                 });

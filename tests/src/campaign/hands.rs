@@ -86,18 +86,18 @@ impl Hands<'_> {
             Step::Write { way, file, at, len } => {
                 let (file, bytes) = (self.file(file)?, vec![byte(i); len]);
                 match way {
-                    Way::Write => file.write_at(at as u64, &bytes),
-                    Way::Direct => file.with_direct(true).write_at(at as u64, &bytes),
-                    Way::Late => file.write_late(at as u64, &bytes),
+                    Way::Write => file.write_at(&bytes, at as u64),
+                    Way::Direct => file.with_direct(true).write_at(&bytes, at as u64),
+                    Way::Late => file.write_late(&bytes, at as u64),
                     Way::Dsync => {
-                        file.write_at(at as u64, &bytes)?;
+                        file.write_at(&bytes, at as u64)?;
                         file.sync_data()
                     }
                 }
             }
             Step::Append { file, len } => {
                 let file = self.file(file)?;
-                file.write_at(file.metadata().len(), &vec![byte(i); len])
+                file.write_at(&vec![byte(i); len], file.metadata().len())
             }
             Step::Falloc { mode, file, at, len } => {
                 match self.file(file)?.fallocate(mode, at as u64, len as u64) {

@@ -261,7 +261,7 @@ impl Runner<'_> {
         refused("sync", self.volume.sync())?;
         refused("mkdir", self.volume.create_dir("/later"))?;
         for (slot, file) in &self.files {
-            refused(&format!("write to {slot}"), file.write_at(0, b"later"))?;
+            refused(&format!("write to {slot}"), file.write_at(b"later", 0))?;
             refused(&format!("truncate {slot}"), file.set_len(1))?;
         }
         // The state that the failed step left in memory is not judged, but a walk of it must not

@@ -141,7 +141,7 @@ fn found(dir: &Dir, name: &str) -> lanefs::Result<Found> {
     if meta.is_file() {
         let file = dir.open_file(name)?;
         content = vec![0; usize::try_from(meta.len()).unwrap_or(usize::MAX).min(1 << 20)];
-        let n = file.read_at(0, &mut content)?;
+        let n = file.read_at(&mut content, 0)?;
         content.truncate(n);
     }
     let target = if meta.is_symlink() { Some(dir.read_link(name)?) } else { None };

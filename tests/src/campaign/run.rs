@@ -125,8 +125,8 @@ fn commit_apart(volume: &Volume, permissions: u16) -> lanefs::Result<()> {
 pub(super) fn settle(volume: &Volume, files: &Files) -> lanefs::Result<()> {
     for file in files.values() {
         let mut first = [0];
-        file.read_at(0, &mut first)?;
-        file.write_late(0, &first)?;
+        file.read_at(&mut first, 0)?;
+        file.write_late(&first, 0)?;
     }
     commit_apart(volume, 0o711)?;
     volume.sync()
@@ -378,7 +378,7 @@ impl<'c> Runner<'c> {
 /// Reads a whole file.
 pub(super) fn read(file: &File) -> lanefs::Result<Vec<u8>> {
     let mut bytes = vec![0; file.metadata().len() as usize];
-    let n = file.read_at(0, &mut bytes)?;
+    let n = file.read_at(&mut bytes, 0)?;
     bytes.truncate(n);
     Ok(bytes)
 }

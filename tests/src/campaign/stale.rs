@@ -43,7 +43,7 @@ fn walk(dir: &Dir, above: &str, deepest: usize) -> Result<(), String> {
 fn read(dir: &Dir, name: &str) -> Option<Vec<u8>> {
     let file = dir.open_file(name).ok()?;
     let mut bytes = vec![0; file.metadata().len().min(1 << 20) as usize];
-    let n = file.read_at(0, &mut bytes).ok()?;
+    let n = file.read_at(&mut bytes, 0).ok()?;
     bytes.truncate(n);
     Some(bytes)
 }

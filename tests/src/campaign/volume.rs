@@ -153,7 +153,7 @@ fn fill(volume: &Volume, block: usize) -> lanefs::Result<Model> {
         let id = model.make(path, Kind::File);
         let content = model.contents.entry(id).or_default();
         for (at, len) in pieces {
-            file.write_at(at as u64, &vec![fill; len])?;
+            file.write_at(&vec![fill; len], at as u64)?;
             content.resize(at + len, 0);
             content[at..].fill(fill);
         }
@@ -177,7 +177,7 @@ fn leave(volume: &Volume, free: u64, block: usize) -> lanefs::Result<()> {
         }
         // The map takes blocks too.
         let piece = (left / 2).max(1) * block as u64;
-        file.write_at(at, &vec![OLD; piece as usize])?;
+        file.write_at(&vec![OLD; piece as usize], at)?;
         at += piece;
     }
 }

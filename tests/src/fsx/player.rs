@@ -120,19 +120,19 @@ impl<'v> Player<'v> {
         match op {
             FileOp::Write { at, len, fill, way } => {
                 let bytes = content(at, len, fill);
-                self.files[way as usize].write_at(at, &bytes).map_err(failed)?;
+                self.files[way as usize].write_at(&bytes, at).map_err(failed)?;
                 self.model.write(at, &bytes);
             }
             FileOp::Append { len, fill, way } => {
                 let bytes = content(self.model.size(), len, fill);
-                self.appends[way as usize].write_at(0, &bytes).map_err(failed)?;
+                self.appends[way as usize].write_at(&bytes, 0).map_err(failed)?;
                 self.model.write(self.model.size(), &bytes);
             }
             FileOp::Read { at, len, way } => self.compare(at..at + len as u64, way)?,
             FileOp::TryRead { at, len, way } => self.try_compare(at..at + len as u64, way)?,
             FileOp::TryWrite { at, len, fill, way } => {
                 let bytes = content(at, len, fill);
-                match self.files[way as usize].try_write_at(at, &bytes) {
+                match self.files[way as usize].try_write_at(&bytes, at) {
                     Ok(n) => self.model.write(at, &bytes[..n]),
                     Err(Error::WouldBlock) => {}
                     Err(e) => return Err(failed(e)),
@@ -220,7 +220,7 @@ impl<'v> Player<'v> {
         let expected = self.model.read(range.clone());
         let mut found = vec![0xA5; (range.end - range.start) as usize];
         let n = self.files[way as usize]
-            .read_at(range.start, &mut found)
+            .read_at(&mut found, range.start)
             .map_err(|e| format!("{path}: read {range:?}: {e}"))?;
         if n != expected.len() {
             return Err(format!("{path}: read {range:?}: {n} bytes, not {}", expected.len()));
@@ -233,7 +233,7 @@ impl<'v> Player<'v> {
         let path = &self.model.path;
         let expected = self.model.read(range.clone());
         let mut found = vec![0xA5; (range.end - range.start) as usize];
-        match self.files[way as usize].try_read_at(range.start, &mut found) {
+        match self.files[way as usize].try_read_at(&mut found, range.start) {
             Ok(n) if n <= expected.len() && (n > 0 || expected.is_empty() || found.is_empty()) => {
                 self.same(range, &found[..n], &expected[..n])
             }

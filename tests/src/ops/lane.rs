@@ -41,17 +41,17 @@ impl Lane {
             }
             Op::Read { path, offset, len } => {
                 let mut buf = vec![0; (*len).min(READ_MAX)];
-                let n = v.open_file(path)?.read_at(*offset, &mut buf)?;
+                let n = v.open_file(path)?.read_at(&mut buf, *offset)?;
                 buf.truncate(n);
                 return Ok(Seen::Bytes(buf));
             }
             Op::Write { path, offset, len, fill } => {
                 let file = by(v.open_options().write(true), *fill).open(path)?;
-                file.write_at(*offset, &content(*offset, *len, *fill))?;
+                file.write_at(&content(*offset, *len, *fill), *offset)?;
             }
             Op::Append { path, len, fill } => {
                 let file = by(v.open_options().append(true), *fill).open(path)?;
-                file.write_at(0, &content(0, *len, *fill))?;
+                file.write_at(&content(0, *len, *fill), 0)?;
             }
             Op::Truncate { path, len } => v.open_options().write(true).open(path)?.set_len(*len)?,
             Op::Fallocate { path, how, offset, len } => {

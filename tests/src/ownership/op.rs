@@ -72,11 +72,11 @@ impl Op {
         let attr = NewAttr { permissions: 0o700, uid: 1, gid: 2 };
         let open = || volume.open_options().read(true).write(true).open(path);
         match self.kind {
-            0 => open()?.write_at(*at, &bytes),
-            1 => open()?.with_direct(true).write_at(at & !4095, &vec![0xA8; 4096]),
+            0 => open()?.write_at(&bytes, *at),
+            1 => open()?.with_direct(true).write_at(&vec![0xA8; 4096], at & !4095),
             2 => {
                 let file = open()?;
-                file.write_at(file.metadata().len(), &bytes)?;
+                file.write_at(&bytes, file.metadata().len())?;
                 file.sync_all()
             }
             3 => open()?.set_len(*at),
@@ -95,25 +95,25 @@ impl Op {
             18 => volume.set_xattr(path, "user.meddled", &bytes[..*len % 3000], SetXattr::Any),
             19 => volume.xattrs(path)?.first().map_or(Ok(()), |(name, _)| volume.remove_xattr(path, name)),
             20..=27 => self.set_or_look(volume),
-            28 => open()?.write_late(*at, &bytes),
+            28 => open()?.write_late(&bytes, *at),
             29 => {
                 let to = volume.open_options().read(true).write(true).open(other)?;
                 open()?.copy_range(*at, &to, at / 2, *len as u64).map(drop)
             }
             30 => {
                 let (file, mut read) = (open()?.with_direct(true), vec![0; 4096]);
-                let ios = &mut [Io::write(&file, at & !4095, &[0xA9; 4096]), Io::read(&file, 0, &mut read)];
+                let ios = &mut [Io::write(&file, &[0xA9; 4096], at & !4095), Io::read(&file, &mut read, 0)];
                 lanefs::File::run_batch(ios).into_iter().try_for_each(|done| done.map(drop))
             }
             31 => {
                 let file = volume.open_dir(other)?.create_nameless(attr)?;
-                file.write_at(*at, &bytes)?;
+                file.write_at(&bytes, *at)?;
                 volume.link_file(&file, fresh)
             }
             32 => {
                 let (file, mut read) = (open()?.with_direct(len % 2 == 0), vec![0; 4096]);
-                file.try_read_at(*at, &mut read)?;
-                file.try_write_at(at & !4095, &read).map(drop)
+                file.try_read_at(&mut read, *at)?;
+                file.try_write_at(&read, at & !4095).map(drop)
             }
             33 => volume.mknod(
                 fresh,
@@ -130,7 +130,7 @@ impl Op {
         let (dir, name) = (node(&self.other)?, self.fresh.file_name().unwrap_or_default());
         let made = dir.create(name, NewKind::Dir, attr, 0o022)?;
         let file = made.create(name, NewKind::File, attr, 0o022)?;
-        file.open()?.write_at(self.at, b"by node")?;
+        file.open()?.write_at(b"by node", self.at)?;
         file.set_xattr(OsStr::new("user.a"), b"1", SetXattr::Create)?;
         file.xattr_names()?;
         file.remove_xattr(OsStr::new("user.a"))?;

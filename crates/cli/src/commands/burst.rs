@@ -41,7 +41,7 @@ impl Args {
         for n in 0..self.n {
             let file = dir.join(name(n));
             let sink = dir.side.create(&file.path, 0o644, true).or_cannot("create", file.shown())?;
-            sink.write_at(0, &content(n)).or_cannot("write", file.shown())?;
+            sink.write_at(&content(n), 0).or_cannot("write", file.shown())?;
             // Now and then one goes, so that the log has more than creations in it.
             if n % 7 == 6 {
                 let old = dir.join(name(n - 5));
@@ -84,7 +84,7 @@ fn check(dir: &Spot, out: &mut Out) -> Res {
         let source = dir.side.open(&file.path).or_cannot("open", file.shown())?;
         let want = content(n);
         let mut found = vec![0; want.len() + 1];
-        let len = source.read_at(0, &mut found).or_cannot("read", file.shown())?;
+        let len = source.read_at(&mut found, 0).or_cannot("read", file.shown())?;
         if found.get(..len) != Some(want.as_slice()) {
             return Err(Failure::new(format!("{} is not what was written and synced", quoted(file.shown()))));
         }

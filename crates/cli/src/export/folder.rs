@@ -318,11 +318,11 @@ fn copy(from: &lanefs::File, into: &Object, size: u64, buf: &mut [u8]) -> Result
         let mut at = start;
         while at < start + len {
             let want = (start + len - at).min(buf.len() as u64) as usize;
-            let n = from.read_at(at, &mut buf[..want])?;
+            let n = from.read_at(&mut buf[..want], at)?;
             if n == 0 {
                 return Err(Cause::text("it shrank meanwhile").into());
             }
-            into.write_at(at, &buf[..n])?;
+            into.write_at(&buf[..n], at)?;
             at += n as u64;
             bytes += n as u64;
         }

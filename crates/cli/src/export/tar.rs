@@ -142,7 +142,7 @@ impl Reader<'_> {
             let mut at = start;
             while at < start + len {
                 let mut bytes = vec![0; (start + len - at).min(PIECE as u64) as usize];
-                match file.read_at(at, &mut bytes) {
+                match file.read_at(&mut bytes, at) {
                     Ok(n) if n == bytes.len() => {}
                     result if !told => {
                         told = true;

@@ -109,7 +109,7 @@ impl<'a> Fill<'a> {
         self.report.bytes(bytes.len() as u64);
         // Without a file, its making failed and has been told.
         let Some(current) = &mut self.current else { return Ok(()) };
-        match current.file.write_at(offset, bytes) {
+        match current.file.write_at(bytes, offset) {
             Ok(()) => {
                 current.end = offset + bytes.len() as u64;
                 Ok(())

@@ -271,7 +271,7 @@ impl Side for HostSide {
 struct HostFile(File);
 
 impl Source for HostFile {
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Outcome<usize> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Outcome<usize> {
         match self.0.read_at(buf, offset) {
             // A pipe has no offsets.
             Err(e) if e.raw_os_error() == Some(Errno::SPIPE.raw_os_error()) => Ok((&self.0).read(buf)?),
@@ -291,7 +291,7 @@ impl Source for HostFile {
 }
 
 impl Sink for Object {
-    fn write_at(&self, offset: u64, data: &[u8]) -> Outcome {
+    fn write_at(&self, data: &[u8], offset: u64) -> Outcome {
         let mut done = 0;
         while done < data.len() {
             let written = match rustix::io::pwrite(self.as_fd(), &data[done..], offset + done as u64) {

@@ -68,7 +68,7 @@ impl Meta {
 /// An open file to read.
 pub(crate) trait Source {
     /// Reads at `offset`; 0 at the end.
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Outcome<usize>;
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Outcome<usize>;
 
     /// Returns the next data range at or after `offset`; `None` if only holes follow.
     fn next_data(&self, offset: u64) -> Outcome<Option<(u64, u64)>>;
@@ -84,7 +84,7 @@ pub(crate) trait Node {
 
 /// An open file to write.
 pub(crate) trait Sink: Node {
-    fn write_at(&self, offset: u64, data: &[u8]) -> Outcome;
+    fn write_at(&self, data: &[u8], offset: u64) -> Outcome;
     fn set_len(&self, len: u64) -> Outcome;
 }
 

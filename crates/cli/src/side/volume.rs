@@ -269,8 +269,8 @@ fn times_of(atime: Time, mtime: Time) -> SetAttr {
 }
 
 impl Source for lanefs::File {
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Outcome<usize> {
-        Ok(lanefs::File::read_at(self, offset, buf)?)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Outcome<usize> {
+        Ok(lanefs::File::read_at(self, buf, offset)?)
     }
 
     fn next_data(&self, offset: u64) -> Outcome<Option<(u64, u64)>> {
@@ -279,8 +279,8 @@ impl Source for lanefs::File {
 }
 
 impl Sink for lanefs::File {
-    fn write_at(&self, offset: u64, data: &[u8]) -> Outcome {
-        Ok(lanefs::File::write_at(self, offset, data)?)
+    fn write_at(&self, data: &[u8], offset: u64) -> Outcome {
+        Ok(lanefs::File::write_at(self, data, offset)?)
     }
 
     fn set_len(&self, len: u64) -> Outcome {

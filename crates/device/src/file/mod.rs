@@ -173,7 +173,7 @@ impl BlockDevice for FileDevice {
         Some(self.owner)
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
         check_range(Op::Read, self.size, offset, len)?;
         let done = match self.reads_cached(len) {
@@ -183,7 +183,7 @@ impl BlockDevice for FileDevice {
         done.map_err(|e| DeviceError::new(Op::Read, offset, len, e))
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let len = data.len() as u64;
         self.check_change(Op::Write, offset, len)?;
         let done = if self.is_direct() {

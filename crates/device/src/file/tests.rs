@@ -122,7 +122,7 @@ fn creates_sparse() {
     let (_dir, path) = scratch();
     let dev = FileDevice::create(&path, 1 << 40).unwrap();
     assert_eq!(dev.size(), 1 << 40);
-    dev.write_at((1 << 40) - 3, b"end").unwrap();
+    dev.write_at(b"end", (1 << 40) - 3).unwrap();
     dev.flush().unwrap();
     let meta = std::fs::metadata(&path).unwrap();
     assert_eq!(meta.len(), 1 << 40);
@@ -167,7 +167,7 @@ fn create_new_leaves_a_file_alone() {
 fn create_spares_a_file_in_use() {
     let (_dir, path) = scratch();
     let dev = FileDevice::create(&path, 4096).unwrap();
-    dev.write_at(0, b"kept").unwrap();
+    dev.write_at(b"kept", 0).unwrap();
     refused(FileDevice::create(&path, 8192), Op::Lock, libc::EBUSY, &["in use"]);
     assert_eq!(std::fs::read(&path).unwrap().len(), 4096);
     assert_eq!(&std::fs::read(&path).unwrap()[..4], b"kept");
@@ -246,8 +246,8 @@ fn ranges_and_read_only() {
     let (_dir, path) = scratch();
     let dev = FileDevice::create(&path, 4096).unwrap();
     for (offset, len) in [(4096, 1), (4095, 2), (u64::MAX, 1), (u64::MAX - 1, 4)] {
-        assert_eq!(dev.read_at(offset, &mut vec![0; len]).unwrap_err().op, Op::Read);
-        assert_eq!(dev.write_at(offset, &vec![0; len]).unwrap_err().op, Op::Write);
+        assert_eq!(dev.read_at(&mut vec![0; len], offset).unwrap_err().op, Op::Read);
+        assert_eq!(dev.write_at(&vec![0; len], offset).unwrap_err().op, Op::Write);
         assert_eq!(dev.discard(offset, len as u64).unwrap_err().op, Op::Discard);
         assert_eq!(dev.write_zeroes(offset, len as u64).unwrap_err().op, Op::Write);
         assert!(dev.write_batch(&[WriteOp { offset, data: &[&vec![0; len]] }]).is_err());
@@ -257,7 +257,7 @@ fn ranges_and_read_only() {
     drop(dev);
     let dev = FileDevice::open_read_only(&path).unwrap();
     assert!(dev.read_only());
-    assert_eq!(dev.write_at(0, b"x").unwrap_err().errno(), libc::EROFS);
+    assert_eq!(dev.write_at(b"x", 0).unwrap_err().errno(), libc::EROFS);
     assert_eq!(dev.discard(0, 1).unwrap_err().errno(), libc::EROFS);
     assert_eq!(dev.write_zeroes(0, 1).unwrap_err().errno(), libc::EROFS);
     assert!(dev.write_batch(&[WriteOp { offset: 0, data: &[b"x"] }]).is_err());
@@ -269,7 +269,7 @@ fn a_file_that_shrank_is_an_error() {
     let (_dir, path) = scratch();
     let dev = FileDevice::create(&path, 8192).unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
-    assert_eq!(dev.read_at(4000, &mut [0; 200]).unwrap_err().op, Op::Read);
+    assert_eq!(dev.read_at(&mut [0; 200], 4000).unwrap_err().op, Op::Read);
     assert!(dev.read_batch(&mut [ReadOp { offset: 4000, buf: &mut [0; 200] }]).is_err());
 }
 
@@ -277,7 +277,7 @@ fn a_file_that_shrank_is_an_error() {
 pub(crate) fn exercise(dev: &dyn BlockDevice, path: &Path) {
     let size = dev.size() as usize;
     let mut model = pattern(size, 7);
-    dev.write_at(0, &model).unwrap();
+    dev.write_at(&model, 0).unwrap();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = |below: usize| {
         state ^= state << 13;
@@ -298,12 +298,12 @@ pub(crate) fn exercise(dev: &dyn BlockDevice, path: &Path) {
         match random(6) {
             0 => {
                 let data = pattern(len, step as u8);
-                dev.write_at(at as u64, &data).unwrap();
+                dev.write_at(&data, at as u64).unwrap();
                 model[at..at + len].copy_from_slice(&data);
             }
             1 => {
                 let mut got = vec![1; len];
-                dev.read_at(at as u64, &mut got).unwrap();
+                dev.read_at(&mut got, at as u64).unwrap();
                 assert!(got == model[at..at + len], "read of {len} at {at}");
             }
             2 => {
@@ -347,13 +347,13 @@ pub(crate) fn exercise(dev: &dyn BlockDevice, path: &Path) {
             }
             _ => {
                 dev.discard(at as u64, len as u64).unwrap();
-                dev.write_at(at as u64, &model[at..at + len]).unwrap();
+                dev.write_at(&model[at..at + len], at as u64).unwrap();
             }
         }
     }
     dev.flush().unwrap();
     let mut all = vec![0; size];
-    dev.read_at(0, &mut all).unwrap();
+    dev.read_at(&mut all, 0).unwrap();
     assert!(all == model);
     assert!(std::fs::read(path).unwrap() == model, "the file differs from what the device reads");
 }
@@ -419,7 +419,7 @@ fn the_cache_has_nothing_older_than_what_was_written() {
             let mut buf = vec![0; 64 << 10];
             while !done.load(Ordering::Relaxed) {
                 for at in (0..dev.size()).step_by(buf.len()) {
-                    dev.read_at(at, &mut buf).unwrap();
+                    dev.read_at(&mut buf, at).unwrap();
                 }
             }
         });
@@ -430,14 +430,14 @@ fn the_cache_has_nothing_older_than_what_was_written() {
             block[..len].fill(round as u8);
             let at = round * 7919 * 1024 % (dev.size() - (1 << 20)) / 1024 * 1024;
             match round % 2 {
-                0 => dev.write_at(at, &block[..len]).unwrap(),
+                0 => dev.write_at(&block[..len], at).unwrap(),
                 _ => {
                     let (a, b) = block[..len].split_at(len / 2);
                     let op = |offset, data| WriteOp { offset, data };
                     // Apart from the first two: by io_uring.
                     let apart = at + (512 << 10);
                     dev.write_batch(&[op(at, &[a]), op(at + a.len() as u64, &[b]), op(apart, &[b])]).unwrap();
-                    dev.read_at(apart, &mut got[..b.len().min(1024)]).unwrap();
+                    dev.read_at(&mut got[..b.len().min(1024)], apart).unwrap();
                     assert!(
                         got[..b.len().min(1024)].iter().all(|byte| *byte == round as u8),
                         "round {round}"
@@ -445,7 +445,7 @@ fn the_cache_has_nothing_older_than_what_was_written() {
                 }
             }
             for at in (at..at + len as u64).step_by(16 << 10) {
-                dev.read_at(at, &mut got).unwrap();
+                dev.read_at(&mut got, at).unwrap();
                 assert!(got.iter().all(|byte| *byte == round as u8), "round {round}");
             }
         }
@@ -465,9 +465,9 @@ fn direct_partial_sectors_by_two_threads() {
             scope.spawn(move || {
                 for round in 0..2000_u32 {
                     let data = [round as u8; 256];
-                    dev.write_at(half * 256, &data).unwrap();
+                    dev.write_at(&data, half * 256).unwrap();
                     let mut seen = [0; 256];
-                    dev.read_at(half * 256, &mut seen).unwrap();
+                    dev.read_at(&mut seen, half * 256).unwrap();
                     assert_eq!(seen, data, "half {half} in round {round}");
                 }
             });
@@ -482,7 +482,7 @@ fn empty_pieces_are_of_no_account() {
     let dev = FileOptions::new().direct(true).io_uring(IoUring::On).create(&path, 8 << 20).unwrap();
     let (mut data, odd) = (AlignedBuf::zeroed(4 << 20), [0; 3]);
     // The blocks are there already: a write that must wait for new ones is no ring's.
-    dev.write_at(512 << 10, &data).unwrap();
+    dev.write_at(&data, 512 << 10).unwrap();
     data.copy_from_slice(&pattern(4 << 20, 3));
     let (before, given_back) = (write_calls(), GIVEN_BACK.get());
     let pieces: [&[u8]; 3] = [&odd[1..1], &data, &odd[2..2]];
@@ -491,7 +491,7 @@ fn empty_pieces_are_of_no_account() {
     // for is written by a call.
     assert_eq!(write_calls() - before, GIVEN_BACK.get() - given_back);
     let mut seen = vec![0; 4 << 20];
-    dev.read_at(512 << 10, &mut seen).unwrap();
+    dev.read_at(&mut seen, 512 << 10).unwrap();
     assert!(seen == data[..]);
 }
 
@@ -550,7 +550,7 @@ fn discard_and_zeroes_give_space_back() {
     use std::os::unix::fs::MetadataExt;
     let (_dir, path) = scratch();
     let dev = FileDevice::create(&path, 4 << 20).unwrap();
-    dev.write_at(0, &pattern(4 << 20, 1)).unwrap();
+    dev.write_at(&pattern(4 << 20, 1), 0).unwrap();
     dev.flush().unwrap();
     let blocks = || std::fs::metadata(&path).unwrap().blocks();
     let full = blocks();
@@ -629,7 +629,7 @@ fn a_full_file_system_below() {
     let (_loop, mnt) = small_host(dir.path());
     let mounted = Mounted(&mnt);
     let dev = FileDevice::create(mnt.join("inner"), 64 << 20).unwrap();
-    let error = (0..16).find_map(|i| dev.write_at(i << 20, &pattern(1 << 20, 1)).err()).unwrap();
+    let error = (0..16).find_map(|i| dev.write_at(&pattern(1 << 20, 1), i << 20).err()).unwrap();
     assert_eq!((error.op, error.errno(), error.len), (Op::Write, libc::ENOSPC, 1 << 20));
     drop(dev);
     drop(mounted);
@@ -646,7 +646,7 @@ fn a_failed_flush_is_never_forgotten() {
     File::create(&backing).unwrap().set_len(64 << 20).unwrap();
     let inner = Loop::attach(&backing);
     let dev = FileDevice::open(&inner.0).unwrap();
-    dev.write_at(0, &pattern(16 << 20, 1)).unwrap();
+    dev.write_at(&pattern(16 << 20, 1), 0).unwrap();
     assert_eq!(dev.flush().unwrap_err().op, Op::Flush);
     rustix::fs::fdatasync(&dev.file).expect("the kernel has forgotten");
     assert_eq!(dev.flush().unwrap_err().op, Op::Flush);

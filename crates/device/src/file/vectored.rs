@@ -73,7 +73,7 @@ impl FileDevice {
             && let [piece] = op.data
             && piece.len() as u64 <= CUT
         {
-            return self.write_at(op.offset, piece);
+            return self.write_at(piece, op.offset);
         }
         for op in ops {
             self.check_change(Op::Write, op.offset, op.len())?;
@@ -114,7 +114,7 @@ impl FileDevice {
         if let [op] = ops
             && op.buf.len() as u64 <= CUT
         {
-            return self.read_at(op.offset, op.buf);
+            return self.read_at(op.buf, op.offset);
         }
         for op in ops.iter() {
             check_range(Op::Read, self.size, op.offset, op.buf.len() as u64)?;
@@ -126,7 +126,7 @@ impl FileDevice {
             let small = self.reads_cached(ops.iter().map(|op| op.buf.len() as u64).sum()).is_some();
             let aligned = ops.iter().all(|op| self.is_aligned(op.offset, op.buf));
             if self.is_direct() && (small || !aligned) {
-                ops.iter_mut().try_for_each(|op| self.read_at(op.offset, op.buf))?;
+                ops.iter_mut().try_for_each(|op| self.read_at(op.buf, op.offset))?;
                 continue;
             }
             for op in ops {

@@ -95,7 +95,7 @@ impl Mapped {
     /// # Errors
     /// A range beyond the end.
     #[inline]
-    pub fn copy_out(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub fn copy_out(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let from = self.0.at(Op::Read, offset, buf.len())?;
         // SAFETY: the range lies in the mapping; `buf` is ours alone, so it is not in the mapping,
         // which hands out no `&mut`.
@@ -110,7 +110,7 @@ impl Mapped {
     /// A range beyond the end; a device opened for reading (EROFS); a range of which a part is lent
     /// (EBUSY).
     #[inline]
-    pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<()> {
+    pub fn copy_in(&self, data: &[u8], offset: u64) -> Result<()> {
         self.write(offset, data.len(), |to| {
             // SAFETY: `to` has room for `data`, and no reference to its bytes exists (see `write`).
             // If `data` is a lent slice, it does not overlap, because lent bytes are not written.

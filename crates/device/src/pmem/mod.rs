@@ -90,12 +90,12 @@ impl BlockDevice for PmemDevice {
         Some(&self.mapped)
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.mapped.copy_out(offset, buf)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.mapped.copy_out(buf, offset)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.mapped.copy_in(offset, data)
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.mapped.copy_in(data, offset)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
@@ -123,7 +123,7 @@ impl BlockDevice for PmemDevice {
         let mut done = 0;
         while done < len {
             let n = (len - done).min(ZEROS.len() as u64);
-            self.write_at(offset + done, &ZEROS[..n as usize])?;
+            self.write_at(&ZEROS[..n as usize], offset + done)?;
             done += n;
         }
         Ok(())

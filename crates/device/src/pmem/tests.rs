@@ -25,9 +25,9 @@ fn all_operations_in_memory_and_on_a_disk() {
         drop(dev);
         let again = PmemDevice::open_read_only(&path).unwrap();
         let mut seen = vec![0; again.size() as usize];
-        again.read_at(0, &mut seen).unwrap();
+        again.read_at(&mut seen, 0).unwrap();
         assert!(seen == std::fs::read(&path).unwrap());
-        assert_eq!(again.write_at(0, b"x").unwrap_err().errno(), libc::EROFS);
+        assert_eq!(again.write_at(b"x", 0).unwrap_err().errno(), libc::EROFS);
         assert_eq!(again.write_zeroes(0, 1).unwrap_err().errno(), libc::EROFS);
         assert_eq!(again.discard(0, 1).unwrap_err().errno(), libc::EROFS);
     }
@@ -69,8 +69,8 @@ fn ranges_end_at_the_size() {
     let (_dir, path) = memory_file();
     let dev = PmemDevice::create(&path, 5000).unwrap();
     for (offset, len) in [(5000, 1), (4999, 2), (u64::MAX, 1), (u64::MAX - 1, 4)] {
-        assert_eq!(dev.read_at(offset, &mut vec![0; len]).unwrap_err().op, Op::Read);
-        assert_eq!(dev.write_at(offset, &vec![0; len]).unwrap_err().op, Op::Write);
+        assert_eq!(dev.read_at(&mut vec![0; len], offset).unwrap_err().op, Op::Read);
+        assert_eq!(dev.write_at(&vec![0; len], offset).unwrap_err().op, Op::Write);
         assert_eq!(dev.write_zeroes(offset, len as u64).unwrap_err().op, Op::Write);
         assert_eq!(dev.discard(offset, len as u64).unwrap_err().op, Op::Discard);
         assert!(dev.mapped.lend(offset, len).is_none());
@@ -82,22 +82,22 @@ fn ranges_end_at_the_size() {
 fn what_is_lent_is_not_written() {
     let (_dir, path) = memory_file();
     let dev = PmemDevice::create(&path, 1 << 20).unwrap();
-    dev.write_at(0, &[7; 10_000]).unwrap();
+    dev.write_at(&[7; 10_000], 0).unwrap();
     let slice = dev.mapped.lend(1000, 1000).unwrap();
     let other = dev.mapped.lend(1500, 4000).unwrap();
     for (offset, len) in [(0, 1001), (1999, 1), (1200, 10), (0, 10_000), (5499, 9)] {
-        let e = dev.write_at(offset, &vec![1; len]).unwrap_err();
+        let e = dev.write_at(&vec![1; len], offset).unwrap_err();
         assert_eq!((e.op, e.errno()), (Op::Write, libc::EBUSY), "{offset}");
         assert_eq!(dev.write_zeroes(offset, len as u64).unwrap_err().errno(), libc::EBUSY);
     }
-    dev.write_at(0, &[1; 1000]).unwrap();
-    dev.write_at(5500, &[1; 1000]).unwrap();
+    dev.write_at(&[1; 1000], 0).unwrap();
+    dev.write_at(&[1; 1000], 5500).unwrap();
     assert!(slice.iter().chain(&*other).all(|&b| b == 7));
     drop(slice);
-    dev.write_at(1000, &[1; 500]).unwrap();
-    assert_eq!(dev.write_at(1000, &[1; 501]).unwrap_err().errno(), libc::EBUSY);
+    dev.write_at(&[1; 500], 1000).unwrap();
+    assert_eq!(dev.write_at(&[1; 501], 1000).unwrap_err().errno(), libc::EBUSY);
     drop(other);
-    dev.write_at(1000, &[1; 5000]).unwrap();
+    dev.write_at(&[1; 5000], 1000).unwrap();
 
     let all: Vec<Lent> = std::iter::from_fn(|| dev.mapped.lend(0, 1)).collect();
     assert_eq!(all.len(), 64);
@@ -130,7 +130,7 @@ fn slices_among_writers() {
                 let mut round = 0_u64;
                 while !lender.is_finished() {
                     let stamp = [round as u8 ^ id; 4096];
-                    match dev.write_at(round * 4096 % (64 << 10), &stamp) {
+                    match dev.write_at(&stamp, round * 4096 % (64 << 10)) {
                         Ok(()) => _ = written.fetch_add(1, Ordering::Relaxed),
                         Err(e) => assert_eq!(e.errno(), libc::EBUSY),
                     }

@@ -16,12 +16,12 @@ pub struct Io<'a> {
 
 impl<'a> Io<'a> {
     /// Makes a read as [`File::read_at`] does it.
-    pub fn read(file: &'a File, offset: u64, buf: &'a mut [u8]) -> Self {
+    pub fn read(file: &'a File, buf: &'a mut [u8], offset: u64) -> Self {
         Self { file, offset, bytes: Bytes::Read(buf) }
     }
 
     /// Makes a write as [`File::write_at`] does it.
-    pub fn write(file: &'a File, offset: u64, bytes: &'a [u8]) -> Self {
+    pub fn write(file: &'a File, bytes: &'a [u8], offset: u64) -> Self {
         Self { file, offset, bytes: Bytes::Write(bytes) }
     }
 
@@ -37,8 +37,8 @@ impl<'a> Io<'a> {
 
     fn run_alone(&mut self) -> Result<usize> {
         match &mut self.bytes {
-            Bytes::Read(buf) => self.file.read_at(self.offset, buf),
-            Bytes::Write(bytes) => self.file.write_at(self.offset, bytes).map(|()| bytes.len()),
+            Bytes::Read(buf) => self.file.read_at(buf, self.offset),
+            Bytes::Write(bytes) => self.file.write_at(bytes, self.offset).map(|()| bytes.len()),
         }
     }
 }
@@ -56,9 +56,9 @@ impl File {
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// use lanefs::{File, Io};
     /// let file = volume.open_options().read(true).write(true).create(true).direct(true).open("/a")?;
-    /// file.write_at(0, &[1; 8192])?;
+    /// file.write_at(&[1; 8192], 0)?;
     /// let mut second = [0; 4096];
-    /// let done = File::run_batch(&mut [Io::write(&file, 0, &[2; 4096]), Io::read(&file, 4096, &mut second)]);
+    /// let done = File::run_batch(&mut [Io::write(&file, &[2; 4096], 0), Io::read(&file, &mut second, 4096)]);
     /// assert!(done.into_iter().all(|done| done.is_ok_and(|len| len == 4096)));
     /// assert_eq!(second, [1; 4096]);
     /// # Ok::<(), lanefs::Error>(())

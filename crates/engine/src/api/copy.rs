@@ -68,9 +68,9 @@ impl File {
         }
         let there = data.map_or(0, |(start, end)| end - start);
         let mut buf = vec![0; there.min(len).min(PIECE) as usize];
-        let n = self.read_at(offset, &mut buf)?;
+        let n = self.read_at(&mut buf, offset)?;
         buf.truncate(n);
-        to.write_at(to_offset, &buf)?;
+        to.write_at(&buf, to_offset)?;
         Ok(n as u64)
     }
 }

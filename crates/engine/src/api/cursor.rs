@@ -49,7 +49,7 @@ impl<F: Borrow<File>> FileCursor<F> {
 
 impl<F: Borrow<File>> Read for FileCursor<F> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let n = self.file.borrow().read_at(self.at, buf)?;
+        let n = self.file.borrow().read_at(buf, self.at)?;
         Ok(self.moved(self.at, n)?)
     }
 }

@@ -68,7 +68,7 @@ impl File {
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
-    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
         match self.direct {
             true => data::read_direct(&self.node, offset, buf),
@@ -82,7 +82,7 @@ impl File {
     ///
     /// # Errors
     /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
-    pub fn read_for_cache(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub fn read_for_cache(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
         data::read_for_cache(&self.node, offset, buf)
     }
@@ -93,7 +93,7 @@ impl File {
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if it had to wait for the first byte; those of `read_at`.
-    pub fn try_read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
         match self.direct {
             true => data::try_read_direct(&self.node, offset, buf),
@@ -134,7 +134,7 @@ impl File {
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooBig`]: a part may have been written.
-    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.write_from(offset, bytes).map(drop)
     }
 
@@ -161,7 +161,7 @@ impl File {
     /// [`Error::NoSpace`], [`Error::FileTooBig`]: a part may have been written. After
     /// [`Error::NoSpace`] the file may be longer than what was written, and reads as zeros there,
     /// until its inode leaves memory.
-    pub fn write_late(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub fn write_late(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.check_write()?;
         data::write_late(&self.node, offset, bytes)
     }
@@ -175,12 +175,12 @@ impl File {
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// let file = volume.open_options().read(true).write(true).create(true).open("/a")?;
-    /// assert!(matches!(file.try_write_at(0, b"new"), Err(lanefs::Error::WouldBlock)));
-    /// file.write_at(0, b"old")?;
-    /// assert_eq!(file.try_write_at(0, b"new")?, 3);
+    /// assert!(matches!(file.try_write_at(b"new", 0), Err(lanefs::Error::WouldBlock)));
+    /// file.write_at(b"old", 0)?;
+    /// assert_eq!(file.try_write_at(b"new", 0)?, 3);
     /// # Ok::<(), lanefs::Error>(())
     /// ```
-    pub fn try_write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize> {
+    pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         self.check_write()?;
         let done = match (self.append, self.direct) {
             (true, true) => return Err(Error::WouldBlock),
@@ -221,7 +221,7 @@ impl File {
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// use lanefs::FallocMode;
     /// let file = volume.create_file("/log")?;
-    /// file.write_at(0, &[7; 3 << 20])?;
+    /// file.write_at(&[7; 3 << 20], 0)?;
     /// file.fallocate(FallocMode::PunchHole, 1 << 20, 1 << 20)?;
     /// assert_eq!((file.seek_hole(0)?, file.seek_data(1 << 20)?), (1 << 20, 2 << 20));
     /// # Ok::<(), lanefs::Error>(())
@@ -267,7 +267,7 @@ impl File {
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// let file = volume.create_file("/ledger")?;
-    /// file.write_at(0, b"100")?;
+    /// file.write_at(b"100", 0)?;
     /// file.sync_all()?; // content, size and name are there after any crash
     /// # Ok::<(), lanefs::Error>(())
     /// ```

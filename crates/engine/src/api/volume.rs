@@ -101,9 +101,9 @@ impl Volume {
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// let file = volume.open_options().write(true).create_new(true).open("/log")?;
-    /// file.write_at(0, b"one line\n")?;
+    /// file.write_at(b"one line\n", 0)?;
     /// let file = volume.open_options().append(true).open("/log")?;
-    /// file.write_at(0, b"another\n")?;
+    /// file.write_at(b"another\n", 0)?;
     /// assert_eq!(volume.read("/log")?, b"one line\nanother\n");
     /// # Ok::<(), lanefs::Error>(())
     /// ```
@@ -139,7 +139,7 @@ impl Volume {
         // Not by i_size: that comes from the volume, and a hostile one can claim any size with
         // holes.
         loop {
-            let n = file.read_at(content.len() as u64, &mut piece)?;
+            let n = file.read_at(&mut piece, content.len() as u64)?;
             content.try_reserve(n).map_err(|_| Error::NoMemory { bytes: content.len() + n })?;
             content.extend_from_slice(piece.get(..n).unwrap_or_default());
             if n < piece.len() {
@@ -160,7 +160,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn write(&self, path: impl AsRef<Path>, content: &[u8]) -> Result<()> {
-        self.create_file(path)?.write_at(0, content)
+        self.create_file(path)?.write_at(content, 0)
     }
 
     /// Returns the attributes of the inode at `path`; a symbolic link at the end is followed.
@@ -211,7 +211,7 @@ impl Volume {
     /// let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
     /// let dir = volume.open_dir("/")?;
     /// for i in 0..100 {
-    ///     dir.create_file(format!("file-{i}"), attr)?.write_at(0, b"content")?;
+    ///     dir.create_file(format!("file-{i}"), attr)?.write_at(b"content", 0)?;
     /// }
     /// assert_eq!(dir.entries()?.len(), 101); // and lost+found
     /// # Ok::<(), lanefs::Error>(())

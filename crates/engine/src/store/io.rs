@@ -91,7 +91,7 @@ pub(crate) fn read(store: &Store, mut ops: Vec<ReadOp<'_>>) -> Result<()> {
         return Ok(device.read_batch(&mut ops)?);
     }
     ops.into_iter().try_for_each(|op| match fits(&op) {
-        true => Ok(device.read_at(op.offset, op.buf)?),
+        true => Ok(device.read_at(op.buf, op.offset)?),
         false => read_bounced(device, align, op.offset, op.buf),
     })
 }
@@ -136,7 +136,7 @@ pub(crate) fn write_pieces<'b, B: Deref<Target = [u8]> + 'b>(
 /// Writes `bytes` at the device's byte `offset`.
 pub(crate) fn write_one(store: &Store, offset: u64, bytes: &[u8]) -> Result<()> {
     if is_straight(store, offset, bytes) {
-        return latch(store, store.device.write_at(offset, bytes).map_err(Error::from));
+        return latch(store, store.device.write_at(bytes, offset).map_err(Error::from));
     }
     write(store, &[Write { offset, head: 0, body: bytes, tail: 0 }])
 }
@@ -192,7 +192,7 @@ fn read_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, mut buf
     while !buf.is_empty() {
         let (start, before, len, covered) = around(align, offset, buf.len());
         let mut own = AlignedBuf::zeroed(len);
-        device.read_at(start, &mut own)?;
+        device.read_at(&mut own, start)?;
         let (now, rest) = buf.split_at_mut(covered);
         now.copy_from_slice(&own[before..before + covered]);
         (offset, buf) = (offset + covered as u64, rest);
@@ -208,10 +208,10 @@ fn write_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, pieces
         let (start, before, len, covered) = around(align, offset, left);
         let mut own = AlignedBuf::zeroed(len);
         if before != 0 {
-            device.read_at(start, &mut own[..align])?;
+            device.read_at(&mut own[..align], start)?;
         }
         if before + covered != len && (before == 0 || len > align) {
-            device.read_at(start + (len - align) as u64, &mut own[len - align..])?;
+            device.read_at(&mut own[len - align..], start + (len - align) as u64)?;
         }
         let (mut filled, end) = (before, before + covered);
         while filled < end {
@@ -223,7 +223,7 @@ fn write_bounced(device: &dyn BlockDevice, align: usize, mut offset: u64, pieces
             own[filled..filled + now.len()].copy_from_slice(now);
             (filled, piece) = (filled + now.len(), later);
         }
-        device.write_at(start, &own)?;
+        device.write_at(&own, start)?;
         (offset, left) = (offset + covered as u64, left - covered);
     }
     Ok(())

@@ -17,7 +17,7 @@ pub(crate) fn read_super(device: &dyn BlockDevice) -> Result<Superblock> {
         let (size, magic) = (device.size(), "too small to hold a superblock");
         return Err(Error::NotVolume { size, rule: magic });
     }
-    device.read_at(0, &mut bytes)?;
+    device.read_at(&mut bytes, 0)?;
     let bytes = &bytes[1024..2048];
     let sb = match Superblock::parse(bytes) {
         Err(e @ FormatError::SuperblockChecksum { .. }) => torn::mend(device, bytes)?.ok_or(e)?,
@@ -34,10 +34,10 @@ pub(crate) fn write_super(device: &dyn BlockDevice, sb: &Superblock) -> Result<(
     let start = 1024 / size * size;
     let mut bytes = AlignedBuf::zeroed(size);
     if size > 1024 {
-        device.read_at(start as u64, &mut bytes)?;
+        device.read_at(&mut bytes, start as u64)?;
     }
     bytes[1024 - start..2048 - start].copy_from_slice(&sb.encode());
-    Ok(device.write_at(start as u64, &bytes)?)
+    Ok(device.write_at(&bytes, start as u64)?)
 }
 
 impl Store {

@@ -73,7 +73,7 @@ fn read_block(
     if start.saturating_add(buf.len() as u64) > device.size() {
         return Ok(false);
     }
-    device.read_at(start, buf).map(|()| true)
+    device.read_at(buf, start).map(|()| true)
 }
 
 /// Returns whether the log lies where the superblock's copy of the journal's map says, with a block

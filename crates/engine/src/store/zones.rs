@@ -229,7 +229,7 @@ fn each_chunk(
             len += 1;
         }
         let Some(bytes) = buf.get_mut(..len as usize * size) else { break };
-        device.read_at(start.saturating_mul(size as u64), bytes)?;
+        device.read_at(bytes, start.saturating_mul(size as u64))?;
         f(n.saturating_mul(layout.descs_per_block()), bytes)?;
         n += len;
     }

@@ -67,9 +67,9 @@ impl Filesystem {
             true => {
                 // Before the bytes are read: a direct write that they are older than finds it said.
                 open.inode.cached();
-                open.cached.read_for_cache(args.offset, room)?
+                open.cached.read_for_cache(room, args.offset)?
             }
-            false => way(&open, args.flags).read_at(args.offset, room)?,
+            false => way(&open, args.flags).read_at(room, args.offset)?,
         };
         if !for_cache && n < room.len() && stage == Stage::Fresh && open.inode.is_written() {
             // Past its own cache the kernel asks without handing down what lies behind, and with it
@@ -97,7 +97,7 @@ impl Filesystem {
         // Whether it is at the end, the engine looks under the lock of the file's bytes.
         self.before_change(r, &open.node, Change::Append, keeps)?;
         let file = way(&open, args.flags);
-        file.write_at(args.offset, bytes)?;
+        file.write_at(bytes, args.offset)?;
         if args.flags & oflag::SYNC == oflag::SYNC {
             file.sync_all()?;
         } else if args.flags & oflag::DSYNC != 0 || self.is_durable(&open.node) {

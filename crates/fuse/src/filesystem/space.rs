@@ -88,7 +88,7 @@ impl Filesystem {
     /// Writes bytes of the kernel's writeback, which does not say which user wrote them. They may
     /// take reserved blocks if all users that have the file open for writing may.
     pub(super) fn write_late(&self, open: &Open, offset: u64, bytes: &[u8]) -> Answer {
-        let write = || open.cached.write_late(offset, bytes);
+        let write = || open.cached.write_late(bytes, offset);
         let written = match open.inode.is_privileged() {
             true => write(),
             false => Volume::keeping_reserved(write),

@@ -144,7 +144,7 @@ fn freed_metadata_is_revoked_and_reported_after_the_commit() {
     assert_eq!(journal.stats().revokes, 2);
     // Block 20 is file data now: an old copy must not come back, neither by checkpoint nor by
     // replay.
-    device.write_at(20 * u64::from(BLOCK), &[0xDD; BLOCK as usize]).unwrap();
+    device.write_at(&[0xDD; BLOCK as usize], 20 * u64::from(BLOCK)).unwrap();
     let crashed = MemDevice::from_bytes(device.to_bytes());
     let report = recover(&crashed);
     assert_eq!((at(&crashed, 20), at(&crashed, 21), at(&crashed, 22)), (0xDD, 0, 0));
@@ -275,7 +275,7 @@ fn transaction_numbers_wrap() {
 }
 
 fn testing_tail(device: &MemDevice, sequence: u32) {
-    device.write_at(LOG_START * u64::from(BLOCK) + 0x18, &sequence.to_be_bytes()).unwrap();
+    device.write_at(&sequence.to_be_bytes(), LOG_START * u64::from(BLOCK) + 0x18).unwrap();
 }
 
 #[test]
@@ -587,7 +587,7 @@ fn without_a_log_ordered_data_is_durable_first() {
     thread::scope(|scope| {
         let syncer = scope.spawn(|| journal.sync());
         thread::sleep(Duration::from_millis(20));
-        device.write_at(50 * u64::from(BLOCK), &[9]).unwrap();
+        device.write_at(&[9], 50 * u64::from(BLOCK)).unwrap();
         data.done(Ok::<(), JournalError>(()));
         syncer.join().unwrap().unwrap();
     });
@@ -609,7 +609,7 @@ fn a_commit_pays_for_tickets_and_nobody_flushes_twice() {
     let device = Arc::new(RecordingDevice::new(Image::from_bytes(empty_log(1024).to_bytes())));
     let flushes = || device.log().entries.iter().filter(|e| matches!(e, Entry::Flush)).count();
     let journal = Journal::open(device.clone(), options(1024)).unwrap();
-    device.write_at(50 * u64::from(BLOCK), &[9]).unwrap();
+    device.write_at(&[9], 50 * u64::from(BLOCK)).unwrap();
     let ticket = journal.ticket();
     assert!(!journal.is_flushed(ticket) && journal.is_flushed(Ticket::NOTHING));
     let tid = set(&journal, 7, 1);

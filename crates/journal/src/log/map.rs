@@ -63,7 +63,7 @@ impl LogMap {
     /// Reads one block of the log.
     pub(crate) fn read(&self, device: &dyn BlockDevice, at: u32) -> Result<AlignedBuf> {
         let mut block = AlignedBuf::zeroed(self.block_size());
-        device.read_at(self.locate(at, 1)?.0, &mut block)?;
+        device.read_at(&mut block, self.locate(at, 1)?.0)?;
         Ok(block)
     }
 
@@ -103,6 +103,6 @@ impl LogMap {
         if let Some(head) = block.get_mut(..Superblock::LEN) {
             head.copy_from_slice(&sb.to_bytes());
         }
-        Ok(device.write_at(self.locate(0, 1)?.0, &block)?)
+        Ok(device.write_at(&block, self.locate(0, 1)?.0)?)
     }
 }

@@ -31,7 +31,7 @@ impl Writer {
 
     fn write(&mut self, block: &[u8]) -> u32 {
         let (at, ring) = (self.at, Ring::new(&log_superblock(BLOCKS)));
-        self.device.write_at(self.map.locate(at, 1).unwrap().0, block).unwrap();
+        self.device.write_at(block, self.map.locate(at, 1).unwrap().0).unwrap();
         self.at = ring.advance(at, 1);
         at
     }
@@ -73,8 +73,8 @@ impl Writer {
     fn damage(&self, at: u32, byte: usize) {
         let offset = self.map.locate(at, 1).unwrap().0 + byte as u64;
         let mut value = [0];
-        self.device.read_at(offset, &mut value).unwrap();
-        self.device.write_at(offset, &[value[0] ^ 0x40]).unwrap();
+        self.device.read_at(&mut value, offset).unwrap();
+        self.device.write_at(&[value[0] ^ 0x40], offset).unwrap();
     }
 
     fn recover(&self) -> Result<Report> {
@@ -250,7 +250,7 @@ fn a_log_of_descriptors_ends() {
     }
     descriptor.finish();
     for at in 1..BLOCKS {
-        device.write_at(map.locate(at, 1).unwrap().0, &block).unwrap();
+        device.write_at(&block, map.locate(at, 1).unwrap().0).unwrap();
     }
     assert_eq!(recover(&device, BLOCK, &config(BLOCKS)).unwrap().transactions, 0);
 }

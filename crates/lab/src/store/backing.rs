@@ -31,7 +31,7 @@ impl Backing {
         while at < size {
             stop::check()?;
             let n = (size - at).min(page.len() as u64);
-            device.write_at(at, &page[..n as usize])?;
+            device.write_at(&page[..n as usize], at)?;
             at += n;
         }
         device.flush()?;
@@ -129,12 +129,12 @@ impl BlockDevice for Solid {
         self.0.read_only()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
-        self.0.read_at(offset, buf)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        self.0.read_at(buf, offset)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
-        self.0.write_at(offset, data)
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
+        self.0.write_at(data, offset)
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> lanefs_device::Result<()> {

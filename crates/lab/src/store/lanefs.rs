@@ -28,11 +28,11 @@ impl Store for Lanefs {
 
 impl Handle for ::lanefs::File {
     fn write(&self, at: u64, data: &[u8]) -> io::Result<()> {
-        self.write_at(at, data).map_err(io::Error::other)
+        self.write_at(data, at).map_err(io::Error::other)
     }
 
     fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
-        let n = self.read_at(at, buf).map_err(io::Error::other)?;
+        let n = self.read_at(buf, at).map_err(io::Error::other)?;
         if n == buf.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashSet};
 /// Three epochs: writes of 1 to 3 (one 4 KiB page each), 4 to 5, and 6 without a flush.
 fn three_epochs() -> Log {
     let dev = RecordingDevice::new(Image::zeroed(64 << 10));
-    let page = |n: u8| dev.write_at(u64::from(n) * 4096, &[n; 4096]).unwrap();
+    let page = |n: u8| dev.write_at(&[n; 4096], u64::from(n) * 4096).unwrap();
     (1..=3).for_each(page);
     dev.flush().unwrap();
     dev.mark("first");
@@ -101,8 +101,8 @@ fn all_that_may_happen_happens() {
 #[test]
 fn overlapping_writes_change_places() {
     let dev = RecordingDevice::new(Image::zeroed(4096));
-    dev.write_at(0, &[1; 384]).unwrap();
-    dev.write_at(128, &[2; 384]).unwrap();
+    dev.write_at(&[1; 384], 0).unwrap();
+    dev.write_at(&[2; 384], 128).unwrap();
     let log = dev.log();
     let seen: BTreeSet<Vec<u8>> = log
         .crash_states(4, 300)
@@ -129,7 +129,7 @@ fn a_discard_may_leave_anything() {
 #[test]
 fn unaligned_writes_tear_at_sectors() {
     let dev = RecordingDevice::new(Image::zeroed(4096));
-    dev.write_at(300, &[1; 1000]).unwrap();
+    dev.write_at(&[1; 1000], 300).unwrap();
     dev.write_zeroes(2000, 600).unwrap();
     let log = dev.log();
     let mut edges = BTreeSet::new();
@@ -143,7 +143,7 @@ fn unaligned_writes_tear_at_sectors() {
 #[test]
 fn memory_tears_at_words() {
     let dev = RecordingDevice::new(Image::zeroed(4096)).with_atomic_write(8);
-    dev.write_at(20, &[1; 40]).unwrap();
+    dev.write_at(&[1; 40], 20).unwrap();
     let mut edges = BTreeSet::new();
     for state in dev.log().crash_states(10, 300) {
         assert_eq!(state.device().atomic_write(), 8);
@@ -177,7 +177,7 @@ fn recovery_on_a_state_leaves_the_others_alone() {
         .map(|state| {
             let dev = state.device();
             let bytes = dev.image().to_bytes();
-            dev.write_at(0, &[0xff; 60_000]).unwrap();
+            dev.write_at(&[0xff; 60_000], 0).unwrap();
             bytes
         })
         .collect();
@@ -189,7 +189,7 @@ fn recovery_on_a_state_leaves_the_others_alone() {
 fn states_share_their_pages() {
     let dev = RecordingDevice::new(Image::zeroed(64 << 20));
     for i in 0..1000_u64 {
-        dev.write_at((i * 7919 % 16_000) * 4096, &[i as u8; 4096]).unwrap();
+        dev.write_at(&[i as u8; 4096], (i * 7919 % 16_000) * 4096).unwrap();
         if i % 20 == 19 {
             dev.flush().unwrap();
         }
@@ -259,10 +259,10 @@ fn the_same_content_has_the_same_fingerprint() {
 #[test]
 fn states_that_say_nothing_new_are_left_out() {
     let dev = RecordingDevice::new(Image::from_bytes(vec![7; 8192]));
-    dev.write_at(0, &[7; 512]).unwrap();
+    dev.write_at(&[7; 512], 0).unwrap();
     dev.flush().unwrap();
-    dev.write_at(512, &[8; 512]).unwrap();
-    dev.write_at(512, &[7; 512]).unwrap();
+    dev.write_at(&[8; 512], 512).unwrap();
+    dev.write_at(&[7; 512], 512).unwrap();
     let log = dev.log();
     let prints: Vec<u64> = log.small_states(1, 1000).map(|s| s.fingerprint).collect();
     assert_eq!(prints.len(), 2);

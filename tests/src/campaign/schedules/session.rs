@@ -27,13 +27,13 @@ impl BlockDevice for Scheduled {
     fn read_only(&self) -> bool {
         false
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> DeviceResult<()> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> DeviceResult<()> {
         schedule::point();
-        self.0.read_at(offset, buf)
+        self.0.read_at(buf, offset)
     }
-    fn write_at(&self, offset: u64, data: &[u8]) -> DeviceResult<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> DeviceResult<()> {
         schedule::point();
-        self.0.write_at(offset, data)
+        self.0.write_at(data, offset)
     }
     fn flush(&self) -> DeviceResult<()> {
         schedule::point();
@@ -148,7 +148,7 @@ impl Shared {
         match act {
             Act::Do(Step::Append { file, len }) if self.appending.contains_key(file) => {
                 let bytes = vec![super::super::model::byte(number); *len];
-                self.appending[file].write_at(0, &bytes)?;
+                self.appending[file].write_at(&bytes, 0)?;
             }
             Act::Do(step) => {
                 let made = carry_out(&self.volume, &files, number, step)?;
@@ -157,7 +157,7 @@ impl Shared {
             Act::Read { file, at, len } => {
                 let file = files.get(file).ok_or(lanefs::Error::NotFound)?;
                 let mut bytes = vec![0; *len];
-                let n = file.read_at(*at as u64, &mut bytes)?;
+                let n = file.read_at(&mut bytes, *at as u64)?;
                 bytes.truncate(n);
                 return Ok(Gave::Bytes(bytes));
             }

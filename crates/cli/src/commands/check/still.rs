@@ -134,7 +134,7 @@ fn superblock(name: &VolumeName, device: &dyn BlockDevice) -> Res<Box<[u8; SUPER
     let mut bytes = Box::new([0; SUPERBLOCK_SIZE]);
     let end = SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64;
     if device.size() >= end {
-        let read = device.read_at(SUPERBLOCK_OFFSET, &mut bytes[..]);
+        let read = device.read_at(&mut bytes[..], SUPERBLOCK_OFFSET);
         read.map_err(|e| Failure::cannot("read", name.as_bytes(), Cause::text(e.to_string())))?;
     }
     Ok(bytes)

@@ -37,7 +37,7 @@ pub(super) fn read(device: &dyn BlockDevice, sb: &Superblock, name: &OsString) -
         let (block, offset) = of_volume(layout.desc_location(group), name)?;
         if loaded != Some(block) {
             let at = block.saturating_mul(sb.block_size().into());
-            device.read_at(at, &mut bytes).map_err(lanefs::Error::from).or_cannot("read", name.as_bytes())?;
+            device.read_at(&mut bytes, at).map_err(lanefs::Error::from).or_cannot("read", name.as_bytes())?;
             loaded = Some(block);
         }
         let bytes = bytes.get(offset as usize..).unwrap_or_default();

@@ -50,7 +50,7 @@ pub(crate) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         span.fill(missing, |segments| fill(node, file, segments))?;
         // Copies while the span is locked: once it is unlocked, another thread's pages may evict
         // these.
-        done += span.copy_out(at, &mut buf[done..]);
+        done += span.copy_out(&mut buf[done..], at);
     }
     if !more.is_empty() {
         load_ahead(node, file, pages, more)?;
@@ -249,7 +249,7 @@ fn copy_in(node: &Node, file: &FileData, pages: &FileCache, at: u64, bytes: &[u8
             span.fill(lblk..lblk.saturating_add(1), |segments| fill(node, file, segments))?;
         }
         delayed::claim(node, file, &span.clean(wanted.clone()))?;
-        span.copy_in(at, bytes);
+        span.copy_in(bytes, at);
         // Before the pages are unlocked: a writeback moves i_disksize no further than i_size.
         file.extend(at + bytes.len() as u64);
         Ok(())

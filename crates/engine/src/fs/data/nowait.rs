@@ -105,7 +105,7 @@ pub(crate) fn try_write(node: &Node, offset: Option<u64>, mut bytes: &[u8]) -> R
         if now.is_empty() || span.partial(at, now.len()).next().is_some() {
             break;
         }
-        span.copy_in(at, now);
+        span.copy_in(now, at);
         // Before the pages are unlocked: a writeback moves i_disksize no further than i_size.
         file.extend(at + now.len() as u64);
         (at, bytes) = (at + now.len() as u64, &bytes[now.len()..]);

@@ -524,7 +524,7 @@ mod tests {
         assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
         drop(rest);
         volume.sync().unwrap();
-        file.write_at(0, b"goes on").unwrap();
+        file.write_at(b"goes on", 0).unwrap();
         file.sync_all().unwrap();
     }
 }

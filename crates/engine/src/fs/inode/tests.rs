@@ -22,12 +22,12 @@ impl BlockDevice for Counting {
     fn read_only(&self) -> bool {
         false
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> DeviceResult<()> {
-        self.inner.read_at(offset, buf)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> DeviceResult<()> {
+        self.inner.read_at(buf, offset)
     }
-    fn write_at(&self, offset: u64, data: &[u8]) -> DeviceResult<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> DeviceResult<()> {
         self.unflushed.fetch_add(1, Ordering::SeqCst);
-        self.inner.write_at(offset, data)
+        self.inner.write_at(data, offset)
     }
     fn flush(&self) -> DeviceResult<()> {
         self.unflushed.store(0, Ordering::SeqCst);
@@ -52,11 +52,11 @@ fn a_sync_covers_what_was_written_before_the_node_was_evicted() {
     for opened in [true, false] {
         let (device, volume) = volume();
         let file = volume.create_file("/f").unwrap();
-        file.write_at(0, &[1; 4096]).unwrap();
+        file.write_at(&[1; 4096], 0).unwrap();
         volume.sync().unwrap();
         let (ino, fs) = (file.node().ino, Arc::clone(&file.node().fs));
         // The time is written into the inode and committed; the page is written out after that.
-        file.write_at(0, &[2; 4096]).unwrap();
+        file.write_at(&[2; 4096], 0).unwrap();
         file.set_attr(&SetAttr { uid: Some(7), ..SetAttr::default() }).unwrap();
         fs.journal.sync().unwrap();
         data::write_out(file.node()).unwrap();
@@ -100,7 +100,7 @@ fn files_whose_times_are_pending_are_noted_once_and_not_without_bound() {
     let file = volume.create_file("/f").unwrap();
     let fs = Arc::clone(&file.node().fs);
     for _ in 0..100 {
-        file.write_at(0, b"x").unwrap();
+        file.write_at(b"x", 0).unwrap();
         file.sync_all().unwrap();
     }
     assert!(fs.dirty_times() <= 1);

@@ -29,7 +29,7 @@ fn overwrites_start_no_handle_unless_they_are_told_to() {
         let file = written(&volume);
         let before = volume.stats();
         for i in 0..1000 {
-            file.write_at(i % 16 * 4096, &block).unwrap();
+            file.write_at(&block, i % 16 * 4096).unwrap();
         }
         let after = volume.stats();
         assert_eq!(after.journal.handles - before.journal.handles, handles, "{mode:?}");
@@ -37,8 +37,8 @@ fn overwrites_start_no_handle_unless_they_are_told_to() {
         assert_eq!(after.counts.overwrites_journalled, handles);
         assert_eq!(after.times.write_direct.count, 1000);
         // Across the end, and behind it: no overwrites.
-        file.write_at(16 * 4096 - 100, &block).unwrap();
-        file.write_at(1 << 20, &block).unwrap();
+        file.write_at(&block, 16 * 4096 - 100).unwrap();
+        file.write_at(&block, 1 << 20).unwrap();
         assert_eq!(volume.stats().counts.overwrites, 1000 - handles);
     }
 }
@@ -51,16 +51,16 @@ fn each_operation_is_counted_where_it_belongs() {
     let before = volume.stats();
     let mut buf = vec![0; 4096];
     for _ in 0..3 {
-        cached.read_at(0, &mut buf).unwrap();
+        cached.read_at(&mut buf, 0).unwrap();
     }
     for _ in 0..4 {
-        cached.write_at(5, b"x").unwrap();
+        cached.write_at(b"x", 5).unwrap();
     }
     cached.sync_all().unwrap();
     cached.sync_data().unwrap();
     cached.sync_data().unwrap();
     for _ in 0..5 {
-        direct.read_at(0, &mut buf).unwrap();
+        direct.read_at(&mut buf, 0).unwrap();
     }
     drop(volume.open_file("/f").unwrap());
     let (a, b) = (volume.stats(), before);
@@ -88,7 +88,7 @@ fn who_has_to_wait_for_a_range_is_timed() {
         let waits = loop {
             let held = node.file().lock_from(node, 0);
             thread::scope(|scope| {
-                scope.spawn(|| file.read_at(0, &mut [0; 10]).unwrap());
+                scope.spawn(|| file.read_at(&mut [0; 10], 0).unwrap());
                 thread::sleep(patience);
                 drop(held);
             });
@@ -113,7 +113,7 @@ fn a_full_volume_shows_that_commits_were_waited_for() {
     let file = volume.open_options().write(true).create(true).direct(true).open("/full").unwrap();
     let mut end = 0;
     let full = loop {
-        match file.write_at(end, &[7; 1 << 20]) {
+        match file.write_at(&[7; 1 << 20], end) {
             Ok(()) => end += 1 << 20,
             Err(e) => break e,
         }
@@ -121,7 +121,7 @@ fn a_full_volume_shows_that_commits_were_waited_for() {
     assert!(matches!(full, Error::NoSpace), "{full}");
     assert_eq!(volume.stats().counts.space_retries, 0, "there was nothing to wait for");
     volume.remove_file("/gone").unwrap();
-    file.write_at(end, &[7; 1 << 20]).unwrap();
+    file.write_at(&[7; 1 << 20], end).unwrap();
     assert!(volume.stats().counts.space_retries > 0);
 }
 

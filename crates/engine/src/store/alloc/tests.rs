@@ -582,8 +582,8 @@ fn damaged(blocks: bool) -> (Arc<MemDevice>, u32) {
     let desc = read_desc(&fs, 2).unwrap();
     let at = 1024 * if blocks { desc.block_bitmap } else { desc.inode_bitmap } + 40;
     let mut byte = [0];
-    device.read_at(at, &mut byte).unwrap();
-    device.write_at(at, &[byte[0] ^ 16]).unwrap();
+    device.read_at(&mut byte, at).unwrap();
+    device.write_at(&[byte[0] ^ 16], at).unwrap();
     (device, if blocks { desc.free_blocks_count } else { desc.free_inodes_count })
 }
 
@@ -610,7 +610,7 @@ fn a_group_with_a_damaged_block_bitmap_is_passed_by() {
     fs.close().unwrap();
     // s_state says that there were errors.
     let mut state = [0; 2];
-    device.read_at(1024 + 0x3A, &mut state).unwrap();
+    device.read_at(&mut state, 1024 + 0x3A).unwrap();
     assert_eq!(u16::from_le_bytes(state) & 2, 2);
 }
 
@@ -625,8 +625,8 @@ fn space_of_a_damaged_bitmap_comes_back_when_it_is_right_again() {
     let at = 1024 * read_desc(&fs, 2).unwrap().block_bitmap + 40;
     fs.close().unwrap();
     let mut byte = [0];
-    device.read_at(at, &mut byte).unwrap();
-    device.write_at(at, &[byte[0] ^ 16]).unwrap();
+    device.read_at(&mut byte, at).unwrap();
+    device.write_at(&[byte[0] ^ 16], at).unwrap();
     let fs = open(device);
     assert_eq!(fs.alloc.free_on_disk(), all);
 }

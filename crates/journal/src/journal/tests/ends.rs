@@ -82,17 +82,17 @@ impl BlockDevice for MeanwhileDevice {
     fn read_only(&self) -> bool {
         false
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
-        self.inner.read_at(offset, buf)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        self.inner.read_at(buf, offset)
     }
-    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
         let other = if offset == 7 * u64::from(BLOCK) { self.meanwhile.lock().take() } else { None };
         if let Some(other) = other {
             let (done, wait) = sync_channel(0);
             other.send(done).unwrap();
             wait.recv().unwrap();
         }
-        self.inner.write_at(offset, data)
+        self.inner.write_at(data, offset)
     }
     fn flush(&self) -> lanefs_device::Result<()> {
         self.inner.flush()
@@ -186,7 +186,7 @@ fn a_close_waits_for_open_handles() {
 fn without_a_log_data_is_durable_before_what_maps_it() {
     let device = Arc::new(RecordingDevice::new(Image::zeroed(1 << 20)));
     let journal = Journal::open(device.clone(), Options::new(BLOCK)).unwrap();
-    device.write_at(50 * u64::from(BLOCK), &[5; BLOCK as usize]).unwrap();
+    device.write_at(&[5; BLOCK as usize], 50 * u64::from(BLOCK)).unwrap();
     set(&journal, 7, 1);
     journal.sync().unwrap();
     let log = device.log();
@@ -255,14 +255,14 @@ impl BlockDevice for HookedDevice {
     fn read_only(&self) -> bool {
         false
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
-        self.inner.read_at(offset, buf)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        self.inner.read_at(buf, offset)
     }
-    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
         if let Some(hook) = self.hook.get().filter(|_| offset == LOG_START * u64::from(BLOCK)) {
             hook();
         }
-        self.inner.write_at(offset, data)
+        self.inner.write_at(data, offset)
     }
     fn flush(&self) -> lanefs_device::Result<()> {
         self.inner.flush()

@@ -101,7 +101,7 @@ mod tests {
         let file = FileCache::new(cache, ino);
         // From back to front, which is no stream.
         for block in (0..blocks).rev() {
-            file.span(block..block + 1).copy_in(u64::from(block) * 4096, &[1; 4096]);
+            file.span(block..block + 1).copy_in(&[1; 4096], u64::from(block) * 4096);
         }
         file
     }
@@ -133,7 +133,7 @@ mod tests {
         let mut background = Background::new(Some(EXPIRE));
         let (old, stream) = (dirty(&cache, 7, 1), FileCache::new(&cache, 8));
         let write = |blocks: Range<u32>| {
-            blocks.for_each(|b| _ = stream.span(b..b + 1).copy_in(u64::from(b) * 4096, &[1; 4096]));
+            blocks.for_each(|b| _ = stream.span(b..b + 1).copy_in(&[1; 4096], u64::from(b) * 4096));
         };
         write(0..1024);
         assert!(background.next(&cache, Instant::now()).is_none());

@@ -106,7 +106,7 @@ impl<'f> Locked<'f> {
 
     /// Copies `bytes` to place `inner` of the chunk, and makes their blocks up to date and dirty.
     /// In a block that was not up to date, the other bytes become zeros.
-    pub(super) fn copy_in(&mut self, inner: usize, bytes: &[u8]) {
+    pub(super) fn copy_in(&mut self, bytes: &[u8], inner: usize) {
         let geo = self.geo();
         let touched = geo.touched(&(inner..inner + bytes.len()));
         let missing = touched & !self.uptodate();

@@ -124,7 +124,7 @@ impl<'f> Span<'f> {
     }
 
     /// Copies out as [`FileCache::read`] does, from the span's chunks.
-    pub(crate) fn copy_out(&self, offset: u64, buf: &mut [u8]) -> usize {
+    pub(crate) fn copy_out(&self, buf: &mut [u8], offset: u64) -> usize {
         let mut done = 0;
         for lock in self.locks() {
             let at = offset.saturating_add(done as u64);
@@ -144,7 +144,7 @@ impl<'f> Span<'f> {
     /// and dirty. In a block that was not up to date, the other bytes become zeros.
     ///
     /// Returns how many bytes lay in the span and were copied.
-    pub(crate) fn copy_in(&mut self, offset: u64, bytes: &[u8]) -> usize {
+    pub(crate) fn copy_in(&mut self, bytes: &[u8], offset: u64) -> usize {
         let geo = self.geo;
         let mut done = 0;
         for lock in self.locks_mut() {
@@ -152,7 +152,7 @@ impl<'f> Span<'f> {
             let Some((_, inner)) = geo.place(at).filter(|(no, _)| *no == lock.no) else { continue };
             let n = (bytes.len() - done).min(geo.chunk_size() - inner);
             if n > 0 {
-                lock.copy_in(inner, &bytes[done..done + n]);
+                lock.copy_in(&bytes[done..done + n], inner);
             }
             done += n;
         }

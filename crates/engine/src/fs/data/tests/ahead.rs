@@ -36,7 +36,7 @@ fn among_readers(volume: &Volume, work: impl FnOnce()) {
                 while !stop.load(Ordering::Relaxed) {
                     // The first read ends the last sequence, the others begin a new one.
                     for at in [0, BASE - 2, BASE - 1] {
-                        file.read_at(at, &mut byte).unwrap();
+                        file.read_at(&mut byte, at).unwrap();
                     }
                 }
             });
@@ -52,14 +52,14 @@ fn what_is_appended_past_the_cache_is_read() {
     let volume = volume();
     let (direct, cached) = (open(&volume, true), open(&volume, false));
     let start = BASE + 100;
-    direct.write_at(0, &vec![1; start as usize]).unwrap();
+    direct.write_at(&vec![1; start as usize], 0).unwrap();
     among_readers(&volume, || {
         let mut end = start;
         for round in 0..5000_u64 {
             let bytes = [1 + (round % 255) as u8; 37];
-            direct.write_at(end, &bytes).unwrap();
+            direct.write_at(&bytes, end).unwrap();
             let mut seen = [0; 37];
-            assert_eq!(cached.read_at(end, &mut seen).unwrap(), 37);
+            assert_eq!(cached.read_at(&mut seen, end).unwrap(), 37);
             assert!(seen == bytes, "round {round}, at {end}: {seen:?}");
             end += 37;
             if end > start + 8 * BLOCK {
@@ -76,7 +76,7 @@ fn what_is_changed_past_the_cache_is_read() {
     let (direct, cached) = (open(&volume, true), open(&volume, false));
     const LEN: u64 = BASE + 16 * BLOCK;
     let mut model = vec![9; LEN as usize];
-    direct.write_at(0, &model).unwrap();
+    direct.write_at(&model, 0).unwrap();
     among_readers(&volume, || {
         let mut seen = vec![0; LEN as usize];
         for round in 0..500_u64 {
@@ -103,9 +103,9 @@ fn what_is_changed_past_the_cache_is_read() {
                 _ => {}
             }
             let (at, byte) = (LEN - (at - BASE) - len, 1 + (round % 255) as u8);
-            direct.write_at(at, &vec![byte; n]).unwrap();
+            direct.write_at(&vec![byte; n], at).unwrap();
             model[at as usize..][..n].fill(byte);
-            assert_eq!(cached.read_at(0, &mut seen).unwrap(), LEN as usize);
+            assert_eq!(cached.read_at(&mut seen, 0).unwrap(), LEN as usize);
             let wrong = seen.iter().zip(&model).position(|(a, b)| a != b);
             assert!(wrong.is_none(), "round {round}: byte {wrong:?}");
         }

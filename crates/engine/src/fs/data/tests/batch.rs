@@ -39,7 +39,7 @@ fn a_batch_does_what_its_requests_do() {
         let cached = files[0].with_direct(false);
         let mut contents = [vec![0; SIZE], vec![7; SIZE / 2]];
         files[0].set_len(SIZE as u64).unwrap();
-        files[1].write_at(0, &contents[1]).unwrap();
+        files[1].write_at(&contents[1], 0).unwrap();
         for round in 0..60 {
             // Each has a place of its own.
             let mut memory = lanefs_device::AlignedBuf::slab(1 << 16, 12);
@@ -58,9 +58,9 @@ fn a_batch_does_what_its_requests_do() {
                 match write {
                     true => {
                         buf.fill(round);
-                        ios.push(Io::write(file, *at as u64, buf));
+                        ios.push(Io::write(file, buf, *at as u64));
                     }
-                    false => ios.push(Io::read(file, *at as u64, buf)),
+                    false => ios.push(Io::read(file, buf, *at as u64)),
                 }
             }
             let done = File::run_batch(&mut ios);
@@ -83,7 +83,7 @@ fn a_batch_does_what_its_requests_do() {
         }
         for (file, content) in files.iter().zip(&contents) {
             let mut found = vec![1; content.len()];
-            assert_eq!(file.read_at(0, &mut found).unwrap(), content.len());
+            assert_eq!(file.read_at(&mut found, 0).unwrap(), content.len());
             assert!(found == *content);
         }
         drop((files, cached));
@@ -117,13 +117,13 @@ impl BlockDevice for Memory {
         false
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), DeviceError> {
         self.check()?;
-        self.inner.read_at(offset, buf)
+        self.inner.read_at(buf, offset)
     }
 
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        self.inner.write_at(offset, data)
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<(), DeviceError> {
+        self.inner.write_at(data, offset)
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<(), DeviceError> {
@@ -152,11 +152,11 @@ fn the_device_has_all_at_the_same_time() {
     let device = Arc::new(Memory { inner, most: Default::default(), fails: AtomicBool::new(false) });
     let volume = volume(Arc::clone(&device) as Arc<dyn BlockDevice>, 4096, Locking::Range);
     let file = direct(&volume, "/f");
-    file.write_at(0, &[1; 64 << 10]).unwrap();
+    file.write_at(&[1; 64 << 10], 0).unwrap();
     device.most.iter().for_each(|most| most.store(0, Ordering::Relaxed));
     let mut memory = [[0; 4096]; 8];
-    let mut ios: Vec<_> = memory.iter_mut().zip(0..).map(|(buf, i)| Io::read(&file, i * 8192, buf)).collect();
-    ios.extend((0..8).map(|i| Io::write(&file, i * 8192 + 4096, &[2; 4096])));
+    let mut ios: Vec<_> = memory.iter_mut().zip(0..).map(|(buf, i)| Io::read(&file, buf, i * 8192)).collect();
+    ios.extend((0..8).map(|i| Io::write(&file, &[2; 4096], i * 8192 + 4096)));
     let handles = volume.stats().journal.handles;
     assert!(File::run_batch(&mut ios).iter().all(|done| matches!(done, Ok(4096))));
     assert_eq!(device.most.each_ref().map(|most| most.load(Ordering::Relaxed)), [8, 8]);
@@ -178,24 +178,24 @@ fn a_failure_is_its_own() {
     let other = self::volume(Arc::new(MemDevice::new(32 << 20)), 4096, Locking::Range);
     let (file, elsewhere) = (direct(&volume, "/f"), direct(&other, "/f"));
     for file in [&file, &elsewhere] {
-        file.write_at(0, &[1; 16384]).unwrap();
+        file.write_at(&[1; 16384], 0).unwrap();
     }
     let blind = volume.open_options().write(true).direct(true).open("/f").unwrap();
     let [mut a, mut b, mut c] = [[0; 4096]; 3];
     let done = File::run_batch(&mut [
-        Io::read(&file, 0, &mut a),
-        Io::read(&blind, 0, &mut b),
-        Io::write(&file, u64::MAX - 4095, &[2; 4096]),
-        Io::read(&elsewhere, 8192, &mut c),
-        Io::write(&blind, 4096, &[3; 4096]),
-        Io::write(&elsewhere, 4096, &[4; 4096]),
+        Io::read(&file, &mut a, 0),
+        Io::read(&blind, &mut b, 0),
+        Io::write(&file, &[2; 4096], u64::MAX - 4095),
+        Io::read(&elsewhere, &mut c, 8192),
+        Io::write(&blind, &[3; 4096], 4096),
+        Io::write(&elsewhere, &[4; 4096], 4096),
     ]);
     let [Ok(4096), Err(Error::BadHandle(_)), Err(Error::FileTooBig), Ok(4096), Ok(4096), Ok(4096)] = done[..]
     else {
         panic!("{done:?}")
     };
     assert!(a == [1; 4096] && b == [0; 4096] && c == [1; 4096]);
-    assert_eq!(elsewhere.read_at(4096, &mut c).unwrap(), 4096);
+    assert_eq!(elsewhere.read_at(&mut c, 4096).unwrap(), 4096);
     assert!(c == [4; 4096]);
 }
 
@@ -206,11 +206,11 @@ fn a_failed_write_of_a_batch_aborts_the_journal() {
     let device = Arc::new(FailingDevice::new(MemDevice::new(16 << 20)));
     let volume = volume(Arc::clone(&device) as _, 4096, Locking::Range);
     let file = direct(&volume, "/a");
-    file.write_at(0, &[1; 4 * 4096]).unwrap();
+    file.write_at(&[1; 4 * 4096], 0).unwrap();
     volume.sync().unwrap();
     device.fail_once(Op::Write, 2, 5);
     let pieces = [[2; 4096], [3; 4096]];
-    let done = File::run_batch(&mut [Io::write(&file, 0, &pieces[0]), Io::write(&file, 8192, &pieces[1])]);
+    let done = File::run_batch(&mut [Io::write(&file, &pieces[0], 0), Io::write(&file, &pieces[1], 8192)]);
     assert!(done.iter().all(Result::is_err), "{done:?}");
     assert!(volume.sync().is_err());
     assert!(volume.close().is_err());

@@ -72,11 +72,11 @@ fn overwrites_start_no_handle() {
         let volume = open(&path, OpenOptions::new());
         for direct in [false, true] {
             let f = file(&volume, "/f", direct);
-            f.write_at(0, &[1; 16 * BLOCK]).unwrap();
+            f.write_at(&[1; 16 * BLOCK], 0).unwrap();
             f.sync_all().unwrap();
             let before = volume.stats();
             for i in 0..1000 {
-                f.write_at(i * 61, b"small").unwrap();
+                f.write_at(b"small", i * 61).unwrap();
             }
             f.sync_data().unwrap();
             let after = volume.stats();
@@ -92,19 +92,19 @@ fn without_waiting_too() {
     let (_dir, path) = volumes().swap_remove(0);
     let volume = open(&path, OpenOptions::new());
     let f = file(&volume, "/f", false);
-    f.write_at(0, &[1; 4 * BLOCK]).unwrap();
-    assert_eq!(f.try_write_at(100, &[2; BLOCK]).unwrap(), BLOCK);
+    f.write_at(&[1; 4 * BLOCK], 0).unwrap();
+    assert_eq!(f.try_write_at(&[2; BLOCK], 100).unwrap(), BLOCK);
     let mut buf = [0; BLOCK];
-    assert_eq!(f.try_read_at(100, &mut buf).unwrap(), BLOCK);
+    assert_eq!(f.try_read_at(&mut buf, 100).unwrap(), BLOCK);
     assert!(buf.iter().all(|b| *b == 2));
-    assert!(matches!(f.try_write_at(3 * BLOCK as u64, &[2; BLOCK + 1]), Err(Error::WouldBlock)));
+    assert!(matches!(f.try_write_at(&[2; BLOCK + 1], 3 * BLOCK as u64), Err(Error::WouldBlock)));
     let slice = f.map(0, BLOCK).unwrap().unwrap();
-    assert!(matches!(f.try_write_at(0, b"x"), Err(Error::WouldBlock)));
+    assert!(matches!(f.try_write_at(b"x", 0), Err(Error::WouldBlock)));
     let direct = file(&volume, "/f", true);
-    assert!(matches!(direct.try_write_at(0, b"x"), Err(Error::WouldBlock)));
+    assert!(matches!(direct.try_write_at(b"x", 0), Err(Error::WouldBlock)));
     assert!(slice[..100].iter().all(|b| *b == 1));
     drop(slice);
-    assert_eq!(direct.try_write_at(0, b"x").unwrap(), 1);
+    assert_eq!(direct.try_write_at(b"x", 0).unwrap(), 1);
     assert_eq!(volume.stats().cache.used, 0);
 }
 
@@ -115,7 +115,7 @@ fn readers_see_all_of_a_write_or_none() {
         let (_dir, path) = volumes().swap_remove(0);
         let volume = open(&path, OpenOptions::new().locking(locking));
         let f = file(&volume, "/f", false);
-        f.write_at(0, &[0; 16 * BLOCK]).unwrap();
+        f.write_at(&[0; 16 * BLOCK], 0).unwrap();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             for id in 0..2_u8 {
@@ -124,7 +124,7 @@ fn readers_see_all_of_a_write_or_none() {
                     let mut n = id;
                     while !stop.load(Ordering::Relaxed) {
                         n = n.wrapping_add(2);
-                        f.write_at(1000, &[n; 8 * BLOCK]).unwrap();
+                        f.write_at(&[n; 8 * BLOCK], 1000).unwrap();
                     }
                 });
             }
@@ -133,7 +133,7 @@ fn readers_see_all_of_a_write_or_none() {
             let (mut whole, mut round) = (true, 0);
             // Readers and writers both make progress, however the threads are scheduled.
             while whole && (round < 3000 || seen.len() < 2) {
-                f.read_at(1000, &mut buf).unwrap();
+                f.read_at(&mut buf, 1000).unwrap();
                 seen.insert(buf[0]);
                 whole = buf.iter().all(|b| *b == buf[0]);
                 round += 1;
@@ -150,7 +150,7 @@ fn what_can_be_mapped_is_what_is_there() {
         let volume = open(&path, OpenOptions::new());
         let f = file(&volume, "/f", false);
         let content: Vec<u8> = (0..20 * BLOCK).map(|i| (i / 7) as u8).collect();
-        f.write_at(0, &content).unwrap();
+        f.write_at(&content, 0).unwrap();
         for (offset, len) in [(0, 20 * BLOCK), (1, 1), (5000, 3 * BLOCK), (19 * BLOCK, BLOCK)] {
             let slice = f.map(offset as u64, len).unwrap().unwrap();
             assert!(*slice == content[offset..offset + len]);
@@ -160,13 +160,13 @@ fn what_can_be_mapped_is_what_is_there() {
         assert!(f.map(u64::MAX, 2).unwrap().is_none());
         assert!(f.map(5, 0).unwrap().is_none());
         // A hole, and blocks that do not follow each other.
-        f.write_at(30 * BLOCK as u64, b"far").unwrap();
+        f.write_at(b"far", 30 * BLOCK as u64).unwrap();
         assert!(f.map(25 * BLOCK as u64, 10).unwrap().is_none(), "a hole");
         assert!(f.map(19 * BLOCK as u64, BLOCK + 1).unwrap().is_none(), "into a hole");
         let two = [file(&volume, "/a", false), file(&volume, "/b", false)];
         for i in 0..200 {
             let f = &two[i % 2];
-            f.write_at((i / 2 * BLOCK) as u64, &[7; BLOCK]).unwrap();
+            f.write_at(&[7; BLOCK], (i / 2 * BLOCK) as u64).unwrap();
         }
         let all: Vec<bool> =
             (0..99).map(|i| two[0].map(i * BLOCK as u64, 2 * BLOCK).unwrap().is_some()).collect();
@@ -193,12 +193,12 @@ fn what_can_be_mapped_is_what_is_there() {
 fn a_slice_stays_as_it_is() {
     type Change = fn(&Volume);
     let changes: [(&str, Change); 5] = [
-        ("plain write", |v| file(v, "/f", false).write_at(3 * BLOCK as u64 - 1, b"??").unwrap()),
-        ("direct write", |v| file(v, "/f", true).write_at(2 * BLOCK as u64, &[9; 4 * BLOCK]).unwrap()),
+        ("plain write", |v| file(v, "/f", false).write_at(b"??", 3 * BLOCK as u64 - 1).unwrap()),
+        ("direct write", |v| file(v, "/f", true).write_at(&[9; 4 * BLOCK], 2 * BLOCK as u64).unwrap()),
         ("truncation", |v| file(v, "/f", false).set_len(0).unwrap()),
-        ("extension", |v| file(v, "/f", false).write_at(8 * BLOCK as u64 - 1, &[9; BLOCK]).unwrap()),
+        ("extension", |v| file(v, "/f", false).write_at(&[9; BLOCK], 8 * BLOCK as u64 - 1).unwrap()),
         ("append", |v| {
-            v.open_options().append(true).open("/f").unwrap().write_at(0, &[9; BLOCK]).unwrap();
+            v.open_options().append(true).open("/f").unwrap().write_at(&[9; BLOCK], 0).unwrap();
         }),
     ];
     for (_dir, path) in volumes() {
@@ -206,7 +206,7 @@ fn a_slice_stays_as_it_is() {
             let volume = open(&path, OpenOptions::new());
             let f = file(&volume, "/f", false);
             f.set_len(0).unwrap();
-            f.write_at(0, &[5; 8 * BLOCK - 10]).unwrap();
+            f.write_at(&[5; 8 * BLOCK - 10], 0).unwrap();
             let slice = f.map(3 * BLOCK as u64 - 5, 5 * BLOCK - 5).unwrap().unwrap();
             let done = AtomicBool::new(false);
             thread::scope(|scope| {
@@ -219,14 +219,14 @@ fn a_slice_stays_as_it_is() {
                 assert!(!done.load(Ordering::Acquire), "{what} did not wait");
                 if what.ends_with(" write") {
                     // Other threads go on meanwhile.
-                    f.read_at(0, &mut [0; 100]).unwrap();
-                    f.write_at(0, b"elsewhere").unwrap();
+                    f.read_at(&mut [0; 100], 0).unwrap();
+                    f.write_at(b"elsewhere", 0).unwrap();
                     assert!(slice.iter().all(|b| *b == 5), "{what}");
                 }
                 drop(slice);
             });
             assert!(done.load(Ordering::Acquire));
-            f.write_at(1 << 20, b"the volume takes changes").unwrap();
+            f.write_at(b"the volume takes changes", 1 << 20).unwrap();
             f.sync_all().unwrap();
             drop(f);
             volume.close().unwrap();
@@ -243,11 +243,11 @@ fn what_was_synced_is_in_the_file() {
     let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
     let volume = options.open_device(Arc::clone(&device) as Arc<dyn BlockDevice>).unwrap();
     let f = file(&volume, "/f", false);
-    f.write_at(0, &[1; 4 * BLOCK]).unwrap();
+    f.write_at(&[1; 4 * BLOCK], 0).unwrap();
     f.sync_all().unwrap();
     let flushes = volume.stats().journal.flushes;
     thread::scope(|scope| {
-        scope.spawn(|| f.write_at(100, &[2; BLOCK]).unwrap());
+        scope.spawn(|| f.write_at(&[2; BLOCK], 100).unwrap());
     });
     f.sync_data().unwrap();
     assert_eq!(volume.stats().journal.flushes, flushes + 1);
@@ -263,19 +263,19 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
             for flag in [InodeFlags::APPEND, InodeFlags::IMMUTABLE] {
                 let name = format!("/{dax}{}", flag.bits());
                 let file = file(&volume, &name, false);
-                file.write_late(0, &[b'a'; 2 * BLOCK]).unwrap();
+                file.write_late(&[b'a'; 2 * BLOCK], 0).unwrap();
                 file.node().fs.set_file_attr(file.node(), Some(flag | InodeFlags::EXTENTS), None).unwrap();
                 // In the middle, over the end, and behind a hole.
                 for (at, len) in [(512, 512), (2 * BLOCK - 1, 7), (5 * BLOCK, 1)] {
                     assert!(matches!(
-                        file.write_at(at as u64, &vec![b'b'; len]),
+                        file.write_at(&vec![b'b'; len], at as u64),
                         Err(Error::NotPermitted(_))
                     ));
-                    file.write_late(at as u64, &vec![b'c'; len]).unwrap();
+                    file.write_late(&vec![b'c'; len], at as u64).unwrap();
                     assert_eq!(volume.read(&name).unwrap()[at..at + len], vec![b'c'; len][..]);
                 }
                 let end = u64::from(u32::MAX) * BLOCK as u64;
-                assert!(matches!(file.write_late(end, b"x"), Err(Error::FileTooBig)));
+                assert!(matches!(file.write_late(b"x", end), Err(Error::FileTooBig)));
                 file.node().fs.set_file_attr(file.node(), Some(InodeFlags::EXTENTS), None).unwrap();
             }
             volume.close().unwrap();

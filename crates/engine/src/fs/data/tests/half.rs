@@ -23,17 +23,17 @@ impl BlockDevice for BadBlock {
     fn read_only(&self) -> bool {
         false
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
         let hit = (offset..offset + buf.len() as u64).contains(&self.at);
         if hit && self.armed.swap(false, Ordering::SeqCst) {
             self.failures.fetch_add(1, Ordering::SeqCst);
             let eio = std::io::Error::from_raw_os_error(5);
             return Err(DeviceError::new(Op::Read, offset, buf.len() as u64, eio));
         }
-        self.inner.read_at(offset, buf)
+        self.inner.read_at(buf, offset)
     }
-    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
-        self.inner.write_at(offset, data)
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
+        self.inner.write_at(data, offset)
     }
     fn flush(&self) -> lanefs_device::Result<()> {
         self.inner.flush()

@@ -22,10 +22,10 @@ impl BlockDevice for Looking {
     fn read_only(&self) -> bool {
         false
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
-        self.inner.read_at(offset, buf)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        self.inner.read_at(buf, offset)
     }
-    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
         if data.iter().all(|byte| *byte == 0xAB)
             && let Some(file) = &*self.file.lock().unwrap()
         {
@@ -34,7 +34,7 @@ impl BlockDevice for Looking {
             let held = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
             self.held.lock().unwrap().push(held);
         }
-        self.inner.write_at(offset, data)
+        self.inner.write_at(data, offset)
     }
     fn flush(&self) -> lanefs_device::Result<()> {
         self.inner.flush()
@@ -54,16 +54,16 @@ fn blocks_are_not_moved_under_an_overwrite() {
         let options = OpenOptions::new().write(true).locking(locking).commit_interval(Duration::ZERO);
         let volume = options.open_device(Arc::clone(&device) as Arc<dyn BlockDevice>).unwrap();
         let file = volume.create_file("/f").unwrap().with_direct(true);
-        file.write_at(0, &vec![1; 1 << 20]).unwrap();
+        file.write_at(&vec![1; 1 << 20], 0).unwrap();
         volume.sync().unwrap();
         let overwrites = || volume.stats().counts.overwrites;
         let before = overwrites();
         *device.file.lock().unwrap() = Some(file.clone());
         let mut block = AlignedBuf::zeroed(4096);
         block.fill(0xAB);
-        file.write_at(8192, &block).unwrap();
-        assert_eq!(file.try_write_at(65_536, &block).unwrap(), 4096);
-        let mut ios = [Io::write(&file, 0, &block)];
+        file.write_at(&block, 8192).unwrap();
+        assert_eq!(file.try_write_at(&block, 65_536).unwrap(), 4096);
+        let mut ios = [Io::write(&file, &block, 0)];
         assert_eq!(File::run_batch(&mut ios)[0].as_ref().unwrap(), &4096);
         assert_eq!(overwrites() - before, 3);
         assert_eq!(*device.held.lock().unwrap(), [true; 3], "{locking:?}");

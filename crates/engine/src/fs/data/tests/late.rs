@@ -36,15 +36,15 @@ fn beside_the_cache() {
                 0..4 => {
                     let bytes = bytes(&mut rng, len);
                     if rng.random_bool(0.6) {
-                        file.write_late(at as u64, &bytes).unwrap();
+                        file.write_late(&bytes, at as u64).unwrap();
                     } else {
-                        file.write_at(at as u64, &bytes).unwrap();
+                        file.write_at(&bytes, at as u64).unwrap();
                     }
                     model.resize(model.len().max(at + len), 0);
                     model[at..at + len].copy_from_slice(&bytes);
                 }
                 4..7 => {
-                    let n = file.read_for_cache(at as u64, &mut room[..len]).unwrap();
+                    let n = file.read_for_cache(&mut room[..len], at as u64).unwrap();
                     let wanted = model.get(at..).unwrap_or_default();
                     assert!(room[..n] == wanted[..len.min(wanted.len())], "step {step}: {len} bytes at {at}");
                 }
@@ -71,19 +71,19 @@ fn what_another_cache_holds_is_not_held_here() {
     std::thread::scope(|scope| {
         for piece in [7, 2, 5, 0, 3, 6, 1, 4_u64] {
             let (file, content) = (&file, &content);
-            scope.spawn(move || file.write_late(piece * MIB as u64, content).unwrap());
+            scope.spawn(move || file.write_late(content, piece * MIB as u64).unwrap());
         }
     });
     let mut room = AlignedBuf::zeroed(MIB);
     for piece in 0..8 {
-        assert_eq!(file.read_for_cache(piece * MIB as u64, &mut room).unwrap(), MIB);
+        assert_eq!(file.read_for_cache(&mut room, piece * MIB as u64).unwrap(), MIB);
         assert!(room[..] == content[..]);
     }
     assert_eq!(volume.stats().cache.used, 0);
     // The end of a file that is no whole block is kept.
-    file.write_late(8 * MIB as u64, &content[..200_000]).unwrap();
+    file.write_late(&content[..200_000], 8 * MIB as u64).unwrap();
     assert_eq!(volume.stats().cache.used, 4096);
-    assert_eq!(file.read_for_cache(8 * MIB as u64, &mut room).unwrap(), 200_000);
+    assert_eq!(file.read_for_cache(&mut room, 8 * MIB as u64).unwrap(), 200_000);
     file.sync_all().unwrap();
     assert_eq!(file.metadata().len(), 8 * MIB as u64 + 200_000);
     drop(file);
@@ -95,22 +95,22 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
     let image = Image::new("64M", KINDS[0]);
     let volume = open(&image);
     let file = volume.create_file("/f").unwrap();
-    file.write_at(0, &[1; MIB]).unwrap();
+    file.write_at(&[1; MIB], 0).unwrap();
     file.node()
         .fs
         .set_file_attr(file.node(), Some(InodeFlags::IMMUTABLE | InodeFlags::EXTENTS), None)
         .unwrap();
     for at in [0, MIB as u64, 5 * MIB as u64] {
-        assert!(matches!(file.write_at(at, &[2; MIB]), Err(Error::NotPermitted(_))));
-        file.write_late(at, &[2; MIB]).unwrap();
+        assert!(matches!(file.write_at(&[2; MIB], at), Err(Error::NotPermitted(_))));
+        file.write_late(&[2; MIB], at).unwrap();
     }
     let mut room = vec![0; MIB];
     for (at, byte) in [(0, 2), (1, 2), (2, 0), (5, 2)] {
-        assert_eq!(file.read_at(at * MIB as u64, &mut room).unwrap(), MIB);
+        assert_eq!(file.read_at(&mut room, at * MIB as u64).unwrap(), MIB);
         assert!(room.iter().all(|b| *b == byte), "MiB {at}");
     }
     let end = u64::from(u32::MAX) * 4096;
-    assert!(matches!(file.write_late(end, &[2; MIB]), Err(Error::FileTooBig)));
+    assert!(matches!(file.write_late(&[2; MIB], end), Err(Error::FileTooBig)));
     assert_eq!(file.metadata().len(), 6 * MIB as u64);
     drop(file);
     close(volume, &image);
@@ -132,7 +132,7 @@ fn the_times_are_those_that_the_other_cache_set() {
         let file = volume.create_file("/f").unwrap();
         let times = |meta: &crate::Metadata| (meta.mtime(), meta.ctime());
         let made = file.metadata();
-        file.write_late(0, &vec![1; len]).unwrap();
+        file.write_late(&vec![1; len], 0).unwrap();
         let written = file.metadata();
         assert_eq!(times(&written), times(&made));
         assert_ne!(written.version(), made.version());
@@ -140,7 +140,7 @@ fn the_times_are_those_that_the_other_cache_set() {
         let before = file.metadata().version();
         // Over existing bytes, and behind them.
         for at in [0, len as u64] {
-            file.write_late(at, &vec![2; len]).unwrap();
+            file.write_late(&vec![2; len], at).unwrap();
         }
         let after = file.metadata().version();
         assert_ne!(after, before);
@@ -165,17 +165,17 @@ fn a_late_write_that_fails_leaves_i_disksize_where_it_was() {
     let image = Image::new("16M", KINDS[0]);
     let volume = open(&image);
     let (file, filler) = (volume.create_file("/f").unwrap(), volume.create_file("/filler").unwrap());
-    file.write_late(0, &[1; MIB]).unwrap();
+    file.write_late(&[1; MIB], 0).unwrap();
     file.sync_all().unwrap();
     for len in [MIB, 4096] {
         let mut end = filler.metadata().len();
-        while filler.write_at(end, &vec![9; len]).is_ok() {
+        while filler.write_at(&vec![9; len], end).is_ok() {
             end += len as u64;
         }
         filler.sync_all().unwrap();
     }
     for piece in [3, 1] {
-        let written = file.write_late(piece * MIB as u64, &[2; MIB]);
+        let written = file.write_late(&[2; MIB], piece * MIB as u64);
         assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
     }
     file.sync_all().unwrap();
@@ -186,7 +186,7 @@ fn a_late_write_that_fails_leaves_i_disksize_where_it_was() {
     // Once there is space, the caller writes the rest again, in any order.
     volume.remove_file("/filler").unwrap();
     drop(filler);
-    file.write_late(3 * MIB as u64, &[2; MIB]).unwrap();
+    file.write_late(&[2; MIB], 3 * MIB as u64).unwrap();
     drop(file);
     close(volume, &image);
     let dumped = image.dump("f");

@@ -203,24 +203,24 @@ impl BlockDevice for Strict {
     fn alignment(&self) -> usize {
         self.align
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
         assert!(offset.is_multiple_of(self.align as u64) && buf.len().is_multiple_of(self.align));
         assert!(buf.as_ptr().addr().is_multiple_of(self.align));
-        self.inner.read_at(offset, buf)
+        self.inner.read_at(buf, offset)
     }
-    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
         assert!(offset.is_multiple_of(self.align as u64) && data.len().is_multiple_of(self.align));
         assert!(data.as_ptr().addr().is_multiple_of(self.align));
-        self.inner.write_at(offset, data)
+        self.inner.write_at(data, offset)
     }
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> lanefs_device::Result<()> {
-        ops.iter_mut().try_for_each(|op| self.read_at(op.offset, op.buf))
+        ops.iter_mut().try_for_each(|op| self.read_at(op.buf, op.offset))
     }
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> lanefs_device::Result<()> {
         for op in ops {
             let mut at = op.offset;
             for piece in op.data.iter().filter(|p| !p.is_empty()) {
-                self.write_at(at, piece)?;
+                self.write_at(piece, at)?;
                 at += piece.len() as u64;
             }
         }
@@ -399,11 +399,11 @@ fn the_tail_of_the_last_block_is_zeroed() {
     truncate(&node, 5000).unwrap();
     let Mapping::Mapped { block, .. } = map::lookup(&fs, ino, &node.state(), 1).unwrap() else { panic!() };
     let mut raw = [1; 4096];
-    fs.device.read_at(fs.byte_of(block), &mut raw).unwrap();
+    fs.device.read_at(&mut raw, fs.byte_of(block)).unwrap();
     assert_eq!((raw[..904].to_vec(), raw[904..].to_vec()), (vec![7; 904], vec![0; 4096 - 904]));
     // Bytes there do not show when the file grows, whatever wrote them.
     for grow in [true, false] {
-        fs.device.write_at(fs.byte_of(block) + 904, &[9; 3000]).unwrap();
+        fs.device.write_at(&[9; 3000], fs.byte_of(block) + 904).unwrap();
         match grow {
             true => truncate(&node, 6000).unwrap(),
             false => write(&node, 7000, b"x").unwrap(),

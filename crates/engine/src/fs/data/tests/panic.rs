@@ -23,7 +23,7 @@ fn who_waits_for_a_leader_that_panics_is_told() {
         combiner.gathers.store(THREADS, Ordering::Relaxed);
         let synced: Vec<_> = thread::scope(|scope| {
             let sync = |file: &crate::File| {
-                file.write_at(0, &[1; 10_000]).unwrap();
+                file.write_at(&[1; 10_000], 0).unwrap();
                 if all { file.sync_all() } else { file.sync_data() }
             };
             let sync = |file| scope.spawn(move || catch_unwind(AssertUnwindSafe(|| sync(file))));
@@ -35,7 +35,7 @@ fn who_waits_for_a_leader_that_panics_is_told() {
         for told in synced.into_iter().flatten() {
             assert_eq!(told.unwrap_err().errno(), rustix::io::Errno::IO.raw_os_error());
         }
-        assert!(files.iter().all(|file| file.sync_data().is_err() && file.write_at(0, b"x").is_err()));
+        assert!(files.iter().all(|file| file.sync_data().is_err() && file.write_at(b"x", 0).is_err()));
         assert!(volume.create_dir("/d").is_err());
     }
 }

@@ -88,12 +88,12 @@ impl BlockDevice for Committing {
     fn read_only(&self) -> bool {
         false
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
-        self.inner.read_at(offset, buf)
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        self.inner.read_at(buf, offset)
     }
-    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
         self.commit();
-        self.inner.write_at(offset, data)
+        self.inner.write_at(data, offset)
     }
     fn flush(&self) -> lanefs_device::Result<()> {
         self.inner.flush()

@@ -23,16 +23,16 @@ impl BlockDevice for Hooked {
     fn read_only(&self) -> bool {
         false
     }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> lanefs_device::Result<()> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
         if (offset..offset + buf.len() as u64).contains(&self.at)
             && let Some(file) = self.file.lock().unwrap().take()
         {
-            std::thread::spawn(move || file.write_at(100, &[2; 9000]).unwrap()).join().unwrap();
+            std::thread::spawn(move || file.write_at(&[2; 9000], 100).unwrap()).join().unwrap();
         }
-        self.inner.read_at(offset, buf)
+        self.inner.read_at(buf, offset)
     }
-    fn write_at(&self, offset: u64, data: &[u8]) -> lanefs_device::Result<()> {
-        self.inner.write_at(offset, data)
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
+        self.inner.write_at(data, offset)
     }
     fn flush(&self) -> lanefs_device::Result<()> {
         self.inner.flush()
@@ -90,7 +90,7 @@ fn a_size_is_that_of_the_pages_that_were_taken() {
     let volume = open(Arc::clone(&hooked) as Arc<dyn BlockDevice>);
     let start = device.mark("open");
     let f = file(&volume, "/f");
-    f.write_at(0, &[1; 100]).unwrap();
+    f.write_at(&[1; 100], 0).unwrap();
     *hooked.file.lock().unwrap() = Some(f.clone());
     f.sync_all().unwrap();
     assert!(hooked.file.lock().unwrap().is_none(), "the bitmap was not read");
@@ -137,7 +137,7 @@ const CASES: [Case; 12] = [
     ),
     (
         "write past the cache",
-        |f| f.with_direct(true).write_at(LEN as u64 + 10, &[3; 9000]).unwrap(),
+        |f| f.with_direct(true).write_at(&[3; 9000], LEN as u64 + 10).unwrap(),
         |m| {
             m.resize(LEN + 10, 0);
             m.resize(LEN + 9010, 3);
@@ -145,12 +145,12 @@ const CASES: [Case; 12] = [
     ),
     (
         "read past the cache",
-        |f| assert_eq!(f.with_direct(true).read_at(LEN as u64 - 10, &mut [0; 10]).unwrap(), 10),
+        |f| assert_eq!(f.with_direct(true).read_at(&mut [0; 10], LEN as u64 - 10).unwrap(), 10),
         |_| (),
     ),
     (
         "write what another cache has",
-        |f| f.write_late(106_496, &[3; 1 << 17]).unwrap(),
+        |f| f.write_late(&[3; 1 << 17], 106_496).unwrap(),
         |m| {
             m.resize(106_496, 0);
             m.resize(106_496 + (1 << 17), 3);
@@ -169,10 +169,10 @@ fn a_size_comes_with_the_bytes_before_it() {
         let start = device.mark("open");
         let (f, other) = (file(&volume, "/f"), file(&volume, "/g"));
         let mut model = vec![1; LEN];
-        f.write_at(0, &model).unwrap();
+        f.write_at(&model, 0).unwrap();
         call(&f);
         // Commits the changes of the call.
-        other.write_at(0, b"x").unwrap();
+        other.write_at(b"x", 0).unwrap();
         other.sync_all().unwrap();
         // The bytes that a truncation removes may be there until then.
         let mut expected = model.clone();
@@ -205,9 +205,9 @@ fn what_was_cut_off_does_not_come_back_with_a_larger_size() {
         let device = recording(&image);
         let volume = open(Arc::clone(&device) as Arc<dyn BlockDevice>);
         let f = file(&volume, "/f");
-        f.write_at(0, &[1; LEN]).unwrap();
+        f.write_at(&[1; LEN], 0).unwrap();
         f.sync_all().unwrap();
-        f.write_at(cut as u64 - 10, &[2; 10]).unwrap();
+        f.write_at(&[2; 10], cut as u64 - 10).unwrap();
         f.set_len(cut as u64).unwrap();
         grow(&f, grown as u64);
         // The sizes are committed, and the page is not written out.
@@ -226,9 +226,9 @@ fn an_overwrite_up_to_a_size_that_is_not_on_disk_yet_moves_it_there() {
     let volume = open(Arc::new(FileDevice::open(PathBuf::from(image.path())).unwrap()));
     const WHOLE: usize = 1 << 17;
     let f = volume.create_file("/f").unwrap();
-    f.write_at(0, &[1; WHOLE - 100]).unwrap();
+    f.write_at(&[1; WHOLE - 100], 0).unwrap();
     f.sync_all().unwrap();
-    f.write_late(0, &[2; WHOLE]).unwrap();
+    f.write_late(&[2; WHOLE], 0).unwrap();
     f.sync_all().unwrap();
     drop(f);
     volume.close().unwrap();

@@ -22,7 +22,7 @@ fn an_fsync_waits_for_the_flushes_of_its_commit_and_no_other() {
     for all in [true, false] {
         let flushes = || volume.stats().journal.flushes;
         let before = flushes();
-        file.write_at(u64::from(all) << 20, &[1; 10_000]).unwrap();
+        file.write_at(&[1; 10_000], u64::from(all) << 20).unwrap();
         if all { file.sync_all() } else { file.sync_data() }.unwrap();
         // One before the commit block and one behind it: the first covers the data.
         assert_eq!(flushes() - before, 2);
@@ -48,7 +48,7 @@ fn those_who_sync_together_share_handle_and_commit_and_all_are_woken() {
         thread::scope(|scope| {
             for (at, file) in files.iter().enumerate() {
                 scope.spawn(move || {
-                    file.write_at(u64::from(round) << 16, &[at as u8 + round; 10_000]).unwrap();
+                    file.write_at(&[at as u8 + round; 10_000], u64::from(round) << 16).unwrap();
                     if at % 2 == 0 { file.sync_all() } else { file.sync_data() }.unwrap();
                 });
             }
@@ -60,7 +60,7 @@ fn those_who_sync_together_share_handle_and_commit_and_all_are_woken() {
             let mut bytes = [0; 10_000];
             // From the device.
             file.node().file().drop_pages(0..u32::MAX);
-            assert_eq!(file.read_at(u64::from(round) << 16, &mut bytes).unwrap(), bytes.len());
+            assert_eq!(file.read_at(&mut bytes, u64::from(round) << 16).unwrap(), bytes.len());
             assert!(bytes.iter().all(|b| *b == at as u8 + round));
         }
     }

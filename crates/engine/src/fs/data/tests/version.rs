@@ -45,7 +45,7 @@ fn observe(options: OpenOptions, direct: bool) {
                 let mut n = 0;
                 while !stop.load(Ordering::Relaxed) {
                     n += 1;
-                    file.write_at(i as u64 * BLOCK, &stamp(n)).unwrap();
+                    file.write_at(&stamp(n), i as u64 * BLOCK).unwrap();
                     returned.store(n, Ordering::Release);
                     if n.is_multiple_of(7) {
                         thread::yield_now();
@@ -76,7 +76,7 @@ fn observe(options: OpenOptions, direct: bool) {
                         if version != kept_of {
                             for (i, kept) in kept.iter_mut().enumerate() {
                                 let mut word = [0; 8];
-                                file.read_at(i as u64 * BLOCK, &mut word).unwrap();
+                                file.read_at(&mut word, i as u64 * BLOCK).unwrap();
                                 *kept = u64::from_le_bytes(word);
                             }
                             (kept_of, changes) = (version, changes + 1);
@@ -111,7 +111,7 @@ fn a_version_lasts_until_somebody_looked() {
         let file = volume.open_options().read(true).write(true).open("/f").unwrap();
         let before = (file.metadata().version(), volume.stats());
         for i in 0..100 {
-            file.write_at(i * 100, b"x").unwrap();
+            file.write_at(b"x", i * 100).unwrap();
         }
         let stats = volume.stats();
         assert_eq!(stats.journal.handles - before.1.journal.handles, handles, "{i_version:?}");
@@ -145,9 +145,9 @@ fn the_attribute_is_read_only_and_not_listed() {
 /// A copy of the device as it is now: the process has ended without a close.
 fn copy_of(device: &MemDevice) -> Arc<MemDevice> {
     let mut bytes = vec![0; device.size() as usize];
-    device.read_at(0, &mut bytes).unwrap();
+    device.read_at(&mut bytes, 0).unwrap();
     let copy = MemDevice::new(bytes.len());
-    copy.write_at(0, &bytes).unwrap();
+    copy.write_at(&bytes, 0).unwrap();
     Arc::new(copy)
 }
 
@@ -165,7 +165,7 @@ fn times_and_version_are_durable_with_fsync_and_cost_no_handle_before() {
         // Until the tick has moved on.
         while file.metadata().mtime() <= old.mtime() {
             thread::sleep(Duration::from_millis(1));
-            file.write_at(0, &stamp(1)).unwrap();
+            file.write_at(&stamp(1), 0).unwrap();
         }
         file.sync_data().unwrap();
         assert_eq!(handles(), before, "an overwrite and fdatasync write no metadata");
@@ -196,7 +196,7 @@ fn a_change_after_a_load_has_a_new_version() {
         let told = open().metadata("/f").unwrap().version();
         let volume = open();
         let file = volume.open_options().read(true).write(true).direct(direct).open("/f").unwrap();
-        file.write_at(0, &stamp(1)).unwrap();
+        file.write_at(&stamp(1), 0).unwrap();
         assert_ne!(file.metadata().version(), told, "direct {direct}");
     }
 }

@@ -34,7 +34,7 @@ fn fill(fs: &Arc<Fs>, ino: u32) -> u64 {
 /// Returns how many of `blocks` hold only bytes that [`fill`] writes.
 fn overwritten(fs: &Fs, blocks: Range<u64>) -> usize {
     let mut block = vec![0; fs.block_size as usize];
-    let mut hit = |b| fs.device.read_at(fs.byte_of(b), &mut block).is_ok() && block.iter().all(|b| *b == 5);
+    let mut hit = |b| fs.device.read_at(&mut block, fs.byte_of(b)).is_ok() && block.iter().all(|b| *b == 5);
     blocks.filter(|b| hit(*b)).count()
 }
 
@@ -81,7 +81,7 @@ fn a_bitmap_that_has_another_groups_tables_as_free() {
         image.debugfs(&format!("freeb {first} 1"));
         let fs = image.open();
         let mut before = vec![0; 1024];
-        fs.device.read_at(fs.byte_of(first), &mut before).unwrap();
+        fs.device.read_at(&mut before, fs.byte_of(first)).unwrap();
         fill(&fs, ino);
         let runs = alloc::free_runs(&fs, 0, |_| {});
         assert!(runs.is_err(), "{part}: the group of {first} is lost, not {runs:?}");

@@ -53,7 +53,7 @@ fn a_file_of_a_hundred_times_the_bound_is_written_within_it_and_what_is_in_fligh
     for chunk in 0..100 * bound / content.len() as u64 {
         let offset = chunk * content.len() as u64;
         let mut span = file.span((offset / 4096) as u32..(offset / 4096) as u32 + 16);
-        assert_eq!(span.copy_in(offset, &content), content.len());
+        assert_eq!(span.copy_in(&content, offset), content.len());
         drop(span);
         while cache.pressure() >= Pressure::Throttle {
             let out = file.take_dirty(0..u32::MAX, 128 << 10).unwrap();
@@ -74,7 +74,7 @@ fn what_is_dirty_is_never_evicted_and_the_rest_comes_back_within_the_bound() {
     let cache = PageCache::new(4096, bound);
     let file = FileCache::new(&cache, 1);
     for block in (0..2048).step_by(4) {
-        file.span(block..block + 1).copy_in(u64::from(block) * 4096, &[block as u8; 4096]);
+        file.span(block..block + 1).copy_in(&[block as u8; 4096], u64::from(block) * 4096);
     }
     assert_eq!((cache.stats().used, cache.dirty_bytes()), (512 * 4096, 512 * 4096));
     // Reads find room only among their own pages, and not in the chunk that they have locked.
@@ -115,7 +115,7 @@ fn many_small_files_leave_nothing_behind() {
     for ino in 0..10_000 {
         let file = FileCache::new(&cache, ino);
         fill(&mut file.span(0..1), 0..1, 0, &[0; 1024]);
-        file.span(1..2).copy_in(1024, b"x");
+        file.span(1..2).copy_in(b"x", 1024);
         assert_eq!(cache.stats().used, 4096);
     }
     check(&cache, &[], &[]);
@@ -129,7 +129,7 @@ fn pressure_by_dirty_bytes() {
     let file = FileCache::new(&cache, 1);
     let mut seen = vec![cache.pressure()];
     for block in 0..1280 {
-        file.span(block..block + 1).copy_in(u64::from(block) * 4096, &[1; 4096]);
+        file.span(block..block + 1).copy_in(&[1; 4096], u64::from(block) * 4096);
         if *seen.last().unwrap() != cache.pressure() {
             seen.push(cache.pressure());
         }
@@ -147,7 +147,7 @@ fn write_out(file: &FileCache, mib: Range<u64>) {
     let content = vec![7; 1 << 20];
     for offset in mib.map(|mib| mib << 20) {
         let mut span = file.span((offset >> 12) as u32..(offset >> 12) as u32 + 256);
-        assert_eq!(span.copy_in(offset, &content), content.len());
+        assert_eq!(span.copy_in(&content, offset), content.len());
         drop(span);
         while let Some(out) = file.take_dirty(0..u32::MAX, 1 << 20) {
             out.done(None);
@@ -199,7 +199,7 @@ fn what_was_written_and_used_does_not_pass_by() {
     use_pages(&read, 0..8);
     // A part of each block: the rest would have to be read.
     for offset in (0..8 << 20).step_by(4096) {
-        changed.span((offset >> 12) as u32..(offset >> 12) as u32 + 1).copy_in(offset, &[1; 100]);
+        changed.span((offset >> 12) as u32..(offset >> 12) as u32 + 1).copy_in(&[1; 100], offset);
     }
     // Whole blocks: the old content is not needed.
     write_out(&rewritten, 0..8);
@@ -232,7 +232,7 @@ fn a_stream_keeps_its_end_and_what_was_used() {
     assert!(is_cached(&file, 0..120));
     use_pages(&file, 10..20);
     // In writeback until the end.
-    file.span(120 << 8..121 << 8).copy_in(120 << 20, &[1; 1 << 20]);
+    file.span(120 << 8..121 << 8).copy_in(&[1; 1 << 20], 120 << 20);
     let out = file.take_dirty(0..u32::MAX, 1 << 20).unwrap();
     write(121..300);
     for cached in [10..20, 120..121, 172..300] {
@@ -248,7 +248,7 @@ fn the_writer_of_a_stream_goes_on_when_its_pages_are_taken() {
     let cache = PageCache::new(4096, 1 << 30);
     let file = FileCache::new(&cache, 1);
     for mib in 0..20 {
-        file.span(mib << 8..(mib + 1) << 8).copy_in(u64::from(mib) << 20, &[1; 1 << 20]);
+        file.span(mib << 8..(mib + 1) << 8).copy_in(&[1; 1 << 20], u64::from(mib) << 20);
     }
     assert!(file.is_ahead() && !file.wait_while_ahead(Duration::from_millis(1)));
     thread::scope(|scope| {
@@ -268,7 +268,7 @@ fn what_passes_by_makes_room_neither_while_it_is_dirty_nor_on_its_way() {
     write_out(&file, 0..60);
     // Dirty again, every other block of them; and others in writeback.
     for block in (0..10 << 8).step_by(2) {
-        file.span(block..block + 1).copy_in(u64::from(block) << 12, &[8; 4096]);
+        file.span(block..block + 1).copy_in(&[8; 4096], u64::from(block) << 12);
     }
     let out = file.take_dirty(0..5 << 8, u64::MAX).unwrap();
     write_out(&FileCache::new(&cache, 2), 0..256);
@@ -286,9 +286,9 @@ fn emptied_it_keeps_what_is_dirty_or_on_its_way_and_no_more() {
     let cache = PageCache::new(4096, 64 << 20);
     let file = FileCache::new(&cache, 1);
     fill(&mut file.span(0..512), 0..512, 4096, &[7; 512 * 4096]);
-    file.span(600..616).copy_in(600 * 4096, &[1; 16 * 4096]);
+    file.span(600..616).copy_in(&[1; 16 * 4096], 600 * 4096);
     let out = file.take_dirty(0..u32::MAX, u64::MAX).unwrap();
-    file.span(700..701).copy_in(700 * 4096, &[2; 4096]);
+    file.span(700..701).copy_in(&[2; 4096], 700 * 4096);
     cache.empty();
     let stats = cache.stats();
     assert_eq!((stats.used, stats.free), (17 * 4096, 0), "{stats:?}");

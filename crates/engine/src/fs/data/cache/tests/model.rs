@@ -133,7 +133,7 @@ impl World {
             assert_eq!(back, content[..copied]);
             span = self.file.span(blocks.clone());
         }
-        assert_eq!(span.copy_in(bytes.start as u64, &content), bytes.len());
+        assert_eq!(span.copy_in(&content, bytes.start as u64), bytes.len());
         assert!(span.missing(blocks.clone()).is_empty() && span.clean(blocks.clone()).is_empty());
         self.want[bytes].copy_from_slice(&content);
         blocks.for_each(|b| self.dirty[b as usize] = true);
@@ -154,7 +154,7 @@ impl World {
             assert_eq!(self.file.missing(blocks.clone())[0].start, blocks.start);
             let mut span = self.file.span(blocks.start..blocks.end.min(blocks.start + 20));
             fill(&mut span, blocks, self.block, &self.device);
-            done += span.copy_out(now as u64, &mut buf[done..]);
+            done += span.copy_out(&mut buf[done..], now as u64);
         }
     }
 

@@ -22,7 +22,7 @@ fn write(file: &FileCache, device: &Mutex<Vec<u8>>, record: usize, stamp: u64) {
     for block in span.partial(at as u64, RECORD) {
         fill(&mut span, block..block + 1, BLOCK, &device.lock());
     }
-    assert_eq!(span.copy_in(at as u64, &stamp.to_le_bytes().repeat(RECORD / 8)), RECORD);
+    assert_eq!(span.copy_in(&stamp.to_le_bytes().repeat(RECORD / 8), at as u64), RECORD);
 }
 
 /// The stamp of a record, which is whole.
@@ -33,7 +33,7 @@ fn read(file: &FileCache, device: &Mutex<Vec<u8>>, record: usize) -> u64 {
         let block = (at / BLOCK as u64) as u32;
         let mut span = file.span(block..block + 1);
         fill(&mut span, block..block + 1, BLOCK, &device.lock());
-        assert_eq!(span.copy_out(at, &mut bytes), RECORD);
+        assert_eq!(span.copy_out(&mut bytes, at), RECORD);
     }
     let stamps = bytes.as_chunks::<8>().0;
     assert!(stamps.iter().all(|s| s == &stamps[0]), "torn: {stamps:?}");
@@ -132,7 +132,7 @@ fn files_come_and_go_while_others_evict_them() {
                         let block = rng.random_range(0..100);
                         match rng.random_bool(0.2) {
                             true => {
-                                _ = file.span(block..block + 1).copy_in(u64::from(block) * 4096, b"dirty")
+                                _ = file.span(block..block + 1).copy_in(b"dirty", u64::from(block) * 4096)
                             }
                             false => fill(&mut file.span(block..block + 1), block..block + 1, 0, &[3; 4096]),
                         }

@@ -16,10 +16,10 @@ fn only(list: &[Range<u32>]) -> Range<u32> {
 #[test]
 fn a_block_that_is_being_written_out_is_not_taken_again_but_stays_dirty() {
     let (cache, file) = one_block();
-    file.span(3..4).copy_in(3072, &[1; 1024]);
+    file.span(3..4).copy_in(&[1; 1024], 3072);
     let first = file.take_dirty(0..10, 4096).unwrap();
     assert!(!file.is_dirty() && file.take_dirty(0..10, 4096).is_none());
-    file.span(3..4).copy_in(3072, &[2; 1024]);
+    file.span(3..4).copy_in(&[2; 1024], 3072);
     assert!(file.is_dirty() && file.take_dirty(0..10, 4096).is_none());
     assert_eq!(first.items()[0].bytes(), [1; 1024]);
     assert_eq!(cache.dirty_bytes(), 1024);
@@ -36,7 +36,7 @@ fn a_block_that_is_being_written_out_is_not_taken_again_but_stays_dirty() {
 fn a_file_is_in_the_list_until_its_writeback_ends() {
     let (cache, file) = one_block();
     let listed = || cache.dirty_files().len();
-    let write = || file.span(3..4).copy_in(3072, &[1; 1024]);
+    let write = || file.span(3..4).copy_in(&[1; 1024], 3072);
     assert!(file.take_dirty(0..10, 4096).is_none() && listed() == 0);
     write();
     let out = file.take_dirty(0..10, 4096).unwrap();
@@ -64,12 +64,12 @@ fn what_was_never_filled_is_zeros_around_a_write() {
     let (cache, file) = one_block();
     // Pages with old content of another file.
     let before = FileCache::new(&cache, 2);
-    before.span(0..64).copy_in(0, &[0xee; 65536]);
+    before.span(0..64).copy_in(&[0xee; 65536], 0);
     drop(before);
     assert!(cache.stats().free >= 65536);
     let mut span = file.span(0..64);
     assert_eq!(span.partial(100, 2000).collect::<Vec<_>>(), [0, 2]);
-    assert_eq!(span.copy_in(100, &[1; 2000]), 2000);
+    assert_eq!(span.copy_in(&[1; 2000], 100), 2000);
     assert!(span.partial(100, 2000).next().is_none());
     assert_eq!(only(&span.missing(0..64)), 3..64);
     drop(span);
@@ -115,7 +115,7 @@ fn the_last_block_that_a_file_can_have() {
         let block = u32::MAX - 1;
         let offset = u64::from(block) * u64::from(block_size);
         let mut span = file.span(block..block + 1);
-        assert_eq!(span.copy_in(offset + 7, b"end"), 3);
+        assert_eq!(span.copy_in(b"end", offset + 7), 3);
         assert_eq!(only(&span.clean(block - 1..u32::MAX)), block - 1..block);
         drop(span);
         let mut bytes = [0; 4];
