@@ -14,6 +14,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Programs in `examples/`: `fill_image`, `append_log` (each record durable before the next),
+//! `parallel_writers` of one file, and `untrusted_image`.
+//!
 //! Durability: a change is durable after [`File::sync_all`] or [`Volume::sync`]. Without a sync,
 //! changes of names and attributes become durable within the commit interval, in the order in which
 //! they were made, and content within two intervals.
