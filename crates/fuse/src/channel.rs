@@ -1,7 +1,7 @@
 //! `/dev/fuse`: requests come, answers go, each in one call.
 
+use crate::buffers::{Inbox, Outbox};
 use crate::fault::Answer;
-use crate::request::{Inbox, Outbox};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;

@@ -11,6 +11,7 @@
 mod attr;
 mod bdi;
 mod broker;
+mod buffers;
 mod caller;
 mod channel;
 mod connection;

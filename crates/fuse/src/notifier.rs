@@ -12,7 +12,8 @@
 //!   to be forgotten.
 
 use crate::channel::Channel;
-use crate::wire::{InHeader, InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
+use crate::request::Received;
+use crate::wire::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::mem::size_of;
@@ -34,7 +35,7 @@ pub(crate) enum Job {
     /// To send a notice.
     Notify(Notice),
     /// To send a notice, and then to serve a request.
-    Serve { notice: Notice, header: InHeader, body: Vec<u8> },
+    Serve { notice: Notice, received: Received<'static> },
     /// To send a notice, and then the answer to a request that was served.
     Answer { notice: Notice, unique: u64, content: Vec<u8> },
 }

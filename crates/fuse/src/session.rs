@@ -2,6 +2,7 @@
 
 use crate::bdi::CacheRule;
 use crate::broker::Broker;
+use crate::buffers::{BufferPool, Inbox, Outbox};
 use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
 use crate::filesystem::{Filesystem, Outcome, Stage};
@@ -11,10 +12,10 @@ use crate::monitor::{Link, Monitor, MountStats};
 use crate::mountpoint::{self, MountError, Mounted, NewMount};
 use crate::notifier::{Job, Notice};
 use crate::options::MountOptions;
-use crate::request::{Desks, Inbox, Outbox, Request};
+use crate::request::{Received, Request};
 use crate::table::MountDevice;
-use crate::wire::{InitIn, MAJOR, op};
-use crate::workers::{DESKS, First, Lasts, Turn, Workers};
+use crate::wire::MAJOR;
+use crate::workers::{BUFFERS, First, Lasts, Turn, Workers};
 use lanefs::{Observer, Volume};
 use lanefs_stats::Counter;
 use rustix::io::Errno;
@@ -39,7 +40,7 @@ pub(crate) struct Shared {
     channel: Channel,
     filesystem: Filesystem,
     workers: Workers,
-    desks: Desks,
+    buffers: BufferPool,
     requests: Counter,
 }
 
@@ -125,8 +126,8 @@ impl Session {
             }
         };
         let workers = Workers::new(options.threads, following);
-        let (channel, desks) = (Channel::new(connection), Desks::new(DESKS));
-        let shared = Shared { channel, filesystem, workers, desks, requests: Counter::new() };
+        let (channel, buffers) = (Channel::new(connection), BufferPool::new(BUFFERS));
+        let shared = Shared { channel, filesystem, workers, buffers, requests: Counter::new() };
         match shared.shake_hands(options.acl, time_gran) {
             Ok(()) => {
                 // Only now: the kernel's own values come with the first word.
@@ -210,20 +211,23 @@ impl Shared {
             let Some(len) = self.channel.receive(&mut inbox)? else {
                 return Err(std::io::Error::from(Errno::NODEV).into());
             };
-            let bad = |_: Fault| std::io::Error::from(Errno::PROTO);
-            let mut request = inbox.request(len).map_err(bad)?;
-            let unique = request.header.unique;
-            if request.header.opcode != op::INIT {
-                self.channel.send(unique, &mut outbox, Err(Errno::IO.into()));
-                continue;
-            }
-            let init: InitIn = request.take().map_err(bad)?;
+            let foreign = || std::io::Error::from(Errno::PROTO);
+            let Received { header, request } = inbox.received(len).ok_or_else(foreign)?;
+            let unique = header.unique;
+            let init = match request {
+                Ok(Request::Init(init)) => init,
+                Err(Fault(Errno::INVAL)) => return Err(foreign().into()),
+                _ => {
+                    self.channel.send(unique, &mut outbox, Err(Errno::IO.into()));
+                    continue;
+                }
+            };
             if init.major < MAJOR {
                 self.channel.send(unique, &mut outbox, Err(Errno::PROTO.into()));
                 return Err(SessionError::Version(init.major, init.minor));
             }
             outbox.clear();
-            outbox.put(&init::answer(&init, acl, time_gran)).map_err(bad)?;
+            outbox.put(&init::answer(&init, acl, time_gran)).map_err(|_| foreign())?;
             self.channel.send(unique, &mut outbox, Ok(()));
             // A newer kernel comes again with the version that it was told.
             if init.major == MAJOR {
@@ -271,51 +275,38 @@ impl Shared {
         let mut follow = Follow::new(self.workers.following());
         let mut last = Lasts::Short;
         while let Some(turn) = self.workers.begin(follow.thread(), || self.channel.has_request()) {
-            self.desks.lend(&mut inbox.tray, last == Lasts::Bulk || self.workers.is_bulk());
+            self.buffers.lend(&mut inbox.buffer, last == Lasts::Bulk || self.workers.is_bulk());
             if turn == Turn::Together {
                 follow.together();
             }
             let began = Instant::now();
-            let received = self.channel.receive(&mut inbox);
-            let (lasts, wish) = match received.as_ref().map(|len| len.and_then(|len| inbox.request(len).ok()))
-            {
-                Ok(Some(request)) => {
-                    let lasts = Filesystem::lasts(&request);
-                    (lasts, follow.asked(request.header.pid, began.elapsed()))
+            let read = self.channel.receive(&mut inbox);
+            let received = read.as_ref().ok().and_then(|len| inbox.received((*len)?));
+            let (lasts, wish) = match &received {
+                Some(Received { header, request }) => {
+                    let lasts = request.map_or(Lasts::Short, |request| request.lasts());
+                    (lasts, follow.asked(header.pid, began.elapsed()))
                 }
-                _ => (Lasts::Short, Wish::Together),
+                None => (Lasts::Short, Wish::Together),
             };
             last = lasts;
             if lasts >= Lasts::Long {
                 follow.stop();
             }
             if self.workers.took(follow.thread(), lasts, wish) == First::MakeThread {
-                let name = thread::Builder::new().name("lanefs-fuse".into());
-                let work = || {
-                    // A new thread inherits the processor and policy of this thread.
-                    self.workers.following().release_caller();
-                    self.work(scope)
-                };
-                if name.spawn_scoped(scope, work).is_err() {
-                    self.workers.not_made();
-                }
+                self.make_thread(scope);
             }
-            let len = match received {
-                Ok(Some(len)) => len,
-                Ok(None) => {
-                    self.workers.end();
-                    return Ok(());
-                }
-                Err(e) => {
-                    self.workers.end();
-                    return Err(e);
-                }
-            };
-            if self.answer(&inbox, len, &mut outbox, &follow) {
+            if !matches!(read, Ok(Some(_))) {
+                self.workers.end();
+                return read.map(drop);
+            }
+            if let Some(received) = received
+                && self.answer(&received, &mut outbox, &follow)
+            {
                 self.workers.end();
             }
             // The thread may rest now.
-            self.desks.lend(&mut inbox.tray, false);
+            self.buffers.lend(&mut inbox.buffer, false);
             if lasts == Lasts::Bulk {
                 self.workers.bulk_ends();
             }
@@ -323,26 +314,34 @@ impl Shared {
         Ok(())
     }
 
-    /// Serves a request and answers it, or hands it to the notifier. Returns whether it was the
-    /// last request.
-    fn answer(&self, inbox: &Inbox, len: usize, outbox: &mut Outbox, follow: &Follow<'_>) -> bool {
-        let Ok(request) = inbox.request(len) else { return false };
+    /// Makes another serving thread, which [`Workers`] has counted already.
+    fn make_thread<'s>(&'s self, scope: &'s thread::Scope<'s, '_>) {
+        let work = || {
+            // A new thread inherits the processor and policy of the thread that makes it.
+            self.workers.following().release_caller();
+            self.work(scope)
+        };
+        if thread::Builder::new().name("lanefs-fuse".into()).spawn_scoped(scope, work).is_err() {
+            self.workers.not_made();
+        }
+    }
+
+    /// Serves a request and answers it, or leaves the answer to the notifying thread. Returns
+    /// whether it was the last request.
+    fn answer(&self, received: &Received<'_>, outbox: &mut Outbox, follow: &Follow<'_>) -> bool {
         self.requests.add(1);
-        let (header, body) = (request.header, request.rest());
-        self.desks.lend(&mut outbox.tray, Filesystem::answers_bulk(&request));
-        let (outcome, answer) = self.serve_request(request, outbox, Stage::Fresh);
+        let bulk = received.request.is_ok_and(|request| request.answers_bulk());
+        self.buffers.lend(&mut outbox.buffer, bulk);
+        let (outcome, answer) = self.serve_request(received, outbox, Stage::Fresh);
+        let unique = received.header.unique;
         match outcome {
             Outcome::Silent => {}
             Outcome::Answered | Outcome::Last => {
-                follow.wake(|| self.channel.send(header.unique, outbox, answer));
+                follow.wake(|| self.channel.send(unique, outbox, answer));
             }
-            Outcome::AfterNotice(notice) => self.answer_later(notice, header.unique, outbox),
-            Outcome::NoticeFirst(notice) => {
-                let job = Job::Serve { notice, header, body: body.to_vec() };
-                self.filesystem.notifier().hand_over(job);
-            }
+            Outcome::AfterNotice(notice) => self.answer_later(notice, unique, outbox),
         }
-        self.desks.lend(&mut outbox.tray, false);
+        self.buffers.lend(&mut outbox.buffer, false);
         outcome == Outcome::Last
     }
 
@@ -351,10 +350,10 @@ impl Shared {
         self.filesystem.notifier().hand_over(Job::Answer { notice, unique, content });
     }
 
-    fn serve_request(&self, request: Request<'_>, outbox: &mut Outbox, stage: Stage) -> (Outcome, Answer) {
+    fn serve_request(&self, received: &Received<'_>, outbox: &mut Outbox, stage: Stage) -> (Outcome, Answer) {
         outbox.clear();
         // If serving panics, the waiting program gets EIO, and the mount goes on.
-        let served = catch_unwind(AssertUnwindSafe(|| self.filesystem.serve(request, outbox, stage)));
+        let served = catch_unwind(AssertUnwindSafe(|| self.filesystem.serve(received, outbox, stage)));
         match served.unwrap_or(Err(Errno::IO.into())) {
             Ok(outcome) => (outcome, Ok(())),
             Err(fault) => (Outcome::Answered, Err(fault)),
@@ -371,14 +370,14 @@ impl Shared {
                     outbox.clear();
                     (unique, outbox.put_bytes(&content))
                 }
-                Job::Serve { header, body, .. } => {
-                    let request = Request::new(header, &body);
-                    let (outcome, answer) = self.serve_request(request, &mut outbox, Stage::Noticed);
+                Job::Serve { received, .. } => {
+                    let unique = received.header.unique;
+                    let (outcome, answer) = self.serve_request(&received, &mut outbox, Stage::Noticed);
                     if let Outcome::AfterNotice(notice) = outcome {
-                        self.answer_later(notice, header.unique, &outbox);
+                        self.answer_later(notice, unique, &outbox);
                         continue;
                     }
-                    (header.unique, answer)
+                    (unique, answer)
                 }
             };
             self.channel.send(unique, &mut outbox, answer);

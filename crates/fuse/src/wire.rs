@@ -6,6 +6,7 @@
 // The names and meanings are those of linux/fuse.h.
 #![allow(missing_docs)]
 
+use zerocopy::native_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The version that is spoken.
@@ -41,9 +42,12 @@ pub(crate) mod fopen {
     codes! { DIRECT_IO = 0x1 KEEP_CACHE = 0x2 PARALLEL_DIRECT_WRITES = 0x40 }
 }
 
-/// open(2)'s flags in requests.
-pub(crate) mod oflag {
-    codes! { ACCMODE = 0o3 EXCL = 0o200 TRUNC = 0o1000 APPEND = 0o2000 DSYNC = 0o10000 DIRECT = 0o40000 SYNC = 0o4010000 }
+/// Commands of linux/fs.h on a 64-bit machine.
+pub(crate) mod ioc {
+    codes! {
+        GETFLAGS = 0x8008_6601 SETFLAGS = 0x4008_6602 GETVERSION = 0x8008_7601 FSGETXATTR = 0x801C_581F
+        FSSETXATTR = 0x401C_5820 FITRIM = 0xC018_5879
+    }
 }
 
 /// A notification of the file system, in the place of an error: forget the cache of an inode.
@@ -81,7 +85,8 @@ incoming! {
     }
     struct InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11], }
     struct ForgetIn { nlookup: u64, }
-    struct ForgetOne { nodeid: u64, nlookup: u64, }
+    // Read in place, from any alignment.
+    struct ForgetOne { nodeid: U64, nlookup: U64, }
     struct BatchForgetIn { count: u32, dummy: u32, }
     struct GetattrIn { getattr_flags: u32, dummy: u32, fh: u64, }
     struct SetattrIn {
@@ -143,6 +148,53 @@ outgoing! {
         mtime: SxTime, rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
     }
     struct StatxOut { attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: Statx, }
+}
+
+/// struct fsxattr.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct FsXattr {
+    pub(crate) xflags: u32,
+    pub(crate) extsize: u32,
+    pub(crate) nextents: u32,
+    pub(crate) projid: u32,
+    pub(crate) cowextsize: u32,
+    pub(crate) pad: [u8; 8],
+}
+
+/// struct fstrim_range.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct TrimRange {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) minlen: u64,
+}
+
+bitflags::bitflags! {
+    /// open(2)'s flags in requests.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct OpenFlags: u32 {
+        const WRITE_ONLY = 0o1;
+        const READ_WRITE = 0o2;
+        const EXCL = 0o200;
+        const TRUNC = 0o1000;
+        const APPEND = 0o2000;
+        const DSYNC = 0o10000;
+        const DIRECT = 0o40000;
+        const SYNC = 0o4010000;
+        const _ = !0;
+    }
+}
+
+impl OpenFlags {
+    pub(crate) fn writes(self) -> bool {
+        self.intersects(Self::WRITE_ONLY | Self::READ_WRITE)
+    }
+
+    pub(crate) fn only_writes(self) -> bool {
+        self & (Self::WRITE_ONLY | Self::READ_WRITE) == Self::WRITE_ONLY
+    }
 }
 
 bitflags::bitflags! {

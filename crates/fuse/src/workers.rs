@@ -24,7 +24,7 @@ const WAITING: usize = 2;
 /// busy, and more would make it slower.
 const BULK: usize = 4;
 /// Shared buffers for large content: as many as threads can have it at a time.
-pub(crate) const DESKS: usize = BULK + WAITING;
+pub(crate) const BUFFERS: usize = BULK + WAITING;
 /// Time between two looks at the lone thread.
 const WATCH: Duration = Duration::from_millis(1);
 /// Consecutive looks that find the lone thread waiting, after which it is alone no longer.

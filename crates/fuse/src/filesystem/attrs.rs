@@ -6,60 +6,43 @@
 use super::guard::{Change, Keeps, chown_modifier};
 use super::{Filesystem, Outcome};
 use crate::attr::{attr_out, statx_out};
+use crate::buffers::Outbox;
 use crate::fault::{Answer, Fault};
-use crate::request::{Outbox, Request};
-use crate::wire::{self, GetattrIn, SetattrIn, fattr};
+use crate::request::SetAttrs;
+use crate::wire::InHeader;
 use lanefs::format::InodeFlags;
-use lanefs::{Metadata, Modifier, SetAttr, SetTime, Timestamp};
+use lanefs::{Metadata, SetAttr, SetTime, Timestamp};
 use rustix::io::Errno;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Filesystem {
-    pub(super) fn getattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer<Outcome> {
-        let args: GetattrIn = r.take()?;
-        let node = self.node(r.header.nodeid)?;
-        let handle = (args.getattr_flags & wire::GETATTR_FH != 0).then_some(args.fh);
+    pub(super) fn getattr(&self, id: u64, handle: Option<u64>, out: &mut Outbox) -> Answer<Outcome> {
+        let node = self.node(id)?;
         self.check_space(node.ino(), handle)?;
         out.put(&attr_out(&node.metadata()))?;
-        Ok(self.after_attributes(r.header.nodeid, node.ino()))
+        Ok(self.after_attributes(id, node.ino()))
     }
 
-    pub(super) fn statx(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
-        let node = self.node(r.header.nodeid)?;
+    pub(super) fn statx(&self, id: u64, out: &mut Outbox) -> Answer {
+        let node = self.node(id)?;
         out.put(&statx_out(&node.metadata()))
     }
 
-    pub(super) fn setattr(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
-        let args: SetattrIn = r.take()?;
-        let node = self.node(r.header.nodeid)?;
-        let has = |bit| args.valid & bit != 0;
-        let (caller, meta) = (self.caller(&r.header), node.metadata());
-        if has(fattr::SIZE) {
-            let keeps = Keeps::Told { kill: has(fattr::KILL_SUIDGID) };
-            self.before_change(r, &node, Change::Overwrite, keeps)?;
-            node.set_len(args.size)?;
+    pub(super) fn setattr(&self, header: &InHeader, attrs: &SetAttrs, out: &mut Outbox) -> Answer {
+        let node = self.node(header.nodeid)?;
+        let meta = node.metadata();
+        if let Some(size) = attrs.size {
+            let keeps = Keeps::Told { kill: attrs.kills_ids };
+            self.before_change(header, &node, Change::Overwrite, keeps)?;
+            node.set_len(size)?;
         }
-        let time = |bit, now, sec, nsec| {
-            let at = if has(now) { SetTime::Now } else { SetTime::At(Timestamp { sec, nsec }) };
-            has(bit).then_some(at)
-        };
-        let set = SetAttr {
-            permissions: has(fattr::MODE).then_some(args.mode as u16 & 0o7777),
-            uid: has(fattr::UID).then_some(args.uid),
-            gid: has(fattr::GID).then_some(args.gid),
-            atime: time(fattr::ATIME, fattr::ATIME_NOW, args.atime, args.atimensec),
-            mtime: time(fattr::MTIME, fattr::MTIME_NOW, args.mtime, args.mtimensec),
-            ctime: time(fattr::CTIME, 0, args.ctime, args.ctimensec),
-            by: if has(fattr::UID | fattr::GID) {
-                chown_modifier(&caller, &meta)
-            } else {
-                Modifier::default()
-            },
-        };
-        let set = match args.valid & !fattr::FH == fattr::MTIME | fattr::CTIME {
-            true => times_allowed(set, &meta, has(fattr::FH))?,
-            false => set,
-        };
+        let mut set = attrs.set;
+        if set.uid.is_some() || set.gid.is_some() {
+            set.by = chown_modifier(&self.caller(header), &meta);
+        }
+        if attrs.times_alone {
+            set = times_allowed(set, &meta, attrs.by_handle)?;
+        }
         if set != SetAttr::default() {
             node.set_attr(&set)?;
         }

@@ -2,9 +2,10 @@
 
 use super::Filesystem;
 use crate::attr::{dirent_type, entry_out};
+use crate::buffers::Outbox;
 use crate::fault::Answer;
-use crate::request::{Outbox, Request};
-use crate::wire::{Dirent, EntryOut, ReadIn};
+use crate::request::Listing;
+use crate::wire::{Dirent, EntryOut};
 use lanefs::FileType;
 use std::mem::size_of;
 use std::ops::ControlFlow;
@@ -19,13 +20,12 @@ struct Item {
 }
 
 impl Filesystem {
-    pub(super) fn readdir(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
-        let args: ReadIn = r.take()?;
-        let node = self.node(r.header.nodeid)?;
+    pub(super) fn readdir(&self, id: u64, part: Listing, out: &mut Outbox) -> Answer {
+        let node = self.node(id)?;
         let mut told = Ok(());
-        node.read_dir(args.offset, |e| {
+        node.read_dir(part.position, |e| {
             let dirent = dirent(e.ino, e.cookie, e.name.len(), e.file_type);
-            if out.len() + padded(size_of::<Dirent>() + e.name.len()) > args.size as usize {
+            if out.len() + padded(size_of::<Dirent>() + e.name.len()) > part.size {
                 return ControlFlow::Break(());
             }
             told = put(out, &dirent, e.name.as_bytes());
@@ -35,13 +35,12 @@ impl Filesystem {
         Ok(node.accessed(self.dir_atime)?)
     }
 
-    pub(super) fn readdirplus(&self, r: &mut Request<'_>, out: &mut Outbox) -> Answer {
-        let args: ReadIn = r.take()?;
-        let node = self.node(r.header.nodeid)?;
-        let (mut items, mut room) = (Vec::new(), args.size as usize);
+    pub(super) fn readdirplus(&self, id: u64, part: Listing, out: &mut Outbox) -> Answer {
+        let node = self.node(id)?;
+        let (mut items, mut room) = (Vec::new(), part.size);
         // No inode can be asked for while the directory is locked; the kernel keeps it from
         // changing meanwhile.
-        node.read_dir(args.offset, |e| {
+        node.read_dir(part.position, |e| {
             let len = padded(size_of::<EntryOut>() + size_of::<Dirent>() + e.name.len());
             let Some(left) = room.checked_sub(len) else { return ControlFlow::Break(()) };
             room = left;
@@ -68,8 +67,8 @@ impl Filesystem {
         Ok(node.accessed(self.dir_atime)?)
     }
 
-    pub(super) fn fsyncdir(&self, r: &mut Request<'_>) -> Answer {
-        Ok(self.node(r.header.nodeid)?.sync()?)
+    pub(super) fn fsyncdir(&self, id: u64) -> Answer {
+        Ok(self.node(id)?.sync()?)
     }
 }
 

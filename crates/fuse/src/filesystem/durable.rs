@@ -6,8 +6,7 @@
 
 use super::Filesystem;
 use crate::fault::Answer;
-use crate::request::Request;
-use crate::wire::{CopyIn, Rename2In, RenameIn, op};
+use crate::request::{CopyRange, Request};
 use lanefs::Node;
 use lanefs::format::InodeFlags;
 
@@ -30,24 +29,50 @@ impl Filesystem {
         self.is_durable(node) || self.durably.dirs || node.flags().contains(InodeFlags::DIRSYNC)
     }
 
-    /// Makes the changes of `request` durable, if the mount or an inode says so. Does not do so for
+    /// Makes the changes of a request for node `id` durable, if the mount or an inode says so. Does not do so for
     /// writes, which [`write`](Self::write) makes durable, nor for O_TRUNC: see
     /// [`check_open`](Self::check_open).
     ///
     /// # Errors
     /// The journal's or the device's.
-    pub(super) fn settle(&self, mut request: Request<'_>) -> Answer {
-        let r = &mut request;
-        let id = r.header.nodeid;
-        let other = match r.header.opcode {
-            op::MKNOD | op::MKDIR | op::SYMLINK | op::CREATE | op::LINK | op::UNLINK | op::RMDIR => id,
-            op::RENAME => r.take::<RenameIn>()?.newdir,
-            op::RENAME2 => r.take::<Rename2In>()?.newdir,
-            op::SETATTR | op::SETXATTR | op::REMOVEXATTR | op::FALLOCATE | op::IOCTL => {
-                return self.settle_inode(id);
-            }
-            op::COPY_FILE_RANGE => return self.settle_inode(r.take::<CopyIn>()?.nodeid_out),
-            _ => return Ok(()),
+    pub(super) fn settle(&self, id: u64, request: &Request<'_>) -> Answer {
+        let other = match *request {
+            Request::Make { .. }
+            | Request::Create { .. }
+            | Request::Link { .. }
+            | Request::Unlink { .. }
+            | Request::RmDir { .. } => id,
+            Request::Rename { to, .. } => to,
+            Request::SetAttr(_)
+            | Request::SetXattr { .. }
+            | Request::RemoveXattr { .. }
+            | Request::Fallocate { .. }
+            | Request::Ioctl(_) => return self.settle_inode(id),
+            Request::CopyRange(CopyRange { to_node, .. }) => return self.settle_inode(to_node),
+            // These change nothing, or what no name leads to, or what another request makes durable.
+            Request::Init(_)
+            | Request::Destroy
+            | Request::Lookup { .. }
+            | Request::Forget { .. }
+            | Request::BatchForget(_)
+            | Request::GetAttr { .. }
+            | Request::Statx
+            | Request::ReadLink
+            | Request::TmpFile(_)
+            | Request::Open(_)
+            | Request::Read(_)
+            | Request::Write(_)
+            | Request::Release { .. }
+            | Request::Fsync { .. }
+            | Request::FsyncDir
+            | Request::Seek(_)
+            | Request::ReadDir(_)
+            | Request::ReadDirPlus(_)
+            | Request::ReleaseDir
+            | Request::StatFs
+            | Request::SyncFs
+            | Request::GetXattr { .. }
+            | Request::ListXattr { .. } => return Ok(()),
         };
         let (dir, other) = (self.node(id)?, self.node(other)?);
         if self.is_durable_dir(&dir) || self.is_durable_dir(&other) {
@@ -57,7 +82,7 @@ impl Filesystem {
         Ok(())
     }
 
-    fn settle_inode(&self, id: u64) -> Answer {
+    pub(super) fn settle_inode(&self, id: u64) -> Answer {
         let node = self.node(id)?;
         if self.is_durable(&node) { Ok(node.sync()?) } else { Ok(()) }
     }

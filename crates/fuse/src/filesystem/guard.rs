@@ -11,7 +11,7 @@ use crate::caller::{Caller, Capability};
 use crate::fault::{Answer, Fault};
 use crate::handles::Open;
 use crate::notifier::Notice;
-use crate::request::Request;
+use crate::wire::InHeader;
 use lanefs::format::InodeFlags;
 use lanefs::{Metadata, Modifier, Node};
 use rustix::io::Errno;
@@ -44,10 +44,16 @@ impl Filesystem {
     ///
     /// # Errors
     /// EPERM for an immutable file, and for an append-only file unless `change` appends.
-    pub(super) fn before_change(&self, r: &Request<'_>, node: &Node, change: Change, keeps: Keeps) -> Answer {
+    pub(super) fn before_change(
+        &self,
+        header: &InHeader,
+        node: &Node,
+        change: Change,
+        keeps: Keeps,
+    ) -> Answer {
         let meta = node.metadata();
         check_flags(&meta, change)?;
-        Ok(node.drop_privileges(modifier(&self.caller(&r.header), &meta, keeps))?)
+        Ok(node.drop_privileges(modifier(&self.caller(header), &meta, keeps))?)
     }
 
     /// Checks bytes of the kernel's writeback. The kernel cached them without a look at the flags,
@@ -56,12 +62,12 @@ impl Filesystem {
     ///
     /// # Errors
     /// EPERM. The kernel forgets these bytes.
-    pub(super) fn check_cached(&self, r: &Request<'_>, open: &Open) -> Answer {
+    pub(super) fn check_cached(&self, header: &InHeader, open: &Open) -> Answer {
         let flags = open.node.metadata().flags();
         let forbidden = flags.contains(InodeFlags::IMMUTABLE)
             || flags.contains(InodeFlags::APPEND) && !open.inode.has_writers();
         if forbidden {
-            self.notifier.tell(Notice::Content { node: r.header.nodeid, offset: 0, len: 0 });
+            self.notifier.tell(Notice::Content { node: header.nodeid, offset: 0, len: 0 });
             return Err(Fault(Errno::PERM));
         }
         Ok(())

@@ -7,44 +7,16 @@
 //! checked again. FIEMAP the kernel answers itself (EOPNOTSUPP).
 
 use super::{Filesystem, Outcome, Stage};
+use crate::buffers::Outbox;
 use crate::caller::Capability;
 use crate::fault::{Answer, Fault};
 use crate::notifier::Notice;
-use crate::request::{Outbox, Request};
-use crate::wire::{IoctlIn, IoctlOut};
+use crate::request::{Command, Ioctl, Request};
+use crate::wire::{FsXattr, InHeader, IoctlOut, TrimRange};
 use lanefs::format::InodeFlags;
 use lanefs::{Metadata, Node};
 use rustix::io::Errno;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-// Commands of linux/fs.h on a 64-bit machine.
-const GETFLAGS: u32 = 0x8008_6601;
-const SETFLAGS: u32 = 0x4008_6602;
-const GETVERSION: u32 = 0x8008_7601;
-const FSGETXATTR: u32 = 0x801C_581F;
-const FSSETXATTR: u32 = 0x401C_5820;
-const FITRIM: u32 = 0xC018_5879;
-
-/// struct fsxattr.
-#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct FsXattr {
-    xflags: u32,
-    extsize: u32,
-    nextents: u32,
-    projid: u32,
-    cowextsize: u32,
-    pad: [u8; 8],
-}
-
-/// struct fstrim_range.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct TrimRange {
-    start: u64,
-    len: u64,
-    minlen: u64,
-}
+use zerocopy::{Immutable, IntoBytes};
 
 /// Flags of both worlds: of chattr(1), and of struct fsxattr.
 const XFLAGS: [(InodeFlags, u32); 7] = [
@@ -58,54 +30,58 @@ const XFLAGS: [(InodeFlags, u32); 7] = [
 ];
 
 impl Filesystem {
-    pub(super) fn ioctl(&self, r: &mut Request<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
-        let args: IoctlIn = r.take()?;
-        let input = r.bytes(args.in_size as usize)?;
-        let node = self.node(r.header.nodeid)?;
+    pub(super) fn ioctl(
+        &self,
+        header: &InHeader,
+        ioctl: Ioctl,
+        out: &mut Outbox,
+        stage: Stage,
+    ) -> Answer<Outcome> {
+        let node = self.node(header.nodeid)?;
         let meta = node.metadata();
-        let answer = match args.cmd {
-            GETFLAGS => u64::from((meta.flags() & InodeFlags::USER_VISIBLE).bits()).as_bytes().to_vec(),
-            SETFLAGS => {
-                let (flags, _) = u32::read_from_prefix(input).map_err(|_| Fault(Errno::INVAL))?;
-                let flags = InodeFlags::from_bits_retain(flags);
-                return self.set_flags(r, &node, &meta, flags, None, stage, out);
+        let (flags, project) = match ioctl.command {
+            Command::GetFlags => {
+                let flags = meta.flags() & InodeFlags::USER_VISIBLE;
+                return reply(&u64::from(flags.bits()), ioctl, out);
             }
-            GETVERSION => u64::from(meta.generation()).as_bytes().to_vec(),
-            FSGETXATTR => {
+            Command::GetVersion => return reply(&u64::from(meta.generation()), ioctl, out),
+            Command::GetXFlags => {
                 let has = XFLAGS.iter().filter(|(flag, _)| meta.flags().contains(*flag));
                 let xflags = has.map(|(_, x)| x).sum();
                 let projid = meta.inode().projid;
-                FsXattr { xflags, projid, ..FsXattr::default() }.as_bytes().to_vec()
+                return reply(&FsXattr { xflags, projid, ..FsXattr::default() }, ioctl, out);
             }
-            FSSETXATTR => {
-                let (set, _) = FsXattr::read_from_prefix(input).map_err(|_| Fault(Errno::INVAL))?;
+            Command::Trim(range) => return reply(&self.trim(header, range)?, ioctl, out),
+            Command::SetFlags(flags) => (flags, None),
+            Command::SetXFlags { xflags, project } => {
                 let mut flags = meta.flags() & InodeFlags::USER_VISIBLE;
                 for (flag, x) in XFLAGS {
-                    flags.set(flag, set.xflags & x != 0);
+                    flags.set(flag, xflags & x != 0);
                 }
-                return self.set_flags(r, &node, &meta, flags, Some(set.projid), stage, out);
+                (flags, Some(project))
             }
-            FITRIM => self.trim(r, input)?.as_bytes().to_vec(),
-            _ => return Err(Fault(Errno::NOTTY)),
         };
+        if let Some(notice) = self.set_flags(header, &node, &meta, flags, project, stage)? {
+            return Ok(self.notice_first(notice, header, Request::Ioctl(ioctl)));
+        }
+        self.settle_inode(header.nodeid)?;
         out.put(&IoctlOut::default())?;
-        out.put_bytes(answer.get(..args.out_size as usize).unwrap_or(&answer))?;
-        Ok(Outcome::Answered)
+        // The kernel does not know that the time of the last change moved.
+        Ok(Outcome::AfterNotice(Notice::Attributes(header.nodeid)))
     }
 
-    /// Sets flags and project of an inode.
-    #[allow(clippy::too_many_arguments, reason = "the two commands that set flags share it")]
+    /// Sets flags and project of an inode. Returns the notice that the kernel must have had before,
+    /// if nothing was set yet for want of it.
     fn set_flags(
         &self,
-        r: &Request<'_>,
+        header: &InHeader,
         node: &Node,
         meta: &Metadata,
         flags: InodeFlags,
         project: Option<u32>,
         stage: Stage,
-        out: &mut Outbox,
-    ) -> Answer<Outcome> {
-        let caller = self.caller(&r.header);
+    ) -> Answer<Option<Notice>> {
+        let caller = self.caller(header);
         let hardens = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         let changes = meta.flags() ^ flags;
         if !caller.owns(meta.uid()) || changes.intersects(hardens) && !caller.has(Capability::LinuxImmutable)
@@ -115,22 +91,18 @@ impl Filesystem {
         let becomes_immutable = (changes & flags).contains(InodeFlags::IMMUTABLE);
         if becomes_immutable && stage == Stage::Fresh && self.handles.is_written(node.ino()) {
             // The kernel first writes back the pages that became dirty while writes were allowed.
-            return Ok(Outcome::NoticeFirst(Notice::Content { node: r.header.nodeid, offset: 0, len: 0 }));
+            return Ok(Some(Notice::Content { node: header.nodeid, offset: 0, len: 0 }));
         }
         let changed = project.is_none() || !(changes & InodeFlags::USER_VISIBLE).is_empty();
         node.set_file_attr(changed.then_some(flags), project)?;
-        self.settle(r.clone())?;
-        out.put(&IoctlOut::default())?;
-        // The kernel does not know that the time of the last change moved.
-        Ok(Outcome::AfterNotice(Notice::Attributes(r.header.nodeid)))
+        Ok(None)
     }
 
     /// Trims free space, within the bounds that ext4 sets.
-    fn trim(&self, r: &Request<'_>, input: &[u8]) -> Answer<TrimRange> {
-        if !self.caller(&r.header).has(Capability::SysAdmin) {
+    fn trim(&self, header: &InHeader, range: TrimRange) -> Answer<TrimRange> {
+        if !self.caller(header).has(Capability::SysAdmin) {
             return Err(Fault(Errno::PERM));
         }
-        let (range, _) = TrimRange::read_from_prefix(input).map_err(|_| Fault(Errno::INVAL))?;
         let sb = self.volume.info().superblock;
         let block = u64::from(sb.block_size());
         let group = u64::from(sb.raw().s_blocks_per_group.get());
@@ -143,4 +115,12 @@ impl Filesystem {
         let len = self.volume.trim(range.start..end, range.minlen)?;
         Ok(TrimRange { len, ..range })
     }
+}
+
+/// Answers a command with as much of `value` as it has room for.
+fn reply<T: IntoBytes + Immutable>(value: &T, ioctl: Ioctl, out: &mut Outbox) -> Answer<Outcome> {
+    let bytes = value.as_bytes();
+    out.put(&IoctlOut::default())?;
+    out.put_bytes(bytes.get(..ioctl.room).unwrap_or(bytes))?;
+    Ok(Outcome::Answered)
 }

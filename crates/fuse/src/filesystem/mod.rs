@@ -18,19 +18,17 @@ mod space;
 mod xattrs;
 
 use crate::broker::Broker;
+use crate::buffers::Outbox;
 use crate::caller::Caller;
 use crate::channel::Channel;
 use crate::fault::{Answer, Fault};
 use crate::fullness::Fullness;
 use crate::handles::Handles;
 use crate::nodes::Nodes;
-use crate::notifier::{self, Notice, Notifier};
+use crate::notifier::{self, Job, Notice, Notifier};
 use crate::options::MountOptions;
-use crate::request::{Outbox, Request};
-use crate::wire::{
-    self, BatchForgetIn, ForgetIn, ForgetOne, InHeader, ReadIn, StatfsOut, WriteIn, oflag, op,
-};
-use crate::workers::Lasts;
+use crate::request::{Received, Request};
+use crate::wire::{ForgetOne, InHeader, StatfsOut};
 pub(crate) use durable::Durably;
 use lanefs::{Atime, Node, Observer, Volume};
 use rustix::io::Errno;
@@ -61,14 +59,13 @@ pub(crate) struct Filesystem {
 pub(crate) enum Outcome {
     /// It is answered with the content of the outbox.
     Answered,
-    /// It wants no answer.
+    /// It gets no answer from this thread: none at all, or one from the notifying thread, which
+    /// serves it again.
     Silent,
     /// It is answered, and it is the last one.
     Last,
     /// It is answered with the content of the outbox, after this notice to the kernel.
     AfterNotice(Notice),
-    /// It changed nothing, and is served again after this notice to the kernel.
-    NoticeFirst(Notice),
 }
 
 /// How far a request has come.
@@ -161,117 +158,101 @@ impl Filesystem {
         volume.close()
     }
 
-    /// Returns how long a request may last, judged by its kind and size.
-    pub(crate) fn lasts(request: &Request<'_>) -> Lasts {
-        let mut r = request.clone();
-        match r.header.opcode {
-            op::FSYNC
-            | op::FSYNCDIR
-            | op::FALLOCATE
-            | op::COPY_FILE_RANGE
-            | op::SYNCFS
-            | op::IOCTL
-            | op::LSEEK => Lasts::Long,
-            op::READ => r.take().map_or(Lasts::Long, |args: ReadIn| of_size(args.size, args.flags)),
-            op::WRITE => r.take().map_or(Lasts::Long, |args: WriteIn| {
-                let cached = args.write_flags & wire::WRITE_CACHE != 0;
-                if cached && args.size >= BULK { Lasts::Bulk } else { of_size(args.size, args.flags) }
-            }),
-            op::RENAME | op::RENAME2 => Lasts::Mostly,
-            _ => Lasts::Short,
-        }
-    }
-
-    /// Returns whether the answer has so much content that it should lie in huge pages.
-    pub(crate) fn answers_bulk(request: &Request<'_>) -> bool {
-        let mut r = request.clone();
-        r.header.opcode == op::READ && r.take().is_ok_and(|args: ReadIn| args.size >= BULK)
-    }
-
     /// Carries out a request. Blocks on the engine only, never on another request.
     ///
     /// # Errors
     /// The errno that the program gets.
-    pub(crate) fn serve(&self, mut request: Request<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
-        let r = &mut request;
-        let forgets = matches!(r.header.opcode, op::FORGET | op::BATCH_FORGET | op::DESTROY);
-        if !forgets && self.only.is_some_and(|uid| r.header.uid != 0 && r.header.uid != uid) {
+    pub(crate) fn serve(&self, received: &Received<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
+        let Received { header, request } = received;
+        let forgets = request.is_ok_and(|request| request.forgets());
+        if !forgets && self.only.is_some_and(|uid| header.uid != 0 && header.uid != uid) {
             return Err(Fault(Errno::ACCESS));
         }
-        let outcome = match forgets || self.is_privileged(&r.header) {
-            true => self.carry_out(r, out, stage),
-            false => Volume::keeping_reserved(|| self.carry_out(r, out, stage)),
+        let request = request.as_ref().map_err(|fault| *fault)?;
+        let outcome = match forgets || self.is_privileged(header) {
+            true => self.carry_out(header, request, out, stage),
+            false => Volume::keeping_reserved(|| self.carry_out(header, request, out, stage)),
         };
-        if space::may_shrink(r.header.opcode) {
+        if request.may_take_space() {
             self.look_at_space();
         }
         outcome
     }
 
-    fn carry_out(&self, r: &mut Request<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
-        let whole = r.clone();
-        match r.header.opcode {
-            op::LOOKUP => self.lookup(r, out),
-            op::GETATTR => return self.getattr(r, out),
-            op::STATX => self.statx(r, out),
-            op::SETATTR => self.setattr(r, out),
-            op::READLINK => self.readlink(r, out),
-            op::SYMLINK => self.symlink(r, out),
-            op::MKNOD => self.mknod(r, out),
-            op::MKDIR => self.mkdir(r, out),
-            op::CREATE => self.create(r, out),
-            op::TMPFILE => self.tmpfile(r, out),
-            op::UNLINK => self.unlink(r),
-            op::RMDIR => self.rmdir(r),
-            op::RENAME => self.rename(r),
-            op::RENAME2 => self.rename2(r),
-            op::LINK => self.link(r, out),
-            op::OPEN => self.open(r, out),
-            op::READ => return self.read(r, out, stage),
-            op::WRITE => return self.write(r, out),
-            op::RELEASE => self.release(r),
-            op::FSYNC => self.fsync(r),
-            op::FSYNCDIR => self.fsyncdir(r),
-            op::FALLOCATE => self.fallocate(r),
-            op::LSEEK => return self.lseek(r, out, stage),
-            op::COPY_FILE_RANGE => self.copy_file_range(r, out),
-            op::READDIR => self.readdir(r, out),
-            op::READDIRPLUS => self.readdirplus(r, out),
-            op::RELEASEDIR => Ok(()),
-            op::STATFS => self.statfs(out),
-            op::SYNCFS => Ok(self.volume.sync()?),
-            op::GETXATTR => self.getxattr(r, out),
-            op::LISTXATTR => self.listxattr(r, out),
-            op::SETXATTR => self.setxattr(r),
-            op::REMOVEXATTR => self.removexattr(r),
-            op::IOCTL => return self.ioctl(r, out, stage),
-            op::FORGET => return self.forget(r),
-            op::BATCH_FORGET => return self.batch_forget(r),
-            op::DESTROY => return Ok(Outcome::Last),
-            // The kernel then sends these requests no more: FLUSH and ACCESS, which have nothing to
-            // do here, OPENDIR, since directories are read by position alone, INTERRUPT, since no
-            // request waits long, and locks, which the kernel keeps itself.
-            _ => Err(Fault(Errno::NOSYS)),
+    fn carry_out(
+        &self,
+        header: &InHeader,
+        request: &Request<'_>,
+        out: &mut Outbox,
+        stage: Stage,
+    ) -> Answer<Outcome> {
+        let id = header.nodeid;
+        match *request {
+            // Answered before the mount is served.
+            Request::Init(_) => Err(Fault(Errno::NOSYS)),
+            Request::Lookup { name } => self.lookup(id, name, out),
+            Request::GetAttr { handle } => return self.getattr(id, handle, out),
+            Request::Statx => self.statx(id, out),
+            Request::SetAttr(ref attrs) => self.setattr(header, attrs, out),
+            Request::ReadLink => self.readlink(id, out),
+            Request::Make { name, kind, attr, umask } => self.make(id, name, kind, attr, umask, out),
+            Request::Create { name, ref file } => self.create(header, name, file, out),
+            Request::TmpFile(ref file) => self.tmpfile(header, file, out),
+            Request::Unlink { name } => self.unlink(id, name),
+            Request::RmDir { name } => self.rmdir(id, name),
+            Request::Rename { name, to, new_name, flags } => self.rename((id, name), (to, new_name), flags),
+            Request::Link { node, name } => self.link(id, node, name, out),
+            Request::Open(how) => self.open(header, how, out),
+            Request::Read(read) => return self.read(header, read, out, stage),
+            Request::Write(ref write) => return self.write(header, write, out),
+            Request::Release { handle } => {
+                self.handles.close(handle);
+                Ok(())
+            }
+            Request::Fsync { handle, data_only } => self.fsync(handle, data_only),
+            Request::FsyncDir => self.fsyncdir(id),
+            Request::Fallocate { handle, mode, offset, len } => {
+                self.fallocate(header, handle, mode, offset, len)
+            }
+            Request::Seek(seek) => return self.lseek(header, seek, out, stage),
+            Request::CopyRange(ref copy) => self.copy_file_range(header, copy, out),
+            Request::ReadDir(listing) => self.readdir(id, listing, out),
+            Request::ReadDirPlus(listing) => self.readdirplus(id, listing, out),
+            Request::ReleaseDir => Ok(()),
+            Request::StatFs => self.statfs(out),
+            Request::SyncFs => Ok(self.volume.sync()?),
+            Request::GetXattr { name, wanted } => self.getxattr(id, name, wanted, out),
+            Request::ListXattr { wanted } => self.listxattr(header, wanted, out),
+            Request::SetXattr { name, value, how, kills_group_id } => {
+                self.setxattr(id, name, value, how, kills_group_id)
+            }
+            Request::RemoveXattr { name } => Ok(self.node(id)?.remove_xattr(name)?),
+            Request::Ioctl(ioctl) => return self.ioctl(header, ioctl, out, stage),
+            Request::Forget { lookups } => return Ok(self.forget(id, lookups)),
+            Request::BatchForget(forgotten) => return Ok(self.batch_forget(forgotten)),
+            Request::Destroy => return Ok(Outcome::Last),
         }?;
-        self.settle(whole)?;
+        self.settle(id, request)?;
         Ok(Outcome::Answered)
     }
 
-    fn forget(&self, r: &mut Request<'_>) -> Answer<Outcome> {
-        if let Ok(forget) = r.take::<ForgetIn>() {
-            self.nodes.forget(r.header.nodeid, forget.nlookup);
-        }
-        Ok(Outcome::Silent)
+    /// Has the notifying thread serve a request that has changed nothing so far, after `notice`.
+    fn notice_first(&self, notice: Notice, header: &InHeader, request: Request<'static>) -> Outcome {
+        let received = Received { header: *header, request: Ok(request) };
+        self.notifier.hand_over(Job::Serve { notice, received });
+        Outcome::Silent
     }
 
-    fn batch_forget(&self, r: &mut Request<'_>) -> Answer<Outcome> {
-        if let Ok(batch) = r.take::<BatchForgetIn>() {
-            for _ in 0..batch.count {
-                let Ok(one) = r.take::<ForgetOne>() else { break };
-                self.nodes.forget(one.nodeid, one.nlookup);
-            }
+    fn forget(&self, id: u64, lookups: u64) -> Outcome {
+        self.nodes.forget(id, lookups);
+        Outcome::Silent
+    }
+
+    fn batch_forget(&self, forgotten: &[ForgetOne]) -> Outcome {
+        for one in forgotten {
+            self.nodes.forget(one.nodeid.get(), one.nlookup.get());
         }
-        Ok(Outcome::Silent)
+        Outcome::Silent
     }
 
     fn statfs(&self, out: &mut Outbox) -> Answer {
@@ -288,14 +269,4 @@ impl Filesystem {
             ..StatfsOut::default()
         })
     }
-}
-
-/// Bytes from which on a request of the kernel's cache counts as [`Lasts::Bulk`].
-const BULK: u32 = 128 << 10;
-
-/// Returns how long it may last to move `size` bytes of content.
-fn of_size(size: u32, flags: u32) -> Lasts {
-    const SMALL: u32 = 64 << 10;
-    // Past the caches it is the device's time, and a read may have the kernel write out first.
-    if size <= SMALL && flags & oflag::DIRECT == 0 { Lasts::Mostly } else { Lasts::Long }
 }

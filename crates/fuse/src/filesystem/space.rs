@@ -7,7 +7,7 @@ use crate::caller::Capability;
 use crate::fault::{Answer, Fault};
 use crate::handles::Open;
 use crate::notifier::{Job, Notice};
-use crate::wire::{InHeader, fopen, oflag, op};
+use crate::wire::{InHeader, OpenFlags, fopen};
 use lanefs::{Error, Volume};
 use rustix::io::Errno;
 
@@ -18,11 +18,6 @@ pub(super) fn reserved_for(volume: &Volume) -> (u32, u32) {
     let id = |low: u16, high: u16| u32::from(high) << 16 | u32::from(low);
     let user = id(raw.s_def_resuid.get(), raw.s_def_resuid_hi.get());
     (user, id(raw.s_def_resgid.get(), raw.s_def_resgid_hi.get()))
-}
-
-/// Returns whether a request may take much space, or open a file for writing.
-pub(super) fn may_shrink(opcode: u32) -> bool {
-    matches!(opcode, op::WRITE | op::FALLOCATE | op::COPY_FILE_RANGE | op::OPEN | op::CREATE | op::TMPFILE)
 }
 
 impl Filesystem {
@@ -79,9 +74,8 @@ impl Filesystem {
 
     /// Returns the flags that the kernel opens a file with. On a full volume, a file that is opened
     /// for writing only is written through: its handle does not need the cache to read.
-    pub(super) fn opened_when_full(&self, flags: u32, open_flags: u32) -> u32 {
-        const WRONLY: u32 = 0o1;
-        let through = flags & oflag::ACCMODE == WRONLY && self.fullness.is_full();
+    pub(super) fn opened_when_full(&self, flags: OpenFlags, open_flags: u32) -> u32 {
+        let through = flags.only_writes() && self.fullness.is_full();
         if through { open_flags | fopen::DIRECT_IO } else { open_flags }
     }
 

@@ -1,0 +1,311 @@
+//! A request of the kernel, decoded once: [`Received::decode`] checks every length, number and
+//! flag of the message, and no code behind it reads the message again.
+//!
+//! Names and content are borrowed from the buffer of the thread that received the message. What
+//! the engine checks for all of its callers (names, offsets, sizes of files) is not checked here.
+
+mod decode;
+#[cfg(test)]
+mod tests;
+
+use crate::fault::Answer;
+use crate::wire::{ForgetOne, InHeader, InitIn, OpenFlags, TrimRange};
+use crate::workers::Lasts;
+use lanefs::format::InodeFlags;
+use lanefs::{FallocMode, NewAttr, NewKind, RenameFlags, SetAttr, SetXattr};
+use std::ffi::OsStr;
+
+/// The most content of one request or answer, in bytes.
+pub(crate) const MAX_CONTENT: usize = 1 << 20;
+
+/// A message of the kernel.
+#[derive(Debug)]
+pub(crate) struct Received<'b> {
+    pub(crate) header: InHeader,
+    /// What it asks for; the errno that it gets if it asks for nothing that lanefs knows.
+    pub(crate) request: Answer<Request<'b>>,
+}
+
+/// What the kernel asks for, of the node that the header names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Request<'b> {
+    Init(InitIn),
+    Lookup {
+        name: &'b OsStr,
+    },
+    Forget {
+        lookups: u64,
+    },
+    BatchForget(&'b [ForgetOne]),
+    GetAttr {
+        handle: Option<u64>,
+    },
+    Statx,
+    SetAttr(SetAttrs),
+    ReadLink,
+    /// MKNOD, MKDIR and SYMLINK.
+    Make {
+        name: &'b OsStr,
+        kind: NewKind<'b>,
+        attr: NewAttr,
+        umask: u16,
+    },
+    Create {
+        name: &'b OsStr,
+        file: NewFile,
+    },
+    TmpFile(NewFile),
+    Unlink {
+        name: &'b OsStr,
+    },
+    RmDir {
+        name: &'b OsStr,
+    },
+    /// RENAME and RENAME2.
+    Rename {
+        name: &'b OsStr,
+        to: u64,
+        new_name: &'b OsStr,
+        flags: RenameFlags,
+    },
+    Link {
+        node: u64,
+        name: &'b OsStr,
+    },
+    Open(OpenHow),
+    Read(Read),
+    Write(Write<'b>),
+    Release {
+        handle: u64,
+    },
+    Fsync {
+        handle: u64,
+        data_only: bool,
+    },
+    FsyncDir,
+    Fallocate {
+        handle: u64,
+        mode: FallocMode,
+        offset: u64,
+        len: u64,
+    },
+    Seek(Seek),
+    CopyRange(CopyRange),
+    ReadDir(Listing),
+    ReadDirPlus(Listing),
+    ReleaseDir,
+    StatFs,
+    SyncFs,
+    GetXattr {
+        name: &'b OsStr,
+        wanted: Wanted,
+    },
+    ListXattr {
+        wanted: Wanted,
+    },
+    SetXattr {
+        name: &'b OsStr,
+        value: &'b [u8],
+        how: SetXattr,
+        kills_group_id: bool,
+    },
+    RemoveXattr {
+        name: &'b OsStr,
+    },
+    Ioctl(Ioctl),
+    Destroy,
+}
+
+/// Attributes to set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SetAttrs {
+    pub(crate) size: Option<u64>,
+    /// The new size takes set-id bits away.
+    pub(crate) kills_ids: bool,
+    /// The rest, without `by`.
+    pub(crate) set: SetAttr,
+    /// A file handle that may write is open.
+    pub(crate) by_handle: bool,
+    /// It is about given times mtime and ctime, and nothing else.
+    pub(crate) times_alone: bool,
+}
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OpenHow {
+    pub(crate) flags: OpenFlags,
+    /// O_TRUNC takes set-id bits away.
+    pub(crate) kills_ids: bool,
+}
+
+/// A file to be made and opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewFile {
+    pub(crate) attr: NewAttr,
+    pub(crate) umask: u16,
+    pub(crate) how: OpenHow,
+}
+
+/// A read of at most [`MAX_CONTENT`] bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Read {
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: usize,
+    pub(crate) flags: OpenFlags,
+    /// The kernel holds pages of its cache for it: a fault or a readahead, which also come by
+    /// O_DIRECT handles.
+    pub(crate) for_cache: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Write<'b> {
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+    pub(crate) bytes: &'b [u8],
+    pub(crate) flags: OpenFlags,
+    pub(crate) from: WriteFrom,
+}
+
+/// Where the bytes of a write come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteFrom {
+    /// The kernel's cache: writeback.
+    Cache,
+    /// A program's write(2), which takes set-id bits away if `kills_ids`. `direct`: the kernel
+    /// holds no pages of its cache for it.
+    Program { kills_ids: bool, direct: bool },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seek {
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+    pub(crate) to: SeekTo,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SeekTo {
+    Data,
+    Hole,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CopyRange {
+    pub(crate) from: u64,
+    pub(crate) from_offset: u64,
+    pub(crate) to: u64,
+    pub(crate) to_node: u64,
+    pub(crate) to_offset: u64,
+    pub(crate) len: u64,
+}
+
+/// A part of a directory, from a position on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Listing {
+    pub(crate) position: u64,
+    /// Bytes of the answer at most.
+    pub(crate) size: usize,
+}
+
+/// What an answer about extended attributes has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Length,
+    /// The bytes, if they are no more than this.
+    Bytes(usize),
+}
+
+/// A command of ioctl(2), with at most `room` bytes of answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ioctl {
+    pub(crate) command: Command,
+    pub(crate) room: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Command {
+    GetFlags,
+    SetFlags(InodeFlags),
+    GetVersion,
+    GetXFlags,
+    SetXFlags { xflags: u32, project: u32 },
+    Trim(TrimRange),
+}
+
+/// Bytes from which on a request has much content.
+const BULK: usize = 128 << 10;
+
+impl Request<'_> {
+    /// Returns how long it may last, judged by its kind and size.
+    pub(crate) fn lasts(&self) -> Lasts {
+        match self {
+            Self::Read(read) => of_size(read.size, read.flags),
+            Self::Write(write) if write.from == WriteFrom::Cache && write.bytes.len() >= BULK => Lasts::Bulk,
+            Self::Write(write) => of_size(write.bytes.len(), write.flags),
+            Self::Rename { .. } => Lasts::Mostly,
+            Self::Fsync { .. }
+            | Self::FsyncDir
+            | Self::SyncFs
+            | Self::Fallocate { .. }
+            | Self::CopyRange(_)
+            | Self::Seek(_)
+            | Self::Ioctl(_) => Lasts::Long,
+            Self::Init(_)
+            | Self::Destroy
+            | Self::Lookup { .. }
+            | Self::Forget { .. }
+            | Self::BatchForget(_)
+            | Self::GetAttr { .. }
+            | Self::Statx
+            | Self::SetAttr(_)
+            | Self::ReadLink
+            | Self::Make { .. }
+            | Self::Create { .. }
+            | Self::TmpFile(_)
+            | Self::Unlink { .. }
+            | Self::RmDir { .. }
+            | Self::Link { .. }
+            | Self::Open(_)
+            | Self::Release { .. }
+            | Self::ReadDir(_)
+            | Self::ReadDirPlus(_)
+            | Self::ReleaseDir
+            | Self::StatFs
+            | Self::GetXattr { .. }
+            | Self::ListXattr { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. } => Lasts::Short,
+        }
+    }
+
+    /// Returns whether the answer has so much content that it should lie in huge pages.
+    pub(crate) fn answers_bulk(&self) -> bool {
+        matches!(self, Self::Read(read) if read.size >= BULK)
+    }
+
+    /// Returns whether it ends what the kernel knows, and so needs no permission.
+    pub(crate) fn forgets(&self) -> bool {
+        matches!(self, Self::Forget { .. } | Self::BatchForget(_) | Self::Destroy)
+    }
+
+    /// Returns whether it may take much space, or opens a file for writing.
+    pub(crate) fn may_take_space(&self) -> bool {
+        matches!(
+            self,
+            Self::Write(_)
+                | Self::Fallocate { .. }
+                | Self::CopyRange(_)
+                | Self::Open(_)
+                | Self::Create { .. }
+                | Self::TmpFile(_)
+        )
+    }
+}
+
+/// Returns how long it may last to move `size` bytes of content.
+fn of_size(size: usize, flags: OpenFlags) -> Lasts {
+    const SMALL: usize = 64 << 10;
+    // Past the caches it is the device's time, and a read may have the kernel write out first.
+    if size <= SMALL && !flags.contains(OpenFlags::DIRECT) { Lasts::Mostly } else { Lasts::Long }
+}
