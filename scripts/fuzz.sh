@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs each fuzz target for a while: scripts/fuzz.sh [SECONDS [TARGET...]]. On the stable toolchain: libFuzzer's
 # instrumentation is asked for by hand. A crash leaves its input in fuzz/artifacts and fails the run. An input may take 20 seconds
-# and 1 GiB. With FUZZ_LEDGER=1 a line for each target is appended to fuzz/hours.tsv.
+# and 1 GiB. With FUZZ_LEDGER=1 a line for each target is appended to fuzz/hours.tsv, with the processor time that it took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-30}
@@ -23,7 +23,16 @@ if [ $# -gt 0 ]; then
 else
     mapfile -t targets < <(find fuzz/fuzz_targets -maxdepth 1 -name '*.rs' -exec basename {} .rs \; | sort)
 fi
+
+# Sets `spent` to the seconds of processor time that ended children of this shell have taken. A subshell would count its own.
+count_spent() {
+    times > "$target_dir/times"
+    spent=$(awk 'NR == 2 { split($1 "m" $2, t, "[ms]+"); print int(60 * (t[1] + t[3]) + t[2] + t[4]) }' "$target_dir/times")
+}
+
 for name in "${targets[@]}"; do
+    count_spent
+    before=$spent
     echo "fuzz: $name for $seconds s" >&2
     mkdir -p "fuzz/corpus/$name" "fuzz/artifacts/$name"
     seeds=()
@@ -34,9 +43,9 @@ for name in "${targets[@]}"; do
         -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$name/" "fuzz/corpus/$name" "${seeds[@]}" 2>&1 | tee "$log" >&2 || status=$?
     if [ "${FUZZ_LEDGER:-0}" = 1 ]; then
         inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-        cpu=$(sed -n 's/^Done [0-9]* runs in \([0-9]*\) second.*/\1/p' "$log")
+        count_spent
         found=$([ "$status" -eq 0 ] && echo nothing || echo "exit status $status")
-        printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$(date +%F)" "$(git rev-parse --short HEAD)" "$name" "${cpu:-0}" "${inputs:-0}" \
+        printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$(date +%F)" "$(git rev-parse --short HEAD)" "$name" "$((spent - before))" "${inputs:-0}" \
             "$found" >> fuzz/hours.tsv
     fi
     [ "$status" -eq 0 ] || exit "$status"
