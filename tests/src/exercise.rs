@@ -91,8 +91,8 @@ pub fn walk(volume: &Volume) -> Walk {
     let _ = (volume.statfs(), volume.info());
     while let Some(path) = dirs.pop_front() {
         let Some(dir) = met.note(volume.open_dir(&path)) else { continue };
-        met.note(dir.xattrs(""));
-        let Some(names) = met.note(dir.entries()) else { continue };
+        met.note(dir.node().xattrs());
+        let Some(names) = met.note(dir.read_dir()) else { continue };
         for entry in names {
             if entries == 0 {
                 return met;
@@ -100,7 +100,7 @@ pub fn walk(volume: &Volume) -> Walk {
             entries -= 1;
             let name: &OsStr = &entry.name;
             let Some(meta) = met.note(dir.metadata_of(name)) else { continue };
-            met.note(dir.xattrs(name));
+            met.note(dir.lookup(name).and_then(|node| node.xattrs()));
             match meta.file_type() {
                 // A path that gets too long is a circle.
                 FileType::Directory if path.as_os_str().len() < 1000 => dirs.push_back(path.join(name)),

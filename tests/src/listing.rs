@@ -18,7 +18,7 @@ pub fn volume_listing(volume: &Volume) -> lanefs::Result<Vec<TreeEntry>> {
     while let Some(dir) = dirs.pop() {
         let open = volume.open_dir(absolute(&dir))?;
         found.push(entry(volume, dir.clone(), &open.metadata())?);
-        for e in open.entries()? {
+        for e in open.read_dir()? {
             let path = dir.join(&e.name);
             let meta = open.metadata_of(&e.name)?;
             match meta.is_dir() {

@@ -14,7 +14,7 @@ pub fn volume_lines(volume: &Volume) -> Vec<String> {
     let mut lines = vec![line(&root, "", "/")];
     let mut stack = vec![(PathBuf::from("/"), root)];
     while let Some((path, dir)) = stack.pop() {
-        for entry in dir.entries().unwrap_or_else(|e| panic!("{}: {e}", path.display())) {
+        for entry in dir.read_dir().unwrap_or_else(|e| panic!("{}: {e}", path.display())) {
             let full = path.join(&entry.name);
             let name = entry.name.to_str().expect("test names are ASCII");
             lines.push(line(&dir, name, &full.display().to_string()));
@@ -40,19 +40,19 @@ fn hash(value: &impl Hash) -> u64 {
 
 fn line(dir: &Dir, name: &str, path: &str) -> String {
     let fail = |e: lanefs::Error| -> ! { panic!("{path}: {e}") };
-    let meta =
-        if name.is_empty() { dir.metadata() } else { dir.metadata_of(name).unwrap_or_else(|e| fail(e)) };
+    let node = if name.is_empty() { dir.node() } else { dir.lookup(name).unwrap_or_else(|e| fail(e)) };
+    let meta = node.metadata();
     let mut content = 0;
     if meta.is_file() {
-        let file = dir.open_file(name).unwrap_or_else(|e| fail(e));
+        let file = node.open().unwrap_or_else(|e| fail(e));
         let mut bytes = vec![0; usize::try_from(meta.len()).expect("test files are small")];
         let n = file.read_at(&mut bytes, 0).unwrap_or_else(|e| fail(e));
         assert_eq!(n as u64, meta.len(), "{path}: a short read");
         content = hash(&bytes);
     } else if meta.is_symlink() {
-        content = hash(&dir.read_link(name).unwrap_or_else(|e| fail(e)));
+        content = hash(&node.read_link().unwrap_or_else(|e| fail(e)));
     }
-    let mut attrs = dir.xattrs(name).unwrap_or_else(|e| fail(e));
+    let mut attrs = node.xattrs().unwrap_or_else(|e| fail(e));
     attrs.sort();
     let size = if meta.is_dir() { 0 } else { meta.len() };
     format!(

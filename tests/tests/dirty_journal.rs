@@ -2,7 +2,7 @@
 //! by the kernel and by e2fsck. All who recover must see the same tree.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs::{NewAttr, OpenOptions, SetXattr, Volume};
+use lanefs::{AtSymlink, NewAttr, OpenOptions, SetXattr, Volume};
 use lanefs_device::MemDevice;
 use lanefs_format::extent::{At, NodeRef};
 use lanefs_format::{GroupDesc, InodeFlags, RoCompat, Superblock};
@@ -229,7 +229,7 @@ fn waiting(args: Option<&[&str]>) -> (Vec<u8>, Vec<String>) {
     volume.write("/dir/file", &[7; 10_000]).unwrap();
     // The inode of the root is in the same block of the table as that of the journal.
     let attr = lanefs::SetAttr { permissions: Some(0o711), ..Default::default() };
-    volume.set_attr("/", &attr, false).unwrap();
+    volume.set_attr("/", &attr, AtSymlink::NoFollow).unwrap();
     volume.sync().unwrap();
     (device.image().to_bytes(), volume_lines(&volume))
 }

@@ -4,7 +4,7 @@
 //! `LANEFS_SEED` gives each thread the same operations again, not the same order between them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs::{Error, FallocMode, OpenOptions, SetAttr, SetXattr, Volume};
+use lanefs::{AtSymlink, Error, FallocMode, OpenOptions, SetAttr, SetXattr, Volume};
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{LoopMount, Mode, Watchdog, e2fsck_clean, mke2fs, modes, open, writing};
 use rand::Rng;
@@ -269,9 +269,9 @@ fn names_and_attributes_take_what_was_freed() {
     let (mode, owner) = (Some(0o640), Some(1000));
     let (chmod, chown) =
         (SetAttr { permissions: mode, ..SetAttr::default() }, SetAttr { uid: owner, ..SetAttr::default() });
-    after_a_removal("chmod of an ACL", &|| volume.set_attr("/acl", &chmod, true));
+    after_a_removal("chmod of an ACL", &|| volume.set_attr("/acl", &chmod, AtSymlink::Follow));
     after_a_removal("removexattr", &|| volume.remove_xattr("/removed", "user.b"));
-    after_a_removal("chown of a capability", &|| volume.set_attr("/owned", &chown, true));
+    after_a_removal("chown of a capability", &|| volume.set_attr("/owned", &chown, AtSymlink::Follow));
     volume.close().unwrap();
     e2fsck_clean(&image);
 }

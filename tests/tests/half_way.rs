@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{
-    DeviceNumber, Error, FallocMode, FileType, NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume,
+    AtSymlink, DeviceNumber, Error, FallocMode, FileType, NewAttr, OpenOptions, RenameFlags, SetAttr,
+    SetXattr, Volume,
 };
 use lanefs_device::Op;
 use lanefs_sim::{DumpFile, FailingDevice, Image, OverlayDevice};
@@ -147,9 +148,9 @@ const OPERATIONS: &[Operation] = &[
     op("rename over a directory", |v| v.rename("/tree", "/empty")),
     op("exchange", |v| v.rename_with("/small", "/other/file", RenameFlags::Exchange)),
     op("exchange with a directory", |v| v.rename_with("/tree/sub", "/other/file", RenameFlags::Exchange)),
-    op("chmod", |v| v.set_attr("/small", &mode(0o600), true)),
-    op("chmod of an ACL", |v| v.set_attr("/acl", &mode(0o700), true)),
-    op("chown", |v| v.set_attr("/small", &SetAttr { uid: Some(5), ..mode(0o640) }, true)),
+    op("chmod", |v| v.set_attr("/small", &mode(0o600), AtSymlink::Follow)),
+    op("chmod of an ACL", |v| v.set_attr("/acl", &mode(0o700), AtSymlink::Follow)),
+    op("chown", |v| v.set_attr("/small", &SetAttr { uid: Some(5), ..mode(0o640) }, AtSymlink::Follow)),
     op("truncate", |v| file(v, "/large")?.set_len(100_001)),
     op("truncate to nothing", |v| file(v, "/parted")?.set_len(0)),
     op("extend", |v| file(v, "/large")?.set_len(300_001)),

@@ -6,7 +6,7 @@
 //! was synced is there, operations are whole, and they are in order.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs::{NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
+use lanefs::{AtSymlink, NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
 use lanefs_sim::{CrashState, DumpFile, Log, RecordingDevice, Seed, seed_from_env};
 use lanefs_tests::{e2fsck, patterned, volume_digest};
 use rand::Rng;
@@ -81,7 +81,7 @@ fn step(volume: &Volume, rng: &mut StdRng) -> lanefs::Result<()> {
         _ => volume.set_attr(
             &a,
             &SetAttr { permissions: Some(rng.random_range(0..0o1000)), ..SetAttr::default() },
-            false,
+            AtSymlink::NoFollow,
         ),
     }
 }

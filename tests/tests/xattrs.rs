@@ -2,7 +2,7 @@
 //! operation lanefs says too, and what lanefs wrote it reads.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs::{NewAttr, SetAttr, SetXattr, Volume};
+use lanefs::{AtSymlink, NewAttr, SetAttr, SetXattr, Volume};
 use lanefs_format::acl::{Acl, AclEntry, Tag};
 use lanefs_tests::{LoopMount, debugfs, dumpe2fs, e2fsck_clean, mke2fs, open, writing};
 use rand::rngs::StdRng;
@@ -166,9 +166,11 @@ fn lanefs_does(volume: &Volume, op: &Op) -> i32 {
     let done = match op {
         Op::Set(file, name, value, how) => volume.set_xattr(file, name, value, *how),
         Op::Remove(file, name) => volume.remove_xattr(file, name),
-        Op::Chmod(file, mode) => {
-            volume.set_attr(file, &SetAttr { permissions: Some(*mode), ..SetAttr::default() }, true)
-        }
+        Op::Chmod(file, mode) => volume.set_attr(
+            file,
+            &SetAttr { permissions: Some(*mode), ..SetAttr::default() },
+            AtSymlink::Follow,
+        ),
     };
     done.err().map_or(0, |e| e.errno())
 }

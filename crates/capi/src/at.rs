@@ -7,7 +7,7 @@ use crate::attr::{lanefs_stat, owner, stat_of, times_of};
 use crate::dir::{dir, keep_dir, lanefs_dir};
 use crate::names::{give_target, new_type, rename_flags};
 use crate::open::{keep_file, lanefs_file, new_attr, open, permissions};
-use lanefs::{DeviceNumber, SetAttr};
+use lanefs::{AtSymlink, DeviceNumber, SetAttr};
 use libc::{c_char, c_int, c_uint, dev_t, gid_t, mode_t, ssize_t, timespec, uid_t};
 
 /// As lanefs_open, from a directory on.
@@ -50,9 +50,9 @@ pub unsafe extern "C" fn lanefs_fstatat(
     flags: c_int,
 ) -> c_int {
     call(|| {
-        let (dir, follow) = (self::dir(dir)?, follows(flags)?);
+        let (dir, at_end) = (self::dir(dir)?, at_symlink(flags)?);
         // SAFETY: a string or null, as the header says.
-        let meta = dir.at().metadata(unsafe { args::path(path)? }, follow)?;
+        let meta = dir.at().metadata(unsafe { args::path(path)? }, at_end)?;
         // SAFETY: room for one or null, as the header says.
         unsafe { args::give(out, stat_of(&meta))? };
         Ok(0)
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn lanefs_fchmodat(
 ) -> c_int {
     let set = none_of(flags).map(|()| SetAttr { permissions: Some(permissions(mode)), ..SetAttr::default() });
     // SAFETY: passed on as they came.
-    unsafe { set_at(dir, path, set, Ok(true)) }
+    unsafe { set_at(dir, path, set, Ok(AtSymlink::Follow)) }
 }
 
 /// As lanefs_chown, from a directory on. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn lanefs_fchownat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: passed on as they came.
-    unsafe { set_at(dir, path, Ok(owner(uid, gid)), follows(flags)) }
+    unsafe { set_at(dir, path, Ok(owner(uid, gid)), at_symlink(flags)) }
 }
 
 /// As lanefs_utimens, from a directory on.
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn lanefs_utimensat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: two of them or null, as the header says; the others are passed on as they came.
-    unsafe { set_at(dir, path, times_of(times), follows(flags)) }
+    unsafe { set_at(dir, path, times_of(times), at_symlink(flags)) }
 }
 
 /// As lanefs_mkdir, from a directory on.
@@ -232,10 +232,10 @@ pub unsafe extern "C" fn lanefs_mknodat(
 }
 
 /// Whether a symbolic link at the end is followed.
-fn follows(flags: c_int) -> Result<bool> {
+fn at_symlink(flags: c_int) -> Result<AtSymlink> {
     match flags {
-        libc::AT_SYMLINK_NOFOLLOW => Ok(false),
-        _ => none_of(flags).map(|()| true),
+        libc::AT_SYMLINK_NOFOLLOW => Ok(AtSymlink::NoFollow),
+        _ => none_of(flags).map(|()| AtSymlink::Follow),
     }
 }
 
@@ -250,12 +250,12 @@ unsafe fn set_at(
     dir: *mut lanefs_dir,
     path: *const c_char,
     set: Result<SetAttr>,
-    follow: Result<bool>,
+    at_end: Result<AtSymlink>,
 ) -> c_int {
     call(|| {
         let dir = self::dir(dir)?;
         // SAFETY: a string or null, as the header says.
-        dir.at().set_attr(unsafe { args::path(path)? }, &set?, follow?)?;
+        dir.at().set_attr(unsafe { args::path(path)? }, &set?, at_end?)?;
         Ok(0)
     })
 }

@@ -4,7 +4,7 @@ use crate::answer::{Failure, Result, call};
 use crate::args;
 use crate::open::{file, lanefs_file, permissions};
 use crate::volume::{lanefs_volume, volume};
-use lanefs::{Metadata, SetAttr, SetTime, Timestamp};
+use lanefs::{AtSymlink, Metadata, SetAttr, SetTime, Timestamp};
 use libc::{c_char, c_int, gid_t, mode_t, timespec, uid_t};
 
 /// What there is to know of an inode. The names are those of stat(2).
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn lanefs_stat(
     out: *mut lanefs_stat,
 ) -> c_int {
     // SAFETY: passed on as they came.
-    unsafe { stat_at(volume, path, true, out) }
+    unsafe { stat_at(volume, path, AtSymlink::Follow, out) }
 }
 
 /// As lanefs_stat, but a symbolic link at the end is not followed.
@@ -103,20 +103,20 @@ pub unsafe extern "C" fn lanefs_lstat(
     out: *mut lanefs_stat,
 ) -> c_int {
     // SAFETY: passed on as they came.
-    unsafe { stat_at(volume, path, false, out) }
+    unsafe { stat_at(volume, path, AtSymlink::NoFollow, out) }
 }
 
 unsafe fn stat_at(
     volume: *mut lanefs_volume,
     path: *const c_char,
-    follow: bool,
+    at_end: AtSymlink,
     out: *mut lanefs_stat,
 ) -> c_int {
     call(|| {
         let volume = self::volume(volume)?;
         // SAFETY: a string or null, as the header says.
         let path = unsafe { args::path(path)? };
-        let meta = if follow { volume.metadata(path)? } else { volume.symlink_metadata(path)? };
+        let meta = volume.at().metadata(path, at_end)?;
         // SAFETY: room for one or null, as the header says.
         unsafe { args::give(out, stat_of(&meta))? };
         Ok(0)
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn lanefs_chmod(
 ) -> c_int {
     let set = SetAttr { permissions: Some(permissions(mode)), ..SetAttr::default() };
     // SAFETY: passed on as they came.
-    unsafe { set_at(volume, path, Ok(set), true) }
+    unsafe { set_at(volume, path, Ok(set), AtSymlink::Follow) }
 }
 
 /// Sets the permissions of an open file.
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn lanefs_chown(
     gid: gid_t,
 ) -> c_int {
     // SAFETY: passed on as they came.
-    unsafe { set_at(volume, path, Ok(owner(uid, gid)), true) }
+    unsafe { set_at(volume, path, Ok(owner(uid, gid)), AtSymlink::Follow) }
 }
 
 /// As lanefs_chown, but a symbolic link at the end is not followed.
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn lanefs_lchown(
     gid: gid_t,
 ) -> c_int {
     // SAFETY: passed on as they came.
-    unsafe { set_at(volume, path, Ok(owner(uid, gid)), false) }
+    unsafe { set_at(volume, path, Ok(owner(uid, gid)), AtSymlink::NoFollow) }
 }
 
 /// Sets owner and group of an open file; as lanefs_chown.
@@ -214,15 +214,15 @@ pub unsafe extern "C" fn lanefs_utimens(
     times: *const timespec,
     flags: c_int,
 ) -> c_int {
-    let follow = flags != libc::AT_SYMLINK_NOFOLLOW;
-    let set = if follow && flags != 0 {
+    let at_end = if flags == libc::AT_SYMLINK_NOFOLLOW { AtSymlink::NoFollow } else { AtSymlink::Follow };
+    let set = if at_end == AtSymlink::Follow && flags != 0 {
         Err(Failure::invalid(format!("flags that utimens does not have: {flags:#x}")))
     } else {
         // SAFETY: two of them or null, as the header says.
         unsafe { times_of(times) }
     };
     // SAFETY: passed on as they came.
-    unsafe { set_at(volume, path, set, follow) }
+    unsafe { set_at(volume, path, set, at_end) }
 }
 
 /// As lanefs_utimens, of an open file.
@@ -262,13 +262,13 @@ unsafe fn set_at(
     volume: *mut lanefs_volume,
     path: *const c_char,
     set: Result<SetAttr>,
-    follow: bool,
+    at_end: AtSymlink,
 ) -> c_int {
     call(|| {
         let volume = self::volume(volume)?;
         // SAFETY: a string or null, as the header says.
         let path = unsafe { args::path(path)? };
-        volume.set_attr(path, &set?, follow)?;
+        volume.set_attr(path, &set?, at_end)?;
         Ok(0)
     })
 }

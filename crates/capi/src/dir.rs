@@ -98,7 +98,7 @@ pub unsafe extern "C" fn lanefs_readdir(dir: *mut lanefs_dir, out: *mut lanefs_d
         let mut at = open.at.lock();
         if at.ahead.is_empty() {
             let (from, mut batch) = (at.cookie, VecDeque::with_capacity(BATCH));
-            open.dir.for_each(from, |e| {
+            open.dir.read_dir_from(from, |e| {
                 let (name, ino, file_type, cookie) = (e.name.to_owned(), e.ino, e.file_type, e.cookie);
                 batch.push_back(DirEntry { name, ino, file_type, cookie });
                 if batch.len() < BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

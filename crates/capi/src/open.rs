@@ -4,7 +4,7 @@ use crate::answer::{Failure, Result, call};
 use crate::args;
 use crate::table::{Open, Table};
 use crate::volume::{lanefs_volume, volume};
-use lanefs::{At, Error, File, NewAttr};
+use lanefs::{At, AtSymlink, Error, File, NewAttr};
 use libc::{c_char, c_int, mode_t};
 use std::path::Path;
 
@@ -102,7 +102,7 @@ pub(crate) fn open(at: At<'_>, path: &Path, flags: c_int, mode: mode_t) -> Resul
         return Ok(at.open_dir(path)?.create_nameless(new_attr(mode))?);
     }
     if has(libc::O_DIRECTORY) {
-        let is_dir = at.metadata(path, true)?.is_dir();
+        let is_dir = at.metadata(path, AtSymlink::Follow)?.is_dir();
         return Err(if is_dir { Error::IsDir } else { Error::NotDir }.into());
     }
     if has(libc::O_TRUNC) && !write {

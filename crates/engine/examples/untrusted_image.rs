@@ -18,7 +18,7 @@ const DEEPEST: usize = 64;
 /// Lists `dir`, which is `path`, and what is below it. Returns how many entries could not be read:
 /// the damage of one entry hides no other.
 fn list(dir: &Dir, path: &Path, depth: usize, left: &mut usize) -> usize {
-    let entries = match dir.entries() {
+    let entries = match dir.read_dir() {
         Ok(entries) => entries,
         Err(e) => return complain(path, &e),
     };

@@ -28,8 +28,8 @@ mod fs;
 mod store;
 
 pub use api::{
-    At, Dir, DirEntry, DirEntryRef, Extents, File, FileCursor, FileOptions, Fragmentation, FreeRuns, Io,
-    Mapped, Metadata, Node, Observer, Upkeep, Volume, VolumeInfo,
+    At, AtSymlink, Dir, DirEntry, DirEntryRef, Extents, File, FileCursor, FileOptions, Fragmentation,
+    FreeRuns, Io, Mapped, Metadata, Node, Observer, Upkeep, Volume, VolumeInfo,
 };
 pub use error::{Corrupt, DirError, Error, IndirectError, Result, XattrError, Zone};
 pub use fs::data::{FallocMode, FiemapExtent};

@@ -212,7 +212,7 @@ mod tests {
         let id = create(&nodes, "gone");
         (0..2 * HELD).for_each(|n| assert_ne!(create(&nodes, &format!("file-{n}")), id));
         assert!(nodes.shard(id).lock().known[&id].node.is_none());
-        nodes.hold(nodes.root.unlink(OsStr::new("gone")).unwrap());
+        nodes.hold(nodes.root.remove_file(OsStr::new("gone")).unwrap());
         (0..2 * HELD).for_each(|n| assert_ne!(create(&nodes, &format!("other-{n}")), id));
         let node = nodes.get(id, |_| unreachable!("it is held")).unwrap();
         assert_eq!(node.metadata().nlink(), 0);

@@ -3,7 +3,7 @@
 use super::model::{MADE, NAMELESS_IN, XATTR, byte, mode, target};
 use super::observed::bit;
 use super::step::{Slot, Step, Way};
-use lanefs::{Error, File, NewAttr, RenameFlags, SetAttr, SetXattr, Upkeep, Volume};
+use lanefs::{AtSymlink, Error, File, NewAttr, RenameFlags, SetAttr, SetXattr, Upkeep, Volume};
 use std::collections::BTreeMap;
 
 /// The files that a workload has open.
@@ -53,12 +53,16 @@ impl Hands<'_> {
                 volume.set_xattr(path, XATTR, &vec![byte(i); *len], SetXattr::Any)
             }
             Step::RemoveXattr(path) => volume.remove_xattr(path, XATTR),
-            Step::Chmod(path) => {
-                volume.set_attr(path, &SetAttr { permissions: Some(mode(i)), ..SetAttr::default() }, false)
-            }
-            Step::Chown(path) => {
-                volume.set_attr(path, &SetAttr { uid: Some(1000 + i as u32), ..SetAttr::default() }, false)
-            }
+            Step::Chmod(path) => volume.set_attr(
+                path,
+                &SetAttr { permissions: Some(mode(i)), ..SetAttr::default() },
+                AtSymlink::NoFollow,
+            ),
+            Step::Chown(path) => volume.set_attr(
+                path,
+                &SetAttr { uid: Some(1000 + i as u32), ..SetAttr::default() },
+                AtSymlink::NoFollow,
+            ),
             Step::Chattr { path, flag } => {
                 let node = volume.node_at(volume.symlink_metadata(path)?.ino())?;
                 node.set_flags(node.flags() ^ bit(*flag))

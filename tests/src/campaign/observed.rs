@@ -52,7 +52,7 @@ impl Observed {
         all.files.insert("/".into(), found(&root, "").map_err(|e| format!("/: {e}"))?);
         let mut dirs = vec![(String::new(), root)];
         while let Some((above, dir)) = dirs.pop() {
-            for entry in dir.entries().map_err(|e| format!("{above}/: {e}"))? {
+            for entry in dir.read_dir().map_err(|e| format!("{above}/: {e}"))? {
                 let name = entry.name.to_string_lossy().into_owned();
                 let path = format!("{above}/{name}");
                 if APART.contains(&path.as_str()) {
@@ -136,16 +136,17 @@ pub(super) fn bit(flag: Flag) -> InodeFlags {
 }
 
 fn found(dir: &Dir, name: &str) -> lanefs::Result<Found> {
-    let meta = if name.is_empty() { dir.metadata() } else { dir.metadata_of(name)? };
+    let node = if name.is_empty() { dir.node() } else { dir.lookup(name)? };
+    let meta = node.metadata();
     let mut content = Vec::new();
     if meta.is_file() {
-        let file = dir.open_file(name)?;
+        let file = node.open()?;
         content = vec![0; usize::try_from(meta.len()).unwrap_or(usize::MAX).min(1 << 20)];
         let n = file.read_at(&mut content, 0)?;
         content.truncate(n);
     }
-    let target = if meta.is_symlink() { Some(dir.read_link(name)?) } else { None };
-    let attrs = dir.xattrs(name)?;
+    let target = if meta.is_symlink() { Some(node.read_link()?) } else { None };
+    let attrs = node.xattrs()?;
     let inode = Inode {
         kind: kind(meta.file_type()),
         mode: meta.permissions(),

@@ -12,7 +12,7 @@ use super::story::Story;
 use super::volume::POKED;
 use super::workload::{Case, Workload};
 use crate::{Poker, PokingDevice, Tracked};
-use lanefs::{Error, File, OpenOptions, SetAttr, Upkeep, Volume};
+use lanefs::{AtSymlink, Error, File, OpenOptions, SetAttr, Upkeep, Volume};
 use lanefs_device::BlockDevice;
 use lanefs_sim::{Image, Log, OverlayDevice, RecordingDevice, RecordingMemory};
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ pub(super) fn fill_log(volume: &Volume) -> lanefs::Result<()> {
 /// Commits a transaction that changes what no step touches.
 fn commit_apart(volume: &Volume, permissions: u16) -> lanefs::Result<()> {
     let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
-    volume.set_attr("/lost+found", &set, false)?;
+    volume.set_attr("/lost+found", &set, AtSymlink::NoFollow)?;
     volume.upkeep(Upkeep::Commit)
 }
 

@@ -24,7 +24,7 @@ pub(super) fn shows_no_old_data(device: Arc<dyn BlockDevice>) -> Result<(), Stri
 }
 
 fn walk(dir: &Dir, above: &str, deepest: usize) -> Result<(), String> {
-    for entry in dir.entries().unwrap_or_default() {
+    for entry in dir.read_dir().unwrap_or_default() {
         let name = entry.name.to_string_lossy().into_owned();
         let path = format!("{above}/{name}");
         if deepest > 0

@@ -5,7 +5,7 @@ use super::model::{Model, XATTR};
 use super::observed::Observed;
 use super::step::Slot;
 use crate::{Kind, OLD, e2fsck_clean, fixed_options, patterned};
-use lanefs::{NewAttr, SetAttr, SetXattr, Volume};
+use lanefs::{AtSymlink, NewAttr, SetAttr, SetXattr, Volume};
 use lanefs_device::{BlockDevice, MemDevice};
 use lanefs_sim::Image;
 use std::sync::{Arc, OnceLock};
@@ -138,7 +138,11 @@ fn fill(volume: &Volume, block: usize) -> lanefs::Result<Model> {
     // lost+found
     model.names.inodes[root].nlink += 1;
     let attr = NewAttr { permissions: 0o640, uid: 7, gid: 8 };
-    volume.set_attr("/", &SetAttr { permissions: Some(0o755), uid: Some(0), ..SetAttr::default() }, true)?;
+    volume.set_attr(
+        "/",
+        &SetAttr { permissions: Some(0o755), uid: Some(0), ..SetAttr::default() },
+        AtSymlink::Follow,
+    )?;
     for dir in ["/A", "/B", "/B/d"] {
         volume.create_dir_with(dir, attr)?;
         model.make(dir, Kind::Directory);

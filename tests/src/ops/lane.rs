@@ -3,8 +3,8 @@
 use super::{Op, OpenHow, Outcome, READ_MAX, RenameHow, Sectors, Seen, Target, XattrHow, content};
 use crate::Kind;
 use lanefs::{
-    DeviceNumber, FileOptions, FileType, Metadata, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr,
-    Timestamp, Volume,
+    AtSymlink, DeviceNumber, FileOptions, FileType, Metadata, NewAttr, RenameFlags, SetAttr, SetTime,
+    SetXattr, Timestamp, Volume,
 };
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -85,16 +85,20 @@ impl Lane {
                 v.mknod(path, file_type(*kind), device, attr(*mode))?;
             }
             Op::Chmod { path, mode } => {
-                v.set_attr(path, &SetAttr { permissions: Some(*mode), ..SetAttr::default() }, true)?;
+                v.set_attr(
+                    path,
+                    &SetAttr { permissions: Some(*mode), ..SetAttr::default() },
+                    AtSymlink::Follow,
+                )?;
             }
             Op::Chown { path, uid, gid, follow } => {
                 let set = SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() };
-                v.set_attr(path, &set, *follow)?;
+                v.set_attr(path, &set, at_symlink(*follow))?;
             }
             Op::Utimes { path, atime, mtime, follow } => {
                 let at = |(sec, nsec): (i64, u32)| Some(SetTime::At(Timestamp { sec, nsec }));
                 let set = SetAttr { atime: at(*atime), mtime: at(*mtime), ..SetAttr::default() };
-                v.set_attr(path, &set, *follow)?;
+                v.set_attr(path, &set, at_symlink(*follow))?;
             }
             Op::SetXattr { path, name, value, how } => {
                 let how = match how {
@@ -165,4 +169,8 @@ fn file_type(kind: Kind) -> FileType {
         Kind::CharDevice => FileType::CharDevice,
         Kind::BlockDevice => FileType::BlockDevice,
     }
+}
+
+fn at_symlink(follow: bool) -> AtSymlink {
+    if follow { AtSymlink::Follow } else { AtSymlink::NoFollow }
 }

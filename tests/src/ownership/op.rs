@@ -1,6 +1,6 @@
 //! The operations.
 
-use lanefs::{Atime, DeviceNumber, FileType, NewKind};
+use lanefs::{AtSymlink, Atime, DeviceNumber, FileType, NewKind};
 use lanefs::{
     Error, FallocMode, Io, Modifier, NewAttr, RenameFlags, Result, SetAttr, SetTime, SetXattr, Timestamp,
     Volume,
@@ -137,19 +137,19 @@ impl Op {
         file.drop_privileges(Modifier::Other)?;
         file.accessed(Atime::Strict)?;
         let other = OsStr::new("other");
-        made.link(&file, other)?;
+        file.hard_link(&made, other)?;
         made.rename(name, &made, other, RenameFlags::Replace)?;
         let mut names = Vec::new();
-        made.read_dir(0, |entry| {
+        made.read_dir_from(0, |entry| {
             names.push(entry.name.to_owned());
             ControlFlow::Continue(())
         })?;
         for name in names.iter().filter(|name| *name != "." && *name != "..") {
             made.lookup(name)?;
-            made.unlink(name)?;
+            made.remove_file(name)?;
         }
         file.sync()?;
-        if self.kind == 34 { dir.rmdir(name).map(drop) } else { made.set_len(0) }
+        if self.kind == 34 { dir.remove_dir(name).map(drop) } else { made.set_len(0) }
     }
 
     /// Sets what an inode says of itself, or looks at the volume, which changes nothing.
@@ -160,7 +160,7 @@ impl Op {
             20 => volume.set_attr(
                 path,
                 &SetAttr { permissions: Some(*len as u16 & 0o7777), ..SetAttr::default() },
-                false,
+                AtSymlink::NoFollow,
             ),
             21 => {
                 let time = SetTime::At(Timestamp { sec: *at as i64 - 5000, nsec: 7 });
@@ -173,7 +173,7 @@ impl Op {
                     by,
                     ..SetAttr::default()
                 };
-                volume.set_attr(path, &set, false)
+                volume.set_attr(path, &set, AtSymlink::NoFollow)
             }
             22 => node()?.set_flags(FLAGS[len % FLAGS.len()]),
             23 => node()?.set_project(*len as u32),

@@ -161,11 +161,12 @@ fn member_of(
 ) -> Result<crate::archive::Member, Fault> {
     use crate::archive::{Kind, Member};
     use lanefs::FileType;
-    let meta = if name.is_empty() { dir.metadata() } else { dir.metadata_of(name)? };
+    let node = if name.is_empty() { dir.node() } else { dir.lookup(name)? };
+    let meta = node.metadata();
     let device = || meta.device().map_or((0, 0), |d| (d.major, d.minor));
     let kind = match meta.file_type() {
         FileType::Directory => Kind::Dir,
-        FileType::Symlink => Kind::Symlink(dir.read_link(name)?.into_encoded_bytes()),
+        FileType::Symlink => Kind::Symlink(node.read_link()?.into_encoded_bytes()),
         FileType::CharDevice => Kind::CharDevice(device().0, device().1),
         FileType::BlockDevice => Kind::BlockDevice(device().0, device().1),
         FileType::Fifo => Kind::Fifo,
@@ -175,7 +176,7 @@ fn member_of(
     };
     let (uid, gid) = options.ownership.apply(meta.uid(), meta.gid()).map_err(Cause::text)?;
     let mut xattrs: Vec<_> =
-        dir.xattrs(name)?.into_iter().map(|(name, value)| (name.into_encoded_bytes(), value)).collect();
+        node.xattrs()?.into_iter().map(|(name, value)| (name.into_encoded_bytes(), value)).collect();
     xattrs.sort();
     options.ownership.apply_to_acls(&mut xattrs);
     let mtime = options.epoch.clamp(meta.mtime());

@@ -79,7 +79,7 @@ impl<'a> Walk<'a> {
         if !self.seen.insert(dir.metadata().ino()) {
             return Err(problem("the directory has a second name"));
         }
-        let entries = dir.entries().map_err(|e| problem(&e.to_string()))?;
+        let entries = dir.read_dir().map_err(|e| problem(&e.to_string()))?;
         let mut names: Vec<OsString> = entries.into_iter().map(|e| e.name).collect();
         names.sort();
         self.stack.push(Frame { dir, place, path_len: self.path.len(), names: names.into_iter() });

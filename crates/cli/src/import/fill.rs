@@ -9,7 +9,9 @@ use super::Options;
 use super::late::LateTimes;
 use crate::archive::places::Place;
 use crate::archive::{Kind, Member, Problem, Report, shown};
-use lanefs::{DeviceNumber, Dir, Error, File, FileType, NewAttr, SetAttr, SetTime, Timestamp, Volume};
+use lanefs::{
+    DeviceNumber, Dir, Error, File, FileType, NewAttr, Node, SetAttr, SetTime, SetXattr, Timestamp, Volume,
+};
 use lanefs_format::acl::Acl;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -43,7 +45,7 @@ struct Level {
 
 impl Level {
     fn new(name: &[u8], dir: Dir) -> Result<Self, Error> {
-        let gives_acl = dir.xattrs("")?.iter().any(|(name, _)| name.as_bytes() == DEFAULT_ACL);
+        let gives_acl = dir.node().xattrs()?.iter().any(|(name, _)| name.as_bytes() == DEFAULT_ACL);
         Ok(Self { name: name.to_vec(), dir, gives_acl, place: None })
     }
 }
@@ -215,12 +217,12 @@ impl<'a> Fill<'a> {
                 let name = name.to_vec();
                 let set = attributes(&member);
                 let dir = self.dir(split(&member.path).0, false);
-                let set = dir.and_then(|dir| dir.set_attr(OsStr::from_bytes(&name), &set));
+                let set = dir.and_then(|dir| node_of(dir, &name)?.set_attr(&set));
                 set.map_err(|e| self.failed("set the attributes of", &member.path, &e))?;
                 for (attr, value) in &member.xattrs {
                     let dir = self.dir(split(&member.path).0, false);
                     let set = dir.and_then(|dir| {
-                        dir.set_xattr(OsStr::from_bytes(&name), OsStr::from_bytes(attr), value)
+                        node_of(dir, &name)?.set_xattr(OsStr::from_bytes(attr), value, SetXattr::Any)
                     });
                     if let Err(e) = set {
                         let failed = self.failed_xattr(&member.path, attr, &e);
@@ -244,7 +246,7 @@ impl<'a> Fill<'a> {
             let (target_parent, target_name) = split(&target);
             let from = self.dir(target_parent, false)?.clone();
             let dir = self.dir(parent, true)?;
-            let link = || dir.hard_link(&from, OsStr::from_bytes(target_name), name);
+            let link = || from.hard_link(OsStr::from_bytes(target_name), dir, name);
             return match link() {
                 Err(Error::Exists) if member.path == target => Ok(None),
                 Err(Error::Exists) => dir.remove_file(name).and_then(|()| link()).map(|()| None),
@@ -319,7 +321,7 @@ impl<'a> Fill<'a> {
     fn finish_dir(&mut self, path: &[u8], mtime: Timestamp) -> Result<(), Failed> {
         let set = self.dir(path, false).and_then(|dir| {
             let time = Some(SetTime::At(mtime));
-            dir.set_attr("", &SetAttr { atime: time, mtime: time, ..SetAttr::default() })
+            dir.node().set_attr(&SetAttr { atime: time, mtime: time, ..SetAttr::default() })
         });
         match set {
             // A later member of an archive may have taken the directory's place.
@@ -385,4 +387,9 @@ fn attributes(member: &Member) -> SetAttr {
         mtime: time,
         ..SetAttr::default()
     }
+}
+
+/// Returns the inode of `name` in `dir`; an empty name is that of the target directory itself.
+fn node_of(dir: &Dir, name: &[u8]) -> Result<Node, Error> {
+    if name.is_empty() { Ok(dir.node()) } else { dir.lookup(OsStr::from_bytes(name)) }
 }

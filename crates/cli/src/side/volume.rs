@@ -6,7 +6,9 @@ use crate::location::VolumeName;
 use crate::owner;
 use crate::stats::StatsArg;
 use crate::time::Time;
-use lanefs::{DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume};
+use lanefs::{
+    AtSymlink, DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume,
+};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -214,7 +216,7 @@ struct VolumeNode<'a> {
 
 impl VolumeNode<'_> {
     fn set(&self, set: &SetAttr) -> Outcome {
-        self.side.with(|v| v.set_attr(&self.path, set, false))
+        self.side.with(|v| v.set_attr(&self.path, set, AtSymlink::NoFollow))
     }
 }
 

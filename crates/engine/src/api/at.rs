@@ -2,7 +2,7 @@
 //! volume begin at its root.
 
 use super::path::{self, Place};
-use super::{Dir, File, FileOptions, Metadata};
+use super::{AtSymlink, Dir, File, FileOptions, Metadata};
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::fs::inode::NodeRef;
@@ -52,12 +52,12 @@ impl<'d> At<'d> {
         self.base.map_or_else(|| self.fs.root(), |base| Ok(base.clone()))
     }
 
-    pub(super) fn node(self, path: &[u8], follow: bool) -> Result<NodeRef> {
-        path::resolve(self.fs, &self.base()?, path, follow)
+    pub(super) fn node(self, path: &[u8], at_end: AtSymlink) -> Result<NodeRef> {
+        path::resolve(&self.base()?, path, at_end)
     }
 
     fn place(self, path: &[u8]) -> Result<Place> {
-        path::place(self.fs, &self.base()?, path)
+        path::place(&self.base()?, path)
     }
 
     /// Returns the place for a new name that will not be a directory: the root exists already, and
@@ -65,7 +65,7 @@ impl<'d> At<'d> {
     fn new_place(self, path: &[u8]) -> Result<Place> {
         match self.place(path) {
             Err(Error::Busy) => Err(Error::Exists),
-            Ok(Place { dir, name, must_be_dir: true }) => match self.fs.lookup(&dir, &name) {
+            Ok(Place { dir, name, must_be_dir: true }) => match dir.lookup(&name) {
                 Ok(_) => Err(Error::Exists),
                 Err(e) => Err(e),
             },
@@ -78,13 +78,13 @@ impl<'d> At<'d> {
         FileOptions::new(self)
     }
 
-    /// Returns attributes as [`Volume::metadata`](crate::Volume::metadata) does; follows a symbolic
-    /// link at the end if `follow`.
+    /// Returns attributes as [`Volume::metadata`](crate::Volume::metadata) does; `at_end` says
+    /// whether it follows a symbolic link at the end.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`].
-    pub fn metadata(self, path: impl AsRef<Path>, follow: bool) -> Result<Metadata> {
-        Ok(Metadata::of(&*self.node(bytes(&path), follow)?))
+    pub fn metadata(self, path: impl AsRef<Path>, at_end: AtSymlink) -> Result<Metadata> {
+        Ok(Metadata::of(&*self.node(bytes(&path), at_end)?))
     }
 
     /// Opens a directory, as [`Volume::open_dir`](crate::Volume::open_dir) does for paths from the
@@ -93,7 +93,7 @@ impl<'d> At<'d> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`].
     pub fn open_dir(self, path: impl AsRef<Path>) -> Result<Dir> {
-        let node = self.node(bytes(&path), true)?;
+        let node = self.node(bytes(&path), AtSymlink::Follow)?;
         node.check_dir()?;
         Ok(Dir { node })
     }
@@ -108,7 +108,7 @@ impl<'d> At<'d> {
             Err(Error::Busy) => Err(Error::Exists),
             place => place,
         };
-        Place::make_at(look, |at| self.fs.create(&at.dir, &at.name, NewKind::Dir, attr).map(|_| ()))
+        Place::make_at(look, |at| at.dir.create(&at.name, NewKind::Dir, attr).map(|_| ()))
     }
 
     /// Removes a name of anything but a directory, as
@@ -118,9 +118,9 @@ impl<'d> At<'d> {
     /// [`Error::NotFound`], [`Error::IsDir`].
     pub fn remove_file(self, path: impl AsRef<Path>) -> Result<()> {
         match self.place(bytes(&path)) {
-            Ok(Place { dir, name, must_be_dir: false }) => self.fs.unlink(&dir, &name).map(drop),
+            Ok(Place { dir, name, must_be_dir: false }) => dir.unlink(&name).map(drop),
             Ok(Place { dir, name, .. }) => {
-                self.fs.lookup(&dir, &name)?.check_dir()?;
+                dir.lookup(&name)?.check_dir()?;
                 Err(Error::IsDir)
             }
             Err(Error::Busy) => Err(Error::IsDir),
@@ -135,7 +135,7 @@ impl<'d> At<'d> {
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Busy`] for the root.
     pub fn remove_dir(self, path: impl AsRef<Path>) -> Result<()> {
         let Place { dir, name, .. } = self.place(bytes(&path))?;
-        self.fs.rmdir(&dir, &name).map(drop)
+        dir.rmdir(&name).map(drop)
     }
 
     /// Renames as [`Volume::rename_with`](crate::Volume::rename_with) does, to a path that begins
@@ -164,7 +164,7 @@ impl<'d> At<'d> {
                 (Err(Error::Busy), Err(e)) | (Err(e), _) | (Ok(_), Err(e)) => return Err(e),
             };
             self.check_slashes(&from, &to, flags)?;
-            match self.fs.rename(&from.dir, &from.name, &to.dir, &to.name, flags) {
+            match from.dir.rename(&from.name, &to.dir, &to.name, flags) {
                 Err(Error::NotFound) if to.is_stale(|| there.place(bytes(&target)))? => {}
                 done => return done.map(drop),
             }
@@ -176,8 +176,8 @@ impl<'d> At<'d> {
         if !from.must_be_dir && !to.must_be_dir || is_dots(&from.name) || is_dots(&to.name) {
             return Ok(());
         }
-        let node = self.fs.lookup(&from.dir, &from.name)?;
-        let target = self.fs.lookup(&to.dir, &to.name);
+        let node = from.dir.lookup(&from.name)?;
+        let target = to.dir.lookup(&to.name);
         let exchange = flags == RenameFlags::Exchange;
         match target {
             Ok(_) if flags.keeps_target() => return Err(Error::Exists),
@@ -196,9 +196,9 @@ impl<'d> At<'d> {
     /// [`Error::OtherVolume`].
     pub fn hard_link(self, from: impl AsRef<Path>, there: At<'_>, to: impl AsRef<Path>) -> Result<()> {
         loop {
-            let node = self.node(bytes(&from), false)?;
+            let node = self.node(bytes(&from), AtSymlink::NoFollow)?;
             let look = || there.new_place(bytes(&to));
-            match Place::make_at(look, |at| there.fs.link(&node, &at.dir, &at.name)) {
+            match Place::make_at(look, |at| node.link(&at.dir, &at.name)) {
                 // Another thread has removed the inode's last name meanwhile: look up which inode
                 // `from` names.
                 Err(Error::NotFound) if node.is_nameless() => {}
@@ -215,7 +215,7 @@ impl<'d> At<'d> {
     /// a file that was removed.
     pub fn link_file(self, file: &File, to: impl AsRef<Path>) -> Result<()> {
         let look = || self.new_place(bytes(&to));
-        Place::make_at(look, |at| self.fs.link(file.node(), &at.dir, &at.name))
+        Place::make_at(look, |at| file.node().link(&at.dir, &at.name))
     }
 
     /// Makes a symbolic link, as [`Volume::symlink`](crate::Volume::symlink) does for paths from
@@ -227,7 +227,7 @@ impl<'d> At<'d> {
         let attr = NewAttr { permissions: 0o777, uid: 0, gid: 0 };
         let target = target.as_ref().as_bytes();
         check_target(target)?;
-        let make = |at: &Place| self.fs.create(&at.dir, &at.name, NewKind::Symlink(target), attr);
+        let make = |at: &Place| at.dir.create(&at.name, NewKind::Symlink(target), attr);
         Place::make_at(|| self.new_place(bytes(&path)), make).map(|_| ())
     }
 
@@ -255,8 +255,8 @@ impl<'d> At<'d> {
     /// # Errors
     /// [`Error::Invalid`] if it is none.
     pub fn read_link(self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let node = self.node(bytes(&path), false)?;
-        Ok(PathBuf::from(OsString::from_vec(self.fs.read_link(&node)?)))
+        let node = self.node(bytes(&path), AtSymlink::NoFollow)?;
+        Ok(PathBuf::from(OsString::from_vec(node.read_link()?)))
     }
 
     /// Sets attributes, as [`Volume::set_attr`](crate::Volume::set_attr) does for paths from the
@@ -264,7 +264,7 @@ impl<'d> At<'d> {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotPermitted`].
-    pub fn set_attr(self, path: impl AsRef<Path>, set: &SetAttr, follow: bool) -> Result<()> {
-        self.fs.set_attr(&*self.node(bytes(&path), follow)?, set)
+    pub fn set_attr(self, path: impl AsRef<Path>, set: &SetAttr, at_end: AtSymlink) -> Result<()> {
+        self.node(bytes(&path), at_end)?.set_attr(set)
     }
 }

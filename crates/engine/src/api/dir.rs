@@ -1,10 +1,10 @@
 //! An open directory: operations on names in it, without looking up its path each time.
 
-use super::{File, Metadata};
+use super::{File, Metadata, Node};
 use crate::error::{Error, Result};
 use crate::fs::inode::NodeRef;
-use crate::fs::namei::{NewAttr, NewKind, SetAttr};
-use crate::store::xattr;
+use crate::fs::namei::{NewAttr, NewKind};
+use crate::store::dir::Entry;
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
@@ -42,7 +42,36 @@ pub struct DirEntryRef<'a> {
     pub cookie: u64,
 }
 
+impl<'a> From<Entry<'a>> for DirEntryRef<'a> {
+    fn from(entry: Entry<'a>) -> Self {
+        let name = OsStr::from_bytes(entry.name);
+        Self { name, ino: entry.ino, file_type: entry.file_type, cookie: entry.cookie }
+    }
+}
+
 impl Dir {
+    /// Returns the inode of the directory itself, to look at it or to change it.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// use lanefs::SetAttr;
+    /// let root = volume.open_dir("/")?;
+    /// root.node().set_attr(&SetAttr { uid: Some(1000), ..SetAttr::default() })?;
+    /// assert_eq!(root.metadata().uid(), 1000);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn node(&self) -> Node {
+        Node { node: self.node.clone() }
+    }
+
+    /// Returns the inode of `name`, of any type; does not follow a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] and those of a damaged volume.
+    pub fn lookup(&self, name: impl AsRef<OsStr>) -> Result<Node> {
+        Ok(Node { node: self.find(name.as_ref())? })
+    }
+
     /// Returns the attributes of the directory itself.
     pub fn metadata(&self) -> Metadata {
         Metadata::of(&self.node)
@@ -53,7 +82,7 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`] and those of a damaged volume.
     pub fn metadata_of(&self, name: impl AsRef<OsStr>) -> Result<Metadata> {
-        Ok(Metadata::of(&*self.lookup(name.as_ref())?))
+        Ok(Metadata::of(&*self.find(name.as_ref())?))
     }
 
     /// Opens the subdirectory `name`.
@@ -61,7 +90,7 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`].
     pub fn open_dir(&self, name: impl AsRef<OsStr>) -> Result<Dir> {
-        let node = self.lookup(name.as_ref())?;
+        let node = self.find(name.as_ref())?;
         node.check_dir()?;
         Ok(Dir { node })
     }
@@ -74,7 +103,7 @@ impl Dir {
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
         let write = !self.node.fs.is_read_only();
-        File::of_node(self.lookup(name.as_ref())?, write)
+        File::of_node(self.find(name.as_ref())?, write)
     }
 
     /// The target of the symbolic link `name`.
@@ -82,8 +111,8 @@ impl Dir {
     /// # Errors
     /// [`Error::Invalid`] if it is none.
     pub fn read_link(&self, name: impl AsRef<OsStr>) -> Result<OsString> {
-        let node = self.lookup(name.as_ref())?;
-        Ok(OsString::from_vec(self.node.fs.read_link(&node)?))
+        let node = self.find(name.as_ref())?;
+        Ok(OsString::from_vec(node.read_link()?))
     }
 
     /// Makes a new, empty file.
@@ -140,14 +169,14 @@ impl Dir {
         Ok(Metadata::of(&*self.create(name.as_ref(), kind, attr)?))
     }
 
-    /// Gives the inode that `from` names in the directory `dir` the name `name` in this one too.
+    /// Gives the inode that `from` names here the name `to` in `dir` too.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
-    pub fn hard_link(&self, dir: &Dir, from: impl AsRef<OsStr>, name: impl AsRef<OsStr>) -> Result<()> {
+    pub fn hard_link(&self, from: impl AsRef<OsStr>, dir: &Dir, to: impl AsRef<OsStr>) -> Result<()> {
         loop {
-            let node = dir.lookup(from.as_ref())?;
-            match self.node.fs.link(&node, &self.node, name.as_ref().as_bytes()) {
+            let node = self.find(from.as_ref())?;
+            match node.link(&dir.node, to.as_ref().as_bytes()) {
                 // Another thread has removed the inode's last name meanwhile: look up which inode
                 // `from` names.
                 Err(Error::NotFound) if node.is_nameless() => {}
@@ -162,7 +191,7 @@ impl Dir {
     /// # Errors
     /// [`Error::NoSpace`].
     pub fn create_nameless(&self, attr: NewAttr) -> Result<File> {
-        File::of_node(self.node.fs.create_nameless(&self.node, attr)?, true)
+        File::of_node(self.node.create_nameless(attr)?, true)
     }
 
     /// Gives an open file the name `name` here.
@@ -170,7 +199,7 @@ impl Dir {
     /// # Errors
     /// As [`hard_link`](Self::hard_link).
     pub fn link_file(&self, file: &File, name: impl AsRef<OsStr>) -> Result<()> {
-        self.node.fs.link(file.node(), &self.node, name.as_ref().as_bytes())
+        file.node().link(&self.node, name.as_ref().as_bytes())
     }
 
     /// Removes the name of anything but a directory.
@@ -178,7 +207,7 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Result<()> {
-        self.node.fs.unlink(&self.node, name.as_ref().as_bytes()).map(drop)
+        self.node.unlink(name.as_ref().as_bytes()).map(drop)
     }
 
     /// Removes an empty directory.
@@ -186,45 +215,16 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`].
     pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> Result<()> {
-        self.node.fs.rmdir(&self.node, name.as_ref().as_bytes()).map(drop)
-    }
-
-    /// Sets attributes of `name`; does not follow a symbolic link. An empty name means the
-    /// directory itself.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::ReadOnly`].
-    pub fn set_attr(&self, name: impl AsRef<OsStr>, set: &SetAttr) -> Result<()> {
-        let node = self.self_or(name.as_ref())?;
-        self.node.fs.set_attr(&node, set)
-    }
-
-    /// Sets an extended attribute of `name`, as [`set_attr`](Self::set_attr) finds it.
-    ///
-    /// # Errors
-    /// [`Error::XattrsTooLarge`] if it fits nowhere, ...
-    pub fn set_xattr(&self, name: impl AsRef<OsStr>, attr: impl AsRef<OsStr>, value: &[u8]) -> Result<()> {
-        let node = self.self_or(name.as_ref())?;
-        node.fs.set_xattr(&node, attr.as_ref().as_bytes(), value, xattr::SetXattr::Any)
-    }
-
-    /// All extended attributes of `name` with their values, as [`set_attr`](Self::set_attr)
-    /// finds it.
-    ///
-    /// # Errors
-    /// Those of a damaged volume.
-    pub fn xattrs(&self, name: impl AsRef<OsStr>) -> Result<Vec<(OsString, Vec<u8>)>> {
-        let node = self.self_or(name.as_ref())?;
-        node.fs.xattrs(&node)
+        self.node.rmdir(name.as_ref().as_bytes()).map(drop)
     }
 
     /// All entries but "." and "..", in the order of the directory.
     ///
     /// # Errors
     /// Those of a damaged directory.
-    pub fn entries(&self) -> Result<Vec<DirEntry>> {
+    pub fn read_dir(&self) -> Result<Vec<DirEntry>> {
         let mut all = Vec::new();
-        self.for_each(0, |e| {
+        self.read_dir_from(0, |e| {
             if e.name != "." && e.name != ".." {
                 all.push(DirEntry {
                     name: e.name.to_owned(),
@@ -244,30 +244,19 @@ impl Dir {
     ///
     /// # Errors
     /// Those of a damaged directory.
-    pub fn for_each(
+    pub fn read_dir_from(
         &self,
         cookie: u64,
         mut each: impl FnMut(DirEntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.node.fs.read_dir(&self.node, cookie, &mut |e| {
-            each(DirEntryRef {
-                name: OsStr::from_bytes(e.name),
-                ino: e.ino,
-                file_type: e.file_type,
-                cookie: e.cookie,
-            })
-        })
+        self.node.read_dir(cookie, &mut |entry| each(entry.into()))
     }
 
-    fn lookup(&self, name: &OsStr) -> Result<NodeRef> {
-        self.node.fs.lookup(&self.node, name.as_bytes())
-    }
-
-    fn self_or(&self, name: &OsStr) -> Result<NodeRef> {
-        if name.is_empty() { Ok(self.node.clone()) } else { self.lookup(name) }
+    fn find(&self, name: &OsStr) -> Result<NodeRef> {
+        self.node.lookup(name.as_bytes())
     }
 
     fn create(&self, name: &OsStr, kind: NewKind<'_>, attr: NewAttr) -> Result<NodeRef> {
-        self.node.fs.create(&self.node, name.as_bytes(), kind, attr)
+        self.node.create(name.as_bytes(), kind, attr)
     }
 }

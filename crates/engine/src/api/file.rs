@@ -1,6 +1,6 @@
 //! An open file.
 
-use super::path;
+use super::path::{self, AtSymlink};
 use super::{At, Mapped, Metadata};
 use crate::error::{Error, Result};
 use crate::fs::data::{self, FallocMode, FiemapExtent};
@@ -293,7 +293,7 @@ impl File {
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::NotPermitted`].
     pub fn set_attr(&self, set: &SetAttr) -> Result<()> {
-        self.node.fs.set_attr(&self.node, set)
+        self.node.set_attr(set)
     }
 
     /// Sets an extended attribute.
@@ -301,7 +301,7 @@ impl File {
     /// # Errors
     /// [`Error::XattrsTooLarge`] if it fits nowhere, ...
     pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
-        self.node.fs.set_xattr(&self.node, name, value, SetXattr::Any)
+        self.node.set_xattr(name, value, SetXattr::Any)
     }
 
     /// Reports a failure of writeback in the background once through each handle. So it does with a
@@ -357,7 +357,7 @@ pub struct FileOptions<'v> {
     truncate: bool,
     create: bool,
     create_new: bool,
-    follow: bool,
+    at_end: AtSymlink,
     direct: bool,
     sync: Sync,
     attr: NewAttr,
@@ -374,7 +374,7 @@ impl<'v> FileOptions<'v> {
             truncate: false,
             create: false,
             create_new: false,
-            follow: true,
+            at_end: AtSymlink::Follow,
             direct: false,
             sync: Sync::Nothing,
             attr,
@@ -420,7 +420,7 @@ impl<'v> FileOptions<'v> {
 
     /// Whether a symbolic link at the end of the path is followed: yes, unless said otherwise.
     pub fn follow(mut self, yes: bool) -> Self {
-        self.follow = yes;
+        self.at_end = if yes { AtSymlink::Follow } else { AtSymlink::NoFollow };
         self
     }
 
@@ -470,16 +470,15 @@ impl<'v> FileOptions<'v> {
     }
 
     fn find_or_make(&self, path: &[u8]) -> Result<NodeRef> {
-        let fs = self.at.fs;
         let mut base = self.at.base()?;
         if !self.create && !self.create_new {
-            return path::resolve(fs, &base, path, self.follow);
+            return path::resolve(&base, path, self.at_end);
         }
         let is_dir = || if self.create_new { Error::Exists } else { Error::IsDir };
         let mut path = path.to_vec();
         // A link at the end is followed to the place where the file is, or is to be made.
         for _ in 0..=path::MAX_LINKS {
-            let look = || path::place(fs, &base, &path);
+            let look = || path::place(&base, &path);
             let at = match look() {
                 Err(Error::Busy) => return Err(is_dir()),
                 place => place?,
@@ -490,16 +489,16 @@ impl<'v> FileOptions<'v> {
             if at.must_be_dir {
                 return Err(Error::IsDir);
             }
-            match fs.lookup(&at.dir, &at.name) {
-                Err(Error::NotFound) => match fs.create(&at.dir, &at.name, NewKind::File, self.attr) {
+            match at.dir.lookup(&at.name) {
+                Err(Error::NotFound) => match at.dir.create(&at.name, NewKind::File, self.attr) {
                     // Made by another thread meanwhile.
                     Err(Error::Exists) => {}
                     Err(Error::NotFound) if at.is_stale(look)? => {}
                     made => return made,
                 },
                 Ok(_) if self.create_new => return Err(Error::Exists),
-                Ok(node) if self.follow && node.state().is_symlink() => {
-                    path = fs.read_link(&node)?;
+                Ok(node) if self.at_end == AtSymlink::Follow && node.state().is_symlink() => {
+                    path = node.read_link()?;
                     base = at.dir;
                 }
                 found => return found,

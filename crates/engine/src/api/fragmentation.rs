@@ -1,7 +1,7 @@
 //! How fragmented files and free space are.
 
 use super::Volume;
-use super::path;
+use super::path::{self, AtSymlink};
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::data;
@@ -65,7 +65,8 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn extents(&self, path: impl AsRef<Path>) -> Result<Extents> {
-        let node = path::resolve(&self.fs, &self.fs.root()?, path.as_ref().as_os_str().as_bytes(), false)?;
+        let node =
+            path::resolve(&self.fs.root()?, path.as_ref().as_os_str().as_bytes(), AtSymlink::NoFollow)?;
         // Dirty pages are allocated by this.
         data::write_out(&node)?;
         extents_of(&node)

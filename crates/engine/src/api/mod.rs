@@ -27,5 +27,6 @@ pub use mapped::Mapped;
 pub use metadata::Metadata;
 pub use node::Node;
 pub use observer::Observer;
+pub use path::AtSymlink;
 pub use upkeep::Upkeep;
 pub use volume::{Volume, VolumeInfo};

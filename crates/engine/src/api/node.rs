@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// An inode in use. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Node {
-    node: NodeRef,
+    pub(super) node: NodeRef,
 }
 
 impl Volume {
@@ -86,7 +86,7 @@ impl Node {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`].
     pub fn lookup(&self, name: &OsStr) -> Result<Node> {
-        Ok(Node { node: self.node.fs.lookup(&self.node, name.as_bytes())? })
+        Ok(Node { node: self.node.lookup(name.as_bytes())? })
     }
 
     /// Makes an inode with the name `name` in this directory. `umask` counts where the directory
@@ -96,7 +96,7 @@ impl Node {
     /// [`Error::Exists`], [`Error::NoSpace`], [`Error::TooManyLinks`], ...
     pub fn create(&self, name: &OsStr, kind: NewKind<'_>, attr: NewAttr, umask: u16) -> Result<Node> {
         let attr = self.masked(attr, umask)?;
-        Ok(Node { node: self.node.fs.create(&self.node, name.as_bytes(), kind, attr)? })
+        Ok(Node { node: self.node.create(name.as_bytes(), kind, attr)? })
     }
 
     /// Makes a file without a name (O_TMPFILE), as a child of this directory would be.
@@ -106,7 +106,7 @@ impl Node {
     pub fn create_nameless(&self, attr: NewAttr, umask: u16) -> Result<Node> {
         self.node.check_alive()?;
         let attr = self.masked(attr, umask)?;
-        Ok(Node { node: self.node.fs.create_nameless(&self.node, attr)? })
+        Ok(Node { node: self.node.create_nameless(attr)? })
     }
 
     fn masked(&self, mut attr: NewAttr, umask: u16) -> Result<NewAttr> {
@@ -122,19 +122,19 @@ impl Node {
     }
 
     fn has_xattr(&self, name: &[u8]) -> Result<bool> {
-        match self.node.fs.xattr(&self.node, name) {
+        match self.node.xattr(name) {
             Ok(_) => Ok(true),
             Err(Error::NoData | Error::NotSupported(_)) => Ok(false),
             Err(e) => Err(e),
         }
     }
 
-    /// Gives `node` the name `name` in this directory.
+    /// Gives the inode the name `name` in `dir` too.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
-    pub fn link(&self, node: &Node, name: &OsStr) -> Result<()> {
-        self.node.fs.link(&node.node, &self.node, name.as_bytes())
+    pub fn hard_link(&self, dir: &Node, name: &OsStr) -> Result<()> {
+        self.node.link(&dir.node, name.as_bytes())
     }
 
     /// Removes the name of something that is no directory. Returns its inode: without another name
@@ -142,16 +142,16 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
-    pub fn unlink(&self, name: &OsStr) -> Result<Node> {
-        Ok(Node { node: self.node.fs.unlink(&self.node, name.as_bytes())? })
+    pub fn remove_file(&self, name: &OsStr) -> Result<Node> {
+        Ok(Node { node: self.node.unlink(name.as_bytes())? })
     }
 
     /// Removes an empty directory. Returns its inode, which goes with the last `Node` of it.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`].
-    pub fn rmdir(&self, name: &OsStr) -> Result<Node> {
-        Ok(Node { node: self.node.fs.rmdir(&self.node, name.as_bytes())? })
+    pub fn remove_dir(&self, name: &OsStr) -> Result<Node> {
+        Ok(Node { node: self.node.rmdir(name.as_bytes())? })
     }
 
     /// Renames `name` in this directory to `new` in `dir`. Returns the inode whose name was taken:
@@ -160,24 +160,21 @@ impl Node {
     /// # Errors
     /// Those of renameat2(2).
     pub fn rename(&self, name: &OsStr, dir: &Node, new: &OsStr, flags: RenameFlags) -> Result<Option<Node>> {
-        let replaced = self.node.fs.rename(&self.node, name.as_bytes(), &dir.node, new.as_bytes(), flags)?;
+        let replaced = self.node.rename(name.as_bytes(), &dir.node, new.as_bytes(), flags)?;
         Ok(replaced.map(|node| Node { node }))
     }
 
-    /// Calls `each` for the entries behind `cookie`, as [`Dir::for_each`](super::Dir::for_each)
-    /// does.
+    /// Calls `each` for the entries behind `cookie`, as
+    /// [`Dir::read_dir_from`](super::Dir::read_dir_from) does.
     ///
     /// # Errors
     /// Those of a damaged directory.
-    pub fn read_dir(
+    pub fn read_dir_from(
         &self,
         cookie: u64,
         mut each: impl FnMut(DirEntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.node.fs.read_dir(&self.node, cookie, &mut |e| {
-            let name = OsStr::from_bytes(e.name);
-            each(DirEntryRef { name, ino: e.ino, file_type: e.file_type, cookie: e.cookie })
-        })
+        self.node.read_dir(cookie, &mut |entry| each(entry.into()))
     }
 
     /// The target of a symbolic link.
@@ -185,7 +182,7 @@ impl Node {
     /// # Errors
     /// [`Error::Invalid`] if it is none.
     pub fn read_link(&self) -> Result<OsString> {
-        Ok(OsString::from_vec(self.node.fs.read_link(&self.node)?))
+        Ok(OsString::from_vec(self.node.read_link()?))
     }
 
     /// Sets attributes.
@@ -193,7 +190,7 @@ impl Node {
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::NotPermitted`].
     pub fn set_attr(&self, set: &SetAttr) -> Result<()> {
-        self.node.fs.set_attr(&self.node, set)
+        self.node.set_attr(set)
     }
 
     /// Cuts or extends a file to `len` bytes.
@@ -218,7 +215,7 @@ impl Node {
         if takes == 0 && !self.has_xattr(crate::fs::namei::CAPABILITY)? {
             return Ok(());
         }
-        self.node.fs.drop_privileges(&self.node, by)
+        self.node.drop_privileges(by)
     }
 
     /// Clears set-group-id.
@@ -256,7 +253,7 @@ impl Node {
     /// # Errors
     /// Those of both.
     pub fn set_file_attr(&self, flags: Option<InodeFlags>, project: Option<u32>) -> Result<()> {
-        self.node.fs.set_file_attr(&self.node, flags, project)
+        self.node.set_file_attr(flags, project)
     }
 
     /// The value of an extended attribute, by its full name.
@@ -264,7 +261,7 @@ impl Node {
     /// # Errors
     /// [`Error::NoData`] if there is none of that name.
     pub fn xattr(&self, name: &OsStr) -> Result<Vec<u8>> {
-        self.node.fs.xattr(&self.node, name.as_bytes())
+        self.node.xattr(name.as_bytes())
     }
 
     /// The names of all extended attributes.
@@ -275,13 +272,21 @@ impl Node {
         crate::store::xattr::list(&self.node.fs, self.node.ino, &self.node.state())
     }
 
+    /// Returns all extended attributes with their values.
+    ///
+    /// # Errors
+    /// Those of damaged attributes.
+    pub fn xattrs(&self) -> Result<Vec<(OsString, Vec<u8>)>> {
+        self.node.xattrs()
+    }
+
     /// Sets an extended attribute.
     ///
     /// # Errors
     /// [`Error::XattrsTooLarge`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] by
     /// `how`.
     pub fn set_xattr(&self, name: &OsStr, value: &[u8], how: SetXattr) -> Result<()> {
-        self.node.fs.set_xattr(&self.node, name.as_bytes(), value, how)
+        self.node.set_xattr(name.as_bytes(), value, how)
     }
 
     /// Removes an extended attribute.
@@ -289,7 +294,7 @@ impl Node {
     /// # Errors
     /// [`Error::NoData`] if there is none of that name.
     pub fn remove_xattr(&self, name: &OsStr) -> Result<()> {
-        self.node.fs.remove_xattr(&self.node, name.as_bytes())
+        self.node.remove_xattr(name.as_bytes())
     }
 
     /// Opens a file, for writing too unless the volume is read-only.
@@ -306,7 +311,7 @@ impl Node {
     /// # Errors
     /// The journal's.
     pub fn accessed(&self, atime: Atime) -> Result<()> {
-        self.node.fs.accessed(&self.node, atime)
+        self.node.accessed(atime)
     }
 
     /// Makes a directory, link or special file durable with all its attributes, or a file with its

@@ -1,10 +1,18 @@
 //! Path lookup: from a path to an inode.
 
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::fs::inode::NodeRef;
 use std::collections::VecDeque;
-use std::sync::Arc;
+
+/// Whether an operation on a path follows a symbolic link at the end of it (AT_SYMLINK_FOLLOW,
+/// AT_SYMLINK_NOFOLLOW). Links before the end are always followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtSymlink {
+    /// The operation is on the inode that the link leads to.
+    Follow,
+    /// The operation is on the link itself.
+    NoFollow,
+}
 
 /// Symbolic links that a path may go through, as in the kernel.
 pub(super) const MAX_LINKS: u32 = 40;
@@ -67,7 +75,7 @@ impl Walk {
         if self.links > MAX_LINKS {
             return Err(Error::Loop);
         }
-        let target = link.fs.read_link(link)?;
+        let target = link.read_link()?;
         if target.starts_with(b"/") {
             *dir = root.clone();
         }
@@ -88,16 +96,16 @@ fn split(path: &[u8]) -> VecDeque<Vec<u8>> {
     path.split(|&b| b == b'/').filter(|p| !p.is_empty() && *p != b".").map(<[u8]>::to_vec).collect()
 }
 
-/// Returns the inode at `path` from `base` on; an absolute path begins at the root. Follows a
-/// symbolic link at the end if `follow`.
-pub(super) fn resolve(fs: &Arc<Fs>, base: &NodeRef, path: &[u8], follow: bool) -> Result<NodeRef> {
-    let root = fs.root()?;
+/// Returns the inode at `path` from `base` on; an absolute path begins at the root.
+/// `at_end` says whether to follow a symbolic link at the end.
+pub(super) fn resolve(base: &NodeRef, path: &[u8], at_end: AtSymlink) -> Result<NodeRef> {
+    let root = base.fs.root()?;
     let mut walk = Walk::new(path)?;
     let mut at = if path.starts_with(b"/") { root.clone() } else { base.clone() };
     while let Some(part) = walk.parts.pop_front() {
-        let node = step(fs, &at, &part)?;
+        let node = step(&at, &part)?;
         let last = walk.parts.is_empty();
-        if node.state().is_symlink() && (!last || follow || walk.must_be_dir) {
+        if node.state().is_symlink() && (!last || at_end == AtSymlink::Follow || walk.must_be_dir) {
             walk.follow(&root, &mut at, &node)?;
         } else {
             at = node;
@@ -114,8 +122,8 @@ pub(super) fn resolve(fs: &Arc<Fs>, base: &NodeRef, path: &[u8], follow: bool) -
 ///
 /// # Errors
 /// [`Error::Busy`] for the root, which has no name.
-pub(super) fn place(fs: &Arc<Fs>, base: &NodeRef, path: &[u8]) -> Result<Place> {
-    let root = fs.root()?;
+pub(super) fn place(base: &NodeRef, path: &[u8]) -> Result<Place> {
+    let root = base.fs.root()?;
     let mut walk = Walk::new(path)?;
     // "a/." names the directory itself by a name that cannot be made or removed.
     if path.rsplit(|&b| b == b'/').find(|part| !part.is_empty()) == Some(b".") {
@@ -125,7 +133,7 @@ pub(super) fn place(fs: &Arc<Fs>, base: &NodeRef, path: &[u8]) -> Result<Place> 
     let mut at = if path.starts_with(b"/") { root.clone() } else { base.clone() };
     let must_be_dir = walk.must_be_dir;
     while let Some(part) = walk.parts.pop_front() {
-        let node = step(fs, &at, &part)?;
+        let node = step(&at, &part)?;
         if node.state().is_symlink() {
             walk.follow(&root, &mut at, &node)?;
         } else {
@@ -136,11 +144,11 @@ pub(super) fn place(fs: &Arc<Fs>, base: &NodeRef, path: &[u8]) -> Result<Place> 
     Ok(Place { dir: at, name, must_be_dir })
 }
 
-fn step(fs: &Arc<Fs>, dir: &NodeRef, part: &[u8]) -> Result<NodeRef> {
+fn step(dir: &NodeRef, part: &[u8]) -> Result<NodeRef> {
     dir.check_dir()?;
     // The root's ".." is the root, whatever its entry says.
     if part == b".." && dir.ino == crate::store::ROOT_INO {
         return Ok(dir.clone());
     }
-    fs.lookup(dir, part)
+    dir.lookup(part)
 }

@@ -1,7 +1,7 @@
 //! An open volume: operations on paths.
 
 use super::at::{At, bytes};
-use super::{Dir, DirEntry, File, FileOptions, Metadata};
+use super::{AtSymlink, Dir, DirEntry, File, FileOptions, Metadata};
 use crate::error::{Error, Result};
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, RenameFlags, SetAttr};
@@ -177,7 +177,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        self.at().metadata(path, true)
+        self.at().metadata(path, AtSymlink::Follow)
     }
 
     /// Returns the attributes of the inode at `path`; a symbolic link at the end is not followed.
@@ -185,7 +185,7 @@ impl Volume {
     /// # Errors
     /// As [`metadata`](Self::metadata).
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        self.at().metadata(path, false)
+        self.at().metadata(path, AtSymlink::NoFollow)
     }
 
     /// Whether there is something at `path`.
@@ -193,7 +193,7 @@ impl Volume {
     /// # Errors
     /// Everything but [`Error::NotFound`].
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
-        match self.node(bytes(&path), true) {
+        match self.at().node(bytes(&path), AtSymlink::Follow) {
             Ok(_) => Ok(true),
             Err(Error::NotFound) => Ok(false),
             Err(e) => Err(e),
@@ -213,7 +213,7 @@ impl Volume {
     /// for i in 0..100 {
     ///     dir.create_file(format!("file-{i}"), attr)?.write_at(b"content", 0)?;
     /// }
-    /// assert_eq!(dir.entries()?.len(), 101); // and lost+found
+    /// assert_eq!(dir.read_dir()?.len(), 101); // and lost+found
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Dir> {
@@ -235,7 +235,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
-        self.open_dir(path)?.entries()
+        self.open_dir(path)?.read_dir()
     }
 
     /// Makes a directory, mode 0755, owner 0:0.
@@ -320,7 +320,7 @@ impl Volume {
             }
             stack.push((dir.clone(), true));
             let open = self.open_dir(&dir)?;
-            for entry in open.entries()? {
+            for entry in open.read_dir()? {
                 if open.metadata_of(&entry.name)?.is_dir() {
                     stack.push((dir.join(&entry.name), false));
                 } else {
@@ -428,14 +428,14 @@ impl Volume {
         self.at().read_link(path)
     }
 
-    /// Sets mode, owner or times; a symbolic link at the end is followed if `follow`.
+    /// Sets mode, owner or times; `at_end` says whether a symbolic link at the end is followed.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotPermitted`].
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// use lanefs::{SetAttr, SetTime, Timestamp};
+    /// use lanefs::{AtSymlink, SetAttr, SetTime, Timestamp};
     /// volume.write("/file", b"")?;
     /// let set = SetAttr {
     ///     permissions: Some(0o600),
@@ -443,12 +443,12 @@ impl Volume {
     ///     mtime: Some(SetTime::At(Timestamp { sec: 1, nsec: 5 })),
     ///     ..SetAttr::default()
     /// };
-    /// volume.set_attr("/file", &set, true)?;
+    /// volume.set_attr("/file", &set, AtSymlink::Follow)?;
     /// assert_eq!(volume.metadata("/file")?.uid(), 1000);
     /// # Ok::<(), lanefs::Error>(())
     /// ```
-    pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr, follow: bool) -> Result<()> {
-        self.at().set_attr(path, set, follow)
+    pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr, at_end: AtSymlink) -> Result<()> {
+        self.at().set_attr(path, set, at_end)
     }
 
     /// The value of an extended attribute, by its full name ("user.mime"). Symbolic links are
@@ -461,7 +461,7 @@ impl Volume {
     /// [`Error::NoData`] if there is none of that name.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {
         let name = attr_name(&name)?;
-        self.fs.xattr(&*self.node(bytes(&path), false)?, name)
+        self.node(&path)?.xattr(name)
     }
 
     /// Names and values of all extended attributes.
@@ -469,7 +469,7 @@ impl Volume {
     /// # Errors
     /// Those of damaged attributes.
     pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<(OsString, Vec<u8>)>> {
-        self.fs.xattrs(&*self.node(bytes(&path), false)?)
+        self.node(&path)?.xattrs()
     }
 
     /// Sets an extended attribute.
@@ -494,7 +494,7 @@ impl Volume {
         how: SetXattr,
     ) -> Result<()> {
         let name = attr_name(&name)?;
-        self.fs.set_xattr(&*self.node(bytes(&path), false)?, name, value, how)
+        self.node(&path)?.set_xattr(name, value, how)
     }
 
     /// Removes an extended attribute.
@@ -503,7 +503,7 @@ impl Volume {
     /// [`Error::NoData`] if there is none of that name.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
         let name = attr_name(&name)?;
-        self.fs.remove_xattr(&*self.node(bytes(&path), false)?, name)
+        self.node(&path)?.remove_xattr(name)
     }
 
     /// Runs `f` for an unprivileged user: without the blocks reserved for root
@@ -598,7 +598,7 @@ impl Volume {
         self.fs.close()
     }
 
-    fn node(&self, path: &[u8], follow: bool) -> Result<NodeRef> {
-        self.at().node(path, follow)
+    fn node(&self, path: &impl AsRef<Path>) -> Result<NodeRef> {
+        self.at().node(bytes(path), AtSymlink::NoFollow)
     }
 }

@@ -23,7 +23,7 @@ impl Filesystem {
     pub(super) fn readdir(&self, id: u64, part: Listing, out: &mut Outbox) -> Answer {
         let node = self.node(id)?;
         let mut told = Ok(());
-        node.read_dir(part.position, |e| {
+        node.read_dir_from(part.position, |e| {
             let dirent = dirent(e.ino, e.cookie, e.name.len(), e.file_type);
             if out.len() + padded(size_of::<Dirent>() + e.name.len()) > part.size {
                 return ControlFlow::Break(());
@@ -40,7 +40,7 @@ impl Filesystem {
         let (mut items, mut room) = (Vec::new(), part.size);
         // No inode can be asked for while the directory is locked; the kernel keeps it from
         // changing meanwhile.
-        node.read_dir(part.position, |e| {
+        node.read_dir_from(part.position, |e| {
             let len = padded(size_of::<EntryOut>() + size_of::<Dirent>() + e.name.len());
             let Some(left) = room.checked_sub(len) else { return ControlFlow::Break(()) };
             room = left;

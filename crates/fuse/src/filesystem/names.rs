@@ -84,12 +84,12 @@ impl Filesystem {
     }
 
     pub(super) fn unlink(&self, id: u64, name: &OsStr) -> Answer {
-        self.nodes.hold(self.node(id)?.unlink(name)?);
+        self.nodes.hold(self.node(id)?.remove_file(name)?);
         Ok(())
     }
 
     pub(super) fn rmdir(&self, id: u64, name: &OsStr) -> Answer {
-        self.nodes.hold(self.node(id)?.rmdir(name)?);
+        self.nodes.hold(self.node(id)?.remove_dir(name)?);
         Ok(())
     }
 
@@ -103,7 +103,7 @@ impl Filesystem {
 
     pub(super) fn link(&self, dir: u64, id: u64, name: &OsStr, out: &mut Outbox) -> Answer {
         let node = self.node(id)?;
-        self.node(dir)?.link(&node, name)?;
+        node.hard_link(&self.node(dir)?, name)?;
         self.tell(node, out)
     }
 

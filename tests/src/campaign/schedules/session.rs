@@ -162,7 +162,7 @@ impl Shared {
                 return Ok(Gave::Bytes(bytes));
             }
             Act::List(path) => {
-                let entries = self.volume.open_dir(path)?.entries()?;
+                let entries = self.volume.open_dir(path)?.read_dir()?;
                 let names = entries.into_iter().map(|entry| entry.name.to_string_lossy().into_owned());
                 let apart = |name: &String| APART.contains(&format!("/{name}").as_str());
                 return Ok(Gave::Names(names.filter(|name| !apart(name)).collect()));

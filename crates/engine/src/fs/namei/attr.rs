@@ -1,7 +1,6 @@
 //! What chmod, chown and utimes change.
 
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::fs::inode::Node;
 use crate::store::alloc;
 use crate::store::txn::{Txn, credits};
@@ -120,18 +119,17 @@ pub(super) fn check_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()> {
     }
 }
 
-impl Fs {
+impl Node {
     /// Changes one inode under a handle of its own. If the change finds no space, and so has
     /// changed nothing, tries again once there may be space.
     pub(super) fn change(
         &self,
-        node: &Node,
         credits: u32,
         mut change: impl FnMut(&mut Txn<'_>, &mut Inode) -> Result<()>,
     ) -> Result<()> {
-        self.with_room(|| {
-            let prepared = node.prepare()?;
-            self.transact(credits, |txn| prepared.update(txn, &mut change))
+        self.fs.with_room(|| {
+            let prepared = self.prepare()?;
+            self.fs.transact(credits, |txn| prepared.update(txn, &mut change))
         })
     }
 
@@ -141,14 +139,14 @@ impl Fs {
     /// # Errors
     /// [`Error::Invalid`] for an owner or group that no file can have; [`Error::NotPermitted`] by
     /// the flags; [`Error::NoSpace`].
-    pub(crate) fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<()> {
-        self.check_writable()?;
+    pub(crate) fn set_attr(&self, set: &SetAttr) -> Result<()> {
+        self.fs.check_writable()?;
         check_owner(set.uid, set.gid)?;
         match (set.is_note(), set.is_touch()) {
             (true, _) => {}
             // An append-only inode may change its content, so touch(1) may change its times.
-            (false, true) => node.check_not_immutable()?,
-            (false, false) => node.check_mutable()?,
+            (false, true) => self.check_not_immutable()?,
+            (false, false) => self.check_mutable()?,
         }
         let only_times = set.permissions.is_none() && set.uid.is_none() && set.gid.is_none();
         // A new owner removes a capability, a new mode changes the ACL: both may change the
@@ -160,11 +158,11 @@ impl Fs {
                 (false, false) => credits::XATTR,
                 (false, true) => 2 * credits::XATTR,
             };
-        let now = self.now();
-        self.change(node, needed, |txn, inode| {
+        let now = self.fs.now();
+        self.change(needed, |txn, inode| {
             if twice && inode.file_acl != 0 {
                 // Claims space for both changes, so that the second one cannot fail.
-                txn.spend(alloc::claim(self, 2)?);
+                txn.spend(alloc::claim(&self.fs, 2)?);
             }
             let fine = inode.has_fine_times();
             // As precise as the inode on disk can hold.
@@ -177,12 +175,12 @@ impl Fs {
                 inode.gid = set.gid.unwrap_or(inode.gid);
                 if !inode.is_dir() {
                     inode.mode &= !set.by.takes_with_owner(inode.mode);
-                    drop_capability(txn, node.ino, inode)?;
+                    drop_capability(txn, self.ino, inode)?;
                 }
             }
             if let Some(permissions) = set.permissions {
                 inode.mode = inode.mode & !0o7777 | permissions & 0o7777;
-                xattr::chmod_acl(txn, node.ino, inode)?;
+                xattr::chmod_acl(txn, self.ino, inode)?;
             }
             if let Some(t) = set.atime {
                 inode.atime = time(t);
@@ -197,12 +195,12 @@ impl Fs {
 
     /// Clears the privileges that a change of the content by `by` clears: set-id bits and file
     /// capabilities.
-    pub(crate) fn drop_privileges(&self, node: &Node, by: Modifier) -> Result<()> {
-        self.check_writable()?;
-        let now = self.now();
-        self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
+    pub(crate) fn drop_privileges(&self, by: Modifier) -> Result<()> {
+        self.fs.check_writable()?;
+        let now = self.fs.now();
+        self.change(credits::INODE + credits::XATTR, |txn, inode| {
             inode.mode &= !by.takes_with_content(inode.mode);
-            drop_capability(txn, node.ino, inode)?;
+            drop_capability(txn, self.ino, inode)?;
             inode.ctime = now;
             Ok(())
         })
@@ -215,26 +213,21 @@ impl Fs {
     /// [`Error::NotSupported`] for a flag that chattr(1) does not have or that this type of inode
     /// cannot have, for a change that lanefs does not make, and for another project on a volume
     /// without the feature; [`Error::Invalid`] for project 2^32 - 1. Nothing is changed.
-    pub(crate) fn set_file_attr(
-        &self,
-        node: &Node,
-        flags: Option<InodeFlags>,
-        project: Option<u32>,
-    ) -> Result<()> {
-        self.check_writable()?;
-        let project = project.filter(|project| *project != node.state().projid);
+    pub(crate) fn set_file_attr(&self, flags: Option<InodeFlags>, project: Option<u32>) -> Result<()> {
+        self.fs.check_writable()?;
+        let project = project.filter(|project| *project != self.state().projid);
         match project {
-            Some(_) if !self.has_ro(RoCompat::PROJECT) => {
+            Some(_) if !self.fs.has_ro(RoCompat::PROJECT) => {
                 return Err(Error::NotSupported("the volume has no projects".into()));
             }
             Some(u32::MAX) => return Err(Error::Invalid("project 4294967295, which is nobody's number")),
             None if flags.is_none() => return Ok(()),
             _ => {}
         }
-        let now = self.now();
-        self.change(node, credits::INODE, |_, inode| {
+        let now = self.fs.now();
+        self.change(credits::INODE, |_, inode| {
             if let Some(flags) = flags {
-                set_flags(node.ino, inode, flags)?;
+                set_flags(self.ino, inode, flags)?;
             }
             inode.projid = project.unwrap_or(inode.projid);
             inode.ctime = now;
@@ -243,20 +236,20 @@ impl Fs {
     }
 
     /// Notes that the inode was read.
-    pub(crate) fn accessed(&self, node: &Node, atime: Atime) -> Result<()> {
-        if atime == Atime::Never || self.check_writable().is_err() {
+    pub(crate) fn accessed(&self, atime: Atime) -> Result<()> {
+        if atime == Atime::Never || self.fs.check_writable().is_err() {
             return Ok(());
         }
-        let now = self.now();
+        let now = self.fs.now();
         {
-            let inode = node.state();
+            let inode = self.state();
             let stale = inode.atime <= inode.mtime.max(inode.ctime) || now.sec - inode.atime.sec >= DAY;
             let kept = inode.flags.intersects(InodeFlags::NOATIME | InodeFlags::IMMUTABLE);
             if kept || atime == Atime::Relative && !stale || now.sec == inode.atime.sec && !stale {
                 return Ok(());
             }
         }
-        self.change(node, credits::INODE, |_, inode| {
+        self.change(credits::INODE, |_, inode| {
             inode.atime = now;
             Ok(())
         })

@@ -11,7 +11,6 @@ use crate::store::txn::{Mark, Txn, credits};
 use crate::store::{Store, TableSlot};
 use crate::store::{dir, map, orphan, xattr};
 use lanefs_format::{DeviceNumber, FileType, Incompat, Inode, InodeFlags, Timestamp, ext4_chksum};
-use std::sync::Arc;
 
 /// Bytes of the longest path, and so of the longest symbolic link, with its final NUL.
 const PATH_MAX: usize = 4096;
@@ -56,66 +55,54 @@ impl NewKind<'_> {
     }
 }
 
-impl Fs {
-    /// Makes an inode with a name in `dir`.
+impl Node {
+    /// Makes an inode with a name in this directory.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`] and [`Error::NoInodes`] with nothing changed,
     /// [`Error::TooManyLinks`], [`Error::Invalid`] for an owner that no file can have, ...
-    pub(crate) fn create(
-        self: &Arc<Self>,
-        dir: &Node,
-        name: &[u8],
-        kind: NewKind<'_>,
-        attr: NewAttr,
-    ) -> Result<NodeRef> {
+    pub(crate) fn create(&self, name: &[u8], kind: NewKind<'_>, attr: NewAttr) -> Result<NodeRef> {
         check_owner(Some(attr.uid), Some(attr.gid))?;
-        self.with_room(|| self.create_once(dir, name, kind, attr))
+        self.fs.with_room(|| self.create_once(name, kind, attr))
     }
 
-    fn create_once(
-        self: &Arc<Self>,
-        dir: &Node,
-        name: &[u8],
-        kind: NewKind<'_>,
-        attr: NewAttr,
-    ) -> Result<NodeRef> {
+    fn create_once(&self, name: &[u8], kind: NewKind<'_>, attr: NewAttr) -> Result<NodeRef> {
         check_new_name(name)?;
         if let NewKind::Symlink(target) = kind {
             check_target(target)?;
         }
-        self.check_writable()?;
+        self.fs.check_writable()?;
         let node;
         {
-            let _exclusive = dir.lock();
-            dir.check_alive()?;
-            let slot = find_name(dir, name)?.vacant()?;
+            let _exclusive = self.lock();
+            self.check_alive()?;
+            let slot = find_name(self, name)?.vacant()?;
             if let NewKind::Symlink(target) = kind {
-                check_fits(self, target)?;
+                check_fits(&self.fs, target)?;
             }
-            dir.check_not_immutable()?;
+            self.check_not_immutable()?;
             if matches!(kind, NewKind::Dir) {
-                check_dir_links(self, &dir.state())?;
+                check_dir_links(&self.fs, &self.state())?;
             }
             let hint = match kind {
-                NewKind::Dir if dir.ino == ROOT_INO || dir.state().flags.contains(InodeFlags::TOPDIR) => {
+                NewKind::Dir if self.ino == ROOT_INO || self.state().flags.contains(InodeFlags::TOPDIR) => {
                     InodeHint::TopDir { spread: ext4_chksum(!0, name) }
                 }
-                NewKind::Dir => InodeHint::Dir { parent: dir.ino },
-                _ => InodeHint::File { parent: dir.ino },
+                NewKind::Dir => InodeHint::Dir { parent: self.ino },
+                _ => InodeHint::File { parent: self.ino },
             };
-            let prepared = dir.prepare()?;
-            let needed = create_credits(&kind) + slot.credits(self, &dir.state());
-            let (ino, inode) = self.transact(needed, |txn| {
-                let now = self.now();
-                let mut new = NewInode::take(txn, dir, hint, &kind, attr, now)?;
-                let made = new.fill(txn, dir, &kind).map(|()| {
+            let prepared = self.prepare()?;
+            let needed = create_credits(&kind) + slot.credits(&self.fs, &self.state());
+            let (ino, inode) = self.fs.transact(needed, |txn| {
+                let now = self.fs.now();
+                let mut new = NewInode::take(txn, self, hint, &kind, attr, now)?;
+                let made = new.fill(txn, self, &kind).map(|()| {
                     let start = txn.mark();
                     let named = prepared.update(txn, |txn, parent| {
-                        dir::insert(txn, dir.ino, parent, slot, name, new.ino, kind.file_type())?;
+                        dir::insert(txn, self.ino, parent, slot, name, new.ino, kind.file_type())?;
                         (parent.mtime, parent.ctime) = (now, now);
                         if matches!(kind, NewKind::Dir) {
-                            add_dir_link(self, parent);
+                            add_dir_link(&self.fs, parent);
                         }
                         Ok(())
                     });
@@ -132,28 +119,28 @@ impl Fs {
                     }
                 }
             })?;
-            node = self.new_node(ino, inode)?;
+            node = self.fs.new_node(ino, inode)?;
         }
         Ok(node)
     }
 
-    /// Makes a file without a name: an orphan until [`link`](Fs::link) gives it one.
-    pub(crate) fn create_nameless(self: &Arc<Self>, dir: &Node, attr: NewAttr) -> Result<NodeRef> {
+    /// Makes a file without a name: an orphan until [`link`](Node::link) gives it one.
+    pub(crate) fn create_nameless(&self, attr: NewAttr) -> Result<NodeRef> {
         check_owner(Some(attr.uid), Some(attr.gid))?;
-        self.with_room(|| self.create_nameless_once(dir, attr))
+        self.fs.with_room(|| self.create_nameless_once(attr))
     }
 
-    fn create_nameless_once(self: &Arc<Self>, dir: &Node, attr: NewAttr) -> Result<NodeRef> {
-        self.check_writable()?;
-        dir.check_dir()?;
-        dir.check_not_immutable()?;
-        let (kind, hint) = (NewKind::File, InodeHint::File { parent: dir.ino });
-        let (ino, inode) = self.transact(create_credits(&kind) + credits::ORPHAN, |txn| {
-            let mut new = NewInode::take(txn, dir, hint, &kind, attr, self.now())?;
+    fn create_nameless_once(&self, attr: NewAttr) -> Result<NodeRef> {
+        self.fs.check_writable()?;
+        self.check_dir()?;
+        self.check_not_immutable()?;
+        let (kind, hint) = (NewKind::File, InodeHint::File { parent: self.ino });
+        let (ino, inode) = self.fs.transact(create_credits(&kind) + credits::ORPHAN, |txn| {
+            let mut new = NewInode::take(txn, self, hint, &kind, attr, self.fs.now())?;
             new.inode.links_count = 0;
             // Written again after that: i_dtime of an orphan belongs to the orphan list.
             let made = new
-                .fill(txn, dir, &kind)
+                .fill(txn, self, &kind)
                 .and_then(|()| orphan::add(txn, new.ino))
                 .and_then(|()| new.slot.write(txn, &new.inode));
             match made {
@@ -164,7 +151,7 @@ impl Fs {
                 }
             }
         })?;
-        let node = self.new_node(ino, inode)?;
+        let node = self.fs.new_node(ino, inode)?;
         node.set_linkable(true);
         Ok(node)
     }

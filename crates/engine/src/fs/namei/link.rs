@@ -2,7 +2,6 @@
 
 use super::{LINK_MAX, check_new_name, find_name};
 use crate::error::{Corrupt, Error, Result};
-use crate::fs::Fs;
 use crate::fs::inode::Node;
 use crate::store::kind;
 use crate::store::map::{self, Mapping};
@@ -11,38 +10,38 @@ use crate::store::{dir, orphan};
 use lanefs_format::FileType;
 use std::sync::Arc;
 
-impl Fs {
-    /// Gives `node` the name `name` in `dir`.
+impl Node {
+    /// Gives this inode the name `name` in `dir`.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`];
     /// [`Error::NotFound`] if another thread has removed the last name meanwhile.
-    pub(crate) fn link(self: &Arc<Self>, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
-        self.with_room(|| self.link_once(node, dir, name))
+    pub(crate) fn link(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        self.fs.with_room(|| self.link_once(dir, name))
     }
 
-    fn link_once(self: &Arc<Self>, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+    fn link_once(&self, dir: &Node, name: &[u8]) -> Result<()> {
         check_new_name(name)?;
-        self.check_writable()?;
-        if !std::ptr::eq(&*node.fs, &**self) {
+        self.fs.check_writable()?;
+        if !Arc::ptr_eq(&self.fs, &dir.fs) {
             return Err(Error::OtherVolume);
         }
         let _exclusive = dir.lock();
         dir.check_alive()?;
         let slot = find_name(dir, name)?.vacant()?;
         dir.check_not_immutable()?;
-        node.check_mutable()?;
-        let file_type = match node.state().file_type(node.ino)? {
+        self.check_mutable()?;
+        let file_type = match self.state().file_type(self.ino)? {
             FileType::Directory => return Err(Error::NotPermitted("a directory has one name")),
             file_type => file_type,
         };
-        let (from, to) = (dir.prepare()?, node.prepare()?);
-        let needed = slot.credits(self, &dir.state()) + 2 * credits::INODE + credits::ORPHAN;
-        let now = self.now();
+        let (from, to) = (dir.prepare()?, self.prepare()?);
+        let needed = slot.credits(&self.fs, &dir.state()) + 2 * credits::INODE + credits::ORPHAN;
+        let now = self.fs.now();
         // No truncation is in progress meanwhile: at its end it decides, by the name, whether the
         // inode stays on the orphan list.
-        let _whole = node.file_if_used().map(|file| file.hold_writeback(node));
-        self.transact(needed, |txn| {
+        let _whole = self.file_if_used().map(|file| file.hold_writeback(self));
+        self.fs.transact(needed, |txn| {
             let start = txn.mark();
             // The count goes up before the name is added, and down again if there is no room for
             // the name.
@@ -51,19 +50,19 @@ impl Fs {
                 if was >= LINK_MAX {
                     return Err(Error::TooManyLinks);
                 }
-                if was == 0 && !node.is_linkable() {
+                if was == 0 && !self.is_linkable() {
                     return Err(Error::NotFound);
                 }
                 inode.links_count += 1;
                 if was == 0 {
-                    orphan::settle(txn, node.ino, inode)?;
+                    orphan::settle(txn, self.ino, inode)?;
                 }
                 inode.ctime = now;
                 Ok(())
             })?;
             let counted = txn.mark();
             let made = from.update(txn, |txn, parent| {
-                dir::insert(txn, dir.ino, parent, slot, name, node.ino, file_type)?;
+                dir::insert(txn, dir.ino, parent, slot, name, self.ino, file_type)?;
                 (parent.mtime, parent.ctime) = (now, now);
                 Ok(())
             });
@@ -71,12 +70,12 @@ impl Fs {
                 // From its current value: other threads may have added and removed names meanwhile.
                 to.update(txn, |txn, inode| {
                     inode.links_count = inode.links_count.saturating_sub(1);
-                    if inode.links_count == 0 { orphan::add(txn, node.ino) } else { Ok(()) }
+                    if inode.links_count == 0 { orphan::add(txn, self.ino) } else { Ok(()) }
                 })?;
                 txn.undone(start);
             }
             if made.is_ok() {
-                node.set_linkable(false);
+                self.set_linkable(false);
             }
             made
         })
@@ -86,20 +85,20 @@ impl Fs {
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is none; a link whose target breaks a rule.
-    pub(crate) fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
-        let inode = node.state();
+    pub(crate) fn read_link(&self) -> Result<Vec<u8>> {
+        let inode = self.state();
         if !inode.is_symlink() {
             return Err(Error::Invalid("not a symbolic link"));
         }
-        let damaged = |rule| Corrupt::Symlink { ino: node.ino, size: inode.size, rule };
-        let target = if let Some(target) = inode.fast_symlink(&self.inode_ctx) {
+        let damaged = |rule| Corrupt::Symlink { ino: self.ino, size: inode.size, rule };
+        let target = if let Some(target) = inode.fast_symlink(&self.fs.inode_ctx) {
             target.to_vec()
         } else {
-            let Mapping::Mapped { block, unwritten: false, .. } = map::lookup(self, node.ino, &inode, 0)?
+            let Mapping::Mapped { block, unwritten: false, .. } = map::lookup(&self.fs, self.ino, &inode, 0)?
             else {
                 return Err(damaged("has no block").into());
             };
-            let buffer = self.file_block(block, kind::SYMLINK, |_| Ok(()))?;
+            let buffer = self.fs.file_block(block, kind::SYMLINK, |_| Ok(()))?;
             let len = usize::try_from(inode.size).unwrap_or(usize::MAX);
             let bytes = buffer.read();
             bytes

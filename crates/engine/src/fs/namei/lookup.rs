@@ -18,40 +18,41 @@ impl Fs {
         }
         Ok(root)
     }
+}
 
-    /// Returns the inode that `name` leads to in `dir`.
+impl Node {
+    /// Returns the inode that `name` leads to in this directory.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], and those of a damaged directory.
-    pub(crate) fn lookup(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<NodeRef> {
+    pub(crate) fn lookup(&self, name: &[u8]) -> Result<NodeRef> {
         check_name(name)?;
-        let _shared = dir.share();
-        self.lookup_locked(dir, name)?.ok_or(Error::NotFound)
+        let _shared = self.share();
+        self.lookup_locked(name)?.ok_or(Error::NotFound)
     }
 
     /// Looks up as [`lookup`](Self::lookup) does; the caller holds the directory's lock.
-    pub(super) fn lookup_locked(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<Option<NodeRef>> {
-        match find(dir, name)? {
-            Some(ino) => Ok(Some(self.node(ino)?)),
+    pub(super) fn lookup_locked(&self, name: &[u8]) -> Result<Option<NodeRef>> {
+        match find(self, name)? {
+            Some(ino) => Ok(Some(self.fs.node(ino)?)),
             None => Ok(None),
         }
     }
 
-    /// Calls `each` for the entries of `dir` from `cookie` on, until it breaks. Cookie 0 is the
-    /// start; an entry's cookie continues behind it, whatever other threads make or remove
+    /// Calls `each` for the entries of this directory from `cookie` on, until it breaks. Cookie 0
+    /// is the start; an entry's cookie continues behind it, whatever other threads make or remove
     /// meanwhile.
     pub(crate) fn read_dir(
         &self,
-        dir: &Node,
         cookie: u64,
         each: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let _shared = dir.share();
-        let state = dir.state();
+        let _shared = self.share();
+        let state = self.state();
         if !state.is_dir() {
             return Err(Error::NotDir);
         }
-        dir::read_dir(self, dir.ino, &state, cookie, each)
+        dir::read_dir(&self.fs, self.ino, &state, cookie, each)
     }
 }
 

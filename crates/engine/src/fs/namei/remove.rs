@@ -2,37 +2,35 @@
 
 use super::{check_name, drop_dir_link, find_entry, is_dots};
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::fs::inode::{Exclusive, Node, NodeRef, Prepared};
 use crate::store::txn::{Txn, credits};
 use crate::store::{dir, orphan};
-use std::sync::Arc;
 
-impl Fs {
+impl Node {
     /// Removes the name of anything but a directory. Returns its inode, which is deleted with its
     /// last name and its last user.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
-    pub(crate) fn unlink(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<NodeRef> {
+    pub(crate) fn unlink(&self, name: &[u8]) -> Result<NodeRef> {
         check_name(name)?;
-        self.check_writable()?;
+        self.fs.check_writable()?;
         if is_dots(name) {
             return Err(Error::IsDir);
         }
         // Dropped last: the deletion of the inode starts handles of its own.
         let node;
-        let _exclusive = dir.lock();
-        let found = find_entry(dir, name)?.ok_or(Error::NotFound)?;
-        node = self.node(found.ino)?;
+        let _exclusive = self.lock();
+        let found = find_entry(self, name)?.ok_or(Error::NotFound)?;
+        node = self.fs.node(found.ino)?;
         if node.is_dir() {
             return Err(Error::IsDir);
         }
-        dir.check_mutable()?;
+        self.check_mutable()?;
         node.check_mutable()?;
-        let (from, to) = (dir.prepare()?, node.prepare()?);
-        self.transact(remove_credits(), |txn| {
-            remove_name(txn, dir, &from, &found, name)?;
+        let (from, to) = (self.prepare()?, node.prepare()?);
+        self.fs.transact(remove_credits(), |txn| {
+            remove_name(txn, self, &from, &found, name)?;
             drop_link(txn, &node, &to)
         })?;
         drop((from, to));
@@ -43,32 +41,32 @@ impl Fs {
     ///
     /// # Errors
     /// [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Invalid`] for ".".
-    pub(crate) fn rmdir(self: &Arc<Self>, dir: &Node, name: &[u8]) -> Result<NodeRef> {
+    pub(crate) fn rmdir(&self, name: &[u8]) -> Result<NodeRef> {
         check_name(name)?;
-        self.check_writable()?;
+        self.fs.check_writable()?;
         match name {
             b"." => return Err(Error::Invalid("'.' cannot be removed")),
             b".." => return Err(Error::NotEmpty),
             _ => {}
         }
         loop {
-            let node = self.lookup(dir, name)?;
+            let node = self.lookup(name)?;
             node.check_dir()?;
-            let locks = lock_nodes(&[dir, &node]);
+            let locks = lock_nodes(&[self, &node]);
             // Between the lookup and the locks another thread may have given the name to another
             // inode.
-            let found = find_entry(dir, name)?.ok_or(Error::NotFound)?;
+            let found = find_entry(self, name)?.ok_or(Error::NotFound)?;
             if found.ino != node.ino {
                 continue;
             }
-            dir.check_mutable()?;
+            self.check_mutable()?;
             node.check_mutable()?;
-            if !dir::is_empty(self, node.ino, &node.state())? {
+            if !dir::is_empty(&self.fs, node.ino, &node.state())? {
                 return Err(Error::NotEmpty);
             }
-            let (from, to) = (dir.prepare()?, node.prepare()?);
-            self.transact(remove_credits(), |txn| {
-                remove_name(txn, dir, &from, &found, name)?;
+            let (from, to) = (self.prepare()?, node.prepare()?);
+            self.fs.transact(remove_credits(), |txn| {
+                remove_name(txn, self, &from, &found, name)?;
                 drop_dir(txn, &from, &node, &to)
             })?;
             drop((from, to, locks));

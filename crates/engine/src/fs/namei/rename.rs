@@ -4,7 +4,6 @@ use super::create::{NewInode, create_credits};
 use super::remove::{drop_dir, drop_link, lock_nodes};
 use super::{NewAttr, NewKind, add_dir_link, check_dir_links, drop_dir_link, find, find_name, is_dots};
 use crate::error::{Corrupt, Error, Result};
-use crate::fs::Fs;
 use crate::fs::data;
 use crate::fs::inode::{Node, NodeRef, Prepared};
 use crate::store::ROOT_INO;
@@ -13,7 +12,6 @@ use crate::store::dir;
 use crate::store::txn::{Txn, credits};
 use lanefs_format::{DeviceNumber, FileType, Timestamp};
 use lanefs_sync::order::{Level, Ordered};
-use std::sync::Arc;
 
 /// How a rename treats an existing name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,44 +59,36 @@ struct Side<'a> {
     name: &'a [u8],
 }
 
-impl Fs {
-    /// Renames `old` in `from` to `new` in `to`. Returns the inode that lost the name `new`. It is
-    /// deleted with its last name and its last user.
+impl Node {
+    /// Renames `old` in this directory to `new` in `to`. Returns the inode that lost the name
+    /// `new`. It is deleted with its last name and its last user.
     ///
     /// # Errors
     /// Those of rename(2).
     pub(crate) fn rename(
-        self: &Arc<Self>,
-        from: &Node,
+        &self,
         old: &[u8],
         to: &Node,
         new: &[u8],
         flags: RenameFlags,
     ) -> Result<Option<NodeRef>> {
-        self.with_room(|| self.rename_once(from, old, to, new, flags))
+        self.fs.with_room(|| self.rename_once(old, to, new, flags))
     }
 
-    fn rename_once(
-        self: &Arc<Self>,
-        from: &Node,
-        old: &[u8],
-        to: &Node,
-        new: &[u8],
-        flags: RenameFlags,
-    ) -> Result<Option<NodeRef>> {
-        self.check_writable()?;
+    fn rename_once(&self, old: &[u8], to: &Node, new: &[u8], flags: RenameFlags) -> Result<Option<NodeRef>> {
+        self.fs.check_writable()?;
         match (is_dots(old), is_dots(new)) {
             (false, true) if flags.keeps_target() => return Err(Error::Exists),
             (false, false) => {}
             _ => return Err(Error::Busy),
         }
-        let (src, dst) = (Side { dir: from, name: old }, Side { dir: to, name: new });
+        let (src, dst) = (Side { dir: self, name: old }, Side { dir: to, name: new });
         // Only moves between directories can change the tree's shape; they run one at a time.
         let _topology =
-            (from.ino != to.ino).then(|| Ordered::take(Level::Topology, 0, || self.topology.lock()));
+            (self.ino != to.ino).then(|| Ordered::take(Level::Topology, 0, || self.fs.topology.lock()));
         loop {
-            let node = self.lookup(from, old)?;
-            let target = match self.lookup(to, new) {
+            let node = self.lookup(old)?;
+            let target = match to.lookup(new) {
                 Ok(target) => Some(target),
                 Err(Error::NotFound) => None,
                 Err(e) => return Err(e),
@@ -113,36 +103,36 @@ impl Fs {
                 // crash shows the old file or the new one.
                 data::write_out(&node)?;
             }
-            let mut nodes = vec![from, to];
+            let mut nodes = vec![self, to];
             nodes.extend(
                 [Some(&node), target.as_ref()].into_iter().flatten().filter(|n| n.is_dir()).map(|n| &**n),
             );
-            if from.ino != to.ino {
-                self.check_tree(&node, to, Error::Invalid("a directory cannot move below itself"))?;
+            if self.ino != to.ino {
+                node.check_tree(to, Error::Invalid("a directory cannot move below itself"))?;
                 if let Some(target) = &target {
                     let nonempty = if flags == RenameFlags::Exchange {
                         Error::Invalid("a directory cannot move below itself")
                     } else {
                         Error::NotEmpty
                     };
-                    self.check_tree(target, from, nonempty)?;
+                    target.check_tree(self, nonempty)?;
                 }
             }
             let locks = lock_nodes(&nodes);
             // Between the lookups and the locks other threads may have given the names to other
             // inodes.
-            let same = find(from, old)? == Some(node.ino) && find(to, new)? == target.as_ref().map(|t| t.ino);
+            let same = find(self, old)? == Some(node.ino) && find(to, new)? == target.as_ref().map(|t| t.ino);
             if !same {
                 continue;
             }
             let replaces = match &target {
                 Some(target) if target.ino == node.ino => false,
                 Some(target) if flags == RenameFlags::Exchange => {
-                    self.exchange(&src, &node, &dst, target)?;
+                    src.exchange(&node, &dst, target)?;
                     false
                 }
                 target => {
-                    self.move_name(&src, &node, &dst, target.as_ref(), flags.whiteout())?;
+                    src.move_name(&node, &dst, target.as_ref(), flags.whiteout())?;
                     true
                 }
             };
@@ -151,29 +141,29 @@ impl Fs {
         }
     }
 
-    /// Fails with `error` if `node` is `dir` or one of the directories above it.
-    fn check_tree(self: &Arc<Self>, node: &Node, dir: &Node, error: Error) -> Result<()> {
-        if !node.is_dir() {
+    /// Fails with `error` if this is `dir` or one of the directories above it.
+    fn check_tree(&self, dir: &Node, error: Error) -> Result<()> {
+        if !self.is_dir() {
             return Ok(());
         }
-        self.walk_up(node, dir, error).or_else(|e| {
+        self.walk_up(dir, error).or_else(|e| {
             // A directory that another thread removes meanwhile leads nowhere, which is no damage.
             dir.check_alive()?;
             Err(e)
         })
     }
 
-    fn walk_up(self: &Arc<Self>, node: &Node, dir: &Node, error: Error) -> Result<()> {
+    fn walk_up(&self, dir: &Node, error: Error) -> Result<()> {
         let mut at = dir.ino;
         // A tree has no more levels than inodes; a cycle of ".." entries does.
-        for _ in 0..=self.layout.inodes_count() {
-            if at == node.ino {
+        for _ in 0..=self.fs.layout.inodes_count() {
+            if at == self.ino {
                 return Err(error);
             }
             if at == ROOT_INO {
                 return Ok(());
             }
-            let above = self.node(at)?;
+            let above = self.fs.node(at)?;
             let _shared = above.share();
             match find(&above, b"..")? {
                 Some(parent) => at = parent,
@@ -182,17 +172,13 @@ impl Fs {
         }
         Err(Corrupt::SpecialInode { ino: at, role: "directory", rule: "has no way up to the root" }.into())
     }
+}
 
+impl Side<'_> {
     /// Checks whether a move may change its directories, its inode and its target.
-    fn check_move(
-        &self,
-        src: &Side<'_>,
-        node: &NodeRef,
-        dst: &Side<'_>,
-        target: Option<&NodeRef>,
-    ) -> Result<()> {
+    fn check_move(&self, node: &NodeRef, dst: &Side<'_>, target: Option<&NodeRef>) -> Result<()> {
         dst.dir.check_alive()?;
-        src.dir.check_mutable()?;
+        self.dir.check_mutable()?;
         node.check_mutable()?;
         match target {
             None => dst.dir.check_not_immutable()?,
@@ -202,7 +188,7 @@ impl Fs {
                 match (node.is_dir(), target.is_dir()) {
                     (true, false) => return Err(Error::NotDir),
                     (false, true) => return Err(Error::IsDir),
-                    (true, true) if !dir::is_empty(self, target.ino, &target.state())? => {
+                    (true, true) if !dir::is_empty(&self.dir.fs, target.ino, &target.state())? => {
                         return Err(Error::NotEmpty);
                     }
                     _ => {}
@@ -213,18 +199,17 @@ impl Fs {
     }
 
     fn move_name(
-        self: &Arc<Self>,
-        src: &Side<'_>,
+        &self,
         node: &NodeRef,
         dst: &Side<'_>,
         target: Option<&NodeRef>,
         whiteout: Option<NewAttr>,
     ) -> Result<()> {
         let is_dir = node.is_dir();
-        self.check_move(src, node, dst, target)?;
-        let changes_parent = is_dir && src.dir.ino != dst.dir.ino;
+        self.check_move(node, dst, target)?;
+        let changes_parent = is_dir && self.dir.ino != dst.dir.ino;
         if changes_parent && target.is_none() {
-            check_dir_links(self, &dst.dir.state())?;
+            check_dir_links(&self.dir.fs, &dst.dir.state())?;
         }
         if changes_parent {
             check_dotdot(node)?;
@@ -234,14 +219,14 @@ impl Fs {
             Some(_) => None,
             None => Some(find_name(dst.dir, dst.name)?.vacant()?),
         };
-        let entry = slot.as_ref().map_or(0, |slot| slot.credits(self, &dst.dir.state()));
-        let (from, to, moved) = (src.dir.prepare()?, dst.dir.prepare()?, node.prepare()?);
+        let entry = slot.as_ref().map_or(0, |slot| slot.credits(&self.dir.fs, &dst.dir.state()));
+        let (from, to, moved) = (self.dir.prepare()?, dst.dir.prepare()?, node.prepare()?);
         let over = target.map(|target| Ok::<_, Error>((target, target.prepare()?))).transpose()?;
-        let now = self.now();
+        let now = self.dir.fs.now();
         let extra = if whiteout.is_some() { create_credits(&WHITEOUT) } else { 0 };
-        self.transact(rename_credits() + entry + extra, |txn| {
+        self.dir.fs.transact(rename_credits() + entry + extra, |txn| {
             // First, because it may fail without a free inode, and then nothing has changed.
-            let mut left = whiteout.map(|attr| take_whiteout(txn, src.dir, attr, now)).transpose()?;
+            let mut left = whiteout.map(|attr| take_whiteout(txn, self.dir, attr, now)).transpose()?;
             let start = txn.mark();
             let put = to.update(txn, |txn, parent| {
                 match slot {
@@ -259,15 +244,15 @@ impl Fs {
             put?;
             from.update(txn, |txn, parent| {
                 match &left {
-                    None => drop(dir::remove(txn, src.dir.ino, parent, src.name)?),
+                    None => drop(dir::remove(txn, self.dir.ino, parent, self.name)?),
                     Some(new) => {
-                        dir::replace(txn, src.dir.ino, parent, src.name, new.ino, FileType::CharDevice)?;
+                        dir::replace(txn, self.dir.ino, parent, self.name, new.ino, FileType::CharDevice)?;
                     }
                 }
                 (parent.mtime, parent.ctime) = (now, now);
                 Ok(())
             })?;
-            self.stamp_moved(txn, node, &moved, changes_parent.then_some(dst.dir))?;
+            stamp_moved(txn, node, &moved, changes_parent.then_some(dst.dir))?;
             match &over {
                 Some((target, prepared)) if is_dir => drop_dir(txn, &to, target, prepared)?,
                 Some((target, prepared)) => drop_link(txn, target, prepared)?,
@@ -280,38 +265,32 @@ impl Fs {
         })
     }
 
-    fn exchange(
-        self: &Arc<Self>,
-        src: &Side<'_>,
-        node: &NodeRef,
-        dst: &Side<'_>,
-        other: &NodeRef,
-    ) -> Result<()> {
-        for n in [src.dir, dst.dir, node, other] {
+    fn exchange(&self, node: &NodeRef, dst: &Side<'_>, other: &NodeRef) -> Result<()> {
+        for n in [self.dir, dst.dir, node, other] {
             n.check_mutable()?;
         }
         let (one, two) = (file_type(node)?, file_type(other)?);
-        let across = src.dir.ino != dst.dir.ino;
+        let across = self.dir.ino != dst.dir.ino;
         let (one_dir, two_dir) = (one == FileType::Directory, two == FileType::Directory);
         if across && one_dir != two_dir {
-            check_dir_links(self, &if one_dir { dst.dir } else { src.dir }.state())?;
+            check_dir_links(&self.dir.fs, &if one_dir { dst.dir } else { self.dir }.state())?;
         }
         for (_, node) in [(one_dir, node), (two_dir, other)].iter().filter(|(is_dir, _)| across && *is_dir) {
             check_dotdot(node)?;
         }
-        let (from, to) = (src.dir.prepare()?, dst.dir.prepare()?);
+        let (from, to) = (self.dir.prepare()?, dst.dir.prepare()?);
         let (first, second) = (node.prepare()?, other.prepare()?);
-        let now = self.now();
-        self.transact(rename_credits(), |txn| {
-            for (side, dir, node, file_type) in [(src, &from, other, two), (dst, &to, node, one)] {
+        let now = self.dir.fs.now();
+        self.dir.fs.transact(rename_credits(), |txn| {
+            for (side, dir, node, file_type) in [(self, &from, other, two), (dst, &to, node, one)] {
                 dir.update(txn, |txn, parent| {
                     dir::replace(txn, side.dir.ino, parent, side.name, node.ino, file_type)?;
                     (parent.mtime, parent.ctime) = (now, now);
                     Ok(())
                 })?;
             }
-            self.stamp_moved(txn, node, &first, (across && one_dir).then_some(dst.dir))?;
-            self.stamp_moved(txn, other, &second, (across && two_dir).then_some(src.dir))?;
+            stamp_moved(txn, node, &first, (across && one_dir).then_some(dst.dir))?;
+            stamp_moved(txn, other, &second, (across && two_dir).then_some(self.dir))?;
             match (across, one_dir, two_dir) {
                 (true, true, false) => adjust_links(txn, &from, &to),
                 (true, false, true) => adjust_links(txn, &to, &from),
@@ -319,24 +298,18 @@ impl Fs {
             }
         })
     }
+}
 
-    /// Stamps an inode that was renamed. If a directory has a new `parent`, its ".." follows.
-    fn stamp_moved(
-        &self,
-        txn: &mut Txn<'_>,
-        node: &Node,
-        prepared: &Prepared<'_>,
-        parent: Option<&Node>,
-    ) -> Result<()> {
-        let now = self.now();
-        prepared.update(txn, |txn, inode| {
-            inode.ctime = now;
-            match parent {
-                Some(parent) => dir::replace(txn, node.ino, inode, b"..", parent.ino, FileType::Directory),
-                None => Ok(()),
-            }
-        })
-    }
+/// Stamps an inode that was renamed. If a directory has a new `parent`, its ".." follows.
+fn stamp_moved(txn: &mut Txn<'_>, node: &Node, prepared: &Prepared<'_>, parent: Option<&Node>) -> Result<()> {
+    let now = node.fs.now();
+    prepared.update(txn, |txn, inode| {
+        inode.ctime = now;
+        match parent {
+            Some(parent) => dir::replace(txn, node.ino, inode, b"..", parent.ino, FileType::Directory),
+            None => Ok(()),
+        }
+    })
 }
 
 /// Checks that a directory that moves to another parent has a "..". Done before any change.

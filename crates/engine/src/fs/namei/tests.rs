@@ -1,6 +1,6 @@
 //! Changes of attributes: refused or done as a whole.
 
-use crate::{Error, FallocMode, NewAttr, OpenOptions, SetAttr, Volume};
+use crate::{AtSymlink, Error, FallocMode, NewAttr, OpenOptions, SetAttr, Volume};
 use lanefs_device::MemDevice;
 use lanefs_format::InodeFlags;
 use lanefs_mkfs::Options;
@@ -24,7 +24,7 @@ fn nobody_owns_nothing() {
         let attr = NewAttr { permissions: 0o755, uid, gid };
         let set = SetAttr { uid: Some(uid), gid: Some(gid), permissions: Some(0o4777), ..SetAttr::default() };
         let refused = [
-            volume.set_attr("/file", &set, true),
+            volume.set_attr("/file", &set, AtSymlink::Follow),
             volume.create_dir_with("/dir", attr),
             volume.open_options().write(true).create_new(true).attr(attr).open("/new").map(drop),
         ];

@@ -1,7 +1,6 @@
 //! Extended attributes of inodes.
 
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::fs::inode::Node;
 use crate::store::txn::credits;
 use crate::store::xattr::{self, SetXattr};
@@ -21,46 +20,46 @@ fn refuse_virtual(name: &[u8]) -> Result<()> {
     }
 }
 
-impl Fs {
+impl Node {
     /// The value of the attribute `name`.
-    pub(crate) fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         if name == I_VERSION {
-            return Ok(node.attributes().version.to_string().into_bytes());
+            return Ok(self.attributes().version.to_string().into_bytes());
         }
-        xattr::get(self, node.ino, &node.state(), name)
+        xattr::get(&self.fs, self.ino, &self.state(), name)
     }
 
     /// All attributes with their values.
-    pub(crate) fn xattrs(&self, node: &Node) -> Result<Vec<(OsString, Vec<u8>)>> {
-        let inode = node.state();
-        let names = xattr::list(self, node.ino, &inode)?;
+    pub(crate) fn xattrs(&self) -> Result<Vec<(OsString, Vec<u8>)>> {
+        let inode = self.state();
+        let names = xattr::list(&self.fs, self.ino, &inode)?;
         let with_value = |name: Vec<u8>| {
-            Ok((OsString::from_vec(name.clone()), xattr::get(self, node.ino, &inode, &name)?))
+            Ok((OsString::from_vec(name.clone()), xattr::get(&self.fs, self.ino, &inode, &name)?))
         };
         names.into_iter().map(with_value).collect()
     }
 
     /// Sets the attribute `name`.
-    pub(crate) fn set_xattr(&self, node: &Node, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
-        self.check_writable()?;
+    pub(crate) fn set_xattr(&self, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        self.fs.check_writable()?;
         refuse_virtual(name)?;
-        node.check_mutable()?;
-        let now = self.now();
-        self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
-            xattr::set(txn, node.ino, inode, name, value, how)?;
+        self.check_mutable()?;
+        let now = self.fs.now();
+        self.change(credits::INODE + credits::XATTR, |txn, inode| {
+            xattr::set(txn, self.ino, inode, name, value, how)?;
             inode.ctime = now;
             Ok(())
         })
     }
 
     /// Removes the attribute `name`.
-    pub(crate) fn remove_xattr(&self, node: &Node, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
+    pub(crate) fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        self.fs.check_writable()?;
         refuse_virtual(name)?;
-        node.check_mutable()?;
-        let now = self.now();
-        self.change(node, credits::INODE + credits::XATTR, |txn, inode| {
-            xattr::remove(txn, node.ino, inode, name)?;
+        self.check_mutable()?;
+        let now = self.fs.now();
+        self.change(credits::INODE + credits::XATTR, |txn, inode| {
+            xattr::remove(txn, self.ino, inode, name)?;
             inode.ctime = now;
             Ok(())
         })

@@ -77,8 +77,8 @@ impl Volume {
 
     fn make(&self) -> Filled {
         let root = self.fs.root().unwrap();
-        let dir = self.fs.create(&root, b"dir", NewKind::Dir, ATTR).unwrap();
-        let file = |name: &str| self.fs.create(&root, name.as_bytes(), NewKind::File, ATTR).unwrap();
+        let dir = root.create(b"dir", NewKind::Dir, ATTR).unwrap();
+        let file = |name: &str| root.create(name.as_bytes(), NewKind::File, ATTR).unwrap();
         let files: Vec<_> = ["file1", "file2", "file3", "file4"].map(file).into();
         Filled { dir, links: vec![1; files.len()], files, names: BTreeMap::new() }
     }
@@ -392,16 +392,16 @@ fn a_directory_without_dotdot_stays_where_it_is() {
     let volume = Volume::new(8 << 20, &["-b", "1024"]);
     let filled = volume.make();
     let (fs, dir) = (&volume.fs, &filled.dir);
-    let child = fs.create(dir, b"child", NewKind::Dir, ATTR).unwrap();
+    let child = dir.create(b"child", NewKind::Dir, ATTR).unwrap();
     let without =
         |txn: &mut Txn<'_>| child.update(txn, |txn, inode| remove(txn, child.ino, inode, b"..").map(drop));
     fs.transact(4, without).unwrap();
     let root = fs.root().unwrap();
     for flags in [RenameFlags::Replace, RenameFlags::Exchange] {
         let to: &[u8] = if flags == RenameFlags::Exchange { b"file1" } else { b"moved" };
-        let moved = fs.rename(dir, b"child", &root, to, flags);
+        let moved = dir.rename(b"child", &root, to, flags);
         assert!(matches!(moved, Err(Error::Dir(DirError::Dots { name: "..", .. }))), "{moved:?}");
         assert_eq!(filled.lookup(fs, b"child"), Some(child.ino));
-        assert!(matches!(fs.lookup(&root, b"moved"), Err(Error::NotFound)));
+        assert!(matches!(root.lookup(b"moved"), Err(Error::NotFound)));
     }
 }

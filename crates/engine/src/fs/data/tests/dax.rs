@@ -264,7 +264,7 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
                 let name = format!("/{dax}{}", flag.bits());
                 let file = file(&volume, &name, false);
                 file.write_late(&[b'a'; 2 * BLOCK], 0).unwrap();
-                file.node().fs.set_file_attr(file.node(), Some(flag | InodeFlags::EXTENTS), None).unwrap();
+                file.node().set_file_attr(Some(flag | InodeFlags::EXTENTS), None).unwrap();
                 // In the middle, over the end, and behind a hole.
                 for (at, len) in [(512, 512), (2 * BLOCK - 1, 7), (5 * BLOCK, 1)] {
                     assert!(matches!(
@@ -276,7 +276,7 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
                 }
                 let end = u64::from(u32::MAX) * BLOCK as u64;
                 assert!(matches!(file.write_late(b"x", end), Err(Error::FileTooBig)));
-                file.node().fs.set_file_attr(file.node(), Some(InodeFlags::EXTENTS), None).unwrap();
+                file.node().set_file_attr(Some(InodeFlags::EXTENTS), None).unwrap();
             }
             volume.close().unwrap();
             fsck(&path);

@@ -27,7 +27,7 @@ fn volume_in(image: &Image, options: OpenOptions) -> (Device, OpenOptions, Arc<F
 
 fn create(fs: &Arc<Fs>, name: &[u8]) {
     let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
-    drop(fs.create(&fs.root().unwrap(), name, NewKind::File, attr).unwrap());
+    drop(fs.root().unwrap().create(name, NewKind::File, attr).unwrap());
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn one_file_that_fails_does_not_keep_others_from_being_committed() {
         device.heal();
         let after = Arc::new(MemDevice::from_bytes(device.inner().to_bytes()));
         let fs = Fs::open(after, options).unwrap();
-        let found = fs.lookup(&fs.root().unwrap(), b"new");
+        let found = fs.root().unwrap().lookup(b"new");
         assert!(found.is_ok(), "close {close}: what was made is lost: {:?}", found.err());
     }
 }

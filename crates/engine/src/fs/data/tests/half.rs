@@ -109,7 +109,7 @@ fn a_large_journalled_file_is_deleted_within_its_credits() {
         let flags = fs_flags(&image, ino) | InodeFlags::JOURNAL_DATA.bits();
         image.debugfs(&format!("set_inode_field big flags {flags:#x}"));
         let fs = image.open();
-        fs.unlink(&fs.root().unwrap(), b"big").unwrap();
+        fs.root().unwrap().unlink(b"big").unwrap();
         assert!(fs.orphans.is_empty());
         image.close(fs);
     }
@@ -154,7 +154,7 @@ fn nameless_files_are_all_found_after_a_crash() {
     let fs = image.open_on(Arc::clone(&device) as Arc<dyn BlockDevice>);
     let root = fs.root().unwrap();
     let attr = crate::fs::namei::NewAttr { permissions: 0o644, uid: 0, gid: 0 };
-    let files: Vec<NodeRef> = (0..3).map(|_| fs.create_nameless(&root, attr).unwrap()).collect();
+    let files: Vec<NodeRef> = (0..3).map(|_| root.create_nameless(attr).unwrap()).collect();
     fs.journal.sync().unwrap();
     std::fs::write(image.path(), device.to_bytes()).unwrap();
     drop((files, root, fs));

@@ -96,10 +96,7 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
     let volume = open(&image);
     let file = volume.create_file("/f").unwrap();
     file.write_at(&[1; MIB], 0).unwrap();
-    file.node()
-        .fs
-        .set_file_attr(file.node(), Some(InodeFlags::IMMUTABLE | InodeFlags::EXTENTS), None)
-        .unwrap();
+    file.node().set_file_attr(Some(InodeFlags::IMMUTABLE | InodeFlags::EXTENTS), None).unwrap();
     for at in [0, MIB as u64, 5 * MIB as u64] {
         assert!(matches!(file.write_at(&[2; MIB], at), Err(Error::NotPermitted(_))));
         file.write_late(&[2; MIB], at).unwrap();

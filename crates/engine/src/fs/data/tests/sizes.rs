@@ -61,7 +61,7 @@ fn judge(image: &Image, log: &Log, start: usize, what: &str, expected: &[u8]) ->
     for state in log.crash_states(1, 2).filter(|state| state.cut > start) {
         let device = Arc::new(state.device());
         let fs = image.open_on(Arc::clone(&device) as Arc<dyn BlockDevice>);
-        let content = all(&fs.lookup(&fs.root().unwrap(), b"f").unwrap());
+        let content = all(&fs.root().unwrap().lookup(b"f").unwrap());
         let lost = content.iter().zip(expected).position(|(byte, wanted)| *byte == 0 && *wanted != 0);
         assert_eq!(
             lost,
@@ -213,7 +213,7 @@ fn what_was_cut_off_does_not_come_back_with_a_larger_size() {
         // The sizes are committed, and the page is not written out.
         f.node().fs.journal.sync().unwrap();
         let fs = image.open_on(Arc::new(lanefs_device::MemDevice::from_bytes(device.image().to_bytes())));
-        let found = all(&fs.lookup(&fs.root().unwrap(), b"f").unwrap());
+        let found = all(&fs.root().unwrap().lookup(b"f").unwrap());
         assert_eq!(found.len(), grown);
         assert!(found[cut..].iter().all(|byte| *byte == 0), "what was cut off came back");
     }

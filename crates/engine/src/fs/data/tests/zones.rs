@@ -172,7 +172,7 @@ fn a_descriptor_that_has_live_inodes_as_never_used() {
         let before: Vec<_> = (11..=12).map(|ino| fs.read_inode(ino).unwrap()).collect();
         {
             let root = fs.node(crate::store::ROOT_INO).unwrap();
-            let file = fs.create(&root, b"beside", NewKind::File, ATTR).unwrap();
+            let file = root.create(b"beside", NewKind::File, ATTR).unwrap();
             assert!(fs.layout.inode_slot(file.ino).unwrap().group > 0, "{field}: inode {}", file.ino);
         }
         assert!((11..=12).map(|ino| fs.read_inode(ino).unwrap()).eq(before), "{field}");
@@ -196,11 +196,11 @@ fn an_inode_bitmap_that_has_live_inodes_as_free() {
             .collect();
         {
             let root = fs.node(crate::store::ROOT_INO).unwrap();
-            let file = fs.create(&root, b"beside", NewKind::File, ATTR).unwrap();
+            let file = root.create(b"beside", NewKind::File, ATTR).unwrap();
             assert!(fs.layout.inode_slot(file.ino).unwrap().group > 0, "inode {}", file.ino);
             for n in 0..20 {
-                let dir = fs.create(&root, format!("d{n}").as_bytes(), NewKind::Dir, ATTR).unwrap();
-                let file = fs.create(&dir, b"f", NewKind::File, ATTR).unwrap();
+                let dir = root.create(format!("d{n}").as_bytes(), NewKind::Dir, ATTR).unwrap();
+                let file = dir.create(b"f", NewKind::File, ATTR).unwrap();
                 assert!(fs.layout.inode_slot(dir.ino).unwrap().group > 0, "inode {}", dir.ino);
                 assert!(fs.layout.inode_slot(file.ino).unwrap().group > 0, "inode {}", file.ino);
             }
