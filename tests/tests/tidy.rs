@@ -25,6 +25,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("lanefs-check", 2),
     ("lanefs-fuse", 3),
     ("lanefs-capi", 3),
+    ("lanefs-archive", 3),
     ("lanefs-lab", 3),
     // The command is the adapter that has all others.
     ("lanefs-cli", 4),

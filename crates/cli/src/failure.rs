@@ -4,6 +4,7 @@
 //! A command that goes on after a failure notes it in [`Noted`] and ends with exit code 1.
 
 use crate::quote::{escaped, quoted};
+use lanefs_archive::host;
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -116,6 +117,17 @@ impl From<io::Error> for Cause {
 impl From<Errno> for Cause {
     fn from(e: Errno) -> Self {
         io::Error::from(e).into()
+    }
+}
+
+/// What the host refused, with the option that insists.
+impl From<host::Error> for Cause {
+    fn from(e: host::Error) -> Self {
+        match e {
+            host::Error::System(e) => e.into(),
+            host::Error::Protected(_) => Self::text(format!("{e}; --force overwrites it")),
+            e => Self::text(e.to_string()),
+        }
     }
 }
 

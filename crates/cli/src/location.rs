@@ -5,7 +5,7 @@
 //! where none is, the last `:/` splits, so that the message names what the user most likely meant.
 //! A path of the host that exists as written is a path of the host.
 
-use crate::content::{self, Content};
+use lanefs_archive::content::{self, Content};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;

@@ -6,15 +6,10 @@
 
 #![forbid(unsafe_code)]
 
-mod archive;
 mod commands;
-mod content;
 mod copy;
 mod entry;
-mod export;
 mod failure;
-mod host;
-mod import;
 mod location;
 mod mode;
 mod output;

@@ -5,6 +5,7 @@
 //! be for another machine: listings take `-n` to show numbers.
 
 use crate::quote::quoted;
+use lanefs_archive::check_owner;
 use std::collections::HashMap;
 use std::str::FromStr;
 
@@ -39,25 +40,9 @@ impl FromStr for Owner {
             ),
             Some(group) => Some(find_group(group)?),
         };
-        check(owner.uid, owner.gid)?;
+        check_owner(owner.uid, owner.gid).map_err(|e| e.to_string())?;
         Ok(owner)
     }
-}
-
-/// The number that chown(2) takes for "leave it as it is". No file can be given to it: what asks
-/// for that would leave the file to the caller, with its set-user-id bit.
-pub(crate) const NO_CHANGE: u32 = u32::MAX;
-
-/// Refuses owners that no file can be given to.
-pub(crate) fn check(uid: Option<u32>, gid: Option<u32>) -> Result<(), String> {
-    for (id, what) in [(uid, "user"), (gid, "group")] {
-        if id == Some(NO_CHANGE) {
-            return Err(format!(
-                "no file can be given to {what} {NO_CHANGE}, which chown takes for no change"
-            ));
-        }
-    }
-    Ok(())
 }
 
 fn find_user(name: &str) -> Result<(u32, Option<u32>), String> {

@@ -3,14 +3,14 @@
 //! A volume is locked against other openers, so a command that names it twice must share it. A
 //! command that writes to a volume anywhere opens it for writing from the start.
 
-use crate::content::{self, Content};
 use crate::failure::{Cause, Failure, Res};
-use crate::host::Overwrite;
 use crate::location::{self, Location, VolumeName};
 use crate::quote::quoted;
 use crate::side::{HostSide, Side, VolumeSide, shown};
 use crate::stats::StatsArg;
 use lanefs::{OpenOptions, Volume};
+use lanefs_archive::Overwrite;
+use lanefs_archive::content::{self, Content};
 use lanefs_device::{BlockDevice, FileOptions, Medium, open_url};
 use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use rustix::io::Errno;
@@ -214,13 +214,31 @@ fn not_a_volume(path: &Path, open: Option<&File>) -> Option<Cause> {
     };
     let found = found.filter(|found| !matches!(found, Content::Ext));
     let text = match found {
-        Some(found) => match found.advice() {
+        Some(found) => match advice(found) {
             Some(advice) => format!("it holds no ext4 volume but {}; {advice}", found.name()),
             None => format!("it holds no ext4 volume but {}", found.name()),
         },
         None => "it holds no ext4 volume but zeros; lanefs mkfs makes a volume".into(),
     };
     Some(Cause::text(text))
+}
+
+/// Returns what to do to get at an ext4 volume in it, if there is a way.
+fn advice(found: Content) -> Option<String> {
+    match found {
+        Content::Gpt | Content::Mbr => {
+            Some("losetup -P -f FILE makes its partitions devices, /dev/loopNpM".into())
+        }
+        Content::Luks => Some("cryptsetup open makes it a device, /dev/mapper/NAME".into()),
+        Content::LvmMember => Some("a volume in it is a device, /dev/VG/LV, after vgchange -ay".into()),
+        Content::RaidMember => Some("mdadm --assemble makes it a device, /dev/mdN".into()),
+        Content::DiskImage(format) => {
+            Some(format!("qemu-img convert -f {format} -O raw makes it a plain image"))
+        }
+        Content::Compressed(by) => Some(format!("unpack it first: {by} -dc")),
+        Content::Archive("tar") => Some("lanefs import puts it into a volume".into()),
+        _ => None,
+    }
 }
 
 /// Returns the volume's device, for commands that read a volume without opening it.

@@ -1,13 +1,13 @@
-//! Walks a whole tree, in the order of names.
+//! Walks a whole tree of a side, in the order of names.
 //!
-//! The walk does not recurse and does not trust the tree: a volume may hold a directory twice, or
-//! inside itself, which would make a walk endless or exponentially long. Each directory is entered
-//! once; meeting it again is an error. A failure to read one directory does not end the walk.
+//! The walk does not trust the tree: each directory is entered once, and meeting it again is an
+//! error. A failure to read one directory does not end the walk.
 
 use crate::failure::{Failure, OrCannot, Res};
+use crate::quote::quoted;
 use crate::side::{Meta, Side, shown};
-use std::collections::HashSet;
-use std::ffi::OsString;
+use lanefs_archive::walk::{self, is_name};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -32,21 +32,16 @@ pub(crate) enum When {
     Leave,
 }
 
-struct Frame {
-    path: PathBuf,
-    meta: Meta,
-    entries: std::vec::IntoIter<OsString>,
-}
-
 /// The walk: an iterator of steps and of failures.
 pub(crate) struct Walk<'a> {
     side: &'a dyn Side,
-    root: Option<(PathBuf, Meta)>,
-    frames: Vec<Frame>,
-    /// A directory that was given out and whose entries come next, unless [`Walk::stay_out`] drops
-    /// it.
-    pending: Option<(PathBuf, Meta)>,
-    seen: HashSet<(u64, u64)>,
+    root: PathBuf,
+    walk: walk::Walk<Meta>,
+    /// The root, before the first step.
+    first: Option<Meta>,
+    /// The last step entered a directory. Its names are read by the next step, unless
+    /// [`Walk::stay_out`] leaves it.
+    unread: bool,
     dirs_only: bool,
 }
 
@@ -54,19 +49,15 @@ impl<'a> Walk<'a> {
     /// Returns a walk of `root` and all entries below it. `follow`: the root itself may be a link.
     pub(crate) fn new(side: &'a dyn Side, root: &Path, follow: bool) -> Res<Self> {
         let meta = side.metadata(root, follow).or_cannot("access", shown(side, root))?;
-        Ok(Self {
-            side,
-            root: Some((root.into(), meta)),
-            frames: Vec::new(),
-            pending: None,
-            seen: HashSet::new(),
-            dirs_only: false,
-        })
+        let (first, walk) = (Some(meta), walk::Walk::new());
+        Ok(Self { side, root: root.into(), walk, first, unread: false, dirs_only: false })
     }
 
     /// Does not go into the directory that the last step entered; no step leaves it either.
     pub(crate) fn stay_out(&mut self) {
-        self.pending = None;
+        if std::mem::take(&mut self.unread) {
+            self.walk.leave();
+        }
     }
 
     /// Leaves everything but directories out.
@@ -74,26 +65,36 @@ impl<'a> Walk<'a> {
         self.dirs_only = true;
     }
 
-    /// Returns the names in a directory. Filtered before the walk, so that the last of them is
-    /// known.
-    fn names(&self, path: &Path) -> Res<Vec<OsString>> {
-        let mut names = self.side.read_dir(path).or_cannot("open directory", shown(self.side, path))?;
+    /// Returns a path below the root.
+    fn below(&self, path: &[u8]) -> PathBuf {
+        // A join with nothing would add a slash.
+        if path.is_empty() { self.root.clone() } else { self.root.join(OsStr::from_bytes(path)) }
+    }
+
+    /// Reads the names of the directory on top. Filtered before the walk, so that the last of them
+    /// is known.
+    fn read(&mut self) -> Res {
+        let path = self.below(self.walk.path());
+        let mut names = self.side.read_dir(&path).or_cannot("open directory", shown(self.side, &path))?;
         if self.dirs_only {
             names.retain(|name| self.side.metadata(&path.join(name), false).is_ok_and(|m| m.is_dir()));
         }
-        Ok(names)
+        self.walk.fill(names);
+        Ok(())
     }
 
-    fn give(&mut self, path: PathBuf, meta: Meta, depth: usize, last: bool) -> Res<Step> {
+    fn enter(&mut self, name: &OsString, meta: Meta, last: bool) -> Res<Step> {
+        let (path, depth) = (self.below(&self.walk.path_of(name)), self.walk.depth());
         if meta.is_dir() {
-            if !self.seen.insert((meta.device, meta.ino)) {
-                return Err(Failure::new(format!(
+            let identity = Some((meta.device, meta.ino));
+            self.walk.enter(name, identity, meta.clone()).map_err(|_| {
+                Failure::new(format!(
                     "directory {} (inode {}) was met before by another name: the volume is damaged; run e2fsck on it",
-                    crate::quote::quoted(shown(self.side, &path)),
+                    quoted(shown(self.side, &path)),
                     meta.ino
-                )));
-            }
-            self.pending = Some((path.clone(), meta.clone()));
+                ))
+            })?;
+            self.unread = true;
         }
         Ok(Step { path, depth, meta, when: When::Enter, last })
     }
@@ -103,35 +104,30 @@ impl Iterator for Walk<'_> {
     type Item = Res<Step>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some((path, meta)) = self.root.take() {
-            return Some(self.give(path, meta, 0, true));
+        if let Some(meta) = self.first.take() {
+            return Some(self.enter(&OsString::new(), meta, true));
         }
-        if let Some((path, meta)) = self.pending.take() {
-            let (entries, failure) = match self.names(&path) {
-                Ok(entries) => (entries, None),
-                Err(failure) => (Vec::new(), Some(failure)),
-            };
-            self.frames.push(Frame { path, meta, entries: entries.into_iter() });
-            if let Some(failure) = failure {
-                return Some(Err(failure));
+        if std::mem::take(&mut self.unread)
+            && let Err(failure) = self.read()
+        {
+            return Some(Err(failure));
+        }
+        let (name, last) = match self.walk.next()? {
+            walk::Step::Name { name, last } => (name, last),
+            walk::Step::Leave(meta) => {
+                let (path, depth) = (self.below(self.walk.path()), self.walk.depth());
+                return Some(Ok(Step { path, depth, meta, when: When::Leave, last: false }));
             }
-        }
-        let depth = self.frames.len();
-        let frame = self.frames.last_mut()?;
-        let Some(name) = frame.entries.next() else {
-            let Frame { path, meta, .. } = self.frames.pop()?;
-            return Some(Ok(Step { path, depth: depth - 1, meta, when: When::Leave, last: false }));
         };
-        let last = frame.entries.as_slice().is_empty();
-        let path = frame.path.join(&name);
-        if name.as_bytes().contains(&b'/') {
+        let path = self.below(&self.walk.path_of(&name));
+        if !is_name(&name) {
             return Some(Err(Failure::new(format!(
                 "the name {} has a slash: the volume is damaged; run e2fsck on it",
-                crate::quote::quoted(shown(self.side, &path))
+                quoted(shown(self.side, &path))
             ))));
         }
         Some(match self.side.metadata(&path, false).or_cannot("access", shown(self.side, &path)) {
-            Ok(meta) => self.give(path, meta, depth, last),
+            Ok(meta) => self.enter(&name, meta, last),
             Err(failure) => Err(failure),
         })
     }
@@ -140,8 +136,8 @@ impl Iterator for Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Overwrite;
     use crate::side::HostSide;
+    use lanefs_archive::Overwrite;
 
     #[test]
     fn enters_and_leaves_in_order() {

@@ -1,15 +1,15 @@
 //! `lanefs cp`: files and trees between volumes, the host and the standard streams.
 
-use crate::content::{self, Content};
 use crate::copy::{Copier, Options, drain, pour};
 use crate::failure::{Failure, Noted, OrCannot, Res};
-use crate::host::Overwrite;
 use crate::location::Location;
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::quote::quoted;
 use crate::stats::StatsArg;
 use crate::volumes::{Spot, Volumes, refuse_forgotten_slash};
+use lanefs_archive::Overwrite;
+use lanefs_archive::content::{self, Content};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;

@@ -1,15 +1,15 @@
 //! `lanefs export`: a directory of a volume into a folder or a tar archive.
 
 use super::transfer::{Ownership, Told, failure};
-use crate::archive::Epoch;
-use crate::export::{Options, Target, run};
 use crate::failure::{Failure, Res};
-use crate::host::Overwrite;
 use crate::location::Location;
 use crate::output::Out;
 use crate::quote::quoted;
 use crate::volumes;
-use std::ffi::OsString;
+use lanefs_archive::{Cause, Compression, ExportOptions, Overwrite, Target, export, program_for};
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::path::Path;
 
 /// Copy a directory of a volume into a folder or a tar archive
 ///
@@ -50,19 +50,31 @@ impl Args {
         }
         let epoch = volumes::source_date_epoch()?;
         let volume = volumes::open(&name, false)?;
-        let options = Options {
-            ownership: self.ownership.into(),
-            epoch: Epoch(epoch.map(|t| t.sec)),
-            overwrite: if self.force { Overwrite::All } else { Overwrite::NoVolumes },
-        };
-        let label = [name.as_encoded_bytes(), b":"].concat();
-        let mut told = Told::new("exporting", None);
-        let target = Target::parse(&self.destination);
-        let ran = run(&volume, &path, &label, target, &options, &mut told).map_err(|problem| match target {
+        let overwrite = if self.force { Overwrite::All } else { Overwrite::NoVolumes };
+        let options = ExportOptions::new().ownership(self.ownership.into()).overwrite(overwrite);
+        let options = epoch.into_iter().fold(options, ExportOptions::newest);
+        let target = target(&self.destination);
+        let to_stdout = self.destination == "-";
+        let mut told = Told::new("exporting", &name, None);
+        let ran = export(&volume, &path, target, &options, |event| told.hear(event));
+        let ran = ran.map_err(|e| match e.cause() {
             // As for any other output: a reader that went away ends the command without a word.
-            Target::Stdout if problem.cause == "Broken pipe" => Failure::Silent(141),
-            _ => failure(problem),
+            Cause::Io(io) if to_stdout && io.kind() == ErrorKind::BrokenPipe => Failure::Silent(141),
+            _ => failure(&name, &e),
         });
         ran.and(told.finish().finish())
+    }
+}
+
+/// Returns what an argument means: `-` is standard output, a name that ends as that of an archive
+/// does, and is no folder, an archive.
+fn target(arg: &OsStr) -> Target<'_> {
+    let path = Path::new(arg);
+    if arg == "-" {
+        Target::archive("-", std::io::stdout(), Compression::None)
+    } else if program_for(arg.as_encoded_bytes()).is_some() && !path.is_dir() {
+        Target::file(path)
+    } else {
+        Target::folder(path)
     }
 }

@@ -1,14 +1,13 @@
 //! `lanefs import`: a folder's contents or a tar archive into a directory of a volume.
 
 use super::transfer::{Ownership, Told, failure};
-use crate::archive::Epoch;
 use crate::failure::{Failure, Res};
-use crate::import::{Options, Source, run};
 use crate::location::Location;
 use crate::output::Out;
 use crate::quote::quoted;
 use crate::stats::StatsArg;
 use crate::volumes;
+use lanefs_archive::{ImportOptions, Source, import};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +19,8 @@ use std::time::Duration;
 /// SOURCE_DATE_EPOCH no time is later than that, and the same source gives the same bytes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A folder, a tar archive (plain or by gzip), or `-` for an archive from standard input
+    /// A folder, a tar archive (plain, or by gzip, zstd, xz or bzip2), or `-` for an archive from
+    /// standard input
     #[arg(value_name = "SRC")]
     source: OsString,
     /// The directory to fill; it is made if it does not exist
@@ -42,16 +42,21 @@ impl Args {
             return Err(Failure::new(text));
         };
         let epoch = volumes::source_date_epoch()?;
-        let source = Source::open(&self.source).map_err(failure)?;
+        let source = match self.source.as_encoded_bytes() {
+            b"-" => Source::archive("-", std::io::stdin()),
+            _ => Source::open(&self.source),
+        };
+        let source = source.map_err(|e| failure(&name, &e))?;
         // All or nothing is asked for, and a timer would commit at other places each time.
         let volume = volumes::open_with(&name, true, |o| o.commit_interval(Duration::ZERO))?;
-        let options = Options { ownership: self.ownership.into(), epoch: Epoch(epoch.map(|t| t.sec)) };
-        let label = [name.as_encoded_bytes(), b":"].concat();
-        let mut told = Told::new("importing", source.size);
-        if source.size.is_none() {
+        let options = ImportOptions::new().ownership(self.ownership.into());
+        let options = epoch.into_iter().fold(options, ImportOptions::newest);
+        let mut told = Told::new("importing", &name, source.size());
+        if source.size().is_none() {
             told.measure(PathBuf::from(&self.source));
         }
-        let ran = run(source, &volume, &path, &label, &options, &mut told).map_err(failure);
+        let ran = import(source, &volume, &path, &options, |event| told.hear(event));
+        let ran = ran.map_err(|e| failure(&name, &e));
         let noted = told.finish();
         let told = self.stats.print(&volume, name.as_encoded_bytes());
         // Also after a failure: the members that were imported are complete.

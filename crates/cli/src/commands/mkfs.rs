@@ -1,13 +1,13 @@
 //! `lanefs mkfs`: makes a volume, with the option letters of mke2fs.
 
-use crate::content::{self, Content};
 use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::location::whole_volume;
 use crate::output::Out;
-use crate::owner;
 use crate::quote::{JsonName, quoted};
 use crate::size;
 use crate::volumes::{file_of, names_file, refuse_forgotten_slash, source_date_epoch};
+use lanefs_archive::check_owner;
+use lanefs_archive::content::{self, Content};
 use lanefs_device::{BlockDevice, FileOptions, create_url, open_url};
 use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
@@ -100,7 +100,7 @@ impl Extended {
                     let bad = || format!("root_owner={value}: UID:GID, two numbers");
                     let (uid, gid) = value.split_once(':').ok_or_else(bad)?;
                     let (uid, gid) = (uid.parse().map_err(|_| bad())?, gid.parse().map_err(|_| bad())?);
-                    owner::check(Some(uid), Some(gid))?;
+                    check_owner(Some(uid), Some(gid)).map_err(|e| e.to_string())?;
                     extended.root_owner = Some((uid, gid));
                 }
                 _ => {

@@ -1,9 +1,11 @@
 //! What import and export have in common as commands.
 
-use crate::archive::{self, IdMap, IdRange, Problem, Report};
-use crate::failure::{Cause, Failure, Noted};
+use crate::failure::{self, Failure, Noted};
 use crate::owner::Owner;
 use crate::progress::Progress;
+use lanefs_archive::{Cause, Error, Event, IdRange, Place, host};
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -21,28 +23,62 @@ pub(super) struct Ownership {
     gid_map: Vec<IdRange>,
 }
 
-impl From<Ownership> for archive::Ownership {
+impl From<Ownership> for lanefs_archive::Ownership {
     fn from(args: Ownership) -> Self {
-        let owner = args.owner.unwrap_or_default();
-        Self { uid: owner.uid, gid: owner.gid, uids: IdMap(args.uid_map), gids: IdMap(args.gid_map) }
+        let Owner { uid, gid } = args.owner.unwrap_or_default();
+        let mut to = args.uid_map.into_iter().fold(Self::new(), Self::map_users);
+        to = args.gid_map.into_iter().fold(to, Self::map_groups);
+        to = uid.into_iter().fold(to, Self::user);
+        gid.into_iter().fold(to, Self::group)
     }
 }
 
-/// Converts a problem to the command's failure.
-pub(super) fn failure(problem: Problem) -> Failure {
-    Failure::cannot(problem.verb, problem.what, Cause::text(problem.cause))
+/// Converts an error to the command's failure. `volume` is the volume as the user named it.
+pub(super) fn failure(volume: &OsStr, error: &Error) -> Failure {
+    let what = match error.place() {
+        Place::Volume(path) => [volume.as_encoded_bytes(), b":", path].concat(),
+        place => place.as_bytes().to_vec(),
+    };
+    let advice = match error.cause() {
+        Cause::Host(host::Error::Protected(_)) => "; --force overwrites it".into(),
+        Cause::Owner(_) => "; --uid-map, --gid-map or --owner says who gets it".into(),
+        Cause::Compressed(by) => format!("; {by} -dc FILE | lanefs import - VOLUME:/DIR"),
+        _ => String::new(),
+    };
+    let cause = match error.cause() {
+        Cause::CannotCompress(by) => {
+            let name = String::from_utf8_lossy(&what);
+            format!("lanefs compresses with gzip only; lanefs export SRC - | {by} > {name}")
+        }
+        _ => failure::words_of(&error.reason()) + &advice,
+    };
+    Failure::cannot(&error.action().to_string(), what, failure::Cause::text(cause))
 }
 
 /// Shows a bar and says what goes wrong.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Told<'a> {
     progress: Progress,
     noted: Noted,
+    volume: &'a OsStr,
 }
 
-impl Told {
-    pub(super) fn new(what: &'static str, total: Option<u64>) -> Self {
-        Self { progress: Progress::new(what, total), noted: Noted::default() }
+impl<'a> Told<'a> {
+    /// `volume` is the volume as the user named it; `total` the bytes to expect.
+    pub(super) fn new(what: &'static str, volume: &'a OsStr, total: Option<u64>) -> Self {
+        Self { progress: Progress::new(what, total), noted: Noted::default(), volume }
+    }
+
+    /// Takes a step of an import or an export.
+    pub(super) fn hear(&mut self, event: Event) -> ControlFlow<()> {
+        match event {
+            Event::Entry => self.progress.file(),
+            Event::Data(bytes) => self.progress.bytes(bytes),
+            // Only a closed standard output is passed on, and nothing is written there here.
+            Event::Skipped(error) => drop(self.noted.note(Err(failure(self.volume, &error)))),
+            _ => {}
+        }
+        ControlFlow::Continue(())
     }
 
     /// Lets the bar find out how much is in a folder.
@@ -53,21 +89,6 @@ impl Told {
     /// Takes the bar away.
     pub(super) fn finish(self) -> Noted {
         self.noted
-    }
-}
-
-impl Report for Told {
-    fn bytes(&mut self, n: u64) {
-        self.progress.bytes(n);
-    }
-
-    fn file(&mut self) {
-        self.progress.file();
-    }
-
-    fn problem(&mut self, problem: Problem) {
-        // Only a closed standard output is passed on, and nothing is written there here.
-        let _ = self.noted.note(Err(failure(problem)));
     }
 }
 

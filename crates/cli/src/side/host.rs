@@ -4,13 +4,14 @@
 //! links. Names below it are resolved from an open directory, and through no link.
 
 use super::{Meta, Node, Outcome, Side, Sink, Source};
-use crate::host::{self, Folder, Identity, Object, Overwrite, c_name};
 use crate::time::Time;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use lanefs_archive::Overwrite;
+use lanefs_archive::host::{self, Folder, Identity, Object, c_name};
+use rustix::fd::OwnedFd;
+use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 use std::cell::{OnceCell, RefCell};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -92,16 +93,22 @@ impl HostSide {
 
     fn find(&self, path: &Path) -> Outcome<Object> {
         let (folder, name) = self.locate(path)?;
-        folder.find(&name)
+        Ok(folder.find(&name)?)
     }
 
-    fn open_to_read(&self, path: &Path, flags: OFlags) -> Outcome<OwnedFd> {
+    /// Opens to read what `open` opens by a name in its directory.
+    fn open_to_read(
+        &self,
+        path: &Path,
+        flags: OFlags,
+        open: fn(&Folder, &CStr) -> host::Result<OwnedFd>,
+    ) -> Outcome<OwnedFd> {
         if self.is_named(path) {
             let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
             return Ok(fs::open(path, flags, Mode::empty())?);
         }
         let (folder, name) = self.locate(path)?;
-        folder.open_to_read(&name, flags)
+        Ok(open(&folder, &name)?)
     }
 }
 
@@ -147,7 +154,7 @@ impl Side for HostSide {
 
     fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>> {
         let mut names = Vec::new();
-        for entry in fs::Dir::read_from(self.open_to_read(path, OFlags::DIRECTORY)?)? {
+        for entry in fs::Dir::read_from(self.open_to_read(path, OFlags::DIRECTORY, Folder::open_dir)?)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if !matches!(name, b"." | b"..") {
@@ -169,7 +176,7 @@ impl Side for HostSide {
     }
 
     fn open(&self, path: &Path) -> Outcome<Box<dyn Source + '_>> {
-        Ok(Box::new(HostFile(File::from(self.open_to_read(path, OFlags::empty())?))))
+        Ok(Box::new(HostFile(File::from(self.open_to_read(path, OFlags::empty(), Folder::open_file)?))))
     }
 
     fn create(&self, path: &Path, mode: u32, keep: bool) -> Outcome<Box<dyn Sink + '_>> {
@@ -193,12 +200,12 @@ impl Side for HostSide {
 
     fn hard_link(&self, old: &Path, new: &Path) -> Outcome {
         let (folder, name) = self.locate(new)?;
-        folder.link(&self.find(old)?, &name)
+        Ok(folder.link(&self.find(old)?, &name)?)
     }
 
     fn mknod(&self, path: &Path, mode: u32, rdev: (u32, u32)) -> Outcome<Box<dyn Node + '_>> {
         let (folder, name) = self.locate(path)?;
-        Ok(Box::new(folder.mknod(&name, FileType::from_raw_mode(mode), mode, rdev)?))
+        Ok(Box::new(folder.mknod(&name, mode, rdev)?))
     }
 
     fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>> {
@@ -216,27 +223,27 @@ impl Side for HostSide {
 
     fn rename(&self, old: &Path, new: &Path) -> Outcome {
         let ((from, old), (to, new)) = (self.locate(old)?, self.locate(new)?);
-        from.rename(&old, &to, &new, false)
+        Ok(from.rename(&old, &to, &new, false)?)
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> Outcome {
         let ((from, one), (to, other)) = (self.locate(one)?, self.locate(other)?);
-        from.rename(&one, &to, &other, true)
+        Ok(from.rename(&one, &to, &other, true)?)
     }
 
     fn remove_file(&self, path: &Path) -> Outcome {
         let (folder, name) = self.locate(path)?;
-        folder.remove_file(&name)
+        Ok(folder.remove_file(&name)?)
     }
 
     fn remove_dir(&self, path: &Path) -> Outcome {
         let (folder, name) = self.locate(path)?;
-        folder.remove_dir(&name)
+        Ok(folder.remove_dir(&name)?)
     }
 
     fn displace(&self, path: &Path) -> Outcome {
         let (folder, name) = self.locate(path)?;
-        folder.displace(&name)
+        Ok(folder.displace(&name)?)
     }
 
     fn list_xattrs(&self, path: &Path) -> Outcome<Vec<OsString>> {
@@ -260,7 +267,7 @@ impl Side for HostSide {
     }
 
     fn remove_xattr(&self, path: &Path, name: &OsStr) -> Outcome {
-        self.find(path)?.remove_xattr(name)
+        Ok(self.find(path)?.remove_xattr(name)?)
     }
 
     fn sync(&self) -> Outcome {
@@ -290,25 +297,30 @@ impl Source for HostFile {
     }
 }
 
+impl Node for Object {
+    fn set_mode(&self, mode: u32) -> Outcome {
+        Ok(self.set_mode(mode)?)
+    }
+
+    fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Outcome {
+        Ok(self.set_owner(uid, gid)?)
+    }
+
+    fn set_times(&self, atime: Time, mtime: Time) -> Outcome {
+        Ok(self.set_times(atime.into(), mtime.into())?)
+    }
+
+    fn set_xattr(&self, name: &OsStr, value: &[u8]) -> Outcome {
+        Ok(self.set_xattr(name, value)?)
+    }
+}
+
 impl Sink for Object {
     fn write_at(&self, data: &[u8], offset: u64) -> Outcome {
-        let mut done = 0;
-        while done < data.len() {
-            let written = match rustix::io::pwrite(self.as_fd(), &data[done..], offset + done as u64) {
-                // A pipe or a terminal takes bytes one behind the other.
-                Err(Errno::SPIPE) => rustix::io::write(self.as_fd(), &data[done..]),
-                written => written,
-            };
-            match written {
-                Err(Errno::INTR) => {}
-                Ok(0) => return Err(Errno::IO.into()),
-                written => done += written?,
-            }
-        }
-        Ok(())
+        Ok(self.write_at(data, offset)?)
     }
 
     fn set_len(&self, len: u64) -> Outcome {
-        Ok(fs::ftruncate(self.as_fd(), len)?)
+        Ok(self.set_len(len)?)
     }
 }

@@ -3,12 +3,12 @@
 use super::{Meta, Node, Outcome, Side, Sink, Source};
 use crate::failure::{Cause, Failure, Res};
 use crate::location::VolumeName;
-use crate::owner;
 use crate::stats::StatsArg;
 use crate::time::Time;
 use lanefs::{
     AtSymlink, DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume,
 };
+use lanefs_archive::check_owner;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -261,7 +261,7 @@ fn mode_of(mode: u32) -> SetAttr {
 }
 
 fn owner_of(uid: Option<u32>, gid: Option<u32>) -> Outcome<SetAttr> {
-    owner::check(uid, gid).map_err(Cause::text)?;
+    check_owner(uid, gid).map_err(|e| Cause::text(e.to_string()))?;
     Ok(SetAttr { uid, gid, ..SetAttr::default() })
 }
 

@@ -1,0 +1,136 @@
+//! Compressed archives: reads gzip, zstd, xz and bzip2, and writes gzip.
+//!
+//! The output depends on the content alone: no time and no name go into the header.
+
+use crate::content::{self, Content};
+use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
+use std::io::{self, BufRead, BufWriter, Cursor, Read, Write};
+
+/// Bytes that are written of an archive at once.
+const WRITE_BEHIND: usize = 1 << 20;
+
+/// How the name of an archive says that it is compressed: its ends, and the program.
+const NAMES: &[(&[&str], &str)] = &[
+    (&[".tar"], ""),
+    (&[".tar.gz", ".tgz"], "gzip"),
+    (&[".tar.zst", ".tzst"], "zstd"),
+    (&[".tar.xz", ".txz"], "xz"),
+    (&[".tar.bz2", ".tbz2", ".tbz"], "bzip2"),
+    (&[".tar.lz4"], "lz4"),
+    (&[".tar.lzma", ".tlz"], "lzma"),
+];
+
+/// Returns the program that compresses an archive of this name: "" for a plain one, `None` if the
+/// name is not that of an archive.
+///
+/// ```
+/// use lanefs_archive::program_for;
+/// assert_eq!(program_for(b"root.tar.gz"), Some("gzip"));
+/// assert_eq!(program_for(b"root.tar"), Some(""));
+/// assert_eq!(program_for(b"root"), None);
+/// ```
+#[must_use]
+pub fn program_for(name: &[u8]) -> Option<&'static str> {
+    let fits = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end.as_bytes()));
+    NAMES.iter().find(|(ends, _)| fits(ends)).map(|(_, program)| *program)
+}
+
+/// How an archive is compressed on its way out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// By gzip, at its usual level.
+    Gzip,
+}
+
+/// A stream that is written plain or by gzip.
+#[derive(Debug)]
+pub(crate) enum Packer<W: Write> {
+    Plain(BufWriter<W>),
+    Gzip(GzEncoder<BufWriter<W>>),
+}
+
+impl<W: Write> Packer<W> {
+    pub(crate) fn new(stream: W, compression: Compression) -> Self {
+        let stream = BufWriter::with_capacity(WRITE_BEHIND, stream);
+        match compression {
+            Compression::Gzip => Self::Gzip(GzEncoder::new(stream, flate2::Compression::default())),
+            Compression::None => Self::Plain(stream),
+        }
+    }
+
+    /// Writes what ends the stream.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Plain(mut stream) => stream.flush(),
+            Self::Gzip(encoder) => encoder.finish()?.flush(),
+        }
+    }
+}
+
+impl<W: Write> Write for Packer<W> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(buf),
+            Self::Gzip(encoder) => encoder.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        // The end of the stream is for `finish`: a flush on the way makes the result longer.
+        Ok(())
+    }
+}
+
+/// Unpacks a stream, told by its first bytes; one that is not compressed is passed on as it is.
+pub(crate) fn unpacked(mut stream: impl BufRead + Send + 'static) -> io::Result<Unpacked> {
+    let mut head = [0; 8];
+    let mut len = 0;
+    while len < head.len() {
+        match stream.read(&mut head[len..]) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let found = content::of_head(&head[..len]);
+    let whole = Cursor::new(head[..len].to_vec()).chain(stream);
+    Ok(match found {
+        Some(Content::Compressed(by)) => match decoder(whole, by)? {
+            Some(stream) => Unpacked::Stream { stream, compressed: true },
+            None => Unpacked::By(by),
+        },
+        _ => Unpacked::Stream { stream: Box::new(whole), compressed: false },
+    })
+}
+
+/// Returns the decoder of a stream; `None` if this build has none. A stream may have several
+/// members, one behind the other, as `cat`, pigz and pzstd make them.
+fn decoder(
+    stream: impl BufRead + Send + 'static,
+    by: &'static str,
+) -> io::Result<Option<Box<dyn Read + Send>>> {
+    Ok(Some(match by {
+        "gzip" => Box::new(MultiGzDecoder::new(stream)),
+        #[cfg(feature = "zstd")]
+        "zstd" => Box::new(zstd::Decoder::with_buffer(stream)?),
+        #[cfg(feature = "xz")]
+        "xz" => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(stream)),
+        #[cfg(feature = "bzip2")]
+        "bzip2" => Box::new(bzip2::bufread::MultiBzDecoder::new(stream)),
+        _ => return Ok(None),
+    }))
+}
+
+/// What [`unpacked`] found.
+pub(crate) enum Unpacked {
+    /// The archive.
+    Stream { stream: Box<dyn Read + Send>, compressed: bool },
+    /// Only this program unpacks it.
+    By(&'static str),
+}

@@ -1,0 +1,234 @@
+//! Errors of an import or an export: what could not be done, with which name, and why.
+
+#[cfg(target_os = "linux")]
+use crate::host;
+use crate::ids::OwnerError;
+use crate::tarball::TarError;
+use std::fmt;
+use std::io;
+
+/// What an import or an export could not do with one name of a tree, and why.
+///
+/// The text is one line: `cannot create '/etc/passwd': no space left in the volume`. A program that
+/// words its messages itself has the parts: [`action`](Self::action), [`place`](Self::place),
+/// [`cause`](Self::cause).
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} '{place}': {}", self.reason())]
+pub struct Error {
+    action: Action,
+    place: Place,
+    #[source]
+    cause: Cause,
+}
+
+impl Error {
+    pub(crate) fn new(action: Action, place: Place, cause: impl Into<Cause>) -> Self {
+        Self { action, place, cause: cause.into() }
+    }
+
+    /// Returns what could not be done.
+    #[must_use]
+    pub fn action(&self) -> Action {
+        self.action
+    }
+
+    /// Returns the name that it could not be done with.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Returns why it could not be done.
+    #[must_use]
+    pub fn cause(&self) -> &Cause {
+        &self.cause
+    }
+
+    /// Returns the cause as text. It says so if this machine refused what a name of the volume
+    /// needed.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match (&self.place, &self.cause) {
+            #[cfg(target_os = "linux")]
+            (Place::Volume(_), Cause::Host(e @ host::Error::System(_))) => format!("on this host: {e}"),
+            (_, cause) => cause.to_string(),
+        }
+    }
+
+    /// Returns whether the caller ended the work.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self.cause, Cause::Cancelled)
+    }
+
+    /// Returns about how many bytes of memory it takes.
+    pub(crate) fn memory(&self) -> usize {
+        size_of::<Self>() + self.place.as_bytes().len()
+    }
+}
+
+/// What could not be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Opening a source.
+    Open,
+    /// Reading a source.
+    Read,
+    /// Writing a file of the volume, or an archive.
+    Write,
+    /// Making a name.
+    Create,
+    /// Setting owner, mode, times or extended attributes.
+    SetAttributes,
+    /// Taking a name of the source over into the volume.
+    Import,
+    /// Using the target directory of an import.
+    ImportInto,
+    /// Taking a name of the volume over into a folder or an archive.
+    Export,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Create => "create",
+            Self::SetAttributes => "set the attributes of",
+            Self::Import => "import",
+            Self::ImportInto => "import into",
+            Self::Export => "export",
+        })
+    }
+}
+
+/// A name, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// A path of this machine, or the name that the caller gave a stream.
+    Host(Vec<u8>),
+    /// A path of the volume.
+    Volume(Vec<u8>),
+    /// A name as an archive has it.
+    Member(Vec<u8>),
+}
+
+impl Place {
+    /// Returns the place of a path below a directory of the volume.
+    pub(crate) fn in_volume(dir: &[u8], path: &[u8]) -> Self {
+        Self::Volume(match (path, dir.ends_with(b"/")) {
+            (b"", _) => dir.to_vec(),
+            (_, true) => [dir, path].concat(),
+            (_, false) => [dir, b"/", path].concat(),
+        })
+    }
+
+    /// Returns the bytes of the path.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Host(path) | Self::Volume(path) | Self::Member(path) => path,
+        }
+    }
+}
+
+/// The name with bytes that are no UTF-8 replaced, and control characters escaped.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in String::from_utf8_lossy(self.as_bytes()).chars() {
+            if c.is_control() { write!(f, "{}", c.escape_default())? } else { write!(f, "{c}")? }
+        }
+        Ok(())
+    }
+}
+
+/// Why something could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The volume refused it.
+    #[error(transparent)]
+    Volume(#[from] lanefs::Error),
+    /// This machine refused it.
+    #[cfg(target_os = "linux")]
+    #[error(transparent)]
+    Host(#[from] host::Error),
+    /// A stream failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The archive is damaged, or is none.
+    #[error("byte {at} of the archive: {rule}")]
+    Archive {
+        /// The offset in the archive, not compressed.
+        at: u64,
+        /// What the archive does that it must not.
+        rule: &'static str,
+    },
+    /// The archive is compressed by a program that this build cannot replace.
+    #[error("it holds compressed data ({0})")]
+    Compressed(&'static str),
+    /// The name of an archive asks for a program that this build cannot replace.
+    #[error("archives are compressed with gzip only, not with {0}")]
+    CannotCompress(&'static str),
+    /// One extended attribute.
+    #[error("attribute {name}: {cause}")]
+    Xattr {
+        /// The attribute.
+        name: String,
+        /// Why it could not be set.
+        #[source]
+        cause: Box<Cause>,
+    },
+    /// The owner is one that no file can have.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+    /// The path is longer than [`PATH_MAX`](crate::PATH_MAX).
+    #[error("a path of {0} bytes, at most {max}", max = crate::PATH_MAX)]
+    PathTooLong(usize),
+    /// The path of a member goes up.
+    #[error("a path with '..' in it, which could lead anywhere")]
+    ParentInPath,
+    /// The name is empty, `.` or `..`, or has a slash or a NUL: the volume is damaged.
+    #[error("a name that no file can have")]
+    BadName,
+    /// The walk met the directory before by another name: the volume is damaged.
+    #[error("the directory has a second name")]
+    SecondName,
+    /// The first name of a file with several names could not be exported.
+    #[error("its first name could not be exported")]
+    NoFirstName,
+    /// Another thread or process cut the file while it was read.
+    #[error("it shrank meanwhile")]
+    Shrank,
+    /// Another thread replaced the name while it was read.
+    #[error("it changed meanwhile")]
+    Changed,
+    /// Sockets have no form in an archive.
+    #[error("tar has no sockets")]
+    Socket,
+    /// The thread that reads the source panicked.
+    #[error("the reading thread died")]
+    ReaderDied,
+    /// The caller ended the work.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl From<TarError> for Cause {
+    fn from(e: TarError) -> Self {
+        match e {
+            TarError::Broken { at, rule } => Self::Archive { at, rule },
+            TarError::Io(e) => Self::Io(e),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl From<rustix::io::Errno> for Cause {
+    fn from(e: rustix::io::Errno) -> Self {
+        Self::Host(e.into())
+    }
+}

@@ -1,0 +1,31 @@
+//! What an import or an export tells its caller while it runs.
+
+use crate::{Action, Cause, Error, Place};
+use std::ops::ControlFlow;
+
+/// A step of an import or an export.
+///
+/// The callback that receives it returns whether to go on. [`ControlFlow::Break`] cancels: the call
+/// ends with an error whose [`is_cancelled`](Error::is_cancelled) is true.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// One more name: a file, a directory, a link or a device.
+    Entry,
+    /// So many more bytes of file data; holes do not count.
+    Data(u64),
+    /// A name that is left out, or an attribute of it. The work goes on with the next name.
+    Skipped(Error),
+}
+
+/// The callback of an import or an export.
+pub(crate) type Tell<'a> = dyn FnMut(Event) -> ControlFlow<()> + Send + 'a;
+
+/// Tells the caller of a step, and returns the error that ends the work if the caller wants that.
+/// `place` is the tree in the volume.
+pub(crate) fn tell(to: &mut Tell<'_>, event: Event, action: Action, place: &[u8]) -> Result<(), Error> {
+    match to(event) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::new(action, Place::Volume(place.to_vec()), Cause::Cancelled)),
+    }
+}

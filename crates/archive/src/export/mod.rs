@@ -1,0 +1,190 @@
+//! A directory of a volume into a folder or a tar stream.
+//!
+//! Into a folder several threads read the volume and write files; a tar stream is read by one
+//! thread and written by another, names in the order of their bytes. The volume is not trusted: a
+//! name that could lead out of the folder, a directory that is its own ancestor, a link in the way
+//! are left out with an error, and nothing is written outside.
+
+#[cfg(target_os = "linux")]
+mod folder;
+mod tar;
+mod tree;
+
+#[cfg(target_os = "linux")]
+use crate::Overwrite;
+use crate::{Action, Compression, Error, Event, Ownership, Place};
+use lanefs::{Timestamp, Volume};
+use std::fmt;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// What an export changes. By default it changes nothing.
+#[derive(Debug, Clone, Default)]
+pub struct ExportOptions {
+    ownership: Ownership,
+    newest: Option<Timestamp>,
+    #[cfg(target_os = "linux")]
+    overwrite: Overwrite,
+}
+
+impl ExportOptions {
+    /// Changes nothing, and overwrites no volumes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Changes owners.
+    #[must_use]
+    pub fn ownership(mut self, ownership: Ownership) -> Self {
+        self.ownership = ownership;
+        self
+    }
+
+    /// Sets the newest time that an exported file can have, for example that of
+    /// `SOURCE_DATE_EPOCH`.
+    #[must_use]
+    pub fn newest(mut self, newest: Timestamp) -> Self {
+        self.newest = Some(newest);
+        self
+    }
+
+    /// Sets which files of a folder may be overwritten.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn overwrite(mut self, overwrite: Overwrite) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+}
+
+/// Where an export goes: a folder or an archive.
+pub struct Target<'a>(To<'a>);
+
+enum To<'a> {
+    #[cfg(target_os = "linux")]
+    Folder(&'a Path),
+    #[cfg(target_os = "linux")]
+    File(&'a Path),
+    Tar {
+        name: Vec<u8>,
+        stream: Box<dyn Write + 'a>,
+        compression: Compression,
+    },
+}
+
+impl<'a> Target<'a> {
+    /// Writes into a folder, which is made if it does not exist.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn folder(path: &'a Path) -> Self {
+        Self(To::Folder(path))
+    }
+
+    /// Writes a tar archive to a stream. Errors name it by `name`.
+    pub fn archive(name: impl AsRef<[u8]>, stream: impl Write + 'a, compression: Compression) -> Self {
+        Self(To::Tar { name: name.as_ref().to_vec(), stream: Box::new(stream), compression })
+    }
+
+    /// Writes a tar archive to a file, compressed as its name says. An older archive is
+    /// overwritten; other files are not, unless [`ExportOptions::overwrite`] says so.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn file(path: &'a Path) -> Self {
+        Self(To::File(path))
+    }
+}
+
+impl fmt::Debug for Target<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &self.0 {
+            #[cfg(target_os = "linux")]
+            To::Folder(path) | To::File(path) => path.to_string_lossy(),
+            To::Tar { name, .. } => String::from_utf8_lossy(name),
+        };
+        f.debug_struct("Target").field("name", &name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn create_archive(
+    path: &Path,
+    name: &[u8],
+    overwrite: Overwrite,
+) -> Result<(std::fs::File, Compression), crate::Cause> {
+    use crate::content::{self, Content};
+    use crate::host::{self, Protected};
+    let (compression, earlier) = match crate::program_for(name).unwrap_or_default() {
+        "" => (Compression::None, Content::Archive("tar")),
+        "gzip" => (Compression::Gzip, Content::Compressed("gzip")),
+        other => return Err(crate::Cause::CannotCompress(other)),
+    };
+    let there = content::of_path(path).filter(|_| overwrite == Overwrite::NoVolumes);
+    if let Some(there) = there.filter(|there| *there != Content::Ext && *there != earlier) {
+        return Err(host::Error::from(Protected::NoArchive(there)).into());
+    }
+    Ok((host::create_named(path, 0o666, true, overwrite)?.into(), compression))
+}
+
+/// Exports the directory `dir` of a volume.
+///
+/// Modes, times, extended attributes, ACLs, hard links, devices and holes arrive as the volume has
+/// them, or as `options` change them. In a folder they do as far as this user may make them: files
+/// of others belong to this user, and lose their set-user-id bits. Archives are written in the pax
+/// form, with GNU's sparse files; the same tree gives the same bytes.
+///
+/// `events` hears of each step and says whether to go on; of a folder, it is called from several
+/// threads, by one at a time. What was written of a cancelled export stays, and folders may lack
+/// their attributes.
+///
+/// # Errors
+/// What ended the export early: the directory cannot be read, the target cannot be made or written
+/// ([`Protected`](crate::host::Protected): what is there may not be overwritten), or `events`
+/// cancelled. What concerns one name is told by [`Event::Skipped`], and the export goes on.
+///
+/// # Examples
+/// ```
+/// use lanefs_archive::{Compression, ExportOptions, Target, export};
+/// use std::ops::ControlFlow;
+///
+/// let volume = lanefs::Volume::in_memory(16 << 20)?;
+/// volume.write("/hostname", b"lane\n")?;
+/// let mut tar = Vec::new();
+/// let target = Target::archive("out.tar", &mut tar, Compression::None);
+/// export(&volume, "/", target, &ExportOptions::new(), |_| ControlFlow::Continue(()))?;
+/// assert_eq!(tar.len() % 10_240, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn export(
+    volume: &Volume,
+    dir: impl AsRef<Path>,
+    target: Target<'_>,
+    options: &ExportOptions,
+    mut events: impl FnMut(Event) -> ControlFlow<()> + Send,
+) -> Result<(), Error> {
+    let base = dir.as_ref().as_os_str().as_encoded_bytes();
+    let root = volume.open_dir(dir.as_ref());
+    let root = root.map_err(|e| Error::new(Action::Export, Place::Volume(base.to_vec()), e))?;
+    match target.0 {
+        #[cfg(target_os = "linux")]
+        To::Folder(folder) => folder::write(root, base, folder, options, &mut events),
+        #[cfg(target_os = "linux")]
+        To::File(path) => {
+            let name = path.as_os_str().as_encoded_bytes().to_vec();
+            let created = create_archive(path, &name, options.overwrite);
+            let (file, compression) =
+                created.map_err(|e| Error::new(Action::Write, Place::Host(name.clone()), e))?;
+            tar::write(
+                root,
+                base,
+                tar::Sink { name, stream: Box::new(file), compression },
+                options,
+                &mut events,
+            )
+        }
+        To::Tar { name, stream, compression } => {
+            tar::write(root, base, tar::Sink { name, stream, compression }, options, &mut events)
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A tar stream as the target of an export.
+
+use super::ExportOptions;
+use super::tree::{Found, Tree, data_ranges, member_of};
+use crate::compress::Packer;
+use crate::event::{Tell, tell};
+use crate::member::{Kind, Member};
+use crate::pipe::{Gone, Outlet, PIECE, Piece, pipe};
+use crate::places::DirId;
+use crate::tarball::{TarError, TarWriter};
+use crate::{Action, Cause, Compression, Error, Event, Place};
+use lanefs::{Dir, File};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+/// The stream of an archive.
+pub(super) struct Sink<'a> {
+    /// Its name in errors.
+    pub(super) name: Vec<u8>,
+    pub(super) stream: Box<dyn Write + 'a>,
+    pub(super) compression: Compression,
+}
+
+/// Writes the content of `root`, whose path is `base`, to `sink`.
+pub(super) fn write(
+    root: Dir,
+    base: &[u8],
+    sink: Sink<'_>,
+    options: &ExportOptions,
+    events: &mut Tell<'_>,
+) -> Result<(), Error> {
+    let Sink { name, stream, compression } = sink;
+    let failed = |e: TarError| Error::new(Action::Write, Place::Host(name.clone()), e);
+    let mut tell = |event| tell(events, event, Action::Export, base);
+    let mut tar = TarWriter::new(Packer::new(stream, compression));
+    std::thread::scope(|scope| {
+        let (out, pieces) = pipe();
+        scope.spawn(move || read(root, base, options, out));
+        for piece in pieces.into_iter().flatten() {
+            match piece {
+                Piece::Member(member) => {
+                    tell(Event::Entry)?;
+                    if !tar.member(&member).map_err(failed)? {
+                        let place = Place::in_volume(base, &member.path);
+                        tell(Event::Skipped(Error::new(Action::Export, place, Cause::Socket)))?;
+                    }
+                }
+                Piece::Data { bytes, .. } => {
+                    tell(Event::Data(bytes.len() as u64))?;
+                    tar.data(&bytes).map_err(failed)?;
+                }
+                Piece::Skipped(error) => tell(Event::Skipped(error))?,
+                Piece::Failed(error) => return Err(error),
+            }
+        }
+        tar.finish().and_then(|packer| Ok(packer.finish()?)).map_err(failed)
+    })
+}
+
+/// The work of the reading thread. It ends early, without a report, if the writing thread has
+/// ended.
+fn read(root: Dir, base: &[u8], options: &ExportOptions, out: Outlet) {
+    let mut reader = Reader { base, options, out, links: HashMap::new() };
+    let _ = reader.tree(root);
+}
+
+struct Reader<'a> {
+    base: &'a [u8],
+    options: &'a ExportOptions,
+    out: Outlet,
+    /// The first name of every file with more than one.
+    links: HashMap<u32, (DirId, OsString)>,
+}
+
+impl Reader<'_> {
+    /// Leaves a name out.
+    fn skip(&mut self, path: &[u8], cause: impl Into<Cause>) -> Result<(), Gone> {
+        let place = Place::in_volume(self.base, path);
+        self.out.push(Piece::Skipped(Error::new(Action::Export, place, cause)))
+    }
+
+    fn tree(&mut self, root: Dir) -> Result<(), Gone> {
+        match member_of(&root, "".as_ref(), b"", self.options) {
+            Ok(member) => self.out.push(Piece::Member(member))?,
+            Err(e) => self.skip(b"", e)?,
+        }
+        let mut walk = match Tree::new(self.base, root) {
+            Ok(walk) => walk,
+            Err(error) => return self.out.push(Piece::Failed(error)),
+        };
+        while let Some(step) = walk.next() {
+            let step = match step {
+                Ok(step) => step,
+                Err(error) => {
+                    self.out.push(Piece::Skipped(error))?;
+                    continue;
+                }
+            };
+            match self.name(&step)? {
+                Ok(None) => {}
+                Ok(Some(dir)) => {
+                    let name = step.name;
+                    if let (_, Err(error)) = walk.enter(dir, &name) {
+                        self.out.push(Piece::Skipped(error))?;
+                    }
+                }
+                Err(e) => self.skip(&step.path(), e)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one name; returns a directory to go down into.
+    fn name(&mut self, step: &Found<'_>) -> Result<Result<Option<Dir>, Cause>, Gone> {
+        let found = (|| -> Result<_, Cause> {
+            let meta = step.dir.metadata_of(&step.name)?;
+            let mut member = member_of(step.dir, &step.name, &step.path(), self.options)?;
+            let linked = meta.nlink() > 1 && !meta.is_dir();
+            if let Some((place, name)) = self.links.get(&meta.ino()).filter(|_| linked) {
+                member.kind = Kind::HardLink(step.places.path_of(*place, name.as_bytes()));
+            } else if linked {
+                self.links.insert(meta.ino(), (step.place, step.name.clone()));
+            }
+            let (mut file, mut dir) = (None, None);
+            match &mut member.kind {
+                Kind::File { size, data } => {
+                    let open = step.dir.open_file(&step.name)?;
+                    *data = data_ranges(&open, *size)?;
+                    file = Some(open);
+                }
+                Kind::Dir => dir = Some(step.dir.open_dir(&step.name)?),
+                _ => {}
+            }
+            Ok((member, file, dir))
+        })();
+        let (member, file, dir) = match found {
+            Ok(found) => found,
+            Err(e) => return Ok(Err(e)),
+        };
+        self.out.push(Piece::Member(member.clone()))?;
+        if let Some(file) = file {
+            self.data(&file, &member)?;
+        }
+        Ok(Ok(dir))
+    }
+
+    /// Sends the data of a file. What cannot be read arrives as zeros, for the archive has its size
+    /// already.
+    fn data(&mut self, file: &File, member: &Member) -> Result<(), Gone> {
+        let Kind::File { data, .. } = &member.kind else { return Ok(()) };
+        let mut told = false;
+        for &(start, len) in data {
+            let mut at = start;
+            while at < start + len {
+                let mut bytes = vec![0; (start + len - at).min(PIECE as u64) as usize];
+                match file.read_at(&mut bytes, at) {
+                    Ok(n) if n == bytes.len() => {}
+                    result if !told => {
+                        told = true;
+                        match result {
+                            Err(e) => self.skip(&member.path, e)?,
+                            Ok(_) => self.skip(&member.path, Cause::Shrank)?,
+                        }
+                    }
+                    _ => {}
+                }
+                let offset = at;
+                at += bytes.len() as u64;
+                self.out.push(Piece::Data { offset, bytes })?;
+            }
+        }
+        Ok(())
+    }
+}

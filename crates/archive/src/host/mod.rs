@@ -1,0 +1,72 @@
+//! Files of this machine, written so that nothing outside of a target is touched.
+//!
+//! A [`Folder`] is an open directory. Names below it are resolved from its descriptor by
+//! `openat2`, beneath it and through no symbolic link. An [`Object`] is one inode, held open; its
+//! owner, mode, times and attributes are set through that descriptor.
+//!
+//! Invariants:
+//! - Only the target that the user named is resolved as a path, and only there is a link followed.
+//! - A new file is made with `O_EXCL`: no other process has it open, and it has no second name.
+//! - Attributes are set by descriptor, never by name, so a process that renames a new file does not
+//!   redirect them.
+//! - [`guard`] sees every file before it is emptied or replaced.
+//! - No descriptor is held for a level of a tree, so depth costs none.
+//!
+//! Hazard: a directory that is opened again by its path may be another one by then. A caller that
+//! sets what a directory has compares its [`Identity`].
+
+mod attributes;
+mod error;
+mod folder;
+mod guard;
+mod object;
+
+pub(crate) use attributes::{Attributed, data_ranges};
+pub use error::{Error, Protected, Result};
+pub use folder::{Folder, c_name};
+pub use object::{Identity, Object};
+
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
+use std::path::Path;
+
+/// What may be overwritten.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Overwrite {
+    /// Everything but volumes, files that another process has locked, and devices in use.
+    #[default]
+    NoVolumes,
+    /// Everything.
+    All,
+}
+
+/// Opens the file that the user named for writing, empty. A link is followed, a device or a pipe
+/// is written to. `keep`: an existing file stays the same inode; else it is replaced unless it is
+/// this user's alone, because another process may have it open.
+///
+/// # Errors
+/// [`Error::Protected`]: what is there may not be overwritten. [`Error::DanglingLink`]; those of
+/// open(2), ftruncate(2) and unlink(2).
+pub fn create_named(path: &Path, mode: u32, keep: bool, overwrite: Overwrite) -> Result<Object> {
+    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match fs::open(path, flags, Mode::empty()) {
+        Ok(fd) => {
+            let object = Object::open(fd);
+            guard::check(&object, overwrite)?;
+            if keep || object.is_ours_alone()? {
+                object.empty()?;
+                return Ok(object);
+            }
+            fs::unlink(path)?;
+        }
+        Err(Errno::NOENT) => {}
+        Err(e) => return Err(e.into()),
+    }
+    match fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(mode & 0o777)) {
+        Ok(fd) => Ok(Object::open(fd)),
+        Err(Errno::EXIST) if std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()) => {
+            Err(Error::DanglingLink)
+        }
+        Err(e) => Err(e.into()),
+    }
+}

@@ -1,0 +1,386 @@
+//! The volume's side of an import: members and data in, files out.
+//!
+//! An import writes nothing through a symbolic link: every component of a path below the target
+//! directory must be a directory. New entries change the times of their directory, so its times are
+//! set after all entries exist. New entries inherit the default ACL of their directory; the import
+//! replaces an inherited ACL by the ACL of the archive.
+
+use super::ImportOptions;
+use super::late::LateTimes;
+use crate::event::{self, Tell};
+use crate::member::{Kind, Member};
+use crate::path::{clean, shown};
+use crate::places::DirId;
+use crate::{Action, Cause, Error, Event, Place};
+use lanefs::{
+    DeviceNumber, Dir, File, FileType, NewAttr, Node, SetAttr, SetTime, SetXattr, Timestamp, Volume,
+};
+use lanefs_format::acl::Acl;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
+pub(super) struct Fill<'a> {
+    options: &'a ImportOptions,
+    events: &'a mut Tell<'a>,
+    /// The target directory.
+    base: Vec<u8>,
+    /// Owner and group of directories that a path leads through and that no member names.
+    parent_owner: (u32, u32),
+    /// The directories on the way to the last name, the target directory first.
+    stack: Vec<Level>,
+    /// The file that data is for.
+    current: Option<Current>,
+    /// The times of directories, which are set last.
+    late: LateTimes,
+}
+
+struct Level {
+    name: Vec<u8>,
+    dir: Dir,
+    /// It has a default ACL, which new names in it inherit.
+    gives_acl: bool,
+    /// Its number among the paths that are kept, once it has one.
+    place: Option<DirId>,
+}
+
+impl Level {
+    fn new(name: &[u8], dir: Dir) -> lanefs::Result<Self> {
+        let gives_acl = dir.node().xattrs()?.iter().any(|(name, _)| name.as_bytes() == DEFAULT_ACL);
+        Ok(Self { name: name.to_vec(), dir, gives_acl, place: None })
+    }
+}
+
+struct Current {
+    file: File,
+    member: Member,
+    /// End of the written data.
+    end: u64,
+}
+
+/// Why a name did not arrive.
+enum Failed {
+    /// This name only.
+    Name(Error),
+    /// The volume cannot take more, or the caller ends the import.
+    All(Error),
+}
+
+impl<'a> Fill<'a> {
+    pub(super) fn new(
+        volume: &Volume,
+        dir: &Path,
+        options: &'a ImportOptions,
+        events: &'a mut Tell<'a>,
+    ) -> Result<Self, Error> {
+        let base = dir.as_os_str().as_encoded_bytes().to_vec();
+        let failed = |cause| Error::new(Action::ImportInto, Place::Volume(base.clone()), cause);
+        let root = match volume.open_dir(dir) {
+            Err(lanefs::Error::NotFound) => volume.create_dir_all(dir).and_then(|()| volume.open_dir(dir)),
+            opened => opened,
+        };
+        let root = root.and_then(|root| Level::new(b"", root));
+        let stack = vec![root.map_err(|e| failed(Cause::from(e)))?];
+        let parent_owner = options.ownership.apply(0, 0).map_err(|e| failed(e.into()))?;
+        Ok(Self { options, events, base, parent_owner, stack, current: None, late: LateTimes::default() })
+    }
+
+    /// Tells the caller of a step.
+    pub(super) fn tell(&mut self, event: Event) -> Result<(), Error> {
+        event::tell(self.events, event, Action::Import, &self.base)
+    }
+
+    /// Makes the next name.
+    pub(super) fn member(&mut self, mut member: Member) -> Result<(), Error> {
+        self.finish_file()?;
+        match self.options.ownership.apply(member.uid, member.gid) {
+            Ok(owner) => (member.uid, member.gid) = owner,
+            Err(e) => {
+                let place = Place::Member(shown(&member.path).to_vec());
+                return self.tell(Event::Skipped(Error::new(Action::Import, place, e)));
+            }
+        }
+        self.options.ownership.apply_to_acls(&mut member.xattrs);
+        member.mtime = self.options.newest.map_or(member.mtime, |newest| newest.min(member.mtime));
+        self.tell(Event::Entry)?;
+        let made = self.make(member);
+        self.settle(made)
+    }
+
+    /// Writes data of the last file.
+    pub(super) fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.tell(Event::Data(bytes.len() as u64))?;
+        // Without a file, its making failed and has been told.
+        let Some(current) = &mut self.current else { return Ok(()) };
+        match current.file.write_at(bytes, offset) {
+            Ok(()) => {
+                current.end = offset + bytes.len() as u64;
+                Ok(())
+            }
+            Err(e) => {
+                let path = current.member.path.clone();
+                self.current = None;
+                let failed = Err(self.failed(Action::Write, &path, e));
+                self.settle(failed)
+            }
+        }
+    }
+
+    /// Sets what had to wait.
+    pub(super) fn finish(mut self) -> Result<(), Error> {
+        self.finish_file()?;
+        for (path, mtime) in std::mem::take(&mut self.late).into_paths() {
+            let done = self.finish_dir(&path, mtime);
+            self.settle(done)?;
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, done: Result<(), Failed>) -> Result<(), Error> {
+        match done {
+            Ok(()) => Ok(()),
+            Err(Failed::Name(error)) => self.tell(Event::Skipped(error)),
+            Err(Failed::All(error)) => Err(error),
+        }
+    }
+
+    fn failed(&self, action: Action, path: &[u8], e: lanefs::Error) -> Failed {
+        let all = ends(&e) || matches!(e, lanefs::Error::NoSpace | lanefs::Error::NoInodes);
+        let error = Error::new(action, Place::in_volume(&self.base, shown(path)), e);
+        if all { Failed::All(error) } else { Failed::Name(error) }
+    }
+
+    /// Returns the directory `path`, and makes it if `make` and it does not exist.
+    fn dir(&mut self, path: &[u8], make: bool) -> lanefs::Result<&Dir> {
+        let parts: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
+        let same =
+            self.stack.iter().skip(1).zip(&parts).take_while(|(level, part)| level.name == **part).count();
+        self.stack.truncate(same + 1);
+        for part in parts.into_iter().skip(same) {
+            let name = OsStr::from_bytes(part);
+            let Some(Level { dir: parent, .. }) = self.stack.last() else {
+                return Err(lanefs::Error::NotFound);
+            };
+            let dir = match parent.open_dir(name) {
+                Err(lanefs::Error::NotFound) if make => {
+                    let (uid, gid) = self.parent_owner;
+                    parent.create_dir(name, NewAttr { permissions: 0o755, uid, gid })?
+                }
+                opened => opened?,
+            };
+            self.stack.push(Level::new(part, dir)?);
+        }
+        self.stack.last().map(|level| &level.dir).ok_or(lanefs::Error::NotFound)
+    }
+
+    /// Keeps the time of the directory `name` in the last level of the stack, or of that level
+    /// itself if the name is empty.
+    fn keep_time(&mut self, name: &[u8], mtime: Timestamp) -> lanefs::Result<()> {
+        let mut place = 0;
+        for level in self.stack.iter_mut().skip(1) {
+            let ino = || level.dir.metadata().ino();
+            place = *level.place.get_or_insert_with(|| self.late.place(place, &level.name, ino()));
+        }
+        if let (Some(level), false) = (self.stack.last(), name.is_empty()) {
+            let ino = level.dir.metadata_of(OsStr::from_bytes(name))?.ino();
+            place = self.late.place(place, name, ino);
+        }
+        self.late.keep(place, mtime);
+        Ok(())
+    }
+
+    fn make(&mut self, mut member: Member) -> Result<(), Failed> {
+        let (parent, name) = split(&member.path);
+        let made = self.make_in(parent, OsStr::from_bytes(name), &member);
+        let made = made.map_err(|e| self.failed(Action::Create, &member.path, e))?;
+        if self.stack.last().is_some_and(|level| level.gives_acl) {
+            disinherit(&mut member);
+        }
+        let (_, name) = split(&member.path);
+        match (made, &member.kind) {
+            (Some(file), _) => self.current = Some(Current { file, member, end: 0 }),
+            (None, Kind::HardLink(_)) => {}
+            (None, kind) => {
+                if *kind == Kind::Dir {
+                    let kept = self.keep_time(name, member.mtime);
+                    kept.map_err(|e| self.failed(Action::SetAttributes, &member.path, e))?;
+                }
+                let name = name.to_vec();
+                let set = attributes(&member);
+                let dir = self.dir(split(&member.path).0, false);
+                let set = dir.and_then(|dir| node_of(dir, &name)?.set_attr(&set));
+                set.map_err(|e| self.failed(Action::SetAttributes, &member.path, e))?;
+                for (attr, value) in &member.xattrs {
+                    let dir = self.dir(split(&member.path).0, false);
+                    let set = dir.and_then(|dir| {
+                        node_of(dir, &name)?.set_xattr(OsStr::from_bytes(attr), value, SetXattr::Any)
+                    });
+                    if let Err(e) = set {
+                        let failed = self.failed_xattr(&member.path, attr, e);
+                        self.note(failed)?;
+                    }
+                }
+                // A directory below the target is looked at when it is entered.
+                if let (Some(level), true) = (self.stack.last_mut(), name.is_empty()) {
+                    level.gives_acl |= member.xattrs.iter().any(|(attr, _)| attr == DEFAULT_ACL);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the name itself; a file is given back to be filled.
+    fn make_in(&mut self, parent: &[u8], name: &OsStr, member: &Member) -> lanefs::Result<Option<File>> {
+        if let Kind::HardLink(target) = &member.kind {
+            let target = clean(target).ok_or(lanefs::Error::Invalid("a link to a path with '..' in it"))?;
+            let (target_parent, target_name) = split(&target);
+            let from = self.dir(target_parent, false)?.clone();
+            let dir = self.dir(parent, true)?;
+            let link = || from.hard_link(OsStr::from_bytes(target_name), dir, name);
+            return match link() {
+                Err(lanefs::Error::Exists) if member.path == target => Ok(None),
+                Err(lanefs::Error::Exists) => dir.remove_file(name).and_then(|()| link()).map(|()| None),
+                linked => linked.map(|()| None),
+            };
+        }
+        let dir = self.dir(parent, true)?;
+        if name.is_empty() {
+            // The target directory itself.
+            return if member.kind == Kind::Dir { Ok(None) } else { Err(lanefs::Error::IsDir) };
+        }
+        match make_new(dir, name, member) {
+            Err(lanefs::Error::Exists) if member.kind == Kind::Dir && dir.metadata_of(name)?.is_dir() => {
+                Ok(None)
+            }
+            Err(lanefs::Error::Exists) => {
+                dir.remove_file(name)?;
+                make_new(dir, name, member)
+            }
+            made => made,
+        }
+    }
+
+    /// A value that fits nowhere is the value's fault: only its block is missing.
+    fn failed_xattr(&self, path: &[u8], attr: &[u8], e: lanefs::Error) -> Failed {
+        let all = ends(&e);
+        let cause = Cause::Xattr { name: String::from_utf8_lossy(attr).into(), cause: Box::new(e.into()) };
+        let error = Error::new(Action::SetAttributes, Place::in_volume(&self.base, shown(path)), cause);
+        if all { Failed::All(error) } else { Failed::Name(error) }
+    }
+
+    fn note(&mut self, failed: Failed) -> Result<(), Failed> {
+        match failed {
+            Failed::Name(error) => self.tell(Event::Skipped(error)).map_err(Failed::All),
+            all => Err(all),
+        }
+    }
+
+    /// Finishes the last file, which has all of its data.
+    fn finish_file(&mut self) -> Result<(), Error> {
+        let Some(current) = self.current.take() else { return Ok(()) };
+        let done = self.complete(&current);
+        self.settle(done)
+    }
+
+    fn complete(&mut self, Current { file, member, end }: &Current) -> Result<(), Failed> {
+        let path = &member.path;
+        if let Kind::File { size, .. } = &member.kind
+            && end < size
+        {
+            file.set_len(*size).map_err(|e| self.failed(Action::Write, path, e))?;
+        }
+        let set = file.set_attr(&attributes(member));
+        set.map_err(|e| self.failed(Action::SetAttributes, path, e))?;
+        for (attr, value) in &member.xattrs {
+            if let Err(e) = file.set_xattr(attr, value) {
+                let failed = self.failed_xattr(path, attr, e);
+                self.note(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_dir(&mut self, path: &[u8], mtime: Timestamp) -> Result<(), Failed> {
+        let set = self.dir(path, false).and_then(|dir| {
+            let time = Some(SetTime::At(mtime));
+            dir.node().set_attr(&SetAttr { atime: time, mtime: time, ..SetAttr::default() })
+        });
+        match set {
+            // A later member of an archive may have taken the directory's place.
+            Ok(()) | Err(lanefs::Error::NotFound | lanefs::Error::NotDir) => Ok(()),
+            Err(e) => Err(self.failed(Action::SetAttributes, path, e)),
+        }
+    }
+}
+
+/// Returns whether the volume cannot be written any more.
+fn ends(e: &lanefs::Error) -> bool {
+    use lanefs::Error::{Closed, Device, Journal, ReadOnly};
+    matches!(e, ReadOnly | Closed | Journal(_) | Device(_))
+}
+
+/// Returns a path's directory and last name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+fn make_new(dir: &Dir, name: &OsStr, member: &Member) -> lanefs::Result<Option<File>> {
+    let attr = NewAttr { permissions: member.mode, uid: member.uid, gid: member.gid };
+    let device = |file_type, major: u32, minor: u32| {
+        dir.mknod(name, file_type, DeviceNumber { major, minor }, attr).map(|_| None)
+    };
+    match &member.kind {
+        Kind::File { .. } => dir.create_file(name, attr).map(Some),
+        Kind::Dir => dir.create_dir(name, attr).map(|_| None),
+        Kind::Symlink(target) => {
+            let attr = NewAttr { permissions: 0o777, ..attr };
+            dir.symlink(OsStr::from_bytes(target), name, attr).map(|_| None)
+        }
+        Kind::CharDevice(major, minor) => device(FileType::CharDevice, *major, *minor),
+        Kind::BlockDevice(major, minor) => device(FileType::BlockDevice, *major, *minor),
+        Kind::Fifo => device(FileType::Fifo, 0, 0),
+        Kind::Socket => device(FileType::Socket, 0, 0),
+        Kind::HardLink(_) => Ok(None),
+    }
+}
+
+/// Gives the member ACLs of its own where it would inherit them from its directory: an access ACL
+/// that agrees with the mode, and an empty default ACL.
+fn disinherit(member: &mut Member) {
+    let mut own = vec![(ACCESS_ACL, Acl::from_mode(member.mode))];
+    match member.kind {
+        Kind::Dir => own.push((DEFAULT_ACL, Acl::default())),
+        Kind::Symlink(_) => return,
+        _ => {}
+    }
+    for (name, acl) in own {
+        if !member.xattrs.iter().any(|(known, _)| known == name) {
+            member.xattrs.push((name.to_vec(), acl.to_xattr()));
+        }
+    }
+}
+
+/// Returns all attributes to set, whatever the new entry inherited from its directory.
+fn attributes(member: &Member) -> SetAttr {
+    let time = Some(SetTime::At(member.mtime));
+    let link = matches!(member.kind, Kind::Symlink(_));
+    SetAttr {
+        permissions: (!link).then_some(member.mode),
+        uid: Some(member.uid),
+        gid: Some(member.gid),
+        atime: time,
+        mtime: time,
+        ..SetAttr::default()
+    }
+}
+
+/// Returns the inode of `name` in `dir`; an empty name is that of the target directory itself.
+fn node_of(dir: &Dir, name: &[u8]) -> lanefs::Result<Node> {
+    if name.is_empty() { Ok(dir.node()) } else { dir.lookup(OsStr::from_bytes(name)) }
+}

@@ -1,0 +1,73 @@
+//! Trees into ext4 volumes and out of them: folders of this machine and tar archives, without a
+//! mount and without root.
+//!
+//! [`import`] takes a [`Source`] into a directory of a [`lanefs::Volume`], [`export`] takes a
+//! directory of a volume into a [`Target`]. Both run to the end and tell their caller of each step
+//! ([`Event`]); the caller shows progress, decides what a name that cannot be taken over means, and
+//! may cancel. Nothing is printed.
+//!
+//! # Example
+//! A file system image out of a root file system in an archive:
+//!
+//! ```
+//! use lanefs_archive::{Event, ImportOptions, Ownership, Source, import};
+//! use std::ops::ControlFlow;
+//!
+//! # let made = lanefs::Volume::in_memory(16 << 20)?;
+//! # made.write("/hostname", b"lane\n")?;
+//! # let mut archive = Vec::new();
+//! # let target = lanefs_archive::Target::archive("", &mut archive, Default::default());
+//! # let go_on = |_| ControlFlow::Continue(());
+//! # lanefs_archive::export(&made, "/", target, &Default::default(), go_on)?;
+//! let volume = lanefs::Volume::in_memory(64 << 20)?;
+//! let source = Source::archive("rootfs.tar.zst", std::io::Cursor::new(archive))?;
+//! let options = ImportOptions::new().ownership(Ownership::new().user(0).group(0));
+//! let mut skipped = Vec::new();
+//! import(source, &volume, "/", &options, |event| {
+//!     if let Event::Skipped(error) = event {
+//!         skipped.push(error);
+//!     }
+//!     ControlFlow::Continue(())
+//! })?;
+//! assert!(skipped.is_empty());
+//! volume.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is not trusted
+//! - **An archive**: names that go up are left out, headers and maps have bounds, data is passed
+//!   through and not collected, and nothing is written through a symbolic link.
+//! - **A volume**: a directory that is its own ancestor is entered once, and a name that could lead
+//!   out of the target is left out.
+//! - **The folder of an export**: it is written by open directories and through no link that is in
+//!   it ([`host`]); a volume or a locked file there is not overwritten.
+//!
+//! Folders need Linux; archives do not.
+#![forbid(unsafe_code)]
+
+mod acl_text;
+mod compress;
+pub mod content;
+mod error;
+mod event;
+mod export;
+#[cfg(target_os = "linux")]
+pub mod host;
+mod ids;
+mod import;
+mod member;
+mod path;
+mod pipe;
+mod places;
+mod tarball;
+pub mod walk;
+
+pub use compress::{Compression, program_for};
+pub use error::{Action, Cause, Error, Place};
+pub use event::Event;
+pub use export::{ExportOptions, Target, export};
+#[cfg(target_os = "linux")]
+pub use host::Overwrite;
+pub use ids::{IdRange, IdRangeError, OwnerError, Ownership, check_owner};
+pub use import::{ImportOptions, Source, import};
+pub use places::PATH_MAX;

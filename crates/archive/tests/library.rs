@@ -1,0 +1,178 @@
+//! Import and export as an image builder calls them: in memory, with callbacks, errors as types.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs::{NewAttr, Volume};
+use lanefs_archive::{
+    Action, Cause, Compression, Event, ExportOptions, ImportOptions, Place, Source, Target, export, import,
+};
+use std::io::{Cursor, Write};
+use std::ops::ControlFlow::{self, Break, Continue};
+
+const MANY: usize = 300;
+
+fn volume() -> Volume {
+    Volume::in_memory(64 << 20).unwrap()
+}
+
+/// A volume with directories, files, links and a hole.
+fn filled() -> Volume {
+    let volume = volume();
+    volume.remove_dir("/lost+found").unwrap();
+    for i in 0..MANY {
+        let dir = format!("/d{}", i % 7);
+        volume.create_dir_all(&dir).unwrap();
+        volume.write(format!("{dir}/f{i}"), &[i as u8; 5000]).unwrap();
+    }
+    let root = volume.open_dir("/").unwrap();
+    root.symlink("d1", "link", NewAttr { permissions: 0o777, uid: 0, gid: 0 }).unwrap();
+    volume
+}
+
+fn go_on(_: Event) -> ControlFlow<()> {
+    Continue(())
+}
+
+fn archive_of(volume: &Volume, compression: Compression) -> Vec<u8> {
+    let mut tar = Vec::new();
+    let target = Target::archive("out", &mut tar, compression);
+    export(volume, "/", target, &ExportOptions::new(), go_on).unwrap();
+    tar
+}
+
+fn import_all(archive: Vec<u8>) -> Volume {
+    let volume = volume();
+    volume.remove_dir("/lost+found").unwrap();
+    let source = Source::archive("in", Cursor::new(archive)).unwrap();
+    let strict = |event| if let Event::Skipped(e) = event { panic!("{e}") } else { Continue(()) };
+    import(source, &volume, "/", &ImportOptions::new(), strict).unwrap();
+    volume
+}
+
+/// Compresses the halves of `bytes` for themselves, one behind the other.
+fn members(bytes: &[u8], compress: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    let (one, other) = bytes.split_at(bytes.len() / 2);
+    [compress(one), compress(other)].concat()
+}
+
+#[test]
+fn every_compression_is_told_by_its_content() {
+    let from = filled();
+    let plain = archive_of(&from, Compression::None);
+    let gzip = archive_of(&from, Compression::Gzip);
+    assert!(gzip.len() < plain.len() / 4);
+    let xz = |bytes: &[u8]| {
+        let mut to = liblzma::write::XzEncoder::new(Vec::new(), 1);
+        to.write_all(bytes).unwrap();
+        to.finish().unwrap()
+    };
+    let bzip2 = |bytes: &[u8]| {
+        let mut to = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+        to.write_all(bytes).unwrap();
+        to.finish().unwrap()
+    };
+    let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
+    let all = [plain.clone(), gzip, members(&plain, zstd), members(&plain, xz), members(&plain, bzip2)];
+    for (i, archive) in all.into_iter().enumerate() {
+        let again = archive_of(&import_all(archive), Compression::None);
+        let differs = again.iter().zip(&plain).position(|(a, b)| a != b);
+        assert_eq!((differs, again.len()), (None, plain.len()), "archive {i}");
+    }
+    let Err(error) = Source::archive("in", &b"\x04\x22\x4d\x18 lz4"[..]) else { panic!("no lz4 here") };
+    assert!(matches!(error.cause(), Cause::Compressed("lz4")), "{error}");
+    // A stream that ends early.
+    let cut = xz(&plain);
+    let source = Source::archive("in", Cursor::new(cut[..cut.len() / 2].to_vec())).unwrap();
+    let error = import(source, &volume(), "/", &ImportOptions::new(), go_on).unwrap_err();
+    assert_eq!((error.action(), error.place()), (Action::Read, &Place::Host(b"in".to_vec())), "{error}");
+}
+
+#[test]
+fn steps_are_counted() {
+    let from = filled();
+    let count = |entries: &mut u64, bytes: &mut u64, event| {
+        match event {
+            Event::Entry => *entries += 1,
+            Event::Data(more) => *bytes += more,
+            event => panic!("{event:?}"),
+        }
+        Continue(())
+    };
+    let want = (1 + 7 + MANY as u64 + 1, 5000 * MANY as u64);
+    let mut tar = Vec::new();
+    let target = Target::archive("out", &mut tar, Compression::None);
+    let (mut entries, mut bytes) = (0, 0);
+    export(&from, "/", target, &ExportOptions::new(), |e| count(&mut entries, &mut bytes, e)).unwrap();
+    assert_eq!((entries, bytes), want);
+    let source = Source::archive("in", Cursor::new(tar)).unwrap();
+    let (mut entries, mut bytes) = (0, 0);
+    import(source, &volume(), "/", &ImportOptions::new(), |e| count(&mut entries, &mut bytes, e)).unwrap();
+    assert_eq!((entries, bytes), want);
+}
+
+/// Cancels at the `n`th step, and counts the steps that come after it.
+fn cancel_at(n: usize, seen: &mut usize) -> impl FnMut(Event) -> ControlFlow<()> + Send + '_ {
+    move |_| {
+        *seen += 1;
+        if *seen >= n { Break(()) } else { Continue(()) }
+    }
+}
+
+#[test]
+fn a_cancelled_import_ends_at_once_and_leaves_a_volume() {
+    let tar = archive_of(&filled(), Compression::None);
+    for n in [1, 2, 50, 500] {
+        let (volume, mut seen) = (volume(), 0);
+        let source = Source::archive("in", Cursor::new(tar.clone())).unwrap();
+        let error =
+            import(source, &volume, "/to", &ImportOptions::new(), cancel_at(n, &mut seen)).unwrap_err();
+        assert!(error.is_cancelled() && error.place() == &Place::Volume(b"/to".to_vec()), "{error}");
+        assert_eq!(seen, n);
+        volume.write("/after", b"x").unwrap();
+        volume.close().unwrap();
+    }
+}
+
+#[test]
+fn a_cancelled_export_ends_at_once() {
+    let from = filled();
+    for n in [1, 2, 50, 300] {
+        let mut seen = 0;
+        let target = Target::archive("out", std::io::sink(), Compression::None);
+        let error = export(&from, "/", target, &ExportOptions::new(), cancel_at(n, &mut seen)).unwrap_err();
+        assert!(error.is_cancelled() && seen == n, "{error}");
+        let (dir, mut seen) = (tempfile::tempdir().unwrap(), 0);
+        let target = Target::folder(dir.path());
+        let error = export(&from, "/", target, &ExportOptions::new(), cancel_at(n, &mut seen)).unwrap_err();
+        assert!(error.is_cancelled() && seen == n, "{error}");
+    }
+}
+
+#[test]
+fn an_error_has_its_parts() {
+    let from = volume();
+    let root = from.open_dir("/").unwrap();
+    let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+    root.mknod("socket", lanefs::FileType::Socket, lanefs::DeviceNumber { major: 0, minor: 0 }, attr)
+        .unwrap();
+    let mut skipped = Vec::new();
+    let target = Target::archive("out", std::io::sink(), Compression::None);
+    let keep = |event| {
+        if let Event::Skipped(error) = event {
+            skipped.push(error);
+        }
+        Continue(())
+    };
+    export(&from, "/", target, &ExportOptions::new(), keep).unwrap();
+    let [error] = &skipped[..] else { panic!("{skipped:?}") };
+    assert!(matches!(error.cause(), Cause::Socket));
+    assert_eq!(error.place(), &Place::Volume(b"/socket".to_vec()));
+    assert_eq!(error.to_string(), "cannot export '/socket': tar has no sockets");
+
+    let error =
+        import(Source::archive("junk", &b"junk"[..]).unwrap(), &from, "/", &ImportOptions::new(), go_on)
+            .unwrap_err();
+    assert!(matches!(error.cause(), Cause::Archive { .. }), "{error}");
+    assert!(error.to_string().starts_with("cannot read 'junk': byte "), "{error}");
+    let error = Source::open("/none/at/all").unwrap_err();
+    assert!(matches!((error.action(), error.cause()), (Action::Open, Cause::Io(_))), "{error}");
+}
