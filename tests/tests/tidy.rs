@@ -5,7 +5,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -48,6 +48,9 @@ const FLOORS: &[(&str, u8)] = &[
     ("fs", 6),
     ("api", 7),
 ];
+
+/// Folders under `crates/` in which no files or folders import each other in a circle.
+const WITHOUT_CIRCLES: &[&str] = &["capi", "fuse"];
 
 /// Crates that tests may use and products may not.
 const FOR_TESTS_ONLY: &[&str] = &["lanefs-sim"];
@@ -136,19 +139,29 @@ fn floor(module: &str) -> Option<(&'static str, u8)> {
     FLOORS.iter().rfind(|(part, _)| within(part)).copied()
 }
 
-/// The paths behind `crate::` in a statement, those of a list one by one.
+/// The paths within the crate that a statement names, those of a list one by one.
 fn imports(statement: &str) -> Vec<String> {
-    let Some((_, path)) = statement.split_once("use crate::") else {
-        let words = statement.split("crate::").skip(1);
-        let end = |c: char| !c.is_alphanumeric() && c != '_' && c != ':';
-        return words.map(|word| word.split(end).next().unwrap_or("").to_owned()).collect();
-    };
-    match path.split_once('{') {
-        None => vec![path.to_owned()],
-        Some((above, names)) => {
-            names.trim_end_matches('}').split(',').map(|name| format!("{above}{}", name.trim())).collect()
+    let is_path = |path: &&str| ["crate::", "super::", "self::"].iter().any(|root| path.starts_with(root));
+    let tree = statement.split_once("use ").map(|(_, tree)| tree).filter(is_path);
+    match tree {
+        Some(tree) => leaves(tree),
+        None => {
+            let words = statement.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+            words.filter(is_path).map(str::to_owned).collect()
         }
     }
+}
+
+/// The paths of an import, its lists taken apart.
+fn leaves(tree: &str) -> Vec<String> {
+    let Some((above, names)) = tree.trim().split_once('{') else { return vec![tree.trim().to_owned()] };
+    let mut depth = 0;
+    let names = names.trim_end().trim_end_matches('}').split(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == ',' && depth == 0
+    });
+    let names = names.filter(|name| !name.trim().is_empty());
+    names.flat_map(leaves).map(|name| format!("{above}{name}")).collect()
 }
 
 #[test]
@@ -163,10 +176,12 @@ fn imports_of_the_engine_point_down() {
         let module = module.trim_end_matches("/mod").replace('/', "::");
         // lib.rs names all.
         let Some((part, own)) = floor(&module) else { continue };
-        for import in statements(&path, &text(&path)).iter().flat_map(|statement| imports(statement)) {
+        let named = statements(&path, &text(&path));
+        for import in named.iter().flat_map(|statement| imports(statement)) {
+            let Some(import) = import.strip_prefix("crate::") else { continue };
             seen += 1;
             // What the folders of the store hold, its own files put together.
-            let Some((on, below)) = floor(&import) else {
+            let Some((on, below)) = floor(import) else {
                 wrong.push(format!("{name}: {import} is on no floor: name its module"));
                 continue;
             };
@@ -178,6 +193,76 @@ fn imports_of_the_engine_point_down() {
     }
     assert!(seen > 200, "only {seen} imports found");
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// The modules of a crate that are files, by their paths; `lib.rs` and `main.rs` name all, and are left
+/// out.
+fn modules(krate: &str) -> BTreeMap<Vec<String>, PathBuf> {
+    let src = root().join("crates").join(krate).join("src");
+    let module = |path: PathBuf| {
+        let name = path.strip_prefix(&src).ok()?.with_extension("");
+        let parts = name.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
+        let parts: Vec<String> = parts.filter(|part| part != "mod").collect();
+        (!["lib", "main"].contains(&parts[0].as_str())).then_some((parts, path))
+    };
+    sources().into_iter().filter_map(module).collect()
+}
+
+/// The module that an import of `module` leads to: the longest part of its path that is a file.
+/// `None` for an item of the root.
+fn target(import: &str, module: &[String], all: &BTreeMap<Vec<String>, PathBuf>) -> Option<Vec<String>> {
+    let mut path = module.to_vec();
+    for part in import.split("::") {
+        match part {
+            "crate" => path.clear(),
+            "self" => {}
+            "super" => drop(path.pop()),
+            part => path.push(part.to_owned()),
+        }
+    }
+    while !path.is_empty() && !all.contains_key(&path) {
+        path.pop();
+    }
+    (!path.is_empty()).then_some(path)
+}
+
+/// Of the files and folders in one folder, none imports another that imports it, by whatever way. A
+/// file may import from its own `mod.rs`, which only declares it and calls its methods.
+#[test]
+fn files_and_folders_form_no_circle() {
+    let mut wrong = Vec::new();
+    for krate in WITHOUT_CIRCLES {
+        let all = modules(krate);
+        // For each folder: which of its entries imports which, and by what.
+        let mut folders: BTreeMap<&[String], BTreeMap<(String, String), String>> = BTreeMap::new();
+        for (module, path) in &all {
+            let named = statements(path, &text(path));
+            for import in named.iter().flat_map(|statement| imports(statement)) {
+                let line = format!("{} imports {import}", shown(path));
+                let Some(on) = target(&import, module, &all) else {
+                    wrong.push(format!("{line}, which is no module: name the module that it is of"));
+                    continue;
+                };
+                let common = module.iter().zip(&on).take_while(|(own, other)| own == other).count();
+                if let (Some(from), Some(to)) = (module.get(common), on.get(common)) {
+                    let folder = folders.entry(&module[..common]).or_default();
+                    folder.insert((from.clone(), to.clone()), line);
+                }
+            }
+        }
+        assert!(!folders.is_empty(), "no imports found in {krate}");
+        for mut edges in folders.into_values() {
+            // An entry that imports none, or that none imports, is in no circle.
+            let mut before = usize::MAX;
+            while edges.len() < before {
+                before = edges.len();
+                let (from, to): (BTreeSet<String>, BTreeSet<String>) = edges.keys().cloned().unzip();
+                edges.retain(|(own, other), _| from.contains(other) && to.contains(own));
+            }
+            wrong.extend(edges.into_values());
+        }
+    }
+    assert!(wrong.is_empty(), "circles:\n{}", wrong.join("\n"));
 }
 
 /// Lines of a source up to its inline tests; 0 for a file that is a test.

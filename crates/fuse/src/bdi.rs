@@ -59,7 +59,7 @@ impl Bdi {
     pub(crate) fn set(&self, rule: CacheRule) {
         match self {
             Self::Open(files) => files.set(rule),
-            Self::OfBroker(broker) => broker.set_cache(rule),
+            Self::OfBroker(broker) => broker.set_cache(rule as u32),
         }
     }
 }

@@ -144,8 +144,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Returns room for `len` bytes after the content. The caller reports by [`filled`](Self::filled)
-    /// how many bytes it has filled.
+    /// Returns room for `len` bytes after the content. The caller reports by
+    /// [`filled`](Self::filled) how many bytes it has filled.
     ///
     /// # Errors
     /// EINVAL if there is not enough room.

@@ -65,7 +65,7 @@ impl<'h> Caller<'h> {
     }
 
     /// Returns user, group, thread, and `number` besides.
-    pub(crate) fn fields(&self, number: u32) -> [u32; 4] {
+    fn fields(&self, number: u32) -> [u32; 4] {
         [self.uid, self.gid, self.thread, number]
     }
 
@@ -79,7 +79,7 @@ impl<'h> Caller<'h> {
     /// the file for a thread that is not known.
     pub(crate) fn has(&self, capability: Capability) -> bool {
         if let Some(broker) = self.broker {
-            return broker.has(self, capability);
+            return broker.has(self.fields(capability as u32));
         }
         if !self.is_known() {
             return self.uid == 0 && capability.is_asked_twice();
@@ -104,7 +104,7 @@ impl<'h> Caller<'h> {
     /// Returns whether `gid` is its group or one of its other groups.
     pub(crate) fn is_in_group(&self, gid: u32) -> bool {
         if let Some(broker) = self.broker.filter(|_| self.gid != gid) {
-            return broker.is_in_group(self, gid);
+            return broker.is_in_group(self.fields(gid));
         }
         self.gid == gid || Status::of(self).is_some_and(|status| status.groups.contains(&gid))
     }

@@ -1,6 +1,6 @@
 //! fusermount3, which mounts and unmounts for users that are not root.
 
-use crate::mountpoint::MountError;
+use crate::error::MountError;
 use crate::options::MountOptions;
 use crate::pass;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};

@@ -15,6 +15,7 @@
 use crate::bdi::Bdi;
 use crate::broker::Broker;
 use crate::connection::Connection;
+use crate::error::MountError;
 use crate::fusermount;
 use crate::options::MountOptions;
 use crate::table::{self, Entry, MountDevice};
@@ -30,82 +31,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The type of a mount in `/proc/mounts`.
-pub(crate) const FS_TYPE: &str = "fuse.lanefs";
-
-/// Why something cannot be mounted or unmounted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MountError {
-    /// `/dev/fuse` is missing, or not for this user.
-    #[error("/dev/fuse: {0}; is FUSE in the kernel (modprobe fuse)?")]
-    NoFuse(#[source] Errno),
-    /// The directory cannot be mounted on.
-    #[error("{}: {errno}", dir.display())]
-    Directory {
-        /// The directory.
-        dir: PathBuf,
-        /// Why.
-        errno: Errno,
-    },
-    /// mount(2) or umount(2) failed.
-    #[error("{call} of {}: {errno}", dir.display())]
-    System {
-        /// Which.
-        call: &'static str,
-        /// The directory.
-        dir: PathBuf,
-        /// Why.
-        errno: Errno,
-    },
-    /// fusermount3, which mounts for users, failed.
-    #[error("fusermount3: {0}")]
-    Helper(String),
-    /// The directory is no mount.
-    #[error("{}: not mounted", .0.display())]
-    NotMounted(PathBuf),
-    /// The directory is a mount, and not one of lanefs.
-    #[error("{}: the mount there is not of lanefs but of type {kind}", dir.display())]
-    NotOfLanefs {
-        /// The directory.
-        dir: PathBuf,
-        /// The type of its mount.
-        kind: String,
-    },
-    /// The request needs a volume that is open for writing, and the server has opened it for
-    /// reading only.
-    #[error("{}: the volume was opened ro; unmount it, and mount it again without", .0.display())]
-    OpenedReadOnly(PathBuf),
-    /// The broker process of a confined server failed, or has gone.
-    #[error("the broker process of the mount: {0}")]
-    BrokerProcess(#[from] std::io::Error),
-    /// What the broker process of a confined server says.
-    #[error("{0}")]
-    Found(String),
-    /// An option that fusermount3 gives to root's mounts only.
-    #[error("mount option '{0}': only root's mounts can have it")]
-    OnlyForRoot(&'static str),
-    /// An option that the server must have been started with.
-    #[error("{}: {word} is an option of a mount from its beginning; unmount it, and mount it again", dir.display())]
-    FromTheBeginning {
-        /// The directory.
-        dir: PathBuf,
-        /// The option.
-        word: &'static str,
-    },
-}
-
 /// A mount as its server knows it.
 #[derive(Debug, Clone)]
 pub(crate) struct Mounted {
-    pub(crate) dir: PathBuf,
-    pub(crate) device: MountDevice,
-    pub(crate) by: By,
+    dir: PathBuf,
+    device: MountDevice,
+    by: By,
 }
 
 /// How the server identifies its mount, and ends it.
 #[derive(Debug, Clone)]
-pub(crate) enum By {
+enum By {
     /// The broker, where this process is confined.
     Broker(Arc<Broker>),
     /// Its connection.
@@ -215,6 +151,16 @@ pub(crate) fn mount(source: &OsStr, dir: &Path, options: &MountOptions) -> Resul
 }
 
 impl NewMount {
+    /// Has the broker mount.
+    ///
+    /// # Errors
+    /// What the broker says, and where it has gone.
+    pub(crate) fn by_broker(broker: &Arc<Broker>) -> Result<Self, MountError> {
+        let (connection, dir, device) = broker.mount()?;
+        let by = By::Broker(Arc::clone(broker));
+        Ok(Self { connection, mounted: Mounted { dir, device, by }, bdi: Bdi::OfBroker(Arc::clone(broker)) })
+    }
+
     fn of(connection: OwnedFd, dir: PathBuf, device: MountDevice, root: &OwnedFd) -> Self {
         let (bdi, by) = (Bdi::open(device), By::of(root, device));
         Self { connection, mounted: Mounted { dir, device, by }, bdi }
@@ -354,11 +300,14 @@ impl MountPoint {
         table::own().iter().any(|entry| entry.device == self.entry.device)
     }
 
-    /// Changes its flags: `named` to what `flags` has of them. The others stay as they are.
+    /// Sets the flags that an option has named. The other flags, and the volume itself, stay as they
+    /// are.
     ///
     /// # Errors
-    /// [`MountError::FromTheBeginning`], [`MountError::OpenedReadOnly`], and the system's.
-    pub(crate) fn remount(&self, flags: MountFlags, named: MountFlags) -> Result<(), MountError> {
+    /// [`MountError::FromTheBeginning`] for what the server would have to know,
+    /// [`MountError::OpenedReadOnly`], and the system's.
+    pub fn remount(&self, options: &MountOptions) -> Result<(), MountError> {
+        let (flags, named) = (options.flags, options.named);
         let gone = || MountError::NotMounted(self.dir.clone());
         let root = self.entry.root().ok_or_else(gone)?;
         if let Some(word) = needs_new_server(self.entry.flags, flags & named, named) {

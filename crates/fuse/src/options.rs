@@ -5,14 +5,12 @@
 
 mod words;
 
-use crate::filesystem::Durably;
-use crate::mountpoint::{MountError, MountPoint};
+use crate::table::LAZYTIME;
 use lanefs::device::Cached;
 use lanefs::{Atime, OpenOptions};
 use rustix::mount::MountFlags;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-pub(crate) use words::LAZYTIME;
 use words::{Action, QUIET, action_of};
 pub use words::{MOUNT_OPTIONS, MountOption, OptionKind};
 
@@ -35,6 +33,15 @@ pub enum SandboxMode {
     Off,
 }
 
+/// Which changes of a volume are durable when their request is answered.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Durably {
+    /// All changes.
+    pub(crate) all: bool,
+    /// Changes of directories.
+    pub(crate) dirs: bool,
+}
+
 /// How to mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
@@ -52,13 +59,13 @@ pub struct MountOptions {
     pub sandbox: SandboxMode,
     pub(crate) flags: MountFlags,
     /// The flags that were set or cleared by a word.
-    named: MountFlags,
+    pub(crate) named: MountFlags,
     /// The type in `/proc/mounts` is `fuse.SUBTYPE`.
     subtype: String,
     allow_other: Option<bool>,
     pub(crate) allow_root: bool,
     pub(crate) acl: bool,
-    /// See [`Follow`](crate::follow::Follow).
+    /// See [`Follow`](crate::scheduling::Follow).
     pub(crate) follow: bool,
     atime: Atime,
     open: OpenOptions,
@@ -250,16 +257,6 @@ impl MountOptions {
             words.push("noatime");
         }
         words.join(",")
-    }
-
-    /// Sets the flags of a mount that an option has named. The other flags, and the volume itself,
-    /// stay as they are.
-    ///
-    /// # Errors
-    /// [`MountError::FromTheBeginning`] for what the server would have to know,
-    /// [`MountError::OpenedReadOnly`], and the system's.
-    pub fn remount(&self, mount: &MountPoint) -> Result<(), MountError> {
-        mount.remount(self.flags, self.named)
     }
 }
 

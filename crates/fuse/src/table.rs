@@ -10,6 +10,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+/// The type of a mount in `/proc/mounts`.
+const FS_TYPE: &str = "fuse.lanefs";
+
+/// MS_LAZYTIME of mount(2).
+pub(crate) const LAZYTIME: MountFlags = MountFlags::from_bits_retain(1 << 25);
+
 /// The device number of a mounted file system, `st_dev` of its files: the identity of all its
 /// mounts. Its minor number is that of its FUSE connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,11 +52,8 @@ const FLAGS: [(&[u8], MountFlags); 8] = [
 ];
 
 /// The same for flags of the file system, which a change of the mount's flags sets too.
-const SUPER_FLAGS: [(&[u8], MountFlags); 3] = [
-    (b"sync", MountFlags::SYNCHRONOUS),
-    (b"dirsync", MountFlags::DIRSYNC),
-    (b"lazytime", crate::options::LAZYTIME),
-];
+const SUPER_FLAGS: [(&[u8], MountFlags); 3] =
+    [(b"sync", MountFlags::SYNCHRONOUS), (b"dirsync", MountFlags::DIRSYNC), (b"lazytime", LAZYTIME)];
 
 impl Entry {
     fn parse(line: &[u8]) -> Option<Self> {
@@ -84,7 +87,7 @@ impl Entry {
 
     /// Returns whether it has the type of the mounts of lanefs.
     pub(crate) fn is_of_lanefs(&self) -> bool {
-        self.kind == crate::mountpoint::FS_TYPE.as_bytes()
+        self.kind == FS_TYPE.as_bytes()
     }
 
     /// Its type, as `/proc/mounts` has it.

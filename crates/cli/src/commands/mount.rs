@@ -77,7 +77,7 @@ impl Args {
         if options.remount {
             self.check_remount(&options)?;
             let mount = MountPoint::find(&self.dir, |device| place::server_of(device).is_some());
-            let done = mount.and_then(|mount| options.remount(&mount));
+            let done = mount.and_then(|mount| mount.remount(&options));
             return done.map_err(|e| not_mounted(&self.volume, &self.dir, e.to_string()));
         }
         if let Some(server) = self.broker {

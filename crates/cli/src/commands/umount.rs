@@ -79,7 +79,7 @@ fn make_read_only(mount: &MountPoint) -> Result<(), MountError> {
     let mut options = MountOptions::default();
     // These two words are options.
     let _ = options.parse("remount,ro");
-    options.remount(mount)
+    mount.remount(&options)
 }
 
 /// How long a volume may take to be closed, in all, and until it is said why that lasts.

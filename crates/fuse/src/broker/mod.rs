@@ -12,7 +12,7 @@
 //! - have a thread of the server be scheduled as all others.
 //!
 //! A server that an attacker has taken over gains no more by it than to end its own mount. The
-//! broker knows that mount by an open file of its connection ([`Mounted`]), and by no number that
+//! broker knows that mount by an open file of its connection ([`Mounted`](crate::mountpoint::Mounted)), and by no number that
 //! another mount may have later.
 //!
 //! The broker ends when the server has ended, for any reason. It then removes the socket. The mount
@@ -23,15 +23,12 @@
 //! questions and waits for nothing but `/proc`: the serving threads of the server ask them, and an
 //! unmount waits for requests that these threads serve.
 
-mod process;
+mod words;
 
-use crate::bdi::{Bdi, CacheRule};
-use crate::caller::{Caller, Capability};
-use crate::mountpoint::{By, MountError, Mounted, NewMount};
+use crate::error::MountError;
 use crate::pass;
 use crate::table::MountDevice;
 use parking_lot::Mutex;
-pub use process::run_broker;
 use rustix::io::Errno;
 use rustix::thread::Pid;
 use std::ffi::OsString;
@@ -40,74 +37,13 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+pub(crate) use words::{Question, Word};
 
 /// The greatest length of a text from the broker, in bytes.
-const LONGEST: usize = 64 << 10;
-
-/// What the server asks the broker to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Word {
-    /// Mount. Only once.
-    Mount,
-    /// Unmount.
-    Unmount,
-    /// Have the kernel write out what it has cached, and unmount.
-    UnmountSynced,
-    /// Remove the socket of the mount.
-    RemoveSocket,
-    /// Leave the mount when the server ends.
-    Keep,
-}
-
-impl Word {
-    const ALL: [Self; 5] = [Self::Mount, Self::Unmount, Self::UnmountSynced, Self::RemoveSocket, Self::Keep];
-
-    fn from_byte(byte: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|word| *word as u8 == byte)
-    }
-}
-
-/// What a thread that serves asks the broker. Answered by one i32, but for [`Self::Release`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Question {
-    /// Whether the sender of a request has a capability: 1 or 0.
-    Has,
-    /// Whether it is in a group: 1 or 0.
-    InGroup,
-    /// No question: the connection is to be ended. 0 or an errno.
-    Abort,
-    /// No question: the rule of this number is to be set. 0.
-    SetCache,
-    /// No question: this thread of the server is to be scheduled as all others. No answer.
-    Release,
-}
-
-impl Question {
-    const ALL: [Self; 5] = [Self::Has, Self::InGroup, Self::Abort, Self::SetCache, Self::Release];
-    /// Bytes of a question: itself, user, group and thread of a sender, and a number.
-    const LEN: usize = 17;
-
-    fn encode(self, [uid, gid, thread, number]: [u32; 4]) -> [u8; Self::LEN] {
-        let mut bytes = [self as u8; Self::LEN];
-        for (to, field) in bytes[1..].chunks_exact_mut(4).zip([uid, gid, thread, number]) {
-            to.copy_from_slice(&field.to_le_bytes());
-        }
-        bytes
-    }
-
-    fn decode(bytes: [u8; Self::LEN]) -> Option<(Self, [u32; 4])> {
-        let question = Self::ALL.into_iter().find(|question| *question as u8 == bytes[0])?;
-        let mut fields = [0; 4];
-        for (field, from) in fields.iter_mut().zip(bytes[1..].chunks_exact(4)) {
-            *field = u32::from_le_bytes(from.try_into().ok()?);
-        }
-        Some((question, fields))
-    }
-}
+pub(crate) const LONGEST: usize = 64 << 10;
 
 /// The broker process, as the server knows it.
 #[derive(Debug)]
@@ -154,11 +90,11 @@ impl Broker {
         let _ = self.say(Word::RemoveSocket);
     }
 
-    /// Has the broker mount.
+    /// Has the broker mount. Returns the connection, the directory and the device number.
     ///
     /// # Errors
     /// What the broker says, and where it has gone.
-    pub(crate) fn mount(self: &Arc<Self>) -> Result<NewMount, MountError> {
+    pub(crate) fn mount(&self) -> Result<(OwnedFd, PathBuf, MountDevice), MountError> {
         let (text, files) = self.say(Word::Mount)?;
         let broken = || MountError::BrokerProcess(Errno::PROTO.into());
         let mut fields = text.as_slice();
@@ -175,15 +111,11 @@ impl Broker {
         let connection = files.next().ok_or_else(broken)?;
         let socket = if refusal.is_empty() { files.next().ok_or_else(broken)?.into() } else { None };
         *self.socket.lock() = Some(socket.ok_or_else(|| String::from_utf8_lossy(refusal).into_owned()));
-        let mounted = Mounted {
-            dir: OsString::from_vec(dir.to_vec()).into(),
-            device: MountDevice { major, minor },
-            by: By::Broker(Arc::clone(self)),
-        };
-        Ok(NewMount { connection, mounted, bdi: Bdi::OfBroker(Arc::clone(self)) })
+        let dir = OsString::from_vec(dir.to_vec()).into();
+        Ok((connection, dir, MountDevice { major, minor }))
     }
 
-    /// Has the broker unmount: see [`Mounted::unmount`].
+    /// Has the broker unmount: see [`Mounted::unmount`](crate::mountpoint::Mounted::unmount).
     ///
     /// # Errors
     /// What the broker says, and where it has gone.
@@ -207,14 +139,16 @@ impl Broker {
         }
     }
 
-    /// Returns whether a caller has a capability. False if the broker has ended.
-    pub(crate) fn has(&self, caller: &Caller<'_>, capability: Capability) -> bool {
-        self.ask(Question::Has, caller.fields(capability as u32)).is_ok_and(|answer| answer == 1)
+    /// Returns whether the caller with these fields has the capability that they name. False if the
+    /// broker has ended.
+    pub(crate) fn has(&self, caller: [u32; 4]) -> bool {
+        self.ask(Question::Has, caller).is_ok_and(|answer| answer == 1)
     }
 
-    /// Returns whether a caller is in a group. False if the broker has ended.
-    pub(crate) fn is_in_group(&self, caller: &Caller<'_>, gid: u32) -> bool {
-        self.ask(Question::InGroup, caller.fields(gid)).is_ok_and(|answer| answer == 1)
+    /// Returns whether the caller with these fields is in the group that they name. False if the
+    /// broker has ended.
+    pub(crate) fn is_in_group(&self, caller: [u32; 4]) -> bool {
+        self.ask(Question::InGroup, caller).is_ok_and(|answer| answer == 1)
     }
 
     /// Has the connection ended.
@@ -228,10 +162,10 @@ impl Broker {
         }
     }
 
-    /// Sets what the kernel keeps in its cache of the mount.
-    pub(crate) fn set_cache(&self, rule: CacheRule) {
+    /// Sets what the kernel keeps in its cache of the mount, by the number of the rule.
+    pub(crate) fn set_cache(&self, rule: u32) {
         // A broker that has ended leaves the last rule in force.
-        let _ = self.ask(Question::SetCache, [0, 0, 0, rule as u32]);
+        let _ = self.ask(Question::SetCache, [0, 0, 0, rule]);
     }
 
     /// Has a thread of this process be scheduled as all others, some time from now. Does not wait
@@ -264,17 +198,6 @@ impl Drop for Broker {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_and_questions_are_known_again() {
-        assert!(Word::ALL.iter().all(|word| Word::from_byte(*word as u8) == Some(*word)));
-        assert_eq!(Word::from_byte(5), None);
-        let fields = [1, 2, u32::MAX, 4];
-        for question in Question::ALL {
-            assert_eq!(Question::decode(question.encode(fields)), Some((question, fields)));
-        }
-        assert_eq!(Question::decode([5; Question::LEN]), None);
-    }
 
     /// The thread that has another thread released holds the lock of all workers.
     #[test]

@@ -10,15 +10,6 @@ use crate::request::{CopyRange, Request};
 use lanefs::Node;
 use lanefs::format::InodeFlags;
 
-/// Which changes of a volume are durable when their request is answered.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Durably {
-    /// All changes.
-    pub(crate) all: bool,
-    /// Changes of directories.
-    pub(crate) dirs: bool,
-}
-
 impl Filesystem {
     /// Returns whether changes of this inode are to be durable when they are answered.
     pub(super) fn is_durable(&self, node: &Node) -> bool {
@@ -29,8 +20,8 @@ impl Filesystem {
         self.is_durable(node) || self.durably.dirs || node.flags().contains(InodeFlags::DIRSYNC)
     }
 
-    /// Makes the changes of a request for node `id` durable, if the mount or an inode says so. Does not do so for
-    /// writes, which [`write`](Self::write) makes durable, nor for O_TRUNC: see
+    /// Makes the changes of a request for node `id` durable, if the mount or an inode says so. Does
+    /// not do so for writes, which [`write`](Self::write) makes durable, nor for O_TRUNC: see
     /// [`check_open`](Self::check_open).
     ///
     /// # Errors
@@ -49,7 +40,7 @@ impl Filesystem {
             | Request::Fallocate { .. }
             | Request::Ioctl(_) => return self.settle_inode(id),
             Request::CopyRange(CopyRange { to_node, .. }) => return self.settle_inode(to_node),
-            // These change nothing, or what no name leads to, or what another request makes durable.
+            // These change nothing, or what no name leads to, or what their function makes durable.
             Request::Init(_)
             | Request::Destroy
             | Request::Lookup { .. }

@@ -4,11 +4,9 @@
 //! refused with a line that says what to do. Tests walk the table.
 
 use super::{MountOptions, OptionError, Taken, metrics_address, sandbox, subtype, threads};
+use crate::table::LAZYTIME;
 use lanefs::{Atime, OpenOptions};
 use rustix::mount::MountFlags;
-
-/// MS_LAZYTIME of mount(2).
-pub(crate) const LAZYTIME: MountFlags = MountFlags::from_bits_retain(1 << 25);
 
 /// Options that share one text.
 #[derive(Debug)]

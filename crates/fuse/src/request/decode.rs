@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 const INVALID: Fault = Fault(Errno::INVAL);
 
 impl<'b> Received<'b> {
-    /// Decodes a message. Returns `None` if it is shorter than a header, so that there is nothing to
+    /// Decodes a message. Returns `None` if it is shorter than a header: then there is nothing to
     /// answer.
     pub(crate) fn decode(message: &'b [u8]) -> Option<Self> {
         let (header, body) = InHeader::read_from_prefix(message).ok()?;

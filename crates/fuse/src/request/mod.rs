@@ -9,8 +9,8 @@ mod decode;
 mod tests;
 
 use crate::fault::Answer;
+use crate::scheduling::Cost;
 use crate::wire::{ForgetOne, InHeader, InitIn, OpenFlags, TrimRange};
-use crate::workers::Lasts;
 use lanefs::format::InodeFlags;
 use lanefs::{FallocMode, NewAttr, NewKind, RenameFlags, SetAttr, SetXattr};
 use std::ffi::OsStr;
@@ -238,19 +238,19 @@ const BULK: usize = 128 << 10;
 
 impl Request<'_> {
     /// Returns how long it may last, judged by its kind and size.
-    pub(crate) fn lasts(&self) -> Lasts {
+    pub(crate) fn cost(&self) -> Cost {
         match self {
             Self::Read(read) => of_size(read.size, read.flags),
-            Self::Write(write) if write.from == WriteFrom::Cache && write.bytes.len() >= BULK => Lasts::Bulk,
+            Self::Write(write) if write.from == WriteFrom::Cache && write.bytes.len() >= BULK => Cost::Bulk,
             Self::Write(write) => of_size(write.bytes.len(), write.flags),
-            Self::Rename { .. } => Lasts::Mostly,
+            Self::Rename { .. } => Cost::MayWait,
             Self::Fsync { .. }
             | Self::FsyncDir
             | Self::SyncFs
             | Self::Fallocate { .. }
             | Self::CopyRange(_)
             | Self::Seek(_)
-            | Self::Ioctl(_) => Lasts::Long,
+            | Self::Ioctl(_) => Cost::Long,
             Self::Init(_)
             | Self::Destroy
             | Self::Lookup { .. }
@@ -275,7 +275,7 @@ impl Request<'_> {
             | Self::GetXattr { .. }
             | Self::ListXattr { .. }
             | Self::SetXattr { .. }
-            | Self::RemoveXattr { .. } => Lasts::Short,
+            | Self::RemoveXattr { .. } => Cost::Short,
         }
     }
 
@@ -304,8 +304,8 @@ impl Request<'_> {
 }
 
 /// Returns how long it may last to move `size` bytes of content.
-fn of_size(size: usize, flags: OpenFlags) -> Lasts {
+fn of_size(size: usize, flags: OpenFlags) -> Cost {
     const SMALL: usize = 64 << 10;
     // Past the caches it is the device's time, and a read may have the kernel write out first.
-    if size <= SMALL && !flags.contains(OpenFlags::DIRECT) { Lasts::Mostly } else { Lasts::Long }
+    if size <= SMALL && !flags.contains(OpenFlags::DIRECT) { Cost::MayWait } else { Cost::Long }
 }

@@ -411,25 +411,25 @@ fn content_and_names_stay_where_they_are() {
 #[test]
 fn it_lasts_as_long_as_its_size_and_kind() {
     let lasts = |opcode, parts: &[Part]| {
-        Received::decode(&message(opcode, &body(parts))).unwrap().request.unwrap().lasts()
+        Received::decode(&message(opcode, &body(parts))).unwrap().request.unwrap().cost()
     };
     let read =
         |size, flags| lasts(op::READ, &[U64(1), U64(2), U32(size), U32(0), U64(4), U32(flags), U32(0)]);
-    assert_eq!(read(64 << 10, 0), Lasts::Mostly);
-    assert_eq!(read((64 << 10) + 1, 0), Lasts::Long);
-    assert_eq!(read(512, 0o40_000), Lasts::Long);
+    assert_eq!(read(64 << 10, 0), Cost::MayWait);
+    assert_eq!(read((64 << 10) + 1, 0), Cost::Long);
+    assert_eq!(read(512, 0o40_000), Cost::Long);
     static CONTENT: [u8; BULK] = [0; BULK];
     let write = |size: usize, from| {
         let args = [U64(1), U64(2), U32(size as u32), U32(from), U64(4), U32(0), U32(0)];
         let args = args.into_iter().chain([Bytes(&CONTENT[..size])]).collect::<Vec<_>>();
         lasts(op::WRITE, &args)
     };
-    assert_eq!(write(4096, 1), Lasts::Mostly);
-    assert_eq!(write(BULK - 1, 1), Lasts::Long);
-    assert_eq!(write(BULK, 1), Lasts::Bulk);
-    assert_eq!(write(BULK, 0), Lasts::Long);
-    assert_eq!(lasts(op::SYNCFS, &[]), Lasts::Long);
-    assert_eq!(lasts(op::LOOKUP, &[Bytes(b"a\0")]), Lasts::Short);
+    assert_eq!(write(4096, 1), Cost::MayWait);
+    assert_eq!(write(BULK - 1, 1), Cost::Long);
+    assert_eq!(write(BULK, 1), Cost::Bulk);
+    assert_eq!(write(BULK, 0), Cost::Long);
+    assert_eq!(lasts(op::SYNCFS, &[]), Cost::Long);
+    assert_eq!(lasts(op::LOOKUP, &[Bytes(b"a\0")]), Cost::Short);
 }
 
 proptest! {
@@ -437,7 +437,7 @@ proptest! {
     #[test]
     fn no_message_makes_it_panic(opcode in 0..60u32, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Some(Ok(request)) = Received::decode(&message(opcode, &bytes)).map(|m| m.request) {
-            let _ = (request.lasts(), request.answers_bulk(), request.may_take_space());
+            let _ = (request.cost(), request.answers_bulk(), request.may_take_space());
         }
         let _ = Received::decode(&bytes);
     }

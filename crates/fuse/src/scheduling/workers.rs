@@ -5,14 +5,14 @@
 //! thread wait, if none does. A thread that comes back waits if it is wanted, and rests if not. A
 //! thread is made only when all threads are at work.
 //!
-//! A thread that follows a program (see [`Follow`](crate::follow::Follow)) waits alone, and hands
+//! A thread that follows a program (see [`Follow`](crate::scheduling::Follow)) waits alone, and hands
 //! over only before a long request. Another thread watches it, once a millisecond. If the lone
 //! thread has not come back since the last look, and it serves a request or one is queued, then it
 //! is held up: by a processor that other programs keep busy, or by a device. The watching thread
 //! ends its time alone at once, so that requests of other programs wait no longer than that. The
 //! time alone ends also when no requests come; then no thread wakes up.
 
-use crate::follow::{Following, Wish};
+use super::follow::{Following, Preference};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::thread::Pid;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ const QUIET: u32 = 8;
 pub(crate) struct Workers {
     most: usize,
     following: Following,
-    /// Threads with a request that is [`Lasts::Bulk`].
+    /// Threads with a request that is [`Cost::Bulk`].
     bulk: AtomicUsize,
     state: Mutex<State>,
     wanted: Condvar,
@@ -65,11 +65,11 @@ struct Alone {
 
 /// How long a request may last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Lasts {
+pub(crate) enum Cost {
     /// No longer than to wake another thread.
     Short,
     /// Mostly as short, but it may have to wait for the device.
-    Mostly,
+    MayWait,
     /// Longer.
     Long,
     /// Longer, and many of them come together. It ends without any other request.
@@ -110,12 +110,12 @@ impl Workers {
         Self { most, following, bulk, state: Mutex::new(state), wanted, alone_ends }
     }
 
-    /// Notes that a [`Lasts::Bulk`] request is done.
+    /// Notes that a [`Cost::Bulk`] request is done.
     pub(crate) fn bulk_ends(&self) {
         self.bulk.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns whether a [`Lasts::Bulk`] request is in flight, so that more are likely to come.
+    /// Returns whether a [`Cost::Bulk`] request is in flight, so that more are likely to come.
     pub(crate) fn is_bulk(&self) -> bool {
         self.bulk.load(Ordering::Relaxed) > 0
     }
@@ -184,23 +184,27 @@ impl Workers {
     }
 
     /// Notes that thread `me` has taken a request, how long it may last, and whether the thread
-    /// wishes to be alone. Returns what the thread does first.
-    pub(crate) fn took(&self, me: Pid, lasts: Lasts, wish: Wish) -> First {
+    /// prefers to be alone. Returns what the thread does first.
+    pub(crate) fn took(&self, me: Pid, cost: Cost, preference: Preference) -> First {
         let mut state = self.state.lock();
         state.waiting -= 1;
-        let others = if lasts == Lasts::Bulk { self.bulk.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let others = if cost == Cost::Bulk { self.bulk.fetch_add(1, Ordering::Relaxed) } else { 0 };
         let mine = state.alone.as_ref().is_some_and(|alone| alone.thread == me);
-        if mine && (wish == Wish::Together || lasts >= Lasts::Long) {
+        if mine && (preference == Preference::Together || cost >= Cost::Long) {
             state.alone = None;
             self.alone_ends.notify_one();
-        } else if wish == Wish::Alone && state.alone.is_none() && self.most > 1 && lasts < Lasts::Long {
+        } else if preference == Preference::Alone
+            && state.alone.is_none()
+            && self.most > 1
+            && cost < Cost::Long
+        {
             state.alone = Some(Alone { thread: me, turns: 0 });
             // A watching thread is woken or made in the same way as a waiting one.
             return self.call(&mut state);
         }
-        match (&state.alone, lasts) {
-            (_, Lasts::Short) | (Some(_), _) => First::Nothing,
-            (None, Lasts::Bulk) if others + 1 >= BULK => First::Nothing,
+        match (&state.alone, cost) {
+            (_, Cost::Short) | (Some(_), _) => First::Nothing,
+            (None, Cost::Bulk) if others + 1 >= BULK => First::Nothing,
             (None, _) => self.call(&mut state),
         }
     }
@@ -248,7 +252,7 @@ mod tests {
         let workers = Workers::new(4, Following::none());
         assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
         // No thread is there yet to watch.
-        assert_eq!(workers.took(gettid(), Lasts::Short, Wish::Alone), First::MakeThread);
+        assert_eq!(workers.took(gettid(), Cost::Short, Preference::Alone), First::MakeThread);
         workers
     }
 
@@ -293,45 +297,45 @@ mod tests {
     fn alone_it_hands_over_what_is_long_and_nothing_else() {
         let workers = alone();
         assert_eq!(workers.begin(gettid(), || false), Some(Turn::Alone));
-        assert_eq!(workers.took(gettid(), Lasts::Mostly, Wish::Same), First::Nothing);
+        assert_eq!(workers.took(gettid(), Cost::MayWait, Preference::Same), First::Nothing);
         assert_eq!(workers.begin(gettid(), || false), Some(Turn::Alone));
         // The watching thread is still being made.
-        assert_eq!(workers.took(gettid(), Lasts::Long, Wish::Same), First::MakeThread);
+        assert_eq!(workers.took(gettid(), Cost::Long, Preference::Same), First::MakeThread);
         assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
     }
 
     #[test]
     fn few_write_what_the_kernel_had_cached_and_others_go_on() {
         let workers = Workers::new(64, Following::none());
-        let take = |last, lasts| {
-            if last == Lasts::Bulk {
+        let take = |last, cost| {
+            if last == Cost::Bulk {
                 workers.bulk_ends();
             }
             assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
-            workers.took(gettid(), lasts, Wish::Same)
+            workers.took(gettid(), cost, Preference::Same)
         };
         for _ in 1..BULK {
-            assert_eq!(take(Lasts::Short, Lasts::Bulk), First::MakeThread);
+            assert_eq!(take(Cost::Short, Cost::Bulk), First::MakeThread);
         }
         assert!(workers.is_bulk());
-        assert_eq!(take(Lasts::Short, Lasts::Bulk), First::Nothing);
-        assert_eq!(take(Lasts::Short, Lasts::Long), First::MakeThread);
+        assert_eq!(take(Cost::Short, Cost::Bulk), First::Nothing);
+        assert_eq!(take(Cost::Short, Cost::Long), First::MakeThread);
         // One has come back.
-        assert_eq!(take(Lasts::Bulk, Lasts::Bulk), First::Nothing);
-        assert_eq!(take(Lasts::Bulk, Lasts::Short), First::Nothing);
-        assert_eq!(take(Lasts::Short, Lasts::Bulk), First::Nothing);
+        assert_eq!(take(Cost::Bulk, Cost::Bulk), First::Nothing);
+        assert_eq!(take(Cost::Bulk, Cost::Short), First::Nothing);
+        assert_eq!(take(Cost::Short, Cost::Bulk), First::Nothing);
         for _ in 0..BULK {
-            take(Lasts::Bulk, Lasts::Short);
+            take(Cost::Bulk, Cost::Short);
         }
         assert!(!workers.is_bulk());
-        assert_eq!(take(Lasts::Short, Lasts::Bulk), First::MakeThread);
+        assert_eq!(take(Cost::Short, Cost::Bulk), First::MakeThread);
     }
 
     #[test]
     fn nobody_is_alone_without_a_second_thread() {
         let workers = Workers::new(1, Following::none());
         assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
-        assert_eq!(workers.took(gettid(), Lasts::Short, Wish::Alone), First::Nothing);
+        assert_eq!(workers.took(gettid(), Cost::Short, Preference::Alone), First::Nothing);
         assert_eq!(workers.begin(gettid(), || false), Some(Turn::Together));
         // Nor with one that could not be made.
         let workers = alone();

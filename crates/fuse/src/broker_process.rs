@@ -1,12 +1,13 @@
-//! The broker's side: see the head of the module.
+//! The broker's side of [`broker`](crate::broker): the process that mounts for a confined server.
 
-use super::{Question, Word};
 use crate::bdi::{Bdi, CacheRule};
+use crate::broker::{LONGEST, Question, Word};
 use crate::caller::{Caller, Capability};
-use crate::follow;
-use crate::mountpoint::{self, MountError, Mounted, NewMount};
+use crate::error::MountError;
+use crate::mountpoint::{self, Mounted, NewMount};
 use crate::options::MountOptions;
 use crate::pass;
+use crate::scheduling;
 use crate::table::MountDevice;
 use rustix::io::Errno;
 use rustix::process::getppid;
@@ -138,7 +139,7 @@ fn reply(
     files: &[std::os::fd::BorrowedFd<'_>],
     text: &[u8],
 ) -> io::Result<()> {
-    let text = text.get(..super::LONGEST).unwrap_or(text);
+    let text = text.get(..LONGEST).unwrap_or(text);
     pass::send(words, refused, files)?;
     words.write_all(&(text.len() as u32).to_le_bytes())?;
     words.write_all(text)
@@ -176,7 +177,7 @@ fn answer(question: Question, fields: [u32; 4], held: &OnceLock<Held>) -> Option
         }
         Question::Release => {
             if let (Some(thread), Ok(home)) = (thread_of_server(thread), sched_getaffinity(None)) {
-                follow::release(Some(thread), &home);
+                scheduling::release(Some(thread), &home);
             }
             return None;
         }

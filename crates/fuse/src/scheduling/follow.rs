@@ -6,7 +6,7 @@
 //! The scheduler moves a woken thread to an idle processor, so it parts the two again and again.
 //! Hence, while one program sends nearly all requests, one after the other:
 //!
-//! - One thread serves alone (see [`Workers`](crate::workers::Workers)), bound to the program's
+//! - One thread serves alone (see [`Workers`](crate::scheduling::Workers)), bound to the program's
 //!   processor.
 //! - That thread runs under SCHED_IDLE. The scheduler takes a processor that runs nothing else for
 //!   an idle one, and leaves the program there. The program continues at once, and the thread when
@@ -56,7 +56,7 @@ const CROWDED: Duration = Duration::from_millis(250);
 
 /// How a thread wants to take requests from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Preference {
     /// As before.
     Same,
     /// As the only thread that takes requests.
@@ -182,21 +182,21 @@ impl<'f> Follow<'f> {
 
     /// Notes a request of `program` (0: of the kernel itself), for which this thread has `waited`.
     /// Returns how this thread wants to take requests from now on.
-    pub(crate) fn asked(&mut self, program: u32, waited: Duration) -> Wish {
-        let Some(home) = self.following.home else { return Wish::Same };
+    pub(crate) fn asked(&mut self, program: u32, waited: Duration) -> Preference {
+        let Some(home) = self.following.home else { return Preference::Same };
         if self.at.is_some() { self.go_on(&home, program, waited) } else { self.begin(&home, program) }
     }
 
-    fn begin(&mut self, home: &CpuSet, program: u32) -> Wish {
+    fn begin(&mut self, home: &CpuSet, program: u32) -> Preference {
         if program == 0 {
-            return Wish::Same;
+            return Preference::Same;
         }
         if program != self.program {
             (self.program, self.streak) = (program, 0);
         }
         self.streak += 1;
         if self.streak < self.needed {
-            return Wish::Same;
+            return Preference::Same;
         }
         self.streak = 0;
         (self.served, self.strangers, self.sleeps, self.look_after) = (0, 0, 0, LOOK_AFTER);
@@ -205,17 +205,17 @@ impl<'f> Follow<'f> {
             return self.give_up();
         }
         self.stay_back();
-        Wish::Alone
+        Preference::Alone
     }
 
-    fn go_on(&mut self, home: &CpuSet, program: u32, waited: Duration) -> Wish {
+    fn go_on(&mut self, home: &CpuSet, program: u32, waited: Duration) -> Preference {
         if program != 0 && program != self.program {
             self.strangers += STRANGER;
             if self.strangers > CROWD {
                 self.stop();
-                return Wish::Together;
+                return Preference::Together;
             }
-            return Wish::Same;
+            return Preference::Same;
         }
         self.strangers = self.strangers.saturating_sub(1);
         self.served = self.served.saturating_add(1);
@@ -241,14 +241,14 @@ impl<'f> Follow<'f> {
             self.needed = STREAK;
             self.stay_back();
         }
-        Wish::Same
+        Preference::Same
     }
 
     /// Stops following, since it does not pay. To begin again takes four times as many requests.
-    fn give_up(&mut self) -> Wish {
+    fn give_up(&mut self) -> Preference {
         self.needed = (self.needed * 4).min(LONGEST_STREAK);
         self.stop();
-        Wish::Together
+        Preference::Together
     }
 
     /// Notes that this thread is one of several. If it was alone, `Workers` found it held up, or
@@ -344,16 +344,16 @@ mod tests {
     #[test]
     fn a_program_that_asks_alone_is_followed_until_others_do() {
         follows(|mut follow, me, home| {
-            let wishes: Vec<Wish> = (0..STREAK).map(|_| follow.asked(me, AT_ONCE)).collect();
-            assert_eq!(wishes.iter().position(|w| *w == Wish::Alone), Some(STREAK as usize - 1));
+            let preferences: Vec<Preference> = (0..STREAK).map(|_| follow.asked(me, AT_ONCE)).collect();
+            assert_eq!(preferences.iter().position(|w| *w == Preference::Alone), Some(STREAK as usize - 1));
             assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
             // Requests of the kernel itself, and now and then one of another program, change
             // nothing.
             for n in 0..100 {
                 let program = [0, me, me, me, me, 1][n % 6];
-                assert_eq!(follow.asked(program, AT_ONCE), Wish::Same);
+                assert_eq!(follow.asked(program, AT_ONCE), Preference::Same);
             }
-            let ends = (0..CROWD).any(|_| follow.asked(1, AT_ONCE) == Wish::Together);
+            let ends = (0..CROWD).any(|_| follow.asked(1, AT_ONCE) == Preference::Together);
             assert!(ends && sched_getaffinity(None).unwrap() == home);
         });
     }
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn what_does_not_pay_ends_and_begins_later() {
         follows(|mut follow, me, home| {
-            let mut begins = || (1..).find(|_| follow.asked(me, SLEPT * 2) == Wish::Alone);
+            let mut begins = || (1..).find(|_| follow.asked(me, SLEPT * 2) == Preference::Alone);
             assert_eq!(begins(), Some(STREAK));
             assert_eq!(begins(), Some(TERM + 4 * STREAK));
             drop(follow);
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn nobody_follows_programs_by_turns() {
         follows(|mut follow, me, _| {
-            assert!((0..1000).all(|n| follow.asked(me + n % 2, AT_ONCE) == Wish::Same));
+            assert!((0..1000).all(|n| follow.asked(me + n % 2, AT_ONCE) == Preference::Same));
         });
     }
 

@@ -1,0 +1,83 @@
+//! What a server says to its broker, as bytes.
+//!
+//! Hazard: the broker runs with the rights that the server gave up. A word more here is a right more
+//! for a server that an attacker has taken over.
+
+/// What the server asks the broker to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Word {
+    /// Mount. Only once.
+    Mount,
+    /// Unmount.
+    Unmount,
+    /// Have the kernel write out what it has cached, and unmount.
+    UnmountSynced,
+    /// Remove the socket of the mount.
+    RemoveSocket,
+    /// Leave the mount when the server ends.
+    Keep,
+}
+
+impl Word {
+    const ALL: [Self; 5] = [Self::Mount, Self::Unmount, Self::UnmountSynced, Self::RemoveSocket, Self::Keep];
+
+    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|word| *word as u8 == byte)
+    }
+}
+
+/// What a thread that serves asks the broker. Answered by one i32, but for [`Self::Release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Question {
+    /// Whether the sender of a request has a capability: 1 or 0.
+    Has,
+    /// Whether it is in a group: 1 or 0.
+    InGroup,
+    /// No question: the connection is to be ended. 0 or an errno.
+    Abort,
+    /// No question: the rule of this number is to be set. 0.
+    SetCache,
+    /// No question: this thread of the server is to be scheduled as all others. No answer.
+    Release,
+}
+
+impl Question {
+    const ALL: [Self; 5] = [Self::Has, Self::InGroup, Self::Abort, Self::SetCache, Self::Release];
+    /// Bytes of a question: itself, user, group and thread of a sender, and a number.
+    pub(crate) const LEN: usize = 17;
+
+    pub(crate) fn encode(self, [uid, gid, thread, number]: [u32; 4]) -> [u8; Self::LEN] {
+        let mut bytes = [self as u8; Self::LEN];
+        for (to, field) in bytes[1..].chunks_exact_mut(4).zip([uid, gid, thread, number]) {
+            to.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: [u8; Self::LEN]) -> Option<(Self, [u32; 4])> {
+        let question = Self::ALL.into_iter().find(|question| *question as u8 == bytes[0])?;
+        let mut fields = [0; 4];
+        for (field, from) in fields.iter_mut().zip(bytes[1..].chunks_exact(4)) {
+            *field = u32::from_le_bytes(from.try_into().ok()?);
+        }
+        Some((question, fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_questions_are_known_again() {
+        assert!(Word::ALL.iter().all(|word| Word::from_byte(*word as u8) == Some(*word)));
+        assert_eq!(Word::from_byte(5), None);
+        let fields = [1, 2, u32::MAX, 4];
+        for question in Question::ALL {
+            assert_eq!(Question::decode(question.encode(fields)), Some((question, fields)));
+        }
+        assert_eq!(Question::decode([5; Question::LEN]), None);
+    }
+}
