@@ -195,8 +195,8 @@ fn imports_of_the_engine_point_down() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// The modules of a crate that are files, by their paths; `lib.rs` and `main.rs` name all, and are left
-/// out.
+/// The modules of a crate that are files, by their paths. `lib.rs` and `main.rs` name all of them,
+/// and are left out.
 fn modules(krate: &str) -> BTreeMap<Vec<String>, PathBuf> {
     let src = root().join("crates").join(krate).join("src");
     let module = |path: PathBuf| {

@@ -1,18 +1,7 @@
 //! The program that sent a request: what it may do beyond what the kernel has checked.
 //!
-//! The kernel tells user, group and thread of a request. Other groups and capabilities are read
-//! from `/proc/THREAD/status`, and only where a decision needs them. The thread waits for the
-//! answer, so it is still there and its number means no other; an asynchronous request may outlive
-//! it, and then nothing is allowed that needs a capability.
-//!
-//! A confined server may not look into the user namespace of a thread. It asks its broker, which
-//! decides by the same code.
-//!
-//! Hazard: a number of 0 says nothing. It is that of every thread outside of the PID namespace that
-//! this server has mounted from. Nor does a number say anything where `/proc` is that of another
-//! PID namespace: it would name another thread. User 0 of such a thread may be root of the machine
-//! or of a container with few capabilities, and has those only that the kernel has checked by
-//! itself.
+//! Hazard: a thread number of 0, or a `/proc` of another PID namespace, says nothing about the
+//! program. Taken for a thread of this namespace, it would give the rights of another program.
 
 use crate::broker::Broker;
 use crate::wire::InHeader;
@@ -49,7 +38,21 @@ impl Capability {
     }
 }
 
-/// See the head of the file.
+/// The sender of a request.
+///
+/// The kernel tells user, group and thread of a request. Other groups and capabilities are read
+/// from `/proc/THREAD/status`, and only where a decision needs them. The thread waits for the
+/// answer, so it is still there and its number means no other; an asynchronous request may outlive
+/// it, and then nothing is allowed that needs a capability.
+///
+/// A confined server may not look into the user namespace of a thread. It asks its broker, which
+/// decides by the same code.
+///
+/// Hazard: a number of 0 says nothing. It is that of every thread outside of the PID namespace that
+/// this server has mounted from. Nor does a number say anything where `/proc` is that of another
+/// PID namespace: it would name another thread. User 0 of such a thread may be root of the machine
+/// or of a container with few capabilities, and has those only that the kernel has checked by
+/// itself.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller<'h> {
     uid: u32,

@@ -1,17 +1,7 @@
-//! Has write(2) report that the volume is full.
+//! Has write(2) report that the volume is full, which the kernel's cache would hide.
 //!
-//! The kernel caches what programs write without asking the server. A dirty page that finds no
-//! space then fails at writeback, long after write(2) has returned. So, as the volume fills up:
-//!
-//! - *Tight*: less space is free than the kernel may have dirty. The kernel may have less dirty
-//!   from then on: [`CacheRule::Tight`].
-//! - *Full*: a file that is opened for writing only is written through, so each write(2) is
-//!   answered here. For files that were opened before, the server invalidates the attributes that
-//!   the kernel has cached. The kernel then asks for them, by the handle, before each write(2). It
-//!   gets ENOSPC for a file of which a write was refused, until more space is free than then.
-//!
-//! A request for attributes does not tell which bytes are to be written. So a file of which no
-//! write was refused gets no error: it may be overwritten in place, which always has space.
+//! Hazard: a file of which no write was refused must get no error. It may be overwritten in place,
+//! which always has space.
 
 use crate::bdi::{Bdi, CacheRule, DIRTY_PERCENT};
 use lanefs::Volume;
@@ -30,7 +20,20 @@ const ROOMY: u8 = 0;
 const TIGHT: u8 = 1;
 const FULL: u8 = 2;
 
-/// See the head of the file.
+/// How full the volume is, and which files have had a write refused.
+///
+/// The kernel caches what programs write without asking the server. A dirty page that finds no
+/// space then fails at writeback, long after write(2) has returned. So, as the volume fills up:
+///
+/// - *Tight*: less space is free than the kernel may have dirty. The kernel may have less dirty
+///   from then on: [`CacheRule::Tight`].
+/// - *Full*: a file that is opened for writing only is written through, so each write(2) is
+///   answered here. For files that were opened before, the server invalidates the attributes that
+///   the kernel has cached. The kernel then asks for them, by the handle, before each write(2). It
+///   gets ENOSPC for a file of which a write was refused, until more space is free than then.
+///
+/// A request for attributes does not tell which bytes are to be written. So a file of which no
+/// write was refused gets no error: it may be overwritten in place, which always has space.
 #[derive(Debug, Default)]
 pub(crate) struct Fullness {
     level: AtomicU8,

@@ -2,9 +2,7 @@
 //!
 //! [`Session::mount`] mounts, [`Session::serve`] answers the kernel until the mount is gone, and
 //! then closes the volume. The kernel caches as for a file system of its own: no other process can
-//! change the volume.
-//!
-//! The protocol is spoken here and not by a crate: see `docs/adr/0009-own-fuse-protocol.md`.
+//! change the volume. Why the protocol is spoken here: `docs/adr/0009-own-fuse-protocol.md`.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,5 @@
-//! Putting a mount into the tree of names and taking it out: by system calls as root, by
-//! fusermount3 otherwise.
-//!
-//! Neither a path nor a number is a mount: another one may cover the path or take its place, and
-//! the kernel gives the numbers of file systems and connections anew. So a server, or its broker,
-//! holds an open file of the connection, which is dead when the file system is gone
-//! ([`Connection`]). It unmounts by an open root directory, which it has compared with that, and by
-//! no path.
-//!
-//! A command knows a mount by its mount id, and compares the path right before umount(2).
+//! Puts a mount into the tree of names and takes it out: by system calls as root, by fusermount3
+//! otherwise.
 //!
 //! Hazard: a mount that is put over the root directory between the comparison and umount(2) is
 //! unmounted in its place, by the kernel's rule for what a path means.
@@ -32,6 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A mount as its server knows it.
+///
+/// Neither a path nor a number is a mount: another one may cover the path or take its place, and
+/// the kernel gives the numbers of file systems and connections anew. So a server, or its broker,
+/// holds an open file of the connection, which is dead when the file system is gone
+/// ([`Connection`]). It unmounts by an open root directory, which it has compared with that, and by
+/// no path.
 #[derive(Debug, Clone)]
 pub(crate) struct Mounted {
     dir: PathBuf,
@@ -117,7 +115,7 @@ impl Mounted {
     /// Ends the connection: the server gets ENODEV, and a mount that is left somewhere is dead.
     ///
     /// # Errors
-    /// As [`connection::abort`].
+    /// As [`Connection::abort`].
     pub(crate) fn abort(&self) -> Result<(), MountError> {
         let failed = |errno| MountError::System { call: "abort", dir: self.dir.clone(), errno };
         self.end_connection().map_err(failed)
@@ -236,7 +234,8 @@ fn detach(dir: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-/// A mount of lanefs as a command knows it.
+/// A mount of lanefs as a command knows it: by its mount id. The path is compared right before
+/// umount(2).
 #[derive(Debug)]
 pub struct MountPoint {
     /// As the caller names it.
@@ -300,8 +299,8 @@ impl MountPoint {
         table::own().iter().any(|entry| entry.device == self.entry.device)
     }
 
-    /// Sets the flags that an option has named. The other flags, and the volume itself, stay as they
-    /// are.
+    /// Sets the flags that an option has named. The other flags, and the volume itself, stay as
+    /// they are.
     ///
     /// # Errors
     /// [`MountError::FromTheBeginning`] for what the server would have to know,

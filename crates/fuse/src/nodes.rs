@@ -1,14 +1,8 @@
 //! The inodes that the kernel knows, by node id, each with its lookup count.
 //!
-//! A node id is the inode's number; that of the root is 1. The kernel remembers every inode that it
-//! has seen until its own memory runs short, and these can be millions. So this table holds at most
-//! [`HELD`] unused inodes with a name, the most recently requested. It reads any other inode again
-//! on request, and compares its generation.
-//!
-//! Invariants:
-//! - An inode without a name is held as long as the kernel knows it, so that its number cannot come
-//!   to mean another inode. A thread that removes a name passes the inode to [`Nodes::hold`] before
-//!   it drops it.
+//! Invariant: an inode without a name is held as long as the kernel knows it, so that its number
+//! cannot come to mean another inode. A thread that removes a name passes the inode to
+//! [`Nodes::hold`] before it drops it.
 
 use crate::fault::{Answer, Fault};
 use crate::wire::ROOT_ID;
@@ -23,7 +17,12 @@ const SHARDS: usize = 64;
 /// The greatest number of unused inodes with a name that are held in memory.
 const HELD: usize = 1024;
 
-/// See the head of the file.
+/// The table of inodes.
+///
+/// A node id is the inode's number; that of the root is 1. The kernel remembers every inode that it
+/// has seen until its own memory runs short, and these can be millions. So this table holds at most
+/// [`HELD`] unused inodes with a name, the most recently requested. It reads any other inode again
+/// on request, and compares its generation.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     root: Node,

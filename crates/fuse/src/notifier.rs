@@ -1,15 +1,8 @@
 //! Notifications to the kernel: a queue, and the one thread that empties it.
 //!
-//! A notification of content takes the locks of its pages in the kernel, and waits until dirty
-//! pages have been written back: by requests. A page may be locked for the very request that is
-//! being served (a fault, a write of a part of a page). So no serving thread sends a notification,
-//! nor waits for the notifying thread. A request that needs a notification is handed over with it,
-//! and the serving thread takes the next request.
-//!
-//! Invariants:
-//! - Only requests that hold no page are handed over: no read or write of the kernel's cache.
-//! - The queue has at most one entry for each request in the kernel, and one for each file that is
-//!   to be forgotten.
+//! Hazard: a notification waits for pages that a request may hold. A serving thread that sends one,
+//! or waits for the notifying thread, hangs the mount. Only requests that hold no page are handed
+//! over: no read or write of the kernel's cache.
 
 use crate::channel::Channel;
 use crate::request::Received;
@@ -48,7 +41,18 @@ impl Job {
     }
 }
 
-/// See the head of the file.
+/// The queue of notifications.
+///
+/// A notification of content takes the locks of its pages in the kernel, and waits until dirty
+/// pages have been written back: by requests. A page may be locked for the very request that is
+/// being served (a fault, a write of a part of a page). So no serving thread sends a notification,
+/// nor waits for the notifying thread. A request that needs a notification is handed over with it,
+/// and the serving thread takes the next request.
+///
+/// Invariants:
+/// - Only requests that hold no page are handed over: no read or write of the kernel's cache.
+/// - The queue has at most one entry for each request in the kernel, and one for each file that is
+///   to be forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
     queue: Mutex<Queue>,

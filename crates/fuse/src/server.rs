@@ -106,7 +106,8 @@ impl Server {
         }
     }
 
-    /// As [`Unmounter::unmount`](crate::Unmounter::unmount), called while the mount cannot be closed.
+    /// As [`Unmounter::unmount`](crate::Unmounter::unmount), called while the mount cannot be
+    /// closed.
     pub(crate) fn end(&self, mounted: &Mounted) -> Result<(), MountError> {
         if !self.channel.is_connected() {
             return Ok(());

@@ -1,27 +1,7 @@
-//! The broker process of a mount: it does what a confined server cannot do itself.
+//! The server's side of its broker, the process that does what a confined server cannot do itself.
 //!
-//! A confined process can neither mount nor unmount, and cannot look into the namespaces of other
-//! processes. So the server starts a broker before it is confined. The broker mounts the one
-//! directory that its command line names, passes the connection to the server, and then knows these
-//! words only ([`Word`], [`Question`]):
-//! - unmount this mount, or end its connection;
-//! - leave the mount when the server ends;
-//! - remove the socket of the mount;
-//! - say whether the sender of a request has a capability, or is in a group;
-//! - set one of two rules for what the kernel keeps in its cache of the mount;
-//! - have a thread of the server be scheduled as all others.
-//!
-//! A server that an attacker has taken over gains no more by it than to end its own mount. The
-//! broker knows that mount by an open file of its connection ([`Mounted`](crate::mountpoint::Mounted)), and by no number that
-//! another mount may have later.
-//!
-//! The broker ends when the server has ended, for any reason. It then removes the socket. The mount
-//! stays, so that programs get ENOTCONN and do not write to the directory below. A mount that the
-//! server had not announced yet is unmounted.
-//!
-//! Words go over one socket, questions over another. A second thread of the broker answers the
-//! questions and waits for nothing but `/proc`: the serving threads of the server ask them, and an
-//! unmount waits for requests that these threads serve.
+//! Hazard: a server that an attacker has taken over says these words too. It must gain no more by
+//! them than to end its own mount.
 
 mod words;
 
@@ -46,6 +26,29 @@ pub(crate) use words::{Question, Word};
 pub(crate) const LONGEST: usize = 64 << 10;
 
 /// The broker process, as the server knows it.
+///
+/// A confined process can neither mount nor unmount, and cannot look into the namespaces of other
+/// processes. So the server starts a broker before it is confined. The broker mounts the one
+/// directory that its command line names, passes the connection to the server, and then knows these
+/// words only:
+/// - unmount this mount, or end its connection;
+/// - leave the mount when the server ends;
+/// - remove the socket of the mount;
+/// - say whether the sender of a request has a capability, or is in a group;
+/// - set one of two rules for what the kernel keeps in its cache of the mount;
+/// - have a thread of the server be scheduled as all others.
+///
+/// A server that an attacker has taken over gains no more by it than to end its own mount. The
+/// broker knows that mount by an open file of its connection, and by no number that another mount
+/// may have later.
+///
+/// The broker ends when the server has ended, for any reason. It then removes the socket. The mount
+/// stays, so that programs get ENOTCONN and do not write to the directory below. A mount that the
+/// server had not announced yet is unmounted.
+///
+/// Words go over one socket, questions over another. A second thread of the broker answers the
+/// questions and waits for nothing but `/proc`: the serving threads of the server ask them, and an
+/// unmount waits for requests that these threads serve.
 #[derive(Debug)]
 pub struct Broker {
     words: Mutex<UnixStream>,
@@ -56,7 +59,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts the broker: `command` runs [`run_broker`] and nothing else.
+    /// Starts the broker: `command` runs [`run_broker`](crate::run_broker) and nothing else.
     ///
     /// # Errors
     /// The system's.

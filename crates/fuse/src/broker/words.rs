@@ -1,7 +1,7 @@
 //! What a server says to its broker, as bytes.
 //!
-//! Hazard: the broker runs with the rights that the server gave up. A word more here is a right more
-//! for a server that an attacker has taken over.
+//! Hazard: the broker runs with the rights that the server gave up. Each word here is a right of a
+//! server that an attacker has taken over.
 
 /// What the server asks the broker to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

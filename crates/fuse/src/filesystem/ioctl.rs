@@ -1,10 +1,8 @@
-//! ioctl(2): flags as of chattr(1), projects, trimming.
+//! ioctl(2): flags as of chattr(1), projects, trimming. The kernel refuses FIEMAP itself.
 //!
-//! A program's own commands come as it sends them, by any handle, also one for reading only or of a
-//! read-only bind mount. The commands that change flags it cannot send: the kernel takes these
-//! exact numbers for itself, checks owner, capability and mount, and then asks here. So a command
-//! is compared in all of its bits, and what the kernel is said to have checked of the caller is
-//! checked again. FIEMAP the kernel answers itself (EOPNOTSUPP).
+//! Hazard: a program's own commands come by any handle, also of a read-only bind mount. The kernel
+//! takes the exact numbers that change flags for itself, and checks owner, capability and mount. So
+//! a command is compared in all of its bits, and the caller is checked again.
 
 use super::{Filesystem, Outcome, Stage};
 use crate::buffers::Outbox;

@@ -1,8 +1,5 @@
-//! The operations: which request does what.
-//!
-//! The kernel has checked modes and ACLs before it sends a request (`default_permissions`). The
-//! engine and [`guard`] refuse what ext4 itself refuses. A request that changes something is
-//! answered after the change.
+//! The operations: which request does what. The kernel has checked modes and ACLs before it sends a
+//! request (`default_permissions`); the engine and [`guard`] refuse what ext4 itself refuses.
 //!
 //! Hazard: a serving thread must not wait for anything that takes another request. See
 //! [`Notifier`].

@@ -1,32 +1,7 @@
-//! Follows a program: serves its requests on the processor that the program runs on.
+//! Follows a program: a thread serves the program's requests on the processor that it runs on.
 //!
-//! A request costs two wake-ups: of the serving thread, and of the program that waits for the
-//! answer. On one processor each is a context switch. Between two, the waiting processor halts and
-//! needs an interrupt to wake, which on a virtual machine takes ten times as long as the request.
-//! The scheduler moves a woken thread to an idle processor, so it parts the two again and again.
-//! Hence, while one program sends nearly all requests, one after the other:
-//!
-//! - One thread serves alone (see [`Workers`](crate::scheduling::Workers)), bound to the program's
-//!   processor.
-//! - That thread runs under SCHED_IDLE. The scheduler takes a processor that runs nothing else for
-//!   an idle one, and leaves the program there. The program continues at once, and the thread when
-//!   the program waits again. The thread then finds the next request queued and never sleeps. With
-//!   it, it finds the requests that no program waits for (the release of a file).
-//! - Other programs that want that processor preempt the thread and hold it up. When `Workers` has
-//!   detected this, the thread takes SCHED_IDLE only while it answers, for [`CROWDED`]. Both
-//!   changes of the policy take about a microsecond.
-//! - A thread that did sleep has been parted from the program, so it looks up the program's
-//!   processor. This takes as long as a request. Each lookup that finds the program in its place
-//!   doubles the number of sleeps before the next one.
-//!
-//! Following ends when other programs send requests too, when it does not pay, and when `Workers`
-//! finds the thread held up. No thread follows where it could not undo this: without CAP_SYS_NICE
-//! or RLIMIT_NICE a thread may not leave SCHED_IDLE, and a thread that began under a policy other
-//! than SCHED_OTHER would not get that policy back. Nor does a thread follow on a machine with one
-//! processor.
-//!
-//! A thread changes only its own scheduling, by thread id 0: a confined server may name no other
-//! thread. There the broker releases a held-up thread, if it is one of the server.
+//! Hazard: a thread changes only its own scheduling, by thread id 0: a confined server may name no
+//! other thread. There the broker releases a held-up thread, if it is one of the server.
 
 use crate::broker::Broker;
 use lanefs::device::set_idle_policy;
@@ -66,6 +41,31 @@ pub(crate) enum Preference {
 }
 
 /// Whether threads of a mount may follow, and how.
+///
+/// A request costs two wake-ups: of the serving thread, and of the program that waits for the
+/// answer. On one processor each is a context switch. Between two, the waiting processor halts and
+/// needs an interrupt to wake, which on a virtual machine takes ten times as long as the request.
+/// The scheduler moves a woken thread to an idle processor, so it parts the two again and again.
+/// Hence, while one program sends nearly all requests, one after the other:
+///
+/// - One thread serves alone (see [`Workers`](super::Workers)), bound to the program's
+///   processor.
+/// - That thread runs under SCHED_IDLE. The scheduler takes a processor that runs nothing else for
+///   an idle one, and leaves the program there. The program continues at once, and the thread when
+///   the program waits again. The thread then finds the next request queued and never sleeps. With
+///   it, it finds the requests that no program waits for (the release of a file).
+/// - Other programs that want that processor preempt the thread and hold it up. When `Workers` has
+///   detected this, the thread takes SCHED_IDLE only while it answers, for [`CROWDED`]. Both
+///   changes of the policy take about a microsecond.
+/// - A thread that did sleep has been parted from the program, so it looks up the program's
+///   processor. This takes as long as a request. Each lookup that finds the program in its place
+///   doubles the number of sleeps before the next one.
+///
+/// Following ends when other programs send requests too, when it does not pay, and when `Workers`
+/// finds the thread held up. No thread follows where it could not undo this: without CAP_SYS_NICE
+/// or RLIMIT_NICE a thread may not leave SCHED_IDLE, and a thread that began under a policy other
+/// than SCHED_OTHER would not get that policy back. Nor does a thread follow on a machine with one
+/// processor.
 #[derive(Debug)]
 pub(crate) struct Following {
     /// The processors that all threads may run on. `None`: no thread follows.

@@ -1,16 +1,7 @@
-//! How many threads wait for requests at a time.
+//! How many threads wait for requests at a time, and which of them takes the next one.
 //!
-//! The kernel wakes waiting threads in turn: with many of them, each request finds a cold thread.
-//! So at most [`WAITING`] threads wait. A thread that takes a request which may last has another
-//! thread wait, if none does. A thread that comes back waits if it is wanted, and rests if not. A
-//! thread is made only when all threads are at work.
-//!
-//! A thread that follows a program (see [`Follow`](crate::scheduling::Follow)) waits alone, and hands
-//! over only before a long request. Another thread watches it, once a millisecond. If the lone
-//! thread has not come back since the last look, and it serves a request or one is queued, then it
-//! is held up: by a processor that other programs keep busy, or by a device. The watching thread
-//! ends its time alone at once, so that requests of other programs wait no longer than that. The
-//! time alone ends also when no requests come; then no thread wakes up.
+//! Hazard: a request that no thread takes hangs its program. The state has one lock, and each
+//! change that may leave the connection without a waiting thread calls another one.
 
 use super::follow::{Following, Preference};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -31,6 +22,18 @@ const WATCH: Duration = Duration::from_millis(1);
 const QUIET: u32 = 8;
 
 /// The threads of a mount.
+///
+/// The kernel wakes waiting threads in turn: with many of them, each request finds a cold thread.
+/// So at most [`WAITING`] threads wait. A thread that takes a request which may last has another
+/// thread wait, if none does. A thread that comes back waits if it is wanted, and rests if not. A
+/// thread is made only when all threads are at work.
+///
+/// A thread that follows a program (see [`Follow`](super::Follow)) waits alone, and hands
+/// over only before a long request. Another thread watches it, once a millisecond. If the lone
+/// thread has not come back since the last look, and it serves a request or one is queued, then it
+/// is held up: by a processor that other programs keep busy, or by a device. The watching thread
+/// ends its time alone at once, so that requests of other programs wait no longer than that. The
+/// time alone ends also when no requests come; then no thread wakes up.
 #[derive(Debug)]
 pub(crate) struct Workers {
     most: usize,
