@@ -74,7 +74,7 @@ impl File {
                     Bytes::Read(buf) => Bytes::Read(buf),
                     Bytes::Write(bytes) => Bytes::Write(bytes),
                 };
-                Some(data::Request { node: io.file.node(), offset: io.offset, bytes, done })
+                Some(data::Request { content: io.file.node().content(), offset: io.offset, bytes, done })
             });
             data::run_batch(&fs, requests);
         }

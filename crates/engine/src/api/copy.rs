@@ -2,7 +2,7 @@
 
 use super::File;
 use crate::error::{Error, Result};
-use crate::fs::data::{self, FallocMode};
+use crate::fs::data::FallocMode;
 
 /// Bytes that are copied at a time.
 const PIECE: u64 = 1 << 20;
@@ -60,9 +60,9 @@ impl File {
             let before = to.node().file().size().saturating_sub(to_offset);
             if before > 0 {
                 to.check_write()?;
-                data::fallocate(to.node(), FallocMode::PunchHole, to_offset, hole.min(before))?;
+                to.node().content().fallocate(FallocMode::PunchHole, to_offset, hole.min(before))?;
             }
-            data::extend(to.node(), to_offset + hole)?;
+            to.node().content().extend(to_offset + hole)?;
             to.after_write()?;
             return Ok(hole);
         }

@@ -3,7 +3,7 @@
 use super::path::{self, AtSymlink};
 use super::{At, Mapped, Metadata};
 use crate::error::{Error, Result};
-use crate::fs::data::{self, FallocMode, FiemapExtent};
+use crate::fs::data::{FallocMode, FiemapExtent};
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, NewKind, SetAttr, is_dots};
 use crate::store::xattr::SetXattr;
@@ -70,10 +70,7 @@ impl File {
     /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
-        match self.direct {
-            true => data::read_direct(&self.node, offset, buf),
-            false => data::read(&self.node, offset, buf),
-        }
+        self.node.content().read(buf, offset, self.direct)
     }
 
     /// Reads as [`read_at`](Self::read_at) does, for a caller with a cache of its own (the kernel,
@@ -84,7 +81,7 @@ impl File {
     /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
     pub fn read_for_cache(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
-        data::read_for_cache(&self.node, offset, buf)
+        self.node.content().read_for_cache(buf, offset)
     }
 
     /// Reads as [`read_at`](Self::read_at) does, but without waiting (RWF_NOWAIT): cached bytes,
@@ -95,10 +92,7 @@ impl File {
     /// [`Error::WouldBlock`] if it had to wait for the first byte; those of `read_at`.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
-        match self.direct {
-            true => data::try_read_direct(&self.node, offset, buf),
-            false => data::try_read(&self.node, offset, buf),
-        }
+        self.node.content().try_read(buf, offset, self.direct)
     }
 
     /// Returns `len` bytes from `offset` on as a slice, without a copy. Only for a volume on a
@@ -117,7 +111,7 @@ impl File {
     /// [`Error::BadHandle`] if not open for reading; a damaged block map.
     pub fn map(&self, offset: u64, len: usize) -> Result<Option<Mapped<'_>>> {
         self.check_read()?;
-        Ok(data::lend(&self.node, offset, len)?.map(Mapped::new))
+        Ok(self.node.content().lend(offset, len)?.map(Mapped::new))
     }
 
     /// Returns the first range at or behind `offset` that is no hole: its start and end. The bytes
@@ -126,7 +120,7 @@ impl File {
     /// # Errors
     /// A damaged block map.
     pub fn next_data(&self, offset: u64) -> Result<Option<(u64, u64)>> {
-        data::next_data(&self.node, offset)
+        self.node.content().next_data(offset)
     }
 
     /// Writes all of `bytes` at `offset`, or at the end if open for appending. The bytes between
@@ -141,11 +135,10 @@ impl File {
     /// Writes as [`write_at`](Self::write_at), and returns where.
     pub(super) fn write_from(&self, offset: u64, bytes: &[u8]) -> Result<u64> {
         self.check_write()?;
-        let at = match (self.append, self.direct) {
-            (true, true) => data::append_direct(&self.node, bytes)?,
-            (true, false) => data::append(&self.node, bytes)?,
-            (false, true) => data::write_direct(&self.node, offset, bytes).map(|()| offset)?,
-            (false, false) => data::write(&self.node, offset, bytes).map(|()| offset)?,
+        let content = self.node.content();
+        let at = match self.append {
+            true => content.append(bytes, self.direct)?,
+            false => content.write(bytes, offset, self.direct).map(|()| offset)?,
         };
         self.after_write()?;
         Ok(at)
@@ -163,7 +156,7 @@ impl File {
     /// until its inode leaves memory.
     pub fn write_late(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.check_write()?;
-        data::write_late(&self.node, offset, bytes)
+        self.node.content().write_late(bytes, offset)
     }
 
     /// Writes as [`write_at`](Self::write_at) does, but without waiting (RWF_NOWAIT): only bytes
@@ -182,11 +175,8 @@ impl File {
     /// ```
     pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         self.check_write()?;
-        let done = match (self.append, self.direct) {
-            (true, true) => return Err(Error::WouldBlock),
-            (false, true) => data::try_write_direct(&self.node, offset, bytes)?,
-            (append, false) => data::try_write(&self.node, (!append).then_some(offset), bytes)?,
-        };
+        let offset = (!self.append).then_some(offset);
+        let done = self.node.content().try_write(bytes, offset, self.direct)?;
         self.after_write()?;
         Ok(done)
     }
@@ -205,7 +195,7 @@ impl File {
     /// ```
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.check_write()?;
-        data::truncate(&self.node, len)
+        self.node.content().truncate(len)
     }
 
     /// Changes which blocks hold the `len` bytes from `offset` on: see [`FallocMode`].
@@ -228,7 +218,7 @@ impl File {
     /// ```
     pub fn fallocate(&self, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
         self.check_write()?;
-        data::fallocate(&self.node, mode, offset, len)?;
+        self.node.content().fallocate(mode, offset, len)?;
         self.after_write()
     }
 
@@ -238,7 +228,7 @@ impl File {
     /// # Errors
     /// [`Error::NothingThere`] if only holes follow, or the end; a damaged block map.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
-        data::seek_data(&self.node, offset)
+        self.node.content().seek_data(offset)
     }
 
     /// The first byte at or behind `offset` that is in a hole (SEEK_HOLE): the end of the file at
@@ -247,7 +237,7 @@ impl File {
     /// # Errors
     /// [`Error::NothingThere`] from the end on; a damaged block map.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
-        data::seek_hole(&self.node, offset)
+        self.node.content().seek_hole(offset)
     }
 
     /// Returns where the blocks that hold any of `bytes` lie, in order (FIEMAP). Writes out dirty
@@ -256,7 +246,7 @@ impl File {
     /// # Errors
     /// The device's; a damaged block map.
     pub fn fiemap(&self, bytes: Range<u64>) -> Result<Vec<FiemapExtent>> {
-        data::fiemap(&self.node, bytes)
+        self.node.content().fiemap(bytes)
     }
 
     /// Makes the content and all attributes durable.
@@ -272,7 +262,7 @@ impl File {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn sync_all(&self) -> Result<()> {
-        self.tell_failures(data::sync_all(&self.node))
+        self.tell_failures(self.node.sync_all())
     }
 
     /// Makes the content and the size durable.
@@ -280,7 +270,7 @@ impl File {
     /// # Errors
     /// As [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Result<()> {
-        self.tell_failures(data::sync_data(&self.node))
+        self.tell_failures(self.node.sync_data())
     }
 
     /// Returns the attributes of the file.

@@ -4,7 +4,6 @@ use super::Volume;
 use super::path::{self, AtSymlink};
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::fs::data;
 use crate::fs::inode::Node;
 use crate::store::alloc;
 use crate::store::map::{self, Mapping};
@@ -68,7 +67,7 @@ impl Volume {
         let node =
             path::resolve(&self.fs.root()?, path.as_ref().as_os_str().as_bytes(), AtSymlink::NoFollow)?;
         // Dirty pages are allocated by this.
-        data::write_out(&node)?;
+        node.write_out()?;
         extents_of(&node)
     }
 

@@ -6,7 +6,6 @@
 
 use super::{DirEntryRef, File, Metadata, Volume};
 use crate::error::{Corrupt, Error, Result};
-use crate::fs::data;
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::Atime;
 use crate::fs::namei::{Modifier, NewAttr, NewKind, RenameFlags, SetAttr};
@@ -199,7 +198,7 @@ impl Node {
     /// [`Error::IsDir`], [`Error::FileTooBig`], ...
     pub fn set_len(&self, len: u64) -> Result<()> {
         match self.file_type()? {
-            FileType::Regular => data::truncate(&self.node, len),
+            FileType::Regular => self.node.content().truncate(len),
             FileType::Directory => Err(Error::IsDir),
             _ => Err(Error::Invalid("only a file has a length to set")),
         }
@@ -320,6 +319,6 @@ impl Node {
     /// # Errors
     /// The journal's or the device's.
     pub fn sync(&self) -> Result<()> {
-        data::sync_all(&self.node)
+        self.node.sync_all()
     }
 }

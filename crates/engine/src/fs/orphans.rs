@@ -1,7 +1,7 @@
 //! Finishes the orphans that a crash left: deletes those without a name, and truncates the others
 //! to their size.
 
-use super::{Fs, data};
+use super::Fs;
 use crate::error::{Error, Result};
 use crate::store::orphan;
 use crate::store::txn::credits;
@@ -30,7 +30,7 @@ impl Fs {
             // This is its only reference: dropping the node deletes the inode.
             return Ok(());
         }
-        data::truncate_tail(&node)?;
+        node.truncate_tail()?;
         let prepared = node.prepare()?;
         self.transact(credits::INODE + credits::ORPHAN, |txn| {
             prepared.update(txn, |txn, inode| orphan::settle(txn, ino, inode))

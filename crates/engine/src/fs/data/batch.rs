@@ -7,13 +7,12 @@
 //! Hazard: a batch locks the bytes of many requests, in no order. So it never waits for a lock: it
 //! skips a request whose bytes another thread has locked.
 
-use super::direct::{is_plain, overwritten, plan_overwrite};
+use super::content::Content;
+use super::io;
 use super::lock::Kept;
 use super::times::Stamp;
-use super::{FileData, buffered, io, mapping};
 use crate::error::Error;
 use crate::fs::Fs;
-use crate::fs::inode::Node;
 use lanefs_device::WriteOp;
 use std::ops::Range;
 
@@ -29,7 +28,7 @@ pub(crate) enum Bytes<'b> {
 /// A request that may join a batch. `done` gets the number of bytes once they have moved.
 #[derive(Debug)]
 pub(crate) struct Request<'b> {
-    pub(crate) node: &'b Node,
+    pub(crate) content: Content<'b>,
     pub(crate) offset: u64,
     pub(crate) bytes: Bytes<'b>,
     pub(crate) done: &'b mut Option<usize>,
@@ -37,8 +36,7 @@ pub(crate) struct Request<'b> {
 
 /// A request of the batch, with its bytes locked.
 struct Held<'b> {
-    node: &'b Node,
-    file: &'b FileData,
+    content: Content<'b>,
     blocks: Range<u32>,
     len: usize,
     done: &'b mut Option<usize>,
@@ -51,27 +49,28 @@ struct Held<'b> {
 pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
     let (mut reads, mut ops) = (Vec::new(), Vec::new());
     let (mut writes, mut pieces) = (Vec::new(), Vec::new());
-    for Request { node, offset, bytes, done } in requests {
+    for Request { content, offset, bytes, done } in requests {
         match bytes {
             Bytes::Read(buf) => {
-                let held = hold(node, offset, buf.len(), done);
+                let held = content.hold(offset, buf.len(), done);
                 let Some(held) = held.filter(|held| io::is_straight(fs, offset, &buf[..held.len])) else {
                     continue;
                 };
-                let lookup = |lblk| mapping(node, held.file, lblk);
+                let lookup = |lblk| content.mapping(lblk);
                 let Ok(planned) = io::plan_read(fs, offset, &mut buf[..held.len], lookup) else { continue };
                 ops.extend(planned);
                 reads.push(held);
             }
             Bytes::Write(bytes) => {
-                if !io::is_straight(fs, offset, bytes) || !is_plain(node, offset, bytes.len()) {
+                if !io::is_straight(fs, offset, bytes) || !content.is_plain(offset, bytes.len()) {
                     continue;
                 }
                 let end = offset.saturating_add(bytes.len() as u64);
-                let held = hold(node, offset, bytes.len(), done).filter(|held| end <= held.file.disk_size());
+                let held =
+                    content.hold(offset, bytes.len(), done).filter(|_| end <= content.file.disk_size());
                 let Some(held) = held else { continue };
                 let before = pieces.len();
-                if plan_overwrite(node, held.file, offset, bytes, &mut pieces).is_ok_and(|all| all) {
+                if content.plan_overwrite(bytes, offset, &mut pieces).is_ok_and(|all| all) {
                     writes.push(held);
                 } else {
                     pieces.truncate(before);
@@ -87,7 +86,7 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
         pieces.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
     if io::latch(fs, fs.device.write_batch(&out).map_err(Error::from)).is_ok() {
         for held in writes {
-            overwritten(held.node, held.file, held.blocks, Stamp::Now);
+            held.content.overwritten(held.blocks, Stamp::Now);
             *held.done = Some(held.len);
         }
     }
@@ -99,15 +98,15 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
     }
 }
 
-/// Locks the bytes of a request, up to the end of the file, shared. `None` if that would have to
-/// wait, or if the cache holds newer bytes.
-fn hold<'b>(node: &'b Node, offset: u64, len: usize, done: &'b mut Option<usize>) -> Option<Held<'b>> {
-    let file = node.file();
-    let end = offset.checked_add(len as u64).filter(|_| len > 0)?;
-    let kept = file.try_share(node, offset, end)?.kept();
-    let left = file.size().saturating_sub(offset);
-    let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
-    let blocks = buffered::blocks(node, offset, offset + len as u64).ok().filter(|_| len > 0)?;
-    let busy = file.pages_if_used().is_some_and(|pages| pages.is_busy(blocks.clone()));
-    (!busy).then_some(Held { node, file, blocks, len, done, _kept: kept })
+impl<'b> Content<'b> {
+    /// Locks the bytes of a request, up to the end of the file, shared. `None` if that would have
+    /// to wait, or if the cache holds newer bytes.
+    fn hold(self, offset: u64, len: usize, done: &'b mut Option<usize>) -> Option<Held<'b>> {
+        let end = offset.checked_add(len as u64).filter(|_| len > 0)?;
+        let kept = self.try_share(offset, end)?.kept();
+        let len = self.before_end(offset, len);
+        let blocks = self.blocks(offset, offset + len as u64).ok().filter(|_| len > 0)?;
+        let busy = self.is_busy(blocks.clone());
+        (!busy).then_some(Held { content: self, blocks, len, done, _kept: kept })
+    }
 }

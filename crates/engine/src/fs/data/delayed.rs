@@ -10,18 +10,17 @@
 //!   maps blocks in another way writes the range out first.
 //! - The claim for the map is enough for the tree as it is when the pages are written out. So a
 //!   direct write that may add nodes to the tree also claims for pages that wait
-//!   ([`claim_for_growth`]).
+//!   ([`Content::claim_for_growth`]).
 //! - A dirty block over an unwritten one is allocated, but marking it as written may split an
 //!   extent. So blocks for the map are claimed for it too, from the reserved blocks if there are no
 //!   others.
 //!
-//! Hazard: [`claim_for_growth`] does not count pages in writeback, and the few nodes that a punch
-//! or a shift adds must fit into the spare part of a claim.
+//! Hazard: [`Content::claim_for_growth`] does not count pages in writeback, and the few nodes that
+//! a punch or a shift adds must fit into the spare part of a claim.
 
-use super::{FileData, mapping};
+use super::content::Content;
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::fs::inode::Node;
 use crate::store::alloc::{self, Claim, Reserved, Spot};
 use crate::store::map::{self, Mapping, TreeWidth};
 use lanefs_format::Inode;
@@ -93,6 +92,18 @@ impl Delayed {
     fn map_lack(&self, data: u64, unwritten: u64, width: Option<TreeWidth>) -> u64 {
         let holes = map_blocks(self.data_blocks() + data, width);
         (holes + parting_blocks(self.unwritten + unwritten, width)).saturating_sub(blocks(&self.map))
+    }
+
+    /// Claims `more` blocks for the map, also reserved ones.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed.
+    fn claim_for_map(&mut self, fs: &Fs, more: u64) -> Result<()> {
+        if more > 0 {
+            let claim = alloc::claim_for_map(fs, more)?;
+            join(&mut self.map, claim);
+        }
+        Ok(())
     }
 
     /// Moves into `claim` the blocks claimed to map `data` blocks and to mark `unwritten` ones as
@@ -198,72 +209,70 @@ impl Delayed {
     }
 }
 
-/// Claims space for `runs` before they become dirty: data and map for holes, and the map alone for
-/// unwritten blocks.
-///
-/// # Errors
-/// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed. A damaged map.
-pub(super) fn claim(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<()> {
-    let Unready { holes, unwritten } = unready(node, file, runs)?;
-    if !unwritten.is_empty() {
-        let len = count(&unwritten);
-        let width = map::tree_width(&node.fs, &node.state());
-        let mut delayed = file.delayed();
-        let more = delayed.map_lack(0, len, width);
-        if more > 0 {
-            let claim = alloc::claim_for_map(&node.fs, more)?;
-            join(&mut delayed.map, claim);
+impl Content<'_> {
+    /// Claims space for `runs` before they become dirty: data and map for holes, and the map alone
+    /// for unwritten blocks.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed. A damaged map.
+    pub(super) fn claim(self, runs: &[Range<u32>]) -> Result<()> {
+        let Unready { holes, unwritten } = self.unready(runs)?;
+        if !unwritten.is_empty() {
+            let len = count(&unwritten);
+            let width = map::tree_width(self.fs(), &self.node.state());
+            let mut delayed = self.file.delayed();
+            let more = delayed.map_lack(0, len, width);
+            delayed.claim_for_map(self.fs(), more)?;
+            delayed.unwritten += len;
         }
-        delayed.unwritten += len;
+        self.claim_holes(&holes).inspect_err(|_| {
+            let mut delayed = self.file.delayed();
+            delayed.no_longer_unwritten(count(&unwritten));
+            delayed.put_back(None);
+        })
     }
-    claim_holes(node, file, &holes).inspect_err(|_| {
-        let mut delayed = file.delayed();
-        delayed.no_longer_unwritten(count(&unwritten));
-        delayed.put_back(None);
-    })
-}
 
-/// Claims what blocks that are dirty already will need in addition, because another change may add
-/// `nodes` to the map: each of these may be full when the dirty blocks are written out. `inode` is
-/// the file's, before that change.
-///
-/// # Errors
-/// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed.
-pub(super) fn claim_for_growth(fs: &Fs, file: &FileData, inode: &Inode, nodes: u64) -> Result<()> {
-    let width = map::tree_width(fs, inode).map(|width| width.with(nodes));
-    let mut delayed = file.delayed();
-    let more = delayed.map_lack(0, 0, width);
-    if more > 0 {
-        let claim = alloc::claim_for_map(fs, more)?;
-        join(&mut delayed.map, claim);
+    /// Claims what blocks that are dirty already will need in addition, because another change may
+    /// add
+    /// `nodes` to the map: each of these may be full when the dirty blocks are written out. `inode`
+    /// is the file's, before that change.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](crate::Error::NoSpace): nothing is claimed.
+    pub(super) fn claim_for_growth(self, inode: &Inode, nodes: u64) -> Result<()> {
+        let width = map::tree_width(self.fs(), inode).map(|width| width.with(nodes));
+        let mut delayed = self.file.delayed();
+        let more = delayed.map_lack(0, 0, width);
+        delayed.claim_for_map(self.fs(), more)
     }
-    Ok(())
 }
 
 fn count(runs: &[Range<u32>]) -> u64 {
     runs.iter().map(|run| u64::from(run.end - run.start)).sum()
 }
 
-fn claim_holes(node: &Node, file: &FileData, holes: &[Range<u32>]) -> Result<()> {
-    let len = count(holes);
-    if len == 0 {
-        return Ok(());
-    }
-    if node.fs.options.modes.delalloc {
-        let width = map::tree_width(&node.fs, &node.state());
-        let mut delayed = file.delayed();
-        let more = delayed.map_lack(len, 0, width);
-        let mut all = alloc::claim(&node.fs, len + more)?;
-        join(&mut delayed.map, all.split(more));
-        join(&mut delayed.data, all);
-        return Ok(());
-    }
-    holes.iter().try_for_each(|hole| choose(node, file, hole.clone())).inspect_err(|_| {
-        let mut delayed = file.delayed();
-        for hole in holes {
-            delayed.forget_chosen(hole.clone());
+impl Content<'_> {
+    fn claim_holes(self, holes: &[Range<u32>]) -> Result<()> {
+        let len = count(holes);
+        if len == 0 {
+            return Ok(());
         }
-    })
+        if self.fs().options.modes.delalloc {
+            let width = map::tree_width(self.fs(), &self.node.state());
+            let mut delayed = self.file.delayed();
+            let more = delayed.map_lack(len, 0, width);
+            let mut all = alloc::claim(self.fs(), len + more)?;
+            join(&mut delayed.map, all.split(more));
+            join(&mut delayed.data, all);
+            return Ok(());
+        }
+        holes.iter().try_for_each(|hole| self.choose(hole.clone())).inspect_err(|_| {
+            let mut delayed = self.file.delayed();
+            for hole in holes {
+                delayed.forget_chosen(hole.clone());
+            }
+        })
+    }
 }
 
 /// Blocks that need a claim before they become dirty.
@@ -273,73 +282,74 @@ pub(super) struct Unready {
     pub(super) unwritten: Vec<Range<u32>>,
 }
 
-/// Returns the blocks of `runs` that need a claim.
-pub(super) fn unready(node: &Node, file: &FileData, runs: &[Range<u32>]) -> Result<Unready> {
-    let mut unready = Unready::default();
-    for run in runs {
-        let mut lblk = run.start;
-        while lblk < run.end {
-            let mapping = mapping(node, file, lblk)?;
-            let len = mapping.len().min(run.end - lblk);
-            match mapping {
-                Mapping::Hole { .. } => unready.holes.push(lblk..lblk + len),
-                Mapping::Mapped { unwritten: true, .. } => unready.unwritten.push(lblk..lblk + len),
-                Mapping::Mapped { .. } => {}
+impl Content<'_> {
+    /// Returns the blocks of `runs` that need a claim.
+    pub(super) fn unready(self, runs: &[Range<u32>]) -> Result<Unready> {
+        let mut unready = Unready::default();
+        for run in runs {
+            let mut lblk = run.start;
+            while lblk < run.end {
+                let mapping = self.mapping(lblk)?;
+                let len = mapping.len().min(run.end - lblk);
+                match mapping {
+                    Mapping::Hole { .. } => unready.holes.push(lblk..lblk + len),
+                    Mapping::Mapped { unwritten: true, .. } => unready.unwritten.push(lblk..lblk + len),
+                    Mapping::Mapped { .. } => {}
+                }
+                lblk += len;
             }
+        }
+        Ok(unready)
+    }
+
+    fn choose(self, hole: Range<u32>) -> Result<()> {
+        let fs = self.fs();
+        let mut lblk = hole.start;
+        while lblk < hole.end {
+            // The inode's lock comes before the claims' lock.
+            let width = map::tree_width(self.fs(), &self.node.state());
+            let mapped = self.goal_behind(lblk);
+            let mut delayed = self.file.delayed();
+            let more = delayed.map_lack(u64::from(hole.end - lblk), 0, width);
+            if more > 0 {
+                let claim = alloc::claim(fs, more)?;
+                join(&mut delayed.map, claim);
+            }
+            let spot = Spot {
+                ino: self.node.ino,
+                lblk,
+                want: hole.end - lblk,
+                hole: lblk..hole.end,
+                goal: delayed.chosen_before(lblk).or(mapped),
+                size: self.blocks_to(self.file.size()).max(hole.end),
+            };
+            let run = alloc::reserve_at(fs, &self.file.alloc, &spot, None)?;
+            let len = run.len();
+            delayed.chosen.insert(lblk, run);
             lblk += len;
         }
+        Ok(())
     }
-    Ok(unready)
-}
 
-fn choose(node: &Node, file: &FileData, hole: Range<u32>) -> Result<()> {
-    let fs = &*node.fs;
-    let mut lblk = hole.start;
-    while lblk < hole.end {
-        // The inode's lock comes before the claims' lock.
-        let width = map::tree_width(&node.fs, &node.state());
-        let mapped = goal_behind(node, lblk);
-        let mut delayed = file.delayed();
-        let more = delayed.map_lack(u64::from(hole.end - lblk), 0, width);
-        if more > 0 {
-            let claim = alloc::claim(fs, more)?;
-            join(&mut delayed.map, claim);
+    /// Returns the block behind the one that the logical block before `lblk` is mapped to.
+    fn goal_behind(self, lblk: u32) -> Option<u64> {
+        let before = lblk.checked_sub(1)?;
+        match self.map(before) {
+            Ok(Mapping::Mapped { block, .. }) => Some(block + 1),
+            _ => None,
         }
-        let end = file.size().div_ceil(fs.block_size.into());
-        let spot = Spot {
-            ino: node.ino,
-            lblk,
-            want: hole.end - lblk,
-            hole: lblk..hole.end,
-            goal: delayed.chosen_before(lblk).or(mapped),
-            size: u32::try_from(end).unwrap_or(u32::MAX).max(hole.end),
-        };
-        let run = alloc::reserve_at(fs, &file.alloc, &spot, None)?;
-        let len = run.len();
-        delayed.chosen.insert(lblk, run);
-        lblk += len;
     }
-    Ok(())
-}
 
-/// Returns the block behind the one that the logical block before `lblk` is mapped to.
-fn goal_behind(node: &Node, lblk: u32) -> Option<u64> {
-    let before = lblk.checked_sub(1)?;
-    match map::lookup(&node.fs, node.ino, &node.state(), before) {
-        Ok(Mapping::Mapped { block, .. }) => Some(block + 1),
-        _ => None,
+    /// Releases the claims of dirty blocks that were dropped, before their map changes.
+    pub(super) fn give_up(self, dropped: &[Range<u32>]) -> Result<()> {
+        let Unready { holes, unwritten } = self.unready(dropped)?;
+        let mut delayed = self.file.delayed();
+        delayed.no_longer_unwritten(count(&unwritten));
+        for hole in holes {
+            let chosen = delayed.forget_chosen(hole.clone());
+            drop(delayed.take_data(u64::from(hole.end - hole.start - chosen)));
+        }
+        delayed.put_back(None);
+        Ok(())
     }
-}
-
-/// Releases the claims of dirty blocks that were dropped, before their map changes.
-pub(super) fn give_up(node: &Node, file: &FileData, dropped: &[Range<u32>]) -> Result<()> {
-    let Unready { holes, unwritten } = unready(node, file, dropped)?;
-    let mut delayed = file.delayed();
-    delayed.no_longer_unwritten(count(&unwritten));
-    for hole in holes {
-        let chosen = delayed.forget_chosen(hole.clone());
-        drop(delayed.take_data(u64::from(hole.end - hole.start - chosen)));
-    }
-    delayed.put_back(None);
-    Ok(())
 }

@@ -8,17 +8,17 @@
 //! Only a file of very many extents can be seen half shifted, with a hole at the place that the
 //! shift had reached.
 
+use super::content::Content;
 use super::plan::Plan;
 use super::truncate::touch;
-use super::{FileData, delayed, max_size, set_size, write_back, zero_part, zero_tail};
+use super::{max_size, set_size};
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::fs::inode::Node;
 use crate::store::map::{self, ChangeBlocks, Mapping, Progress};
 use crate::store::txn::{Txn, credits};
 use lanefs_format::extent::MAX_BLOCKS;
 use lanefs_format::{Inode, InodeFlags};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 /// What [`File::fallocate`](crate::File::fallocate) does with a range of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,39 +46,42 @@ pub enum FallocMode {
     UnshareRange,
 }
 
-/// Carries out `mode` for `len` bytes from `offset` on.
-///
-/// # Errors
-/// As [`File::fallocate`](crate::File::fallocate).
-pub(crate) fn fallocate(node: &Node, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
-    // With no lock held. Each mode may start again after it has found no space half way.
-    node.fs.with_room(|| fallocate_once(node, mode, offset, len))
-}
+impl Content<'_> {
+    /// Carries out `mode` for `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// As [`File::fallocate`](crate::File::fallocate).
+    pub(crate) fn fallocate(self, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
+        // With no lock held. Each mode may start again after it has found no space half way.
+        self.fs().with_room(|| self.fallocate_once(mode, offset, len))
+    }
 
-fn fallocate_once(node: &Node, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
-    let (fs, file) = (&*node.fs, node.file());
-    fs.check_writable()?;
-    if len == 0 {
-        return Err(Error::Invalid("a range of no bytes"));
-    }
-    let _held = file.lock_from(node, offset);
-    check_flags(node, mode)?;
-    file.check_growth(node.ino)?;
-    let most = u64::from(MAX_BLOCKS) * u64::from(fs.block_size);
-    let end = offset.checked_add(len).filter(|end| *end <= most).ok_or(Error::FileTooBig)?;
-    if mode != FallocMode::PunchHole && !map::is_tree(&node.state()) {
-        return Err(Error::NotSupported("only a file of extents can be changed so".into()));
-    }
-    let job = Job { node, fs, file, offset, end };
-    match mode {
-        FallocMode::Allocate => job.allocate(end),
-        FallocMode::KeepSize => job.allocate(0),
-        FallocMode::PunchHole => job.punch(),
-        FallocMode::ZeroRange => job.zero(end),
-        FallocMode::ZeroRangeKeepSize => job.zero(0),
-        FallocMode::CollapseRange => job.collapse(),
-        FallocMode::InsertRange => job.insert(),
-        FallocMode::UnshareRange => Ok(()),
+    fn fallocate_once(self, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
+        let Self { node, file } = self;
+        let fs = self.fs();
+        fs.check_writable()?;
+        if len == 0 {
+            return Err(Error::Invalid("a range of no bytes"));
+        }
+        let _held = self.lock_from(offset);
+        check_flags(node, mode)?;
+        file.check_growth(node.ino)?;
+        let most = u64::from(MAX_BLOCKS) * u64::from(fs.block_size);
+        let end = offset.checked_add(len).filter(|end| *end <= most).ok_or(Error::FileTooBig)?;
+        if mode != FallocMode::PunchHole && !map::is_tree(&node.state()) {
+            return Err(Error::NotSupported("only a file of extents can be changed so".into()));
+        }
+        let job = Job { content: self, offset, end };
+        match mode {
+            FallocMode::Allocate => job.allocate(end),
+            FallocMode::KeepSize => job.allocate(0),
+            FallocMode::PunchHole => job.punch(),
+            FallocMode::ZeroRange => job.zero(end),
+            FallocMode::ZeroRangeKeepSize => job.zero(0),
+            FallocMode::CollapseRange => job.collapse(),
+            FallocMode::InsertRange => job.insert(),
+            FallocMode::UnshareRange => Ok(()),
+        }
     }
 }
 
@@ -93,16 +96,23 @@ fn check_flags(node: &Node, mode: FallocMode) -> Result<()> {
 
 /// A range of bytes of a file. The bytes from its start to the end are locked.
 struct Job<'n> {
-    node: &'n Node,
-    fs: &'n Fs,
-    file: &'n FileData,
+    content: Content<'n>,
     offset: u64,
     end: u64,
 }
 
+/// A range belongs to a file.
+impl<'n> Deref for Job<'n> {
+    type Target = Content<'n>;
+
+    fn deref(&self) -> &Content<'n> {
+        &self.content
+    }
+}
+
 impl Job<'_> {
     fn block_size(&self) -> u64 {
-        self.fs.block_size.into()
+        self.fs().block_size.into()
     }
 
     /// The blocks that hold any of the range.
@@ -121,13 +131,13 @@ impl Job<'_> {
     fn drop_pages(&self, blocks: Range<u32>) -> Result<()> {
         self.file.alloc.discard();
         let Some(pages) = self.file.pages_if_used() else { return Ok(()) };
-        delayed::give_up(self.node, self.file, &pages.invalidate(blocks))
+        self.give_up(&pages.invalidate(blocks))
     }
 
     /// Gives blocks to holes; the file grows to `size`.
     fn allocate(&self, size: u64) -> Result<()> {
-        write_back(self.node, self.touched())?;
-        let _alone = self.file.hold_writeback(self.node);
+        self.write_back(self.touched())?;
+        let _alone = self.hold_writeback();
         self.file.alloc.discard();
         self.fill_holes()?;
         self.finish(size)
@@ -144,12 +154,12 @@ impl Job<'_> {
             self.end = size.next_multiple_of(self.block_size().max(4096));
         }
         let blocks = {
-            let most = map::max_blocks(self.fs, self.node.flags());
+            let most = map::max_blocks(self.fs(), self.node.flags());
             let whole = self.whole();
             whole.start.min(most)..whole.end.min(most)
         };
-        write_back(self.node, self.touched())?;
-        let _alone = self.file.hold_writeback(self.node);
+        self.write_back(self.touched())?;
+        let _alone = self.hold_writeback();
         self.drop_pages(blocks.clone())?;
         self.past_cache(|| {
             self.zero_edges()?;
@@ -167,8 +177,8 @@ impl Job<'_> {
 
     /// Makes the range read as zeros; the file grows to `size`.
     fn zero(&self, size: u64) -> Result<()> {
-        write_back(self.node, self.touched())?;
-        let _alone = self.file.hold_writeback(self.node);
+        self.write_back(self.touched())?;
+        let _alone = self.hold_writeback();
         self.drop_pages(self.whole())?;
         self.fill_holes()?;
         self.past_cache(|| {
@@ -191,8 +201,8 @@ impl Job<'_> {
         if self.end >= size {
             return Err(Error::Invalid("a range to collapse that reaches the end of the file"));
         }
-        write_back(self.node, blocks.start..u32::MAX)?;
-        let _alone = self.file.hold_writeback(self.node);
+        self.write_back(blocks.start..u32::MAX)?;
+        let _alone = self.hold_writeback();
         self.drop_pages(blocks.start..u32::MAX)?;
         let size = size - (self.end - self.offset);
         let (ino, by) = (self.node.ino, blocks.end - blocks.start);
@@ -210,7 +220,7 @@ impl Job<'_> {
             if !step.is_done() {
                 return Ok(step);
             }
-            touch(self.fs, inode);
+            touch(self.fs(), inode);
             set_size(txn, inode, size)?;
             Ok(Progress::Done)
         });
@@ -228,11 +238,11 @@ impl Job<'_> {
             return Err(Error::Invalid("a place to insert at that is not before the end of the file"));
         }
         let size = size.saturating_add(self.end - self.offset);
-        if size > max_size(self.fs, self.node.flags()) {
+        if size > max_size(self.fs(), self.node.flags()) {
             return Err(Error::FileTooBig);
         }
-        write_back(self.node, blocks.start..u32::MAX)?;
-        let _alone = self.file.hold_writeback(self.node);
+        self.write_back(blocks.start..u32::MAX)?;
+        let _alone = self.hold_writeback();
         self.drop_pages(blocks.start..u32::MAX)?;
         let (ino, by) = (self.node.ino, blocks.end - blocks.start);
         // Only splitting the extent takes space, and it comes first.
@@ -240,7 +250,7 @@ impl Job<'_> {
         let inserted = self.in_handles(|txn, inode| {
             if !grown {
                 map::part(txn, ino, inode, blocks.start, by)?;
-                touch(self.fs, inode);
+                touch(self.fs(), inode);
                 // Before any block lies behind the old end.
                 set_size(txn, inode, size)?;
                 grown = true;
@@ -259,12 +269,12 @@ impl Job<'_> {
         let needed = || {
             let state = self.node.state();
             map::remove_credits(&state)
-                + map::insert_credits(self.fs, &state, 1)
+                + map::insert_credits(self.fs(), &state, 1)
                 + credits::INODE
                 + credits::SUPER
         };
         let prepared = self.node.prepare()?;
-        self.fs.transact(needed(), |txn| {
+        self.fs().transact(needed(), |txn| {
             loop {
                 match prepared.update_map(txn, &mut step)? {
                     Progress::Done => return Ok(()),
@@ -279,12 +289,12 @@ impl Job<'_> {
     fn finish(&self, size: u64) -> Result<()> {
         let before = self.file.size();
         if size > before {
-            zero_tail(self.node, before, size)?;
+            self.node.zero_tail(before, size)?;
         }
         let prepared = self.node.prepare()?;
-        self.fs.transact(credits::INODE + credits::SUPER, |txn| {
+        self.fs().transact(credits::INODE + credits::SUPER, |txn| {
             prepared.update(txn, |txn, inode| {
-                touch(self.fs, inode);
+                touch(self.fs(), inode);
                 if size > inode.size { set_size(txn, inode, size) } else { Ok(()) }
             })
         })?;
@@ -296,11 +306,11 @@ impl Job<'_> {
     fn zero_edges(&self) -> Result<()> {
         let size = self.block_size();
         let (head, tail) = (self.offset.next_multiple_of(size), self.end / size * size);
-        zero_part(self.node, self.offset, self.end.min(head))?;
+        self.node.zero_part(self.offset, self.end.min(head))?;
         if tail >= head {
-            zero_part(self.node, tail, self.end)?;
+            self.node.zero_part(tail, self.end)?;
         }
-        self.file.wrote(self.fs);
+        self.file.wrote(self.fs());
         Ok(())
     }
 
@@ -308,8 +318,8 @@ impl Job<'_> {
     /// fit allocates nothing: programs ask for more than there is to see whether it fits.
     fn fill_holes(&self) -> Result<()> {
         let Range { mut start, end } = self.touched();
-        let has = self.node.state().blocks / u64::from(self.fs.block_size / 512);
-        if u64::from(end - start).saturating_sub(has) > self.fs.alloc.blocks_to_come() {
+        let has = self.node.state().blocks / u64::from(self.fs().block_size / 512);
+        if u64::from(end - start).saturating_sub(has) > self.fs().alloc.blocks_to_come() {
             return Err(Error::NoSpace);
         }
         while start < end {
@@ -320,13 +330,13 @@ impl Job<'_> {
 
     /// Fills as many holes as one handle can. Returns where the next one may be.
     fn fill_some(&self, blocks: Range<u32>) -> Result<u32> {
-        let (mut plan, mut at) = (Plan::default(), blocks.start);
+        let (mut plan, mut at) = (Plan::new(self.content), blocks.start);
         while at < blocks.end {
-            let mapping = map::lookup(self.fs, self.node.ino, &self.node.state(), at)?;
+            let mapping = self.map(at)?;
             let len = mapping.len().min(blocks.end - at);
             at += match mapping {
                 Mapping::Mapped { .. } => len,
-                Mapping::Hole { .. } => match plan.place(self.node, self.file, at, len) {
+                Mapping::Hole { .. } => match plan.place(at, len) {
                     Ok(Some(piece)) => piece.blocks,
                     Ok(None) => break,
                     Err(Error::NoSpace) if !plan.is_empty() => break,
@@ -335,7 +345,7 @@ impl Job<'_> {
             };
         }
         if !plan.is_empty() {
-            plan.allocate(self.node)?;
+            plan.allocate()?;
         }
         Ok(at)
     }
@@ -356,13 +366,13 @@ impl Job<'_> {
         }
         self.in_handles(|txn, inode| {
             while start < end {
-                let mapping = match map::lookup(self.fs, self.node.ino, inode, start) {
+                let mapping = match map::lookup(self.fs(), self.node.ino, inode, start) {
                     Ok(mapping) => mapping,
                     Err(e) => return Ok(Progress::Stopped(e)),
                 };
                 let next = start + mapping.len().min(end - start);
                 if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) {
-                    if !txn.room(map::insert_credits(self.fs, inode, 1) + credits::INODE)? {
+                    if !txn.room(map::insert_credits(self.fs(), inode, 1) + credits::INODE)? {
                         return Ok(Progress::More);
                     }
                     let mark = Txn::mark(txn);

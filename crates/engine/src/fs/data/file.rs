@@ -6,18 +6,16 @@
 
 use super::cache::{FileCache, ReadAhead};
 use super::delayed::Delayed;
-use super::lock::{DataLock, Held};
+use super::lock::DataLock;
 use super::snapshot::Snapshot;
-use super::times::{Stamp, Times};
+use super::times::Times;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::fs::inode::Node;
 use crate::store::alloc::FileAlloc;
 use lanefs_format::Inode;
 use lanefs_journal::Ticket;
-use lanefs_rangelock::Range as Bytes;
 use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use lanefs_sync::order::{Level, Ordered};
 use lanefs_sync::{Mutex, MutexGuard, OnceLock};
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,13 +25,13 @@ use std::sync::Arc;
 pub(crate) struct FileData {
     size: AtomicU64,
     disk_size: AtomicU64,
-    lock: DataLock,
+    pub(super) lock: DataLock,
     /// The map as last seen.
     pub(crate) snapshot: Snapshot,
     /// Times and i_version that the inode does not have yet.
     pub(crate) times: Times,
     /// Held by a thread that writes pages out, and by a thread that moves blocks.
-    writeback: Mutex<()>,
+    pub(super) writeback: Mutex<()>,
     /// The ticket of the flush that makes durable what was written past the journal.
     unflushed: AtomicU64,
     pages: OnceLock<Arc<FileCache>>,
@@ -94,89 +92,9 @@ impl FileData {
         }
     }
 
-    /// Locks bytes `offset..end`, which are not empty, shared.
-    pub(super) fn share(&self, node: &Node, offset: u64, end: u64) -> Held<'_> {
-        self.lock.read(node.ino, between(offset, end), &node.fs.counters.range_wait)
-    }
-
     /// Prepares the lock for direct overwrites, so that threads that share it do not contend.
     pub(super) fn expect_overwrites(&self) {
         self.lock.expect_readers();
-    }
-
-    /// Locks as [`share`](Self::share) does; `None` if it would have to wait.
-    pub(super) fn try_share(&self, node: &Node, offset: u64, end: u64) -> Option<Held<'_>> {
-        self.lock.try_read(node.ino, between(offset, end))
-    }
-
-    /// Locks the blocks of bytes `offset..end` for a write, exclusively. If `end` is beyond i_size,
-    /// locks all bytes from i_size (or from `offset`, if that is less) on.
-    pub(super) fn lock_to_write(&self, node: &Node, offset: u64, end: u64) -> Held<'_> {
-        loop {
-            let range = self.range_to_write(node, offset, end);
-            let held = self.lock.write(node.ino, range, &node.fs.counters.range_wait);
-            if self.is_enough(range, offset, end) {
-                return held;
-            }
-            node.fs.counters.range_retries.add(1);
-        }
-    }
-
-    /// Locks as [`lock_to_write`](Self::lock_to_write) does; `None` if it would have to wait.
-    pub(super) fn try_lock_to_write(&self, node: &Node, offset: u64, end: u64) -> Option<Held<'_>> {
-        let range = self.range_to_write(node, offset, end);
-        let held = self.lock.try_write(node.ino, range)?;
-        self.is_enough(range, offset, end).then_some(held)
-    }
-
-    fn range_to_write(&self, node: &Node, offset: u64, end: u64) -> Bytes {
-        let block = u64::from(node.fs.block_size);
-        let size = self.size();
-        if end > size {
-            return Bytes::starting_at(offset.min(size) / block * block);
-        }
-        between(offset / block * block, end.checked_next_multiple_of(block).unwrap_or(end))
-    }
-
-    /// Whether `held` is enough for i_size as it is now: it may have moved before the lock was
-    /// held.
-    fn is_enough(&self, held: Bytes, offset: u64, end: u64) -> bool {
-        let size = self.size();
-        end <= size || held.last() == u64::MAX && held.first() <= offset.min(size)
-    }
-
-    /// Locks the bytes from the end of the file on, exclusively. Returns the end too.
-    pub(super) fn lock_end(&self, node: &Node) -> (Held<'_>, u64) {
-        loop {
-            let size = self.size();
-            let first = size / u64::from(node.fs.block_size) * u64::from(node.fs.block_size);
-            let held = self.lock.write(node.ino, Bytes::starting_at(first), &node.fs.counters.range_wait);
-            // If the file has grown, the new end is locked too. If it was cut, try again.
-            let now = self.size();
-            if now >= first {
-                return (held, now);
-            }
-            node.fs.counters.range_retries.add(1);
-        }
-    }
-
-    /// Locks the bytes from `from` or from the end of the file on, exclusively, for a caller that
-    /// moves blocks or i_size.
-    pub(crate) fn lock_from(&self, node: &Node, from: u64) -> Held<'_> {
-        let block = u64::from(node.fs.block_size);
-        loop {
-            let first = from.min(self.size()) / block * block;
-            let held = self.lock.write(node.ino, Bytes::starting_at(first), &node.fs.counters.range_wait);
-            if self.size() >= first {
-                return held;
-            }
-            node.fs.counters.range_retries.add(1);
-        }
-    }
-
-    /// Waits until no thread writes pages of the file out, and keeps other threads from doing so.
-    pub(crate) fn hold_writeback(&self, node: &Node) -> Ordered<MutexGuard<'_, ()>> {
-        Ordered::take(Level::Writeback, node.ino.into(), || self.writeback.lock())
     }
 
     /// Whether it has changes that the inode on disk does not have.
@@ -250,16 +168,6 @@ impl FileData {
         self.failures.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Notes a change of the content that readers can see already.
-    pub(super) fn touch(&self, node: &Node, stamp: Stamp) {
-        match self.times.touch(&node.fs.clock, node.fs.options.modes.i_version, stamp) {
-            Some(now) => node.fs.note_dirty_times(node.ino, || self.times.raise(now)),
-            // The times do not change, but there may be dirty pages to write out.
-            None if stamp == Stamp::Kept => node.fs.flusher.stir(),
-            None => {}
-        }
-    }
-
     /// Notes that data was written past the journal, after the write has returned.
     pub(super) fn wrote(&self, fs: &Fs) {
         // A flush does nothing on this device: a write is as durable as it will be.
@@ -276,9 +184,4 @@ impl FileData {
     pub(crate) fn unflushed(&self) -> Ticket {
         Ticket::from_u64(self.unflushed.load(Ordering::Acquire))
     }
-}
-
-/// `offset..end` as a range; one byte where it would be empty.
-fn between(offset: u64, end: u64) -> Bytes {
-    Bytes::inclusive(offset, end.saturating_sub(1).max(offset)).unwrap_or(Bytes::ALL)
 }

@@ -5,9 +5,9 @@
 //! volume's mode ([`Writeback`]). The thread that plans holds the lock of the range, or the file's
 //! writeback lock, so no other thread maps the range meanwhile.
 
-use super::delayed::{self, join};
-
-use super::{FileData, Pieces, max_size, set_size};
+use super::content::Content;
+use super::delayed::join;
+use super::{Pieces, max_size, set_size};
 use crate::error::{Error, Result};
 use crate::fs::inode::Node;
 use crate::fs::{Fs, Overwrite, Writeback};
@@ -39,8 +39,9 @@ enum Change {
 
 /// The changes of one handle. A plan for dirty pages takes their claims from the file. Dropping it
 /// gives the claims of pages that it has not mapped back to the file: those pages stay dirty.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Plan<'f> {
+    content: Content<'f>,
     changes: Vec<Change>,
     credits: u32,
     /// Blocks claimed for the map, so that data does not take the last one.
@@ -49,8 +50,8 @@ pub(super) struct Plan<'f> {
     blocks: u64,
     /// Unwritten blocks that it will mark as written.
     converted: u64,
-    /// The file whose dirty pages it is for: their claims are spent.
-    pages_of: Option<&'f FileData>,
+    /// It is for dirty pages: their claims are spent.
+    of_pages: bool,
     /// The caller waits for the commit, if the plan's handle is shared with other files.
     synced: bool,
     /// Pages that the leader of the shared handle writes.
@@ -59,8 +60,10 @@ pub(super) struct Plan<'f> {
 
 impl Drop for Plan<'_> {
     fn drop(&mut self) {
-        let Some(file) = self.pages_of else { return };
-        let mut delayed = file.delayed();
+        if !self.of_pages {
+            return;
+        }
+        let mut delayed = self.content.file.delayed();
         for change in mem::take(&mut self.changes) {
             match change {
                 Change::Insert(lblk, run) => delayed.give_back(lblk, run),
@@ -72,11 +75,31 @@ impl Drop for Plan<'_> {
 }
 
 impl<'f> Plan<'f> {
-    /// A plan for dirty pages of `file`.
-    pub(super) fn of_pages(file: &'f FileData) -> Self {
-        let mut plan = Self::default();
-        plan.pages_of = Some(file);
+    /// Makes an empty plan for a file.
+    pub(super) fn new(content: Content<'f>) -> Self {
+        Self {
+            content,
+            changes: Vec::new(),
+            credits: 0,
+            claim: None,
+            blocks: 0,
+            converted: 0,
+            of_pages: false,
+            synced: false,
+            pages: Pieces::new(),
+        }
+    }
+
+    /// Makes an empty plan for dirty pages of a file.
+    pub(super) fn of_pages(content: Content<'f>) -> Self {
+        let mut plan = Self::new(content);
+        plan.of_pages = true;
         plan
+    }
+
+    /// Returns the file that it is for.
+    pub(super) fn content(&self) -> Content<'f> {
+        self.content
     }
 
     /// Makes [`carry_out_pages`](Self::carry_out_pages) wait for the commit too, if that costs no
@@ -90,45 +113,41 @@ impl<'f> Plan<'f> {
     ///
     /// # Errors
     /// [`Error::NoSpace`]: the plan so far stays valid.
-    pub(super) fn place(
-        &mut self,
-        node: &Node,
-        file: &FileData,
-        lblk: u32,
-        blocks: u32,
-    ) -> Result<Option<Piece>> {
-        let fs = &*node.fs;
+    pub(super) fn place(&mut self, lblk: u32, blocks: u32) -> Result<Option<Piece>> {
+        let Content { node, .. } = self.content;
+        let fs = self.content.fs();
         let state = node.state();
         let mapping = map::lookup(fs, node.ino, &state, lblk)?;
         let len = mapping.len().min(blocks);
         if let Mapping::Mapped { block, unwritten: false, .. } = mapping {
             return Ok(Some(Piece { block, blocks: len, fresh: false }));
         }
-        let Some(len) = self.fit(node, &state, len.min(map::max_run(fs, &state))) else { return Ok(None) };
+        let Some(len) = self.fit(&state, len.min(map::max_run(fs, &state))) else { return Ok(None) };
         let (block, blocks, change) = match mapping {
             Mapping::Mapped { block, .. } => {
-                self.claim_parting(node, file, &state, lblk, len)?;
+                self.claim_parting(&state, lblk, len)?;
                 (block, len, Change::Convert(lblk..lblk + len))
             }
             Mapping::Hole { before, len: hole } => {
-                let spot = spot(node, file, &state, lblk, len, lblk - before..lblk.saturating_add(hole));
-                let run = match self.pages_of {
-                    Some(_) => self.spend(node, file, &state, spot)?,
-                    None => self.reserve(node, file, &state, spot)?,
+                let spot = spot(self.content, &state, lblk, len, lblk - before..lblk.saturating_add(hole));
+                let run = match self.of_pages {
+                    true => self.spend(&state, spot)?,
+                    false => self.reserve(&state, spot)?,
                 };
                 (run.start(), run.len(), Change::Insert(lblk, run))
             }
         };
-        self.credits += cost(node, &state, blocks);
+        self.credits += cost(fs, &state, blocks);
         self.changes.push(change);
         Ok(Some(Piece { block, blocks, fresh: true }))
     }
 
     /// Returns how many of `len` blocks the handle has credits for. A plan takes half of a
     /// transaction at most: other threads need credits too.
-    fn fit(&self, node: &Node, inode: &Inode, mut len: u32) -> Option<u32> {
-        let most = node.fs.journal.max_credits() / 2;
-        while self.credits + cost(node, inode, len) > most {
+    fn fit(&self, inode: &Inode, mut len: u32) -> Option<u32> {
+        let fs = self.content.fs();
+        let most = fs.journal.max_credits() / 2;
+        while self.credits + cost(fs, inode, len) > most {
             if len == 1 {
                 // The first change is tried in any case.
                 return self.changes.is_empty().then_some(1);
@@ -144,18 +163,19 @@ impl<'f> Plan<'f> {
     ///
     /// # Errors
     /// [`Error::NoSpace`]; a damaged map. The plan so far stays valid.
-    fn reserve(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
-        let fs = &*node.fs;
+    fn reserve(&mut self, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
+        let Content { node, .. } = self.content;
+        let fs = self.content.fs();
         loop {
-            let run = alloc::reserve_at(fs, &file.alloc, &spot, None)?;
+            let run = alloc::reserve_at(fs, &self.content.file.alloc, &spot, None)?;
             let (lblk, len, before) = (spot.lblk, run.len(), self.changes.len());
             let need = map::insert_blocks(fs, node.ino, inode, lblk, len, before)?;
-            match self.claim_nodes(fs, file, inode, need) {
+            match self.claim_nodes(inode, need) {
                 Ok(()) => return Ok(run),
                 Err(Error::NoSpace) if len > 1 => spot.want = len.saturating_sub(need as u32).max(1),
                 Err(Error::NoSpace) => {
                     let need = map::insert_blocks_now(fs, node.ino, inode, lblk, len, before)?;
-                    return self.claim_nodes(fs, file, inode, need).map(|()| run);
+                    return self.claim_nodes(inode, need).map(|()| run);
                 }
                 Err(e) => return Err(e),
             }
@@ -166,14 +186,16 @@ impl<'f> Plan<'f> {
     ///
     /// # Errors
     /// [`Error::NoSpace`]: nothing is claimed.
-    fn claim_nodes(&mut self, fs: &Fs, file: &FileData, inode: &Inode, need: usize) -> Result<()> {
-        let more = alloc::claim(fs, need as u64)?;
-        self.claim_map(fs, file, inode, more)
+    fn claim_nodes(&mut self, inode: &Inode, need: usize) -> Result<()> {
+        let more = alloc::claim(self.content.fs(), need as u64)?;
+        self.claim_map(inode, more)
     }
 
     /// Reserves blocks for dirty ones, from their chosen blocks or their claim, and takes the claim
     /// for their map.
-    fn spend(&mut self, node: &Node, file: &FileData, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
+    fn spend(&mut self, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
+        let Content { file, .. } = self.content;
+        let fs = self.content.fs();
         let mut delayed = file.delayed();
         let run = match delayed.take_chosen(spot.lblk, spot.want) {
             Some(run) => run,
@@ -183,38 +205,33 @@ impl<'f> Plan<'f> {
                 let mut claim = delayed.take_data(spot.want.into()).filter(|claim| claim.blocks() > 0);
                 drop(delayed);
                 // There is no claim only on a damaged volume.
-                let run = alloc::reserve_at(&node.fs, &file.alloc, &spot, claim.as_mut());
+                let run = alloc::reserve_at(fs, &file.alloc, &spot, claim.as_mut());
                 delayed = file.delayed();
                 delayed.put_back_data(claim);
                 run?
             }
         };
         self.blocks += u64::from(run.len());
-        delayed.take_map(&mut self.claim, self.blocks, self.converted, map::tree_width(&node.fs, inode));
+        delayed.take_map(&mut self.claim, self.blocks, self.converted, map::tree_width(fs, inode));
         Ok(run)
     }
 
     /// Takes or makes the claim for the map of `len` unwritten blocks.
-    fn claim_parting(
-        &mut self,
-        node: &Node,
-        file: &FileData,
-        inode: &Inode,
-        lblk: u32,
-        len: u32,
-    ) -> Result<()> {
-        if self.pages_of.is_some() {
+    fn claim_parting(&mut self, inode: &Inode, lblk: u32, len: u32) -> Result<()> {
+        let Content { node, file } = self.content;
+        let fs = self.content.fs();
+        if self.of_pages {
             let mut delayed = file.delayed();
             delayed.no_longer_unwritten(len.into());
             self.converted += u64::from(len);
-            delayed.take_map(&mut self.claim, self.blocks, self.converted, map::tree_width(&node.fs, inode));
+            delayed.take_map(&mut self.claim, self.blocks, self.converted, map::tree_width(fs, inode));
             return Ok(());
         }
         // Two more entries.
-        let need = map::insert_blocks(&node.fs, node.ino, inode, lblk, len, self.changes.len() * 2 + 1)?;
+        let need = map::insert_blocks(fs, node.ino, inode, lblk, len, self.changes.len() * 2 + 1)?;
         if need > 0 {
-            let more = alloc::claim_for_map(&node.fs, need as u64)?;
-            self.claim_map(&node.fs, file, inode, more)?;
+            let more = alloc::claim_for_map(fs, need as u64)?;
+            self.claim_map(inode, more)?;
         }
         Ok(())
     }
@@ -224,10 +241,10 @@ impl<'f> Plan<'f> {
     ///
     /// # Errors
     /// [`Error::NoSpace`]: nothing is added.
-    fn claim_map(&mut self, fs: &Fs, file: &FileData, inode: &Inode, more: Claim) -> Result<()> {
+    fn claim_map(&mut self, inode: &Inode, more: Claim) -> Result<()> {
         let nodes = self.claim.as_ref().map_or(0, Claim::blocks) + more.blocks();
         if more.blocks() > 0 {
-            delayed::claim_for_growth(fs, file, inode, nodes)?;
+            self.content.claim_for_growth(inode, nodes)?;
         }
         join(&mut self.claim, more);
         Ok(())
@@ -237,13 +254,8 @@ impl<'f> Plan<'f> {
     ///
     /// # Errors
     /// The device's, the journal's, [`Error::NoSpace`] for the map.
-    pub(super) fn carry_out(
-        mut self,
-        node: &Node,
-        end: u64,
-        write: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        self.write_and_map(node, end, write)
+    pub(super) fn carry_out(mut self, end: u64, write: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.write_and_map(end, write)
     }
 
     /// Writes dirty pages and maps them, as [`carry_out`](Self::carry_out) does for other data. If
@@ -252,34 +264,30 @@ impl<'f> Plan<'f> {
     ///
     /// # Errors
     /// The device's, the journal's, [`Error::NoSpace`] for the map.
-    pub(super) fn carry_out_pages(
-        mut self,
-        node: &Node,
-        file: &FileData,
-        end: u64,
-        pages: Pieces,
-    ) -> Result<()> {
-        let fs = &*node.fs;
+    pub(super) fn carry_out_pages(mut self, end: u64, pages: Pieces) -> Result<()> {
+        let content = self.content;
+        let fs = content.fs();
         let mapped_after = fs.options.modes.writeback == Writeback::MapAfter;
         if self.synced && mapped_after && !self.changes.is_empty() {
             self.pages = pages;
-            return self.carry_out(node, end, || Ok(()));
+            return self.carry_out(end, || Ok(()));
         }
-        self.carry_out(node, end, || {
+        self.carry_out(end, || {
             io::write_pieces(fs, pages.iter())?;
             // Before a commit that may follow, so that its flush covers these pages.
-            file.wrote(fs);
+            content.file.wrote(fs);
             Ok(())
         })
     }
 
-    fn write_and_map(&mut self, node: &Node, end: u64, write: impl FnOnce() -> Result<()>) -> Result<()> {
-        let fs = &*node.fs;
+    fn write_and_map(&mut self, end: u64, write: impl FnOnce() -> Result<()>) -> Result<()> {
+        let Content { node, .. } = self.content;
+        let fs = self.content.fs();
         if self.changes.is_empty() {
             write()?;
             let grows = end > node.state().size;
             let modes = &fs.options.modes;
-            let journals = self.pages_of.is_none() && modes.overwrite == Overwrite::Journal;
+            let journals = !self.of_pages && modes.overwrite == Overwrite::Journal;
             if journals && !grows {
                 fs.counters.overwrites_journalled.add(1);
             }
@@ -287,7 +295,7 @@ impl<'f> Plan<'f> {
                 (false, false) => Ok(()),
                 // In the older mode, each write has a handle of its own.
                 (_, true) => fs.run_alone(node, Work { end, ..Work::default() }).1,
-                (true, false) => self.map(node, end, false, None),
+                (true, false) => self.map(end, false, None),
             };
         }
         let mapped_first = match fs.options.modes.writeback {
@@ -299,11 +307,11 @@ impl<'f> Plan<'f> {
         match mapped_first {
             Writeback::MapAfter => {
                 write()?;
-                self.map(node, end, false, None)
+                self.map(end, false, None)
             }
             Writeback::DioreadLock => {
                 let pending = Pending::new();
-                self.map(node, end, false, Some(&pending))?;
+                self.map(end, false, Some(&pending))?;
                 let written = write();
                 pending
                     .done(written.as_ref().copied().map_err(|e| JournalError::Aborted(e.to_string().into())));
@@ -311,10 +319,10 @@ impl<'f> Plan<'f> {
             }
             Writeback::DioreadNolock => {
                 let mapped = self.changes.iter().map(|change| Change::Convert(change.range())).collect();
-                self.map(node, 0, true, None)?;
+                self.map(0, true, None)?;
                 self.changes = mapped;
                 write()?;
-                self.map(node, end, false, None)
+                self.map(end, false, None)
             }
         }
     }
@@ -328,14 +336,15 @@ impl<'f> Plan<'f> {
     ///
     /// # Errors
     /// The journal's, [`Error::NoSpace`] for the map.
-    pub(super) fn allocate(mut self, node: &Node) -> Result<()> {
-        self.map(node, 0, true, None)
+    pub(super) fn allocate(mut self) -> Result<()> {
+        self.map(0, true, None)
     }
 
     /// Runs the handle: with those of other files, or alone if its transaction must wait for data.
     /// Keeps the changes that were not made.
-    fn map(&mut self, node: &Node, end: u64, unwritten: bool, pending: Option<&Pending>) -> Result<()> {
-        let fs = &*node.fs;
+    fn map(&mut self, end: u64, unwritten: bool, pending: Option<&Pending>) -> Result<()> {
+        let Content { node, .. } = self.content;
+        let fs = self.content.fs();
         let (changes, claim) = (mem::take(&mut self.changes), self.claim.take());
         let synced = self.synced && !unwritten;
         let pages = mem::take(&mut self.pages);
@@ -449,18 +458,19 @@ impl Work {
 }
 
 /// Credits for mapping a run of `len` blocks, during which the tree may grow by a level.
-fn cost(node: &Node, inode: &Inode, len: u32) -> u32 {
-    map::insert_credits(&node.fs, inode, len) + 4 + credits::RUN
+fn cost(fs: &Fs, inode: &Inode, len: u32) -> u32 {
+    map::insert_credits(fs, inode, len) + 4 + credits::RUN
 }
 
 /// Returns where `len` blocks for `lblk`, which lies in `hole`, should be allocated.
-fn spot(node: &Node, file: &FileData, inode: &Inode, lblk: u32, len: u32, hole: Range<u32>) -> Spot {
+fn spot(content: Content<'_>, inode: &Inode, lblk: u32, len: u32, hole: Range<u32>) -> Spot {
+    let Content { node, file } = content;
     let before = hole.start.checked_sub(1).map(|last| map::lookup(&node.fs, node.ino, inode, last));
     let goal = match before {
         Some(Ok(Mapping::Mapped { block, .. })) => Some(block + 1),
         _ => None,
     };
-    let size = u32::try_from(file.size().div_ceil(node.fs.block_size.into())).unwrap_or(u32::MAX);
+    let size = content.blocks_to(file.size());
     Spot { ino: node.ino, lblk, want: len, hole, goal, size: size.max(lblk.saturating_add(len)) }
 }
 
@@ -515,12 +525,12 @@ mod tests {
         for i in 0..4 {
             file.fallocate(FallocMode::Allocate, i * 100 * 4096, 4096).unwrap();
         }
-        let (node, data) = (file.node(), file.node().file());
-        let mut plan = Plan::default();
-        plan.place(node, data, 350, 1).unwrap().unwrap();
+        let node = file.node();
+        let mut plan = Plan::new(node.content());
+        plan.place(350, 1).unwrap().unwrap();
         plan.claim = None;
         let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();
-        let mapped = plan.carry_out(node, 0, || panic!("nothing is mapped"));
+        let mapped = plan.carry_out(0, || panic!("nothing is mapped"));
         assert!(matches!(mapped, Err(Error::NoSpace)), "{mapped:?}");
         drop(rest);
         volume.sync().unwrap();

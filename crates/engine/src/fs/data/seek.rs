@@ -3,49 +3,51 @@
 //! Dirty pages are written out first, so that the map is complete. Unwritten blocks are holes, and
 //! so is everything behind the end of the file.
 
-use super::{ALL, max_size, place, write_back};
+use super::content::Content;
+use super::{ALL, max_size, place};
 use crate::error::{Error, Result};
-use crate::fs::inode::Node;
 use crate::store::map::{self, Mapping};
 use std::ops::Range;
 
-/// Returns the first byte at or behind `offset` that is data.
-///
-/// # Errors
-/// [`Error::NothingThere`] if there is none; a damaged map.
-pub(crate) fn seek_data(node: &Node, offset: u64) -> Result<u64> {
-    seek(node, offset, true)
-}
-
-/// Returns the first byte at or behind `offset` that is in a hole, or the end of the file.
-///
-/// # Errors
-/// [`Error::NothingThere`] if `offset` is not before the end; a damaged map.
-pub(crate) fn seek_hole(node: &Node, offset: u64) -> Result<u64> {
-    seek(node, offset, false)
-}
-
-fn seek(node: &Node, offset: u64, data: bool) -> Result<u64> {
-    let (fs, file) = (&*node.fs, node.file());
-    write_back(node, ALL)?;
-    let _held = file.share(node, offset, u64::MAX);
-    let size = file.size();
-    // No map goes further, even if a damaged inode has a larger size.
-    let mapped = size.min(max_size(fs, node.flags()));
-    let nothing = Error::NothingThere { offset, size };
-    if offset >= size {
-        return Err(nothing);
+impl Content<'_> {
+    /// Returns the first byte at or behind `offset` that is data.
+    ///
+    /// # Errors
+    /// [`Error::NothingThere`] if there is none; a damaged map.
+    pub(crate) fn seek_data(self, offset: u64) -> Result<u64> {
+        self.seek(offset, true)
     }
-    let mut at = offset;
-    while at < mapped {
-        let (lblk, inner) = place(fs, at)?;
-        let mapping = map::lookup(fs, node.ino, &node.state(), lblk)?;
-        if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) == data {
-            return Ok(at);
+
+    /// Returns the first byte at or behind `offset` that is in a hole, or the end of the file.
+    ///
+    /// # Errors
+    /// [`Error::NothingThere`] if `offset` is not before the end; a damaged map.
+    pub(crate) fn seek_hole(self, offset: u64) -> Result<u64> {
+        self.seek(offset, false)
+    }
+
+    fn seek(self, offset: u64, data: bool) -> Result<u64> {
+        let fs = self.fs();
+        self.write_back(ALL)?;
+        let _held = self.share(offset, u64::MAX);
+        let size = self.file.size();
+        // No map goes further, even if a damaged inode has a larger size.
+        let mapped = size.min(max_size(fs, self.node.flags()));
+        let nothing = Error::NothingThere { offset, size };
+        if offset >= size {
+            return Err(nothing);
         }
-        at = at.saturating_add(u64::from(mapping.len()) * u64::from(fs.block_size) - inner as u64);
+        let mut at = offset;
+        while at < mapped {
+            let (lblk, inner) = place(fs, at)?;
+            let mapping = self.map(lblk)?;
+            if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) == data {
+                return Ok(at);
+            }
+            at = at.saturating_add(u64::from(mapping.len()) * u64::from(fs.block_size) - inner as u64);
+        }
+        if data { Err(nothing) } else { Ok(at.min(size)) }
     }
-    if data { Err(nothing) } else { Ok(at.min(size)) }
 }
 
 /// A run of a file's bytes and where they lie on the device.
@@ -63,41 +65,43 @@ pub struct FiemapExtent {
     pub last: bool,
 }
 
-/// Returns where the blocks that hold any of `bytes` lie.
-///
-/// # Errors
-/// The device's, from writing out dirty pages; a damaged map.
-pub(crate) fn fiemap(node: &Node, bytes: Range<u64>) -> Result<Vec<FiemapExtent>> {
-    let (fs, file) = (&*node.fs, node.file());
-    write_back(node, ALL)?;
-    let _held = file.share(node, 0, u64::MAX);
-    let size = u64::from(fs.block_size);
-    let most = map::max_blocks(fs, node.flags());
-    let border = |block: u64| u32::try_from(block).map_or(most, |block| block.min(most));
-    let (mut at, end) = (border(bytes.start / size), border(bytes.end.div_ceil(size)));
-    let mut found: Vec<FiemapExtent> = Vec::new();
-    let mut cut = false;
-    while at < most {
-        let mapping = map::lookup(fs, node.ino, &node.state(), at)?;
-        if let Mapping::Mapped { block, len, unwritten } = mapping {
-            if at >= end {
-                return Ok(found);
+impl Content<'_> {
+    /// Returns where the blocks that hold any of `bytes` lie.
+    ///
+    /// # Errors
+    /// The device's, from writing out dirty pages; a damaged map.
+    pub(crate) fn fiemap(self, bytes: Range<u64>) -> Result<Vec<FiemapExtent>> {
+        let fs = self.fs();
+        self.write_back(ALL)?;
+        let _held = self.share(0, u64::MAX);
+        let size = u64::from(fs.block_size);
+        let most = map::max_blocks(fs, self.node.flags());
+        let border = |block: u64| u32::try_from(block).map_or(most, |block| block.min(most));
+        let (mut at, end) = (border(bytes.start / size), border(bytes.end.div_ceil(size)));
+        let mut found: Vec<FiemapExtent> = Vec::new();
+        let mut cut = false;
+        while at < most {
+            let mapping = self.map(at)?;
+            if let Mapping::Mapped { block, len, unwritten } = mapping {
+                if at >= end {
+                    return Ok(found);
+                }
+                let (logical, physical) = (u64::from(at) * size, fs.byte_of(block));
+                cut = len > end - at;
+                let len = u64::from(len.min(end - at)) * size;
+                match found.last_mut().filter(|e| {
+                    e.unwritten == unwritten && e.logical + e.len == logical && e.physical + e.len == physical
+                }) {
+                    Some(before) => before.len += len,
+                    None => found.push(FiemapExtent { logical, physical, len, unwritten, last: false }),
+                }
             }
-            let (logical, physical) = (u64::from(at) * size, fs.byte_of(block));
-            cut = len > end - at;
-            let len = u64::from(len.min(end - at)) * size;
-            match found.last_mut().filter(|e| {
-                e.unwritten == unwritten && e.logical + e.len == logical && e.physical + e.len == physical
-            }) {
-                Some(before) => before.len += len,
-                None => found.push(FiemapExtent { logical, physical, len, unwritten, last: false }),
-            }
+            at = at.saturating_add(mapping.len());
         }
-        at = at.saturating_add(mapping.len());
+        // The search has reached the end of all blocks.
+        if let Some(last) = found.last_mut() {
+            last.last = !cut;
+        }
+        Ok(found)
     }
-    // The search has reached the end of all blocks.
-    if let Some(last) = found.last_mut() {
-        last.last = !cut;
-    }
-    Ok(found)
 }

@@ -7,46 +7,61 @@
 
 use super::FileData;
 use super::plan::Work;
-use super::writeback::write_back_synced;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::inode::Node;
 
-/// Makes content, size and times durable.
-///
-/// # Errors
-/// The journal's or the device's.
-pub(crate) fn sync_all(node: &Node) -> Result<()> {
-    let _timer = node.fs.counters.fsync.start();
-    let Some(file) = node.file_if_used() else { return commit(node, None, true) };
-    write_back_synced(node)?;
-    if has_pending_times(node) && !node.fs.is_read_only() {
-        node.fs.combine(node, Work::synced()).1?;
+impl Node {
+    /// Makes content, size and times durable.
+    ///
+    /// # Errors
+    /// The journal's or the device's.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        let _timer = self.fs.counters.fsync.start();
+        let Some(content) = self.content_if_used() else { return self.commit(true) };
+        content.write_back_synced()?;
+        if self.has_pending_times() && !self.fs.is_read_only() {
+            self.fs.combine(self, Work::synced()).1?;
+        }
+        self.commit(true)
     }
-    commit(node, Some(file), true)
-}
 
-/// Makes content and size durable.
-///
-/// # Errors
-/// As [`sync_all`].
-pub(crate) fn sync_data(node: &Node) -> Result<()> {
-    let _timer = node.fs.counters.fdatasync.start();
-    write_back_synced(node)?;
-    commit(node, node.file_if_used(), false)
-}
+    /// Makes content and size durable.
+    ///
+    /// # Errors
+    /// As [`sync_all`](Self::sync_all).
+    pub(crate) fn sync_data(&self) -> Result<()> {
+        let _timer = self.fs.counters.fdatasync.start();
+        if let Some(content) = self.content_if_used() {
+            content.write_back_synced()?;
+        }
+        self.commit(false)
+    }
 
-/// Writes the pending times into the inode.
-pub(crate) fn write_times(node: &Node) -> Result<()> {
-    node.fs.combine(node, Work::default()).1
-}
+    /// Writes the pending times into the inode.
+    pub(crate) fn write_times(&self) -> Result<()> {
+        self.fs.combine(self, Work::default()).1
+    }
 
-/// Whether times are pending that the inode does not have yet. A thread that moves them into it,
-/// under its own handle, holds the inode's lock until it has noted its transaction or has put them
-/// back.
-fn has_pending_times(node: &Node) -> bool {
-    let _told = node.state();
-    node.file_if_used().is_some_and(|file| file.times.is_pending())
+    /// Whether times are pending that the inode does not have yet. A thread that moves them into
+    /// it, under its own handle, holds the inode's lock until it has noted its transaction or has
+    /// put them back.
+    fn has_pending_times(&self) -> bool {
+        let _told = self.state();
+        self.file_if_used().is_some_and(|file| file.times.is_pending())
+    }
+
+    fn commit(&self, all: bool) -> Result<()> {
+        let fs = &*self.fs;
+        if fs.is_read_only() {
+            return Ok(());
+        }
+        self.durable.commit(&fs.journal, all)?;
+        // A node whose content was not used has written nothing, but an evicted node of the inode
+        // may have.
+        let unflushed = self.file_if_used().map_or_else(|| fs.unflushed(), FileData::unflushed);
+        Ok(fs.journal.flush(unflushed)?)
+    }
 }
 
 impl Fs {
@@ -59,24 +74,12 @@ impl Fs {
         let mut first = Ok(());
         for (ino, round) in self.list_dirty_times() {
             // Nodes with pending times stay in memory.
-            let pending = self.known_node(ino).filter(|node| has_pending_times(node));
-            match pending.map_or(Ok(()), |node| write_times(&node)) {
+            let pending = self.known_node(ino).filter(|node| node.has_pending_times());
+            match pending.map_or(Ok(()), |node| node.write_times()) {
                 Ok(()) => self.forget_dirty_times(ino, round),
                 Err(e) => first = first.and(Err(e)),
             }
         }
         first
     }
-}
-
-fn commit(node: &Node, file: Option<&FileData>, all: bool) -> Result<()> {
-    let fs = &*node.fs;
-    if fs.is_read_only() {
-        return Ok(());
-    }
-    node.durable.commit(&fs.journal, all)?;
-    // A node whose content was not used has written nothing, but an evicted node of the inode may
-    // have.
-    let unflushed = file.map_or_else(|| fs.unflushed(), FileData::unflushed);
-    Ok(fs.journal.flush(unflushed)?)
 }

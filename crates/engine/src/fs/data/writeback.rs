@@ -12,9 +12,9 @@
 //! - Pages are written in order of position, from i_disksize on. A range behind i_disksize is
 //!   extended to begin there.
 
-use super::FileData;
 use super::Pieces;
 use super::cache::{Background, FileCache, Item, Pressure, Writeback};
+use super::content::Content;
 use super::plan::Plan;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
@@ -38,103 +38,93 @@ const REST: Duration = Duration::from_secs(5);
 /// All blocks of a file.
 pub(super) const ALL: Range<u32> = 0..u32::MAX;
 
-/// Writes out the dirty blocks of `blocks`. If they lie behind i_disksize, also writes out the
-/// dirty blocks between.
-///
-/// # Errors
-/// The device's or the journal's: the pages stay dirty.
-pub(crate) fn write_back(node: &Node, blocks: Range<u32>) -> Result<()> {
-    let Some((file, pages)) = dirty_pages(node) else { return Ok(()) };
-    let _alone = file.hold_writeback(node);
-    let first = disk_block(node, file);
-    let blocks = if blocks.end > first { blocks.start.min(first)..blocks.end } else { blocks };
-    while write_some(node, file, pages, blocks.clone(), BATCH, false)? {}
-    Ok(())
-}
-
-/// Writes out the dirty blocks between i_disksize and byte `end`, so that i_disksize may be set to
-/// `end`. The caller keeps i_size from changing.
-///
-/// # Errors
-/// As [`write_back`].
-pub(super) fn write_back_to(node: &Node, file: &FileData, end: u64) -> Result<()> {
-    if end <= file.disk_size() {
-        return Ok(());
+impl Content<'_> {
+    /// Writes out the dirty blocks of `blocks`. If they lie behind i_disksize, also writes out the
+    /// dirty blocks between.
+    ///
+    /// # Errors
+    /// The device's or the journal's: the pages stay dirty.
+    pub(crate) fn write_back(self, blocks: Range<u32>) -> Result<()> {
+        let Some(pages) = self.file.pages_if_used() else { return Ok(()) };
+        let _alone = self.hold_writeback();
+        let first = self.disk_block();
+        let blocks = if blocks.end > first { blocks.start.min(first)..blocks.end } else { blocks };
+        while self.write_some(pages, blocks.clone(), BATCH, false)? {}
+        Ok(())
     }
-    let last = u32::try_from(end.div_ceil(node.fs.block_size.into())).unwrap_or(u32::MAX);
-    write_back(node, disk_block(node, file)..last)
-}
 
-/// The block that holds the byte at i_disksize.
-fn disk_block(node: &Node, file: &FileData) -> u32 {
-    u32::try_from(file.disk_size() / u64::from(node.fs.block_size)).unwrap_or(u32::MAX)
-}
-
-/// Writes out all dirty blocks, for a caller that waits for the commit next: it may be done on
-/// return.
-pub(super) fn write_back_synced(node: &Node) -> Result<()> {
-    let Some((file, pages)) = dirty_pages(node) else { return Ok(()) };
-    let _alone = file.hold_writeback(node);
-    while write_some(node, file, pages, ALL, BATCH, true)? {}
-    Ok(())
-}
-
-fn dirty_pages(node: &Node) -> Option<(&FileData, &FileCache)> {
-    let file = node.file_if_used()?;
-    Some((file, file.pages_if_used()?))
-}
-
-/// Writes out up to `max` bytes of dirty blocks; `false` if none is dirty. `synced`: the caller
-/// waits for the commit next.
-fn write_some(
-    node: &Node,
-    file: &FileData,
-    pages: &FileCache,
-    blocks: Range<u32>,
-    max: u64,
-    synced: bool,
-) -> Result<bool> {
-    // Before the pages are taken: see the head of the file.
-    let size = file.size();
-    let last = u32::try_from(size.div_ceil(node.fs.block_size.into())).unwrap_or(u32::MAX);
-    let blocks = blocks.start..blocks.end.min(last);
-    let Some(taken) = pages.take_dirty(blocks, max) else { return Ok(false) };
-    let again = has_grown_within_block(node, file, size).then(|| last.saturating_sub(1));
-    let _timer = node.fs.counters.writeback.start();
-    if let Err(e) = write_taken(node, file, &taken, size, synced) {
-        taken.failed();
-        return Err(e);
+    /// Writes out the dirty blocks between i_disksize and byte `end`, so that i_disksize may be set
+    /// to
+    /// `end`. The caller keeps i_size from changing.
+    ///
+    /// # Errors
+    /// As [`write_back`](Self::write_back).
+    pub(super) fn write_back_to(self, end: u64) -> Result<()> {
+        if end <= self.file.disk_size() {
+            return Ok(());
+        }
+        self.write_back(self.disk_block()..self.blocks_to(end))
     }
-    taken.done(again);
-    Ok(true)
-}
 
-/// Whether i_size has moved on from `size` inside a block. That block was taken later and may hold
-/// bytes behind `size`, which the inode's new size does not include. So it must stay dirty, or no
-/// later sync would include them.
-fn has_grown_within_block(node: &Node, file: &FileData, size: u64) -> bool {
-    !size.is_multiple_of(node.fs.block_size.into()) && file.size() > size
-}
+    /// The block that holds the byte at i_disksize.
+    fn disk_block(self) -> u32 {
+        u32::try_from(self.file.disk_size() / u64::from(self.fs().block_size)).unwrap_or(u32::MAX)
+    }
 
-/// Writes out pages that were taken when i_size was `size`. On failure, the plan gives the claim
-/// for pages that are not mapped back to the file.
-fn write_taken(node: &Node, file: &FileData, taken: &Writeback, size: u64, synced: bool) -> Result<()> {
-    let mut batch = Batch::new(file);
-    for run in taken.runs() {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
-        let mut lblk = first.lblk;
-        while lblk < last.end() {
-            lblk = batch.add(node, file, run, lblk)?;
-            if lblk < last.end() {
-                // The handle of this batch is full.
-                mem::replace(&mut batch, Batch::new(file)).submit(node, file, size)?;
+    /// Writes out all dirty blocks, for a caller that waits for the commit next: it may be done on
+    /// return.
+    pub(super) fn write_back_synced(self) -> Result<()> {
+        let Some(pages) = self.file.pages_if_used() else { return Ok(()) };
+        let _alone = self.hold_writeback();
+        while self.write_some(pages, ALL, BATCH, true)? {}
+        Ok(())
+    }
+
+    /// Writes out up to `max` bytes of dirty blocks; `false` if none is dirty. `synced`: the caller
+    /// waits for the commit next.
+    fn write_some(self, pages: &FileCache, blocks: Range<u32>, max: u64, synced: bool) -> Result<bool> {
+        // Before the pages are taken: see the head of the file.
+        let size = self.file.size();
+        let last = self.blocks_to(size);
+        let blocks = blocks.start..blocks.end.min(last);
+        let Some(taken) = pages.take_dirty(blocks, max) else { return Ok(false) };
+        let again = self.has_grown_within_block(size).then(|| last.saturating_sub(1));
+        let _timer = self.fs().counters.writeback.start();
+        if let Err(e) = self.write_taken(&taken, size, synced) {
+            taken.failed();
+            return Err(e);
+        }
+        taken.done(again);
+        Ok(true)
+    }
+
+    /// Whether i_size has moved on from `size` inside a block. That block was taken later and may
+    /// hold bytes behind `size`, which the inode's new size does not include. So it must stay
+    /// dirty, or no later sync would include them.
+    fn has_grown_within_block(self, size: u64) -> bool {
+        !size.is_multiple_of(self.fs().block_size.into()) && self.file.size() > size
+    }
+
+    /// Writes out pages that were taken when i_size was `size`. On failure, the plan gives the
+    /// claim for pages that are not mapped back to the file.
+    fn write_taken(self, taken: &Writeback, size: u64, synced: bool) -> Result<()> {
+        let mut batch = Batch::new(self);
+        for run in taken.runs() {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            let mut lblk = first.lblk;
+            while lblk < last.end() {
+                lblk = batch.add(run, lblk)?;
+                if lblk < last.end() {
+                    // The handle of this batch is full.
+                    mem::replace(&mut batch, Batch::new(self)).submit(size)?;
+                }
             }
         }
+        if synced {
+            batch.plan.sync();
+        }
+        batch.submit(size)
     }
-    if synced {
-        batch.plan.sync();
-    }
-    batch.submit(node, file, size)
 }
 
 struct Batch<'f> {
@@ -145,14 +135,14 @@ struct Batch<'f> {
 }
 
 impl<'f> Batch<'f> {
-    fn new(file: &'f FileData) -> Self {
-        Self { plan: Plan::of_pages(file), writes: Vec::new(), end: 0 }
+    fn new(content: Content<'f>) -> Self {
+        Self { plan: Plan::of_pages(content), writes: Vec::new(), end: 0 }
     }
 
     /// Finds blocks for a contiguous run from `lblk` on. Returns the block where the batch was
     /// full, or the end.
-    fn add(&mut self, node: &Node, file: &FileData, run: &[Item], mut lblk: u32) -> Result<u32> {
-        let fs = &*node.fs;
+    fn add(&mut self, run: &[Item], mut lblk: u32) -> Result<u32> {
+        let fs = self.plan.content().fs();
         let block_size = fs.block_size as usize;
         let Some(last) = run.last() else { return Ok(lblk) };
         let start = lblk;
@@ -160,7 +150,7 @@ impl<'f> Batch<'f> {
         // The first item may have been written in part by the batch before.
         let mut begun = items.peek().map_or(0, |item| (lblk - item.lblk) as usize * block_size);
         while lblk < last.end() {
-            let Some(piece) = self.plan.place(node, file, lblk, last.end() - lblk)? else { break };
+            let Some(piece) = self.plan.place(lblk, last.end() - lblk)? else { break };
             let (mut bytes, mut need) = (Vec::new(), piece.blocks as usize * block_size);
             while let Some(item) = items.peek().filter(|_| need > 0) {
                 let part = item.part(begun, need);
@@ -178,11 +168,11 @@ impl<'f> Batch<'f> {
         Ok(lblk)
     }
 
-    fn submit(self, node: &Node, file: &FileData, size: u64) -> Result<()> {
+    fn submit(self, size: u64) -> Result<()> {
         let Self { plan, writes, end } = self;
         let bytes = writes.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.len() as u64).sum();
-        node.fs.counters.bytes_written_back.add(bytes);
-        plan.carry_out_pages(node, file, end.min(size), writes)
+        plan.content().fs().counters.bytes_written_back.add(bytes);
+        plan.carry_out_pages(end.min(size), writes)
     }
 }
 
@@ -196,16 +186,10 @@ impl Fs {
         let mut first = Ok(());
         for pages in self.pages.dirty_files() {
             if let Some(node) = self.known_node(pages.ino()) {
-                first = first.and(self.write_back_noted(&node));
+                first = first.and(write_back_noted(&node));
             }
         }
         first
-    }
-
-    /// Writes out a file outside of a call on it. A sync through each open handle of the file
-    /// reports a failure.
-    fn write_back_noted(&self, node: &Node) -> Result<()> {
-        write_back(node, ALL).inspect_err(|e| self.note_lost(node, e))
     }
 
     /// Runs the background tasks: writes out pages that are old or too many, writes pending times,
@@ -216,10 +200,11 @@ impl Fs {
             jobs.next(&self.pages, Instant::now()).filter(|_| !self.flusher.is_wanted_back())
         {
             let Some(node) = self.known_node(job.file.ino()) else { break };
-            let Some((file, pages)) = dirty_pages(&node) else { break };
-            let _alone = file.hold_writeback(&node);
-            if let Err(e) = write_some(&node, file, pages, job.blocks, job.max, false) {
-                self.note_lost(&node, &e);
+            let Some(content) = node.content_if_used() else { break };
+            let Some(pages) = content.file.pages_if_used() else { break };
+            let _alone = content.hold_writeback();
+            if let Err(e) = content.write_some(pages, job.blocks, job.max, false) {
+                content.note_lost(&e);
                 break;
             }
             pages.give_pages_behind();
@@ -265,27 +250,37 @@ impl Fs {
         }
         None
     }
+}
 
+/// Writes out a file outside of a call on it. A sync through each open handle of the file reports a
+/// failure.
+fn write_back_noted(node: &Node) -> Result<()> {
+    let Some(content) = node.content_if_used() else { return Ok(()) };
+    content.write_back(ALL).inspect_err(|e| content.note_lost(e))
+}
+
+impl Content<'_> {
     /// Slows a writer down that makes pages dirty faster than they can be written.
-    pub(crate) fn throttle(&self, node: &Node) -> Result<()> {
-        let pressure = self.pages.pressure();
-        if pressure > Pressure::Calm || self.pages.has_streams() {
-            self.flusher.wake();
+    pub(super) fn throttle(self) -> Result<()> {
+        let fs = self.fs();
+        let pressure = fs.pages.pressure();
+        if pressure > Pressure::Calm || fs.pages.has_streams() {
+            fs.flusher.wake();
         }
         if pressure <= Pressure::Background {
-            return self.pace(node);
+            return self.pace();
         }
-        let _timer = self.counters.throttle.start();
-        if let Some((file, pages)) = dirty_pages(node) {
-            let _alone = file.hold_writeback(node);
-            write_some(node, file, pages, ALL, BATCH, false)?;
+        let _timer = fs.counters.throttle.start();
+        if let Some(pages) = self.file.pages_if_used() {
+            let _alone = self.hold_writeback();
+            self.write_some(pages, ALL, BATCH, false)?;
         }
         // Most dirty pages belong to other files: writes those out too before this writer goes on.
         // It gets no error of another file.
-        while self.pages.pressure() == Pressure::Stop {
-            let files = self.pages.dirty_files().into_iter();
-            let mut nodes = files.filter_map(|pages| self.known_node(pages.ino()));
-            if !nodes.any(|node| self.write_back_noted(&node).is_ok()) {
+        while fs.pages.pressure() == Pressure::Stop {
+            let files = fs.pages.dirty_files().into_iter();
+            let mut nodes = files.filter_map(|pages| fs.known_node(pages.ino()));
+            if !nodes.any(|node| write_back_noted(&node).is_ok()) {
                 break;
             }
         }
@@ -293,29 +288,27 @@ impl Fs {
     }
 
     /// Keeps the writer of a stream from getting far ahead of the device.
-    fn pace(&self, node: &Node) -> Result<()> {
-        let Some((file, pages)) = dirty_pages(node).filter(|(_, pages)| pages.is_ahead()) else {
+    fn pace(self) -> Result<()> {
+        let Some(pages) = self.file.pages_if_used().filter(|pages| pages.is_ahead()) else {
             return Ok(());
         };
-        let _timer = self.counters.throttle.start();
+        let _timer = self.fs().counters.throttle.start();
         // The flusher takes the next piece when its last one is on the device. This thread does not
         // wait for that write: it goes on copying meanwhile.
         if pages.wait_while_ahead(PACE) {
             return Ok(());
         }
-        let _alone = file.hold_writeback(node);
+        let _alone = self.hold_writeback();
         if pages.is_ahead() {
-            write_some(node, file, pages, ALL, BATCH, false)?;
+            self.write_some(pages, ALL, BATCH, false)?;
             pages.give_pages_behind();
         }
         Ok(())
     }
 
     /// Notes that data of the file could not be written: its next sync reports that.
-    fn note_lost(&self, node: &Node, e: &Error) {
-        if let Some(file) = node.file_if_used() {
-            file.note_failure();
-        }
-        self.note_error(e);
+    fn note_lost(self, e: &Error) {
+        self.file.note_failure();
+        self.fs().note_error(e);
     }
 }

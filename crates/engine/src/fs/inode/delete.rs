@@ -5,13 +5,12 @@
 
 use super::Node;
 use crate::error::Result;
-use crate::fs::data;
 use crate::store::txn::credits;
 use crate::store::{alloc, orphan, xattr};
 
 pub(super) fn delete(node: &Node) -> Result<()> {
     let fs = &node.fs;
-    data::truncate_for_delete(node)?;
+    node.truncate_for_delete()?;
     // Reads all blocks that the deletion changes before it changes any.
     let prepared = node.prepare()?;
     let _held = (xattr::hold_for_free(&node.fs, node.ino, &node.state())?, alloc::hold_inode(fs, node.ino)?);

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::fs::OpenOptions;
-use crate::fs::data;
 use crate::{SetAttr, Volume};
 use lanefs_device::{BlockDevice, MemDevice, Result as DeviceResult};
 use std::sync::atomic::AtomicU64;
@@ -59,7 +58,7 @@ fn a_sync_covers_what_was_written_before_the_node_was_evicted() {
         file.write_at(&[2; 4096], 0).unwrap();
         file.set_attr(&SetAttr { uid: Some(7), ..SetAttr::default() }).unwrap();
         fs.journal.sync().unwrap();
-        data::write_out(file.node()).unwrap();
+        file.node().write_out().unwrap();
         drop(file);
         assert!(device.unflushed.load(Ordering::SeqCst) > 0);
         fs.nodes.sweep_but(0);
@@ -69,7 +68,7 @@ fn a_sync_covers_what_was_written_before_the_node_was_evicted() {
         if opened {
             node.file();
         }
-        data::sync_all(&node).unwrap();
+        node.sync_all().unwrap();
         assert_eq!(device.unflushed.load(Ordering::SeqCst), 0, "synced, and not on the medium");
     }
 }

@@ -40,7 +40,7 @@ impl Node {
         let now = self.fs.now();
         // No truncation is in progress meanwhile: at its end it decides, by the name, whether the
         // inode stays on the orphan list.
-        let _whole = self.file_if_used().map(|file| file.hold_writeback(self));
+        let _whole = self.content_if_used().map(|content| content.hold_writeback());
         self.fs.transact(needed, |txn| {
             let start = txn.mark();
             // The count goes up before the name is added, and down again if there is no room for

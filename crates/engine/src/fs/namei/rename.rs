@@ -4,7 +4,6 @@ use super::create::{NewInode, create_credits};
 use super::remove::{drop_dir, drop_link, lock_nodes};
 use super::{NewAttr, NewKind, add_dir_link, check_dir_links, drop_dir_link, find, find_name, is_dots};
 use crate::error::{Corrupt, Error, Result};
-use crate::fs::data;
 use crate::fs::inode::{Node, NodeRef, Prepared};
 use crate::store::ROOT_INO;
 use crate::store::alloc::InodeHint;
@@ -101,7 +100,7 @@ impl Node {
             if target.is_some() {
                 // Over an existing name, the content becomes durable no later than the name: a
                 // crash shows the old file or the new one.
-                data::write_out(&node)?;
+                node.write_out()?;
             }
             let mut nodes = vec![self, to];
             nodes.extend(

@@ -171,7 +171,7 @@ fn what_can_be_mapped_is_what_is_there() {
         let all: Vec<bool> =
             (0..99).map(|i| two[0].map(i * BLOCK as u64, 2 * BLOCK).unwrap().is_some()).collect();
         for (i, mapped) in all.into_iter().enumerate() {
-            let place = |i| super::mapping(two[0].node(), two[0].node().file(), i).unwrap();
+            let place = |i| two[0].node().content().mapping(i).unwrap();
             let (a, b) = (place(i as u32), place(i as u32 + 1));
             let side_by_side = matches!((a, b), (
                 crate::store::map::Mapping::Mapped { block: a, .. },

@@ -58,10 +58,10 @@ fn a_writer_is_not_told_of_another_file() {
     buffered::write(&a, 0, &[1; 600 << 10]).unwrap();
     device.fail_from(Op::Read, 1, 5);
     buffered::write(&b, 0, &[2; 4096]).unwrap();
-    assert!(sync_all(&a).is_err());
+    assert!(a.sync_all().is_err());
     device.heal();
-    sync_all(&b).unwrap();
-    sync_all(&a).unwrap();
+    b.sync_all().unwrap();
+    a.sync_all().unwrap();
     let mut room = [0; 10];
     buffered::read(&b, 0, &mut room).unwrap();
     assert_eq!(room, [2; 10]);
@@ -88,17 +88,17 @@ fn what_could_not_be_written_out_keeps_its_space() {
         let free = fs.alloc.free_blocks();
         // The first group has a place for some of it; where the others do is not to be learnt.
         device.fail_from(Op::Read, 2, 5);
-        assert!(sync_all(&a).is_err());
+        assert!(a.sync_all().is_err());
         assert!(fs.alloc.free_blocks() <= free, "{free} blocks were free, now {}", fs.alloc.free_blocks());
         device.heal();
         while fs.alloc.free_blocks() > 0 {
             let end = b.file().size();
             let n = fs.alloc.free_blocks().min(64) * 1024;
-            if fallocate(&b, FallocMode::Allocate, end, n).is_err() {
+            if b.content().fallocate(FallocMode::Allocate, end, n).is_err() {
                 break;
             }
         }
-        sync_all(&a).unwrap_or_else(|e| panic!("nolock {nolock}: {e}"));
+        a.sync_all().unwrap_or_else(|e| panic!("nolock {nolock}: {e}"));
         assert!(all(&a) == content);
         drop((a, b));
         fs.close().unwrap();
@@ -119,7 +119,7 @@ fn what_nothing_will_write_out_wakes_nobody() {
         buffered::write(&a, 0, &[1; 4096]).unwrap();
         if ends {
             device.fail_from(Op::Write, 1, 5);
-            assert!(sync_all(&a).is_err() && fs.journal.has_ended());
+            assert!(a.sync_all().is_err() && fs.journal.has_ended());
         }
         assert!(fs.pages.dirty_bytes() > 0 && fs.dirty_times() > 0);
         // The first round checks whether anything was used since the last one.

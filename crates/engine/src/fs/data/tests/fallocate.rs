@@ -7,7 +7,7 @@ use crate::fs::data::FallocMode;
 const BLOCK: usize = 1024;
 
 fn apply(node: &NodeRef, model: &mut Vec<u8>, mode: FallocMode, range: std::ops::Range<usize>) {
-    fallocate(node, mode, range.start as u64, range.len() as u64).unwrap();
+    node.content().fallocate(mode, range.start as u64, range.len() as u64).unwrap();
     let there = range.start.min(model.len())..range.end.min(model.len());
     match mode {
         FallocMode::PunchHole | FallocMode::ZeroRangeKeepSize => model[there].fill(0),
@@ -83,7 +83,7 @@ fn random_ranges_keep_to_their_credits() {
             apply(&node, &mut model, mode, at..at + len);
             assert!(all(&node) == model, "{mode:?} {at} {len}");
         }
-        truncate(&node, 800_000).unwrap();
+        node.content().truncate(800_000).unwrap();
         model.resize(800_000, 0);
     }
     drop(node);

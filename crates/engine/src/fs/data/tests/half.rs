@@ -61,7 +61,7 @@ fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
     let fs = Fs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options).unwrap();
     let node = fs.node(ino).unwrap();
     write(&node, 0, &vec![1; 4 * MIB]).unwrap();
-    sync_all(&node).unwrap();
+    node.sync_all().unwrap();
     // Other metadata evicts the block from the cache, while the file is in use.
     fs.journal.checkpoint().unwrap();
     for _ in 0..3 {
@@ -71,7 +71,7 @@ fn a_punch_whose_inode_cannot_be_read_frees_nothing() {
     }
     device.armed.store(true, Ordering::SeqCst);
     let before = node.state().clone();
-    assert!(fallocate(&node, FallocMode::PunchHole, 0, 4 * MIB as u64).is_err());
+    assert!(node.content().fallocate(FallocMode::PunchHole, 0, 4 * MIB as u64).is_err());
     assert_eq!(device.failures.load(Ordering::SeqCst), 1, "the block was still cached");
     let after = node.state().clone();
     assert_eq!((after.blocks, after.i_block), (before.blocks, before.i_block));

@@ -22,8 +22,6 @@ mod zones;
 use super::*;
 use crate::error::Error;
 use crate::fs::Fs;
-// Past the cache, unless a test says otherwise.
-use super::{append_direct as append, read_direct as read, write_direct as write};
 use crate::fs::OpenOptions;
 use crate::fs::inode::NodeRef;
 use lanefs_device::{BlockDevice, FileDevice, ReadOp, WriteOp};
@@ -44,6 +42,36 @@ const KINDS: [&[&str]; 5] = [
     &["-t", "ext3", "-b", "1024"],
     &["-t", "ext4", "-b", "4096", "-O", "^extents,^64bit"],
 ];
+
+// Past the cache, unless a test says otherwise.
+fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    node.content().read(buf, offset, true)
+}
+
+fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+    node.content().write(bytes, offset, true)
+}
+
+fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
+    node.content().append(bytes, true)
+}
+
+/// Through the cache.
+mod buffered {
+    use super::{Node, Result};
+
+    pub(super) fn read(node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        node.content().read(buf, offset, false)
+    }
+
+    pub(super) fn write(node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+        node.content().write(bytes, offset, false)
+    }
+
+    pub(super) fn append(node: &Node, bytes: &[u8]) -> Result<u64> {
+        node.content().append(bytes, false)
+    }
+}
 
 /// A volume of mke2fs in a file that is removed with it.
 struct Image {
@@ -152,7 +180,7 @@ fn churn(node: &NodeRef, model: &mut Vec<u8>, rng: &mut StdRng, steps: u32, span
             }
             _ => {
                 let len = rng.random_range(0..span);
-                truncate(node, len as u64).unwrap();
+                node.content().truncate(len as u64).unwrap();
                 model.resize(len, 0);
             }
         }
@@ -276,10 +304,10 @@ fn a_file_of_many_extents() {
             assert!(node.state().i_block[6] >= 2, "depth {}", node.state().i_block[6]);
         }
         let used = node.state().blocks;
-        truncate(&node, N * 1024 + 5).unwrap();
+        node.content().truncate(N * 1024 + 5).unwrap();
         check(0, N);
         assert!(node.state().blocks <= used / 2 + 20, "{} of {used} sectors left", node.state().blocks);
-        truncate(&node, 0).unwrap();
+        node.content().truncate(0).unwrap();
         assert_eq!(node.state().blocks, 0);
         assert!(map::is_empty(&node.state()));
         drop(node);
@@ -298,7 +326,7 @@ fn unwritten_extents_read_as_zeros_until_written() {
         let fs = image.open();
         let node = fs.node(junk).unwrap();
         write(&node, 0, &vec![0x5A; 15_000_000]).unwrap();
-        truncate(&node, 0).unwrap();
+        node.content().truncate(0).unwrap();
         drop(node);
         image.close(fs);
         let text = image.debugfs("fallocate a 0 899");
@@ -346,7 +374,7 @@ fn a_full_volume_loses_nothing() {
         assert_eq!(all(&other)[..before.len()], before);
         // Blocks that a truncation frees can be used at once, though their freeing has not
         // committed.
-        truncate(&node, 0).unwrap();
+        node.content().truncate(0).unwrap();
         write(&other, 0, &data[..1 << 20]).unwrap();
         assert!(all(&other)[..1 << 20] == data[..1 << 20]);
         drop((node, other));
@@ -366,7 +394,7 @@ fn the_largest_files() {
         let max = blocks * block_size;
         assert!(matches!(write(&node, max - 1, b"ab"), Err(Error::FileTooBig)));
         assert!(matches!(write(&node, u64::MAX, b"a"), Err(Error::FileTooBig)));
-        assert!(matches!(truncate(&node, max + 1), Err(Error::FileTooBig)));
+        assert!(matches!(node.content().truncate(max + 1), Err(Error::FileTooBig)));
         assert_eq!(node.state().size, 0);
         write(&node, max - 1, b"z").unwrap();
         write(&node, 0, b"a").unwrap();
@@ -379,8 +407,8 @@ fn the_largest_files() {
         let mut room = [0; 5000];
         assert_eq!((read(&node, max - 1, &mut room).unwrap(), room[0]), (1, b'y'));
         assert_eq!((buffered::read(&node, max - 1, &mut room).unwrap(), room[0]), (1, b'y'));
-        truncate(&node, max / 2).unwrap();
-        truncate(&node, 1).unwrap();
+        node.content().truncate(max / 2).unwrap();
+        node.content().truncate(1).unwrap();
         assert_eq!(node.state().blocks, block_size / 512);
         drop(node);
         image.close(fs);
@@ -396,7 +424,7 @@ fn the_tail_of_the_last_block_is_zeroed() {
     let fs = image.open();
     let node = fs.node(ino).unwrap();
     write(&node, 0, &[7; 8192]).unwrap();
-    truncate(&node, 5000).unwrap();
+    node.content().truncate(5000).unwrap();
     let Mapping::Mapped { block, .. } = map::lookup(&fs, ino, &node.state(), 1).unwrap() else { panic!() };
     let mut raw = [1; 4096];
     fs.device.read_at(&mut raw, fs.byte_of(block)).unwrap();
@@ -405,11 +433,11 @@ fn the_tail_of_the_last_block_is_zeroed() {
     for grow in [true, false] {
         fs.device.write_at(&[9; 3000], fs.byte_of(block) + 904).unwrap();
         match grow {
-            true => truncate(&node, 6000).unwrap(),
+            true => node.content().truncate(6000).unwrap(),
             false => write(&node, 7000, b"x").unwrap(),
         }
         assert!(all(&node)[5000..].iter().all(|b| *b == 0 || *b == b'x'));
-        truncate(&node, 5000).unwrap();
+        node.content().truncate(5000).unwrap();
     }
     drop(node);
     image.close(fs);
@@ -452,14 +480,14 @@ fn deletion_and_tails_free_everything() {
             })
         })
         .unwrap();
-        truncate_tail(&node).unwrap();
+        node.truncate_tail().unwrap();
         assert!(node.state().blocks <= 16, "{}", node.state().blocks);
         fs.transact(20, |txn| node.update(txn, |txn, inode| crate::store::orphan::settle(txn, ino, inode)))
             .unwrap();
         assert_eq!(all(&node), vec![1; 5001]);
-        truncate_for_delete(&node).unwrap();
+        node.truncate_for_delete().unwrap();
         assert_eq!(node.state().blocks, 0);
-        truncate(&node, 0).unwrap();
+        node.content().truncate(0).unwrap();
         drop(node);
         image.close(fs);
     }
@@ -484,11 +512,11 @@ fn flags_that_forbid_change() {
     };
     set(InodeFlags::APPEND);
     assert!(matches!(write(&node, 1, b"x"), Err(Error::NotPermitted(_))));
-    assert!(matches!(truncate(&node, 1), Err(Error::NotPermitted(_))));
+    assert!(matches!(node.content().truncate(1), Err(Error::NotPermitted(_))));
     append(&node, b"d").unwrap();
     set(InodeFlags::IMMUTABLE);
     assert!(matches!(append(&node, b"x"), Err(Error::NotPermitted(_))));
-    assert!(matches!(truncate(&node, 0), Err(Error::NotPermitted(_))));
+    assert!(matches!(node.content().truncate(0), Err(Error::NotPermitted(_))));
     assert_eq!(all(&node), b"abcd");
     set(InodeFlags::empty());
     drop(node);
@@ -505,15 +533,15 @@ fn blocks_of_the_map_become_data() {
         for _ in 0..3 {
             let fs = image.open();
             let (first, second) = (fs.node(a).unwrap(), fs.node(b).unwrap());
-            truncate(&second, 0).unwrap();
+            second.content().truncate(0).unwrap();
             for i in 0..1000 {
                 write(&first, i * 7919 % 1000 * 2048, &[i as u8; 1024]).unwrap();
             }
-            truncate(&first, 0).unwrap();
+            first.content().truncate(0).unwrap();
             assert!(matches!(write(&second, 0, &data), Err(Error::NoSpace)));
             let size = second.state().size as usize;
             // Metadata changes on top, for the log to hold more than the end of the story.
-            truncate(&first, 5).unwrap();
+            first.content().truncate(5).unwrap();
             drop((first, second));
             image.close(fs);
             assert!(image.dump("b") == data[..size]);
@@ -533,7 +561,7 @@ fn a_cut_in_many_transactions() {
         write(&node, i * 4_195_328, &data).unwrap();
     }
     let before = fs.journal.stats().commits;
-    truncate(&node, 1000).unwrap();
+    node.content().truncate(1000).unwrap();
     assert!(fs.journal.stats().commits > before);
     assert_eq!(node.state().blocks, 2);
     drop(node);

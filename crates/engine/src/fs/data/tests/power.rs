@@ -39,12 +39,12 @@ fn history(node: &NodeRef, device: &Committing, rng: &mut StdRng) -> Vec<Snapsho
                 let end = len.next_multiple_of(1024).min(now.len());
                 zeroed[len..end].fill(0);
                 cut = Some(zeroed);
-                truncate(node, len as u64).unwrap();
+                node.content().truncate(len as u64).unwrap();
                 now.truncate(len);
             }
             8 => {
                 let len = now.len() + rng.random_range(0..9000);
-                truncate(node, len as u64).unwrap();
+                node.content().truncate(len as u64).unwrap();
                 now.resize(len, 0);
             }
             _ => {
@@ -121,7 +121,7 @@ fn a_cut_shows_a_file_that_was() {
         let fs = image.open();
         let node = fs.node(old).unwrap();
         assert!(write(&node, 0, &vec![OLD; 8 << 20]).is_err());
-        truncate(&node, 0).unwrap();
+        node.content().truncate(0).unwrap();
         drop(node);
         image.close(fs);
 

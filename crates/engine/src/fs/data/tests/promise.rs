@@ -15,7 +15,7 @@ fn full() -> (Image, Arc<Fs>, NodeRef, Vec<alloc::Reserved>) {
     let fs = image.open();
     let node = fs.node(ino).unwrap();
     for i in 0..4 {
-        fallocate(&node, FallocMode::KeepSize, i * 100 * BLOCK as u64, 20 * BLOCK as u64).unwrap();
+        node.content().fallocate(FallocMode::KeepSize, i * 100 * BLOCK as u64, 20 * BLOCK as u64).unwrap();
     }
     let filler = fs.node(other).unwrap();
     assert!(matches!(write(&filler, 0, &vec![1; 16 << 20]), Err(Error::NoSpace)));
@@ -24,7 +24,7 @@ fn full() -> (Image, Arc<Fs>, NodeRef, Vec<alloc::Reserved>) {
         at += BLOCK as u64;
     }
     drop(filler);
-    sync_all(&node).unwrap();
+    node.sync_all().unwrap();
     // The blocks that were left for nodes.
     let held = std::iter::from_fn(|| alloc::reserve(&fs, 0, 1).ok()).collect();
     assert_eq!(fs.alloc.free_blocks(), 0);
@@ -57,16 +57,16 @@ fn a_write_into_unwritten_blocks_that_was_taken_is_written_out() {
                 }
             }
         }
-        sync_all(&node).unwrap();
+        node.sync_all().unwrap();
         model.truncate(node.file().size() as usize);
         assert!(all(&node) == model);
         // It continues once there is space.
         drop(held);
         let filler = fs.node(node.ino + 1).unwrap();
-        truncate(&filler, 1 << 20).unwrap();
+        filler.content().truncate(1 << 20).unwrap();
         drop(filler);
         buffered::write(&node, 3 * BLOCK as u64, &[9; BLOCK]).unwrap();
-        sync_all(&node).unwrap();
+        node.sync_all().unwrap();
         drop(node);
         image.close(fs);
     }
@@ -80,9 +80,9 @@ fn a_punch_that_finds_no_space_changes_nothing() {
     let before = all(&full);
     for (node, at) in [(&node, 5), (&full, 7)] {
         for _ in 0..2 {
-            let punched = fallocate(node, FallocMode::PunchHole, at * BLOCK as u64, BLOCK as u64);
+            let punched = node.content().fallocate(FallocMode::PunchHole, at * BLOCK as u64, BLOCK as u64);
             assert!(matches!(punched, Ok(()) | Err(Error::NoSpace)), "{punched:?}");
-            sync_all(node).unwrap();
+            node.sync_all().unwrap();
         }
     }
     let mut after = all(&full);
@@ -92,7 +92,7 @@ fn a_punch_that_finds_no_space_changes_nothing() {
     assert!(after == before && before[7 * BLOCK] == 1, "{byte}");
     drop(held);
     // A punch up to the end needs no node.
-    fallocate(&full, FallocMode::PunchHole, 0, 2 << 20).unwrap();
+    full.content().fallocate(FallocMode::PunchHole, 0, 2 << 20).unwrap();
     drop((node, full));
     image.close(fs);
 }
@@ -111,7 +111,7 @@ fn writes_into_many_full_leaves_that_were_taken_are_written_out() {
         model[at..at + BLOCK].fill(1);
         write(&node, at as u64, &[1; BLOCK]).unwrap();
     }
-    sync_all(&node).unwrap();
+    node.sync_all().unwrap();
     // No hole has the block between its neighbours: it would join them into one extent.
     node.file().alloc.discard();
     let mut held = Vec::new();
@@ -125,7 +125,7 @@ fn writes_into_many_full_leaves_that_were_taken_are_written_out() {
             written += 1;
         }
     }
-    sync_all(&node).unwrap_or_else(|e| panic!("{written} blocks were taken: {e}"));
+    node.sync_all().unwrap_or_else(|e| panic!("{written} blocks were taken: {e}"));
     assert!(written >= LEAVES / 2, "{written} blocks were taken");
     model.truncate(node.file().size() as usize);
     assert!(all(&node) == model);
@@ -150,7 +150,7 @@ fn writes_that_were_taken_before_the_tree_grew_are_written_out() {
         let node = fs.node(ino).unwrap();
         let mut model = vec![0; LEAVES * FULL * 2 * BLOCK];
         // No write past the cache has to write out what lies between i_disksize and it.
-        truncate(&node, model.len() as u64).unwrap();
+        node.content().truncate(model.len() as u64).unwrap();
         let waiting: Vec<_> = (0..LEAVES).map(|leaf| (leaf * FULL + FULL / 2) * 2 * BLOCK + BLOCK).collect();
         for at in waiting {
             model[at..at + BLOCK].fill(2);
@@ -158,7 +158,7 @@ fn writes_that_were_taken_before_the_tree_grew_are_written_out() {
         }
         for at in (0..LEAVES * FULL).map(|i| i * 2 * BLOCK) {
             match unwritten {
-                true => fallocate(&node, FallocMode::Allocate, at as u64, BLOCK as u64).unwrap(),
+                true => node.content().fallocate(FallocMode::Allocate, at as u64, BLOCK as u64).unwrap(),
                 false => {
                     model[at..at + BLOCK].fill(1);
                     write(&node, at as u64, &[1; BLOCK]).unwrap();
@@ -168,7 +168,7 @@ fn writes_that_were_taken_before_the_tree_grew_are_written_out() {
         assert_eq!(fs.pages.dirty_bytes(), (LEAVES * BLOCK) as u64);
         node.file().alloc.discard();
         let held = take_all(&fs);
-        sync_all(&node).unwrap_or_else(|e| panic!("unwritten {unwritten}: {e}"));
+        node.sync_all().unwrap_or_else(|e| panic!("unwritten {unwritten}: {e}"));
         assert!(all(&node) == model);
         drop((node, held));
         image.close(fs);
@@ -187,7 +187,7 @@ fn writes_into_many_full_index_nodes_that_were_taken_are_written_out() {
     for i in 0..NODES * FULL * FULL {
         buffered::write(&node, (i * 2 * BLOCK) as u64, &[1; BLOCK]).unwrap();
     }
-    sync_all(&node).unwrap();
+    node.sync_all().unwrap();
     // No hole has the block between its neighbours: it would join them into one extent.
     node.file().alloc.discard();
     for i in 0..NODES {
@@ -195,7 +195,7 @@ fn writes_into_many_full_index_nodes_that_were_taken_are_written_out() {
         buffered::write(&node, at as u64, &[2; BLOCK]).unwrap();
     }
     let held = take_all(&fs);
-    sync_all(&node).unwrap();
+    node.sync_all().unwrap();
     drop((node, held));
     image.close(fs);
 }
@@ -220,15 +220,15 @@ fn nothing_is_claimed_when_all_is_written_out() {
                 0..3 => buffered::write(node, at, &vec![1; len]),
                 3..5 => write(node, at, &vec![2; len]),
                 5 => buffered::write(node, at / 2048 * 2048, &[3; BLOCK]),
-                6 => fallocate(node, FallocMode::KeepSize, at, len as u64 * 4),
-                7 => fallocate(node, FallocMode::PunchHole, at, len as u64),
-                _ if rng.random_range(0..30) == 0 => truncate(node, at),
+                6 => node.content().fallocate(FallocMode::KeepSize, at, len as u64 * 4),
+                7 => node.content().fallocate(FallocMode::PunchHole, at, len as u64),
+                _ if rng.random_range(0..30) == 0 => node.content().truncate(at),
                 _ => Ok(()),
             };
             assert!(matches!(done, Ok(()) | Err(Error::NoSpace | Error::NotSupported(_))), "{done:?}");
             if step % 50 == 0 {
                 for node in &nodes {
-                    sync_all(node).unwrap_or_else(|e| panic!("{way:?}, kind {kind}, step {step}: {e}"));
+                    node.sync_all().unwrap_or_else(|e| panic!("{way:?}, kind {kind}, step {step}: {e}"));
                 }
                 assert!(!fs.alloc.has_claims(), "{way:?}, kind {kind}, step {step}");
             }

@@ -47,9 +47,9 @@ fn cut(mode: FallocMode, blocks: Range<u64>) {
     let node = fs.node(ino).unwrap();
     let (size, start) = (node.file().size(), device.mark("shift"));
     let (len, restarts) = (blocks.end - blocks.start, fs.journal.stats().restarts);
-    fallocate(&node, mode, blocks.start * BLOCK, len * BLOCK).unwrap();
+    node.content().fallocate(mode, blocks.start * BLOCK, len * BLOCK).unwrap();
     assert!(fs.journal.stats().restarts > restarts, "all went into one handle");
-    sync_all(&node).unwrap();
+    node.sync_all().unwrap();
     device.mark("done");
     let new_size = node.file().size();
     drop(node);

@@ -27,11 +27,11 @@ fn a_file_whose_extents_are_parted_in_order_fills_its_leaves() {
     });
     let punched = map_blocks(EXTENTS, |node| {
         write(node, 0, &vec![1; at(EXTENTS) as usize]).unwrap();
-        let punch = |i| fallocate(node, FallocMode::PunchHole, at(i), 1024).unwrap();
+        let punch = |i| node.content().fallocate(FallocMode::PunchHole, at(i), 1024).unwrap();
         (0..EXTENTS).for_each(punch);
     });
     let converted = map_blocks(2 * EXTENTS, |node| {
-        fallocate(node, FallocMode::Allocate, 0, at(EXTENTS)).unwrap();
+        node.content().fallocate(FallocMode::Allocate, 0, at(EXTENTS)).unwrap();
         (0..EXTENTS).for_each(|i| write(node, at(i), &[1; 1024]).unwrap());
     });
     let least = EXTENTS / FULL;
