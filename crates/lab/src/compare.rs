@@ -141,6 +141,7 @@ mod tests {
             experiments: vec![ExperimentResult {
                 name: "e".to_owned(),
                 question: String::new(),
+                answers: Vec::new(),
                 cases: vec![case],
                 left_out: Vec::new(),
                 findings: Vec::new(),

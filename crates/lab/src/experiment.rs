@@ -42,7 +42,9 @@ pub struct Case {
     pub patience: u32,
     /// In the order in which they get their turns.
     pub contenders: Vec<Entry>,
-    /// Names of contenders to hold against each other.
+    /// What the first of `versus` has and the second has not, in words: "without a handle".
+    pub gain: &'static str,
+    /// Names of contenders to hold against each other, the pair that answers the question first.
     pub versus: Vec<(&'static str, &'static str)>,
     /// Figures of others, with the metric that they belong to.
     pub published: Vec<(usize, Series)>,

@@ -7,6 +7,7 @@
 //! loops that run on them. [`rangelock`] has other range locks, and the loops that compare them.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod cause;
 pub mod compare;
 mod counted;

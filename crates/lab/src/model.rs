@@ -106,6 +106,7 @@ pub fn predict(results: &Results, plan: &Plan) -> Option<ExperimentResult> {
     (!found.cases.is_empty()).then(|| ExperimentResult {
         name: "model".to_owned(),
         question: "What would more cores and more threads do, by what was measured here?".to_owned(),
+        answers: Vec::new(),
         cases: found.cases,
         left_out: Vec::new(),
         findings: found.says,

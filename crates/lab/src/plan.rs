@@ -42,11 +42,12 @@ pub struct Plan {
 const THREADS: [u64; 6] = [1, 2, 4, 8, 12, 16];
 
 impl Plan {
-    /// Returns the plan of all experiments in two minutes.
+    /// Returns the plan of all experiments in five minutes: short, but long enough that most pairs
+    /// are told apart.
     pub fn quick(dir: &Path) -> Self {
         Self {
-            rounds: 3,
-            time: Duration::from_millis(50),
+            rounds: 5,
+            time: Duration::from_millis(200),
             patience: 5,
             warm_up: Duration::from_millis(20),
             threads: vec![1, 2, 4, 16],

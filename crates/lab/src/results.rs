@@ -37,6 +37,9 @@ pub struct ExperimentResult {
     pub name: String,
     /// What it answers.
     pub question: String,
+    /// The answer, in a sentence for each case.
+    #[serde(default)]
+    pub answers: Vec<String>,
     /// The charts and counters of its cases.
     pub cases: Vec<CaseResult>,
     /// The contenders that were not run, and why.

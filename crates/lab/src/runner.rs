@@ -1,6 +1,7 @@
 //! Runs experiments: every contender gets its turn in each round, so that a machine whose speed
 //! changes is fair to all.
 
+use crate::answer::answer;
 use crate::experiment::{Case, Entry, Experiment, Ground, Rig, Shot};
 use crate::plan::Plan;
 use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Origin, Point, Series, Verdict};
@@ -44,18 +45,28 @@ pub fn run(experiment: &dyn Experiment, plan: &Plan, watch: &mut dyn Watch) -> O
     let mut result = ExperimentResult {
         name: experiment.name().to_owned(),
         question: experiment.question().to_owned(),
+        answers: Vec::new(),
         cases: Vec::new(),
         left_out: plan.left_out.clone(),
         findings: Vec::new(),
     };
     for case in cases {
+        let (gain, versus) = (case.gain, case.versus.first().copied());
         let done = run_case(experiment.name(), case, plan, watch, &mut result.left_out)?;
+        result.answers.extend(versus.and_then(|pair| answer_of(&done, gain, pair)));
         watch.case_done(&done);
         result.cases.push(done);
     }
     result.findings = experiment.findings(&result.cases);
     watch.ends(&result);
     Ok(result)
+}
+
+/// Holds the new way against the old one in the case's first chart.
+fn answer_of(case: &CaseResult, gain: &str, (this, that): (&str, &str)) -> Option<String> {
+    let chart = case.charts.first()?;
+    let of = |v: &&Verdict| v.chart == chart.name && v.this == this && v.that == that;
+    answer(&case.title, gain, chart, &case.verdicts.iter().filter(of).collect::<Vec<_>>())
 }
 
 /// The figures of a contender: the samples of each metric at each point, and the counters there.

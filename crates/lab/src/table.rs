@@ -106,9 +106,12 @@ fn said(verdict: &Verdict, axis: &str) -> String {
     }
 }
 
-/// Returns the findings of an experiment, and what was left out.
+/// Returns the answers and findings of an experiment, and what was left out.
 pub fn findings(result: &ExperimentResult) -> String {
     let mut text = String::new();
+    for line in &result.answers {
+        let _ = writeln!(text, "{line}");
+    }
     for line in &result.findings {
         let _ = writeln!(text, "{line}");
     }

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Experiments: overwrite, iversion, rangelock, fsync-storm, dioread, or all
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Everything in two minutes
+    /// Everything in five minutes
     #[arg(long, conflicts_with = "full")]
     quick: bool,
     /// Longer runs, more of them, and more content

@@ -68,6 +68,7 @@ impl Experiment for DioRead {
                 work.peer(Peer::KernelExt4, ext4("ext4 dioread_lock", log, "dioread_lock")),
                 work.peer(Peer::KernelXfs, xfs()),
             ],
+            gain: "with mapafter than with dioread_lock",
             versus: vec![("mapafter", "dioread_lock"), ("dioread_nolock", "dioread_lock")],
             published: Vec::new(),
         }]

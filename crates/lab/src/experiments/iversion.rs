@@ -86,6 +86,7 @@ fn case(plan: &Plan, name: &'static str, who: &str, observers: usize) -> Case {
         fresh: false,
         patience: 1,
         contenders,
+        gain: "where i_version changes only after somebody looked",
         versus: vec![(NEW, OLD)],
         published,
     }

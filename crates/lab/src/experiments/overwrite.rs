@@ -46,6 +46,7 @@ impl Experiment for Overwrites {
             fresh: false,
             patience: 1,
             contenders,
+            gain: "without a handle",
             versus: vec![(NEW, OLD)],
             published: published::overwrite().into_iter().map(|series| (0, series)).collect(),
         };

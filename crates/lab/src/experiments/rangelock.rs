@@ -73,6 +73,7 @@ fn lock(plan: &Plan, name: &'static str, title: &str, regions: Regions, publishe
             variant::<MutexBTree>(MUTEX, regions),
             variant::<IntervalTree>(TREE, regions),
         ],
+        gain: "with the optimistic tree than with a mutex around a tree",
         versus: vec![(OURS, MUTEX)],
         published: published.into_iter().map(|series| (0, series)).collect(),
     }
@@ -119,6 +120,7 @@ fn file(plan: &Plan, name: &'static str, title: &str, direct: bool) -> Case {
             work.peer(Peer::KernelExt4, ext4("kernel ext4", log, "")),
             work.peer(Peer::KernelXfs, xfs()),
         ],
+        gain: "with the range lock than with the lock of the inode",
         versus: vec![(RANGE, INODE)],
         // The source's were direct.
         published: match direct {

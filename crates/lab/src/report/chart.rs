@@ -1,33 +1,34 @@
 //! A chart as SVG: a line for each series, its spread as a bar at each point.
 //!
 //! Measured lines are whole, published ones dashed with hollow marks, simulated and predicted ones
-//! dotted. Points lie at even distances, whatever their numbers are. Every mark carries its figure
-//! (`data-at`, `data-value`).
+//! dotted. The axis is logarithmic. Places that were not measured, beyond those that were, are
+//! shaded. Every mark carries its figure (`data-at`, `data-value`). A chart of many contenders
+//! at few places is drawn as [`bars`].
 
+use super::bars;
+use super::palette::Palette;
 use super::xml::Text;
 use crate::results::{Chart, Origin, Series};
 use crate::table::{figure, label, places};
 use std::fmt::Write;
 
-const WIDTH: f64 = 480.0;
+pub(super) const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 52.0;
-const RIGHT: f64 = 12.0;
+pub(super) const LEFT: f64 = 52.0;
+pub(super) const RIGHT: f64 = 12.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 const LINE: f64 = 18.0;
 
+/// Places of the axis are named if there is that much room between them.
+const NAME: f64 = 24.0;
+
 /// Told apart with most kinds of sight, on light and on dark; behind the first eight, the same ones
 /// lighter.
-const COLORS: [&str; 16] = [
+pub(super) const COLORS: [&str; 16] = [
     "#0b74c4", "#d9622b", "#2f9e63", "#b5489b", "#8a7a00", "#5b63d6", "#0f8f9c", "#8d6e63", "#6bb6e8",
     "#f0a07c", "#7fd0a4", "#dc93c9", "#c9b93f", "#a5abf2", "#6ccbd4", "#c3a79b",
 ];
-
-/// Returns the colour of series `number`.
-pub(super) fn color(number: usize) -> &'static str {
-    COLORS[number % COLORS.len()]
-}
 
 /// Returns the dashes of a line with figures of that origin.
 pub(super) fn dashes(origin: Origin) -> &'static str {
@@ -85,16 +86,28 @@ fn nice(value: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
+/// Whether the chart is drawn as bars, which name their series themselves.
+pub(super) fn has_names(chart: &Chart) -> bool {
+    bars::fit(chart)
+}
+
 /// Returns the chart alone, for a page that has its title and names its lines.
-pub(super) fn inline(chart: &Chart) -> String {
-    let mut svg = open(chart, HEIGHT);
-    plot(&mut svg, chart);
+pub(super) fn inline(chart: &Chart, palette: &Palette) -> String {
+    let bars = has_names(chart);
+    let mut svg = open(chart, if bars { bars::height(chart) } else { HEIGHT });
+    match bars {
+        true => bars::plot(&mut svg, chart, palette),
+        false => plot(&mut svg, chart, palette),
+    }
     svg + "</svg>\n"
 }
 
 /// Returns the chart with title and names, as a file of its own.
-pub(super) fn file(chart: &Chart) -> String {
-    let height = HEIGHT + LINE * (chart.series.len() + 2) as f64;
+pub(super) fn file(chart: &Chart, palette: &Palette) -> String {
+    let height = match has_names(chart) {
+        true => bars::height(chart) + LINE,
+        false => HEIGHT + LINE * (chart.series.len() + 2) as f64,
+    };
     // A wide letter is two thirds as wide as it is high: a long title is smaller.
     let letters = chart.title.chars().count().max(1) as f64;
     let title = (1.5 * (WIDTH - 2.0 * RIGHT) / letters).min(12.0);
@@ -107,21 +120,30 @@ pub(super) fn file(chart: &Chart) -> String {
          <text x=\"{RIGHT}\" y=\"2\" font-size=\"{title:.1}\" font-weight=\"bold\" fill=\"currentColor\">{}</text>",
         Text(&chart.title)
     );
-    plot(&mut svg, chart);
-    for (number, series) in chart.series.iter().enumerate() {
+    if has_names(chart) {
+        bars::plot(&mut svg, chart, palette);
+    } else {
+        plot(&mut svg, chart, palette);
+        names(&mut svg, chart, palette);
+    }
+    svg + "</g>\n</svg>\n"
+}
+
+/// Names the lines below the chart.
+fn names(svg: &mut String, chart: &Chart, palette: &Palette) {
+    for (number, (series, color)) in chart.series.iter().zip(palette.colors(chart)).enumerate() {
         let y = HEIGHT + LINE * (number as f64 + 0.5);
         let _ = writeln!(
             svg,
             "<path d=\"M{LEFT} {y}h28\" stroke=\"{}\" stroke-width=\"2.5\"{}/>\
              <text x=\"{}\" y=\"{}\" fill=\"currentColor\">{}</text>",
-            color(number),
+            COLORS[color],
             dashes(series.origin),
             LEFT + 36.0,
             y + 4.0,
             Text(&label(series)),
         );
     }
-    svg + "</g>\n</svg>\n"
 }
 
 fn open(chart: &Chart, height: f64) -> String {
@@ -133,8 +155,36 @@ fn open(chart: &Chart, height: f64) -> String {
     )
 }
 
-fn plot(svg: &mut String, chart: &Chart) {
+/// Where the places of an axis are on the paper: at the distances of their logarithms.
+struct Axis {
+    places: Vec<u64>,
+}
+
+impl Axis {
+    fn x(&self, at: u64) -> f64 {
+        let log = |at: u64| ((at.max(1)) as f64).ln();
+        let (first, last) = (self.places.first(), self.places.last());
+        let (low, high) = (first.map_or(0.0, |at| log(*at)), last.map_or(0.0, |at| log(*at)));
+        let part = if high > low { (log(at) - low) / (high - low) } else { 0.5 };
+        LEFT + NAME + part * (WIDTH - LEFT - RIGHT - 2.0 * NAME)
+    }
+
+    /// Names the places that have room for it, the last one in any case.
+    fn named(&self) -> Vec<u64> {
+        let mut named: Vec<u64> = Vec::new();
+        for at in self.places.iter().rev() {
+            if named.last().is_none_or(|right| self.x(*right) - self.x(*at) >= NAME) {
+                named.push(*at);
+            }
+        }
+        named
+    }
+}
+
+fn plot(svg: &mut String, chart: &Chart, palette: &Palette) {
     let scale = Scale::of(chart);
+    let axis = Axis { places: places(chart) };
+    extrapolated(svg, chart, &axis);
     for tick in scale.ticks() {
         let y = scale.y(tick);
         let _ = writeln!(
@@ -147,14 +197,11 @@ fn plot(svg: &mut String, chart: &Chart) {
             figure(tick),
         );
     }
-    let places = places(chart);
-    let step = (WIDTH - LEFT - RIGHT) / places.len().max(1) as f64;
-    let x = |at: u64| LEFT + step * (places.iter().position(|p| *p == at).unwrap_or(0) as f64 + 0.5);
-    for at in &places {
+    for at in axis.named() {
         let _ = writeln!(
             svg,
             "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\" fill=\"currentColor\">{at}</text>",
-            x(*at),
+            axis.x(at),
             HEIGHT - BOTTOM + 17.0
         );
     }
@@ -166,17 +213,35 @@ fn plot(svg: &mut String, chart: &Chart) {
         Text(&chart.axis),
         if scale.log { "; figures on a logarithmic scale" } else { "" },
     );
-    for (number, series) in chart.series.iter().enumerate() {
-        line(svg, series, color(number), &scale, &x);
+    for (series, color) in chart.series.iter().zip(palette.colors(chart)) {
+        line(svg, series, COLORS[color], &scale, &axis);
     }
 }
 
-fn line(svg: &mut String, series: &Series, color: &str, scale: &Scale, x: &dyn Fn(u64) -> f64) {
+/// Shades the places behind the last that this run has measured, if it measured any.
+fn extrapolated(svg: &mut String, chart: &Chart, axis: &Axis) {
+    let own = chart.series.iter().filter(|s| matches!(s.origin, Origin::Measured | Origin::Simulated));
+    let measured = own.flat_map(|s| &s.points).map(|p| p.at).max();
+    if let (Some(measured), Some(last)) = (measured, axis.places.last())
+        && measured < *last
+    {
+        let from = axis.x(measured);
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{from:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{}\" fill=\"currentColor\" opacity=\"0.06\">\
+             <title>not measured in this run</title></rect>",
+            WIDTH - RIGHT - from,
+            HEIGHT - TOP - BOTTOM
+        );
+    }
+}
+
+fn line(svg: &mut String, series: &Series, color: &str, scale: &Scale, axis: &Axis) {
     let origin = format!("{:?}", series.origin).to_lowercase();
     let name = Text(&series.name);
     let _ = writeln!(svg, "<g data-series=\"{name}\" data-origin=\"{origin}\" stroke=\"{color}\">");
     let path: Vec<String> =
-        series.points.iter().map(|p| format!("{:.1} {:.1}", x(p.at), scale.y(p.median))).collect();
+        series.points.iter().map(|p| format!("{:.1} {:.1}", axis.x(p.at), scale.y(p.median))).collect();
     let _ = writeln!(
         svg,
         "<path d=\"M{}\" fill=\"none\" stroke-width=\"2.2\"{}/>",
@@ -185,7 +250,7 @@ fn line(svg: &mut String, series: &Series, color: &str, scale: &Scale, x: &dyn F
     );
     let fill = if series.origin == Origin::Published { "none" } else { color };
     for point in &series.points {
-        let (x, y) = (x(point.at), scale.y(point.median));
+        let (x, y) = (axis.x(point.at), scale.y(point.median));
         if point.max > point.min {
             let (top, bottom) = (scale.y(point.max), scale.y(point.min));
             let _ = writeln!(
@@ -210,31 +275,14 @@ fn line(svg: &mut String, series: &Series, color: &str, scale: &Scale, x: &dyn F
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::results::{Better, Point};
-
-    pub(in super::super) fn chart(values: &[f64]) -> Chart {
-        let points = values.iter().enumerate().map(|(n, v)| Point::new(1 << n, vec![*v, v * 1.1, v * 0.9]));
-        Chart {
-            name: "a/b/c".to_owned(),
-            title: "A < B".to_owned(),
-            axis: "threads".to_owned(),
-            unit: "/s".to_owned(),
-            better: Better::Higher,
-            series: vec![Series {
-                name: "\"x\" & y".to_owned(),
-                origin: Origin::Simulated,
-                source: None,
-                points: points.collect(),
-            }],
-        }
-    }
+    use crate::report::tests::chart;
 
     #[test]
     fn every_figure_has_a_mark_inside_of_the_paper() {
         for values in [&[0.0][..], &[1.0, 2.0], &[1.0, 100.0, 1e6], &[0.0, 5.0]] {
-            let svg = file(&chart(values));
+            let svg = file(&chart(values), &Palette::default());
             assert_eq!(svg.matches("<circle").count(), values.len());
             let of = |attr: &str| -> Vec<f64> {
                 svg.split(&format!(" {attr}=\""))
@@ -258,5 +306,21 @@ pub(super) mod tests {
             assert!(scale.y(9.0) < scale.y(2.0));
         }
         assert_eq!((nice(0.0), nice(3.1), nice(61.0), nice(950.0)), (1.0, 4.0, 80.0, 1000.0));
+    }
+
+    #[test]
+    fn the_axis_is_to_scale_and_what_was_not_measured_is_shaded() {
+        let axis = Axis { places: vec![1, 2, 4, 12, 16, 2048] };
+        let gap = |a, b| axis.x(b) - axis.x(a);
+        assert!((gap(1, 2) - gap(2, 4)).abs() < 0.01 && gap(16, 2048) > 6.0 * gap(1, 2));
+        assert_eq!(axis.named(), [2048, 16, 4, 2, 1]);
+        let shaded = |chart: &Chart| file(chart, &Palette::default()).contains("not measured in this run");
+        let mut measured = chart(&[1.0, 2.0]);
+        assert!(!shaded(&measured));
+        let mut further = measured.series[0].clone();
+        further.origin = Origin::Predicted;
+        further.points[1].at = 8;
+        measured.series.push(further);
+        assert!(shaded(&measured));
     }
 }

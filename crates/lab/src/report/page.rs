@@ -1,10 +1,11 @@
 //! The report as an HTML page.
 
-use super::chart::{color, dashes, inline};
+use super::chart::{COLORS, dashes, has_names, inline};
 use super::heat::{self, Column};
+use super::palette::Palette;
 use super::xml::Text;
 use crate::published::fsync_storm_histograms;
-use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Results};
+use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Results, Series};
 use crate::table::{figure, label, places};
 use std::fmt::Write;
 
@@ -43,31 +44,40 @@ pub fn html(results: &Results) -> String {
     let _ = write!(
         page,
         "<p>{}</p>\n<p>Whole lines were measured in this run, and their bars reach from the least to the most of its rounds. \
-         Dashed lines were published by others, of another machine. Dotted lines are of a simulated device, or predicted.</p>\n<nav>",
+         Dashed lines were published by others, of another machine. Dotted lines are of a simulated device, or predicted; \
+         what is shaded was not measured in this run.</p>\n<nav>",
         Text(&options.join(", "))
     );
     for experiment in &results.experiments {
         let _ = write!(page, "<a href=\"#{0}\">{0}</a> ", Text(&experiment.name));
     }
     page.push_str("</nav></header>\n<main>\n");
+    let palette = Palette::of(results);
     for experiment in &results.experiments {
-        section(&mut page, experiment);
+        section(&mut page, experiment, &palette);
     }
     page + "</main>\n</body>\n</html>\n"
 }
 
-fn section(page: &mut String, experiment: &ExperimentResult) {
-    let _ = writeln!(
-        page,
-        "<section id=\"{0}\"><h2>{0}</h2>\n<p class=\"question\">{1}</p>",
-        Text(&experiment.name),
-        Text(&experiment.question)
-    );
+/// An experiment: its answers, the first chart of each case, and all else on demand.
+fn section(page: &mut String, experiment: &ExperimentResult, palette: &Palette) {
+    let _ = writeln!(page, "<section id=\"{0}\"><h2>{0}</h2>", Text(&experiment.name));
+    list(page, "answers", &experiment.answers);
+    let _ =
+        writeln!(page, "<p class=\"question\">{}</p>\n<div class=\"charts\">", Text(&experiment.question));
+    let first = |case: &CaseResult| case.charts.iter().find(|c| !c.series.is_empty()).cloned();
+    for chart in experiment.cases.iter().filter_map(first) {
+        figure_of(page, &chart, palette);
+    }
+    page.push_str("</div>\n<details class=\"more\"><summary>more charts, counters, findings</summary>\n");
     list(page, "findings", &experiment.findings);
     for case in &experiment.cases {
         let _ = writeln!(page, "<h3>{}</h3>\n<div class=\"charts\">", Text(&case.title));
-        for chart in case.charts.iter().filter(|c| !c.series.is_empty()) {
-            figure_of(page, chart);
+        for chart in case.charts.iter().filter(|c| !c.series.is_empty()).skip(1) {
+            match is_flat(chart) {
+                true => in_words(page, chart),
+                false => figure_of(page, chart, palette),
+            }
         }
         heats(page, experiment, case);
         page.push_str("</div>\n");
@@ -78,7 +88,31 @@ fn section(page: &mut String, experiment: &ExperimentResult) {
         page.push_str("<h3>Left out</h3>\n");
         list(page, "left-out", &experiment.left_out);
     }
-    page.push_str("</section>\n");
+    page.push_str("</details></section>\n");
+}
+
+/// Whether one or two lines have the same figure everywhere: then a sentence says as much.
+fn is_flat(chart: &Chart) -> bool {
+    let flat = |series: &Series| {
+        let medians = || series.points.iter().map(|p| p.median);
+        let (least, most) = (medians().fold(f64::INFINITY, f64::min), medians().fold(0.0, f64::max));
+        figure(least) == figure(most)
+    };
+    chart.series.len() <= 2 && chart.series.iter().all(flat)
+}
+
+fn in_words(page: &mut String, chart: &Chart) {
+    let said: Vec<String> = (chart.series.iter())
+        .filter_map(|s| Some(format!("{} {}", label(s), figure(s.points.first()?.median))))
+        .collect();
+    let _ = writeln!(
+        page,
+        "<figure data-flat=\"{}\"><figcaption>{} ({})</figcaption>\n<p>Everywhere: {}</p></figure>",
+        Text(&chart.name),
+        Text(&chart.title),
+        Text(&chart.unit),
+        Text(&said.join(", "))
+    );
 }
 
 fn list(page: &mut String, class: &str, lines: &[String]) {
@@ -92,25 +126,38 @@ fn list(page: &mut String, class: &str, lines: &[String]) {
     page.push_str("</ul>\n");
 }
 
-fn figure_of(page: &mut String, chart: &Chart) {
+fn figure_of(page: &mut String, chart: &Chart, palette: &Palette) {
     let _ = write!(
         page,
-        "<figure><figcaption>{} ({})</figcaption>\n{}<ul class=\"legend\">\n",
+        "<figure><figcaption>{} ({})</figcaption>\n{}",
         Text(&chart.title),
         Text(&chart.unit),
-        inline(chart)
+        inline(chart, palette)
     );
-    for (number, series) in chart.series.iter().enumerate() {
+    if !has_names(chart) {
+        legend(page, chart, palette);
+    }
+    figures(page, chart);
+    page.push_str("</figure>\n");
+}
+
+fn legend(page: &mut String, chart: &Chart, palette: &Palette) {
+    page.push_str("<ul class=\"legend\">\n");
+    for (series, color) in chart.series.iter().zip(palette.colors(chart)) {
         let source = series.source.as_ref().map(|s| format!(" title=\"{}\"", Text(s))).unwrap_or_default();
         let _ = writeln!(
             page,
             "<li{source}><svg viewBox=\"0 0 28 8\" class=\"key\"><path d=\"M0 4h28\" stroke=\"{}\" stroke-width=\"3\"{}/></svg>{}</li>",
-            color(number),
+            COLORS[color],
             dashes(series.origin),
             Text(&label(series)),
         );
     }
-    page.push_str("</ul>\n<details><summary>figures</summary><div class=\"wide\"><table>\n<tr><th>");
+    page.push_str("</ul>\n");
+}
+
+fn figures(page: &mut String, chart: &Chart) {
+    page.push_str("<details><summary>figures</summary><div class=\"wide\"><table>\n<tr><th>");
     let _ = write!(page, "{}</th>", Text(&chart.axis));
     let places = places(chart);
     for at in &places {
@@ -127,13 +174,13 @@ fn figure_of(page: &mut String, chart: &Chart) {
         }
         page.push_str("</tr>\n");
     }
-    page.push_str("</table></div></details>\n");
+    page.push_str("</table></div>\n");
     let mut sources: Vec<&str> = chart.series.iter().filter_map(|s| s.source.as_deref()).collect();
     sources.dedup();
     for source in sources {
         let _ = writeln!(page, "<p class=\"source\">{}</p>", Text(source));
     }
-    page.push_str("</figure>\n");
+    page.push_str("</details>\n");
 }
 
 /// Maps of the latencies where most threads were.
@@ -227,6 +274,7 @@ fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::chart;
 
     #[test]
     fn dates() {
@@ -234,5 +282,18 @@ mod tests {
         assert_eq!(utc(951_782_399), "2000-02-28 23:59 UTC");
         assert_eq!(utc(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(utc(1_795_000_000), "2026-11-18 11:06 UTC");
+    }
+
+    #[test]
+    fn two_flat_lines_are_no_chart() {
+        let one = chart(&[1.0, 1.001]);
+        let mut two = one.clone();
+        two.series.push(two.series[0].clone());
+        let mut three = two.clone();
+        three.series.push(three.series[0].clone());
+        assert!(is_flat(&one) && is_flat(&two) && !is_flat(&three) && !is_flat(&chart(&[1.0, 2.0])));
+        let mut page = String::new();
+        in_words(&mut page, &two);
+        assert!(page.contains("Everywhere: &quot;x&quot; &amp; y [simulated] 1.00, "), "{page}");
     }
 }

@@ -62,12 +62,13 @@ impl Painter {
 mod tests {
     use super::super::chart;
     use super::*;
-    use crate::report::chart::tests::chart as example;
+    use crate::report::palette::Palette;
+    use crate::report::tests::chart as example;
 
     #[test]
     fn lines_and_letters_are_drawn() {
         let painter = Painter::new().expect("a font; `make test` installs what it lacks");
-        let svg = chart::file(&example(&[1.0, 2.0, 3.0]));
+        let svg = chart::file(&example(&[1.0, 2.0, 3.0]), &Palette::default());
         let dark = |svg: &str| {
             let pixels = painter.pixels(svg).unwrap();
             let (width, height) = (pixels.width(), pixels.height());
@@ -92,7 +93,7 @@ mod tests {
         // A long title is whole: nothing reaches the edge.
         let mut long = example(&[1.0, 2.0, 3.0]);
         long.title = "Wide words, MANY OF THEM, ".repeat(4);
-        let pixels = painter.pixels(&chart::file(&long)).unwrap();
+        let pixels = painter.pixels(&chart::file(&long, &Palette::default())).unwrap();
         let mut edge = (16..44).flat_map(|y| (944..960).map(move |x| (x, y)));
         assert!(edge.all(|(x, y)| pixels.pixel(x, y).is_some_and(|p| p.red() > 250)), "the title is cut");
         assert!(painter.paint(&svg).unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));
