@@ -33,11 +33,11 @@ pub use api::{
 };
 pub use error::{Corrupt, DirError, Error, IndirectError, Result, XattrError, Zone};
 pub use fs::data::{FallocMode, FiemapExtent};
-#[doc(hidden)]
-pub use fs::mount_words;
 pub use fs::namei::{Atime, Modifier, NAME_MAX, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use fs::stats::{CacheUse, Counts, Stats, Times};
 pub use fs::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback};
+#[doc(hidden)]
+pub use fs::{WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
 pub use lanefs_device as device;
 pub use lanefs_format as format;
 pub use lanefs_format::{DeviceNumber, FileType, Timestamp};

@@ -3,16 +3,19 @@
 //! [`words`] has the table of all. What concerns the mount is taken here, what concerns the volume
 //! by [`OpenOptions::mount_option`].
 
+mod option;
 mod words;
 
 use crate::table::LAZYTIME;
 use lanefs::device::Cached;
 use lanefs::{Atime, OpenOptions};
+use option::Action;
+pub use option::{MountOption, OptionKind};
 use rustix::mount::MountFlags;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use words::{Action, QUIET, action_of};
-pub use words::{MOUNT_OPTIONS, MountOption, OptionKind};
+pub use words::MOUNT_OPTIONS;
+use words::{QUIET, action_of};
 
 /// Bytes of metadata, and of content beside the kernel's own cache, that are kept in memory, unless
 /// said otherwise.

@@ -19,7 +19,7 @@ mod statfs;
 pub(crate) mod stats;
 
 pub use modes::{IVersion, Locking, Overwrite, Writeback};
-pub use mount_options::mount_words;
+pub use mount_options::{WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
 pub use options::OpenOptions;
 pub use statfs::StatFs;
 

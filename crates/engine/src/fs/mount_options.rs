@@ -12,14 +12,9 @@ use lanefs_device::{Cached, IoUring};
 use std::time::Duration;
 
 /// Words that ask for no more than lanefs always does.
-const ALWAYS: &[&str] = &[
+#[doc(hidden)]
+pub const WORDS_OF_DEFAULTS: &[&str] = &[
     "defaults",
-    // Reads leave the time of the last read as it is.
-    "noatime",
-    "nodiratime",
-    // Times are kept in core until the inode is written for another reason, or the commit interval
-    // is over.
-    "lazytime",
     "data=ordered",
     "data=writeback",
     "barrier",
@@ -30,9 +25,6 @@ const ALWAYS: &[&str] = &[
     "errors=remount-ro",
     "errors=continue",
     "user_xattr",
-    "acl",
-    // i_version is always counted.
-    "i_version",
     "block_validity",
     "noblock_validity",
     "bsddf",
@@ -46,16 +38,30 @@ const ALWAYS: &[&str] = &[
     "noinit_itable",
 ];
 
+/// Words that ask for no more than the engine always does. A mount has more of them.
+const OF_THE_ENGINE: &[&str] = &[
+    // Reads leave the time of the last read as it is.
+    "noatime",
+    "nodiratime",
+    // Times are kept in core until the inode is written for another reason, or the commit interval
+    // is over.
+    "lazytime",
+    "acl",
+    // i_version is always counted.
+    "i_version",
+];
+
 /// Hints about speed that the kernel takes with a number, and that lanefs ignores.
-const HINTS: &[&str] = &[
-    "inode_readahead_blks",
-    "stripe",
-    "max_batch_time",
-    "min_batch_time",
-    "journal_ioprio",
-    "init_itable",
-    "max_dir_size_kb",
-    "mb_optimize_scan",
+#[doc(hidden)]
+pub const WORDS_OF_HINTS: &[&str] = &[
+    "inode_readahead_blks=N",
+    "stripe=N",
+    "max_batch_time=N",
+    "min_batch_time=N",
+    "journal_ioprio=N",
+    "init_itable=N",
+    "max_dir_size_kb=N",
+    "mb_optimize_scan=N",
 ];
 
 /// Words of the kernel that ask for something that lanefs does not do, and why.
@@ -82,11 +88,11 @@ const REFUSED: &[(&str, &str)] = &[
     ("quota", "quota is not written"),
 ];
 
-/// Returns the words in the lists of [`OpenOptions::mount_option`], for tables of options: words
-/// that change nothing, words that take a number, and words that are refused.
+/// Returns the words that change nothing or are refused in [`OpenOptions::mount_option`], and that
+/// the other lists do not have, for tables of options.
 #[doc(hidden)]
 pub fn mount_words() -> impl Iterator<Item = &'static str> {
-    ALWAYS.iter().chain(HINTS).copied().chain(REFUSED.iter().map(|(word, _)| *word))
+    OF_THE_ENGINE.iter().copied().chain(REFUSED.iter().map(|(word, _)| *word))
 }
 
 impl OpenOptions {
@@ -148,8 +154,12 @@ impl OpenOptions {
             }
             ("cache", Some(bytes)) => self.cache_bytes = Some(size(word, bytes)?),
             ("metadata_cache", Some(bytes)) => self.metadata_cache_bytes = Some(size(word, bytes)?),
-            _ if self.modes.set(word) || ALWAYS.contains(&word) => {}
-            (_, Some(value)) if HINTS.contains(&name) => drop(number(word, value)?),
+            _ if self.modes.set(word)
+                || WORDS_OF_DEFAULTS.contains(&word)
+                || OF_THE_ENGINE.contains(&word) => {}
+            (_, Some(value)) if WORDS_OF_HINTS.iter().any(|hint| hint.strip_suffix("=N") == Some(name)) => {
+                number(word, value)?;
+            }
             _ => return Err(refused(word, name)),
         }
         Ok(self)

@@ -3,148 +3,16 @@
 //! An option is honoured, or asks for what lanefs does in any case, or is for mount(8) alone, or is
 //! refused with a line that says what to do. Tests walk the table.
 
-use super::{MountOptions, OptionError, Taken, metrics_address, sandbox, subtype, threads};
+use super::option::{Action, MountOption, clear, is_of, keep, other, set, times};
+use super::{OptionError, metrics_address, sandbox, subtype, threads};
 use crate::table::LAZYTIME;
-use lanefs::{Atime, OpenOptions};
+use lanefs::Atime;
 use rustix::mount::MountFlags;
-
-/// Options that share one text.
-#[derive(Debug)]
-pub struct MountOption {
-    /// As they are written: with a value in capitals (`threads=N`), or `*` for any end (`x-*`).
-    pub forms: &'static [&'static str],
-    /// What they do, in Markdown. If the engine refuses them, why.
-    pub text: &'static str,
-    pub(super) action: Action,
-}
-
-/// What the server does with an option.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Action {
-    /// It sets flags of mount(2).
-    Set(MountFlags),
-    /// It clears them.
-    Clear(MountFlags),
-    /// It says when a read moves the time of the last read.
-    Times(Atime),
-    /// It is kept for the mount, from the word and its value.
-    Keep(fn(&mut MountOptions, &str, &str) -> Taken),
-    /// The engine takes it or refuses it.
-    Volume,
-    /// It asks for what lanefs does in any case.
-    Always,
-    /// mount(8), fstab or systemd mean something by it.
-    Outside,
-    /// The table of mounts says it, and mount(8) hands it on to a remount.
-    OfTheTable,
-    /// It is refused.
-    Refused,
-}
-
-/// The part of the manual page that an option is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OptionKind {
-    /// It changes something of the mount.
-    Mount,
-    /// It changes something of how the volume is used.
-    Volume,
-    /// It is taken, and changes nothing.
-    Idle,
-    /// It is refused.
-    Refused,
-}
-
-impl MountOption {
-    /// Returns the option that `word` is, if it is one.
-    pub fn find(word: &str) -> Option<&'static Self> {
-        MOUNT_OPTIONS.iter().find(|option| option.forms.iter().any(|form| is_of(form, word)))
-    }
-
-    /// Returns the part of the manual page that it is in.
-    pub fn kind(&self) -> OptionKind {
-        match self.action {
-            Action::Set(_) | Action::Clear(_) | Action::Times(_) | Action::Keep(_) => OptionKind::Mount,
-            Action::Volume if self.refusal().is_some() => OptionKind::Refused,
-            Action::Volume => OptionKind::Volume,
-            Action::Always | Action::Outside => OptionKind::Idle,
-            Action::OfTheTable | Action::Refused => OptionKind::Refused,
-        }
-    }
-
-    /// Returns why it is refused, if it is.
-    pub fn refusal(&self) -> Option<String> {
-        match self.action {
-            Action::Refused | Action::OfTheTable => Some(self.text.to_owned()),
-            Action::Volume => match OpenOptions::new().mount_option(&example(self.forms.first()?)) {
-                Err(lanefs::Error::MountOption { why, .. }) => Some(why),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// Returns a word of each form.
-    pub fn examples(&self) -> impl Iterator<Item = String> {
-        self.forms.iter().map(|form| example(form))
-    }
-}
-
-fn is_value(text: &str) -> bool {
-    text.bytes().all(|b| b.is_ascii_uppercase() || b == b':')
-}
-
-fn is_of(form: &str, word: &str) -> bool {
-    match (form.strip_suffix('*'), form.split_once('=')) {
-        (Some(start), _) => word.starts_with(start),
-        (None, Some((name, value))) if is_value(value) => {
-            word.split_once('=').is_some_and(|(other, _)| other == name)
-        }
-        _ => word == form,
-    }
-}
-
-/// Returns a word of a form.
-fn example(form: &str) -> String {
-    let Some((name, value)) = form.split_once('=').filter(|(_, value)| is_value(value)) else {
-        return form.replace('*', "word");
-    };
-    let value = match value {
-        "ADDRESS:PORT" => "127.0.0.1:9100",
-        "SIZE" => "64M",
-        "N" | "SECONDS" => "7",
-        _ => "word",
-    };
-    format!("{name}={value}")
-}
-
-const fn set(forms: &'static [&'static str], flags: MountFlags, text: &'static str) -> MountOption {
-    MountOption { forms, text, action: Action::Set(flags) }
-}
-
-const fn clear(forms: &'static [&'static str], flags: MountFlags, text: &'static str) -> MountOption {
-    MountOption { forms, text, action: Action::Clear(flags) }
-}
-
-const fn times(forms: &'static [&'static str], when: Atime, text: &'static str) -> MountOption {
-    MountOption { forms, text, action: Action::Times(when) }
-}
-
-const fn keep(
-    forms: &'static [&'static str],
-    how: fn(&mut MountOptions, &str, &str) -> Taken,
-    text: &'static str,
-) -> MountOption {
-    MountOption { forms, text, action: Action::Keep(how) }
-}
-
-const fn other(forms: &'static [&'static str], action: Action, text: &'static str) -> MountOption {
-    MountOption { forms, text, action }
-}
 
 /// The flags of a mount that gives no rights, unless a later word says otherwise: see mount(8).
 pub(super) const QUIET: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
-/// See the head of the file.
+/// Every option, in the order of the manual page.
 pub const MOUNT_OPTIONS: &[MountOption] = &[
     set(&["ro"], MountFlags::RDONLY, "The volume is not written."),
     clear(&["rw"], MountFlags::RDONLY, "The volume is written, which is the default."),
@@ -379,43 +247,13 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
         "The journal is replayed, which is the default; or not, with `ro` only.",
     ),
     other(
-        &[
-            "defaults",
-            "data=ordered",
-            "data=writeback",
-            "barrier",
-            "barrier=0",
-            "barrier=1",
-            "nobarrier",
-            "errors=remount-ro",
-            "errors=continue",
-            "user_xattr",
-            "block_validity",
-            "noblock_validity",
-            "bsddf",
-            "nogrpid",
-            "sysvgroups",
-            "noquota",
-            "noauto_da_alloc",
-            "nojournal_checksum",
-            "init_itable",
-            "noinit_itable",
-        ],
+        lanefs::WORDS_OF_DEFAULTS,
         Action::Always,
         "Ask for what lanefs does in any case, or for less: content before the metadata that names it, flushes \
          before a commit, read-only after a failure of the volume.",
     ),
     other(
-        &[
-            "inode_readahead_blks=N",
-            "stripe=N",
-            "max_batch_time=N",
-            "min_batch_time=N",
-            "journal_ioprio=N",
-            "init_itable=N",
-            "max_dir_size_kb=N",
-            "mb_optimize_scan=N",
-        ],
+        lanefs::WORDS_OF_HINTS,
         Action::Volume,
         "Hints about speed to the kernel's ext4. The number is checked, and lanefs needs none in any case.",
     ),
@@ -509,6 +347,13 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
     other(&["usrquota", "grpquota", "prjquota", "quota"], Action::Volume, ""),
 ];
 
+impl MountOption {
+    /// Returns the option that `word` is, if it is one.
+    pub fn find(word: &str) -> Option<&'static Self> {
+        MOUNT_OPTIONS.iter().find(|option| option.forms.iter().any(|form| is_of(form, word)))
+    }
+}
+
 /// # Errors
 /// Of a word that is of no option, or is refused.
 pub(super) fn action_of(word: &str) -> Result<Action, OptionError> {
@@ -522,6 +367,7 @@ pub(super) fn action_of(word: &str) -> Result<Action, OptionError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{MountOptions, OptionKind};
     use super::*;
     use std::collections::HashSet;
 
