@@ -67,16 +67,13 @@ impl LogMap {
         Ok(block)
     }
 
-    /// Reads several blocks of the log at once.
-    pub(crate) fn read_many(&self, device: &dyn BlockDevice, at: &[u32]) -> Result<Vec<AlignedBuf>> {
-        let mut blocks: Vec<_> = at.iter().map(|_| AlignedBuf::zeroed(self.block_size())).collect();
+    /// Reads several blocks of the log at once, one behind the other into `buf`.
+    pub(crate) fn read_many(&self, device: &dyn BlockDevice, at: &[u32], buf: &mut [u8]) -> Result<()> {
         let mut ops = Vec::with_capacity(at.len());
-        for (&at, block) in at.iter().zip(&mut blocks) {
-            ops.push(ReadOp { offset: self.locate(at, 1)?.0, buf: block });
+        for (&at, buf) in at.iter().zip(buf.chunks_exact_mut(self.block_size())) {
+            ops.push(ReadOp { offset: self.locate(at, 1)?.0, buf });
         }
-        device.read_batch(&mut ops)?;
-        drop(ops);
-        Ok(blocks)
+        Ok(device.read_batch(&mut ops)?)
     }
 
     /// Reads and checks the journal superblock. One that was torn is [mended](torn::mend).

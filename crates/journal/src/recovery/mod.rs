@@ -31,7 +31,7 @@ mod tests;
 
 use crate::log::{LogMap, LogWriter, Ring};
 use crate::{JournalError, LogConfig, Result, Tid};
-use lanefs_device::{BlockDevice, WriteOp};
+use lanefs_device::{AlignedBuf, BlockDevice, WriteOp};
 use lanefs_format::jbd2::{self, Layout, Superblock, TagFlags};
 use scan::{Copy, Scan};
 use std::collections::{BTreeMap, HashMap};
@@ -159,17 +159,18 @@ impl Plan {
 
     /// Writes the newest copies home, in order of their blocks.
     fn write_home(&self, device: &dyn BlockDevice, map: &LogMap) -> Result<()> {
-        let copies: Vec<&Copy> = self.newest.values().collect();
+        let copies: Vec<Copy> = self.newest.values().copied().collect();
+        let mut buf = batch_buffer(map, &copies);
         for batch in copies.chunks(BATCH) {
             let at: Vec<u32> = batch.iter().map(|copy| copy.at).collect();
-            let mut contents = map.read_many(device, &at)?;
-            for (copy, content) in batch.iter().zip(&mut contents) {
+            map.read_many(device, &at, &mut buf)?;
+            for (copy, content) in batch.iter().zip(buf.chunks_exact_mut(map.block_size())) {
                 if copy.tag.flags.contains(TagFlags::ESCAPE) {
                     jbd2::unescape(content);
                 }
             }
             let homes = batch.iter().map(|copy| copy.tag.block);
-            let blocks: Vec<(u64, &[u8])> = homes.zip(contents.iter().map(|content| &content[..])).collect();
+            let blocks: Vec<(u64, &[u8])> = homes.zip(buf.chunks_exact(map.block_size())).collect();
             write_merged(device, map.block_size() as u64, &blocks)?;
         }
         Ok(())
@@ -197,14 +198,21 @@ fn collect_revokes(
     Ok(newest)
 }
 
+/// Returns a buffer for the copies of each batch in turn.
+fn batch_buffer(map: &LogMap, copies: &[Copy]) -> AlignedBuf {
+    AlignedBuf::zeroed(copies.len().min(BATCH) * map.block_size())
+}
+
 fn verify(device: &dyn BlockDevice, map: &LogMap, layout: &Layout, copies: &[Copy]) -> Result<()> {
     if !layout.has_tails() {
         return Ok(());
     }
+    let mut buf = batch_buffer(map, copies);
     for batch in copies.chunks(BATCH) {
         let at: Vec<u32> = batch.iter().map(|copy| copy.at).collect();
-        for (copy, content) in batch.iter().zip(map.read_many(device, &at)?) {
-            if !copy.tag.verify(layout, copy.tid.0, &content) {
+        map.read_many(device, &at, &mut buf)?;
+        for (copy, content) in batch.iter().zip(buf.chunks_exact(map.block_size())) {
+            if !copy.tag.verify(layout, copy.tid.0, content) {
                 return Err(JournalError::DamagedCopy {
                     tid: copy.tid,
                     log_block: copy.at,
