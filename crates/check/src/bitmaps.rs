@@ -152,8 +152,9 @@ impl Check {
 /// direction, with the number of the first difference by `place`.
 fn differences(map: &[u8], used: &[u8], range: Range<usize>, place: impl Fn(usize) -> u64) -> Vec<Rule> {
     let mut rules = Vec::new();
-    let same = range.len() / 8;
-    if map.get(..same) != used.get(..same) || !range.end.is_multiple_of(8) {
+    let whole = range.end / 8;
+    let same = |bit: usize| bitmap::test(map, bit) == bitmap::test(used, bit);
+    if map.get(..whole) != used.get(..whole) || !(whole * 8..range.end).all(same) {
         let (mut unmarked, mut unused) = ((0, None), (0, None));
         for bit in range.clone() {
             let kind = match (bitmap::test(map, bit), bitmap::test(used, bit)) {

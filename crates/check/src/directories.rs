@@ -52,6 +52,13 @@ impl DirBody {
         let folded = encrypted || has(InodeFlags::CASEFOLD);
         Self { ino, indexed: has(InodeFlags::INDEX), folded, encrypted, seed, content }
     }
+
+    fn runs(&self) -> &[Extent] {
+        match &self.content {
+            Content::Blocks { runs, .. } => runs,
+            Content::Inline { .. } => &[],
+        }
+    }
 }
 
 /// What the blocks of one directory have in common.
@@ -67,8 +74,10 @@ struct Names<'a> {
 impl Check {
     /// Checks every directory.
     pub(crate) fn check_directories(&mut self) -> Result<(), CheckError> {
-        let mut buf = AlignedBuf::zeroed(CHUNK.max(self.layout.block_size() as usize));
-        for (at, body) in std::mem::take(&mut self.dir_bodies).into_iter().enumerate() {
+        let bodies = std::mem::take(&mut self.dir_bodies);
+        let longest = bodies.iter().flat_map(DirBody::runs).map(|run| run.len).max();
+        let mut buf = self.io.chunk(longest.unwrap_or(0).into(), CHUNK);
+        for (at, body) in bodies.into_iter().enumerate() {
             let dotdot = match &body.content {
                 Content::Inline { head, rest } => self.check_inline_dir(&body, head, rest),
                 Content::Blocks { runs, blocks } => self.check_block_dir(&body, runs, *blocks, &mut buf)?,

@@ -4,7 +4,6 @@ use crate::finding::Structure;
 use crate::io::le32;
 use crate::rule::Rule;
 use crate::{Check, CheckError};
-use lanefs_device::AlignedBuf;
 use lanefs_format::{
     Compat, EXT4_RESIZE_INO, EXT4_ROOT_INO, FileType, GroupFlags, Incompat, Inode, InodeFlags, InodeUse,
     RoCompat,
@@ -28,7 +27,7 @@ impl Check {
     pub(crate) fn check_inodes(&mut self) -> Result<(), CheckError> {
         let size = usize::from(self.layout.inode_size());
         let block_size = self.layout.block_size() as usize;
-        let mut buf = AlignedBuf::zeroed(CHUNK.max(block_size));
+        let mut buf = self.io.chunk(self.layout.inode_table_blocks().into(), CHUNK);
         for group in 0..self.layout.group_count() {
             let used = self.used_inodes(group);
             let Some(Some(desc)) = self.groups.get(group as usize).copied() else { continue };

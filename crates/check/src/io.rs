@@ -18,6 +18,14 @@ impl Io {
         Ok(self.device.read_at(buf, at)?)
     }
 
+    /// Returns a buffer for `blocks` blocks, at least one, of at most `max` bytes. A small volume
+    /// gets a small one: to map a large one takes longer than all of its reads.
+    pub(crate) fn chunk(&self, blocks: u64, max: usize) -> AlignedBuf {
+        let block_size = self.block_size as usize;
+        let wanted = usize::try_from(blocks).unwrap_or(max).saturating_mul(block_size);
+        AlignedBuf::zeroed(wanted.clamp(block_size, max.max(block_size)))
+    }
+
     /// Returns a copy of one block.
     pub(crate) fn block(&self, block: u64) -> Result<AlignedBuf, CheckError> {
         let mut buf = AlignedBuf::zeroed(self.block_size as usize);
