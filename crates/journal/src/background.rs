@@ -2,7 +2,8 @@
 //!
 //! The first commits when the commit interval has passed or a handle waits for credits.
 //!
-//! Both sleep without a timeout while there is nothing to do.
+//! Both sleep without a timeout while there is nothing to do. A journal opened without threads runs
+//! the requests in the thread that waits for room.
 
 use crate::Tid;
 use lanefs_sync::time::Instant;
@@ -70,6 +71,23 @@ impl Background {
                 self.commit.wait_until(&mut wanted, due);
             } else {
                 self.commit.wait(&mut wanted);
+            }
+        }
+    }
+
+    /// Runs what is requested, and what that requests, in the calling thread: for a journal without
+    /// threads.
+    pub(crate) fn run_requests(&self, commit: impl Fn(Tid), checkpoint: impl Fn()) {
+        loop {
+            let mut wanted = self.wanted.lock();
+            let (tid, due) = (wanted.commit.take(), std::mem::take(&mut wanted.checkpoint));
+            drop(wanted);
+            if tid.is_none() && !due {
+                return;
+            }
+            tid.into_iter().for_each(&commit);
+            if due {
+                checkpoint();
             }
         }
     }

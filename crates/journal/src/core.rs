@@ -100,13 +100,14 @@ pub(crate) struct Core {
     used: AtomicBool,
     interval: Duration,
     read_only: bool,
+    threads: bool,
     max_credits: u32,
 }
 
 impl Core {
     pub(crate) fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
-        let Options { block_size, cache_blocks, log, commit_interval, on_freed, on_use, read_only, clock } =
-            options;
+        let Options { block_size, cache_blocks, log, commit_interval, .. } = options;
+        let Options { on_freed, on_use, read_only, threads, clock, .. } = options;
         let blocks = device.size().checked_div(u64::from(block_size)).unwrap_or(0);
         let (mut writer, mut first, mut head) = (None, Tid(1), 0);
         if let Some(config) = log.as_ref().filter(|_| !read_only) {
@@ -146,12 +147,18 @@ impl Core {
             used: AtomicBool::new(false),
             interval: commit_interval,
             read_only,
+            threads,
             max_credits,
         })
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// Returns whether threads commit and checkpoint in the background.
+    pub(crate) fn has_threads(&self) -> bool {
+        self.threads && !self.read_only
     }
 
     pub(crate) fn max_credits(&self) -> u32 {
@@ -270,6 +277,9 @@ impl Core {
                 return Err(());
             }
             self.help(Some(why));
+            if !self.threads {
+                self.background.run_requests(|tid| drop(self.commit_now(tid)), || drop(self.make_room()));
+            }
             Ok(())
         });
         entered.map_err(|()| self.error().unwrap_or(JournalError::Closed))

@@ -24,7 +24,7 @@ impl Journal {
     /// log of less than 1024 blocks.
     pub fn open(device: Arc<dyn BlockDevice>, options: Options) -> Result<Self> {
         let mut journal = Self { core: Arc::new(Core::open(device, options)?), threads: Vec::new() };
-        if !journal.core.is_read_only() {
+        if journal.core.has_threads() {
             journal.spawn("lanefs-commit", |core| {
                 core.background.run_commits(
                     || core.commit_deadline(),

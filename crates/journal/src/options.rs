@@ -24,6 +24,9 @@ pub struct Options {
     pub on_use: Option<Box<dyn Fn() + Send + Sync>>,
     /// Refuse every handle.
     pub read_only: bool,
+    /// Whether threads commit and checkpoint in the background. Without them a handle that finds no
+    /// room makes room itself, and no timer commits: for a caller with one thread.
+    pub threads: bool,
     /// The time since 1970 that commit blocks carry, for reproducible logs. `None`: the system's
     /// time.
     pub clock: Option<Duration>,
@@ -40,6 +43,7 @@ impl Options {
             on_freed: None,
             on_use: None,
             read_only: false,
+            threads: true,
             clock: None,
         }
     }

@@ -140,6 +140,6 @@ impl Setting {
     /// Options to recover a state with: all is as small as can be, for states are many.
     pub fn recovery(&self) -> OpenOptions {
         let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
-        options.clock(Some(RUN_AT)).cache_bytes(1 << 20)
+        options.clock(Some(RUN_AT)).cache_bytes(1 << 20).threads(false)
     }
 }

@@ -58,7 +58,7 @@ impl Fs {
         trial.recovery = recovery;
         if !options.write {
             let trial = Arc::new(trial);
-            if options.release_memory {
+            if options.release_memory && options.threads {
                 trial.flusher.start(&trial)?;
             }
             return Ok(trial);
@@ -89,7 +89,9 @@ impl Fs {
         fs.hold_super()?;
         let fs = Arc::new(fs);
         fs.finish_orphans()?;
-        fs.flusher.start(&fs)?;
+        if fs.options.threads {
+            fs.flusher.start(&fs)?;
+        }
         Ok(fs)
     }
 
@@ -113,6 +115,7 @@ impl Fs {
             discard: options.modes.discard,
             dax: options.modes.dax,
             on_use: Some(Box::new(flusher.stirrer())),
+            threads: options.threads,
         };
         let store = Store::assemble(device, sb, log, survey, config)?;
         Ok(Self {

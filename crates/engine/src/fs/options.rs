@@ -27,6 +27,7 @@ pub struct OpenOptions {
     pub(crate) cache_bytes: Option<usize>,
     pub(crate) metadata_cache_bytes: Option<usize>,
     pub(crate) release_memory: bool,
+    pub(crate) threads: bool,
 }
 
 impl Default for OpenOptions {
@@ -52,6 +53,7 @@ impl OpenOptions {
             cache_bytes: None,
             metadata_cache_bytes: None,
             release_memory: false,
+            threads: true,
         }
     }
 
@@ -122,6 +124,14 @@ impl OpenOptions {
     /// unless said otherwise.
     pub fn release_memory_when_idle(mut self, yes: bool) -> Self {
         self.release_memory = yes;
+        self
+    }
+
+    /// Sets whether threads commit, checkpoint and write out in the background: yes, unless said
+    /// otherwise. For simulators with one thread, which run [`Upkeep`](crate::Upkeep) themselves.
+    #[doc(hidden)]
+    pub fn threads(mut self, yes: bool) -> Self {
+        self.threads = yes;
         self
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) dax: bool,
     /// Called at the first use of the journal's cache after it was last checked for use.
     pub(crate) on_use: Option<Box<dyn Fn() + Send + Sync>>,
+    /// The journal has threads in the background.
+    pub(crate) threads: bool,
 }
 
 impl Store {
@@ -73,6 +75,7 @@ impl Store {
                     on_freed.freed(freed);
                 })),
                 read_only: config.read_only,
+                threads: config.threads,
                 clock: config.clock.map(|t| Duration::new(t.sec.max(0).unsigned_abs(), t.nsec)),
                 ..lanefs_journal::Options::new(block_size)
             },

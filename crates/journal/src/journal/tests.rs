@@ -424,6 +424,24 @@ fn no_commit_overwrites_what_is_not_home() {
 }
 
 #[test]
+fn a_journal_without_threads_makes_room_itself() {
+    let device = Arc::new(empty_log(1024));
+    let journal =
+        Journal::open(Arc::clone(&device) as _, Options { threads: false, ..options(1024) }).unwrap();
+    for first in (0..2400).step_by(100) {
+        let handle = journal.start(100).unwrap();
+        for block in first..first + 100 {
+            handle.write(&journal.read(block).unwrap()).unwrap()[0] = 7;
+        }
+    }
+    assert!(journal.threads.is_empty());
+    let stats = journal.stats();
+    assert!(stats.commits > 0 && stats.checkpoints > 0, "{stats:?}");
+    journal.close().unwrap();
+    assert!((0..2400).all(|block| at(&device, block) == 7));
+}
+
+#[test]
 fn a_copy_that_looks_like_the_log_is_escaped() {
     let device = Arc::new(empty_log(1024));
     let journal = open(&device);
