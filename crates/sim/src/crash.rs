@@ -55,7 +55,8 @@ pub struct CrashState {
     pub shape: Shape,
     /// The seed that it was made of.
     pub seed: u64,
-    /// Two states of one log with the same content have the same fingerprint.
+    /// Two states with the same content have the same fingerprint, also those of two logs of which
+    /// the first images are clones of one image, before or after changes.
     pub fingerprint: u64,
     /// What the medium holds.
     pub image: Image,
@@ -162,7 +163,7 @@ impl<'a> CrashStates<'a> {
             seed,
             plan,
             durable: log.base.clone(),
-            print: Fingerprint::default(),
+            print: Fingerprint::new(&log.base),
             epoch: 0,
             touched: BTreeSet::new(),
             shapes: Vec::new().into_iter(),

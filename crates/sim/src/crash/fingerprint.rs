@@ -1,4 +1,4 @@
-//! Fingerprints of the changes that an image has over its base.
+//! Fingerprints of the changes that an image has over the bytes that it was made of.
 //!
 //! The fingerprint is a sum over pages, so that a state costs only the pages of its own epoch. A
 //! page that holds what the base holds adds nothing: two images of one base with the same content
@@ -16,6 +16,13 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
+    /// Returns that of `image`.
+    pub(super) fn new(image: &Image) -> Self {
+        let mut print = Self::default();
+        print.advance(image, &image.pages().keys().copied().collect());
+        print
+    }
+
     /// Returns the fingerprint of `image`, which differs from the image of this one in no other
     /// than `pages`.
     pub(super) fn of(&self, image: &Image, pages: &BTreeSet<u64>) -> u64 {
