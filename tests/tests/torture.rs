@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_tests::campaign::{
-    Case, Depth, Explorer, Outcome, Small, day, explore_all, minimise, seeds, settings,
+    Case, Depth, Explore, Explorer, Outcome, Small, day, explore_all, minimise, seeds, settings,
 };
 
 const DEPTH: Depth = Depth { small: 24, random: 2, e2fsck_every: 100, again_every: 100, seed: 1 };
@@ -50,6 +50,26 @@ fn a_slice_by_the_date() {
     }));
     let outcome = judge(&cases);
     assert!(outcome.count.states > 1000, "only {:?}: nothing reached the device", outcome.count);
+}
+
+/// A state that a case has in common with an earlier one is judged, and not recovered again.
+#[test]
+fn recoveries_are_shared_and_judgements_are_not() {
+    let mut explorer = Explorer::new(Depth { again_every: u64::MAX, ..DEPTH });
+    let mut explore = |case: &str| {
+        let before = explorer.count();
+        explorer.explore(&case.parse().unwrap()).unwrap();
+        let after = explorer.count();
+        (after.states - before.states, after.recoveries - before.recoveries)
+    };
+    let (states, recoveries) = explore("small: append f 1800; fsync f; sync");
+    assert!(states > 20 && recoveries <= states);
+    assert_eq!(explore("small: append f 1800; fsync f; sync"), (states, 0));
+    // The same volume in another mode, which has some of the states; another volume has none.
+    let (_, other) = explore("lock: append f 1800; fsync f; sync");
+    assert!(other < recoveries, "{other} of {recoveries}");
+    let (states, other) = explore("full: append f 1800; fsync f; sync");
+    assert!(other > recoveries / 2 && other <= states, "{other} of {states}");
 }
 
 /// The same case makes the same states: what is found can be shown again.

@@ -16,8 +16,8 @@ fn main() -> std::process::ExitCode {
 #[cfg(lanefs_schedule)]
 mod campaign {
     use lanefs_tests::Watchdog;
-    use lanefs_tests::campaign::Progress;
     use lanefs_tests::campaign::schedules::{Outcome, Pairs, Plan, try_plan};
+    use lanefs_tests::campaign::{Began, Progress};
     use std::path::PathBuf;
     use std::process::ExitCode;
     use std::sync::Mutex;
@@ -188,7 +188,7 @@ The exit status is 1 if anything was found, now or before.
         let over = || args.seconds.is_some_and(|s| began.elapsed() >= Duration::from_secs(s));
         let (mut told, mut runs) = (began, 0);
         while found < args.findings && runs < args.count && !over() {
-            let at = Instant::now();
+            let at = Began::now();
             let end = progress.next + BATCH.min(args.count - runs);
             let (next, states) = (AtomicU64::new(progress.next), AtomicU64::new(0));
             let (stop, findings) = (AtomicBool::new(false), Mutex::new(Vec::new()));
@@ -215,7 +215,7 @@ The exit status is 1 if anything was found, now or before.
             std::thread::scope(|scope| (0..args.jobs).for_each(|_| drop(scope.spawn(work))));
             let done = next.into_inner().min(end) - progress.next;
             (progress.next, runs) = (progress.next + done, runs + done);
-            progress.seconds += at.elapsed().as_secs_f64();
+            progress.spend(at);
             progress.count.cases += done;
             progress.count.states += states.into_inner();
             for said in findings.into_inner().unwrap() {

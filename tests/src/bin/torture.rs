@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a campaign fails by panic")]
 
 use lanefs_tests::campaign::{
-    Case, Depth, Explore, Explorer, Fault, FaultDepth, FaultExplorer, Finding, Outcome, Progress, Small,
-    explore_all, minimise, setting, settings,
+    Began, Case, Depth, Explore, Explorer, Fault, FaultDepth, FaultExplorer, Finding, Outcome, Progress,
+    Small, explore_all, minimise, setting, settings,
 };
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -212,9 +212,9 @@ fn campaign(args: &Args) -> Result<ExitCode, String> {
     while progress.next < cases.len() && found < args.findings && !over(began) {
         let end = cases.len().min(progress.next + args.batch());
         let batch: Vec<Case> = (progress.next..end).map(|n| cases.get(n)).collect::<Result<_, _>>()?;
-        let at = Instant::now();
+        let at = Began::now();
         let outcome = args.explore(&batch);
-        progress.seconds += at.elapsed().as_secs_f64();
+        progress.spend(at);
         progress.next = end;
         progress.count.add(outcome.count);
         progress.see(outcome.prints);

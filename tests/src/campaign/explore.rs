@@ -3,6 +3,7 @@
 use super::fault::Fault;
 use super::observed::Observed;
 use super::oracle::judge;
+use super::recoveries::Recoveries;
 use super::run::{Run, run};
 use super::setting::Setting;
 use super::stale::shows_no_old_data;
@@ -63,8 +64,10 @@ impl fmt::Display for Finding {
 pub struct Count {
     /// Cases.
     pub cases: u64,
-    /// States that were recovered and judged.
+    /// States that were judged.
     pub states: u64,
+    /// Recoveries, each of a state of one or more cases.
+    pub recoveries: u64,
     /// Calls of the device that were made to fail.
     pub faults: u64,
     /// The states that e2fsck judged too.
@@ -93,6 +96,7 @@ impl Count {
     pub fn add(&mut self, other: Self) {
         self.cases += other.cases;
         self.states += other.states;
+        self.recoveries += other.recoveries;
         self.faults += other.faults;
         self.e2fsck += other.e2fsck;
     }
@@ -108,6 +112,7 @@ pub struct Explorer {
     seen: HashSet<(u64, usize)>,
     /// Fingerprints of the states of all cases.
     prints: Vec<u64>,
+    recoveries: Recoveries,
 }
 
 impl Explorer {
@@ -117,7 +122,8 @@ impl Explorer {
     /// If there is no room for a temporary file.
     pub fn new(depth: Depth) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        Self { depth, dir, count: Count::default(), seen: HashSet::new(), prints: Vec::new() }
+        let (count, recoveries) = (Count::default(), Recoveries::default());
+        Self { depth, dir, count, seen: HashSet::new(), prints: Vec::new(), recoveries }
     }
 }
 
@@ -163,7 +169,11 @@ impl Explorer {
         if !setting.crashes {
             return unwinding(|| shows_no_old_data(Arc::new(state.device())));
         }
-        let (observed, image) = recover(setting, Arc::new(state.device()))?;
+        let key = (setting.shape().name, state.fingerprint, state.atomic_write);
+        let observed = self.recoveries.find(key, || {
+            self.count.recoveries += 1;
+            recover(setting, Arc::new(state.device())).map(|(observed, _)| observed)
+        })?;
         let mut judged = judge(run, state.cut, &observed);
         if judged.is_ok() && number.is_multiple_of(self.depth.again_every) {
             judged = self.cut_recovery(setting, run, state);
@@ -171,6 +181,7 @@ impl Explorer {
         if judged.is_ok() && !number.is_multiple_of(self.depth.e2fsck_every) {
             return Ok(());
         }
+        let (_, image) = recover(setting, Arc::new(state.device()))?;
         match (judged, self.e2fsck(&image)) {
             (Ok(()), checked) => checked,
             (Err(said), Ok(())) => Err(said),
@@ -186,6 +197,7 @@ impl Explorer {
         let Depth { small, seed, .. } = self.depth;
         for again in device.log().small_states(seed, small) {
             self.count.states += 1;
+            self.count.recoveries += 1;
             let (observed, _) = recover(setting, Arc::new(again.device()))
                 .map_err(|said| format!("recovery, cut: {again}: {said}"))?;
             judge(run, state.cut, &observed).map_err(|said| format!("recovery, cut: {again}: {said}"))?;

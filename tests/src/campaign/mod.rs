@@ -22,6 +22,7 @@ mod model;
 mod observed;
 mod oracle;
 mod progress;
+mod recoveries;
 mod run;
 #[cfg(lanefs_schedule)]
 pub mod schedules;
@@ -40,7 +41,7 @@ pub use explore::{Count, Depth, Explore, Explorer, Finding};
 pub use fault::Fault;
 pub use faults::{FaultDepth, FaultExplorer};
 pub use minimise::minimise;
-pub use progress::Progress;
+pub use progress::{Began, Progress};
 pub use seeds::{day, fault_seeds, seeds, seeds_file};
 pub use setting::{Setting, setting, settings};
 pub use step::{Flag, Slot, Step, Way};

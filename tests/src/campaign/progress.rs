@@ -2,11 +2,13 @@
 
 use super::distinct::Distinct;
 use super::explore::Count;
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Counts and findings of a campaign. Every batch is saved: a campaign that is ended by force loses
 /// one batch.
@@ -22,7 +24,24 @@ pub struct Progress {
     pub findings: u64,
     /// Seconds that it took so far.
     pub seconds: f64,
+    /// Of them, those of a processor, over all threads of this process.
+    pub cpu_seconds: f64,
     distinct: Distinct,
+}
+
+/// The start of some work.
+#[derive(Debug, Clone, Copy)]
+pub struct Began {
+    at: Instant,
+    cpu_seconds: f64,
+}
+
+impl Began {
+    /// Starts now.
+    pub fn now() -> Self {
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        Self { at: Instant::now(), cpu_seconds: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9 }
+    }
 }
 
 impl Progress {
@@ -39,6 +58,7 @@ impl Progress {
             Err(e) => return Err(e),
         };
         let number = |key: &str| saved[key].as_u64().unwrap_or(0);
+        let seconds = saved["seconds"].as_f64().unwrap_or(0.0);
         Ok(Self {
             folder: folder.to_path_buf(),
             name: name.to_owned(),
@@ -46,13 +66,21 @@ impl Progress {
             count: Count {
                 cases: number("cases"),
                 states: number("states"),
+                recoveries: number("recoveries"),
                 faults: number("faults"),
                 e2fsck: number("e2fsck"),
             },
             findings: number("findings"),
-            seconds: saved["seconds"].as_f64().unwrap_or(0.0),
+            seconds,
+            cpu_seconds: saved["cpu_seconds"].as_f64().unwrap_or(seconds),
             distinct: Distinct::load(&folder.join(format!("{name}.distinct")))?,
         })
+    }
+
+    /// Adds the time since `began`.
+    pub fn spend(&mut self, began: Began) {
+        self.seconds += began.at.elapsed().as_secs_f64();
+        self.cpu_seconds += Began::now().cpu_seconds - began.cpu_seconds;
     }
 
     /// Takes in the fingerprints of states.
@@ -80,11 +108,13 @@ impl Progress {
             "next": self.next,
             "cases": self.count.cases,
             "states": self.count.states,
+            "recoveries": self.count.recoveries,
             "faults": self.count.faults,
             "distinct": self.distinct.estimate(),
             "e2fsck": self.count.e2fsck,
             "findings": self.findings,
             "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
         });
         self.distinct.save(&self.folder.join(format!("{}.distinct", self.name)))?;
         // In one step, so that an interrupted campaign has the one or the other.
@@ -95,14 +125,16 @@ impl Progress {
 
     /// One line.
     pub fn summary(&self) -> String {
-        let Count { cases, states, faults, e2fsck } = self.count;
-        let rate = states as f64 / self.seconds.max(0.001);
+        let Count { cases, states, recoveries, faults, e2fsck } = self.count;
+        let per = |seconds: f64| states as f64 / seconds.max(0.001);
+        let (rate, cpu_rate) = (per(self.seconds), per(self.cpu_seconds));
         let what = match faults {
-            0 => format!("{} distinct", self.distinct.estimate()),
+            0 => format!("{} distinct, {recoveries} recoveries", self.distinct.estimate()),
             _ => format!("after {faults} failed I/Os"),
         };
         format!(
-            "{}: {cases} cases, {states} states ({what}, {e2fsck} by e2fsck), {rate:.0} states/s, {} findings",
+            "{}: {cases} cases, {states} states ({what}, {e2fsck} by e2fsck), {rate:.0} states/s, \
+             {cpu_rate:.0} a second of one core, {} findings",
             self.name, self.findings
         )
     }
