@@ -1,6 +1,7 @@
 //! What an experiment is: cases, each of contenders that are run at points of an axis, in turn.
 
 use crate::Outcome;
+use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::results::{Better, CaseResult, Detail, Series};
 use crate::store::Backing;
@@ -130,17 +131,6 @@ impl Entry {
     pub fn simulated(self, device: &'static str) -> Self {
         Self { device: Some(device), ..self }
     }
-}
-
-/// What lanefs is compared with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Peer {
-    /// The kernel's ext4 on a loop device.
-    KernelExt4,
-    /// The kernel's XFS on a loop device.
-    KernelXfs,
-    /// The backing file itself, past the page cache.
-    Raw,
 }
 
 /// A contender that is set up.

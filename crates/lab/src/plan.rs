@@ -1,8 +1,7 @@
 //! What a run of the lab does: how much, where, and beside which peers.
 
 use crate::Simulated;
-use crate::experiment::Peer;
-use crate::store::missing_tools;
+use crate::peer::Peer;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -130,41 +129,4 @@ impl Plan {
 fn memory(dir: &Path) -> PathBuf {
     let shared = Path::new("/dev/shm");
     if shared.is_dir() { shared.to_owned() } else { dir.to_owned() }
-}
-
-impl Peer {
-    /// All there are.
-    pub const ALL: [Self; 3] = [Self::KernelExt4, Self::KernelXfs, Self::Raw];
-
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::KernelExt4 => "kernel-ext4",
-            Self::KernelXfs => "kernel-xfs",
-            Self::Raw => "raw",
-        }
-    }
-
-    /// Returns why this machine cannot run the peer, if so.
-    fn missing(self) -> Option<String> {
-        let (kind, tools): (_, &[&str]) = match self {
-            Self::Raw => return None,
-            Self::KernelExt4 => ("ext4", &["mke2fs", "losetup", "mount"]),
-            Self::KernelXfs => ("xfs", &["mkfs.xfs", "losetup", "mount"]),
-        };
-        if !rustix::process::geteuid().is_root() {
-            return Some("only root may mount".to_owned());
-        }
-        if let [first, ..] = missing_tools(tools)[..] {
-            return Some(format!("there is no {first}"));
-        }
-        if !Path::new("/dev/loop-control").exists() {
-            return Some("there are no loop devices".to_owned());
-        }
-        let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
-        // As a module it may yet be loaded; then `mount` says if it cannot.
-        let module = || crate::store::run_tool("modprobe", &["-n", kind]).is_ok();
-        let there = known.split_whitespace().any(|word| word == kind) || module();
-        (!there).then(|| format!("this kernel has no {kind}"))
-    }
 }

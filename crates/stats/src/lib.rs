@@ -11,11 +11,14 @@
 #![forbid(unsafe_code)]
 
 mod counter;
+mod figure;
+pub mod hist;
 mod histogram;
 mod lane;
 mod snapshot;
 
 pub use counter::Counter;
+pub use figure::figure;
 pub use histogram::{Histogram, Timer};
 pub use lane::LANES;
 pub use snapshot::{Bucket, Snapshot};

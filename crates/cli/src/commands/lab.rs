@@ -7,7 +7,7 @@ use crate::quote::quoted;
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lanefs_lab::compare::{Change, Kind, compare};
-use lanefs_lab::experiment::Peer;
+use lanefs_lab::peer::Peer;
 use lanefs_lab::plan::Plan;
 use lanefs_lab::results::{CaseResult, ExperimentResult, FORMAT, Results};
 use lanefs_lab::runner::Watch;

@@ -13,6 +13,10 @@ mod frag;
 mod fstrim;
 mod import;
 mod info;
+#[cfg(feature = "lab")]
+mod lab;
+#[cfg(not(feature = "lab"))]
+#[path = "no_lab.rs"]
 mod lab;
 mod ln;
 mod ls;

@@ -1,7 +1,7 @@
 //! What a mount said of itself at one time.
 
 use crate::watch::{Refusal, ask};
-use lanefs_lab::hist::Hist;
+use lanefs_stats::hist::Hist;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;

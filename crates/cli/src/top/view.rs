@@ -6,8 +6,8 @@
 use super::sample::Sample;
 use crate::quote::escaped;
 use crate::size::human;
-use lanefs_lab::hist::Hist;
-use lanefs_lab::table::figure;
+use lanefs_stats::figure;
+use lanefs_stats::hist::Hist;
 use std::fmt::Write;
 use std::time::Duration;
 

@@ -52,7 +52,7 @@ impl Subject {
             "/metrics" => self.with(|stats| Reply {
                 status: "200 OK",
                 kind: "text/plain; version=0.0.4; charset=utf-8",
-                body: prometheus::text(self, &stats),
+                body: prometheus::text(&self.volume, &self.dir, &stats),
             }),
             _ => Reply::line("404 Not Found", "there is /metrics"),
         }

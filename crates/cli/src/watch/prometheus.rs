@@ -4,7 +4,6 @@
 //! `lanefs_operation_seconds`, by the label `op`: its count is that of the timed operations, of
 //! reads and writes one in 64. `lanefs_operations_total` counts all operations.
 
-use super::answer::Subject;
 use lanefs_fuse::MountStats;
 use std::fmt::{self, Write};
 
@@ -29,15 +28,15 @@ impl fmt::Display for Label<'_> {
 }
 
 // Writing to a String cannot fail.
-pub(super) fn text(subject: &Subject, stats: &MountStats) -> String {
+pub(super) fn text(volume: &str, dir: &str, stats: &MountStats) -> String {
     let mut out = String::new();
     family(&mut out, "lanefs_mount_info", "gauge", "The mount.");
     let _ = writeln!(
         out,
         "lanefs_mount_info{{version=\"{}\",volume=\"{}\",mountpoint=\"{}\"}} 1",
         env!("CARGO_PKG_VERSION"),
-        Label(&subject.volume),
-        Label(&subject.dir)
+        Label(volume),
+        Label(dir)
     );
     let mut one = |name: &str, kind: &str, help: &str, value: u64| {
         family(&mut out, name, kind, help);

@@ -2,8 +2,9 @@
 //! same file.
 
 use super::rig::{Ran, Work};
-use crate::experiment::{Case, Experiment, Metric, Peer};
+use crate::experiment::{Case, Experiment, Metric};
 use crate::load::beside;
+use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::results::{Better, CaseResult};
 use crate::store::{ext4, filled, lanefs, xfs};

@@ -2,8 +2,9 @@
 
 use super::rig::{Files, Ran, Work};
 use crate::cause::cause;
-use crate::experiment::{Case, Entry, Experiment, Ground, Metric, Peer, Rig, Shot};
+use crate::experiment::{Case, Entry, Experiment, Ground, Metric, Rig, Shot};
 use crate::load::{Storm, bare_storm, more_open_files, sparse_files, storm};
+use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::published;
 use crate::results::{Better, CaseResult, Detail};

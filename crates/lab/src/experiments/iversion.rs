@@ -1,8 +1,9 @@
 //! Source 001: a change counter that moves only if it was read since its last change.
 
 use super::rig::{Ran, Work};
-use crate::experiment::{Case, Experiment, Metric, Peer};
+use crate::experiment::{Case, Experiment, Metric};
 use crate::load::{observed, small_writes};
+use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::published;
 use crate::results::{Better, CaseResult};

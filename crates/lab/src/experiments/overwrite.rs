@@ -1,8 +1,9 @@
 //! Sources 000 and 003: what a journal handle for each overwrite costs.
 
 use super::rig::{Ran, Work};
-use crate::experiment::{Case, Experiment, Ground, Metric, Peer};
+use crate::experiment::{Case, Experiment, Ground, Metric};
 use crate::load::random_overwrites;
+use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::published;
 use crate::results::{Better, CaseResult, Detail};

@@ -2,8 +2,9 @@
 
 use super::rig::{Ran, Work};
 use crate::Outcome;
-use crate::experiment::{Case, Entry, Experiment, Metric, Peer, Rig, Shot};
+use crate::experiment::{Case, Entry, Experiment, Metric, Rig, Shot};
 use crate::load::mixed;
+use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::published;
 use crate::rangelock::work::{Regions, hundred};

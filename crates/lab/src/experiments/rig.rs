@@ -2,8 +2,9 @@
 
 use crate::Outcome;
 use crate::counted::counted;
-use crate::experiment::{Entry, Ground, Peer, Rig, Shot};
+use crate::experiment::{Entry, Ground, Rig, Shot};
 use crate::hist::Hist;
+use crate::peer::Peer;
 use crate::results::Detail;
 use crate::store::{Contender, Handle, Store};
 use std::rc::Rc;

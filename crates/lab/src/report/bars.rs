@@ -3,8 +3,8 @@
 //! Figures of this run and figures of others are apart, and so are the places of the axis. Bars of
 //! one group have one scale.
 
-use super::chart::{COLORS, LEFT, RIGHT, WIDTH};
-use super::palette::Palette;
+use super::palette::{COLORS, Palette};
+use super::paper::{LEFT, RIGHT, WIDTH};
 use super::xml::Text;
 use crate::results::{Chart, Origin, Point, Series};
 use crate::table::{figure, label, places};

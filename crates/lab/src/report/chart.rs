@@ -6,29 +6,20 @@
 //! at few places is drawn as [`bars`].
 
 use super::bars;
-use super::palette::Palette;
+use super::palette::{COLORS, Palette};
+use super::paper::{LEFT, RIGHT, WIDTH};
 use super::xml::Text;
 use crate::results::{Chart, Origin, Series};
 use crate::table::{figure, label, places};
 use std::fmt::Write;
 
-pub(super) const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 300.0;
-pub(super) const LEFT: f64 = 52.0;
-pub(super) const RIGHT: f64 = 12.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 const LINE: f64 = 18.0;
 
 /// Places of the axis are named if there is that much room between them.
 const NAME: f64 = 24.0;
-
-/// Told apart with most kinds of sight, on light and on dark; behind the first eight, the same ones
-/// lighter.
-pub(super) const COLORS: [&str; 16] = [
-    "#0b74c4", "#d9622b", "#2f9e63", "#b5489b", "#8a7a00", "#5b63d6", "#0f8f9c", "#8d6e63", "#6bb6e8",
-    "#f0a07c", "#7fd0a4", "#dc93c9", "#c9b93f", "#a5abf2", "#6ccbd4", "#c3a79b",
-];
 
 /// Returns the dashes of a line with figures of that origin.
 pub(super) fn dashes(origin: Origin) -> &'static str {

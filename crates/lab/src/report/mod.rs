@@ -6,6 +6,7 @@ mod chart;
 mod heat;
 mod page;
 mod palette;
+mod paper;
 #[cfg(feature = "png")]
 mod png;
 mod xml;

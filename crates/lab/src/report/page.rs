@@ -1,8 +1,8 @@
 //! The report as an HTML page.
 
-use super::chart::{COLORS, dashes, has_names, inline};
+use super::chart::{dashes, has_names, inline};
 use super::heat::{self, Column};
-use super::palette::Palette;
+use super::palette::{COLORS, Palette};
 use super::xml::Text;
 use crate::published::fsync_storm_histograms;
 use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Results, Series};

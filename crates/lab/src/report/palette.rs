@@ -1,8 +1,14 @@
 //! Colours: one for each contender, the same in all charts of a report.
 
-use super::chart::COLORS;
 use crate::results::{Chart, Results, Series};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Told apart with most kinds of sight, on light and on dark; behind the first eight, the same ones
+/// lighter.
+pub(super) const COLORS: [&str; 16] = [
+    "#0b74c4", "#d9622b", "#2f9e63", "#b5489b", "#8a7a00", "#5b63d6", "#0f8f9c", "#8d6e63", "#6bb6e8",
+    "#f0a07c", "#7fd0a4", "#dc93c9", "#c9b93f", "#a5abf2", "#6ccbd4", "#c3a79b",
+];
 
 /// Peers of lanefs have these in every report: [`COLORS`] by number.
 const PEERS: [(&str, usize); 3] = [("xfs", 3), ("raw", 7), ("ext4", 2)];

@@ -1,11 +1,11 @@
-//! A histogram as it is kept: what `lanefs_stats` counted, or what a source published.
+//! A histogram as it is kept: what a [`Histogram`](crate::Histogram) counted, or what a source published.
 
-use lanefs_stats::Snapshot;
-use serde::{Deserialize, Serialize};
+use crate::Snapshot;
 use std::collections::BTreeMap;
 
 /// Values, mostly nanoseconds, by bucket.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Hist {
     /// Operations, timed or not.
     pub count: u64,
@@ -88,7 +88,7 @@ impl Hist {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lanefs_stats::Histogram;
+    use crate::Histogram;
 
     #[test]
     fn since_and_merge_undo_each_other() {
