@@ -193,7 +193,10 @@ pub(crate) fn zero_by_writing<D: BlockDevice + ?Sized>(device: &D, offset: u64, 
 }
 
 /// Checks that a range lies inside a device of `size` bytes.
-pub(crate) fn check_range(op: Op, size: u64, offset: u64, len: u64) -> Result<()> {
+///
+/// # Errors
+/// [`DeviceError`]: out of range.
+pub fn check_range(op: Op, size: u64, offset: u64, len: u64) -> Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),
         _ => Err(DeviceError::out_of_range(op, offset, len, size)),

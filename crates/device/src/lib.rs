@@ -31,7 +31,7 @@ mod pmem;
 mod policy;
 mod url;
 
-pub use block_device::{BlockDevice, ReadOp, WriteOp};
+pub use block_device::{BlockDevice, ReadOp, WriteOp, check_range};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
 pub use file::{Cached, FileDevice, FileOptions, IoUring, claimed_device, lock_holders};

@@ -5,7 +5,8 @@
 //! opens for writing; the check replays the log on one. It holds as many pages as were written: at
 //! most the blocks that the log names.
 
-use crate::{BlockDevice, DeviceError, Op, Result};
+use crate::block_device::check_range;
+use crate::{BlockDevice, Op, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -82,10 +83,7 @@ impl BlockDevice for Overlay {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        let (size, len) = (self.size(), data.len() as u64);
-        if offset.checked_add(len).is_none_or(|end| end > size) {
-            return Err(DeviceError::out_of_range(Op::Write, offset, len, size));
-        }
+        check_range(Op::Write, self.size(), offset, data.len() as u64)?;
         let mut pages = self.pages.write().unwrap_or_else(PoisonError::into_inner);
         Self::pieces(offset, data.len(), |page, within, range| {
             let bytes = match pages.entry(page) {

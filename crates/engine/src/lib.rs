@@ -33,7 +33,7 @@ pub use api::{
 };
 pub use error::{Corrupt, DirError, Error, IndirectError, Result, XattrError, Zone};
 pub use fs::data::{FallocMode, FiemapExtent};
-pub use fs::namei::{Atime, Modifier, NAME_MAX, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
+pub use fs::namei::{Atime, Modifier, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use fs::stats::{CacheUse, Counts, Stats, Times};
 pub use fs::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback};
 #[doc(hidden)]

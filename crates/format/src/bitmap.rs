@@ -52,18 +52,6 @@ pub fn next_run(map: &[u8], range: Range<usize>, max: usize) -> Option<Range<usi
     Some(start..next_set(map, start..limit).unwrap_or(limit))
 }
 
-/// The first run of `len` clear bits in `range`.
-pub fn find_run(map: &[u8], range: Range<usize>, len: usize) -> Option<usize> {
-    let mut at = range.start;
-    while let Some(run) = next_run(map, at..range.end, len) {
-        if run.len() >= len {
-            return Some(run.start);
-        }
-        at = run.end;
-    }
-    None
-}
-
 /// The number of set bits in `range`.
 pub fn count_set(map: &[u8], range: Range<usize>) -> usize {
     let end = range.end.min(map.len().saturating_mul(8));
@@ -75,12 +63,6 @@ pub fn count_set(map: &[u8], range: Range<usize>) -> usize {
         at += n;
     }
     count
-}
-
-/// The number of clear bits in `range`.
-pub fn count_zero(map: &[u8], range: Range<usize>) -> usize {
-    let end = range.end.min(map.len().saturating_mul(8));
-    end.saturating_sub(range.start) - count_set(map, range.start..end)
 }
 
 /// Sets all bits of `range`.
@@ -144,8 +126,10 @@ mod tests {
                 assert_eq!(next_zero(&map, range.clone()), range.clone().find(|&n| !test(&map, n)));
                 assert_eq!(next_set(&map, range.clone()), range.clone().find(|&n| test(&map, n)));
                 assert_eq!(count_set(&map, range.clone()), range.clone().filter(|&n| test(&map, n)).count());
-                let run = (start..end.saturating_sub(4)).find(|&s| (s..s + 5).all(|n| !test(&map, n)));
-                assert_eq!(find_run(&map, range.clone(), 5), run, "{range:?}");
+                let run = range.clone().find(|&n| !test(&map, n)).map(|first| {
+                    first..(first..end.min(first + 5)).find(|&n| test(&map, n)).unwrap_or(end.min(first + 5))
+                });
+                assert_eq!(next_run(&map, range.clone(), 5), run, "{range:?}");
                 let mut filled = map.clone();
                 set(&mut filled, range.clone()).unwrap();
                 clear(&mut filled, start..(start + end) / 2).unwrap();
@@ -166,7 +150,7 @@ mod tests {
         let mut map = [0xF0u8; 2];
         assert_eq!(next_zero(&map, 12..usize::MAX), None);
         assert_eq!(next_set(&map, 99..200), None);
-        assert_eq!(count_zero(&map, 0..usize::MAX), 8);
+        assert_eq!(count_set(&map, 0..usize::MAX), 8);
         assert_eq!(set(&mut map, 8..17), Err(FormatError::BitmapRange { start: 8, end: 17, bits: 16 }));
     }
 }

@@ -141,11 +141,6 @@ impl Layout {
         1 << self.log_flex
     }
 
-    /// The flex group that a group is in.
-    pub fn flex_of_group(&self, group: u32) -> u32 {
-        group >> self.log_flex
-    }
-
     /// Checks that there is such a group.
     ///
     /// # Errors

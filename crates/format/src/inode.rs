@@ -463,11 +463,6 @@ impl Inode {
         put_u32(&mut self.i_block, 4, new);
     }
 
-    /// Returns whether nanoseconds and years beyond 2038 can be kept.
-    pub fn has_extra_times(&self) -> bool {
-        fits(self.extra_isize, 0x90)
-    }
-
     /// Returns whether `crtime` can be kept.
     pub fn has_crtime(&self) -> bool {
         fits(self.extra_isize, 0x98)

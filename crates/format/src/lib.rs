@@ -38,9 +38,7 @@ pub use inode::{
     InodeUse,
 };
 pub use mmp::{EXT4_MMP_SEQ_CLEAN, EXT4_MMP_SEQ_FSCK, Mmp};
-pub use superblock::{
-    ErrorRecord, HashFlags, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock,
-};
+pub use superblock::{HashFlags, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 
 pub use time::Timestamp;
 

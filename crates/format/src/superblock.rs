@@ -55,23 +55,6 @@ bitflags::bitflags! {
     }
 }
 
-/// One entry of the error log of the superblock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ErrorRecord<'a> {
-    /// Seconds since 1970, 40 bits are kept.
-    pub time: u64,
-    /// The inode, 0 if none is to blame.
-    pub ino: u32,
-    /// The block, 0 if none is to blame.
-    pub block: u64,
-    /// Where it was noticed; cut at 32 bytes.
-    pub func: &'a str,
-    /// The line in that source.
-    pub line: u32,
-    /// The kernel's `EXT4_ERR_*` code.
-    pub code: u8,
-}
-
 /// A superblock that has passed every check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
@@ -552,12 +535,6 @@ impl Superblock {
         self.raw.s_mnt_count = n.into();
     }
 
-    /// Sets the directory of the last mount; cut at 63 bytes.
-    pub fn set_last_mounted(&mut self, dir: &[u8]) {
-        self.raw.s_last_mounted = [0; 64];
-        copy_cut(&mut self.raw.s_last_mounted[..63], dir);
-    }
-
     /// Sets the kibibytes that were ever written.
     pub fn set_kbytes_written(&mut self, n: u64) {
         self.raw.s_kbytes_written = n.into();
@@ -600,29 +577,6 @@ impl Superblock {
         let is_tree = head == (extent::MAGIC, extent::max_entries(extent::ROOT_SIZE));
         inode.flags.set(InodeFlags::EXTENTS, is_tree);
         Some(inode)
-    }
-
-    /// Counts an error, and keeps it as the last one, and as the first if there was none.
-    pub fn record_error(&mut self, e: &ErrorRecord<'_>) {
-        let r = &mut self.raw;
-        r.s_state = (r.s_state.get() | State::ERROR_FS.bits()).into();
-        let mut func = [0; 32];
-        copy_cut(&mut func, e.func.as_bytes());
-        (r.s_last_error_time, r.s_last_error_time_hi) = split_time(e.time);
-        r.s_last_error_ino = e.ino.into();
-        r.s_last_error_block = e.block.into();
-        r.s_last_error_func = func;
-        r.s_last_error_line = e.line.into();
-        r.s_last_error_errcode = e.code;
-        if r.s_error_count == 0 {
-            (r.s_first_error_time, r.s_first_error_time_hi) = split_time(e.time);
-            r.s_first_error_ino = e.ino.into();
-            r.s_first_error_block = e.block.into();
-            r.s_first_error_func = func;
-            r.s_first_error_line = e.line.into();
-            r.s_first_error_errcode = e.code;
-        }
-        r.s_error_count = r.s_error_count.get().saturating_add(1).into();
     }
 }
 

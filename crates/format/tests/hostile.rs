@@ -65,7 +65,7 @@ fn use_layout(l: &Layout, random: &mut Random) {
         let _ = (l.group_first_block(group), l.group_blocks(group), l.group_clusters(group));
         let _ = (l.has_super(group), l.group_desc_blocks(group), l.group_base_meta(group));
         let _ = (l.desc_location(group), l.desc_block(group), l.super_location(group));
-        let _ = (l.ino(group, 0), l.ino(group, random.nasty()), l.flex_of_group(group));
+        let _ = (l.ino(group, 0), l.ino(group, random.nasty()));
     }
     for ino in [0, 1, EXT4_ROOT_INO, l.inodes_count(), u32::MAX, random.nasty()] {
         if let Ok(slot) = l.inode_slot(ino) {

@@ -110,11 +110,6 @@ impl Journal {
         self.core.flush.ticket()
     }
 
-    /// Returns whether a flush that began after `ticket` was taken is complete. One atomic load.
-    pub fn is_flushed(&self, ticket: Ticket) -> bool {
-        self.core.flush.is_done(ticket)
-    }
-
     /// Waits until a flush of the device that began after `ticket` was taken is complete. Returns
     /// at once if there was one since, for example a commit's; otherwise all waiting threads share
     /// the next flush. Commits no metadata. Does nothing on a read-only journal. The caller must

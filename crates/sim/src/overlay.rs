@@ -1,7 +1,7 @@
 //! An image as a device.
 
 use crate::Image;
-use lanefs_device::{BlockDevice, DeviceError, Op, Result};
+use lanefs_device::{BlockDevice, Op, Result, check_range};
 use parking_lot::RwLock;
 
 /// A device over an [`Image`]: reads fall through to the base, writes stay in the overlay.
@@ -44,13 +44,13 @@ impl BlockDevice for OverlayDevice {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        check(Op::Read, self.size, offset, buf.len() as u64)?;
+        check_range(Op::Read, self.size, offset, buf.len() as u64)?;
         self.image.read().read(offset, buf);
         Ok(())
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        check(Op::Write, self.size, offset, data.len() as u64)?;
+        check_range(Op::Write, self.size, offset, data.len() as u64)?;
         self.image.write().write(offset, data);
         Ok(())
     }
@@ -60,22 +60,14 @@ impl BlockDevice for OverlayDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        check(Op::Discard, self.size, offset, len)?;
+        check_range(Op::Discard, self.size, offset, len)?;
         self.image.write().zero(offset, len);
         Ok(())
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        check(Op::Write, self.size, offset, len)?;
+        check_range(Op::Write, self.size, offset, len)?;
         self.image.write().zero(offset, len);
         Ok(())
-    }
-}
-
-/// Checks that a range lies inside a device of `size` bytes.
-pub(crate) fn check(op: Op, size: u64, offset: u64, len: u64) -> Result<()> {
-    match offset.checked_add(len) {
-        Some(end) if end <= size => Ok(()),
-        _ => Err(DeviceError::out_of_range(op, offset, len, size)),
     }
 }

@@ -1,8 +1,7 @@
 //! A device that remembers every change in order.
 
 use crate::Image;
-use crate::overlay::check;
-use lanefs_device::{BlockDevice, Op, Result, WriteOp};
+use lanefs_device::{BlockDevice, Op, Result, WriteOp, check_range};
 use parking_lot::Mutex;
 use std::fmt;
 use std::ops::Range;
@@ -193,13 +192,13 @@ impl BlockDevice for RecordingDevice {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        check(Op::Read, self.size, offset, buf.len() as u64)?;
+        check_range(Op::Read, self.size, offset, buf.len() as u64)?;
         self.state.lock().now.read(offset, buf);
         Ok(())
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        check(Op::Write, self.size, offset, data.len() as u64)?;
+        check_range(Op::Write, self.size, offset, data.len() as u64)?;
         self.append(Entry::Write { offset, data: data.into() });
         Ok(())
     }
@@ -217,13 +216,13 @@ impl BlockDevice for RecordingDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        check(Op::Discard, self.size, offset, len)?;
+        check_range(Op::Discard, self.size, offset, len)?;
         self.append(Entry::Discard { offset, len });
         Ok(())
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        check(Op::Write, self.size, offset, len)?;
+        check_range(Op::Write, self.size, offset, len)?;
         self.append(Entry::Zeroes { offset, len });
         Ok(())
     }

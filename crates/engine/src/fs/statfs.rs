@@ -38,7 +38,7 @@ impl Fs {
             blocks_available: free.saturating_sub(self.reserved_blocks),
             inodes: u64::from(self.layout.inodes_count()),
             inodes_free: self.alloc.free_inodes(),
-            name_max: crate::fs::namei::NAME_MAX as u32,
+            name_max: lanefs_format::dirent::NAME_MAX as u32,
             uuid: self.sb.lock().raw().s_uuid,
         }
     }

@@ -97,14 +97,3 @@ fn every_rule_is_an_error_of_its_own() {
         Err(E::BlocksCountDevice { blocks: 10240, block_size: 4096, device: 4096 })
     );
 }
-
-#[test]
-fn errors_are_logged_first_and_last() {
-    let mut sb = Superblock::parse(&good()).unwrap();
-    sb.record_error(&ErrorRecord { time: 1 << 33, ino: 12, func: "first", code: 1, ..Default::default() });
-    sb.record_error(&ErrorRecord { time: 9, block: 7, func: "second", code: 2, ..Default::default() });
-    let r = Superblock::parse(&sb.encode()).unwrap().raw().clone();
-    assert_eq!((r.s_error_count.get(), r.s_first_error_time_hi, r.s_first_error_ino.get()), (2, 2, 12));
-    assert_eq!((r.s_last_error_block.get(), &r.s_last_error_func[..7]), (7, &b"second\0"[..]));
-    assert_eq!(r.s_state.get() & 2, 2);
-}

@@ -629,10 +629,10 @@ fn a_commit_pays_for_tickets_and_nobody_flushes_twice() {
     let journal = Journal::open(device.clone(), options(1024)).unwrap();
     device.write_at(&[9], 50 * u64::from(BLOCK)).unwrap();
     let ticket = journal.ticket();
-    assert!(!journal.is_flushed(ticket) && journal.is_flushed(Ticket::NOTHING));
+    assert!(!journal.core.flush.is_done(ticket) && journal.core.flush.is_done(Ticket::NOTHING));
     let tid = set(&journal, 7, 1);
     journal.commit(tid).unwrap();
-    assert!(journal.is_flushed(ticket));
+    assert!(journal.core.flush.is_done(ticket));
     let before = flushes();
     journal.flush(ticket).unwrap();
     journal.flush(Ticket::from_u64(ticket.to_u64())).unwrap();

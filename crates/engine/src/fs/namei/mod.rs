@@ -24,25 +24,12 @@ pub use rename::RenameFlags;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::store::Store;
+use crate::store::dir::check_name;
 use lanefs_format::{Compat, Inode, RoCompat};
 use lookup::{find, find_entry, find_name};
 
-/// Bytes of the longest name.
-pub const NAME_MAX: usize = 255;
-
 /// The largest i_links_count. Directories of a volume with dir_nlink go to 1 beyond it.
 const LINK_MAX: u16 = 65000;
-
-/// Checks a name to be looked up.
-pub(crate) fn check_name(name: &[u8]) -> Result<()> {
-    if name.len() > NAME_MAX {
-        return Err(Error::NameTooLong { len: name.len() });
-    }
-    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
-        return Err(Error::Invalid("a name that is empty or holds '/' or NUL"));
-    }
-    Ok(())
-}
 
 pub(crate) fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."

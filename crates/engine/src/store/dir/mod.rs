@@ -280,11 +280,12 @@ fn is_gone(inode: &Inode) -> bool {
     inode.links_count == 0 && inode.size == 0
 }
 
-fn check_name(name: &[u8]) -> Result<()> {
+/// Checks a name to be looked up.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > dirent::NAME_MAX {
         return Err(Error::NameTooLong { len: name.len() });
     }
-    if name.is_empty() || name.iter().any(|&b| b == 0 || b == b'/') {
+    if name.is_empty() || name.contains(&0) || name.contains(&b'/') {
         return Err(Error::Invalid("a name that is empty or holds '/' or NUL"));
     }
     Ok(())

@@ -212,7 +212,7 @@ fn a_failed_flush_of_an_abort_is_not_forgotten() {
     journal.abort("a test");
     let flushed = journal.core.flush.wait_together(&*device, ticket);
     assert!(matches!(flushed, Err(JournalError::Device(_))), "{flushed:?}");
-    assert!(!journal.is_flushed(ticket));
+    assert!(!journal.core.flush.is_done(ticket));
     // The note of the abort was flushed by a second try.
     assert_eq!((device.count(Op::Flush), device.failures()), (2, 1));
 }

@@ -6,8 +6,8 @@
 use super::*;
 use crate::error::{Error, Result};
 use crate::store::alloc::BlockKind;
-use crate::store::map::testing::Mem;
-use crate::store::map::{ChangeBlocks, Mapping, Progress, ReadBlocks};
+use crate::store::map::testing::{Mem, Wild};
+use crate::store::map::{Mapping, Progress, ReadBlocks};
 use lanefs_format::extent::{
     At, Bounds, Entry, Extent, ExtentError, MAX_BLOCKS, MAX_DEPTH, NodeRef, ROOT_SIZE as ROOT, empty_root,
     verify_checksum,
@@ -353,65 +353,7 @@ fn lengths_at_the_bound() {
 
 /// Damaged nodes: whatever the bytes, an answer or an error.
 fn try_all(root: [u8; ROOT], nodes: BTreeMap<u64, Vec<u8>>, lblk: u32) {
-    struct Wild(BTreeMap<u64, Vec<u8>>);
-    impl ReadBlocks for Wild {
-        fn block_size(&self) -> usize {
-            BLOCK
-        }
-        fn limits(&self) -> Range<u64> {
-            1..8
-        }
-        fn view<R>(
-            &self,
-            block: u64,
-            _: u8,
-            verify: impl FnOnce(&[u8]) -> Result<()>,
-            f: impl FnOnce(&[u8]) -> Result<R>,
-        ) -> Result<R> {
-            // Now and then as if it had been verified under another parent.
-            if !block.is_multiple_of(3) {
-                verify(&self.0[&block])?;
-            }
-            f(&self.0[&block])
-        }
-    }
-    impl ChangeBlocks for Wild {
-        fn change(
-            &mut self,
-            block: u64,
-            _: u8,
-            _: bool,
-            f: impl FnOnce(&mut [u8]) -> Result<()>,
-        ) -> Result<()> {
-            f(self.0.get_mut(&block).unwrap())
-        }
-        fn alloc(&mut self, _: u64) -> Result<u64> {
-            Err(Error::NoSpace)
-        }
-        fn free(&mut self, start: u64, len: u32, _: BlockKind) -> Result<()> {
-            match start >= 1 && start + u64::from(len) <= 8 {
-                true => Ok(()),
-                false => Err(Error::NotFound),
-            }
-        }
-        fn group_start(&self, block: u64) -> u64 {
-            block & !3
-        }
-        fn run_of(&self, _: BlockKind) -> u32 {
-            u32::MAX
-        }
-
-        fn mark(&self) -> crate::store::txn::Mark {
-            crate::store::txn::Mark::default()
-        }
-
-        fn undone(&mut self, _: crate::store::txn::Mark) {}
-
-        fn room(&mut self, _: u32) -> Result<bool> {
-            Ok(true)
-        }
-    }
-    let mut wild = Wild(nodes);
+    let mut wild = Wild::new(BLOCK, nodes).trusting();
     let owner = Owner { seed: None, ..OWNER };
     let _ = lookup(&wild, owner, &root, lblk);
     for op in 0..6 {

@@ -4,7 +4,7 @@ use super::*;
 use crate::error::IndirectError;
 use crate::error::{Error, Result};
 use crate::store::alloc::BlockKind;
-use crate::store::map::testing::Mem;
+use crate::store::map::testing::{Mem, Wild};
 use crate::store::map::{Mapping, Progress};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
@@ -166,7 +166,8 @@ proptest! {
         from in 0u32..ALL,
     ) {
         let bytes = |numbers: &[u32]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
-        let mut file = Wild::new(nodes.iter().map(|n| bytes(n)).collect());
+        let nodes = (1..).zip(nodes.iter().map(|n| bytes(n))).collect();
+        let mut file = Wild::new(BLOCK, nodes).taking(4);
         let mut root: [u8; ROOT_SIZE] = bytes(&root).try_into().unwrap();
         for lblk in 0..ALL {
             let _ = lookup(&file, INO, &root, lblk);
@@ -174,71 +175,5 @@ proptest! {
         let mut copy = root;
         let _ = Table::new(&mut file, INO, BlockKind::Data, &mut copy).insert(from, 3, 5);
         let _ = Table::new(&mut file, INO, BlockKind::Data, &mut root).remove(from..u32::MAX);
-    }
-}
-
-/// Seven blocks of any content, of which each is freed only once.
-struct Wild {
-    nodes: Vec<Vec<u8>>,
-    free: Vec<bool>,
-}
-
-impl Wild {
-    fn new(nodes: Vec<Vec<u8>>) -> Self {
-        Self { free: vec![false; nodes.len() + 2], nodes }
-    }
-}
-
-impl crate::store::map::ReadBlocks for Wild {
-    fn block_size(&self) -> usize {
-        BLOCK
-    }
-    fn limits(&self) -> Range<u64> {
-        1..8
-    }
-    fn view<R>(
-        &self,
-        block: u64,
-        _: u8,
-        verify: impl FnOnce(&[u8]) -> Result<()>,
-        f: impl FnOnce(&[u8]) -> Result<R>,
-    ) -> Result<R> {
-        let bytes = &self.nodes[block as usize - 1];
-        verify(bytes)?;
-        f(bytes)
-    }
-}
-
-impl crate::store::map::ChangeBlocks for Wild {
-    fn change(&mut self, block: u64, _: u8, _: bool, f: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
-        f(&mut self.nodes[block as usize - 1])
-    }
-    fn alloc(&mut self, _: u64) -> Result<u64> {
-        Ok(4)
-    }
-    fn free(&mut self, start: u64, len: u32, _: BlockKind) -> Result<()> {
-        for block in start..start + u64::from(len) {
-            match self.free.get_mut(block as usize) {
-                Some(free) if !*free => *free = true,
-                _ => return Err(Error::NotFound),
-            }
-        }
-        Ok(())
-    }
-    fn group_start(&self, block: u64) -> u64 {
-        block & !3
-    }
-    fn run_of(&self, _: BlockKind) -> u32 {
-        u32::MAX
-    }
-
-    fn mark(&self) -> crate::store::txn::Mark {
-        crate::store::txn::Mark::default()
-    }
-
-    fn undone(&mut self, _: crate::store::txn::Mark) {}
-
-    fn room(&mut self, _: u32) -> Result<bool> {
-        Ok(true)
     }
 }
