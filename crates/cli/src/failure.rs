@@ -102,7 +102,7 @@ impl fmt::Display for Cause {
 pub(crate) fn words_of(text: &str) -> String {
     let Some((words, number)) = text.split_once(" (os error ") else { return text.to_owned() };
     match number.strip_prefix("24)") {
-        Some(_) => format!("{words} in this process (`ulimit -n` is the limit)"),
+        Some(_) => format!("{words} {}", lanefs_device::IN_THIS_PROCESS),
         None => words.to_owned(),
     }
 }

@@ -34,6 +34,8 @@ mod url;
 pub use block_device::{BlockDevice, ReadOp, WriteOp, check_range};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
+#[doc(hidden)]
+pub use file::IN_THIS_PROCESS;
 pub use file::{Cached, FileDevice, FileOptions, IoUring, claimed_device, lock_holders};
 pub use inherited::inherited_files;
 pub use mem::MemDevice;

@@ -169,7 +169,7 @@ impl Server {
             let received = read.as_ref().ok().and_then(|len| inbox.received((*len)?));
             let (cost, preference) = match &received {
                 Some(Received { header, request }) => {
-                    let cost = request.map_or(Cost::Short, |request| request.cost());
+                    let cost = request.as_ref().map_or(Cost::Short, Request::cost);
                     (cost, follow.asked(header.pid, began.elapsed()))
                 }
                 None => (Cost::Short, Preference::Together),
@@ -215,7 +215,7 @@ impl Server {
     /// whether it was the last request.
     fn answer(&self, received: &Received<'_>, outbox: &mut Outbox, follow: &Follow<'_>) -> bool {
         self.requests.add(1);
-        let bulk = received.request.is_ok_and(|request| request.answers_bulk());
+        let bulk = received.request.as_ref().is_ok_and(Request::answers_bulk);
         self.buffers.lend(&mut outbox.buffer, bulk);
         let (outcome, answer) = self.serve_request(received, outbox, Stage::Fresh);
         let unique = received.header.unique;

@@ -22,7 +22,7 @@ mod tests;
 mod vectored;
 
 pub use lock::{claimed_device, lock_holders};
-pub use open::{Cached, FileOptions};
+pub use open::{Cached, FileOptions, IN_THIS_PROCESS};
 pub use ring::IoUring;
 #[cfg(all(test, not(loom)))]
 pub(crate) use tests::exercise;

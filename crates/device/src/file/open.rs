@@ -240,6 +240,9 @@ fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind> {
     Err(DeviceError::at_path(Op::Open, path, errno, why))
 }
 
+/// What EMFILE is about, and the remedy: a number alone does not say it.
+pub const IN_THIS_PROCESS: &str = "in this process (`ulimit -n` is the limit)";
+
 /// Explains a failed open in one line, with a remedy.
 fn explain(path: &Path, e: io::Error) -> DeviceError {
     let errno = e.raw_os_error().unwrap_or(match e.kind() {
@@ -251,7 +254,7 @@ fn explain(path: &Path, e: io::Error) -> DeviceError {
         libc::ENOENT => "no such file or directory".into(),
         libc::EEXIST => "exists already".into(),
         libc::EACCES | libc::EPERM => "permission denied".into(),
-        libc::EMFILE => "too many open files in this process (`ulimit -n` is the limit)".into(),
+        libc::EMFILE => format!("too many open files {IN_THIS_PROCESS}"),
         libc::EROFS => "lies on a read-only file system or device".into(),
         libc::EFBIG => "the file system cannot hold a file of that size".into(),
         libc::EBUSY => {

@@ -160,7 +160,7 @@ impl Filesystem {
     /// The errno that the program gets.
     pub(crate) fn serve(&self, received: &Received<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
         let Received { header, request } = received;
-        let forgets = request.is_ok_and(|request| request.forgets());
+        let forgets = request.as_ref().is_ok_and(Request::forgets);
         if !forgets && self.only.is_some_and(|uid| header.uid != 0 && header.uid != uid) {
             return Err(Fault(Errno::ACCESS));
         }
