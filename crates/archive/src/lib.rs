@@ -42,7 +42,7 @@
 //! - **The folder of an export**: it is written by open directories and through no link that is in
 //!   it ([`host`]); a volume or a locked file there is not overwritten.
 //!
-//! Folders need Linux; archives do not.
+//! Folders need Linux; archives need what `lanefs` needs.
 #![forbid(unsafe_code)]
 
 mod acl_text;
