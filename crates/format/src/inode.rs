@@ -74,6 +74,10 @@ impl InodeFlags {
     /// The flags that lsattr(1) shows (`EXT4_FL_USER_VISIBLE`).
     pub const USER_VISIBLE: Self = Self::from_bits_retain(0x725B_DFFF);
 
+    /// The flags that no regular file has.
+    pub const OF_DIRECTORIES: Self =
+        Self::DIRSYNC.union(Self::TOPDIR).union(Self::PROJINHERIT).union(Self::CASEFOLD);
+
     /// The flags that a new file inherits from its directory.
     pub const INHERITED: Self = Self::from_bits_retain(
         0x1 | 0x2

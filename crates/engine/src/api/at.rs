@@ -6,7 +6,7 @@ use super::{AtSymlink, Dir, File, FileOptions, Metadata};
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::fs::inode::NodeRef;
-use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots};
+use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots, link_found};
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -195,16 +195,10 @@ impl<'d> At<'d> {
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`];
     /// [`Error::OtherVolume`].
     pub fn hard_link(self, from: impl AsRef<Path>, there: At<'_>, to: impl AsRef<Path>) -> Result<()> {
-        loop {
-            let node = self.node(bytes(&from), AtSymlink::NoFollow)?;
-            let look = || there.new_place(bytes(&to));
-            match Place::make_at(look, |at| node.link(&at.dir, &at.name)) {
-                // Another thread has removed the inode's last name meanwhile: look up which inode
-                // `from` names.
-                Err(Error::NotFound) if node.is_nameless() => {}
-                done => return done,
-            }
-        }
+        let find = || self.node(bytes(&from), AtSymlink::NoFollow);
+        link_found(find, |node| {
+            Place::make_at(|| there.new_place(bytes(&to)), |at| node.link(&at.dir, &at.name))
+        })
     }
 
     /// Gives an open file a name, as [`Volume::link_file`](crate::Volume::link_file) does for paths

@@ -53,9 +53,11 @@ impl File {
     }
 
     /// Copies a hole, or a piece of data.
-    fn copy_some(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+    pub(crate) fn copy_some(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
         let data = self.next_data(offset)?;
-        let hole = data.map_or(len, |(start, _)| start - offset).min(len);
+        // Another thread may have cut this file meanwhile: behind its end there is no hole.
+        let left = self.node().file().size().saturating_sub(offset);
+        let hole = data.map_or(left, |(start, _)| start - offset).min(left).min(len);
         if hole > 0 {
             let before = to.node().file().size().saturating_sub(to_offset);
             if before > 0 {

@@ -3,7 +3,7 @@
 use super::{File, Metadata, Node};
 use crate::error::{Error, Result};
 use crate::fs::inode::NodeRef;
-use crate::fs::namei::{NewAttr, NewKind};
+use crate::fs::namei::{NewAttr, NewKind, link_found};
 use crate::store::dir::Entry;
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::{OsStr, OsString};
@@ -174,15 +174,7 @@ impl Dir {
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
     pub fn hard_link(&self, from: impl AsRef<OsStr>, dir: &Dir, to: impl AsRef<OsStr>) -> Result<()> {
-        loop {
-            let node = self.find(from.as_ref())?;
-            match node.link(&dir.node, to.as_ref().as_bytes()) {
-                // Another thread has removed the inode's last name meanwhile: look up which inode
-                // `from` names.
-                Err(Error::NotFound) if node.is_nameless() => {}
-                done => return done,
-            }
-        }
+        link_found(|| self.find(from.as_ref()), |node| node.link(&dir.node, to.as_ref().as_bytes()))
     }
 
     /// Makes a file without a name (O_TMPFILE). It is deleted with its last user, unless

@@ -124,13 +124,21 @@ impl Drop for Flusher {
     }
 }
 
+/// A round of the flusher. When it ends, by a panic too, threads that wait for that are woken.
+struct Round<'c>(&'c Control);
+
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().working = false;
+        self.0.changed.notify_all();
+    }
+}
+
 fn run(control: &Control, fs: &Weak<Fs>) {
     let (mut jobs, mut pause) = (None, Some(Duration::ZERO));
     loop {
         {
             let mut state = control.state.lock();
-            state.working = false;
-            control.changed.notify_all();
             if pause.is_none() {
                 while !state.stirred && !state.wanted && !state.stop {
                     control.changed.wait(&mut state);
@@ -152,6 +160,7 @@ fn run(control: &Control, fs: &Weak<Fs>) {
             state.working = true;
             (state.wanted, state.stirred) = (false, false);
         }
+        let _round = Round(control);
         let Some(fs) = fs.upgrade() else { return };
         control.stir.store(true, Ordering::SeqCst);
         pause = fs.background_round(jobs.get_or_insert_with(|| fs.background_jobs()));

@@ -4,11 +4,14 @@ use super::torn;
 use crate::{JournalError, LogConfig, LogRun, Result};
 use lanefs_device::{AlignedBuf, BlockDevice, ReadOp};
 use lanefs_format::jbd2::{Jbd2Error, Superblock};
+use std::ops::Range;
 
 /// The checked runs of a log.
 #[derive(Debug, Clone)]
 pub(crate) struct LogMap {
     runs: Vec<LogRun>,
+    /// Where the runs lie on the volume, in order: those that touch are one.
+    places: Vec<Range<u64>>,
     block_size: u32,
 }
 
@@ -28,7 +31,17 @@ impl LogMap {
                 None => return Err(JournalError::LogRun { run: *run, expected: next, blocks }),
             };
         }
-        Ok(Self { runs: log.runs.clone(), block_size })
+        let mut runs: Vec<_> = log.runs.iter().map(|run| (run.physical, run.len)).collect();
+        runs.sort_unstable();
+        let mut places: Vec<Range<u64>> = Vec::new();
+        for (first, len) in runs {
+            let end = first + u64::from(len);
+            match places.last_mut() {
+                Some(last) if first <= last.end => last.end = last.end.max(end),
+                _ => places.push(first..end),
+            }
+        }
+        Ok(Self { runs: log.runs.clone(), places, block_size })
     }
 
     pub(crate) fn block_size(&self) -> usize {
@@ -42,9 +55,9 @@ impl LogMap {
 
     /// Returns whether `block` of the volume belongs to the log.
     pub(crate) fn contains(&self, block: u64) -> bool {
-        self.runs
-            .iter()
-            .any(|run| block.checked_sub(run.physical).is_some_and(|off| off < u64::from(run.len)))
+        let behind = self.places.partition_point(|place| place.start <= block);
+        let last = behind.checked_sub(1).and_then(|before| self.places.get(before));
+        last.is_some_and(|place| block < place.end)
     }
 
     /// Byte offset on the volume of log block `at`, and how many of `n` blocks follow there in one
@@ -101,5 +114,28 @@ impl LogMap {
             head.copy_from_slice(&sb.to_bytes());
         }
         Ok(device.write_at(&block, self.locate(0, 1)?.0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanefs_device::MemDevice;
+
+    #[test]
+    fn blocks_of_the_log_are_found_in_runs_of_any_order() {
+        let runs = [(50, 3), (10, 20), (12, 2), (30, 1)];
+        let mut logical = 0;
+        let runs = runs.map(|(physical, len)| {
+            logical += len;
+            LogRun { logical: logical - len, len, physical }
+        });
+        let log = LogConfig { runs: runs.to_vec(), ..LogConfig::default() };
+        let map = LogMap::new(&MemDevice::new(100 << 10), 1024, &log).unwrap();
+        for block in 0..100 {
+            let held =
+                runs.iter().any(|run| (run.physical..run.physical + u64::from(run.len)).contains(&block));
+            assert_eq!(map.contains(block), held, "{block}");
+        }
     }
 }

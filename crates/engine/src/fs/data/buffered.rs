@@ -46,7 +46,8 @@ impl Content<'_> {
             done += span.copy_out(&mut buf[done..], at);
         }
         if !more.is_empty() {
-            self.load_ahead(pages, more)?;
+            // A block that cannot be loaded ahead is told to the reader that asks for it.
+            let _ = self.load_ahead(pages, more);
         }
         Ok(len)
     }

@@ -158,9 +158,11 @@ impl<'n> Content<'n> {
         }
     }
 
-    /// Returns how many of `len` bytes from `offset` on lie before i_size.
+    /// Returns how many of `len` bytes from `offset` on lie before i_size, and before the end of
+    /// what a map can hold: the i_size of a damaged inode may lie behind that.
     pub(super) fn before_end(self, offset: u64, len: usize) -> usize {
-        let left = self.file.size().saturating_sub(offset);
+        let end = self.file.size().min(map::max_size(self.fs(), self.node.flags()));
+        let left = end.saturating_sub(offset);
         len.min(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
@@ -168,7 +170,7 @@ impl<'n> Content<'n> {
     pub(super) fn blocks(self, offset: u64, end: u64) -> Result<Range<u32>> {
         let (first, _) = place(self.fs(), offset)?;
         let (last, _) = place(self.fs(), end.max(offset + 1) - 1)?;
-        Ok(first..last.saturating_add(1))
+        Ok(first..last + 1)
     }
 
     /// Returns how many blocks hold the bytes before `end`: no more than a map can have.

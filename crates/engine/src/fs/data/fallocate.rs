@@ -151,7 +151,8 @@ impl Job<'_> {
         // As the kernel does: blocks preallocated behind the end stay, except in the page of the
         // end, which is freed whole.
         if self.end > size {
-            self.end = size.next_multiple_of(self.block_size().max(4096));
+            let most = max_size(self.fs(), self.node.flags());
+            self.end = size.next_multiple_of(self.block_size().max(4096)).min(most.max(size));
         }
         let blocks = {
             let most = map::max_blocks(self.fs(), self.node.flags());

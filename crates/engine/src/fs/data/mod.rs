@@ -124,10 +124,10 @@ impl Node {
 
     fn zero_on_device(&self, from: u64, to: u64) -> Result<()> {
         let fs = &*self.fs;
-        let (lblk, inner) = place(fs, from)?;
         if from >= to {
             return Ok(());
         }
+        let (lblk, inner) = place(fs, from)?;
         let mapping = map::lookup(fs, self.ino, &self.state(), lblk)?;
         let Mapping::Mapped { block, unwritten: false, .. } = mapping else { return Ok(()) };
         let len = (fs.block_size as usize - inner).min(usize::try_from(to - from).unwrap_or(usize::MAX));

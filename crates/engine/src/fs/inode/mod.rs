@@ -341,8 +341,11 @@ impl Drop for NodeRef {
             // Lets the flusher sweep the node later, or give its memory back.
             self.fs.flusher.stir();
             if gone && self.state.read().links_count == 0 && !self.fs.is_read_only() {
-                // On failure the inode stays on the orphan list for the next recovery.
-                if let Err(e) = delete::delete(&self.0) {
+                // On failure the inode stays on the orphan list for the next recovery. That the
+                // volume is being closed is no damage of it.
+                if let Err(e) = delete::delete(&self.0)
+                    && !self.fs.is_closed()
+                {
                     self.fs.note_error(&e);
                 }
             }

@@ -133,6 +133,16 @@ impl Node {
         })
     }
 
+    /// Whether a new owner and a new mode both change the attributes.
+    fn has_capability_and_acl(&self, inode: &Inode) -> Result<bool> {
+        let has = |name: &[u8]| match xattr::get(&self.fs, self.ino, inode, name) {
+            Ok(_) => Ok(true),
+            Err(Error::NoData) => Ok(false),
+            Err(e) => Err(e),
+        };
+        Ok(!inode.is_dir() && has(CAPABILITY)? && has(b"system.posix_acl_access")?)
+    }
+
     /// Sets attributes. A new mode changes the ACL's mask too. A new owner of a file clears its
     /// set-user-id and set-group-id, as in the kernel.
     ///
@@ -160,7 +170,7 @@ impl Node {
             };
         let now = self.fs.now();
         self.change(needed, |txn, inode| {
-            if twice && inode.file_acl != 0 {
+            if twice && inode.file_acl != 0 && self.has_capability_and_acl(inode)? {
                 // Claims space for both changes, so that the second one cannot fail.
                 txn.spend(alloc::claim(&self.fs, 2)?);
             }
@@ -287,11 +297,10 @@ const NO_DAX: InodeFlags = InodeFlags::JOURNAL_DATA.union(InodeFlags::ENCRYPT).u
 /// Returns the flags that chattr(1) knows (`EXT4_FL_USER_VISIBLE`) and that this type of inode can
 /// have.
 fn allowed_flags(inode: &Inode) -> InodeFlags {
-    let of_dirs = InodeFlags::DIRSYNC | InodeFlags::TOPDIR | InodeFlags::PROJINHERIT | InodeFlags::CASEFOLD;
     if inode.is_dir() {
         InodeFlags::USER_VISIBLE
     } else if inode.is_regular() {
-        InodeFlags::USER_VISIBLE & !of_dirs
+        InodeFlags::USER_VISIBLE & !InodeFlags::OF_DIRECTORIES
     } else {
         InodeFlags::NODUMP | InodeFlags::NOATIME
     }

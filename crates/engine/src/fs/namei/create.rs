@@ -200,7 +200,7 @@ fn new_inode(store: &Store, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr, n
     inode.flags = parent.flags & InodeFlags::INHERITED;
     match file_type {
         FileType::Directory => {}
-        FileType::Regular => inode.flags &= !(InodeFlags::DIRSYNC | InodeFlags::TOPDIR),
+        FileType::Regular => inode.flags &= !InodeFlags::OF_DIRECTORIES,
         _ => inode.flags &= InodeFlags::NODUMP | InodeFlags::NOATIME,
     }
     let mapped = matches!(kind, NewKind::File | NewKind::Dir);

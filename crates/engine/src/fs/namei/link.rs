@@ -2,13 +2,36 @@
 
 use super::{LINK_MAX, check_new_name, find_name};
 use crate::error::{Corrupt, Error, Result};
-use crate::fs::inode::Node;
+use crate::fs::inode::{Node, NodeRef};
 use crate::store::kind;
 use crate::store::map::{self, Mapping};
 use crate::store::txn::credits;
 use crate::store::{dir, orphan};
 use lanefs_format::FileType;
 use std::sync::Arc;
+
+/// Links the inode that `find` finds. If another thread removes the inode's last name meanwhile,
+/// finds again which inode the path names.
+///
+/// # Errors
+/// Those of `find` and `link`; [`Corrupt::DeadInode`] if the name leads to an inode without names.
+pub(crate) fn link_found(
+    find: impl Fn() -> Result<NodeRef>,
+    link: impl Fn(&NodeRef) -> Result<()>,
+) -> Result<()> {
+    // Held, so that no other inode gets its number.
+    let mut gone: Option<NodeRef> = None;
+    loop {
+        let node = find()?;
+        if gone.is_some_and(|gone| gone.ino == node.ino) {
+            return Err(Corrupt::DeadInode { ino: node.ino }.into());
+        }
+        match link(&node) {
+            Err(Error::NotFound) if node.is_nameless() => gone = Some(node),
+            done => return done,
+        }
+    }
+}
 
 impl Node {
     /// Gives this inode the name `name` in `dir`.

@@ -19,6 +19,7 @@ pub(crate) use attr::CAPABILITY;
 pub use attr::{Atime, Modifier, SetAttr, SetTime};
 pub(crate) use create::check_target;
 pub use create::{NewAttr, NewKind};
+pub(crate) use link::link_found;
 pub use rename::RenameFlags;
 
 use crate::error::{Error, Result};

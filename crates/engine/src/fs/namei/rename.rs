@@ -154,8 +154,16 @@ impl Node {
 
     fn walk_up(&self, dir: &Node, error: Error) -> Result<()> {
         let mut at = dir.ino;
-        // A tree has no more levels than inodes; a cycle of ".." entries does.
-        for _ in 0..=self.fs.layout.inodes_count() {
+        // A cycle of ".." entries comes back to an inode that it has passed. Which one is kept is
+        // changed after twice as many steps each time (Brent), so each cycle is found.
+        let mut passed = None;
+        for step in 1_u64.. {
+            if passed == Some(at) {
+                break;
+            }
+            if step.is_power_of_two() {
+                passed = Some(at);
+            }
             if at == self.ino {
                 return Err(error);
             }

@@ -121,3 +121,60 @@ fn links_that_fail_beside_others_keep_the_count() {
     assert_eq!(u32::from(volume.metadata("/file").unwrap().nlink()), 1 + names);
     volume.close().unwrap();
 }
+
+#[test]
+fn a_name_that_leads_to_an_inode_without_names_ends_a_link() {
+    let volume = volume();
+    let file = volume.create_file("/a").unwrap();
+    volume.hard_link("/a", "/b").unwrap();
+    // Two names, and a count of one.
+    let node = file.node();
+    let counted = |txn: &mut crate::store::txn::Txn<'_>| {
+        node.prepare()?.update(txn, |_, inode| {
+            inode.links_count = 1;
+            Ok(())
+        })
+    };
+    node.fs.transact(crate::store::txn::credits::INODE, counted).unwrap();
+    volume.remove_file("/a").unwrap();
+    let dead = |e: Error| assert!(e.to_string().contains(&node.ino.to_string()) && e.errno() == 117, "{e}");
+    dead(volume.hard_link("/b", "/c").unwrap_err());
+    let root = volume.open_dir("/").unwrap();
+    dead(root.hard_link("b", &root, "c").unwrap_err());
+}
+
+#[test]
+fn a_file_inherits_no_flag_of_directories() {
+    let volume = volume();
+    volume.create_dir("/d").unwrap();
+    let dir = volume.root_node().unwrap().lookup("d".as_ref()).unwrap();
+    let flags = InodeFlags::PROJINHERIT | InodeFlags::TOPDIR | InodeFlags::DIRSYNC | InodeFlags::NODUMP;
+    dir.set_file_attr(Some(flags | dir.metadata().flags()), None).unwrap();
+    volume.create_file("/d/file").unwrap();
+    volume.create_dir("/d/dir").unwrap();
+    let file = dir.lookup("file".as_ref()).unwrap();
+    let of = |node: &crate::Node| node.metadata().flags();
+    assert!(of(&file).contains(InodeFlags::NODUMP));
+    assert!(!of(&file).intersects(InodeFlags::OF_DIRECTORIES), "{:?}", of(&file));
+    assert!(of(&dir.lookup("dir".as_ref()).unwrap()).contains(InodeFlags::PROJINHERIT));
+    // chattr(1) reads the flags, and sets them with one more.
+    file.set_file_attr(Some(of(&file) | InodeFlags::IMMUTABLE), None).unwrap();
+}
+
+#[test]
+fn mode_and_owner_take_no_space_where_no_attribute_changes() {
+    let volume = volume();
+    volume.write("/file", b"content").unwrap();
+    // Larger than the spare room of an inode.
+    volume.set_xattr("/file", "user.label", &[7; 600], crate::SetXattr::Any).unwrap();
+    let filler = volume.create_file("/filler").unwrap();
+    let mut at = 0;
+    while filler.fallocate(FallocMode::Allocate, at, 1024).is_ok() {
+        at += 1024;
+    }
+    volume.sync().unwrap();
+    assert_eq!(volume.statfs().blocks_free, 0);
+    let set = SetAttr { uid: Some(5), permissions: Some(0o600), ..SetAttr::default() };
+    volume.set_attr("/file", &set, AtSymlink::Follow).unwrap();
+    assert_eq!(volume.metadata("/file").unwrap().uid(), 5);
+}

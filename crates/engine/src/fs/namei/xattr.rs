@@ -13,6 +13,10 @@ use std::os::unix::ffi::OsStringExt;
 /// ext4 stores no attributes of `system.` whose name a program chose.
 const I_VERSION: &[u8] = b"system.lanefs.i_version";
 
+/// The most bytes that all attributes of an inode have together: values in inodes of their own may
+/// be sparse, and a block of 64 KiB names some thousands of them.
+const ALL_MAX: usize = 16 << 20;
+
 fn refuse_virtual(name: &[u8]) -> Result<()> {
     match name == I_VERSION {
         true => Err(Error::NotPermitted("i_version cannot be set")),
@@ -30,13 +34,18 @@ impl Node {
     }
 
     /// All attributes with their values.
+    ///
+    /// # Errors
+    /// [`Error::XattrsTooLarge`] for more than [`ALL_MAX`] bytes; those of a damaged volume.
     pub(crate) fn xattrs(&self) -> Result<Vec<(OsString, Vec<u8>)>> {
         let inode = self.state();
-        let names = xattr::list(&self.fs, self.ino, &inode)?;
+        let mut left = ALL_MAX;
         let with_value = |name: Vec<u8>| {
-            Ok((OsString::from_vec(name.clone()), xattr::get(&self.fs, self.ino, &inode, &name)?))
+            let value = xattr::get(&self.fs, self.ino, &inode, &name)?;
+            left = left.checked_sub(name.len() + value.len()).ok_or(Error::XattrsTooLarge)?;
+            Ok((OsString::from_vec(name), value))
         };
-        names.into_iter().map(with_value).collect()
+        xattr::list(&self.fs, self.ino, &inode)?.into_iter().map(with_value).collect()
     }
 
     /// Sets the attribute `name`.

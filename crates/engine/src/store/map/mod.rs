@@ -291,10 +291,11 @@ pub(crate) fn max_size(store: &Store, flags: InodeFlags) -> u64 {
     u64::from(max_blocks(store, flags)) * u64::from(store.block_size)
 }
 
-/// The logical block that holds byte `at`, and the byte's place in it.
+/// Returns the logical block that holds byte `at`, and the byte's place in it. The block is below
+/// [`MAX_BLOCKS`], so the block behind it has a number too.
 pub(crate) fn place(store: &Store, at: u64) -> Result<(u32, usize)> {
     let size = u64::from(store.block_size);
-    let lblk = u32::try_from(at / size).map_err(|_| Error::FileTooBig)?;
+    let lblk = u32::try_from(at / size).ok().filter(|lblk| *lblk < MAX_BLOCKS).ok_or(Error::FileTooBig)?;
     // A block is at most 64 KiB.
     Ok((lblk, (at % size) as usize))
 }

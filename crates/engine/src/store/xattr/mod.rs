@@ -20,6 +20,9 @@ use crate::store::{Store, io};
 use lanefs_format::xattr::{self as codec, Attr, Name, Value, index};
 use lanefs_format::{Inode, InodeFlags};
 
+/// The most bytes of a value that a program can read or write (`XATTR_SIZE_MAX`).
+const VALUE_MAX: u32 = 64 << 10;
+
 /// When [`Volume::set_xattr`](crate::Volume::set_xattr) makes and when it replaces an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetXattr {
@@ -150,6 +153,9 @@ fn value_of(store: &Store, ino: u32, attr: &Attr<'_>) -> Result<Vec<u8>> {
     }
     if holder.size != u64::from(size) {
         return Err(broken("has another size than e_value_size"));
+    }
+    if size > VALUE_MAX {
+        return Err(broken("has more than the 65536 bytes that a value can have"));
     }
     let mut value = vec![0; size as usize];
     let n = io::read_inode(store, value_ino, &holder, 0, &mut value)?;

@@ -86,7 +86,7 @@ impl Background {
     /// Returns how long to sleep from `now` on when there is no job. Pressure wakes the thread
     /// earlier.
     pub(crate) fn pause(&self, cache: &PageCache, now: Instant) -> Duration {
-        let expires = cache.dirty.oldest(None).and_then(|(_, since, _)| Some(since + self.expire?));
+        let expires = cache.dirty.oldest(None).and_then(|(_, since, _)| since.checked_add(self.expire?));
         expires.map_or(Self::WAKE, |at| at.saturating_duration_since(now).min(Self::WAKE))
     }
 }

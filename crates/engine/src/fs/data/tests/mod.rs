@@ -3,6 +3,7 @@
 mod ahead;
 mod batch;
 mod dax;
+mod ends;
 mod failures;
 mod fallocate;
 mod half;
