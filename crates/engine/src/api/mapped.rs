@@ -1,6 +1,6 @@
 //! A slice of a file that is not a copy.
 
-use crate::fs::data::Kept;
+use crate::fs::file::lock::Kept;
 use lanefs_device::Lent;
 use std::fmt;
 use std::ops::Deref;

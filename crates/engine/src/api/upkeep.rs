@@ -2,7 +2,7 @@
 
 use super::Volume;
 use crate::error::Result;
-use crate::fs::data::Background;
+use crate::fs::file::cache::Background;
 use std::time::Duration;
 
 /// A task of a volume's threads.

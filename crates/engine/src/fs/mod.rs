@@ -7,6 +7,7 @@
 mod close;
 pub(crate) mod data;
 mod dirty_times;
+pub(crate) mod file;
 mod flusher;
 pub(crate) mod inode;
 mod modes;
@@ -24,8 +25,9 @@ pub use options::OpenOptions;
 pub use statfs::StatFs;
 
 use crate::store::Store;
-use data::{Background, Combiner, PageCache};
+use data::Combiner;
 use dirty_times::{DirtyTimes, Round};
+use file::cache::{Background, PageCache};
 use flusher::Flusher;
 use inode::NodeTable;
 use lanefs_format::State;

@@ -4,8 +4,9 @@
 //! result is checked. Only then is the log replayed on the device. A volume that is opened for
 //! reading stays on the overlay.
 
-use super::data::{Combiner, PageCache};
+use super::data::Combiner;
 use super::dirty_times::DirtyTimes;
+use super::file::cache::PageCache;
 use super::flusher::Flusher;
 use super::inode::NodeTable;
 use super::{Fs, OpenOptions, Recovery};

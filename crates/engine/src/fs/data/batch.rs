@@ -9,10 +9,10 @@
 
 use super::content::Content;
 use super::io;
-use super::lock::Kept;
-use super::times::Stamp;
 use crate::error::Error;
 use crate::fs::Fs;
+use crate::fs::file::lock::Kept;
+use crate::fs::file::times::Stamp;
 use lanefs_device::WriteOp;
 use std::ops::Range;
 

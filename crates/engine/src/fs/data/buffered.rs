@@ -9,11 +9,11 @@
 //! past this cache ([`Content::write_late`], [`Content::read_for_cache`]): a second copy of them
 //! would not be read again.
 
-use super::cache::{FileCache, Segment};
 use super::content::{Content, end_of};
 use super::io;
-use super::times::Stamp;
 use crate::error::{Error, Result};
+use crate::fs::file::cache::{FileCache, Segment};
+use crate::fs::file::times::Stamp;
 use std::ops::Range;
 
 /// Bytes whose pages are locked at a time.

@@ -3,12 +3,12 @@
 //! Here are the parts that all operations share: which way bytes go ([`Via`]), the locks, and the
 //! arithmetic between bytes, blocks and i_size.
 
-use super::cache::FileCache;
-use super::file::FileData;
-use super::lock::Held;
-use super::times::Stamp;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
+use crate::fs::file::FileData;
+use crate::fs::file::cache::FileCache;
+use crate::fs::file::lock::Held;
+use crate::fs::file::times::Stamp;
 use crate::fs::inode::Node;
 use crate::store::map::{self, Mapping, place};
 use lanefs_rangelock::Range as Bytes;
@@ -188,7 +188,7 @@ impl<'n> Content<'n> {
         if let Some((block, len)) = self.file.snapshot.find(lblk) {
             return Ok(Mapping::Mapped { block, len, unwritten: false });
         }
-        self.file.snapshot.miss(self.node)?;
+        self.miss()?;
         self.map(lblk)
     }
 
@@ -199,7 +199,7 @@ impl<'n> Content<'n> {
 
     /// Returns the cached pages.
     pub(super) fn pages(self) -> &'n FileCache {
-        self.file.pages(self.node)
+        self.file.pages(&self.fs().pages, self.node.ino)
     }
 
     /// Locks bytes `offset..end`, which are not empty, shared.

@@ -11,9 +11,9 @@
 
 use super::content::{Content, end_of};
 use super::plan::Plan;
-use super::times::Stamp;
 use super::{io, max_size, place};
 use crate::error::{Error, Result};
+use crate::fs::file::times::Stamp;
 use crate::fs::{IVersion, Overwrite};
 use crate::store::map::{self, Mapping};
 use lanefs_format::InodeFlags;
@@ -225,7 +225,7 @@ impl Content<'_> {
         if let Some(run) = self.file.snapshot.find(lblk) {
             return Ok(Some(bytes(run)));
         }
-        if self.file.snapshot.miss(self.node)? {
+        if self.miss()? {
             self.file.expect_overwrites();
         }
         let state = self.node.state();

@@ -7,9 +7,9 @@
 //!   lent. The writer then locks the bytes exclusively, and so waits for the slice.
 
 use super::content::Content;
-use super::lock::Kept;
 use super::place;
 use crate::error::Result;
+use crate::fs::file::lock::Kept;
 use crate::store::map::Mapping;
 use lanefs_device::Lent;
 

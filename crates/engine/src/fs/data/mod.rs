@@ -4,7 +4,7 @@
 //! them. Extension zeroes them again, because a crash may have intervened.
 //!
 //! Locking:
-//! - The file's bytes ([`lock`]): shared to read and to overwrite directly; exclusive for a write
+//! - The file's bytes ([`lock`](crate::fs::file::lock)): shared to read and to overwrite directly; exclusive for a write
 //!   that readers must see whole; exclusive to the end of all bytes to change i_size or to move
 //!   blocks.
 //! - The inode's `state`: locked briefly, to look at the map or to change it under a handle. Blocks
@@ -12,15 +12,12 @@
 
 mod batch;
 mod buffered;
-mod cache;
 mod combine;
 mod content;
 mod delayed;
 mod direct;
 mod fallocate;
-mod file;
 mod lend;
-mod lock;
 mod nowait;
 mod plan;
 mod read;
@@ -30,22 +27,19 @@ mod snapshot;
 mod sync;
 #[cfg(test)]
 mod tests;
-mod times;
 mod truncate;
 mod writeback;
 
 pub(crate) use batch::{Bytes, Request, run as run_batch};
-pub(crate) use cache::{Background, PageCache};
 pub(crate) use combine::Combiner;
 pub(crate) use content::Content;
 pub use fallocate::FallocMode;
-pub(crate) use file::FileData;
-pub(crate) use lock::Kept;
 pub use seek::FiemapExtent;
 use writeback::ALL;
 
 use crate::error::Result;
 use crate::fs::IVersion;
+use crate::fs::file::{FileData, cache};
 use crate::fs::inode::Node;
 use crate::store::io;
 use crate::store::map::{self, Mapping, max_size, place};

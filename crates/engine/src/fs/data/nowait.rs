@@ -4,11 +4,11 @@
 //! They do wait for locks that are held briefly, and for blocks of the map that are not cached.
 
 use super::buffered::SPAN;
-use super::cache::Pressure;
 use super::content::{Content, Via, end_of};
-use super::times::Stamp;
 use crate::error::{Error, Result};
 use crate::fs::IVersion;
+use crate::fs::file::cache::Pressure;
+use crate::fs::file::times::Stamp;
 
 impl Content<'_> {
     /// Reads cached bytes from byte `offset` on. Returns how many: 0 only at the end.

@@ -6,9 +6,9 @@
 //! writeback lock, so no other thread maps the range meanwhile.
 
 use super::content::Content;
-use super::delayed::join;
 use super::{Pieces, max_size, set_size};
 use crate::error::{Error, Result};
+use crate::fs::file::delayed::join;
 use crate::fs::inode::Node;
 use crate::fs::{Fs, Overwrite, Writeback};
 use crate::store::alloc::{self, Claim, Reserved, Spot};

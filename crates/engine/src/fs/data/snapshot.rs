@@ -1,138 +1,54 @@
-//! A snapshot of a file's map, read without a lock.
-//!
-//! A snapshot lists the runs of blocks that are mapped and written. It is immutable: a thread that
-//! changes the map drops it, and after enough lookups that missed it, a thread makes a new one. A
-//! snapshot permits overwrites in place: a writer that finds its blocks in it, and whose range lock
-//! keeps threads that free blocks away, writes them without a handle.
-//!
-//! Invariant: a snapshot that can be loaded is true of every range that its reader has locked.
-//! [`forget`] is called under the inode's lock, after the change. A snapshot made from an earlier
-//! state of the map has an older generation and is not published.
-//!
-//! [`forget`]: Snapshot::forget
+//! Makes snapshots of a file's map ([`Snapshot`](crate::fs::file::snapshot::Snapshot)).
 
+use super::content::Content;
 use crate::error::Result;
-use crate::fs::inode::Node;
+use crate::fs::file::snapshot::{MAX_RUNS, Run};
 use crate::store::map::{Mapping, lookup, max_blocks};
-use arc_swap::ArcSwapOption;
 use lanefs_format::InodeFlags;
-use lanefs_sync::OnceLock;
-use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
 
-/// Runs that a snapshot may have. A file with more is looked up in its map each time.
-const MAX_RUNS: usize = 1 << 16;
-
-/// Misses before a snapshot is made, and one more for so many runs: making it costs no more than
-/// the lookups did. Hazard: dropping a snapshot visits the reader list of every thread, so a file
-/// whose map changes all the time must not have one.
-const LEAST_MISSES: u32 = 16;
-const RUNS_PER_MISS: usize = 8;
-
-/// Blocks that are adjacent both in the file and on the volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
-    lblk: u32,
-    len: u32,
-    block: u64,
-}
-
-#[derive(Debug)]
-struct Runs {
-    /// In order of `lblk`.
-    runs: Box<[Run]>,
-}
-
-/// The snapshot of one file's map.
-#[derive(Debug, Default)]
-pub(crate) struct Snapshot {
-    /// Made with the first snapshot: each thread that reads one enters a list that all threads
-    /// visit, and the thread that drops it visits that list too. Files that only grow and sync
-    /// never need it.
-    seen: OnceLock<ArcSwapOption<Runs>>,
-    generation: AtomicU64,
-    /// Misses since the last snapshot was dropped.
-    misses: AtomicU32,
-    /// Misses needed beyond [`LEAST_MISSES`]: grows with the file's runs.
-    patience: AtomicU32,
-    /// Whether there is a snapshot. Changes under the inode's lock.
-    made: AtomicBool,
-}
-
-impl Snapshot {
-    /// Returns the block of `lblk`, and how many blocks from it on are contiguous, if the snapshot
-    /// has `lblk` as mapped and written.
-    pub(crate) fn find(&self, lblk: u32) -> Option<(u64, u32)> {
-        let seen = self.seen.get()?.load();
-        let runs = &seen.as_ref()?.runs;
-        let at = runs.partition_point(|run| run.lblk <= lblk).checked_sub(1)?;
-        let run = runs.get(at)?;
-        let inner = lblk - run.lblk;
-        (inner < run.len).then(|| (run.block + u64::from(inner), run.len - inner))
-    }
-
-    /// Drops the snapshot after a change of the map. The caller holds the inode's lock.
-    pub(crate) fn forget(&self) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
-        if self.made.swap(false, Ordering::AcqRel)
-            && let Some(seen) = self.seen.get()
-        {
-            seen.store(None);
-        }
-        self.misses.store(0, Ordering::Relaxed);
-    }
-
+impl Content<'_> {
     /// Counts a lookup that the snapshot could not answer, and makes a new snapshot after enough of
     /// them. Returns whether it tried to.
-    pub(crate) fn miss(&self, node: &Node) -> Result<bool> {
-        let patience = self.patience.load(Ordering::Relaxed);
-        let misses = self.misses.fetch_add(1, Ordering::Relaxed);
-        if self.made.load(Ordering::Acquire) || misses < patience.saturating_add(LEAST_MISSES) {
-            return Ok(false);
-        }
-        let generation = self.generation.load(Ordering::Acquire);
-        let Some(runs) = walk(node)? else {
-            self.patience.store(u32::MAX, Ordering::Relaxed);
-            return Ok(false);
-        };
-        self.patience.store((runs.len() / RUNS_PER_MISS) as u32, Ordering::Relaxed);
-        // While this thread holds the inode's lock, no other changes the map between the comparison
-        // and the store.
-        let _state = node.state();
-        if self.generation.load(Ordering::Acquire) == generation {
-            self.seen.get_or_init(ArcSwapOption::default).store(Some(Arc::new(Runs { runs: runs.into() })));
-            self.made.store(true, Ordering::Release);
-        }
+    pub(super) fn miss(self) -> Result<bool> {
+        let snapshot = &self.file.snapshot;
+        let Some(generation) = snapshot.miss() else { return Ok(false) };
+        let runs = self.walk()?;
+        snapshot.expect(runs.as_ref().map(Vec::len));
+        let Some(runs) = runs else { return Ok(false) };
+        let _state = self.node.state();
+        snapshot.publish(runs, generation);
         Ok(true)
     }
-}
 
-/// Returns all runs of a file that may be overwritten; `None` if there are too many.
-fn walk(node: &Node) -> Result<Option<Vec<Run>>> {
-    let fs = &*node.fs;
-    let mut runs: Vec<Run> = Vec::new();
-    let mut lblk = 0;
-    for _ in 0..MAX_RUNS {
-        let state = node.state();
-        if state.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-            return Ok(Some(Vec::new()));
-        }
-        let blocks =
-            state.size.div_ceil(u64::from(fs.block_size)).min(max_blocks(fs, state.flags).into()) as u32;
-        if lblk >= blocks {
-            return Ok(Some(runs));
-        }
-        let mapping = lookup(fs, node.ino, &state, lblk)?;
-        drop(state);
-        if let Mapping::Mapped { block, len, unwritten: false } = mapping {
-            match runs.last_mut() {
-                Some(last) if last.lblk + last.len == lblk && last.block + u64::from(last.len) == block => {
-                    last.len += len;
-                }
-                _ => runs.push(Run { lblk, len, block }),
+    /// Returns all runs of a file that may be overwritten; `None` if there are too many.
+    fn walk(self) -> Result<Option<Vec<Run>>> {
+        let fs = self.fs();
+        let mut runs: Vec<Run> = Vec::new();
+        let mut lblk = 0;
+        for _ in 0..MAX_RUNS {
+            let state = self.node.state();
+            if state.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+                return Ok(Some(Vec::new()));
             }
+            let blocks =
+                state.size.div_ceil(u64::from(fs.block_size)).min(max_blocks(fs, state.flags).into()) as u32;
+            if lblk >= blocks {
+                return Ok(Some(runs));
+            }
+            let mapping = lookup(fs, self.node.ino, &state, lblk)?;
+            drop(state);
+            if let Mapping::Mapped { block, len, unwritten: false } = mapping {
+                match runs.last_mut() {
+                    Some(last)
+                        if last.lblk + last.len == lblk && last.block + u64::from(last.len) == block =>
+                    {
+                        last.len += len;
+                    }
+                    _ => runs.push(Run { lblk, len, block }),
+                }
+            }
+            lblk = lblk.saturating_add(mapping.len());
         }
-        lblk = lblk.saturating_add(mapping.len());
+        Ok(None)
     }
-    Ok(None)
 }

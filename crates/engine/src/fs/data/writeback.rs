@@ -13,11 +13,11 @@
 //!   extended to begin there.
 
 use super::Pieces;
-use super::cache::{Background, FileCache, Item, Pressure, Writeback};
 use super::content::Content;
 use super::plan::Plan;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
+use crate::fs::file::cache::{Background, FileCache, Item, Pressure, Writeback};
 use crate::fs::inode::Node;
 use lanefs_device::release_free_memory;
 use lanefs_sync::time::Instant;

@@ -29,7 +29,7 @@ pub(crate) use table::NodeTable;
 
 use crate::error::{Corrupt, Error, Result};
 use crate::fs::Fs;
-use crate::fs::data::FileData;
+use crate::fs::file::FileData;
 use crate::store::TableSlot;
 use crate::store::txn::Txn;
 use durable::Durable;

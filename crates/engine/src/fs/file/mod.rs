@@ -4,14 +4,20 @@
 //! data before it is on the device, and never exceeds `size`. `disk_size` is a copy of i_disksize
 //! that is read without the inode's lock.
 
-use super::cache::{FileCache, ReadAhead};
-use super::delayed::Delayed;
-use super::lock::DataLock;
-use super::snapshot::Snapshot;
-use super::times::Times;
+pub(crate) mod cache;
+pub(crate) mod delayed;
+pub(crate) mod lock;
+pub(crate) mod snapshot;
+pub(crate) mod times;
+
+use cache::{FileCache, PageCache, ReadAhead};
+use delayed::Delayed;
+use lock::DataLock;
+use snapshot::Snapshot;
+use times::Times;
+
 use crate::error::{Error, Result};
 use crate::fs::Fs;
-use crate::fs::inode::Node;
 use crate::store::alloc::FileAlloc;
 use lanefs_format::Inode;
 use lanefs_journal::Ticket;
@@ -25,13 +31,13 @@ use std::sync::Arc;
 pub(crate) struct FileData {
     size: AtomicU64,
     disk_size: AtomicU64,
-    pub(super) lock: DataLock,
+    pub(crate) lock: DataLock,
     /// The map as last seen.
     pub(crate) snapshot: Snapshot,
     /// Times and i_version that the inode does not have yet.
     pub(crate) times: Times,
     /// Held by a thread that writes pages out, and by a thread that moves blocks.
-    pub(super) writeback: Mutex<()>,
+    pub(crate) writeback: Mutex<()>,
     /// The ticket of the flush that makes durable what was written past the journal.
     unflushed: AtomicU64,
     pages: OnceLock<Arc<FileCache>>,
@@ -71,12 +77,12 @@ impl FileData {
 
     /// Sets i_size. The caller has locked the bytes from the old or the new end on, whichever is
     /// less.
-    pub(super) fn set_size(&self, size: u64) {
+    pub(crate) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
     }
 
     /// Returns i_disksize: all bytes before it are on the device, or were once.
-    pub(super) fn disk_size(&self) -> u64 {
+    pub(crate) fn disk_size(&self) -> u64 {
         self.disk_size.load(Ordering::Acquire)
     }
 
@@ -86,14 +92,14 @@ impl FileData {
     }
 
     /// Moves i_size up to `end`.
-    pub(super) fn extend(&self, end: u64) {
+    pub(crate) fn extend(&self, end: u64) {
         if self.size() < end {
             self.size.fetch_max(end, Ordering::AcqRel);
         }
     }
 
     /// Prepares the lock for direct overwrites, so that threads that share it do not contend.
-    pub(super) fn expect_overwrites(&self) {
+    pub(crate) fn expect_overwrites(&self) {
         self.lock.expect_readers();
     }
 
@@ -105,12 +111,12 @@ impl FileData {
     }
 
     /// Whether a truncation has left written blocks behind i_size.
-    pub(super) fn is_cut_short(&self) -> bool {
+    pub(crate) fn is_cut_short(&self) -> bool {
         self.cut_short.load(Ordering::Acquire)
     }
 
     /// Notes whether it has. The caller has locked the bytes from i_size on.
-    pub(super) fn set_cut_short(&self, cut_short: bool) {
+    pub(crate) fn set_cut_short(&self, cut_short: bool) {
         self.cut_short.store(cut_short, Ordering::Release);
     }
 
@@ -118,7 +124,7 @@ impl FileData {
     ///
     /// # Errors
     /// [`Error::CutShort`].
-    pub(super) fn check_growth(&self, ino: u32) -> Result<()> {
+    pub(crate) fn check_growth(&self, ino: u32) -> Result<()> {
         if self.is_cut_short() { Err(Error::CutShort { ino }) } else { Ok(()) }
     }
 
@@ -128,17 +134,17 @@ impl FileData {
     }
 
     /// The cached pages.
-    pub(super) fn pages(&self, node: &Node) -> &FileCache {
-        self.pages.get_or_init(|| FileCache::new(&node.fs.pages, node.ino))
+    pub(crate) fn pages(&self, cache: &Arc<PageCache>, ino: u32) -> &FileCache {
+        self.pages.get_or_init(|| FileCache::new(cache, ino))
     }
 
     /// The cached pages, if there ever were any.
-    pub(super) fn pages_if_used(&self) -> Option<&FileCache> {
+    pub(crate) fn pages_if_used(&self) -> Option<&FileCache> {
         self.pages.get().map(|pages| &**pages)
     }
 
     /// Drops cached pages that are not dirty.
-    pub(super) fn drop_pages(&self, blocks: Range<u32>) {
+    pub(crate) fn drop_pages(&self, blocks: Range<u32>) {
         if let Some(pages) = self.pages_if_used() {
             pages.drop_clean(blocks);
         }
@@ -150,12 +156,12 @@ impl FileData {
     }
 
     /// The space that is claimed for dirty pages.
-    pub(super) fn delayed(&self) -> MutexGuard<'_, Delayed> {
+    pub(crate) fn delayed(&self) -> MutexGuard<'_, Delayed> {
         self.delayed.lock()
     }
 
     /// Notes a read of `bytes`. Returns the bytes to read ahead: none while another thread asks.
-    pub(super) fn read_ahead(&self, bytes: Range<u64>) -> Range<u64> {
+    pub(crate) fn read_ahead(&self, bytes: Range<u64>) -> Range<u64> {
         self.ahead.try_lock().map_or(0..0, |mut ahead| ahead.read(bytes, self.size()))
     }
 
@@ -164,12 +170,12 @@ impl FileData {
         self.failures.load(Ordering::Acquire)
     }
 
-    pub(super) fn note_failure(&self) {
+    pub(crate) fn note_failure(&self) {
         self.failures.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Notes that data was written past the journal, after the write has returned.
-    pub(super) fn wrote(&self, fs: &Fs) {
+    pub(crate) fn wrote(&self, fs: &Fs) {
         // A flush does nothing on this device: a write is as durable as it will be.
         if fs.writes_last {
             return;

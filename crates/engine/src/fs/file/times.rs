@@ -27,7 +27,7 @@ const NANOS: u64 = 1_000_000_000;
 
 /// Whether a change of the content sets the times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stamp {
+pub(crate) enum Stamp {
     /// Set to the time of the call.
     Now,
     /// Left alone: the caller keeps the times of the file.
@@ -43,13 +43,13 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    pub(super) fn new(inode: &Inode) -> Self {
+    pub(crate) fn new(inode: &Inode) -> Self {
         Self { pending: AtomicU64::new(0), version: AtomicU64::new(inode.version << 1 | LOOKED) }
     }
 
     /// Stamps a change of the content. Returns `Some` if nothing was pending: the value that the
     /// caller passes to [`raise`](Self::raise) when it notes the file.
-    pub(super) fn touch(&self, clock: &Clock, mode: IVersion, stamp: Stamp) -> Option<u64> {
+    pub(crate) fn touch(&self, clock: &Clock, mode: IVersion, stamp: Stamp) -> Option<u64> {
         let looked = self.version.load(Ordering::Acquire) & LOOKED != 0;
         if looked || mode == IVersion::Always {
             self.bump();
@@ -69,7 +69,7 @@ impl Times {
     }
 
     /// Makes the time `now` pending.
-    pub(super) fn raise(&self, now: u64) {
+    pub(crate) fn raise(&self, now: u64) {
         self.pending.fetch_max(now, Ordering::AcqRel);
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Kept<'a> {
 
 impl<'a> Held<'a> {
     /// Takes the lock out of the check of the lock order.
-    pub(super) fn kept(self) -> Kept<'a> {
+    pub(crate) fn kept(self) -> Kept<'a> {
         Kept { _guard: self._guard }
     }
 }
@@ -50,7 +50,7 @@ enum Guard<'a> {
 }
 
 impl DataLock {
-    pub(super) fn new(locking: Locking) -> Self {
+    pub(crate) fn new(locking: Locking) -> Self {
         match locking {
             Locking::Inode => Self::Inode(RwLock::new(())),
             Locking::RangeMutex => Self::Mutexed(MutexRangeLock::new()),
@@ -59,7 +59,7 @@ impl DataLock {
     }
 
     /// Locks `range` of the content of `ino`, shared. Counts the time of a wait in `waits`.
-    pub(super) fn read(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
+    pub(crate) fn read(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
         self.try_read(ino, range).unwrap_or_else(|| waits.time(|| self.wait_to_read(ino, range)))
     }
 
@@ -75,14 +75,14 @@ impl DataLock {
     }
 
     /// Prepares for direct overwrites, which share the lock.
-    pub(super) fn expect_readers(&self) {
+    pub(crate) fn expect_readers(&self) {
         if let Self::Range(lock) = self {
             lock.expect_readers();
         }
     }
 
     /// Locks `range` of the content of `ino`, exclusively. Counts the time of a wait in `waits`.
-    pub(super) fn write(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
+    pub(crate) fn write(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
         self.try_write(ino, range).unwrap_or_else(|| waits.time(|| self.wait_to_write(ino, range)))
     }
 
@@ -98,7 +98,7 @@ impl DataLock {
     }
 
     /// Locks as [`read`](Self::read) does; `None` if it would have to wait.
-    pub(super) fn try_read(&self, ino: u32, range: Range) -> Option<Held<'_>> {
+    pub(crate) fn try_read(&self, ino: u32, range: Range) -> Option<Held<'_>> {
         let note = Note::new(Level::Range, ino.into());
         let guard = match self {
             Self::Inode(lock) => Guard::InodeRead(lock.try_read()?),
@@ -109,7 +109,7 @@ impl DataLock {
     }
 
     /// Locks as [`write`](Self::write) does; `None` if it would have to wait.
-    pub(super) fn try_write(&self, ino: u32, range: Range) -> Option<Held<'_>> {
+    pub(crate) fn try_write(&self, ino: u32, range: Range) -> Option<Held<'_>> {
         let note = Note::new(Level::Range, ino.into());
         let guard = match self {
             Self::Inode(lock) => Guard::InodeWrite(lock.try_write()?),
