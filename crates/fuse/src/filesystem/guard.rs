@@ -1,7 +1,7 @@
 //! The checks of ext4 itself before content or attributes change: flags of the inode, and the
 //! privileges that a change takes away. The kernel's half of FUSE does not know the flags of
-//! chattr(1), and leaves set-id bits to the file system (`FUSE_HANDLE_KILLPRIV_V2`): it says whether
-//! the caller may keep them, and for fallocate(2) and copy_file_range(2) not even that.
+//! chattr(1), and leaves set-id bits to the file system (`FUSE_HANDLE_KILLPRIV_V2`). It says
+//! whether the caller may keep them, and for fallocate(2) and copy_file_range(2) not even that.
 
 use super::Filesystem;
 use crate::caller::{Caller, Capability};
