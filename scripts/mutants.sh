@@ -27,6 +27,9 @@ refresh() {
             cp "$file" "$copy/$file"
         fi
     done
+    # What the checkout has no longer would be built too.
+    comm -13 <(git ls-files -co --exclude-standard | sort) <(cd "$copy" && find . -type f -printf '%P\n' | sort) |
+        while read -r file; do rm "$copy/$file"; done
     rm -rf "$copy/target"
 }
 

@@ -82,6 +82,7 @@ impl Log {
 pub struct RecordingDevice {
     size: u64,
     atomic_write: usize,
+    alignment: usize,
     state: Mutex<State>,
 }
 
@@ -97,7 +98,7 @@ impl RecordingDevice {
     pub fn new(base: Image) -> Self {
         let size = base.size();
         let state = State { now: base.clone(), base, entries: Vec::new() };
-        Self { size, atomic_write: 512, state: Mutex::new(state) }
+        Self { size, atomic_write: 512, alignment: 1, state: Mutex::new(state) }
     }
 
     /// Sets what [`BlockDevice::atomic_write`] returns, 512 otherwise: where its crash states are
@@ -105,6 +106,13 @@ impl RecordingDevice {
     #[must_use]
     pub fn with_atomic_write(self, atomic_write: usize) -> Self {
         Self { atomic_write, ..self }
+    }
+
+    /// Sets what [`BlockDevice::alignment`] returns, 1 otherwise. Calls that are not aligned are
+    /// carried out all the same, as a file that is open for O_DIRECT does.
+    #[must_use]
+    pub fn with_alignment(self, alignment: usize) -> Self {
+        Self { alignment, ..self }
     }
 
     /// Begins the log anew with what the device holds now: what came before counts as durable.
@@ -185,6 +193,10 @@ impl BlockDevice for RecordingDevice {
 
     fn read_only(&self) -> bool {
         false
+    }
+
+    fn alignment(&self) -> usize {
+        self.alignment
     }
 
     fn atomic_write(&self) -> usize {

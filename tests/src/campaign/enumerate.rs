@@ -22,7 +22,7 @@ fn path(path: &str) -> String {
     path.to_owned()
 }
 
-/// The core operations.
+/// The core operations, each of which is one for other threads.
 pub(super) fn operations() -> Vec<Step> {
     let mut all = contents();
     all.extend(names());
@@ -65,6 +65,17 @@ fn contents() -> Vec<Step> {
         falloc(FallocMode::ZeroRangeKeepSize, 0, 2 * BLOCK),
         falloc(FallocMode::CollapseRange, 0, BLOCK),
         falloc(FallocMode::InsertRange, BLOCK, BLOCK),
+    ]
+}
+
+/// Writes that are several requests, so that other threads may come in between.
+fn divided() -> Vec<Step> {
+    use Slot::{F, G};
+    vec![
+        write(Way::Batch, F, 0, 2 * BLOCK),
+        write(Way::Batch, G, BLOCK, 2 * BLOCK),
+        write(Way::NoWait, F, 1000, 900),
+        write(Way::NoWaitDirect, F, BLOCK, BLOCK),
     ]
 }
 
@@ -146,7 +157,8 @@ pub struct Small {
 
 impl Default for Small {
     fn default() -> Self {
-        Self { operations: operations(), between: between(), tails: tails() }
+        let operations = [operations(), divided()].concat();
+        Self { operations, between: between(), tails: tails() }
     }
 }
 

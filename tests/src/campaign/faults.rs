@@ -112,7 +112,7 @@ impl FaultExplorer {
         let first = if self.opened.insert(case.setting.name) { [0; 4] } else { sound.opening };
         let mut all = every(Phase::Run, first, calls(&sound.device));
         if let Some(state) = self.crash(case, log) {
-            let device = device(state.image.clone(), NEVER);
+            let device = device(case.setting, state.image.clone(), NEVER);
             let recovery = unwinding(|| run_recovery(case.setting, &device, NEVER, |_| Ok(())));
             // What is wrong without a fault is for the crash campaign to find.
             if recovery.is_ok() {
@@ -164,7 +164,7 @@ impl FaultExplorer {
         state: &CrashState,
         fault: Fault,
     ) -> Result<(), String> {
-        let device = device(state.image.clone(), fault);
+        let device = device(setting, state.image.clone(), fault);
         let look = |observed: Observed| judge(run, state.cut, &observed);
         let recovered = unwinding(|| run_recovery(setting, &device, fault, look));
         self.count.faults += u64::from(device.failures() > 0);
@@ -287,9 +287,9 @@ fn number(text: &str) -> u64 {
     text.bytes().fold(0, |number: u64, byte| (number ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A device that holds `image`, and is told to fail.
-fn device(image: Image, fault: Fault) -> Arc<Device> {
-    let record = Arc::new(RecordingDevice::new(image));
+/// A device of the setting that holds `image`, and is told to fail.
+fn device(setting: &Setting, image: Image, fault: Fault) -> Arc<Device> {
+    let record = Arc::new(RecordingDevice::new(image).with_alignment(setting.alignment));
     let marks = Arc::clone(&record);
     let device = FailingDevice::new(record).with_notify(move || _ = marks.mark(FAILED));
     let device = if fault.failure() == Failure::Stale { device.remembering() } else { device };
@@ -307,7 +307,7 @@ fn options(setting: &Setting) -> OpenOptions {
 
 /// Runs a case with one fault.
 fn attempt(case: &Case, fault: Fault) -> Attempt {
-    let device = device(case.setting.start().image.clone(), fault);
+    let device = device(case.setting, case.setting.start().image.clone(), fault);
     let mut opening = [0; 4];
     let run = unwinding(|| {
         let hurt = Hurt { device: Arc::clone(&device), fault, aborted: false, failed: None };

@@ -3,7 +3,8 @@
 use super::model::{MADE, NAMELESS_IN, XATTR, byte, mode, target};
 use super::observed::bit;
 use super::step::{Slot, Step, Way};
-use lanefs::{AtSymlink, Error, File, NewAttr, RenameFlags, SetAttr, SetXattr, Upkeep, Volume};
+use lanefs::{AtSymlink, Error, File, Io, NewAttr, RenameFlags, SetAttr, SetXattr, Upkeep, Volume};
+use lanefs_device::AlignedBuf;
 use std::collections::BTreeMap;
 
 /// The files that a workload has open.
@@ -88,16 +89,10 @@ impl Hands<'_> {
     fn change_content(&self, i: usize, step: &Step) -> lanefs::Result<()> {
         match *step {
             Step::Write { way, file, at, len } => {
-                let (file, bytes) = (self.file(file)?, vec![byte(i); len]);
-                match way {
-                    Way::Write => file.write_at(&bytes, at as u64),
-                    Way::Direct => file.with_direct(true).write_at(&bytes, at as u64),
-                    Way::Late => file.write_late(&bytes, at as u64),
-                    Way::Dsync => {
-                        file.write_at(&bytes, at as u64)?;
-                        file.sync_data()
-                    }
-                }
+                // Aligned, so that what a device asks for depends on the step alone.
+                let mut bytes = AlignedBuf::zeroed(len);
+                bytes.fill(byte(i));
+                write(self.file(file)?, way, &bytes, at as u64)
             }
             Step::Append { file, len } => {
                 let file = self.file(file)?;
@@ -118,4 +113,34 @@ impl Hands<'_> {
             _ => Err(Error::NotFound),
         }
     }
+}
+
+fn write(file: &File, way: Way, bytes: &[u8], at: u64) -> lanefs::Result<()> {
+    match way {
+        Way::Write => file.write_at(bytes, at),
+        Way::Direct => file.with_direct(true).write_at(bytes, at),
+        Way::Late => file.write_late(bytes, at),
+        Way::Dsync => {
+            file.write_at(bytes, at)?;
+            file.sync_data()
+        }
+        Way::Batch => {
+            let file = file.with_direct(true);
+            let (front, back) = bytes.split_at(bytes.len() / 2);
+            let behind = at + front.len() as u64;
+            let done = File::run_batch(&mut [Io::write(&file, front, at), Io::write(&file, back, behind)]);
+            done.into_iter().try_for_each(|done| done.map(drop))
+        }
+        Way::NoWait => write_without_waiting(file, bytes, at),
+        Way::NoWaitDirect => write_without_waiting(&file.with_direct(true), bytes, at),
+    }
+}
+
+/// Writes what can be written at once, and then waits for the rest.
+fn write_without_waiting(file: &File, bytes: &[u8], at: u64) -> lanefs::Result<()> {
+    let done = match file.try_write_at(bytes, at) {
+        Err(Error::WouldBlock) => 0,
+        done => done?,
+    };
+    if done < bytes.len() { file.write_at(&bytes[done..], at + done as u64) } else { Ok(()) }
 }

@@ -87,7 +87,7 @@ const TEAR: usize = 8;
 /// Returns a device for the volume, and what records it.
 fn device(setting: &Setting, image: &Image) -> Result<(Arc<dyn BlockDevice>, Arc<RecordingDevice>), String> {
     if !setting.memory {
-        let device = Arc::new(RecordingDevice::new(image.clone()));
+        let device = Arc::new(RecordingDevice::new(image.clone()).with_alignment(setting.alignment));
         return Ok((Arc::clone(&device) as _, device));
     }
     // The mapping outlives the name.

@@ -38,6 +38,8 @@ pub struct Setting {
     pub crashes: bool,
     /// Whether the device is memory (DAX).
     pub memory: bool,
+    /// The alignment that the device asks for: more than 1 if it is open for direct I/O.
+    pub alignment: usize,
 }
 
 const CALM: Pressure =
@@ -55,10 +57,10 @@ const fn setting_of(
     mode: &'static str,
     pressure: Pressure,
 ) -> Setting {
-    Setting { name, shape, mode, pressure, crashes: true, memory: false }
+    Setting { name, shape, mode, pressure, crashes: true, memory: false, alignment: 1 }
 }
 
-static SETTINGS: [Setting; 20] = [
+static SETTINGS: [Setting; 21] = [
     setting_of("small", "small", "default", CALM),
     setting_of("full", "full", "default", CALM),
     setting_of("sweep", "small", "default", SWEEP),
@@ -76,6 +78,7 @@ static SETTINGS: [Setting; 20] = [
     setting_of("poke", "small", "default", POKE),
     setting_of("poke-lock", "small", "lock", POKE),
     setting_of("poke-unwritten", "small", "unwritten", POKE),
+    Setting { alignment: 512, ..setting_of("sectors", "small", "default", CALM) },
     Setting { memory: true, ..setting_of("dax", "small", "default", CALM) },
     Setting { memory: true, ..setting_of("dax-full", "full", "nolock", SWEEP) },
     Setting { crashes: false, ..setting_of("no-journal", "no-journal", "default", CALM) },

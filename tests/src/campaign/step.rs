@@ -43,6 +43,12 @@ pub enum Way {
     Late,
     /// Durable before the call returns (O_DSYNC).
     Dsync,
+    /// Its halves as two requests of one batch, past the page cache.
+    Batch,
+    /// As far as it goes without waiting, and then the rest.
+    NoWait,
+    /// As [`NoWait`](Self::NoWait), but past the page cache.
+    NoWaitDirect,
 }
 
 /// One call of a workload.
@@ -135,8 +141,15 @@ const SLOTS: &[(&str, Slot)] = &[("f", Slot::F), ("g", Slot::G), ("n", Slot::N),
 const FLAGS: &[(&str, Flag)] =
     &[("nodump", Flag::NoDump), ("append", Flag::Append), ("immutable", Flag::Immutable)];
 
-const WAYS: &[(&str, Way)] =
-    &[("write", Way::Write), ("direct", Way::Direct), ("late", Way::Late), ("dsync", Way::Dsync)];
+const WAYS: &[(&str, Way)] = &[
+    ("write", Way::Write),
+    ("direct", Way::Direct),
+    ("late", Way::Late),
+    ("dsync", Way::Dsync),
+    ("batch", Way::Batch),
+    ("nowait", Way::NoWait),
+    ("nowait-direct", Way::NoWaitDirect),
+];
 
 const MODES: &[(&str, FallocMode)] = &[
     ("allocate", FallocMode::Allocate),

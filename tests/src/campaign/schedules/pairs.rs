@@ -76,9 +76,10 @@ fn meet(a: &Act, b: &Act) -> bool {
 }
 
 /// Returns whether a setting is for schedules: others have threads that the scheduler does not see,
-/// or a mapping of the system.
+/// a mapping of the system, or a device whose alignment the scheduler's device has not.
 fn is_under_the_scheduler(setting: &Setting) -> bool {
-    !setting.pressure.poke && !setting.memory && setting.shape().free.is_none()
+    let is_plain = !setting.memory && setting.alignment == 1;
+    is_plain && !setting.pressure.poke && setting.shape().free.is_none()
 }
 
 /// Returns whether the text of an act has this word.
