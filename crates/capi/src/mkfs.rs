@@ -2,7 +2,7 @@
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
-use lanefs::device::{FileOptions, create_url, open_url};
+use lanefs::device::{FileOptions, open_url};
 use lanefs::mkfs::{self, FsType, MkfsError, Options};
 use libc::{c_char, c_int};
 use uuid::Uuid;
@@ -26,12 +26,14 @@ pub unsafe extern "C" fn lanefs_mkfs(name: *const c_char, size: u64, options: *c
     call(|| {
         // SAFETY: strings or null, as the header says.
         let (name, words) = unsafe { (args::os(name)?, args::options(options)?) };
-        // Before the file is emptied.
         let options = parse(words)?;
-        let open = FileOptions::new();
-        let device = if size == 0 { open_url(name, &open) } else { create_url(name, size, &open) };
-        let device = device.map_err(lanefs::Error::from)?;
-        mkfs::format(&*device, &options).map_err(refused)?;
+        let made = match size {
+            0 => open_url(name, &FileOptions::new())
+                .map_err(MkfsError::from)
+                .and_then(|device| mkfs::format(&*device, &options)),
+            size => mkfs::create(name, size, &options),
+        };
+        made.map_err(refused)?;
         Ok(0)
     })
 }

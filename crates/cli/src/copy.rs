@@ -14,9 +14,11 @@ use crate::quote::quoted;
 use crate::side::{Meta, Node, Outcome, Side, Sink, Source, shown};
 use crate::volumes::Spot;
 use crate::walk::{Walk, When};
+use lanefs_format::acl;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::io::Write;
+use std::ffi::OsStr;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -61,7 +63,7 @@ impl<'a> Copier<'a> {
         let mut noted = Noted::default();
         let mut walk = Walk::new(from, &src.path, self.options.follow)?;
         // The copies of the directories on the way down.
-        let mut made: Vec<(u64, u64)> = Vec::new();
+        let mut made: Vec<Copied> = Vec::new();
         let mut first = None;
         while let Some(step) = walk.next() {
             let step = match step {
@@ -76,7 +78,9 @@ impl<'a> Copier<'a> {
             let path = if below.as_os_str().is_empty() { dst.path.clone() } else { dst.path.join(below) };
             let pair = Pair { from, src: &step.path, to, dst: &path, meta: &step.meta, named };
             if step.when == When::Leave {
-                noted.note(self.leave(&pair, made.pop()))?;
+                if let Some(copy) = made.pop() {
+                    noted.note(self.leave(&pair, &copy))?;
+                }
                 continue;
             }
             if !step.meta.is_dir() {
@@ -85,7 +89,7 @@ impl<'a> Copier<'a> {
             }
             match self.enter(&pair, first, src) {
                 Ok(copy) => {
-                    first = first.or(Some(copy));
+                    first = first.or(Some(copy.id));
                     made.push(copy);
                 }
                 Err(failure) => {
@@ -97,9 +101,28 @@ impl<'a> Copier<'a> {
         noted.finish()
     }
 
-    /// Makes the copy of a directory, unless it is `copied_to`, the copy itself. Returns which
-    /// directory of its side the copy is.
-    fn enter(&mut self, pair: &Pair<'_>, copied_to: Option<(u64, u64)>, src: &Spot) -> Res<(u64, u64)> {
+    /// Copies a stream into a file, from its start to its end. `name` is the stream's in messages.
+    pub(crate) fn stream(&mut self, stream: impl Read, name: &str, dst: &Spot) -> Res {
+        if self.keeps(dst.side.metadata(&dst.path, false).ok().as_ref()) {
+            return Ok(());
+        }
+        let sink = dst.side.create(&dst.path, 0o666 & !self.options.umask, true);
+        let sink = sink.or_cannot("create", dst.shown())?;
+        drain(stream, &*sink, &mut self.progress).or_cannot("write", dst.shown())?;
+        if self.options.verbose {
+            writeln!(self.out, "{} -> {}", quoted(name), quoted(dst.shown()))?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether what has the name of a copy stays. A directory is never overwritten, which
+    /// is an error and not a choice.
+    fn keeps(&self, there: Option<&Meta>) -> bool {
+        self.options.no_clobber && there.is_some_and(|there| !there.is_dir())
+    }
+
+    /// Makes the copy of a directory, unless it is `copied_to`, the copy itself.
+    fn enter(&mut self, pair: &Pair<'_>, copied_to: Option<(u64, u64)>, src: &Spot) -> Res<Copied> {
         if !self.options.recursive {
             return Err(Failure::new(format!("-r not specified; omitting directory {}", pair.src_shown())));
         }
@@ -111,14 +134,13 @@ impl<'a> Copier<'a> {
                 pair.src_shown()
             )));
         }
-        let made = self.directory(pair)?;
-        Ok((made.device, made.ino))
+        self.directory(pair)
     }
 
     /// Makes the directory, or takes the one that is there.
-    fn directory(&mut self, pair: &Pair<'_>) -> Res<Meta> {
+    fn directory(&mut self, pair: &Pair<'_>) -> Res<Copied> {
         match pair.to.metadata(pair.dst, pair.named) {
-            Ok(there) if there.is_dir() => return Ok(there),
+            Ok(there) if there.is_dir() => return Ok(Copied { id: there.id(), is_new: false }),
             Ok(_) => {
                 let text = format!(
                     "cannot overwrite non-directory {} with directory {}",
@@ -135,16 +157,18 @@ impl<'a> Copier<'a> {
         pair.to.mkdir(pair.dst, mode).or_cannot("create directory", pair.dst_name())?;
         self.say(pair)?;
         self.progress.file();
-        pair.to.metadata(pair.dst, false).or_cannot("access", pair.dst_name())
+        let made = pair.to.metadata(pair.dst, false).or_cannot("access", pair.dst_name())?;
+        Ok(Copied { id: made.id(), is_new: true })
     }
 
-    /// Sets what a directory has, after its entries.
-    fn leave(&mut self, pair: &Pair<'_>, made: Option<(u64, u64)>) -> Res {
+    /// Sets what a directory has, after its entries. Without `preserve`, a directory that was there
+    /// stays as it was.
+    fn leave(&mut self, pair: &Pair<'_>, copy: &Copied) -> Res {
         let wanted = pair.meta.mode & 0o777 & !self.options.umask;
-        if !self.options.preserve && wanted & 0o700 == 0o700 {
+        if !self.options.preserve && (!copy.is_new || wanted & 0o700 == 0o700) {
             return Ok(());
         }
-        let node = pair.to.node(pair.dst, made).or_cannot("access", pair.dst_name())?;
+        let node = pair.to.node(pair.dst, Some(copy.id)).or_cannot("access", pair.dst_name())?;
         if self.options.preserve {
             return self.attributes(pair, &*node);
         }
@@ -158,13 +182,11 @@ impl<'a> Copier<'a> {
         if self.clear_way(pair)? == Way::Keep {
             return Ok(());
         }
-        if self.options.archive && meta.nlink > 1 {
-            let key = (pair.from.place(), meta.device, meta.ino);
-            if let Some(first) = self.links.get(&key) {
-                pair.to.hard_link(first, pair.dst).or_cannot("create hard link", pair.dst_name())?;
-                return self.say(pair);
-            }
-            self.links.insert(key, pair.dst.into());
+        let key = (pair.from.place(), meta.device, meta.ino);
+        let linked = self.options.archive && meta.nlink > 1;
+        if let Some(first) = self.links.get(&key).filter(|_| linked) {
+            pair.to.hard_link(first, pair.dst).or_cannot("create hard link", pair.dst_name())?;
+            return self.say(pair);
         }
         match meta.kind() {
             0o120000 => {
@@ -179,6 +201,9 @@ impl<'a> Copier<'a> {
                 self.attributes(pair, &*node.or_cannot("create special file", pair.dst_name())?)?;
             }
             _ => self.contents(pair)?,
+        }
+        if linked {
+            self.links.insert(key, pair.dst.into());
         }
         self.progress.file();
         self.say(pair)
@@ -200,7 +225,7 @@ impl<'a> Copier<'a> {
             let text = format!("cannot overwrite directory {} with non-directory", pair.dst_shown());
             return Err(Failure::new(text));
         }
-        if self.options.no_clobber {
+        if self.keeps(Some(&there)) {
             return Ok(Way::Keep);
         }
         let on_host = pair.to.place().is_none();
@@ -257,30 +282,31 @@ impl<'a> Copier<'a> {
             Err(e) if e.is(Errno::PERM) => mode &= 0o1777,
             Err(e) => return Err(Failure::cannot("preserve ownership of", pair.dst_name(), e)),
         }
-        if self.options.archive {
-            self.xattrs(pair, node)?;
-        }
+        self.xattrs(pair, node)?;
         if !meta.is_symlink() {
             node.set_mode(mode).or_cannot("preserve permissions of", pair.dst_name())?;
         }
         node.set_times(meta.atime, meta.mtime).or_cannot("preserve times of", pair.dst_name())
     }
 
+    /// Sets the attributes that the source has, if they are to be kept, and ACLs in place of those
+    /// that the copy has from its directory or from a file that it overwrites.
     fn xattrs<N: Node + ?Sized>(&self, pair: &Pair<'_>, node: &N) -> Res {
-        let names = pair.from.list_xattrs(pair.src).or_cannot("read attributes of", pair.src_name())?;
+        let meta = pair.meta;
+        let mut names = Vec::new();
+        if self.options.archive {
+            names = pair.from.list_xattrs(pair.src).or_cannot("read attributes of", pair.src_name())?;
+        }
+        if !meta.is_symlink() {
+            let own = acl::own((meta.mode & 0o777) as u16, meta.is_dir());
+            for (name, list) in own.filter(|(name, _)| !names.iter().any(|known| known == name)) {
+                set_xattr(pair, node, OsStr::new(name), &list.to_xattr())?;
+            }
+        }
         for name in names {
             let value =
                 pair.from.get_xattr(pair.src, &name).or_cannot("read attributes of", pair.src_name())?;
-            match node.set_xattr(&name, &value) {
-                Ok(()) => {}
-                // What only root may set, or what the other file system does not know: as cp -a
-                // does.
-                Err(e) if e.is(Errno::PERM) || e.is(Errno::NOTSUP) => {}
-                Err(e) => {
-                    let verb = format!("set attribute {} of", quoted(name.as_bytes()));
-                    return Err(Failure::cannot(&verb, pair.dst_name(), e));
-                }
-            }
+            set_xattr(pair, node, &name, &value)?;
         }
         Ok(())
     }
@@ -291,6 +317,23 @@ impl<'a> Copier<'a> {
         }
         Ok(())
     }
+}
+
+fn set_xattr<N: Node + ?Sized>(pair: &Pair<'_>, node: &N, name: &OsStr, value: &[u8]) -> Res {
+    match node.set_xattr(name, value) {
+        // What only root may set, or what the other file system does not know: as cp -a does.
+        Err(e) if e.is(Errno::PERM) || e.is(Errno::NOTSUP) => Ok(()),
+        set => {
+            let verb = format!("set attribute {} of", quoted(name.as_bytes()));
+            set.or_cannot(&verb, pair.dst_name())
+        }
+    }
+}
+
+/// The copy of a directory: device and inode, and whether this copy made it.
+struct Copied {
+    id: (u64, u64),
+    is_new: bool,
 }
 
 /// Whether a copy can be made.
@@ -330,12 +373,7 @@ impl Pair<'_> {
     }
 }
 
-/// Copies a stream into a file, from its start to its end.
-pub(crate) fn drain(
-    mut stream: impl std::io::Read,
-    sink: &dyn Sink,
-    progress: &mut Progress,
-) -> Outcome<u64> {
+fn drain(mut stream: impl Read, sink: &dyn Sink, progress: &mut Progress) -> Outcome<u64> {
     let mut buf = vec![0; CHUNK];
     let mut at = 0;
     loop {

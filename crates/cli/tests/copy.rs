@@ -190,3 +190,85 @@ fn where_the_time_went() {
     assert!(table.lines().any(|line| line.starts_with("load ")), "{table}");
     assert!(run(&["cp", "v.img:/f", "out"]).is_empty());
 }
+
+/// What a copy keeps is the source's alone, whatever its new directory hands down.
+#[test]
+fn a_copy_has_no_acl_of_its_new_directory() {
+    let v = Image::new();
+    let sh = |script: &str| succeed(tool("bash").args(["-euc", script]).current_dir(v.beside("")));
+    sh("umask 022; mkdir shared out d; setfacl -d -m u:1000:rwx shared out d; setfacl -k d
+        echo s > secret; echo s > d/f; chmod 640 secret; setfacl -m u:1001:r d/f");
+    v.ok(["cp", "-a", "shared", "v.img:/"]);
+    v.ok(["cp", "-p", "secret", "v.img:/shared/plain"]);
+    v.ok(["cp", "-a", "d", "v.img:/shared/"]);
+    v.ok(["mv", "secret", "v.img:/shared/"]);
+    for name in ["plain", "secret", "d"] {
+        let list = v.debugfs(&format!("ea_list /shared/{name}"));
+        assert!(!list.contains("acl"), "{name}: {list}");
+    }
+    assert_eq!(v.ok(["stat", "-c", "%a", "v.img:/shared/secret"]), "640\n");
+    v.ok(["cp", "-a", "v.img:/shared/d", "v.img:/shared/secret", "out"]);
+    let acls = sh("cd out; getfacl -cE d secret d/f | grep -v '^$' | tr '\\n' ' '");
+    assert_eq!(
+        String::from_utf8_lossy(&acls.stdout),
+        "user::rwx group::r-x other::r-x user::rw- group::r-- other::--- \
+         user::rw- user:1001:r-- group::r-- mask::r-- other::r-- "
+    );
+    v.fsck();
+}
+
+#[test]
+fn what_exists_stays_from_standard_input_too() {
+    let v = Image::new();
+    let from_stdin = |args: &[&str], bytes: &[u8]| {
+        let out = feed(&mut v.lanefs([&["cp"], args].concat()), bytes);
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    assert_eq!(from_stdin(&["-nv", "-", "v.img:/f"], b"first"), "'-' -> 'v.img:/f'\n");
+    assert_eq!(from_stdin(&["-nv", "-", "v.img:/f"], b"second"), "");
+    assert_eq!(v.ok(["cat", "v.img:/f"]), "first");
+    let out = feed(&mut v.lanefs(["cp", "-nT", "-", "v.img:/"]), b"");
+    assert!(!out.status.success(), "a directory is no file: {out:?}");
+}
+
+#[test]
+fn a_directory_that_was_there_keeps_its_mode() {
+    let v = Image::new();
+    succeed(tool("bash").args(["-euc", "mkdir -p t/d t/n; chmod 555 t/d t/n"]).current_dir(v.beside("")));
+    v.ok(["mkdir", "-p", "v.img:/t/d"]);
+    v.ok(["chmod", "1777", "v.img:/t/d"]);
+    v.ok(["cp", "-r", "t", "v.img:/"]);
+    assert_eq!(v.ok(["stat", "-c", "%a", "v.img:/t/d", "v.img:/t/n"]), "1777\n555\n");
+    v.ok(["cp", "-rp", "t", "v.img:/"]);
+    assert_eq!(v.ok(["stat", "-c", "%a", "v.img:/t/d"]), "555\n");
+}
+
+/// A target that is a link to a directory stands for it, with the copy's attributes too.
+#[test]
+fn attributes_are_of_what_a_named_link_leads_to() {
+    let v = Image::new();
+    succeed(tool("bash").args(["-euc", "mkdir t; chmod 711 t; chown 7:8 t"]).current_dir(v.beside("")));
+    v.ok(["mkdir", "v.img:/d"]);
+    v.ok(["ln", "-s", "d", "v.img:/link"]);
+    v.ok(["cp", "-aT", "t", "v.img:/link"]);
+    let stat = v.ok(["stat", "-c", "%a %u:%g", "v.img:/d", "v.img:/link"]);
+    assert_eq!(stat, "711 7:8\n777 0:0\n");
+    v.ok(["chmod", "-Rv", "700", "v.img:/link"]);
+    assert_eq!(v.ok(["stat", "-c", "%a", "v.img:/d", "v.img:/link"]), "700\n777\n");
+}
+
+/// The second name of a file whose first copy failed is a file.
+#[test]
+fn a_link_to_a_copy_that_failed_is_none() {
+    let v = Image::new();
+    succeed(tool("bash").args(["-euc", "mkdir t; echo x > t/a; ln t/a t/b"]).current_dir(v.beside("")));
+    v.ok(["mkdir", "-p", "v.img:/t/a"]);
+    v.fails(
+        ["cp", "-a", "t", "v.img:/"],
+        1,
+        "lanefs: cannot overwrite directory 'v.img:/t/a' with non-directory",
+    );
+    assert_eq!(v.ok(["cat", "v.img:/t/b"]), "x\n");
+    v.ok(["rm", "-r", "v.img:/t"]);
+}

@@ -200,3 +200,28 @@ fn no_volume_but_what() {
         v.fails(["info", "f"], 1, &format!("lanefs: cannot open 'f': {said}"));
     }
 }
+
+#[test]
+fn a_volume_that_cannot_be_leaves_the_file_as_it_was() {
+    let v = Image::new();
+    let old = b"precious".repeat(10_000);
+    fs::write(v.beside("old.img"), &old).expect("write");
+    for (size, wrong) in [
+        ("1G", &["-b", "3000"][..]),
+        ("1G", &["-I", "100"]),
+        ("1G", &["-L", "a name of more than 16"]),
+        ("8M", &["-J", "size=100"]),
+        ("8M", &["-O", "^extent"]),
+        ("10K", &[]),
+        // More than an offset can be.
+        ("9000000T", &["-b", "65536"]),
+    ] {
+        for name in ["old.img", "pmem:old.img", "new.img"] {
+            let args = [&["mkfs", "-qF", "--size", size][..], wrong, &[name]].concat();
+            let out = v.lanefs(args).output().expect("lanefs");
+            assert_eq!(out.status.code(), Some(1), "{size} {wrong:?} {name}");
+        }
+        assert!(fs::read(v.beside("old.img")).expect("read") == old, "{size} {wrong:?}");
+        assert!(!v.beside("new.img").exists(), "{size} {wrong:?}");
+    }
+}

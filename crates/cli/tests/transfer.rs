@@ -336,6 +336,19 @@ fn what_cannot_be_is_said() {
     assert_eq!(fs::metadata(bench.at("v.img")).unwrap().size(), 64 << 20);
 }
 
+/// Tar has no sockets: neither name of one is in an archive, nor is a link to it.
+#[test]
+fn a_link_leads_to_a_member_of_the_archive() {
+    let bench = Bench::new(
+        "mkdir t; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"t/a\")'; ln t/a t/b
+         echo f > t/e; ln t/e t/f",
+    );
+    bench.ok(&["import", "t", "v.img:/in"]);
+    let said = bench.output(&["export", "v.img:/in", "out.tar"]).stderr;
+    let names = bench.sh("mkdir x; tar -C x -xvf out.tar; cat x/f");
+    assert_eq!(String::from_utf8_lossy(&names), "./\ne\nf\nf\n", "{}", String::from_utf8_lossy(&said));
+}
+
 #[test]
 fn a_compressed_archive_goes_out_and_in() {
     let bench = Bench::new(TREE);

@@ -87,6 +87,14 @@ pub struct AclEntry {
     pub perm: u8,
 }
 
+/// Returns the lists, by the names of their attributes, that a new file of `mode` has if it
+/// inherits none from its directory: an access list that grants what the mode does, and for a
+/// directory an empty default list.
+pub fn own(mode: u16, is_dir: bool) -> impl Iterator<Item = (&'static str, Acl)> {
+    let default = is_dir.then(|| ("system.posix_acl_default", Acl::default()));
+    [("system.posix_acl_access", Acl::from_mode(mode))].into_iter().chain(default)
+}
+
 /// An access control list. Empty means none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Acl {

@@ -5,6 +5,7 @@
 //! behind a flush. A volume of 15 TiB needs some 20 MiB of memory.
 #![forbid(unsafe_code)]
 
+mod create;
 mod error;
 mod file;
 mod journal;
@@ -19,6 +20,7 @@ mod tree;
 mod usage;
 mod write;
 
+pub use create::create;
 pub use error::MkfsError;
 pub use options::{FsType, Options, parse_size};
 pub use usage::Usage;
@@ -66,8 +68,12 @@ pub struct Report {
 /// Options that cannot be had together or on a device of this size (nothing has been written
 /// then), or the device's failure.
 pub fn format(device: &dyn BlockDevice, options: &Options) -> Result<Report, MkfsError> {
-    let plan = plan::Plan::new(device.size(), options)?;
-    let superblock = write::write(&plan, device, options)?;
+    report(&plan::Plan::new(device.size(), options)?, device, options)
+}
+
+/// Writes what was planned, and describes it.
+fn report(plan: &plan::Plan, device: &dyn BlockDevice, options: &Options) -> Result<Report, MkfsError> {
+    let superblock = write::write(plan, device, options)?;
     let layout = plan.layout;
     Ok(Report {
         block_size: layout.block_size(),

@@ -294,7 +294,7 @@ impl Shape {
         let per_block = self.block_size / if self.has(Incompat::BIT64) { 64 } else { 32 };
         let desc_blocks = groups.div_ceil(per_block);
         let mut reserved = 0;
-        if self.features.compat.contains(Compat::RESIZE_INODE) {
+        if raw.s_feature_compat.get() & Compat::RESIZE_INODE.bits() != 0 {
             let max = blocks.saturating_mul(1024);
             let max = if blocks < u64::from(u32::MAX / 1024) { max } else { u32::MAX.into() };
             let first = u64::from(raw.s_first_data_block.get());
@@ -302,11 +302,14 @@ impl Shape {
             let most = groups.div_ceil(per_block.into()).saturating_sub(desc_blocks.into());
             reserved = most.min(u64::from(self.block_size / 4)) as u16;
         }
-        raw.s_reserved_gdt_blocks = reserved.into();
-        // Descriptors that would fill a group are spread over all groups instead.
+        // Descriptors that would fill a group are spread over all groups instead, where none can
+        // be reserved.
         if u64::from(reserved) + u64::from(desc_blocks) > u64::from(per_group) * 3 / 4 {
             raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::META_BG.bits()).into();
+            raw.s_feature_compat = (raw.s_feature_compat.get() & !Compat::RESIZE_INODE.bits()).into();
+            reserved = 0;
         }
+        raw.s_reserved_gdt_blocks = reserved.into();
     }
 
     /// The two groups of copies with sparse_super2: the second and the last.

@@ -116,6 +116,12 @@ fn the_largest() {
     compare(false, &[("15T", "")]);
 }
 
+/// Descriptors and those reserved would fill a group: none is reserved.
+#[test]
+fn descriptors_are_spread_where_they_would_fill_a_group() {
+    compare(false, &[("800G", "-b 1024 -N 2000000 -O ^has_journal")]);
+}
+
 /// With UUIDs, clocks and seeds of their own, the two differ in these and in checksums only.
 #[test]
 fn nothing_else_differs_when_left_alone() {

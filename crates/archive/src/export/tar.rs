@@ -117,11 +117,12 @@ impl Reader<'_> {
         let found = (|| -> Result<_, Cause> {
             let meta = step.dir.metadata_of(&step.name)?;
             let mut member = member_of(step.dir, &step.name, &step.path(), self.options)?;
-            let linked = meta.nlink() > 1 && !meta.is_dir();
-            if let Some((place, name)) = self.links.get(&meta.ino()).filter(|_| linked) {
+            // A socket is no member: tar has none.
+            let linked = meta.nlink() > 1 && !meta.is_dir() && member.kind != Kind::Socket;
+            let first = self.links.get(&meta.ino()).filter(|_| linked);
+            let is_first = linked && first.is_none();
+            if let Some((place, name)) = first {
                 member.kind = Kind::HardLink(step.places.path_of(*place, name.as_bytes()));
-            } else if linked {
-                self.links.insert(meta.ino(), (step.place, step.name.clone()));
             }
             let (mut file, mut dir) = (None, None);
             match &mut member.kind {
@@ -132,6 +133,10 @@ impl Reader<'_> {
                 }
                 Kind::Dir => dir = Some(step.dir.open_dir(&step.name)?),
                 _ => {}
+            }
+            // What could not be opened is no member, which another name could lead to.
+            if is_first {
+                self.links.insert(meta.ino(), (step.place, step.name.clone()));
             }
             Ok((member, file, dir))
         })();

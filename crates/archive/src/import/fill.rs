@@ -15,12 +15,11 @@ use crate::{Action, Cause, Error, Event, Place};
 use lanefs::{
     DeviceNumber, Dir, File, FileType, NewAttr, Node, SetAttr, SetTime, SetXattr, Timestamp, Volume,
 };
-use lanefs_format::acl::Acl;
+use lanefs_format::acl;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 pub(super) struct Fill<'a> {
@@ -353,15 +352,13 @@ fn make_new(dir: &Dir, name: &OsStr, member: &Member) -> lanefs::Result<Option<F
 /// Gives the member ACLs of its own where it would inherit them from its directory: an access ACL
 /// that agrees with the mode, and an empty default ACL.
 fn disinherit(member: &mut Member) {
-    let mut own = vec![(ACCESS_ACL, Acl::from_mode(member.mode))];
-    match member.kind {
-        Kind::Dir => own.push((DEFAULT_ACL, Acl::default())),
-        Kind::Symlink(_) => return,
-        _ => {}
+    if matches!(member.kind, Kind::Symlink(_)) {
+        return;
     }
-    for (name, acl) in own {
+    for (name, list) in acl::own(member.mode, member.kind == Kind::Dir) {
+        let name = name.as_bytes();
         if !member.xattrs.iter().any(|(known, _)| known == name) {
-            member.xattrs.push((name.to_vec(), acl.to_xattr()));
+            member.xattrs.push((name.to_vec(), list.to_xattr()));
         }
     }
 }

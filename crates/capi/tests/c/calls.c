@@ -26,7 +26,13 @@ static void volumes(void)
     CHECK(strstr(lanefs_last_error(), "fast"));
     FAILS(ENOENT, lanefs_mkfs(name, 0, ""));
     FAILS(ENOSPC, lanefs_mkfs(name, 1 << 10, ""));
+    FAILS(EINVAL, lanefs_mkfs(name, 1 << 30, "block_size=3000"));
+    CHECK(access(name, F_OK) == -1);
     OK(lanefs_mkfs(name, 64 << 20, "label=calls,block_size=4096,root_owner=0:0"));
+    FAILS(EINVAL, lanefs_mkfs(name, 1 << 30, "block_size=3000"));
+    FAILS(ENOSPC, lanefs_mkfs(name, 1 << 10, ""));
+    CHECK((vol = lanefs_open_volume(name, "ro")));
+    OK(lanefs_close_volume(vol));
     OK(lanefs_mkfs(name, 0, "label=calls,block_size=4096"));
 
     FAILS(EINVAL, lanefs_open_volume(name, "noatime,swift"));

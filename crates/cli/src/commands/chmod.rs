@@ -66,7 +66,7 @@ impl Args {
         let old = meta.mode & 0o7777;
         let new = self.mode.apply(meta.mode, umask);
         if new != old {
-            let set = side.node(path, None).and_then(|node| node.set_mode(new));
+            let set = side.node(path, Some(meta.id())).and_then(|node| node.set_mode(new));
             set.or_cannot("change permissions of", shown(side, path))?;
         }
         if self.verbose {

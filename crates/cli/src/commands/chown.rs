@@ -70,7 +70,7 @@ impl Args {
     fn one(&self, side: &dyn Side, path: &Path, meta: &Meta, out: &mut Out) -> Res {
         let uid = self.owner.uid.unwrap_or(meta.uid);
         let gid = self.owner.gid.unwrap_or(meta.gid);
-        side.node(path, None)
+        side.node(path, Some(meta.id()))
             .and_then(|node| node.set_owner(self.owner.uid, self.owner.gid))
             .or_cannot("change ownership of", shown(side, path))?;
         if self.verbose {

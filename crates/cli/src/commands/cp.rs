@@ -1,6 +1,6 @@
 //! `lanefs cp`: files and trees between volumes, the host and the standard streams.
 
-use crate::copy::{Copier, Options, drain, pour};
+use crate::copy::{Copier, Options, pour};
 use crate::failure::{Failure, Noted, OrCannot, Res};
 use crate::location::Location;
 use crate::output::Out;
@@ -122,11 +122,7 @@ fn from_stdin(target: &Target, copier: &mut Copier<'_>) -> Res {
             format!("standard input has no name: write {}/NAME", crate::quote::escaped(&target.spot.shown()));
         return Err(Failure::new(text));
     }
-    let dst = &target.spot;
-    let sink =
-        dst.side.create(&dst.path, 0o666 & !copier.options.umask, true).or_cannot("create", dst.shown())?;
-    drain(io::stdin().lock(), &*sink, &mut copier.progress).or_cannot("write", dst.shown())?;
-    Ok(())
+    copier.stream(io::stdin().lock(), "-", &target.spot)
 }
 
 /// Refuses to copy or move from the host to the host: most likely the user forgot a `:/`, and the

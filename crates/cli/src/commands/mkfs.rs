@@ -8,16 +8,14 @@ use crate::size;
 use crate::volumes::{file_of, names_file, refuse_forgotten_slash, source_date_epoch};
 use lanefs_archive::check_owner;
 use lanefs_archive::content::{self, Content};
-use lanefs_device::{BlockDevice, FileOptions, create_url, open_url};
+use lanefs_device::{FileOptions, open_url};
 use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::os::unix::fs::FileTypeExt;
 use uuid::Uuid;
 
 /// Make an ext4 volume, as mke2fs -t ext4 does
@@ -164,28 +162,6 @@ struct Made {
     backups: Vec<u64>,
 }
 
-/// A file that this command has made, and that holds no volume yet.
-struct NewFile<'a> {
-    path: &'a Path,
-    file: File,
-}
-
-impl<'a> NewFile<'a> {
-    /// `None` if there is one of that name, or none can be made: opening the device says why.
-    fn create(path: &'a Path) -> Option<Self> {
-        File::create_new(path).ok().map(|file| Self { path, file })
-    }
-
-    /// Removes it, unless its path leads to another file by now. That it cannot be removed is not
-    /// the failure to tell of.
-    fn remove(self) {
-        let id = |meta: io::Result<Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
-        if id(self.file.metadata()).is_some_and(|own| id(self.path.symlink_metadata()) == Some(own)) {
-            let _ = std::fs::remove_file(self.path);
-        }
-    }
-}
-
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         let name = whole_volume(&self.volume);
@@ -198,25 +174,13 @@ impl Args {
             };
             Failure::cannot("make a volume in", name.as_bytes(), cause)
         };
-        let new =
-            (self.size.is_some() && names_file(&name)).then(|| NewFile::create(file_of(&name))).flatten();
-        let made = self.make(&name, &options);
-        if made.is_err()
-            && let Some(new) = new
-        {
-            new.remove();
-        }
-        self.say(&name, made.map_err(cannot)?, out)
-    }
-
-    fn make(&self, name: &OsString, options: &Options) -> Result<Report, MkfsError> {
-        let device = match self.size {
-            Some(size) => create_url(name, size, &FileOptions::new())?,
-            None => open_url(name, &FileOptions::new())?,
+        let made = match self.size {
+            Some(size) => lanefs_mkfs::create(&name, size, &options),
+            None => open_url(&name, &FileOptions::new())
+                .map_err(MkfsError::from)
+                .and_then(|device| lanefs_mkfs::format(&device, &options)),
         };
-        let report = lanefs_mkfs::format(&device, options)?;
-        device.flush()?;
-        Ok(report)
+        self.say(&name, made.map_err(cannot)?, out)
     }
 
     fn options(&self) -> Res<Options> {

@@ -44,6 +44,11 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
+    /// Returns which inode of its side it is: device and number.
+    pub(crate) fn id(&self) -> (u64, u64) {
+        (self.device, self.ino)
+    }
+
     pub(crate) fn kind(&self) -> u32 {
         self.mode & 0o170000
     }

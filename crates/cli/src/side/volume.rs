@@ -5,9 +5,7 @@ use crate::failure::{Cause, Failure, Res};
 use crate::location::VolumeName;
 use crate::stats::StatsArg;
 use crate::time::Time;
-use lanefs::{
-    AtSymlink, DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume,
-};
+use lanefs::{DeviceNumber, FileType, NewAttr, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, Volume};
 use lanefs_archive::check_owner;
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -170,9 +168,12 @@ impl Side for VolumeSide {
         self.node(path, None)
     }
 
-    fn node(&self, path: &Path, _expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>> {
+    fn node(&self, path: &Path, expected: Option<(u64, u64)>) -> Outcome<Box<dyn Node + '_>> {
         // The volume is locked: no other process changes what the path leads to.
-        Ok(Box::new(VolumeNode { side: self, path: path.into() }))
+        let ino =
+            expected.map_or_else(|| self.metadata(path, false).map(|meta| meta.ino), |(_, ino)| Ok(ino))?;
+        let ino = u32::try_from(ino).map_err(|_| Errno::STALE)?;
+        Ok(Box::new(self.with(|v| v.node_at(ino))?))
     }
 
     fn rename(&self, old: &Path, new: &Path) -> Outcome {
@@ -208,33 +209,21 @@ impl Side for VolumeSide {
     }
 }
 
-/// An inode of a volume, by its path.
-struct VolumeNode<'a> {
-    side: &'a VolumeSide,
-    path: PathBuf,
-}
-
-impl VolumeNode<'_> {
-    fn set(&self, set: &SetAttr) -> Outcome {
-        self.side.with(|v| v.set_attr(&self.path, set, AtSymlink::NoFollow))
-    }
-}
-
-impl Node for VolumeNode<'_> {
+impl Node for lanefs::Node {
     fn set_mode(&self, mode: u32) -> Outcome {
-        self.set(&mode_of(mode))
+        Ok(self.set_attr(&mode_of(mode))?)
     }
 
     fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Outcome {
-        self.set(&owner_of(uid, gid)?)
+        Ok(self.set_attr(&owner_of(uid, gid)?)?)
     }
 
     fn set_times(&self, atime: Time, mtime: Time) -> Outcome {
-        self.set(&times_of(atime, mtime))
+        Ok(self.set_attr(&times_of(atime, mtime))?)
     }
 
     fn set_xattr(&self, name: &OsStr, value: &[u8]) -> Outcome {
-        self.side.with(|v| v.set_xattr(&self.path, name, value, SetXattr::Any))
+        Ok(lanefs::Node::set_xattr(self, name, value, SetXattr::Any)?)
     }
 }
 

@@ -142,7 +142,8 @@ impl FileOptions {
     fn take_size(&self, path: &Path, file: File, kind: Kind, size: u64) -> Result<FileDevice> {
         if kind == Kind::Regular {
             // Emptied under the lock only: another opener may be at work on it.
-            let resized = file.set_len(0).and_then(|()| file.set_len(size));
+            // First to the new size, which the file system may refuse: its content is kept then.
+            let resized = [size, 0, size].into_iter().try_for_each(|len| file.set_len(len));
             resized.map_err(|e| explain(path, e))?;
         }
         let device = self.finish(path, file, kind)?;

@@ -1,0 +1,68 @@
+//! Makes a volume under a name, in a new file or over an old one.
+//!
+//! Invariants:
+//! - The volume is planned for the size asked for before a file is created or emptied: options
+//!   that cannot be had cost no data.
+//! - After a failure no new file is left.
+
+use crate::{MkfsError, Options, Report, plan, report};
+use lanefs_device::{FileOptions, Medium, create_url};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Creates a volume of `size` bytes in the file or device of that name (see [`Medium::parse`]).
+/// Creates a file, or replaces the content of an existing one.
+///
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("disk.img");
+/// use lanefs_mkfs::{Options, create};
+///
+/// let report = create(&path, 16 << 20, &Options::default())?;
+/// assert_eq!(report.blocks_count, 16 << 10);
+/// # Ok::<(), lanefs_mkfs::MkfsError>(())
+/// ```
+///
+/// # Errors
+/// Options that cannot be had together or in this size: the file or device is as it was. The
+/// device's failure, as [`create_url`] tells it. After a failure there is no new file.
+pub fn create(name: impl AsRef<OsStr>, size: u64, options: &Options) -> Result<Report, MkfsError> {
+    let name = name.as_ref();
+    let options = Options { size: Some(options.size.unwrap_or(size)), ..options.clone() };
+    let plan = plan::Plan::new(size, &options)?;
+    let new = Medium::parse(name)?.path().and_then(NewFile::create);
+    let made = create_url(name, size, &FileOptions::new())
+        .map_err(MkfsError::from)
+        .and_then(|device| report(&plan, &*device, &options));
+    if made.is_err()
+        && let Some(new) = new
+    {
+        new.remove();
+    }
+    made
+}
+
+/// A file that this call has made, and that holds no volume yet.
+struct NewFile<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> NewFile<'a> {
+    /// `None` if there is one of that name, or none can be made: opening the device says why.
+    fn create(path: &'a Path) -> Option<Self> {
+        File::create_new(path).ok().map(|file| Self { path, file })
+    }
+
+    /// Removes it, unless its path leads to another file by now. That it cannot be removed is not
+    /// the failure to tell of.
+    fn remove(self) {
+        let id = |meta: io::Result<Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
+        if id(self.file.metadata()).is_some_and(|own| id(self.path.symlink_metadata()) == Some(own)) {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
+}
