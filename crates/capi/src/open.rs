@@ -99,7 +99,8 @@ pub(crate) fn open(at: At<'_>, path: &Path, flags: c_int, mode: mode_t) -> Resul
         if !write || flags & (libc::O_DIRECT | libc::O_SYNC | libc::O_CREAT) != 0 {
             return Err(Failure::invalid("O_TMPFILE is to be written, and goes without other flags"));
         }
-        return Ok(at.open_dir(path)?.create_nameless(new_attr(mode))?);
+        let options = at.open_options().read(read).write(write).append(has(libc::O_APPEND));
+        return Ok(options.attr(new_attr(mode)).open_nameless(&at.open_dir(path)?)?);
     }
     if has(libc::O_DIRECTORY) {
         let is_dir = at.metadata(path, AtSymlink::Follow)?.is_dir();

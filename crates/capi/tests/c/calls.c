@@ -110,8 +110,14 @@ static void opening(void)
     longest[256] = 'x', longest[4999] = 0;
     FAILS(ENAMETOOLONG, lanefs_open(vol, longest, O_RDWR | O_CREAT, 0600));
 
-    /* A nameless file gets a name. */
+    /* A nameless file is opened as the flags say, and gets a name. */
     FAILS(EINVAL, lanefs_open(vol, "/", O_RDONLY | O_TMPFILE, 0600));
+    CHECK((g = lanefs_open(vol, "/", O_WRONLY | O_APPEND | O_TMPFILE, 0600)));
+    CHECK(lanefs_pwrite(g, "ab", 2, 0) == 2 && lanefs_pwrite(g, "cd", 2, 0) == 2);
+    FAILS(EBADF, lanefs_pread(g, buf, 1, 0));
+    OK(lanefs_fstat(g, &st));
+    CHECK(st.st_size == 4);
+    OK(lanefs_close(g));
     CHECK((g = lanefs_open(vol, "/", O_RDWR | O_TMPFILE, 0600)));
     CHECK(lanefs_pwrite(g, "named later", 11, 0) == 11);
     FAILS(EEXIST, lanefs_flink(g, vol, "/f"));

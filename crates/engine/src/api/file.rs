@@ -1,7 +1,7 @@
 //! An open file.
 
 use super::path::{self, AtSymlink};
-use super::{At, Mapped, Metadata};
+use super::{At, Dir, Mapped, Metadata};
 use crate::error::{Error, Result};
 use crate::fs::data::{FallocMode, FiemapExtent};
 use crate::fs::inode::NodeRef;
@@ -451,12 +451,25 @@ impl<'v> FileOptions<'v> {
             fs.check_writable()?;
         }
         let node = self.find_or_make(path)?;
-        let (read, append, direct, sync) = (self.read, self.append, self.direct, self.sync);
-        let file = File { read, append, direct, sync, ..File::of_node(node, self.write)? };
+        let file = self.with_access(File::of_node(node, self.write)?);
         if self.truncate {
             file.set_len(0)?;
         }
         Ok(file)
+    }
+
+    /// Makes a file without a name in `dir` (O_TMPFILE), and opens it.
+    ///
+    /// # Errors
+    /// As [`Dir::create_nameless`].
+    pub fn open_nameless(&self, dir: &Dir) -> Result<File> {
+        Ok(self.with_access(dir.create_nameless(self.attr)?))
+    }
+
+    fn with_access(&self, file: File) -> File {
+        let (read, write, append, direct, sync) =
+            (self.read, self.write, self.append, self.direct, self.sync);
+        File { read, write, append, direct, sync, ..file }
     }
 
     fn find_or_make(&self, path: &[u8]) -> Result<NodeRef> {

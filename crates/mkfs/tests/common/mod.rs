@@ -157,7 +157,11 @@ pub(crate) fn mke2fs_takes(size: &str, args: &str) -> bool {
 
 /// What dumpe2fs prints, in a clock without summer.
 pub(crate) fn dumpe2fs(path: &Path) -> String {
-    let out = tool("dumpe2fs").env("TZ", "UTC").arg(path).output().unwrap();
+    dumpe2fs_with(&[], path)
+}
+
+pub(crate) fn dumpe2fs_with(args: &[&str], path: &Path) -> String {
+    let out = tool("dumpe2fs").env("TZ", "UTC").args(args).arg(path).output().unwrap();
     assert!(out.status.success(), "dumpe2fs: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
