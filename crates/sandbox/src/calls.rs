@@ -173,6 +173,8 @@ const fn masked(argument: u8, mask: u64, value: u64) -> Only {
 
 /// BLKDISCARD of linux/fs.h.
 const BLKDISCARD: u64 = 0x1277;
+/// FIONBIO of asm-generic/ioctls.h: the C libraries disagree about its type.
+const FIONBIO: u64 = 0x5421;
 /// PR_SET_VMA of linux/prctl.h, by which the C library names its memory.
 const PR_SET_VMA: u64 = 0x5356_4d41;
 /// PR_GET_AUXV of linux/prctl.h: what the kernel told this process when it began.
@@ -217,7 +219,7 @@ fn bounded() -> Vec<(c_long, Vec<Only>)> {
     };
     let commands = [libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL];
     all.extend(one_of(libc::SYS_fcntl, 1, &commands.map(|command| command as u64)));
-    all.extend(one_of(libc::SYS_ioctl, 1, &[BLKDISCARD, libc::FIONBIO]));
+    all.extend(one_of(libc::SYS_ioctl, 1, &[BLKDISCARD, FIONBIO]));
     all.extend(one_of(libc::SYS_prctl, 0, &[libc::PR_SET_NAME as u64, PR_SET_VMA, PR_GET_AUXV]));
     // Of the calling thread.
     all.push((libc::SYS_sched_setaffinity, vec![equal(0, 0)]));
