@@ -66,7 +66,6 @@ pub struct MountOptions {
     /// The type in `/proc/mounts` is `fuse.SUBTYPE`.
     subtype: String,
     allow_other: Option<bool>,
-    pub(crate) allow_root: bool,
     pub(crate) acl: bool,
     /// See [`Follow`](crate::scheduling::Follow).
     pub(crate) follow: bool,
@@ -112,7 +111,6 @@ impl Default for MountOptions {
             named: MountFlags::empty(),
             subtype: "lanefs".into(),
             allow_other: None,
-            allow_root: false,
             acl: true,
             follow: true,
             atime: Atime::Relative,

@@ -39,8 +39,6 @@ pub(crate) struct Filesystem {
     fullness: Fullness,
     atime: Atime,
     dir_atime: Atime,
-    /// The only user besides root that may use the mount. `None`: every user may.
-    only: Option<u32>,
     durably: Durably,
     notifier: Notifier,
     /// The user and the group besides root that may take reserved blocks (s_def_resuid,
@@ -83,7 +81,6 @@ impl Filesystem {
     ) -> lanefs::Result<Self> {
         let nodes = Nodes::new(volume.root_node()?);
         let (atime, dir_atime) = (options.atime(), options.dir_atime());
-        let only = options.allow_root.then(|| rustix::process::geteuid().as_raw());
         let (durably, notifier) = (options.durably(), Notifier::default());
         let reserved_for = space::reserved_for(&volume);
         let (handles, fullness) = (Handles::default(), Fullness::default());
@@ -94,7 +91,6 @@ impl Filesystem {
             fullness,
             atime,
             dir_atime,
-            only,
             durably,
             notifier,
             reserved_for,
@@ -161,9 +157,6 @@ impl Filesystem {
     pub(crate) fn serve(&self, received: &Received<'_>, out: &mut Outbox, stage: Stage) -> Answer<Outcome> {
         let Received { header, request } = received;
         let forgets = request.as_ref().is_ok_and(Request::forgets);
-        if !forgets && self.only.is_some_and(|uid| header.uid != 0 && header.uid != uid) {
-            return Err(Fault(Errno::ACCESS));
-        }
         let request = request.as_ref().map_err(|fault| *fault)?;
         let outcome = match forgets || self.is_privileged(header) {
             true => self.carry_out(header, request, out, stage),

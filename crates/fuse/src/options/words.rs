@@ -78,14 +78,6 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
          `/etc/fuse.conf` for it.",
     ),
     keep(
-        &["allow_root"],
-        |options, _, _| {
-            (options.allow_other, options.allow_root) = (Some(true), true);
-            Ok(())
-        },
-        "Root may come in besides the user that mounts, and nobody else. Needs `user_allow_other` too.",
-    ),
-    keep(
         &["acl"],
         |options, _, _| {
             options.acl = true;
@@ -290,6 +282,11 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
         "a mount whose server was killed stays, and `lanefs umount DIRECTORY` takes it away",
     ),
     other(
+        &["allow_root"],
+        Action::Refused,
+        "the kernel would let every user see what it has cached; `allow_other` lets them in",
+    ),
+    other(
         &["user_id=N", "group_id=N", "rootmode=N", "max_read=N", "blksize=N"],
         Action::OfTheTable,
         "the kernel and lanefs agree on it; it is taken with `remount` only, as the table of mounts has it",
@@ -408,6 +405,12 @@ mod tests {
             let found = MountOption::find(word).or_else(|| MountOption::find(&format!("{word}=7")));
             assert!(found.is_some(), "{word}");
         }
+    }
+
+    /// The kernel knows `allow_other` alone, and answers from its cache without asking the server.
+    #[test]
+    fn nobody_is_kept_out_by_a_promise() {
+        assert!(parsed("allow_root").unwrap_err().contains("every user"));
     }
 
     #[test]
