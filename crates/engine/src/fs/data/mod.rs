@@ -4,9 +4,9 @@
 //! them. Extension zeroes them again, because a crash may have intervened.
 //!
 //! Locking:
-//! - The file's bytes ([`lock`](crate::fs::file::lock)): shared to read and to overwrite directly; exclusive for a write
-//!   that readers must see whole; exclusive to the end of all bytes to change i_size or to move
-//!   blocks.
+//! - The file's bytes ([`lock`](crate::fs::file::lock)): shared to read and to overwrite directly;
+//!   exclusive for a write that readers must see whole; exclusive to the end of all bytes to change
+//!   i_size or to move blocks.
 //! - The inode's `state`: locked briefly, to look at the map or to change it under a handle. Blocks
 //!   of the map may be read from the device while it is held, content never.
 
