@@ -188,23 +188,25 @@ impl<'a> Copier<'a> {
             pair.to.hard_link(first, pair.dst).or_cannot("create hard link", pair.dst_name())?;
             return self.say(pair);
         }
-        match meta.kind() {
+        let made: Box<dyn Node + '_> = match meta.kind() {
             0o120000 => {
                 let target =
                     pair.from.read_link(pair.src).or_cannot("read symbolic link", pair.src_name())?;
                 let node = pair.to.symlink(Path::new(&target), pair.dst);
-                self.attributes(pair, &*node.or_cannot("create symbolic link", pair.dst_name())?)?;
+                node.or_cannot("create symbolic link", pair.dst_name())?
             }
             0o020000 | 0o060000 | 0o010000 | 0o140000 if self.options.recursive => {
                 let mode = meta.mode & !self.options.umask;
                 let node = pair.to.mknod(pair.dst, mode, meta.rdev);
-                self.attributes(pair, &*node.or_cannot("create special file", pair.dst_name())?)?;
+                node.or_cannot("create special file", pair.dst_name())?
             }
             _ => self.contents(pair)?,
-        }
+        };
+        // Before its attributes: what is there whole has its other names, whatever fails then.
         if linked {
             self.links.insert(key, pair.dst.into());
         }
+        self.attributes(pair, &*made)?;
         self.progress.file();
         self.say(pair)
     }
@@ -239,7 +241,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Copies the data of a file, ranges without data left out.
-    fn contents(&mut self, pair: &Pair<'_>) -> Res {
+    fn contents<'p>(&mut self, pair: &Pair<'p>) -> Res<Box<dyn Sink + 'p>> {
         let source = pair.from.open(pair.src).or_cannot("open", pair.src_name())?;
         let mode = pair.meta.mode & !self.options.umask & 0o777;
         let keep = !self.options.preserve;
@@ -265,7 +267,7 @@ impl<'a> Copier<'a> {
         if pair.meta.is_file() && at < pair.meta.size {
             sink.set_len(pair.meta.size).or_cannot("write", pair.dst_name())?;
         }
-        self.attributes(pair, &*sink)
+        Ok(sink)
     }
 
     /// Sets owner, attributes, mode and times, in an order in which none undoes another.

@@ -3,15 +3,11 @@
 //! Invariants:
 //! - The volume is planned for the size asked for before a file is created or emptied: options
 //!   that cannot be had cost no data.
-//! - After a failure no new file is left.
+//! - After a failure no new file is left. It is removed under the lock of its device.
 
 use crate::{MkfsError, Options, Report, plan, report};
 use lanefs_device::{FileOptions, Medium, create_url};
 use std::ffi::OsStr;
-use std::fs::{File, Metadata};
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 /// Creates a volume of `size` bytes in the file or device of that name (see [`Medium::parse`]).
 /// Creates a file, or replaces the content of an existing one.
@@ -33,36 +29,15 @@ pub fn create(name: impl AsRef<OsStr>, size: u64, options: &Options) -> Result<R
     let name = name.as_ref();
     let options = Options { size: Some(options.size.unwrap_or(size)), ..options.clone() };
     let plan = plan::Plan::new(size, &options)?;
-    let new = Medium::parse(name)?.path().and_then(NewFile::create);
-    let made = create_url(name, size, &FileOptions::new())
-        .map_err(MkfsError::from)
-        .and_then(|device| report(&plan, &*device, &options));
+    let new = Medium::parse(name)?.path().filter(|path| path.symlink_metadata().is_err());
+    let device = create_url(name, size, &FileOptions::new())?;
+    let made = report(&plan, &*device, &options);
     if made.is_err()
         && let Some(new) = new
     {
-        new.remove();
+        // Still locked: no other process has made a volume of it. That it cannot be removed is not
+        // the failure to tell of.
+        let _ = std::fs::remove_file(new);
     }
     made
-}
-
-/// A file that this call has made, and that holds no volume yet.
-struct NewFile<'a> {
-    path: &'a Path,
-    file: File,
-}
-
-impl<'a> NewFile<'a> {
-    /// `None` if there is one of that name, or none can be made: opening the device says why.
-    fn create(path: &'a Path) -> Option<Self> {
-        File::create_new(path).ok().map(|file| Self { path, file })
-    }
-
-    /// Removes it, unless its path leads to another file by now. That it cannot be removed is not
-    /// the failure to tell of.
-    fn remove(self) {
-        let id = |meta: io::Result<Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
-        if id(self.file.metadata()).is_some_and(|own| id(self.path.symlink_metadata()) == Some(own)) {
-            let _ = std::fs::remove_file(self.path);
-        }
-    }
 }

@@ -16,6 +16,9 @@ pub enum MkfsError {
     TooSmall { blocks: u64, block_size: u32 },
     #[error("{blocks} blocks need the 64bit feature, or larger blocks")]
     TooManyBlocks { blocks: u64 },
+    /// More groups than have numbers.
+    #[error("{blocks} blocks are more than 4294967295 groups of {per_group}: larger blocks make fewer")]
+    TooManyGroups { blocks: u64, per_group: u32 },
     #[error("no memory to plan {groups} block groups: larger blocks make fewer")]
     NoMemory { groups: u32 },
     #[error("a volume of {bytes} bytes on a device of {device}")]

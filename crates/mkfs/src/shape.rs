@@ -226,7 +226,7 @@ impl Shape {
                 return Err(small);
             }
             let groups = (blocks - first).div_ceil(per_group.into());
-            let groups = u32::try_from(groups).map_err(|_| MkfsError::TooManyBlocks { blocks })?;
+            let groups = u32::try_from(groups).map_err(|_| MkfsError::TooManyGroups { blocks, per_group })?;
             let ipg = inodes.div_ceil(groups);
             if ipg > block_size * 8 {
                 // More inodes than a bitmap has bits: smaller groups.
