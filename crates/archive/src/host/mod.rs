@@ -9,7 +9,7 @@
 //! - A new file is made with `O_EXCL`: no other process has it open, and it has no second name.
 //! - Attributes are set by descriptor, never by name, so a process that renames a new file does not
 //!   redirect them.
-//! - [`guard`] sees every file before it is emptied or replaced.
+//! - A guard sees every file before it is emptied or replaced.
 //! - No descriptor is held for a level of a tree, so depth costs none.
 //!
 //! Hazard: a directory that is opened again by its path may be another one by then. A caller that
