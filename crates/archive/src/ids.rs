@@ -91,7 +91,7 @@ impl IdMap {
 ///
 /// ```
 /// # use lanefs_archive::Ownership;
-/// // All files belong to root, whoever owns them in the source.
+/// // All files belong to root: the owners in the source do not count.
 /// let to_root = Ownership::new().user(0).group(0);
 /// // A rootless container's numbers become those inside of it.
 /// let range = "100000:0:65536".parse()?;

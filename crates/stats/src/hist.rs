@@ -1,4 +1,5 @@
-//! A histogram as it is kept: what a [`Histogram`](crate::Histogram) counted, or what a source published.
+//! A histogram that is kept in a file: the counts of a [`Histogram`](crate::Histogram), or those
+//! that a publication gives.
 
 use crate::Snapshot;
 use std::collections::BTreeMap;

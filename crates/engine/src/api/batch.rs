@@ -58,7 +58,8 @@ impl File {
     /// let file = volume.open_options().read(true).write(true).create(true).direct(true).open("/a")?;
     /// file.write_at(&[1; 8192], 0)?;
     /// let mut second = [0; 4096];
-    /// let done = File::run_batch(&mut [Io::write(&file, &[2; 4096], 0), Io::read(&file, &mut second, 4096)]);
+    /// let mut ios = [Io::write(&file, &[2; 4096], 0), Io::read(&file, &mut second, 4096)];
+    /// let done = File::run_batch(&mut ios);
     /// assert!(done.into_iter().all(|done| done.is_ok_and(|len| len == 4096)));
     /// assert_eq!(second, [1; 4096]);
     /// # Ok::<(), lanefs::Error>(())
