@@ -6,8 +6,9 @@
 //!   expected sequence number. A transaction without a commit block is discarded.
 //! - **Revoke** finds, for each block with copies in the log, the newest transaction that revoked
 //!   it.
-//! - **Replay** verifies every copy that is not revoked. Only if all are good, it writes the newest
-//!   copy of each block home, flushes, and marks the log empty in the journal superblock.
+//! - **Replay** verifies every copy that is not revoked. Only if all are good, it reads the newest
+//!   copy of each block again, writes it home, flushes, and marks the log empty in the journal
+//!   superblock.
 //!
 //! So a damaged log changes nothing on the volume, and after a power cut during recovery the log
 //! can be replayed again.
@@ -22,7 +23,8 @@
 //!   end.
 //!
 //! Hazard: the log is not trusted. No pass reads a block of the ring twice, memory is bounded by
-//! the ring's size, and home locations outside the volume or inside the log are errors.
+//! the ring's size, and home locations outside the volume or inside the log are errors. Nor is the
+//! medium, which may answer a later pass otherwise: each pass verifies what it uses.
 
 mod fast_commit;
 mod scan;
@@ -96,7 +98,7 @@ pub fn recover(device: &dyn BlockDevice, block_size: u32, log: &LogConfig) -> Re
     report.transactions = plan.transactions;
     report.revoked = plan.revoked;
     report.blocks = plan.newest.len() as u64;
-    plan.write_home(device, &map)?;
+    plan.write_home(device, &map, &sb.layout())?;
     device.flush()?;
     // One past the first uncommitted transaction, whose remains must not be read as a new one.
     sb.set_tail(plan.end.next().0, 0);
@@ -158,12 +160,11 @@ impl Plan {
     }
 
     /// Writes the newest copies home, in order of their blocks.
-    fn write_home(&self, device: &dyn BlockDevice, map: &LogMap) -> Result<()> {
+    fn write_home(&self, device: &dyn BlockDevice, map: &LogMap, layout: &Layout) -> Result<()> {
         let copies: Vec<Copy> = self.newest.values().copied().collect();
         let mut buf = batch_buffer(map, &copies);
         for batch in copies.chunks(BATCH) {
-            let at: Vec<u32> = batch.iter().map(|copy| copy.at).collect();
-            map.read_many(device, &at, &mut buf)?;
+            read_copies(device, map, layout, batch, &mut buf)?;
             for (copy, content) in batch.iter().zip(buf.chunks_exact_mut(map.block_size())) {
                 if copy.tag.flags.contains(TagFlags::ESCAPE) {
                     jbd2::unescape(content);
@@ -188,6 +189,9 @@ fn collect_revokes(
         scan.copies.iter().map(|copy| (copy.tag.block, None)).collect();
     for &(at, tid) in &scan.revokes {
         let block = map.read(device, at)?;
+        if !layout.verify_tail(&block) {
+            return Err(JournalError::DamagedTransaction { tid, log_block: at });
+        }
         for revoked in jbd2::parse_revokes(layout, &block)? {
             if let Some(newest) = newest.get_mut(&revoked) {
                 // Revoke blocks come in the order of the log.
@@ -208,17 +212,26 @@ fn verify(device: &dyn BlockDevice, map: &LogMap, layout: &Layout, copies: &[Cop
         return Ok(());
     }
     let mut buf = batch_buffer(map, copies);
-    for batch in copies.chunks(BATCH) {
-        let at: Vec<u32> = batch.iter().map(|copy| copy.at).collect();
-        map.read_many(device, &at, &mut buf)?;
-        for (copy, content) in batch.iter().zip(buf.chunks_exact(map.block_size())) {
-            if !copy.tag.verify(layout, copy.tid.0, content) {
-                return Err(JournalError::DamagedCopy {
-                    tid: copy.tid,
-                    log_block: copy.at,
-                    block: copy.tag.block,
-                });
-            }
+    copies.chunks(BATCH).try_for_each(|batch| read_copies(device, map, layout, batch, &mut buf))
+}
+
+/// Reads copies one behind the other into `buf`, and verifies those that have checksums.
+fn read_copies(
+    device: &dyn BlockDevice,
+    map: &LogMap,
+    layout: &Layout,
+    copies: &[Copy],
+    buf: &mut [u8],
+) -> Result<()> {
+    let at: Vec<u32> = copies.iter().map(|copy| copy.at).collect();
+    map.read_many(device, &at, buf)?;
+    for (copy, content) in copies.iter().zip(buf.chunks_exact(map.block_size())) {
+        if layout.has_tails() && !copy.tag.verify(layout, copy.tid.0, content) {
+            return Err(JournalError::DamagedCopy {
+                tid: copy.tid,
+                log_block: copy.at,
+                block: copy.tag.block,
+            });
         }
     }
     Ok(())
