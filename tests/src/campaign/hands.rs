@@ -107,12 +107,23 @@ impl Hands<'_> {
             }
             Step::Truncate { file, len } => self.file(file)?.set_len(len as u64),
             Step::Copy { from, at, to, to_at, len } => {
-                let (from, to) = (self.file(from)?, self.file(to)?);
-                from.copy_range(at as u64, to, to_at as u64, len as u64).map(drop)
+                copy_all(self.file(from)?, at as u64, self.file(to)?, to_at as u64, len as u64)
             }
             _ => Err(Error::NotFound),
         }
     }
+}
+
+/// Copies as a caller does: a copy may end early, as where a read fails behind its first block.
+fn copy_all(from: &File, at: u64, to: &File, to_at: u64, len: u64) -> lanefs::Result<()> {
+    let mut done = 0;
+    while done < len {
+        match from.copy_range(at + done, to, to_at + done, len - done)? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    Ok(())
 }
 
 fn write(file: &File, way: Way, bytes: &[u8], at: u64) -> lanefs::Result<()> {

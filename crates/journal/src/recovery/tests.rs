@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{BLOCK, LOG_START, config, device_bytes, log_superblock, with_log};
 use lanefs_device::{MemDevice, Op};
 use lanefs_format::jbd2::{Checksum, Commit, Crc32Be, Descriptor, RevokeBlock};
-use lanefs_sim::{Failure, FailingDevice};
+use lanefs_sim::{FailingDevice, Failure};
 use std::time::Duration;
 
 const BLOCKS: u32 = 1024;
@@ -329,7 +329,10 @@ fn a_bit_flipped_in_any_read_goes_nowhere() {
                     Ok(_) => plain([0, 2, 2]),
                     Err(_) => plain([0; 3]),
                 };
-                assert!(homes(device.inner()) == allowed, "read {nth}, byte {byte} of its block {block}: {recovered:?}");
+                assert!(
+                    homes(device.inner()) == allowed,
+                    "read {nth}, byte {byte} of its block {block}: {recovered:?}"
+                );
             }
         }
     }
