@@ -2,8 +2,10 @@
 //!
 //! It lets a reader see the blocks that recovery of a volume would write, without a write to the
 //! volume. The engine opens a volume for reading on one, and first tries on one a volume that it
-//! opens for writing; the check replays the log on one. It holds as many pages as were written: at
-//! most the blocks that the log names.
+//! opens for writing; the check replays the log on one.
+//!
+//! Hazard: a log in a hole of a sparse image names as many blocks as its author likes. A page that
+//! is zeros behind its head is kept by that head, so memory is bounded by what the image holds.
 
 use crate::block_device::check_range;
 use crate::{BlockDevice, Op, Result};
@@ -12,7 +14,46 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 const PAGE: usize = 4096;
 
-type Pages = HashMap<u64, Box<[u8; PAGE]>>;
+/// Bytes at the start of a page that are kept where the others are zeros: a block of zeros from a
+/// log may have its first bytes escaped.
+const HEAD: usize = 16;
+
+/// A page that was written.
+#[derive(Debug)]
+enum Page {
+    /// All bytes behind these are zeros.
+    Head([u8; HEAD]),
+    Whole(Box<[u8; PAGE]>),
+}
+
+type Pages = HashMap<u64, Page>;
+
+impl Page {
+    fn new(bytes: Box<[u8; PAGE]>) -> Self {
+        match bytes.split_first_chunk() {
+            Some((head, rest)) if rest.iter().all(|byte| *byte == 0) => Self::Head(*head),
+            _ => Self::Whole(bytes),
+        }
+    }
+
+    /// Copies the bytes from byte `within` on into `buf`.
+    fn copy_out(&self, within: usize, buf: &mut [u8]) {
+        match self {
+            Self::Whole(bytes) => buf.copy_from_slice(&bytes[within..within + buf.len()]),
+            Self::Head(head) => {
+                let (start, zeros) = buf.split_at_mut(HEAD.saturating_sub(within).min(buf.len()));
+                start.copy_from_slice(&head[HEAD.min(within)..][..start.len()]);
+                zeros.fill(0);
+            }
+        }
+    }
+
+    fn whole(&self) -> Box<[u8; PAGE]> {
+        let mut bytes = Box::new([0; PAGE]);
+        self.copy_out(0, &mut *bytes);
+        bytes
+    }
+}
 
 /// A device, with the writes to it in memory.
 #[derive(Debug)]
@@ -74,9 +115,8 @@ impl BlockDevice for Overlay {
             return Ok(());
         }
         Self::pieces(offset, buf.len(), |page, within, range| {
-            if let Some(bytes) = pages.get(&page) {
-                let n = range.len();
-                buf[range].copy_from_slice(&bytes[within..within + n]);
+            if let Some(page) = pages.get(&page) {
+                page.copy_out(within, &mut buf[range]);
             }
             Ok(())
         })
@@ -86,18 +126,20 @@ impl BlockDevice for Overlay {
         check_range(Op::Write, self.size(), offset, data.len() as u64)?;
         let mut pages = self.pages.write().unwrap_or_else(PoisonError::into_inner);
         Self::pieces(offset, data.len(), |page, within, range| {
-            let bytes = match pages.entry(page) {
-                std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
-                std::collections::hash_map::Entry::Vacant(e) => {
+            let mut bytes = match pages.remove(&page) {
+                Some(Page::Whole(bytes)) => bytes,
+                Some(page) => page.whole(),
+                None => {
                     let mut bytes = Box::new([0; PAGE]);
                     let start = page * PAGE as u64;
                     let n = self.below.size().saturating_sub(start).min(PAGE as u64) as usize;
                     self.below.read_at(&mut bytes[..n], start)?;
-                    e.insert(bytes)
+                    bytes
                 }
             };
             let n = range.len();
             bytes[within..within + n].copy_from_slice(&data[range]);
+            pages.insert(page, Page::new(bytes));
             Ok(())
         })
     }
@@ -130,5 +172,33 @@ mod tests {
         assert_eq!(seen, want);
         assert_eq!(below.to_bytes(), vec![7; 10_000]);
         assert!(overlay.write_at(&[1], 10_000).is_err());
+    }
+
+    #[test]
+    fn zeros_take_no_pages() {
+        const SIZE: usize = 10 * PAGE + 100;
+        let below = Arc::new(MemDevice::from_bytes(vec![7; SIZE]));
+        let overlay = Overlay::new(below);
+        let mut want = vec![7; SIZE];
+        let mut write = |bytes: &[u8], at: usize| {
+            overlay.write_at(bytes, at as u64).unwrap();
+            want[at..at + bytes.len()].copy_from_slice(bytes);
+            let mut seen = vec![9; SIZE];
+            for (piece, part) in seen.chunks_mut(1000).enumerate() {
+                overlay.read_at(part, piece as u64 * 1000).unwrap();
+            }
+            assert!(seen == want, "{} bytes at {at}", bytes.len());
+            overlay.read().values().filter(|page| matches!(page, Page::Whole(_))).count()
+        };
+        assert_eq!(write(&[0; 4 * PAGE], 0), 0);
+        // A block whose first bytes were escaped, and bytes at each side of the head's end.
+        assert_eq!(write(&[1, 2, 3, 4], 0), 0);
+        assert_eq!(write(&[5; 2], PAGE + HEAD - 2), 0);
+        assert_eq!(write(&[5; 2], 2 * PAGE + HEAD - 1), 1);
+        assert_eq!(write(&[0; 2], 2 * PAGE + HEAD - 1), 0);
+        assert_eq!(write(&[6], 4 * PAGE - 1), 1);
+        // The last page of the device is a part of one.
+        assert_eq!(write(&[0; 100], 10 * PAGE), 1);
+        assert_eq!(write(&[8; 3 * PAGE], 100), 4);
     }
 }

@@ -27,6 +27,7 @@ mod nodes;
 mod notifier;
 mod options;
 mod pass;
+mod remounts;
 mod request;
 mod scheduling;
 mod server;

@@ -78,7 +78,7 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let time_gran = time_gran(&volume);
         let following = Following::new(options.follow, broker.clone());
-        let filesystem = Filesystem::new(volume, options, broker)?;
+        let mut filesystem = Filesystem::new(volume, options, broker)?;
         let NewMount { connection, mounted, bdi } = match mount() {
             Ok(new) => new,
             Err(e) => {
@@ -86,6 +86,7 @@ impl Session {
                 return Err(e.into());
             }
         };
+        filesystem.mounted_as(mounted.device());
         let server = Server::new(connection, filesystem, Workers::new(options.threads, following));
         match server.shake_hands(options.acl, time_gran) {
             Ok(()) => {

@@ -52,8 +52,12 @@ const FLAGS: [(&[u8], MountFlags); 8] = [
 ];
 
 /// The same for flags of the file system, which a change of the mount's flags sets too.
-const SUPER_FLAGS: [(&[u8], MountFlags); 3] =
-    [(b"sync", MountFlags::SYNCHRONOUS), (b"dirsync", MountFlags::DIRSYNC), (b"lazytime", LAZYTIME)];
+const SUPER_FLAGS: [(&[u8], MountFlags); 4] = [
+    (b"ro", MountFlags::RDONLY),
+    (b"sync", MountFlags::SYNCHRONOUS),
+    (b"dirsync", MountFlags::DIRSYNC),
+    (b"lazytime", LAZYTIME),
+];
 
 impl Entry {
     fn parse(line: &[u8]) -> Option<Self> {
@@ -66,12 +70,9 @@ impl Entry {
             words.get(at).is_some_and(|all| all.split(|b| *b == b',').any(|word| word == name))
         };
         let mut flags = MountFlags::empty();
-        for (name, flag) in FLAGS {
-            flags.set(flag, has(5, name));
-        }
-        for (name, flag) in SUPER_FLAGS {
-            flags.set(flag, has(dash + 3, name));
-        }
+        let of_mount = FLAGS.iter().filter(|(name, _)| has(5, name));
+        let of_super = SUPER_FLAGS.iter().filter(|(name, _)| has(dash + 3, name));
+        flags.extend(of_mount.chain(of_super).map(|(_, flag)| *flag));
         // This flag alone has no name in the table.
         let atime = MountFlags::NOATIME | MountFlags::RELATIME;
         flags.set(MountFlags::STRICTATIME, !flags.intersects(atime));
@@ -111,7 +112,12 @@ pub(crate) fn own() -> Vec<Entry> {
 /// Returns the mounts that a process sees; none if the caller may not know them.
 pub(crate) fn of(process: &str) -> Vec<Entry> {
     let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
-    table.split(|b| *b == b'\n').filter_map(Entry::parse).collect()
+    parse(&table).collect()
+}
+
+/// Returns the mounts of a table.
+pub(crate) fn parse(table: &[u8]) -> impl Iterator<Item = Entry> {
+    table.split(|b| *b == b'\n').filter_map(Entry::parse)
 }
 
 /// Returns the mount whose root `dir` leads to, and that root.

@@ -182,6 +182,7 @@ bitflags::bitflags! {
         const APPEND = 0o2000;
         const DSYNC = 0o10000;
         const DIRECT = 0o40000;
+        const NOATIME = 0o1000000;
         const SYNC = 0o4010000;
         const _ = !0;
     }

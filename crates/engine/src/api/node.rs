@@ -313,6 +313,11 @@ impl Node {
         self.node.accessed(atime)
     }
 
+    /// Returns whether [`accessed`](Self::accessed) would move the time of the last read now.
+    pub fn is_atime_due(&self, atime: Atime) -> bool {
+        self.node.is_atime_due(atime, self.node.fs.now())
+    }
+
     /// Makes a directory, link or special file durable with all its attributes, or a file with its
     /// content.
     ///

@@ -71,7 +71,7 @@ impl Filesystem {
             return Ok(self.notice_first(notice, header, Request::Read(read)));
         }
         out.filled(n);
-        open.node.accessed(self.atime)?;
+        self.accessed(&open.node, self.atime, read.flags)?;
         Ok(Outcome::Answered)
     }
 

@@ -32,7 +32,7 @@ impl Filesystem {
             if told.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         told?;
-        Ok(node.accessed(self.dir_atime)?)
+        self.accessed(&node, self.dir_atime, part.flags)
     }
 
     pub(super) fn readdirplus(&self, id: u64, part: Listing, out: &mut Outbox) -> Answer {
@@ -64,7 +64,7 @@ impl Filesystem {
             }
             put(out, &item.dirent, &item.name)?;
         }
-        Ok(node.accessed(self.dir_atime)?)
+        self.accessed(&node, self.dir_atime, part.flags)
     }
 
     pub(super) fn fsyncdir(&self, id: u64) -> Answer {

@@ -24,8 +24,10 @@ use crate::handles::Handles;
 use crate::nodes::Nodes;
 use crate::notifier::{self, Job, Notice, Notifier};
 use crate::options::{Durably, MountOptions};
+use crate::remounts::Remounts;
 use crate::request::{Received, Request};
-use crate::wire::{ForgetOne, InHeader, StatfsOut};
+use crate::table::MountDevice;
+use crate::wire::{ForgetOne, InHeader, OpenFlags, StatfsOut};
 use lanefs::{Atime, Node, Observer, Volume};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ pub(crate) struct Filesystem {
     atime: Atime,
     dir_atime: Atime,
     durably: Durably,
+    remounts: Remounts,
     notifier: Notifier,
     /// The user and the group besides root that may take reserved blocks (s_def_resuid,
     /// s_def_resgid).
@@ -92,6 +95,7 @@ impl Filesystem {
             atime,
             dir_atime,
             durably,
+            remounts: Remounts::default(),
             notifier,
             reserved_for,
             broker,
@@ -230,6 +234,18 @@ impl Filesystem {
         let received = Received { header: *header, request: Ok(request) };
         self.notifier.hand_over(Job::Serve { notice, received });
         Outcome::Silent
+    }
+
+    /// Notes the time of the last read, unless the handle was opened with O_NOATIME or the mount has
+    /// become read-only.
+    fn accessed(&self, node: &Node, atime: Atime, flags: OpenFlags) -> Answer {
+        let moves = !flags.contains(OpenFlags::NOATIME) && node.is_atime_due(atime);
+        if moves && !self.remounts.is_read_only() { Ok(node.accessed(atime)?) } else { Ok(()) }
+    }
+
+    /// Has remounts looked for in the mount namespace of the calling thread.
+    pub(crate) fn mounted_as(&mut self, device: MountDevice) {
+        self.remounts = Remounts::of(device);
     }
 
     fn forget(&self, id: u64, lookups: u64) -> Outcome {

@@ -110,6 +110,6 @@ impl Filesystem {
     pub(super) fn readlink(&self, id: u64, out: &mut Outbox) -> Answer {
         let node = self.node(id)?;
         out.put_bytes(node.read_link()?.as_bytes())?;
-        Ok(node.accessed(self.atime)?)
+        self.accessed(&node, self.atime, OpenFlags::empty())
     }
 }

@@ -250,7 +250,8 @@ impl<'b> Body<'b> {
 
     fn listing(&mut self) -> Answer<Listing> {
         let args: ReadIn = self.take()?;
-        Ok(Listing { position: args.offset, size: answer_size(args.size)? })
+        let flags = OpenFlags::from_bits_retain(args.flags);
+        Ok(Listing { position: args.offset, size: answer_size(args.size)?, flags })
     }
 
     fn wanted(&mut self) -> Answer<Wanted> {

@@ -206,6 +206,7 @@ pub(crate) struct Listing {
     pub(crate) position: u64,
     /// Bytes of the answer at most.
     pub(crate) size: usize,
+    pub(crate) flags: OpenFlags,
 }
 
 /// What an answer about extended attributes has.

@@ -215,12 +215,12 @@ fn cases() -> Vec<(u32, Vec<u8>, &'static str)> {
         case(
             op::READDIR,
             &[U64(0), U64(2), U32(4096), U32(0), U64(0), U32(0), U32(0)],
-            "ReadDir(Listing { position: 2, size: 4096 })",
+            "ReadDir(Listing { position: 2, size: 4096, flags: OpenFlags(0x0) })",
         ),
         case(
             op::READDIRPLUS,
             &[U64(0), U64(2), U32(4096), U32(0), U64(0), U32(0), U32(0)],
-            "ReadDirPlus(Listing { position: 2, size: 4096 })",
+            "ReadDirPlus(Listing { position: 2, size: 4096, flags: OpenFlags(0x0) })",
         ),
         case(op::RELEASEDIR, &[], "ReleaseDir"),
         case(op::STATFS, &[], "StatFs"),

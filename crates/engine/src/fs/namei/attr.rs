@@ -247,22 +247,25 @@ impl Node {
 
     /// Notes that the inode was read.
     pub(crate) fn accessed(&self, atime: Atime) -> Result<()> {
-        if atime == Atime::Never || self.fs.check_writable().is_err() {
-            return Ok(());
-        }
         let now = self.fs.now();
-        {
-            let inode = self.state();
-            let stale = inode.atime <= inode.mtime.max(inode.ctime) || now.sec - inode.atime.sec >= DAY;
-            let kept = inode.flags.intersects(InodeFlags::NOATIME | InodeFlags::IMMUTABLE);
-            if kept || atime == Atime::Relative && !stale || now.sec == inode.atime.sec && !stale {
-                return Ok(());
-            }
+        if !self.is_atime_due(atime, now) {
+            return Ok(());
         }
         self.change(credits::INODE, |_, inode| {
             inode.atime = now;
             Ok(())
         })
+    }
+
+    /// Returns whether a read at `now` moves the time of the last read.
+    pub(crate) fn is_atime_due(&self, atime: Atime, now: Timestamp) -> bool {
+        if atime == Atime::Never || self.fs.check_writable().is_err() {
+            return false;
+        }
+        let inode = self.state();
+        let stale = inode.atime <= inode.mtime.max(inode.ctime) || now.sec - inode.atime.sec >= DAY;
+        let kept = inode.flags.intersects(InodeFlags::NOATIME | InodeFlags::IMMUTABLE);
+        !kept && (stale || atime == Atime::Strict && now.sec != inode.atime.sec)
     }
 }
 
