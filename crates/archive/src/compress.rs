@@ -2,13 +2,21 @@
 //!
 //! The output depends on the content alone: no time and no name go into the header.
 
+use crate::Cause;
 use crate::content::{self, Content};
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use std::io::{self, BufRead, BufWriter, Cursor, Read, Write};
 
+/// Bytes of an archive that are read at once.
+pub(crate) const READ_AHEAD: usize = 1 << 20;
 /// Bytes that are written of an archive at once.
 const WRITE_BEHIND: usize = 1 << 20;
+
+/// Bytes of memory that unpacking of xz may take: twice what `xz -9` needs. A zstd decoder takes no
+/// window of more than 128 MiB by itself.
+#[cfg(feature = "xz")]
+const XZ_MEMORY: u64 = 128 << 20;
 
 /// How the name of an archive says that it is compressed: its ends, and the program.
 const NAMES: &[(&[&str], &str)] = &[
@@ -87,7 +95,11 @@ impl<W: Write> Write for Packer<W> {
 }
 
 /// Unpacks a stream, told by its first bytes; one that is not compressed is passed on as it is.
-pub(crate) fn unpacked(mut stream: impl BufRead + Send + 'static) -> io::Result<Unpacked> {
+/// Returns too whether it is compressed. Fails with [`Cause::Compressed`] if this build has no
+/// decoder.
+pub(crate) fn unpacked(
+    mut stream: impl BufRead + Send + 'static,
+) -> Result<(Box<dyn Read + Send>, bool), Cause> {
     let mut head = [0; 8];
     let mut len = 0;
     while len < head.len() {
@@ -95,18 +107,16 @@ pub(crate) fn unpacked(mut stream: impl BufRead + Send + 'static) -> io::Result<
             Ok(0) => break,
             Ok(n) => len += n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
+            Err(e) => return Err(e.into()),
         }
     }
-    let found = content::of_head(&head[..len]);
     let whole = Cursor::new(head[..len].to_vec()).chain(stream);
-    Ok(match found {
-        Some(Content::Compressed(by)) => match decoder(whole, by)? {
-            Some(stream) => Unpacked::Stream { stream, compressed: true },
-            None => Unpacked::By(by),
-        },
-        _ => Unpacked::Stream { stream: Box::new(whole), compressed: false },
-    })
+    match content::of_head(&head[..len]) {
+        Some(Content::Compressed(by)) => {
+            decoder(whole, by)?.map(|stream| (stream, true)).ok_or(Cause::Compressed(by))
+        }
+        _ => Ok((Box::new(whole), false)),
+    }
 }
 
 /// Returns the decoder of a stream; `None` if this build has none. A stream may have several
@@ -120,17 +130,13 @@ fn decoder(
         #[cfg(feature = "zstd")]
         "zstd" => Box::new(zstd::Decoder::with_buffer(stream)?),
         #[cfg(feature = "xz")]
-        "xz" => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(stream)),
+        "xz" => {
+            let all = liblzma::stream::CONCATENATED;
+            let bounded = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, all)?;
+            Box::new(liblzma::bufread::XzDecoder::new_stream(stream, bounded))
+        }
         #[cfg(feature = "bzip2")]
         "bzip2" => Box::new(bzip2::bufread::MultiBzDecoder::new(stream)),
         _ => return Ok(None),
     }))
-}
-
-/// What [`unpacked`] found.
-pub(crate) enum Unpacked {
-    /// The archive.
-    Stream { stream: Box<dyn Read + Send>, compressed: bool },
-    /// Only this program unpacks it.
-    By(&'static str),
 }

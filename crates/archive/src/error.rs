@@ -19,11 +19,18 @@ pub struct Error {
     place: Place,
     #[source]
     cause: Cause,
+    layer: Option<Box<str>>,
 }
 
 impl Error {
     pub(crate) fn new(action: Action, place: Place, cause: impl Into<Cause>) -> Self {
-        Self { action, place, cause: cause.into() }
+        Self { action, place, cause: cause.into(), layer: None }
+    }
+
+    /// Names the layer of an image that the name is in.
+    pub(crate) fn in_layer(mut self, layer: &str) -> Self {
+        self.layer = Some(layer.into());
+        self
     }
 
     /// Returns what could not be done.
@@ -44,14 +51,24 @@ impl Error {
         &self.cause
     }
 
+    /// Returns the layer of an image that the name is in: "layer 2 of 3, 'app.tar'".
+    #[must_use]
+    pub fn layer(&self) -> Option<&str> {
+        self.layer.as_deref()
+    }
+
     /// Returns the cause as text. It says so if this machine refused what a name of the volume
-    /// needed.
+    /// needed, and names the layer of an image.
     #[must_use]
     pub fn reason(&self) -> String {
-        match (&self.place, &self.cause) {
+        let reason = match (&self.place, &self.cause) {
             #[cfg(target_os = "linux")]
             (Place::Volume(_), Cause::Host(e @ host::Error::System(_))) => format!("on this host: {e}"),
             (_, cause) => cause.to_string(),
+        };
+        match &self.layer {
+            Some(layer) => format!("{reason} ({layer})"),
+            None => reason,
         }
     }
 
@@ -63,7 +80,7 @@ impl Error {
 
     /// Returns about how many bytes of memory it takes.
     pub(crate) fn memory(&self) -> usize {
-        size_of::<Self>() + self.place.as_bytes().len()
+        size_of::<Self>() + self.place.as_bytes().len() + self.layer.as_ref().map_or(0, |l| l.len())
     }
 }
 
@@ -158,7 +175,7 @@ pub enum Cause {
     Host(#[from] host::Error),
     /// A stream failed.
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Io(io::Error),
     /// The archive is damaged, or is none.
     #[error("byte {at} of the archive: {rule}")]
     Archive {
@@ -167,6 +184,10 @@ pub enum Cause {
         /// What the archive does that it must not.
         rule: &'static str,
     },
+    /// The archives of the source unpack to more bytes than
+    /// [`ImportOptions::max_size`](crate::ImportOptions::max_size) allows.
+    #[error("it unpacks to more than {0} bytes")]
+    TooLarge(u64),
     /// The archive is compressed by a program that this build cannot replace.
     #[error("it holds compressed data ({0})")]
     Compressed(&'static str),
@@ -191,6 +212,9 @@ pub enum Cause {
     /// The path of a member goes up.
     #[error("a path with '..' in it, which could lead anywhere")]
     ParentInPath,
+    /// A whiteout (`.wh.NAME`) of no name that a file can have, or a path that leads through one.
+    #[error("a whiteout of no name")]
+    BadWhiteout,
     /// The name is empty, `.` or `..`, or has a slash or a NUL: the volume is damaged.
     #[error("a name that no file can have")]
     BadName,
@@ -221,7 +245,7 @@ impl From<TarError> for Cause {
     fn from(e: TarError) -> Self {
         match e {
             TarError::Broken { at, rule } => Self::Archive { at, rule },
-            TarError::Io(e) => Self::Io(e),
+            TarError::Io(e) => e.into(),
         }
     }
 }

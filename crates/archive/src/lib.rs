@@ -46,6 +46,7 @@
 #![forbid(unsafe_code)]
 
 mod acl_text;
+mod blob;
 mod compress;
 pub mod content;
 mod error;
@@ -55,6 +56,7 @@ mod export;
 pub mod host;
 mod ids;
 mod import;
+mod limit;
 mod member;
 mod path;
 mod pipe;

@@ -19,6 +19,14 @@ pub(crate) fn clean(path: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// Returns a path's directory and last name.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
 /// Returns a path of a tree as messages name it.
 pub(crate) fn shown(path: &[u8]) -> &[u8] {
     if path.is_empty() { b"." } else { path }

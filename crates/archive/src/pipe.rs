@@ -17,6 +17,8 @@ const BATCHES: usize = 8;
 /// A part of a tree.
 #[derive(Debug)]
 pub(crate) enum Piece {
+    /// A layer begins: its name in errors. Its members lie on top of everything before it.
+    Layer(String),
     /// The next member.
     Member(Member),
     /// Data of the last member, from `offset` on. Ranges come in their order.
@@ -49,6 +51,7 @@ impl Outlet {
     /// Sends a piece, sooner or later.
     pub(crate) fn push(&mut self, piece: Piece) -> Result<(), Gone> {
         self.bytes += match &piece {
+            Piece::Layer(label) => label.len(),
             Piece::Data { bytes, .. } => bytes.len(),
             Piece::Member(member) => member.memory(),
             Piece::Skipped(error) | Piece::Failed(error) => error.memory(),

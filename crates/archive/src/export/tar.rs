@@ -53,6 +53,8 @@ pub(super) fn write(
                 }
                 Piece::Skipped(error) => tell(Event::Skipped(error))?,
                 Piece::Failed(error) => return Err(error),
+                // A volume has none.
+                Piece::Layer(_) => {}
             }
         }
         tar.finish().and_then(|packer| Ok(packer.finish()?)).map_err(failed)

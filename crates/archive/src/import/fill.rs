@@ -6,16 +6,15 @@
 //! replaces an inherited ACL by the ACL of the archive.
 
 use super::ImportOptions;
+use super::entry::{Made, attributes, disinherit, drop_xattrs, is_lost_found, make_new, node_of};
 use super::late::LateTimes;
+use super::layer::{Layer, Whiteout, remove, whiteout};
 use crate::event::{self, Tell};
 use crate::member::{Kind, Member};
-use crate::path::{clean, shown};
+use crate::path::{clean, shown, split};
 use crate::places::DirId;
 use crate::{Action, Cause, Error, Event, Place};
-use lanefs::{
-    DeviceNumber, Dir, File, FileType, NewAttr, Node, SetAttr, SetTime, SetXattr, Timestamp, Volume,
-};
-use lanefs_format::acl;
+use lanefs::{Dir, File, NewAttr, SetAttr, SetTime, SetXattr, Timestamp, Volume};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -35,6 +34,8 @@ pub(super) struct Fill<'a> {
     current: Option<Current>,
     /// The times of directories, which are set last.
     late: LateTimes,
+    /// The layer that the members are of, if the source is made of layers.
+    layer: Option<Layer>,
 }
 
 struct Level {
@@ -84,17 +85,59 @@ impl<'a> Fill<'a> {
         let root = root.and_then(|root| Level::new(b"", root));
         let stack = vec![root.map_err(|e| failed(Cause::from(e)))?];
         let parent_owner = options.ownership.apply(0, 0).map_err(|e| failed(e.into()))?;
-        Ok(Self { options, events, base, parent_owner, stack, current: None, late: LateTimes::default() })
+        Ok(Self {
+            options,
+            events,
+            base,
+            parent_owner,
+            stack,
+            current: None,
+            late: LateTimes::default(),
+            layer: None,
+        })
+    }
+
+    /// Begins a layer, which lies on everything before it.
+    pub(super) fn layer(&mut self, label: String) -> Result<(), Error> {
+        self.finish_file()?;
+        let Some(root) = self.stack.first() else { return Ok(()) };
+        let there = || root.dir.read_dir();
+        let lowest = self.layer.is_none()
+            && there()
+                .map_err(|e| Error::new(Action::ImportInto, Place::Volume(self.base.clone()), e))?
+                .iter()
+                .all(|entry| is_lost_found(&root.dir, &entry.name));
+        self.layer = Some(Layer::new(label, lowest));
+        Ok(())
+    }
+
+    /// Names the layer of an error.
+    fn named(&self, error: Error) -> Error {
+        match &self.layer {
+            Some(layer) => error.in_layer(&layer.label),
+            None => error,
+        }
     }
 
     /// Tells the caller of a step.
     pub(super) fn tell(&mut self, event: Event) -> Result<(), Error> {
+        let event = match event {
+            Event::Skipped(error) => Event::Skipped(self.named(error)),
+            event => event,
+        };
         event::tell(self.events, event, Action::Import, &self.base)
     }
 
     /// Makes the next name.
     pub(super) fn member(&mut self, mut member: Member) -> Result<(), Error> {
         self.finish_file()?;
+        if self.layer.is_some()
+            && self.options.whiteouts
+            && let Some(whiteout) = whiteout(&member.path)
+        {
+            let done = self.take_away(&member.path, whiteout);
+            return self.settle(done);
+        }
         match self.options.ownership.apply(member.uid, member.gid) {
             Ok(owner) => (member.uid, member.gid) = owner,
             Err(e) => {
@@ -142,8 +185,38 @@ impl<'a> Fill<'a> {
         match done {
             Ok(()) => Ok(()),
             Err(Failed::Name(error)) => self.tell(Event::Skipped(error)),
-            Err(Failed::All(error)) => Err(error),
+            Err(Failed::All(error)) => Err(self.named(error)),
         }
+    }
+
+    /// Removes what a whiteout says. `path` is that of the whiteout itself.
+    fn take_away(&mut self, path: &[u8], whiteout: Whiteout<'_>) -> Result<(), Failed> {
+        let (dir, name) = match whiteout {
+            Whiteout::Name { dir, name } => (dir, Some(name)),
+            Whiteout::Opaque { dir } => (dir, None),
+            Whiteout::Ignored => return Ok(()),
+            Whiteout::Malformed => {
+                let place = Place::Member(path.to_vec());
+                return Err(Failed::Name(Error::new(Action::Import, place, Cause::BadWhiteout)));
+            }
+        };
+        if self.layer.as_ref().is_none_or(Layer::is_lowest) {
+            return Ok(());
+        }
+        let dir = match self.dir(dir, false) {
+            Err(lanefs::Error::NotFound) => return Ok(()),
+            found => found.cloned(),
+        };
+        let removed = dir.and_then(|dir| {
+            let names = match name {
+                Some(name) => vec![OsStr::from_bytes(name).to_owned()],
+                None => dir.read_dir()?.into_iter().map(|entry| entry.name).collect(),
+            };
+            let names = names.into_iter().filter(|name| !is_lost_found(&dir, name)).collect();
+            let (late, layer) = (&mut self.late, self.layer.as_ref());
+            layer.map_or(Ok(()), |layer| layer.take_away(&dir, names, |ino| late.forget(ino)))
+        });
+        removed.map_err(|e| self.failed(Action::Import, path, e))
     }
 
     fn failed(&self, action: Action, path: &[u8], e: lanefs::Error) -> Failed {
@@ -195,22 +268,34 @@ impl<'a> Fill<'a> {
         let (parent, name) = split(&member.path);
         let made = self.make_in(parent, OsStr::from_bytes(name), &member);
         let made = made.map_err(|e| self.failed(Action::Create, &member.path, e))?;
+        if let Some(layer) = &mut self.layer {
+            let dirs = self.stack.iter().map(|level| &level.dir);
+            let link = matches!(member.kind, Kind::HardLink(_));
+            let brought = layer.bring(dirs, OsStr::from_bytes(name), link);
+            brought.map_err(|e| self.failed(Action::Create, &member.path, e))?;
+        }
         if self.stack.last().is_some_and(|level| level.gives_acl) {
             disinherit(&mut member);
         }
         let (_, name) = split(&member.path);
         match (made, &member.kind) {
-            (Some(file), _) => self.current = Some(Current { file, member, end: 0 }),
-            (None, Kind::HardLink(_)) => {}
-            (None, kind) => {
+            (Made::File(file), _) => self.current = Some(Current { file, member, end: 0 }),
+            (_, Kind::HardLink(_)) => {}
+            (made, kind) => {
                 if *kind == Kind::Dir {
                     let kept = self.keep_time(name, member.mtime);
                     kept.map_err(|e| self.failed(Action::SetAttributes, &member.path, e))?;
                 }
-                let name = name.to_vec();
+                let (name, layered) = (name.to_vec(), self.layer.is_some());
                 let set = attributes(&member);
                 let dir = self.dir(split(&member.path).0, false);
-                let set = dir.and_then(|dir| node_of(dir, &name)?.set_attr(&set));
+                let set = dir.and_then(|dir| {
+                    let node = node_of(dir, &name)?;
+                    if layered && matches!(made, Made::Joined) {
+                        drop_xattrs(&node, &member)?;
+                    }
+                    node.set_attr(&set)
+                });
                 set.map_err(|e| self.failed(Action::SetAttributes, &member.path, e))?;
                 for (attr, value) in &member.xattrs {
                     let dir = self.dir(split(&member.path).0, false);
@@ -231,34 +316,47 @@ impl<'a> Fill<'a> {
         Ok(())
     }
 
-    /// Makes the name itself; a file is given back to be filled.
-    fn make_in(&mut self, parent: &[u8], name: &OsStr, member: &Member) -> lanefs::Result<Option<File>> {
+    /// Makes the name itself.
+    fn make_in(&mut self, parent: &[u8], name: &OsStr, member: &Member) -> lanefs::Result<Made> {
         if let Kind::HardLink(target) = &member.kind {
             let target = clean(target).ok_or(lanefs::Error::Invalid("a link to a path with '..' in it"))?;
             let (target_parent, target_name) = split(&target);
             let from = self.dir(target_parent, false)?.clone();
-            let dir = self.dir(parent, true)?;
-            let link = || from.hard_link(OsStr::from_bytes(target_name), dir, name);
+            let dir = self.dir(parent, true)?.clone();
+            let link = || from.hard_link(OsStr::from_bytes(target_name), &dir, name);
             return match link() {
-                Err(lanefs::Error::Exists) if member.path == target => Ok(None),
-                Err(lanefs::Error::Exists) => dir.remove_file(name).and_then(|()| link()).map(|()| None),
-                linked => linked.map(|()| None),
+                Err(lanefs::Error::Exists) if member.path == target => Ok(Made::New),
+                Err(lanefs::Error::Exists) => {
+                    self.displace(&dir, name).and_then(|()| link()).map(|()| Made::New)
+                }
+                linked => linked.map(|()| Made::New),
             };
         }
-        let dir = self.dir(parent, true)?;
+        let dir = self.dir(parent, true)?.clone();
         if name.is_empty() {
             // The target directory itself.
-            return if member.kind == Kind::Dir { Ok(None) } else { Err(lanefs::Error::IsDir) };
+            return if member.kind == Kind::Dir { Ok(Made::Joined) } else { Err(lanefs::Error::IsDir) };
         }
-        match make_new(dir, name, member) {
+        match make_new(&dir, name, member) {
             Err(lanefs::Error::Exists) if member.kind == Kind::Dir && dir.metadata_of(name)?.is_dir() => {
-                Ok(None)
+                Ok(Made::Joined)
             }
             Err(lanefs::Error::Exists) => {
-                dir.remove_file(name)?;
-                make_new(dir, name, member)
+                self.displace(&dir, name)?;
+                make_new(&dir, name, member)
             }
             made => made,
+        }
+    }
+
+    /// Removes an entry that a member replaces: a directory only for a member of a layer.
+    fn displace(&mut self, dir: &Dir, name: &OsStr) -> lanefs::Result<()> {
+        match dir.remove_file(name) {
+            Err(lanefs::Error::IsDir) if self.layer.is_some() => {
+                let late = &mut self.late;
+                remove(dir, vec![name.to_owned()], |_, _, _| false, |ino| late.forget(ino))
+            }
+            removed => removed,
         }
     }
 
@@ -319,65 +417,4 @@ impl<'a> Fill<'a> {
 fn ends(e: &lanefs::Error) -> bool {
     use lanefs::Error::{Closed, Device, Journal, ReadOnly};
     matches!(e, ReadOnly | Closed | Journal(_) | Device(_))
-}
-
-/// Returns a path's directory and last name.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|b| *b == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
-        None => (b"", path),
-    }
-}
-
-fn make_new(dir: &Dir, name: &OsStr, member: &Member) -> lanefs::Result<Option<File>> {
-    let attr = NewAttr { permissions: member.mode, uid: member.uid, gid: member.gid };
-    let device = |file_type, major: u32, minor: u32| {
-        dir.mknod(name, file_type, DeviceNumber { major, minor }, attr).map(|_| None)
-    };
-    match &member.kind {
-        Kind::File { .. } => dir.create_file(name, attr).map(Some),
-        Kind::Dir => dir.create_dir(name, attr).map(|_| None),
-        Kind::Symlink(target) => {
-            let attr = NewAttr { permissions: 0o777, ..attr };
-            dir.symlink(OsStr::from_bytes(target), name, attr).map(|_| None)
-        }
-        Kind::CharDevice(major, minor) => device(FileType::CharDevice, *major, *minor),
-        Kind::BlockDevice(major, minor) => device(FileType::BlockDevice, *major, *minor),
-        Kind::Fifo => device(FileType::Fifo, 0, 0),
-        Kind::Socket => device(FileType::Socket, 0, 0),
-        Kind::HardLink(_) => Ok(None),
-    }
-}
-
-/// Gives the member ACLs of its own where it would inherit them from its directory: an access ACL
-/// that agrees with the mode, and an empty default ACL.
-fn disinherit(member: &mut Member) {
-    if matches!(member.kind, Kind::Symlink(_)) {
-        return;
-    }
-    for (name, list) in acl::own(member.mode, member.kind == Kind::Dir) {
-        let name = name.as_bytes();
-        if !member.xattrs.iter().any(|(known, _)| known == name) {
-            member.xattrs.push((name.to_vec(), list.to_xattr()));
-        }
-    }
-}
-
-/// Returns all attributes to set, whatever the new entry inherited from its directory.
-fn attributes(member: &Member) -> SetAttr {
-    let time = Some(SetTime::At(member.mtime));
-    let link = matches!(member.kind, Kind::Symlink(_));
-    SetAttr {
-        permissions: (!link).then_some(member.mode),
-        uid: Some(member.uid),
-        gid: Some(member.gid),
-        atime: time,
-        mtime: time,
-        ..SetAttr::default()
-    }
-}
-
-/// Returns the inode of `name` in `dir`; an empty name is that of the target directory itself.
-fn node_of(dir: &Dir, name: &[u8]) -> lanefs::Result<Node> {
-    if name.is_empty() { Ok(dir.node()) } else { dir.lookup(OsStr::from_bytes(name)) }
 }

@@ -11,15 +11,29 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Debug, Default)]
 pub(super) struct LateTimes {
     places: Places,
-    /// Directories by their inode numbers. An import removes no directory, so none is reused.
+    /// Directories by their inode numbers. A directory that the import removes is forgotten.
     known: HashMap<u32, DirId>,
     times: BTreeMap<DirId, Timestamp>,
+    /// Places of directories that were removed, to be used again: an archive may make and replace
+    /// one directory any number of times.
+    free: Vec<DirId>,
 }
 
 impl LateTimes {
     /// Returns the place of the directory `name` in `parent`, whose inode is `ino`.
     pub(super) fn place(&mut self, parent: DirId, name: &[u8], ino: u32) -> DirId {
-        *self.known.entry(ino).or_insert_with(|| self.places.add(parent, name))
+        *self.known.entry(ino).or_insert_with(|| match self.free.pop() {
+            Some(place) => self.places.reuse(place, parent, name),
+            None => self.places.add(parent, name),
+        })
+    }
+
+    /// Forgets a directory that was removed, with everything below it.
+    pub(super) fn forget(&mut self, ino: u32) {
+        if let Some(place) = self.known.remove(&ino) {
+            self.times.remove(&place);
+            self.free.push(place);
+        }
     }
 
     /// Keeps the time of a directory. A later one takes the place of an earlier one.
@@ -50,5 +64,18 @@ mod tests {
         }
         let all: Vec<_> = late.into_paths().collect();
         assert_eq!(all, [(b"".to_vec(), at(7)), (b"a/b".to_vec(), at(2))]);
+    }
+
+    #[test]
+    fn a_removed_directory_gives_its_place_back() {
+        let (mut late, at) = (LateTimes::default(), |sec| Timestamp { sec, nsec: 0 });
+        let a = late.place(0, b"a", 12);
+        late.keep(a, at(1));
+        for round in 0..100 {
+            late.forget(12);
+            assert_eq!(late.place(0, b"b", 12), a, "round {round}");
+        }
+        late.forget(99);
+        assert_eq!(late.into_paths().count(), 0, "the time of what was removed is gone");
     }
 }

@@ -1,27 +1,25 @@
-//! A folder or a tar stream into a directory of a volume.
+//! A folder, a tar stream or the layers of an image into a directory of a volume.
 //!
 //! One thread reads the source, the caller's writes the volume, a bounded pipe between them. Names
 //! go in the order of the source and one thread writes, so the same source gives the same volume.
 
+mod entry;
 mod fill;
 #[cfg(target_os = "linux")]
 mod folder;
 mod late;
+mod layer;
+mod source;
 mod tar;
 
-use crate::compress::{Unpacked, unpacked};
-use crate::pipe::{Outlet, Piece, pipe};
+pub use source::Source;
+
+use crate::pipe::{Piece, pipe};
 use crate::{Action, Cause, Error, Event, Ownership, Place};
 use fill::Fill;
 use lanefs::{Timestamp, Volume};
-use std::fmt;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
-
-/// Bytes of an archive that are read at once.
-const READ_AHEAD: usize = 1 << 20;
 
 /// What an import changes. By default it changes nothing.
 ///
@@ -33,10 +31,18 @@ const READ_AHEAD: usize = 1 << 20;
 ///     .ownership(Ownership::new().user(0).group(0))
 ///     .newest(Timestamp { sec: 1_700_000_000, nsec: 0 });
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ImportOptions {
     ownership: Ownership,
     newest: Option<Timestamp>,
+    whiteouts: bool,
+    max_size: Option<u64>,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        Self { ownership: Ownership::default(), newest: None, whiteouts: true, max_size: None }
+    }
 }
 
 impl ImportOptions {
@@ -61,100 +67,21 @@ impl ImportOptions {
         self.newest = Some(newest);
         self
     }
-}
 
-/// Where an import comes from: a folder or an archive.
-pub struct Source {
-    name: Vec<u8>,
-    origin: Origin,
-    size: Option<u64>,
-}
-
-enum Origin {
-    #[cfg(target_os = "linux")]
-    Folder(rustix::fd::OwnedFd),
-    Tar(Box<dyn Read + Send>),
-}
-
-impl Source {
-    /// Opens a folder (on Linux), or a tar archive in a file.
-    ///
-    /// # Errors
-    /// It cannot be opened or read; [`Cause::Compressed`]: by a program that this build cannot
-    /// replace.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let path = path.as_ref();
-        let name = path.as_os_str().as_encoded_bytes();
-        let failed = |e: io::Error| Error::new(Action::Open, Place::Host(name.to_vec()), e);
-        #[cfg(target_os = "linux")]
-        if path.metadata().map_err(failed)?.is_dir() {
-            return Self::folder(path);
-        }
-        let file = File::open(path).map_err(failed)?;
-        let size = file.metadata().ok().map(|m| m.len()).filter(|len| *len != 0);
-        Self::stream(name, file, size)
-    }
-
-    /// Opens a folder.
-    ///
-    /// # Errors
-    /// It cannot be opened.
-    #[cfg(target_os = "linux")]
-    pub fn folder(path: impl AsRef<Path>) -> Result<Self, Error> {
-        use rustix::fs::{Mode, OFlags};
-        let path = path.as_ref();
-        let name = path.as_os_str().as_encoded_bytes().to_vec();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(folder) => Ok(Self { name, origin: Origin::Folder(folder), size: None }),
-            Err(e) => Err(Error::new(Action::Open, Place::Host(name), io::Error::from(e))),
-        }
-    }
-
-    /// Reads a tar archive from a stream: ustar, GNU or pax, plain or compressed by gzip, zstd, xz
-    /// or bzip2, told by its content. Errors name it by `name`. The start of the stream is read at
-    /// once.
-    ///
-    /// # Errors
-    /// It cannot be read; [`Cause::Compressed`]: by a program that this build cannot replace.
-    pub fn archive(name: impl AsRef<[u8]>, stream: impl Read + Send + 'static) -> Result<Self, Error> {
-        Self::stream(name.as_ref(), stream, None)
-    }
-
-    fn stream(name: &[u8], stream: impl Read + Send + 'static, size: Option<u64>) -> Result<Self, Error> {
-        let stream: Box<dyn BufRead + Send> = Box::new(BufReader::with_capacity(READ_AHEAD, stream));
-        let cause = match unpacked(stream) {
-            Ok(Unpacked::Stream { stream, compressed }) => {
-                let size = size.filter(|_| !compressed);
-                return Ok(Self { name: name.to_vec(), origin: Origin::Tar(stream), size });
-            }
-            Ok(Unpacked::By(program)) => Cause::Compressed(program),
-            Err(e) => e.into(),
-        };
-        Err(Error::new(Action::Read, Place::Host(name.to_vec()), cause))
-    }
-
-    /// Returns the size of an archive in bytes, if it is a file that is not compressed: about what
-    /// the [`Data`](Event::Data) events of its import add up to.
+    /// Sets whether the whiteouts of layers take names of lower layers away (the default), or
+    /// arrive as files. Those of a single archive are always files.
     #[must_use]
-    pub fn size(&self) -> Option<u64> {
-        self.size
+    pub fn whiteouts(mut self, whiteouts: bool) -> Self {
+        self.whiteouts = whiteouts;
+        self
     }
 
-    fn send(self, out: &mut Outlet) {
-        // Either way the reader is done: the other side knows, or is gone.
-        let _ = match self.origin {
-            #[cfg(target_os = "linux")]
-            Origin::Folder(folder) => folder::send(folder, &self.name, out),
-            Origin::Tar(stream) => tar::send(stream, &self.name, out),
-        };
-    }
-}
-
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = String::from_utf8_lossy(&self.name);
-        f.debug_struct("Source").field("name", &name).field("size", &self.size).finish_non_exhaustive()
+    /// Sets how many bytes all archives of the source may have together, unpacked. A small file can
+    /// unpack to any size.
+    #[must_use]
+    pub fn max_size(mut self, bytes: u64) -> Self {
+        self.max_size = Some(bytes);
+        self
     }
 }
 
@@ -163,8 +90,11 @@ impl fmt::Debug for Source {
 /// Owners, modes, times, extended attributes, ACLs, hard links, devices and holes arrive as the
 /// source has them, or as `options` change them; the users need not exist and no right is asked
 /// for. Entries that are there stay, but a name of the source replaces an entry that is not a
-/// directory: several imports lie on top of each other as the layers of an image do. Nothing is
-/// written outside of `dir`: an import goes through no symbolic link.
+/// directory. Nothing is written outside of `dir`: an import goes through no symbolic link.
+///
+/// Layers ([`Source::layers`]) lie on top of each other, the first on what is in `dir`. There a
+/// name replaces a directory too, a directory has the attributes of the last layer that names it,
+/// and whiteouts take away what is below their layer.
 ///
 /// `events` hears of each step and says whether to go on. A source that gives nothing is waited
 /// for; between two pieces of it a cancelled import ends at once. What was imported by then stays.
@@ -213,11 +143,14 @@ pub fn import(
     let mut fill = Fill::new(volume, dir.as_ref(), options, &mut events)?;
     let failed = |cause: Cause| Error::new(Action::Import, Place::Volume(base.to_vec()), cause);
     let (mut out, pieces) = pipe();
-    let reader = std::thread::Builder::new().name("import".into()).spawn(move || source.send(&mut out));
+    let max_size = options.max_size;
+    let reader = std::thread::Builder::new().name("import".into());
+    let reader = reader.spawn(move || source.send(max_size, &mut out));
     let reader = reader.map_err(|e| failed(e.into()))?;
     for batch in pieces {
         for piece in batch {
             match piece {
+                Piece::Layer(label) => fill.layer(label)?,
                 Piece::Member(member) => fill.member(member)?,
                 Piece::Data { offset, bytes } => fill.data(offset, &bytes)?,
                 Piece::Skipped(error) => fill.tell(Event::Skipped(error))?,

@@ -52,6 +52,7 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         &[
             ("lanefs import rootfs disk.img:/", "Fills a volume with a folder."),
             ("lanefs import rootfs.tar.gz disk.img:/ --owner 0:0", "All of it belongs to root."),
+            ("lanefs import base.tar.gz app.tar disk.img:/", "Layers, with their whiteouts."),
         ],
         &["lanefs-export(1)", "tar(1)"],
     ),

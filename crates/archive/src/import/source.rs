@@ -1,0 +1,134 @@
+//! Where an import comes from.
+
+#[cfg(target_os = "linux")]
+use super::folder;
+use super::tar;
+use crate::blob::Layer;
+use crate::compress::{READ_AHEAD, unpacked};
+use crate::limit::Limit;
+use crate::pipe::{Gone, Outlet, Piece};
+use crate::{Action, Error, Place};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+/// Where an import comes from: a folder, an archive, or layers.
+pub struct Source {
+    name: Vec<u8>,
+    origin: Origin,
+    size: Option<u64>,
+}
+
+enum Origin {
+    #[cfg(target_os = "linux")]
+    Folder(rustix::fd::OwnedFd),
+    Tar(Box<dyn Read + Send>),
+    Layers(Vec<Layer>),
+}
+
+impl Source {
+    /// Opens a folder (on Linux), or a tar archive in a file.
+    ///
+    /// # Errors
+    /// It cannot be opened or read; [`Cause::Compressed`]: by a program that this build cannot
+    /// replace.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let name = path.as_os_str().as_encoded_bytes();
+        let failed = |e: io::Error| Error::new(Action::Open, Place::Host(name.to_vec()), e);
+        #[cfg(target_os = "linux")]
+        if path.metadata().map_err(failed)?.is_dir() {
+            return Self::folder(path);
+        }
+        let file = File::open(path).map_err(failed)?;
+        let size = file.metadata().ok().map(|m| m.len()).filter(|len| *len != 0);
+        Self::stream(name, file, size)
+    }
+
+    /// Opens a folder.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    #[cfg(target_os = "linux")]
+    pub fn folder(path: impl AsRef<Path>) -> Result<Self, Error> {
+        use rustix::fs::{Mode, OFlags};
+        let path = path.as_ref();
+        let name = path.as_os_str().as_encoded_bytes().to_vec();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(folder) => Ok(Self { name, origin: Origin::Folder(folder), size: None }),
+            Err(e) => Err(Error::new(Action::Open, Place::Host(name), io::Error::from(e))),
+        }
+    }
+
+    /// Reads a tar archive from a stream: ustar, GNU or pax, plain or compressed by gzip, zstd, xz
+    /// or bzip2, told by its content. Errors name it by `name`. The start of the stream is read at
+    /// once.
+    ///
+    /// # Errors
+    /// It cannot be read; [`Cause::Compressed`]: by a program that this build cannot replace.
+    pub fn archive(name: impl AsRef<[u8]>, stream: impl Read + Send + 'static) -> Result<Self, Error> {
+        Self::stream(name.as_ref(), stream, None)
+    }
+
+    fn stream(name: &[u8], stream: impl Read + Send + 'static, size: Option<u64>) -> Result<Self, Error> {
+        let opened = unpacked(BufReader::with_capacity(READ_AHEAD, stream));
+        let (stream, compressed) =
+            opened.map_err(|cause| Error::new(Action::Read, Place::Host(name.to_vec()), cause))?;
+        let size = size.filter(|_| !compressed);
+        Ok(Self { name: name.to_vec(), origin: Origin::Tar(stream), size })
+    }
+
+    /// Opens the layers of an image, tar archives in files, the lowest first. They are opened one
+    /// after the other; a named pipe will do too.
+    ///
+    /// # Errors
+    /// One of them does not exist or cannot be read; [`Cause::Compressed`]: by a program that this
+    /// build cannot replace.
+    pub fn layers(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self, Error> {
+        let layers = paths.into_iter().map(|path| Layer::at(path.as_ref()));
+        let layers = layers.collect::<Result<Vec<_>, _>>()?;
+        let name = layers.first().map(|layer| layer.name.clone()).unwrap_or_default();
+        Ok(Self { name, origin: Origin::Layers(layers), size: None })
+    }
+
+    /// Returns the size of an archive in bytes, if it is a file that is not compressed: about what
+    /// the [`Data`](Event::Data) events of its import add up to.
+    #[must_use]
+    pub fn size(&self) -> Option<u64> {
+        self.size
+    }
+
+    /// Sends all members, and takes at most `max_size` bytes of archives, unpacked.
+    pub(super) fn send(self, max_size: Option<u64>, out: &mut Outlet) {
+        let mut limit = Limit::new(max_size);
+        // Either way the reader is done: the other side knows, or is gone.
+        let _ = match self.origin {
+            #[cfg(target_os = "linux")]
+            Origin::Folder(folder) => folder::send(folder, &self.name, out),
+            Origin::Tar(stream) => tar::send(limit.of(stream), &self.name, out),
+            Origin::Layers(layers) => send_layers(&layers, &mut limit, out),
+        };
+    }
+}
+
+/// Sends the members of all layers, those of the lowest first.
+fn send_layers(layers: &[Layer], limit: &mut Limit, out: &mut Outlet) -> Result<(), Gone> {
+    for (i, layer) in layers.iter().enumerate() {
+        let name = Place::Host(layer.name.clone());
+        out.push(Piece::Layer(format!("layer {} of {}, {name}", i + 1, layers.len())))?;
+        match layer.unpacked() {
+            Ok(stream) => tar::send(limit.of(stream), &layer.name, out)?,
+            Err(e) => return out.push(Piece::Failed(e)),
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = String::from_utf8_lossy(&self.name);
+        f.debug_struct("Source").field("name", &name).field("size", &self.size).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,54 @@
+//! How much the archives of a source may unpack to.
+
+use crate::Cause;
+use std::io::{self, Read};
+
+/// The bytes that are left of all archives together.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    max: u64,
+    left: u64,
+}
+
+/// More was unpacked than the caller allows.
+#[derive(Debug, thiserror::Error)]
+#[error("it unpacks to more than {0} bytes")]
+pub(crate) struct Exceeded(u64);
+
+impl Limit {
+    /// `None`: any number of bytes.
+    pub(crate) fn new(max: Option<u64>) -> Self {
+        let max = max.unwrap_or(u64::MAX);
+        Self { max, left: max }
+    }
+
+    /// Returns a reader whose bytes count.
+    pub(crate) fn of<R: Read>(&mut self, stream: R) -> impl Read + use<'_, R> {
+        Limited { limit: self, stream }
+    }
+}
+
+struct Limited<'a, R> {
+    limit: &'a mut Limit,
+    stream: R,
+}
+
+impl<R: Read> Read for Limited<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.stream.read(buf)?;
+        match self.limit.left.checked_sub(n as u64) {
+            Some(left) => self.limit.left = left,
+            None => return Err(io::Error::other(Exceeded(self.limit.max))),
+        }
+        Ok(n)
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(e: io::Error) -> Self {
+        match e.get_ref().and_then(|inner| inner.downcast_ref::<Exceeded>()) {
+            Some(Exceeded(max)) => Self::TooLarge(*max),
+            None => Self::Io(e),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Layers on top of each other: whiteouts, links, and what takes whose place.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use lanefs::Volume;
+use lanefs_archive::{Cause, ImportOptions, Source};
+use std::fs;
+use support::{Tar, listing, skipped, volume};
+
+/// Imports layers onto what is in a volume; what was skipped, as text.
+fn onto(volume: &Volume, layers: &[Tar], options: &ImportOptions) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..layers.len()).map(|i| dir.path().join(format!("{i}.tar"))).collect();
+    for (path, layer) in paths.iter().zip(layers) {
+        fs::write(path, layer.clone().end()).unwrap();
+    }
+    let said = skipped(Source::layers(&paths).unwrap(), volume, options).unwrap();
+    let base = format!("{}/", dir.path().display());
+    said.iter().map(|e| e.to_string().replace(&base, "")).collect()
+}
+
+/// What layers make of an empty volume. Nothing may be skipped.
+fn tree(layers: &[Tar]) -> Vec<String> {
+    let volume = volume();
+    assert_eq!(onto(&volume, layers, &ImportOptions::new()), [""; 0]);
+    listing(&volume)
+}
+
+fn base() -> Tar {
+    Tar::new()
+        .dir("a/")
+        .file("a/1", "one")
+        .file("a/2", "two")
+        .dir("a/sub/")
+        .file("a/sub/deep", "deep")
+        .file("b", "b")
+}
+
+#[test]
+fn a_whiteout_takes_a_name_away() {
+    assert_eq!(
+        tree(&[base(), Tar::new().empty("a/.wh.1")]),
+        ["a/", "a/2=two", "a/sub/", "a/sub/deep=deep", "b=b"]
+    );
+    assert_eq!(tree(&[base(), Tar::new().empty("./.wh.a")]), ["b=b"], "with everything below it");
+    // Of what is not there: nothing happens, and no directory is made.
+    let none = Tar::new().empty(".wh.none").empty("none/.wh.x").empty("none/.wh..wh..opq");
+    assert_eq!(tree(&[base(), none]), tree(&[base()]));
+    // The third layer brings it again.
+    let again = Tar::new().dir("a").file("a/new", "new");
+    assert_eq!(tree(&[base(), Tar::new().empty(".wh.a"), again]), ["a/", "a/new=new", "b=b"]);
+}
+
+#[test]
+fn an_opaque_directory_hides_what_is_below() {
+    let opaque = Tar::new().dir("a").empty("a/.wh..wh..opq").file("a/3", "three");
+    assert_eq!(tree(&[base(), opaque]), ["a/", "a/3=three", "b=b"]);
+    assert_eq!(tree(&[base(), Tar::new().empty(".wh..wh..opq").file("c", "c")]), ["c=c"], "the root");
+}
+
+/// In whatever order a layer has its names: its whiteouts are for lower layers alone.
+#[test]
+fn a_whiteout_spares_what_its_own_layer_brought() {
+    let late = Tar::new()
+        .file("a/1", "new")
+        .file("a/sub/new", "new")
+        .empty("a/.wh.1")
+        .empty("a/.wh..wh..opq")
+        .file("b", "B")
+        .empty(".wh.b");
+    assert_eq!(tree(&[base(), late.clone()]), ["a/", "a/1=new", "a/sub/", "a/sub/new=new", "b=B"]);
+    // What that layer brought is below the next one.
+    let third = Tar::new().file("a/sub/x", "x").empty(".wh.a");
+    assert_eq!(tree(&[base(), late, third]), ["a/", "a/sub/", "a/sub/x=x", "b=B"]);
+    // In the lowest layer too, where nothing is below.
+    let lowest = base().empty(".wh.a").empty(".wh..wh..opq");
+    assert_eq!(tree(&[lowest]), tree(&[base()]));
+    // The same number may come to another inode.
+    let reused = Tar::new().file("a/x", "x").dir("a/x").dir("c/d/e").empty(".wh.c").empty(".wh.a");
+    assert_eq!(tree(&[base(), reused]), ["a/", "a/x/", "b=b", "c/", "c/d/", "c/d/e/"]);
+}
+
+#[test]
+fn hard_links_lead_across_layers() {
+    let links = Tar::new().link("c", "b").link("a/sub/c", "b").empty(".wh.b").empty("a/.wh..wh..opq");
+    assert_eq!(tree(&[base(), links]), ["a/", "a/sub/", "a/sub/c=b", "c=b"]);
+    // A replaced name leaves the others as they are.
+    let first = Tar::new().file("x", "old").link("y", "x");
+    assert_eq!(tree(&[first, Tar::new().file("x", "new")]), ["x=new", "y=old"]);
+    let volume = volume();
+    onto(&volume, &[base(), Tar::new().link("a", "b").link("b", "b")], &ImportOptions::new());
+    assert_eq!(listing(&volume), ["a=b", "b=b"]);
+    assert_eq!(volume.metadata("/a").unwrap().nlink(), 2);
+}
+
+#[test]
+fn files_and_directories_take_each_others_place() {
+    assert_eq!(
+        tree(&[base(), Tar::new().file("a", "file").dir("b").file("b/x", "x")]),
+        ["a=file", "b/", "b/x=x"]
+    );
+    assert_eq!(tree(&[base(), Tar::new().symlink("a", "b").symlink("b", "/out")]), ["a->b", "b->/out"]);
+    // In one layer the last one counts.
+    let twice = Tar::new().file("a", "1").file("a", "2").dir("b").file("b/c", "3").file("b", "4");
+    assert_eq!(tree(&[twice]), ["a=2", "b=4"]);
+}
+
+#[test]
+fn a_directory_has_the_attributes_of_the_last_layer_that_names_it() {
+    let with = |mtime: &str, xattrs: &[(&str, &str)]| {
+        let pax: Vec<_> = [("mtime", mtime)].into_iter().chain(xattrs.iter().copied()).collect();
+        Tar::new().member(b'5', "a", "", b"", &pax)
+    };
+    let volume = volume();
+    let first = with("5.25", &[("SCHILY.xattr.user.old", "x"), ("SCHILY.xattr.user.both", "1")]);
+    let second = with("7.000000001", &[("SCHILY.xattr.user.both", "2")]);
+    // A name in it, and one that goes, change its time, and it is set again.
+    let third = Tar::new().file("a/new", "").file("a/sub/x", "");
+    let layers = [first.file("a/gone", ""), second, third, Tar::new().empty("a/.wh.gone")];
+    assert_eq!(onto(&volume, &layers, &ImportOptions::new()), [""; 0]);
+    let a = volume.metadata("/a").unwrap();
+    assert_eq!((a.mtime().sec, a.mtime().nsec), (7, 1));
+    let xattrs = volume.open_dir("/a").unwrap().node().xattrs().unwrap();
+    assert_eq!(xattrs, [("user.both".into(), b"2".to_vec())]);
+}
+
+/// What is in the volume before is the lowest layer.
+#[test]
+fn layers_lie_on_what_is_there() {
+    let volume = volume();
+    volume.create_dir_all("/d/e").unwrap();
+    volume.write("/d/old", b"old").unwrap();
+    assert_eq!(onto(&volume, &[Tar::new().empty("d/.wh.old"), base()], &ImportOptions::new()), [""; 0]);
+    assert_eq!(listing(&volume)[..3], ["a/", "a/1=one", "a/2=two"]);
+    assert!(!volume.exists("/d/old").unwrap() && volume.exists("/d/e").unwrap());
+    onto(&volume, &[Tar::new().empty(".wh..wh..opq").empty(".wh.lost+found")], &ImportOptions::new());
+    assert!(listing(&volume).is_empty() && volume.exists("/lost+found").unwrap());
+}
+
+#[test]
+fn whiteouts_may_stay_files() {
+    let volume = volume();
+    let layers = [base(), Tar::new().empty("a/.wh.1").empty(".wh..wh..opq")];
+    assert_eq!(onto(&volume, &layers, &ImportOptions::new().whiteouts(false)), [""; 0]);
+    let kept = listing(&volume);
+    assert!(kept.contains(&"a/.wh.1=".into()) && kept.contains(&".wh..wh..opq=".into()), "{kept:?}");
+    assert!(kept.contains(&"a/1=one".into()));
+}
+
+/// Nothing is reached through a link, nothing above the target, and each error names entry and
+/// layer.
+#[test]
+fn hostile_layers_stay_inside() {
+    let volume = volume();
+    volume.create_dir_all("/target").unwrap();
+    let hostile = Tar::new()
+        .symlink("way", "/outside")
+        .file("way/through", "evil")
+        .empty("way/.wh.file")
+        .empty("way/.wh..wh..opq")
+        .file("../up", "evil")
+        .file("/absolute", "in")
+        .empty("a/../../.wh.outside")
+        .empty(".wh...")
+        .empty("a/.wh..")
+        .empty("a/.wh.")
+        .file(".wh.a/x", "evil")
+        .file(".wh..wh.plnk/1.2", "")
+        .link("hard", "../outside/file")
+        .file(&"n".repeat(256), "long")
+        .file(&format!("a/{}", "n".repeat(255)), "long enough")
+        .empty(&format!(".wh.{}", "n".repeat(300)));
+    let dir = tempfile::tempdir().unwrap();
+    let paths = [dir.path().join("base.tar"), dir.path().join("evil.tar")];
+    fs::write(&paths[0], base().end()).unwrap();
+    fs::write(&paths[1], hostile.end()).unwrap();
+    volume.create_dir_all("/outside").unwrap();
+    volume.write("/outside/file", b"keep").unwrap();
+    let mut said = Vec::new();
+    let source = Source::layers(&paths).unwrap();
+    lanefs_archive::import(source, &volume, "/target", &ImportOptions::new(), |event| {
+        if let lanefs_archive::Event::Skipped(error) = event {
+            said.push(error);
+        }
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
+    let shown: Vec<String> = said.iter().map(|e| e.place().to_string()).collect();
+    let long = format!("/target/{}", "n".repeat(256));
+    let want = [
+        "/target/way/through",
+        "/target/way/.wh.file",
+        "/target/way/.wh..wh..opq",
+        "../up",
+        "a/../../.wh.outside",
+        ".wh...",
+        "a/.wh..",
+        "a/.wh.",
+        ".wh.a/x",
+        "/target/hard",
+        &long,
+    ];
+    assert_eq!(shown[..want.len()], want);
+    for error in &said {
+        assert!(error.to_string().ends_with(&format!("(layer 2 of 2, {})", paths[1].display())), "{error}");
+    }
+    assert_eq!(volume.read("/outside/file").unwrap(), b"keep");
+    assert_eq!(volume.read_dir("/outside").unwrap().len(), 1);
+    assert_eq!(volume.read("/target/absolute").unwrap(), b"in");
+    assert_eq!(volume.read_dir("/").unwrap().len(), 3, "lost+found, outside, target");
+}
+
+#[test]
+fn what_archives_unpack_to_is_bounded() {
+    let many = |n: usize| Tar::new().file("zeros", &"\0".repeat(n));
+    let options = ImportOptions::new().max_size(100_000);
+    assert_eq!(onto(&volume(), &[many(40_000), many(40_000)], &options), [""; 0]);
+    let dir = tempfile::tempdir().unwrap();
+    let paths = [dir.path().join("0"), dir.path().join("1")];
+    fs::write(&paths[0], many(40_000).end()).unwrap();
+    let bomb = zstd::encode_all(&many(50 << 20).end()[..], 1).unwrap();
+    assert!(bomb.len() < 10_000);
+    fs::write(&paths[1], bomb).unwrap();
+    let error = skipped(Source::layers(&paths).unwrap(), &volume(), &options).unwrap_err();
+    assert!(matches!(error.cause(), Cause::TooLarge(100_000)), "{error}");
+    let error = skipped(Source::open(&paths[1]).unwrap(), &volume(), &options).unwrap_err();
+    assert!(matches!(error.cause(), Cause::TooLarge(100_000)), "{error}");
+    let Err(error) = Source::layers([&paths[0], &dir.path().join("none")]) else { panic!("there is none") };
+    assert!(error.to_string().starts_with("cannot open "), "{error}");
+}
