@@ -63,7 +63,7 @@ impl Check {
         let seed = self.csum.inode_seed(ino, inode.generation);
         let mut blocks = Blocks { runs: Vec::new(), seen: BlockMap::new(self.layout) };
         MapWalk { io: &self.io, layout: &self.layout, ino, seed }.walk(&inode, &mut blocks)?;
-        let file = OrphanFile::new(ino, inode.generation, &self.csum);
+        let file = OrphanFile::new(&inode, &self.csum);
         let present = self.sb.has_ro(RoCompat::ORPHAN_PRESENT);
         for run in blocks.runs {
             for block in run.ee_start..run.ee_start + u64::from(run.len) {

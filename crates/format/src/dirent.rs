@@ -226,7 +226,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 /// Checks a whole block: its checksum (`seed` is the inode's, see
-/// [`Checksummer::inode_seed`](crate::Checksummer::inode_seed)) and every entry.
+/// [`Inode::seed`](crate::Inode::seed)) and every entry.
 ///
 /// # Errors
 /// The first rule that is broken.

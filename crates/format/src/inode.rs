@@ -159,6 +159,8 @@ impl InodeUse {
 /// A decoded inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inode {
+    /// The inode's number. No field of the slot has it; checksums depend on it.
+    pub ino: u32,
     /// `i_mode`: file type and permissions.
     pub mode: u16,
     /// `i_uid`, 32 bits.
@@ -201,9 +203,10 @@ pub struct Inode {
 
 impl Inode {
     /// A new inode with all else zero: no size, no links, no blocks.
-    pub fn new(mode: u16, ctx: &InodeContext) -> Self {
+    pub fn new(ino: u32, mode: u16, ctx: &InodeContext) -> Self {
         let area = usize::from(ctx.inode_size) - GOOD_OLD_INODE_SIZE - usize::from(ctx.want_extra_isize);
         Self {
+            ino,
             mode,
             uid: 0,
             gid: 0,
@@ -243,8 +246,8 @@ impl Inode {
                 return Err(FormatError::InodeChecksum { ino, found, expected });
             }
         }
-        let inode = Self::decode(b, extra_isize, ctx);
-        inode.check(ino)?;
+        let inode = Self::decode(b, ino, extra_isize, ctx);
+        inode.check()?;
         Ok(inode)
     }
 
@@ -257,7 +260,7 @@ impl Inode {
         Ok(value)
     }
 
-    fn decode(b: &[u8], extra_isize: u16, ctx: &InodeContext) -> Self {
+    fn decode(b: &[u8], ino: u32, extra_isize: u16, ctx: &InodeContext) -> Self {
         let extra = |at| fits(extra_isize, at + 4).then(|| u32_at(b, at));
         let time = |low, high| Timestamp::decode(u32_at(b, low), extra(high));
         let mode = u16_at(b, 0x00);
@@ -274,6 +277,7 @@ impl Inode {
             }
         }
         Self {
+            ino,
             mode,
             uid: u32::from(u16_at(b, 0x78)) << 16 | u32::from(u16_at(b, 0x02)),
             gid: u32::from(u16_at(b, 0x7A)) << 16 | u32::from(u16_at(b, 0x18)),
@@ -296,7 +300,8 @@ impl Inode {
         }
     }
 
-    fn check(&self, ino: u32) -> Result<()> {
+    fn check(&self) -> Result<()> {
+        let ino = self.ino;
         if self.mode & S_IFMT != 0 && FileType::from_mode(self.mode).is_none() {
             return Err(FormatError::FileMode { ino, mode: self.mode });
         }
@@ -312,8 +317,8 @@ impl Inode {
     /// # Errors
     /// A number that does not fit in its field, an xattr area that does not fill the inode, a
     /// slot that is too short. The slot is then unchanged.
-    pub fn encode(&self, slot: &mut [u8], ino: u32, ctx: &InodeContext) -> Result<()> {
-        let len = slot.len();
+    pub fn encode(&self, slot: &mut [u8], ctx: &InodeContext) -> Result<()> {
+        let (ino, len) = (self.ino, slot.len());
         whole(slot, ctx)?;
         let b = slot.get_mut(..ctx.inode_size.into()).ok_or(truncated(len, ctx))?;
         let expected = b.len().checked_sub(GOOD_OLD_INODE_SIZE + usize::from(self.extra_isize));
@@ -324,8 +329,8 @@ impl Inode {
         if self.file_acl > BLOCKS_MAX {
             return Err(FormatError::FileAcl { ino, block: self.file_acl });
         }
-        self.check(ino)?;
-        let (blocks, huge) = self.encode_blocks(ino, ctx)?;
+        self.check()?;
+        let (blocks, huge) = self.encode_blocks(ctx)?;
         let mut flags = self.flags;
         flags.set(InodeFlags::HUGE_FILE, huge);
 
@@ -364,10 +369,10 @@ impl Inode {
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
-    pub fn encode_new(&self, slot: &mut [u8], ino: u32, ctx: &InodeContext) -> Result<()> {
+    pub fn encode_new(&self, slot: &mut [u8], ctx: &InodeContext) -> Result<()> {
         let len = slot.len();
         slot.get_mut(..ctx.inode_size.into()).ok_or(truncated(len, ctx))?.fill(0);
-        self.encode(slot, ino, ctx)
+        self.encode(slot, ctx)
     }
 
     fn encode_extra(&self, b: &mut [u8]) {
@@ -394,13 +399,13 @@ impl Inode {
     }
 
     /// `i_blocks` as it goes to disk, and whether it counts file-system blocks.
-    fn encode_blocks(&self, ino: u32, ctx: &InodeContext) -> Result<(u64, bool)> {
+    fn encode_blocks(&self, ctx: &InodeContext) -> Result<(u64, bool)> {
         let max = match ctx.huge_file {
             true => BLOCKS_MAX.saturating_mul(u64::from(ctx.block_size / 512)),
             false => u64::from(u32::MAX),
         };
         if self.blocks > max {
-            return Err(FormatError::FileBlocks { ino, blocks: self.blocks, max });
+            return Err(FormatError::FileBlocks { ino: self.ino, blocks: self.blocks, max });
         }
         if self.blocks > BLOCKS_MAX {
             return Ok((self.blocks / u64::from(ctx.block_size / 512), true));
@@ -408,12 +413,18 @@ impl Inode {
         Ok((self.blocks, false))
     }
 
+    /// Returns the seed of the checksums of the blocks that belong to the inode: extent blocks,
+    /// blocks of a directory. `None` without metadata checksums.
+    pub fn seed(&self, csum: &Checksummer) -> Option<u32> {
+        csum.inode_seed(self.ino, self.generation)
+    }
+
     /// What the file is.
     ///
     /// # Errors
     /// [`FormatError::FileMode`] if the inode is not in use.
-    pub fn file_type(&self, ino: u32) -> Result<FileType> {
-        FileType::from_mode(self.mode).ok_or(FormatError::FileMode { ino, mode: self.mode })
+    pub fn file_type(&self) -> Result<FileType> {
+        FileType::from_mode(self.mode).ok_or(FormatError::FileMode { ino: self.ino, mode: self.mode })
     }
 
     /// Returns whether it is a directory.

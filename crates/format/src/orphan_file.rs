@@ -4,7 +4,7 @@
 
 use crate::checksum::{Checksummer, ext4_chksum};
 use crate::le::{put_u32, u32_at};
-use crate::{FormatError, Result};
+use crate::{FormatError, Inode, Result};
 
 /// `ob_magic`.
 const EXT4_ORPHAN_BLOCK_MAGIC: u32 = 0x0B10_CA04;
@@ -17,9 +17,9 @@ pub struct OrphanFile {
 }
 
 impl OrphanFile {
-    /// The file of inode `ino` with `i_generation` `generation`.
-    pub fn new(ino: u32, generation: u32, csum: &Checksummer) -> Self {
-        Self { seed: csum.inode_seed(ino, generation) }
+    /// The file of `inode`.
+    pub fn new(inode: &Inode, csum: &Checksummer) -> Self {
+        Self { seed: inode.seed(csum) }
     }
 
     /// Inode numbers that fit in a block of `block_size` bytes.
@@ -104,7 +104,7 @@ mod tests {
             let blocks = run("debugfs", &["-R", &format!("blocks <{ino}>"), image.0.to_str().unwrap()]);
             let block: u64 = blocks.split_whitespace().next().unwrap().parse().unwrap();
             let original = &bytes[block as usize * 1024..][..1024];
-            let file = OrphanFile::new(ino, 0, &sb.checksummer());
+            let file = OrphanFile::new(&Inode::new(ino, 0, &sb.inode_context()), &sb.checksummer());
             file.verify(original, block).unwrap();
             assert_eq!(entries(original).count(), 254);
             assert_eq!(OrphanFile::entries_per_block(1024), 254);

@@ -565,7 +565,8 @@ impl Superblock {
             return None;
         }
         let words = &self.raw.s_jnl_blocks;
-        let mut inode = Inode::new(FileType::Regular.mode_bits() | 0o600, &self.inode_context());
+        let (ino, mode) = (self.raw.s_journal_inum.get(), FileType::Regular.mode_bits() | 0o600);
+        let mut inode = Inode::new(ino, mode, &self.inode_context());
         for (bytes, word) in inode.i_block.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(word.as_bytes());
         }

@@ -129,16 +129,16 @@ fn structures_of_noise() {
         }
         if let Ok(mut inode) = Inode::parse(&bytes, 12, &ctx) {
             let mut again = bytes.clone();
-            inode.encode(&mut again, 12, &ctx).unwrap();
+            inode.encode(&mut again, &ctx).unwrap();
             // The unit of i_blocks is chosen anew.
             let mut back = Inode::parse(&again, 12, &ctx).unwrap();
             back.flags.remove(InodeFlags::HUGE_FILE);
             inode.flags.remove(InodeFlags::HUGE_FILE);
             assert_eq!(back, inode);
-            let _ = (inode.device(), inode.fast_symlink(&ctx), inode.file_type(12));
+            let _ = (inode.device(), inode.fast_symlink(&ctx), inode.file_type());
         }
         let _ = Mmp::parse(&bytes, 1, &csum);
-        let _ = OrphanFile::new(12, 0, &csum).verify(&bytes, 1);
+        let _ = OrphanFile::new(&Inode::new(12, 0, &sb.inode_context()), &csum).verify(&bytes, 1);
         let _ = RawSuperblock::read_from_prefix(&bytes);
     }
 }

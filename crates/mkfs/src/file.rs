@@ -15,16 +15,15 @@ impl Plan {
     /// The result is where they lie, in order.
     pub(crate) fn map_file(
         &mut self,
-        ino: u32,
         inode: &mut Inode,
         count: u32,
         goal: u64,
     ) -> Result<Vec<Range<u64>>, MkfsError> {
         let (runs, tree) = if self.superblock.has_in(Incompat::EXTENTS) {
             inode.flags |= InodeFlags::EXTENTS;
-            self.map_extents(ino, inode, count, goal)?
+            self.map_extents(inode, count, goal)?
         } else {
-            self.map_indirect(ino, inode, count)?
+            self.map_indirect(inode, count)?
         };
         let block_size = u64::from(self.layout.block_size());
         inode.size = u64::from(count) * block_size;
@@ -36,7 +35,6 @@ impl Plan {
     /// no longer fits in the inode.
     fn map_extents(
         &mut self,
-        ino: u32,
         inode: &mut Inode,
         count: u32,
         goal: u64,
@@ -68,11 +66,11 @@ impl Plan {
         let mut entries: Vec<Entry> = extents.into_iter().map(Entry::from).collect();
         let (mut depth, mut taken) = (0, tree.len() as u64);
         while entries.len() > root_room {
-            entries = self.tree_level(ino, depth, &entries, &mut tree, &mut taken)?;
+            entries = self.tree_level(inode, depth, &entries, &mut tree, &mut taken)?;
             depth += 1;
         }
         let root = Node { eh_depth: depth, eh_max: root_room as u16, entries };
-        root.encode(&mut inode.i_block, At { ino, block: 0 })?;
+        root.encode(&mut inode.i_block, At { ino: inode.ino, block: 0 })?;
         Ok((runs, taken))
     }
 
@@ -80,7 +78,7 @@ impl Plan {
     /// the blocks in `spare` first.
     fn tree_level(
         &mut self,
-        ino: u32,
+        inode: &Inode,
         depth: u16,
         entries: &[Entry],
         spare: &mut Vec<u64>,
@@ -93,13 +91,13 @@ impl Plan {
                 Some(block) => block,
                 None => {
                     *taken += 1;
-                    self.take_block(self.goal(ino)?, "an extent tree")?
+                    self.take_block(self.goal(inode.ino)?, "an extent tree")?
                 }
             };
-            let at = At { ino, block };
+            let at = At { ino: inode.ino, block };
             let mut bytes = self.zero_block();
             Node { eh_depth: depth, eh_max: room, entries: part.to_vec() }.encode(&mut bytes, at)?;
-            if let Some(seed) = self.seed(ino) {
+            if let Some(seed) = inode.seed(&self.csum) {
                 set_checksum(&mut bytes, seed, at)?;
             }
             self.content.insert(block, bytes);
@@ -110,14 +108,9 @@ impl Plan {
     }
 
     /// Takes blocks one behind the other, each indirect block just before the first that it names.
-    fn map_indirect(
-        &mut self,
-        ino: u32,
-        inode: &mut Inode,
-        count: u32,
-    ) -> Result<(Vec<Range<u64>>, u64), MkfsError> {
+    fn map_indirect(&mut self, inode: &mut Inode, count: u32) -> Result<(Vec<Range<u64>>, u64), MkfsError> {
         let mut map = IndirectMap {
-            at: self.goal(ino)?,
+            at: self.goal(inode.ino)?,
             left: count,
             tree: 0,
             runs: Vec::new(),

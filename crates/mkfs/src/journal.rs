@@ -17,8 +17,8 @@ impl Plan {
             });
         };
         let goal = self.journal_goal()?;
-        let mut inode = self.new_inode(0o100_600, 1);
-        let runs = self.map_file(EXT4_JOURNAL_INO, &mut inode, blocks, goal)?;
+        let mut inode = self.new_inode(EXT4_JOURNAL_INO, 0o100_600, 1);
+        let runs = self.map_file(&mut inode, blocks, goal)?;
         let uuid = self.superblock.raw().s_uuid;
         let sb = jbd2::Superblock::new(self.layout.block_size(), blocks, uuid);
         let mut bytes = self.zero_block();
@@ -31,7 +31,7 @@ impl Plan {
         self.zero.extend(runs);
         self.edit_superblock(|raw| raw.s_journal_inum = EXT4_JOURNAL_INO.into())?;
         self.superblock.set_journal_backup(&inode.i_block, inode.size);
-        self.replace_inode(EXT4_JOURNAL_INO, inode);
+        self.replace_inode(inode);
         self.journal_blocks = blocks;
         Ok(())
     }

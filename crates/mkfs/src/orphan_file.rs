@@ -17,16 +17,16 @@ impl Plan {
             n if n >= 2 << 20 => 512,
             n => (n / 4096).max(32) as u32,
         };
-        let mut inode = self.new_inode(0o100_600, 1);
+        let mut inode = self.new_inode(ino, 0o100_600, 1);
         let goal = self.goal(ino)?;
-        let runs = self.map_file(ino, &mut inode, blocks, goal)?;
-        let file = OrphanFile::new(ino, 0, &self.csum);
+        let runs = self.map_file(&mut inode, blocks, goal)?;
+        let file = OrphanFile::new(&inode, &self.csum);
         for block in runs.into_iter().flatten() {
             let mut bytes = self.zero_block();
             file.seal(&mut bytes, block)?;
             self.content.insert(block, bytes);
         }
-        self.add_inode(ino, inode)?;
+        self.add_inode(inode)?;
         self.edit_superblock(|raw| raw.s_orphan_file_inum = ino.into())
     }
 }

@@ -143,8 +143,8 @@ impl Plan {
     }
 
     /// Puts an inode into use.
-    pub(crate) fn add_inode(&mut self, ino: u32, inode: Inode) -> Result<(), MkfsError> {
-        let slot = self.layout.inode_slot(ino)?;
+    pub(crate) fn add_inode(&mut self, inode: Inode) -> Result<(), MkfsError> {
+        let slot = self.layout.inode_slot(inode.ino)?;
         let csum = self.has_desc_csum();
         let left = self.layout.inodes_per_group() - slot.index - 1;
         if let Some(desc) = self.groups.get_mut(slot.group as usize) {
@@ -155,21 +155,16 @@ impl Plan {
             }
             desc.used_dirs_count += u32::from(inode.is_dir());
         }
-        self.inodes.insert(ino, inode);
+        self.inodes.insert(inode.ino, inode);
         Ok(())
     }
 
     /// A new inode with all times now.
-    pub(crate) fn new_inode(&self, mode: u16, links_count: u16) -> Inode {
-        let mut inode = Inode::new(mode, &self.ctx);
+    pub(crate) fn new_inode(&self, ino: u32, mode: u16, links_count: u16) -> Inode {
+        let mut inode = Inode::new(ino, mode, &self.ctx);
         inode.links_count = links_count;
         (inode.atime, inode.ctime, inode.mtime, inode.crtime) = (self.now, self.now, self.now, self.now);
         inode
-    }
-
-    /// The checksum seed of an inode made here; all have generation 0.
-    pub(crate) fn seed(&self, ino: u32) -> Option<u32> {
-        self.csum.inode_seed(ino, 0)
     }
 
     /// A block of zeros.

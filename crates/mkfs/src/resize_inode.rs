@@ -21,7 +21,7 @@ impl Plan {
         let (block_size, per_group) = (layout.block_size(), u64::from(layout.blocks_per_group()));
         let entries = u64::from(block_size / 4);
         let (old, reserved) = (layout.desc_blocks(), layout.group_reserved_gdt(0));
-        let mut inode = self.new_inode(0o100_600, 1);
+        let mut inode = self.new_inode(EXT4_RESIZE_INO, 0o100_600, 1);
         inode.size = (entries * entries + entries + 12) * u64::from(block_size);
 
         let goal = u64::from(2 + reserved + old + layout.inode_table_blocks());
@@ -49,13 +49,13 @@ impl Plan {
                 raw.s_feature_ro_compat = bits.into();
             })?;
         }
-        self.replace_inode(EXT4_RESIZE_INO, inode);
+        self.replace_inode(inode);
         Ok(())
     }
 
     /// Gives a reserved inode, which counts as used, its content.
-    pub(crate) fn replace_inode(&mut self, ino: u32, inode: lanefs_format::Inode) {
-        self.inodes.insert(ino, inode);
+    pub(crate) fn replace_inode(&mut self, inode: lanefs_format::Inode) {
+        self.inodes.insert(inode.ino, inode);
     }
 }
 

@@ -14,30 +14,29 @@ impl Plan {
     /// Makes the root directory with lost+found in it, and uses up the reserved inodes.
     pub(crate) fn make_tree(&mut self, (uid, gid): (u32, u32)) -> Result<(), MkfsError> {
         let lost_found = self.superblock.first_ino();
-        let mut root = self.new_inode(0o040_755, 3);
+        let mut root = self.new_inode(EXT4_ROOT_INO, 0o040_755, 3);
         (root.uid, root.gid) = (uid, gid);
         let names = [(EXT4_ROOT_INO, &b"."[..]), (EXT4_ROOT_INO, b".."), (lost_found, b"lost+found")];
-        self.make_directory(EXT4_ROOT_INO, root, 1, &names)?;
+        self.make_directory(root, 1, &names)?;
 
         let block_size = self.layout.block_size();
         let blocks = LOST_FOUND_SIZE.div_ceil(block_size).clamp(2, 12);
         let names = [(lost_found, &b"."[..]), (EXT4_ROOT_INO, b"..")];
-        let inode = self.new_inode(0o040_700, 2);
-        self.make_directory(lost_found, inode, blocks, &names)?;
+        let inode = self.new_inode(lost_found, 0o040_700, 2);
+        self.make_directory(inode, blocks, &names)?;
 
-        let mut bad = self.blank_inode();
+        let mut bad = self.blank_inode(BAD_INO);
         (bad.atime, bad.ctime, bad.mtime) = (self.now, self.now, self.now);
-        self.add_inode(BAD_INO, bad)?;
+        self.add_inode(bad)?;
         for ino in EXT4_ROOT_INO + 1..lost_found {
-            let blank = self.blank_inode();
-            self.add_inode(ino, blank)?;
+            self.add_inode(self.blank_inode(ino))?;
         }
         Ok(())
     }
 
     /// An inode in use without anything in it, not even the fields beyond the first 128 bytes.
-    fn blank_inode(&self) -> Inode {
-        let mut inode = Inode::new(0, &self.ctx);
+    fn blank_inode(&self, ino: u32) -> Inode {
+        let mut inode = Inode::new(ino, 0, &self.ctx);
         inode.xattr_area.resize(inode.xattr_area.len() + usize::from(inode.extra_isize), 0);
         inode.extra_isize = 0;
         inode
@@ -45,29 +44,29 @@ impl Plan {
 
     fn make_directory(
         &mut self,
-        ino: u32,
         mut inode: Inode,
         blocks: u32,
         names: &[(u32, &[u8])],
     ) -> Result<(), MkfsError> {
-        let goal = self.goal(ino)?;
-        let runs = self.map_file(ino, &mut inode, blocks, goal)?;
+        let goal = self.goal(inode.ino)?;
+        let runs = self.map_file(&mut inode, blocks, goal)?;
         let layout = DirLayout {
             block_size: self.layout.block_size() as usize,
             inodes_count: self.layout.inodes_count(),
             checksums: self.superblock.has_ro(RoCompat::METADATA_CSUM),
             file_types: self.superblock.has_in(lanefs_format::Incompat::FILETYPE),
         };
+        let seed = inode.seed(&self.csum);
         for (n, block) in runs.into_iter().flat_map(Range::into_iter).enumerate() {
             let mut bytes = self.zero_block();
             init_block(&mut bytes, &layout);
             if n == 0 {
                 write_names(&mut bytes, &layout, names)?;
             }
-            seal(&mut bytes, &layout, self.seed(ino));
+            seal(&mut bytes, &layout, seed);
             self.content.insert(block, bytes);
         }
-        self.add_inode(ino, inode)
+        self.add_inode(inode)
     }
 
     /// Returns whether the volume has a feature.

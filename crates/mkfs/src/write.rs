@@ -150,7 +150,7 @@ impl Writer<'_> {
                 bytes.fill(0);
             }
             let at = slot.offset as usize;
-            inode.encode_new(&mut bytes[at..], ino, &self.plan.ctx)?;
+            inode.encode_new(&mut bytes[at..], &self.plan.ctx)?;
         }
         self.put(block, &bytes)
     }

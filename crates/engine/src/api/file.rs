@@ -43,7 +43,7 @@ enum Sync {
 impl File {
     /// Opens the file of `node` for reading, and for writing if `write`.
     pub(super) fn of_node(node: NodeRef, write: bool) -> Result<Self> {
-        match node.state().file_type(node.ino)? {
+        match node.state().file_type()? {
             FileType::Regular => {}
             FileType::Directory => return Err(Error::IsDir),
             FileType::Symlink => return Err(Error::Loop),

@@ -6,19 +6,18 @@ use lanefs_format::{DeviceNumber, FileType, Inode, InodeFlags, Timestamp};
 /// Attributes of an inode at one moment.
 #[derive(Debug, Clone)]
 pub struct Metadata {
-    ino: u32,
     inode: Inode,
     block_size: u32,
 }
 
 impl Metadata {
     pub(super) fn of(node: &Node) -> Self {
-        Self { ino: node.ino, inode: node.attributes(), block_size: node.fs.block_size }
+        Self { inode: node.attributes(), block_size: node.fs.block_size }
     }
 
     /// The inode's number.
     pub fn ino(&self) -> u32 {
-        self.ino
+        self.inode.ino
     }
 
     /// Returns the type of the inode: regular where the mode holds no known type.

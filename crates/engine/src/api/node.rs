@@ -67,7 +67,7 @@ impl Node {
     /// # Errors
     /// A mode that holds no type.
     pub fn file_type(&self) -> Result<FileType> {
-        Ok(self.node.state().file_type(self.node.ino)?)
+        Ok(self.node.state().file_type()?)
     }
 
     /// Returns i_flags, as chattr(1) shows them.

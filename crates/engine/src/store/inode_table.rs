@@ -109,18 +109,19 @@ impl TableSlot<'_> {
     }
 
     fn encode(&self, txn: &Txn<'_>, inode: &Inode, new: bool) -> Result<()> {
-        let (ino, ctx) = (self.ino, &self.store.inode_ctx);
+        let ctx = &self.store.inode_ctx;
+        debug_assert_eq!(inode.ino, self.ino);
         // While the inode is on the orphan list, its i_dtime is the number of the next inode on the
         // list.
-        let chain = self.store.orphans.chain(ino);
+        let chain = self.store.orphans.chain(inode.ino);
         let mut bytes = txn.write(&self.buffer)?;
         let slot = bytes.get_mut(self.bytes.clone()).unwrap_or_default();
         if new {
             slot.fill(0);
         }
         match chain.next() {
-            None => inode.encode(slot, ino, ctx)?,
-            Some(next) => Inode { dtime: next, ..inode.clone() }.encode(slot, ino, ctx)?,
+            None => inode.encode(slot, ctx)?,
+            Some(next) => Inode { dtime: next, ..inode.clone() }.encode(slot, ctx)?,
         }
         Ok(())
     }
@@ -131,6 +132,6 @@ impl TableSlot<'_> {
         let inode = Inode { dtime, ..self.read()? };
         let mut bytes = txn.write(&self.buffer)?;
         let slot = bytes.get_mut(self.bytes.clone()).unwrap_or_default();
-        Ok(inode.encode(slot, self.ino, &self.store.inode_ctx)?)
+        Ok(inode.encode(slot, &self.store.inode_ctx)?)
     }
 }

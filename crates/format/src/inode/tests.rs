@@ -53,7 +53,7 @@ fn debugfs_set_fields_are_read() {
         assert!(inode.is_regular());
 
         let mut again = bytes.clone();
-        inode.encode(&mut again, 12, &ctx).unwrap();
+        inode.encode(&mut again, &ctx).unwrap();
         assert_eq!(again, bytes, "{args:?}");
     }
 }
@@ -66,7 +66,7 @@ fn every_inode_of_a_new_volume_goes_both_ways() {
             let (bytes, ctx) = slot(&image, ino);
             let inode = Inode::parse(&bytes, ino, &ctx).unwrap();
             let mut again = bytes.clone();
-            inode.encode(&mut again, ino, &ctx).unwrap();
+            inode.encode(&mut again, &ctx).unwrap();
             assert_eq!(again, bytes, "{args:?} inode {ino}");
             assert_eq!(inode.is_dir(), ino == 2 || ino == 11);
         }
@@ -80,7 +80,7 @@ fn debugfs_reads_what_is_encoded() {
         let image = mke2fs("40M", args);
         debugfs(&image, true, "write /dev/null file");
         let (mut bytes, ctx) = slot(&image, 12);
-        let mut inode = Inode::new(0o020_640, &ctx);
+        let mut inode = Inode::new(12, 0o020_640, &ctx);
         inode.uid = 123_456;
         inode.gid = 654_321;
         inode.links_count = 1;
@@ -91,7 +91,7 @@ fn debugfs_reads_what_is_encoded() {
         inode.version = 0x1_0000_0005;
         inode.set_device(DeviceNumber { major: 259, minor: 70_000 });
         let old = bytes.clone();
-        inode.encode_new(&mut bytes, 12, &ctx).unwrap();
+        inode.encode_new(&mut bytes, &ctx).unwrap();
 
         let mut whole = image.bytes();
         let at = whole.windows(old.len()).position(|w| w == old).unwrap();
@@ -146,11 +146,11 @@ fn broken_rules() {
 fn blocks_by_sector_and_by_block() {
     let image = mke2fs("40M", &["-t", "ext4", "-b", "4096"]);
     let (_, ctx) = slot(&image, 2);
-    let mut inode = Inode::new(0o100_644, &ctx);
+    let mut inode = Inode::new(12, 0o100_644, &ctx);
     let mut b = vec![0; 256];
     for (blocks, huge) in [(8, false), (BLOCKS_MAX, false), ((BLOCKS_MAX + 1) / 8 * 8 + 8, true)] {
         inode.blocks = blocks;
-        inode.encode(&mut b, 12, &ctx).unwrap();
+        inode.encode(&mut b, &ctx).unwrap();
         let back = Inode::parse(&b, 12, &ctx).unwrap();
         assert_eq!((back.blocks, back.flags.contains(InodeFlags::HUGE_FILE)), (blocks, huge));
     }
@@ -158,7 +158,7 @@ fn blocks_by_sector_and_by_block() {
     let small = InodeContext { huge_file: false, ..ctx };
     let max = u64::from(u32::MAX);
     let want = FormatError::FileBlocks { ino: 12, blocks: 1 << 32, max };
-    assert_eq!(inode.encode(&mut b, 12, &small), Err(want));
+    assert_eq!(inode.encode(&mut b, &small), Err(want));
 }
 
 /// An inode whose extra fields end early keeps the times that it has no epoch bits for, clamped,
@@ -170,12 +170,12 @@ fn fields_that_do_not_fit_are_not_written() {
     let far = Timestamp { sec: 1 << 33, nsec: 5 };
     // Up to the extra fields of ctime, mtime and atime, and in front of that of crtime.
     for (extra_isize, fits) in [(4, 0), (8, 1), (12, 2), (16, 3), (20, 3), (24, 4)] {
-        let mut inode = Inode::new(0o100_644, &ctx);
+        let mut inode = Inode::new(12, 0o100_644, &ctx);
         inode.extra_isize = extra_isize;
         inode.xattr_area = vec![0xAA; 256 - GOOD_OLD_INODE_SIZE - usize::from(extra_isize)];
         (inode.ctime, inode.mtime, inode.atime, inode.crtime) = (far, far, far, far);
         let mut b = vec![0; 256];
-        inode.encode(&mut b, 12, &ctx).unwrap();
+        inode.encode(&mut b, &ctx).unwrap();
         let back = Inode::parse(&b, 12, &ctx).unwrap();
         for (n, time) in [back.ctime, back.mtime, back.atime].into_iter().enumerate() {
             assert_eq!(time, far.clamped(n < fits), "extra {extra_isize}, time {n}");

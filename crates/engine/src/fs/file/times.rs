@@ -137,7 +137,7 @@ mod tests {
     fn inode() -> Inode {
         let device = lanefs_device::MemDevice::new(8 << 20);
         lanefs_mkfs::format(&device, &lanefs_mkfs::Options::default()).unwrap();
-        Inode::new(0o100_644, &crate::store::read_super(&device).unwrap().inode_context())
+        Inode::new(12, 0o100_644, &crate::store::read_super(&device).unwrap().inode_context())
     }
 
     /// A change; whether the file was to be noted.

@@ -10,7 +10,7 @@ use crate::store::alloc::{self, BlockKind, InodeHint};
 use crate::store::txn::{Mark, Txn, credits};
 use crate::store::{Store, TableSlot};
 use crate::store::{dir, map, orphan, xattr};
-use lanefs_format::{DeviceNumber, FileType, Incompat, Inode, InodeFlags, Timestamp, ext4_chksum};
+use lanefs_format::{DeviceNumber, FileType, Incompat, Inode, InodeFlags, ext4_chksum};
 
 /// Bytes of the longest path, and so of the longest symbolic link, with its final NUL.
 const PATH_MAX: usize = 4096;
@@ -94,8 +94,8 @@ impl Node {
             let prepared = self.prepare()?;
             let needed = create_credits(&kind) + slot.credits(&self.fs, &self.state());
             let (ino, inode) = self.fs.transact(needed, |txn| {
-                let now = self.fs.now();
-                let mut new = NewInode::take(txn, self, hint, &kind, attr, now)?;
+                let mut new = NewInode::take(txn, self, hint, &kind, attr)?;
+                let now = new.inode.crtime;
                 let made = new.fill(txn, self, &kind).map(|()| {
                     let start = txn.mark();
                     let named = prepared.update(txn, |txn, parent| {
@@ -136,7 +136,7 @@ impl Node {
         self.check_not_immutable()?;
         let (kind, hint) = (NewKind::File, InodeHint::File { parent: self.ino });
         let (ino, inode) = self.fs.transact(create_credits(&kind) + credits::ORPHAN, |txn| {
-            let mut new = NewInode::take(txn, self, hint, &kind, attr, self.fs.now())?;
+            let mut new = NewInode::take(txn, self, hint, &kind, attr)?;
             new.inode.links_count = 0;
             // Written again after that: i_dtime of an orphan belongs to the orphan list.
             let made = new
@@ -181,7 +181,7 @@ pub(super) fn create_credits(kind: &NewKind<'_>) -> u32 {
 }
 
 /// Makes an inode without content, as a child of `parent`.
-fn new_inode(store: &Store, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr, now: Timestamp) -> Inode {
+fn new_inode(store: &Store, ino: u32, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr) -> Inode {
     const S_ISGID: u16 = 0o2000;
     let file_type = kind.file_type();
     let mut mode = file_type.mode_bits() | attr.permissions & 0o7777;
@@ -192,7 +192,7 @@ fn new_inode(store: &Store, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr, n
             mode |= S_ISGID;
         }
     }
-    let mut inode = Inode::new(mode, &store.inode_ctx);
+    let mut inode = Inode::new(ino, mode, &store.inode_ctx);
     inode.uid = attr.uid;
     inode.gid = gid;
     inode.links_count = if file_type == FileType::Directory { 2 } else { 1 };
@@ -207,6 +207,7 @@ fn new_inode(store: &Store, parent: &Inode, kind: &NewKind<'_>, attr: NewAttr, n
     if mapped && store.has_incompat(Incompat::EXTENTS) {
         map::init_extents(&mut inode);
     }
+    let now = store.now();
     (inode.atime, inode.mtime, inode.ctime, inode.crtime) = (now, now, now, now);
     inode
 }
@@ -228,11 +229,10 @@ impl<'f> NewInode<'f> {
         hint: InodeHint,
         kind: &NewKind<'_>,
         attr: NewAttr,
-        now: Timestamp,
     ) -> Result<Self> {
         let start = txn.mark();
         let (ino, slot) = alloc::alloc_inode(txn, hint)?;
-        let inode = new_inode(txn.store(), &parent.state(), kind, attr, now);
+        let inode = new_inode(txn.store(), ino, &parent.state(), kind, attr);
         Ok(Self { ino, inode, slot, start })
     }
 
@@ -262,7 +262,7 @@ impl<'f> NewInode<'f> {
             txn.free(block, len, BlockKind::Metadata)?;
         }
         xattr::free_all(txn, ino, inode)?;
-        let mut gone = Inode::new(inode.mode, &fs.inode_ctx);
+        let mut gone = Inode::new(ino, inode.mode, &fs.inode_ctx);
         gone.links_count = 0;
         gone.generation = inode.generation;
         gone.dtime = fs.now().sec.clamp(1, i64::from(u32::MAX)) as u32;

@@ -54,7 +54,7 @@ impl Node {
         let slot = find_name(dir, name)?.vacant()?;
         dir.check_not_immutable()?;
         self.check_mutable()?;
-        let file_type = match self.state().file_type(self.ino)? {
+        let file_type = match self.state().file_type()? {
             FileType::Directory => return Err(Error::NotPermitted("a directory has one name")),
             file_type => file_type,
         };

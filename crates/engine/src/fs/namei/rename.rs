@@ -9,7 +9,7 @@ use crate::store::ROOT_INO;
 use crate::store::alloc::InodeHint;
 use crate::store::dir;
 use crate::store::txn::{Txn, credits};
-use lanefs_format::{DeviceNumber, FileType, Timestamp};
+use lanefs_format::{DeviceNumber, FileType};
 use lanefs_sync::order::{Level, Ordered};
 
 /// How a rename treats an existing name.
@@ -233,7 +233,7 @@ impl Side<'_> {
         let extra = if whiteout.is_some() { create_credits(&WHITEOUT) } else { 0 };
         self.dir.fs.transact(rename_credits() + entry + extra, |txn| {
             // First, because it may fail without a free inode, and then nothing has changed.
-            let mut left = whiteout.map(|attr| take_whiteout(txn, self.dir, attr, now)).transpose()?;
+            let mut left = whiteout.map(|attr| take_whiteout(txn, self.dir, attr)).transpose()?;
             let start = txn.mark();
             let put = to.update(txn, |txn, parent| {
                 match slot {
@@ -340,9 +340,9 @@ fn adjust_links(txn: &mut Txn<'_>, from: &Prepared<'_>, to: &Prepared<'_>) -> Re
 }
 
 /// Makes an inode for a whiteout in `dir`, without its directory entry.
-fn take_whiteout<'f>(txn: &mut Txn<'f>, dir: &Node, attr: NewAttr, now: Timestamp) -> Result<NewInode<'f>> {
+fn take_whiteout<'f>(txn: &mut Txn<'f>, dir: &Node, attr: NewAttr) -> Result<NewInode<'f>> {
     let hint = InodeHint::File { parent: dir.ino };
-    let mut new = NewInode::take(txn, dir, hint, &WHITEOUT, attr, now)?;
+    let mut new = NewInode::take(txn, dir, hint, &WHITEOUT, attr)?;
     if let Err(e) = new.fill(txn, dir, &WHITEOUT) {
         new.undo(txn)?;
         return Err(e);
@@ -351,7 +351,7 @@ fn take_whiteout<'f>(txn: &mut Txn<'f>, dir: &Node, attr: NewAttr, now: Timestam
 }
 
 fn file_type(node: &Node) -> Result<FileType> {
-    Ok(node.state().file_type(node.ino)?)
+    Ok(node.state().file_type()?)
 }
 
 fn rename_credits() -> u32 {

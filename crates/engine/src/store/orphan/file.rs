@@ -42,7 +42,7 @@ impl OrphanFile {
         }
         let count = u32::try_from(inode.size / u64::from(store.block_size)).ok().filter(|&n| n <= MAX_BLOCKS);
         let count = count.ok_or(damaged("has more than 512 blocks"))?;
-        let codec = Codec::new(ino, inode.generation, &store.checksummer);
+        let codec = Codec::new(&inode, &store.checksummer);
         let mut blocks = Vec::with_capacity(count as usize);
         for logical in 0..count {
             let Mapping::Mapped { block, .. } = map::lookup(store, ino, &inode, logical)? else {
