@@ -14,9 +14,9 @@ const I_BLOCK: u64 = 60;
 
 impl Check {
     /// Checks the attributes and the map of an inode, and claims their blocks.
-    pub(crate) fn check_contents(&mut self, ino: u32, inode: &Inode) -> Result<(), CheckError> {
-        let (inline, values) = self.check_xattr_area(ino, inode);
-        let own = values + self.claim_xattr_block(ino, inode)?;
+    pub(crate) fn check_contents(&mut self, inode: &Inode) -> Result<(), CheckError> {
+        let (inline, values) = self.check_xattr_area(inode);
+        let own = values + self.claim_xattr_block(inode)?;
         let file_type = FileType::from_mode(inode.mode);
         let fast = inode.fast_symlink(&self.inode_ctx);
         let has_map = match file_type {
@@ -25,21 +25,21 @@ impl Check {
             Some(_) => false,
         };
         if inode.flags.contains(InodeFlags::INLINE_DATA) {
-            self.check_inline(ino, inode, inline);
-            self.check_blocks(ino, inode, own);
+            self.check_inline(inode, inline);
+            self.check_blocks(inode, own);
             return Ok(());
         }
         if let Some(target) = fast {
-            self.check_target(ino, inode, &inode.i_block, target.len() as u64);
+            self.check_target(inode, &inode.i_block, target.len() as u64);
         }
         if !has_map {
-            self.check_blocks(ino, inode, own);
+            self.check_blocks(inode, own);
             return Ok(());
         }
         let is_dir = file_type == Some(FileType::Directory);
         let shared = self.sb.has_ro(RoCompat::SHARED_BLOCKS);
         let mut claims = Claims {
-            ino,
+            ino: inode.ino,
             layout: &self.layout,
             blocks: &mut self.blocks,
             findings: &mut self.findings,
@@ -52,43 +52,37 @@ impl Check {
             written_end: 0,
             last_cluster: None,
         };
-        let seed = self.csum.inode_seed(ino, inode.generation);
-        MapWalk { io: &self.io, layout: &self.layout, ino, seed }.walk(inode, &mut claims)?;
+        let seed = inode.seed(&self.csum);
+        MapWalk { io: &self.io, layout: &self.layout, inode, seed }.walk(&mut claims)?;
         let Claims { runs, mapped, end, written_end, .. } = claims;
-        self.check_blocks(ino, inode, mapped);
-        self.check_size(ino, inode, file_type, end, written_end);
+        self.check_blocks(inode, mapped);
+        self.check_size(inode, file_type, end, written_end);
         match file_type {
             // A directory that was removed while it was in use waits for its deletion: its entries
             // do not count.
             Some(FileType::Directory) if inode.links_count == 0 => {}
             Some(FileType::Directory) => {
                 let blocks = inode.size / u64::from(self.layout.block_size());
-                self.push_dir(ino, inode, Content::Blocks { runs, blocks });
+                self.push_dir(inode, Content::Blocks { runs, blocks });
             }
-            Some(FileType::Symlink) => self.check_slow_target(ino, inode, &runs)?,
+            Some(FileType::Symlink) => self.check_slow_target(inode, &runs)?,
             _ => {}
         }
         Ok(())
     }
 
-    fn check_blocks(&mut self, ino: u32, inode: &Inode, mapped: u64) {
+    fn check_blocks(&mut self, inode: &Inode, mapped: u64) {
         let counted = mapped * u64::from(self.layout.block_size() / 512);
         if inode.blocks != counted {
-            self.findings.add(Structure::Inode { ino }, Rule::Blocks { found: inode.blocks, counted });
+            self.findings
+                .add(Structure::Inode { ino: inode.ino }, Rule::Blocks { found: inode.blocks, counted });
         }
     }
 
     /// Checks `i_size` against the end of the map, in blocks, and of its written part.
-    fn check_size(
-        &mut self,
-        ino: u32,
-        inode: &Inode,
-        file_type: Option<FileType>,
-        end: u64,
-        written_end: u64,
-    ) {
+    fn check_size(&mut self, inode: &Inode, file_type: Option<FileType>, end: u64, written_end: u64) {
         let block_size = u64::from(self.layout.block_size());
-        let (found, structure) = (inode.size, Structure::Inode { ino });
+        let (found, structure) = (inode.size, Structure::Inode { ino: inode.ino });
         let most = self.max_blocks(inode).saturating_mul(block_size);
         let mut add = |why, bound| self.findings.add(structure, Rule::Size { found, why, bound });
         match file_type {
@@ -99,7 +93,7 @@ impl Check {
             }
             Some(FileType::Regular) => {
                 let least = written_end.saturating_sub(1) * block_size;
-                let waits = self.orphans.contains(&ino) || inode.flags.contains(InodeFlags::VERITY);
+                let waits = self.orphans.contains(&inode.ino) || inode.flags.contains(InodeFlags::VERITY);
                 if found < least && !waits {
                     add("blocks are written up to", least);
                 }
@@ -121,15 +115,15 @@ impl Check {
     }
 
     /// Keeps a directory for the next pass; they come in the order of their numbers.
-    fn push_dir(&mut self, ino: u32, inode: &Inode, content: Content) {
-        let seed = self.csum.inode_seed(ino, inode.generation);
-        self.dirs.push(Dir { ino, parent: 0, dotdot: 0 });
-        self.dir_bodies.push(DirBody::new(ino, inode, seed, content));
+    fn push_dir(&mut self, inode: &Inode, content: Content) {
+        let seed = inode.seed(&self.csum);
+        self.dirs.push(Dir { ino: inode.ino, parent: 0, dotdot: 0 });
+        self.dir_bodies.push(DirBody::new(inode, seed, content));
     }
 
     /// Checks data that lies in the inode itself; `rest` is the value of its attribute.
-    fn check_inline(&mut self, ino: u32, inode: &Inode, rest: Option<Vec<u8>>) {
-        let structure = Structure::Inode { ino };
+    fn check_inline(&mut self, inode: &Inode, rest: Option<Vec<u8>>) {
+        let structure = Structure::Inode { ino: inode.ino };
         let Some(rest) = rest else {
             let what = "INLINE_DATA is set, and there is no attribute system.data";
             return self.findings.add(structure, Rule::InlineData { what });
@@ -141,32 +135,32 @@ impl Check {
         }
         if inode.is_symlink() {
             let target = [&inode.i_block[..], &rest].concat();
-            self.check_target(ino, inode, &target, inode.size);
+            self.check_target(inode, &target, inode.size);
         }
         if inode.is_dir() && inode.links_count > 0 {
-            self.push_dir(ino, inode, Content::Inline { head: inode.i_block, rest });
+            self.push_dir(inode, Content::Inline { head: inode.i_block, rest });
         }
     }
 
     /// Checks that the target of a symlink has no zero byte before its end and one behind it.
-    fn check_target(&mut self, ino: u32, inode: &Inode, bytes: &[u8], size: u64) {
+    fn check_target(&mut self, inode: &Inode, bytes: &[u8], size: u64) {
         if inode.flags.contains(InodeFlags::ENCRYPT) {
             return;
         }
         let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()) as u64;
         if len != size || size == 0 {
-            self.findings.add(Structure::Inode { ino }, Rule::SymlinkTarget { len, size });
+            self.findings.add(Structure::Inode { ino: inode.ino }, Rule::SymlinkTarget { len, size });
         }
     }
 
-    fn check_slow_target(&mut self, ino: u32, inode: &Inode, runs: &[Extent]) -> Result<(), CheckError> {
+    fn check_slow_target(&mut self, inode: &Inode, runs: &[Extent]) -> Result<(), CheckError> {
         let block_size = u64::from(self.layout.block_size());
         match runs {
             [run] if run.ee_block == 0 && run.len == 1 && !run.unwritten && inode.size < block_size => {
                 let bytes = self.io.block(run.ee_start)?;
-                self.check_target(ino, inode, &bytes, inode.size);
+                self.check_target(inode, &bytes, inode.size);
             }
-            _ => self.findings.add(Structure::Inode { ino }, Rule::SymlinkBlock),
+            _ => self.findings.add(Structure::Inode { ino: inode.ino }, Rule::SymlinkBlock),
         }
         Ok(())
     }

@@ -46,11 +46,11 @@ pub(crate) enum Content {
 }
 
 impl DirBody {
-    pub(crate) fn new(ino: u32, inode: &Inode, seed: Option<u32>, content: Content) -> Self {
+    pub(crate) fn new(inode: &Inode, seed: Option<u32>, content: Content) -> Self {
         let has = |flag| inode.flags.contains(flag);
         let encrypted = has(InodeFlags::ENCRYPT);
         let folded = encrypted || has(InodeFlags::CASEFOLD);
-        Self { ino, indexed: has(InodeFlags::INDEX), folded, encrypted, seed, content }
+        Self { ino: inode.ino, indexed: has(InodeFlags::INDEX), folded, encrypted, seed, content }
     }
 
     fn runs(&self) -> &[Extent] {

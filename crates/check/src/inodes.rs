@@ -76,7 +76,7 @@ impl Check {
             }
         };
         if ino < self.sb.first_ino() && ino != EXT4_ROOT_INO {
-            return self.check_reserved(ino, &inode);
+            return self.check_reserved(&inode);
         }
         if inode.links_count == 0 && !self.orphans.contains(&ino) {
             if inode.mode != 0 && inode.dtime == 0 {
@@ -84,7 +84,7 @@ impl Check {
             }
             return Ok(());
         }
-        self.note(ino, &inode);
+        self.note(&inode);
         if le32(slot, OBSO_FADDR) != 0 {
             let found = le32(slot, OBSO_FADDR);
             self.findings.add(Structure::Inode { ino }, Rule::FragmentAddress { found });
@@ -93,12 +93,12 @@ impl Check {
         if found != 0 && !self.sb.has_ro(RoCompat::HUGE_FILE) {
             self.findings.add(Structure::Inode { ino }, Rule::BlocksHigh { found });
         }
-        self.check_in_use(ino, &inode)
+        self.check_in_use(&inode)
     }
 
-    fn note(&mut self, ino: u32, inode: &Inode) {
+    fn note(&mut self, inode: &Inode) {
         self.inodes_in_use += 1;
-        if let Some(note) = self.inodes.get_mut(ino) {
+        if let Some(note) = self.inodes.get_mut(inode.ino) {
             note.in_use = true;
             note.file_type = FileType::from_mode(inode.mode);
             note.links = inode.links_count;
@@ -120,7 +120,8 @@ impl Check {
     }
 
     /// Checks an inode below `s_first_ino` that is not the root.
-    fn check_reserved(&mut self, ino: u32, inode: &Inode) -> Result<(), CheckError> {
+    fn check_reserved(&mut self, inode: &Inode) -> Result<(), CheckError> {
+        let ino = inode.ino;
         let structure = Structure::Inode { ino };
         if let Some(note) = self.inodes.get_mut(ino) {
             note.file_type = FileType::from_mode(inode.mode);
@@ -128,12 +129,12 @@ impl Check {
         }
         if self.has_use(ino) {
             self.inodes_in_use += 1;
-            return if ino == EXT4_RESIZE_INO { Ok(()) } else { self.check_in_use(ino, inode) };
+            return if ino == EXT4_RESIZE_INO { Ok(()) } else { self.check_in_use(inode) };
         }
         match ino {
-            EXT4_BAD_INO => return self.check_contents(ino, inode),
+            EXT4_BAD_INO => return self.check_contents(inode),
             EXT4_BOOT_LOADER_INO if !inode.is_dir() => {
-                return if inode.mode == 0 { Ok(()) } else { self.check_contents(ino, inode) };
+                return if inode.mode == 0 { Ok(()) } else { self.check_contents(inode) };
             }
             _ if inode.mode != 0 => self.findings.add(structure, Rule::ReservedInUse { mode: inode.mode }),
             _ => {}
@@ -152,7 +153,8 @@ impl Check {
             || quota && ino == raw.s_prj_quota_inum.get()
     }
 
-    fn check_in_use(&mut self, ino: u32, inode: &Inode) -> Result<(), CheckError> {
+    fn check_in_use(&mut self, inode: &Inode) -> Result<(), CheckError> {
+        let ino = inode.ino;
         let structure = Structure::Inode { ino };
         // An inode that the superblock names is in use, whatever its times say.
         if inode.dtime != 0 && !self.orphans.contains(&ino) && !self.has_use(ino) {
@@ -165,13 +167,13 @@ impl Check {
             self.findings.add(structure, Rule::NoType { mode: inode.mode });
             return Ok(());
         };
-        self.check_flags(ino, inode, file_type);
-        self.check_contents(ino, inode)
+        self.check_flags(inode, file_type);
+        self.check_contents(inode)
     }
 
     /// Checks flags against the type and the features.
-    fn check_flags(&mut self, ino: u32, inode: &Inode, file_type: FileType) {
-        let structure = Structure::Inode { ino };
+    fn check_flags(&mut self, inode: &Inode, file_type: FileType) {
+        let structure = Structure::Inode { ino: inode.ino };
         let flags = inode.flags;
         let mut add = |rule| self.findings.add(structure, rule);
         let needs = [

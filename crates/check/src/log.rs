@@ -189,13 +189,13 @@ fn find_by_copy(io: &Io, sb: &Superblock) -> Result<Option<LogConfig>, CheckErro
 /// Returns the log that `inode` maps.
 fn log_of(io: &Io, sb: &Superblock, inode: &Inode) -> Result<Result<LogConfig, Broken>, CheckError> {
     let damaged = |what| Ok(Err((Structure::Journal, Rule::SpecialInode { what })));
-    let (layout, ino) = (sb.layout(), sb.raw().s_journal_inum.get());
+    let layout = sb.layout();
     if !inode.is_regular() || inode.links_count == 0 {
         return damaged("its inode is no file in use");
     }
-    let seed = sb.checksummer().inode_seed(ino, inode.generation);
+    let seed = inode.seed(&sb.checksummer());
     let mut runs = Runs { wanted: inode.size / u64::from(io.block_size), ..Runs::default() };
-    MapWalk { io, layout: &layout, ino, seed }.walk(inode, &mut runs)?;
+    MapWalk { io, layout: &layout, inode, seed }.walk(&mut runs)?;
     if let Some(broken) = runs.broken {
         return Ok(Err(broken));
     }

@@ -31,17 +31,18 @@ pub(crate) trait Visit {
 pub(crate) struct MapWalk<'a> {
     pub(crate) io: &'a Io,
     pub(crate) layout: &'a Layout,
-    pub(crate) ino: u32,
+    pub(crate) inode: &'a Inode,
     /// What checksums of the nodes are made with.
     pub(crate) seed: Option<u32>,
 }
 
 impl MapWalk<'_> {
-    /// Walks the map of `inode`, which has one.
+    /// Walks the map of the inode, which has one.
     ///
     /// # Errors
     /// The device's failure; a broken rule goes to `visit`.
-    pub(crate) fn walk(&self, inode: &Inode, visit: &mut dyn Visit) -> Result<(), CheckError> {
+    pub(crate) fn walk(&self, visit: &mut dyn Visit) -> Result<(), CheckError> {
+        let inode = self.inode;
         if inode.flags.contains(InodeFlags::EXTENTS) {
             let bounds = Bounds::root(self.layout.first_data_block()..self.layout.blocks_count());
             return self.extents(&inode.i_block, ROOT, &bounds, visit).map(drop);
@@ -66,7 +67,7 @@ impl MapWalk<'_> {
         bounds: &Bounds,
         visit: &mut dyn Visit,
     ) -> Result<Option<u32>, CheckError> {
-        let ino = self.ino;
+        let ino = self.inode.ino;
         let structure = Structure::ExtentTree { ino, block };
         let checked =
             NodeRef::new(bytes, At { ino, block }).and_then(|node| node.check(bounds).map(|()| node));
@@ -123,7 +124,7 @@ impl MapWalk<'_> {
         }
         let block = u64::from(block);
         if let Err(rule) = self.in_volume(run.lblk, block) {
-            visit.broken(Structure::IndirectMap { ino: self.ino, block: from }, rule);
+            visit.broken(Structure::IndirectMap { ino: self.inode.ino, block: from }, rule);
             run.skip(below, visit);
             return Ok(());
         }
@@ -151,7 +152,7 @@ impl MapWalk<'_> {
         match self.in_volume(run.lblk, block.into()) {
             Ok(()) => run.push(block.into(), visit),
             Err(rule) => {
-                visit.broken(Structure::IndirectMap { ino: self.ino, block: from }, rule);
+                visit.broken(Structure::IndirectMap { ino: self.inode.ino, block: from }, rule);
                 run.skip(1, visit);
             }
         }

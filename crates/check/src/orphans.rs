@@ -60,9 +60,9 @@ impl Check {
             self.findings.add(Structure::Inode { ino }, Rule::SpecialInode { what });
             return Ok(());
         };
-        let seed = self.csum.inode_seed(ino, inode.generation);
+        let seed = inode.seed(&self.csum);
         let mut blocks = Blocks { runs: Vec::new(), seen: BlockMap::new(self.layout) };
-        MapWalk { io: &self.io, layout: &self.layout, ino, seed }.walk(&inode, &mut blocks)?;
+        MapWalk { io: &self.io, layout: &self.layout, inode: &inode, seed }.walk(&mut blocks)?;
         let file = OrphanFile::new(&inode, &self.csum);
         let present = self.sb.has_ro(RoCompat::ORPHAN_PRESENT);
         for run in blocks.runs {

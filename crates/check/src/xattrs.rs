@@ -25,11 +25,11 @@ pub(crate) struct XattrUse {
 impl Check {
     /// Checks the attributes in an inode. Returns the value of `system.data`, if it has one, and
     /// the blocks that the inode counts for values in inodes of their own.
-    pub(crate) fn check_xattr_area(&mut self, ino: u32, inode: &Inode) -> (Option<Vec<u8>>, u64) {
+    pub(crate) fn check_xattr_area(&mut self, inode: &Inode) -> (Option<Vec<u8>>, u64) {
         if inode.xattr_area.is_empty() {
             return (None, 0);
         }
-        let structure = Structure::XattrInode { ino };
+        let structure = Structure::XattrInode { ino: inode.ino };
         let attrs = match xattr::parse_inode(&inode.xattr_area) {
             Ok(attrs) => attrs,
             Err(e) => {
@@ -46,12 +46,12 @@ impl Check {
     }
 
     /// Claims and checks the block of attributes of an inode. Returns the blocks that it takes.
-    pub(crate) fn claim_xattr_block(&mut self, ino: u32, inode: &Inode) -> Result<u64, CheckError> {
+    pub(crate) fn claim_xattr_block(&mut self, inode: &Inode) -> Result<u64, CheckError> {
         let block = inode.file_acl;
         if block == 0 {
             return Ok(0);
         }
-        let structure = Structure::Inode { ino };
+        let structure = Structure::Inode { ino: inode.ino };
         if !self.sb.has(Compat::EXT_ATTR) {
             let (feature, what) = ("ext_attr", "i_file_acl");
             self.findings.add(structure, Rule::NeedsFeature { feature, what });
@@ -64,7 +64,7 @@ impl Check {
         let found = match self.xattr_blocks.get(&block) {
             Some(&found) => XattrUse { counted: found.counted.saturating_add(1), ..found },
             None => {
-                let (refcount, values) = self.check_xattr_block(ino, block)?.unzip();
+                let (refcount, values) = self.check_xattr_block(inode.ino, block)?.unzip();
                 XattrUse { refcount, counted: 1, values: values.unwrap_or(0) }
             }
         };

@@ -151,7 +151,7 @@ fn extents_of(node: &Node) -> Result<Extents> {
         if !map::has_map(fs, &state) || lblk >= map::max_blocks(fs, state.flags) {
             return Ok(sum);
         }
-        let mapping = map::lookup(fs, node.ino, &state, lblk)?;
+        let mapping = map::lookup(fs, &state, lblk)?;
         drop(state);
         if let Mapping::Mapped { block, len, .. } = mapping {
             let follows = end == Some(lblk);

@@ -268,7 +268,7 @@ impl Node {
     /// # Errors
     /// Those of damaged attributes.
     pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
-        crate::store::xattr::list(&self.node.fs, self.node.ino, &self.node.state())
+        crate::store::xattr::list(&self.node.fs, &self.node.state())
     }
 
     /// Returns all extended attributes with their values.

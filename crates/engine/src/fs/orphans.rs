@@ -33,7 +33,7 @@ impl Fs {
         node.truncate_tail()?;
         let prepared = node.prepare()?;
         self.transact(credits::INODE + credits::ORPHAN, |txn| {
-            prepared.update(txn, |txn, inode| orphan::settle(txn, ino, inode))
+            prepared.update(txn, |txn, inode| orphan::settle(txn, inode))
         })
     }
 }

@@ -66,18 +66,12 @@ pub(crate) fn plan_read<'b>(
 
 /// Reads the content of an inode from byte `offset` on into `buf`. No thread may change its map
 /// meanwhile. Returns how many bytes there were before i_size.
-pub(crate) fn read_inode(
-    store: &Store,
-    ino: u32,
-    inode: &Inode,
-    offset: u64,
-    buf: &mut [u8],
-) -> Result<usize> {
+pub(crate) fn read_inode(store: &Store, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
     // i_size comes from the volume and may be too large; no map reaches further than this.
     let size = inode.size.min(max_size(store, inode.flags));
     let len = buf.len().min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
     let Some(buf) = buf.get_mut(..len) else { return Ok(0) };
-    let ops = plan_read(store, offset, buf, |lblk| map::lookup(store, ino, inode, lblk))?;
+    let ops = plan_read(store, offset, buf, |lblk| map::lookup(store, inode, lblk))?;
     read(store, ops)?;
     Ok(len)
 }

@@ -36,7 +36,7 @@ pub(crate) fn find(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> Result<Opt
     };
     let by_copy = || {
         let Some(copy) = sb.journal_backup() else { return Ok(None) };
-        let log = runs(&scout, ino, &copy).map(config);
+        let log = runs(&scout, &copy).map(config);
         let waits = |log| Ok(recovery::is_needed(&**device, sb.block_size(), &log)?.then_some(log));
         match log.and_then(waits) {
             // After a failed read it is not known whether a log waits there.
@@ -44,7 +44,7 @@ pub(crate) fn find(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> Result<Opt
             found => Ok(found.ok().flatten()),
         }
     };
-    match scout.read_inode(ino).and_then(|inode| runs(&scout, ino, &inode)) {
+    match scout.read_inode(ino).and_then(|inode| runs(&scout, &inode)) {
         Ok(runs) => Ok(Some(config(runs))),
         Err(e) => by_copy()?.map(Some).ok_or(e),
     }
@@ -67,7 +67,7 @@ pub(crate) fn confirm(
     let inode = scout.read_inode(ino)?;
     let rule = "maps other blocks than those of the log that was replayed";
     let same_size = recovered.block_size() == before.block_size();
-    if !same_size || runs(&scout, ino, &inode)? != log.runs {
+    if !same_size || runs(&scout, &inode)? != log.runs {
         return Err(Corrupt::SpecialInode { ino, role: "journal", rule }.into());
     }
     Ok(())
@@ -96,8 +96,8 @@ fn scout(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> Result<Store> {
 }
 
 /// Returns the runs of the log that `inode` maps.
-fn runs(store: &Store, ino: u32, inode: &Inode) -> Result<Vec<LogRun>> {
-    let damaged = |rule| Corrupt::SpecialInode { ino, role: "journal", rule };
+fn runs(store: &Store, inode: &Inode) -> Result<Vec<LogRun>> {
+    let damaged = |rule| Corrupt::SpecialInode { ino: inode.ino, role: "journal", rule };
     if !inode.is_regular() || inode.links_count == 0 {
         return Err(damaged("is no file in use").into());
     }
@@ -109,7 +109,7 @@ fn runs(store: &Store, ino: u32, inode: &Inode) -> Result<Vec<LogRun>> {
     let mut runs: Vec<LogRun> = Vec::new();
     let mut logical = 0;
     while logical < blocks {
-        let Mapping::Mapped { block, len, .. } = map::lookup(store, ino, inode, logical)? else {
+        let Mapping::Mapped { block, len, .. } = map::lookup(store, inode, logical)? else {
             return Err(damaged("has a hole").into());
         };
         let len = len.min(blocks - logical);

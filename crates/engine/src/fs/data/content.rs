@@ -194,7 +194,7 @@ impl<'n> Content<'n> {
 
     /// Returns the mapping of `lblk` in the map.
     pub(super) fn map(self, lblk: u32) -> Result<Mapping> {
-        map::lookup(self.fs(), self.node.ino, &self.node.state(), lblk)
+        map::lookup(self.fs(), &self.node.state(), lblk)
     }
 
     /// Returns the cached pages.

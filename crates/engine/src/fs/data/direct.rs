@@ -232,7 +232,7 @@ impl Content<'_> {
         if state.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Ok(None);
         }
-        Ok(match map::lookup(fs, self.node.ino, &state, lblk)? {
+        Ok(match map::lookup(fs, &state, lblk)? {
             Mapping::Mapped { block, len, unwritten: false } => Some(bytes((block, len))),
             _ => None,
         })

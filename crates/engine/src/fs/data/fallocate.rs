@@ -206,18 +206,18 @@ impl Job<'_> {
         let _alone = self.hold_writeback();
         self.drop_pages(blocks.start..u32::MAX)?;
         let size = size - (self.end - self.offset);
-        let (ino, by) = (self.node.ino, blocks.end - blocks.start);
+        let by = blocks.end - blocks.start;
         // Only freeing takes space, and it may start again without harm.
         let (mut removed, mut from) = (false, blocks.end);
         let collapsed = self.in_handles(|txn, inode| {
             if !removed {
-                let step = map::remove(txn, ino, inode, blocks.clone())?;
+                let step = map::remove(txn, inode, blocks.clone())?;
                 if !step.is_done() {
                     return Ok(step);
                 }
             }
             removed = true;
-            let step = map::shift_left(txn, ino, inode, &mut from, by)?;
+            let step = map::shift_left(txn, inode, &mut from, by)?;
             if !step.is_done() {
                 return Ok(step);
             }
@@ -245,18 +245,18 @@ impl Job<'_> {
         self.write_back(blocks.start..u32::MAX)?;
         let _alone = self.hold_writeback();
         self.drop_pages(blocks.start..u32::MAX)?;
-        let (ino, by) = (self.node.ino, blocks.end - blocks.start);
+        let by = blocks.end - blocks.start;
         // Only splitting the extent takes space, and it comes first.
         let (mut grown, mut end) = (false, MAX_BLOCKS);
         let inserted = self.in_handles(|txn, inode| {
             if !grown {
-                map::part(txn, ino, inode, blocks.start, by)?;
+                map::part(txn, inode, blocks.start, by)?;
                 touch(self.fs(), inode);
                 // Before any block lies behind the old end.
                 set_size(txn, inode, size)?;
                 grown = true;
             }
-            map::shift_right(txn, ino, inode, blocks.start, &mut end, by)
+            map::shift_right(txn, inode, blocks.start, &mut end, by)
         });
         // Even if it stopped half way, in a later handle than the one that set the size.
         self.file.set_size(self.node.state().size);
@@ -356,7 +356,7 @@ impl Job<'_> {
         if blocks.is_empty() {
             return Ok(());
         }
-        self.in_handles(|txn, inode| map::remove(txn, self.node.ino, inode, blocks.clone()))
+        self.in_handles(|txn, inode| map::remove(txn, inode, blocks.clone()))
     }
 
     /// Marks the mapped blocks of `blocks` as unwritten.
@@ -367,7 +367,7 @@ impl Job<'_> {
         }
         self.in_handles(|txn, inode| {
             while start < end {
-                let mapping = match map::lookup(self.fs(), self.node.ino, inode, start) {
+                let mapping = match map::lookup(self.fs(), inode, start) {
                     Ok(mapping) => mapping,
                     Err(e) => return Ok(Progress::Stopped(e)),
                 };
@@ -377,7 +377,7 @@ impl Job<'_> {
                         return Ok(Progress::More);
                     }
                     let mark = Txn::mark(txn);
-                    match map::convert(txn, self.node.ino, inode, start..next, true) {
+                    match map::convert(txn, inode, start..next, true) {
                         Ok(()) => {}
                         Err(e) if Txn::mark(txn) == mark => return Ok(Progress::Stopped(e)),
                         Err(e) => return Err(e),

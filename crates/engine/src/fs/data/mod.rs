@@ -122,7 +122,7 @@ impl Node {
             return Ok(());
         }
         let (lblk, inner) = place(fs, from)?;
-        let mapping = map::lookup(fs, self.ino, &self.state(), lblk)?;
+        let mapping = map::lookup(fs, &self.state(), lblk)?;
         let Mapping::Mapped { block, unwritten: false, .. } = mapping else { return Ok(()) };
         let len = (fs.block_size as usize - inner).min(usize::try_from(to - from).unwrap_or(usize::MAX));
         io::write(

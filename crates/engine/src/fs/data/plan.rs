@@ -117,7 +117,7 @@ impl<'f> Plan<'f> {
         let Content { node, .. } = self.content;
         let fs = self.content.fs();
         let state = node.state();
-        let mapping = map::lookup(fs, node.ino, &state, lblk)?;
+        let mapping = map::lookup(fs, &state, lblk)?;
         let len = mapping.len().min(blocks);
         if let Mapping::Mapped { block, unwritten: false, .. } = mapping {
             return Ok(Some(Piece { block, blocks: len, fresh: false }));
@@ -164,17 +164,16 @@ impl<'f> Plan<'f> {
     /// # Errors
     /// [`Error::NoSpace`]; a damaged map. The plan so far stays valid.
     fn reserve(&mut self, inode: &Inode, mut spot: Spot) -> Result<Reserved> {
-        let Content { node, .. } = self.content;
         let fs = self.content.fs();
         loop {
             let run = alloc::reserve_at(fs, &self.content.file.alloc, &spot, None)?;
             let (lblk, len, before) = (spot.lblk, run.len(), self.changes.len());
-            let need = map::insert_blocks(fs, node.ino, inode, lblk, len, before)?;
+            let need = map::insert_blocks(fs, inode, lblk, len, before)?;
             match self.claim_nodes(inode, need) {
                 Ok(()) => return Ok(run),
                 Err(Error::NoSpace) if len > 1 => spot.want = len.saturating_sub(need as u32).max(1),
                 Err(Error::NoSpace) => {
-                    let need = map::insert_blocks_now(fs, node.ino, inode, lblk, len, before)?;
+                    let need = map::insert_blocks_now(fs, inode, lblk, len, before)?;
                     return self.claim_nodes(inode, need).map(|()| run);
                 }
                 Err(e) => return Err(e),
@@ -218,7 +217,7 @@ impl<'f> Plan<'f> {
 
     /// Takes or makes the claim for the map of `len` unwritten blocks.
     fn claim_parting(&mut self, inode: &Inode, lblk: u32, len: u32) -> Result<()> {
-        let Content { node, file } = self.content;
+        let Content { file, .. } = self.content;
         let fs = self.content.fs();
         if self.of_pages {
             let mut delayed = file.delayed();
@@ -228,7 +227,7 @@ impl<'f> Plan<'f> {
             return Ok(());
         }
         // Two more entries.
-        let need = map::insert_blocks(fs, node.ino, inode, lblk, len, self.changes.len() * 2 + 1)?;
+        let need = map::insert_blocks(fs, inode, lblk, len, self.changes.len() * 2 + 1)?;
         if need > 0 {
             let more = alloc::claim_for_map(fs, need as u64)?;
             self.claim_map(inode, more)?;
@@ -436,7 +435,7 @@ impl Work {
             for change in changes.iter_mut() {
                 let last = change.range().end;
                 let start = txn.mark();
-                match change.apply(txn, node.ino, inode, unwritten) {
+                match change.apply(txn, inode, unwritten) {
                     Ok(()) => {
                         (done, *mapped) = (done + 1, true);
                         grow(txn, inode, end.min(u64::from(last) * block_size))?;
@@ -465,7 +464,7 @@ fn cost(fs: &Fs, inode: &Inode, len: u32) -> u32 {
 /// Returns where `len` blocks for `lblk`, which lies in `hole`, should be allocated.
 fn spot(content: Content<'_>, inode: &Inode, lblk: u32, len: u32, hole: Range<u32>) -> Spot {
     let Content { node, file } = content;
-    let before = hole.start.checked_sub(1).map(|last| map::lookup(&node.fs, node.ino, inode, last));
+    let before = hole.start.checked_sub(1).map(|last| map::lookup(&node.fs, inode, last));
     let goal = match before {
         Some(Ok(Mapping::Mapped { block, .. })) => Some(block + 1),
         _ => None,
@@ -488,16 +487,16 @@ impl Change {
     }
 
     /// Makes the change. If it fails, it keeps its blocks, unless they were marked as used before.
-    fn apply(&mut self, txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, unwritten: bool) -> Result<()> {
+    fn apply(&mut self, txn: &mut Txn<'_>, inode: &mut Inode, unwritten: bool) -> Result<()> {
         match self {
             // They are unwritten already.
             Self::Convert(_) if unwritten => Ok(()),
-            Self::Convert(range) => map::convert(txn, ino, inode, range.clone(), false),
+            Self::Convert(range) => map::convert(txn, inode, range.clone(), false),
             Self::Insert(lblk, reserved) => {
                 let blocks = reserved.start()..reserved.start() + u64::from(reserved.len());
                 let before = txn.mark();
                 txn.take_reserved(reserved)?;
-                map::insert_or_free(txn, ino, inode, *lblk, blocks, unwritten, before)
+                map::insert_or_free(txn, inode, *lblk, blocks, unwritten, before)
             }
         }
     }

@@ -35,7 +35,7 @@ impl Content<'_> {
             if lblk >= blocks {
                 return Ok(Some(runs));
             }
-            let mapping = lookup(fs, self.node.ino, &state, lblk)?;
+            let mapping = lookup(fs, &state, lblk)?;
             drop(state);
             if let Mapping::Mapped { block, len, unwritten: false } = mapping {
                 match runs.last_mut() {

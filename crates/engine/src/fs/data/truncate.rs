@@ -64,7 +64,7 @@ impl Content<'_> {
         if !map::is_empty(&self.node.state()) {
             self.node.free_behind(|txn| {
                 txn.ensure(credits::INODE + credits::ORPHAN)?;
-                self.node.update(txn, |txn, inode| orphan::settle(txn, self.node.ino, inode))
+                self.node.update(txn, |txn, inode| orphan::settle(txn, inode))
             })?;
         }
         self.file.set_cut_short(false);
@@ -157,8 +157,8 @@ impl Node {
         let prepared = self.prepare()?;
         self.fs.transact(needed, |txn| {
             loop {
-                let step = prepared
-                    .update_map(txn, |txn, inode| map::remove(txn, self.ino, inode, first..MAX_BLOCKS))?;
+                let step =
+                    prepared.update_map(txn, |txn, inode| map::remove(txn, inode, first..MAX_BLOCKS))?;
                 match step {
                     Progress::Done => return then(txn),
                     Progress::More => txn.restart(needed)?,

@@ -13,13 +13,13 @@ pub(super) fn delete(node: &Node) -> Result<()> {
     node.truncate_for_delete()?;
     // Reads all blocks that the deletion changes before it changes any.
     let prepared = node.prepare()?;
-    let _held = (xattr::hold_for_free(&node.fs, node.ino, &node.state())?, alloc::hold_inode(fs, node.ino)?);
+    let _held = (xattr::hold_for_free(&node.fs, &node.state())?, alloc::hold_inode(fs, node.ino)?);
     let needed = credits::XATTR + credits::ORPHAN + 2 * credits::INODE + credits::RUN;
     fs.transact(needed, |txn| {
         let is_dir = prepared.update(txn, |txn, inode| {
             // First, because it reads the inode of a neighbour on the list.
-            orphan::delete(txn, node.ino, inode)?;
-            xattr::free_all(txn, node.ino, inode)?;
+            orphan::delete(txn, inode)?;
+            xattr::free_all(txn, inode)?;
             inode.dtime = fs.now().sec.clamp(1, i64::from(u32::MAX)) as u32;
             inode.size = 0;
             Ok(inode.is_dir())

@@ -379,7 +379,7 @@ impl Fs {
     }
 
     /// A node for an inode that was just taken.
-    pub(crate) fn new_node(self: &Arc<Self>, ino: u32, inode: Inode) -> Result<NodeRef> {
-        self.nodes.get(self, ino, || Ok(inode))
+    pub(crate) fn new_node(self: &Arc<Self>, inode: Inode) -> Result<NodeRef> {
+        self.nodes.get(self, inode.ino, || Ok(inode))
     }
 }

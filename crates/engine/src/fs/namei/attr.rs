@@ -135,7 +135,7 @@ impl Node {
 
     /// Whether a new owner and a new mode both change the attributes.
     fn has_capability_and_acl(&self, inode: &Inode) -> Result<bool> {
-        let has = |name: &[u8]| match xattr::get(&self.fs, self.ino, inode, name) {
+        let has = |name: &[u8]| match xattr::get(&self.fs, inode, name) {
             Ok(_) => Ok(true),
             Err(Error::NoData) => Ok(false),
             Err(e) => Err(e),
@@ -185,12 +185,12 @@ impl Node {
                 inode.gid = set.gid.unwrap_or(inode.gid);
                 if !inode.is_dir() {
                     inode.mode &= !set.by.takes_with_owner(inode.mode);
-                    drop_capability(txn, self.ino, inode)?;
+                    drop_capability(txn, inode)?;
                 }
             }
             if let Some(permissions) = set.permissions {
                 inode.mode = inode.mode & !0o7777 | permissions & 0o7777;
-                xattr::chmod_acl(txn, self.ino, inode)?;
+                xattr::chmod_acl(txn, inode)?;
             }
             if let Some(t) = set.atime {
                 inode.atime = time(t);
@@ -210,7 +210,7 @@ impl Node {
         let now = self.fs.now();
         self.change(credits::INODE + credits::XATTR, |txn, inode| {
             inode.mode &= !by.takes_with_content(inode.mode);
-            drop_capability(txn, self.ino, inode)?;
+            drop_capability(txn, inode)?;
             inode.ctime = now;
             Ok(())
         })
@@ -237,7 +237,7 @@ impl Node {
         let now = self.fs.now();
         self.change(credits::INODE, |_, inode| {
             if let Some(flags) = flags {
-                set_flags(self.ino, inode, flags)?;
+                set_flags(inode, flags)?;
             }
             inode.projid = project.unwrap_or(inode.projid);
             inode.ctime = now;
@@ -310,23 +310,23 @@ fn allowed_flags(inode: &Inode) -> InodeFlags {
 }
 
 /// Replaces the flags that a user may change.
-fn set_flags(ino: u32, inode: &mut Inode, flags: InodeFlags) -> Result<()> {
+fn set_flags(inode: &mut Inode, flags: InodeFlags) -> Result<()> {
     let alien = flags & !allowed_flags(inode);
     let fixed = (inode.flags ^ flags) & FIXED;
     // Journalled or encrypted content cannot go past a cache.
     let contradicts = flags.contains(InodeFlags::DAX) && inode.flags.intersects(NO_DAX);
     if !alien.is_empty() || !fixed.is_empty() || contradicts {
         let bits = (alien | fixed).bits();
-        let text = format!("inode {ino}: flags {:#x}: cannot become {bits:#x}", flags.bits());
+        let text = format!("inode {}: flags {:#x}: cannot become {bits:#x}", inode.ino, flags.bits());
         return Err(Error::NotSupported(text));
     }
     inode.flags = inode.flags & !CHANGEABLE | flags & CHANGEABLE;
     Ok(())
 }
 
-fn drop_capability(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
-    match xattr::get(txn.store(), ino, inode, CAPABILITY) {
-        Ok(_) => xattr::remove(txn, ino, inode, CAPABILITY),
+fn drop_capability(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
+    match xattr::get(txn.store(), inode, CAPABILITY) {
+        Ok(_) => xattr::remove(txn, inode, CAPABILITY),
         Err(Error::NoData) => Ok(()),
         Err(e) => Err(e),
     }

@@ -93,13 +93,13 @@ impl Node {
             };
             let prepared = self.prepare()?;
             let needed = create_credits(&kind) + slot.credits(&self.fs, &self.state());
-            let (ino, inode) = self.fs.transact(needed, |txn| {
+            let inode = self.fs.transact(needed, |txn| {
                 let mut new = NewInode::take(txn, self, hint, &kind, attr)?;
                 let now = new.inode.crtime;
                 let made = new.fill(txn, self, &kind).map(|()| {
                     let start = txn.mark();
                     let named = prepared.update(txn, |txn, parent| {
-                        dir::insert(txn, self.ino, parent, slot, name, new.ino, kind.file_type())?;
+                        dir::insert(txn, parent, slot, name, new.inode.ino, kind.file_type())?;
                         (parent.mtime, parent.ctime) = (now, now);
                         if matches!(kind, NewKind::Dir) {
                             add_dir_link(&self.fs, parent);
@@ -109,7 +109,7 @@ impl Node {
                     (named, txn.mark() == start)
                 });
                 match made {
-                    Ok((Ok(()), _)) => Ok((new.ino, new.inode)),
+                    Ok((Ok(()), _)) => Ok(new.inode),
                     // Part of the directory has changed already: settling the handle will abort the
                     // journal.
                     Ok((Err(e), false)) => Err(e),
@@ -119,7 +119,7 @@ impl Node {
                     }
                 }
             })?;
-            node = self.fs.new_node(ino, inode)?;
+            node = self.fs.new_node(inode)?;
         }
         Ok(node)
     }
@@ -135,23 +135,23 @@ impl Node {
         self.check_dir()?;
         self.check_not_immutable()?;
         let (kind, hint) = (NewKind::File, InodeHint::File { parent: self.ino });
-        let (ino, inode) = self.fs.transact(create_credits(&kind) + credits::ORPHAN, |txn| {
+        let inode = self.fs.transact(create_credits(&kind) + credits::ORPHAN, |txn| {
             let mut new = NewInode::take(txn, self, hint, &kind, attr)?;
             new.inode.links_count = 0;
             // Written again after that: i_dtime of an orphan belongs to the orphan list.
             let made = new
                 .fill(txn, self, &kind)
-                .and_then(|()| orphan::add(txn, new.ino))
+                .and_then(|()| orphan::add(txn, new.inode.ino))
                 .and_then(|()| new.slot.write(txn, &new.inode));
             match made {
-                Ok(()) => Ok((new.ino, new.inode)),
+                Ok(()) => Ok(new.inode),
                 Err(e) => {
                     new.undo(txn)?;
                     Err(e)
                 }
             }
         })?;
-        let node = self.fs.new_node(ino, inode)?;
+        let node = self.fs.new_node(inode)?;
         node.set_linkable(true);
         Ok(node)
     }
@@ -214,8 +214,7 @@ fn new_inode(store: &Store, ino: u32, parent: &Inode, kind: &NewKind<'_>, attr: 
 
 /// A new inode that no directory entry names yet: it can be undone.
 pub(super) struct NewInode<'f> {
-    pub(super) ino: u32,
-    inode: Inode,
+    pub(super) inode: Inode,
     slot: TableSlot<'f>,
     /// The mark before it was taken.
     start: Mark,
@@ -233,17 +232,17 @@ impl<'f> NewInode<'f> {
         let start = txn.mark();
         let (ino, slot) = alloc::alloc_inode(txn, hint)?;
         let inode = new_inode(txn.store(), ino, &parent.state(), kind, attr);
-        Ok(Self { ino, inode, slot, start })
+        Ok(Self { inode, slot, start })
     }
 
     /// Gives the inode its content and its inherited ACLs, and writes it to the table.
     pub(super) fn fill(&mut self, txn: &mut Txn<'f>, parent: &Node, kind: &NewKind<'_>) -> Result<()> {
-        let (ino, inode) = (self.ino, &mut self.inode);
-        xattr::inherit_acl(txn, parent.ino, &parent.state(), ino, inode)?;
+        let inode = &mut self.inode;
+        xattr::inherit_acl(txn, &parent.state(), inode)?;
         match *kind {
             NewKind::File => {}
-            NewKind::Dir => dir::init(txn, ino, inode, parent.ino)?,
-            NewKind::Symlink(target) => fill_symlink(txn, ino, inode, target)?,
+            NewKind::Dir => dir::init(txn, inode, parent.ino)?,
+            NewKind::Symlink(target) => fill_symlink(txn, inode, target)?,
             NewKind::Special { file_type, device } => {
                 if matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
                     inode.set_device(device);
@@ -256,25 +255,25 @@ impl<'f> NewInode<'f> {
     /// Undoes the inode, under the same handle. All blocks that this changes are in memory, because
     /// the handle has changed them before.
     pub(super) fn undo(&mut self, txn: &mut Txn<'f>) -> Result<()> {
-        let (fs, ino, inode) = (txn.store(), self.ino, &mut self.inode);
+        let (fs, inode) = (txn.store(), &mut self.inode);
         let is_dir = inode.is_dir();
-        if let Some((block, len)) = map::first_run(fs, ino, inode)? {
+        if let Some((block, len)) = map::first_run(fs, inode)? {
             txn.free(block, len, BlockKind::Metadata)?;
         }
-        xattr::free_all(txn, ino, inode)?;
-        let mut gone = Inode::new(ino, inode.mode, &fs.inode_ctx);
+        xattr::free_all(txn, inode)?;
+        let mut gone = Inode::new(inode.ino, inode.mode, &fs.inode_ctx);
         gone.links_count = 0;
         gone.generation = inode.generation;
         gone.dtime = fs.now().sec.clamp(1, i64::from(u32::MAX)) as u32;
         self.slot.write_new(txn, &gone)?;
-        alloc::free_inode(txn, ino, is_dir)?;
+        alloc::free_inode(txn, gone.ino, is_dir)?;
         txn.undone(self.start);
         Ok(())
     }
 }
 
 /// Stores a target: in i_block if it has less than 60 bytes, else in a block of its own.
-fn fill_symlink(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, target: &[u8]) -> Result<()> {
+fn fill_symlink(txn: &mut Txn<'_>, inode: &mut Inode, target: &[u8]) -> Result<()> {
     inode.size = target.len() as u64;
     if let Some(inline) = inode.i_block.get_mut(..target.len()).filter(|_| target.len() < 60) {
         inline.copy_from_slice(target);
@@ -283,7 +282,7 @@ fn fill_symlink(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, target: &[u8]) -
     if txn.store().has_incompat(Incompat::EXTENTS) {
         map::init_extents(inode);
     }
-    let block = map::alloc_append(txn, ino, inode, 0)?;
+    let block = map::alloc_append(txn, inode, 0)?;
     let buffer = txn.create(block)?;
     let mut bytes = txn.write(&buffer)?;
     if let Some(place) = bytes.get_mut(..target.len()) {

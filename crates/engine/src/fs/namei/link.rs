@@ -78,14 +78,14 @@ impl Node {
                 }
                 inode.links_count += 1;
                 if was == 0 {
-                    orphan::settle(txn, self.ino, inode)?;
+                    orphan::settle(txn, inode)?;
                 }
                 inode.ctime = now;
                 Ok(())
             })?;
             let counted = txn.mark();
             let made = from.update(txn, |txn, parent| {
-                dir::insert(txn, dir.ino, parent, slot, name, self.ino, file_type)?;
+                dir::insert(txn, parent, slot, name, self.ino, file_type)?;
                 (parent.mtime, parent.ctime) = (now, now);
                 Ok(())
             });
@@ -117,8 +117,7 @@ impl Node {
         let target = if let Some(target) = inode.fast_symlink(&self.fs.inode_ctx) {
             target.to_vec()
         } else {
-            let Mapping::Mapped { block, unwritten: false, .. } = map::lookup(&self.fs, self.ino, &inode, 0)?
-            else {
+            let Mapping::Mapped { block, unwritten: false, .. } = map::lookup(&self.fs, &inode, 0)? else {
                 return Err(damaged("has no block").into());
             };
             let buffer = self.fs.file_block(block, kind::SYMLINK, |_| Ok(()))?;

@@ -52,7 +52,7 @@ impl Node {
         if !state.is_dir() {
             return Err(Error::NotDir);
         }
-        dir::read_dir(&self.fs, self.ino, &state, cookie, each)
+        dir::read_dir(&self.fs, &state, cookie, each)
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<dir::Place> {
     if !state.is_dir() {
         return Err(Error::NotDir);
     }
-    dir::find(&dir.fs, dir.ino, &state, name)
+    dir::find(&dir.fs, &state, name)
 }
 
 /// Returns the inode number of `name`. The caller holds the directory's lock.
@@ -76,7 +76,7 @@ pub(super) fn find_entry(dir: &Node, name: &[u8]) -> Result<Option<dir::Found>> 
     if !state.is_dir() {
         return Err(Error::NotDir);
     }
-    let Some(found) = dir::lookup(&dir.fs, dir.ino, &state, name)? else { return Ok(None) };
+    let Some(found) = dir::lookup(&dir.fs, &state, name)? else { return Ok(None) };
     drop(state);
     dir.fs.check_named(found.ino)?;
     if found.ino == dir.ino && !is_dots(name) {

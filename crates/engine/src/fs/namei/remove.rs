@@ -61,7 +61,7 @@ impl Node {
             }
             self.check_mutable()?;
             node.check_mutable()?;
-            if !dir::is_empty(&self.fs, node.ino, &node.state())? {
+            if !dir::is_empty(&self.fs, &node.state())? {
                 return Err(Error::NotEmpty);
             }
             let (from, to) = (self.prepare()?, node.prepare()?);
@@ -96,7 +96,7 @@ fn remove_name(
 ) -> Result<()> {
     let now = dir.fs.now();
     prepared.update(txn, |txn, parent| {
-        dir::remove_at(txn, dir.ino, parent, found, name)?;
+        dir::remove_at(txn, parent, found, name)?;
         (parent.mtime, parent.ctime) = (now, now);
         Ok(())
     })

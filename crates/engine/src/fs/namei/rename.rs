@@ -195,7 +195,7 @@ impl Side<'_> {
                 match (node.is_dir(), target.is_dir()) {
                     (true, false) => return Err(Error::NotDir),
                     (false, true) => return Err(Error::IsDir),
-                    (true, true) if !dir::is_empty(&self.dir.fs, target.ino, &target.state())? => {
+                    (true, true) if !dir::is_empty(&self.dir.fs, &target.state())? => {
                         return Err(Error::NotEmpty);
                     }
                     _ => {}
@@ -237,9 +237,9 @@ impl Side<'_> {
             let start = txn.mark();
             let put = to.update(txn, |txn, parent| {
                 match slot {
-                    None => dir::replace(txn, dst.dir.ino, parent, dst.name, node.ino, file_type)?,
+                    None => dir::replace(txn, parent, dst.name, node.ino, file_type)?,
                     Some(slot) => {
-                        dir::insert(txn, dst.dir.ino, parent, slot, dst.name, node.ino, file_type)?;
+                        dir::insert(txn, parent, slot, dst.name, node.ino, file_type)?;
                     }
                 }
                 (parent.mtime, parent.ctime) = (now, now);
@@ -251,9 +251,9 @@ impl Side<'_> {
             put?;
             from.update(txn, |txn, parent| {
                 match &left {
-                    None => drop(dir::remove(txn, self.dir.ino, parent, self.name)?),
+                    None => drop(dir::remove(txn, parent, self.name)?),
                     Some(new) => {
-                        dir::replace(txn, self.dir.ino, parent, self.name, new.ino, FileType::CharDevice)?;
+                        dir::replace(txn, parent, self.name, new.inode.ino, FileType::CharDevice)?;
                     }
                 }
                 (parent.mtime, parent.ctime) = (now, now);
@@ -291,7 +291,7 @@ impl Side<'_> {
         self.dir.fs.transact(rename_credits(), |txn| {
             for (side, dir, node, file_type) in [(self, &from, other, two), (dst, &to, node, one)] {
                 dir.update(txn, |txn, parent| {
-                    dir::replace(txn, side.dir.ino, parent, side.name, node.ino, file_type)?;
+                    dir::replace(txn, parent, side.name, node.ino, file_type)?;
                     (parent.mtime, parent.ctime) = (now, now);
                     Ok(())
                 })?;
@@ -313,7 +313,7 @@ fn stamp_moved(txn: &mut Txn<'_>, node: &Node, prepared: &Prepared<'_>, parent: 
     prepared.update(txn, |txn, inode| {
         inode.ctime = now;
         match parent {
-            Some(parent) => dir::replace(txn, node.ino, inode, b"..", parent.ino, FileType::Directory),
+            Some(parent) => dir::replace(txn, inode, b"..", parent.ino, FileType::Directory),
             None => Ok(()),
         }
     })

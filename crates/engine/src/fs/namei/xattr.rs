@@ -30,7 +30,7 @@ impl Node {
         if name == I_VERSION {
             return Ok(self.attributes().version.to_string().into_bytes());
         }
-        xattr::get(&self.fs, self.ino, &self.state(), name)
+        xattr::get(&self.fs, &self.state(), name)
     }
 
     /// All attributes with their values.
@@ -41,11 +41,11 @@ impl Node {
         let inode = self.state();
         let mut left = ALL_MAX;
         let with_value = |name: Vec<u8>| {
-            let value = xattr::get(&self.fs, self.ino, &inode, &name)?;
+            let value = xattr::get(&self.fs, &inode, &name)?;
             left = left.checked_sub(name.len() + value.len()).ok_or(Error::XattrsTooLarge)?;
             Ok((OsString::from_vec(name), value))
         };
-        xattr::list(&self.fs, self.ino, &inode)?.into_iter().map(with_value).collect()
+        xattr::list(&self.fs, &inode)?.into_iter().map(with_value).collect()
     }
 
     /// Sets the attribute `name`.
@@ -55,7 +55,7 @@ impl Node {
         self.check_mutable()?;
         let now = self.fs.now();
         self.change(credits::INODE + credits::XATTR, |txn, inode| {
-            xattr::set(txn, self.ino, inode, name, value, how)?;
+            xattr::set(txn, inode, name, value, how)?;
             inode.ctime = now;
             Ok(())
         })
@@ -68,7 +68,7 @@ impl Node {
         self.check_mutable()?;
         let now = self.fs.now();
         self.change(credits::INODE + credits::XATTR, |txn, inode| {
-            xattr::remove(txn, self.ino, inode, name)?;
+            xattr::remove(txn, inode, name)?;
             inode.ctime = now;
             Ok(())
         })

@@ -24,7 +24,6 @@ pub(super) enum Role {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dir<'a> {
     pub(super) store: &'a Store,
-    pub(super) ino: u32,
     pub(super) inode: &'a Inode,
     /// Blocks of the directory, at least 1.
     pub(super) blocks: u32,
@@ -35,17 +34,17 @@ impl<'a> Dir<'a> {
     /// # Errors
     /// [`Error::NotSupported`] for features that lanefs does not read; an i_size that no directory
     /// has.
-    pub(super) fn new(store: &'a Store, ino: u32, inode: &'a Inode) -> Result<Self> {
+    pub(super) fn new(store: &'a Store, inode: &'a Inode) -> Result<Self> {
         Self::check_supported(inode)?;
         let block_size = store.block_size;
         let max = store.dirs.max_size();
         let size = inode.size;
         if size == 0 || !size.is_multiple_of(u64::from(block_size)) || size > max {
-            return Err(DirError::Size { ino, size, block_size, max }.into());
+            return Err(DirError::Size { ino: inode.ino, size, block_size, max }.into());
         }
         let blocks = (size / u64::from(block_size)) as u32;
-        let seed = store.checksummer.inode_seed(ino, inode.generation);
-        Ok(Self { store, ino, inode, blocks, seed })
+        let seed = inode.seed(&store.checksummer);
+        Ok(Self { store, inode, blocks, seed })
     }
 
     fn check_supported(inode: &Inode) -> Result<()> {
@@ -76,8 +75,8 @@ impl<'a> Dir<'a> {
 
     /// Returns the block of the volume for block `lblk`.
     fn locate(&self, lblk: u32) -> Result<u64> {
-        let ino = self.ino;
-        match map::lookup(self.store, ino, self.inode, lblk)? {
+        let ino = self.inode.ino;
+        match map::lookup(self.store, self.inode, lblk)? {
             Mapping::Mapped { block, unwritten: false, .. } => Ok(block),
             Mapping::Mapped { block, .. } => Err(DirError::Unwritten { ino, lblk, block }.into()),
             Mapping::Hole { .. } => Err(DirError::Hole { ino, lblk }.into()),
@@ -119,11 +118,11 @@ impl<'a> Dir<'a> {
     }
 
     pub(super) fn bad_leaf(&self, lblk: u32, block: u64, rule: DirentError) -> Error {
-        DirError::Leaf { ino: self.ino, lblk, block, rule }.into()
+        DirError::Leaf { ino: self.inode.ino, lblk, block, rule }.into()
     }
 
     pub(super) fn bad_index(&self, lblk: u32, block: u64, rule: HtreeError) -> Error {
-        DirError::Index { ino: self.ino, lblk, block, rule }.into()
+        DirError::Index { ino: self.inode.ino, lblk, block, rule }.into()
     }
 
     /// Searches a leaf for a name, in one pass.
@@ -155,13 +154,13 @@ impl<'a> Dir<'a> {
 ///
 /// # Errors
 /// [`Error::NoSpace`]: nothing is claimed.
-pub(super) fn claim(txn: &mut Txn<'_>, ino: u32, inode: &Inode, blocks: u32) -> Result<()> {
+pub(super) fn claim(txn: &mut Txn<'_>, inode: &Inode, blocks: u32) -> Result<()> {
     let store = txn.store();
     if blocks == 0 {
         return Ok(());
     }
     let lblk = (inode.size / u64::from(store.block_size)) as u32;
-    let map = map::insert_blocks(store, ino, inode, lblk, blocks, blocks as usize - 1)?;
+    let map = map::insert_blocks(store, inode, lblk, blocks, blocks as usize - 1)?;
     txn.spend(alloc::claim(store, u64::from(blocks) + map as u64)?);
     Ok(())
 }
@@ -171,7 +170,7 @@ pub(super) fn claim(txn: &mut Txn<'_>, ino: u32, inode: &Inode, blocks: u32) -> 
 ///
 /// # Errors
 /// [`Error::NoSpace`], [`Error::DirFull`] for a directory of the largest size: nothing is changed.
-pub(super) fn append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<(u32, Buffer)> {
+pub(super) fn append(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<(u32, Buffer)> {
     let store = txn.store();
     let block_size = u64::from(store.block_size);
     let lblk = inode.size / block_size;
@@ -179,7 +178,7 @@ pub(super) fn append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<(
         return Err(Error::DirFull);
     }
     let lblk = lblk as u32;
-    let block = map::alloc_append(txn, ino, inode, lblk)?;
+    let block = map::alloc_append(txn, inode, lblk)?;
     let buffer = txn.create(block)?;
     inode.size += block_size;
     Ok((lblk, buffer))

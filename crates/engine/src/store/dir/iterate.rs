@@ -45,17 +45,11 @@ type Each<'a> = dyn FnMut(Entry<'_>) -> ControlFlow<()> + 'a;
 ///
 /// # Errors
 /// A damaged directory, or one with a feature that lanefs does not read.
-pub(crate) fn read_dir(
-    store: &Store,
-    ino: u32,
-    inode: &Inode,
-    cookie: u64,
-    each: &mut Each<'_>,
-) -> Result<()> {
+pub(crate) fn read_dir(store: &Store, inode: &Inode, cookie: u64, each: &mut Each<'_>) -> Result<()> {
     if is_gone(inode) {
         return Ok(());
     }
-    let dir = Dir::new(store, ino, inode)?;
+    let dir = Dir::new(store, inode)?;
     let end = if dir.indexed() {
         by_index(&dir, cookie, each)?
     } else if dir.blocks == 1 && dir.params().index {
@@ -72,11 +66,11 @@ pub(crate) fn read_dir(
 ///
 /// # Errors
 /// As [`read_dir`]; a first block without dots.
-pub(crate) fn is_empty(store: &Store, ino: u32, inode: &Inode) -> Result<bool> {
+pub(crate) fn is_empty(store: &Store, inode: &Inode) -> Result<bool> {
     if is_gone(inode) {
         return Ok(true);
     }
-    let dir = Dir::new(store, ino, inode)?;
+    let dir = Dir::new(store, inode)?;
     let names_in = |lblk, skip| -> Result<bool> {
         let buffer = dir.leaf(lblk)?;
         let bytes = buffer.read();
@@ -108,7 +102,7 @@ fn check_dots(dir: &Dir<'_>) -> Result<()> {
     let buffer = dir.leaf(0)?;
     let bytes = buffer.read();
     let mut all = entries(&bytes, dir.layout()).flatten();
-    let (ino, mut next) = (dir.ino, || all.next());
+    let (ino, mut next) = (dir.inode.ino, || all.next());
     if next().is_none_or(|e| e.name != b"." || e.inode != ino) {
         return Err(DirError::Dots { ino, name: "." }.into());
     }
@@ -171,7 +165,7 @@ fn by_index(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFl
             let (low, high) = (path.low & !1, path.high.unwrap_or(u32::MAX));
             // A name in the wrong leaf would be listed at a position where lookups never find it.
             if hash < low || hash >= high {
-                let (ino, lblk, inode) = (dir.ino, path.leaf, entry.inode);
+                let (ino, lblk, inode) = (dir.inode.ino, path.leaf, entry.inode);
                 return Err(DirError::LeafHash { ino, lblk, inode, hash, low, high }.into());
             }
         }

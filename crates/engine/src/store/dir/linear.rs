@@ -19,9 +19,9 @@ pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Place> {
 }
 
 /// Adds a block for a name that no block has room for.
-pub(super) fn grow(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, new: &New<'_>) -> Result<()> {
-    let (_, buffer) = append(txn, ino, inode)?;
-    let dir = Dir::new(txn.store(), ino, inode)?;
+pub(super) fn grow(txn: &mut Txn<'_>, inode: &mut Inode, new: &New<'_>) -> Result<()> {
+    let (_, buffer) = append(txn, inode)?;
+    let dir = Dir::new(txn.store(), inode)?;
     dir.change(txn, &buffer, Role::Leaf, |bytes| {
         dirent::init_block(bytes, dir.layout());
         Ok(())

@@ -103,11 +103,11 @@ impl Place {
 ///
 /// # Errors
 /// A damaged directory ([`DirError`]), or one with a feature that lanefs does not read.
-pub(crate) fn find(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Result<Place> {
+pub(crate) fn find(store: &Store, inode: &Inode, name: &[u8]) -> Result<Place> {
     if is_gone(inode) {
         return Ok(Place::Vacant(Slot { room: None }));
     }
-    let dir = Dir::new(store, ino, inode)?;
+    let dir = Dir::new(store, inode)?;
     if dir.indexed() { htree::find(&dir, name) } else { linear::find(&dir, name) }
 }
 
@@ -115,8 +115,8 @@ pub(crate) fn find(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Resul
 ///
 /// # Errors
 /// Those of [`find`].
-pub(crate) fn lookup(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Result<Option<Found>> {
-    match find(store, ino, inode, name)? {
+pub(crate) fn lookup(store: &Store, inode: &Inode, name: &[u8]) -> Result<Option<Found>> {
+    match find(store, inode, name)? {
         Place::Found(found) => Ok(Some(found)),
         Place::Vacant(_) => Ok(None),
     }
@@ -128,7 +128,6 @@ pub(crate) fn lookup(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Res
 /// [`Error::NoSpace`], [`Error::DirFull`]. A damaged directory.
 pub(crate) fn insert(
     txn: &mut Txn<'_>,
-    ino: u32,
     inode: &mut Inode,
     slot: Slot,
     name: &[u8],
@@ -140,21 +139,21 @@ pub(crate) fn insert(
         return Err(Error::NotFound);
     }
     let new = New { name, child, file_type: Some(file_type) };
-    let dir = Dir::new(txn.store(), ino, inode)?;
+    let dir = Dir::new(txn.store(), inode)?;
     let indexed = dir.indexed();
     if let Some((buffer, offset)) = slot.room {
         new.put(&dir, txn, &buffer, offset)?;
     } else if indexed {
-        block::claim(txn, ino, inode, htree::growth(&dir, name)?)?;
-        htree::insert(txn, ino, inode, &new)?;
+        block::claim(txn, inode, htree::growth(&dir, name)?)?;
+        htree::insert(txn, inode, &new)?;
     } else if dir.blocks == 1 && dir.params().index {
         // One block for the names, and one for half of them when it is split.
-        block::claim(txn, ino, inode, 2)?;
-        htree::convert(txn, ino, inode)?;
-        htree::insert(txn, ino, inode, &new)?;
+        block::claim(txn, inode, 2)?;
+        htree::convert(txn, inode)?;
+        htree::insert(txn, inode, &new)?;
     } else {
-        block::claim(txn, ino, inode, 1)?;
-        linear::grow(txn, ino, inode, &new)?;
+        block::claim(txn, inode, 1)?;
+        linear::grow(txn, inode, &new)?;
     }
     if !indexed && !txn.store().dirs.index {
         // Without dir_index the directory is changed as a linear one: an old index lacks the new
@@ -168,9 +167,9 @@ pub(crate) fn insert(
 ///
 /// # Errors
 /// [`Error::NotFound`]; a damaged directory.
-pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &Inode, name: &[u8]) -> Result<Found> {
-    let found = find(txn.store(), ino, inode, name)?.found()?;
-    remove_at(txn, ino, inode, &found, name)?;
+pub(crate) fn remove(txn: &mut Txn<'_>, inode: &Inode, name: &[u8]) -> Result<Found> {
+    let found = find(txn.store(), inode, name)?.found()?;
+    remove_at(txn, inode, &found, name)?;
     Ok(found)
 }
 
@@ -178,14 +177,8 @@ pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &Inode, name: &[u8]) ->
 ///
 /// # Errors
 /// [`DirError::Moved`] if it is not there any more.
-pub(crate) fn remove_at(
-    txn: &mut Txn<'_>,
-    ino: u32,
-    inode: &Inode,
-    found: &Found,
-    name: &[u8],
-) -> Result<()> {
-    let dir = Dir::new(txn.store(), ino, inode)?;
+pub(crate) fn remove_at(txn: &mut Txn<'_>, inode: &Inode, found: &Found, name: &[u8]) -> Result<()> {
+    let dir = Dir::new(txn.store(), inode)?;
     if found.role != Role::Leaf {
         return Err(Error::Invalid("the dots of a directory stay"));
     }
@@ -201,14 +194,13 @@ pub(crate) fn remove_at(
 /// [`Error::NotFound`]; a damaged directory.
 pub(crate) fn replace(
     txn: &mut Txn<'_>,
-    ino: u32,
     inode: &Inode,
     name: &[u8],
     child: u32,
     file_type: FileType,
 ) -> Result<()> {
-    let found = find(txn.store(), ino, inode, name)?.found()?;
-    let dir = Dir::new(txn.store(), ino, inode)?;
+    let found = find(txn.store(), inode, name)?.found()?;
+    let dir = Dir::new(txn.store(), inode)?;
     if found.role == Role::Leaf {
         check_place(&dir, &found.buffer.read(), &found, name)?;
     }
@@ -222,14 +214,14 @@ pub(crate) fn replace(
 ///
 /// # Errors
 /// [`Error::NoSpace`], with nothing changed.
-pub(crate) fn init(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, parent: u32) -> Result<()> {
-    let (_, buffer) = block::append(txn, ino, inode)?;
-    let dir = Dir::new(txn.store(), ino, inode)?;
+pub(crate) fn init(txn: &mut Txn<'_>, inode: &mut Inode, parent: u32) -> Result<()> {
+    let (_, buffer) = block::append(txn, inode)?;
+    let dir = Dir::new(txn.store(), inode)?;
     let (layout, dot) = (dir.layout(), rec_len(1));
     let kind = Some(FileType::Directory);
     dir.change(txn, &buffer, Role::Leaf, |bytes| {
         dirent::init_block(bytes, layout);
-        dirent::write_entry(bytes, layout, 0, dot, ino, kind, b".")
+        dirent::write_entry(bytes, layout, 0, dot, inode.ino, kind, b".")
             .and_then(|()| dirent::write_entry(bytes, layout, dot, layout.end() - dot, parent, kind, b".."))
             .map_err(|rule| dir.bad_leaf(0, buffer.block(), rule))
     })
@@ -252,7 +244,7 @@ impl New<'_> {
     fn put(&self, dir: &Dir<'_>, txn: &Txn<'_>, buffer: &Buffer, offset: usize) -> Result<()> {
         dir.change(txn, buffer, Role::Leaf, |bytes| {
             leaf::add(bytes, dir.layout(), offset, self.name, self.child, self.file_type)
-                .map_err(|_| DirError::Moved { ino: dir.ino, block: buffer.block(), offset }.into())
+                .map_err(|_| DirError::Moved { ino: dir.inode.ino, block: buffer.block(), offset }.into())
         })
     }
 }
@@ -296,7 +288,7 @@ fn check_place(dir: &Dir<'_>, bytes: &[u8], found: &Found, name: &[u8]) -> Resul
 }
 
 fn moved(dir: &Dir<'_>, found: &Found) -> Error {
-    DirError::Moved { ino: dir.ino, block: found.buffer.block(), offset: found.hit.offset }.into()
+    DirError::Moved { ino: dir.inode.ino, block: found.buffer.block(), offset: found.hit.offset }.into()
 }
 
 /// Looks up "." or ".." of an indexed directory, which only its root block holds.

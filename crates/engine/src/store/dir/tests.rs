@@ -96,12 +96,11 @@ impl Filled {
     fn insert(&mut self, fs: &Fs, name: &[u8]) -> Result<()> {
         let file = self.names.len() % self.files.len();
         let (dir, child) = (&self.dir, self.files[file].ino);
-        let slot = find(fs, dir.ino, &dir.state(), name)?.vacant()?;
+        let slot = find(fs, &dir.state(), name)?.vacant()?;
         // One more for the inode, and one that must be left over.
         let credits = slot.credits(fs, &dir.state()) + 2;
         fs.transact(credits, |txn| {
-            let out = dir
-                .update(txn, |txn, inode| insert(txn, dir.ino, inode, slot, name, child, FileType::Regular));
+            let out = dir.update(txn, |txn, inode| insert(txn, inode, slot, name, child, FileType::Regular));
             assert!(txn.credits() >= 1, "{} credits were not enough", credits - 1);
             out
         })?;
@@ -112,7 +111,7 @@ impl Filled {
 
     fn remove(&mut self, fs: &Fs, name: &[u8]) -> Result<()> {
         let found = fs.transact(CREDITS_REMOVE + 1, |txn| {
-            self.dir.update(txn, |txn, inode| remove(txn, self.dir.ino, inode, name))
+            self.dir.update(txn, |txn, inode| remove(txn, inode, name))
         })?;
         let file = self.names.remove(name).expect("a name that was not there has been removed");
         assert_eq!(found.ino, self.files[file].ino);
@@ -121,12 +120,12 @@ impl Filled {
     }
 
     fn lookup(&self, fs: &Fs, name: &[u8]) -> Option<u32> {
-        lookup(fs, self.dir.ino, &self.dir.state(), name).unwrap().map(|found| found.ino)
+        lookup(fs, &self.dir.state(), name).unwrap().map(|found| found.ino)
     }
 
     fn type_of(&self, fs: &Fs, name: &[u8]) -> Option<FileType> {
         let mut recorded = None;
-        read_dir(fs, self.dir.ino, &self.dir.state(), 0, &mut |entry| {
+        read_dir(fs, &self.dir.state(), 0, &mut |entry| {
             if entry.name == name {
                 recorded = entry.file_type;
             }
@@ -138,7 +137,7 @@ impl Filled {
 
     fn list(&self, fs: &Fs) -> Vec<(Vec<u8>, u32)> {
         let mut all = Vec::new();
-        read_dir(fs, self.dir.ino, &self.dir.state(), 0, &mut |entry| {
+        read_dir(fs, &self.dir.state(), 0, &mut |entry| {
             all.push((entry.name.to_vec(), entry.ino));
             ControlFlow::Continue(())
         })
@@ -181,7 +180,7 @@ impl Filled {
     }
 
     fn levels(&self, fs: &Fs) -> u8 {
-        Dir::new(fs, self.dir.ino, &self.dir.state()).unwrap().root().unwrap().1.indirect_levels
+        Dir::new(fs, &self.dir.state()).unwrap().root().unwrap().1.indirect_levels
     }
 }
 
@@ -249,7 +248,7 @@ fn replace_reaches_names_and_dots() {
         let replace = |name: &[u8], ino, kind| {
             let dir = &filled.dir;
             let replaced = volume.fs.transact(CREDITS_REMOVE + 1, |txn| {
-                dir.update(txn, |txn, inode| replace(txn, dir.ino, inode, name, ino, kind))
+                dir.update(txn, |txn, inode| replace(txn, inode, name, ino, kind))
             });
             replaced.unwrap();
         };
@@ -277,7 +276,7 @@ fn empty_is_told_from_full() {
     for args in [&["-b", "1024"][..], &["-b", "1024", "-O", "^dir_index"]] {
         let volume = Volume::new(8 << 20, args);
         let mut filled = volume.make();
-        let empty = |filled: &Filled| is_empty(&volume.fs, filled.dir.ino, &filled.dir.state()).unwrap();
+        let empty = |filled: &Filled| is_empty(&volume.fs, &filled.dir.state()).unwrap();
         assert!(empty(&filled));
         let names: Vec<_> = (0..300).map(|n| format!("a name of some length {n}").into_bytes()).collect();
         for name in &names {
@@ -303,13 +302,12 @@ fn places_that_changed_are_noticed() {
         filled.insert(&volume.fs, name.as_bytes()).unwrap();
     }
     let fs = &volume.fs;
-    let found = find(fs, filled.dir.ino, &filled.dir.state(), b"two").unwrap().found().unwrap();
+    let found = find(fs, &filled.dir.state(), b"two").unwrap().found().unwrap();
     filled.remove(fs, b"two").unwrap();
     let dir = &filled.dir;
-    let gone =
-        fs.transact(2, |txn| dir.update(txn, |txn, inode| remove_at(txn, dir.ino, inode, &found, b"two")));
+    let gone = fs.transact(2, |txn| dir.update(txn, |txn, inode| remove_at(txn, inode, &found, b"two")));
     assert!(matches!(gone, Err(Error::Dir(DirError::Moved { .. }))), "{gone:?}");
-    let dots = find(fs, dir.ino, &dir.state(), b"nothing").unwrap().found();
+    let dots = find(fs, &dir.state(), b"nothing").unwrap().found();
     assert!(matches!(dots, Err(Error::NotFound)));
     filled.check(fs);
 }
@@ -359,12 +357,12 @@ fn directories_that_cannot_be_are_refused() {
     use lanefs_format::InodeFlags;
     let volume = Volume::new(8 << 20, &["-b", "1024"]);
     let filled = volume.make();
-    let (fs, ino, good) = (&volume.fs, filled.dir.ino, filled.dir.state().clone());
+    let (fs, good) = (&volume.fs, filled.dir.state().clone());
     let errors = |inode: &Inode| {
-        let listed = read_dir(fs, ino, inode, 0, &mut |_| ControlFlow::Continue(())).unwrap_err();
-        let found = find(fs, ino, inode, b"a name").unwrap_err();
+        let listed = read_dir(fs, inode, 0, &mut |_| ControlFlow::Continue(())).unwrap_err();
+        let found = find(fs, inode, b"a name").unwrap_err();
         assert_eq!(listed.to_string(), found.to_string());
-        assert_eq!(is_empty(fs, ino, inode).unwrap_err().to_string(), found.to_string());
+        assert_eq!(is_empty(fs, inode).unwrap_err().to_string(), found.to_string());
         found
     };
     for flag in [InodeFlags::ENCRYPT, InodeFlags::CASEFOLD, InodeFlags::INLINE_DATA] {
@@ -375,12 +373,12 @@ fn directories_that_cannot_be_are_refused() {
         let error = errors(&Inode { size, ..good.clone() });
         assert!(matches!(error, Error::Dir(DirError::Size { size: s, .. }) if s == size), "{error}");
     }
-    let error = find(fs, ino, &Inode { size: 2048, ..good.clone() }, b"a name").unwrap_err();
+    let error = find(fs, &Inode { size: 2048, ..good.clone() }, b"a name").unwrap_err();
     assert!(matches!(error, Error::Dir(DirError::Hole { lblk: 1, .. })), "{error}");
     // Removed while it is open: it has no names, and accepts none.
     let gone = Inode { size: 0, links_count: 0, ..good.clone() };
-    assert!(find(fs, ino, &gone, b"a name").unwrap().found().is_err());
-    assert!(is_empty(fs, ino, &gone).unwrap());
+    assert!(find(fs, &gone, b"a name").unwrap().found().is_err());
+    assert!(is_empty(fs, &gone).unwrap());
     // Not an index: a plain first block.
     let error = errors(&Inode { flags: good.flags | InodeFlags::INDEX, ..good });
     assert!(matches!(error, Error::Dir(DirError::Index { .. })), "{error}");
@@ -393,8 +391,7 @@ fn a_directory_without_dotdot_stays_where_it_is() {
     let filled = volume.make();
     let (fs, dir) = (&volume.fs, &filled.dir);
     let child = dir.create(b"child", NewKind::Dir, ATTR).unwrap();
-    let without =
-        |txn: &mut Txn<'_>| child.update(txn, |txn, inode| remove(txn, child.ino, inode, b"..").map(drop));
+    let without = |txn: &mut Txn<'_>| child.update(txn, |txn, inode| remove(txn, inode, b"..").map(drop));
     fs.transact(4, without).unwrap();
     let root = fs.root().unwrap();
     for flags in [RenameFlags::Replace, RenameFlags::Exchange] {

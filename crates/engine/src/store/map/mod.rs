@@ -115,10 +115,10 @@ pub(crate) fn init_extents(inode: &mut Inode) {
 ///
 /// # Errors
 /// [`Error::FileTooBig`] beyond the end of any map; a damaged map.
-pub(crate) fn lookup(store: &Store, ino: u32, inode: &Inode, lblk: u32) -> Result<Mapping> {
-    let mapping = match shape(ino, inode)? {
-        Shape::Extents => extent::lookup(store, owner(store, ino, inode), &inode.i_block, lblk)?,
-        Shape::Indirect => indirect::lookup(store, ino, &inode.i_block, lblk)?,
+pub(crate) fn lookup(store: &Store, inode: &Inode, lblk: u32) -> Result<Mapping> {
+    let mapping = match shape(inode)? {
+        Shape::Extents => extent::lookup(store, owner(store, inode), &inode.i_block, lblk)?,
+        Shape::Indirect => indirect::lookup(store, inode.ino, &inode.i_block, lblk)?,
     };
     if let Mapping::Mapped { block, len, .. } = mapping {
         store.check_data_range(block, u64::from(len))?;
@@ -127,11 +127,11 @@ pub(crate) fn lookup(store: &Store, ino: u32, inode: &Inode, lblk: u32) -> Resul
 }
 
 /// Returns the file's first run of blocks.
-pub(crate) fn first_run(store: &Store, ino: u32, inode: &Inode) -> Result<Option<(u64, u32)>> {
+pub(crate) fn first_run(store: &Store, inode: &Inode) -> Result<Option<(u64, u32)>> {
     if !has_map(store, inode) {
         return Ok(None);
     }
-    match lookup(store, ino, inode, 0)? {
+    match lookup(store, inode, 0)? {
         Mapping::Mapped { block, len, .. } => Ok(Some((block, len))),
         Mapping::Hole { .. } => Ok(None),
     }
@@ -144,7 +144,6 @@ pub(crate) fn first_run(store: &Store, ino: u32, inode: &Inode) -> Result<Option
 /// [`Error::NoSpace`] without blocks for the map: nothing is changed; [`Error::FileTooBig`].
 pub(crate) fn insert(
     txn: &mut Txn<'_>,
-    ino: u32,
     inode: &mut Inode,
     lblk: u32,
     block: u64,
@@ -153,7 +152,7 @@ pub(crate) fn insert(
 ) -> Result<()> {
     check_sectors(txn.store(), inode, len)?;
     let new = lanefs_format::extent::Extent { ee_block: lblk, len, unwritten, ee_start: block };
-    change(txn, ino, inode, |map| match map {
+    change(txn, inode, |map| match map {
         Map::Tree(tree) => tree.insert(new),
         Map::Table(_) if unwritten => Err(Error::NotSupported("unwritten blocks in an indirect map".into())),
         Map::Table(table) => table.insert(lblk, block, len),
@@ -166,12 +165,11 @@ pub(crate) fn insert(
 /// As [`insert`]; a range that is not inside one extent.
 pub(crate) fn convert(
     txn: &mut Txn<'_>,
-    ino: u32,
     inode: &mut Inode,
     range: Range<u32>,
     unwritten: bool,
 ) -> Result<()> {
-    change(txn, ino, inode, |map| match map {
+    change(txn, inode, |map| match map {
         Map::Tree(tree) => tree.convert(range, unwritten),
         Map::Table(_) => Err(Error::NotSupported("unwritten blocks in an indirect map".into())),
     })
@@ -185,8 +183,8 @@ pub(crate) fn convert(
 ///
 /// # Errors
 /// Failures in the middle of a change.
-pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, range: Range<u32>) -> Result<Progress> {
-    change(txn, ino, inode, |map| match map {
+pub(crate) fn remove(txn: &mut Txn<'_>, inode: &mut Inode, range: Range<u32>) -> Result<Progress> {
+    change(txn, inode, |map| match map {
         Map::Tree(tree) => tree.remove(range),
         Map::Table(table) => table.remove(range),
     })
@@ -198,14 +196,8 @@ pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, range: Rang
 ///
 /// # Errors
 /// A map that is no tree; a damaged one.
-pub(crate) fn shift_left(
-    txn: &mut Txn<'_>,
-    ino: u32,
-    inode: &mut Inode,
-    from: &mut u32,
-    by: u32,
-) -> Result<Progress> {
-    change(txn, ino, inode, |map| match map {
+pub(crate) fn shift_left(txn: &mut Txn<'_>, inode: &mut Inode, from: &mut u32, by: u32) -> Result<Progress> {
+    change(txn, inode, |map| match map {
         Map::Tree(tree) => tree.shift_left(from, by),
         Map::Table(_) => Err(no_shift()),
     })
@@ -217,8 +209,8 @@ pub(crate) fn shift_left(
 /// # Errors
 /// [`Error::NoSpace`], and [`Error::Invalid`] if blocks would move beyond the end of the map:
 /// nothing is changed.
-pub(crate) fn part(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, at: u32, by: u32) -> Result<()> {
-    change(txn, ino, inode, |map| match map {
+pub(crate) fn part(txn: &mut Txn<'_>, inode: &mut Inode, at: u32, by: u32) -> Result<()> {
+    change(txn, inode, |map| match map {
         Map::Tree(tree) => tree.part(at, by),
         Map::Table(_) => Err(no_shift()),
     })
@@ -232,13 +224,12 @@ pub(crate) fn part(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, at: u32, by: 
 /// A map that is no tree; a damaged one.
 pub(crate) fn shift_right(
     txn: &mut Txn<'_>,
-    ino: u32,
     inode: &mut Inode,
     start: u32,
     end: &mut u32,
     by: u32,
 ) -> Result<Progress> {
-    change(txn, ino, inode, |map| match map {
+    change(txn, inode, |map| match map {
         Map::Tree(tree) => tree.shift_right(start, end, by),
         Map::Table(_) => Err(no_shift()),
     })
@@ -253,11 +244,11 @@ fn no_shift() -> Error {
 ///
 /// # Errors
 /// [`Error::NoSpace`] without blocks for the map: nothing is changed; [`Error::FileTooBig`].
-pub(crate) fn alloc_append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, lblk: u32) -> Result<u64> {
-    let goal = goal(txn.store(), ino, inode, lblk)?;
+pub(crate) fn alloc_append(txn: &mut Txn<'_>, inode: &mut Inode, lblk: u32) -> Result<u64> {
+    let goal = goal(txn.store(), inode, lblk)?;
     let before = txn.mark();
     let block = txn.alloc_meta(goal)?;
-    insert_or_free(txn, ino, inode, lblk, block..block + 1, false, before)?;
+    insert_or_free(txn, inode, lblk, block..block + 1, false, before)?;
     Ok(block)
 }
 
@@ -269,7 +260,6 @@ pub(crate) fn alloc_append(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, lblk:
 /// change of the map.
 pub(crate) fn insert_or_free(
     txn: &mut Txn<'_>,
-    ino: u32,
     inode: &mut Inode,
     lblk: u32,
     blocks: Range<u64>,
@@ -278,7 +268,7 @@ pub(crate) fn insert_or_free(
 ) -> Result<()> {
     let (start, len) = (blocks.start, (blocks.end - blocks.start) as u32);
     let taken = txn.mark();
-    let inserted = insert(txn, ino, inode, lblk, start, len, unwritten);
+    let inserted = insert(txn, inode, lblk, start, len, unwritten);
     if inserted.is_err() && txn.mark() == taken {
         txn.free(start, len, BlockKind::Data)?;
         txn.undone(before);
@@ -302,13 +292,13 @@ pub(crate) fn place(store: &Store, at: u64) -> Result<(u32, usize)> {
 
 /// Returns where the block for `lblk` should lie: behind the block before it, else in the inode's
 /// group.
-pub(crate) fn goal(store: &Store, ino: u32, inode: &Inode, lblk: u32) -> Result<u64> {
+pub(crate) fn goal(store: &Store, inode: &Inode, lblk: u32) -> Result<u64> {
     if let Some(before) = lblk.checked_sub(1)
-        && let Mapping::Mapped { block, .. } = lookup(store, ino, inode, before)?
+        && let Mapping::Mapped { block, .. } = lookup(store, inode, before)?
     {
         return Ok(block.saturating_add(1));
     }
-    let group = store.layout.inode_slot(ino)?.group;
+    let group = store.layout.inode_slot(inode.ino)?.group;
     Ok(store.layout.group_first_block(group)?)
 }
 
@@ -316,20 +306,21 @@ pub(crate) fn goal(store: &Store, ino: u32, inode: &Inode, lblk: u32) -> Result<
 /// other inserts.
 pub(crate) fn insert_blocks(
     store: &Store,
-    ino: u32,
     inode: &Inode,
     lblk: u32,
     len: u32,
     before: usize,
 ) -> Result<usize> {
-    match shape(ino, inode)? {
+    match shape(inode)? {
         Shape::Extents => {
             let entries = usize::from(u16::from_le_bytes([inode.i_block[2], inode.i_block[3]]));
             let fits = depth(inode) == 0 && entries + before < usize::from(max_entries(ROOT_SIZE));
             // One on each level, and one if the root grows.
             Ok(if fits { 0 } else { usize::from(depth(inode)) + 1 })
         }
-        Shape::Indirect => indirect::missing(store, ino, &inode.i_block, lblk..lblk.saturating_add(len)),
+        Shape::Indirect => {
+            indirect::missing(store, inode.ino, &inode.i_block, lblk..lblk.saturating_add(len))
+        }
     }
 }
 
@@ -337,15 +328,14 @@ pub(crate) fn insert_blocks(
 /// that map blocks of the file meanwhile may leave this thread without space for the map.
 pub(crate) fn insert_blocks_now(
     store: &Store,
-    ino: u32,
     inode: &Inode,
     lblk: u32,
     len: u32,
     before: usize,
 ) -> Result<usize> {
-    match shape(ino, inode)? {
-        Shape::Extents => extent::splits(store, owner(store, ino, inode), &inode.i_block, lblk, before + 1),
-        Shape::Indirect => insert_blocks(store, ino, inode, lblk, len, before),
+    match shape(inode)? {
+        Shape::Extents => extent::splits(store, owner(store, inode), &inode.i_block, lblk, before + 1),
+        Shape::Indirect => insert_blocks(store, inode, lblk, len, before),
     }
 }
 
@@ -371,9 +361,11 @@ enum Shape {
     Indirect,
 }
 
-fn shape(ino: u32, inode: &Inode) -> Result<Shape> {
+fn shape(inode: &Inode) -> Result<Shape> {
     if inode.flags.contains(InodeFlags::INLINE_DATA) {
-        return Err(Corrupt::SpecialInode { ino, role: "inline data", rule: "has no block map" }.into());
+        return Err(
+            Corrupt::SpecialInode { ino: inode.ino, role: "inline data", rule: "has no block map" }.into()
+        );
     }
     Ok(if has_extents(inode) { Shape::Extents } else { Shape::Indirect })
 }
@@ -428,8 +420,8 @@ fn depth(inode: &Inode) -> u16 {
     depth.min(lanefs_format::extent::MAX_DEPTH)
 }
 
-fn owner(store: &Store, ino: u32, inode: &Inode) -> Owner {
-    Owner { ino, seed: store.checksummer.inode_seed(ino, inode.generation) }
+fn owner(store: &Store, inode: &Inode) -> Owner {
+    Owner { ino: inode.ino, seed: inode.seed(&store.checksummer) }
 }
 
 /// Checks that i_blocks can count `len` more blocks: without `huge_file`, it has 2^32 - 1 sectors
@@ -453,22 +445,21 @@ enum Map<'m, 't, 'f> {
 /// Runs a change of the inode's map and counts its blocks in i_blocks.
 fn change<'f, T>(
     txn: &mut Txn<'f>,
-    ino: u32,
     inode: &mut Inode,
     f: impl FnOnce(Map<'_, '_, 'f>) -> Result<T>,
 ) -> Result<T> {
     let store = txn.store();
-    let owner = owner(store, ino, inode);
+    let owner = owner(store, inode);
     // The blocks of a directory or link went through the journal: freed, they must be revoked.
     let journalled = inode.flags.intersects(InodeFlags::EA_INODE | InodeFlags::JOURNAL_DATA);
     let kind = if inode.is_regular() && !journalled { BlockKind::Data } else { BlockKind::Metadata };
-    let (result, delta) = match shape(ino, inode)? {
+    let (result, delta) = match shape(inode)? {
         Shape::Extents => {
             let mut tree = Tree::new(txn, owner, kind, &mut inode.i_block);
             (f(Map::Tree(&mut tree)), tree.delta)
         }
         Shape::Indirect => {
-            let mut table = Table::new(txn, ino, kind, &mut inode.i_block);
+            let mut table = Table::new(txn, inode.ino, kind, &mut inode.i_block);
             (f(Map::Table(&mut table)), table.delta)
         }
     };

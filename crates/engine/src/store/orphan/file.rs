@@ -45,7 +45,7 @@ impl OrphanFile {
         let codec = Codec::new(&inode, &store.checksummer);
         let mut blocks = Vec::with_capacity(count as usize);
         for logical in 0..count {
-            let Mapping::Mapped { block, .. } = map::lookup(store, ino, &inode, logical)? else {
+            let Mapping::Mapped { block, .. } = map::lookup(store, &inode, logical)? else {
                 return Err(damaged("has a hole").into());
             };
             let verify = |bytes: &[u8]| Ok(codec.verify(bytes, block)?);

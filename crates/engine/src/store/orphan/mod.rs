@@ -59,23 +59,23 @@ pub(crate) fn add(txn: &mut Txn<'_>, ino: u32) -> Result<()> {
 
 /// Ends an orphan's truncation, or its lack of a name. An inode that has no name stays an orphan:
 /// only [`delete`] takes it off. The caller writes the inode afterwards under the same handle.
-pub(crate) fn settle(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
-    if inode.links_count == 0 { Ok(()) } else { remove(txn, ino, inode) }
+pub(crate) fn settle(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
+    if inode.links_count == 0 { Ok(()) } else { remove(txn, inode) }
 }
 
 /// Takes off an inode that is being deleted. The caller writes the inode afterwards under the same
 /// handle.
-pub(crate) fn delete(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
-    remove(txn, ino, inode)
+pub(crate) fn delete(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
+    remove(txn, inode)
 }
 
-fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
+fn remove(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
     let orphans = &txn.store().orphans;
     let in_file = match orphans.file.get() {
-        Some(file) => file.remove(txn, ino)?,
+        Some(file) => file.remove(txn, inode.ino)?,
         None => false,
     };
-    if !in_file && orphans.list.remove(txn, ino)? {
+    if !in_file && orphans.list.remove(txn, inode.ino)? {
         inode.dtime = 0;
     }
     Ok(())

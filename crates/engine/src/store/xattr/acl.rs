@@ -14,26 +14,20 @@ use lanefs_format::{FileType, Inode};
 const NO_DEFAULT: Error = Error::AccessDenied("a default ACL on something that is no directory");
 
 /// Returns the stored list of this name.
-pub(super) fn get(store: &Store, ino: u32, inode: &Inode, name: Name<'_>) -> Result<Option<Acl>> {
+pub(super) fn get(store: &Store, inode: &Inode, name: Name<'_>) -> Result<Option<Acl>> {
     check_type(inode)?;
-    match find(store, ino, inode, name)? {
+    match find(store, inode, name)? {
         None => Ok(None),
         Some(bytes) => match Acl::from_disk(&bytes) {
             Ok(acl) if acl.entries.is_empty() => Ok(None),
             Ok(acl) => Ok(Some(acl)),
-            Err(source) => Err(XattrError::Acl { ino, source }.into()),
+            Err(source) => Err(XattrError::Acl { ino: inode.ino, source }.into()),
         },
     }
 }
 
 /// Sets the list of this name from a program's value.
-pub(super) fn set(
-    txn: &mut Txn<'_>,
-    ino: u32,
-    inode: &mut Inode,
-    name: Name<'_>,
-    value: &[u8],
-) -> Result<()> {
+pub(super) fn set(txn: &mut Txn<'_>, inode: &mut Inode, name: Name<'_>, value: &[u8]) -> Result<()> {
     let parsed = Acl::from_xattr(value);
     // Bytes that are no list at all are refused before the inode's type is checked.
     let listed =
@@ -55,9 +49,9 @@ pub(super) fn set(
         Err(_) => return Err(Error::Invalid("an ACL that is not valid")),
     };
     if name == Name::ACL_ACCESS {
-        store_access(txn, ino, inode, &acl)
+        store_access(txn, inode, &acl)
     } else if inode.is_dir() {
-        store(txn, ino, inode, name, &acl)
+        store(txn, inode, name, &acl)
     } else if acl.entries.is_empty() {
         Ok(())
     } else {
@@ -66,9 +60,9 @@ pub(super) fn set(
 }
 
 /// Removes the list of this name, if there is one. The mode stays.
-pub(super) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>) -> Result<()> {
+pub(super) fn remove(txn: &mut Txn<'_>, inode: &mut Inode, name: Name<'_>) -> Result<()> {
     check_type(inode)?;
-    change(txn, ino, inode, name, None, SetXattr::Any)
+    change(txn, inode, name, None, SetXattr::Any)
 }
 
 /// Symbolic links have no ACL.
@@ -79,16 +73,16 @@ fn check_type(inode: &Inode) -> Result<()> {
     }
 }
 
-fn store(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: Name<'_>, acl: &Acl) -> Result<()> {
+fn store(txn: &mut Txn<'_>, inode: &mut Inode, name: Name<'_>, acl: &Acl) -> Result<()> {
     let value = (!acl.entries.is_empty()).then(|| acl.to_disk());
-    change(txn, ino, inode, name, value.as_deref(), SetXattr::Any)
+    change(txn, inode, name, value.as_deref(), SetXattr::Any)
 }
 
 /// Sets the access list, and the mode that follows from it. The empty list leaves the mode
 /// unchanged.
-fn store_access(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, acl: &Acl) -> Result<()> {
+fn store_access(txn: &mut Txn<'_>, inode: &mut Inode, acl: &Acl) -> Result<()> {
     let none = Acl::default();
-    store(txn, ino, inode, Name::ACL_ACCESS, if acl.is_extended() { acl } else { &none })?;
+    store(txn, inode, Name::ACL_ACCESS, if acl.is_extended() { acl } else { &none })?;
     if !acl.entries.is_empty() {
         inode.mode = inode.mode & !0o777 | acl.mode_bits();
         inode.ctime = txn.store().now();
@@ -97,34 +91,28 @@ fn store_access(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, acl: &Acl) -> Re
 }
 
 /// Updates the access list after a change of the inode's mode.
-pub(crate) fn chmod_acl(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
+pub(crate) fn chmod_acl(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
     if inode.is_symlink() {
         return Ok(());
     }
-    let Some(mut acl) = get(txn.store(), ino, inode, Name::ACL_ACCESS)? else { return Ok(()) };
+    let Some(mut acl) = get(txn.store(), inode, Name::ACL_ACCESS)? else { return Ok(()) };
     acl.chmod(inode.mode);
-    store_access(txn, ino, inode, &acl)
+    store_access(txn, inode, &acl)
 }
 
 /// Applies the default list of the directory to a new inode: a mode no wider than both, an access
 /// list, and for a directory the default list. Without a default list nothing changes.
 ///
 /// A creator's umask counts only in directories without a default list; the caller applies it.
-pub(crate) fn inherit_acl(
-    txn: &mut Txn<'_>,
-    dir_ino: u32,
-    dir: &Inode,
-    ino: u32,
-    inode: &mut Inode,
-) -> Result<()> {
+pub(crate) fn inherit_acl(txn: &mut Txn<'_>, dir: &Inode, inode: &mut Inode) -> Result<()> {
     if inode.is_symlink() {
         return Ok(());
     }
-    let Some(default) = get(txn.store(), dir_ino, dir, Name::ACL_DEFAULT)? else { return Ok(()) };
+    let Some(default) = get(txn.store(), dir, Name::ACL_DEFAULT)? else { return Ok(()) };
     let mut access = default.clone();
     inode.mode = access.inherit(inode.mode);
     if inode.is_dir() {
-        store(txn, ino, inode, Name::ACL_DEFAULT, &default)?;
+        store(txn, inode, Name::ACL_DEFAULT, &default)?;
     }
-    if access.is_extended() { store(txn, ino, inode, Name::ACL_ACCESS, &access) } else { Ok(()) }
+    if access.is_extended() { store(txn, inode, Name::ACL_ACCESS, &access) } else { Ok(()) }
 }

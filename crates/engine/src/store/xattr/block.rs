@@ -22,6 +22,11 @@ pub(super) fn load(store: &Store, ino: u32, block: u64) -> Result<Option<Buffer>
     store.file_block(block, kind::XATTR, verify).map(Some)
 }
 
+/// Returns the attribute block of an inode, verified; `None` if it has none.
+pub(super) fn of(store: &Store, inode: &Inode) -> Result<Option<Buffer>> {
+    load(store, inode.ino, inode.file_acl)
+}
+
 pub(super) fn parse(ino: u32, block: u64, bytes: &[u8]) -> Result<Vec<Attr<'_>>> {
     codec::parse_block(bytes).map_err(|source| XattrError::Block { ino, block, source }.into())
 }
@@ -43,26 +48,21 @@ pub(super) fn encode(store: &Store, mut attrs: Vec<Attr<'_>>) -> Result<Option<V
     if codec::encode_block(&mut bytes, &mut attrs) { Ok(Some(bytes)) } else { Err(Error::XattrsTooLarge) }
 }
 
-/// Reads what releasing a use of `block` changes: the block, and, if it is freed, its group's
-/// bitmap.
-pub(super) fn hold_for_free(store: &Store, ino: u32, block: u64) -> Result<impl Sized + use<>> {
-    let Some(buffer) = load(store, ino, block)? else { return Ok(None) };
-    let freed = header(ino, &buffer)?.refcount <= 1;
-    let bits = freed.then(|| alloc::hold_for_free(store, block, 1)).transpose()?;
+/// Reads what releasing a use of the inode's attribute block changes: the block, and, if it is
+/// freed, its group's bitmap.
+pub(super) fn hold_for_free(store: &Store, inode: &Inode) -> Result<impl Sized + use<>> {
+    let Some(buffer) = of(store, inode)? else { return Ok(None) };
+    let freed = header(inode.ino, &buffer)?.refcount <= 1;
+    let bits = freed.then(|| alloc::hold_for_free(store, inode.file_acl, 1)).transpose()?;
     Ok(Some((buffer, bits)))
 }
 
 /// Makes `content` the inode's attribute block: an existing equal block, the inode's own block
 /// changed in place, or a new block. The old block loses a user. Reads all blocks that change
 /// before it changes any.
-pub(super) fn replace(
-    txn: &mut Txn<'_>,
-    ino: u32,
-    inode: &mut Inode,
-    content: Option<Vec<u8>>,
-) -> Result<()> {
-    let store = txn.store();
-    let old = load(store, ino, inode.file_acl)?;
+pub(super) fn replace(txn: &mut Txn<'_>, inode: &mut Inode, content: Option<Vec<u8>>) -> Result<()> {
+    let (store, ino) = (txn.store(), inode.ino);
+    let old = of(store, inode)?;
     // From here to the end no other inode may start or stop sharing a block.
     let mut sharing = store.xattr_sharing.lock();
     let old_header = old.as_ref().map(|old| header(ino, old)).transpose()?;
@@ -81,7 +81,7 @@ pub(super) fn replace(
         sharing.remember(hash, old.block());
         return Ok(());
     }
-    let _held = hold_for_free(store, ino, inode.file_acl)?;
+    let _held = hold_for_free(store, inode)?;
     let new = match (&content, twin) {
         (None, _) => 0,
         (Some(_), Some(twin)) => {

@@ -40,25 +40,25 @@ pub enum SetXattr {
 ///
 /// # Errors
 /// [`Error::NoData`]; [`Error::NotSupported`] for a prefix that ext4 does not store.
-pub(crate) fn get(store: &Store, ino: u32, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn get(store: &Store, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     if refuses_user(inode, name) {
         return Err(Error::NoData);
     }
     let name = Name::parse(name)?;
     match name.index {
         index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => {
-            Ok(acl::get(store, ino, inode, name)?.ok_or(Error::NoData)?.to_xattr())
+            Ok(acl::get(store, inode, name)?.ok_or(Error::NoData)?.to_xattr())
         }
-        _ => find(store, ino, inode, name)?.ok_or(Error::NoData),
+        _ => find(store, inode, name)?.ok_or(Error::NoData),
     }
 }
 
 /// Returns the names of all attributes that programs see, prefixes included.
-pub(crate) fn list(store: &Store, ino: u32, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-    let mut names: Vec<_> = in_inode(ino, inode)?.iter().filter_map(|a| a.name.full()).collect();
-    if let Some(buffer) = block::load(store, ino, inode.file_acl)? {
+pub(crate) fn list(store: &Store, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+    let mut names: Vec<_> = in_inode(inode)?.iter().filter_map(|a| a.name.full()).collect();
+    if let Some(buffer) = block::of(store, inode)? {
         let bytes = buffer.read();
-        names.extend(block::parse(ino, buffer.block(), &bytes)?.iter().filter_map(|a| a.name.full()));
+        names.extend(block::parse(inode.ino, buffer.block(), &bytes)?.iter().filter_map(|a| a.name.full()));
     }
     Ok(names)
 }
@@ -74,7 +74,6 @@ pub(crate) fn list(store: &Store, ino: u32, inode: &Inode) -> Result<Vec<Vec<u8>
 /// nothing has changed.
 pub(crate) fn set(
     txn: &mut Txn<'_>,
-    ino: u32,
     inode: &mut Inode,
     name: &[u8],
     value: &[u8],
@@ -88,8 +87,8 @@ pub(crate) fn set(
     }
     let name = Name::parse(name)?;
     match name.index {
-        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => acl::set(txn, ino, inode, name, value),
-        _ => change(txn, ino, inode, name, Some(value), how),
+        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => acl::set(txn, inode, name, value),
+        _ => change(txn, inode, name, Some(value), how),
     }
 }
 
@@ -97,26 +96,26 @@ pub(crate) fn set(
 ///
 /// # Errors
 /// [`Error::NoData`] if there is none, but not for ACLs.
-pub(crate) fn remove(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, name: &[u8]) -> Result<()> {
+pub(crate) fn remove(txn: &mut Txn<'_>, inode: &mut Inode, name: &[u8]) -> Result<()> {
     if refuses_user(inode, name) {
         return Err(Error::NotPermitted("user attributes of a special file"));
     }
     let name = Name::parse(name)?;
     match name.index {
-        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => acl::remove(txn, ino, inode, name),
-        _ => change(txn, ino, inode, name, None, SetXattr::Replace),
+        index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT => acl::remove(txn, inode, name),
+        _ => change(txn, inode, name, None, SetXattr::Replace),
     }
 }
 
 /// Releases the attribute block of an inode that is being deleted.
-pub(crate) fn free_all(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
-    block::replace(txn, ino, inode, None)
+pub(crate) fn free_all(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
+    block::replace(txn, inode, None)
 }
 
 /// Reads what [`free_all`] will change besides the inode. While the result is held, freeing does no
 /// I/O.
-pub(crate) fn hold_for_free(store: &Store, ino: u32, inode: &Inode) -> Result<impl Sized + use<>> {
-    block::hold_for_free(store, ino, inode.file_acl)
+pub(crate) fn hold_for_free(store: &Store, inode: &Inode) -> Result<impl Sized + use<>> {
+    block::hold_for_free(store, inode)
 }
 
 /// Whether `name` is a `user.` attribute of an inode that can have none: only files and directories
@@ -125,20 +124,21 @@ fn refuses_user(inode: &Inode, name: &[u8]) -> bool {
     name.starts_with(b"user.") && !inode.is_regular() && !inode.is_dir()
 }
 
-fn in_inode(ino: u32, inode: &Inode) -> Result<Vec<Attr<'_>>> {
-    codec::parse_inode(&inode.xattr_area).map_err(|source| XattrError::Inode { ino, source }.into())
+fn in_inode(inode: &Inode) -> Result<Vec<Attr<'_>>> {
+    codec::parse_inode(&inode.xattr_area)
+        .map_err(|source| XattrError::Inode { ino: inode.ino, source }.into())
 }
 
 /// The stored bytes of one attribute.
-fn find(store: &Store, ino: u32, inode: &Inode, name: Name<'_>) -> Result<Option<Vec<u8>>> {
-    if let Some(attr) = in_inode(ino, inode)?.iter().find(|a| a.name == name) {
-        return value_of(store, ino, attr).map(Some);
+fn find(store: &Store, inode: &Inode, name: Name<'_>) -> Result<Option<Vec<u8>>> {
+    if let Some(attr) = in_inode(inode)?.iter().find(|a| a.name == name) {
+        return value_of(store, inode.ino, attr).map(Some);
     }
-    let Some(buffer) = block::load(store, ino, inode.file_acl)? else { return Ok(None) };
+    let Some(buffer) = block::of(store, inode)? else { return Ok(None) };
     let bytes = buffer.read();
-    let attrs = block::parse(ino, buffer.block(), &bytes)?;
+    let attrs = block::parse(inode.ino, buffer.block(), &bytes)?;
     let Some(found) = attrs.iter().find(|a| a.name == name) else { return Ok(None) };
-    value_of(store, ino, found).map(Some)
+    value_of(store, inode.ino, found).map(Some)
 }
 
 fn value_of(store: &Store, ino: u32, attr: &Attr<'_>) -> Result<Vec<u8>> {
@@ -158,26 +158,25 @@ fn value_of(store: &Store, ino: u32, attr: &Attr<'_>) -> Result<Vec<u8>> {
         return Err(broken("has more than the 65536 bytes that a value can have"));
     }
     let mut value = vec![0; size as usize];
-    let n = io::read_inode(store, value_ino, &holder, 0, &mut value)?;
+    let n = io::read_inode(store, &holder, 0, &mut value)?;
     if n == value.len() { Ok(value) } else { Err(broken("ends early")) }
 }
 
 /// Sets (or with no `value` removes) one attribute by its stored name and form.
 fn change(
     txn: &mut Txn<'_>,
-    ino: u32,
     inode: &mut Inode,
     name: Name<'_>,
     value: Option<&[u8]>,
     how: SetXattr,
 ) -> Result<()> {
     let store = txn.store();
-    let buffer = block::load(store, ino, inode.file_acl)?;
+    let buffer = block::of(store, inode)?;
     let (new_inode, new_block) = {
         let bytes = buffer.as_ref().map(|b| b.read());
-        let inner = in_inode(ino, inode)?;
+        let inner = in_inode(inode)?;
         let outer = match (&buffer, &bytes) {
-            (Some(buffer), Some(bytes)) => block::parse(ino, buffer.block(), bytes)?,
+            (Some(buffer), Some(bytes)) => block::parse(inode.ino, buffer.block(), bytes)?,
             _ => Vec::new(),
         };
         let old = inner.iter().chain(&outer).find(|a| a.name == name);
@@ -219,7 +218,7 @@ fn change(
         }
     };
     if let Some(content) = new_block {
-        block::replace(txn, ino, inode, content)?;
+        block::replace(txn, inode, content)?;
     }
     inode.xattr_area = new_inode;
     inode.ctime = store.now();

@@ -334,7 +334,7 @@ fn unwritten_extents_read_as_zeros_until_written() {
         image.debugfs("sif a size 300000");
         let fs = image.open();
         let node = fs.node(ino).unwrap();
-        let unwritten = |lblk| map::lookup(&fs, ino, &node.state(), lblk).unwrap();
+        let unwritten = |lblk| map::lookup(&fs, &node.state(), lblk).unwrap();
         assert!(matches!(unwritten(0), Mapping::Mapped { unwritten: true, .. }), "{text}");
         let mut model = vec![0; 300_000];
         assert_eq!(all(&node), model);
@@ -426,7 +426,7 @@ fn the_tail_of_the_last_block_is_zeroed() {
     let node = fs.node(ino).unwrap();
     write(&node, 0, &[7; 8192]).unwrap();
     node.content().truncate(5000).unwrap();
-    let Mapping::Mapped { block, .. } = map::lookup(&fs, ino, &node.state(), 1).unwrap() else { panic!() };
+    let Mapping::Mapped { block, .. } = map::lookup(&fs, &node.state(), 1).unwrap() else { panic!() };
     let mut raw = [1; 4096];
     fs.device.read_at(&mut raw, fs.byte_of(block)).unwrap();
     assert_eq!((raw[..904].to_vec(), raw[904..].to_vec()), (vec![7; 904], vec![0; 4096 - 904]));
@@ -454,7 +454,7 @@ fn a_large_write_is_one_extent_and_one_handle() {
     let before = fs.journal.stats().handles;
     write(&node, 0, &vec![3; 8 << 20]).unwrap();
     assert_eq!(fs.journal.stats().handles - before, 1);
-    let Mapping::Mapped { len, .. } = map::lookup(&fs, ino, &node.state(), 0).unwrap() else { panic!() };
+    let Mapping::Mapped { len, .. } = map::lookup(&fs, &node.state(), 0).unwrap() else { panic!() };
     assert_eq!(len, 2048);
     drop(node);
     image.close(fs);
@@ -483,7 +483,7 @@ fn deletion_and_tails_free_everything() {
         .unwrap();
         node.truncate_tail().unwrap();
         assert!(node.state().blocks <= 16, "{}", node.state().blocks);
-        fs.transact(20, |txn| node.update(txn, |txn, inode| crate::store::orphan::settle(txn, ino, inode)))
+        fs.transact(20, |txn| node.update(txn, |txn, inode| crate::store::orphan::settle(txn, inode)))
             .unwrap();
         assert_eq!(all(&node), vec![1; 5001]);
         node.truncate_for_delete().unwrap();

@@ -22,15 +22,10 @@ const MAX_STEPS: u32 = 8;
 ///
 /// # Errors
 /// [`Error::NoSpace`]; [`Error::DirFull`] if the index is full, at its full depth.
-pub(in crate::store::dir) fn insert(
-    txn: &mut Txn<'_>,
-    ino: u32,
-    inode: &mut Inode,
-    new: &New<'_>,
-) -> Result<()> {
+pub(in crate::store::dir) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, new: &New<'_>) -> Result<()> {
     let mut lblk = 0;
     for _ in 0..MAX_STEPS {
-        let dir = Dir::new(txn.store(), ino, inode)?;
+        let dir = Dir::new(txn.store(), inode)?;
         let (root, info) = dir.root()?;
         let hasher = dir.params().hasher.with_version(info.hash_version);
         let hash = hasher.hash(new.name).major;
@@ -46,13 +41,13 @@ pub(in crate::store::dir) fn insert(
             return split::pack(&dir, txn, path.leaf, &buffer, new);
         }
         match full_frames(&path) {
-            0 => return split::leaf(txn, ino, inode, &path, new, &hasher, hash),
-            full if full < path.frames.len() => split::node(txn, ino, inode, &path, full)?,
-            _ if info.indirect_levels < dir.params().max_levels => split::root(txn, ino, inode, &path)?,
+            0 => return split::leaf(txn, inode, &path, new, &hasher, hash),
+            full if full < path.frames.len() => split::node(txn, inode, &path, full)?,
+            _ if info.indirect_levels < dir.params().max_levels => split::root(txn, inode, &path)?,
             _ => return Err(Error::DirFull),
         }
     }
-    Err(DirError::SplitTooSmall { ino, lblk, need: new.need() }.into())
+    Err(DirError::SplitTooSmall { ino: inode.ino, lblk, need: new.need() }.into())
 }
 
 /// Returns how many blocks [`insert`] adds for `name` at most.

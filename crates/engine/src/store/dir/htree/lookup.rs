@@ -74,7 +74,7 @@ impl Path {
             // end.
             self.leaves += 1;
             if self.leaves > dir.blocks {
-                return Err(DirError::IndexCycle { ino: dir.ino, blocks: dir.blocks }.into());
+                return Err(DirError::IndexCycle { ino: dir.inode.ino, blocks: dir.blocks }.into());
             }
             frame.at += 1;
             self.low = entry.hash;
@@ -91,7 +91,7 @@ impl Path {
     fn enter(&mut self, dir: &Dir<'_>, lblk: u32, at: usize, entry: DxEntry, pick: Pick) -> Result<()> {
         if entry.block >= dir.blocks {
             let (value, bound) = (entry.block, dir.blocks);
-            return Err(DirError::IndexBlock { ino: dir.ino, lblk, entry: at, value, bound }.into());
+            return Err(DirError::IndexBlock { ino: dir.inode.ino, lblk, entry: at, value, bound }.into());
         }
         if self.frames.len() > usize::from(self.info.indirect_levels) {
             self.leaf = entry.block;
@@ -133,7 +133,7 @@ impl Path {
         let (low, high) = (self.low, self.high.unwrap_or(u32::MAX));
         if first.hash < low || last.hash > high {
             let (first, last) = (first.hash, last.hash);
-            return Err(DirError::IndexRange { ino: dir.ino, lblk, first, last, low, high }.into());
+            return Err(DirError::IndexRange { ino: dir.inode.ino, lblk, first, last, low, high }.into());
         }
         Ok(())
     }

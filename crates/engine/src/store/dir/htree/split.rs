@@ -18,15 +18,14 @@ use lanefs_journal::Buffer;
 /// caller has made room in the leaf's index block.
 pub(super) fn leaf(
     txn: &mut Txn<'_>,
-    ino: u32,
     inode: &mut Inode,
     path: &Path,
     new: &New<'_>,
     hasher: &NameHasher,
     hash: u32,
 ) -> Result<()> {
-    let (upper_lblk, upper) = append(txn, ino, inode)?;
-    let dir = Dir::new(txn.store(), ino, inode)?;
+    let (upper_lblk, upper) = append(txn, inode)?;
+    let dir = Dir::new(txn.store(), inode)?;
     let lower = dir.leaf(path.leaf)?;
     check_distinct(&dir, upper_lblk, &upper, path.leaf, &lower)?;
     let copy = lower.read().to_vec();
@@ -53,7 +52,7 @@ pub(super) fn leaf(
     let (lblk, buffer) = if hash >= first { (upper_lblk, &upper) } else { (path.leaf, &lower) };
     match dir.scan(lblk, buffer, new.name)?.room {
         Some(offset) => new.put(&dir, txn, buffer, offset),
-        None => Err(DirError::SplitTooSmall { ino, lblk, need: new.need() }.into()),
+        None => Err(DirError::SplitTooSmall { ino: inode.ino, lblk, need: new.need() }.into()),
     }
 }
 
@@ -98,13 +97,13 @@ pub(super) fn pack(dir: &Dir<'_>, txn: &Txn<'_>, lblk: u32, buffer: &Buffer, new
 
 /// Moves the upper half of the topmost of `full` full index blocks to a new one. The block above it
 /// has room.
-pub(super) fn node(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, path: &Path, full: usize) -> Result<()> {
+pub(super) fn node(txn: &mut Txn<'_>, inode: &mut Inode, path: &Path, full: usize) -> Result<()> {
     let below = path.frames.len() - full;
     let (Some(parent), Some(frame)) = (path.frames.get(below.wrapping_sub(1)), path.frames.get(below)) else {
         return Ok(());
     };
-    let (lblk, buffer) = append(txn, ino, inode)?;
-    let dir = Dir::new(txn.store(), ino, inode)?;
+    let (lblk, buffer) = append(txn, inode)?;
+    let dir = Dir::new(txn.store(), inode)?;
     check_distinct(&dir, lblk, &buffer, frame.lblk, &frame.buffer)?;
     check_distinct(&dir, lblk, &buffer, parent.lblk, &parent.buffer)?;
     let bad = |rule| dir.bad_index(frame.lblk, frame.buffer.block(), rule);
@@ -126,10 +125,10 @@ pub(super) fn node(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, path: &Path, 
 }
 
 /// Moves all entries of the root to a new node, and so adds a level.
-pub(super) fn root(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode, path: &Path) -> Result<()> {
+pub(super) fn root(txn: &mut Txn<'_>, inode: &mut Inode, path: &Path) -> Result<()> {
     let Some(frame) = path.frames.first() else { return Ok(()) };
-    let (lblk, buffer) = append(txn, ino, inode)?;
-    let dir = Dir::new(txn.store(), ino, inode)?;
+    let (lblk, buffer) = append(txn, inode)?;
+    let dir = Dir::new(txn.store(), inode)?;
     check_distinct(&dir, lblk, &buffer, 0, &frame.buffer)?;
     let all = htree::entries_from(&frame.buffer.read(), frame.kind, 0)
         .map_err(|rule| dir.bad_index(0, frame.buffer.block(), rule))?;
@@ -158,13 +157,14 @@ fn write_node(
 }
 
 /// Turns a linear directory of one block into an indexed one: its names move to block 1, block
-pub(in crate::store::dir) fn convert(txn: &mut Txn<'_>, ino: u32, inode: &mut Inode) -> Result<()> {
+pub(in crate::store::dir) fn convert(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
+    let ino = inode.ino;
     let old = {
-        let dir = Dir::new(txn.store(), ino, inode)?;
+        let dir = Dir::new(txn.store(), inode)?;
         dir.leaf(0)?
     };
-    let (lblk, buffer) = append(txn, ino, inode)?;
-    let dir = Dir::new(txn.store(), ino, inode)?;
+    let (lblk, buffer) = append(txn, inode)?;
+    let dir = Dir::new(txn.store(), inode)?;
     check_distinct(&dir, lblk, &buffer, 0, &old)?;
     let copy = old.read().to_vec();
     let mut all = entries(&copy, dir.layout()).flatten();
@@ -193,7 +193,7 @@ pub(in crate::store::dir) fn convert(txn: &mut Txn<'_>, ino: u32, inode: &mut In
 /// directory has already.
 fn check_distinct(dir: &Dir<'_>, lblk: u32, new: &Buffer, other: u32, old: &Buffer) -> Result<()> {
     if new.block() == old.block() {
-        return Err(DirError::BlockTwice { ino: dir.ino, lblk, block: new.block(), other }.into());
+        return Err(DirError::BlockTwice { ino: dir.inode.ino, lblk, block: new.block(), other }.into());
     }
     Ok(())
 }

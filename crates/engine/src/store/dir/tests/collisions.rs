@@ -60,7 +60,7 @@ fn one_hash_goes_on_over_many_leaves() {
     }
     // A leaf holds three names of 255 bytes.
     let state = filled.dir.state().clone();
-    let dir = Dir::new(&volume.fs, filled.dir.ino, &state).unwrap();
+    let dir = Dir::new(&volume.fs, &state).unwrap();
     let (root, info) = dir.root().unwrap();
     let mut path = htree::Path::to(&dir, root, info, hash).unwrap();
     let mut leaves = 1;
@@ -86,7 +86,7 @@ fn one_hash_goes_on_over_many_leaves() {
     let mut seen = BTreeSet::new();
     loop {
         let mut one = None;
-        read_dir(&volume.fs, filled.dir.ino, &filled.dir.state(), cookie, &mut |entry| {
+        read_dir(&volume.fs, &filled.dir.state(), cookie, &mut |entry| {
             one = Some((entry.name.to_vec(), entry.cookie));
             ControlFlow::Break(())
         })

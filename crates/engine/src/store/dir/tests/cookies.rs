@@ -12,7 +12,7 @@ pub(super) fn list_in_pieces(
     let (mut cookie, mut seen, most) = (0, Vec::new(), rng.random_range(2..40));
     loop {
         let (mut left, before) = (rng.random_range(1..most), seen.len());
-        read_dir(fs, filled.dir.ino, &filled.dir.state(), cookie, &mut |entry| {
+        read_dir(fs, &filled.dir.state(), cookie, &mut |entry| {
             seen.push(entry.name.to_vec());
             assert!(entry.cookie > cookie && entry.cookie < 1 << 63);
             cookie = entry.cookie;
@@ -81,7 +81,7 @@ fn a_listing_may_remove_what_it_sees() {
         let (mut cookie, mut gone) = (0, 0);
         loop {
             let (mut batch, most) = (Vec::new(), rng.random_range(1..30));
-            read_dir(fs, filled.dir.ino, &filled.dir.state(), cookie, &mut |entry| {
+            read_dir(fs, &filled.dir.state(), cookie, &mut |entry| {
                 cookie = entry.cookie;
                 batch.push(entry.name.to_vec());
                 if batch.len() == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -96,7 +96,7 @@ fn a_listing_may_remove_what_it_sees() {
             }
         }
         assert_eq!(gone, 500);
-        assert!(is_empty(fs, filled.dir.ino, &filled.dir.state()).unwrap());
+        assert!(is_empty(fs, &filled.dir.state()).unwrap());
     }
 }
 
@@ -112,7 +112,7 @@ fn any_number_is_a_cookie() {
         for _ in 0..500 {
             let cookie = rng.random::<u64>() >> rng.random_range(0..64);
             let mut last = cookie;
-            read_dir(&volume.fs, filled.dir.ino, &filled.dir.state(), cookie, &mut |entry| {
+            read_dir(&volume.fs, &filled.dir.state(), cookie, &mut |entry| {
                 assert!(entry.cookie > last || entry.cookie > cookie);
                 last = entry.cookie;
                 ControlFlow::Continue(())

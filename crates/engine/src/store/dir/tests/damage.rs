@@ -23,7 +23,7 @@ fn sample(names: u32, args: &[&str]) -> Sample {
     }
     let (dir, child, state) = (filled.dir.ino, filled.files[0].ino, filled.dir.state().clone());
     let count = (state.size / 1024) as u32;
-    let blocks = (0..count).map(|lblk| match map::lookup(&volume.fs, dir, &state, lblk).unwrap() {
+    let blocks = (0..count).map(|lblk| match map::lookup(&volume.fs, &state, lblk).unwrap() {
         map::Mapping::Mapped { block, .. } => block as usize * 1024,
         map::Mapping::Hole { .. } => panic!("a hole"),
     });
@@ -48,25 +48,25 @@ impl Sample {
         let fs = open(&device);
         let Ok(dir) = fs.node(self.dir) else { return };
         let mut listed = 0;
-        let _ = read_dir(&fs, dir.ino, &dir.state(), 0, &mut |entry| {
+        let _ = read_dir(&fs, &dir.state(), 0, &mut |entry| {
             assert!((1..=255).contains(&entry.name.len()) && entry.ino != 0);
             listed += 1;
             ControlFlow::Continue(())
         });
         assert!(listed <= self.blocks.len() * 1024 / 12 + 2, "{listed}");
-        let _ = is_empty(&fs, dir.ino, &dir.state());
+        let _ = is_empty(&fs, &dir.state());
         for (i, name) in self.names.iter().enumerate() {
             let ended = fs.transact(64, |txn| {
                 let _ = dir.update(txn, |txn, inode| {
-                    let _ = lookup(&fs, dir.ino, inode, name);
+                    let _ = lookup(&fs, inode, name);
                     if i % 3 == 0 {
-                        let _ = remove(txn, dir.ino, inode, name);
+                        let _ = remove(txn, inode, name);
                     }
                     let new = format!("a new name, {i}, of some length").into_bytes();
-                    if let Ok(Place::Vacant(slot)) = find(&fs, dir.ino, inode, &new) {
-                        let _ = insert(txn, dir.ino, inode, slot, &new, self.child, FileType::Regular);
+                    if let Ok(Place::Vacant(slot)) = find(&fs, inode, &new) {
+                        let _ = insert(txn, inode, slot, &new, self.child, FileType::Regular);
                     }
-                    let _ = replace(txn, dir.ino, inode, b"..", 2, FileType::Directory);
+                    let _ = replace(txn, inode, b"..", 2, FileType::Directory);
                     Ok(())
                 });
                 Ok(())
@@ -129,7 +129,7 @@ fn checksums_are_verified() {
     }
     let state = filled.dir.state().clone();
     let (ino, fs) = (filled.dir.ino, &volume.fs);
-    let at = |lblk| match map::lookup(fs, ino, &state, lblk).unwrap() {
+    let at = |lblk| match map::lookup(fs, &state, lblk).unwrap() {
         map::Mapping::Mapped { block, .. } => block as usize * 1024,
         map::Mapping::Hole { .. } => panic!("a hole"),
     };
@@ -142,7 +142,7 @@ fn checksums_are_verified() {
         bytes[place] ^= 0x40;
         let fs = open(&Arc::new(MemDevice::from_bytes(bytes)));
         let dir = fs.node(ino).unwrap();
-        let listed = read_dir(&fs, ino, &dir.state(), 0, &mut |_| ControlFlow::Continue(()));
+        let listed = read_dir(&fs, &dir.state(), 0, &mut |_| ControlFlow::Continue(()));
         let said = listed.unwrap_err();
         assert!(said.to_string().contains("checksum"), "{said}");
         assert_eq!(said.errno(), 117);
