@@ -172,6 +172,26 @@ fn a_default_acl_comes_before_the_umask() {
 }
 
 #[test]
+fn with_noacl_no_acl_is_seen_or_inherited() {
+    let m = Mount::new("defaults");
+    let sh = |script| {
+        let out = support::succeed(Command::new("sh").args(["-euc", script]).current_dir(m.image.beside("")));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    sh("mkdir m/d; setfacl -m d:u:5:rwx,u:5:rwx m/d");
+    m.umount();
+    m.image.ok(["mount", "v.img", "m", "-o", "noacl"]);
+    let script = "umask 022; touch m/d/f; stat -c %a m/d/f; getfattr -dm- m/d; \
+                  for does in '-n' '-x'; do LC_ALL=C setfattr $does system.posix_acl_default m/d 2>&1 || :; done";
+    let no = "setfattr: m/d: Operation not supported\n";
+    assert_eq!(sh(script), format!("644\n{no}{no}"));
+    m.umount();
+    m.image.ok(["mount", "v.img", "m"]);
+    assert!(sh("getfacl -cn m/d").contains("default:user:5:rwx"));
+    m.umount();
+}
+
+#[test]
 fn a_writer_takes_set_user_id_away() {
     let m = Mount::new("defaults");
     fs::write(m.path("tool"), b"#!").unwrap();

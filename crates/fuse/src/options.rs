@@ -193,6 +193,11 @@ impl MountOptions {
         self.named |= flags;
     }
 
+    fn set_acl(&mut self, on: bool) {
+        self.acl = on;
+        self.open = self.open.clone().acl(on);
+    }
+
     fn set_atime(&mut self, atime: Atime) {
         self.atime = atime;
         self.set(MountFlags::NOATIME, atime == Atime::Never);

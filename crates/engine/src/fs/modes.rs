@@ -61,6 +61,8 @@ pub(crate) struct Modes {
     pub(crate) discard: bool,
     /// Whether content goes past the page cache where the device is memory.
     pub(crate) dax: bool,
+    /// Whether POSIX ACLs count.
+    pub(crate) acl: bool,
 }
 
 impl Default for Modes {
@@ -73,6 +75,7 @@ impl Default for Modes {
             delalloc: true,
             discard: false,
             dax: true,
+            acl: true,
         }
     }
 }
@@ -97,6 +100,8 @@ impl Modes {
             "nodiscard" => self.discard = false,
             "dax" | "dax=always" => self.dax = true,
             "dax=never" => self.dax = false,
+            "acl" => self.acl = true,
+            "noacl" => self.acl = false,
             _ => return false,
         }
         true
@@ -117,6 +122,7 @@ mod tests {
             "dioread_lock",
             "nodelalloc",
             "dax=never",
+            "noacl",
         ] {
             assert!(modes.set(word), "{word}");
         }
@@ -128,11 +134,18 @@ mod tests {
             delalloc: false,
             discard: false,
             dax: false,
+            acl: false,
         };
         assert_eq!(modes, all);
-        for word in
-            ["locking=range", "overwrite=nojournal", "i_version=queried", "mapafter", "delalloc", "dax"]
-        {
+        for word in [
+            "locking=range",
+            "overwrite=nojournal",
+            "i_version=queried",
+            "mapafter",
+            "delalloc",
+            "dax",
+            "acl",
+        ] {
             assert!(modes.set(word), "{word}");
         }
         assert_eq!(modes, Modes::default());

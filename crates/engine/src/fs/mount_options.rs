@@ -46,7 +46,6 @@ const OF_THE_ENGINE: &[&str] = &[
     // Times are kept in core until the inode is written for another reason, or the commit interval
     // is over.
     "lazytime",
-    "acl",
     // i_version is always counted.
     "i_version",
 ];
@@ -69,7 +68,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("data=journal", "the content of files does not go through the journal"),
     ("errors=panic", "a volume that fails becomes read-only, and nothing else"),
     ("nouser_xattr", "extended attributes are always there"),
-    ("noacl", "ACLs are always there"),
     ("relatime", "reads leave the time of the last read as it is: noatime"),
     ("strictatime", "reads leave the time of the last read as it is: noatime"),
     ("atime", "reads leave the time of the last read as it is: noatime"),
@@ -114,6 +112,7 @@ impl OpenOptions {
     /// | `delalloc`, `nodelalloc` | [`delalloc`](Self::delalloc) |
     /// | `discard`, `nodiscard` | [`discard`](Self::discard) |
     /// | `dax`, `dax=always`, `dax=never` | [`dax`](Self::dax) |
+    /// | `acl`, `noacl` | [`acl`](Self::acl) |
     ///
     /// # Errors
     /// [`Error::MountOption`], with the word that is no option or whose value is not allowed.

@@ -115,6 +115,7 @@ impl Fs {
             use_reserved: options.use_reserved,
             discard: options.modes.discard,
             dax: options.modes.dax,
+            acl: options.modes.acl,
             on_use: Some(Box::new(flusher.stirrer())),
             threads: options.threads,
         };

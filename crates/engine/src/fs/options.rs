@@ -204,6 +204,14 @@ impl OpenOptions {
         self
     }
 
+    /// Sets whether POSIX ACLs count (`acl`, `noacl`): yes, unless said otherwise. Otherwise those
+    /// that are stored stay as they are, no new inode inherits any, and they are neither listed nor
+    /// read nor set ([`Error::NotSupported`](crate::Error::NotSupported)).
+    pub fn acl(mut self, yes: bool) -> Self {
+        self.modes.acl = yes;
+        self
+    }
+
     /// Ignores the journal (`noload`): changes in it are not seen. For reading only, to look at a
     /// volume whose journal is damaged.
     pub fn noload(mut self, yes: bool) -> Self {

@@ -35,6 +35,7 @@ pub(crate) struct Config {
     pub(crate) discard: bool,
     /// Content goes past the page cache where the device is memory.
     pub(crate) dax: bool,
+    pub(crate) acl: bool,
     /// Called at the first use of the journal's cache after it was last checked for use.
     pub(crate) on_use: Option<Box<dyn Fn() + Send + Sync>>,
     /// The journal has threads in the background.
@@ -98,6 +99,7 @@ impl Store {
             generation: AtomicU32::new(first_generation(&sb, config.clock)),
             clock: Clock::new(config.clock, config.tick_times, sb.inode_context().inode_size == 128),
             counters: Counters::new(),
+            acl: config.acl,
             dax: config.dax && device.mapped().is_some(),
             writes_last: device.mapped().is_some_and(|memory| memory.persistence() != Persistence::Flush),
             sb: Mutex::new(sb),

@@ -90,6 +90,8 @@ pub(crate) struct Store {
     pub(crate) counters: Box<Counters>,
     /// The first failure that was not returned to any caller.
     error: Mutex<Option<String>>,
+    /// POSIX ACLs count.
+    pub(crate) acl: bool,
     /// Content goes past the page cache: the device is memory.
     pub(crate) dax: bool,
     /// The device is memory whose writes need no flush.

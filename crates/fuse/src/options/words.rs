@@ -80,7 +80,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
     keep(
         &["acl"],
         |options, _, _| {
-            options.acl = true;
+            options.set_acl(true);
             Ok(())
         },
         "Access control lists count, which is the default.",
@@ -88,10 +88,10 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
     keep(
         &["noacl"],
         |options, _, _| {
-            options.acl = false;
+            options.set_acl(false);
             Ok(())
         },
-        "Permissions by the mode only.",
+        "Permissions by the mode only: ACLs that are stored stay, and no new file inherits any.",
     ),
     keep(
         &["fsname=NAME"],

@@ -137,7 +137,7 @@ impl Node {
     fn has_capability_and_acl(&self, inode: &Inode) -> Result<bool> {
         let has = |name: &[u8]| match xattr::get(&self.fs, inode, name) {
             Ok(_) => Ok(true),
-            Err(Error::NoData) => Ok(false),
+            Err(Error::NoData | Error::NotSupported(_)) => Ok(false),
             Err(e) => Err(e),
         };
         Ok(!inode.is_dir() && has(CAPABILITY)? && has(b"system.posix_acl_access")?)

@@ -15,7 +15,7 @@ const NO_DEFAULT: Error = Error::AccessDenied("a default ACL on something that i
 
 /// Returns the stored list of this name.
 pub(super) fn get(store: &Store, inode: &Inode, name: Name<'_>) -> Result<Option<Acl>> {
-    check_type(inode)?;
+    check_allowed(store, inode)?;
     match find(store, inode, name)? {
         None => Ok(None),
         Some(bytes) => match Acl::from_disk(&bytes) {
@@ -33,7 +33,7 @@ pub(super) fn set(txn: &mut Txn<'_>, inode: &mut Inode, name: Name<'_>, value: &
     let listed =
         matches!(parsed, Ok(_) | Err(AclError::Order { .. } | AclError::Incomplete | AclError::Id { .. }));
     if listed || value.is_empty() {
-        check_type(inode)?;
+        check_allowed(txn.store(), inode)?;
     }
     let acl = match parsed {
         Ok(acl) => acl,
@@ -61,12 +61,15 @@ pub(super) fn set(txn: &mut Txn<'_>, inode: &mut Inode, name: Name<'_>, value: &
 
 /// Removes the list of this name, if there is one. The mode stays.
 pub(super) fn remove(txn: &mut Txn<'_>, inode: &mut Inode, name: Name<'_>) -> Result<()> {
-    check_type(inode)?;
+    check_allowed(txn.store(), inode)?;
     change(txn, inode, name, None, SetXattr::Any)
 }
 
-/// Symbolic links have no ACL.
-fn check_type(inode: &Inode) -> Result<()> {
+/// Symbolic links have no ACL, and no inode where ACLs do not count.
+fn check_allowed(store: &Store, inode: &Inode) -> Result<()> {
+    if !store.acl {
+        return Err(Error::NotSupported("ACLs of a volume that was opened with noacl".into()));
+    }
     match FileType::from_mode(inode.mode) {
         Some(FileType::Symlink) => Err(Error::NotSupported("an ACL of a symbolic link".into())),
         _ => Ok(()),
@@ -92,7 +95,7 @@ fn store_access(txn: &mut Txn<'_>, inode: &mut Inode, acl: &Acl) -> Result<()> {
 
 /// Updates the access list after a change of the inode's mode.
 pub(crate) fn chmod_acl(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
-    if inode.is_symlink() {
+    if inode.is_symlink() || !txn.store().acl {
         return Ok(());
     }
     let Some(mut acl) = get(txn.store(), inode, Name::ACL_ACCESS)? else { return Ok(()) };
@@ -105,7 +108,7 @@ pub(crate) fn chmod_acl(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<()> {
 ///
 /// A creator's umask counts only in directories without a default list; the caller applies it.
 pub(crate) fn inherit_acl(txn: &mut Txn<'_>, dir: &Inode, inode: &mut Inode) -> Result<()> {
-    if inode.is_symlink() {
+    if inode.is_symlink() || !txn.store().acl {
         return Ok(());
     }
     let Some(default) = get(txn.store(), dir, Name::ACL_DEFAULT)? else { return Ok(()) };

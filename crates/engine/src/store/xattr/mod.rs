@@ -55,10 +55,12 @@ pub(crate) fn get(store: &Store, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> 
 
 /// Returns the names of all attributes that programs see, prefixes included.
 pub(crate) fn list(store: &Store, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-    let mut names: Vec<_> = in_inode(inode)?.iter().filter_map(|a| a.name.full()).collect();
+    let is_acl = |name: &Name<'_>| matches!(name.index, index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT);
+    let shown = |attr: &Attr<'_>| attr.name.full().filter(|_| store.acl || !is_acl(&attr.name));
+    let mut names: Vec<_> = in_inode(inode)?.iter().filter_map(shown).collect();
     if let Some(buffer) = block::of(store, inode)? {
         let bytes = buffer.read();
-        names.extend(block::parse(inode.ino, buffer.block(), &bytes)?.iter().filter_map(|a| a.name.full()));
+        names.extend(block::parse(inode.ino, buffer.block(), &bytes)?.iter().filter_map(shown));
     }
     Ok(names)
 }
