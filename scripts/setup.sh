@@ -35,10 +35,13 @@ if [ -n "${1:-}" ]; then
     need git git
     need make make
     need patch patch
+    need mkfs.vfat dosfstools
     need mkfs.xfs xfsprogs
     need pgrep procps
     need readelf binutils
     need rsync rsync
+    need sfdisk fdisk
+    need sgdisk gdisk
     need setfacl acl
     need setfattr attr
     need sqlite3 sqlite3

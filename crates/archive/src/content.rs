@@ -3,10 +3,10 @@
 //! A program that refuses to overwrite a file, or to open it as a volume, can say what it is.
 
 #[cfg(target_os = "linux")]
-pub use files::{of, of_path};
+pub use files::{of, of_path, of_range};
 
-/// Bytes at the start that hold every signature below.
-const HEAD: usize = 68 << 10;
+/// Bytes at the start that hold every signature that [`of_head`] looks for.
+pub const HEAD: usize = 68 << 10;
 
 /// The kind of a recognised content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +61,9 @@ const SIGNATURES: &[(usize, &[u8], Content)] = &[
     (82, b"FAT32   ", Content::FileSystem("a FAT file system")),
     (0, b"QFI\xFB", Content::DiskImage("qcow2")),
     (0, b"KDMV", Content::DiskImage("vmdk")),
+    (0, b"COWD", Content::DiskImage("vmdk")),
+    (0, b"# Disk DescriptorFile", Content::DiskImage("vmdk")),
+    (0, b"conectix", Content::DiskImage("vpc")),
     (0, b"vhdxfile", Content::DiskImage("vhdx")),
     (64, b"\x7F\x10\xDA\xBE", Content::DiskImage("vdi")),
     (0, b"\x1F\x8B", Content::Compressed("gzip")),
@@ -120,6 +123,7 @@ mod files {
     use super::{Content, HEAD, of_head};
     use std::fs::File;
     use std::io;
+    use std::ops::Range;
     use std::os::unix::fs::FileExt;
     use std::path::Path;
 
@@ -129,17 +133,7 @@ mod files {
     /// # Errors
     /// `file` cannot be read.
     pub fn of(file: &File) -> io::Result<Option<Content>> {
-        let mut head = vec![0; HEAD];
-        let mut len = 0;
-        while len < HEAD {
-            match file.read_at(&mut head[len..], len as u64) {
-                Ok(0) => break,
-                Ok(n) => len += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        head.truncate(len);
+        let head = head(file, 0, HEAD)?;
         if let Some(known) = of_head(&head) {
             return Ok(Some(known));
         }
@@ -150,6 +144,31 @@ mod files {
             return Ok(Some(Content::Gpt));
         }
         Ok(first_data(file, size)?.then_some(Content::Data))
+    }
+
+    /// Recognises the content of a part of `file`, by its start alone.
+    ///
+    /// # Errors
+    /// `file` cannot be read.
+    pub fn of_range(file: &File, range: Range<u64>) -> io::Result<Option<Content>> {
+        let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(HEAD);
+        Ok(of_head(&head(file, range.start, len.min(HEAD))?))
+    }
+
+    /// Reads `len` bytes, or what there is of them.
+    fn head(file: &File, start: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut head = vec![0; len];
+        let mut filled = 0;
+        while filled < len {
+            match file.read_at(&mut head[filled..], start + filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        head.truncate(filled);
+        Ok(head)
     }
 
     /// Recognises the content of the file at `path`. Returns `None` too if it cannot be read, and for

@@ -6,6 +6,7 @@
 //! A path of the host that exists as written is a path of the host.
 
 use lanefs_archive::content::{self, Content};
+use lanefs_device::VolumeUrl;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
@@ -85,10 +86,10 @@ fn is_scheme(before: &[u8], from: &[u8]) -> bool {
     before == b"pmem" || from.starts_with(b"://") && matches!(before, b"nbd" | b"nbd+unix" | b"nbds")
 }
 
+/// Returns whether the name leads to a file or device, or a part of one.
 fn holds_volume(name: &[u8]) -> bool {
-    Path::new(OsStr::from_bytes(name.strip_prefix(b"pmem:").unwrap_or(name)))
-        .metadata()
-        .is_ok_and(|m| m.is_file() || m.file_type().is_block_device())
+    let path = VolumeUrl::parse(OsStr::from_bytes(name)).ok().and_then(|url| url.path());
+    path.and_then(|path| path.metadata().ok()).is_some_and(|m| m.is_file() || m.file_type().is_block_device())
 }
 
 #[cfg(test)]

@@ -11,12 +11,14 @@ use crate::stats::StatsArg;
 use lanefs::{OpenOptions, Volume};
 use lanefs_archive::Overwrite;
 use lanefs_archive::content::{self, Content};
-use lanefs_device::{BlockDevice, FileOptions, Medium, open_url};
+use lanefs_device::{BlockDevice, FileOptions, PartitionTable, VolumeUrl, open_url};
 use lanefs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,10 +43,10 @@ impl Spot {
     }
 }
 
-/// Volumes by the file that they are in.
+/// Volumes by the file that they are in, and the first byte in it.
 #[derive(Default)]
 pub(crate) struct Volumes {
-    open: BTreeMap<PathBuf, Rc<VolumeSide>>,
+    open: BTreeMap<(PathBuf, u64), Rc<VolumeSide>>,
     overwrite: Overwrite,
 }
 
@@ -99,7 +101,8 @@ impl Volumes {
     /// Returns the volume of that name, opened if it is not yet.
     pub(crate) fn volume(&mut self, name: &VolumeName, write: bool) -> Res<Rc<VolumeSide>> {
         let path = file_of(name);
-        let key = path.canonicalize().unwrap_or_else(|_| path.into());
+        let key =
+            (path.canonicalize().unwrap_or_else(|_| path.into()), window_of(name).map_or(0, |w| w.start));
         if let Some(side) = self.open.get(&key) {
             return Ok(side.clone());
         }
@@ -173,12 +176,33 @@ pub(crate) fn refuse_forgotten_slash(arg: &OsStr) -> Res {
 
 /// Returns the file that a volume is in, by the volume's name.
 pub(crate) fn file_of(name: &VolumeName) -> &Path {
-    Medium::parse(name).ok().and_then(|medium| medium.path()).unwrap_or(Path::new(name))
+    VolumeUrl::parse(name).ok().and_then(|url| url.path()).unwrap_or(Path::new(name))
+}
+
+/// Returns the bytes of its file that a volume is, `None` for all of them.
+fn window_of(name: &VolumeName) -> Option<Range<u64>> {
+    VolumeUrl::parse(name).and_then(|url| url.window()).ok().flatten()
+}
+
+/// Returns the name by which a process in any directory finds the volume again.
+pub(crate) fn source(name: &VolumeName) -> OsString {
+    let Some(path) = VolumeUrl::parse(name).ok().and_then(|url| url.path()) else { return name.into() };
+    let Ok(mut source) = path.canonicalize().map(PathBuf::into_os_string) else { return name.into() };
+    // The part, if it names one, as it is written.
+    let (name, path) = (name.as_bytes(), path.as_os_str().as_bytes());
+    let name = name.strip_prefix(b"pmem:").unwrap_or(name);
+    source.push(OsStr::from_bytes(name.strip_prefix(path).unwrap_or_default()));
+    source
 }
 
 /// Returns whether a volume of that name is in a file at all.
 pub(crate) fn names_file(name: &VolumeName) -> bool {
-    Medium::parse(name).is_ok_and(|medium| medium.path().is_some())
+    VolumeUrl::parse(name).is_ok_and(|url| url.path().is_some())
+}
+
+/// Returns whether a volume of that name is a part of a file or device.
+pub(crate) fn names_part(name: &VolumeName) -> bool {
+    VolumeUrl::parse(name).is_ok_and(|url| url.part.is_some())
 }
 
 /// Returns why a volume cannot be opened, and what to do about it. `content` is its file, if that
@@ -200,21 +224,31 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Opt
         Ok(meta) if meta.len() == 0 && meta.is_file() => {
             Cause::text("the file is empty; lanefs mkfs --size 1G VOLUME makes a volume")
         }
-        Ok(_) if foreign => not_a_volume(file, content).unwrap_or(cause),
+        Ok(_) if foreign => not_a_volume(name, content).unwrap_or(cause),
         Ok(_) => cause,
     };
     Failure::cannot(verb, name.as_encoded_bytes(), cause)
 }
 
-/// Says what a file is that holds no ext4 volume, and how to get at one in it.
-fn not_a_volume(path: &Path, open: Option<&File>) -> Option<Cause> {
-    let found = match open {
-        Some(file) => content::of(file).ok().flatten(),
-        None => content::of_path(path),
+/// Returns what the volume's file, or its part of it, holds; `None` for zeros, or if it cannot be
+/// read.
+pub(crate) fn content_of(name: &VolumeName) -> Option<Content> {
+    match window_of(name) {
+        None => content::of_path(file_of(name)),
+        Some(window) => content::of_range(&File::open(file_of(name)).ok()?, window).ok()?,
+    }
+}
+
+/// Says what a volume's name leads to that holds no ext4 volume, and how to get at one in it.
+fn not_a_volume(name: &VolumeName, open: Option<&File>) -> Option<Cause> {
+    let found = match (open, window_of(name)) {
+        (Some(file), None) => content::of(file).ok().flatten(),
+        (Some(file), Some(window)) => content::of_range(file, window).ok().flatten(),
+        (None, _) => content_of(name),
     };
     let found = found.filter(|found| !matches!(found, Content::Ext));
     let text = match found {
-        Some(found) => match advice(found) {
+        Some(found) => match advice(found, name) {
             Some(advice) => format!("it holds no ext4 volume but {}; {advice}", found.name()),
             None => format!("it holds no ext4 volume but {}", found.name()),
         },
@@ -224,21 +258,28 @@ fn not_a_volume(path: &Path, open: Option<&File>) -> Option<Cause> {
 }
 
 /// Returns what to do to get at an ext4 volume in it, if there is a way.
-fn advice(found: Content) -> Option<String> {
-    match found {
+fn advice(found: Content, name: &VolumeName) -> Option<String> {
+    Some(match found {
         Content::Gpt | Content::Mbr => {
-            Some("losetup -P -f FILE makes its partitions devices, /dev/loopNpM".into())
+            let options = FileOptions::new().read_only(true).unlocked(true);
+            let table = open_url(name, &options).and_then(|disk| PartitionTable::read(&*disk));
+            match table {
+                Ok(Some(table)) => format!("name a partition, as in FILE@1: there are {table}"),
+                Ok(None) => "it has no partitions".into(),
+                Err(e) => e.to_string(),
+            }
         }
-        Content::Luks => Some("cryptsetup open makes it a device, /dev/mapper/NAME".into()),
-        Content::LvmMember => Some("a volume in it is a device, /dev/VG/LV, after vgchange -ay".into()),
-        Content::RaidMember => Some("mdadm --assemble makes it a device, /dev/mdN".into()),
-        Content::DiskImage(format) => {
-            Some(format!("qemu-img convert -f {format} -O raw makes it a plain image"))
-        }
-        Content::Compressed(by) => Some(format!("unpack it first: {by} -dc")),
-        Content::Archive("tar") => Some("lanefs import puts it into a volume".into()),
-        _ => None,
-    }
+        Content::Luks => "cryptsetup open makes it a device, /dev/mapper/NAME".into(),
+        Content::LvmMember => "a volume in it is a device, /dev/VG/LV, after vgchange -ay".into(),
+        Content::RaidMember => "mdadm --assemble makes it a device, /dev/mdN".into(),
+        Content::DiskImage(format) => format!(
+            "qemu-nbd -f {format} -c /dev/nbd0 FILE makes it a device, qemu-img convert -f {format} -O raw a \
+             plain image"
+        ),
+        Content::Compressed(by) => format!("unpack it first: {by} -dc"),
+        Content::Archive("tar") => "lanefs import puts it into a volume".into(),
+        _ => return None,
+    })
 }
 
 /// Returns the volume's device, for commands that read a volume without opening it.

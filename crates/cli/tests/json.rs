@@ -118,6 +118,7 @@ fn volume() -> Image {
         mkdir d; echo content > d/f; ln -s f d/link; mkfifo d/fifo; mknod d/null c 1 3; touch "d/$(printf 'a\377')"
         setfattr -n user.text -v text d/f; setfattr -n user.bytes -v 0xff00 d/f; setfattr -n "user.$(printf 'a\377')" -v b d/f
         lanefs import d v.img:/d
+        truncate -s 8M d.raw; echo 'size=4M, name=root' | sfdisk -q --label gpt d.raw; lanefs mkfs -q -L data d.raw@1
     "#;
     let bin = Path::new(env!("CARGO_BIN_EXE_lanefs")).parent().unwrap().display();
     let path = format!("{bin}:{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap());
@@ -147,6 +148,7 @@ fn volumes() {
     let infos = [image.ok(["info", "--json", "v.img"]), image.ok(["info", "--json", "--groups", "new.img"])];
     let unseen = ["name_bytes", "unreadable[]", "unwritable[]", "group_list[].damage"];
     hold("lanefs info", &infos, &unseen);
+    hold("lanefs info, of a disk", &[image.ok(["info", "--json", "d.raw"])], &["name_bytes"]);
     hold("lanefs recover", &[image.ok(["recover", "--json", "v.img"])], &["name_bytes"]);
     hold("lanefs frag", &[image.ok(["frag", "--json", "v.img", "v.img:/d"])], &[]);
 }

@@ -1,10 +1,28 @@
-//! Volumes by name: a path, or a URL that says what kind of medium it is.
+//! Volumes by name: a path, or a URL that says what kind of medium it is, and perhaps which part of
+//! it.
+//!
+//! `disk.raw@2` and `disk.raw@root` are partitions, `disk.raw?offset=1M&size=4G` is a range of
+//! bytes. A path that exists as written is a path. Every name of a volume goes through here: those
+//! of the library, the command, a mount, the C interface and fio's engine.
 
-use crate::{BlockDevice, DeviceError, FileOptions, MemDevice, Op, PmemDevice, Result};
+use crate::partition::PartitionTable;
+use crate::window::Window;
+use crate::{BlockDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, PmemDevice, Result};
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
+
+/// The name of a volume, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeUrl<'a> {
+    /// What the volume is in.
+    pub medium: Medium<'a>,
+    /// The part of the medium that the volume is; the whole for `None`.
+    pub part: Option<Part<'a>>,
+}
 
 /// The location that a volume's name gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,38 +35,127 @@ pub enum Medium<'a> {
     Mem(u64),
 }
 
-impl<'a> Medium<'a> {
+/// A part of a file or a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// `FILE@2`, `FILE@root`: a partition, as [`PartitionTable::find`] finds it.
+    Partition(&'a OsStr),
+    /// `FILE?offset=1M&size=4G`: bytes, to the end for no size.
+    Bytes {
+        /// The first byte, a multiple of 512.
+        offset: u64,
+        /// How many there are, a multiple of 512.
+        size: Option<u64>,
+    },
+}
+
+impl<'a> VolumeUrl<'a> {
     /// Reads a volume's name. `mem:` wants a number of bytes, or of a unit: K, M, G, T (powers of
     /// 1024). A path that begins so is written `./mem:...`.
     ///
+    /// An `@` separates a partition only behind a file that exists, the longest one. So a new file
+    /// may have one in its name.
+    ///
     /// # Errors
-    /// [`Op::Open`] (EINVAL) for a size that is none, or no path behind `pmem:`.
+    /// [`Op::Open`] (EINVAL) for a size or a range that is none, or no path behind `pmem:`.
     pub fn parse(name: &'a OsStr) -> Result<Self> {
         let refuse =
             |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(name), libc::EINVAL, why.to_owned()));
         let bytes = name.as_bytes();
-        if let Some(path) = bytes.strip_prefix(b"pmem:") {
-            return match path {
-                b"" => refuse("needs a file: pmem:FILE"),
-                path => Ok(Self::Pmem(Path::new(OsStr::from_bytes(path)))),
-            };
-        }
         if let Some(size) = bytes.strip_prefix(b"mem:") {
             return match parse_size(size) {
-                Some(size) => Ok(Self::Mem(size)),
-                None => refuse("needs a size: mem:64M, mem:1G"),
+                Some(size) if size > 0 => Ok(Self { medium: Medium::Mem(size), part: None }),
+                _ => refuse("needs a size: mem:64M, mem:1G"),
             };
         }
-        Ok(Self::File(Path::new(name)))
+        let mapped = bytes.strip_prefix(b"pmem:");
+        if mapped == Some(b"") {
+            return refuse("needs a file: pmem:FILE");
+        }
+        let Some((path, part)) = split(OsStr::from_bytes(mapped.unwrap_or(bytes))) else {
+            return refuse("needs a range in units of 512 bytes: FILE?offset=1M&size=4G");
+        };
+        let medium = if mapped.is_some() { Medium::Pmem(path) } else { Medium::File(path) };
+        Ok(Self { medium, part })
     }
 
     /// The file that it is in; none for memory.
     pub fn path(&self) -> Option<&'a Path> {
-        match *self {
-            Self::File(path) | Self::Pmem(path) => Some(path),
-            Self::Mem(_) => None,
+        match self.medium {
+            Medium::File(path) | Medium::Pmem(path) => Some(path),
+            Medium::Mem(_) => None,
         }
     }
+
+    /// Returns the bytes of the file that the volume is, `None` for all of them. Reads the
+    /// partition table, without a lock.
+    ///
+    /// # Errors
+    /// As [`FileOptions::open`]; no such partition (ENOENT): the message lists those there; a
+    /// partition table that is missing or damaged, and bytes beyond the end (EINVAL).
+    pub fn window(&self) -> Result<Option<Range<u64>>> {
+        let (Some(path), Some(part)) = (self.path(), self.part) else { return Ok(None) };
+        let refuse = |errno, why: String| DeviceError::at_path(Op::Open, path, errno, why);
+        let disk = FileOptions::new().read_only(true).unlocked(true).open(path)?;
+        let end = disk.size();
+        let range = match part {
+            Part::Bytes { offset, size: None } => offset..end,
+            Part::Bytes { offset, size: Some(size) } => offset..offset.saturating_add(size),
+            Part::Partition(wanted) => {
+                let table = PartitionTable::read(&disk).map_err(|e| match e.op {
+                    Op::Open => refuse(libc::EINVAL, e.to_string()),
+                    _ => e,
+                })?;
+                let table = table.ok_or_else(|| refuse(libc::EINVAL, "has no partition table".into()))?;
+                let found = table.find(&wanted.to_string_lossy());
+                found.map_err(|why| refuse(libc::ENOENT, why))?.range()
+            }
+        };
+        if range.start >= range.end || range.end > end {
+            let (first, behind) = (range.start, range.end);
+            let why = format!("has {end} bytes, the volume would be bytes {first} to {behind}");
+            return Err(refuse(libc::EINVAL, why));
+        }
+        Ok(Some(range))
+    }
+}
+
+/// Splits a path from the part behind it. Returns `None` for a range that cannot be read.
+fn split(name: &OsStr) -> Option<(&Path, Option<Part<'_>>)> {
+    let whole = Some((Path::new(name), None));
+    if Path::new(name).symlink_metadata().is_ok() {
+        return whole;
+    }
+    let bytes = name.as_bytes();
+    let before = |at: usize| Path::new(OsStr::from_bytes(&bytes[..at]));
+    let is_query = |rest: &[u8]| rest.starts_with(b"offset=") || rest.starts_with(b"size=");
+    if let Some(at) = bytes.iter().rposition(|b| *b == b'?')
+        && at > 0
+        && is_query(&bytes[at + 1..])
+    {
+        return Some((before(at), Some(parse_range(&bytes[at + 1..])?)));
+    }
+    let is_disk =
+        |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device());
+    let ats = (1..bytes.len().saturating_sub(1)).rev().filter(|at| bytes[*at] == b'@');
+    let Some(at) = ats.into_iter().find(|at| is_disk(before(*at))) else { return whole };
+    Some((before(at), Some(Part::Partition(OsStr::from_bytes(&bytes[at + 1..])))))
+}
+
+fn parse_range(query: &[u8]) -> Option<Part<'_>> {
+    let (mut offset, mut size) = (None, None);
+    for pair in query.split(|b| *b == b'&') {
+        let (to, value) = match (pair.strip_prefix(b"offset="), pair.strip_prefix(b"size=")) {
+            (Some(value), _) => (&mut offset, value),
+            (_, Some(value)) => (&mut size, value),
+            _ => return None,
+        };
+        let value = parse_size(value).filter(|value| value.is_multiple_of(512))?;
+        if to.replace(value).is_some() {
+            return None;
+        }
+    }
+    Some(Part::Bytes { offset: offset.unwrap_or(0), size: if size == Some(0) { return None } else { size } })
 }
 
 fn parse_size(text: &[u8]) -> Option<u64> {
@@ -65,13 +172,16 @@ fn parse_size(text: &[u8]) -> Option<u64> {
         return None;
     }
     let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    number.checked_mul(1 << unit).filter(|&size| size > 0)
+    number.checked_mul(1 << unit)
 }
 
-/// Opens the volume of that name (see [`Medium::parse`]). `mem:` is new and empty each time.
+/// Opens the volume of that name (see [`VolumeUrl::parse`]). `mem:` is new and empty each time.
+///
+/// Of a part of a file only that part is locked: others may be open at the same time. A block
+/// special file is claimed whole by a writer.
 ///
 /// # Errors
-/// As [`Medium::parse`], [`FileOptions::open`] and [`PmemDevice::open`].
+/// As [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`] and [`PmemDevice::open`].
 ///
 /// ```
 /// use lanefs_device::{BlockDevice, FileOptions, open_url};
@@ -82,27 +192,41 @@ fn parse_size(text: &[u8]) -> Option<u64> {
 /// ```
 pub fn open_url(name: impl AsRef<OsStr>, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
     let name = name.as_ref();
-    Ok(match Medium::parse(name)? {
-        Medium::File(path) => Arc::new(options.open(path)?),
-        Medium::Pmem(path) => Arc::new(PmemDevice::open_with(options, path)?),
-        Medium::Mem(size) => Arc::new(memory(name, size)?),
+    let url = VolumeUrl::parse(name)?;
+    let window = url.window()?;
+    let options = options.clone().window(window.clone());
+    Ok(match (url.medium, window) {
+        (Medium::File(path), None) => Arc::new(options.open(path)?),
+        (Medium::File(path), Some(window)) => {
+            Arc::new(Window::<FileDevice>::new(options.open(path)?, window)?)
+        }
+        (Medium::Pmem(path), _) => Arc::new(PmemDevice::open_with(&options, path)?),
+        (Medium::Mem(size), _) => Arc::new(memory(name, size)?),
     })
 }
 
-/// Creates a volume of `size` zero bytes of that name, and replaces an existing one.
+/// Creates a volume of `size` zero bytes of that name, and replaces an existing one. A part of a
+/// file must exist and have at least `size` bytes, and keeps its content.
 ///
 /// # Errors
-/// As [`open_url`] and [`FileOptions::create`]; a `mem:` of another size (EINVAL).
+/// As [`open_url`] and [`FileOptions::create`]; a part that is smaller (ENOSPC); a `mem:` of
+/// another size (EINVAL).
 pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
     let name = name.as_ref();
-    Ok(match Medium::parse(name)? {
+    let refuse = |errno, own| {
+        let why = format!("has {own} bytes, {size} are asked for");
+        Err(DeviceError::at_path(Op::Open, Path::new(name), errno, why))
+    };
+    let url = VolumeUrl::parse(name)?;
+    if url.part.is_some() {
+        let device = open_url(name, options)?;
+        return if device.size() < size { refuse(libc::ENOSPC, device.size()) } else { Ok(device) };
+    }
+    Ok(match url.medium {
         Medium::File(path) => Arc::new(options.create(path, size)?),
         Medium::Pmem(path) => Arc::new(PmemDevice::create(path, size)?),
         Medium::Mem(own) if own == size => Arc::new(memory(name, size)?),
-        Medium::Mem(own) => {
-            let why = format!("has {own} bytes, {size} are asked for");
-            return Err(DeviceError::at_path(Op::Open, Path::new(name), libc::EINVAL, why));
-        }
+        Medium::Mem(own) => return refuse(libc::EINVAL, own),
     })
 }
 
@@ -121,7 +245,7 @@ mod tests {
 
     #[test]
     fn names() {
-        let parse = |name: &'static str| Medium::parse(OsStr::new(name));
+        let parse = |name: &'static str| VolumeUrl::parse(OsStr::new(name)).map(|url| url.medium);
         assert_eq!(parse("a/b.img").unwrap(), Medium::File(Path::new("a/b.img")));
         assert_eq!(parse("pmem:/dev/shm/a").unwrap(), Medium::Pmem(Path::new("/dev/shm/a")));
         assert_eq!(parse("./mem:1G").unwrap(), Medium::File(Path::new("./mem:1G")));

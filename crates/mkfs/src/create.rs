@@ -6,11 +6,12 @@
 //! - After a failure no new file is left. It is removed under the lock of its device.
 
 use crate::{MkfsError, Options, Report, plan, report};
-use lanefs_device::{FileOptions, Medium, create_url};
+use lanefs_device::{FileOptions, VolumeUrl, create_url};
 use std::ffi::OsStr;
 
-/// Creates a volume of `size` bytes in the file or device of that name (see [`Medium::parse`]).
-/// Creates a file, or replaces the content of an existing one.
+/// Creates a volume of `size` bytes in the file or device of that name (see [`VolumeUrl::parse`]).
+/// Creates a file, or replaces the content of an existing one. A partition must have `size` bytes
+/// at least.
 ///
 /// ```
 /// # let dir = tempfile::tempdir().unwrap();
@@ -29,7 +30,7 @@ pub fn create(name: impl AsRef<OsStr>, size: u64, options: &Options) -> Result<R
     let name = name.as_ref();
     let options = Options { size: Some(options.size.unwrap_or(size)), ..options.clone() };
     let plan = plan::Plan::new(size, &options)?;
-    let new = Medium::parse(name)?.path().filter(|path| path.symlink_metadata().is_err());
+    let new = VolumeUrl::parse(name)?.path().filter(|path| path.symlink_metadata().is_err());
     let device = create_url(name, size, &FileOptions::new())?;
     let made = report(&plan, &*device, &options);
     if made.is_err()

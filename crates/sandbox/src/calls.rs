@@ -217,7 +217,15 @@ fn bounded() -> Vec<(c_long, Vec<Only>)> {
     let one_of = |call, argument, values: &[u64]| -> Vec<(c_long, Vec<Only>)> {
         values.iter().map(|value| (call, vec![equal(argument, *value)])).collect()
     };
-    let commands = [libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL];
+    let commands = [
+        libc::F_DUPFD_CLOEXEC,
+        libc::F_GETFD,
+        libc::F_SETFD,
+        libc::F_GETFL,
+        libc::F_SETFL,
+        // The end of a partition's lock.
+        libc::F_OFD_SETLK,
+    ];
     all.extend(one_of(libc::SYS_fcntl, 1, &commands.map(|command| command as u64)));
     all.extend(one_of(libc::SYS_ioctl, 1, &[BLKDISCARD, FIONBIO]));
     all.extend(one_of(libc::SYS_prctl, 0, &[libc::PR_SET_NAME as u64, PR_SET_VMA, PR_GET_AUXV]));

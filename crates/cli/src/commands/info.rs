@@ -1,9 +1,10 @@
 //! `lanefs info`: what the superblock and the group descriptors tell, read as they are on the
-//! medium.
+//! medium; or the partitions of a disk.
 //!
 //! Nothing is recovered for it, and a volume that lanefs cannot open still tells what it is.
 
 mod groups;
+mod partitions;
 
 use crate::failure::{OrCannot, Res};
 use crate::location::whole_volume;
@@ -12,7 +13,7 @@ use crate::quote::{JsonName, escaped};
 use crate::size;
 use crate::time::Time;
 use crate::volumes;
-use lanefs_device::BlockDevice;
+use lanefs_device::{BlockDevice, PartitionTable};
 use lanefs_format::{Compat, Incompat, State, Superblock};
 use owo_colors::Style;
 use serde::Serialize;
@@ -20,7 +21,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// Show what a volume is: size, features, journal, state, groups
+/// Show what a volume is: size, features, journal, state, groups; or the partitions of a disk
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume
@@ -81,7 +82,14 @@ impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         let name = whole_volume(&self.volume);
         let device = volumes::device(&name)?;
-        let sb = volumes::read_superblock(&*device, &name)?;
+        let sb = match volumes::read_superblock(&*device, &name) {
+            Ok(sb) => sb,
+            Err(e) => {
+                let Ok(Some(table)) = PartitionTable::read(&*device) else { return Err(e) };
+                let table = partitions::Table::new(&*device, table, &name)?;
+                return if self.json { out.json(&table) } else { table.show(out) };
+            }
+        };
         let mut info = Info::new(&name, &sb);
         if self.groups {
             info.group_list = groups::read(&*device, &sb, &name)?;

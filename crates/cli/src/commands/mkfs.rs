@@ -5,9 +5,11 @@ use crate::location::whole_volume;
 use crate::output::Out;
 use crate::quote::{JsonName, quoted};
 use crate::size;
-use crate::volumes::{file_of, names_file, refuse_forgotten_slash, source_date_epoch};
+use crate::volumes::{
+    content_of, file_of, names_file, names_part, refuse_forgotten_slash, source_date_epoch,
+};
 use lanefs_archive::check_owner;
-use lanefs_archive::content::{self, Content};
+use lanefs_archive::content::Content;
 use lanefs_device::{FileOptions, open_url};
 use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::{FsType, MkfsError, Options, Report};
@@ -224,12 +226,12 @@ impl Args {
                 refuse("the file is empty; --size 1G gives it a size")
             }
             Ok(meta) if !meta.is_dir() && !self.force => {
-                let there = content::of_path(file_of(name));
-                let is_block = meta.file_type().is_block_device();
+                let there = content_of(name);
+                let is_device = meta.file_type().is_block_device() || names_part(name);
                 match there {
                     // As mke2fs: a device that was used for something unknown is taken.
                     None => Ok(()),
-                    Some(Content::Data) if is_block => Ok(()),
+                    Some(Content::Data) if is_device => Ok(()),
                     Some(there) => overwrite_anyway(name, there),
                 }
             }

@@ -7,9 +7,9 @@
 //! more as its broker, for calls that a confined process cannot make: see [`lanefs_fuse::Broker`].
 
 use crate::failure::{Cause, Failure, Res};
-use crate::location::{VolumeName, whole_volume};
+use crate::location::whole_volume;
 use crate::quote::quoted;
-use crate::volumes::{file_of, names_file, open_device};
+use crate::volumes::{open_device, source};
 use crate::watch::place::{self, Folder};
 use crate::watch::{Place, Server, Signals, Subject};
 use lanefs_fuse::{Broker, MountOptions, MountPoint, SandboxMode, Session, SessionError};
@@ -271,14 +271,6 @@ impl Args {
         let failed = |e| format!("mount option 'metrics={address}': {}", Cause::from(e));
         listener.map(Some).map_err(|e| Failure::new(failed(e)).code(USAGE))
     }
-}
-
-/// Returns the name by which a process in any directory finds the volume again.
-fn source(name: &VolumeName) -> OsString {
-    if !names_file(name) {
-        return name.into();
-    }
-    file_of(name).canonicalize().map_or_else(|_| name.into(), PathBuf::into_os_string)
 }
 
 /// Leaves the terminal and the directory, and tells the process that waits that the mount is there.

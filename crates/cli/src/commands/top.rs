@@ -7,7 +7,7 @@ use crate::quote::quoted;
 use crate::top::sample::Sample;
 use crate::top::screen::Screen;
 use crate::top::view::View;
-use crate::volumes::{file_of, names_file};
+use crate::volumes::source;
 use crate::watch::{Refusal, place};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -161,9 +161,7 @@ impl<'a> Wanted<'a> {
         // is.
         let mut paths: Vec<PathBuf> = std::path::absolute(name).into_iter().collect();
         let volume = whole_volume(name);
-        if names_file(&volume) {
-            paths.extend(file_of(&volume).canonicalize());
-        }
+        paths.push(source(&volume).into());
         paths.push(volume.into());
         Self { name, paths }
     }

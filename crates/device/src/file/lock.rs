@@ -2,18 +2,21 @@
 //!
 //! The lock is `flock`: it belongs to the open file, so it holds between processes and between two
 //! opens in one process, and goes with the process that dies. Readers share, a writer excludes all.
+//! A writer of a part of the file shares that lock too, and locks its bytes (see `lock_bytes`), as
+//! every reader does.
 //! A writer of a block special file opens it with O_EXCL as well, which the kernel refuses while it
 //! is mounted, and a writer of a regular file looks for a mounted loop device on top of it.
 //!
 //! Hazard: the kernel releases the lock of a killed process a moment after the process has gone, if
 //! io_uring was still at work for it. An opener waits for that.
 
-use super::Kind;
+use super::{Kind, lock_bytes};
 use crate::{DeviceError, Op, Result};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,18 +24,25 @@ use std::time::{Duration, Instant};
 /// How long the lock of a process that has died may last.
 const AFTERLIFE: Duration = Duration::from_secs(5);
 
-/// Locks `file`, which was opened by `path`, until it is closed.
+/// Locks `file`, which was opened by `path`, or the bytes of `window` in it, until it is closed.
 ///
 /// # Errors
 /// [`Op::Lock`] (EBUSY) while another opener or a mount has it, with the process if it is known.
-pub(super) fn lock(path: &Path, file: &File, kind: Kind, read_only: bool) -> Result<()> {
+pub(super) fn lock(
+    path: &Path,
+    file: &File,
+    kind: Kind,
+    read_only: bool,
+    window: Option<&Range<u64>>,
+) -> Result<()> {
     let refuse = |errno, why| Err(DeviceError::at_path(Op::Lock, path, errno, why));
-    let how = match read_only {
+    let shares = read_only || window.is_some();
+    let how = match shares {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,
     };
     let attempt = || rustix::io::retry_on_intr(|| rustix::fs::flock(file, how)).map_err(io::Error::from);
-    let mut locked = outlast(attempt, io::ErrorKind::WouldBlock, || file.try_clone().ok());
+    let mut locked = outlast(attempt, io::ErrorKind::WouldBlock, || Some(lock_holders(file)));
     // A device manager locks a block special file for a moment to look at it when it was closed.
     let mut tries = if matches!(kind, Kind::Block { .. }) { 20 } else { 0 };
     while tries > 0 && is(&locked, io::ErrorKind::WouldBlock) {
@@ -40,15 +50,26 @@ pub(super) fn lock(path: &Path, file: &File, kind: Kind, read_only: bool) -> Res
         locked = attempt();
         tries -= 1;
     }
+    let mut holders = lock_holders(file);
+    if locked.is_ok() && shares {
+        let attempt = || lock_bytes::lock(file, read_only, window);
+        locked = outlast(attempt, io::ErrorKind::WouldBlock, || dying(other_holders(file)));
+        // Of several, it is not known which has these bytes.
+        holders = Some(other_holders(file)).filter(|others| others.len() == 1).unwrap_or_default();
+    }
     match locked {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-            let who = match lock_holders(file).first() {
+            let who = match holders.first() {
                 Some(&pid) if pid == std::process::id() => "this process".into(),
                 Some(pid) => format!("process {pid}"),
                 None => "another opener".into(),
             };
-            let what = if read_only { "writes to it" } else { "has it open" };
+            let what = match (read_only, window) {
+                (false, _) => "has it open",
+                (true, Some(_)) => "writes to it",
+                (true, None) => "writes to it, or to a part of it",
+            };
             return refuse(libc::EBUSY, format!("is in use: {who} {what}"));
         }
         Err(e) => return refuse(e.raw_os_error().unwrap_or(libc::EIO), format!("cannot be locked: {e}")),
@@ -64,6 +85,23 @@ pub(super) fn lock(path: &Path, file: &File, kind: Kind, read_only: bool) -> Res
         return refuse(libc::EBUSY, format!("is in use: process {pid} {what} the file behind it"));
     }
     Ok(())
+}
+
+/// Returns the processes that have locked `file`, but for the lock of this opener.
+fn other_holders(file: &File) -> Vec<u32> {
+    let mut holders = lock_holders(file);
+    if let Some(own) = holders.iter().position(|pid| *pid == std::process::id()) {
+        holders.remove(own);
+    }
+    holders
+}
+
+/// Returns those that have died of the processes that share a lock: one of them may be waited for.
+/// `None` if all of them live.
+fn dying(mut holders: Vec<u32>) -> Option<Vec<u32>> {
+    let none = holders.is_empty();
+    holders.retain(|pid| has_died(*pid));
+    (none || !holders.is_empty()).then_some(holders)
 }
 
 /// Returns the process that has locked the file behind a loop device against this opener: the two
@@ -91,13 +129,13 @@ pub(super) fn is_locked(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
 }
 
-/// Repeats `attempt` for up to five seconds while its error is of the kind `busy` and no living
-/// process is known to have locked the file that `file` opens. The kernel does not name a process
-/// that its parent has waited for.
+/// Repeats `attempt` for up to five seconds while its error is of the kind `busy` and none of the
+/// processes that hold the lock is known to live. The kernel does not name a process that its
+/// parent has waited for. `holders` returns `None` if the error is not about a lock.
 pub(super) fn outlast<T>(
     mut attempt: impl FnMut() -> io::Result<T>,
     busy: io::ErrorKind,
-    file: impl Fn() -> Option<File>,
+    holders: impl Fn() -> Option<Vec<u32>>,
 ) -> io::Result<T> {
     let end = Instant::now() + AFTERLIFE;
     loop {
@@ -105,8 +143,7 @@ pub(super) fn outlast<T>(
         if !is(&done, busy) || Instant::now() >= end {
             return done;
         }
-        let Some(file) = file() else { return done };
-        let holders = lock_holders(&file);
+        let Some(holders) = holders() else { return done };
         if !holders.into_iter().all(has_died) {
             return done;
         }
@@ -130,7 +167,7 @@ fn has_died(pid: u32) -> bool {
 /// A lock that a process has on a file.
 struct Flock {
     pid: u32,
-    /// It is a writer's.
+    /// It is a writer's, or may be that of a writer of a part of the file.
     excludes: bool,
 }
 
@@ -139,11 +176,18 @@ fn flocks(dev: u64, ino: u64) -> Vec<Flock> {
     let inode = format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev));
     // As in "1: FLOCK  ADVISORY  WRITE 1234 08:02:131 0 EOF"; see proc_locks(5).
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    // As in "2: OFDLCK ADVISORY  WRITE -1 08:02:131 4611686018428436480 EOF": without the process.
+    let is_part = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [_, "OFDLCK", _, "WRITE", _, at, start, ..] = fields[..] else { return false };
+        at == inode && start.parse().is_ok_and(|start: u64| start >= lock_bytes::BASE)
+    };
+    let part = locks.lines().any(is_part);
     let flock = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let [_, "FLOCK", _, how, pid, at, ..] = fields[..] else { return None };
         let pid = pid.parse().ok().filter(|&pid: &u32| pid > 0 && at == inode)?;
-        Some(Flock { pid, excludes: how == "WRITE" })
+        Some(Flock { pid, excludes: how == "WRITE" || part })
     };
     locks.lines().filter_map(flock).collect()
 }

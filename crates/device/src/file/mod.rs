@@ -2,7 +2,8 @@
 //!
 //! - The size is read once, at open. If the file shrinks later, reads fail; the file is never
 //!   extended.
-//! - From open to drop it holds a lock on the file (see `lock`): one writer alone, or readers.
+//! - From open to drop it holds a lock on the file (see `lock`): one writer alone, or readers; or
+//!   the same for the bytes that it uses of the file, a partition.
 //! - After a failed flush, every later flush fails: the kernel drops pages that it could not write,
 //!   so a later successful `fdatasync` would say nothing about them.
 //! - With O_DIRECT, calls that are not aligned go through a bounce buffer (see `direct`).
@@ -13,6 +14,7 @@
 mod direct;
 mod flush;
 mod lock;
+mod lock_bytes;
 mod open;
 mod owner;
 mod piece;
@@ -62,6 +64,8 @@ pub struct FileDevice {
     owner: u32,
     size: u64,
     read_only: bool,
+    /// It holds a lock of bytes beside that of the file.
+    locks_bytes: bool,
     /// The alignment that O_DIRECT requires of offset, length and address; 1 for buffered I/O.
     align: usize,
     /// Where `file` goes past the page cache, the same for reads that do not.
@@ -254,6 +258,9 @@ impl Drop for FileDevice {
     fn drop(&mut self) {
         // Closing would unlock too, but not while a child process that is between fork and exec
         // still has a copy of the descriptor.
+        if self.locks_bytes {
+            lock_bytes::unlock(&self.file);
+        }
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }

@@ -1,13 +1,14 @@
 //! Opens a volume: checks which files may be one and whether the caller may use it, and explains
 //! refusals. See `lock` for how openers exclude each other.
 
-use super::lock::{is_locked, lock, outlast};
+use super::lock::{is_locked, lock, lock_holders, outlast};
 use super::ring::Rings;
 use super::{FileDevice, IoUring, Kind};
 use crate::{AlignedBuf, DeviceError, Op, Result};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -36,6 +37,7 @@ pub struct FileOptions {
     io_uring: IoUring,
     confined: bool,
     unlocked: bool,
+    window: Option<Range<u64>>,
 }
 
 impl FileOptions {
@@ -81,6 +83,17 @@ impl FileOptions {
         self
     }
 
+    /// The bytes that will be used: they alone are locked, and direct I/O must fit them.
+    pub(crate) fn window(mut self, bytes: Option<Range<u64>>) -> Self {
+        self.window = bytes;
+        self
+    }
+
+    /// Returns the bytes that will be used, `None` for all.
+    pub(crate) fn used(&self) -> Option<Range<u64>> {
+        self.window.clone()
+    }
+
     /// Opens a regular file or a block special file that exists, and locks it until drop.
     ///
     /// # Errors
@@ -91,7 +104,7 @@ impl FileOptions {
         let path = path.as_ref();
         let (file, kind) = self.open_existing(path)?;
         if !(self.unlocked && self.read_only) {
-            lock(path, &file, kind, self.read_only)?;
+            lock(path, &file, kind, self.read_only, self.window.as_ref())?;
         }
         self.finish(path, file, kind)
     }
@@ -129,7 +142,7 @@ impl FileOptions {
             }
             Err(e) => return Err(explain(path, e)),
         };
-        lock(path, &file, kind, self.read_only)?;
+        lock(path, &file, kind, self.read_only, None)?;
         let made = self.take_size(path, file, kind, size);
         // Only now that it is locked: without the lock it may be another's by now.
         if made.is_err() && is_new {
@@ -163,8 +176,8 @@ impl FileOptions {
         options.read(true).write(!self.read_only).create_new(create);
         options.custom_flags(flags.bits().cast_signed());
         // O_EXCL is refused for a mount by the kernel too, which has no lock.
-        let locked = || File::open(path).ok().filter(is_locked);
-        outlast(|| options.open(path), io::ErrorKind::ResourceBusy, locked)
+        let holders = || File::open(path).ok().filter(is_locked).map(|file| lock_holders(&file));
+        outlast(|| options.open(path), io::ErrorKind::ResourceBusy, holders)
     }
 
     fn open_existing(&self, path: &Path) -> Result<(File, Kind)> {
@@ -185,12 +198,13 @@ impl FileOptions {
         if size == 0 {
             return refuse(libc::EINVAL, "is empty (0 bytes), no volume".into());
         }
+        let used = self.window.clone().unwrap_or(0..size);
         let owner = super::owner::owner(&file).map_err(|e| explain(path, e))?;
         let align = match self.cached {
             Cached::All => 1,
             Cached::SmallReads if !keeps_in_step(&file, kind) => 1,
-            Cached::SmallReads => go_direct(&file, kind, size).unwrap_or(1),
-            Cached::Nothing => match go_direct(&file, kind, size) {
+            Cached::SmallReads => go_direct(&file, kind, &used).unwrap_or(1),
+            Cached::Nothing => match go_direct(&file, kind, &used) {
                 Ok(align) => align,
                 Err(why) => return refuse(libc::EINVAL, why),
             },
@@ -217,6 +231,7 @@ impl FileOptions {
             owner,
             size,
             read_only: self.read_only,
+            locks_bytes: self.read_only || self.window.is_some(),
             align,
             for_small_reads,
             partial_sector: Default::default(),
@@ -269,13 +284,18 @@ fn explain(path: &Path, e: io::Error) -> DeviceError {
 
 /// Goes past the page cache from now on; the alignment that this asks for, or why it cannot be. Not
 /// at the open, which makes a new file before it finds that it cannot.
-fn go_direct(file: &File, kind: Kind, size: u64) -> std::result::Result<usize, String> {
+fn go_direct(file: &File, kind: Kind, used: &Range<u64>) -> std::result::Result<usize, String> {
     let align = direct_alignment(file, kind);
     if align > AlignedBuf::ALIGN {
         return Err(format!("asks for direct I/O in units of {align} bytes"));
     }
-    if !size.is_multiple_of(align as u64) {
-        return Err(format!("its size, {size} bytes, is not a multiple of {align}, as direct I/O asks"));
+    // A sector that two volumes share could be read, changed and written by both at once.
+    for (what, bytes) in [("size", used.end - used.start), ("start", used.start)] {
+        if !bytes.is_multiple_of(align as u64) {
+            return Err(format!(
+                "its {what}, {bytes} bytes, is not a multiple of {align}, as direct I/O asks"
+            ));
+        }
     }
     let flags = rustix::fs::fcntl_getfl(file);
     let done = flags.and_then(|flags| rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT));

@@ -14,7 +14,7 @@ use crate::{BlockDevice, DeviceError, FileDevice, Op, Result};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::{fmt, io, ptr, slice};
@@ -61,16 +61,17 @@ impl Drop for Region {
 }
 
 impl Mapped {
-    pub(super) fn new(device: FileDevice) -> Result<Self> {
+    /// Maps the bytes of `window`.
+    pub(super) fn new(device: FileDevice, window: Range<u64>) -> Result<Self> {
         let refuse = |errno: i32, why: String| DeviceError::at_path(Op::Open, device.path(), errno, why);
-        let Ok(len) = usize::try_from(device.size()) else {
+        let Ok(len) = usize::try_from(window.end - window.start) else {
             return Err(refuse(libc::EFBIG, "is too large to be mapped".into()));
         };
         if !device.read_only() {
-            take_space(&device)
+            take_space(&device, &window)
                 .map_err(|e| refuse(e.raw_os_error(), format!("its space: {}", io::Error::from(e))))?;
         }
-        let (base, persistence) = map(&device, len)
+        let (base, persistence) = map(&device, window.start, len)
             .map_err(|e| refuse(e.raw_os_error(), format!("cannot be mapped: {}", io::Error::from(e))))?;
         Ok(Self(Arc::new(Region { base, len, persistence, lending: Lending::new(), device })))
     }
@@ -217,22 +218,24 @@ impl fmt::Debug for Mapped {
 }
 
 /// Fills the holes of a file: a store to a hole that the host has no room for would be a SIGBUS.
-fn take_space(device: &FileDevice) -> rustix::io::Result<()> {
+fn take_space(device: &FileDevice, window: &Range<u64>) -> rustix::io::Result<()> {
     if device.is_block_special() {
         return Ok(());
     }
-    match retry_on_intr(|| rustix::fs::fallocate(device.file(), FallocateFlags::empty(), 0, device.size())) {
+    let len = window.end - window.start;
+    let take = || rustix::fs::fallocate(device.file(), FallocateFlags::empty(), window.start, len);
+    match retry_on_intr(take) {
         // A host that cannot take space in advance: the hazard stays.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         done => done,
     }
 }
 
-fn map(device: &FileDevice, len: usize) -> rustix::io::Result<(*mut u8, Persistence)> {
+fn map(device: &FileDevice, start: u64, len: usize) -> rustix::io::Result<(*mut u8, Persistence)> {
     let prot = if device.read_only() { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
     let map = |flags| {
         // SAFETY: a new mapping at an address that the kernel chooses.
-        unsafe { mmap(ptr::null_mut(), len, prot, flags, device.file(), 0) }
+        unsafe { mmap(ptr::null_mut(), len, prot, flags, device.file(), start) }
     };
     // Granted for persistent memory only.
     if PERSISTS && let Ok(base) = map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {

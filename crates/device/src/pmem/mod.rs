@@ -58,13 +58,22 @@ impl PmemDevice {
         made
     }
 
-    /// Maps the file that `options` open. O_DIRECT means nothing to a mapping.
+    /// Maps the file, or the part of it, that `options` open. O_DIRECT means nothing to a mapping.
     pub(crate) fn open_with(options: &FileOptions, path: &Path) -> Result<Self> {
-        Self::over(options.clone().direct(false).open(path)?)
+        let device = options.clone().direct(false).open(path)?;
+        let window = options.used().unwrap_or(0..device.size());
+        let page = rustix::param::page_size() as u64;
+        if !window.start.is_multiple_of(page) {
+            let why =
+                format!("begins at byte {}, and a mapping begins at a multiple of {page}", window.start);
+            return Err(DeviceError::at_path(Op::Open, path, libc::EINVAL, why));
+        }
+        Ok(Self { mapped: Mapped::new(device, window)? })
     }
 
     fn over(device: FileDevice) -> Result<Self> {
-        Ok(Self { mapped: Mapped::new(device)? })
+        let all = 0..device.size();
+        Ok(Self { mapped: Mapped::new(device, all)? })
     }
 }
 
@@ -114,7 +123,8 @@ impl BlockDevice for PmemDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.mapped.device().check_change(Op::Discard, offset, len)
+        check_range(Op::Discard, self.size(), offset, len)?;
+        self.mapped.device().check_change(Op::Discard, 0, 0)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {

@@ -294,7 +294,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
     other(
         &["offset=N", "sizelimit=N", "loop=DEVICE"],
         Action::Refused,
-        "a volume is a whole file or device: make one of the part by losetup(8), and mount that",
+        "name the part as the volume: `disk.raw@2`, `disk.raw?offset=1M&size=4G`",
     ),
     other(
         &["uid=N", "gid=N", "umask=N", "fmask=N", "dmask=N", "idmap=KIND"],

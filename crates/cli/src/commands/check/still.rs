@@ -12,11 +12,12 @@
 
 use crate::failure::{Cause, Failure, Res};
 use crate::location::VolumeName;
-use crate::volumes::{self, file_of, names_file};
+use crate::volumes::{self, file_of, names_file, names_part};
 use crate::watch::{Held, LIMIT, Refusal, place};
-use lanefs_device::{BlockDevice, FileOptions, claimed_device, lock_holders};
+use lanefs_device::{BlockDevice, FileOptions, claimed_device, lock_holders, open_url};
 use lanefs_format::{Compat, Incompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 use rustix::fs::OFlags;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -41,7 +42,10 @@ impl Still {
             Ok(device) => return Self::quiet(name, device),
             Err(busy) => busy,
         };
-        let servers = opened(name).map(|file| lock_holders(&file)).unwrap_or_default();
+        let mut servers = opened(name).map(|file| lock_holders(&file)).unwrap_or_default();
+        servers.dedup();
+        // Of several processes that use a disk it is not known which has this partition.
+        servers.truncate(if names_part(name) && servers.len() > 1 { 0 } else { servers.len() });
         let Some(socket) = place::socket_of(&servers) else { return Err(busy) };
         match Held::new(&socket) {
             Ok(held) => Ok((beside_the_mount(name)?, Self::Held(held))),
@@ -124,8 +128,10 @@ fn beside_the_mount(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
     // Of a block special file that is written past the page cache, that may hold old bytes.
     let direct = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
     let options = FileOptions::new().read_only(true).unlocked(true).direct(direct);
-    match options.open(path) {
-        Ok(device) => Ok(Arc::new(device)),
+    // Not as memory: only a part is read.
+    let name_of_file = name.as_bytes().strip_prefix(b"pmem:").unwrap_or(name.as_bytes());
+    match open_url(OsStr::from_bytes(name_of_file), &options) {
+        Ok(device) => Ok(device),
         Err(e) => Err(Failure::cannot("open", name.as_bytes(), Cause::text(e.to_string()))),
     }
 }

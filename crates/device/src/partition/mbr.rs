@@ -1,0 +1,116 @@
+//! MBR: four entries in the first sector, and a chain of logical partitions in an extended one.
+//!
+//! Numbers are those of Linux: 1 to 4 for the entries of the first sector, from 5 on for logical
+//! partitions in the order of the chain.
+
+use super::{Partition, PartitionType, at_u32};
+use crate::{BlockDevice, Result};
+use std::fmt::Write;
+
+const SECTOR: u64 = 512;
+/// The number of the last partition: a chain that leads into itself ends here.
+const LAST: u32 = 255;
+
+/// The first sector of a disk, if it is an MBR.
+pub(super) struct Mbr {
+    entries: [Entry; 4],
+    disk: u32,
+}
+
+/// An entry, with its sectors as numbers.
+#[derive(Clone, Copy)]
+struct Entry {
+    kind: u8,
+    start: u64,
+    sectors: u64,
+}
+
+impl Entry {
+    fn is_used(self) -> bool {
+        self.kind != 0 && self.sectors != 0
+    }
+
+    fn is_extended(self) -> bool {
+        self.is_used() && matches!(self.kind, 0x05 | 0x0F | 0x85)
+    }
+}
+
+impl Mbr {
+    /// Reads the first sector. Returns `None` if it has no table: the boot sector of a file system
+    /// ends with the same signature, so the first byte of each entry must be one of an entry.
+    pub(super) fn read(device: &dyn BlockDevice) -> Result<Option<Self>> {
+        if device.size() < SECTOR {
+            return Ok(None);
+        }
+        let mut bytes = [0; SECTOR as usize];
+        device.read_at(&mut bytes, 0)?;
+        let plausible = (446..510).step_by(16).all(|at| bytes[at] & 0x7F == 0);
+        let entries = entries(&bytes).filter(|entries| plausible && entries.iter().any(|e| e.is_used()));
+        Ok(entries.map(|entries| Self { entries, disk: at_u32(&bytes, 440) }))
+    }
+
+    /// Returns whether it says that the disk has a GPT.
+    pub(super) fn is_protective(&self) -> bool {
+        self.entries.iter().any(|entry| entry.is_used() && entry.kind == 0xEE)
+    }
+
+    pub(super) fn disk(&self) -> String {
+        format!("{:08x}", self.disk)
+    }
+
+    pub(super) fn partitions(&self, device: &dyn BlockDevice) -> Result<Vec<Partition>> {
+        let used = self.entries.into_iter().zip(1..).filter(|(entry, _)| entry.is_used());
+        let mut found: Vec<_> = used.map(|(entry, number)| self.partition(entry, number)).collect();
+        if let Some(extended) = self.entries.iter().find(|entry| entry.is_extended()) {
+            self.follow(device, *extended, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Adds the logical partitions in an extended one. The chain ends where a sector is none of it.
+    fn follow(&self, device: &dyn BlockDevice, extended: Entry, found: &mut Vec<Partition>) -> Result<()> {
+        let mut bytes = [0; SECTOR as usize];
+        let mut sector = extended.start;
+        for number in 5..=LAST {
+            if (sector + 1) * SECTOR > device.size() {
+                break;
+            }
+            device.read_at(&mut bytes, sector * SECTOR)?;
+            let Some([logical, next, ..]) = entries(&bytes) else { break };
+            if logical.is_used() && !logical.is_extended() {
+                let start = sector + logical.start;
+                found.push(self.partition(Entry { start, ..logical }, number));
+            }
+            if !next.is_extended() {
+                break;
+            }
+            sector = extended.start + next.start;
+        }
+        Ok(())
+    }
+
+    fn partition(&self, entry: Entry, number: u32) -> Partition {
+        let mut uuid = self.disk();
+        let _ = write!(uuid, "-{number:02x}");
+        Partition {
+            number,
+            start: entry.start * SECTOR,
+            size: entry.sectors * SECTOR,
+            kind: PartitionType::Mbr(entry.kind),
+            name: String::new(),
+            uuid,
+            label: None,
+            volume_uuid: None,
+        }
+    }
+}
+
+/// Reads the entries of a sector with the signature of a table.
+fn entries(sector: &[u8; SECTOR as usize]) -> Option<[Entry; 4]> {
+    let entry = |at: usize| Entry {
+        kind: sector[at + 4],
+        start: at_u32(sector, at + 8).into(),
+        sectors: at_u32(sector, at + 12).into(),
+    };
+    (sector[510..] == [0x55, 0xAA]).then(|| [446, 462, 478, 494].map(entry))
+}
