@@ -263,19 +263,12 @@ pub fn verify_checksum(block: &[u8], layout: &DirLayout, seed: Option<u32>) -> R
     Ok(())
 }
 
-/// Writes an entry that spans `rec_len` bytes.
+/// Writes an entry, which spans its `rec_len` bytes.
 ///
 /// # Errors
 /// A name or an entry that does not fit; nothing is written.
-pub fn write_entry(
-    block: &mut [u8],
-    layout: &DirLayout,
-    offset: usize,
-    rec_len: usize,
-    inode: u32,
-    file_type: Option<FileType>,
-    name: &[u8],
-) -> Result<(), DirentError> {
+pub fn write_entry(block: &mut [u8], layout: &DirLayout, entry: &Dirent<'_>) -> Result<(), DirentError> {
+    let Dirent { offset, inode, rec_len, file_type, name } = *entry;
     let Ok(name_len) = u8::try_from(name.len()) else {
         return Err(DirentError::NameLen { len: name.len(), bound: NAME_MAX });
     };

@@ -152,7 +152,8 @@ impl GroupDesc {
     /// # Errors
     /// [`FormatError::BitmapChecksum`], [`FormatError::Truncated`].
     pub fn verify_block_bitmap(&self, map: &[u8], group: u32, l: &Layout, csum: &Checksummer) -> Result<()> {
-        verify("block", self.block_bitmap_csum, map, l.clusters_per_group(), group, l, csum)
+        let expected = bitmap_csum(map, l.clusters_per_group(), l, csum)?;
+        verify("block", group, self.block_bitmap_csum, expected)
     }
 
     /// Checks the inode bitmap of `group` (a block's bytes) against this descriptor.
@@ -160,7 +161,8 @@ impl GroupDesc {
     /// # Errors
     /// As [`verify_block_bitmap`](Self::verify_block_bitmap).
     pub fn verify_inode_bitmap(&self, map: &[u8], group: u32, l: &Layout, csum: &Checksummer) -> Result<()> {
-        verify("inode", self.inode_bitmap_csum, map, l.inodes_per_group(), group, l, csum)
+        let expected = bitmap_csum(map, l.inodes_per_group(), l, csum)?;
+        verify("inode", group, self.inode_bitmap_csum, expected)
     }
 
     /// Notes the checksum of a changed block bitmap. The descriptor must then be encoded.
@@ -197,16 +199,8 @@ fn bitmap_csum(map: &[u8], bits: u32, layout: &Layout, csum: &Checksummer) -> Re
     Ok(Some(if layout.desc_size() >= 64 { sum } else { sum & 0xFFFF }))
 }
 
-fn verify(
-    which: &'static str,
-    found: u32,
-    map: &[u8],
-    bits: u32,
-    group: u32,
-    layout: &Layout,
-    csum: &Checksummer,
-) -> Result<()> {
-    match bitmap_csum(map, bits, layout, csum)? {
+fn verify(which: &'static str, group: u32, found: u32, expected: Option<u32>) -> Result<()> {
+    match expected {
         Some(expected) if expected != found => {
             Err(FormatError::BitmapChecksum { group, which, found, expected })
         }

@@ -19,7 +19,7 @@
 //! With `metadata_csum` 8 bytes behind entry `limit` end in a checksum. Source: kernel
 //! documentation `filesystems/ext4/directory`, "Hash Tree Directories".
 
-use crate::dirent::{self, DirLayout};
+use crate::dirent::{self, DirLayout, Dirent};
 use crate::hash::HashVersion;
 use crate::le::{put, put_u16, put_u32, u16_at, u32_at};
 use crate::{FileType, ext4_chksum};
@@ -319,18 +319,22 @@ fn checksum(block: &[u8], kind: DxKind, seed: Option<u32>) -> u32 {
 pub fn init_root(block: &mut [u8], layout: &DirLayout, info: DxRootInfo, first: u32) {
     block.fill(0);
     let rest = layout.block_size - DOTDOT;
-    put_dot(block, layout, 0, DOTDOT, info.own, b".");
-    put_dot(block, layout, DOTDOT, rest, info.parent, b"..");
+    let file_type = Some(FileType::Directory);
+    let dot = Dirent { offset: 0, inode: info.own, rec_len: DOTDOT, file_type, name: b"." };
+    let dotdot = Dirent { offset: DOTDOT, inode: info.parent, rec_len: rest, file_type, name: b".." };
+    put_dot(block, layout, &dot);
+    put_dot(block, layout, &dotdot);
     put(block, ROOT_INFO + 4, &[info.hash_version.to_raw(), 8, info.indirect_levels, 0]);
     init_entries(block, layout, DxKind::Root, first);
 }
 
-fn put_dot(block: &mut [u8], layout: &DirLayout, offset: usize, rec_len: usize, inode: u32, name: &[u8]) {
+fn put_dot(block: &mut [u8], layout: &DirLayout, dot: &Dirent<'_>) {
+    let Dirent { offset, inode, rec_len, file_type, name } = *dot;
     // Not `write_entry`: ".." of a root spans the tail too.
     dirent::write_rec_len(block, layout, offset, rec_len);
     put(block, offset + 6, &[name.len() as u8]);
     put(block, offset + dirent::HEADER_LEN, name);
-    dirent::write_inode(block, layout, offset, inode, Some(FileType::Directory));
+    dirent::write_inode(block, layout, offset, inode, file_type);
 }
 
 /// Makes `block` a node with one entry.

@@ -2,7 +2,7 @@
 
 use crate::MkfsError;
 use crate::plan::Plan;
-use lanefs_format::dirent::{DirLayout, init_block, init_tail, rec_len, seal, write_entry};
+use lanefs_format::dirent::{DirLayout, Dirent, init_block, init_tail, rec_len, seal, write_entry};
 use lanefs_format::{Compat, EXT4_ROOT_INO, FileType, Inode, RoCompat};
 use std::ops::Range;
 
@@ -80,7 +80,8 @@ fn write_names(block: &mut [u8], layout: &DirLayout, names: &[(u32, &[u8])]) -> 
     let mut at = 0;
     for (n, (ino, name)) in names.iter().enumerate() {
         let len = if n + 1 == names.len() { layout.end() - at } else { rec_len(name.len()) };
-        write_entry(block, layout, at, len, *ino, Some(FileType::Directory), name)?;
+        let file_type = Some(FileType::Directory);
+        write_entry(block, layout, &Dirent { offset: at, inode: *ino, rec_len: len, file_type, name })?;
         at += len;
     }
     init_tail(block, layout);

@@ -53,8 +53,8 @@ impl Fs {
         }
         // The same log is replayed in memory and on the device: one survey serves both.
         let survey = Survey::read(&*scratch, &recovered, log.as_ref(), options.write)?;
-        let mut trial =
-            Self::new(Arc::clone(&scratch), recovered, log.as_ref(), &survey, options.clone(), true)?;
+        let reading = OpenOptions { write: false, ..options.clone() };
+        let mut trial = Self::new(Arc::clone(&scratch), recovered, log.as_ref(), &survey, reading)?;
         look(&trial)?;
         trial.recovery = recovery;
         if !options.write {
@@ -85,7 +85,7 @@ impl Fs {
         if let Some(log) = log.as_ref().filter(|_| errno != 0) {
             recovery::clear_errno(&*device, sb.block_size(), log)?;
         }
-        let mut fs = Self::new(device, sb, log.as_ref(), &survey, options, false)?;
+        let mut fs = Self::new(device, sb, log.as_ref(), &survey, options)?;
         (fs.state_at_open, fs.recovery) = (state, recovery);
         fs.hold_super()?;
         let fs = Arc::new(fs);
@@ -96,18 +96,17 @@ impl Fs {
         Ok(fs)
     }
 
-    /// Assembles a volume above a store.
+    /// Assembles a volume above a store; read-only unless `options` ask for writing.
     fn new(
         device: Arc<dyn BlockDevice>,
         sb: Superblock,
         log: Option<&LogConfig>,
         survey: &Survey,
         options: OpenOptions,
-        read_only: bool,
     ) -> Result<Self> {
         let (flusher, state) = (Flusher::default(), sb.state());
         let config = Config {
-            read_only,
+            read_only: !options.write,
             cache: options.metadata_cache(),
             commit_interval: options.commit_interval,
             clock: options.clock,

@@ -13,7 +13,9 @@ fn block_of(layout: &DirLayout, names: &[&[u8]]) -> Vec<u8> {
     for (i, name) in names.iter().enumerate() {
         let last = i + 1 == names.len();
         let len = if last { layout.end() - at } else { rec_len(name.len()) };
-        write_entry(&mut block, layout, at, len, 11 + i as u32, Some(FileType::Regular), name).unwrap();
+        let (inode, file_type) = (11 + i as u32, Some(FileType::Regular));
+        let entry = Dirent { offset: at, inode, rec_len: len, file_type, name };
+        write_entry(&mut block, layout, &entry).unwrap();
         at += len;
     }
     seal(&mut block, layout, SEED);
@@ -97,8 +99,9 @@ fn writers_refuse_what_does_not_fit() {
     let mut block = block_of(&layout, &[b"one"]);
     let before = block.clone();
     let long = [b'x'; 256];
-    let write = |block: &mut [u8], at, len, name: &[u8]| {
-        write_entry(block, &layout, at, len, 12, Some(FileType::Fifo), name)
+    let write = |block: &mut [u8], offset, rec_len, name: &[u8]| {
+        let entry = Dirent { offset, inode: 12, rec_len, file_type: Some(FileType::Fifo), name };
+        write_entry(block, &layout, &entry)
     };
     assert_eq!(write(&mut block, 0, 1012, &long), Err(DirentError::NameLen { len: 256, bound: 255 }));
     assert_eq!(

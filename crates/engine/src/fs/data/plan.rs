@@ -15,6 +15,7 @@ use crate::store::alloc::{self, Claim, Reserved, Spot};
 use crate::store::io;
 use crate::store::map::{self, Mapping};
 use crate::store::txn::{Txn, credits};
+use lanefs_format::extent::Extent;
 use lanefs_format::{Inode, InodeFlags};
 use lanefs_journal::{JournalError, Pending};
 use std::mem;
@@ -493,10 +494,11 @@ impl Change {
             Self::Convert(_) if unwritten => Ok(()),
             Self::Convert(range) => map::convert(txn, inode, range.clone(), false),
             Self::Insert(lblk, reserved) => {
-                let blocks = reserved.start()..reserved.start() + u64::from(reserved.len());
+                let (len, ee_start) = (reserved.len(), reserved.start());
+                let new = Extent { ee_block: *lblk, len, unwritten, ee_start };
                 let before = txn.mark();
                 txn.take_reserved(reserved)?;
-                map::insert_or_free(txn, inode, *lblk, blocks, unwritten, before)
+                map::insert_or_free(txn, inode, new, before)
             }
         }
     }

@@ -99,7 +99,8 @@ impl Node {
                 let made = new.fill(txn, self, &kind).map(|()| {
                     let start = txn.mark();
                     let named = prepared.update(txn, |txn, parent| {
-                        dir::insert(txn, parent, slot, name, new.inode.ino, kind.file_type())?;
+                        let entry = dir::NewEntry { name, child: new.inode.ino, file_type: kind.file_type() };
+                        dir::insert(txn, parent, slot, &entry)?;
                         (parent.mtime, parent.ctime) = (now, now);
                         if matches!(kind, NewKind::Dir) {
                             add_dir_link(&self.fs, parent);

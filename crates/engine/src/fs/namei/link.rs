@@ -85,7 +85,7 @@ impl Node {
             })?;
             let counted = txn.mark();
             let made = from.update(txn, |txn, parent| {
-                dir::insert(txn, parent, slot, name, self.ino, file_type)?;
+                dir::insert(txn, parent, slot, &dir::NewEntry { name, child: self.ino, file_type })?;
                 (parent.mtime, parent.ctime) = (now, now);
                 Ok(())
             });

@@ -239,7 +239,8 @@ impl Side<'_> {
                 match slot {
                     None => dir::replace(txn, parent, dst.name, node.ino, file_type)?,
                     Some(slot) => {
-                        dir::insert(txn, parent, slot, dst.name, node.ino, file_type)?;
+                        let entry = dir::NewEntry { name: dst.name, child: node.ino, file_type };
+                        dir::insert(txn, parent, slot, &entry)?;
                     }
                 }
                 (parent.mtime, parent.ctime) = (now, now);

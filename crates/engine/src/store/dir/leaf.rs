@@ -4,7 +4,7 @@
 //! [`verify_block`](lanefs_format::dirent::verify_block) has checked; the caller updates checksums.
 //! Only [`pack`] moves entries, so byte offsets in linear directories stay valid.
 
-use lanefs_format::FileType;
+use super::NewEntry;
 use lanefs_format::dirent::{self, DirLayout, Dirent, DirentError, entries, rec_len};
 
 /// The result of one pass over a block for a name.
@@ -61,7 +61,7 @@ pub(super) fn scan(block: &[u8], layout: &DirLayout, name: &[u8]) -> Result<Scan
     Ok(scan)
 }
 
-/// Adds a name in the slack of the entry at `offset`.
+/// Adds an entry in the slack of the entry at `offset`.
 ///
 /// # Errors
 /// The slack is too small; nothing is written.
@@ -69,17 +69,15 @@ pub(super) fn add(
     block: &mut [u8],
     layout: &DirLayout,
     offset: usize,
-    name: &[u8],
-    inode: u32,
-    file_type: Option<FileType>,
+    new: &NewEntry<'_>,
 ) -> Result<(), DirentError> {
     let host = Dirent::parse_bounds(block, offset, layout)?;
-    let (need, room, len) = (rec_len(name.len()), host.slack(), host.rec_len);
+    let (need, room, len) = (new.need(), host.slack(), host.rec_len);
     if need > room {
         return Err(DirentError::NoRoom { offset, need, room });
     }
     let kept = len - room;
-    dirent::write_entry(block, layout, offset + kept, room, inode, file_type, name)?;
+    dirent::write_entry(block, layout, &new.at(offset + kept, room))?;
     if kept != 0 {
         dirent::write_rec_len(block, layout, offset, kept);
     }
@@ -131,7 +129,7 @@ pub(super) fn pack<'a>(
     let (mut at, mut last) = (0, 0);
     for item in items {
         let len = rec_len(item.name.len());
-        dirent::write_entry(block, layout, at, len, item.inode, item.file_type, item.name)?;
+        dirent::write_entry(block, layout, &Dirent { offset: at, rec_len: len, ..item })?;
         (last, at) = (at, at + len);
     }
     if at != 0 {

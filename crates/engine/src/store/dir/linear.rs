@@ -1,7 +1,7 @@
 //! Linear directories: every block holds entries, in no order.
 
 use super::block::{Dir, Role, append};
-use super::{New, Place, Slot, find_in_leaf};
+use super::{NewEntry, Place, Slot, find_in_leaf};
 use crate::error::Result;
 use crate::store::txn::Txn;
 use lanefs_format::Inode;
@@ -19,7 +19,7 @@ pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Place> {
 }
 
 /// Adds a block for a name that no block has room for.
-pub(super) fn grow(txn: &mut Txn<'_>, inode: &mut Inode, new: &New<'_>) -> Result<()> {
+pub(super) fn grow(txn: &mut Txn<'_>, inode: &mut Inode, new: &NewEntry<'_>) -> Result<()> {
     let (_, buffer) = append(txn, inode)?;
     let dir = Dir::new(txn.store(), inode)?;
     dir.change(txn, &buffer, Role::Leaf, |bytes| {

@@ -29,7 +29,7 @@ use crate::store::Store;
 use crate::store::map;
 use crate::store::txn::{Txn, credits};
 use block::{Dir, Role};
-use lanefs_format::dirent::{self, rec_len};
+use lanefs_format::dirent::{self, Dirent, rec_len};
 use lanefs_format::htree::{self as format_htree, DxKind};
 use lanefs_format::{FileType, Inode};
 use lanefs_journal::Buffer;
@@ -122,38 +122,30 @@ pub(crate) fn lookup(store: &Store, inode: &Inode, name: &[u8]) -> Result<Option
     }
 }
 
-/// Puts `name` into the place that [`find`] has returned for it.
+/// Puts an entry into the place that [`find`] has returned for its name.
 ///
 /// # Errors
 /// [`Error::NoSpace`], [`Error::DirFull`]. A damaged directory.
-pub(crate) fn insert(
-    txn: &mut Txn<'_>,
-    inode: &mut Inode,
-    slot: Slot,
-    name: &[u8],
-    child: u32,
-    file_type: FileType,
-) -> Result<()> {
-    check_name(name)?;
+pub(crate) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, slot: Slot, new: &NewEntry<'_>) -> Result<()> {
+    check_name(new.name)?;
     if is_gone(inode) {
         return Err(Error::NotFound);
     }
-    let new = New { name, child, file_type: Some(file_type) };
     let dir = Dir::new(txn.store(), inode)?;
     let indexed = dir.indexed();
     if let Some((buffer, offset)) = slot.room {
         new.put(&dir, txn, &buffer, offset)?;
     } else if indexed {
-        block::claim(txn, inode, htree::growth(&dir, name)?)?;
-        htree::insert(txn, inode, &new)?;
+        block::claim(txn, inode, htree::growth(&dir, new.name)?)?;
+        htree::insert(txn, inode, new)?;
     } else if dir.blocks == 1 && dir.params().index {
         // One block for the names, and one for half of them when it is split.
         block::claim(txn, inode, 2)?;
         htree::convert(txn, inode)?;
-        htree::insert(txn, inode, &new)?;
+        htree::insert(txn, inode, new)?;
     } else {
         block::claim(txn, inode, 1)?;
-        linear::grow(txn, inode, &new)?;
+        linear::grow(txn, inode, new)?;
     }
     if !indexed && !txn.store().dirs.index {
         // Without dir_index the directory is changed as a linear one: an old index lacks the new
@@ -218,32 +210,41 @@ pub(crate) fn init(txn: &mut Txn<'_>, inode: &mut Inode, parent: u32) -> Result<
     let (_, buffer) = block::append(txn, inode)?;
     let dir = Dir::new(txn.store(), inode)?;
     let (layout, dot) = (dir.layout(), rec_len(1));
-    let kind = Some(FileType::Directory);
+    let entry = |name, child| NewEntry { name, child, file_type: FileType::Directory };
+    let (own, above) = (entry(b".", inode.ino), entry(b"..", parent));
     dir.change(txn, &buffer, Role::Leaf, |bytes| {
         dirent::init_block(bytes, layout);
-        dirent::write_entry(bytes, layout, 0, dot, inode.ino, kind, b".")
-            .and_then(|()| dirent::write_entry(bytes, layout, dot, layout.end() - dot, parent, kind, b".."))
+        dirent::write_entry(bytes, layout, &own.at(0, dot))
+            .and_then(|()| dirent::write_entry(bytes, layout, &above.at(dot, layout.end() - dot)))
             .map_err(|rule| dir.bad_leaf(0, buffer.block(), rule))
     })
 }
 
 /// An entry to be added.
 #[derive(Debug, Clone, Copy)]
-struct New<'a> {
-    name: &'a [u8],
-    child: u32,
-    file_type: Option<FileType>,
+pub(crate) struct NewEntry<'a> {
+    /// The name.
+    pub(crate) name: &'a [u8],
+    /// The inode that it leads to, and that inode's type.
+    pub(crate) child: u32,
+    pub(crate) file_type: FileType,
 }
 
-impl New<'_> {
+impl<'a> NewEntry<'a> {
     fn need(&self) -> usize {
         rec_len(self.name.len())
+    }
+
+    /// The entry at `offset` of a block, where it spans `rec_len` bytes.
+    fn at(&self, offset: usize, rec_len: usize) -> Dirent<'a> {
+        let file_type = Some(self.file_type);
+        Dirent { offset, inode: self.child, rec_len, file_type, name: self.name }
     }
 
     /// Puts the entry into the slack behind the entry at `offset`.
     fn put(&self, dir: &Dir<'_>, txn: &Txn<'_>, buffer: &Buffer, offset: usize) -> Result<()> {
         dir.change(txn, buffer, Role::Leaf, |bytes| {
-            leaf::add(bytes, dir.layout(), offset, self.name, self.child, self.file_type)
+            leaf::add(bytes, dir.layout(), offset, self)
                 .map_err(|_| DirError::Moved { ino: dir.inode.ino, block: buffer.block(), offset }.into())
         })
     }

@@ -100,7 +100,8 @@ impl Filled {
         // One more for the inode, and one that must be left over.
         let credits = slot.credits(fs, &dir.state()) + 2;
         fs.transact(credits, |txn| {
-            let out = dir.update(txn, |txn, inode| insert(txn, inode, slot, name, child, FileType::Regular));
+            let entry = NewEntry { name, child, file_type: FileType::Regular };
+            let out = dir.update(txn, |txn, inode| insert(txn, inode, slot, &entry));
             assert!(txn.credits() >= 1, "{} credits were not enough", credits - 1);
             out
         })?;

@@ -21,7 +21,7 @@ use crate::store::alloc::BlockKind;
 use crate::store::txn::{Mark, Txn};
 use extent::{Owner, Tree};
 use indirect::Table;
-use lanefs_format::extent::{MAX_BLOCKS, MAX_UNWRITTEN_LEN, ROOT_SIZE, empty_root, max_entries};
+use lanefs_format::extent::{Extent, MAX_BLOCKS, MAX_UNWRITTEN_LEN, ROOT_SIZE, empty_root, max_entries};
 use lanefs_format::{Inode, InodeFlags, RoCompat};
 use std::ops::Range;
 
@@ -137,25 +137,19 @@ pub(crate) fn first_run(store: &Store, inode: &Inode) -> Result<Option<(u64, u32
     }
 }
 
-/// Maps the hole of `len` blocks (at most [`max_run`]) at `lblk` to the blocks from `block` on,
-/// which are marked in the bitmap already. Costs [`insert_credits`].
+/// Maps the hole where `new` lies, of at most [`max_run`] blocks, to its blocks, which are marked in
+/// the bitmap already. Costs [`insert_credits`].
 ///
 /// # Errors
 /// [`Error::NoSpace`] without blocks for the map: nothing is changed; [`Error::FileTooBig`].
-pub(crate) fn insert(
-    txn: &mut Txn<'_>,
-    inode: &mut Inode,
-    lblk: u32,
-    block: u64,
-    len: u32,
-    unwritten: bool,
-) -> Result<()> {
-    check_sectors(txn.store(), inode, len)?;
-    let new = lanefs_format::extent::Extent { ee_block: lblk, len, unwritten, ee_start: block };
+pub(crate) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, new: Extent) -> Result<()> {
+    check_sectors(txn.store(), inode, new.len)?;
     change(txn, inode, |map| match map {
         Map::Tree(tree) => tree.insert(new),
-        Map::Table(_) if unwritten => Err(Error::NotSupported("unwritten blocks in an indirect map".into())),
-        Map::Table(table) => table.insert(lblk, block, len),
+        Map::Table(_) if new.unwritten => {
+            Err(Error::NotSupported("unwritten blocks in an indirect map".into()))
+        }
+        Map::Table(table) => table.insert(new.ee_block, new.ee_start, new.len),
     })
 }
 
@@ -248,29 +242,22 @@ pub(crate) fn alloc_append(txn: &mut Txn<'_>, inode: &mut Inode, lblk: u32) -> R
     let goal = goal(txn.store(), inode, lblk)?;
     let before = txn.mark();
     let block = txn.alloc_meta(goal)?;
-    insert_or_free(txn, inode, lblk, block..block + 1, false, before)?;
+    let new = Extent { ee_block: lblk, len: 1, unwritten: false, ee_start: block };
+    insert_or_free(txn, inode, new, before)?;
     Ok(block)
 }
 
-/// Maps the hole at `lblk` to `blocks`, which were marked in the bitmap since `before`. Frees them
-/// again if that fails.
+/// Maps a hole as [`insert`] does, to blocks that were marked in the bitmap since `before`. Frees
+/// them again if that fails.
 ///
 /// # Errors
 /// Those of [`insert`], with nothing changed since `before`, unless it failed in the middle of a
 /// change of the map.
-pub(crate) fn insert_or_free(
-    txn: &mut Txn<'_>,
-    inode: &mut Inode,
-    lblk: u32,
-    blocks: Range<u64>,
-    unwritten: bool,
-    before: Mark,
-) -> Result<()> {
-    let (start, len) = (blocks.start, (blocks.end - blocks.start) as u32);
+pub(crate) fn insert_or_free(txn: &mut Txn<'_>, inode: &mut Inode, new: Extent, before: Mark) -> Result<()> {
     let taken = txn.mark();
-    let inserted = insert(txn, inode, lblk, start, len, unwritten);
+    let inserted = insert(txn, inode, new);
     if inserted.is_err() && txn.mark() == taken {
-        txn.free(start, len, BlockKind::Data)?;
+        txn.free(new.ee_start, new.len, BlockKind::Data)?;
         txn.undone(before);
     }
     inserted

@@ -9,7 +9,7 @@ use super::split;
 use crate::error::DirError;
 use crate::error::{Error, Result};
 use crate::store::dir::block::Dir;
-use crate::store::dir::{New, leaf};
+use crate::store::dir::{NewEntry, leaf};
 use crate::store::txn::Txn;
 use lanefs_format::Inode;
 use lanefs_format::dirent::rec_len;
@@ -22,7 +22,7 @@ const MAX_STEPS: u32 = 8;
 ///
 /// # Errors
 /// [`Error::NoSpace`]; [`Error::DirFull`] if the index is full, at its full depth.
-pub(in crate::store::dir) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, new: &New<'_>) -> Result<()> {
+pub(in crate::store::dir) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, new: &NewEntry<'_>) -> Result<()> {
     let mut lblk = 0;
     for _ in 0..MAX_STEPS {
         let dir = Dir::new(txn.store(), inode)?;
@@ -41,7 +41,7 @@ pub(in crate::store::dir) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, new: &
             return split::pack(&dir, txn, path.leaf, &buffer, new);
         }
         match full_frames(&path) {
-            0 => return split::leaf(txn, inode, &path, new, &hasher, hash),
+            0 => return split::leaf(txn, inode, &path, new),
             full if full < path.frames.len() => split::node(txn, inode, &path, full)?,
             _ if info.indirect_levels < dir.params().max_levels => split::root(txn, inode, &path)?,
             _ => return Err(Error::DirFull),

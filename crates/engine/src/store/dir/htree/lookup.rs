@@ -79,19 +79,18 @@ impl Path {
             frame.at += 1;
             self.low = entry.hash;
             self.high = next.map(|e| e.hash).or(frame.high);
-            let lblk = frame.lblk;
-            let at = frame.at;
-            self.enter(dir, lblk, at, entry, Pick::First)?;
+            self.enter(dir, entry, Pick::First)?;
             return Ok(true);
         }
         Ok(false)
     }
 
-    /// Descends through `entry` of index block `lblk`.
-    fn enter(&mut self, dir: &Dir<'_>, lblk: u32, at: usize, entry: DxEntry, pick: Pick) -> Result<()> {
+    /// Descends through `entry`, the one taken in the last frame.
+    fn enter(&mut self, dir: &Dir<'_>, entry: DxEntry, pick: Pick) -> Result<()> {
         if entry.block >= dir.blocks {
-            let (value, bound) = (entry.block, dir.blocks);
-            return Err(DirError::IndexBlock { ino: dir.inode.ino, lblk, entry: at, value, bound }.into());
+            let (ino, value, bound) = (dir.inode.ino, entry.block, dir.blocks);
+            let (lblk, entry) = self.frames.last().map_or((0, 0), |frame| (frame.lblk, frame.at));
+            return Err(DirError::IndexBlock { ino, lblk, entry, value, bound }.into());
         }
         if self.frames.len() > usize::from(self.info.indirect_levels) {
             self.leaf = entry.block;
@@ -122,7 +121,7 @@ impl Path {
             (at, entry)
         };
         self.frames.push(Frame { buffer, kind, at, lblk, high });
-        self.enter(dir, lblk, at, entry, pick)
+        self.enter(dir, entry, pick)
     }
 
     /// Checks that a node's hashes lie in the range that its parent gives it.

@@ -6,29 +6,23 @@ use super::lookup::Path;
 use crate::error::DirError;
 use crate::error::Result;
 use crate::store::dir::block::{Dir, Role, append};
-use crate::store::dir::{New, leaf};
+use crate::store::dir::{NewEntry, leaf};
 use crate::store::txn::Txn;
 use lanefs_format::dirent::{Dirent, entries, rec_len};
-use lanefs_format::hash::NameHasher;
 use lanefs_format::htree::{self, DxEntry, DxKind, DxRootInfo, DxView};
 use lanefs_format::{Inode, InodeFlags};
 use lanefs_journal::Buffer;
 
 /// Moves the upper half of a leaf, by hash, to a new block, and puts `new` into its half. The
 /// caller has made room in the leaf's index block.
-pub(super) fn leaf(
-    txn: &mut Txn<'_>,
-    inode: &mut Inode,
-    path: &Path,
-    new: &New<'_>,
-    hasher: &NameHasher,
-    hash: u32,
-) -> Result<()> {
+pub(super) fn leaf(txn: &mut Txn<'_>, inode: &mut Inode, path: &Path, new: &NewEntry<'_>) -> Result<()> {
     let (upper_lblk, upper) = append(txn, inode)?;
     let dir = Dir::new(txn.store(), inode)?;
     let lower = dir.leaf(path.leaf)?;
     check_distinct(&dir, upper_lblk, &upper, path.leaf, &lower)?;
     let copy = lower.read().to_vec();
+    let hasher = dir.params().hasher.with_version(path.info.hash_version);
+    let hash = hasher.hash(new.name).major;
 
     let mut names: Vec<(u32, Dirent<'_>)> = entries(&copy, dir.layout())
         .flatten()
@@ -85,11 +79,16 @@ fn write_leaf(
 
 /// Compacts the entries of a leaf and puts `new` behind them. Only for leaves of an index: the
 /// cookie of an indexed entry does not depend on its place.
-pub(super) fn pack(dir: &Dir<'_>, txn: &Txn<'_>, lblk: u32, buffer: &Buffer, new: &New<'_>) -> Result<()> {
+pub(super) fn pack(
+    dir: &Dir<'_>,
+    txn: &Txn<'_>,
+    lblk: u32,
+    buffer: &Buffer,
+    new: &NewEntry<'_>,
+) -> Result<()> {
     let copy = buffer.read().to_vec();
     let layout = dir.layout();
-    let added = Dirent { offset: 0, inode: new.child, rec_len: 0, file_type: new.file_type, name: new.name };
-    let all = entries(&copy, layout).flatten().filter(|e| e.inode != 0).chain([added]);
+    let all = entries(&copy, layout).flatten().filter(|e| e.inode != 0).chain([new.at(0, 0)]);
     dir.change(txn, buffer, Role::Leaf, |bytes| {
         leaf::pack(bytes, layout, all).map_err(|rule| dir.bad_leaf(lblk, buffer.block(), rule))
     })
@@ -112,14 +111,14 @@ pub(super) fn node(txn: &mut Txn<'_>, inode: &mut Inode, path: &Path, full: usiz
         let cut = DxView::new(&bytes, frame.kind).count() / 2;
         (cut, htree::entries_from(&bytes, frame.kind, cut).map_err(bad)?)
     };
-    let Some((first, rest)) = upper.split_first() else { return Ok(()) };
-    write_node(&dir, txn, lblk, &buffer, first.block, rest)?;
+    let Some(upper) = upper.split_first() else { return Ok(()) };
+    write_node(&dir, txn, lblk, &buffer, upper)?;
     dir.change(txn, &frame.buffer, Role::Index(frame.kind), |bytes| {
         htree::truncate(bytes, frame.kind, cut);
         Ok(())
     })?;
     dir.change(txn, &parent.buffer, Role::Index(parent.kind), |bytes| {
-        htree::insert(bytes, parent.kind, parent.at + 1, DxEntry { hash: first.hash, block: lblk })
+        htree::insert(bytes, parent.kind, parent.at + 1, DxEntry { hash: upper.0.hash, block: lblk })
             .map_err(|rule| dir.bad_index(parent.lblk, parent.buffer.block(), rule))
     })
 }
@@ -132,8 +131,8 @@ pub(super) fn root(txn: &mut Txn<'_>, inode: &mut Inode, path: &Path) -> Result<
     check_distinct(&dir, lblk, &buffer, 0, &frame.buffer)?;
     let all = htree::entries_from(&frame.buffer.read(), frame.kind, 0)
         .map_err(|rule| dir.bad_index(0, frame.buffer.block(), rule))?;
-    let Some((first, rest)) = all.split_first() else { return Ok(()) };
-    write_node(&dir, txn, lblk, &buffer, first.block, rest)?;
+    let Some(all) = all.split_first() else { return Ok(()) };
+    write_node(&dir, txn, lblk, &buffer, all)?;
     dir.change(txn, &frame.buffer, Role::Index(frame.kind), |bytes| {
         htree::truncate(bytes, frame.kind, 1);
         htree::set_first(bytes, frame.kind, lblk);
@@ -147,11 +146,10 @@ fn write_node(
     txn: &Txn<'_>,
     lblk: u32,
     buffer: &Buffer,
-    first: u32,
-    rest: &[DxEntry],
+    (first, rest): (&DxEntry, &[DxEntry]),
 ) -> Result<()> {
     dir.change(txn, buffer, Role::Index(DxKind::Node), |bytes| {
-        htree::init_node(bytes, dir.layout(), first);
+        htree::init_node(bytes, dir.layout(), first.block);
         htree::extend(bytes, DxKind::Node, rest).map_err(|rule| dir.bad_index(lblk, buffer.block(), rule))
     })
 }

@@ -64,7 +64,8 @@ impl Sample {
                     }
                     let new = format!("a new name, {i}, of some length").into_bytes();
                     if let Ok(Place::Vacant(slot)) = find(&fs, inode, &new) {
-                        let _ = insert(txn, inode, slot, &new, self.child, FileType::Regular);
+                        let entry = NewEntry { name: &new, child: self.child, file_type: FileType::Regular };
+                        let _ = insert(txn, inode, slot, &entry);
                     }
                     let _ = replace(txn, inode, b"..", 2, FileType::Directory);
                     Ok(())

@@ -225,7 +225,7 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         // Even if this stops early, the numbers then record what was freed.
         let mut outcome = match level {
             1 => self.clear_run(&mut now, first..last)?,
-            _ => self.clear_children(&mut now, first..last, level, base, range)?,
+            _ => self.clear_children(&mut now, level, base, range)?,
         };
         if now.iter().all(|n| *n == 0) && !matches!(outcome, Progress::Stopped(_)) {
             if self.blocks.room(REMOVE_CREDITS)? {
@@ -257,20 +257,21 @@ impl<'t, B: ChangeBlocks> Table<'t, B> {
         self.blocks.view(u64::from(block), kind::INDIRECT, |_| Ok(()), |bytes| Ok(numbers(bytes)))
     }
 
-    /// Frees the blocks below the numbers `slots` of a block on `level`.
+    /// Frees the blocks in `range` below the numbers of a block on `level`.
     fn clear_children(
         &mut self,
         numbers: &mut [u32],
-        slots: Range<usize>,
         level: u32,
         base: u64,
         range: Range<u64>,
     ) -> Result<Progress> {
         let below = span(self.blocks.block_size(), level - 1);
-        for n in slots.rev() {
-            let Some(child) = numbers.get_mut(n).filter(|child| **child != 0) else { continue };
+        for (n, child) in numbers.iter_mut().enumerate().rev().filter(|(_, child)| **child != 0) {
             let from = base + n as u64 * below;
             let inside = range.start.max(from)..range.end.min(from + below);
+            if inside.is_empty() {
+                continue;
+            }
             let (empty, progress) = self.clear(*child, level - 1, from, inside)?;
             if empty {
                 *child = 0;
