@@ -102,6 +102,7 @@ impl Beside {
     }
 
     /// Puts it into the report, with `goal` for the ratio. Gives the median of the rates.
+    #[expect(clippy::too_many_arguments, reason = "a row of the report has as many columns")]
     pub fn report(
         &self,
         report: &mut Report,

@@ -93,15 +93,8 @@ pub fn predict(results: &Results, plan: &Plan) -> Option<ExperimentResult> {
     if let Some(transfer) = transfer {
         found.says.push(format!("a line changes hands in {:.0} ns", transfer * 1e9));
     }
-    found.sharers(results, transfer, "lock", "Locks and unlocks by cores", "/s", &LOCKS);
-    found.sharers(
-        results,
-        transfer,
-        "overwrite",
-        "Overwrites in mapped memory by cores",
-        "IOPS",
-        &OVERWRITES,
-    );
+    found.sharers(results, transfer, &LOCKS);
+    found.sharers(results, transfer, &OVERWRITES);
     found.storm(results, plan);
     (!found.cases.is_empty()).then(|| ExperimentResult {
         name: "model".to_owned(),
@@ -123,31 +116,41 @@ struct Found {
 /// line changes hands for each operation, and the published curve that shows the same.
 type Sharer = (&'static str, &'static str, f64, fn() -> Vec<Series>, usize);
 
+/// A chart of contenders that share a line.
+struct Line {
+    name: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    sharers: &'static [Sharer],
+}
+
 /// A record of an interleaved range lies in a leaf with others, which is written when it comes and
 /// when it goes; so is the word of a mutex, and the word of the running transaction by a handle.
 /// Few cores have several records in a row in one leaf, so for them it is too much.
-const LOCKS: [Sharer; 3] = [
-    ("rangelock/best/rate", "optimistic B-tree", 0.0, published::range_lock_best, 0),
-    ("rangelock/best/rate", "mutexed B-tree", 2.0, published::range_lock_best, 1),
-    ("rangelock/worst/rate", "optimistic B-tree", 2.0, published::range_lock_worst, 0),
-];
-const OVERWRITES: [Sharer; 2] = [
-    ("overwrite/dax/iops", "overwrite=nojournal", 0.0, published::overwrite, 0),
-    ("overwrite/dax/iops", "overwrite=journal", 2.0, published::overwrite, 1),
-];
+const LOCKS: Line = Line {
+    name: "lock",
+    title: "Locks and unlocks by cores",
+    unit: "/s",
+    sharers: &[
+        ("rangelock/best/rate", "optimistic B-tree", 0.0, published::range_lock_best, 0),
+        ("rangelock/best/rate", "mutexed B-tree", 2.0, published::range_lock_best, 1),
+        ("rangelock/worst/rate", "optimistic B-tree", 2.0, published::range_lock_worst, 0),
+    ],
+};
+const OVERWRITES: Line = Line {
+    name: "overwrite",
+    title: "Overwrites in mapped memory by cores",
+    unit: "IOPS",
+    sharers: &[
+        ("overwrite/dax/iops", "overwrite=nojournal", 0.0, published::overwrite, 0),
+        ("overwrite/dax/iops", "overwrite=journal", 2.0, published::overwrite, 1),
+    ],
+};
 
 impl Found {
-    fn sharers(
-        &mut self,
-        results: &Results,
-        transfer: Option<f64>,
-        name: &str,
-        title: &str,
-        unit: &str,
-        sharers: &[Sharer],
-    ) {
+    fn sharers(&mut self, results: &Results, transfer: Option<f64>, shared: &Line) {
         let mut all = Vec::new();
-        for (chart, contender, moves, published, number) in sharers {
+        for (chart, contender, moves, published, number) in shared.sharers {
             let own = results.charts().find(|c| c.name == *chart).and_then(|c| c.own(contender));
             let Some(own) = own else { continue };
             if let Some(theirs) = published().into_iter().nth(*number) {
@@ -169,7 +172,7 @@ impl Found {
             all.push(line(&which, Origin::Predicted, "from costs", CORES.iter().map(|n| (*n, law.at(*n)))));
             all.push(line(&which, Origin::Measured, "", measured.into_iter()));
         }
-        self.case(name, title, "cores", unit, all);
+        self.case(shared.name, shared.title, "cores", shared.unit, all);
     }
 
     /// The law with the costs of a source's first two points, against its others.

@@ -103,11 +103,10 @@ impl Args {
         self.sort(&mut files);
         self.sort(&mut dirs);
         let mut json = Vec::new();
-        let headings = self.recursive || self.paths.len() > 1;
         let mut first = files.is_empty();
         self.show(&files, false, out, &mut noted, &mut json)?;
         for dir in dirs {
-            let listed = self.directory(dir, headings, &mut first, out, &mut noted, &mut json);
+            let listed = self.directory(dir, &mut first, out, &mut noted, &mut json);
             noted.note(listed)?;
         }
         if self.json {
@@ -135,7 +134,6 @@ impl Args {
     fn directory(
         &self,
         dir: Item,
-        headings: bool,
         first: &mut bool,
         out: &mut Out,
         noted: &mut Noted,
@@ -160,7 +158,7 @@ impl Args {
                     continue;
                 }
             };
-            if headings && !self.json {
+            if (self.recursive || self.paths.len() > 1) && !self.json {
                 if !std::mem::take(first) {
                     writeln!(out)?;
                 }

@@ -10,7 +10,7 @@ use crate::buffers::Outbox;
 use crate::fault::Answer;
 use crate::handles::{Access, Open};
 use crate::notifier::Notice;
-use crate::request::{CopyRange, OpenHow, Read, Request, Seek, SeekTo, Write, WriteFrom};
+use crate::request::{CopyRange, Fallocate, OpenHow, Read, Request, Seek, SeekTo, Write, WriteFrom};
 use crate::wire::{InHeader, LseekOut, OpenFlags, OpenOut, WriteOut, fopen};
 use lanefs::format::InodeFlags;
 use lanefs::{FallocMode, File, Node};
@@ -112,14 +112,8 @@ impl Filesystem {
         Ok(open.cached.sync_all()?)
     }
 
-    pub(super) fn fallocate(
-        &self,
-        header: &InHeader,
-        handle: u64,
-        mode: FallocMode,
-        offset: u64,
-        len: u64,
-    ) -> Answer {
+    pub(super) fn fallocate(&self, header: &InHeader, range: Fallocate) -> Answer {
+        let Fallocate { handle, mode, offset, len } = range;
         let open = self.handles.get(handle)?;
         let change = match mode {
             FallocMode::Allocate | FallocMode::KeepSize => Change::Append,

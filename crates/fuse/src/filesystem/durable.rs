@@ -28,16 +28,16 @@ impl Filesystem {
     /// The journal's or the device's.
     pub(super) fn settle(&self, id: u64, request: &Request<'_>) -> Answer {
         let other = match *request {
-            Request::Make { .. }
+            Request::Make(_)
             | Request::Create { .. }
             | Request::Link { .. }
             | Request::Unlink { .. }
             | Request::RmDir { .. } => id,
             Request::Rename { to, .. } => to,
             Request::SetAttr(_)
-            | Request::SetXattr { .. }
+            | Request::SetXattr(_)
             | Request::RemoveXattr { .. }
-            | Request::Fallocate { .. }
+            | Request::Fallocate(_)
             | Request::Ioctl(_) => return self.settle_inode(id),
             Request::CopyRange(CopyRange { to_node, .. }) => return self.settle_inode(to_node),
             // These change nothing, or what no name leads to, or what their function makes durable.

@@ -11,8 +11,8 @@ use crate::fault::{Answer, Fault};
 use crate::notifier::Notice;
 use crate::request::{Command, Ioctl, Request};
 use crate::wire::{FsXattr, InHeader, IoctlOut, TrimRange};
+use lanefs::Metadata;
 use lanefs::format::InodeFlags;
-use lanefs::{Metadata, Node};
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -59,41 +59,31 @@ impl Filesystem {
                 (flags, Some(project))
             }
         };
-        if let Some(notice) = self.set_flags(header, &node, &meta, flags, project, stage)? {
+        let changes = meta.flags() ^ flags;
+        self.check_may_set(header, &meta, changes)?;
+        let becomes_immutable = (changes & flags).contains(InodeFlags::IMMUTABLE);
+        if becomes_immutable && stage == Stage::Fresh && self.handles.is_written(node.ino()) {
+            // The kernel first writes back the pages that became dirty while writes were allowed.
+            let notice = Notice::Content { node: header.nodeid, offset: 0, len: 0 };
             return Ok(self.notice_first(notice, header, Request::Ioctl(ioctl)));
         }
+        let changed = project.is_none() || !(changes & InodeFlags::USER_VISIBLE).is_empty();
+        node.set_file_attr(changed.then_some(flags), project)?;
         self.settle_inode(header.nodeid)?;
         out.put(&IoctlOut::default())?;
         // The kernel does not know that the time of the last change moved.
         Ok(Outcome::AfterNotice(Notice::Attributes(header.nodeid)))
     }
 
-    /// Sets flags and project of an inode. Returns the notice that the kernel must have had before,
-    /// if nothing was set yet for want of it.
-    fn set_flags(
-        &self,
-        header: &InHeader,
-        node: &Node,
-        meta: &Metadata,
-        flags: InodeFlags,
-        project: Option<u32>,
-        stage: Stage,
-    ) -> Answer<Option<Notice>> {
+    /// Checks that the caller may change these flags of an inode.
+    fn check_may_set(&self, header: &InHeader, meta: &Metadata, changes: InodeFlags) -> Answer {
         let caller = self.caller(header);
         let hardens = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-        let changes = meta.flags() ^ flags;
         if !caller.owns(meta.uid()) || changes.intersects(hardens) && !caller.has(Capability::LinuxImmutable)
         {
             return Err(Fault(Errno::PERM));
         }
-        let becomes_immutable = (changes & flags).contains(InodeFlags::IMMUTABLE);
-        if becomes_immutable && stage == Stage::Fresh && self.handles.is_written(node.ino()) {
-            // The kernel first writes back the pages that became dirty while writes were allowed.
-            return Ok(Some(Notice::Content { node: header.nodeid, offset: 0, len: 0 }));
-        }
-        let changed = project.is_none() || !(changes & InodeFlags::USER_VISIBLE).is_empty();
-        node.set_file_attr(changed.then_some(flags), project)?;
-        Ok(None)
+        Ok(())
     }
 
     /// Trims free space, within the bounds that ext4 sets.

@@ -188,7 +188,7 @@ impl Filesystem {
             Request::Statx => self.statx(id, out),
             Request::SetAttr(ref attrs) => self.setattr(header, attrs, out),
             Request::ReadLink => self.readlink(id, out),
-            Request::Make { name, kind, attr, umask } => self.make(id, name, kind, attr, umask, out),
+            Request::Make(ref new) => self.make(id, new, out),
             Request::Create { name, ref file } => self.create(header, name, file, out),
             Request::TmpFile(ref file) => self.tmpfile(header, file, out),
             Request::Unlink { name } => self.unlink(id, name),
@@ -204,9 +204,7 @@ impl Filesystem {
             }
             Request::Fsync { handle, data_only } => self.fsync(handle, data_only),
             Request::FsyncDir => self.fsyncdir(id),
-            Request::Fallocate { handle, mode, offset, len } => {
-                self.fallocate(header, handle, mode, offset, len)
-            }
+            Request::Fallocate(range) => self.fallocate(header, range),
             Request::Seek(seek) => return self.lseek(header, seek, out, stage),
             Request::CopyRange(ref copy) => self.copy_file_range(header, copy, out),
             Request::ReadDir(listing) => self.readdir(id, listing, out),
@@ -216,9 +214,7 @@ impl Filesystem {
             Request::SyncFs => Ok(self.volume.sync()?),
             Request::GetXattr { name, wanted } => self.getxattr(id, name, wanted, out),
             Request::ListXattr { wanted } => self.listxattr(header, wanted, out),
-            Request::SetXattr { name, value, how, kills_group_id } => {
-                self.setxattr(id, name, value, how, kills_group_id)
-            }
+            Request::SetXattr(ref new) => self.setxattr(id, new),
             Request::RemoveXattr { name } => Ok(self.node(id)?.remove_xattr(name)?),
             Request::Ioctl(ioctl) => return self.ioctl(header, ioctl, out, stage),
             Request::Forget { lookups } => return Ok(self.forget(id, lookups)),

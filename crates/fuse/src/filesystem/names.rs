@@ -5,9 +5,9 @@ use super::data::{access, open_flags};
 use crate::attr::{entry_out, no_entry};
 use crate::buffers::Outbox;
 use crate::fault::{Answer, Fault};
-use crate::request::NewFile;
+use crate::request::{Make, NewFile};
 use crate::wire::{InHeader, OpenFlags, OpenOut};
-use lanefs::{Error, NewAttr, NewKind, Node, RenameFlags};
+use lanefs::{Error, NewKind, Node, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -42,16 +42,8 @@ impl Filesystem {
         Ok(())
     }
 
-    pub(super) fn make(
-        &self,
-        id: u64,
-        name: &OsStr,
-        kind: NewKind<'_>,
-        attr: NewAttr,
-        umask: u16,
-        out: &mut Outbox,
-    ) -> Answer {
-        let node = self.node(id)?.create(name, kind, attr, umask)?;
+    pub(super) fn make(&self, id: u64, new: &Make<'_>, out: &mut Outbox) -> Answer {
+        let node = self.node(id)?.create(new.name, new.kind, new.attr, new.umask)?;
         self.tell(node, out)
     }
 

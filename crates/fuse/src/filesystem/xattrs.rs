@@ -4,9 +4,8 @@ use super::Filesystem;
 use crate::buffers::Outbox;
 use crate::caller::Capability;
 use crate::fault::{Answer, Fault};
-use crate::request::Wanted;
+use crate::request::{NewXattr, Wanted};
 use crate::wire::{GetxattrOut, InHeader};
-use lanefs::SetXattr;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 
@@ -28,17 +27,10 @@ impl Filesystem {
         tell(wanted, &list, out)
     }
 
-    pub(super) fn setxattr(
-        &self,
-        id: u64,
-        name: &OsStr,
-        value: &[u8],
-        how: SetXattr,
-        kills_group_id: bool,
-    ) -> Answer {
+    pub(super) fn setxattr(&self, id: u64, new: &NewXattr<'_>) -> Answer {
         let node = self.node(id)?;
-        node.set_xattr(name, value, how)?;
-        if kills_group_id {
+        node.set_xattr(new.name, new.value, new.how)?;
+        if new.kills_group_id {
             node.drop_set_group_id()?;
         }
         Ok(())

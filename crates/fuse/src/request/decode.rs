@@ -5,8 +5,8 @@
 //! minor version of the protocol may put fields at the end.
 
 use super::{
-    Command, CopyRange, Ioctl, Listing, MAX_CONTENT, NewFile, OpenHow, Read, Received, Request, Seek, SeekTo,
-    SetAttrs, Wanted, Write, WriteFrom,
+    Command, CopyRange, Fallocate, Ioctl, Listing, MAX_CONTENT, Make, NewFile, NewXattr, OpenHow, Read,
+    Received, Request, Seek, SeekTo, SetAttrs, Wanted, Write, WriteFrom,
 };
 use crate::attr::unpack;
 use crate::fault::{Answer, Fault};
@@ -133,7 +133,7 @@ impl<'b> Body<'b> {
     fn symlink(&mut self, header: &InHeader) -> Answer<Request<'b>> {
         let name = self.name()?;
         let kind = NewKind::Symlink(self.name()?.as_bytes());
-        Ok(Request::Make { name, kind, attr: new_attr(0o777, header), umask: 0 })
+        Ok(Request::Make(Make { name, kind, attr: new_attr(0o777, header), umask: 0 }))
     }
 
     fn mknod(&mut self, header: &InHeader) -> Answer<Request<'b>> {
@@ -144,13 +144,13 @@ impl<'b> Body<'b> {
             file_type => NewKind::Special { file_type, device: unpack(args.rdev) },
         };
         let attr = new_attr(args.mode, header);
-        Ok(Request::Make { name: self.name()?, kind, attr, umask: args.umask as u16 })
+        Ok(Request::Make(Make { name: self.name()?, kind, attr, umask: args.umask as u16 }))
     }
 
     fn mkdir(&mut self, header: &InHeader) -> Answer<Request<'b>> {
         let args: MkdirIn = self.take()?;
         let attr = new_attr(args.mode, header);
-        Ok(Request::Make { name: self.name()?, kind: NewKind::Dir, attr, umask: args.umask as u16 })
+        Ok(Request::Make(Make { name: self.name()?, kind: NewKind::Dir, attr, umask: args.umask as u16 }))
     }
 
     fn create(&mut self, header: &InHeader) -> Answer<Request<'b>> {
@@ -234,7 +234,7 @@ impl<'b> Body<'b> {
             (0x20, false) => FallocMode::InsertRange,
             _ => return Err(Fault(Errno::OPNOTSUPP)),
         };
-        Ok(Request::Fallocate { handle, mode, offset, len })
+        Ok(Request::Fallocate(Fallocate { handle, mode, offset, len }))
     }
 
     fn seek(&mut self) -> Answer<Seek> {
@@ -276,7 +276,7 @@ impl<'b> Body<'b> {
         };
         let (name, value) = (self.name()?, self.bytes(args.size as usize)?);
         let kills_group_id = args.setxattr_flags & wire::SETXATTR_ACL_KILL_SGID != 0;
-        Ok(Request::SetXattr { name, value, how, kills_group_id })
+        Ok(Request::SetXattr(NewXattr { name, value, how, kills_group_id }))
     }
 
     /// # Errors

@@ -44,12 +44,7 @@ pub(crate) enum Request<'b> {
     SetAttr(SetAttrs),
     ReadLink,
     /// MKNOD, MKDIR and SYMLINK.
-    Make {
-        name: &'b OsStr,
-        kind: NewKind<'b>,
-        attr: NewAttr,
-        umask: u16,
-    },
+    Make(Make<'b>),
     Create {
         name: &'b OsStr,
         file: NewFile,
@@ -83,12 +78,7 @@ pub(crate) enum Request<'b> {
         data_only: bool,
     },
     FsyncDir,
-    Fallocate {
-        handle: u64,
-        mode: FallocMode,
-        offset: u64,
-        len: u64,
-    },
+    Fallocate(Fallocate),
     Seek(Seek),
     CopyRange(CopyRange),
     ReadDir(Listing),
@@ -103,12 +93,7 @@ pub(crate) enum Request<'b> {
     ListXattr {
         wanted: Wanted,
     },
-    SetXattr {
-        name: &'b OsStr,
-        value: &'b [u8],
-        how: SetXattr,
-        kills_group_id: bool,
-    },
+    SetXattr(NewXattr<'b>),
     RemoveXattr {
         name: &'b OsStr,
     },
@@ -136,6 +121,15 @@ pub(crate) struct OpenHow {
     pub(crate) flags: OpenFlags,
     /// O_TRUNC takes set-id bits away.
     pub(crate) kills_ids: bool,
+}
+
+/// An inode to be made, with a name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Make<'b> {
+    pub(crate) name: &'b OsStr,
+    pub(crate) kind: NewKind<'b>,
+    pub(crate) attr: NewAttr,
+    pub(crate) umask: u16,
 }
 
 /// A file to be made and opened.
@@ -175,6 +169,24 @@ pub(crate) enum WriteFrom {
     /// A program's write(2), which takes set-id bits away if `kills_ids`. `direct`: the kernel
     /// holds no pages of its cache for it.
     Program { kills_ids: bool, direct: bool },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fallocate {
+    pub(crate) handle: u64,
+    pub(crate) mode: FallocMode,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// An extended attribute to be set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewXattr<'b> {
+    pub(crate) name: &'b OsStr,
+    pub(crate) value: &'b [u8],
+    pub(crate) how: SetXattr,
+    /// It takes the set-group-id bit away.
+    pub(crate) kills_group_id: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -248,7 +260,7 @@ impl Request<'_> {
             Self::Fsync { .. }
             | Self::FsyncDir
             | Self::SyncFs
-            | Self::Fallocate { .. }
+            | Self::Fallocate(_)
             | Self::CopyRange(_)
             | Self::Seek(_)
             | Self::Ioctl(_) => Cost::Long,
@@ -261,7 +273,7 @@ impl Request<'_> {
             | Self::Statx
             | Self::SetAttr(_)
             | Self::ReadLink
-            | Self::Make { .. }
+            | Self::Make(_)
             | Self::Create { .. }
             | Self::TmpFile(_)
             | Self::Unlink { .. }
@@ -275,7 +287,7 @@ impl Request<'_> {
             | Self::StatFs
             | Self::GetXattr { .. }
             | Self::ListXattr { .. }
-            | Self::SetXattr { .. }
+            | Self::SetXattr(_)
             | Self::RemoveXattr { .. } => Cost::Short,
         }
     }
@@ -295,7 +307,7 @@ impl Request<'_> {
         matches!(
             self,
             Self::Write(_)
-                | Self::Fallocate { .. }
+                | Self::Fallocate(_)
                 | Self::CopyRange(_)
                 | Self::Open(_)
                 | Self::Create { .. }

@@ -116,22 +116,22 @@ fn cases() -> Vec<(u32, Vec<u8>, &'static str)> {
         case(
             op::SYMLINK,
             &[Bytes(b"a\0"), Bytes(b"/b\0")],
-            r#"Make { name: "a", kind: Symlink([47, 98]), attr: NewAttr { permissions: 511, uid: 11, gid: 12 }, umask: 0 }"#,
+            r#"Make(Make { name: "a", kind: Symlink([47, 98]), attr: NewAttr { permissions: 511, uid: 11, gid: 12 }, umask: 0 })"#,
         ),
         case(
             op::MKNOD,
             &[U32(0o100_640), U32(0), U32(0o22), U32(0), Bytes(b"a\0")],
-            r#"Make { name: "a", kind: File, attr: NewAttr { permissions: 416, uid: 11, gid: 12 }, umask: 18 }"#,
+            r#"Make(Make { name: "a", kind: File, attr: NewAttr { permissions: 416, uid: 11, gid: 12 }, umask: 18 })"#,
         ),
         case(
             op::MKNOD,
             &[U32(0o060_600), U32(0x811), U32(0), U32(0), Bytes(b"a\0")],
-            r#"Make { name: "a", kind: Special { file_type: BlockDevice, device: DeviceNumber { major: 8, minor: 17 } }, attr: NewAttr { permissions: 384, uid: 11, gid: 12 }, umask: 0 }"#,
+            r#"Make(Make { name: "a", kind: Special { file_type: BlockDevice, device: DeviceNumber { major: 8, minor: 17 } }, attr: NewAttr { permissions: 384, uid: 11, gid: 12 }, umask: 0 })"#,
         ),
         case(
             op::MKDIR,
             &[U32(0o41_755), U32(0o77), Bytes(b"a\0")],
-            r#"Make { name: "a", kind: Dir, attr: NewAttr { permissions: 1005, uid: 11, gid: 12 }, umask: 63 }"#,
+            r#"Make(Make { name: "a", kind: Dir, attr: NewAttr { permissions: 1005, uid: 11, gid: 12 }, umask: 63 })"#,
         ),
         case(
             op::CREATE,
@@ -203,7 +203,7 @@ fn cases() -> Vec<(u32, Vec<u8>, &'static str)> {
         case(
             op::FALLOCATE,
             &[U64(5), U64(6), U64(7), U32(3), U32(0)],
-            "Fallocate { handle: 5, mode: PunchHole, offset: 6, len: 7 }",
+            "Fallocate(Fallocate { handle: 5, mode: PunchHole, offset: 6, len: 7 })",
         ),
         case(op::LSEEK, &[U64(5), U64(6), U32(3), U32(0)], "Seek(Seek { handle: 5, offset: 6, to: Data })"),
         case(op::LSEEK, &[U64(5), U64(6), U32(4), U32(0)], "Seek(Seek { handle: 5, offset: 6, to: Hole })"),
@@ -239,12 +239,12 @@ fn cases() -> Vec<(u32, Vec<u8>, &'static str)> {
         case(
             op::SETXATTR,
             &[U32(2), U32(1), U32(1), U32(0), Bytes(b"user.a\0"), Bytes(b"xy")],
-            r#"SetXattr { name: "user.a", value: [120, 121], how: Create, kills_group_id: true }"#,
+            r#"SetXattr(NewXattr { name: "user.a", value: [120, 121], how: Create, kills_group_id: true })"#,
         ),
         case(
             op::SETXATTR,
             &[U32(0), U32(2), U32(0), U32(0), Bytes(b"user.a\0")],
-            r#"SetXattr { name: "user.a", value: [], how: Replace, kills_group_id: false }"#,
+            r#"SetXattr(NewXattr { name: "user.a", value: [], how: Replace, kills_group_id: false })"#,
         ),
         case(op::REMOVEXATTR, &[Bytes(b"user.a\0")], r#"RemoveXattr { name: "user.a" }"#),
         case(
