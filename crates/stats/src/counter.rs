@@ -17,7 +17,7 @@ impl Counter {
     /// Adds `n`.
     #[inline]
     pub fn add(&self, n: u64) {
-        self.0[lane::mine()].0.fetch_add(n, Ordering::Relaxed);
+        self.0[lane::lane()].0.fetch_add(n, Ordering::Relaxed);
     }
 
     /// The sum of what was added.

@@ -71,7 +71,7 @@ impl Histogram {
 
     #[inline]
     fn lane(&self) -> &Lane {
-        self.lanes[lane::mine()].get_or_init(Lane::new)
+        self.lanes[lane::lane()].get_or_init(Lane::new)
     }
 
     /// Records a value that the caller has measured. It counts as one run.

@@ -13,9 +13,9 @@ thread_local! {
     static MINE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The calling thread's lane, below [`LANES`].
+/// Returns the calling thread's lane, below [`LANES`].
 #[inline]
-pub(crate) fn mine() -> usize {
+pub fn lane() -> usize {
     MINE.with(|mine| mine.get().unwrap_or_else(|| choose(mine)))
 }
 

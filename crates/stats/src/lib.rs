@@ -20,5 +20,5 @@ mod snapshot;
 pub use counter::Counter;
 pub use figure::figure;
 pub use histogram::{Histogram, Timer};
-pub use lane::LANES;
+pub use lane::{LANES, lane};
 pub use snapshot::{Bucket, Snapshot};

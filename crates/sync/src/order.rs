@@ -16,6 +16,8 @@ pub enum Level {
     Namespace,
     /// Bytes of a file's content; the key is the inode number.
     Range,
+    /// A change of content that a close of the volume waits for: one for a thread.
+    Writers,
     /// The writing out of a file's dirty pages; the key is the inode number.
     Writeback,
     /// An open transaction handle: one for a thread.

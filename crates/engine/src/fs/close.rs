@@ -22,21 +22,22 @@ impl Fs {
         written.and(told)
     }
 
-    /// Makes everything durable, empties the log, and marks the volume as clean. Handles that are
-    /// still open get [`Error::Closed`] for changes afterwards.
+    /// Refuses changes with [`Error::Closed`] from now on, waits for those of content that have
+    /// begun, makes everything durable, empties the log, and marks the volume as clean.
     ///
     /// # Errors
     /// The journal's or the device's: the volume then needs recovery. If files could not be
     /// written, that of the first one: everything else is durable, and the volume is closed.
     pub(crate) fn close(&self) -> Result<()> {
+        let _alone = self.closing.lock();
         if self.is_closed() {
             return Ok(());
         }
+        // First: what is accepted behind the writing out of its file would be lost.
+        self.writers.refuse();
         self.flusher.stop();
         let written = if self.is_read_only() { Ok(()) } else { self.write_files() };
-        if self.set_closed() {
-            return Ok(());
-        }
+        self.set_closed();
         self.nodes.clear_unused();
         if self.is_read_only() {
             return Ok(());

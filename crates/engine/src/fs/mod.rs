@@ -18,12 +18,14 @@ mod options;
 mod orphans;
 mod statfs;
 pub(crate) mod stats;
+mod writers;
 
 pub use modes::{IVersion, Locking, Overwrite, Writeback};
 pub use mount_options::{WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
 pub use options::OpenOptions;
 pub use statfs::StatFs;
 
+use crate::error::{Error, Result};
 use crate::store::Store;
 use data::Combiner;
 use dirty_times::{DirtyTimes, Round};
@@ -37,6 +39,8 @@ use lanefs_sync::{Mutex, OnceLock};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
+pub(crate) use writers::Writer;
+use writers::Writers;
 
 /// The longest time between a change and its commit without a sync.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
@@ -66,6 +70,9 @@ pub(crate) struct Fs {
     pub(crate) flusher: Flusher,
     pub(crate) combiner: Combiner,
     dirty_times: DirtyTimes,
+    writers: Writers,
+    /// Held by the thread that closes the volume.
+    closing: Mutex<()>,
     /// The flush that covers data of files whose nodes were evicted since.
     unflushed: AtomicU64,
     /// The opener and all uses of inodes: the last release closes the volume.
@@ -82,6 +89,20 @@ impl Deref for Fs {
 }
 
 impl Fs {
+    /// Whether the volume may be changed. From the begin of a close on it may not, although the
+    /// close itself still changes its store.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.writers.are_refused() { Err(Error::Closed) } else { self.store.check_writable() }
+    }
+
+    /// Lets the caller, which has locked the bytes of a file, begin a change of its content.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] from the begin of a close on.
+    pub(crate) fn enter(&self) -> Result<Writer<'_>> {
+        self.writers.enter().ok_or(Error::Closed)
+    }
+
     /// Adds a reference that keeps the volume open.
     pub(crate) fn retain(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);

@@ -9,6 +9,7 @@ use super::dirty_times::DirtyTimes;
 use super::file::cache::PageCache;
 use super::flusher::Flusher;
 use super::inode::NodeTable;
+use super::writers::Writers;
 use super::{Fs, OpenOptions, Recovery};
 use crate::error::{Corrupt, Error, Result};
 use crate::store::{Config, ROOT_INO, Store, Survey, log_place, orphan, read_super, write_super};
@@ -129,6 +130,8 @@ impl Fs {
             flusher,
             combiner: Combiner::default(),
             dirty_times: DirtyTimes::default(),
+            writers: Writers::default(),
+            closing: Mutex::default(),
             unflushed: AtomicU64::new(0),
             users: AtomicUsize::new(1),
             store,

@@ -104,9 +104,9 @@ impl Store {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Refuses all changes from now on. Returns whether it was closed before.
-    pub(crate) fn set_closed(&self) -> bool {
-        self.closed.swap(true, Ordering::AcqRel)
+    /// Refuses all changes from now on.
+    pub(crate) fn set_closed(&self) {
+        self.closed.store(true, Ordering::Release);
     }
 
     /// Keeps the first error that is not returned to any caller.

@@ -84,13 +84,14 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
         pieces.into_iter().map(|(offset, bytes)| (offset, [bytes])).collect();
     let out: Vec<WriteOp<'_>> =
         pieces.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
-    if io::latch(fs, fs.device.write_batch(&out).map_err(Error::from)).is_ok() {
+    let writer = fs.enter();
+    if writer.is_ok() && io::latch(fs, fs.device.write_batch(&out).map_err(Error::from)).is_ok() {
         for held in writes {
             held.content.overwritten(held.blocks, Stamp::Now);
             *held.done = Some(held.len);
         }
     }
-    drop(timers);
+    drop((timers, writer));
     let time = &fs.counters.read_direct;
     let _timers: Vec<_> = reads.iter().map(|_| time.start()).collect();
     if fs.device.read_batch(&mut ops).is_ok() {

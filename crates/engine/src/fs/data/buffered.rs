@@ -128,7 +128,7 @@ impl Content<'_> {
         }
         let _timer = self.fs().counters.write.start();
         self.throttle()?;
-        let _held = self.lock_to_write(offset, end);
+        let _held = self.lock_to_write(offset, end)?;
         match stamp {
             Stamp::Now => self.check_write(offset, end)?,
             Stamp::Kept => self.check_end(end)?,
@@ -144,7 +144,7 @@ impl Content<'_> {
         self.fs().check_writable()?;
         let _timer = self.fs().counters.write.start();
         self.throttle()?;
-        let (_held, end) = self.lock_end();
+        let (_held, end) = self.lock_end()?;
         if !bytes.is_empty() {
             self.check_write(end, end_of(bytes, end)?)?;
             self.write_pages(end, bytes, Stamp::Now)?;

@@ -4,12 +4,12 @@
 //! arithmetic between bytes, blocks and i_size.
 
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::fs::file::FileData;
 use crate::fs::file::cache::FileCache;
 use crate::fs::file::lock::Held;
 use crate::fs::file::times::Stamp;
 use crate::fs::inode::Node;
+use crate::fs::{Fs, Writer};
 use crate::store::map::{self, Mapping, place};
 use lanefs_rangelock::Range as Bytes;
 use lanefs_sync::MutexGuard;
@@ -32,6 +32,13 @@ pub(super) enum Via {
     Direct,
     /// Past it, on a device that is memory: a reader sees all of a write or none of it.
     Dax,
+}
+
+/// Bytes locked for a change, which a close of the volume waits for.
+#[derive(Debug)]
+pub(crate) struct Changing<'n> {
+    _writer: Writer<'n>,
+    _held: Held<'n>,
 }
 
 impl Node {
@@ -212,24 +219,52 @@ impl<'n> Content<'n> {
         self.file.lock.try_read(self.node.ino, between(offset, end))
     }
 
+    /// Begins a change under the lock of its bytes.
+    fn change(self, held: Held<'n>) -> Result<Changing<'n>> {
+        Ok(Changing { _writer: self.fs().enter()?, _held: held })
+    }
+
+    /// Locks bytes `offset..end`, which are not empty, for an overwrite in place, shared.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub(super) fn share_to_write(self, offset: u64, end: u64) -> Result<Changing<'n>> {
+        self.change(self.share(offset, end))
+    }
+
+    /// Locks as [`share_to_write`](Self::share_to_write) does.
+    ///
+    /// # Errors
+    /// As there; [`Error::WouldBlock`] if it would have to wait.
+    pub(super) fn try_share_to_write(self, offset: u64, end: u64) -> Result<Changing<'n>> {
+        self.change(self.try_share(offset, end).ok_or(Error::WouldBlock)?)
+    }
+
     /// Locks the blocks of bytes `offset..end` for a write, exclusively. If `end` is beyond i_size,
     /// locks all bytes from i_size (or from `offset`, if that is less) on.
-    pub(super) fn lock_to_write(self, offset: u64, end: u64) -> Held<'n> {
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub(super) fn lock_to_write(self, offset: u64, end: u64) -> Result<Changing<'n>> {
         loop {
             let range = self.range_to_write(offset, end);
             let held = self.file.lock.write(self.node.ino, range, &self.fs().counters.range_wait);
             if self.is_enough(range, offset, end) {
-                return held;
+                return self.change(held);
             }
             self.fs().counters.range_retries.add(1);
         }
     }
 
-    /// Locks as [`lock_to_write`](Self::lock_to_write) does; `None` if it would have to wait.
-    pub(super) fn try_lock_to_write(self, offset: u64, end: u64) -> Option<Held<'n>> {
+    /// Locks as [`lock_to_write`](Self::lock_to_write) does.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::WouldBlock`] if it would have to wait.
+    pub(super) fn try_lock_to_write(self, offset: u64, end: u64) -> Result<Changing<'n>> {
         let range = self.range_to_write(offset, end);
-        let held = self.file.lock.try_write(self.node.ino, range)?;
-        self.is_enough(range, offset, end).then_some(held)
+        let held = self.file.lock.try_write(self.node.ino, range);
+        let held = held.filter(|_| self.is_enough(range, offset, end)).ok_or(Error::WouldBlock)?;
+        self.change(held)
     }
 
     fn range_to_write(self, offset: u64, end: u64) -> Bytes {
@@ -249,7 +284,10 @@ impl<'n> Content<'n> {
     }
 
     /// Locks the bytes from the end of the file on, exclusively. Returns the end too.
-    pub(super) fn lock_end(self) -> (Held<'n>, u64) {
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub(super) fn lock_end(self) -> Result<(Changing<'n>, u64)> {
         loop {
             let size = self.file.size();
             let first = size / u64::from(self.fs().block_size) * u64::from(self.fs().block_size);
@@ -261,7 +299,7 @@ impl<'n> Content<'n> {
             // If the file has grown, the new end is locked too. If it was cut, try again.
             let now = self.file.size();
             if now >= first {
-                return (held, now);
+                return Ok((self.change(held)?, now));
             }
             self.fs().counters.range_retries.add(1);
         }
@@ -269,7 +307,10 @@ impl<'n> Content<'n> {
 
     /// Locks the bytes from `from` or from the end of the file on, exclusively, for a caller that
     /// moves blocks or i_size.
-    pub(crate) fn lock_from(self, from: u64) -> Held<'n> {
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub(crate) fn lock_from(self, from: u64) -> Result<Changing<'n>> {
         let block = u64::from(self.fs().block_size);
         loop {
             let first = from.min(self.file.size()) / block * block;
@@ -279,7 +320,7 @@ impl<'n> Content<'n> {
                 &self.fs().counters.range_wait,
             );
             if self.file.size() >= first {
-                return held;
+                return self.change(held);
             }
             self.fs().counters.range_retries.add(1);
         }

@@ -55,7 +55,7 @@ impl Content<'_> {
         self.fs().check_writable()?;
         self.check_end(end)?;
         if end > self.file.size() {
-            let _held = self.lock_to_write(offset, end);
+            let _held = self.lock_to_write(offset, end)?;
             self.check_end(end)?;
             self.zero_before(offset)?;
             self.file.extend(end);
@@ -102,12 +102,12 @@ impl Content<'_> {
         let _timer = fs.counters.write_direct.start();
         let plain = self.is_plain(offset, bytes.len());
         if plain && !how.is_whole() {
-            let _held = self.share(offset, end);
+            let _held = self.share_to_write(offset, end)?;
             if self.overwrite_held(bytes, offset, how.stamp())? {
                 return Ok(());
             }
         }
-        let _held = self.lock_to_write(offset, end);
+        let _held = self.lock_to_write(offset, end)?;
         if plain && how.is_whole() && self.overwrite_held(bytes, offset, how.stamp())? {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Content<'_> {
         self.fs().check_writable()?;
         let _timer = self.fs().counters.write_direct.start();
         self.fs().counters.planned.add(1);
-        let (_held, end) = self.lock_end();
+        let (_held, end) = self.lock_end()?;
         if !bytes.is_empty() {
             self.check_write(end, end_of(bytes, end)?)?;
             self.write_held(bytes, end, Stamp::Now)?;

@@ -63,7 +63,7 @@ impl Content<'_> {
         if len == 0 {
             return Err(Error::Invalid("a range of no bytes"));
         }
-        let _held = self.lock_from(offset);
+        let _held = self.lock_from(offset)?;
         check_flags(node, mode)?;
         file.check_growth(node.ino)?;
         let most = u64::from(MAX_BLOCKS) * u64::from(fs.block_size);

@@ -63,7 +63,7 @@ impl Content<'_> {
         if pressed || fs.options.modes.i_version == IVersion::Always {
             return Err(Error::WouldBlock);
         }
-        let _held = self.try_lock_to_write(start, end).ok_or(Error::WouldBlock)?;
+        let _held = self.try_lock_to_write(start, end)?;
         let size = self.file.size();
         // A gap behind the end would have to be zeroed first.
         if start > size || offset.is_none() && start != size {
@@ -119,7 +119,7 @@ impl Content<'_> {
         if !self.is_plain(offset, bytes.len()) {
             return Err(Error::WouldBlock);
         }
-        let _held = self.try_share(offset, end).ok_or(Error::WouldBlock)?;
+        let _held = self.try_share_to_write(offset, end)?;
         let _timer = fs.counters.write_direct.start();
         match self.overwrite_held(bytes, offset, Stamp::Now)? {
             true => Ok(bytes.len()),

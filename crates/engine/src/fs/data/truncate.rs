@@ -26,7 +26,7 @@ impl Content<'_> {
     pub(crate) fn truncate(self, size: u64) -> Result<()> {
         let fs = self.fs();
         fs.check_writable()?;
-        let _held = self.lock_from(size);
+        let _held = self.lock_from(size)?;
         self.node.check_mutable()?;
         if size > max_size(fs, self.node.flags()) {
             return Err(Error::FileTooBig);
@@ -78,7 +78,7 @@ impl Content<'_> {
     pub(crate) fn extend(self, size: u64) -> Result<()> {
         let fs = self.fs();
         fs.check_writable()?;
-        let (_held, before) = self.lock_end();
+        let (_held, before) = self.lock_end()?;
         self.node.check_not_immutable()?;
         if size <= before {
             return Ok(());

@@ -86,7 +86,7 @@ fn who_has_to_wait_for_a_range_is_timed() {
         let mut patience = Duration::from_millis(20);
         // A reader that comes too late does not wait. It is tried again with a longer delay.
         let waits = loop {
-            let held = node.content().lock_from(0);
+            let held = node.content().lock_from(0).unwrap();
             thread::scope(|scope| {
                 scope.spawn(|| file.read_at(&mut [0; 10], 0).unwrap());
                 thread::sleep(patience);

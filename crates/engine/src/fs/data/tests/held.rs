@@ -30,7 +30,7 @@ impl BlockDevice for Looking {
             && let Some(file) = &*self.file.lock().unwrap()
         {
             // In another thread, because this one holds locks.
-            let look = || file.node().content().try_lock_to_write(0, 1 << 20).is_none();
+            let look = || file.node().content().try_lock_to_write(0, 1 << 20).is_err();
             let held = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
             self.held.lock().unwrap().push(held);
         }
@@ -83,7 +83,7 @@ fn a_writer_looks_at_the_size_again_when_it_holds_its_bytes() {
     // A writer that comes too late finds the new size. It is tried again with a longer delay.
     while fs.counters.range_retries.get() == 0 {
         buffered::write(&node, 0, &[1; 64 << 10]).unwrap();
-        let held = node.content().lock_from(0);
+        let held = node.content().lock_from(0).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| buffered::write(&node, 40 << 10, &[2; 4096]).unwrap());
             std::thread::sleep(patience);

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod batch;
+mod close;
 mod dax;
 mod ends;
 mod failures;
