@@ -533,11 +533,12 @@ const char *lanefs_version(void);
 // the format), EOPNOTSUPP (it needs a feature that lanefs does not have), EIO.
 struct lanefs_volume *lanefs_open_volume(const char *name, const char *options);
 
-// Makes everything durable, empties the journal, marks the volume as clean and lets others open
-// it. Waits for calls that use the volume.
+// Makes everything durable, empties the journal and marks the volume as clean. Waits for calls that
+// use the volume, and for changes of content that have begun.
 //
-// Files and directories that are still open are to be closed as ever; until then, to read or
-// change anything through them is ENODEV.
+// Files and directories that are still open are to be closed as ever. Until the last of them is,
+// the volume stays locked against other openers, they may be read, and to change anything through
+// them is ENODEV.
 //
 // Errors: EIO: the handle is gone all the same, and the next opener recovers the volume. EBADF.
 int lanefs_close_volume(struct lanefs_volume *volume);

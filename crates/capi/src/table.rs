@@ -3,10 +3,12 @@
 //! A handle is the number of a slot, the slot's generation and the kind of the table. Slots are
 //! never given back to the system and their generation grows with each use, so a closed handle is
 //! detected, until 2^40 other handles have had its slot. A call holds its slot shared. Closing
-//! takes it exclusively, and so waits for running calls.
+//! first takes the handle out of the slot, so that no call begins any more, and then the slot
+//! exclusively, and so waits for the calls that run.
 
 use parking_lot::{MappedRecursiveRwLockReadGuard, Mutex, RecursiveRwLock, RecursiveRwLockReadGuard};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Slots are made this many at a time.
 const CHUNK: usize = 256;
@@ -35,7 +37,11 @@ struct Free {
 
 /// On cache lines of its own: threads that use different files do not meet.
 #[repr(align(128))]
-struct Slot<T>(RecursiveRwLock<Held<T>>);
+struct Slot<T> {
+    /// The handle that calls may use now. 0: none.
+    handle: AtomicUsize,
+    held: RecursiveRwLock<Held<T>>,
+}
 
 struct Held<T> {
     generation: usize,
@@ -65,36 +71,41 @@ impl<T> Table<T> {
                 None => return Err(value),
             }
         };
-        let new = || Slot(RecursiveRwLock::new(Held { generation: 0, value: None }));
+        let new = || {
+            let held = RecursiveRwLock::new(Held { generation: 0, value: None });
+            Slot { handle: AtomicUsize::new(0), held }
+        };
         let Some(chunk) = self.chunks.get(index / CHUNK) else { return Err(value) };
         let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| new()).collect());
         let Some(slot) = chunk.get(index % CHUNK) else { return Err(value) };
-        let mut held = slot.0.write();
+        let mut held = slot.held.write();
         // The generation keeps only the bits that a handle has room for, so that both compare
         // equal.
         held.generation = held.generation.wrapping_add(1) << GENERATION_SHIFT >> GENERATION_SHIFT;
         held.value = Some(value);
-        Ok(held.generation << GENERATION_SHIFT | index << KIND_BITS | self.kind)
+        let handle = held.generation << GENERATION_SHIFT | index << KIND_BITS | self.kind;
+        slot.handle.store(handle, Ordering::Release);
+        Ok(handle)
     }
 
     /// Returns the value of `handle`, `None` if it is closed. Holds the slot shared meanwhile.
     pub(crate) fn get(&self, handle: usize) -> Option<Open<'_, T>> {
         // A call may hold one slot twice (a copy within a file), also while another thread waits to
         // close it.
-        let held = self.slot(handle)?.0.read();
-        let now = |held: &Held<T>| held.generation == handle >> GENERATION_SHIFT;
-        RecursiveRwLockReadGuard::try_map(held, |held| held.value.as_ref().filter(|_| now(held))).ok()
+        let slot = self.slot(handle)?;
+        // Before the lock too: calls that begin one after the other must not keep out the thread
+        // that closes.
+        let is_open = || slot.handle.load(Ordering::Acquire) == handle;
+        let held = is_open().then(|| slot.held.read())?;
+        RecursiveRwLockReadGuard::try_map(held, |held| held.value.as_ref().filter(|_| is_open())).ok()
     }
 
     /// Closes `handle` and returns its value, once all calls that use it have returned. `None` if
     /// it is closed already.
     pub(crate) fn remove(&self, handle: usize) -> Option<T> {
-        let mut held = self.slot(handle)?.0.write();
-        if held.generation != handle >> GENERATION_SHIFT {
-            return None;
-        }
-        let value = held.value.take()?;
-        drop(held);
+        let slot = self.slot(handle)?;
+        slot.handle.compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        let value = slot.held.write().value.take()?;
         self.free.lock().again.push(Self::index(handle));
         Some(value)
     }
@@ -149,7 +160,7 @@ mod tests {
         let table = Table::new(1);
         let first = table.insert(()).unwrap();
         table.remove(first).unwrap();
-        table.slot(first).unwrap().0.write().generation = usize::MAX >> GENERATION_SHIFT;
+        table.slot(first).unwrap().held.write().generation = usize::MAX >> GENERATION_SHIFT;
         let wrapped = table.insert(()).unwrap();
         assert_eq!(wrapped >> GENERATION_SHIFT, 0);
         assert!(table.get(wrapped).is_some() && wrapped != 0);
@@ -175,11 +186,26 @@ mod tests {
                 closed.store(true, Ordering::Release);
             })
         };
-        // Another use of the same call, whether or not the closer waits by now.
-        drop(table.get(handle).unwrap());
         assert!(!closed.load(Ordering::Acquire));
         drop(open);
         closer.join().unwrap();
         assert!(closed.load(Ordering::Acquire) && table.get(handle).is_none());
+    }
+
+    /// Calls begin all the time, each before the last one has ended. So it is for a closer.
+    #[test]
+    fn calls_that_overlap_keep_no_closer_out() {
+        let table = Arc::new(Table::new(1));
+        let handle = table.insert(()).unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        let mut open = table.get(handle).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| done.send(table.remove(handle)).unwrap());
+            while let Some(next) = table.get(handle) {
+                open = next;
+            }
+            drop(open);
+        });
+        assert_eq!(is_done.recv(), Ok(Some(())));
     }
 }
