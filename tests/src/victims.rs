@@ -74,6 +74,8 @@ pub fn patterned(size: u64, args: &[&str]) -> Image {
 /// If lanefs does, or says nothing of what is wrong, or writes to a volume that it refuses.
 pub fn damage_and_use(victim: &Victim, script: &[u8], mend: bool) {
     let image = Image::from_bytes(victim.damaged(script, mend));
+    // Refused or judged: no input makes a pass panic.
+    let _ = lanefs_check::check(Arc::new(OverlayDevice::new(image.clone())), &Default::default());
     for write in [false, true] {
         let device = Arc::new(OverlayDevice::new(image.clone()));
         let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;

@@ -7,7 +7,7 @@ use crate::CheckError;
 use crate::finding::Structure;
 use crate::io::{Io, le32};
 use crate::rule::Rule;
-use lanefs_format::extent::{self, At, Bounds, Entry, Extent, NodeRef};
+use lanefs_format::extent::{self, At, Bounds, Entry, Extent, MAX_BLOCKS, NodeRef};
 use lanefs_format::{Inode, InodeFlags, Layout};
 
 /// Pointers in `i_block` that lead to data at once.
@@ -123,7 +123,7 @@ impl MapWalk<'_> {
             return Ok(());
         }
         let block = u64::from(block);
-        if let Err(rule) = self.in_volume(run.lblk, block) {
+        if let Err(rule) = self.allowed(run.lblk, block) {
             visit.broken(Structure::IndirectMap { ino: self.inode.ino, block: from }, rule);
             run.skip(below, visit);
             return Ok(());
@@ -149,7 +149,7 @@ impl MapWalk<'_> {
         if block == 0 {
             return run.skip(1, visit);
         }
-        match self.in_volume(run.lblk, block.into()) {
+        match self.allowed(run.lblk, block.into()) {
             Ok(()) => run.push(block.into(), visit),
             Err(rule) => {
                 visit.broken(Structure::IndirectMap { ino: self.inode.ino, block: from }, rule);
@@ -158,9 +158,13 @@ impl MapWalk<'_> {
         }
     }
 
-    fn in_volume(&self, lblk: u64, block: u64) -> Result<(), Rule> {
+    /// Checks that a block which is not 0 may be mapped at `lblk`, or lie above it.
+    fn allowed(&self, lblk: u64, block: u64) -> Result<(), Rule> {
         let (first, end) = (self.layout.first_data_block(), self.layout.blocks_count());
-        if (first..end).contains(&block) {
+        let max = u64::from(MAX_BLOCKS) - 1;
+        if lblk > max {
+            Err(Rule::BeyondMax { lblk, max })
+        } else if (first..end).contains(&block) {
             Ok(())
         } else {
             Err(Rule::BlockAddress { lblk, block, first, end })

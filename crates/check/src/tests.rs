@@ -66,3 +66,39 @@ fn findings_beyond_the_bound_are_counted() {
     assert!(whole.count > 1 && whole.count == cut.count);
     assert_eq!(cut.findings, whole.findings[..1]);
 }
+
+/// Writes 32-bit numbers at `at`.
+fn put(bytes: &mut [u8], at: usize, values: &[u32]) {
+    for (word, value) in bytes[at..].chunks_exact_mut(4).zip(values) {
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// The triple indirect block of large blocks reaches beyond the last block that a file may have.
+#[test]
+fn blocks_beyond_the_last_possible_one_are_found() {
+    const BLOCK: usize = 65_536;
+    let device = MemDevice::new(32 << 20);
+    let fs_type = lanefs_mkfs::FsType::Ext2;
+    let options = lanefs_mkfs::Options { fs_type, block_size: Some(65_536), ..Default::default() };
+    lanefs_mkfs::format(&device, &options).unwrap();
+    let mut bytes = device.to_bytes();
+    let sb = Superblock::parse(&bytes[1024..]).unwrap();
+    let layout = sb.layout();
+    let desc = GroupDesc::parse(&bytes[BLOCK..], 0, &layout, &sb.checksummer()).unwrap();
+    let root = desc.inode_table as usize * BLOCK + usize::from(layout.inode_size());
+    // The way to logical block 2^32 - 1, and three neighbours of which it is the second.
+    put(&mut bytes, root + 0x28 + 14 * 4, &[400]);
+    put(&mut bytes, 400 * BLOCK + 14 * 4, &[401]);
+    put(&mut bytes, 401 * BLOCK + 16_382 * 4, &[402]);
+    put(&mut bytes, 402 * BLOCK + 16_370 * 4, &[403, 404, 405]);
+    let report = checked(&Arc::new(MemDevice::from_bytes(bytes)));
+    let max = u64::from(u32::MAX) - 1;
+    for lblk in [max + 1, max + 2] {
+        let structure = Structure::IndirectMap { ino: 2, block: 402 };
+        assert!(report.findings.contains(&Finding { structure, rule: Rule::BeyondMax { lblk, max } }));
+    }
+    // Of the three, the one before it is the directory's.
+    let rule = Rule::Blocks { found: 128, counted: 128 * 5 };
+    assert!(report.findings.contains(&Finding { structure: Structure::Inode { ino: 2 }, rule }));
+}

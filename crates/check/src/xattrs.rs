@@ -123,8 +123,9 @@ impl Check {
                 }
                 Value::Inode { ino, size } => {
                     self.value_inodes.push((structure, ino));
-                    let clusters = size.div_ceil(self.layout.block_size() << self.layout.cluster_bits());
-                    blocks += u64::from(clusters) << self.layout.cluster_bits();
+                    let bits = self.layout.cluster_bits();
+                    let clusters = u64::from(size).div_ceil(u64::from(self.layout.block_size()) << bits);
+                    blocks += clusters << bits;
                 }
             }
         }

@@ -24,6 +24,8 @@ pub const SUPERBLOCK_SIZE: usize = 1024;
 /// The value of `s_magic`.
 const EXT4_SUPER_MAGIC: u16 = 0xEF53;
 const MAX_LOG_BLOCK_SIZE: u32 = 6;
+/// Clusters of 1 GiB: the kernel's bound.
+const MAX_LOG_CLUSTER_SIZE: u32 = 20;
 const MAX_DESC_SIZE: u32 = 1024;
 const CHECKSUM_AT: usize = SUPERBLOCK_SIZE - 4;
 
@@ -208,7 +210,7 @@ impl Superblock {
         let r = &self.raw;
         let bigalloc = self.has_ro(RoCompat::BIGALLOC);
         let (log_block, log_cluster) = (r.s_log_block_size.get(), r.s_log_cluster_size.get());
-        let max = if bigalloc { log_block + 16 } else { log_block };
+        let max = if bigalloc { (log_block + 16).min(MAX_LOG_CLUSTER_SIZE) } else { log_block };
         if !(log_block..=max).contains(&log_cluster) {
             return Err(FormatError::LogClusterSize { value: log_cluster, min: log_block, max });
         }

@@ -65,6 +65,11 @@ fn every_rule_is_an_error_of_its_own() {
     assert_eq!(broken(|r| r.s_magic = 0x1234.into()), E::BadMagic { found: 0x1234 });
     assert_eq!(broken(|r| r.s_log_block_size = 7.into()), E::LogBlockSize { value: 7 });
     assert_eq!(broken(|r| r.s_log_cluster_size = 3.into()), E::LogClusterSize { value: 3, min: 2, max: 2 });
+    let wide = |r: &mut RawSuperblock| {
+        r.s_feature_ro_compat = (r.s_feature_ro_compat.get() | RoCompat::BIGALLOC.bits()).into();
+        (r.s_log_block_size, r.s_log_cluster_size) = (6.into(), 21.into());
+    };
+    assert_eq!(broken(wide), E::LogClusterSize { value: 21, min: 6, max: 20 });
     assert_eq!(broken(|r| r.s_blocks_per_group = 0.into()), E::BlocksPerGroup { value: 0, max: 32768 });
     assert_eq!(
         broken(|r| r.s_clusters_per_group = 8.into()),
