@@ -44,7 +44,9 @@ if [ -n "${1:-}" ]; then
     need sgdisk gdisk
     need setfacl acl
     need setfattr attr
+    need skopeo skopeo
     need sqlite3 sqlite3
+    need umoci umoci
     need unshare util-linux
     [ -x /usr/bin/time ] || packages+=(time)
     # Letters of charts.

@@ -97,9 +97,9 @@ impl<W: Write> Write for Packer<W> {
 /// Unpacks a stream, told by its first bytes; one that is not compressed is passed on as it is.
 /// Returns too whether it is compressed. Fails with [`Cause::Compressed`] if this build has no
 /// decoder.
-pub(crate) fn unpacked(
-    mut stream: impl BufRead + Send + 'static,
-) -> Result<(Box<dyn Read + Send>, bool), Cause> {
+pub(crate) fn unpacked<'a>(
+    mut stream: impl BufRead + Send + 'a,
+) -> Result<(Box<dyn Read + Send + 'a>, bool), Cause> {
     let mut head = [0; 8];
     let mut len = 0;
     while len < head.len() {
@@ -121,10 +121,10 @@ pub(crate) fn unpacked(
 
 /// Returns the decoder of a stream; `None` if this build has none. A stream may have several
 /// members, one behind the other, as `cat`, pigz and pzstd make them.
-fn decoder(
-    stream: impl BufRead + Send + 'static,
+fn decoder<'a>(
+    stream: impl BufRead + Send + 'a,
     by: &'static str,
-) -> io::Result<Option<Box<dyn Read + Send>>> {
+) -> io::Result<Option<Box<dyn Read + Send + 'a>>> {
     Ok(Some(match by {
         "gzip" => Box::new(MultiGzDecoder::new(stream)),
         #[cfg(feature = "zstd")]

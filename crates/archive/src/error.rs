@@ -3,6 +3,7 @@
 #[cfg(target_os = "linux")]
 use crate::host;
 use crate::ids::OwnerError;
+use crate::image::ImageError;
 use crate::tarball::TarError;
 use std::fmt;
 use std::io;
@@ -188,6 +189,9 @@ pub enum Cause {
     /// [`ImportOptions::max_size`](crate::ImportOptions::max_size) allows.
     #[error("it unpacks to more than {0} bytes")]
     TooLarge(u64),
+    /// Something is wrong with an image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// The archive is compressed by a program that this build cannot replace.
     #[error("it holds compressed data ({0})")]
     Compressed(&'static str),

@@ -14,6 +14,8 @@ pub enum Event {
     Entry,
     /// So many more bytes of file data; holes do not count.
     Data(u64),
+    /// So many more bytes were read to check the layers of an image, before anything is written.
+    Checked(u64),
     /// A name that is left out, or an attribute of it. The work goes on with the next name.
     Skipped(Error),
 }

@@ -1,5 +1,5 @@
-//! Trees into ext4 volumes and out of them: folders of this machine and tar archives, without a
-//! mount and without root.
+//! Trees into ext4 volumes and out of them: folders of this machine, tar archives and images of
+//! containers, without a mount and without root.
 //!
 //! [`import`] takes a [`Source`] into a directory of a [`lanefs::Volume`], [`export`] takes a
 //! directory of a volume into a [`Target`]. Both run to the end and tell their caller of each step
@@ -37,6 +37,8 @@
 //! # What is not trusted
 //! - **An archive**: names that go up are left out, headers and maps have bounds, data is passed
 //!   through and not collected, and nothing is written through a symbolic link.
+//! - **An image**: nothing is written before all of its layers have the digests that it says
+//!   ([`ImageError`]), its documents are bounded, and its names lead nowhere.
 //! - **A volume**: a directory that is its own ancestor is entered once, and a name that could lead
 //!   out of the target is left out.
 //! - **The folder of an export**: it is written by open directories and through no link that is in
@@ -46,7 +48,6 @@
 #![forbid(unsafe_code)]
 
 mod acl_text;
-mod blob;
 mod compress;
 pub mod content;
 mod error;
@@ -55,6 +56,7 @@ mod export;
 #[cfg(target_os = "linux")]
 pub mod host;
 mod ids;
+mod image;
 mod import;
 mod limit;
 mod member;
@@ -71,5 +73,6 @@ pub use export::{ExportOptions, Target, export};
 #[cfg(target_os = "linux")]
 pub use host::Overwrite;
 pub use ids::{IdRange, IdRangeError, OwnerError, Ownership, check_owner};
+pub use image::{ImageChoice, ImageError, Platform, PlatformError, Text};
 pub use import::{ImportOptions, Source, import};
 pub use places::PATH_MAX;

@@ -2,12 +2,13 @@
 
 use crate::Cause;
 use std::io::{self, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The bytes that are left of all archives together.
 #[derive(Debug)]
 pub(crate) struct Limit {
     max: u64,
-    left: u64,
+    left: AtomicU64,
 }
 
 /// More was unpacked than the caller allows.
@@ -19,28 +20,28 @@ impl Limit {
     /// `None`: any number of bytes.
     pub(crate) fn new(max: Option<u64>) -> Self {
         let max = max.unwrap_or(u64::MAX);
-        Self { max, left: max }
+        Self { max, left: AtomicU64::new(max) }
     }
 
     /// Returns a reader whose bytes count.
-    pub(crate) fn of<R: Read>(&mut self, stream: R) -> impl Read + use<'_, R> {
+    pub(crate) fn of<R: Read>(&self, stream: R) -> impl Read + use<'_, R> {
         Limited { limit: self, stream }
     }
 }
 
 struct Limited<'a, R> {
-    limit: &'a mut Limit,
+    limit: &'a Limit,
     stream: R,
 }
 
 impl<R: Read> Read for Limited<'_, R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.stream.read(buf)?;
-        match self.limit.left.checked_sub(n as u64) {
-            Some(left) => self.limit.left = left,
-            None => return Err(io::Error::other(Exceeded(self.limit.max))),
+        let take = |left: u64| left.checked_sub(n as u64);
+        match self.limit.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => Ok(n),
+            Err(_) => Err(io::Error::other(Exceeded(self.limit.max))),
         }
-        Ok(n)
     }
 }
 

@@ -47,6 +47,9 @@ fn a_whiteout_takes_a_name_away() {
     // Of what is not there: nothing happens, and no directory is made.
     let none = Tar::new().empty(".wh.none").empty("none/.wh.x").empty("none/.wh..wh..opq");
     assert_eq!(tree(&[base(), none]), tree(&[base()]));
+    // Of what was in a directory that is none any more.
+    let file = Tar::new().file("a", "file").empty("a/.wh.1").empty("a/.wh..wh..opq").empty("b/.wh.x");
+    assert_eq!(tree(&[base(), file]), ["a=file", "b=b"]);
     // The third layer brings it again.
     let again = Tar::new().dir("a").file("a/new", "new");
     assert_eq!(tree(&[base(), Tar::new().empty(".wh.a"), again]), ["a/", "a/new=new", "b=b"]);
@@ -190,8 +193,6 @@ fn hostile_layers_stay_inside() {
     let long = format!("/target/{}", "n".repeat(256));
     let want = [
         "/target/way/through",
-        "/target/way/.wh.file",
-        "/target/way/.wh..wh..opq",
         "../up",
         "a/../../.wh.outside",
         ".wh...",

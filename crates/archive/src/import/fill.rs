@@ -204,7 +204,9 @@ impl<'a> Fill<'a> {
             return Ok(());
         }
         let dir = match self.dir(dir, false) {
-            Err(lanefs::Error::NotFound) => return Ok(()),
+            // Nothing is below what is no directory. umoci writes such whiteouts for what was in a
+            // directory that became a file or a link.
+            Err(lanefs::Error::NotFound | lanefs::Error::NotDir) => return Ok(()),
             found => found.cloned(),
         };
         let removed = dir.and_then(|dir| {

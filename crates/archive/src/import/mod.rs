@@ -14,6 +14,7 @@ mod tar;
 
 pub use source::Source;
 
+use crate::event;
 use crate::pipe::{Piece, pipe};
 use crate::{Action, Cause, Error, Event, Ownership, Place};
 use fill::Fill;
@@ -94,7 +95,8 @@ impl ImportOptions {
 ///
 /// Layers ([`Source::layers`]) lie on top of each other, the first on what is in `dir`. There a
 /// name replaces a directory too, a directory has the attributes of the last layer that names it,
-/// and whiteouts take away what is below their layer.
+/// and whiteouts take away what is below their layer. Those of an image are checked first: unless
+/// all of them have the digests that the image says, nothing is written.
 ///
 /// `events` hears of each step and says whether to go on. A source that gives nothing is waited
 /// for; between two pieces of it a cancelled import ends at once. What was imported by then stays.
@@ -140,6 +142,9 @@ pub fn import(
     mut events: impl FnMut(Event) -> ControlFlow<()> + Send,
 ) -> Result<(), Error> {
     let base = dir.as_ref().as_os_str().as_encoded_bytes();
+    source.check(options.max_size, |bytes| {
+        event::tell(&mut events, Event::Checked(bytes), Action::Import, base)
+    })?;
     let mut fill = Fill::new(volume, dir.as_ref(), options, &mut events)?;
     let failed = |cause: Cause| Error::new(Action::Import, Place::Volume(base.to_vec()), cause);
     let (mut out, pieces) = pipe();

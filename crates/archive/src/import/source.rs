@@ -3,11 +3,11 @@
 #[cfg(target_os = "linux")]
 use super::folder;
 use super::tar;
-use crate::blob::Layer;
 use crate::compress::{READ_AHEAD, unpacked};
+use crate::image::{self, ImageChoice, Layer};
 use crate::limit::Limit;
 use crate::pipe::{Gone, Outlet, Piece};
-use crate::{Action, Error, Place};
+use crate::{Action, Error, ImageError, Place};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -28,15 +28,24 @@ enum Origin {
 }
 
 impl Source {
-    /// Opens a folder (on Linux), or a tar archive in a file.
+    /// Opens a folder (on Linux), a tar archive in a file, or an image: an OCI layout, as a folder or
+    /// in a tar archive that is not compressed, or what `docker save` wrote. What it is, its content
+    /// says; of an image [`ImageChoice::new`] is taken.
     ///
     /// # Errors
     /// It cannot be opened or read; [`Cause::Compressed`]: by a program that this build cannot
-    /// replace.
+    /// replace; [`Cause::Image`].
+    ///
+    /// [`Cause::Compressed`]: crate::Cause::Compressed
+    /// [`Cause::Image`]: crate::Cause::Image
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let name = path.as_os_str().as_encoded_bytes();
         let failed = |e: io::Error| Error::new(Action::Open, Place::Host(name.to_vec()), e);
+        path.metadata().map_err(failed)?;
+        if let Some(layers) = image::find(path, &ImageChoice::new())? {
+            return Ok(Self { name: name.to_vec(), origin: Origin::Layers(layers), size: None });
+        }
         #[cfg(target_os = "linux")]
         if path.metadata().map_err(failed)?.is_dir() {
             return Self::folder(path);
@@ -80,6 +89,32 @@ impl Source {
         Ok(Self { name: name.to_vec(), origin: Origin::Tar(stream), size })
     }
 
+    /// Opens an image, as [`open`](Self::open) does, and chooses one of those that it has.
+    ///
+    /// # Errors
+    /// It cannot be opened or read; [`Cause::Image`](crate::Cause::Image).
+    pub fn image(path: impl AsRef<Path>, choice: &ImageChoice) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let name = path.as_os_str().as_encoded_bytes().to_vec();
+        match image::find(path, choice)? {
+            Some(layers) => Ok(Self { name, origin: Origin::Layers(layers), size: None }),
+            None => Err(Error::new(Action::Read, Place::Host(name), ImageError::NotAnImage)),
+        }
+    }
+
+    /// Checks the layers of an image, before anything is written. `tell` hears how many bytes were
+    /// read, and returns what ends the work.
+    pub(super) fn check(
+        &self,
+        max_size: Option<u64>,
+        tell: impl FnMut(u64) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match &self.origin {
+            Origin::Layers(layers) => image::check(layers, max_size, tell),
+            _ => Ok(()),
+        }
+    }
+
     /// Opens the layers of an image, tar archives in files, the lowest first. They are opened one
     /// after the other; a named pipe will do too.
     ///
@@ -93,6 +128,12 @@ impl Source {
         Ok(Self { name, origin: Origin::Layers(layers), size: None })
     }
 
+    /// Returns whether it is an image, or layers of one.
+    #[must_use]
+    pub fn is_image(&self) -> bool {
+        matches!(self.origin, Origin::Layers(_))
+    }
+
     /// Returns the size of an archive in bytes, if it is a file that is not compressed: about what
     /// the [`Data`](Event::Data) events of its import add up to.
     #[must_use]
@@ -102,19 +143,19 @@ impl Source {
 
     /// Sends all members, and takes at most `max_size` bytes of archives, unpacked.
     pub(super) fn send(self, max_size: Option<u64>, out: &mut Outlet) {
-        let mut limit = Limit::new(max_size);
+        let limit = Limit::new(max_size);
         // Either way the reader is done: the other side knows, or is gone.
         let _ = match self.origin {
             #[cfg(target_os = "linux")]
             Origin::Folder(folder) => folder::send(folder, &self.name, out),
             Origin::Tar(stream) => tar::send(limit.of(stream), &self.name, out),
-            Origin::Layers(layers) => send_layers(&layers, &mut limit, out),
+            Origin::Layers(layers) => send_layers(&layers, &limit, out),
         };
     }
 }
 
 /// Sends the members of all layers, those of the lowest first.
-fn send_layers(layers: &[Layer], limit: &mut Limit, out: &mut Outlet) -> Result<(), Gone> {
+fn send_layers(layers: &[Layer], limit: &Limit, out: &mut Outlet) -> Result<(), Gone> {
     for (i, layer) in layers.iter().enumerate() {
         let name = Place::Host(layer.name.clone());
         out.push(Piece::Layer(format!("layer {} of {}, {name}", i + 1, layers.len())))?;

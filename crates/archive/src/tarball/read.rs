@@ -133,6 +133,22 @@ impl<R: Read> TarReader<R> {
         Ok(n)
     }
 
+    /// Returns the offset in the archive of what is read next.
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Passes over what is left of the current member's data without reading it: `seek` moves the
+    /// stream by so many bytes.
+    pub(crate) fn pass_over(
+        &mut self,
+        seek: impl FnOnce(&mut R, u64) -> std::io::Result<()>,
+    ) -> Result<(), TarError> {
+        let by = std::mem::take(&mut self.left).saturating_add(std::mem::take(&mut self.padding));
+        self.at = self.at.saturating_add(by);
+        Ok(seek(&mut self.stream, by)?)
+    }
+
     /// Fills `buf` with data of the current member.
     pub(crate) fn read_exact(&mut self, mut buf: &mut [u8]) -> Result<(), TarError> {
         while !buf.is_empty() {

@@ -52,9 +52,10 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         &[
             ("lanefs import rootfs disk.img:/", "Fills a volume with a folder."),
             ("lanefs import rootfs.tar.gz disk.img:/ --owner 0:0", "All of it belongs to root."),
+            ("lanefs import alpine.tar:3.20 disk.img:/", "An image, by docker save or skopeo copy."),
             ("lanefs import base.tar.gz app.tar disk.img:/", "Layers, with their whiteouts."),
         ],
-        &["lanefs-export(1)", "tar(1)"],
+        &["lanefs-export(1)", "tar(1)", "skopeo(1)", "umoci(1)"],
     ),
     (
         "export",

@@ -3,7 +3,7 @@
 use crate::failure::{self, Failure, Noted};
 use crate::owner::Owner;
 use crate::progress::Progress;
-use lanefs_archive::{Cause, Error, Event, IdRange, Place, host};
+use lanefs_archive::{Cause, Error, Event, IdRange, ImageError, Place, host};
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
@@ -42,6 +42,7 @@ pub(super) fn failure(volume: &OsStr, error: &Error) -> Failure {
     let advice = match error.cause() {
         Cause::Host(host::Error::Protected(_)) => "; --force overwrites it".into(),
         Cause::Owner(_) => "; --uid-map, --gid-map or --owner says who gets it".into(),
+        Cause::Image(ImageError::Compressed(by)) => format!("; {by} -dc FILE > image.tar unpacks it"),
         Cause::Compressed(by) => format!("; {by} -dc FILE | lanefs import - VOLUME:/DIR"),
         _ => String::new(),
     };

@@ -1,30 +1,63 @@
 //! A layer of an image, where it lies on this machine.
 
+use super::digest::Digest;
 use crate::compress::{self, READ_AHEAD};
 use crate::{Action, Cause, Error, Place};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A layer: a tar archive that may be compressed.
 #[derive(Debug)]
 pub(crate) struct Layer {
     /// Its name in errors.
     pub(crate) name: Vec<u8>,
-    blob: Blob,
+    pub(crate) blob: Blob,
+    pub(crate) expected: Expected,
+}
+
+/// What an image says of a layer.
+#[derive(Debug, Default)]
+pub(crate) struct Expected {
+    /// The digest and the size of the blob.
+    pub(crate) blob: Option<(Digest, u64)>,
+    /// The digest of the archive, unpacked.
+    pub(crate) diff_id: Option<Digest>,
 }
 
 /// Bytes that can be read more than once, unless they are a pipe.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Blob {
     File(PathBuf),
+    /// A range of a file: where it begins, and its length.
+    Range(Arc<File>, u64, u64),
 }
 
 impl Blob {
     pub(crate) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
-        match self {
-            Self::File(path) => Ok(Box::new(File::open(path)?)),
-        }
+        Ok(match self {
+            Self::File(path) => Box::new(File::open(path)?),
+            Self::Range(file, at, len) => {
+                Box::new(RangeReader { file: Arc::clone(file), at: *at, end: at.saturating_add(*len) })
+            }
+        })
+    }
+}
+
+struct RangeReader {
+    file: Arc<File>,
+    at: u64,
+    end: u64,
+}
+
+impl Read for RangeReader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let want = buf.len().min(usize::try_from(self.end - self.at).unwrap_or(usize::MAX));
+        let n = self.file.read_at(&mut buf[..want], self.at)?;
+        self.at += n as u64;
+        Ok(n)
     }
 }
 
@@ -32,7 +65,7 @@ impl Layer {
     /// Returns the layer in a file. Looks into it, if it is no pipe.
     pub(crate) fn at(path: &Path) -> Result<Self, Error> {
         let name = path.as_os_str().as_encoded_bytes().to_vec();
-        let layer = Self { name, blob: Blob::File(path.to_owned()) };
+        let layer = Self { name, blob: Blob::File(path.to_owned()), expected: Expected::default() };
         let found = path.metadata().map_err(|e| layer.failed(Action::Open, e))?;
         if found.is_dir() {
             return Err(layer.failed(Action::Read, io::Error::from(io::ErrorKind::IsADirectory)));
@@ -43,7 +76,7 @@ impl Layer {
         Ok(layer)
     }
 
-    fn failed(&self, action: Action, cause: impl Into<Cause>) -> Error {
+    pub(crate) fn failed(&self, action: Action, cause: impl Into<Cause>) -> Error {
         Error::new(action, Place::Host(self.name.clone()), cause)
     }
 

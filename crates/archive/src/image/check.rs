@@ -1,0 +1,157 @@
+//! Checks the layers of an image before anything is written: sizes, digests packed and unpacked,
+//! and that each is an archive from its first byte to its last.
+//!
+//! Several layers are checked at the same time, each by one thread.
+
+use super::blob::Layer;
+use super::digest::{Digest, Hasher};
+use super::error::{ImageError, Text};
+use crate::compress::{READ_AHEAD, unpacked};
+use crate::content::{self, Content};
+use crate::limit::Limit;
+use crate::tarball::TarReader;
+use crate::{Action, Cause, Error};
+use std::io::{self, BufReader, Read};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
+
+/// Threads at most: each has a decoder and buffers.
+const THREADS: usize = 4;
+
+/// Checks all layers, which may unpack to what `limit` has left. `tell` hears how many bytes were
+/// read, and returns what ends the work.
+pub(super) fn check(
+    layers: &[Layer],
+    limit: &Limit,
+    mut tell: impl FnMut(u64) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (next, ended, alone) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(()));
+    let shared = Shared { layers, limit, next, ended, alone };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(1, THREADS);
+    std::thread::scope(|scope| {
+        let (done, reports) = channel();
+        for _ in 0..threads.min(layers.len()) {
+            let (shared, done) = (&shared, done.clone());
+            scope.spawn(move || work(shared, &done));
+        }
+        drop(done);
+        let mut failed: Option<(usize, Error)> = None;
+        for report in reports {
+            let found = match report {
+                Report::Read(bytes) if failed.is_none() => tell(bytes).err().map(|e| (0, e)),
+                Report::Read(_) => None,
+                Report::Failed(at, error) => Some((at, error)),
+            };
+            if let Some(found) = found {
+                shared.ended.store(true, Ordering::Relaxed);
+                failed.get_or_insert(found);
+            }
+        }
+        failed.map_or(Ok(()), |(_, error)| Err(error))
+    })
+}
+
+/// What all threads share.
+struct Shared<'a> {
+    layers: &'a [Layer],
+    limit: &'a Limit,
+    /// The next layer to be checked.
+    next: AtomicUsize,
+    /// The work has failed.
+    ended: AtomicBool,
+    /// Held by the thread whose decoder may take much memory.
+    alone: Mutex<()>,
+}
+
+enum Report {
+    Read(u64),
+    Failed(usize, Error),
+}
+
+fn work(shared: &Shared<'_>, done: &Sender<Report>) {
+    loop {
+        let at = shared.next.fetch_add(1, Ordering::Relaxed);
+        let Some(layer) = shared.layers.get(at) else { return };
+        if let Err(cause) = check_one(shared, layer, done) {
+            // The receiver is there until all senders are gone.
+            let _ = done.send(Report::Failed(at, layer.failed(Action::Read, cause)));
+        }
+    }
+}
+
+fn check_one(shared: &Shared<'_>, layer: &Layer, done: &Sender<Report>) -> Result<(), Cause> {
+    let open = || -> io::Result<_> { Ok(Watched { shared, done, stream: layer.blob.open()? }) };
+    // The digest first: what was unpacked of other bytes means nothing.
+    if let Some((digest, size)) = &layer.expected.blob {
+        let mut packed = Hashed { hasher: Some(Hasher::of(digest)), stream: open()? };
+        let found = io::copy(&mut (&mut packed).take(size.saturating_add(1)), &mut io::sink())?;
+        let blob = Text::of(digest);
+        if found != *size {
+            return Err(ImageError::Size { blob, expected: *size, found }.into());
+        }
+        if let Some(found) = packed.finish().filter(|found| found != digest) {
+            return Err(ImageError::Digest { blob, found: Text::of(found) }.into());
+        }
+    }
+    let mut head = [0; 8];
+    let read = layer.blob.open()?.read(&mut head)?;
+    let hungry = matches!(content::of_head(&head[..read]), Some(Content::Compressed("xz" | "zstd")));
+    let _alone = hungry.then(|| shared.alone.lock().unwrap_or_else(PoisonError::into_inner));
+    let (stream, _) = unpacked(BufReader::with_capacity(READ_AHEAD, open()?))?;
+    let diff_id = layer.expected.diff_id.as_ref();
+    let mut archive = Hashed { hasher: diff_id.map(Hasher::of), stream: shared.limit.of(stream) };
+    let mut tar = TarReader::new(&mut archive);
+    while tar.next()?.is_some() {}
+    io::copy(&mut archive, &mut io::sink())?;
+    match (diff_id, archive.finish()) {
+        (Some(expected), Some(found)) if found != *expected => Err(ImageError::DiffId {
+            layer: Text::of(String::from_utf8_lossy(&layer.name)),
+            expected: Text::of(expected),
+            found: Text::of(found),
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// A stream whose reads are told of, and that ends with an error when the work has failed.
+struct Watched<'a, R> {
+    shared: &'a Shared<'a>,
+    done: &'a Sender<Report>,
+    stream: R,
+}
+
+impl<R: Read> Read for Watched<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.shared.ended.load(Ordering::Relaxed) {
+            return Err(io::Error::other("another layer failed"));
+        }
+        let n = self.stream.read(buf)?;
+        // As above.
+        let _ = self.done.send(Report::Read(n as u64));
+        Ok(n)
+    }
+}
+
+/// A stream whose bytes are hashed.
+struct Hashed<R> {
+    hasher: Option<Hasher>,
+    stream: R,
+}
+
+impl<R> Hashed<R> {
+    fn finish(self) -> Option<Digest> {
+        self.hasher.map(Hasher::finish)
+    }
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.stream.read(buf)?;
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(&buf[..n]);
+        }
+        Ok(n)
+    }
+}

@@ -1,0 +1,51 @@
+//! Images of containers: OCI layouts and archives of `docker save`.
+//!
+//! An index or a `manifest.json` leads to the layers of one image ([`ImageChoice`]). Every document
+//! is checked against its digest when it is read, every layer before the first of them is written.
+//!
+//! Invariants:
+//! - A blob is found by a digest of a known form, or by a name of the archive: no path leads out.
+//! - Documents, members of the archive, levels of indexes and their number are bounded.
+//! - One decoder at a time that may take much memory.
+
+mod blob;
+mod check;
+mod choose;
+mod digest;
+mod documents;
+mod error;
+mod platform;
+mod store;
+
+pub(crate) use blob::Layer;
+pub use choose::ImageChoice;
+pub use error::{ImageError, Text};
+pub use platform::{Platform, PlatformError};
+
+use crate::limit::Limit;
+use crate::{Action, Cause, Error, Place};
+use std::path::Path;
+
+/// Returns the layers of the image at `path`; `None` if it is no image.
+pub(crate) fn find(path: &Path, choice: &ImageChoice) -> Result<Option<Vec<Layer>>, Error> {
+    let found = || -> Result<_, Cause> {
+        match store::Store::find(path)? {
+            Some(store) => choose::layers(&store, choice).map(Some),
+            None => Ok(None),
+        }
+    };
+    let name = || Place::Host(path.as_os_str().as_encoded_bytes().to_vec());
+    found().map_err(|cause| Error::new(Action::Read, name(), cause))
+}
+
+/// Checks what an image says of its layers. Layers that came without an image pass.
+pub(crate) fn check(
+    layers: &[Layer],
+    max_size: Option<u64>,
+    tell: impl FnMut(u64) -> Result<(), Error>,
+) -> Result<(), Error> {
+    if layers.iter().all(|layer| layer.expected.diff_id.is_none()) {
+        return Ok(());
+    }
+    check::check(layers, &Limit::new(max_size), tell)
+}
