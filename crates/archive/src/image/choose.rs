@@ -52,8 +52,8 @@ impl ImageChoice {
         })
     }
 
-    /// Returns those of `all` that have the tag; all of them have to be one image. `names` are those
-    /// of each.
+    /// Returns those of `all` that have the tag; all of them have to be one image. Each comes with
+    /// its names.
     fn by_tag<T>(&self, all: Vec<(Vec<String>, T)>) -> Result<Vec<T>, ImageError> {
         let there = || Text::list(all.iter().flat_map(|(names, _)| names.clone()).collect::<BTreeSet<_>>());
         let named = |names: &[String]| names.iter().any(|name| self.is_named(name));

@@ -28,9 +28,9 @@ enum Origin {
 }
 
 impl Source {
-    /// Opens a folder (on Linux), a tar archive in a file, or an image: an OCI layout, as a folder or
-    /// in a tar archive that is not compressed, or what `docker save` wrote. What it is, its content
-    /// says; of an image [`ImageChoice::new`] is taken.
+    /// Opens a folder (on Linux), a tar archive in a file, or an image: an OCI layout, as a folder
+    /// or in a tar archive that is not compressed, or what `docker save` wrote. What it is, its
+    /// content says; of an image [`ImageChoice::new`] is taken.
     ///
     /// # Errors
     /// It cannot be opened or read; [`Cause::Compressed`]: by a program that this build cannot
