@@ -8,7 +8,7 @@ use crate::bdi::Bdi;
 use crate::buffers::{BufferPool, Inbox, Outbox};
 use crate::channel::Channel;
 use crate::error::{MountError, SessionError};
-use crate::fault::{Answer, Fault};
+use crate::fault::Answer;
 use crate::filesystem::{Filesystem, Outcome, Stage};
 use crate::init;
 use crate::mountpoint::Mounted;
@@ -71,7 +71,7 @@ impl Server {
         self.filesystem.close()
     }
 
-    /// Answers the kernel's FUSE_INIT. Requests before it fail with EIO.
+    /// Answers the kernel's FUSE_INIT. Requests before it fail with EIO, whatever they are.
     ///
     /// # Errors
     /// [`SessionError::Version`], and failures of `/dev/fuse`.
@@ -82,13 +82,15 @@ impl Server {
                 return Err(std::io::Error::from(Errno::NODEV).into());
             };
             let foreign = || std::io::Error::from(Errno::PROTO);
-            let Received { header, request } = inbox.received(len).ok_or_else(foreign)?;
+            let Some(Received { header, request }) = inbox.received(len) else { continue };
             let unique = header.unique;
             let init = match request {
                 Ok(Request::Init(init)) => init,
-                Err(Fault(Errno::INVAL)) => return Err(foreign().into()),
+                Err(_) if header.is_init() => return Err(foreign().into()),
                 _ => {
-                    self.channel.send(unique, &mut outbox, Err(Errno::IO.into()));
+                    if header.wants_answer() {
+                        self.channel.send(unique, &mut outbox, Err(Errno::IO.into()));
+                    }
                     continue;
                 }
             };
@@ -221,6 +223,7 @@ impl Server {
         let unique = received.header.unique;
         match outcome {
             Outcome::Silent => {}
+            _ if !received.header.wants_answer() => {}
             Outcome::Answered | Outcome::Last => {
                 follow.wake(|| self.channel.send(unique, outbox, answer));
             }
@@ -267,5 +270,94 @@ impl Server {
             };
             self.channel.send(unique, &mut outbox, answer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::MountOptions;
+    use crate::scheduling::Following;
+    use crate::wire::op;
+    use lanefs::Volume;
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+
+    /// A server whose messages come from, and whose answers go to, a socket of the test.
+    fn server() -> (Server, OwnedFd) {
+        let (own, kernels) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap();
+        let options = MountOptions::default();
+        let filesystem = Filesystem::new(Volume::in_memory(16 << 20).unwrap(), &options, None).unwrap();
+        let workers = Workers::new(1, Following::new(false, None));
+        (Server::new(own, filesystem, workers), kernels)
+    }
+
+    /// Sends a message of `len` bytes that says it has `said`.
+    fn ask(kernels: &OwnedFd, opcode: u32, unique: u64, said: usize, len: usize) {
+        let mut message = vec![0; len.max(48)];
+        message[..4].copy_from_slice(&(said as u32).to_le_bytes());
+        message[4..8].copy_from_slice(&opcode.to_le_bytes());
+        message[8..16].copy_from_slice(&unique.to_le_bytes());
+        message[16] = 1;
+        if opcode == op::INIT {
+            message[40..48].copy_from_slice(&[7, 0, 0, 0, 45, 0, 0, 0]);
+        }
+        send(kernels, &message[..len], SendFlags::empty()).unwrap();
+    }
+
+    /// Returns number and error of the answers that have come.
+    fn answers(kernels: &OwnedFd) -> Vec<(u64, i32)> {
+        let mut buf = [0; 4096];
+        let mut found = Vec::new();
+        while let Ok((_, n)) = recv(kernels, &mut buf[..], RecvFlags::empty()) {
+            assert!(n >= 16);
+            let error = i32::from_le_bytes(buf[4..8].try_into().unwrap());
+            found.push((u64::from_le_bytes(buf[8..16].try_into().unwrap()), -error));
+        }
+        found
+    }
+
+    #[test]
+    fn what_comes_before_init_is_refused_and_ends_nothing() {
+        let (server, kernels) = server();
+        let (eio, init) = (Errno::IO.raw_os_error(), 40 + 64);
+        // Without a name, of a wrong length, shorter than a header, and what wants no answer.
+        ask(&kernels, op::LOOKUP, 1, 40, 40);
+        ask(&kernels, op::GETATTR, 2, 999, 56);
+        ask(&kernels, op::GETATTR, 3, 10, 10);
+        ask(&kernels, op::FORGET, 4, 48, 48);
+        ask(&kernels, op::FORGET, 5, 999, 48);
+        ask(&kernels, op::STATFS, 6, 40, 40);
+        ask(&kernels, op::INIT, 7, init, init);
+        server.shake_hands(true, 1).unwrap();
+        assert_eq!(answers(&kernels), [(1, eio), (2, eio), (6, eio), (7, 0)]);
+        server.close().unwrap();
+    }
+
+    #[test]
+    fn an_init_that_says_nothing_ends_the_mount() {
+        let (server, kernels) = server();
+        ask(&kernels, op::INIT, 1, 40, 40);
+        assert!(server.shake_hands(true, 1).is_err());
+        server.close().unwrap();
+    }
+
+    #[test]
+    fn what_forgets_is_never_answered() {
+        let (server, kernels) = server();
+        let (mut inbox, mut outbox) = (Inbox::new(), Outbox::new());
+        let follow = Follow::new(server.workers.following());
+        for opcode in [op::FORGET, op::BATCH_FORGET, op::STATFS] {
+            for (said, len) in [(40, 40), (999, 48), (48, 48), (56, 56)] {
+                ask(&kernels, opcode, opcode.into(), said, len);
+                let len = server.channel.receive(&mut inbox).unwrap().unwrap();
+                server.answer(&inbox.received(len).unwrap(), &mut outbox, &follow);
+            }
+        }
+        let statfs = u64::from(op::STATFS);
+        let errors = [0, Errno::IO.raw_os_error(), 0, 0];
+        assert_eq!(answers(&kernels), errors.map(|error| (statfs, error)));
+        drop(follow);
+        server.close().unwrap();
     }
 }

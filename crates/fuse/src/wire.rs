@@ -113,6 +113,17 @@ incoming! {
     struct IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
 }
 
+impl InHeader {
+    /// Returns whether the kernel takes an answer, be it an error.
+    pub(crate) fn wants_answer(&self) -> bool {
+        !matches!(self.opcode, op::FORGET | op::BATCH_FORGET)
+    }
+
+    pub(crate) fn is_init(&self) -> bool {
+        self.opcode == op::INIT
+    }
+}
+
 outgoing! {
     struct OutHeader { len: u32, error: i32, unique: u64, }
     struct InitOut {
