@@ -3,6 +3,9 @@
 //! The coarse clock is the kernel's tick: cheap, and equal for all changes of some milliseconds. A
 //! fine stamp is later than every stamp before it, and no coarse stamp is earlier than a fine one.
 //! With `by_tick`, all stamps are the tick's: the same that the kernel itself gives at that moment.
+//!
+//! A clock that is set back takes the stamps with it, as in the kernel. Set back by less than
+//! [`BACK`], it stands until that has passed.
 
 use lanefs_format::{Inode, Timestamp};
 use lanefs_sync::atomic::{AtomicU64, Ordering};
@@ -43,12 +46,12 @@ impl Clock {
             Some(at) => of_timestamp(at),
             None => {
                 let tick = realtime_coarse().max(LEAST);
-                self.cut(tick.max(self.floor.load(Ordering::Relaxed)))
+                self.cut(not_before(tick, self.floor.load(Ordering::Relaxed)))
             }
         }
     }
 
-    /// Nanoseconds since 1970, later than every stamp given before.
+    /// Nanoseconds since 1970, later than every stamp given before, unless the clock was set back.
     pub(crate) fn fine(&self) -> u64 {
         if let Some(at) = self.fixed {
             return of_timestamp(at);
@@ -57,9 +60,9 @@ impl Clock {
             return self.coarse();
         }
         let now = realtime().max(LEAST);
-        let later = |floor: u64| Some(now.max(floor + 1));
+        let later = |floor: u64| Some(not_before(now, floor + 1));
         let before = self.floor.fetch_update(Ordering::AcqRel, Ordering::Relaxed, later);
-        self.cut(before.map_or(now, |floor| now.max(floor + 1)))
+        self.cut(before.map_or(now, |floor| not_before(now, floor + 1)))
     }
 
     /// Rounds the times of `inode` to what it can hold.
@@ -72,6 +75,14 @@ impl Clock {
     fn cut(&self, nanos: u64) -> u64 {
         if self.whole_seconds { nanos / NANOS * NANOS } else { nanos }
     }
+}
+
+/// Nanoseconds by which stamps may be ahead of the clock: far more than a tick.
+const BACK: u64 = NANOS;
+
+/// Returns the time `now`, but not before `floor`, unless the clock was set back since.
+fn not_before(now: u64, floor: u64) -> u64 {
+    if floor.saturating_sub(now) < BACK { now.max(floor) } else { now }
 }
 
 /// The smallest time that is returned: smaller numbers mean no time.
@@ -108,6 +119,21 @@ mod tests {
             seen += usize::from(before == after);
         }
         assert!(seen > 0);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_goes_on() {
+        let clock = Clock::new(None, false, false);
+        let now = realtime();
+        // As if the clock had been an hour ahead when the last stamp was given.
+        clock.floor.store(now + 3600 * NANOS, Ordering::Relaxed);
+        assert!(clock.coarse() < now + 1800 * NANOS);
+        let fine = clock.fine();
+        assert!(fine >= now && fine < now + 1800 * NANOS);
+        assert!(clock.fine() > fine && clock.coarse() >= fine);
+        // No more than a leap backwards of the moment: the stamps stay in order.
+        assert_eq!(not_before(now, now + BACK - 1), now + BACK - 1);
+        assert_eq!(not_before(now, now + BACK), now);
     }
 
     #[test]
