@@ -106,7 +106,7 @@ fn mapped(image: &Path) -> Blocks {
         .map(|entry| {
             let path = Path::new("/").join(&entry.path);
             let mut runs: Vec<(Range<u64>, bool)> = Vec::new();
-            for e in volume.open_file(&path).unwrap().fiemap(0..u64::MAX).unwrap() {
+            for e in volume.open_file(&path).unwrap().fiemap(0..u64::MAX, usize::MAX).unwrap() {
                 match runs.last_mut() {
                     // Wherever they are on the device.
                     Some((run, unwritten)) if run.end == e.logical && *unwritten == e.unwritten => {

@@ -203,7 +203,7 @@ fn a_punch_at_the_end_goes_as_far_as_the_kernels() {
     let file = volume.create_file("/lanefs").unwrap();
     calls.iter().for_each(|call| by_lanefs(&file, *call).unwrap());
     let mapped = |file: &File| -> Vec<(u64, u64, bool)> {
-        let map = file.fiemap(0..u64::MAX).unwrap();
+        let map = file.fiemap(0..u64::MAX, usize::MAX).unwrap();
         map.iter().map(|e| (e.logical / block, e.len / block, e.unwritten)).collect()
     };
     assert_eq!(mapped(&file), [(0, 9, false), (12, 28, true)]);
@@ -266,15 +266,25 @@ fn fiemap_says_what_debugfs_sees() {
         mke2fs(&image, 24 << 20, args);
         let volume = open(writing(), &image).unwrap();
         let (a, _b) = two_files(&volume);
-        let map = a.fiemap(0..u64::MAX).unwrap();
+        let map = a.fiemap(0..u64::MAX, usize::MAX).unwrap();
         assert!(map.len() >= 3 && map.iter().filter(|e| e.last).count() == 1 && map.last().unwrap().last);
-        let inside = a.fiemap(300_000..300_001).unwrap();
+        let inside = a.fiemap(300_000..300_001, usize::MAX).unwrap();
         assert_eq!(inside.len(), 1);
         assert_eq!(
             (inside[0].logical, inside[0].len, inside[0].last),
             (300_000 / block * block, *block, false)
         );
-        assert_eq!(a.fiemap(100_000..200_000).unwrap(), []);
+        assert_eq!(a.fiemap(100_000..200_000, usize::MAX).unwrap(), []);
+        // In parts, each from where the one before ended, it is the same.
+        let mut parts = Vec::new();
+        while parts.last().is_none_or(|e: &lanefs::FiemapExtent| !e.last) {
+            let from = parts.last().map_or(0, |e| e.logical + e.len);
+            let part = a.fiemap(from..u64::MAX, 1).unwrap();
+            assert_eq!(part.len(), 1);
+            parts.extend(part);
+        }
+        assert_eq!(parts, map);
+        assert_eq!(a.fiemap(0..u64::MAX, 0).unwrap(), []);
         drop((a, _b));
         volume.close().unwrap();
         let mut said = Vec::new();

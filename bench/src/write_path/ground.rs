@@ -27,7 +27,7 @@ pub fn ground(backing: &Backing, volume: &Volume, count: usize, size: u64) -> Ou
     (0..count)
         .map(|number| {
             let file = volume.open_options().read(true).open(format!("/{}", name(number)))?;
-            let extents = file.fiemap(0..size)?;
+            let extents = file.fiemap(0..size, usize::MAX)?;
             Ok(Box::new(Ground { backing: Arc::clone(&raw), extents }) as Box<dyn Handle>)
         })
         .collect()

@@ -181,7 +181,7 @@ impl Op {
             25 => volume.trim(0..u64::MAX, 1).map(drop),
             26 => {
                 let file = volume.open_file(path)?;
-                file.fiemap(0..u64::MAX)?;
+                file.fiemap(0..u64::MAX, 1000)?;
                 let found = [file.seek_data(*at), file.seek_hole(*at)];
                 file.next_data(*at)?;
                 found.into_iter().try_for_each(|found| found.map(drop))

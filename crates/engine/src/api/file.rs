@@ -240,13 +240,16 @@ impl File {
         self.node.content().seek_hole(offset)
     }
 
-    /// Returns where the blocks that hold any of `bytes` lie, in order (FIEMAP). Writes out dirty
-    /// pages first.
+    /// Returns where the blocks that hold any of `bytes` lie, in order (FIEMAP): the first `most`
+    /// extents. Writes out dirty pages first.
+    ///
+    /// A caller that wants more asks again from the end of the last extent on, until one is marked
+    /// as the last. A damaged volume can have a billion.
     ///
     /// # Errors
     /// The device's; a damaged block map.
-    pub fn fiemap(&self, bytes: Range<u64>) -> Result<Vec<FiemapExtent>> {
-        self.node.content().fiemap(bytes)
+    pub fn fiemap(&self, bytes: Range<u64>, most: usize) -> Result<Vec<FiemapExtent>> {
+        self.node.content().fiemap(bytes, most)
     }
 
     /// Makes the content and all attributes durable.

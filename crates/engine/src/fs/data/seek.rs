@@ -66,21 +66,21 @@ pub struct FiemapExtent {
 }
 
 impl Content<'_> {
-    /// Returns where the blocks that hold any of `bytes` lie.
+    /// Returns where the blocks that hold any of `bytes` lie: the first `most` extents.
     ///
     /// # Errors
     /// The device's, from writing out dirty pages; a damaged map.
-    pub(crate) fn fiemap(self, bytes: Range<u64>) -> Result<Vec<FiemapExtent>> {
+    pub(crate) fn fiemap(self, bytes: Range<u64>, most: usize) -> Result<Vec<FiemapExtent>> {
         let fs = self.fs();
         self.write_back(ALL)?;
         let _held = self.share(0, u64::MAX);
         let size = u64::from(fs.block_size);
-        let most = map::max_blocks(fs, self.node.flags());
-        let border = |block: u64| u32::try_from(block).map_or(most, |block| block.min(most));
+        let limit = map::max_blocks(fs, self.node.flags());
+        let border = |block: u64| u32::try_from(block).map_or(limit, |block| block.min(limit));
         let (mut at, end) = (border(bytes.start / size), border(bytes.end.div_ceil(size)));
         let mut found: Vec<FiemapExtent> = Vec::new();
         let mut cut = false;
-        while at < most {
+        while at < limit {
             let mapping = self.map(at)?;
             if let Mapping::Mapped { block, len, unwritten } = mapping {
                 if at >= end {
@@ -89,10 +89,12 @@ impl Content<'_> {
                 let (logical, physical) = (u64::from(at) * size, fs.byte_of(block));
                 cut = len > end - at;
                 let len = u64::from(len.min(end - at)) * size;
+                let is_full = found.len() >= most;
                 match found.last_mut().filter(|e| {
                     e.unwritten == unwritten && e.logical + e.len == logical && e.physical + e.len == physical
                 }) {
                     Some(before) => before.len += len,
+                    None if is_full => return Ok(found),
                     None => found.push(FiemapExtent { logical, physical, len, unwritten, last: false }),
                 }
             }
