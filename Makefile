@@ -1,10 +1,11 @@
 # The two commands of the README are `make demo` and `make test`. Each installs what it lacks.
 .POSIX:
-.PHONY: help setup judges build static install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount lint docs loom fuzz-short fuzz-night coverage ci
+.PHONY: help setup judges build static ports install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount lint docs loom fuzz-short fuzz-night coverage ci
 
 help:
 	@echo "make install      command, C library, manual pages, completions: PREFIX (/usr/local), DESTDIR"
 	@echo "make static       the command without the lab as one static file, by musl: target/ARCH-unknown-linux-musl/release/lanefs"
+	@echo "make ports        the libraries, compiled for macOS, Windows and 32 bits"
 	@echo "make uninstall    removes what make install put there: the same PREFIX and DESTDIR"
 	@echo "make deb          Debian packages in target/debian: lanefs, liblanefs0, liblanefs-dev"
 	@echo "make demo         make a volume, fill it, kill it, recover it, let e2fsck judge"
@@ -30,6 +31,9 @@ build: setup
 
 static: setup
 	@scripts/static.sh
+
+ports: setup
+	@scripts/ports.sh
 
 install: build
 	@scripts/install.sh release

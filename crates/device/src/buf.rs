@@ -1,8 +1,8 @@
 //! Memory that O_DIRECT accepts.
 #![allow(unsafe_code)]
 
+use crate::memory;
 use crate::page_pool::{self, PAGE};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -103,8 +103,8 @@ impl AlignedBuf {
     }
 }
 
-/// A mapping shared by many buffers. The kernel zeroes each page once, at the first touch; an
-/// aligned zeroed allocation would zero it again.
+/// Memory shared by many buffers. The system zeroes each page once, at the first touch; an aligned
+/// zeroed allocation would zero it again.
 struct Slab {
     ptr: NonNull<u8>,
     len: usize,
@@ -119,40 +119,25 @@ unsafe impl Sync for Slab {}
 impl Slab {
     /// `len` zero bytes, more than none and a multiple of 4096.
     fn new(len: usize) -> Self {
-        let huge = len >= AlignedBuf::HUGE;
-        // For huge pages it begins at a multiple of their size: mapped with room for that, and cut.
-        let room = if huge { AlignedBuf::HUGE } else { 0 };
-        let fail = || handle_alloc_error(AlignedBuf::layout(len));
-        let Some(mapped) = len.checked_add(room) else { fail() };
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, prot, flags) };
-        let Some(base) = base.ok().and_then(|base| NonNull::new(base.cast::<u8>())) else { fail() };
-        if !huge {
-            return Self { ptr: base, len };
+        let align = Self::align(len);
+        let Some(ptr) = memory::map(len, align) else { handle_alloc_error(AlignedBuf::layout(len)) };
+        if align == AlignedBuf::HUGE {
+            // SAFETY: mapped above.
+            unsafe { memory::advise_huge(ptr, len) };
         }
-        let before = base.align_offset(AlignedBuf::HUGE).min(room);
-        // SAFETY: `before` is at most the `room` that was mapped beyond `len`.
-        let ptr = unsafe { base.add(before) };
-        // SAFETY: as above: `before + len` is at most what was mapped.
-        let end = unsafe { ptr.add(len) };
-        for (start, len) in [(base, before), (end, room - before)] {
-            if len > 0 {
-                // SAFETY: parts of the mapping that no pointer leads to. If this fails, they stay
-                // mapped, which only wastes address space.
-                let _ = unsafe { munmap(start.as_ptr().cast(), len) };
-            }
-        }
-        // SAFETY: the mapping is ours; advice. Without it the pages are small.
-        let _ = unsafe { madvise(ptr.as_ptr().cast(), len, Advice::LinuxHugepage) };
         Self { ptr, len }
+    }
+
+    /// For huge pages a slab begins at a multiple of their size.
+    fn align(len: usize) -> usize {
+        if len >= AlignedBuf::HUGE { AlignedBuf::HUGE } else { AlignedBuf::ALIGN }
     }
 }
 
 impl Drop for Slab {
     fn drop(&mut self) {
         // SAFETY: mapped in `new`; the last piece that pointed into it is gone.
-        let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
+        unsafe { memory::unmap(self.ptr, self.len, Self::align(self.len)) };
     }
 }
 

@@ -1,5 +1,6 @@
 //! The errors of a device.
 
+use crate::errno;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
@@ -82,15 +83,15 @@ impl DeviceError {
 
     /// A refused open or lock of `path`: `reason` follows the path in the message.
     pub(crate) fn at_path(op: Op, path: &Path, errno: i32, reason: impl Into<String>) -> Self {
-        let kind = io::Error::from_raw_os_error(errno).kind();
+        let kind = errno::kind(errno);
         let refused = Refused { path: path.to_owned(), reason: reason.into(), errno };
         Self::new(op, 0, 0, io::Error::new(kind, refused))
     }
 
-    /// The number that a system call would have failed with (`libc::EIO` where there is none).
+    /// The number that a system call of Linux would have failed with (EIO where there is none).
     pub fn errno(&self) -> i32 {
         let refused = || self.source.get_ref()?.downcast_ref::<Refused>().map(|r| r.errno);
-        self.source.raw_os_error().or_else(refused).unwrap_or(libc::EIO)
+        errno::of(&self.source).or_else(refused).unwrap_or(errno::EIO)
     }
 }
 

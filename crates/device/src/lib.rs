@@ -20,16 +20,29 @@
 
 mod block_device;
 mod buf;
+pub mod errno;
 mod error;
+#[cfg(target_os = "linux")]
 mod file;
+mod file_options;
+#[cfg(target_os = "linux")]
 mod inherited;
 mod mem;
+mod memory;
+#[doc(hidden)]
+pub mod os_name;
 mod overlay;
 mod paced;
 mod page_pool;
 mod partition;
+#[cfg(target_os = "linux")]
 mod pmem;
+#[cfg(target_os = "linux")]
 mod policy;
+#[cfg(not(target_os = "linux"))]
+mod portable;
+#[cfg(not(target_os = "linux"))]
+mod unmapped;
 mod url;
 mod window;
 
@@ -37,15 +50,27 @@ pub use block_device::{BlockDevice, ReadOp, WriteOp, check_range};
 pub use buf::AlignedBuf;
 pub use error::{DeviceError, Op, Result};
 #[doc(hidden)]
+#[cfg(target_os = "linux")]
 pub use file::IN_THIS_PROCESS;
-pub use file::{Cached, FileDevice, FileOptions, IoUring, claimed_device, lock_holders};
+#[cfg(target_os = "linux")]
+pub use file::{FileDevice, claimed_device, lock_holders};
+pub use file_options::{Cached, FileOptions, IoUring};
+#[cfg(target_os = "linux")]
 pub use inherited::inherited_files;
 pub use mem::MemDevice;
 pub use overlay::Overlay;
 pub use paced::{Pace, PacedDevice};
 pub use page_pool::release_free_memory;
 pub use partition::{Partition, PartitionTable, PartitionType};
+#[cfg(target_os = "linux")]
 pub use pmem::{Lent, Mapped, Persistence, PmemDevice};
+#[cfg(target_os = "linux")]
 pub use policy::set_idle_policy;
+#[cfg(not(target_os = "linux"))]
+pub use portable::FileDevice;
+#[cfg(not(target_os = "linux"))]
+use unmapped::PmemDevice;
+#[cfg(not(target_os = "linux"))]
+pub use unmapped::{Lent, Mapped, Persistence};
 pub use url::{Medium, Part, VolumeUrl, create_url, open_url};
 pub use window::Window;

@@ -13,7 +13,7 @@
 //! pool that it came from.
 #![allow(unsafe_code)]
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use crate::memory;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
@@ -146,27 +146,18 @@ impl Slabs {
 
 /// Maps a slab at a multiple of its size.
 fn map() -> Option<usize> {
-    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a new mapping at an address that the kernel chooses, with room to be cut to the
-    // multiple.
-    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * SLAB, prot, flags) }.ok()?;
-    let base = base.expose_provenance();
-    let slab = base.next_multiple_of(SLAB);
-    for (start, len) in [(base, slab - base), (slab + SLAB, base + SLAB - slab)] {
-        if len > 0 {
-            // SAFETY: parts of the mapping that no pointer leads to. If this fails, they stay
-            // mapped, which only wastes address space.
-            let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(start), len) };
-        }
-    }
-    Some(slab)
+    memory::map(SLAB, SLAB).map(|slab| slab.as_ptr().expose_provenance())
 }
 
+/// Unmaps a slab.
+///
 /// # Safety
-/// `slab` is from [`map`], and none of its pages is in use.
+/// It came from [`map`], and no page of it is in use.
 unsafe fn unmap(slab: usize) {
-    // SAFETY: the caller's promise.
-    let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(slab), SLAB) };
+    if let Some(slab) = NonNull::new(std::ptr::with_exposed_provenance_mut(slab)) {
+        // SAFETY: the caller's promise.
+        unsafe { memory::unmap(slab, SLAB, SLAB) };
+    }
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@
 //! bytes. A path that exists as written is a path. Every name of a volume goes through here: those
 //! of the library, the command, a mount, the C interface and fio's engine.
 
+use crate::errno::{EINVAL, ENOENT, ENOMEM, ENOSPC};
+use crate::os_name::OsStrExt;
 use crate::partition::PartitionTable;
 use crate::window::Window;
 use crate::{BlockDevice, DeviceError, FileDevice, FileOptions, MemDevice, Op, PmemDevice, Result};
 use std::ffi::OsStr;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -59,8 +59,7 @@ impl<'a> VolumeUrl<'a> {
     /// # Errors
     /// [`Op::Open`] (EINVAL) for a size or a range that is none, or no path behind `pmem:`.
     pub fn parse(name: &'a OsStr) -> Result<Self> {
-        let refuse =
-            |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(name), libc::EINVAL, why.to_owned()));
+        let refuse = |why: &str| Err(DeviceError::at_path(Op::Open, Path::new(name), EINVAL, why.to_owned()));
         let bytes = name.as_bytes();
         if let Some(size) = bytes.strip_prefix(b"mem:") {
             return match parse_size(size) {
@@ -103,18 +102,18 @@ impl<'a> VolumeUrl<'a> {
             Part::Bytes { offset, size: Some(size) } => offset..offset.saturating_add(size),
             Part::Partition(wanted) => {
                 let table = PartitionTable::read(&disk).map_err(|e| match e.op {
-                    Op::Open => refuse(libc::EINVAL, e.to_string()),
+                    Op::Open => refuse(EINVAL, e.to_string()),
                     _ => e,
                 })?;
-                let table = table.ok_or_else(|| refuse(libc::EINVAL, "has no partition table".into()))?;
+                let table = table.ok_or_else(|| refuse(EINVAL, "has no partition table".into()))?;
                 let found = table.find(&wanted.to_string_lossy());
-                found.map_err(|why| refuse(libc::ENOENT, why))?.range()
+                found.map_err(|why| refuse(ENOENT, why))?.range()
             }
         };
         if range.start >= range.end || range.end > end {
             let (first, behind) = (range.start, range.end);
             let why = format!("has {end} bytes, the volume would be bytes {first} to {behind}");
-            return Err(refuse(libc::EINVAL, why));
+            return Err(refuse(EINVAL, why));
         }
         Ok(Some(range))
     }
@@ -135,11 +134,19 @@ fn split(name: &OsStr) -> Option<(&Path, Option<Part<'_>>)> {
     {
         return Some((before(at), Some(parse_range(&bytes[at + 1..])?)));
     }
-    let is_disk =
-        |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device());
     let ats = (1..bytes.len().saturating_sub(1)).rev().filter(|at| bytes[*at] == b'@');
-    let Some(at) = ats.into_iter().find(|at| is_disk(before(*at))) else { return whole };
+    let Some(at) = ats.into_iter().find(|at| may_be_disk(before(*at))) else { return whole };
     Some((before(at), Some(Part::Partition(OsStr::from_bytes(&bytes[at + 1..])))))
+}
+
+/// Returns whether a path leads to what may hold partitions.
+fn may_be_disk(path: &Path) -> bool {
+    let Ok(meta) = path.metadata() else { return false };
+    #[cfg(unix)]
+    let is_block = std::os::unix::fs::FileTypeExt::is_block_device(&meta.file_type());
+    #[cfg(not(unix))]
+    let is_block = false;
+    meta.is_file() || is_block
 }
 
 fn parse_range(query: &[u8]) -> Option<Part<'_>> {
@@ -220,20 +227,20 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
     let url = VolumeUrl::parse(name)?;
     if url.part.is_some() {
         let device = open_url(name, options)?;
-        return if device.size() < size { refuse(libc::ENOSPC, device.size()) } else { Ok(device) };
+        return if device.size() < size { refuse(ENOSPC, device.size()) } else { Ok(device) };
     }
     Ok(match url.medium {
         Medium::File(path) => Arc::new(options.create(path, size)?),
         Medium::Pmem(path) => Arc::new(PmemDevice::create(path, size)?),
         Medium::Mem(own) if own == size => Arc::new(memory(name, size)?),
-        Medium::Mem(own) => return refuse(libc::EINVAL, own),
+        Medium::Mem(own) => return refuse(EINVAL, own),
     })
 }
 
 /// Memory of a size that a user may have mistyped: more than there is ends the open, not the
 /// process.
 fn memory(name: &OsStr, size: u64) -> Result<MemDevice> {
-    let too_large = || DeviceError::at_path(Op::Open, Path::new(name), libc::ENOMEM, "is more than there is");
+    let too_large = || DeviceError::at_path(Op::Open, Path::new(name), ENOMEM, "is more than there is");
     let len = usize::try_from(size).map_err(|_| too_large())?;
     Vec::<u8>::new().try_reserve_exact(len).map_err(|_| too_large())?;
     Ok(MemDevice::new(len))
@@ -262,7 +269,7 @@ mod tests {
             ["mem:", "mem:0", "mem:M", "mem:1X", "mem:-1", "mem:+1", "mem:1 G", "mem:99999999T", "pmem:"]
         {
             let e = parse(name).unwrap_err();
-            assert!(e.errno() == libc::EINVAL && e.to_string().starts_with(name), "{e}");
+            assert!(e.errno() == EINVAL && e.to_string().starts_with(name), "{e}");
         }
     }
 
@@ -286,7 +293,7 @@ mod tests {
         assert!(open_url(&pmem, &options.clone().read_only(true).direct(true)).unwrap().read_only());
 
         assert_eq!(create_url("mem:1M", 1 << 20, &options).unwrap().size(), 1 << 20);
-        assert_eq!(create_url("mem:1M", 2 << 20, &options).unwrap_err().errno(), libc::EINVAL);
-        assert_eq!(open_url("mem:16777215T", &options).unwrap_err().errno(), libc::ENOMEM);
+        assert_eq!(create_url("mem:1M", 2 << 20, &options).unwrap_err().errno(), EINVAL);
+        assert_eq!(open_url("mem:16777215T", &options).unwrap_err().errno(), ENOMEM);
     }
 }

@@ -20,6 +20,10 @@
 //! Durability: a change is durable after [`File::sync_all`] or [`Volume::sync`]. Without a sync,
 //! changes of names and attributes become durable within the commit interval, in the order in which
 //! they were made, and content within two intervals.
+//!
+//! Systems: Linux, where it is tested. On macOS and Windows it compiles, and opens image files
+//! through the page cache of the system; names are Unicode there, and one that is not reads as
+//! U+FFFD.
 #![forbid(unsafe_code)]
 
 mod api;

@@ -1,21 +1,42 @@
 //! The system's clocks.
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+pub use system::{realtime, realtime_coarse};
 
-const NANOS: u64 = 1_000_000_000;
+#[cfg(target_os = "linux")]
+mod system {
+    use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Returns the nanoseconds since 1970.
-pub fn realtime() -> u64 {
-    nanos(clock_gettime(ClockId::Realtime))
+    const NANOS: u64 = 1_000_000_000;
+
+    /// Returns the nanoseconds since 1970.
+    pub fn realtime() -> u64 {
+        nanos(clock_gettime(ClockId::Realtime))
+    }
+
+    /// Returns the nanoseconds since 1970 at the kernel's last tick: cheap, and what the kernel
+    /// stamps files with.
+    pub fn realtime_coarse() -> u64 {
+        nanos(clock_gettime(ClockId::RealtimeCoarse))
+    }
+
+    fn nanos(at: Timespec) -> u64 {
+        let seconds = (at.tv_sec.max(0) as u64).saturating_mul(NANOS);
+        seconds.saturating_add(at.tv_nsec.max(0) as u64)
+    }
 }
 
-/// Returns the nanoseconds since 1970 at the kernel's last tick: cheap, and what the kernel stamps
-/// files with.
-pub fn realtime_coarse() -> u64 {
-    nanos(clock_gettime(ClockId::RealtimeCoarse))
-}
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::time::SystemTime;
 
-fn nanos(at: Timespec) -> u64 {
-    let seconds = (at.tv_sec.max(0) as u64).saturating_mul(NANOS);
-    seconds.saturating_add(at.tv_nsec.max(0) as u64)
+    /// Returns the nanoseconds since 1970.
+    pub fn realtime() -> u64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the same as [`realtime`]: a clock of the last tick is Linux's.
+    pub fn realtime_coarse() -> u64 {
+        realtime()
+    }
 }

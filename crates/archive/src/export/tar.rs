@@ -9,11 +9,11 @@ use crate::pipe::{Gone, Outlet, PIECE, Piece, pipe};
 use crate::places::DirId;
 use crate::tarball::{TarError, TarWriter};
 use crate::{Action, Cause, Compression, Error, Event, Place};
+use lanefs::device::os_name::OsStrExt;
 use lanefs::{Dir, File};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 
 /// The stream of an archive.
 pub(super) struct Sink<'a> {

@@ -85,6 +85,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Ends the walk; the directories that it met.
+    #[cfg(target_os = "linux")]
     pub(super) fn into_places(self) -> Places {
         self.places
     }

@@ -1,10 +1,10 @@
 //! One entry of a volume for one member: made, and given what the member has.
 
 use crate::member::{Kind, Member};
+use lanefs::device::os_name::OsStrExt;
 use lanefs::{DeviceNumber, Dir, File, FileType, NewAttr, Node, SetAttr, SetTime};
 use lanefs_format::acl;
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 
 /// How a member arrived.
 pub(super) enum Made {

@@ -14,9 +14,9 @@ use crate::member::{Kind, Member};
 use crate::path::{clean, shown, split};
 use crate::places::DirId;
 use crate::{Action, Cause, Error, Event, Place};
+use lanefs::device::os_name::OsStrExt;
 use lanefs::{Dir, File, NewAttr, SetAttr, SetTime, SetXattr, Timestamp, Volume};
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";

@@ -168,7 +168,7 @@ impl Sender<'_> {
         let opened = open(dir, name, stat, OFlags::empty(), Mode::RUSR).and_then(|file| {
             let xattrs = Attributed::File(file.fd.as_fd()).all()?;
             let size = stat.st_size.unsigned_abs();
-            let full = stat.st_blocks.unsigned_abs().saturating_mul(512) >= size;
+            let full = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) >= size;
             let data = match size {
                 0 => Vec::new(),
                 _ if full => vec![(0, size)],

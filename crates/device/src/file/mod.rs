@@ -15,22 +15,26 @@ mod direct;
 mod flush;
 mod lock;
 mod lock_bytes;
+#[cfg(not(target_pointer_width = "64"))]
+mod no_ring;
 mod open;
 mod owner;
 mod piece;
+#[cfg(target_pointer_width = "64")]
 mod ring;
 #[cfg(test)]
 mod tests;
 mod vectored;
 
 pub use lock::{claimed_device, lock_holders};
-pub use open::{Cached, FileOptions, IN_THIS_PROCESS};
-pub use ring::IoUring;
+#[cfg(not(target_pointer_width = "64"))]
+use no_ring as ring;
+pub use open::IN_THIS_PROCESS;
 #[cfg(all(test, not(loom)))]
 pub(crate) use tests::exercise;
 
 use crate::block_device::{check_range, zero_by_writing};
-use crate::{BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, DeviceError, FileOptions, IoUring, Op, ReadOp, Result, WriteOp};
 use flush::Flusher;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::{Errno, retry_on_intr};

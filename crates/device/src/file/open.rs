@@ -3,9 +3,9 @@
 
 use super::lock::{is_locked, lock, lock_holders, outlast};
 use super::ring::Rings;
-use super::{FileDevice, IoUring, Kind};
-use crate::{AlignedBuf, DeviceError, Op, Result};
-use rustix::fs::{AtFlags, OFlags, StatxFlags};
+use super::{FileDevice, Kind};
+use crate::{AlignedBuf, Cached, DeviceError, FileOptions, IoUring, Op, Result};
+use rustix::fs::{AtFlags, FsWord, OFlags, StatxFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
@@ -13,87 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The I/O that uses the kernel's page cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Cached {
-    /// All.
-    #[default]
-    All,
-    /// Reads of less than 128 KiB use the page cache, which reads ahead for them. Larger reads and
-    /// all writes bypass it, which avoids a second copy. All I/O uses the page cache on a block
-    /// special file, and on a file system without direct I/O or not known (as ext4 and XFS are) to
-    /// keep direct and cached I/O coherent.
-    SmallReads,
-    /// Nothing (O_DIRECT).
-    Nothing,
-}
-
-/// How to open a [`FileDevice`]: for reading and writing through the page cache, unless told
-/// otherwise.
-#[derive(Debug, Clone, Default)]
-pub struct FileOptions {
-    read_only: bool,
-    cached: Cached,
-    io_uring: IoUring,
-    confined: bool,
-    unlocked: bool,
-    window: Option<Range<u64>>,
-}
-
 impl FileOptions {
-    /// Reading and writing, through the page cache.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Open for reading: writes fail, and other readers may share.
-    pub fn read_only(mut self, yes: bool) -> Self {
-        self.read_only = yes;
-        self
-    }
-
-    /// Go past the page cache (O_DIRECT).
-    pub fn direct(self, yes: bool) -> Self {
-        self.cached(if yes { Cached::Nothing } else { Cached::All })
-    }
-
-    /// The I/O that uses the kernel's page cache: all by default.
-    pub fn cached(mut self, what: Cached) -> Self {
-        self.cached = what;
-        self
-    }
-
-    /// When batches go by io_uring: where it pays, unless told otherwise.
-    pub fn io_uring(mut self, when: IoUring) -> Self {
-        self.io_uring = when;
-        self
-    }
-
-    /// Makes at open what would be made when it is needed: for a process that gives up the right to
-    /// after the open.
-    pub fn confined(mut self, yes: bool) -> Self {
-        self.confined = yes;
-        self
-    }
-
-    /// Opens for reading without the lock: beside a writer that is known to hold still meanwhile.
-    /// Writing is always locked.
-    pub fn unlocked(mut self, yes: bool) -> Self {
-        self.unlocked = yes;
-        self
-    }
-
-    /// The bytes that will be used: they alone are locked, and direct I/O must fit them.
-    pub(crate) fn window(mut self, bytes: Option<Range<u64>>) -> Self {
-        self.window = bytes;
-        self
-    }
-
-    /// Returns the bytes that will be used, `None` for all.
-    pub(crate) fn used(&self) -> Option<Range<u64>> {
-        self.window.clone()
-    }
-
     /// Opens a regular file or a block special file that exists, and locks it until drop.
     ///
     /// # Errors
@@ -306,8 +226,8 @@ fn go_direct(file: &File, kind: Kind, used: &Range<u64>) -> std::result::Result<
 /// one by io_uring. The file systems named here do. A block special file does so only for a
 /// synchronous write, and a network file system may not do so at all.
 fn keeps_in_step(file: &File, kind: Kind) -> bool {
-    const EXT4: i64 = 0xef53;
-    const XFS: i64 = 0x5846_5342;
+    const EXT4: FsWord = 0xef53;
+    const XFS: FsWord = 0x5846_5342;
     let known = |stat: rustix::fs::StatFs| [EXT4, XFS].contains(&stat.f_type);
     kind == Kind::Regular && rustix::fs::fstatfs(file).is_ok_and(known)
 }

@@ -87,11 +87,11 @@ fn move_all<B>(
     mut offset: u64,
     mut pieces: Vec<Piece<B>>,
     ended: io::ErrorKind,
-    move_some: impl Fn(*const iovec, libc::c_int, libc::off_t) -> isize,
+    move_some: impl Fn(*const iovec, libc::c_int, libc::off64_t) -> isize,
 ) -> io::Result<()> {
     while !pieces.is_empty() {
         let count = pieces.len().min(MOST_PIECES) as libc::c_int;
-        let at = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let at = libc::off64_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         match usize::try_from(move_some(Piece::raw(&pieces), count, at)) {
             Ok(0) => return Err(ended.into()),
             Ok(n) => {
@@ -111,7 +111,7 @@ fn move_all<B>(
 pub(super) fn write_all(file: &File, offset: u64, pieces: Vec<Source<'_>>) -> io::Result<()> {
     // SAFETY: the pieces are borrowed by the caller through the call.
     move_all(offset, pieces, io::ErrorKind::WriteZero, |pieces, count, at| unsafe {
-        libc::pwritev(file.as_raw_fd(), pieces, count, at)
+        libc::pwritev64(file.as_raw_fd(), pieces, count, at)
     })
 }
 
@@ -119,7 +119,7 @@ pub(super) fn write_all(file: &File, offset: u64, pieces: Vec<Source<'_>>) -> io
 pub(super) fn read_all(file: &File, offset: u64, pieces: Vec<Target<'_>>) -> io::Result<()> {
     // SAFETY: the pieces are borrowed by the caller through the call, mutably.
     move_all(offset, pieces, io::ErrorKind::UnexpectedEof, |pieces, count, at| unsafe {
-        libc::preadv(file.as_raw_fd(), pieces, count, at)
+        libc::preadv64(file.as_raw_fd(), pieces, count, at)
     })
 }
 

@@ -27,18 +27,6 @@ const DEPTH: usize = 128;
 /// IORING_UNREGISTER_FILES of linux/io_uring.h.
 const UNREGISTER_FILES: u8 = 3;
 
-/// When batches go by io_uring.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum IoUring {
-    /// Where the kernel has it and it is faster than a loop of calls: several runs of direct I/O.
-    #[default]
-    Auto,
-    /// Never.
-    Off,
-    /// For every batch. To open a device fails where the kernel refuses it.
-    On,
-}
-
 /// The rings of a device: made when first needed, kept for reuse.
 #[derive(Default)]
 pub(super) struct Rings {

@@ -1,9 +1,9 @@
 //! Batches: joins adjacent ops to runs, and submits runs to the kernel together where that pays.
 
+use super::FileDevice;
 use super::piece::{self, MOST_PIECES, Piece, Source, Target};
-use super::{FileDevice, IoUring};
 use crate::block_device::check_range;
-use crate::{AlignedBuf, BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
+use crate::{AlignedBuf, BlockDevice, DeviceError, IoUring, Op, ReadOp, Result, WriteOp};
 use std::io;
 
 /// The longest run of direct I/O that is not cut, in bytes: of a longer one the device works on

@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots, link_found};
+use lanefs_device::os_name::{OsStrExt, OsStringExt};
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -5,10 +5,10 @@ use crate::error::{Error, Result};
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, NewKind, link_found};
 use crate::store::dir::Entry;
+use lanefs_device::os_name::{OsStrExt, OsStringExt};
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// An open directory of a volume. Cloning is cheap.
 #[derive(Debug, Clone)]

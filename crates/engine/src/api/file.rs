@@ -7,10 +7,10 @@ use crate::fs::data::{FallocMode, FiemapExtent};
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, NewKind, SetAttr, is_dots};
 use crate::store::xattr::SetXattr;
+use lanefs_device::os_name::OsStrExt;
 use lanefs_format::FileType;
 use lanefs_sync::atomic::{AtomicU32, Ordering};
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@ use crate::fs::Fs;
 use crate::fs::inode::Node;
 use crate::store::alloc;
 use crate::store::map::{self, Mapping};
+use lanefs_device::os_name::OsStrExt;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The number of extents of one file, or of many.

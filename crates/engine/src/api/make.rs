@@ -117,7 +117,7 @@ mod tests {
         volume.close().unwrap();
         let before = std::fs::read(&path).unwrap();
         let taken = Volume::create(&path, 16 << 20, &Options::default()).unwrap_err();
-        assert_eq!(taken.errno(), rustix::io::Errno::EXIST.raw_os_error(), "{taken}");
+        assert_eq!(taken.errno(), lanefs_device::errno::EEXIST, "{taken}");
         assert!(std::fs::read(&path).unwrap() == before);
         let volume = Volume::open_read_only(&path).unwrap();
         assert_eq!(volume.label(), b"sixteen bytes ok");

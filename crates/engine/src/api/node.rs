@@ -10,10 +10,10 @@ use crate::fs::inode::NodeRef;
 use crate::fs::namei::Atime;
 use crate::fs::namei::{Modifier, NewAttr, NewKind, RenameFlags, SetAttr};
 use crate::store::xattr::SetXattr;
+use lanefs_device::os_name::{OsStrExt, OsStringExt};
 use lanefs_format::{FileType, InodeFlags};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// An inode in use. Cloning is cheap.
 #[derive(Debug, Clone)]

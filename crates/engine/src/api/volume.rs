@@ -10,9 +10,9 @@ use crate::fs::{Fs, OpenOptions, Recovery, StatFs};
 use crate::store::alloc;
 use crate::store::xattr::SetXattr;
 use lanefs_device::BlockDevice;
+use lanefs_device::os_name::OsStrExt;
 use lanefs_format::{DeviceNumber, FileType, Superblock};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

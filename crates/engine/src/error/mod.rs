@@ -191,66 +191,65 @@ pub enum Error {
 }
 
 impl Error {
-    /// The errno that the kernel's ext4 gives for this failure.
+    /// The errno that the kernel's ext4 gives for this failure: Linux's number, on every system.
     pub fn errno(&self) -> i32 {
-        use rustix::io::Errno;
-        let errno = match self {
-            Error::NotFound => Errno::NOENT,
-            Error::Exists => Errno::EXIST,
-            Error::NotDir => Errno::NOTDIR,
-            Error::IsDir => Errno::ISDIR,
-            Error::NotEmpty => Errno::NOTEMPTY,
-            Error::NoSpace | Error::NoInodes | Error::DirFull | Error::XattrsTooLarge => Errno::NOSPC,
-            Error::NameTooLong { .. } => Errno::NAMETOOLONG,
-            Error::OtherVolume => Errno::XDEV,
-            Error::TooManyLinks => Errno::MLINK,
-            Error::ReadOnly => Errno::ROFS,
-            Error::NotPermitted(_) => Errno::PERM,
-            Error::AccessDenied(_) => Errno::ACCESS,
-            Error::BadHandle(_) => Errno::BADF,
-            Error::Invalid(_) | Error::MountOption { .. } => Errno::INVAL,
-            Error::NothingThere { .. } => Errno::NXIO,
-            Error::WouldBlock => Errno::AGAIN,
-            Error::NoData => Errno::NODATA,
-            Error::ValueTooBig { .. } => Errno::TOOBIG,
-            Error::NoMemory { .. } => Errno::NOMEM,
-            Error::Range => Errno::RANGE,
-            Error::FileTooBig => Errno::FBIG,
-            Error::Loop => Errno::LOOP,
-            Error::Busy => Errno::BUSY,
-            Error::Stale(_) => Errno::STALE,
-            Error::NotSupported(_) => Errno::OPNOTSUPP,
-            Error::Closed => Errno::NODEV,
-            Error::NotVolume { .. } | Error::Mkfs(_) => Errno::INVAL,
+        use lanefs_device::errno::*;
+        match self {
+            Error::NotFound => ENOENT,
+            Error::Exists => EEXIST,
+            Error::NotDir => ENOTDIR,
+            Error::IsDir => EISDIR,
+            Error::NotEmpty => ENOTEMPTY,
+            Error::NoSpace | Error::NoInodes | Error::DirFull | Error::XattrsTooLarge => ENOSPC,
+            Error::NameTooLong { .. } => ENAMETOOLONG,
+            Error::OtherVolume => EXDEV,
+            Error::TooManyLinks => EMLINK,
+            Error::ReadOnly => EROFS,
+            Error::NotPermitted(_) => EPERM,
+            Error::AccessDenied(_) => EACCES,
+            Error::BadHandle(_) => EBADF,
+            Error::Invalid(_) | Error::MountOption { .. } => EINVAL,
+            Error::NothingThere { .. } => ENXIO,
+            Error::WouldBlock => EAGAIN,
+            Error::NoData => ENODATA,
+            Error::ValueTooBig { .. } => E2BIG,
+            Error::NoMemory { .. } => ENOMEM,
+            Error::Range => ERANGE,
+            Error::FileTooBig => EFBIG,
+            Error::Loop => ELOOP,
+            Error::Busy => EBUSY,
+            Error::Stale(_) => ESTALE,
+            Error::NotSupported(_) => EOPNOTSUPP,
+            Error::Closed => ENODEV,
+            Error::NotVolume { .. } | Error::Mkfs(_) => EINVAL,
             Error::XattrName(e) => xattr_name_errno(e),
             Error::Format(_)
             | Error::Corrupt(_)
             | Error::Dir(_)
             | Error::Extent(_)
             | Error::Indirect(_)
-            | Error::Xattr(_) => Errno::UCLEAN,
+            | Error::Xattr(_) => EUCLEAN,
             // Opening failed before anything of the volume was touched: report the system's own
             // error.
-            Error::Device(e) if matches!(e.op, Op::Open | Op::Lock) => return e.errno(),
-            Error::Journal(_) | Error::Device(_) | Error::Lost { .. } | Error::CutShort { .. } => Errno::IO,
-        };
-        errno.raw_os_error()
+            Error::Device(e) if matches!(e.op, Op::Open | Op::Lock) => e.errno(),
+            Error::Journal(_) | Error::Device(_) | Error::Lost { .. } | Error::CutShort { .. } => EIO,
+        }
     }
 }
 
-fn xattr_name_errno(e: &lanefs_format::xattr::NameError) -> rustix::io::Errno {
+fn xattr_name_errno(e: &lanefs_format::xattr::NameError) -> i32 {
+    use lanefs_device::errno::*;
     use lanefs_format::xattr::NameError;
-    use rustix::io::Errno;
     match e {
-        NameError::Length(_) => Errno::RANGE,
-        NameError::Invalid => Errno::INVAL,
-        NameError::Prefix => Errno::OPNOTSUPP,
+        NameError::Length(_) => ERANGE,
+        NameError::Invalid => EINVAL,
+        NameError::Prefix => EOPNOTSUPP,
     }
 }
 
 impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
-        let kind = io::Error::from_raw_os_error(e.errno()).kind();
+        let kind = lanefs_device::errno::kind(e.errno());
         io::Error::new(kind, e)
     }
 }

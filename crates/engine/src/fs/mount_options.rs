@@ -242,7 +242,7 @@ mod tests {
             let error = OpenOptions::new().mount_options(words).unwrap_err();
             let text = error.to_string();
             assert!(text.contains(&format!("option {named}:")) && text.contains(why), "{words}: {text}");
-            assert_eq!(error.errno(), rustix::io::Errno::INVAL.raw_os_error());
+            assert_eq!(error.errno(), lanefs_device::errno::EINVAL);
         }
     }
 

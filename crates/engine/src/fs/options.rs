@@ -149,13 +149,7 @@ impl OpenOptions {
     /// Returns the bound of all caches in bytes.
     pub(crate) fn cache(&self) -> u64 {
         const LEAST: u64 = 64 << 20;
-        self.cache_bytes.map_or_else(
-            || {
-                let system = rustix::system::sysinfo();
-                (system.totalram as u64 * u64::from(system.mem_unit) / 4).max(LEAST)
-            },
-            |bytes| bytes as u64,
-        )
+        self.cache_bytes.map_or_else(|| (physical_memory() / 4).max(LEAST), |bytes| bytes as u64)
     }
 
     /// What a read or write of a file's content locks (`locking=`).
@@ -241,4 +235,17 @@ impl OpenOptions {
             .io_uring(self.io_uring)
             .confined(self.confined)
     }
+}
+
+/// Bytes of memory that the machine has.
+#[cfg(target_os = "linux")]
+fn physical_memory() -> u64 {
+    let system = rustix::system::sysinfo();
+    (system.totalram as u64).saturating_mul(system.mem_unit.into())
+}
+
+/// Bytes of memory that a machine has at least.
+#[cfg(not(target_os = "linux"))]
+fn physical_memory() -> u64 {
+    1 << 30
 }

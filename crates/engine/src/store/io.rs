@@ -158,7 +158,7 @@ pub(crate) fn latch(store: &Store, written: Result<()>) -> Result<()> {
 
 /// Whether a write was refused because a slice of its bytes is lent.
 pub(crate) fn is_lent(store: &Store, error: &Error) -> bool {
-    store.dax && matches!(error, Error::Device(e) if e.errno() == rustix::io::Errno::BUSY.raw_os_error())
+    store.dax && matches!(error, Error::Device(e) if e.errno() == lanefs_device::errno::EBUSY)
 }
 
 /// The alignment that I/O of content needs. A device whose sectors are larger than a block changes

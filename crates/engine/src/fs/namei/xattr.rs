@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 use crate::fs::inode::Node;
 use crate::store::txn::credits;
 use crate::store::xattr::{self, SetXattr};
+use lanefs_device::os_name::OsStringExt;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 
 /// A virtual attribute: i_version in decimal. Reading it marks the version as seen. It is not
 /// listed.

@@ -1,0 +1,98 @@
+//! How a file is opened as a device.
+
+use std::ops::Range;
+
+/// The I/O that uses the kernel's page cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cached {
+    /// All.
+    #[default]
+    All,
+    /// Reads of less than 128 KiB use the page cache, which reads ahead for them. Larger reads and
+    /// all writes bypass it, which avoids a second copy. All I/O uses the page cache on a block
+    /// special file, and on a file system without direct I/O or not known (as ext4 and XFS are) to
+    /// keep direct and cached I/O coherent.
+    SmallReads,
+    /// Nothing (O_DIRECT).
+    Nothing,
+}
+
+/// When batches go by io_uring.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum IoUring {
+    /// Where the kernel has it and it is faster than a loop of calls: several runs of direct I/O.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// For every batch. To open a device fails where the kernel refuses it.
+    On,
+}
+
+/// How to open a [`FileDevice`]: for reading and writing through the page cache, unless told
+/// otherwise.
+#[derive(Debug, Clone, Default)]
+pub struct FileOptions {
+    pub(crate) read_only: bool,
+    pub(crate) cached: Cached,
+    pub(crate) io_uring: IoUring,
+    pub(crate) confined: bool,
+    pub(crate) unlocked: bool,
+    pub(crate) window: Option<Range<u64>>,
+}
+
+impl FileOptions {
+    /// Reading and writing, through the page cache.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Open for reading: writes fail, and other readers may share.
+    pub fn read_only(mut self, yes: bool) -> Self {
+        self.read_only = yes;
+        self
+    }
+
+    /// Go past the page cache (O_DIRECT).
+    pub fn direct(self, yes: bool) -> Self {
+        self.cached(if yes { Cached::Nothing } else { Cached::All })
+    }
+
+    /// The I/O that uses the kernel's page cache: all by default.
+    pub fn cached(mut self, what: Cached) -> Self {
+        self.cached = what;
+        self
+    }
+
+    /// When batches go by io_uring: where it pays, unless told otherwise.
+    pub fn io_uring(mut self, when: IoUring) -> Self {
+        self.io_uring = when;
+        self
+    }
+
+    /// Makes at open what would be made when it is needed: for a process that gives up the right to
+    /// after the open.
+    pub fn confined(mut self, yes: bool) -> Self {
+        self.confined = yes;
+        self
+    }
+
+    /// Opens for reading without the lock: beside a writer that is known to hold still meanwhile.
+    /// Writing is always locked.
+    pub fn unlocked(mut self, yes: bool) -> Self {
+        self.unlocked = yes;
+        self
+    }
+
+    /// The bytes that will be used: they alone are locked, and direct I/O must fit them.
+    pub(crate) fn window(mut self, bytes: Option<Range<u64>>) -> Self {
+        self.window = bytes;
+        self
+    }
+
+    /// Returns the bytes that will be used, `None` for all.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn used(&self) -> Option<Range<u64>> {
+        self.window.clone()
+    }
+}
