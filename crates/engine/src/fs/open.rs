@@ -55,7 +55,7 @@ impl Fs {
         // The same log is replayed in memory and on the device: one survey serves both.
         let survey = Survey::read(&*scratch, &recovered, log.as_ref(), options.write)?;
         let reading = OpenOptions { write: false, ..options.clone() };
-        let mut trial = Self::new(Arc::clone(&scratch), recovered, log.as_ref(), &survey, reading)?;
+        let mut trial = Self::new(Arc::clone(&scratch), recovered.clone(), log.as_ref(), &survey, reading)?;
         look(&trial)?;
         trial.recovery = recovery;
         if !options.write {
@@ -74,7 +74,8 @@ impl Fs {
             Some(log) => recovery::recover(&*device, sb.block_size(), log)?.errno,
             None => 0,
         };
-        let mut sb = read_super(&*device)?;
+        // Not read once more: what was judged is what is used, whatever the device answers now.
+        let mut sb = recovered;
         if errno != 0 {
             sb.set_state(sb.state() | State::ERROR_FS);
         }
