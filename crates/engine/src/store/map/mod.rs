@@ -137,8 +137,8 @@ pub(crate) fn first_run(store: &Store, inode: &Inode) -> Result<Option<(u64, u32
     }
 }
 
-/// Maps the hole where `new` lies, of at most [`max_run`] blocks, to its blocks, which are marked in
-/// the bitmap already. Costs [`insert_credits`].
+/// Maps the hole where `new` lies, of at most [`max_run`] blocks, to its blocks, which are marked
+/// in the bitmap already. Costs [`insert_credits`].
 ///
 /// # Errors
 /// [`Error::NoSpace`] without blocks for the map: nothing is changed; [`Error::FileTooBig`].
