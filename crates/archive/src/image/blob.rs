@@ -5,7 +5,6 @@ use crate::compress::{self, READ_AHEAD};
 use crate::{Action, Cause, Error, Place};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -55,10 +54,20 @@ struct RangeReader {
 impl Read for RangeReader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let want = buf.len().min(usize::try_from(self.end - self.at).unwrap_or(usize::MAX));
-        let n = self.file.read_at(&mut buf[..want], self.at)?;
+        let n = read_at(&self.file, &mut buf[..want], self.at)?;
         self.at += n as u64;
         Ok(n)
     }
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, buf, offset)
+}
+
+#[cfg(windows)]
+fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, buf, offset)
 }
 
 impl Layer {

@@ -16,8 +16,7 @@ use crate::places::joined;
 use crate::tarball::{TarError, TarReader};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt;
+use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,9 +51,10 @@ impl Store {
         if !meta.is_file() {
             return Ok(None);
         }
-        let file = File::open(path)?;
+        let mut file = File::open(path)?;
         let mut head = [0; 8];
-        let read = file.read_at(&mut head, 0)?;
+        let read = file.read(&mut head)?;
+        file.rewind()?;
         if let Some(Content::Compressed(by)) = content::of_head(&head[..read]) {
             let Ok((stream, _)) = unpacked(BufReader::with_capacity(READ_AHEAD, file)) else {
                 return Ok(None);
