@@ -10,11 +10,11 @@ use lanefs_check::{Options, check};
 use lanefs_device::MemDevice;
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{
-    DIFFERENCES, Opinions, RegionKind, Victim, corpus_images, large_victim, mke2fs, small_victim, unpacked,
-    with_mmp,
+    DIFFERENCES, Opinions, RegionKind, Victim, corpus_images, debugfs, debugfs_write, large_victim, mke2fs,
+    small_victim, unpacked, with_mmp,
 };
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Volumes on which both were asked.
@@ -110,6 +110,76 @@ fn a_removed_directory_in_use_is_an_orphan() {
         assert_eq!((report.findings, report.orphans), (vec![], 1), "{args:?}");
         tally.ask(&format!("{args:?}"), bytes);
     }
+    tally.judge();
+}
+
+/// Makes a volume, uses it, and returns its bytes.
+fn used(path: &Path, args: &[&str], work: impl FnOnce(&lanefs::Volume)) -> Vec<u8> {
+    mke2fs(path, 24 << 20, args);
+    let device = Arc::new(MemDevice::from_bytes(std::fs::read(path).unwrap()));
+    let volume = lanefs::Volume::open_device(device.clone()).unwrap();
+    work(&volume);
+    volume.close().unwrap();
+    device.to_bytes()
+}
+
+/// Makes `/d`, which has blocks of an index.
+fn make_indexed(volume: &lanefs::Volume) {
+    volume.create_dir("/d").unwrap();
+    for i in 0..200 {
+        volume.write(format!("/d/a name of some length {i}"), b"").unwrap();
+    }
+}
+
+/// The first transaction with revokes makes a log of version 1 one of version 2.
+#[test]
+fn a_log_of_version_1_takes_revokes() {
+    let mut tally = Tally::new();
+    let args = ["-t", "ext3", "-b", "1024", "-J", "size=1,v1_superblock"];
+    let bytes = used(&tally.path(), &args, |volume| {
+        make_indexed(volume);
+        volume.sync().unwrap();
+        volume.remove_dir_all("/d").unwrap();
+        volume.sync().unwrap();
+    });
+    tally.ask("revokes", bytes);
+    assert_eq!(tally.clean, 1);
+    tally.judge();
+}
+
+/// An older kernel set these in the primary superblock only, when it first needed them.
+#[test]
+fn features_that_a_kernel_sets_in_use_are_not_in_the_copies() {
+    const INCOMPAT: usize = 1024 + 0x60;
+    const RO_COMPAT: usize = 1024 + 0x64;
+    let mut tally = Tally::new();
+    let mut bytes = used(&tally.path(), &["-t", "ext3", "-b", "1024"], |_| ());
+    bytes[INCOMPAT] |= 0x40;
+    bytes[RO_COMPAT] |= 0x20;
+    tally.ask("extents and dir_nlink", bytes);
+    assert_eq!(tally.clean, 1);
+    tally.judge();
+}
+
+/// A directory that has had too many subdirectories to count keeps its count of 1.
+#[test]
+fn a_directory_that_had_too_many_links_is_sound() {
+    let mut tally = Tally::new();
+    let path = tally.path();
+    let bytes = used(&path, &["-t", "ext4", "-b", "1024"], |volume| {
+        make_indexed(volume);
+        (0..3).for_each(|i| volume.create_dir(format!("/d/{i}")).unwrap());
+    });
+    std::fs::write(&path, bytes).unwrap();
+    debugfs_write(&path, "set_inode_field /d links_count 1");
+    let bytes = std::fs::read(&path).unwrap();
+    assert!(debugfs(&path, "stat /d").contains("Links: 1 "));
+    tally.ask("a count of 1", bytes.clone());
+    assert_eq!(tally.clean, 1);
+    std::fs::write(&path, bytes).unwrap();
+    debugfs_write(&path, "set_inode_field /d links_count 2");
+    tally.ask("another count", std::fs::read(&path).unwrap());
+    assert_eq!(tally.clean, 1, "2 is no count of too many");
     tally.judge();
 }
 

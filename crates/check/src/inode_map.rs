@@ -11,6 +11,8 @@ pub(crate) struct InodeNote {
     pub(crate) in_use: bool,
     /// Holds the value of an attribute (`ea_inode`).
     pub(crate) holds_value: bool,
+    /// A directory with an index.
+    pub(crate) indexed: bool,
     /// `i_links_count`.
     pub(crate) links: u16,
     /// Directory entries that lead to it; of an inode that holds an xattr, attributes.

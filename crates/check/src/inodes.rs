@@ -103,6 +103,7 @@ impl Check {
             note.file_type = FileType::from_mode(inode.mode);
             note.links = inode.links_count;
             note.holds_value = inode.flags.contains(InodeFlags::EA_INODE);
+            note.indexed = inode.flags.contains(InodeFlags::INDEX);
         }
     }
 

@@ -94,8 +94,10 @@ impl Check {
         if counted == 0 && !is_dir {
             return self.findings.add(structure, Rule::Lost { links: found });
         }
+        // A directory that once had too many to count keeps its 1 when it has fewer again.
+        let has_had_many = counted >= EXT4_LINK_MAX || note.indexed && counted > 1;
+        let many = is_dir && found == 1 && has_had_many && self.sb.has_ro(RoCompat::DIR_NLINK);
         // A value's count of users is kept elsewhere in its inode.
-        let many = is_dir && found == 1 && counted >= EXT4_LINK_MAX && self.sb.has_ro(RoCompat::DIR_NLINK);
         if u32::from(found) != counted && !many && !note.holds_value {
             self.findings.add(structure, Rule::Links { found, counted });
         }

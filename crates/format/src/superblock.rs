@@ -106,7 +106,7 @@ impl Superblock {
     }
 
     /// Returns whether both describe one volume: the same in all that does not change while it is
-    /// in use.
+    /// in use. Some features the kernel sets then, and in the primary superblock only.
     pub fn same_volume(&self, other: &Self) -> bool {
         self.constant_part().as_bytes() == other.constant_part().as_bytes()
     }
@@ -128,9 +128,11 @@ impl Superblock {
             s_first_ino: r.s_first_ino,
             s_inode_size: r.s_inode_size,
             s_feature_compat: r.s_feature_compat,
-            s_feature_incompat: (r.s_feature_incompat.get() & !Incompat::RECOVER.bits()).into(),
+            s_feature_incompat: (r.s_feature_incompat.get()
+                & !(Incompat::RECOVER | Incompat::EXTENTS).bits())
+            .into(),
             s_feature_ro_compat: (r.s_feature_ro_compat.get()
-                & !(RoCompat::ORPHAN_PRESENT | RoCompat::LARGE_FILE).bits())
+                & !(RoCompat::ORPHAN_PRESENT | RoCompat::LARGE_FILE | RoCompat::DIR_NLINK).bits())
             .into(),
             s_uuid: r.s_uuid,
             s_reserved_gdt_blocks: r.s_reserved_gdt_blocks,

@@ -173,7 +173,7 @@ impl Superblock {
     }
 
     /// Makes a version 1 superblock version 2: what lies behind its fields becomes zero.
-    pub fn upgrade(&mut self) {
+    fn upgrade(&mut self) {
         if !self.is_v2() {
             self.raw[FEATURE_COMPAT..].fill(0);
             self.set(BLOCKTYPE, BlockType::SuperblockV2.number());
@@ -256,8 +256,9 @@ impl Superblock {
         Incompat::from_bits_retain(if self.is_v2() { self.get(FEATURE_INCOMPAT) } else { 0 })
     }
 
-    /// Sets both feature words (of version 2).
+    /// Sets both feature words. A version 1 superblock, which has none, becomes version 2.
     pub fn set_features(&mut self, compat: Compat, incompat: Incompat) {
+        self.upgrade();
         self.set(FEATURE_COMPAT, compat.bits());
         self.set(FEATURE_INCOMPAT, incompat.bits());
         self.raw[CHECKSUM_TYPE] = if self.has_checksum() { CRC32C } else { 0 };

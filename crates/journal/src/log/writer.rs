@@ -255,7 +255,6 @@ fn set_features(sb: &mut Superblock, config: &LogConfig) {
     if !config.metadata_csum && !config.is_64bit {
         return;
     }
-    sb.upgrade();
     let (compat, mut incompat) = (sb.compat(), sb.incompat());
     let has_checksums =
         compat.contains(Compat::CHECKSUM) || incompat.intersects(Incompat::CSUM_V2 | Incompat::CSUM_V3);
