@@ -533,8 +533,8 @@ const char *lanefs_version(void);
 // the format), EOPNOTSUPP (it needs a feature that lanefs does not have), EIO.
 struct lanefs_volume *lanefs_open_volume(const char *name, const char *options);
 
-// Makes everything durable, empties the journal and marks the volume as clean. Waits for calls that
-// use the volume, and for changes of content that have begun.
+// Makes everything durable, empties the journal and marks the volume as clean. Waits for calls
+// that use the volume, and for changes of content that have begun.
 //
 // Files and directories that are still open are to be closed as ever. Until the last of them is,
 // the volume stays locked against other openers, they may be read, and to change anything through

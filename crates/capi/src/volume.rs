@@ -86,8 +86,8 @@ pub unsafe extern "C" fn lanefs_open_volume(
     })
 }
 
-/// Makes everything durable, empties the journal and marks the volume as clean. Waits for calls that
-/// use the volume, and for changes of content that have begun.
+/// Makes everything durable, empties the journal and marks the volume as clean. Waits for calls
+/// that use the volume, and for changes of content that have begun.
 ///
 /// Files and directories that are still open are to be closed as ever. Until the last of them is,
 /// the volume stays locked against other openers, they may be read, and to change anything through
