@@ -48,6 +48,7 @@ if [ -n "${1:-}" ]; then
     need sqlite3 sqlite3
     need umoci umoci
     need unshare util-linux
+    need veritysetup cryptsetup-bin
     [ -x /usr/bin/time ] || packages+=(time)
     # Letters of charts.
     [ -d /usr/share/fonts/truetype ] || packages+=(fonts-dejavu-core)

@@ -20,6 +20,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("lanefs-rangelock", 1),
     ("lanefs-journal", 1),
     ("lanefs-mkfs", 1),
+    ("lanefs-verity", 1),
     ("lanefs", 2),
     // The engine's judge: it knows the codec and the replay of the log, and not the engine.
     ("lanefs-check", 2),

@@ -26,6 +26,8 @@ pub enum Content {
     RaidMember,
     /// Swap space.
     Swap,
+    /// The hash tree of dm-verity.
+    Verity,
     /// Another file system, as a message names it.
     FileSystem(&'static str),
     /// An image of a virtual disk, by the name that qemu-img has for its format.
@@ -44,6 +46,7 @@ pub enum Content {
 const SIGNATURES: &[(usize, &[u8], Content)] = &[
     (1080, b"\x53\xEF", Content::Ext),
     (0, b"LUKS\xBA\xBE", Content::Luks),
+    (0, b"verity\0\0", Content::Verity),
     (512, b"EFI PART", Content::Gpt),
     (4096, b"EFI PART", Content::Gpt),
     (536, b"LVM2 001", Content::LvmMember),
@@ -88,6 +91,7 @@ impl Content {
             Self::LvmMember => "an LVM physical volume".into(),
             Self::RaidMember => "a member of a Linux RAID".into(),
             Self::Swap => "swap space".into(),
+            Self::Verity => "a dm-verity hash tree".into(),
             Self::FileSystem(name) => name.into(),
             Self::DiskImage(format) => format!("a disk image in {format} format"),
             Self::Compressed(by) => format!("compressed data ({by})"),

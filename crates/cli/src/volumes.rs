@@ -266,7 +266,7 @@ fn advice(found: Content, name: &VolumeName) -> Option<String> {
             match table {
                 Ok(Some(table)) => format!("name a partition, as in FILE@1: there are {table}"),
                 Ok(None) => "it has no partitions".into(),
-                Err(e) => e.to_string(),
+                Err(e) => e.to_string().trim_start_matches("has a GPT partition table; ").to_owned(),
             }
         }
         Content::Luks => "cryptsetup open makes it a device, /dev/mapper/NAME".into(),

@@ -85,6 +85,7 @@ fn sections_and_references_of_all_pages() {
         "tar",
         "tree",
         "umount",
+        "veritysetup",
         "xattr",
     ];
     let mut count = 0;

@@ -26,9 +26,10 @@ fn disk() -> Image {
 
 /// Runs `look` with the device that the kernel makes of each partition, 2 and 5.
 fn by_the_kernel(v: &Image, look: impl Fn(u32, &Path)) {
-    let out =
-        succeed(Command::new("losetup").args(["--find", "--show", "--partscan"]).arg(v.beside("d.raw")));
+    let out = succeed(Command::new("losetup").args(["--find", "--show"]).arg(v.beside("d.raw")));
     let device = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+    // partx reads the table: a kernel need not know any.
+    succeed(Command::new("partx").args(["--add", &device]));
     for number in [2, 5] {
         // A node of our own, where no device manager makes them.
         let sys = format!("/sys/class/block/{}p{number}/dev", device.trim_start_matches("/dev/"));
@@ -38,6 +39,7 @@ fn by_the_kernel(v: &Image, look: impl Fn(u32, &Path)) {
         succeed(Command::new("mknod").arg(&node).args(["b", major, minor]));
         look(number, &node);
     }
+    succeed(Command::new("partx").args(["--delete", &device]));
     succeed(Command::new("losetup").args(["--detach", &device]));
 }
 

@@ -34,6 +34,29 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     ),
     ("fstrim", &[("lanefs fstrim disk.img", "Gives free space back to the host.")], &["fstrim(8)"]),
     (
+        "verity",
+        &[("lanefs verity format root.img", "Makes the hash tree behind the volume.")],
+        &["lanefs-verity-dump(1)", "lanefs-verity-format(1)", "lanefs-verity-verify(1)", "veritysetup(8)"],
+    ),
+    (
+        "verity format",
+        &[
+            ("lanefs verity format root.img", "Makes the hash tree behind the volume."),
+            ("lanefs verity format --hash-file root.hash root.img", "Makes it in a file of its own."),
+        ],
+        &["lanefs-verity(1)", "veritysetup(8)"],
+    ),
+    (
+        "verity verify",
+        &[("lanefs verity verify root.img ROOT_HASH", "Names the first block that is wrong.")],
+        &["lanefs-verity(1)", "veritysetup(8)"],
+    ),
+    (
+        "verity dump",
+        &[("lanefs verity dump root.img", "Shows salt, UUID and sizes of a tree.")],
+        &["lanefs-verity(1)", "veritysetup(8)"],
+    ),
+    (
         "mount",
         &[
             ("lanefs mount disk.img /mnt", "Mounts a volume."),

@@ -33,6 +33,7 @@ mod top;
 mod transfer;
 mod tree;
 mod umount;
+mod verity;
 mod xattr;
 
 pub(crate) use mount::Helper as MountHelper;
@@ -51,6 +52,7 @@ pub(crate) enum Command {
     Recover(recover::Args),
     Check(check::Args),
     Fstrim(fstrim::Args),
+    Verity(verity::Args),
     Mount(mount::Args),
     Umount(umount::Args),
     Top(top::Args),
@@ -109,6 +111,7 @@ impl Command {
             Self::Export(args) => args.run(&mut out)?,
             Self::Burst(args) => args.run(&mut out)?,
             Self::Pages(args) => args.run()?,
+            Self::Verity(args) => args.run(&mut out)?,
         }
         out.finish()
     }

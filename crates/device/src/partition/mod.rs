@@ -156,7 +156,7 @@ impl fmt::Display for PartitionTable {
 }
 
 fn damaged(why: &str) -> crate::DeviceError {
-    let why = format!("has a GPT partition table that is damaged: {why}");
+    let why = format!("has a GPT partition table; it is damaged: {why}");
     crate::DeviceError::new(crate::Op::Open, 0, 0, std::io::Error::new(std::io::ErrorKind::InvalidData, why))
 }
 
