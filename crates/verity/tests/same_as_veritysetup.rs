@@ -192,6 +192,9 @@ fn hostile_superblocks_and_cancelling() {
     assert!(matches!(Header::read(&hashes, 0), Err(VerityError::NoSuperblock(0))));
     format(&data, &hashes, 0, &header, &|_| true).unwrap();
     let good = hashes.to_bytes();
+    // Nor is that of an older tree left.
+    assert!(matches!(format(&data, &hashes, 0, &header, &|_| false), Err(VerityError::Cancelled)));
+    assert!(matches!(Header::read(&hashes, 0), Err(VerityError::NoSuperblock(0))));
     let mut refused = 0;
     for at in 0..512 {
         for value in [0, 1, 0x7F, 0xFF] {
