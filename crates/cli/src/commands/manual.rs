@@ -48,7 +48,7 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     ),
     (
         "verity verify",
-        &[("lanefs verity verify root.img ROOT_HASH", "Names the first block that is wrong.")],
+        &[("lanefs verity verify root.img bd6c96b1c5ddb0cd", "Names the first block that is wrong.")],
         &["lanefs-verity(1)", "veritysetup(8)"],
     ),
     (

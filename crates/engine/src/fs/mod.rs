@@ -110,9 +110,10 @@ impl Fs {
 
     /// Drops such a reference. The last one closes the volume, and errors are not reported.
     pub(crate) fn release(&self) {
-        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // Inodes that closing uses must not close the volume again.
-            self.retain();
+        // The count never falls to 0: inodes that closing uses, or the flusher at the same moment,
+        // must not close the volume again.
+        let fewer = |users: usize| users.checked_sub(1).filter(|rest| *rest > 0);
+        if self.users.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_err() {
             let _ = self.close();
         }
     }

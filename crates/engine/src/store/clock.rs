@@ -45,8 +45,10 @@ impl Clock {
         match self.fixed {
             Some(at) => of_timestamp(at),
             None => {
-                let tick = realtime_coarse().max(LEAST);
-                self.cut(not_before(tick, self.floor.load(Ordering::Relaxed)))
+                // The floor first: a thread that is stopped in between does not see the clock go
+                // back.
+                let floor = self.floor.load(Ordering::Acquire);
+                self.cut(not_before(realtime_coarse().max(LEAST), floor))
             }
         }
     }
@@ -59,10 +61,13 @@ impl Clock {
         if self.by_tick {
             return self.coarse();
         }
-        let now = realtime().max(LEAST);
-        let later = |floor: u64| Some(not_before(now, floor + 1));
-        let before = self.floor.fetch_update(Ordering::AcqRel, Ordering::Relaxed, later);
-        self.cut(before.map_or(now, |floor| not_before(now, floor + 1)))
+        let mut stamp = 0;
+        let later = |floor: u64| {
+            stamp = not_before(realtime().max(LEAST), floor + 1);
+            Some(stamp)
+        };
+        let _ = self.floor.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        self.cut(stamp)
     }
 
     /// Rounds the times of `inode` to what it can hold.

@@ -82,7 +82,7 @@ fn is_promised(call: c_long, [a, b, c, _, e, _]: [u64; 6]) -> Option<bool> {
         libc::SYS_prlimit64 => low(a) == 0 && c == 0,
         libc::SYS_tgkill => low(a) == std::process::id(),
         libc::SYS_io_uring_register => low(b) == 3,
-        libc::SYS_fcntl => matches!(low(b), 1..=4 | 1030),
+        libc::SYS_fcntl => matches!(low(b), 1..=4 | 37 | 1030),
         libc::SYS_ioctl => matches!(low(b), 0x1277 | 0x5421),
         libc::SYS_prctl => matches!(low(a), 15 | 0x5356_4d41 | 0x4155_5856),
         libc::SYS_sched_setaffinity => low(a) == 0,
