@@ -449,3 +449,19 @@ fn docker_save_is_read() {
     let error = tree(&path, &ImageChoice::new().tag("other:1")).unwrap_err();
     assert!(matches!(error.cause(), Cause::Image(ImageError::DiffId { .. })), "{error}");
 }
+
+/// Neither a name nor a target that no image has is kept.
+#[test]
+fn an_archive_with_long_names_is_no_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.tar");
+    let long = "a/".repeat(2049);
+    let start = || Tar::new().file("oci-layout", "{}").file("index.json", "{}");
+    let link = |kind| start().member(kind, "blobs/x", "", b"", &[("linkpath", &long)]);
+    for tar in [start().file(&format!("blobs/{long}x"), ""), link(b'1'), link(b'2')] {
+        for bytes in [tar.clone().end(), gzip(tar).0] {
+            fs::write(&path, bytes).unwrap();
+            assert!(!Source::open(&path).unwrap().is_image());
+        }
+    }
+}

@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 /// Members that are kept of an archive.
 const MEMBERS_MAX: usize = 100_000;
+/// Bytes of a member's name, or of the target of a link, that an image may have.
+const NAME_MAX: usize = 4096;
 
 /// The files of an image.
 #[derive(Debug)]
@@ -170,6 +172,13 @@ fn members<R: Read>(
             Err(TarError::Broken { .. }) if members.is_empty() => return Ok(None),
             Err(e) => return Err(e.into()),
         };
+        let target = match &member.kind {
+            Kind::HardLink(target) | Kind::Symlink(target) => target.len(),
+            _ => 0,
+        };
+        if member.path.len().max(target) > NAME_MAX {
+            return Ok(None);
+        }
         let Some(path) = clean(&member.path).filter(|path| may_be_of_image(path)) else {
             return Ok(None);
         };
