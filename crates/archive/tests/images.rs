@@ -465,3 +465,24 @@ fn an_archive_with_long_names_is_no_image() {
         }
     }
 }
+
+/// What an archive of docker save with these documents is refused for.
+fn saved_refused(manifest: &Value, configs: &[(&str, Value)]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("saved");
+    let add = |tar: Tar, (name, config): &(&str, Value)| tar.file(name, &config.to_string());
+    let tar = configs.iter().fold(Tar::new(), add).file("manifest.json", &manifest.to_string());
+    fs::write(&path, tar.end()).unwrap();
+    Source::image(&path, &ImageChoice::new()).unwrap_err().reason()
+}
+
+#[test]
+fn a_manifest_of_docker_save_is_bounded() {
+    let entry = json!({"Config": "blobs/c", "Layers": []});
+    let config = |os: &str| json!({"architecture": "amd64", "os": os, "rootfs": {"diff_ids": ["x"]}});
+    let many = |n: usize| saved_refused(&json!(vec![&entry; n]), &[("blobs/c", config("linux"))]);
+    assert_eq!(many(1000), "0 layers, and digests of 1");
+    assert_eq!(many(1001), "manifest.json: more than 1000 images");
+    let long = saved_refused(&json!([entry]), &[("blobs/c", config(&"x".repeat(1000)))]);
+    assert_eq!(long, "blobs/c: a platform of more than 256 bytes");
+}

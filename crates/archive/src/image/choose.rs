@@ -15,6 +15,10 @@ use std::collections::BTreeSet;
 /// Levels of indexes, and descriptors in all of them.
 const LEVELS: usize = 8;
 const DESCRIPTORS: usize = 10_000;
+/// Images in a `manifest.json`.
+const SAVED: usize = 1000;
+/// Bytes of a platform, which is kept of each image until one is chosen.
+const PLATFORM_MAX: usize = 256;
 
 /// Which of the images that a layout or an archive has. Without a tag the only one, without a
 /// platform that of this machine, or the only one.
@@ -120,8 +124,8 @@ fn of_layout(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, Cause> {
             unknown = Some(of);
         } else if !is_attestation(&of) {
             let platform = match &of.platform {
-                Some(platform) => platform.clone(),
-                None => image(store, &of)?.1.platform,
+                Some(platform) => bounded(&of.digest, platform.clone())?,
+                None => bounded(&of.digest, image(store, &of)?.1.platform)?,
             };
             candidates.push((platform, of));
         }
@@ -157,31 +161,47 @@ fn image(store: &Store, of: &Descriptor) -> Result<(Manifest, Config), Cause> {
 
 fn of_saved(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, Cause> {
     let all: Vec<Saved> = parse("manifest.json", &store.read("manifest.json")?)?;
+    if all.len() > SAVED {
+        let rule = Text::of(format!("more than {SAVED} images"));
+        return Err(ImageError::Document { name: Text::of("manifest.json"), rule }.into());
+    }
     let named = all.into_iter().map(|one| (one.repo_tags.clone().unwrap_or_default(), one)).collect();
     let mut candidates = Vec::new();
     for one in choice.by_tag(named)? {
-        let bytes = store.read(&one.config)?;
-        // The name is the digest, in older archives with an end.
-        let name = one.config.rsplit('/').next().unwrap_or_default();
-        if let Ok(digest) = Digest::parse(&format!("sha256:{}", name.trim_end_matches(".json"))) {
-            let mut hasher = Hasher::of(&digest);
-            hasher.update(&bytes);
-            let found = hasher.finish();
-            if found != digest {
-                let (blob, found) = (Text::of(&one.config), Text::of(found));
-                return Err(ImageError::Digest { blob, found }.into());
-            }
-        }
-        let config: Config = parse(&one.config, &bytes)?;
-        candidates.push((config.platform.clone(), (one, config)));
+        candidates.push((bounded(&one.config, saved_config(store, &one.config)?.platform)?, one));
     }
-    let (one, config) = choice.by_platform(candidates)?;
+    let one = choice.by_platform(candidates)?;
+    let config = saved_config(store, &one.config)?;
     let diff_ids = diff_ids(&config, one.layers.len())?;
     let layer = |(name, diff_id): (String, Digest)| {
         let (blob, _) = store.blob(&name)?;
         Ok(Layer { name: name.into_bytes(), blob, expected: Expected { blob: None, diff_id: Some(diff_id) } })
     };
     one.layers.into_iter().zip(diff_ids).map(layer).collect()
+}
+
+/// Returns a configuration. Its name is its digest, in older archives with an end.
+fn saved_config(store: &Store, path: &str) -> Result<Config, Cause> {
+    let bytes = store.read(path)?;
+    let name = path.rsplit('/').next().unwrap_or_default();
+    if let Ok(digest) = Digest::parse(&format!("sha256:{}", name.trim_end_matches(".json"))) {
+        let mut hasher = Hasher::of(&digest);
+        hasher.update(&bytes);
+        let found = hasher.finish();
+        if found != digest {
+            return Err(ImageError::Digest { blob: Text::of(path), found: Text::of(found) }.into());
+        }
+    }
+    Ok(parse(path, &bytes)?)
+}
+
+/// Returns the platform that `name` has.
+fn bounded(name: &str, platform: PlatformFields) -> Result<PlatformFields, ImageError> {
+    if shown(&platform).len() > PLATFORM_MAX {
+        let rule = Text::of(format!("a platform of more than {PLATFORM_MAX} bytes"));
+        return Err(ImageError::Document { name: Text::of(name), rule });
+    }
+    Ok(platform)
 }
 
 fn diff_ids(config: &Config, layers: usize) -> Result<Vec<Digest>, ImageError> {
