@@ -141,6 +141,20 @@ fn layers_lie_on_what_is_there() {
     assert!(listing(&volume).is_empty() && volume.exists("/lost+found").unwrap());
 }
 
+/// Nor does a name of a layer take the volume's `lost+found` away.
+#[test]
+fn lost_and_found_is_not_replaced() {
+    let file = || Tar::new().file("f", "f");
+    for upper in
+        [file().file("lost+found", "x"), file().symlink("lost+found", "f"), file().link("lost+found", "f")]
+    {
+        let volume = volume();
+        volume.write("/lost+found/kept", b"kept").unwrap();
+        assert_eq!(onto(&volume, &[base(), upper], &ImportOptions::new()).len(), 1);
+        assert_eq!(volume.read("/lost+found/kept").unwrap(), b"kept");
+    }
+}
+
 #[test]
 fn whiteouts_may_stay_files() {
     let volume = volume();

@@ -351,10 +351,11 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// Removes an entry that a member replaces: a directory only for a member of a layer.
+    /// Removes an entry that a member replaces: a directory only for a member of a layer, and never
+    /// the volume's `lost+found`.
     fn displace(&mut self, dir: &Dir, name: &OsStr) -> lanefs::Result<()> {
         match dir.remove_file(name) {
-            Err(lanefs::Error::IsDir) if self.layer.is_some() => {
+            Err(lanefs::Error::IsDir) if self.layer.is_some() && !is_lost_found(dir, name) => {
                 let late = &mut self.late;
                 remove(dir, vec![name.to_owned()], |_, _, _| false, |ino| late.forget(ino))
             }
