@@ -486,3 +486,26 @@ fn a_manifest_of_docker_save_is_bounded() {
     let long = saved_refused(&json!([entry]), &[("blobs/c", config(&"x".repeat(1000)))]);
     assert_eq!(long, "blobs/c: a platform of more than 256 bytes");
 }
+
+/// Several platforms of one image need no name, several images do.
+#[test]
+fn images_without_names_are_not_guessed() {
+    let several = "it holds several images, choose by IMAGE:TAG: none has a name";
+    let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"diff_ids": []}});
+    let entry = |name: &str| json!({"Config": name, "RepoTags": null, "Layers": []});
+    let two = json!([entry("blobs/a"), entry("blobs/b")]);
+    assert_eq!(saved_refused(&two, &[("blobs/a", config.clone()), ("blobs/b", config)]), several);
+    let mut layout = Layout::default();
+    for (arch, variant, content) in
+        [("amd64", "", "a"), ("amd64", "v3", "v3"), ("arm64", "", "b"), ("arm64", "v8", "c")]
+    {
+        let mut of = layout.image(arch, &[plain(Tar::new().file("f", content))]);
+        of["platform"] = json!({"os": "linux", "architecture": arch, "variant": variant});
+        layout.manifests.push(of);
+    }
+    let choice = |platform: &str| ImageChoice::new().platform(platform.parse().unwrap());
+    assert_eq!(refused(&layout, &choice("linux/arm64")), several);
+    let (_dir, path) = layout.folder();
+    assert_eq!(tree(&path, &choice("linux/amd64")).unwrap(), ["f=a"]);
+    assert_eq!(tree(&path, &choice("linux/amd64/v3")).unwrap(), ["f=v3"]);
+}

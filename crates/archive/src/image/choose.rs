@@ -7,7 +7,7 @@ use super::documents::{
     Saved, parse,
 };
 use super::error::{ImageError, Text};
-use super::platform::{Platform, shown};
+use super::platform::{Platform, same, shown};
 use super::store::Store;
 use crate::Cause;
 use std::collections::BTreeSet;
@@ -75,9 +75,13 @@ impl ImageChoice {
         Ok(all.into_iter().filter(|(names, _)| chosen(names)).map(|(_, one)| one).collect())
     }
 
+    fn wanted(&self) -> Platform {
+        self.platform.clone().unwrap_or_else(Platform::of_this_machine)
+    }
+
     /// Returns the one of `all` that is for the platform.
     fn by_platform<T>(&self, mut all: Vec<(PlatformFields, T)>) -> Result<T, ImageError> {
-        let wanted = self.platform.clone().unwrap_or_else(Platform::of_this_machine);
+        let wanted = self.wanted();
         let there = Text::list(all.iter().map(|(platform, _)| shown(platform)).collect::<BTreeSet<_>>());
         let fits = all.iter().position(|(platform, _)| wanted.fits(platform));
         let only = (self.platform.is_none() && all.len() == 1).then_some(0);
@@ -96,7 +100,7 @@ pub(super) fn layers(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, 
 
 fn of_layout(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, Cause> {
     let index: Index = parse("index.json", &store.read("index.json")?)?;
-    let names = |of: &Descriptor| {
+    let names = |of: &Descriptor| -> Vec<String> {
         ["io.containerd.image.name", "org.opencontainers.image.ref.name"]
             .iter()
             .filter_map(|name| of.annotation(name).map(str::to_owned))
@@ -109,9 +113,11 @@ fn of_layout(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, Cause> {
         named.truncate(1);
     }
     let mut candidates = Vec::new();
-    let mut left: Vec<_> = choice.by_tag(named)?.into_iter().map(|of| (of, 0)).rev().collect();
+    let roots = choice.by_tag(named)?;
+    let nameless = roots.iter().all(|of| names(of).is_empty());
+    let mut left: Vec<_> = roots.into_iter().enumerate().map(|(root, of)| (of, 0, root)).rev().collect();
     let (mut seen, mut unknown) = (0, None);
-    while let Some((of, level)) = left.pop() {
+    while let Some((of, level, root)) = left.pop() {
         seen += 1;
         if level > LEVELS || seen > DESCRIPTORS {
             return Err(ImageError::TooDeep(LEVELS).into());
@@ -119,7 +125,7 @@ fn of_layout(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, Cause> {
         if INDEXES.contains(&of.media_type.as_str()) {
             let digest = Digest::parse(&of.digest)?;
             let index: Index = parse(&of.digest, &store.read_checked(&digest, of.size)?)?;
-            left.extend(index.manifests.into_iter().map(|of| (of, level + 1)).rev());
+            left.extend(index.manifests.into_iter().map(|of| (of, level + 1, root)).rev());
         } else if !MANIFESTS.contains(&of.media_type.as_str()) {
             unknown = Some(of);
         } else if !is_attestation(&of) {
@@ -127,13 +133,16 @@ fn of_layout(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, Cause> {
                 Some(platform) => bounded(&of.digest, platform.clone())?,
                 None => bounded(&of.digest, image(store, &of)?.1.platform)?,
             };
-            candidates.push((platform, of));
+            candidates.push((platform, (root, of)));
         }
     }
     if let (true, Some(of)) = (candidates.is_empty(), unknown) {
         return Err(media_type(&of).into());
     }
-    let chosen = choice.by_platform(candidates)?;
+    if nameless {
+        one_image(&choice.wanted(), &candidates)?;
+    }
+    let (_, chosen) = choice.by_platform(candidates)?;
     let (manifest, config) = image(store, &chosen)?;
     let diff_ids = diff_ids(&config, manifest.layers.len())?;
     let layer = |(of, diff_id): (Descriptor, Digest)| {
@@ -145,6 +154,20 @@ fn of_layout(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, Cause> {
         Ok(Layer { name, blob, expected })
     };
     manifest.layers.into_iter().zip(diff_ids).map(layer).collect()
+}
+
+/// Refuses roots without names that are not the platforms of one image: two of them have different
+/// images for the one that fits. Within one index the first counts.
+fn one_image(wanted: &Platform, all: &[(PlatformFields, (usize, Descriptor))]) -> Result<(), ImageError> {
+    let Some((platform, (root, of))) = all.iter().find(|(platform, _)| wanted.fits(platform)) else {
+        return Ok(());
+    };
+    let other = all.iter().any(|(p, (r, o))| r != root && o.digest != of.digest && same(p, platform));
+    if other { Err(nameless_images()) } else { Ok(()) }
+}
+
+fn nameless_images() -> ImageError {
+    ImageError::SeveralImages { there: Text::of("none has a name") }
 }
 
 /// Returns the manifest and the configuration of an image, both checked.
@@ -167,7 +190,12 @@ fn of_saved(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, Cause> {
     }
     let named = all.into_iter().map(|one| (one.repo_tags.clone().unwrap_or_default(), one)).collect();
     let mut candidates = Vec::new();
-    for one in choice.by_tag(named)? {
+    let chosen = choice.by_tag(named)?;
+    let nameless = chosen.iter().all(|one| one.repo_tags.as_ref().is_none_or(Vec::is_empty));
+    if nameless && chosen.windows(2).any(|two| two[0].config != two[1].config) {
+        return Err(nameless_images().into());
+    }
+    for one in chosen {
         candidates.push((bounded(&one.config, saved_config(store, &one.config)?.platform)?, one));
     }
     let one = choice.by_platform(candidates)?;

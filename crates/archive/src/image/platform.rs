@@ -80,8 +80,17 @@ impl fmt::Display for Platform {
 
 /// Returns the text of a platform of an image.
 pub(super) fn shown(of: &PlatformFields) -> String {
+    platform(of).to_string()
+}
+
+/// Returns whether two images are for the same platform, and variant of it.
+pub(super) fn same(one: &PlatformFields, other: &PlatformFields) -> bool {
+    platform(one).fits(other) && platform(other).fits(one)
+}
+
+fn platform(of: &PlatformFields) -> Platform {
     let PlatformFields { os, architecture, variant } = of.clone();
-    Platform { os, architecture, variant: variant.filter(|v| !v.is_empty()) }.to_string()
+    Platform { os, architecture, variant: variant.filter(|v| !v.is_empty()) }
 }
 
 #[cfg(test)]
