@@ -69,6 +69,25 @@ fn a_tree_in_a_file_and_of_a_partition() {
     v.fails(["verity", "format", "d.raw?offset=1M&size=64M"], 1, full);
 }
 
+/// The superblock of the tree, which the root hash does not cover, may not leave data out.
+#[test]
+fn a_tree_is_for_all_of_the_data() {
+    let v = Image::new();
+    let root = value(&v.ok(["verity", "format", "v.img"]), "Root hash");
+    let file = std::fs::File::options().write(true).open(&v.path).expect("open");
+    file.write_all_at(&16383_u64.to_le_bytes(), (64 << 20) + 72).expect("write");
+    let shorter =
+        "lanefs: cannot verify 'v.img': the tree is for 67104768 bytes of data, and there are 67108864";
+    v.fails(["verity", "verify", "v.img", &root], 1, shorter);
+    std::fs::write(v.beside("data"), vec![7; 40960]).expect("write");
+    let root = value(&v.ok(["verity", "format", "--hash-file", "h", "data"]), "Root hash");
+    assert_eq!(v.ok(["verity", "verify", "--hash-file", "h", "data", &root]), "");
+    let file = std::fs::File::options().write(true).open(v.beside("data")).expect("open");
+    file.write_all_at(b"x", 40960).expect("write");
+    let longer = "lanefs: cannot verify 'data': the tree is for 40960 bytes of data, and there are 40961";
+    v.fails(["verity", "verify", "--hash-file", "h", "data", &root], 1, longer);
+}
+
 #[test]
 fn what_lies_behind_a_volume_is_kept() {
     let v = Image::new();

@@ -56,6 +56,13 @@ pub enum VerityError {
         /// Its first byte on the device of the tree.
         byte: u64,
     },
+    /// A level goes on behind its last digest: the superblock, which the root hash does not cover,
+    /// was changed, and leaves data out.
+    #[error("level {level} of the tree has digests behind those of the blocks that the superblock counts")]
+    Behind {
+        /// From the bottom, which is 0.
+        level: usize,
+    },
     /// The caller has cancelled it.
     #[error("cancelled")]
     Cancelled,

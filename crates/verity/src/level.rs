@@ -56,7 +56,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Compares the level with what is below it. Returns the first block below that is wrong.
+    /// Compares the level with what is below it. Returns the first block below that is wrong; one
+    /// behind the last if the level has a digest where there is no block.
     pub(crate) fn compare(&self) -> Result<Option<u64>> {
         let wrong = self.run(|queue| {
             self.each(queue, |at, digests, stored, first| {
@@ -69,7 +70,7 @@ impl Work<'_> {
                 Ok(())
             })
         })?;
-        Ok(Some(wrong).filter(|wrong| *wrong < self.below.level.blocks))
+        Ok((wrong != u64::MAX).then_some(wrong))
     }
 
     /// Runs `part` on all processors. Returns the first wrong block that they found.

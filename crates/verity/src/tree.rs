@@ -76,6 +76,7 @@ pub fn verify(
             let below = tree.below(level);
             let byte = below.level.start + block * below.block_size as u64;
             return Err(match level.checked_sub(1) {
+                _ if block >= below.level.blocks => VerityError::Behind { level },
                 None => VerityError::Data { block, byte },
                 Some(level) => VerityError::Tree { level, block, byte },
             });

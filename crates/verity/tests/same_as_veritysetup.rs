@@ -180,6 +180,22 @@ fn the_first_wrong_block_is_named() {
     assert!(matches!(wrong(&clean.to_bytes(), &top), VerityError::RootHash));
 }
 
+/// The root hash does not cover the superblock: with fewer data blocks in it, no data is cut off.
+#[test]
+fn data_behind_a_shorter_count_is_no_valid_tree() {
+    for (blocks, shorter) in [(5000, [4999, 4993, 4321]), (200, [199, 150, 129])] {
+        let header = header(Algorithm::Sha256, 32, (1024, 1024), blocks);
+        let data = MemDevice::from_bytes(content(header.data_size() as usize));
+        let hashes = MemDevice::new(header.area_size().unwrap() as usize);
+        let root = format(&data, &hashes, 0, &header, &|_| true).unwrap();
+        for count in shorter {
+            hashes.write_at(&u64::to_le_bytes(count), 72).unwrap();
+            let found = verify(&data, &hashes, 0, Some(&root), &|_| true);
+            assert!(found.is_err(), "{count} of {blocks} blocks are taken for all");
+        }
+    }
+}
+
 #[test]
 fn hostile_superblocks_and_cancelling() {
     let header = header(Algorithm::Sha256, 32, (4096, 4096), 256);

@@ -143,12 +143,21 @@ impl Place {
 
     fn verify(&self, root: Option<Bytes>, out: &mut Out) -> Res {
         let (data, hashes, offset) = self.open()?;
-        let total = if self.hash_file.is_some() { data.size() } else { offset };
+        let fail = |why| Failure::cannot("verify", self.volume.as_bytes(), why);
+        let total = match self.hash_file {
+            Some(_) => data.size(),
+            None => volume_size(&*data, &self.name())?,
+        };
+        let covered = Header::read(&*hashes, offset).map_err(|e| fail(cause(e)))?.data_size();
+        if covered != total {
+            let why = format!("the tree is for {covered} bytes of data, and there are {total}");
+            return Err(fail(Cause::text(why)));
+        }
         let progress = Mutex::new(Progress::new("verifying", Some(total)));
         let root = root.map(|root| root.0);
         let verified = lanefs_verity::verify(&*data, &*hashes, offset, root.as_deref(), &count(&progress));
         drop(progress);
-        let found = verified.map_err(cause).or_cannot("verify", self.volume.as_bytes())?;
+        let found = verified.map_err(|e| fail(cause(e)))?;
         if root.is_none() {
             writeln!(out, "{:<16} {}", "Root hash", hex(&found))?;
         }
