@@ -133,6 +133,31 @@ fn a_dos_table_of_sfdisk_with_logical_partitions() {
     assert_eq!(table.find("6").unwrap().size, 4096 * sector);
 }
 
+/// Linux numbers the logical partitions that there are, not the links of the chain.
+#[test]
+fn a_link_without_a_partition_has_no_number() {
+    let (_dir, path) = disk();
+    let script = "label: dos\nstart=8192, size=65536, type=5\n\
+        start=10240, size=2048, type=83\nstart=16384, size=4096, type=82\nstart=32768, size=2048\n";
+    run("sfdisk", &["--quiet"], &path, script);
+    let all = places(&read(&path).unwrap().unwrap());
+    assert_eq!(all.iter().map(|place| place.0).collect::<Vec<_>>(), [1, 5, 6, 7]);
+    let device = FileDevice::open(&path).unwrap();
+    let first = (8192 << 9) + 446;
+    let mut entries = [0; 64];
+    device.read_at(&mut entries, first).unwrap();
+    device.write_at(&[0; 16], first).unwrap();
+    drop(device);
+    let left = [all[0], (5, all[2].1, all[2].2), (6, all[3].1, all[3].2)];
+    assert_eq!(places(&read(&path).unwrap().unwrap()), left);
+    // The link may be the first entry and the partition the second.
+    entries[..32].rotate_left(16);
+    let device = FileDevice::open(&path).unwrap();
+    device.write_at(&entries, first).unwrap();
+    drop(device);
+    assert_eq!(places(&read(&path).unwrap().unwrap()), all);
+}
+
 /// The boot sector of a file system ends as an MBR does.
 #[test]
 fn a_boot_sector_is_no_table() {

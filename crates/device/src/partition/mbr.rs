@@ -1,15 +1,17 @@
 //! MBR: four entries in the first sector, and a chain of logical partitions in an extended one.
 //!
 //! Numbers are those of Linux: 1 to 4 for the entries of the first sector, from 5 on for logical
-//! partitions in the order of the chain.
+//! partitions in the order of the chain. A link without a partition has no number.
 
 use super::{Partition, PartitionType, at_u32};
 use crate::{BlockDevice, Result};
 use std::fmt::Write;
 
 const SECTOR: u64 = 512;
-/// The number of the last partition: a chain that leads into itself ends here.
+/// The number of the last partition, as in Linux.
 const LAST: u32 = 255;
+/// So many links without a partition end a chain, as in Linux: it may lead into itself.
+const MOST_EMPTY: u32 = 100;
 
 /// The first sector of a disk, if it is an MBR.
 pub(super) struct Mbr {
@@ -26,8 +28,13 @@ struct Entry {
 }
 
 impl Entry {
+    /// In a link of a chain this is enough for a number.
+    fn has_sectors(self) -> bool {
+        self.sectors != 0
+    }
+
     fn is_used(self) -> bool {
-        self.kind != 0 && self.sectors != 0
+        self.kind != 0 && self.has_sectors()
     }
 
     fn is_extended(self) -> bool {
@@ -61,32 +68,43 @@ impl Mbr {
     pub(super) fn partitions(&self, device: &dyn BlockDevice) -> Result<Vec<Partition>> {
         let used = self.entries.into_iter().zip(1..).filter(|(entry, _)| entry.is_used());
         let mut found: Vec<_> = used.map(|(entry, number)| self.partition(entry, number)).collect();
-        if let Some(extended) = self.entries.iter().find(|entry| entry.is_extended()) {
-            self.follow(device, *extended, &mut found)?;
+        let mut number = 5;
+        for extended in self.entries.iter().filter(|entry| entry.is_extended()) {
+            number = self.follow(device, *extended, number, &mut found)?;
         }
         Ok(found)
     }
 
-    /// Adds the logical partitions in an extended one. The chain ends where a sector is none of it.
-    fn follow(&self, device: &dyn BlockDevice, extended: Entry, found: &mut Vec<Partition>) -> Result<()> {
+    /// Adds the logical partitions in an extended one, from `number` on. Returns the number behind
+    /// the last. The chain ends where a sector is none of it.
+    fn follow(
+        &self,
+        device: &dyn BlockDevice,
+        extended: Entry,
+        mut number: u32,
+        found: &mut Vec<Partition>,
+    ) -> Result<u32> {
         let mut bytes = [0; SECTOR as usize];
-        let mut sector = extended.start;
-        for number in 5..=LAST {
-            if (sector + 1) * SECTOR > device.size() {
-                break;
-            }
+        let (mut sector, mut len, mut empty) = (extended.start, extended.sectors, 0);
+        while number <= LAST && empty < MOST_EMPTY && (sector + 1) * SECTOR <= device.size() {
+            empty += 1;
             device.read_at(&mut bytes, sector * SECTOR)?;
-            let Some([logical, next, ..]) = entries(&bytes) else { break };
-            if logical.is_used() && !logical.is_extended() {
+            let Some(entries) = entries(&bytes) else { break };
+            for (at, logical) in entries.into_iter().enumerate() {
                 let start = sector + logical.start;
-                found.push(self.partition(Entry { start, ..logical }, number));
+                // The third and the fourth may be anything.
+                let inside = logical.start + logical.sectors <= len
+                    && start + logical.sectors <= extended.start + extended.sectors;
+                let is_one = logical.has_sectors() && !logical.is_extended() && (at < 2 || inside);
+                if is_one && number <= LAST {
+                    found.push(self.partition(Entry { start, ..logical }, number));
+                    (number, empty) = (number + 1, 0);
+                }
             }
-            if !next.is_extended() {
-                break;
-            }
-            sector = extended.start + next.start;
+            let Some(next) = entries.iter().find(|entry| entry.is_extended()) else { break };
+            (sector, len) = (extended.start + next.start, next.sectors);
         }
-        Ok(())
+        Ok(number)
     }
 
     fn partition(&self, entry: Entry, number: u32) -> Partition {
