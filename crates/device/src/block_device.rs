@@ -50,6 +50,11 @@ pub trait BlockDevice: Send + Sync + Debug {
         1
     }
 
+    /// The logical sector in bytes, in which a partition table of the medium counts.
+    fn sector_size(&self) -> u64 {
+        512
+    }
+
     /// The unit in bytes, a power of two, of which a power cut leaves each aligned one whole or
     /// absent.
     fn atomic_write(&self) -> usize {
@@ -136,6 +141,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn alignment(&self) -> usize {
         (**self).alignment()
+    }
+
+    fn sector_size(&self) -> u64 {
+        (**self).sector_size()
     }
 
     fn atomic_write(&self) -> usize {

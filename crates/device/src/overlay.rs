@@ -104,6 +104,10 @@ impl BlockDevice for Overlay {
         self.below.alignment()
     }
 
+    fn sector_size(&self) -> u64 {
+        self.below.sector_size()
+    }
+
     fn atomic_write(&self) -> usize {
         self.below.atomic_write()
     }

@@ -106,6 +106,10 @@ impl<D: BlockDevice> BlockDevice for PacedDevice<D> {
         self.below.alignment()
     }
 
+    fn sector_size(&self) -> u64 {
+        self.below.sector_size()
+    }
+
     fn atomic_write(&self) -> usize {
         self.below.atomic_write()
     }

@@ -52,6 +52,10 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
         self.below.alignment()
     }
 
+    fn sector_size(&self) -> u64 {
+        self.below.sector_size()
+    }
+
     /// The unit of the device below, if the window begins with one.
     fn atomic_write(&self) -> usize {
         let unit = self.below.atomic_write();

@@ -158,6 +158,19 @@ fn a_link_without_a_partition_has_no_number() {
     assert_eq!(places(&read(&path).unwrap().unwrap()), all);
 }
 
+#[test]
+fn a_dos_table_of_sectors_of_4096_bytes() {
+    let (_dir, path) = disk();
+    let device = &*loop_of_4096(&path);
+    let script =
+        "label: dos\nstart=256, size=1024, type=83\nstart=2048, size=8192, type=5\nstart=4096, size=512\n";
+    run("sfdisk", &["--quiet", "--no-tell-kernel"], device, script);
+    let table = read(device);
+    run("losetup", &["--detach"], device, "");
+    let found = places(&table.unwrap().unwrap());
+    assert_eq!(found, [(1, MIB, 4 * MIB), (2, 8 * MIB, 32 * MIB), (5, 16 * MIB, 2 * MIB)]);
+}
+
 /// The boot sector of a file system ends as an MBR does.
 #[test]
 fn a_boot_sector_is_no_table() {

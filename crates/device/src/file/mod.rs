@@ -177,6 +177,13 @@ impl BlockDevice for FileDevice {
         self.align
     }
 
+    fn sector_size(&self) -> u64 {
+        match self.kind {
+            Kind::Regular => 512,
+            Kind::Block { sector } => sector,
+        }
+    }
+
     fn owner(&self) -> Option<u32> {
         Some(self.owner)
     }

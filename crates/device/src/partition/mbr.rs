@@ -7,6 +7,7 @@ use super::{Partition, PartitionType, at_u32};
 use crate::{BlockDevice, Result};
 use std::fmt::Write;
 
+/// The bytes of a table, at the start of a sector of any size.
 const SECTOR: u64 = 512;
 /// The number of the last partition, as in Linux.
 const LAST: u32 = 255;
@@ -17,6 +18,8 @@ const MOST_EMPTY: u32 = 100;
 pub(super) struct Mbr {
     entries: [Entry; 4],
     disk: u32,
+    /// The unit of its numbers.
+    sector: u64,
 }
 
 /// An entry, with its sectors as numbers.
@@ -53,7 +56,7 @@ impl Mbr {
         device.read_at(&mut bytes, 0)?;
         let plausible = (446..510).step_by(16).all(|at| bytes[at] & 0x7F == 0);
         let entries = entries(&bytes).filter(|entries| plausible && entries.iter().any(|e| e.is_used()));
-        Ok(entries.map(|entries| Self { entries, disk: at_u32(&bytes, 440) }))
+        Ok(entries.map(|entries| Self { entries, disk: at_u32(&bytes, 440), sector: device.sector_size() }))
     }
 
     /// Returns whether it says that the disk has a GPT.
@@ -86,9 +89,9 @@ impl Mbr {
     ) -> Result<u32> {
         let mut bytes = [0; SECTOR as usize];
         let (mut sector, mut len, mut empty) = (extended.start, extended.sectors, 0);
-        while number <= LAST && empty < MOST_EMPTY && (sector + 1) * SECTOR <= device.size() {
+        while number <= LAST && empty < MOST_EMPTY && sector * self.sector + SECTOR <= device.size() {
             empty += 1;
-            device.read_at(&mut bytes, sector * SECTOR)?;
+            device.read_at(&mut bytes, sector * self.sector)?;
             let Some(entries) = entries(&bytes) else { break };
             for (at, logical) in entries.into_iter().enumerate() {
                 let start = sector + logical.start;
@@ -112,8 +115,8 @@ impl Mbr {
         let _ = write!(uuid, "-{number:02x}");
         Partition {
             number,
-            start: entry.start * SECTOR,
-            size: entry.sectors * SECTOR,
+            start: entry.start * self.sector,
+            size: entry.sectors * self.sector,
             kind: PartitionType::Mbr(entry.kind),
             name: String::new(),
             uuid,

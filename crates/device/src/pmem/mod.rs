@@ -86,6 +86,10 @@ impl BlockDevice for PmemDevice {
         self.mapped.device().read_only()
     }
 
+    fn sector_size(&self) -> u64 {
+        self.mapped.device().sector_size()
+    }
+
     /// The bytes that one store of the processor writes atomically.
     fn atomic_write(&self) -> usize {
         8
