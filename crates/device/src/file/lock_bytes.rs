@@ -9,6 +9,10 @@
 //! to 203 of an image.
 #![allow(unsafe_code)]
 
+#[cfg(not(all(target_env = "gnu", any(target_arch = "x86", target_arch = "arm"))))]
+use libc::flock as Lock;
+#[cfg(all(target_env = "gnu", any(target_arch = "x86", target_arch = "arm")))]
+use libc::flock64 as Lock;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -42,14 +46,13 @@ fn set(file: &File, kind: libc::c_int, window: Option<&Range<u64>>) -> io::Resul
     let (start, len) = window.map_or((0, 0), |range| (range.start, range.end - range.start));
     let start = BASE.saturating_add(start);
     // SAFETY: all zeroes are a valid value of this plain structure.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    let mut lock: Lock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = start.try_into().map_err(too_far)?;
     lock.l_len = len.try_into().map_err(too_far)?;
     loop {
-        // SAFETY: the kernel only reads `lock`, which outlives the call.
-        let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+        let done = set_once(file, &lock);
         let error = io::Error::last_os_error();
         match done {
             0 => return Ok(()),
@@ -57,4 +60,18 @@ fn set(file: &File, kind: libc::c_int, window: Option<&Range<u64>>) -> io::Resul
             _ => return Err(error),
         }
     }
+}
+
+/// As fcntl(2).
+#[cfg(not(all(target_env = "gnu", any(target_arch = "x86", target_arch = "arm"))))]
+fn set_once(file: &File, lock: &Lock) -> libc::c_int {
+    // SAFETY: the kernel only reads `lock`, which outlives the call.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const *lock) }
+}
+
+/// As fcntl(2), whose offsets have 32 bits here: BASE is beyond them. The kernel's call has 64.
+#[cfg(all(target_env = "gnu", any(target_arch = "x86", target_arch = "arm")))]
+fn set_once(file: &File, lock: &Lock) -> libc::c_long {
+    // SAFETY: the kernel only reads `lock`, which outlives the call.
+    unsafe { libc::syscall(libc::SYS_fcntl64, file.as_raw_fd(), libc::F_OFD_SETLK, &raw const *lock) }
 }
