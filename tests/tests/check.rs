@@ -6,7 +6,7 @@
 //! (50), `LANEFS_IMAGE` keeps those whose name contains it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-use lanefs_check::{Options, check};
+use lanefs_check::{Options, Rule, check};
 use lanefs_device::MemDevice;
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{
@@ -110,6 +110,50 @@ fn a_removed_directory_in_use_is_an_orphan() {
         assert_eq!((report.findings, report.orphans), (vec![], 1), "{args:?}");
         tally.ask(&format!("{args:?}"), bytes);
     }
+    tally.judge();
+}
+
+/// A symlink is deleted in two transactions: the first gives its block back.
+#[test]
+fn a_symlink_that_is_half_deleted_is_an_orphan() {
+    let mut tally = Tally::new();
+    let path = tally.path();
+    let mut found = None;
+    let bytes = used(&path, &["-t", "ext4", "-b", "1024"], |volume| {
+        volume.symlink("t".repeat(300), "/l").unwrap();
+        found = Some(volume.symlink_metadata("/l").unwrap().ino());
+    });
+    std::fs::write(&path, bytes).unwrap();
+    let ino = found.unwrap();
+    let block = debugfs(&path, &format!("bmap <{ino}> 0")).trim().to_owned();
+    for request in [
+        "unlink /l".to_owned(),
+        format!("freeb {block}"),
+        // The header of an extent tree without extents.
+        format!("set_inode_field <{ino}> block[0] 0xf30a"),
+        format!("set_inode_field <{ino}> blocks 0"),
+        format!("set_inode_field <{ino}> links_count 0"),
+        format!("set_super_value last_orphan {ino}"),
+    ] {
+        debugfs_write(&path, &request);
+    }
+    let checked = || {
+        let bytes = std::fs::read(&path).unwrap();
+        check(Arc::new(MemDevice::from_bytes(bytes)), &Options::default()).unwrap()
+    };
+    // freeb leaves the counts of free blocks as they were.
+    for finding in checked().findings {
+        let request = match finding.rule {
+            Rule::FreeBlocks { counted, .. } => format!("set_block_group 0 free_blocks_count {counted}"),
+            Rule::FreeBlocksTotal { counted, .. } => format!("set_super_value free_blocks_count {counted}"),
+            rule => panic!("{rule}"),
+        };
+        debugfs_write(&path, &request);
+    }
+    debugfs_write(&path, "set_block_group 0 checksum calc");
+    let report = checked();
+    assert_eq!((report.findings, report.orphans), (vec![], 1));
+    tally.ask("half deleted", std::fs::read(&path).unwrap());
     tally.judge();
 }
 
