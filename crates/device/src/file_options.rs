@@ -31,6 +31,8 @@ pub enum IoUring {
 
 /// How to open a [`FileDevice`]: for reading and writing through the page cache, unless told
 /// otherwise.
+///
+/// [`FileDevice`]: crate::FileDevice
 #[derive(Debug, Clone, Default)]
 pub struct FileOptions {
     pub(crate) read_only: bool,

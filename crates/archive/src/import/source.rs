@@ -77,6 +77,8 @@ impl Source {
     ///
     /// # Errors
     /// It cannot be read; [`Cause::Compressed`]: by a program that this build cannot replace.
+    ///
+    /// [`Cause::Compressed`]: crate::Cause::Compressed
     pub fn archive(name: impl AsRef<[u8]>, stream: impl Read + Send + 'static) -> Result<Self, Error> {
         Self::stream(name.as_ref(), stream, None)
     }
@@ -121,6 +123,8 @@ impl Source {
     /// # Errors
     /// One of them does not exist or cannot be read; [`Cause::Compressed`]: by a program that this
     /// build cannot replace.
+    ///
+    /// [`Cause::Compressed`]: crate::Cause::Compressed
     pub fn layers(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self, Error> {
         let layers = paths.into_iter().map(|path| Layer::at(path.as_ref()));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
@@ -135,7 +139,7 @@ impl Source {
     }
 
     /// Returns the size of an archive in bytes, if it is a file that is not compressed: about what
-    /// the [`Data`](Event::Data) events of its import add up to.
+    /// the [`Data`](crate::Event::Data) events of its import add up to.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         self.size
