@@ -1,6 +1,8 @@
-//! How a file is opened as a device.
+//! How a file is opened as a device, on every system.
 
+use crate::{FileDevice, Result};
 use std::ops::Range;
+use std::path::Path;
 
 /// The I/O that uses the kernel's page cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,8 +33,6 @@ pub enum IoUring {
 
 /// How to open a [`FileDevice`]: for reading and writing through the page cache, unless told
 /// otherwise.
-///
-/// [`FileDevice`]: crate::FileDevice
 #[derive(Debug, Clone, Default)]
 pub struct FileOptions {
     pub(crate) read_only: bool,
@@ -96,5 +96,40 @@ impl FileOptions {
     #[cfg(target_os = "linux")]
     pub(crate) fn used(&self) -> Option<Range<u64>> {
         self.window.clone()
+    }
+}
+
+impl FileDevice {
+    /// Opens `path` for reading and writing. See [`FileOptions::open`].
+    ///
+    /// # Errors
+    /// As [`FileOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        FileOptions::new().open(path)
+    }
+
+    /// Opens `path` for reading, beside any number of other readers.
+    ///
+    /// # Errors
+    /// As [`FileOptions::open`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        FileOptions::new().read_only(true).open(path)
+    }
+
+    /// Makes a sparse file of `size` bytes. See [`FileOptions::create`].
+    ///
+    /// # Errors
+    /// As [`FileOptions::create`].
+    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
+        FileOptions::new().create(path, size)
+    }
+
+    /// Makes a sparse file of `size` bytes that was not there before. See
+    /// [`FileOptions::create_new`].
+    ///
+    /// # Errors
+    /// As [`FileOptions::create_new`].
+    pub fn create_new(path: impl AsRef<Path>, size: u64) -> Result<Self> {
+        FileOptions::new().create_new(path, size)
     }
 }

@@ -26,39 +26,6 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens `path` for reading and writing. See [`FileOptions::open`].
-    ///
-    /// # Errors
-    /// As [`FileOptions::open`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        FileOptions::new().open(path)
-    }
-
-    /// Opens `path` for reading, beside any number of other readers.
-    ///
-    /// # Errors
-    /// As [`FileOptions::open`].
-    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
-        FileOptions::new().read_only(true).open(path)
-    }
-
-    /// Makes a sparse file of `size` bytes. See [`FileOptions::create`].
-    ///
-    /// # Errors
-    /// As [`FileOptions::create`].
-    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
-        FileOptions::new().create(path, size)
-    }
-
-    /// Makes a sparse file of `size` bytes that was not there before. See
-    /// [`FileOptions::create_new`].
-    ///
-    /// # Errors
-    /// As [`FileOptions::create_new`].
-    pub fn create_new(path: impl AsRef<Path>, size: u64) -> Result<Self> {
-        FileOptions::new().create_new(path, size)
-    }
-
     /// The path that it was opened by.
     pub fn path(&self) -> &Path {
         &self.path

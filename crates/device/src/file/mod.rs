@@ -34,7 +34,7 @@ pub use open::IN_THIS_PROCESS;
 pub(crate) use tests::exercise;
 
 use crate::block_device::{check_range, zero_by_writing};
-use crate::{BlockDevice, DeviceError, FileOptions, IoUring, Op, ReadOp, Result, WriteOp};
+use crate::{BlockDevice, DeviceError, IoUring, Op, ReadOp, Result, WriteOp};
 use flush::Flusher;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::{Errno, retry_on_intr};
@@ -59,7 +59,8 @@ enum Kind {
 
 /// A volume in a regular file or on a block special file.
 ///
-/// Open one with [`FileDevice::open`], [`FileDevice::create`] or [`FileOptions`].
+/// Open one with [`FileDevice::open`], [`FileDevice::create`] or
+/// [`FileOptions`](crate::FileOptions).
 pub struct FileDevice {
     file: File,
     path: PathBuf,
@@ -82,39 +83,6 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens `path` for reading and writing. See [`FileOptions::open`].
-    ///
-    /// # Errors
-    /// As [`FileOptions::open`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        FileOptions::new().open(path)
-    }
-
-    /// Opens `path` for reading, beside any number of other readers.
-    ///
-    /// # Errors
-    /// As [`FileOptions::open`].
-    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
-        FileOptions::new().read_only(true).open(path)
-    }
-
-    /// Makes a sparse file of `size` bytes. See [`FileOptions::create`].
-    ///
-    /// # Errors
-    /// As [`FileOptions::create`].
-    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
-        FileOptions::new().create(path, size)
-    }
-
-    /// Makes a sparse file of `size` bytes that was not there before. See
-    /// [`FileOptions::create_new`].
-    ///
-    /// # Errors
-    /// As [`FileOptions::create_new`].
-    pub fn create_new(path: impl AsRef<Path>, size: u64) -> Result<Self> {
-        FileOptions::new().create_new(path, size)
-    }
-
     /// The path that it was opened by.
     pub fn path(&self) -> &Path {
         &self.path

@@ -5,7 +5,7 @@ mod rings;
 
 use super::vectored::GIVEN_BACK;
 use super::*;
-use crate::{AlignedBuf, Cached};
+use crate::{AlignedBuf, Cached, FileOptions};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
