@@ -45,6 +45,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("store::io", 4),
     ("store::dir", 5),
     ("store::orphan", 5),
+    ("store::resize", 5),
     ("store::xattr", 5),
     ("fs", 6),
     ("fs::file", 7),

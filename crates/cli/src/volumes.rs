@@ -8,7 +8,7 @@ use crate::location::{self, Location, VolumeName};
 use crate::quote::quoted;
 use crate::side::{HostSide, Side, VolumeSide, shown};
 use crate::stats::StatsArg;
-use lanefs::{OpenOptions, Volume};
+use lanefs::{OpenOptions, Resize, Volume};
 use lanefs_archive::Overwrite;
 use lanefs_archive::content::{self, Content};
 use lanefs_device::{BlockDevice, FileOptions, PartitionTable, VolumeUrl, open_url};
@@ -160,6 +160,14 @@ pub(crate) fn open_device(
     let file = names_file(name).then(|| File::open(file_of(name)).ok()).flatten();
     look(&device)?;
     options.open_device(device).map_err(|e| cannot_open(verb, name, e, file.as_ref()))
+}
+
+/// Opens a volume to give it another size.
+pub(crate) fn open_resize(name: &VolumeName) -> Res<Resize> {
+    let options = OpenOptions::new().cache_bytes(64 << 20).clock(source_date_epoch()?).write(true);
+    let failed = |e| cannot_open("resize", name, e, None);
+    let device = options.device(name).map_err(failed)?;
+    Resize::open(device, options).map_err(failed)
 }
 
 /// Refuses `VOLUME:name`, which would be a file of the host.

@@ -150,6 +150,7 @@ fn volumes() {
     hold("lanefs info", &infos, &unseen);
     hold("lanefs info, of a disk", &[image.ok(["info", "--json", "d.raw"])], &["name_bytes"]);
     hold("lanefs recover", &[image.ok(["recover", "--json", "v.img"])], &["name_bytes"]);
+    hold("lanefs resize", &[image.ok(["resize", "--json", "new.img", "+64M"])], &["name_bytes"]);
     hold("lanefs frag", &[image.ok(["frag", "--json", "v.img", "v.img:/d"])], &[]);
 }
 

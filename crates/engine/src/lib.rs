@@ -33,9 +33,9 @@ mod store;
 
 pub use api::{
     At, AtSymlink, Dir, DirEntry, DirEntryRef, Extents, File, FileCursor, FileOptions, Fragmentation,
-    FreeRuns, Io, Mapped, Metadata, Node, Observer, Upkeep, Volume, VolumeInfo,
+    FreeRuns, Io, Mapped, Metadata, Node, Observer, Resize, Upkeep, Volume, VolumeInfo,
 };
-pub use error::{Corrupt, DirError, Error, IndirectError, Result, XattrError, Zone};
+pub use error::{Corrupt, DirError, Error, IndirectError, ResizeError, Result, XattrError, Zone};
 pub use fs::data::{FallocMode, FiemapExtent};
 pub use fs::namei::{Atime, Modifier, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use fs::stats::{CacheUse, Counts, Stats, Times};

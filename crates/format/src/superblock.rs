@@ -102,7 +102,34 @@ impl Superblock {
     pub fn parse_torn(bytes: &[u8]) -> Result<Self> {
         let need = SUPERBLOCK_SIZE;
         let truncated = FormatError::Truncated { what: "superblock", len: bytes.len(), need };
-        Self::from_raw(RawSuperblock::read_from_prefix(bytes).map_err(|_| truncated)?.0)
+        let (raw, _) = RawSuperblock::read_from_prefix(bytes).map_err(|_| truncated)?;
+        let mut sb = Self { raw };
+        // Half of a resize: counts of the larger volume beside the size of the smaller one.
+        if sb.reserved_blocks_count() > sb.blocks_count() {
+            (sb.raw.s_r_blocks_count_lo, sb.raw.s_r_blocks_count_hi) = (0.into(), 0.into());
+        }
+        sb.set_free_blocks_count(sb.free_blocks_count());
+        sb.set_free_inodes_count(sb.free_inodes_count());
+        Self::from_raw(sb.raw)
+    }
+
+    /// Returns the bytes on the device at which backups of the superblock in `bytes` probably
+    /// begin. Only fields are used that never change, so others may be torn.
+    pub fn likely_backups(bytes: &[u8]) -> Vec<u64> {
+        let Ok((raw, _)) = RawSuperblock::read_from_prefix(bytes) else { return Vec::new() };
+        let log_size = raw.s_log_block_size.get();
+        if raw.s_magic != EXT4_SUPER_MAGIC || log_size > MAX_LOG_BLOCK_SIZE {
+            return Vec::new();
+        }
+        let [first, second] = raw.s_backup_bgs.map(|group| u64::from(group.get()));
+        let (start, per_group) = (raw.s_first_data_block.get(), raw.s_blocks_per_group.get());
+        let byte = |group: u64| (u64::from(start) + group * u64::from(per_group)) << (10 + log_size);
+        [1, first, second, 3, 5, 7].into_iter().filter(|&group| group > 0).map(byte).collect()
+    }
+
+    /// Returns whether this is a backup of the superblock in `bytes`, by the UUID.
+    pub fn is_backup_of(&self, bytes: &[u8]) -> bool {
+        RawSuperblock::read_from_prefix(bytes).is_ok_and(|(raw, _)| raw.s_uuid == self.raw.s_uuid)
     }
 
     /// Returns whether both describe one volume: the same in all that does not change while it is

@@ -32,6 +32,15 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         ],
         &["lanefs-recover(1)", "e2fsck(8)"],
     ),
+    (
+        "resize",
+        &[
+            ("lanefs resize disk.img 8G", "Grows a volume, and its file, to 8 GiB."),
+            ("lanefs resize disk.img +2G", "Grows it by 2 GiB."),
+            ("lanefs resize disk.raw@2", "Grows it to the end of its partition."),
+        ],
+        &["lanefs-mkfs(1)", "resize2fs(8)"],
+    ),
     ("fstrim", &[("lanefs fstrim disk.img", "Gives free space back to the host.")], &["fstrim(8)"]),
     (
         "verity",

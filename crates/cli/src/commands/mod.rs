@@ -27,6 +27,7 @@ mod mount;
 mod mv;
 mod pages;
 mod recover;
+mod resize;
 mod rm;
 mod stat;
 mod top;
@@ -51,6 +52,7 @@ pub(crate) enum Command {
     Frag(frag::Args),
     Recover(recover::Args),
     Check(check::Args),
+    Resize(resize::Args),
     Fstrim(fstrim::Args),
     Verity(verity::Args),
     Mount(mount::Args),
@@ -88,6 +90,7 @@ impl Command {
             Self::Df(args) => args.run(&mut out)?,
             Self::Frag(args) => args.run(&mut out)?,
             Self::Recover(args) => args.run(&mut out)?,
+            Self::Resize(args) => args.run(&mut out)?,
             Self::Check(args) => args.run(&mut out)?,
             Self::Fstrim(args) => args.run(&mut out)?,
             Self::Mount(args) => args.run()?,

@@ -14,6 +14,7 @@ mod node;
 mod observer;
 mod open;
 mod path;
+mod resize;
 mod upkeep;
 mod volume;
 
@@ -28,5 +29,6 @@ pub use metadata::Metadata;
 pub use node::Node;
 pub use observer::Observer;
 pub use path::AtSymlink;
+pub use resize::Resize;
 pub use upkeep::Upkeep;
 pub use volume::{Volume, VolumeInfo};

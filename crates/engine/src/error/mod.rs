@@ -7,11 +7,13 @@
 mod corrupt;
 mod dir;
 mod indirect;
+mod resize;
 mod xattr;
 
 pub use corrupt::{Corrupt, Zone};
 pub use dir::DirError;
 pub use indirect::IndirectError;
+pub use resize::ResizeError;
 pub use xattr::XattrError;
 
 use lanefs_device::{DeviceError, Op};
@@ -173,6 +175,9 @@ pub enum Error {
     /// A map of indirect blocks that breaks a rule.
     #[error(transparent)]
     Indirect(#[from] IndirectError),
+    /// A size that the volume cannot be given (EINVAL).
+    #[error(transparent)]
+    Resize(#[from] ResizeError),
     /// The volume has been closed.
     #[error("the volume is closed")]
     Closed,
@@ -221,7 +226,7 @@ impl Error {
             Error::Stale(_) => ESTALE,
             Error::NotSupported(_) => EOPNOTSUPP,
             Error::Closed => ENODEV,
-            Error::NotVolume { .. } | Error::Mkfs(_) => EINVAL,
+            Error::NotVolume { .. } | Error::Mkfs(_) | Error::Resize(_) => EINVAL,
             Error::XattrName(e) => xattr_name_errno(e),
             Error::Format(_)
             | Error::Corrupt(_)

@@ -12,7 +12,7 @@ use super::inode::NodeTable;
 use super::writers::Writers;
 use super::{Fs, OpenOptions, Recovery};
 use crate::error::{Corrupt, Error, Result};
-use crate::store::{Config, ROOT_INO, Store, Survey, log_place, orphan, read_super, write_super};
+use crate::store::{Config, ROOT_INO, Store, Survey, log_place, orphan, read_super, resize, write_super};
 use lanefs_device::{BlockDevice, Overlay};
 use lanefs_format::{Compat, State, Superblock};
 use lanefs_journal::{LogConfig, recovery};
@@ -70,6 +70,9 @@ impl Fs {
             recovery::check_log(&*scratch, sb.block_size(), log)?;
         }
         drop(trial);
+        if dirty {
+            resize::renew_copies(&device, &sb, &scratch, &recovered)?;
+        }
         let errno = match &log {
             Some(log) => recovery::recover(&*device, sb.block_size(), log)?.errno,
             None => 0,

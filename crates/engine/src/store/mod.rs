@@ -14,6 +14,7 @@ pub(crate) mod io;
 pub(crate) mod log_place;
 pub(crate) mod map;
 pub(crate) mod orphan;
+pub(crate) mod resize;
 mod superblock;
 mod torn;
 pub(crate) mod txn;

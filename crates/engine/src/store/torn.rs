@@ -10,6 +10,10 @@
 //! of the first descriptor and the root inode, or to the log, which has the volume's UUID. These
 //! two are not written at the same time, so a crash leaves one of them whole: memory may tear a
 //! descriptor together with the superblock. Without such evidence the volume is refused.
+//!
+//! A resize changes more fields. Its transaction has the whole superblock, and the log has not been
+//! emptied while a superblock of another size is written home. So where the log waits for a replay,
+//! a backup of the old or the new size stands in for the superblock until then.
 
 use lanefs_device::{AlignedBuf, BlockDevice, Result};
 use lanefs_format::extent::{At, NodeRef};
@@ -21,8 +25,23 @@ use lanefs_format::{EXT4_JOURNAL_INO, EXT4_ROOT_INO, GroupDesc, Inode, InodeFlag
 /// # Errors
 /// The device's, if no evidence was found and some of it could not be read.
 pub(super) fn mend(device: &dyn BlockDevice, bytes: &[u8]) -> Result<Option<Superblock>> {
-    let sb = Superblock::parse_torn(bytes).ok();
-    let Some(sb) = sb.filter(|sb| sb.check_device(device.size()).is_ok()) else { return Ok(None) };
+    let sb = Superblock::parse_torn(bytes).ok().filter(|sb| sb.check_device(device.size()).is_ok());
+    let found = match sb {
+        Some(sb) => has_evidence(device, sb),
+        None => Ok(None),
+    };
+    match found {
+        Ok(Some(sb)) => Ok(Some(sb)),
+        other => match stand_in(device, bytes) {
+            Ok(None) => other,
+            Err(e) => other.and(Err(e)),
+            backup => backup,
+        },
+    }
+}
+
+/// Returns `sb` if there is evidence that it belongs to the volume.
+fn has_evidence(device: &dyn BlockDevice, sb: Superblock) -> Result<Option<Superblock>> {
     let layout = sb.layout();
     let mut backups = (1..layout.group_count().min(64)).filter_map(|group| layout.super_location(group));
     // Evidence that cannot be read does not hide the next one.
@@ -36,6 +55,26 @@ pub(super) fn mend(device: &dyn BlockDevice, bytes: &[u8]) -> Result<Option<Supe
         Some(e) if !sound => Err(e),
         _ => Ok(sound.then_some(sb)),
     }
+}
+
+/// Returns a backup of the superblock in `bytes`, if its log waits for a replay, which writes the
+/// superblock anew.
+fn stand_in(device: &dyn BlockDevice, bytes: &[u8]) -> Result<Option<Superblock>> {
+    for offset in Superblock::likely_backups(bytes) {
+        // A whole aligned block, as a direct device needs it.
+        let mut copy = AlignedBuf::zeroed(4096);
+        let (start, at) = (offset / 4096 * 4096, (offset % 4096) as usize);
+        if start.saturating_add(4096) > device.size() {
+            continue;
+        }
+        device.read_at(&mut copy, start)?;
+        let Ok(backup) = Superblock::parse(copy.get(at..).unwrap_or_default()) else { continue };
+        let fits = backup.is_backup_of(bytes) && backup.check_device(device.size()).is_ok();
+        if fits && log_of(device, &backup)?.is_some_and(|log| log.start() != 0) {
+            return Ok(Some(backup));
+        }
+    }
+    Ok(None)
 }
 
 fn is_copy(device: &dyn BlockDevice, sb: &Superblock, block: u64) -> Result<bool> {
@@ -76,20 +115,24 @@ fn read_block(
     device.read_at(buf, start).map(|()| true)
 }
 
-/// Returns whether the log lies where the superblock's copy of the journal's map says, with a block
-/// size, length and UUID that fit this superblock. Its checksum is not checked: the log's
-/// superblock may be torn too. A map that is not flat leads nowhere.
 fn leads_to_log(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
-    let (Some(inode), block_size) = (sb.journal_backup(), sb.block_size()) else { return Ok(false) };
-    let Some(first) = first_block(&inode) else { return Ok(false) };
+    Ok(log_of(device, sb)?.is_some())
+}
+
+/// Returns the superblock of the log, if it lies where the superblock's copy of the journal's map
+/// says, with a block size, length and UUID that fit this superblock. Its checksum is not checked:
+/// it may be torn too. A map that is not flat leads nowhere.
+fn log_of(device: &dyn BlockDevice, sb: &Superblock) -> Result<Option<jbd2::Superblock>> {
+    let (Some(inode), block_size) = (sb.journal_backup(), sb.block_size()) else { return Ok(None) };
+    let Some(first) = first_block(&inode) else { return Ok(None) };
     let mut block = AlignedBuf::zeroed(block_size as usize);
     if !read_block(device, sb, first, 0, &mut block)? {
-        return Ok(false);
+        return Ok(None);
     }
     let blocks = inode.size / u64::from(block_size);
     let log = jbd2::Superblock::parse(&block, block_size, blocks);
     let log = log.or_else(|_| jbd2::Superblock::parse_torn(&block, block_size, blocks));
-    Ok(log.is_ok_and(|log| log.is_v2() && log.uuid() == sb.raw().s_uuid))
+    Ok(log.ok().filter(|log| log.is_v2() && log.uuid() == sb.raw().s_uuid))
 }
 
 /// Returns the first block of the journal, by a flat map.

@@ -1,0 +1,171 @@
+//! `lanefs resize`: another size for a volume that no program has open.
+
+use crate::failure::{Cause, Failure, OrCannot, Res};
+use crate::location::{VolumeName, whole_volume};
+use crate::output::Out;
+use crate::quote::{JsonName, quoted};
+use crate::size;
+use crate::volumes::{file_of, names_file, names_part, open_resize};
+use lanefs::Resize;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+/// Give a volume another size, while no program has it open
+///
+/// A crash at any moment leaves the volume sound, with its old size or its new one. The file of a
+/// volume becomes longer; a volume on a device or in a partition can be as large as that.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The volume
+    volume: OsString,
+    /// The new size: 8G, or +2G on top of the present one; without it, all of the file or device
+    #[arg(value_name = "SIZE", value_parser = Target::parse)]
+    size: Option<Target>,
+    /// Say nothing
+    #[arg(short, long)]
+    quiet: bool,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A size that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Bytes(u64),
+    More(u64),
+}
+
+impl Target {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.strip_prefix('+') {
+            Some(more) => size::parse(more).map(Self::More),
+            None => size::parse(text).map(Self::Bytes),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Resized {
+    #[serde(flatten)]
+    volume: JsonName,
+    block_size: u32,
+    /// Blocks that the volume had.
+    blocks_before: u64,
+    blocks: u64,
+    groups: u32,
+    inodes: u32,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut Out) -> Res {
+        let name = whole_volume(&self.volume);
+        let volume = open_resize(&name)?;
+        let before = volume.blocks();
+        let wanted = self.wanted(&volume, &name)?;
+        if wanted < volume.size() {
+            let why = format!("it has {} bytes, and lanefs does not make a volume smaller", volume.size());
+            return Err(Failure::cannot("resize", name.as_bytes(), Cause::text(why)));
+        }
+        let size = volume.fit(wanted).or_cannot("resize", name.as_bytes())?;
+        drop(volume);
+        let volume = grow(&name, size)?;
+        self.say(&name, before, &volume, out)
+    }
+
+    /// Returns the bytes that were asked for.
+    fn wanted(&self, volume: &Resize, name: &VolumeName) -> Res<u64> {
+        match self.size {
+            Some(Target::Bytes(bytes)) => Ok(bytes),
+            Some(Target::More(more)) => volume.size().checked_add(more).ok_or_else(|| {
+                Failure::cannot("resize", name.as_bytes(), Cause::text("larger than 2^64 bytes"))
+            }),
+            None => Ok(volume.device_size()),
+        }
+    }
+
+    fn say(&self, name: &VolumeName, before: u64, volume: &Resize, out: &mut Out) -> Res {
+        let block_size = volume.block_size();
+        if self.json {
+            return out.json(&Resized {
+                volume: JsonName::new(name.as_bytes()),
+                block_size,
+                blocks_before: before,
+                blocks: volume.blocks(),
+                groups: volume.groups(),
+                inodes: volume.inodes(),
+            });
+        }
+        if self.quiet {
+            return Ok(());
+        }
+        let bytes = |blocks: u64| size::human(blocks.saturating_mul(block_size.into()));
+        let shown = quoted(name.as_bytes());
+        if volume.blocks() == before {
+            return Ok(writeln!(out, "{shown}: {}, as before", bytes(before))?);
+        }
+        writeln!(
+            out,
+            "{shown}: {} instead of {}, {} blocks of {block_size} bytes, {} inodes",
+            bytes(volume.blocks()),
+            bytes(before),
+            volume.blocks(),
+            volume.inodes(),
+        )?;
+        Ok(())
+    }
+}
+
+/// Grows the volume to `size` bytes, which the volume can have.
+fn grow(name: &VolumeName, size: u64) -> Res<Resize> {
+    let end = lengthen(name, size).or_cannot("make longer", name.as_bytes())?;
+    let grown = open_resize(name).and_then(|mut volume| {
+        volume.grow(size, end).or_cannot("resize", name.as_bytes())?;
+        Ok(volume)
+    });
+    // A file that was made longer in vain: only its new part is taken away.
+    if let (Err(_), Some(end)) = (&grown, end)
+        && let Ok(volume) = open_resize(name)
+        && volume.size() <= end
+    {
+        let _ = set_len(name, end);
+    }
+    grown
+}
+
+/// Makes the file of a volume `size` bytes long, if it is a shorter file. Returns the length that
+/// it had.
+fn lengthen(name: &VolumeName, size: u64) -> std::io::Result<Option<u64>> {
+    if !names_file(name) || names_part(name) {
+        return Ok(None);
+    }
+    let meta = file_of(name).metadata()?;
+    if !meta.is_file() || meta.len() >= size {
+        return Ok(None);
+    }
+    set_len(name, size)?;
+    Ok(Some(meta.len()))
+}
+
+fn set_len(name: &VolumeName, size: u64) -> std::io::Result<()> {
+    let file = File::options().write(true).open(file_of(name))?;
+    file.set_len(size)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_sizes() {
+        assert_eq!(Target::parse("8G"), Ok(Target::Bytes(8 << 30)));
+        assert_eq!(Target::parse("+2G"), Ok(Target::More(2 << 30)));
+        for bad in ["", "+", "-1G", "8X", "++1G"] {
+            assert!(Target::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

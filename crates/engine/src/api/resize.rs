@@ -1,0 +1,100 @@
+//! Changing the size of a volume.
+
+use crate::error::Result;
+use crate::fs::{Fs, OpenOptions};
+use crate::store::resize::Resizing;
+use lanefs_device::BlockDevice;
+use std::sync::Arc;
+
+/// A volume that no program has open, to be given another size.
+///
+/// A crash at any moment leaves the volume sound: with its size of before, the new one, or, if the
+/// growth takes more than one transaction, one between them. Without a journal a crash leaves a
+/// volume that a check has to repair, as after any other change.
+///
+/// ```
+/// use lanefs::device::MemDevice;
+/// use lanefs::{OpenOptions, Resize, Volume, mkfs};
+/// use std::sync::Arc;
+///
+/// let device = Arc::new(MemDevice::new(64 << 20));
+/// let options = mkfs::Options { size: Some(16 << 20), ..mkfs::Options::default() };
+/// mkfs::format(&*device, &options)?;
+///
+/// let mut resize = Resize::open(device.clone(), OpenOptions::new())?;
+/// assert_eq!(resize.size(), 16 << 20);
+/// resize.grow(64 << 20, None)?;
+/// assert_eq!(resize.size(), 64 << 20);
+/// Volume::open_device(device)?.close()?;
+/// # Ok::<(), lanefs::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Resize {
+    volume: Resizing,
+}
+
+impl Resize {
+    /// Takes the volume on `device`, after its recovery. Of `options` the clock counts.
+    ///
+    /// # Errors
+    /// Those of [`OpenOptions::open_device`] for writing;
+    /// [`ResizeError::Unsound`](crate::ResizeError::Unsound).
+    pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Self> {
+        let clock = options.clock;
+        Fs::open(Arc::clone(&device), options.write(true).threads(false))?.close()?;
+        Ok(Self { volume: Resizing::new(device, clock)? })
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        self.volume.superblock().block_size()
+    }
+
+    /// Blocks of the volume.
+    pub fn blocks(&self) -> u64 {
+        self.volume.superblock().blocks_count()
+    }
+
+    /// Bytes of the volume.
+    pub fn size(&self) -> u64 {
+        self.blocks() * u64::from(self.block_size())
+    }
+
+    /// Bytes of the device that the volume is on.
+    pub fn device_size(&self) -> u64 {
+        self.volume.device_size()
+    }
+
+    /// Block groups of the volume.
+    pub fn groups(&self) -> u32 {
+        self.volume.superblock().layout().group_count()
+    }
+
+    /// Inodes of the volume.
+    pub fn inodes(&self) -> u32 {
+        self.volume.superblock().inodes_count()
+    }
+
+    /// Returns the bytes that the volume has after it is asked to grow to `size` bytes: whole
+    /// blocks, and no last group that is too short for its own structures. That is never less than
+    /// the volume has now.
+    ///
+    /// # Errors
+    /// [`ResizeError`](crate::ResizeError): block or inode numbers do not reach so far.
+    pub fn fit(&self, size: u64) -> Result<u64> {
+        let block_size = u64::from(self.block_size());
+        Ok(self.volume.fit((size / block_size).max(self.blocks()))? * block_size)
+    }
+
+    /// Grows the volume to `size` bytes, as [`fit`](Self::fit) rounds it; does nothing to a volume
+    /// of that size or more. The device must have the bytes already. If those from `zeros_from` on
+    /// are known to be zero, as in a file that was just made longer, they are not zeroed again.
+    ///
+    /// # Errors
+    /// [`ResizeError`](crate::ResizeError): the volume is as it was. Those of the journal and the
+    /// device: after its recovery the volume is sound and has one of the sizes between.
+    pub fn grow(&mut self, size: u64, zeros_from: Option<u64>) -> Result<()> {
+        let blocks = self.fit(size)? / u64::from(self.block_size());
+        self.volume.grow(blocks, zeros_from.unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,261 @@
+//! Changes the size of a closed volume.
+//!
+//! A [`Resizing`] has the volume for itself: its log is empty when it begins and when it ends.
+//! Growth takes one transaction or several, each of which ([`step`]) leads from a sound volume to
+//! a larger one.
+//!
+//! Order of a step:
+//! 1. what lies behind the old end, in place;
+//! 2. the transaction: superblock, descriptors, bitmaps and the resize inode, all below the old
+//!    end. Its commit block follows a flush that covers 1;
+//! 3. the backups, in place, and a flush;
+//! 4. the checkpoint.
+//!
+//! Invariant: the superblock on the medium is never newer than the backups, unless the log holds a
+//! copy of it. So a superblock that is torn on its way home is replaced by the log's, and a later
+//! one has a backup that agrees with it. [`renew_copies`] keeps the invariant for a volume whose
+//! resize was cut between 2 and 3.
+
+mod copies;
+mod place;
+mod reserve;
+mod shape;
+mod step;
+
+use super::{log_place, read_super, write_super};
+use crate::error::{ResizeError, Result};
+use lanefs_device::{AlignedBuf, BlockDevice};
+use lanefs_format::{Compat, GroupDesc, State, Superblock, Timestamp};
+use lanefs_journal::{Journal, LogConfig, Options};
+use lanefs_sync::time::realtime;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use step::Step;
+
+/// Blocks that the journal may have in memory: room for the largest transaction of any log.
+const CACHE_BLOCKS: usize = 1 << 20;
+
+/// A device, read and written by blocks past the journal.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    device: Arc<dyn BlockDevice>,
+    size: u32,
+}
+
+impl Blocks {
+    fn offset(&self, block: u64) -> u64 {
+        block.saturating_mul(u64::from(self.size))
+    }
+
+    fn read(&self, block: u64) -> Result<Vec<u8>> {
+        let mut bytes = AlignedBuf::zeroed(self.size as usize);
+        self.device.read_at(&mut bytes, self.offset(block))?;
+        Ok(bytes.to_vec())
+    }
+
+    fn write(&self, block: u64, content: &[u8]) -> Result<()> {
+        let mut bytes = AlignedBuf::zeroed(content.len());
+        bytes.copy_from_slice(content);
+        Ok(self.device.write_at(&bytes, self.offset(block))?)
+    }
+
+    /// Zeroes blocks, but for those from byte `zeros_from` on, which are zero.
+    fn zero(&self, blocks: Range<u64>, zeros_from: u64) -> Result<()> {
+        let (start, end) = (self.offset(blocks.start), self.offset(blocks.end).min(zeros_from));
+        if start < end {
+            self.device.write_zeroes(start, end - start)?;
+        }
+        Ok(())
+    }
+}
+
+/// A closed volume whose size is being changed.
+#[derive(Debug)]
+pub(crate) struct Resizing {
+    device: Blocks,
+    superblock: Superblock,
+    groups: Vec<GroupDesc>,
+    log: Option<LogConfig>,
+    clock: Option<Timestamp>,
+}
+
+impl Resizing {
+    /// Takes the volume on `device`, which was opened and closed before: its log is empty. Nothing
+    /// is written. Changes get the time `clock`, or that of the system.
+    ///
+    /// # Errors
+    /// [`ResizeError::Unsound`]; descriptors that cannot be read.
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, clock: Option<Timestamp>) -> Result<Self> {
+        let superblock = read_super(&*device)?;
+        let state = superblock.state();
+        if !state.contains(State::VALID_FS) || state.contains(State::ERROR_FS) {
+            return Err(ResizeError::Unsound { state: state.bits() }.into());
+        }
+        let log = log_place::find(&device, &superblock)?;
+        let device = Blocks { device, size: superblock.block_size() };
+        let groups = read_groups(&device, &superblock)?;
+        Ok(Self { device, superblock, groups, log, clock })
+    }
+
+    /// The superblock, up to date.
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Bytes of the device.
+    pub(crate) fn device_size(&self) -> u64 {
+        self.device.device.size()
+    }
+
+    /// Returns the size that [`grow`](Self::grow) gives the volume if it is asked for `blocks`: a
+    /// last group without room for its own structures is left away.
+    ///
+    /// # Errors
+    /// A size that block or inode numbers do not reach.
+    pub(crate) fn fit(&self, blocks: u64) -> Result<u64> {
+        shape::fit(&self.superblock, blocks)
+    }
+
+    /// Grows the volume to `blocks` blocks, as [`fit`](Self::fit) rounds it. The device's bytes
+    /// from `zeros_from` on are known to be zero.
+    ///
+    /// # Errors
+    /// [`ResizeError`], with nothing changed; those of the journal and the device, which leave a
+    /// volume that has its old size, its new one, or one between them after recovery.
+    pub(crate) fn grow(&mut self, blocks: u64, zeros_from: u64) -> Result<()> {
+        let blocks = self.fit(blocks)?;
+        let (block_size, size) = (self.device.size, self.device.device.size());
+        if blocks.saturating_mul(u64::from(block_size)) > size {
+            return Err(ResizeError::BeyondDevice { blocks, block_size, device: size }.into());
+        }
+        if blocks <= self.superblock.blocks_count() {
+            return Ok(());
+        }
+        let state = self.begin()?;
+        let journal = self.open_journal()?;
+        while self.superblock.blocks_count() < blocks {
+            let step = self.plan(blocks, journal.max_credits())?;
+            step.write_new_groups(&self.device, zeros_from)?;
+            self.commit(&journal, &step)?;
+            (self.superblock, self.groups) = (step.superblock, step.groups);
+            copies::write(&self.device, &self.superblock, &self.groups)?;
+            self.device.device.flush()?;
+            journal.checkpoint()?;
+        }
+        journal.close()?;
+        self.finish(state)
+    }
+
+    /// Plans the largest step towards `blocks` that changes at most `credits` blocks at once.
+    fn plan(&self, blocks: u64, credits: u32) -> Result<Step> {
+        let before = self.superblock.layout();
+        let mut keep_reserve = true;
+        let mut to = shape::reach(&self.superblock, blocks);
+        loop {
+            let shape = shape::with_blocks(&self.superblock, to, keep_reserve)?;
+            let more = shape.layout().group_count() - before.group_count();
+            let step = Step::grow(&self.device, (&self.superblock, &self.groups), shape)?;
+            let need = step.logged.len() as u32;
+            if need <= credits {
+                return Ok(step);
+            }
+            if more > 1 {
+                let groups = u64::from(before.group_count() + more / 2);
+                to = before.first_data_block() + groups * u64::from(before.blocks_per_group());
+            } else if keep_reserve && self.superblock.has(Compat::RESIZE_INODE) {
+                (keep_reserve, to) = (false, blocks);
+            } else {
+                return Err(ResizeError::LogTooSmall { need, max: credits }.into());
+            }
+        }
+    }
+
+    /// Commits what a step changes below the old end.
+    fn commit(&self, journal: &Journal, step: &Step) -> Result<()> {
+        let handle = journal.start(step.logged.len() as u32)?;
+        for (&block, content) in &step.logged {
+            let buffer = handle.create(block)?;
+            handle.write(&buffer)?.copy_from_slice(content);
+        }
+        let tid = handle.tid();
+        drop(handle);
+        Ok(journal.commit(tid)?)
+    }
+
+    fn open_journal(&self) -> Result<Journal> {
+        Ok(Journal::open(
+            Arc::clone(&self.device.device),
+            Options {
+                cache_blocks: CACHE_BLOCKS,
+                log: self.log.clone(),
+                commit_interval: Duration::ZERO,
+                threads: false,
+                clock: self.clock.map(|t| Duration::new(t.sec.max(0).unsigned_abs(), t.nsec)),
+                ..Options::new(self.device.size)
+            },
+        )?)
+    }
+
+    /// Marks the volume as in use. Returns its state from before.
+    fn begin(&mut self) -> Result<State> {
+        let state = self.superblock.state();
+        match self.log {
+            Some(_) => self.superblock.set_recover(true),
+            None => self.superblock.set_state(state - State::VALID_FS),
+        }
+        self.write_super()?;
+        Ok(state)
+    }
+
+    /// Marks the volume as closed, in the state that it had before.
+    fn finish(&mut self, state: State) -> Result<()> {
+        self.superblock.set_recover(false);
+        self.superblock.set_state(state);
+        self.write_super()
+    }
+
+    fn write_super(&mut self) -> Result<()> {
+        let now = self.clock.map_or_else(|| realtime() / 1_000_000_000, |clock| clock.sec.max(0) as u64);
+        self.superblock.set_wtime(now);
+        write_super(&*self.device.device, &self.superblock)?;
+        Ok(self.device.device.flush()?)
+    }
+}
+
+/// Writes the backups of the volume that recovery made on `recovered` to `device`, before the log
+/// is replayed there, if the volume on `device` has another shape: its resize was cut.
+///
+/// # Errors
+/// The device's; descriptors that cannot be read.
+pub(crate) fn renew_copies(
+    device: &Arc<dyn BlockDevice>,
+    before: &Superblock,
+    recovered: &Arc<dyn BlockDevice>,
+    superblock: &Superblock,
+) -> Result<()> {
+    if before.same_volume(superblock) {
+        return Ok(());
+    }
+    let blocks =
+        |device: &Arc<dyn BlockDevice>| Blocks { device: Arc::clone(device), size: superblock.block_size() };
+    let groups = read_groups(&blocks(recovered), superblock)?;
+    copies::write(&blocks(device), superblock, &groups)?;
+    Ok(device.flush()?)
+}
+
+/// Reads all descriptors.
+fn read_groups(device: &Blocks, sb: &Superblock) -> Result<Vec<GroupDesc>> {
+    let (layout, csum) = (sb.layout(), sb.checksummer());
+    let mut groups = Vec::new();
+    for n in 0..layout.desc_blocks() {
+        let bytes = device.read(layout.desc_block(n)?)?;
+        let first = n * layout.descs_per_block();
+        let slots =
+            bytes.chunks_exact(usize::from(layout.desc_size())).take(layout.descs_per_block() as usize);
+        for (group, slot) in (first..layout.group_count()).zip(slots) {
+            groups.push(GroupDesc::parse(slot, group, &layout, &csum)?);
+        }
+    }
+    Ok(groups)
+}

@@ -1,0 +1,316 @@
+//! Another size: against resize2fs, e2fsck, the kernel, and power loss at every write.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use lanefs::{Error, OpenOptions, Resize, ResizeError, Volume};
+use lanefs_check::check;
+use lanefs_device::{BlockDevice, FileOptions};
+use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, Shape, seed_from_env};
+use lanefs_tests::{
+    LoopMount, dumpe2fs, e2fsck, e2fsck_clean, mke2fs, require_root, require_tools, run, volume_digest,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, copy};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Shapes of volumes: options of mke2fs, MiB before and after.
+const SHAPES: &[(&str, &[&str], u64, u64)] = &[
+    ("within the last group", &["-t", "ext4", "-b", "4096"], 40, 90),
+    ("default", &["-t", "ext4", "-b", "4096"], 64, 700),
+    ("1k", &["-t", "ext4", "-b", "1024"], 20, 333),
+    ("into the reserve", &["-t", "ext4", "-b", "1024"], 20, 1100),
+    ("to a short last group", &["-t", "ext4", "-b", "1024"], 16, 409),
+    ("of short groups", &["-t", "ext4", "-b", "1024", "-g", "2048"], 16, 300),
+    ("many inodes", &["-t", "ext4", "-b", "1024", "-i", "1024"], 20, 150),
+    ("without flex_bg", &["-t", "ext4", "-b", "1024", "-O", "^flex_bg"], 20, 333),
+    ("without checksums", &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"], 20, 333),
+    ("uninit_bg", &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg"], 20, 333),
+    ("32-bit", &["-t", "ext4", "-b", "1024", "-O", "^64bit"], 20, 333),
+    ("without a journal", &["-t", "ext4", "-b", "1024", "-O", "^has_journal"], 20, 333),
+    ("ext3", &["-t", "ext3", "-b", "1024"], 20, 333),
+    ("meta_bg", &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode"], 20, 333),
+    ("to meta_bg", &["-t", "ext4", "-b", "1024", "-O", "^resize_inode"], 20, 700),
+    ("past the reserve", &["-t", "ext4", "-b", "1024", "-E", "resize=300000"], 20, 700),
+    ("sparse_super2", &["-t", "ext4", "-b", "1024", "-O", "sparse_super2"], 40, 333),
+    ("all backups", &["-t", "ext4", "-b", "1024", "-O", "^sparse_super,^resize_inode"], 20, 100),
+    ("orphan_file", &["-t", "ext4", "-b", "4096", "-O", "orphan_file"], 64, 700),
+];
+
+fn open(device: Arc<dyn BlockDevice>) -> Resize {
+    Resize::open(device, OpenOptions::new()).unwrap()
+}
+
+/// Puts files into a volume.
+fn fill(volume: &Volume) {
+    for n in 0..40 {
+        let name = format!("/dir{}", n % 5);
+        volume.create_dir_all(&name).unwrap();
+        volume.write(format!("{name}/file{n}"), &vec![n as u8; 1000 * n]).unwrap();
+    }
+    for n in 0..20 {
+        volume.remove_file(format!("/dir{}/file{n}", n % 5)).unwrap();
+    }
+}
+
+/// Makes a volume of `size` bytes with files in it. Returns what it holds.
+fn make(path: &Path, size: u64, options: &[&str]) -> u64 {
+    mke2fs(path, size, options);
+    let volume = Volume::open(path).unwrap();
+    fill(&volume);
+    let digest = volume_digest(&volume);
+    volume.close().unwrap();
+    digest
+}
+
+/// Grows the volume in a file, as the command does.
+fn grow(path: &Path, size: u64) -> Resize {
+    let before = path.metadata().unwrap().len();
+    File::options().write(true).open(path).unwrap().set_len(size).unwrap();
+    let mut resize = open(Arc::new(FileOptions::new().open(path).unwrap()));
+    resize.grow(size, Some(before)).unwrap();
+    resize
+}
+
+/// Holds a closed volume against both checks, its content, and the allocators.
+fn judge(path: &Path, digest: u64, name: &str) {
+    e2fsck_clean(path);
+    let device = Arc::new(FileOptions::new().open(path).unwrap());
+    let report = check(device.clone(), &lanefs_check::Options::default()).unwrap();
+    assert!(report.is_clean(), "{name}: {:?}", report.findings);
+    drop(device);
+    let volume = Volume::open(path).unwrap();
+    assert_eq!(volume_digest(&volume), digest, "{name}");
+    volume.close().unwrap();
+}
+
+/// The head of dumpe2fs, by field.
+fn head(path: &Path) -> BTreeMap<String, String> {
+    let lines = dumpe2fs(path, &["-h"]);
+    let fields = lines.lines().filter_map(|line| line.split_once(':'));
+    fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+}
+
+#[test]
+fn grown_volumes_are_sound_and_like_those_of_resize2fs() {
+    require_tools(&["resize2fs"]);
+    let dir = tempfile::tempdir().unwrap();
+    let (path, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    for (name, options, before, after) in SHAPES {
+        let digest = make(&path, before << 20, options);
+        copy(&path, &theirs).unwrap();
+        let resize = grow(&path, after << 20);
+        println!("{name}: {} groups", resize.groups());
+        drop(resize);
+        judge(&path, digest, name);
+
+        run("resize2fs", &["-f", theirs.to_str().unwrap(), &format!("{after}M")]);
+        let (ours, theirs) = (head(&path), head(&theirs));
+        // resize2fs moves files to make room for descriptors, where the kernel changes to meta_bg.
+        let meta_bg =
+            ours["Filesystem features"].contains("meta_bg") && !options.contains(&"meta_bg,^resize_inode");
+        let mut fields =
+            vec!["Inode count", "Block count", "Blocks per group", "Inodes per group", "Free inodes"];
+        if !meta_bg {
+            fields.extend([
+                "Filesystem features",
+                "Reserved GDT blocks",
+                "Free blocks",
+                "Reserved block count",
+            ]);
+        }
+        for field in fields {
+            assert_eq!(ours.get(field), theirs.get(field), "{name}: {field}");
+        }
+    }
+}
+
+/// What was grown is used to the last block and inode, by lanefs and by the kernel.
+#[test]
+fn grown_volumes_are_full_volumes() {
+    require_root();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    for (name, options, before, after) in SHAPES.iter().filter(|shape| shape.3 < 400) {
+        make(&path, before << 20, options);
+        grow(&path, after << 20);
+        let volume = Volume::open(&path).unwrap();
+        let file = volume.create_file("/all").unwrap();
+        let (mut at, mut bytes) = (0, vec![7; 1 << 20]);
+        while !bytes.is_empty() {
+            match file.write_at(&bytes, at) {
+                Ok(()) => at += bytes.len() as u64,
+                Err(Error::NoSpace) => bytes.truncate(bytes.len() / 2),
+                Err(e) => panic!("{name}: {e}"),
+            }
+        }
+        drop(file);
+        assert!(at > (after - before - 20) << 20, "{name}: only {at} bytes");
+        volume.close().unwrap();
+        e2fsck_clean(&path);
+        let mount = LoopMount::new(&path, "rw");
+        std::fs::remove_file(mount.path().join("all")).unwrap();
+        for n in 0..2000 {
+            std::fs::write(mount.path().join(format!("k{n}")), b"kernel").unwrap();
+        }
+        mount.unmount();
+        e2fsck_clean(&path);
+    }
+}
+
+/// The kernel goes on where lanefs stopped, and the other way round.
+#[test]
+fn growth_goes_on_with_resize2fs() {
+    require_tools(&["resize2fs"]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    for (name, options, before, after) in SHAPES {
+        let digest = make(&path, before << 20, options);
+        grow(&path, (before + (after - before) / 3) << 20);
+        let middle = (before + (after - before) * 2 / 3) << 10;
+        run("resize2fs", &["-f", path.to_str().unwrap(), &format!("{middle}K")]);
+        grow(&path, after << 20);
+        judge(&path, digest, name);
+    }
+}
+
+#[test]
+fn sparse_terabyte() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    for options in [&["-t", "ext4"][..], &["-t", "ext4", "-O", "^flex_bg"]] {
+        let digest = make(&path, 1 << 30, options);
+        let at = std::time::Instant::now();
+        let resize = grow(&path, 1 << 40);
+        println!("1 GiB to 1 TiB: {:?}", at.elapsed());
+        assert_eq!((resize.size(), resize.groups()), (1 << 40, 8192));
+        drop(resize);
+        let volume = Volume::open(&path).unwrap();
+        assert_eq!(volume_digest(&volume), digest);
+        volume.close().unwrap();
+        e2fsck_clean(&path);
+    }
+}
+
+/// Beyond 16 TiB block numbers do not fit into the resize inode, or need 64bit.
+#[test]
+fn beyond_32_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    make(&path, 64 << 20, &["-t", "ext4", "-b", "4096", "-O", "^64bit"]);
+    let resize = open(Arc::new(FileOptions::new().open(&path).unwrap()));
+    let e = resize.fit(17 << 40).unwrap_err();
+    assert!(matches!(e, Error::Resize(ResizeError::Needs64Bit { max: 0xFFFF_FFFF, .. })), "{e}");
+    assert_eq!(e.errno(), 22);
+}
+
+#[test]
+fn refusals_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    make(&path, 64 << 20, &["-t", "ext4", "-b", "4096"]);
+    let mut resize = open(Arc::new(FileOptions::new().open(&path).unwrap()));
+    let before = std::fs::read(&path).unwrap();
+    let e = resize.grow(1 << 30, None).unwrap_err();
+    assert!(matches!(e, Error::Resize(ResizeError::BeyondDevice { blocks: 262_144, .. })), "{e}");
+    // Inodes of 2^32 and more.
+    assert!(matches!(resize.fit(1 << 60), Err(Error::Resize(ResizeError::TooManyInodes { .. }))));
+    // One group more, too short for its tables.
+    assert_eq!(resize.fit((128 << 20) + (200 << 10)).unwrap(), 128 << 20);
+    resize.grow(64 << 20, None).unwrap();
+    drop(resize);
+    assert!(std::fs::read(&path).unwrap() == before);
+    lanefs_tests::debugfs_write(&path, "ssv state 2");
+    let e = Resize::open(Arc::new(FileOptions::new().open(&path).unwrap()), OpenOptions::new()).unwrap_err();
+    assert!(matches!(e, Error::Resize(ResizeError::Unsound { .. })), "{e}");
+}
+
+/// A volume of `before` MiB on a medium of `after` MiB, with what it holds.
+fn image(options: &[&str], before: u64, after: u64) -> (Image, u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    let digest = make(&path, before << 20, options);
+    File::options().write(true).open(&path).unwrap().set_len(after << 20).unwrap();
+    (Image::from_bytes(std::fs::read(&path).unwrap()), digest)
+}
+
+/// Recovers a state: it must have one of the sizes, and all its files.
+fn judge_state(state: &CrashState, sizes: &BTreeSet<u64>, digest: u64, dump: &mut DumpFile) -> u64 {
+    let device = Arc::new(state.device());
+    let volume = Volume::open_device(device.clone()).unwrap_or_else(|e| panic!("{state}: {e}"));
+    assert_eq!(volume_digest(&volume), digest, "{state}");
+    volume.close().unwrap_or_else(|e| panic!("{state}: close: {e}"));
+    let report = check(device.clone(), &lanefs_check::Options::default()).unwrap();
+    assert!(report.is_clean(), "{state}: {:?}", report.findings);
+    let size = open(device.clone()).size();
+    assert!(sizes.contains(&size), "{state}: {size} bytes");
+    if state.shape == Shape::Ordered || state.fingerprint.is_multiple_of(16) {
+        dump.set(&device.image()).unwrap();
+        let (code, said) = e2fsck(dump.path(), &["-fn"]);
+        assert!(code == 0, "{state}: e2fsck -fn after recovery: {code}\n{said}");
+    }
+    size
+}
+
+/// Cuts the power at every write of a growth, and at every write of some of the recoveries.
+fn campaign(options: &[&str], before: u64, after: u64, atomic_write: usize) {
+    let (base, digest) = image(options, before, after);
+    let seed: Seed = seed_from_env("LANEFS_SEED");
+    let dir = tempfile::tempdir().unwrap();
+    let mut dump = DumpFile::create(dir.path().join("state.img"), &base).unwrap();
+    let (log, sizes) = recorded(base, atomic_write, |device| {
+        let mut resize = open(device);
+        let mut sizes = BTreeSet::from([resize.size()]);
+        resize.grow(after << 20, Some(before << 20)).unwrap();
+        sizes.insert(resize.size());
+        sizes
+    });
+    assert_eq!(sizes.len(), 2);
+    let mut seen = BTreeSet::new();
+    let mut states = 0;
+    for state in log.small_states(seed.value(), 60).chain(log.crash_states(seed.value(), 8)) {
+        seen.insert(judge_state(&state, &sizes, digest, &mut dump));
+        states += 1;
+        // The recovery of a resize writes more than the log's blocks.
+        if state.shape == Shape::Ordered || states % 50 == 0 {
+            let (log, ()) = recorded(state.device().image(), atomic_write, |device| {
+                Volume::open_device(device).unwrap().close().unwrap();
+            });
+            for again in log.small_states(seed.value(), 5) {
+                judge_state(&again, &sizes, digest, &mut dump);
+            }
+        }
+    }
+    assert_eq!(seen, sizes, "no cut came before, or none behind the growth");
+    println!("{options:?}: {states} states");
+}
+
+fn recorded<T>(base: Image, atomic_write: usize, f: impl FnOnce(Arc<dyn BlockDevice>) -> T) -> (Log, T) {
+    let device = Arc::new(RecordingDevice::new(base).with_atomic_write(atomic_write));
+    let told = f(device.clone());
+    (device.log(), told)
+}
+
+#[test]
+fn power_loss_into_the_reserve() {
+    campaign(&["-t", "ext4", "-b", "1024", "-J", "size=1"], 6, 160, 512);
+}
+
+#[test]
+fn power_loss_on_the_way_to_meta_bg() {
+    campaign(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^resize_inode", "-g", "1024"], 6, 40, 512);
+}
+
+#[test]
+fn power_loss_with_sparse_super2() {
+    campaign(&["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "sparse_super2"], 18, 60, 512);
+}
+
+#[test]
+fn power_loss_of_one_group() {
+    campaign(&["-t", "ext4", "-b", "4096", "-J", "size=4"], 12, 40, 512);
+}
+
+#[test]
+fn power_loss_on_memory() {
+    campaign(&["-t", "ext4", "-b", "1024", "-J", "size=1"], 12, 60, 8);
+}
