@@ -1,7 +1,7 @@
 //! What a benchmark prints and writes: rows of medians, and the targets computed from them.
 //!
-//! `target/bench/NAME.json` holds `machine`, `rows` (`case`, `variant`, `threads`, `value`,
-//! `unit`, `min`, `max`) and `targets` (`what`, `goal`, `got`, `met`).
+//! `target/bench/NAME.json` holds `command`, `commit`, `machine`, `rows` (`case`, `variant`,
+//! `threads`, `value`, `unit`, `min`, `max`) and `targets` (`what`, `goal`, `got`, `met`).
 
 use serde_json::{Value, json};
 use std::fs;
@@ -121,9 +121,7 @@ impl Report {
             let verdict = if t.met() { "met" } else { "MISSED" };
             println!("{:<66} {:>10}  got {:>9}  {verdict}", t.what, goal, figure(t.got));
         }
-        let target =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-        let dir = target.join("bench");
+        let dir = folder();
         fs::create_dir_all(&dir)?;
         let path = dir.join(format!("{}.json", self.name));
         fs::write(&path, format!("{:#}\n", self.json()))?;
@@ -142,8 +140,36 @@ impl Report {
             };
             json!({ "what": t.what, "goal": goal, "got": t.got, "met": t.met() })
         });
-        json!({ "machine": machine(), "rows": rows.collect::<Vec<_>>(), "targets": targets.collect::<Vec<_>>() })
+        json!({ "command": self.command(), "commit": commit(), "machine": machine(),
+                "rows": rows.collect::<Vec<_>>(), "targets": targets.collect::<Vec<_>>() })
     }
+
+    /// How a reader of the figures gets them again.
+    fn command(&self) -> String {
+        let args: Vec<String> = std::env::args().skip(1).collect();
+        match args.is_empty() {
+            true => format!("make bench-{}", self.name),
+            false => format!("make bench-{} ARGS='{}'", self.name, args.join(" ")),
+        }
+    }
+}
+
+/// Where benchmarks leave their figures.
+pub fn folder() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    target.join("bench")
+}
+
+/// The commit that is checked out, `unknown` outside of a repository; `+` stands behind it where
+/// files differ from it.
+fn commit() -> String {
+    let git = |args: &[&str]| {
+        let out = std::process::Command::new("git").args(args).output().ok()?;
+        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return "unknown".into() };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|s| !s.is_empty());
+    if changed { commit + "+" } else { commit }
 }
 
 /// The machine that the figures are of.
@@ -161,7 +187,7 @@ pub fn machine() -> Value {
 }
 
 /// Three or four significant digits.
-fn figure(v: f64) -> String {
+pub fn figure(v: f64) -> String {
     match v.abs() {
         a if a >= 1000.0 => format!("{v:.0}"),
         a if a >= 100.0 => format!("{v:.1}"),
