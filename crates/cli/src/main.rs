@@ -8,8 +8,10 @@
 
 mod commands;
 mod copy;
+mod date;
 mod entry;
 mod failure;
+mod glob;
 mod location;
 mod mode;
 mod output;
@@ -59,7 +61,7 @@ fn main() -> ExitCode {
 
 /// Reads the arguments, and runs what they ask for.
 fn start<A: Parser>(run: impl FnOnce(A) -> failure::Res) -> ExitCode {
-    let args = match A::try_parse() {
+    let args = match A::try_parse_from(commands::find::with_two_hyphens(std::env::args_os())) {
         Ok(args) => args,
         Err(e) => {
             // A reader of --help that went away is no failure.

@@ -3,7 +3,7 @@
 //! A volume is locked against other openers, so a command that names it twice must share it. A
 //! command that writes to a volume anywhere opens it for writing from the start.
 
-use crate::failure::{Cause, Failure, Res};
+use crate::failure::{Cause, Failure, Noted, Res};
 use crate::location::{self, Location, VolumeName};
 use crate::quote::quoted;
 use crate::side::{HostSide, Side, VolumeSide, shown};
@@ -114,6 +114,21 @@ impl Volumes {
     /// Prints what each volume counted and timed, if that is wanted.
     pub(crate) fn print(&self, stats: &StatsArg) -> Res {
         self.open.values().try_for_each(|side| side.print(stats))
+    }
+
+    /// Runs `one` for each argument, then closes every volume. A failure of one argument is
+    /// reported and does not keep the others from being served.
+    pub(crate) fn for_each<'a>(
+        mut self,
+        args: &'a [OsString],
+        mut one: impl FnMut(&mut Self, &'a OsString) -> Res,
+    ) -> Res {
+        let mut noted = Noted::default();
+        for arg in args {
+            noted.note(one(&mut self, arg))?;
+        }
+        self.close()?;
+        noted.finish()
     }
 
     /// Closes every volume. All changes are durable after that.

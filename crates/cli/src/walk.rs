@@ -3,7 +3,7 @@
 //! The walk does not trust the tree: each directory is entered once, and meeting it again is an
 //! error. A failure to read one directory does not end the walk.
 
-use crate::failure::{Failure, OrCannot, Res};
+use crate::failure::{Failure, Noted, OrCannot, Res};
 use crate::quote::quoted;
 use crate::side::{Meta, Side, shown};
 use lanefs_archive::walk::{self, is_name};
@@ -51,6 +51,15 @@ impl<'a> Walk<'a> {
         let meta = side.metadata(root, follow).or_cannot("access", shown(side, root))?;
         let (first, walk) = (Some(meta), walk::Walk::new());
         Ok(Self { side, root: root.into(), walk, first, unread: false, dirs_only: false })
+    }
+
+    /// Runs `one` for each step. A failure is reported and does not end the walk.
+    pub(crate) fn each_step(mut self, mut one: impl FnMut(&mut Self, Step) -> Res) -> Res {
+        let mut noted = Noted::default();
+        while let Some(step) = self.next() {
+            noted.note(step.and_then(|step| one(&mut self, step)))?;
+        }
+        noted.finish()
     }
 
     /// Does not go into the directory that the last step entered; no step leaves it either.

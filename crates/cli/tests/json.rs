@@ -134,9 +134,11 @@ fn files() {
     let outputs = [
         image.ok(["ls", "-l", "--json", "v.img:/d"]),
         image.ok(["tree", "--json", "v.img:/"]),
+        image.ok(["find", "v.img", "-type", "f", "--json"]),
         image.ok(["stat", "--json", "v.img:/d/f"]),
     ];
-    hold("lanefs ls, lanefs tree, lanefs stat", &outputs, &[]);
+    hold("lanefs ls, lanefs tree, lanefs find, lanefs stat", &outputs, &[]);
+    hold("lanefs du", &[image.ok(["du", "-ac", "--json", "v.img"])], &[]);
 }
 
 #[test]

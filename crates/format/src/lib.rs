@@ -38,7 +38,10 @@ pub use inode::{
     InodeUse,
 };
 pub use mmp::{EXT4_MMP_SEQ_CLEAN, EXT4_MMP_SEQ_FSCK, Mmp};
-pub use superblock::{HashFlags, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
+pub use superblock::{
+    BitEdit, ErrorBehavior, HashFlags, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock,
+    Tuning, TuningError,
+};
 
 pub use time::Timestamp;
 

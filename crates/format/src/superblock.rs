@@ -5,8 +5,10 @@
 //! [`RawSuperblock`] and checks it by [`Superblock::from_raw`].
 
 mod raw;
+mod tuning;
 
 pub use raw::RawSuperblock;
+pub use tuning::{BitEdit, ErrorBehavior, Tuning, TuningError};
 
 use crate::checksum::{Checksummer, ext4_chksum};
 use crate::le::join;

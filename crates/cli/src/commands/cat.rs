@@ -1,7 +1,7 @@
 //! `lanefs cat`: files to standard output.
 
 use crate::copy::pour;
-use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
+use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::location::Location;
 use crate::output::Out;
 use crate::progress::Progress;
@@ -20,14 +20,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
-        let mut volumes = Volumes::default();
-        let mut noted = Noted::default();
-        for file in &self.files {
-            let location = Location::parse(file);
-            noted.note(one(&mut volumes, location, out))?;
-        }
-        volumes.close()?;
-        noted.finish()
+        Volumes::default().for_each(&self.files, |volumes, file| one(volumes, Location::parse(file), out))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `lanefs chmod`: permission bits.
 
 use super::cp::umask;
-use crate::failure::{Noted, OrCannot, Res};
+use crate::failure::{OrCannot, Res};
 use crate::mode::{self, ModeChange};
 use crate::output::Out;
 use crate::quote::quoted;
@@ -31,15 +31,9 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
-        let mut volumes = Volumes::default();
-        let mut noted = Noted::default();
         let umask = umask();
-        for path in &self.paths {
-            let changed = volumes.inside(path, true).and_then(|spot| self.tree(&spot, umask, out));
-            noted.note(changed)?;
-        }
-        volumes.close()?;
-        noted.finish()
+        Volumes::default()
+            .for_each(&self.paths, |volumes, path| self.tree(&volumes.inside(path, true)?, umask, out))
     }
 
     fn tree(&self, spot: &Spot, umask: u32, out: &mut Out) -> Res {
@@ -49,17 +43,12 @@ impl Args {
             let meta = side.metadata(&path, false).or_cannot("access", spot.shown())?;
             return self.one(side, &path, &meta, umask, out);
         }
-        let mut noted = Noted::default();
-        for step in Walk::new(side, &spot.path, true)? {
-            let changed = step.and_then(|step| {
-                if step.when == When::Leave || step.meta.is_symlink() {
-                    return Ok(());
-                }
-                self.one(side, &step.path, &step.meta, umask, out)
-            });
-            noted.note(changed)?;
-        }
-        noted.finish()
+        Walk::new(side, &spot.path, true)?.each_step(|_, step| {
+            if step.when == When::Leave || step.meta.is_symlink() {
+                return Ok(());
+            }
+            self.one(side, &step.path, &step.meta, umask, out)
+        })
     }
 
     fn one(&self, side: &dyn Side, path: &Path, meta: &Meta, umask: u32, out: &mut Out) -> Res {

@@ -1,6 +1,6 @@
 //! `lanefs chown`: owners and groups.
 
-use crate::failure::{Noted, OrCannot, Res};
+use crate::failure::{OrCannot, Res};
 use crate::output::Out;
 use crate::owner::Owner;
 use crate::quote::quoted;
@@ -36,14 +36,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
-        let mut volumes = Volumes::default();
-        let mut noted = Noted::default();
-        for path in &self.paths {
-            let changed = volumes.inside(path, true).and_then(|spot| self.tree(&spot, out));
-            noted.note(changed)?;
-        }
-        volumes.close()?;
-        noted.finish()
+        Volumes::default().for_each(&self.paths, |volumes, path| self.tree(&volumes.inside(path, true)?, out))
     }
 
     fn tree(&self, spot: &Spot, out: &mut Out) -> Res {
@@ -55,16 +48,11 @@ impl Args {
             let meta = side.metadata(&path, false).or_cannot("access", spot.shown())?;
             return self.one(side, &path, &meta, out);
         }
-        let mut noted = Noted::default();
-        for step in Walk::new(side, &spot.path, false)? {
-            // Links met on the way are changed themselves: what they lead to may be anywhere.
-            let changed = step.and_then(|step| match step.when {
-                When::Enter => self.one(side, &step.path, &step.meta, out),
-                When::Leave => Ok(()),
-            });
-            noted.note(changed)?;
-        }
-        noted.finish()
+        // Links met on the way are changed themselves: what they lead to may be anywhere.
+        Walk::new(side, &spot.path, false)?.each_step(|_, step| match step.when {
+            When::Enter => self.one(side, &step.path, &step.meta, out),
+            When::Leave => Ok(()),
+        })
     }
 
     fn one(&self, side: &dyn Side, path: &Path, meta: &Meta, out: &mut Out) -> Res {

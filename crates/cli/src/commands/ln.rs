@@ -1,7 +1,7 @@
 //! `lanefs ln`: hard and symbolic links inside a volume.
 
 use super::cp::Target;
-use crate::failure::{Failure, Noted, Res};
+use crate::failure::{Failure, Res};
 use crate::location::Location;
 use crate::output::Out;
 use crate::quote::quoted;
@@ -39,20 +39,13 @@ impl Args {
         let mut volumes = Volumes::default();
         let place = Target::find(volumes.inside(&self.link, true)?, &self.link, self.no_target_directory)?;
         place.check(self.targets.len())?;
-        let mut noted = Noted::default();
-        for target in &self.targets {
-            let linked = if self.symbolic {
-                self.symbolic(target, &place, out)
-            } else {
-                volumes
-                    .inside(target, true)
-                    .and_then(|old| self.hard(&old, &place.for_source(&old, target), out))
-            };
-            noted.note(linked)?;
-        }
-        drop(place);
-        volumes.close()?;
-        noted.finish()
+        volumes.for_each(&self.targets, |volumes, target| {
+            if self.symbolic {
+                return self.symbolic(target, &place, out);
+            }
+            let old = volumes.inside(target, true)?;
+            self.hard(&old, &place.for_source(&old, target), out)
+        })
     }
 
     fn hard(&self, old: &Spot, new: &Spot, out: &mut Out) -> Res {

@@ -18,6 +18,25 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     ),
     ("info", &[("lanefs info disk.img", "Shows size, features and state.")], &["dumpe2fs(8)"]),
     ("df", &[("lanefs df disk.img", "Shows how much is free.")], &["df(1)"]),
+    (
+        "label",
+        &[
+            ("lanefs label disk.img data", "Names a volume."),
+            ("lanefs label disk.img", "Prints the name of a volume."),
+        ],
+        &["lanefs-tune(1)", "e2label(8)"],
+    ),
+    (
+        "tune",
+        &[
+            (
+                "lanefs tune -m 1 -e remount-ro disk.img",
+                "Keeps one percent for root; errors make it read-only.",
+            ),
+            ("lanefs tune -O metadata_csum_seed -U random disk.img", "Gives a copy a UUID of its own."),
+        ],
+        &["lanefs-label(1)", "lanefs-info(1)", "tune2fs(8)"],
+    ),
     ("frag", &[("lanefs frag disk.img:/var", "Shows in how many pieces files lie.")], &["filefrag(8)"]),
     ("recover", &[("lanefs recover disk.img", "Replays the journal after a crash.")], &["e2fsck(8)"]),
     (
@@ -100,7 +119,34 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     ),
     ("ls", &[("lanefs ls -l disk.img:/etc", "Lists a directory.")], &["ls(1)"]),
     ("tree", &[("lanefs tree disk.img:/etc", "Shows a directory and all below.")], &["tree(1)"]),
+    (
+        "find",
+        &[
+            (
+                "lanefs find disk.img:/etc -name *.conf -newer disk.img:/etc/hostname",
+                "Names by two conditions.",
+            ),
+            ("lanefs find disk.img -type f -perm /6000", "Files with a set-id bit, in a whole volume."),
+        ],
+        &["find(1)"],
+    ),
+    (
+        "du",
+        &[
+            ("lanefs du -h -d 1 disk.img", "Shows the space of each directory below the root."),
+            ("lanefs du -s --apparent-size disk.img:/usr", "Shows the sum of the sizes in a tree."),
+        ],
+        &["lanefs-df(1)", "du(1)"],
+    ),
     ("stat", &[("lanefs stat disk.img:/etc/passwd", "Shows all that is known of a file.")], &["stat(1)"]),
+    (
+        "readlink",
+        &[
+            ("lanefs readlink disk.img:/etc/localtime", "Prints what a link leads to."),
+            ("lanefs readlink -f disk.img:/bin/sh", "Prints the path without any link."),
+        ],
+        &["readlink(1)"],
+    ),
     ("cat", &[("lanefs cat disk.img:/etc/passwd", "Writes a file to standard output.")], &["cat(1)"]),
     (
         "cp",
@@ -113,6 +159,14 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     ("mv", &[("lanefs mv disk.img:/a disk.img:/b", "Renames a file.")], &["mv(1)"]),
     ("rm", &[("lanefs rm -r disk.img:/tmp/old", "Removes a tree.")], &["rm(1)"]),
     ("mkdir", &[("lanefs mkdir -p disk.img:/a/b/c", "Makes a directory and those above.")], &["mkdir(1)"]),
+    (
+        "touch",
+        &[
+            ("lanefs touch disk.img:/etc/ready", "Makes an empty file, or sets its times to now."),
+            ("lanefs touch -r host.conf disk.img:/etc/host.conf", "Takes over the times of a file."),
+        ],
+        &["touch(1)"],
+    ),
     ("ln", &[("lanefs ln -s ../lib disk.img:/usr/lib64", "Makes a symbolic link.")], &["ln(1)"]),
     (
         "fallocate",
@@ -314,6 +368,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::find::with_two_hyphens;
     use clap::{CommandFactory, Parser};
 
     /// Every command has an example, and the arguments take every example.
@@ -330,7 +385,8 @@ mod tests {
         for (name, examples, _) in COMMANDS {
             for (line, text) in *examples {
                 assert!(line.starts_with(&format!("lanefs {name}")) && text.ends_with('.'), "{line}");
-                if let Err(e) = crate::Args::try_parse_from(line.split(' ')) {
+                let words = line.split(' ').map(Into::into);
+                if let Err(e) = crate::Args::try_parse_from(with_two_hyphens(words)) {
                     panic!("{line}: {e}");
                 }
             }

@@ -1,7 +1,7 @@
 //! `lanefs mkdir`: new directories.
 
 use super::cp::umask;
-use crate::failure::{Failure, Noted, OrCannot, Res};
+use crate::failure::{Failure, OrCannot, Res};
 use crate::mode::ModeChange;
 use crate::output::Out;
 use crate::quote::quoted;
@@ -30,14 +30,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
-        let mut volumes = Volumes::default();
-        let mut noted = Noted::default();
-        for dir in &self.dirs {
-            let made = volumes.inside(dir, true).and_then(|spot| self.one(&spot, out));
-            noted.note(made)?;
-        }
-        volumes.close()?;
-        noted.finish()
+        Volumes::default().for_each(&self.dirs, |volumes, dir| self.one(&volumes.inside(dir, true)?, out))
     }
 
     fn one(&self, spot: &Spot, out: &mut Out) -> Res {

@@ -128,7 +128,7 @@ fn small<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(size::parse(text)?).map_err(|_| format!("'{text}' is too large"))
 }
 
-fn uuid(text: &str) -> Result<Uuid, String> {
+pub(super) fn uuid(text: &str) -> Result<Uuid, String> {
     match text {
         "random" => Ok(Uuid::new_v4()),
         "clear" | "null" => Ok(Uuid::nil()),

@@ -7,8 +7,10 @@ mod chmod;
 mod chown;
 mod cp;
 mod df;
+mod du;
 mod export;
 mod fallocate;
+pub(crate) mod find;
 mod frag;
 mod fstrim;
 mod import;
@@ -18,6 +20,7 @@ mod lab;
 #[cfg(not(feature = "lab"))]
 #[path = "no_lab.rs"]
 mod lab;
+mod label;
 mod ln;
 mod ls;
 mod manual;
@@ -26,13 +29,16 @@ mod mkfs;
 mod mount;
 mod mv;
 mod pages;
+mod readlink;
 mod recover;
 mod resize;
 mod rm;
 mod stat;
 mod top;
+mod touch;
 mod transfer;
 mod tree;
+mod tune;
 mod umount;
 mod verity;
 mod xattr;
@@ -49,6 +55,8 @@ pub(crate) enum Command {
     Mkfs(mkfs::Args),
     Info(info::Args),
     Df(df::Args),
+    Label(label::Args),
+    Tune(tune::Args),
     Frag(frag::Args),
     Recover(recover::Args),
     Check(check::Args),
@@ -62,12 +70,16 @@ pub(crate) enum Command {
     Export(export::Args),
     Ls(ls::Args),
     Tree(tree::Args),
+    Find(find::Args),
+    Du(du::Args),
     Stat(stat::Args),
+    Readlink(readlink::Args),
     Cat(cat::Args),
     Cp(cp::Args),
     Mv(mv::Args),
     Rm(rm::Args),
     Mkdir(mkdir::Args),
+    Touch(touch::Args),
     Ln(ln::Args),
     Fallocate(fallocate::Args),
     Chmod(chmod::Args),
@@ -88,6 +100,12 @@ impl Command {
             Self::Mkfs(args) => args.run(&mut out)?,
             Self::Info(args) => args.run(&mut out)?,
             Self::Df(args) => args.run(&mut out)?,
+            Self::Label(args) => args.run(&mut out)?,
+            Self::Tune(args) => args.run()?,
+            Self::Find(args) => args.run(&mut out)?,
+            Self::Du(args) => args.run(&mut out)?,
+            Self::Readlink(args) => args.run(&mut out)?,
+            Self::Touch(args) => args.run()?,
             Self::Frag(args) => args.run(&mut out)?,
             Self::Recover(args) => args.run(&mut out)?,
             Self::Resize(args) => args.run(&mut out)?,

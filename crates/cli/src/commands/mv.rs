@@ -3,7 +3,7 @@
 use super::cp::{Target, refuse_host_to_host};
 use super::rm::remove_tree;
 use crate::copy::{Copier, Options};
-use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
+use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::location::Location;
 use crate::output::Out;
 use crate::progress::Progress;
@@ -50,17 +50,10 @@ impl Args {
         let target = volumes.spot(destination, true)?;
         let target = Target::find(target, &self.destination, self.no_target_directory || self.exchange)?;
         target.check(self.sources.len())?;
-        let mut noted = Noted::default();
-        for source in &self.sources {
-            let moved = volumes.spot(Location::parse(source), true).and_then(|src| {
-                let dst = target.for_source(&src, source);
-                self.one(&src, &dst, out)
-            });
-            noted.note(moved)?;
-        }
-        drop(target);
-        volumes.close()?;
-        noted.finish()
+        volumes.for_each(&self.sources, |volumes, source| {
+            let src = volumes.spot(Location::parse(source), true)?;
+            self.one(&src, &target.for_source(&src, source), out)
+        })
     }
 
     fn one(&self, src: &Spot, dst: &Spot, out: &mut Out) -> Res {

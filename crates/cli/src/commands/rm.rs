@@ -1,6 +1,6 @@
 //! `lanefs rm`: files and trees away.
 
-use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
+use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::quote::quoted;
@@ -34,14 +34,8 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
-        let mut volumes = Volumes::default();
-        let mut noted = Noted::default();
-        for path in &self.paths {
-            let removed = volumes.inside(path, true).and_then(|spot| self.one(&spot, path, out));
-            noted.note(removed)?;
-        }
-        volumes.close()?;
-        noted.finish()
+        Volumes::default()
+            .for_each(&self.paths, |volumes, path| self.one(&volumes.inside(path, true)?, path, out))
     }
 
     fn one(&self, spot: &Spot, written: &OsString, out: &mut Out) -> Res {
@@ -92,25 +86,16 @@ fn say(verbose: bool, what: &str, name: &[u8], out: &mut Out) -> Res {
 /// Removes the tree at `spot`. Reports each name that cannot be removed, and goes on.
 pub(super) fn remove_tree(spot: &Spot, verbose: bool, out: &mut Out) -> Res {
     let side = &*spot.side;
-    let mut noted = Noted::default();
     let mut progress = Progress::new("removing", None);
-    for step in Walk::new(side, &spot.path, false)? {
-        let step = match step {
-            Ok(step) => step,
-            Err(failure) => {
-                noted.note(Err(failure))?;
-                continue;
-            }
-        };
+    Walk::new(side, &spot.path, false)?.each_step(|_, step| {
         let name = || shown(side, &step.path);
         let removed = match (step.meta.is_dir(), step.when) {
-            (true, When::Enter) => continue,
+            (true, When::Enter) => return Ok(()),
             (true, When::Leave) => side.remove_dir(&step.path).or_cannot("remove", name()),
             (false, _) => side.remove_file(&step.path).or_cannot("remove", name()),
         };
         progress.file();
         let what = if step.meta.is_dir() { "removed directory" } else { "removed" };
-        noted.note(removed.and_then(|()| say(verbose, what, &name(), out)))?;
-    }
-    noted.finish()
+        removed.and_then(|()| say(verbose, what, &name(), out))
+    })
 }

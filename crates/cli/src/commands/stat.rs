@@ -1,7 +1,7 @@
 //! `lanefs stat`: all that an inode says of a file, as stat(1) shows it.
 
 use crate::entry::Entry;
-use crate::failure::{Failure, Noted, OrCannot, Res};
+use crate::failure::{Failure, OrCannot, Res};
 use crate::location::Location;
 use crate::mode;
 use crate::output::Out;
@@ -35,23 +35,11 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
-        let mut volumes = Volumes::default();
-        let mut noted = Noted::default();
         let mut names = Names::default();
         let mut entries = Vec::new();
-        for file in &self.files {
-            let found = volumes.spot(Location::parse_inside(file), false).and_then(|spot| {
-                let meta =
-                    spot.side.metadata(&spot.path, self.dereference).or_cannot("stat", spot.shown())?;
-                Ok((spot, meta))
-            });
-            let (spot, meta) = match found {
-                Ok(found) => found,
-                Err(failure) => {
-                    noted.note(Err(failure))?;
-                    continue;
-                }
-            };
+        let done = Volumes::default().for_each(&self.files, |volumes, file| {
+            let spot = volumes.spot(Location::parse_inside(file), false)?;
+            let meta = spot.side.metadata(&spot.path, self.dereference).or_cannot("stat", spot.shown())?;
             if self.json {
                 entries.push(Entry::new(&*spot.side, &spot.path, &meta));
             } else if let Some(format) = &self.format {
@@ -59,12 +47,12 @@ impl Args {
             } else {
                 write!(out, "{}", whole(&spot, &meta, &mut names))?;
             }
-        }
+            Ok(())
+        });
         if self.json {
             out.json(&entries)?;
         }
-        volumes.close()?;
-        noted.finish()
+        done
     }
 }
 

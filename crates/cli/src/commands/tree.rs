@@ -1,7 +1,7 @@
 //! `lanefs tree`: draws the tree below a directory.
 
 use crate::entry::Entry;
-use crate::failure::{Noted, OrCannot, Res};
+use crate::failure::{OrCannot, Res};
 use crate::location::Location;
 use crate::output::{Out, file_style};
 use crate::side::Meta;
@@ -47,15 +47,12 @@ struct Counts {
 
 impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
-        let mut volumes = Volumes::default();
-        let mut noted = Noted::default();
         let mut counts = Counts::default();
         let mut entries = Vec::new();
-        for dir in &self.dirs {
-            let spot = volumes.spot(Location::parse_inside(dir), false);
-            let drawn = spot.and_then(|spot| self.draw(&spot, out, &mut noted, &mut counts, &mut entries));
-            noted.note(drawn)?;
-        }
+        let done = Volumes::default().for_each(&self.dirs, |volumes, dir| {
+            let spot = volumes.spot(Location::parse_inside(dir), false)?;
+            self.draw(&spot, out, &mut counts, &mut entries)
+        });
         if self.json {
             out.json(&entries)?;
         } else {
@@ -67,18 +64,10 @@ impl Args {
                 writeln!(out, "\n{} {dirs}, {} {files}", counts.dirs, counts.files)?;
             }
         }
-        volumes.close()?;
-        noted.finish()
+        done
     }
 
-    fn draw(
-        &self,
-        spot: &Spot,
-        out: &mut Out,
-        noted: &mut Noted,
-        counts: &mut Counts,
-        entries: &mut Vec<Entry>,
-    ) -> Res {
+    fn draw(&self, spot: &Spot, out: &mut Out, counts: &mut Counts, entries: &mut Vec<Entry>) -> Res {
         let side = &*spot.side;
         // Whether each directory on the way down was the last of its siblings.
         let mut lasts: Vec<bool> = Vec::new();
@@ -86,16 +75,9 @@ impl Args {
         if self.dirs_only {
             walk.keep_dirs_only();
         }
-        while let Some(step) = walk.next() {
-            let step = match step {
-                Ok(step) => step,
-                Err(failure) => {
-                    noted.note(Err(failure))?;
-                    continue;
-                }
-            };
+        walk.each_step(|walk, step| {
             if step.when == When::Leave {
-                continue;
+                return Ok(());
             }
             if step.meta.is_dir() {
                 counts.dirs += u64::from(step.depth > 0);
@@ -107,9 +89,9 @@ impl Args {
             }
             if self.json {
                 entries.push(Entry::new(side, &step.path, &step.meta));
-                continue;
+                return Ok(());
             }
-            let mut line = Vec::new();
+            let (mut line, mut unread) = (Vec::new(), Ok(()));
             if step.depth == 0 {
                 let name = out.name(&spot.shown());
                 line.extend(out.styled(name, file_style(step.meta.mode)));
@@ -129,14 +111,14 @@ impl Args {
                     let target = side.read_link(&step.path).or_cannot("read symbolic link", spot.shown());
                     match target {
                         Ok(target) => line.extend([b" -> ", out.name(target.as_bytes()).as_slice()].concat()),
-                        Err(failure) => noted.note(Err(failure))?,
+                        Err(failure) => unread = Err(failure),
                     }
                 }
             }
             line.push(b'\n');
             out.write_all(&line)?;
-        }
-        Ok(())
+            unread
+        })
     }
 
     fn size_of(&self, meta: &Meta) -> String {

@@ -1,6 +1,6 @@
 //! `lanefs xattr`: extended attributes.
 
-use crate::failure::{Cause, Failure, Noted, OrCannot, Res};
+use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::output::Out;
 use crate::quote::{JsonName, escaped, hex, quoted};
 use crate::volumes::{Spot, Volumes};
@@ -138,21 +138,19 @@ impl Args {
                 removed.map_err(|e| no_attribute(&name, "remove", &spot, e))?;
             }
             Action::Ls { files, no_dereference, json } => {
-                let mut noted = Noted::default();
                 let mut all = Vec::new();
-                for path in files {
-                    let file = File { path, no_dereference };
-                    match list(&file, &mut volumes) {
-                        Ok(found) if json => all.push(as_json(found)),
-                        Ok(found) => show(found, out)?,
-                        Err(failure) => noted.note(Err(failure))?,
+                let done = volumes.for_each(&files, |volumes, path| {
+                    let found = list(&File { path: path.clone(), no_dereference }, volumes)?;
+                    if json {
+                        all.push(as_json(found));
+                        return Ok(());
                     }
-                }
+                    show(found, out)
+                });
                 if json {
                     out.json(&all)?;
                 }
-                volumes.close()?;
-                return noted.finish();
+                return done;
             }
         }
         volumes.close()

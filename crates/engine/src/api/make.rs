@@ -1,17 +1,17 @@
-//! Making a volume, and naming it.
+//! Making a volume, naming and tuning it.
 
 use super::Volume;
 use crate::error::{Error, Result};
 use crate::fs::OpenOptions;
 use crate::store::txn::credits;
 use lanefs_device::{BlockDevice, FileDevice, MemDevice};
-use lanefs_format::Superblock;
+use lanefs_format::{Superblock, Tuning};
 use lanefs_mkfs::MkfsError;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of `s_volume_name`.
-const LABEL_MAX: usize = 16;
+/// Copies of the superblock that one handle changes.
+const COPIES: usize = 32;
 
 impl Volume {
     /// Makes a volume of `size` bytes in a new file, and opens it for writing.
@@ -71,8 +71,7 @@ impl Volume {
     /// Sets the label.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for more than 16 bytes or a zero byte; [`Error::ReadOnly`]; the
-    /// journal's.
+    /// As [`tune`](Self::tune): for more than 16 bytes or a zero byte.
     ///
     /// ```
     /// let volume = lanefs::Volume::in_memory(16 << 20)?;
@@ -81,11 +80,41 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
-        if label.len() > LABEL_MAX || label.contains(&0) {
-            return Err(Error::Invalid("a label of more than 16 bytes, or with a zero byte"));
+        self.tune(&Tuning { label: Some(label.to_vec()), ..Tuning::default() })
+    }
+
+    /// Changes what `tuning` names, in the superblock and its copies. It counts for the next open
+    /// of the volume.
+    ///
+    /// # Errors
+    /// [`Error::Tuning`] for what the superblock cannot have, or on which checksums depend; then
+    /// nothing has changed. [`Error::ReadOnly`]; the journal's.
+    ///
+    /// ```
+    /// use lanefs::format::{ErrorBehavior, Tuning};
+    /// let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// volume.tune(&Tuning { errors: Some(ErrorBehavior::RemountReadOnly), ..Tuning::default() })?;
+    /// assert_eq!(volume.info().superblock.raw().s_errors, 2);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn tune(&self, tuning: &Tuning) -> Result<()> {
+        let before = self.fs.sb.lock().clone();
+        before.clone().tune(tuning)?;
+        // It was possible a moment ago, and no other call takes that away.
+        let change = |sb: &mut Superblock| {
+            let _ = sb.tune(tuning);
+        };
+        let layout = &self.fs.layout;
+        let groups: Vec<u32> = (0..layout.group_count()).filter(|group| layout.has_super(*group)).collect();
+        for groups in groups.chunks(COPIES) {
+            self.fs.transact(credits::SUPER * COPIES as u32, |txn| {
+                groups.iter().try_for_each(|group| match group {
+                    0 => txn.store().write_super(txn, change),
+                    group => txn.store().write_backup(txn, (*group, &before), change),
+                })
+            })?;
         }
-        let name = |sb: &mut Superblock| sb.set_label(label);
-        self.fs.transact(credits::SUPER, |txn| txn.store().write_super(txn, name))
+        Ok(())
     }
 }
 
@@ -112,8 +141,8 @@ mod tests {
         assert!(!path.exists());
         let volume = Volume::create(&path, 16 << 20, &Options::default()).unwrap();
         volume.set_label(b"sixteen bytes ok").unwrap();
-        assert!(matches!(volume.set_label(b"seventeen bytes !"), Err(Error::Invalid(_))));
-        assert!(matches!(volume.set_label(b"a\0b"), Err(Error::Invalid(_))));
+        assert!(matches!(volume.set_label(b"seventeen bytes !"), Err(Error::Tuning(_))));
+        assert!(matches!(volume.set_label(b"a\0b"), Err(Error::Tuning(_))));
         volume.close().unwrap();
         let before = std::fs::read(&path).unwrap();
         let taken = Volume::create(&path, 16 << 20, &Options::default()).unwrap_err();

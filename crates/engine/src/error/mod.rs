@@ -152,6 +152,9 @@ pub enum Error {
     /// A volume cannot be made so (EINVAL).
     #[error(transparent)]
     Mkfs(lanefs_mkfs::MkfsError),
+    /// A setting that the superblock does not take (EINVAL).
+    #[error("{0}")]
+    Tuning(#[from] lanefs_format::TuningError),
     /// A device too small to hold a volume.
     #[error("a device of {size} bytes is {rule}")]
     NotVolume {
@@ -226,7 +229,7 @@ impl Error {
             Error::Stale(_) => ESTALE,
             Error::NotSupported(_) => EOPNOTSUPP,
             Error::Closed => ENODEV,
-            Error::NotVolume { .. } | Error::Mkfs(_) | Error::Resize(_) => EINVAL,
+            Error::NotVolume { .. } | Error::Mkfs(_) | Error::Resize(_) | Error::Tuning(_) => EINVAL,
             Error::XattrName(e) => xattr_name_errno(e),
             Error::Format(_)
             | Error::Corrupt(_)

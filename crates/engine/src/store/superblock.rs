@@ -58,6 +58,28 @@ impl Store {
         Ok(())
     }
 
+    /// Changes the superblock's copy in `group` under a handle. Leaves a copy alone that is not one
+    /// of `before`.
+    ///
+    /// # Errors
+    /// The device's, the journal's.
+    pub(crate) fn write_backup(
+        &self,
+        txn: &Txn<'_>,
+        (group, before): (u32, &Superblock),
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
+        let Some(block) = self.layout.super_location(group) else { return Ok(()) };
+        let buffer = self.journal.read(block)?;
+        let copy = Superblock::parse(&buffer.read()).ok();
+        let Some(mut copy) = copy.filter(|copy| copy.same_volume(before)) else { return Ok(()) };
+        change(&mut copy);
+        if let Some(slot) = txn.write(&buffer)?.get_mut(..1024) {
+            slot.copy_from_slice(&copy.encode_backup(group));
+        }
+        Ok(())
+    }
+
     /// Holds the superblock's block in memory from now on.
     ///
     /// # Errors
