@@ -1,5 +1,6 @@
 //! Attributes of inodes as the kernel takes them.
 
+use crate::owners::Owners;
 use crate::wire::{Attr, AttrOut, EntryOut, Statx, StatxOut, SxTime};
 use lanefs::format::InodeFlags;
 use lanefs::{DeviceNumber, FileType, Metadata, Timestamp};
@@ -23,7 +24,8 @@ pub(crate) fn dirent_type(file_type: Option<FileType>) -> u32 {
     file_type.map_or(0, |t| u32::from(t.mode_bits()) >> 12)
 }
 
-pub(crate) fn attr(meta: &Metadata) -> Attr {
+fn attr(meta: &Metadata, owners: Owners) -> Attr {
+    let (uid, gid) = owners.shown(meta);
     let (atime, mtime, ctime) = (meta.atime(), meta.mtime(), meta.ctime());
     Attr {
         ino: meta.ino().into(),
@@ -37,8 +39,8 @@ pub(crate) fn attr(meta: &Metadata) -> Attr {
         ctimensec: ctime.nsec,
         mode: meta.mode().into(),
         nlink: meta.nlink().into(),
-        uid: meta.uid(),
-        gid: meta.gid(),
+        uid,
+        gid,
         rdev: meta.device().map_or(0, pack),
         blksize: meta.block_size(),
         flags: 0,
@@ -51,17 +53,17 @@ fn valid(meta: &Metadata) -> u64 {
     if meta.is_file() && meta.permissions() & 0o6000 != 0 { 0 } else { VALID }
 }
 
-pub(crate) fn attr_out(meta: &Metadata) -> AttrOut {
-    AttrOut { attr_valid: valid(meta), attr: attr(meta), ..AttrOut::default() }
+pub(crate) fn attr_out(meta: &Metadata, owners: Owners) -> AttrOut {
+    AttrOut { attr_valid: valid(meta), attr: attr(meta, owners), ..AttrOut::default() }
 }
 
-pub(crate) fn entry_out(id: u64, meta: &Metadata) -> EntryOut {
+pub(crate) fn entry_out(id: u64, meta: &Metadata, owners: Owners) -> EntryOut {
     EntryOut {
         nodeid: id,
         generation: meta.generation().into(),
         entry_valid: VALID,
         attr_valid: valid(meta),
-        attr: attr(meta),
+        attr: attr(meta, owners),
         ..EntryOut::default()
     }
 }
@@ -76,12 +78,13 @@ fn sx_time(t: Timestamp) -> SxTime {
     SxTime { tv_sec: t.sec, tv_nsec: t.nsec, reserved: 0 }
 }
 
-pub(crate) fn statx_out(meta: &Metadata) -> StatxOut {
+pub(crate) fn statx_out(meta: &Metadata, owners: Owners) -> StatxOut {
     const BASIC: u32 = 0x7FF;
     const BTIME: u32 = 0x800;
     // Of both, the bits are those of chattr(1).
     const ATTRIBUTES: u64 = 0x4 | 0x10 | 0x20 | 0x40 | 0x800;
     let btime = meta.crtime();
+    let (uid, gid) = owners.shown(meta);
     let device = meta.device();
     let stat = Statx {
         mask: BASIC | if btime.is_some() { BTIME } else { 0 },
@@ -89,8 +92,8 @@ pub(crate) fn statx_out(meta: &Metadata) -> StatxOut {
         attributes: u64::from(meta.flags().intersection(InodeFlags::all()).bits()) & ATTRIBUTES,
         attributes_mask: ATTRIBUTES,
         nlink: meta.nlink().into(),
-        uid: meta.uid(),
-        gid: meta.gid(),
+        uid,
+        gid,
         mode: meta.mode(),
         ino: meta.ino().into(),
         size: meta.len(),

@@ -4,7 +4,9 @@
 //! program. Taken for a thread of this namespace, it would give the rights of another program.
 
 use crate::broker::Broker;
+use crate::owners::Owners;
 use crate::wire::InHeader;
+use lanefs::Metadata;
 use rustix::fs::stat;
 
 /// A capability of capabilities(7), by its number.
@@ -58,13 +60,14 @@ pub(crate) struct Caller<'h> {
     uid: u32,
     gid: u32,
     thread: u32,
+    owners: Owners,
     /// Asked in place of `/proc`, if this process is confined.
     broker: Option<&'h Broker>,
 }
 
 impl<'h> Caller<'h> {
-    pub(crate) fn of(header: &InHeader, broker: Option<&'h Broker>) -> Self {
-        Self { uid: header.uid, gid: header.gid, thread: header.pid, broker }
+    pub(crate) fn of(header: &InHeader, owners: Owners, broker: Option<&'h Broker>) -> Self {
+        Self { uid: header.uid, gid: header.gid, thread: header.pid, owners, broker }
     }
 
     /// Returns user, group, thread, and `number` besides.
@@ -75,12 +78,15 @@ impl<'h> Caller<'h> {
     /// Returns the caller whose [`fields`](Self::fields) these are, for a process that is not
     /// confined.
     pub(crate) fn from_fields([uid, gid, thread, _]: [u32; 4]) -> Self {
-        Self { uid, gid, thread, broker: None }
+        Self { uid, gid, thread, owners: Owners::default(), broker: None }
     }
 
     /// Returns whether it has `capability` in the user namespace of this server. See the head of
-    /// the file for a thread that is not known.
+    /// the file for a thread that is not known. With `fakeroot` each caller has all of them.
     pub(crate) fn has(&self, capability: Capability) -> bool {
+        if self.owners.fakeroot {
+            return true;
+        }
         if let Some(broker) = self.broker {
             return broker.has(self.fields(capability as u32));
         }
@@ -99,13 +105,25 @@ impl<'h> Caller<'h> {
             && std::fs::read_to_string("/proc/self/status").is_ok_and(|own| is_of_own_namespace(&own))
     }
 
-    /// Returns whether it owns what belongs to `uid`, or may act as if it did.
-    pub(crate) fn owns(&self, uid: u32) -> bool {
+    /// Returns whether it owns an inode, or may act as if it did.
+    pub(crate) fn owns(&self, meta: &Metadata) -> bool {
+        self.is_user(self.owners.shown(meta).0)
+    }
+
+    fn is_user(&self, uid: u32) -> bool {
         self.uid == uid || self.has(Capability::Fowner)
+    }
+
+    /// Returns whether the group of an inode is one of its groups.
+    pub(crate) fn is_of_group(&self, meta: &Metadata) -> bool {
+        self.is_in_group(self.owners.shown(meta).1)
     }
 
     /// Returns whether `gid` is its group or one of its other groups.
     pub(crate) fn is_in_group(&self, gid: u32) -> bool {
+        if self.owners.fakeroot {
+            return true;
+        }
         if let Some(broker) = self.broker.filter(|_| self.gid != gid) {
             return broker.is_in_group(self.fields(gid));
         }
@@ -164,18 +182,20 @@ mod tests {
     #[test]
     fn nothing_is_allowed_to_a_thread_that_is_gone() {
         // No thread has the number of the limit or more.
-        let gone = Caller { uid: 0, gid: 0, thread: u32::MAX >> 1, broker: None };
-        assert!(!gone.has(Capability::SysAdmin) && !gone.owns(1) && gone.owns(0) && gone.is_in_group(0));
+        let gone = Caller::from_fields([0, 0, u32::MAX >> 1, 0]);
+        assert!(
+            !gone.has(Capability::SysAdmin) && !gone.is_user(1) && gone.is_user(0) && gone.is_in_group(0)
+        );
     }
 
     #[test]
     fn a_thread_of_another_pid_namespace_has_what_the_kernel_checked() {
-        let unknown = |uid| Caller { uid, gid: uid, thread: 0, broker: None };
+        let unknown = |uid| Caller::from_fields([uid, uid, 0, 0]);
         for capability in [Capability::Fsetid, Capability::SysAdmin, Capability::SysResource] {
             assert!(!unknown(0).has(capability), "{capability:?}");
         }
         assert!(unknown(0).has(Capability::Fowner) && unknown(0).has(Capability::LinuxImmutable));
-        assert!(!unknown(7).has(Capability::Fowner) && unknown(7).owns(7) && !unknown(7).is_in_group(0));
+        assert!(!unknown(7).has(Capability::Fowner) && unknown(7).is_user(7) && !unknown(7).is_in_group(0));
     }
 
     #[test]

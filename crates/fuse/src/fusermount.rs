@@ -42,8 +42,10 @@ pub(crate) fn mount(source: &OsStr, dir: &Path, options: &MountOptions) -> Resul
 }
 
 fn words(source: &OsStr, options: &MountOptions) -> OsString {
-    let mut words =
-        format!("default_permissions,subtype={},{}", options.subtype(), options.flag_words()).into_bytes();
+    let mut words = format!("subtype={},{}", options.subtype(), options.flag_words()).into_bytes();
+    if options.kernel_checks() {
+        words.extend_from_slice(b",default_permissions");
+    }
     if options.allows_others(false) {
         words.extend_from_slice(b",allow_other");
     }

@@ -26,6 +26,7 @@ mod mountpoint;
 mod nodes;
 mod notifier;
 mod options;
+mod owners;
 mod pass;
 mod remounts;
 mod request;

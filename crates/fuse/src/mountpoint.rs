@@ -183,7 +183,9 @@ fn by_system(
     set("rootmode", "40000")?;
     set("user_id", &rustix::process::getuid().as_raw().to_string())?;
     set("group_id", &rustix::process::getgid().as_raw().to_string())?;
-    fsconfig_set_flag(context.as_fd(), "default_permissions")?;
+    if options.kernel_checks() {
+        fsconfig_set_flag(context.as_fd(), "default_permissions")?;
+    }
     if options.allows_others(true) {
         fsconfig_set_flag(context.as_fd(), "allow_other")?;
     }

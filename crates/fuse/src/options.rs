@@ -6,6 +6,7 @@
 mod option;
 mod words;
 
+use crate::owners::Owners;
 use crate::table::LAZYTIME;
 use lanefs::device::Cached;
 use lanefs::{Atime, OpenOptions};
@@ -66,7 +67,9 @@ pub struct MountOptions {
     /// The type in `/proc/mounts` is `fuse.SUBTYPE`.
     subtype: String,
     allow_other: Option<bool>,
-    pub(crate) acl: bool,
+    acl: bool,
+    /// Whose the files are.
+    pub(crate) owners: Owners,
     /// See [`Follow`](crate::scheduling::Follow).
     pub(crate) follow: bool,
     atime: Atime,
@@ -112,6 +115,7 @@ impl Default for MountOptions {
             subtype: "lanefs".into(),
             allow_other: None,
             acl: true,
+            owners: Owners::default(),
             follow: true,
             atime: Atime::Relative,
             open: OpenOptions::new()
@@ -135,6 +139,10 @@ impl MountOptions {
     /// The first word that is no option, or asks for what lanefs does not do.
     pub fn parse(&mut self, words: &str) -> Result<(), OptionError> {
         words.split(',').filter(|w| !w.is_empty()).try_for_each(|word| self.take(word))?;
+        if self.owners.fakeroot && self.allow_other == Some(true) {
+            let why = "it would make root of every user that allow_other lets in: leave one of them out";
+            return Err(OptionError::new("fakeroot", why));
+        }
         match &self.of_the_table {
             Some(word) if !self.remount => {
                 let refusal = MountOption::find(word).and_then(MountOption::refusal);
@@ -205,6 +213,16 @@ impl MountOptions {
         self.set(MountFlags::RELATIME, atime == Atime::Relative);
     }
 
+    /// Returns whether the kernel checks permissions, by modes and by what else it is told.
+    pub(crate) fn kernel_checks(&self) -> bool {
+        !self.owners.fakeroot
+    }
+
+    /// Returns whether the kernel is told of ACLs: it would check permissions by them.
+    pub(crate) fn acl(&self) -> bool {
+        self.acl && self.kernel_checks()
+    }
+
     /// Returns which changes are durable when they are answered.
     pub(crate) fn durably(&self) -> Durably {
         let has = |flag| self.flags.contains(flag);
@@ -227,9 +245,9 @@ impl MountOptions {
     }
 
     /// Returns whether all users may use the mount. A mount of root is for all users, as the
-    /// kernel's are. A mount of another user is for that user alone.
+    /// kernel's are. A mount of another user, and one with `fakeroot`, is for that user alone.
     pub(crate) fn allows_others(&self, root: bool) -> bool {
-        self.allow_other.unwrap_or(root)
+        self.allow_other.unwrap_or(root && !self.owners.fakeroot)
     }
 
     /// Returns the part after `fuse.` in the type of the mount.
@@ -286,6 +304,13 @@ fn sandbox(word: &str, value: &str) -> Result<SandboxMode, OptionError> {
         "off" => Ok(SandboxMode::Off),
         _ => Err(OptionError::new(word, "wanted is auto, require or off")),
     }
+}
+
+/// Returns the user or group that a word names by number.
+fn id(word: &str, value: &str) -> Result<u32, OptionError> {
+    // The last number means none.
+    let id = value.parse().ok().filter(|id| *id != u32::MAX);
+    id.ok_or_else(|| OptionError::new(word, "wanted is the number of a user or group"))
 }
 
 /// Checks a subtype: the table of mounts must be able to show it unchanged.
@@ -356,6 +381,20 @@ mod tests {
             assert!(parsed(&format!("metrics={address}")).unwrap_err().contains("wanted is"), "{address}");
         }
         assert!(parsed("noatime").unwrap().metrics.is_none(), "nobody listens unless he is told to");
+    }
+
+    #[test]
+    fn nobody_else_becomes_root() {
+        let options = parsed("fakeroot").unwrap();
+        assert!(!options.allows_others(true) && !options.kernel_checks() && !options.acl());
+        for words in ["fakeroot,allow_other", "allow_other,fakeroot"] {
+            assert!(parsed(words).unwrap_err().contains("fakeroot"), "{words}");
+        }
+        let owners = Owners { uid: Some(1000), gid: Some(0), fakeroot: false };
+        assert_eq!(parsed("uid=1000,gid=0").unwrap().owners, owners);
+        for word in ["uid=", "uid=me", "gid=4294967295", "gid=-1"] {
+            assert!(parsed(word).unwrap_err().contains(word), "{word}");
+        }
     }
 
     #[test]

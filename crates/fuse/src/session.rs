@@ -88,7 +88,7 @@ impl Session {
         };
         filesystem.mounted_as(mounted.device());
         let server = Server::new(connection, filesystem, Workers::new(options.threads, following));
-        match server.shake_hands(options.acl, time_gran) {
+        match server.shake_hands(options.acl(), time_gran) {
             Ok(()) => {
                 // Only now: the kernel's own values come with the first word.
                 bdi.set(CacheRule::Roomy);

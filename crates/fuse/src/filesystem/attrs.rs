@@ -19,24 +19,25 @@ impl Filesystem {
     pub(super) fn getattr(&self, id: u64, handle: Option<u64>, out: &mut Outbox) -> Answer<Outcome> {
         let node = self.node(id)?;
         self.check_space(node.ino(), handle)?;
-        out.put(&attr_out(&node.metadata()))?;
+        out.put(&attr_out(&node.metadata(), self.owners))?;
         Ok(self.after_attributes(id, node.ino()))
     }
 
     pub(super) fn statx(&self, id: u64, out: &mut Outbox) -> Answer {
         let node = self.node(id)?;
-        out.put(&statx_out(&node.metadata()))
+        out.put(&statx_out(&node.metadata(), self.owners))
     }
 
     pub(super) fn setattr(&self, header: &InHeader, attrs: &SetAttrs, out: &mut Outbox) -> Answer {
         let node = self.node(header.nodeid)?;
         let meta = node.metadata();
+        let mut set = attrs.set;
+        self.owners.check_chown(&mut set)?;
         if let Some(size) = attrs.size {
             let keeps = Keeps::Told { kill: attrs.kills_ids };
             self.before_change(header, &node, Change::Overwrite, keeps)?;
             node.set_len(size)?;
         }
-        let mut set = attrs.set;
         if set.uid.is_some() || set.gid.is_some() {
             set.by = chown_modifier(&self.caller(header), &meta);
         }
@@ -46,7 +47,7 @@ impl Filesystem {
         if set != SetAttr::default() {
             node.set_attr(&set)?;
         }
-        out.put(&attr_out(&node.metadata()))
+        out.put(&attr_out(&node.metadata(), self.owners))
     }
 }
 

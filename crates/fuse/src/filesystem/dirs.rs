@@ -57,7 +57,7 @@ impl Filesystem {
             // error.
             match if item.ino == 0 { None } else { self.volume.node_at(item.ino).ok() } {
                 Some(child) => {
-                    out.put(&entry_out(self.nodes.id_of(item.ino), &child.metadata()))?;
+                    out.put(&entry_out(self.nodes.id_of(item.ino), &child.metadata(), self.owners))?;
                     self.nodes.remember(child);
                 }
                 None => out.put(&EntryOut::default())?,

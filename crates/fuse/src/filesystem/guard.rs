@@ -110,5 +110,5 @@ pub(super) fn chown_modifier(caller: &Caller<'_>, meta: &Metadata) -> Modifier {
 /// Returns whether set-group-id without execution is in question, and the caller is not of the
 /// group.
 fn is_outsider(caller: &Caller<'_>, meta: &Metadata) -> bool {
-    meta.permissions() & (SET_GROUP_ID | GROUP_EXECUTES) == SET_GROUP_ID && !caller.is_in_group(meta.gid())
+    meta.permissions() & (SET_GROUP_ID | GROUP_EXECUTES) == SET_GROUP_ID && !caller.is_of_group(meta)
 }

@@ -79,8 +79,7 @@ impl Filesystem {
     fn check_may_set(&self, header: &InHeader, meta: &Metadata, changes: InodeFlags) -> Answer {
         let caller = self.caller(header);
         let hardens = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-        if !caller.owns(meta.uid()) || changes.intersects(hardens) && !caller.has(Capability::LinuxImmutable)
-        {
+        if !caller.owns(meta) || changes.intersects(hardens) && !caller.has(Capability::LinuxImmutable) {
             return Err(Fault(Errno::PERM));
         }
         Ok(())

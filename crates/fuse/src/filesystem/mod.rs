@@ -1,5 +1,6 @@
 //! The operations: which request does what. The kernel has checked modes and ACLs before it sends a
-//! request (`default_permissions`); the engine and [`guard`] refuse what ext4 itself refuses.
+//! request (`default_permissions`), unless the mount is `fakeroot`; the engine and [`guard`] refuse
+//! what ext4 itself refuses.
 //!
 //! Hazard: a serving thread must not wait for anything that takes another request. See
 //! [`Notifier`].
@@ -24,6 +25,7 @@ use crate::handles::Handles;
 use crate::nodes::Nodes;
 use crate::notifier::{self, Job, Notice, Notifier};
 use crate::options::{Durably, MountOptions};
+use crate::owners::Owners;
 use crate::remounts::Remounts;
 use crate::request::{Received, Request};
 use crate::table::MountDevice;
@@ -47,6 +49,7 @@ pub(crate) struct Filesystem {
     /// The user and the group besides root that may take reserved blocks (s_def_resuid,
     /// s_def_resgid).
     reserved_for: (u32, u32),
+    owners: Owners,
     /// Asked about callers, where this process is confined.
     broker: Option<Arc<Broker>>,
 }
@@ -98,13 +101,14 @@ impl Filesystem {
             remounts: Remounts::default(),
             notifier,
             reserved_for,
+            owners: options.owners,
             broker,
         })
     }
 
     /// Returns the sender of a request.
     fn caller(&self, header: &InHeader) -> Caller<'_> {
-        Caller::of(header, self.broker.as_deref())
+        Caller::of(header, self.owners, self.broker.as_deref())
     }
 
     /// Returns what the volume has counted.

@@ -37,19 +37,22 @@ impl Filesystem {
     /// Tells the kernel of an inode, which it then knows once more.
     fn tell(&self, node: Node, out: &mut Outbox) -> Answer {
         let id = self.nodes.id_of(node.ino());
-        out.put(&entry_out(id, &node.metadata()))?;
+        out.put(&entry_out(id, &node.metadata(), self.owners))?;
         self.nodes.remember(node);
         Ok(())
     }
 
     pub(super) fn make(&self, id: u64, new: &Make<'_>, out: &mut Outbox) -> Answer {
-        let node = self.node(id)?.create(new.name, new.kind, new.attr, new.umask)?;
+        let dir = self.node(id)?;
+        let attr = self.owners.of_new(new.attr, &dir.metadata());
+        let node = dir.create(new.name, new.kind, attr, new.umask)?;
         self.tell(node, out)
     }
 
     pub(super) fn create(&self, header: &InHeader, name: &OsStr, file: &NewFile, out: &mut Outbox) -> Answer {
         let NewFile { attr, umask, how } = *file;
         let dir = self.node(header.nodeid)?;
+        let attr = self.owners.of_new(attr, &dir.metadata());
         let privileged = self.is_privileged(header);
         let node = match dir.create(name, NewKind::File, attr, umask) {
             Err(Error::Exists) if !how.flags.contains(OpenFlags::EXCL) => {
@@ -63,7 +66,8 @@ impl Filesystem {
     }
 
     pub(super) fn tmpfile(&self, header: &InHeader, file: &NewFile, out: &mut Outbox) -> Answer {
-        let node = self.node(header.nodeid)?.create_nameless(file.attr, file.umask)?;
+        let dir = self.node(header.nodeid)?;
+        let node = dir.create_nameless(self.owners.of_new(file.attr, &dir.metadata()), file.umask)?;
         self.tell_open(node, file.how.flags, self.is_privileged(header), out)
     }
 

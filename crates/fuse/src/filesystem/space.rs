@@ -32,7 +32,8 @@ impl Filesystem {
     /// where the blocks are reserved for another user.
     pub(super) fn is_privileged(&self, header: &InHeader) -> bool {
         let (uid, gid) = self.reserved_for;
-        header.uid == uid
+        self.owners.fakeroot
+            || header.uid == uid
             || gid != 0 && header.gid == gid
             || header.uid == 0 && self.caller(header).has(Capability::SysResource)
     }

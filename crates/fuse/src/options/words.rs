@@ -4,7 +4,7 @@
 //! refused with a line that says what to do. Tests walk the table.
 
 use super::option::{Action, MountOption, clear, is_of, keep, other, set, times};
-use super::{OptionError, metrics_address, sandbox, subtype, threads};
+use super::{OptionError, id, metrics_address, sandbox, subtype, threads};
 use crate::table::LAZYTIME;
 use lanefs::Atime;
 use rustix::mount::MountFlags;
@@ -76,6 +76,32 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
         },
         "All users may come in, the default of root's mounts. A user needs `user_allow_other` in \
          `/etc/fuse.conf` for it.",
+    ),
+    keep(
+        &["fakeroot"],
+        |options, _, _| {
+            options.owners.fakeroot = true;
+            Ok(())
+        },
+        "The user who mounts may do on the volume what root may, whatever its owners, modes and ACLs say. Not \
+         together with `allow_other`.",
+    ),
+    keep(
+        &["uid=N"],
+        |options, word, value| {
+            options.owners.uid = Some(id(word, value)?);
+            Ok(())
+        },
+        "All files seem to belong to that user, and permissions are checked by that. A new file gets the owner of \
+         its directory on the volume.",
+    ),
+    keep(
+        &["gid=N"],
+        |options, word, value| {
+            options.owners.gid = Some(id(word, value)?);
+            Ok(())
+        },
+        "The same for the group.",
     ),
     keep(
         &["acl"],
@@ -297,9 +323,9 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
         "name the part as the volume: `disk.raw@2`, `disk.raw?offset=1M&size=4G`",
     ),
     other(
-        &["uid=N", "gid=N", "umask=N", "fmask=N", "dmask=N", "idmap=KIND"],
+        &["umask=N", "fmask=N", "dmask=N", "idmap=KIND"],
         Action::Refused,
-        "owners and modes are those of the volume: change them by chown and chmod",
+        "modes are those of the volume: change them by chmod; `uid` and `gid` give all files one owner",
     ),
     other(&["noiversion"], Action::Refused, "versions are always counted: leave it out"),
     other(&["mand"], Action::Refused, "there are no mandatory locks: leave it out"),

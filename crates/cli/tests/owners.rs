@@ -1,0 +1,112 @@
+//! Mounts of a user on a volume of other owners: the options fakeroot, uid and gid.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use lanefs_tests::{Watchdog, private_mounts};
+use support::{Image, succeed, tool};
+
+/// A root file system in an image that user 65534 owns.
+fn volume() -> Image {
+    private_mounts();
+    let image = Image::new();
+    let script = r#"
+        export PATH="$PATH:$1"
+        mkdir -p t/etc t/home/me t/tmp t/locked; cd t
+        echo secret > etc/shadow; chown 0:42 etc/shadow; chmod 640 etc/shadow; echo old > etc/old
+        chown 1000:1001 home/me; chmod 700 home/me; chmod 1777 tmp; echo x > tmp/of-root
+        echo inside > locked/file; chmod 0 locked; cp /bin/true etc/true; chmod 0 etc/true; cd ..
+        lanefs cp -a t/. v.img:/; cp "$1/lanefs" lanefs; chown -R 65534 . ; chmod 755 . lanefs; mkdir m; chown 65534 m v.img
+    "#;
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_lanefs")).parent().unwrap();
+    succeed(tool("bash").args(["-euc", script, "-"]).arg(bin).current_dir(image.beside("")));
+    image
+}
+
+/// Runs `script`, in which `user` runs a command as that user, `is A B` compares, and `fails` runs
+/// what must fail: a `!` does not end a script.
+fn as_user(image: &Image, script: &str) {
+    let _watchdog = Watchdog::new("a mount of a user");
+    let head = r#"
+        mount --make-rprivate /
+        mkdir -p dev; mount -t tmpfs tmpfs dev; mknod -m 666 dev/fuse c 10 229; mount --bind dev/fuse /dev/fuse
+        user() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+        is() { [ "$1" = "$2" ] || { echo "$1 is not $2" >&2; exit 1; }; }
+        fails() { if "$@"; then echo "$* does not fail" >&2; exit 1; fi; }
+        export -f is fails
+    "#;
+    let mut alone = tool("unshare");
+    let script = format!("{head}\n{script}\numount dev /dev/fuse");
+    succeed(alone.args(["--mount", "bash", "-euxc", &script]).current_dir(image.beside("")));
+    image.fsck();
+}
+
+#[test]
+fn with_fakeroot_a_user_is_root_on_his_volume() {
+    let image = volume();
+    as_user(
+        &image,
+        r#"
+        user ./lanefs mount v.img m
+        fails user cat m/etc/shadow
+        user ./lanefs umount m
+        fails user ./lanefs mount -o fakeroot,allow_other v.img m
+        fails ./lanefs mount -o fakeroot,allow_other v.img m
+        user ./lanefs mount -o fakeroot v.img m
+        findmnt -no VFS-OPTIONS m | grep -q nosuid,nodev
+        user bash -euxc '
+            is "$(cat m/etc/shadow)" secret; is "$(cat m/locked/file)" inside
+            echo new > m/etc/shadow; is "$(stat -c %u:%g:%a m/etc/shadow)" 0:42:640
+            touch m/etc/made; is "$(stat -c %u:%g m/etc/made)" 65534:65534
+            chown 33:44 m/etc/made; chmod 4755 m/etc/made; is "$(stat -c %u:%g:%a m/etc/made)" 33:44:4755
+            mkdir m/etc/dir; mv m/etc/made m/etc/dir/; ln m/etc/shadow m/etc/link; rm m/etc/old
+            touch -d @5 m/etc/shadow; is "$(stat -c %Y m/etc/shadow)" 5; setfattr -n user.a -v b m/etc/shadow
+            fails m/etc/true
+            rm m/tmp/of-root
+            fails mknod m/etc/null c 1 3; fails chattr +A m/etc/shadow; fails setfattr -n trusted.a -v b m/etc/shadow
+        '
+        # Nobody else comes in, and so nobody else becomes root.
+        fails cat m/etc/shadow
+        fails setpriv --reuid 2 --clear-groups cat m/etc/shadow
+        user ./lanefs umount m
+        ./lanefs mount -o fakeroot v.img m
+        fails setpriv --reuid 2 --clear-groups ls m
+        ./lanefs umount m
+        "#,
+    );
+    assert_eq!(image.ok(["stat", "-c", "%u:%g:%a", "v.img:/etc/dir/made"]), "33:44:4755\n");
+    assert_eq!(image.ok(["cat", "v.img:/etc/link"]), "new\n");
+}
+
+#[test]
+fn with_uid_all_files_have_one_owner() {
+    let image = volume();
+    as_user(
+        &image,
+        r#"
+        user ./lanefs mount -o uid=65534,gid=65534 v.img m
+        user bash -euxc '
+            is "$(cat m/etc/shadow)" secret; is "$(stat -c %u:%g:%a m/etc/shadow)" 65534:65534:640
+            is "$(find m ! -user 65534 -o ! -group 65534)" ""
+            touch m/etc/made m/home/me/made; mkdir m/home/me/dir; ln -s x m/home/me/link
+            # Modes count as the owner has them.
+            fails ls m/locked; chmod 700 m/locked; is "$(cat m/locked/file)" inside
+            chmod 440 m/etc/shadow; fails bash -c "echo x >> m/etc/shadow"
+            chown 65534:65534 m/etc/made; fails chown 0 m/etc/made; fails chgrp 0 m/etc/made
+            rm m/tmp/of-root
+        '
+        user ./lanefs umount m
+        user ./lanefs mount -o uid=7 v.img m
+        is "$(user stat -c %u:%g m/home/me)" 7:1001
+        fails user touch m/home/me/other
+        user ./lanefs umount m
+        "#,
+    );
+    let owner = |path: &str| image.ok(["stat", "-c", "%u:%g", &image.at(path)]);
+    assert_eq!(owner("/etc/made"), "0:0\n");
+    assert_eq!(owner("/etc/shadow"), "0:42\n");
+    for name in ["made", "dir", "link"] {
+        assert_eq!(owner(&format!("/home/me/{name}")), "1000:1001\n", "{name}");
+    }
+}
