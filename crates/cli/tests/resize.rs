@@ -31,6 +31,30 @@ fn grows_a_volume_and_its_file() {
     v.fsck();
 }
 
+/// A file becomes shorter with its volume, and a part of a file does not.
+#[test]
+fn shrinks_a_volume_and_its_file() {
+    let v = Image::new();
+    v.ok(["resize", "v.img", "1G"]);
+    assert!(v.ok(["resize", "v.img", "64M"]).starts_with("'v.img': 64M instead of 1.0G, 16384 blocks"));
+    assert_eq!(len(&v), 64 << 20);
+    v.fsck();
+    v.ok(["resize", "v.img", "min"]);
+    let least = len(&v);
+    assert!(least < 64 << 20);
+    v.fsck();
+    v.ok(["resize", "v.img", "fit+50%"]);
+    assert_eq!(len(&v), (least * 3 / 2) / 4096 * 4096);
+    v.fsck();
+    let part = format!("v.img?offset=0&size={}", len(&v));
+    v.ok(["resize", &part, "min"]);
+    assert_eq!(len(&v), (least * 3 / 2) / 4096 * 4096);
+    let out = v.lanefs(["resize", "v.img", "1M"]).output().expect("lanefs");
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(said.starts_with("lanefs: cannot resize 'v.img': 256 blocks are too few: "), "{said}");
+    v.fsck();
+}
+
 /// Without a size a volume takes all of its file, and in a partition no more than that.
 #[test]
 fn fills_what_it_is_in() {

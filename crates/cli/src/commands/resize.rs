@@ -16,12 +16,14 @@ use std::os::unix::ffi::OsStrExt;
 /// Give a volume another size, while no program has it open
 ///
 /// A crash at any moment leaves the volume sound, with its old size or its new one. The file of a
-/// volume becomes longer; a volume on a device or in a partition can be as large as that.
+/// volume becomes longer or shorter; a volume on a device or in a partition can be as large as
+/// that.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume
     volume: OsString,
-    /// The new size: 8G, or +2G on top of the present one; without it, all of the file or device
+    /// The new size: 8G; +2G on top of the present one; min, the smallest that lanefs can give it;
+    /// fit+5%, that and a part more; without it, all of the file or device
     #[arg(value_name = "SIZE", value_parser = Target::parse)]
     size: Option<Target>,
     /// Say nothing
@@ -37,13 +39,24 @@ pub(crate) struct Args {
 enum Target {
     Bytes(u64),
     More(u64),
+    /// The minimum and so many percent of it.
+    Fit(u32),
 }
 
 impl Target {
     fn parse(text: &str) -> Result<Self, String> {
-        match text.strip_prefix('+') {
-            Some(more) => size::parse(more).map(Self::More),
+        if let Some(more) = text.strip_prefix('+') {
+            return size::parse(more).map(Self::More);
+        }
+        match text.strip_prefix("fit") {
+            None if text == "min" => Ok(Self::Fit(0)),
             None => size::parse(text).map(Self::Bytes),
+            Some("") => Ok(Self::Fit(0)),
+            Some(rest) => rest
+                .strip_prefix('+')
+                .and_then(|rest| rest.strip_suffix('%')?.parse().ok())
+                .map(Self::Fit)
+                .ok_or_else(|| format!("'{text}': write fit+5%")),
         }
     }
 }
@@ -66,13 +79,14 @@ impl Args {
         let volume = open_resize(&name)?;
         let before = volume.blocks();
         let wanted = self.wanted(&volume, &name)?;
-        if wanted < volume.size() {
-            let why = format!("it has {} bytes, and lanefs does not make a volume smaller", volume.size());
-            return Err(Failure::cannot("resize", name.as_bytes(), Cause::text(why)));
-        }
         let size = volume.fit(wanted).or_cannot("resize", name.as_bytes())?;
-        drop(volume);
-        let volume = grow(&name, size)?;
+        let volume = match size < volume.size() {
+            true => shrink(&name, volume, size)?,
+            false => {
+                drop(volume);
+                grow(&name, size)?
+            }
+        };
         self.say(&name, before, &volume, out)
     }
 
@@ -83,6 +97,10 @@ impl Args {
             Some(Target::More(more)) => volume.size().checked_add(more).ok_or_else(|| {
                 Failure::cannot("resize", name.as_bytes(), Cause::text("larger than 2^64 bytes"))
             }),
+            Some(Target::Fit(percent)) => {
+                let least = volume.minimum().or_cannot("resize", name.as_bytes())?;
+                Ok(least.saturating_add((u128::from(least) * u128::from(percent)).div_ceil(100) as u64))
+            }
             None => Ok(volume.device_size()),
         }
     }
@@ -136,18 +154,35 @@ fn grow(name: &VolumeName, size: u64) -> Res<Resize> {
     grown
 }
 
+/// Shrinks the volume to `size` bytes, and the file that it is alone in.
+fn shrink(name: &VolumeName, mut volume: Resize, size: u64) -> Res<Resize> {
+    volume.shrink(size).or_cannot("resize", name.as_bytes())?;
+    // While the volume is locked: no other process has made it larger again.
+    let shorter = match is_whole_file(name) {
+        Ok(true) => set_len(name, volume.size()),
+        other => other.map(|_| ()),
+    };
+    shorter.or_cannot("make shorter", name.as_bytes())?;
+    Ok(volume)
+}
+
+/// Returns whether the volume is all of a regular file.
+fn is_whole_file(name: &VolumeName) -> std::io::Result<bool> {
+    Ok(names_file(name) && !names_part(name) && file_of(name).metadata()?.is_file())
+}
+
 /// Makes the file of a volume `size` bytes long, if it is a shorter file. Returns the length that
 /// it had.
 fn lengthen(name: &VolumeName, size: u64) -> std::io::Result<Option<u64>> {
-    if !names_file(name) || names_part(name) {
+    if !is_whole_file(name)? {
         return Ok(None);
     }
-    let meta = file_of(name).metadata()?;
-    if !meta.is_file() || meta.len() >= size {
+    let len = file_of(name).metadata()?.len();
+    if len >= size {
         return Ok(None);
     }
     set_len(name, size)?;
-    Ok(Some(meta.len()))
+    Ok(Some(len))
 }
 
 fn set_len(name: &VolumeName, size: u64) -> std::io::Result<()> {
@@ -164,7 +199,9 @@ mod tests {
     fn reads_sizes() {
         assert_eq!(Target::parse("8G"), Ok(Target::Bytes(8 << 30)));
         assert_eq!(Target::parse("+2G"), Ok(Target::More(2 << 30)));
-        for bad in ["", "+", "-1G", "8X", "++1G"] {
+        assert_eq!(Target::parse("min"), Ok(Target::Fit(0)));
+        assert_eq!(Target::parse("fit+5%"), Ok(Target::Fit(5)));
+        for bad in ["", "+", "-1G", "8X", "++1G", "fit5%", "fit+5", "fit+%", "minimum"] {
             assert!(Target::parse(bad).is_err(), "{bad}");
         }
     }

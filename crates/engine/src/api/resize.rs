@@ -75,15 +75,36 @@ impl Resize {
         self.volume.superblock().inodes_count()
     }
 
-    /// Returns the bytes that the volume has after it is asked to grow to `size` bytes: whole
-    /// blocks, and no last group that is too short for its own structures. That is never less than
-    /// the volume has now.
+    /// Returns the bytes that the volume has after it is asked for `size` bytes: whole blocks, and
+    /// no last group that is too short for its own structures.
     ///
     /// # Errors
     /// [`ResizeError`](crate::ResizeError): block or inode numbers do not reach so far.
     pub fn fit(&self, size: u64) -> Result<u64> {
         let block_size = u64::from(self.block_size());
-        Ok(self.volume.fit((size / block_size).max(self.blocks()))? * block_size)
+        Ok(self.volume.fit(size / block_size)? * block_size)
+    }
+
+    /// Returns the fewest bytes that [`shrink`](Self::shrink) can give the volume. Reads all inodes
+    /// and bitmaps, several times.
+    ///
+    /// # Errors
+    /// A damaged volume; the device's.
+    pub fn minimum(&self) -> Result<u64> {
+        Ok(self.volume.minimum()? * u64::from(self.block_size()))
+    }
+
+    /// Shrinks the volume to `size` bytes, as [`fit`](Self::fit) rounds it; does nothing to a
+    /// volume of that size or less. What lies behind the new end moves before it. Inodes, the log,
+    /// and bitmaps and inode tables of groups that stay do not move, and no extent is split. The
+    /// device keeps its length.
+    ///
+    /// # Errors
+    /// [`ResizeError`](crate::ResizeError): the volume is as it was, or, if the log is too small
+    /// for the map of some file, other files have moved. Those of the journal and the device: after
+    /// its recovery the volume is sound and has its old size or the new one.
+    pub fn shrink(&mut self, size: u64) -> Result<()> {
+        self.volume.shrink(size / u64::from(self.block_size()))
     }
 
     /// Grows the volume to `size` bytes, as [`fit`](Self::fit) rounds it; does nothing to a volume

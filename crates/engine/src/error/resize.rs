@@ -32,13 +32,13 @@ pub enum ResizeError {
         /// The most blocks that there can be.
         max: u64,
     },
-    /// What is in use does not fit.
-    #[error("{blocks} blocks are too few: the volume needs {min}")]
-    TooSmall {
+    /// A run that has to move finds no place.
+    #[error("{blocks} blocks are too few: no {len} free blocks before it follow each other")]
+    NoRun {
         /// Blocks wanted.
         blocks: u64,
-        /// The fewest that it can be given.
-        min: u64,
+        /// Blocks of the run.
+        len: u32,
     },
     /// Structures lie behind the wanted end that cannot be moved.
     #[error("{blocks} blocks are too few: {what} lies at block {block}, and lanefs does not move it")]

@@ -2,7 +2,8 @@
 //!
 //! A [`Resizing`] has the volume for itself: its log is empty when it begins and when it ends.
 //! Growth takes one transaction or several, each of which ([`step`]) leads from a sound volume to
-//! a larger one.
+//! a larger one. A volume shrinks ([`shrink`]) in one, behind others that move what lies behind the
+//! new end ([`moves`]).
 //!
 //! Order of a step:
 //! 1. what lies behind the old end, in place;
@@ -17,17 +18,23 @@
 //! resize was cut between 2 and 3.
 
 mod copies;
+mod maps;
+mod moves;
 mod place;
+mod relocate;
 mod reserve;
 mod shape;
+mod shrink;
 mod step;
 
 use super::{log_place, read_super, write_super};
-use crate::error::{ResizeError, Result};
+use crate::error::{Error, ResizeError, Result};
 use lanefs_device::{AlignedBuf, BlockDevice};
 use lanefs_format::{Compat, GroupDesc, State, Superblock, Timestamp};
 use lanefs_journal::{Journal, LogConfig, Options};
 use lanefs_sync::time::realtime;
+use place::Taken;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +56,11 @@ impl Blocks {
     }
 
     fn read(&self, block: u64) -> Result<Vec<u8>> {
-        let mut bytes = AlignedBuf::zeroed(self.size as usize);
+        self.read_run(block, 1)
+    }
+
+    fn read_run(&self, block: u64, len: u32) -> Result<Vec<u8>> {
+        let mut bytes = AlignedBuf::zeroed(self.size as usize * len as usize);
         self.device.read_at(&mut bytes, self.offset(block))?;
         Ok(bytes.to_vec())
     }
@@ -76,6 +87,8 @@ pub(crate) struct Resizing {
     device: Blocks,
     superblock: Superblock,
     groups: Vec<GroupDesc>,
+    /// The bitmaps and inode tables.
+    fixed: Taken,
     log: Option<LogConfig>,
     clock: Option<Timestamp>,
 }
@@ -95,7 +108,8 @@ impl Resizing {
         let log = log_place::find(&device, &superblock)?;
         let device = Blocks { device, size: superblock.block_size() };
         let groups = read_groups(&device, &superblock)?;
-        Ok(Self { device, superblock, groups, log, clock })
+        let fixed = shrink::fixed(&superblock, &groups);
+        Ok(Self { device, superblock, groups, fixed, log, clock })
     }
 
     /// The superblock, up to date.
@@ -132,19 +146,37 @@ impl Resizing {
         if blocks <= self.superblock.blocks_count() {
             return Ok(());
         }
+        self.under_journal(|volume, journal| {
+            while volume.superblock.blocks_count() < blocks {
+                let step = volume.plan(blocks, journal.max_credits())?;
+                step.write_new_groups(&volume.device, zeros_from)?;
+                volume.take(journal, step)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs a change of the volume with its journal open. A change that is refused has left a
+    /// volume that can be closed; any other failure leaves one that recovery has to look after.
+    fn under_journal(&mut self, change: impl FnOnce(&mut Self, &Journal) -> Result<()>) -> Result<()> {
         let state = self.begin()?;
         let journal = self.open_journal()?;
-        while self.superblock.blocks_count() < blocks {
-            let step = self.plan(blocks, journal.max_credits())?;
-            step.write_new_groups(&self.device, zeros_from)?;
-            self.commit(&journal, &step)?;
-            (self.superblock, self.groups) = (step.superblock, step.groups);
-            copies::write(&self.device, &self.superblock, &self.groups)?;
-            self.device.device.flush()?;
-            journal.checkpoint()?;
+        let outcome = change(self, &journal);
+        if matches!(outcome, Ok(()) | Err(Error::Resize(_))) {
+            journal.close()?;
+            self.finish(state)?;
         }
-        journal.close()?;
-        self.finish(state)
+        outcome
+    }
+
+    /// Commits a step, and makes its result the volume.
+    fn take(&mut self, journal: &Journal, step: Step) -> Result<()> {
+        self.commit(journal, &step.logged)?;
+        (self.superblock, self.groups) = (step.superblock, step.groups);
+        self.fixed = shrink::fixed(&self.superblock, &self.groups);
+        copies::write(&self.device, &self.superblock, &self.groups)?;
+        self.device.device.flush()?;
+        Ok(journal.checkpoint()?)
     }
 
     /// Plans the largest step towards `blocks` that changes at most `credits` blocks at once.
@@ -171,10 +203,10 @@ impl Resizing {
         }
     }
 
-    /// Commits what a step changes below the old end.
-    fn commit(&self, journal: &Journal, step: &Step) -> Result<()> {
-        let handle = journal.start(step.logged.len() as u32)?;
-        for (&block, content) in &step.logged {
+    /// Commits the new content of blocks as one transaction.
+    fn commit(&self, journal: &Journal, logged: &BTreeMap<u64, Vec<u8>>) -> Result<()> {
+        let handle = journal.start(logged.len() as u32)?;
+        for (&block, content) in logged {
             let buffer = handle.create(block)?;
             handle.write(&buffer)?.copy_from_slice(content);
         }

@@ -5,7 +5,7 @@
 //! each group has its own.
 
 use crate::error::{Error, Result};
-use lanefs_format::Layout;
+use lanefs_format::{GroupDesc, Layout};
 use std::ops::Range;
 
 /// Where the structures of a group lie: block bitmap, inode bitmap, inode table.
@@ -14,6 +14,23 @@ pub(super) struct Place {
     pub(super) block_bitmap: u64,
     pub(super) inode_bitmap: u64,
     pub(super) inode_table: u64,
+}
+
+impl Place {
+    pub(super) fn of(desc: &GroupDesc) -> Self {
+        Self {
+            block_bitmap: desc.block_bitmap,
+            inode_bitmap: desc.inode_bitmap,
+            inode_table: desc.inode_table,
+        }
+    }
+
+    /// The runs that the structures take.
+    pub(super) fn runs(&self, layout: &Layout) -> [Range<u64>; 3] {
+        let table = u64::from(layout.inode_table_blocks());
+        [(self.block_bitmap, 1), (self.inode_bitmap, 1), (self.inode_table, table)]
+            .map(|(start, len)| start..start + len)
+    }
 }
 
 /// Returns the places for all groups from `from` on.
@@ -83,12 +100,7 @@ pub(super) struct Taken(Vec<Range<u64>>);
 
 impl Taken {
     pub(super) fn new(layout: &Layout, places: &[Place]) -> Self {
-        let table = u64::from(layout.inode_table_blocks());
-        let mut runs: Vec<Range<u64>> = places
-            .iter()
-            .flat_map(|p| [(p.block_bitmap, 1), (p.inode_bitmap, 1), (p.inode_table, table)])
-            .map(|(start, len)| start..start + len)
-            .collect();
+        let mut runs: Vec<Range<u64>> = places.iter().flat_map(|place| place.runs(layout)).collect();
         runs.sort_by_key(|run| run.start);
         Self(runs)
     }

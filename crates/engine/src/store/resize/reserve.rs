@@ -48,6 +48,11 @@ impl Reserve {
         Ok(Self { before, inode, slot, table_block, dind })
     }
 
+    /// The double indirect block.
+    pub(super) fn top(&self) -> u64 {
+        self.dind
+    }
+
     /// Logs the inode and its map for the shape of `sb`.
     ///
     /// # Errors
@@ -68,7 +73,7 @@ impl Reserve {
         let mut top = vec![0; size];
         for &(n, block) in &blocks {
             put(&mut top, n as usize % (size / 4), block);
-            if old != new {
+            if old != new || n < self.before.desc_blocks() {
                 let mut names = vec![0; size];
                 for (at, group) in new.iter().enumerate() {
                     put(&mut names, at, block + u64::from(*group) * u64::from(layout.blocks_per_group()));

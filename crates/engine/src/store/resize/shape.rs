@@ -29,6 +29,8 @@ pub(super) fn with_blocks(old: &Superblock, blocks: u64, keep_reserve: bool) -> 
         return Err(ResizeError::TooManyInodes { blocks, per_group: ipg, max }.into());
     }
     let mut raw = old.raw().clone();
+    (raw.s_free_blocks_count_lo, raw.s_free_blocks_count_hi) = (0.into(), 0.into());
+    raw.s_free_inodes_count = 0.into();
     let (low, high) = halves(blocks);
     (raw.s_blocks_count_lo, raw.s_blocks_count_hi) = (low.into(), high.into());
     raw.s_inodes_count = (groups as u32 * ipg).into();
@@ -61,15 +63,21 @@ fn check_width(old: &Superblock, blocks: u64) -> Result<()> {
 /// Decides where the descriptors of `groups` groups lie.
 fn place_descriptors(old: &Superblock, raw: &mut RawSuperblock, groups: u32, keep_reserve: bool) {
     let before = old.layout();
+    let (have, need) = (before.desc_blocks(), groups.div_ceil(before.descs_per_block()));
     if old.has_in(Incompat::META_BG) {
+        raw.s_first_meta_bg = raw.s_first_meta_bg.get().min(need).into();
         return;
     }
-    let (have, need) = (before.desc_blocks(), groups.div_ceil(before.descs_per_block()));
     let reserve = u32::from(raw.s_reserved_gdt_blocks.get());
     let resize_inode = old.has(Compat::RESIZE_INODE);
     let more = need.saturating_sub(have);
     if resize_inode && more <= reserve && keep_reserve {
-        raw.s_reserved_gdt_blocks = ((reserve - more) as u16).into();
+        // An indirect block has room for so many.
+        let most = old.block_size() / 4;
+        raw.s_reserved_gdt_blocks = ((reserve + have.saturating_sub(need)).min(most) as u16).into();
+        if more > 0 {
+            raw.s_reserved_gdt_blocks = ((reserve - more) as u16).into();
+        }
     } else if resize_inode || more > 0 {
         raw.s_first_meta_bg = have.into();
         raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::META_BG.bits()).into();
@@ -87,6 +95,11 @@ fn move_last_backup(old: &Superblock, raw: &mut RawSuperblock, last: u32) {
         return;
     }
     let [first, second] = raw.s_backup_bgs.map(|group| group.get());
+    if last < was {
+        // There may be no room for a copy in the new last group.
+        raw.s_backup_bgs = [first, second].map(|group| if group > last { 0 } else { group }.into());
+        return;
+    }
     let moved = match (first, second) {
         // Of two groups: the second one keeps its copy.
         (1, 0) | (0, 1) if was == 1 => [1, last],
@@ -111,8 +124,8 @@ pub(super) fn reach(old: &Superblock, to: u64) -> u64 {
     if cap > layout.blocks_count() { to.min(cap) } else { to }
 }
 
-/// Returns the largest size up to `wanted` blocks at which the last group, if it is a new one, has
-/// room for its own structures and some files.
+/// Returns the largest size up to `wanted` blocks at which the last group, if it is not that of
+/// now, has room for its own structures and some files.
 ///
 /// # Errors
 /// Those of [`with_blocks`].
@@ -120,7 +133,8 @@ pub(super) fn fit(old: &Superblock, wanted: u64) -> Result<u64> {
     let before = old.layout();
     let mut blocks = wanted;
     loop {
-        let mut sb = old.clone();
+        let mut sb =
+            if blocks < before.blocks_count() { with_blocks(old, blocks, true)? } else { old.clone() };
         while sb.blocks_count() < blocks {
             sb = with_blocks(&sb, reach(&sb, blocks), true)?;
         }
@@ -128,7 +142,8 @@ pub(super) fn fit(old: &Superblock, wanted: u64) -> Result<u64> {
         let last = layout.group_count() - 1;
         let len = layout.group_blocks(last)?;
         let own = layout.group_base_meta(last) + 2 + layout.inode_table_blocks() + ROOM_FOR_FILES;
-        if last < before.group_count() || len == layout.blocks_per_group() || len >= own {
+        let as_before = last + 1 == before.group_count() && blocks >= before.blocks_count();
+        if as_before || last == 0 || len == layout.blocks_per_group() || len >= own {
             return Ok(blocks);
         }
         blocks -= u64::from(len);

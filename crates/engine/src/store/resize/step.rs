@@ -7,7 +7,7 @@
 //! volume or the new one.
 
 use super::Blocks;
-use super::place::{Taken, places};
+use super::place::{Place, Taken, places};
 use super::reserve::Reserve;
 use crate::error::{Corrupt, Result};
 use lanefs_format::{
@@ -68,6 +68,59 @@ impl Step {
         Ok(step)
     }
 
+    /// Plans to give the volume the smaller shape of `superblock`. The caller has seen that nothing
+    /// lies behind the new end but structures of groups that go away. `last` is the bitmap of the
+    /// new last group.
+    ///
+    /// # Errors
+    /// Structures that contradict each other; the device's.
+    pub(super) fn shrink(
+        device: &Blocks,
+        (sb, groups): (&Superblock, &[GroupDesc]),
+        superblock: Superblock,
+        last: Vec<u8>,
+    ) -> Result<Self> {
+        let (before, layout) = (sb.layout(), superblock.layout());
+        let kept = (layout.group_count() as usize).min(groups.len());
+        let (stay, go) = groups.split_at(kept);
+        let mut step = Self {
+            taken: Taken::default(),
+            groups: stay.to_vec(),
+            logged: BTreeMap::new(),
+            before,
+            superblock,
+        };
+        let end = layout.group_count() - 1;
+        if let Some(desc) = step.groups.get_mut(end as usize) {
+            desc.flags -= GroupFlags::BLOCK_UNINIT;
+            step.logged.insert(desc.block_bitmap, last);
+        }
+        let mut freed = step.left_behind()?;
+        let gone = Taken::new(&before, &go.iter().map(Place::of).collect::<Vec<_>>());
+        for group in 0..layout.group_count() {
+            let first = layout.group_first_block(group)?;
+            freed.extend(gone.within(first..first + u64::from(layout.group_blocks(group)?)));
+        }
+        freed.extend(step.change_reserve(device, sb)?);
+        let mut changed = step.free(device, sb, freed)?;
+        step.cut(end)?;
+        changed.insert(end);
+        step.describe(device, changed)?;
+        step.log_superblock(device)?;
+        Ok(step)
+    }
+
+    /// Marks the bits behind the end of the last group, and counts its free blocks.
+    fn cut(&mut self, group: u32) -> Result<()> {
+        let (layout, csum) = (self.superblock.layout(), self.csum());
+        let (bits, len) = (layout.block_size() as usize * 8, layout.group_blocks(group)? as usize);
+        let Some(desc) = self.groups.get_mut(group as usize) else { return Ok(()) };
+        let Some(map) = self.logged.get_mut(&desc.block_bitmap) else { return Ok(()) };
+        bitmap::set(map, len..bits)?;
+        desc.free_blocks_count = (len - bitmap::count_set(map, 0..len)) as u32;
+        Ok(desc.sum_block_bitmap(map, &layout, &csum)?)
+    }
+
     fn csum(&self) -> Checksummer {
         self.superblock.checksummer()
     }
@@ -119,7 +172,7 @@ impl Step {
     fn left_behind(&self) -> Result<Vec<Range<u64>>> {
         let layout = self.superblock.layout();
         let mut runs = Vec::new();
-        for group in 0..self.before.group_count() {
+        for group in 0..self.before.group_count().min(layout.group_count()) {
             let first = layout.group_first_block(group)?;
             let now = first + u64::from(layout.group_base_meta(group));
             runs.push(now..first + u64::from(self.before.group_base_meta(group)));
@@ -155,11 +208,10 @@ impl Step {
             if flags && desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
                 continue;
             }
-            let mut map = match self.logged.remove(&desc.block_bitmap) {
-                Some(map) => map,
-                None => device.read(desc.block_bitmap)?,
-            };
-            if first {
+            let held = self.logged.remove(&desc.block_bitmap);
+            let was_read = held.is_none();
+            let mut map = held.map_or_else(|| device.read(desc.block_bitmap), Ok)?;
+            if first && was_read {
                 desc.verify_block_bitmap(&map, group, &sb.layout(), &csum)?;
             }
             if let Some(clear) = bitmap::next_zero(&map, bit..bit + len) {

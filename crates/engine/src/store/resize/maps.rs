@@ -1,0 +1,151 @@
+//! The maps of files, read and rewritten as they lie on the device.
+//!
+//! A relocation moves whole runs: an extent keeps its length, and a node or an indirect block its
+//! content but for the numbers in it. So no map changes its shape, and none needs another block.
+
+use super::Blocks;
+use crate::error::{Corrupt, Result};
+use lanefs_format::extent::{At, Bounds, Extent, Index, NodeRef, set_checksum, verify_checksum};
+use lanefs_format::{Inode, InodeContext, InodeFlags};
+
+/// The pointers of `i_block` to data, before those to indirect blocks.
+const DIRECT: usize = 12;
+
+/// What happens to the blocks of a map.
+pub(super) trait Visitor {
+    /// Returns the place of a run of blocks that content lies in, from now on. Content of an
+    /// unwritten run is of no worth.
+    fn data(&mut self, start: u64, len: u32, unwritten: bool) -> Result<u64>;
+
+    /// Returns the place of a block of the map from now on.
+    fn node(&mut self, block: u64) -> Result<u64>;
+
+    /// Gets a block of the map whose content or place has changed.
+    fn changed(&mut self, from: u64, to: u64, content: Vec<u8>) -> Result<()>;
+}
+
+/// A file whose map is walked.
+pub(super) struct Walk<'a, V> {
+    pub(super) device: &'a Blocks,
+    pub(super) ctx: &'a InodeContext,
+    /// Blocks of the volume.
+    pub(super) blocks: u64,
+    /// Blocks of a map that may still be read: a damaged one may name itself.
+    pub(super) left: u64,
+    pub(super) visitor: &'a mut V,
+}
+
+impl<V: Visitor> Walk<'_, V> {
+    /// Shows all runs of the file to the visitor. Returns whether `i_block` has changed.
+    ///
+    /// # Errors
+    /// A damaged map; the device's.
+    pub(super) fn file(&mut self, inode: &mut Inode) -> Result<bool> {
+        let mapped = inode.is_regular()
+            || inode.is_dir()
+            || inode.is_symlink() && inode.fast_symlink(self.ctx).is_none();
+        if !mapped {
+            return Ok(false);
+        }
+        let seed = inode.seed(&self.ctx.csum);
+        let mut map = inode.i_block;
+        let changed = match inode.flags.contains(InodeFlags::EXTENTS) {
+            true => {
+                let at = At { ino: inode.ino, block: 0 };
+                self.tree(&mut map, at, seed, &Bounds::root(0..self.blocks))?
+            }
+            false => self.table(&mut map)?,
+        };
+        inode.i_block = map;
+        Ok(changed)
+    }
+
+    /// A node of an extent tree.
+    fn tree(&mut self, bytes: &mut [u8], at: At, seed: Option<u32>, bounds: &Bounds) -> Result<bool> {
+        let mut node = NodeRef::new(bytes, at)?.to_node();
+        NodeRef::new(bytes, at)?.check(bounds)?;
+        let before = node.entries.clone();
+        for (n, entry) in node.entries.iter_mut().enumerate() {
+            *entry = match node.eh_depth {
+                0 => self.extent(entry.extent())?.into(),
+                depth => self.child(entry.index(), at.ino, seed, &bounds.child(depth, &before, n))?.into(),
+            };
+        }
+        let changed = node.entries != before;
+        if changed {
+            node.encode(bytes, at)?;
+        }
+        Ok(changed)
+    }
+
+    fn extent(&mut self, extent: Extent) -> Result<Extent> {
+        self.check(extent.ee_start, extent.len)?;
+        let ee_start = self.visitor.data(extent.ee_start, extent.len, extent.unwritten)?;
+        Ok(Extent { ee_start, ..extent })
+    }
+
+    fn child(&mut self, index: Index, ino: u32, seed: Option<u32>, bounds: &Bounds) -> Result<Index> {
+        let from = index.ei_leaf;
+        self.check(from, 1)?;
+        let mut bytes = self.device.read(from)?;
+        let at = At { ino, block: from };
+        if let Some(seed) = seed {
+            verify_checksum(&bytes, seed, at)?;
+        }
+        let changed = self.tree(&mut bytes, at, seed, bounds)?;
+        let to = self.visitor.node(from)?;
+        if changed || to != from {
+            if let Some(seed) = seed {
+                set_checksum(&mut bytes, seed, at)?;
+            }
+            self.visitor.changed(from, to, bytes)?;
+        }
+        Ok(Index { ei_leaf: to, ..index })
+    }
+
+    /// The pointers of an inode without an extent tree.
+    fn table(&mut self, i_block: &mut [u8]) -> Result<bool> {
+        let mut changed = false;
+        for (n, word) in i_block.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            changed |= self.pointer(word, (n + 1).saturating_sub(DIRECT) as u32)?;
+        }
+        Ok(changed)
+    }
+
+    /// A pointer to data, or to an indirect block of `level`.
+    fn pointer(&mut self, word: &mut [u8; 4], level: u32) -> Result<bool> {
+        let from = u64::from(u32::from_le_bytes(*word));
+        if from == 0 {
+            return Ok(false);
+        }
+        self.check(from, 1)?;
+        let to = match level {
+            0 => self.visitor.data(from, 1, false)?,
+            _ => {
+                let rule = "has more indirect blocks than the volume has blocks";
+                let endless = Corrupt::SpecialInode { ino: 0, role: "file", rule };
+                self.left = self.left.checked_sub(1).ok_or(endless)?;
+                let mut bytes = self.device.read(from)?;
+                let mut changed = false;
+                for word in bytes.as_chunks_mut::<4>().0 {
+                    changed |= self.pointer(word, level - 1)?;
+                }
+                let to = self.visitor.node(from)?;
+                if changed || to != from {
+                    self.visitor.changed(from, to, bytes)?;
+                }
+                to
+            }
+        };
+        *word = (to as u32).to_le_bytes();
+        Ok(to != from)
+    }
+
+    /// Checks that a file can have these blocks at all.
+    fn check(&self, start: u64, len: u32) -> Result<()> {
+        match start.checked_add(u64::from(len)) {
+            Some(end) if len > 0 && start > 0 && end <= self.blocks => Ok(()),
+            _ => Err(Corrupt::BlockOutside { block: start, blocks: self.blocks }.into()),
+        }
+    }
+}
