@@ -158,22 +158,23 @@ pub(crate) fn open_with(
 
 /// As [`open`], by these options, which must agree with `write`.
 pub(crate) fn open_by(name: &VolumeName, write: bool, options: OpenOptions) -> Res<Volume> {
-    open_device(name, write, options, |_| Ok(()))
+    open_device(name, write, options.write(write), Ok)
 }
 
-/// As [`open_by`], but `look` sees the device, opened and locked, before anything of it is read.
+/// As [`open_by`], but `look` sees the device, opened and locked, before anything of it is read,
+/// and returns the one to read. `write` is for the first, `options` for the second.
 pub(crate) fn open_device(
     name: &VolumeName,
     write: bool,
     options: OpenOptions,
-    look: impl FnOnce(&dyn BlockDevice) -> Res,
+    look: impl FnOnce(Arc<dyn BlockDevice>) -> Res<Arc<dyn BlockDevice>>,
 ) -> Res<Volume> {
-    let options = options.clock(source_date_epoch()?).write(write);
+    let options = options.clock(source_date_epoch()?);
     let verb = if write { "open for writing" } else { "open" };
-    let device = options.device(name).map_err(|e| cannot_open(verb, name, e, None))?;
+    let device = options.clone().write(write).device(name).map_err(|e| cannot_open(verb, name, e, None))?;
     // For a message that says what it holds: after `look`, this process may open nothing any more.
     let file = names_file(name).then(|| File::open(file_of(name)).ok()).flatten();
-    look(&device)?;
+    let device = look(device)?;
     options.open_device(device).map_err(|e| cannot_open(verb, name, e, file.as_ref()))
 }
 

@@ -83,6 +83,7 @@ fn sections_and_references_of_all_pages() {
         "mount",
         "mv",
         "readlink",
+        "resize2fs",
         "rm",
         "setfattr",
         "skopeo",
@@ -93,6 +94,8 @@ fn sections_and_references_of_all_pages() {
         "tune2fs",
         "umoci",
         "umount",
+        "unshare",
+        "user_namespaces",
         "veritysetup",
         "xattr",
     ];

@@ -51,6 +51,8 @@ pub(crate) struct Durably {
 pub struct MountOptions {
     /// The volume is not written.
     pub read_only: bool,
+    /// What is written stays in memory.
+    pub overlay: bool,
     /// It changes a mount that is there.
     pub remount: bool,
     /// Threads that serve at most.
@@ -105,6 +107,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             read_only: false,
+            overlay: false,
             remount: false,
             threads: MOST_THREADS,
             fsname: None,

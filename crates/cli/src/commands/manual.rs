@@ -98,6 +98,18 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         &[("lanefs umount /mnt", "Unmounts, and waits until all is written.")],
         &["lanefs-mount(1)", "umount.lanefs(8)", "umount(8)"],
     ),
+    (
+        "run",
+        &[
+            ("lanefs run disk.img -- ls -l", "Runs a program in the root directory of a volume."),
+            ("lanefs run --rw --chroot root.img -- apt-get update", "Runs a program of the volume on it."),
+            (
+                "lanefs run --overlay --bind src:/src root.img -- make -C src",
+                "Drops what the program writes.",
+            ),
+        ],
+        &["lanefs-mount(1)", "unshare(1)", "user_namespaces(7)"],
+    ),
     ("top", &[("lanefs top /mnt", "Watches what a mount does.")], &["lanefs-mount(1)"]),
     (
         "import",
@@ -291,6 +303,16 @@ fn statuses(command: &str) -> Vec<(&'static str, &'static str)> {
             ("8", "The volume could not be checked."),
             ("16", "Wrong arguments."),
         ]),
+        "run" => {
+            all = vec![("0 to 124", "That of the program, which may have any other too.")];
+            all.extend([
+                ("125", "lanefs itself failed, or wrong arguments."),
+                ("126", "The program could not be run."),
+                ("127", "There is no such program."),
+                ("128 and more", "A signal ended the program: 128 and its number."),
+            ]);
+            return all;
+        }
         "ls" => all.push(("2", "A name that was given cannot be listed, or wrong arguments.")),
         "lab compare" => all.push(("2", "Something got worse beyond the noise.")),
         "" => {

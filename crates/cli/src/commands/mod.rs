@@ -33,6 +33,7 @@ mod readlink;
 mod recover;
 mod resize;
 mod rm;
+mod run;
 mod stat;
 mod top;
 mod touch;
@@ -65,6 +66,7 @@ pub(crate) enum Command {
     Verity(verity::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Run(run::Args),
     Top(top::Args),
     Import(import::Args),
     Export(export::Args),
@@ -113,6 +115,7 @@ impl Command {
             Self::Fstrim(args) => args.run(&mut out)?,
             Self::Mount(args) => args.run()?,
             Self::Umount(args) => args.run()?,
+            Self::Run(args) => args.run()?,
             Self::Top(args) => args.run(&mut out)?,
             Self::Ls(args) => args.run(&mut out)?,
             Self::Tree(args) => args.run(&mut out)?,

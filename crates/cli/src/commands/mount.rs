@@ -12,7 +12,9 @@ use crate::quote::quoted;
 use crate::volumes::{open_device, source};
 use crate::watch::place::{self, Folder};
 use crate::watch::{Place, Server, Signals, Subject};
+use lanefs_device::{BlockDevice, Overlay};
 use lanefs_fuse::{Broker, MountOptions, MountPoint, SandboxMode, Session, SessionError};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,7 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -60,6 +62,9 @@ pub(crate) struct Args {
     /// Be the broker of the server that is this process: mount for it, and unmount
     #[arg(long, hide = true, value_name = "PROCESS")]
     broker: Option<u32>,
+    /// End when the process PROCESS has ended, which has started this one
+    #[arg(long, hide = true, value_name = "PROCESS")]
+    until: Option<u32>,
     /// With --broker: the volume is another user's
     #[arg(long, hide = true, requires = "broker")]
     distrust: bool,
@@ -110,18 +115,7 @@ impl Args {
             command.arg("-o").arg(words);
         }
         command.arg("--").arg(&self.volume).arg(&self.dir);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(system)?;
-        let mut word = [0];
-        let said = child.stdout.take().is_some_and(|mut out| out.read_exact(&mut word).is_ok());
-        if said {
-            return Ok(());
-        }
-        let status = child.wait().map_err(system)?;
-        match status.code().and_then(|code| u8::try_from(code).ok()) {
-            Some(0) => Ok(()),
-            Some(code) => Err(Failure::Silent(code)),
-            None => Err(Failure::new(format!("the server died: {status}")).code(NOT_MOUNTED)),
-        }
+        started(&mut command).map(drop)
     }
 
     fn serve(&self, mut options: MountOptions) -> Res {
@@ -129,27 +123,33 @@ impl Args {
         let source = source(&name);
         let system =
             |e: std::io::Error| not_mounted(&name, &self.dir, Cause::from(e).to_string()).code(SYSTEM);
+        if let Some(parent) = self.until {
+            end_with(parent).map_err(system)?;
+        }
         // Before this process opens any. The volume may be named as one of them, as /dev/fd/3.
         let inherited = lanefs_device::inherited_files();
         let signals = Signals::new(&SIGNALS).map_err(system)?;
         let metrics = self.listen(&options)?;
         // A confined process opens nothing.
         let null = File::options().read(true).write(true).open("/dev/null").map_err(system)?;
-        lanefs_fuse::await_closing(Path::new(&source), !options.read_only);
+        let writes = !options.read_only && !options.overlay;
+        lanefs_fuse::await_closing(Path::new(&source), writes);
         let mut broker = None;
-        let volume = open_device(&name, !options.read_only, options.open_options(), |device| {
+        let volume = open_device(&name, writes, options.open_options(), |device| {
             // What another user may have written gives no rights.
             let distrust = device.owner().is_some_and(|owner| owner != rustix::process::geteuid().as_raw());
             if distrust {
                 options.distrust();
             }
+            let device: Arc<dyn BlockDevice> =
+                if options.overlay { Arc::new(Overlay::new(device)) } else { device };
             drop(inherited);
             if options.sandbox == SandboxMode::Off {
-                return Ok(());
+                return Ok(device);
             }
             rustix::stdio::dup2_stdin(&null).map_err(|e| system(e.into()))?;
             broker = Some(self.confine(&source, options.sandbox, distrust)?);
-            Ok(())
+            Ok(device)
         });
         let volume = volume.map_err(|e| e.code(NOT_MOUNTED))?;
         // The broker has opened its own.
@@ -242,6 +242,8 @@ impl Args {
         };
         match made {
             Ok((listener, place)) => (Some(listener), place),
+            // Its mount is seen by no other process.
+            Err(_) if self.until.is_some() => (None, None),
             Err(why) => {
                 let volume = quoted(self.volume.as_bytes());
                 eprintln!("lanefs: lanefs top will not find {volume}: {}", Cause::text(why));
@@ -271,6 +273,33 @@ impl Args {
         let failed = |e| format!("mount option 'metrics={address}': {}", Cause::from(e));
         listener.map(Some).map_err(|e| Failure::new(failed(e)).code(USAGE))
     }
+}
+
+/// Starts a server by its command, and waits until the mount is there or cannot be.
+pub(super) fn started(command: &mut Command) -> Res<Child> {
+    let system = |e: std::io::Error| {
+        Failure::new(format!("cannot go into the background: {}", Cause::from(e))).code(SYSTEM)
+    };
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(system)?;
+    let mut word = [0];
+    let said = child.stdout.take().is_some_and(|mut out| out.read_exact(&mut word).is_ok());
+    if said {
+        return Ok(child);
+    }
+    let status = child.wait().map_err(system)?;
+    match status.code().and_then(|code| u8::try_from(code).ok()) {
+        Some(0) => Ok(child),
+        Some(code) => Err(Failure::Silent(code)),
+        None => Err(Failure::new(format!("the server died: {status}")).code(NOT_MOUNTED)),
+    }
+}
+
+/// Has this process get SIGTERM when the process `parent`, which has started it, has ended.
+fn end_with(parent: u32) -> std::io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    // It may have ended before.
+    let is_there = std::os::unix::process::parent_id() == parent;
+    if is_there { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
 }
 
 /// Leaves the terminal and the directory, and tells the process that waits that the mount is there.
@@ -388,6 +417,7 @@ impl Helper {
             foreground: false,
             daemon: false,
             broker: None,
+            until: None,
             distrust: false,
             by_mount8: true,
         }

@@ -78,6 +78,15 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
          `/etc/fuse.conf` for it.",
     ),
     keep(
+        &["overlay"],
+        |options, _, _| {
+            options.overlay = true;
+            Ok(())
+        },
+        "What is written stays in memory, of which it takes as much as is written, and is dropped with the mount. \
+         The volume is only read, and others may read it meanwhile.",
+    ),
+    keep(
         &["fakeroot"],
         |options, _, _| {
             options.owners.fakeroot = true;

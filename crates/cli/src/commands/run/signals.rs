@@ -1,0 +1,63 @@
+//! Signals that a process passes on to the one that it has started.
+//!
+//! A terminal sends Ctrl-C and Ctrl-\ to all its processes, the program among them. Passed on, the
+//! program would get them twice: they are caught and go no further.
+
+use crate::watch::Signals;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+const PASSED_ON: [(i32, Signal); 4] =
+    [(SIGTERM, Signal::TERM), (SIGHUP, Signal::HUP), (SIGUSR1, Signal::USR1), (SIGUSR2, Signal::USR2)];
+
+/// The thread that passes signals on. A process with a PID namespace for its children can make no
+/// thread any more, so the thread is there before it knows to which process.
+pub(super) struct Forwarder {
+    process: Sender<Pid>,
+}
+
+impl Forwarder {
+    /// Catches signals from now on.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn new() -> io::Result<Self> {
+        let mut came = Vec::new();
+        for (number, signal) in PASSED_ON {
+            let flag = Arc::new(AtomicBool::new(false));
+            // Before the bell is rung for it.
+            signal_hook::flag::register(number, Arc::clone(&flag))?;
+            came.push((signal, flag));
+        }
+        for number in [SIGINT, SIGQUIT] {
+            signal_hook::flag::register(number, Arc::default())?;
+        }
+        let mut bell = Signals::new(&PASSED_ON.map(|(number, _)| number))?;
+        let (process, told) = channel();
+        let pass_on = move || {
+            let Ok(process) = told.recv() else { return };
+            loop {
+                for (signal, _) in came.iter().filter(|(_, flag)| flag.swap(false, Ordering::AcqRel)) {
+                    // A process that has ended needs none.
+                    let _ = kill_process(process, *signal);
+                }
+                let _ = poll(&mut [PollFd::new(bell.pipe(), PollFlags::IN)], None);
+                bell.take();
+            }
+        };
+        thread::Builder::new().name("lanefs-signals".into()).spawn(pass_on)?;
+        Ok(Self { process })
+    }
+
+    /// Passes on to `process` what has come, and what comes from now on.
+    pub(super) fn pass_to(&self, process: Pid) {
+        // The thread waits for it.
+        let _ = self.process.send(process);
+    }
+}
