@@ -66,6 +66,7 @@ test: judges
 torture: judges
 	cargo run --release -p lanefs-tests --bin torture -- --faults $(ARGS)
 	cargo run --release -p lanefs-tests --bin torture -- $(ARGS)
+	cargo run --release -p lanefs-tests --bin torture -- --ones --settings aged
 
 torture-night: judges
 	cargo run --release -p lanefs-tests --bin torture -- --night $(ARGS)

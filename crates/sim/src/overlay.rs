@@ -9,19 +9,27 @@ use parking_lot::RwLock;
 pub struct OverlayDevice {
     size: u64,
     atomic_write: usize,
+    alignment: usize,
     image: RwLock<Image>,
 }
 
 impl OverlayDevice {
     /// A device that starts with `image`.
     pub fn new(image: Image) -> Self {
-        Self { size: image.size(), atomic_write: 512, image: RwLock::new(image) }
+        Self { size: image.size(), atomic_write: 512, alignment: 1, image: RwLock::new(image) }
     }
 
     /// Sets what [`BlockDevice::atomic_write`] returns, 512 otherwise.
     #[must_use]
     pub fn with_atomic_write(self, atomic_write: usize) -> Self {
         Self { atomic_write, ..self }
+    }
+
+    /// Sets what [`BlockDevice::alignment`] returns, 1 otherwise. Calls that are not aligned are
+    /// carried out all the same, as a file that is open for O_DIRECT does.
+    #[must_use]
+    pub fn with_alignment(self, alignment: usize) -> Self {
+        Self { alignment, ..self }
     }
 
     /// What it holds now.
@@ -37,6 +45,10 @@ impl BlockDevice for OverlayDevice {
 
     fn read_only(&self) -> bool {
         false
+    }
+
+    fn alignment(&self) -> usize {
+        self.alignment
     }
 
     fn atomic_write(&self) -> usize {

@@ -3,7 +3,7 @@
 
 use lanefs_tests::campaign::{
     Began, Case, Depth, Explore, Explorer, Fault, FaultDepth, FaultExplorer, Finding, Outcome, Progress,
-    Small, explore_all, minimise, setting, settings,
+    Setting, Small, explore_all, minimise, setting, settings,
 };
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -191,7 +191,10 @@ impl Args {
 }
 
 fn campaign(args: &Args) -> Result<ExitCode, String> {
-    let takes_part = |name: &&str| !args.faults || setting(name).is_ok_and(|setting| setting.can_fail());
+    let takes_part = |name: &&str| {
+        let fits = |setting: &Setting| args.ones || args.night || !setting.is_large();
+        setting(name).is_ok_and(|setting| fits(setting) && (!args.faults || setting.can_fail()))
+    };
     let names: Vec<&'static str> = match &args.settings {
         None => settings().iter().map(|setting| setting.name).filter(takes_part).collect(),
         Some(list) => list.split(',').map(|name| Ok(setting(name)?.name)).collect::<Result<_, String>>()?,

@@ -76,6 +76,8 @@ fn divided() -> Vec<Step> {
         write(Way::Batch, G, BLOCK, 2 * BLOCK),
         write(Way::NoWait, F, 1000, 900),
         write(Way::NoWaitDirect, F, BLOCK, BLOCK),
+        write(Way::Lent, F, 0, 2 * BLOCK),
+        write(Way::Lent, G, 0, 2 * BLOCK),
     ]
 }
 

@@ -169,10 +169,10 @@ impl Explorer {
         if !setting.crashes {
             return unwinding(|| shows_no_old_data(Arc::new(state.device())));
         }
-        let key = (setting.shape().name, state.fingerprint, state.atomic_write);
+        let key = (setting.shape().name, state.fingerprint, state.atomic_write, setting.alignment);
         let observed = self.recoveries.find(key, || {
             self.count.recoveries += 1;
-            recover(setting, Arc::new(state.device())).map(|(observed, _)| observed)
+            recover(setting, setting.to_recover(state.device())).map(|(observed, _)| observed)
         })?;
         let mut judged = judge(run, state.cut, &observed);
         if judged.is_ok() && number.is_multiple_of(self.depth.again_every) {
@@ -181,7 +181,7 @@ impl Explorer {
         if judged.is_ok() && !number.is_multiple_of(self.depth.e2fsck_every) {
             return Ok(());
         }
-        let (_, image) = recover(setting, Arc::new(state.device()))?;
+        let (_, image) = recover(setting, setting.to_recover(state.device()))?;
         match (judged, self.e2fsck(&image)) {
             (Ok(()), checked) => checked,
             (Err(said), Ok(())) => Err(said),
@@ -192,13 +192,13 @@ impl Explorer {
     /// Cuts the recovery of a state, and judges the result of the next recovery.
     fn cut_recovery(&mut self, setting: &Setting, run: &Run, state: &CrashState) -> Result<(), String> {
         let device = RecordingDevice::new(state.image.clone()).with_atomic_write(state.atomic_write);
-        let device = Arc::new(device);
+        let device = Arc::new(device.with_alignment(setting.alignment));
         recover(setting, Arc::clone(&device))?;
         let Depth { small, seed, .. } = self.depth;
         for again in device.log().small_states(seed, small) {
             self.count.states += 1;
             self.count.recoveries += 1;
-            let (observed, _) = recover(setting, Arc::new(again.device()))
+            let (observed, _) = recover(setting, setting.to_recover(again.device()))
                 .map_err(|said| format!("recovery, cut: {again}: {said}"))?;
             judge(run, state.cut, &observed).map_err(|said| format!("recovery, cut: {again}: {said}"))?;
         }
@@ -263,7 +263,7 @@ pub(super) fn recover(
 /// # Errors
 /// How many orphans it left; it cannot be opened.
 pub(super) fn check_no_orphans(setting: &Setting, closed: &Image) -> Result<(), String> {
-    let device = Arc::new(OverlayDevice::new(closed.clone()));
+    let device = setting.to_recover(OverlayDevice::new(closed.clone()));
     let volume = setting.recovery().open_device(device).map_err(|e| format!("open again: {e}"))?;
     match volume.info().recovery.orphans {
         0 => Ok(()),

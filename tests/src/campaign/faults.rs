@@ -192,7 +192,7 @@ impl FaultExplorer {
         fault: Fault,
     ) -> Result<(), String> {
         self.count.states += 1;
-        let recovered = recover(setting, Arc::new(OverlayDevice::new(image.clone())));
+        let recovered = recover(setting, setting.to_recover(OverlayDevice::new(image.clone())));
         let (observed, closed) = match recovered {
             // The bit was written back with its block, of which another part was wanted: it is
             // found where it is wrong.
@@ -224,7 +224,9 @@ impl FaultExplorer {
         no_panic(run)?;
         let image = device.inner().image();
         self.count.states += 1;
-        no_panic(recover(case.setting, Arc::new(OverlayDevice::new(image.clone()))).map(drop))?;
+        no_panic(
+            recover(case.setting, case.setting.to_recover(OverlayDevice::new(image.clone()))).map(drop),
+        )?;
         check_zones(case, &image)
     }
 
@@ -233,7 +235,7 @@ impl FaultExplorer {
     fn check_unsafe(&mut self, case: &Case, run: &Run, device: &Device) -> Result<(), String> {
         let image = device.inner().image();
         self.count.states += 1;
-        let again = recover(case.setting, Arc::new(OverlayDevice::new(image.clone())));
+        let again = recover(case.setting, case.setting.to_recover(OverlayDevice::new(image.clone())));
         let judged = again.and_then(|(observed, _)| judge(run, usize::MAX, &observed));
         let state = state(&image);
         match judged {

@@ -68,8 +68,6 @@ impl Hands<'_> {
                 let node = volume.node_at(volume.symlink_metadata(path)?.ino())?;
                 node.set_flags(node.flags() ^ bit(*flag))
             }
-            Step::Fsync(file) => self.file(*file)?.sync_all(),
-            Step::Fdatasync(file) => self.file(*file)?.sync_data(),
             Step::FsyncDir(path) => {
                 let found = volume.metadata(path)?;
                 if !found.is_dir() {
@@ -82,35 +80,39 @@ impl Hands<'_> {
             Step::WriteBack => volume.upkeep(Upkeep::WriteBack),
             Step::Checkpoint => volume.upkeep(Upkeep::Checkpoint),
             Step::Sweep => volume.upkeep(Upkeep::Sweep),
-            _ => self.change_content(i, step),
+            _ => carry_out_on_files(self.files, i, step),
         }
     }
+}
 
-    fn change_content(&self, i: usize, step: &Step) -> lanefs::Result<()> {
-        match *step {
-            Step::Write { way, file, at, len } => {
-                // Aligned, so that what a device asks for depends on the step alone.
-                let mut bytes = AlignedBuf::zeroed(len);
-                bytes.fill(byte(i));
-                write(self.file(file)?, way, &bytes, at as u64)
-            }
-            Step::Append { file, len } => {
-                let file = self.file(file)?;
-                file.write_at(&vec![byte(i); len], file.metadata().len())
-            }
-            Step::Falloc { mode, file, at, len } => {
-                match self.file(file)?.fallocate(mode, at as u64, len as u64) {
-                    // The model knows which ranges these are.
-                    Err(Error::Invalid(_)) => Err(Error::NotFound),
-                    done => done,
-                }
-            }
-            Step::Truncate { file, len } => self.file(file)?.set_len(len as u64),
-            Step::Copy { from, at, to, to_at, len } => {
-                copy_all(self.file(from)?, at as u64, self.file(to)?, to_at as u64, len as u64)
-            }
-            _ => Err(Error::NotFound),
+/// Does step number `i`, which has to do with open files alone.
+pub(super) fn carry_out_on_files(files: &Files, i: usize, step: &Step) -> lanefs::Result<()> {
+    let file = |slot: Slot| files.get(&slot).ok_or(Error::NotFound);
+    match *step {
+        Step::Write { way, file: slot, at, len } => {
+            // Aligned, so that what a device asks for depends on the step alone.
+            let mut bytes = AlignedBuf::zeroed(len);
+            bytes.fill(byte(i));
+            write(file(slot)?, way, &bytes, at as u64)
         }
+        Step::Append { file: slot, len } => {
+            let file = file(slot)?;
+            file.write_at(&vec![byte(i); len], file.metadata().len())
+        }
+        Step::Falloc { mode, file: slot, at, len } => {
+            match file(slot)?.fallocate(mode, at as u64, len as u64) {
+                // The model knows which ranges these are.
+                Err(Error::Invalid(_)) => Err(Error::NotFound),
+                done => done,
+            }
+        }
+        Step::Truncate { file: slot, len } => file(slot)?.set_len(len as u64),
+        Step::Copy { from, at, to, to_at, len } => {
+            copy_all(file(from)?, at as u64, file(to)?, to_at as u64, len as u64)
+        }
+        Step::Fsync(slot) => file(slot)?.sync_all(),
+        Step::Fdatasync(slot) => file(slot)?.sync_data(),
+        _ => Err(Error::NotFound),
     }
 }
 
@@ -144,7 +146,49 @@ fn write(file: &File, way: Way, bytes: &[u8], at: u64) -> lanefs::Result<()> {
         }
         Way::NoWait => write_without_waiting(file, bytes, at),
         Way::NoWaitDirect => write_without_waiting(&file.with_direct(true), bytes, at),
+        Way::Lent => write_beside_slice(&file.with_direct(true), bytes, at),
     }
+}
+
+/// Writes the back half while the front half is lent, and then the front half. Writes all at once
+/// where the front half cannot be lent.
+///
+/// # Panics
+/// If lent bytes change, or if a slice does not show what was written.
+fn write_beside_slice(file: &File, bytes: &[u8], at: u64) -> lanefs::Result<()> {
+    let (front, back) = bytes.split_at(bytes.len() / 2);
+    let behind = at + front.len() as u64;
+    let Some(slice) = file.map(at, front.len())? else { return file.write_at(bytes, at) };
+    let before = slice.to_vec();
+    let over = file.try_write_at(front, at);
+    assert!(matches!(over, Err(Error::WouldBlock)), "a write over a lent slice: {over:?}");
+    let done = match file.try_write_at(back, behind) {
+        Err(Error::WouldBlock) => 0,
+        done => done?,
+    };
+    assert!(*slice == *before, "bytes of a lent slice have changed");
+    drop(slice);
+    file.write_at(&back[done..], behind + done as u64)?;
+    file.write_at(front, at)?;
+    let slice = file.map(at, bytes.len())?;
+    assert!(slice.is_none_or(|slice| *slice == *bytes), "a slice does not show what was written");
+    Ok(())
+}
+
+/// Holds the slices that a file lends (`File::map`) against its content: block by block, and behind
+/// the end.
+///
+/// # Errors
+/// The first slice that shows other bytes.
+pub(super) fn check_slices(file: &File, content: &[u8], block: usize) -> Result<(), String> {
+    let end = (content.len(), &[0][..]);
+    for (at, bytes) in (0..).step_by(block).zip(content.chunks(block)).chain([end]) {
+        let slice = file.map(at as u64, bytes.len()).map_err(|e| e.to_string())?;
+        if slice.is_some_and(|slice| at == content.len() || *slice != *bytes) {
+            return Err(format!("the slice at {at} shows other bytes"));
+        }
+    }
+    Ok(())
 }
 
 /// Writes what can be written at once, and then waits for the rest.

@@ -218,9 +218,11 @@ impl Model {
             Step::Rename { from, to } => self.rename(from, to)?,
             Step::Exchange { from, to } => self.exchange(from, to)?,
             Step::SetXattr { path, len } => {
+                self.has_attributes(path)?;
                 self.change(path, |inode| inode.xattrs.insert(XATTR.into(), vec![byte(i); *len]))?.0
             }
             Step::RemoveXattr(path) => {
+                self.has_attributes(path)?;
                 let (inodes, old) = self.change(path, |inode| inode.xattrs.remove(XATTR))?;
                 old?;
                 inodes
@@ -270,6 +272,11 @@ impl Model {
         self.names.paths.insert(to.to_owned(), file);
         self.names.inodes[file].nlink += 1;
         Some(vec![dir, file])
+    }
+
+    /// Returns the inode at `path`, if users may give attributes to one of its type.
+    fn has_attributes(&self, path: &str) -> Option<Id> {
+        self.names.get(path).filter(|&id| self.names.inodes[id].kind != Kind::Symlink)
     }
 
     fn change<T>(&mut self, path: &str, change: impl FnOnce(&mut Inode) -> T) -> Option<(Vec<Id>, T)> {

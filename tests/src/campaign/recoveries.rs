@@ -9,9 +9,9 @@ use super::observed::Observed;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What names the content of a state: the shape of the volume, the fingerprint of the state, and
-/// the unit that its device writes whole.
-pub(super) type StateKey = (&'static str, u64, usize);
+/// What names the content of a state: the shape of the volume, the fingerprint of the state, the
+/// unit that its device writes whole, and the alignment that it asks for.
+pub(super) type StateKey = (&'static str, u64, usize, usize);
 
 /// States of each of the two generations that are remembered.
 const GENERATION: usize = 1024;
@@ -57,7 +57,7 @@ mod tests {
     fn a_state_that_is_asked_for_again_stays() {
         let mut recoveries = Recoveries::default();
         let mut made = Vec::new();
-        let key = |number: usize| ("small", number as u64, 512);
+        let key = |number: usize| ("small", number as u64, 512, 1);
         for number in (0..10 * GENERATION).flat_map(|number| [number, 0]).chain([1]) {
             let recover = || {
                 made.push(number);
@@ -70,8 +70,9 @@ mod tests {
         assert!(recoveries.young.len() + recoveries.old.len() <= 2 * GENERATION);
         assert!(recoveries.find(key(usize::MAX), || Err("no".into())).is_err());
         assert!(recoveries.find(key(usize::MAX), || Ok(Observed::default())).is_ok());
-        // Another unit or another shape is another state.
-        assert!(recoveries.find(("small", 0, 8), || Err("no".into())).is_err());
-        assert!(recoveries.find(("full", 0, 512), || Err("no".into())).is_err());
+        // Another shape, unit or alignment is another state.
+        for other in [("full", 0, 512, 1), ("small", 0, 8, 1), ("small", 0, 512, 512)] {
+            assert!(recoveries.find(other, || Err("no".into())).is_err());
+        }
     }
 }

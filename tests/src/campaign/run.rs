@@ -2,7 +2,7 @@
 //! with its time.
 
 use super::explore::check_no_orphans;
-use super::hands::{Files, carry_out};
+use super::hands::{Files, carry_out, check_slices};
 use super::hurt::Hurt;
 use super::model::{Change, Id, Model, Names};
 use super::observed::Observed;
@@ -164,6 +164,9 @@ impl<'c> Runner<'c> {
         settle(&runner.volume, &runner.files)?;
         if setting.pressure.cold {
             COOLING.iter().try_for_each(|task| runner.volume.upkeep(*task))?;
+        }
+        if setting.pressure.dirty {
+            runner.files.values().try_for_each(|file| file.write_late(&read(file)?, 0))?;
         }
         runner.device.begin();
         Ok(runner)
@@ -334,6 +337,10 @@ impl<'c> Runner<'c> {
     fn end(mut self) -> Result<Run, String> {
         self.poker = None;
         self.check_open()?;
+        match self.volume.stats().journal.credits_overdrawn {
+            0 => {}
+            n => return Err(format!("handles have taken {n} credits more than they had asked for")),
+        }
         self.files.clear();
         self.volume.close().map_err(|e| format!("close: {e}"))?;
         let last = self.story.names.len() - 1;
@@ -344,7 +351,7 @@ impl<'c> Runner<'c> {
         let log = self.device.log();
         let closed = self.device.image();
         check_no_orphans(self.setting, &closed)?;
-        let device = Arc::new(OverlayDevice::new(closed.clone()));
+        let device = self.setting.to_recover(OverlayDevice::new(closed.clone()));
         let again = self.setting.recovery().open_device(device).map_err(|e| format!("open again: {e}"))?;
         let observed = Observed::of(&again)?;
         let accounted = observed.check_accounts(&self.setting.start().observed);
@@ -361,15 +368,12 @@ impl<'c> Runner<'c> {
     pub(super) fn check_open(&self) -> Result<(), String> {
         compare(&Observed::of(&self.volume)?, &self.story.model).map_err(|said| format!("open: {said}"))?;
         for (slot, id) in &self.story.model.slots {
-            let found = self
-                .files
-                .get(slot)
-                .ok_or(Error::NotFound)
-                .and_then(read)
-                .map_err(|e| format!("{slot}: {e}"))?;
+            let file = self.files.get(slot).ok_or_else(|| format!("{slot}: it is not open"))?;
+            let found = read(file).map_err(|e| format!("{slot}: {e}"))?;
             if Some(&found) != self.story.model.contents.get(id) {
                 return Err(format!("the open file {slot} holds {} other bytes", found.len()));
             }
+            check_slices(file, &found, self.story.model.block).map_err(|said| format!("{slot}: {said}"))?;
         }
         Ok(())
     }

@@ -3,6 +3,8 @@
 use super::volume::{SHAPES, Shape, Start};
 use crate::modes;
 use lanefs::{OpenOptions, Timestamp};
+use lanefs_sim::OverlayDevice;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Pressure: events that are usually rare happen at every step of a workload.
@@ -17,6 +19,10 @@ pub struct Pressure {
     pub cold: bool,
     /// Bytes of the page cache, if there are to be few.
     pub cache: Option<usize>,
+    /// Late writes of whole blocks go past the page cache, as those of many blocks do.
+    pub past: bool,
+    /// All pages of the open files are dirty when the first step begins.
+    pub dirty: bool,
     /// The log is nearly full when the first step begins.
     pub full_log: bool,
     /// Another thread commits before writes to the device, so also between the data of a file and
@@ -42,13 +48,23 @@ pub struct Setting {
     pub alignment: usize,
 }
 
-const CALM: Pressure =
-    Pressure { sweep: false, commit: false, cold: false, cache: None, full_log: false, poke: false };
+const CALM: Pressure = Pressure {
+    sweep: false,
+    commit: false,
+    cold: false,
+    cache: None,
+    past: false,
+    dirty: false,
+    full_log: false,
+    poke: false,
+};
 const SWEEP: Pressure = Pressure { sweep: true, ..CALM };
 const COMMIT: Pressure = Pressure { commit: true, ..CALM };
 const COLD: Pressure = Pressure { cold: true, ..CALM };
 const FULL_LOG: Pressure = Pressure { full_log: true, ..CALM };
 const POKE: Pressure = Pressure { poke: true, ..CALM };
+const DIRTY: Pressure = Pressure { dirty: true, commit: true, ..CALM };
+const PAST: Pressure = Pressure { past: true, ..CALM };
 const TINY: Pressure = Pressure { cache: Some(16 << 10), ..CALM };
 
 const fn setting_of(
@@ -60,7 +76,7 @@ const fn setting_of(
     Setting { name, shape, mode, pressure, crashes: true, memory: false, alignment: 1 }
 }
 
-static SETTINGS: [Setting; 21] = [
+static SETTINGS: [Setting; 24] = [
     setting_of("small", "small", "default", CALM),
     setting_of("full", "full", "default", CALM),
     setting_of("sweep", "small", "default", SWEEP),
@@ -72,6 +88,9 @@ static SETTINGS: [Setting; 21] = [
     setting_of("pressed", "ext3", "pressed", CALM),
     setting_of("unwritten", "full", "unwritten", CALM),
     setting_of("tiny-cache", "small", "default", TINY),
+    setting_of("past", "small", "default", PAST),
+    setting_of("dirty", "small", "default", DIRTY),
+    setting_of("aged", "aged", "default", CALM),
     setting_of("commit", "full", "default", COMMIT),
     setting_of("cold", "small", "default", COLD),
     setting_of("full-log", "small", "default", FULL_LOG),
@@ -126,6 +145,7 @@ impl Setting {
     pub fn options(&self) -> OpenOptions {
         let mode = modes::mode(self.mode).expect("a mode of the table");
         let options = mode.options().clock(Some(RUN_AT));
+        let options = if self.pressure.past { options.past_cache(self.start().model.block) } else { options };
         self.pressure.cache.map_or(options.clone(), |bytes| options.cache_bytes(bytes))
     }
 
@@ -135,9 +155,20 @@ impl Setting {
         !self.memory && !self.pressure.poke
     }
 
+    /// Returns whether the volume holds so much that a state takes ten times as long as another:
+    /// workloads of two operations are too many for it.
+    pub fn is_large(&self) -> bool {
+        self.shape().names > 0
+    }
+
     /// Returns whether metadata has checksums.
     pub(super) fn has_checksums(&self) -> bool {
         self.shape().has_checksums()
+    }
+
+    /// Makes a device for a recovery, which asks for the alignment that the device of the run did.
+    pub(super) fn to_recover(&self, device: OverlayDevice) -> Arc<OverlayDevice> {
+        Arc::new(device.with_alignment(self.alignment))
     }
 
     /// Options to recover a state with: all is as small as can be, for states are many.

@@ -49,6 +49,9 @@ pub enum Way {
     NoWait,
     /// As [`NoWait`](Self::NoWait), but past the page cache.
     NoWaitDirect,
+    /// Past the page cache: first the back half, while the front half is lent as a slice
+    /// (`File::map`). On a device that is no memory nothing is lent.
+    Lent,
 }
 
 /// One call of a workload.
@@ -134,6 +137,22 @@ impl Step {
         use Step::{Checkpoint, Commit, Fdatasync, Fsync, FsyncDir, Sweep, Sync, WriteBack};
         matches!(self, Fsync(_) | FsyncDir(_) | Fdatasync(_) | Sync | Commit | WriteBack | Checkpoint | Sweep)
     }
+
+    /// Returns whether it has to do with open files alone, and needs no volume.
+    #[cfg(lanefs_schedule)]
+    pub(super) fn is_of_files(&self) -> bool {
+        use Step::{Append, Copy, Falloc, Fdatasync, Fsync, Truncate, Write};
+        matches!(
+            self,
+            Write { .. }
+                | Append { .. }
+                | Falloc { .. }
+                | Truncate { .. }
+                | Copy { .. }
+                | Fsync(_)
+                | Fdatasync(_)
+        )
+    }
 }
 
 const SLOTS: &[(&str, Slot)] = &[("f", Slot::F), ("g", Slot::G), ("n", Slot::N), ("t", Slot::T)];
@@ -149,6 +168,7 @@ const WAYS: &[(&str, Way)] = &[
     ("batch", Way::Batch),
     ("nowait", Way::NoWait),
     ("nowait-direct", Way::NoWaitDirect),
+    ("lent", Way::Lent),
 ];
 
 const MODES: &[(&str, FallocMode)] = &[

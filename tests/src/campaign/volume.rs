@@ -23,6 +23,8 @@ pub(super) struct Shape {
     pub(super) args: &'static [&'static str],
     /// Free blocks that are left, if it is to be nearly full.
     pub(super) free: Option<u64>,
+    /// Names that the empty directory `/B/d` had before: it has the blocks for them.
+    pub(super) names: usize,
     made: OnceLock<Start>,
 }
 
@@ -55,22 +57,27 @@ impl Shape {
 const ARGS: &[&str] = &["-b", "1024", "-N", "48", "-m", "0"];
 
 const fn shape(name: &'static str, kib: u64, args: &'static [&'static str]) -> Shape {
-    Shape { name, size: kib << 10, block: 1024, args, free: None, made: OnceLock::new() }
+    used(name, kib, args, None, 0)
+}
+
+/// A shape of a volume that was used: nearly full, or with a large directory.
+const fn used(
+    name: &'static str,
+    kib: u64,
+    args: &'static [&'static str],
+    free: Option<u64>,
+    names: usize,
+) -> Shape {
+    Shape { name, size: kib << 10, block: 1024, args, free, names, made: OnceLock::new() }
 }
 
 const JOURNAL: &[&str] = &["-t", "ext4", "-J", "size=1", "-O", "^resize_inode"];
 
 /// All shapes.
-pub(super) static SHAPES: [Shape; 5] = [
+pub(super) static SHAPES: [Shape; 6] = [
     shape("small", 2560, JOURNAL),
-    Shape {
-        name: "full",
-        size: 2560 << 10,
-        block: 1024,
-        args: JOURNAL,
-        free: Some(10),
-        made: OnceLock::new(),
-    },
+    used("full", 2560, JOURNAL, Some(10), 0),
+    used("aged", 8 << 10, JOURNAL, None, 5000),
     shape(
         "orphan-file",
         2560,
@@ -115,6 +122,7 @@ impl Start {
         let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
         let volume = fixed_options().open_device(shared).expect("a new volume");
         let model = fill(&volume, shape.block).expect("a volume with space");
+        age(&volume, shape.names).expect("a volume with space");
         if let Some(free) = shape.free {
             leave(&volume, free, shape.block).expect("a volume with space");
         }
@@ -167,6 +175,13 @@ fn fill(volume: &Volume, block: usize) -> lanefs::Result<Model> {
         model.slots.insert(slot, id);
     }
     Ok(model)
+}
+
+/// Gives `/B/d` `names` long names, and takes them away.
+fn age(volume: &Volume, names: usize) -> lanefs::Result<()> {
+    let name = |i: usize| format!("/B/d/{i:0>250}");
+    (0..names).try_for_each(|i| volume.hard_link("/A/f", name(i)))?;
+    (0..names).try_for_each(|i| volume.remove_file(name(i)))
 }
 
 /// Takes all space but `free` blocks.

@@ -28,6 +28,7 @@ pub struct OpenOptions {
     pub(crate) metadata_cache_bytes: Option<usize>,
     pub(crate) release_memory: bool,
     pub(crate) threads: bool,
+    pub(crate) past_cache: usize,
 }
 
 impl Default for OpenOptions {
@@ -54,6 +55,7 @@ impl OpenOptions {
             metadata_cache_bytes: None,
             release_memory: false,
             threads: true,
+            past_cache: 128 << 10,
         }
     }
 
@@ -132,6 +134,14 @@ impl OpenOptions {
     #[doc(hidden)]
     pub fn threads(mut self, yes: bool) -> Self {
         self.threads = yes;
+        self
+    }
+
+    /// Sets from how many bytes on a transfer of a caller with its own cache (`File::write_late`)
+    /// goes past the page cache: 128 KiB, unless said otherwise. For simulators of small files.
+    #[doc(hidden)]
+    pub fn past_cache(mut self, bytes: usize) -> Self {
+        self.past_cache = bytes;
         self
     }
 

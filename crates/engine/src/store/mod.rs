@@ -122,11 +122,14 @@ impl Store {
 
     /// Whether the volume may be changed.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.is_closed() {
-            return Err(Error::Closed);
+        // After a failure of the journal no change is accepted, because it could not be kept. A
+        // close ends the journal after it has marked the volume, so the journal is asked first.
+        let is_refused = self.read_only || self.journal.has_ended();
+        match self.is_closed() {
+            true => Err(Error::Closed),
+            false if is_refused => Err(Error::ReadOnly),
+            false => Ok(()),
         }
-        // After a failure of the journal no change is accepted, because it could not be kept.
-        if self.read_only || self.journal.has_ended() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     /// Whether the volume is open for reading only.

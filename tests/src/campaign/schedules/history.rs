@@ -62,8 +62,8 @@ pub(super) struct Call {
 pub(super) struct History {
     /// Calls of all threads. The calls made before the threads started come first.
     pub(super) calls: Vec<Call>,
-    /// The content of the open volume at the end.
-    pub(super) live: Observed,
+    /// The content of the open volume at the end; `None` if a call has closed it.
+    pub(super) live: Option<Observed>,
     /// The content of the open files at the end.
     pub(super) slots: BTreeMap<Slot, Vec<u8>>,
     /// The writes and flushes that reached the device.

@@ -2,7 +2,7 @@
 
 use super::super::enumerate::operations;
 use super::super::setting::{Setting, settings};
-use super::super::step::{Slot, Step};
+use super::super::step::{Slot, Step, Way};
 use super::plan::{Act, Plan};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -36,6 +36,7 @@ fn observers() -> Vec<Act> {
     all.push(Act::Read { file: Slot::F, at: 0, len: 7000 });
     all.push(Act::Read { file: Slot::G, at: 500, len: 12_000 });
     all.extend(["/A", "/B"].map(|dir| Act::List(path(dir))));
+    all.push(Act::Close);
     all
 }
 
@@ -60,9 +61,10 @@ fn touched(act: &Act) -> Option<BTreeSet<String>> {
     }
     let everywhere = matches!(
         act,
-        Act::Do(
-            Step::Sync | Step::Commit | Step::WriteBack | Step::Checkpoint | Step::Sweep | Step::Nameless
-        )
+        Act::Close
+            | Act::Do(
+                Step::Sync | Step::Commit | Step::WriteBack | Step::Checkpoint | Step::Sweep | Step::Nameless
+            )
     );
     (!everywhere).then_some(all)
 }
@@ -96,6 +98,13 @@ fn are_single(a: &Act, b: &Act) -> bool {
         Act::Do(Step::Chattr { .. }) => matches!(b, Act::Do(Step::Chattr { .. })),
         // It looks at the size, and then writes.
         Act::Do(Step::Append { file: file @ (Slot::N | Slot::T), .. }) => says(b, &file.to_string()),
+        // Calls by path do not run beside it; these may be done in part when it refuses the rest.
+        Act::Close => match b {
+            Act::Do(Step::Copy { .. } | Step::Write { way: Way::Dsync, .. }) | Act::Close => true,
+            Act::Do(step) => !step.is_of_files(),
+            Act::Read { .. } => false,
+            Act::List(_) => true,
+        },
         _ => false,
     };
     !several(a, b) && !several(b, a)

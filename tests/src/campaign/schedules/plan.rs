@@ -22,6 +22,8 @@ pub enum Act {
     },
     /// Lists a directory.
     List(String),
+    /// Closes the volume. A call that takes a path borrows the volume, and so never runs beside it.
+    Close,
 }
 
 /// What is done, where.
@@ -50,6 +52,11 @@ impl Plan {
         });
         paths.into_iter().any(|(at, path)| moves(at, &path))
     }
+
+    /// Returns whether a thread closes the volume.
+    pub(super) fn has_close(&self) -> bool {
+        self.threads.iter().flatten().any(|act| *act == Act::Close)
+    }
 }
 
 impl Act {
@@ -74,6 +81,7 @@ impl fmt::Display for Act {
             Act::Do(step) => step.fmt(f),
             Act::Read { file, at, len } => write!(f, "read {file} {at} {len}"),
             Act::List(path) => write!(f, "list {path}"),
+            Act::Close => f.write_str("close"),
         }
     }
 }
@@ -82,6 +90,9 @@ impl FromStr for Act {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if text == "close" {
+            return Ok(Act::Close);
+        }
         // A read and a write have the same form.
         if let Some(rest) = text.strip_prefix("read ") {
             let Step::Write { file, at, len, .. } = format!("write {rest}").parse()? else {

@@ -1,13 +1,13 @@
 //! A plan on a recording device, under the scheduler.
 
-use super::super::hands::{Files, carry_out};
+use super::super::hands::{Files, carry_out, carry_out_on_files};
 use super::super::observed::Observed;
 use super::super::run::{fill_log, read, settle};
 use super::super::step::{Slot, Step};
 use super::super::volume::APART;
 use super::history::{Call, Gave, History, Moment, refusal};
 use super::plan::{Act, Plan};
-use lanefs::{Upkeep, Volume};
+use lanefs::{Error, Upkeep, Volume};
 use lanefs_device::{BlockDevice, Result as DeviceResult};
 use lanefs_sim::RecordingDevice;
 use lanefs_sync::schedule::{self, Report, calmly};
@@ -52,7 +52,10 @@ impl BlockDevice for Scheduled {
 /// The shared state of a session's threads.
 struct Shared {
     plan: Plan,
-    volume: Volume,
+    /// Of a plan without a close: calls by path run beside each other.
+    volume: Option<Volume>,
+    /// Of a plan with one, until the volume is closed.
+    closable: Mutex<Option<Volume>>,
     device: Arc<RecordingDevice>,
     files: Mutex<Files>,
     /// The same files, opened to append.
@@ -115,7 +118,20 @@ impl Shared {
         }
         settle(&volume, &files)?;
         device.begin();
-        Ok(Self { plan, volume, device, files: Mutex::new(files), appending })
+        let (volume, closable) = if plan.has_close() { (None, Some(volume)) } else { (Some(volume), None) };
+        let (files, closable) = (Mutex::new(files), Mutex::new(closable));
+        Ok(Self { plan, volume, closable, device, files, appending })
+    }
+
+    /// Makes a call of the volume.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; that of the call.
+    fn of_volume<T>(&self, call: impl FnOnce(&Volume) -> lanefs::Result<T>) -> lanefs::Result<T> {
+        match &self.volume {
+            Some(volume) => call(volume),
+            None => self.closable.lock().as_ref().ok_or(Error::Closed).and_then(call),
+        }
     }
 
     fn moment(&self) -> Moment {
@@ -127,9 +143,11 @@ impl Shared {
         for (number, act) in (first..).zip(acts) {
             calls.push(self.call(thread, number, act));
             let pressure = self.plan.setting.pressure;
-            for (wanted, task) in [(pressure.commit, Upkeep::Commit), (pressure.sweep, Upkeep::Sweep)] {
-                if wanted {
-                    self.volume.upkeep(task).map_err(|e| format!("{task:?}: {e}"))?;
+            let tasks = [(pressure.commit, Upkeep::Commit), (pressure.sweep, Upkeep::Sweep)];
+            for (_, task) in tasks.into_iter().filter(|(wanted, _)| *wanted) {
+                match self.of_volume(|volume| volume.upkeep(task)) {
+                    Ok(()) | Err(Error::Closed) => {}
+                    Err(e) => return Err(format!("{task:?}: {e}")),
                 }
             }
         }
@@ -151,37 +169,45 @@ impl Shared {
                 self.appending[file].write_at(&bytes, 0)?;
             }
             Act::Do(step) => {
-                let made = carry_out(&self.volume, &files, number, step)?;
+                let made = match step.is_of_files() {
+                    true => carry_out_on_files(&files, number, step).map(|()| None)?,
+                    false => self.of_volume(|volume| carry_out(volume, &files, number, step))?,
+                };
                 self.files.lock().extend(made);
             }
             Act::Read { file, at, len } => {
-                let file = files.get(file).ok_or(lanefs::Error::NotFound)?;
+                let file = files.get(file).ok_or(Error::NotFound)?;
                 let mut bytes = vec![0; *len];
                 let n = file.read_at(&mut bytes, *at as u64)?;
                 bytes.truncate(n);
                 return Ok(Gave::Bytes(bytes));
             }
             Act::List(path) => {
-                let entries = self.volume.open_dir(path)?.read_dir()?;
+                let entries = self.of_volume(|volume| volume.open_dir(path)?.read_dir())?;
                 let names = entries.into_iter().map(|entry| entry.name.to_string_lossy().into_owned());
                 let apart = |name: &String| APART.contains(&format!("/{name}").as_str());
                 return Ok(Gave::Names(names.filter(|name| !apart(name)).collect()));
+            }
+            Act::Close => {
+                let volume = self.closable.lock().take();
+                volume.ok_or(Error::Closed)?.close()?;
             }
         }
         Ok(Gave::Done)
     }
 
     fn end(self, calls: Vec<Call>) -> Result<History, String> {
-        let live = calmly(|| Observed::of(&self.volume))?;
+        let Self { plan: _, volume, closable, device, files, appending } = self;
+        let volume = volume.or_else(|| closable.lock().take());
+        let live = calmly(|| volume.as_ref().map(Observed::of).transpose())?;
         let content = |(slot, file): (&Slot, &lanefs::File)| match read(file) {
             Ok(bytes) => Ok((*slot, bytes)),
             Err(e) => Err(format!("{slot}: {e}")),
         };
         let slots: BTreeMap<Slot, Vec<u8>> =
-            calmly(|| self.files.lock().iter().map(content).collect::<Result<_, _>>())?;
-        let Self { volume, files, appending, device, .. } = self;
+            calmly(|| files.lock().iter().map(content).collect::<Result<_, _>>())?;
         drop((files, appending));
-        volume.close().map_err(|e| format!("close: {e}"))?;
+        volume.map_or(Ok(()), Volume::close).map_err(|e| format!("close: {e}"))?;
         let end = device.mark("");
         Ok(History { calls, live, slots, log: device.log(), closed: device.image(), end })
     }

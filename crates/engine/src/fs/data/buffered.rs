@@ -18,8 +18,6 @@ use std::ops::Range;
 
 /// Bytes whose pages are locked at a time.
 pub(super) const SPAN: u64 = 256 << 10;
-/// Bytes from which on a request of a caller with its own cache goes past this one.
-const PAST: usize = 128 << 10;
 
 impl Content<'_> {
     /// Reads from byte `offset` on into `buf`. Returns how many bytes there were before i_size.
@@ -112,7 +110,7 @@ impl Content<'_> {
     /// Returns whether `len` bytes at `offset`, for a caller with its own cache, go past this
     /// cache.
     pub(super) fn goes_past(self, offset: u64, len: usize) -> bool {
-        len >= PAST && offset.is_multiple_of(self.fs().block_size.into())
+        len >= self.fs().options.past_cache && offset.is_multiple_of(self.fs().block_size.into())
     }
 
     /// Writes through the cache. With [`Stamp::Kept`] the write was allowed when the caller
