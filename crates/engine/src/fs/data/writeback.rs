@@ -39,8 +39,8 @@ const REST: Duration = Duration::from_secs(5);
 pub(super) const ALL: Range<u32> = 0..u32::MAX;
 
 impl Content<'_> {
-    /// Writes out the dirty blocks of `blocks`. If they lie behind i_disksize, also writes out the
-    /// dirty blocks between.
+    /// Writes out the blocks of `blocks` that are dirty when it begins. If they lie behind
+    /// i_disksize, also writes out the dirty blocks between.
     ///
     /// # Errors
     /// The device's or the journal's: the pages stay dirty.
@@ -49,8 +49,7 @@ impl Content<'_> {
         let _alone = self.hold_writeback();
         let first = self.disk_block();
         let blocks = if blocks.end > first { blocks.start.min(first)..blocks.end } else { blocks };
-        while self.write_some(pages, blocks.clone(), BATCH, false)? {}
-        Ok(())
+        self.write_once(pages, blocks, false)
     }
 
     /// Writes out the dirty blocks between i_disksize and byte `end`, so that i_disksize may be set
@@ -71,23 +70,39 @@ impl Content<'_> {
         u32::try_from(self.file.disk_size() / u64::from(self.fs().block_size)).unwrap_or(u32::MAX)
     }
 
-    /// Writes out all dirty blocks, for a caller that waits for the commit next: it may be done on
-    /// return.
+    /// Writes out all blocks that are dirty when it begins, for a caller that waits for the commit
+    /// next: it may be done on return.
     pub(super) fn write_back_synced(self) -> Result<()> {
         let Some(pages) = self.file.pages_if_used() else { return Ok(()) };
         let _alone = self.hold_writeback();
-        while self.write_some(pages, ALL, BATCH, true)? {}
+        self.write_once(pages, ALL, true)
+    }
+
+    /// Writes out the dirty blocks of `blocks` up to the end of the file as it is now, each once:
+    /// threads that go on writing do not keep it from ending.
+    fn write_once(self, pages: &FileCache, blocks: Range<u32>, synced: bool) -> Result<()> {
+        let mut left = blocks.start..blocks.end.min(self.blocks_to(self.file.size()));
+        while let Some(end) = self.write_some(pages, left.clone(), BATCH, synced)? {
+            left.start = end;
+        }
         Ok(())
     }
 
-    /// Writes out up to `max` bytes of dirty blocks; `false` if none is dirty. `synced`: the caller
-    /// waits for the commit next.
-    fn write_some(self, pages: &FileCache, blocks: Range<u32>, max: u64, synced: bool) -> Result<bool> {
+    /// Writes out up to `max` bytes of dirty blocks. Returns the end of the last one; `None` if
+    /// none is dirty. `synced`: the caller waits for the commit next.
+    fn write_some(
+        self,
+        pages: &FileCache,
+        blocks: Range<u32>,
+        max: u64,
+        synced: bool,
+    ) -> Result<Option<u32>> {
         // Before the pages are taken: see the head of the file.
         let size = self.file.size();
         let last = self.blocks_to(size);
         let blocks = blocks.start..blocks.end.min(last);
-        let Some(taken) = pages.take_dirty(blocks, max) else { return Ok(false) };
+        let Some(taken) = pages.take_dirty(blocks, max) else { return Ok(None) };
+        let end = taken.end();
         let again = self.has_grown_within_block(size).then(|| last.saturating_sub(1));
         let _timer = self.fs().counters.writeback.start();
         if let Err(e) = self.write_taken(&taken, size, synced) {
@@ -95,7 +110,7 @@ impl Content<'_> {
             return Err(e);
         }
         taken.done(again);
-        Ok(true)
+        Ok(Some(end))
     }
 
     /// Whether i_size has moved on from `size` inside a block. That block was taken later and may

@@ -1,9 +1,9 @@
 //! The commits and flushes that a sync waits for.
 
-use crate::{OpenOptions, Volume};
-use lanefs_device::MemDevice;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use crate::{File, OpenOptions, Volume};
+use lanefs_device::{BlockDevice, MemDevice};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -63,5 +63,76 @@ fn those_who_sync_together_share_handle_and_commit_and_all_are_woken() {
             assert_eq!(file.read_at(&mut bytes, u64::from(round) << 16).unwrap(), bytes.len());
             assert!(bytes.iter().all(|b| *b == at as u8 + round));
         }
+    }
+}
+
+/// The content of the file that is written without end.
+const STREAM: u8 = 0xC5;
+
+/// A device beside whose writes of [`STREAM`] another thread appends to the file, and overwrites
+/// its start.
+#[derive(Debug)]
+struct Beside {
+    inner: MemDevice,
+    file: Mutex<Option<File>>,
+    appended: AtomicUsize,
+}
+
+impl BlockDevice for Beside {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
+        let file = self.file.lock().unwrap().clone().filter(|_| data.iter().all(|byte| *byte == STREAM));
+        if let Some(file) = file
+            && self.appended.fetch_add(1, Ordering::Relaxed) < 100
+        {
+            let write = move || {
+                file.write_at(&[STREAM; 4096], file.metadata().len()).unwrap();
+                file.write_at(&[STREAM; 4096], 0).unwrap();
+            };
+            thread::spawn(write).join().unwrap();
+        }
+        self.inner.write_at(data, offset)
+    }
+    fn flush(&self) -> lanefs_device::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+/// What is written while a sync runs is not part of it.
+#[test]
+fn a_sync_ends_beside_a_writer_that_does_not() {
+    let syncs: [fn(&Volume, &File); 3] = [
+        |_, file| file.sync_all().unwrap(),
+        |_, file| file.sync_data().unwrap(),
+        |volume, _| volume.sync().unwrap(),
+    ];
+    for (i, sync) in syncs.into_iter().enumerate() {
+        let inner = MemDevice::new(32 << 20);
+        let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
+        lanefs_mkfs::format(&inner, &options).unwrap();
+        let device = Arc::new(Beside { inner, file: Mutex::default(), appended: AtomicUsize::new(0) });
+        let options = OpenOptions::new().write(true).commit_interval(Duration::ZERO);
+        let volume = options.open_device(Arc::clone(&device) as Arc<dyn BlockDevice>).unwrap();
+        let file = volume.create_file("/f").unwrap();
+        file.write_at(&[STREAM; 40_960], 0).unwrap();
+        *device.file.lock().unwrap() = Some(file.clone());
+        sync(&volume, &file);
+        *device.file.lock().unwrap() = None;
+        let appended = device.appended.load(Ordering::Relaxed);
+        assert!(
+            (1..20).contains(&appended),
+            "sync {i}: {appended} writes came beside it, and were waited for"
+        );
     }
 }

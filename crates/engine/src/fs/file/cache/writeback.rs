@@ -139,6 +139,11 @@ impl Writeback {
         self.items.chunk_by(|a, b| a.end() == b.lblk)
     }
 
+    /// The end of the last block.
+    pub(crate) fn end(&self) -> u32 {
+        self.items.last().map_or(u32::MAX, Item::end)
+    }
+
     /// How many blocks.
     #[cfg(test)]
     pub(crate) fn blocks(&self) -> u64 {
