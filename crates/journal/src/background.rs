@@ -3,7 +3,7 @@
 //! The first commits when the commit interval has passed or a handle waits for credits.
 //!
 //! Both sleep without a timeout while there is nothing to do. A journal opened without threads runs
-//! the requests in the thread that waits for room.
+//! the requests in the threads that wait for room.
 
 use crate::Tid;
 use lanefs_sync::time::Instant;

@@ -276,7 +276,7 @@ impl Core {
             if self.has_ended() {
                 return Err(());
             }
-            self.help(Some(why));
+            self.request(Some(why));
             if !self.threads {
                 self.background.run_requests(|tid| drop(self.commit_now(tid)), || drop(self.make_room()));
             }
@@ -286,14 +286,24 @@ impl Core {
     }
 
     /// Requests the commit or checkpoint that makes room for the first thread in the gate's queue.
+    /// Without threads, wakes the queue, whose threads run it. The caller does not: a commit waits
+    /// for handles, which may wait for a lock that the caller holds.
     pub(crate) fn help(&self, why: Option<Refused>) {
+        if self.request(why) && !self.threads {
+            self.gate.wake();
+        }
+    }
+
+    /// Requests as [`help`](Self::help) does. Returns whether there is anything to request.
+    fn request(&self, why: Option<Refused>) -> bool {
         match why {
             // The committer opens the next transaction, or the last open handle admits the queue.
-            None | Some(Refused::Closed | Refused::Full { inside: true, .. }) => {}
+            None | Some(Refused::Closed | Refused::Full { inside: true, .. }) => return false,
             // Only a checkpoint of older transactions makes room.
             Some(Refused::Full { unused: true, .. }) => self.background.want_checkpoint(),
             Some(Refused::Full { tid, .. }) => self.background.want_commit(tid),
         }
+        true
     }
 
     /// Ends a handle's part in a transaction.

@@ -441,6 +441,31 @@ fn a_journal_without_threads_makes_room_itself() {
     assert!((0..2400).all(|block| at(&device, block) == 7));
 }
 
+/// A thread that waits at the gate for a handle of another one runs the commit that makes room,
+/// once that handle has ended.
+#[test]
+fn threads_share_a_journal_without_threads() {
+    let device = Arc::new(empty_log(1024));
+    let journal = Journal::open(device as _, Options { threads: false, ..options(1024) }).unwrap();
+    let journal = Arc::new(journal);
+    let all = journal.core.max_credits();
+    let handle = journal.start(all).unwrap();
+    for block in 0..u64::from(all) {
+        handle.write(&journal.read(block).unwrap()).unwrap()[0] = 7;
+    }
+    let (other, (has_entered, entered)) = (Arc::clone(&journal), std::sync::mpsc::channel());
+    thread::spawn(move || {
+        other.start(1).unwrap().stop();
+        has_entered.send(()).unwrap();
+    });
+    while !journal.core.gate.is_waited_for() {
+        thread::yield_now();
+    }
+    handle.stop();
+    entered.recv_timeout(Duration::from_secs(60)).expect("the other thread waits for ever");
+    assert_eq!(journal.stats().commits, 1);
+}
+
 #[test]
 fn a_copy_that_looks_like_the_log_is_escaped() {
     let device = Arc::new(empty_log(1024));
