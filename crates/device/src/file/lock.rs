@@ -239,15 +239,38 @@ pub(super) fn backing(device: &File) -> Option<(u64, u64)> {
     Some((rustix::fs::makedev(major as u32, minor as u32), info.inode))
 }
 
+/// How often a device that is claimed is asked again: another process may claim it for the moment
+/// in which it asks the same.
+const ASKED: usize = 20;
+
+/// Asks by `open`, which claims a device exclusively, whether it stays claimed. `None` where the
+/// caller may not open it.
+pub(super) fn stays_claimed(mut open: impl FnMut() -> io::Result<File>) -> Option<bool> {
+    for _ in 0..ASKED {
+        match open() {
+            Ok(_) => return Some(false),
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
+            Err(_) => return None,
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Some(true)
+}
+
 /// Returns whether a loop device is mounted, or in use by another device.
 fn is_claimed(name: &str, sys: &Path) -> bool {
-    let exclusive = OFlags::EXCL.bits().cast_signed();
-    match OpenOptions::new().read(true).custom_flags(exclusive).open(Path::new("/dev").join(name)) {
-        Ok(_) => return false,
-        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return true,
-        // Only root may open it. All may read what follows.
-        Err(_) => {}
+    // First what is asked without a claim, which would keep a mount out for a moment.
+    is_known_as_claimed(name, sys) || {
+        let exclusive = OFlags::EXCL.bits().cast_signed();
+        let path = Path::new("/dev").join(name);
+        let open = || OpenOptions::new().read(true).custom_flags(exclusive).open(&path);
+        // Only root may open it.
+        stays_claimed(open).unwrap_or(false)
     }
+}
+
+/// Returns whether the kernel tells all users that a device is mounted, or in use by another.
+fn is_known_as_claimed(name: &str, sys: &Path) -> bool {
     let holders = std::fs::read_dir(sys.join("holders")).is_ok_and(|mut holders| holders.next().is_some());
     // A mounted ext4, XFS or Btrfs, in whichever mount namespace.
     let mut kinds = std::fs::read_dir("/sys/fs").into_iter().flatten().flatten();

@@ -30,8 +30,9 @@ pub use lock::{claimed_device, lock_holders};
 #[cfg(not(target_pointer_width = "64"))]
 use no_ring as ring;
 pub use open::IN_THIS_PROCESS;
+pub(crate) use open::remove_new;
 #[cfg(all(test, not(loom)))]
-pub(crate) use tests::exercise;
+pub(crate) use tests::{LOCKED_AT_REMOVAL, exercise};
 
 use crate::block_device::{check_range, zero_by_writing};
 use crate::{BlockDevice, DeviceError, IoUring, Op, ReadOp, Result, WriteOp};

@@ -63,10 +63,11 @@ impl FileOptions {
             Err(e) => return Err(explain(path, e)),
         };
         lock(path, &file, kind, self.read_only, None)?;
-        let made = self.take_size(path, file, kind, size);
-        // Only now that it is locked: without the lock it may be another's by now.
+        // `file` has the lock for as long as it is open, whatever becomes of the device.
+        let made = file.try_clone().map_err(|e| explain(path, e));
+        let made = made.and_then(|device| self.take_size(path, device, kind, size));
         if made.is_err() && is_new {
-            let _ = std::fs::remove_file(path);
+            remove_new(path, &file);
         }
         made
     }
@@ -160,6 +161,14 @@ impl FileOptions {
             rings,
         })
     }
+}
+
+/// Removes a file that was made here and that `_locked` has locked: without the lock it may be
+/// another opener's by now. That it cannot be removed is not the failure to tell of.
+pub(crate) fn remove_new(path: &Path, _locked: &File) {
+    #[cfg(test)]
+    super::tests::note_removal(path);
+    let _ = std::fs::remove_file(path);
 }
 
 fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind> {

@@ -6,11 +6,22 @@ mod rings;
 use super::vectored::GIVEN_BACK;
 use super::*;
 use crate::{AlignedBuf, Cached, FileOptions};
+use std::cell::Cell;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
+
+thread_local! {
+    /// Whether other openers were refused when a new file was about to be removed by this thread.
+    pub(crate) static LOCKED_AT_REMOVAL: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// Notes whether another opener is refused. A lock that a reader gets is none.
+pub(super) fn note_removal(path: &Path) {
+    LOCKED_AT_REMOVAL.set(Some(lock::is_locked(&File::open(path).unwrap())));
+}
 
 /// Fills with bytes that differ from sector to sector.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
@@ -178,8 +189,22 @@ fn create_leaves_nothing_after_failure() {
     let (_dir, path) = scratch();
     refused(FileDevice::create(&path, 1 << 62), Op::Open, libc::EFBIG, &["volume.img", "that size"]);
     assert!(!path.exists());
+    assert_eq!(LOCKED_AT_REMOVAL.take(), Some(true), "without the lock it may be another's");
     refused(FileDevice::create(&path, 0), Op::Open, libc::EINVAL, &["0 bytes"]);
     assert!(!path.exists());
+}
+
+/// Two processes that ask at the same time do not take each other for a mount.
+#[test]
+fn who_asks_for_a_claim_is_none() {
+    let mut asked = 0;
+    let busy_once = || {
+        asked += 1;
+        if asked == 1 { Err(Errno::BUSY.into()) } else { File::open("/dev/null") }
+    };
+    assert_eq!(lock::stays_claimed(busy_once), Some(false));
+    assert_eq!(lock::stays_claimed(|| Err(Errno::BUSY.into())), Some(true));
+    assert_eq!(lock::stays_claimed(|| Err(Errno::ACCESS.into())), None);
 }
 
 #[test]

@@ -45,7 +45,7 @@ struct Region {
     persistence: Persistence,
     lending: Lending,
     /// Keeps the lock until nothing uses the mapping.
-    device: FileDevice,
+    device: Arc<FileDevice>,
 }
 
 // SAFETY: the mapping belongs to no thread, and every access to it goes through the rules above.
@@ -62,7 +62,7 @@ impl Drop for Region {
 
 impl Mapped {
     /// Maps the bytes of `window`.
-    pub(super) fn new(device: FileDevice, window: Range<u64>) -> Result<Self> {
+    pub(super) fn new(device: Arc<FileDevice>, window: Range<u64>) -> Result<Self> {
         let refuse = |errno: i32, why: String| DeviceError::at_path(Op::Open, device.path(), errno, why);
         let Ok(len) = usize::try_from(window.end - window.start) else {
             return Err(refuse(libc::EFBIG, "is too large to be mapped".into()));

@@ -17,9 +17,11 @@ mod tests;
 pub use mapped::{Lent, Mapped, Persistence};
 
 use crate::block_device::check_range;
+use crate::file::remove_new;
 use crate::{BlockDevice, DeviceError, FileDevice, FileOptions, Op, Result, WriteOp};
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A volume in a mapped file.
 pub struct PmemDevice {
@@ -33,7 +35,7 @@ impl PmemDevice {
     /// As [`FileOptions::open`], and where the file has holes that the host has no room for, or
     /// cannot be mapped.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::over(FileDevice::open(path)?)
+        Self::over(Arc::new(FileDevice::open(path)?))
     }
 
     /// Maps a file that exists, for reading, beside any number of other readers.
@@ -41,7 +43,7 @@ impl PmemDevice {
     /// # Errors
     /// As [`FileOptions::open`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
-        Self::over(FileDevice::open_read_only(path)?)
+        Self::over(Arc::new(FileDevice::open_read_only(path)?))
     }
 
     /// Makes a file of `size` zero bytes, none of them a hole, and maps it.
@@ -50,10 +52,14 @@ impl PmemDevice {
     /// As [`FileOptions::create`] and [`open`](Self::open).
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         let path = path.as_ref();
-        let is_new = !path.exists();
-        let made = Self::over(FileDevice::create(path, size)?);
+        let (device, is_new) = match FileDevice::create_new(path, size) {
+            Err(e) if e.errno() == libc::EEXIST => (FileDevice::create(path, size)?, false),
+            made => (made?, true),
+        };
+        let device = Arc::new(device);
+        let made = Self::over(Arc::clone(&device));
         if made.is_err() && is_new {
-            let _ = std::fs::remove_file(path);
+            remove_new(path, device.file());
         }
         made
     }
@@ -68,10 +74,10 @@ impl PmemDevice {
                 format!("begins at byte {}, and a mapping begins at a multiple of {page}", window.start);
             return Err(DeviceError::at_path(Op::Open, path, libc::EINVAL, why));
         }
-        Ok(Self { mapped: Mapped::new(device, window)? })
+        Ok(Self { mapped: Mapped::new(Arc::new(device), window)? })
     }
 
-    fn over(device: FileDevice) -> Result<Self> {
+    fn over(device: Arc<FileDevice>) -> Result<Self> {
         let all = 0..device.size();
         Ok(Self { mapped: Mapped::new(device, all)? })
     }

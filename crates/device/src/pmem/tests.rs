@@ -1,7 +1,7 @@
 //! Judged by what the file holds, and by `exercise`, the model test of file devices.
 
 use super::*;
-use crate::file::exercise;
+use crate::file::{LOCKED_AT_REMOVAL, exercise};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,6 +47,7 @@ fn space_is_taken_at_once() {
     let e = PmemDevice::create(path.with_extension("huge"), 1 << 50).unwrap_err();
     assert!(e.op == Op::Open && [libc::ENOSPC, libc::EFBIG, libc::ENOMEM].contains(&e.errno()), "{e}");
     assert!(!path.with_extension("huge").exists());
+    assert_eq!(LOCKED_AT_REMOVAL.take(), Some(true), "without the lock it may be another's");
 }
 
 #[test]
