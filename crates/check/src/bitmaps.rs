@@ -23,7 +23,7 @@ impl Check {
         let mut totals = Totals { whole: true, ..Totals::default() };
         let mut map = AlignedBuf::zeroed(self.layout.block_size() as usize);
         for group in 0..self.layout.group_count() {
-            let Some(Some(desc)) = self.groups.get(group as usize).copied() else {
+            let Some(desc) = self.groups.get(&group).copied() else {
                 totals.whole = false;
                 continue;
             };

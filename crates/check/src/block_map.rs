@@ -4,11 +4,12 @@
 //! is claimed: the memory is bounded by the bitmaps of the volume itself.
 
 use lanefs_format::{Layout, bitmap};
+use std::collections::BTreeMap;
 
 /// The clusters that something claims.
 #[derive(Debug)]
 pub(crate) struct BlockMap {
-    groups: Vec<Option<Box<[u8]>>>,
+    groups: BTreeMap<u32, Box<[u8]>>,
     layout: Layout,
 }
 
@@ -21,7 +22,7 @@ pub(crate) struct Conflict {
 
 impl BlockMap {
     pub(crate) fn new(layout: Layout) -> Self {
-        Self { groups: vec![None; layout.group_count() as usize], layout }
+        Self { groups: BTreeMap::new(), layout }
     }
 
     /// Claims `len` blocks from `block` on, which lie inside the volume. Returns what of them was
@@ -35,7 +36,7 @@ impl BlockMap {
         while at < end {
             let (group, from) = (at / per_group, (at % per_group) as usize);
             let to = (end - group * per_group).min(per_group) as usize;
-            let map = self.group_mut(group as usize)?;
+            let map = self.group_mut(group as u32)?;
             let taken = bitmap::count_set(map, from..to) as u64;
             if taken > 0
                 && let Some(bit) = bitmap::next_set(map, from..to)
@@ -51,15 +52,15 @@ impl BlockMap {
         conflict
     }
 
-    fn group_mut(&mut self, group: usize) -> Option<&mut [u8]> {
+    fn group_mut(&mut self, group: u32) -> Option<&mut [u8]> {
         let len = self.layout.clusters_per_group().div_ceil(8) as usize;
-        let map = self.groups.get_mut(group)?;
-        Some(map.get_or_insert_with(|| vec![0; len].into()))
+        let is_there = group < self.layout.group_count();
+        is_there.then(|| &mut **self.groups.entry(group).or_insert_with(|| vec![0; len].into()))
     }
 
     /// Returns the bitmap of a group, `None` if nothing of it is claimed.
     pub(crate) fn group(&self, group: u32) -> Option<&[u8]> {
-        self.groups.get(group as usize)?.as_deref()
+        self.groups.get(&group).map(|map| &**map)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::finding::Structure;
 use crate::rule::Rule;
 use crate::{Check, CheckError};
 use lanefs_format::{GroupDesc, GroupFlags, Incompat, RoCompat};
+use std::iter::once;
 
 impl Check {
     /// Reads all descriptors and claims the blocks of fixed metadata.
@@ -21,12 +22,16 @@ impl Check {
             let first = n * per_block;
             for group in first..(first + per_block).min(self.layout.group_count()) {
                 let at = (group - first) as usize * usize::from(self.layout.desc_size());
-                let desc = self.check_descriptor(group, bytes.get(at..).unwrap_or_default());
-                self.groups.push(desc);
+                if let Some(desc) = self.check_descriptor(group, bytes.get(at..).unwrap_or_default()) {
+                    self.groups.insert(group, desc);
+                }
             }
         }
-        // Superblocks and descriptors first: their places are not read from the volume.
-        for group in 0..self.layout.group_count() {
+        // Superblocks and descriptors first: their places are not read from the volume. Only those
+        // of groups with a descriptor: what a volume claims alone takes no memory.
+        let groups: Vec<u32> =
+            once(0).chain(self.groups.keys().copied().filter(|group| *group > 0)).collect();
+        for &group in &groups {
             let first =
                 self.layout.first_data_block() + u64::from(group) * u64::from(self.layout.blocks_per_group());
             let len = u64::from(self.layout.group_base_meta(group));
@@ -34,7 +39,7 @@ impl Check {
             // A volume whose block 0 is left over has the first superblock in block 1.
             self.blocks.claim(first, len);
         }
-        for group in 0..self.layout.group_count() {
+        for group in groups {
             self.claim_tables(group);
         }
         if self.sb.has_in(Incompat::MMP) {
@@ -86,7 +91,7 @@ impl Check {
     }
 
     fn claim_tables(&mut self, group: u32) {
-        let Some(Some(desc)) = self.groups.get(group as usize).copied() else { return };
+        let Some(desc) = self.groups.get(&group).copied() else { return };
         for (field, block, len) in self.tables(&desc) {
             if let Some(conflict) = self.claim_meta(block, len) {
                 let rule = Rule::MetadataOverlap { field, block: conflict };

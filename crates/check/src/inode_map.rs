@@ -1,6 +1,7 @@
 //! What the check knows of each inode: its type, its links, and how many entries lead to it.
 
 use lanefs_format::{FileType, Layout};
+use std::collections::BTreeMap;
 
 /// What the check knows of one inode.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,32 +24,39 @@ pub(crate) struct InodeNote {
 #[derive(Debug)]
 pub(crate) struct InodeMap {
     per_group: u32,
-    groups: Vec<Option<Box<[InodeNote]>>>,
+    group_count: u32,
+    groups: BTreeMap<u32, Box<[InodeNote]>>,
 }
 
 impl InodeMap {
     pub(crate) fn new(layout: &Layout) -> Self {
-        Self { per_group: layout.inodes_per_group(), groups: vec![None; layout.group_count() as usize] }
+        Self {
+            per_group: layout.inodes_per_group(),
+            group_count: layout.group_count(),
+            groups: BTreeMap::new(),
+        }
     }
 
     /// Returns the note of an inode; an empty note for a number without an inode.
     pub(crate) fn get(&self, ino: u32) -> InodeNote {
         let Some(at) = ino.checked_sub(1) else { return InodeNote::default() };
-        let group = self.groups.get((at / self.per_group) as usize).and_then(Option::as_ref);
+        let group = self.groups.get(&(at / self.per_group));
         group.and_then(|notes| notes.get((at % self.per_group) as usize)).copied().unwrap_or_default()
     }
 
     /// Returns the note of an inode, to be changed.
     pub(crate) fn get_mut(&mut self, ino: u32) -> Option<&mut InodeNote> {
         let at = ino.checked_sub(1)?;
-        let len = self.per_group as usize;
-        let group = self.groups.get_mut((at / self.per_group) as usize)?;
-        let notes = group.get_or_insert_with(|| vec![InodeNote::default(); len].into());
+        let (group, len) = (at / self.per_group, self.per_group as usize);
+        if group >= self.group_count {
+            return None;
+        }
+        let notes = self.groups.entry(group).or_insert_with(|| vec![InodeNote::default(); len].into());
         notes.get_mut((at % self.per_group) as usize)
     }
 
     /// Returns the notes of a group, `None` if none of its inodes is known.
     pub(crate) fn group(&self, group: u32) -> Option<&[InodeNote]> {
-        self.groups.get(group as usize)?.as_deref()
+        self.groups.get(&group).map(|notes| &**notes)
     }
 }

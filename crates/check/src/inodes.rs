@@ -30,7 +30,7 @@ impl Check {
         let mut buf = self.io.chunk(self.layout.inode_table_blocks().into(), CHUNK);
         for group in 0..self.layout.group_count() {
             let used = self.used_inodes(group);
-            let Some(Some(desc)) = self.groups.get(group as usize).copied() else { continue };
+            let Some(desc) = self.groups.get(&group).copied() else { continue };
             let per_chunk = (buf.len() / block_size) as u32 * self.layout.inodes_per_block();
             for first in (0..used).step_by(per_chunk as usize) {
                 let count = per_chunk.min(used - first);
@@ -54,11 +54,11 @@ impl Check {
     /// Inodes at the start of a group's table that were ever used.
     pub(crate) fn used_inodes(&self, group: u32) -> u32 {
         let all = self.layout.inodes_per_group();
-        match self.groups.get(group as usize) {
-            Some(Some(_)) if !self.has_uninit() => all,
-            Some(Some(desc)) if desc.flags.contains(GroupFlags::INODE_UNINIT) => 0,
-            Some(Some(desc)) => all.saturating_sub(desc.itable_unused),
-            _ => 0,
+        match self.groups.get(&group) {
+            Some(_) if !self.has_uninit() => all,
+            Some(desc) if desc.flags.contains(GroupFlags::INODE_UNINIT) => 0,
+            Some(desc) => all.saturating_sub(desc.itable_unused),
+            None => 0,
         }
     }
 

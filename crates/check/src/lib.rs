@@ -52,7 +52,7 @@ use inode_map::InodeMap;
 use io::Io;
 use lanefs_device::{BlockDevice, DeviceError};
 use lanefs_format::dirent::DirLayout;
-use lanefs_format::{Checksummer, GroupDesc, InodeContext, Layout, RoCompat, Superblock};
+use lanefs_format::{Checksummer, GroupDesc, InodeContext, Layout, Mmp, RoCompat, Superblock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xattrs::XattrUse;
@@ -92,6 +92,14 @@ pub enum CheckError {
     /// Features whose structures the check does not know.
     #[error("the volume has features that the check does not know: {0}")]
     Features(String),
+    /// Another host changed its multiple-mount protection while the volume was checked.
+    #[error("host '{host}' has the volume in use, as '{device}'")]
+    InUse {
+        /// Its name, as the volume has it.
+        host: String,
+        /// The name of the volume's device there.
+        device: String,
+    },
     /// The log needs a replay that is not possible here.
     #[error("the log has to be replayed, and cannot be: {0}")]
     Log(String),
@@ -142,6 +150,7 @@ pub fn check(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Report, 
     report.replayed = opened.replayed;
     let mut check = Check::new(opened, findings);
     report.cut_short = !check.run()?;
+    check.check_still()?;
     report.orphans = check.orphans.len() as u64;
     report.inodes = check.inodes_in_use;
     report.directories = check.dirs.len() as u64;
@@ -167,8 +176,8 @@ struct Check {
     dir_layout: DirLayout,
     /// Was not closed: the free counts of the superblock are of before.
     unclean: bool,
-    /// The descriptors, `None` where one is damaged.
-    groups: Vec<Option<GroupDesc>>,
+    /// The descriptors that are not damaged.
+    groups: BTreeMap<u32, GroupDesc>,
     findings: Findings,
     /// The blocks that something claims.
     blocks: BlockMap,
@@ -181,6 +190,8 @@ struct Check {
     /// Inodes that hold a value, and what leads to them.
     value_inodes: Vec<(Structure, u32)>,
     orphans: BTreeSet<u32>,
+    /// The MMP block, and its content when it says that a host uses the volume.
+    in_use: Option<(u64, Mmp)>,
     /// A file is so large that it needs the feature `large_file`.
     large_file: bool,
     inodes_in_use: u64,
@@ -201,7 +212,7 @@ impl Check {
                 file_types: sb.has_in(lanefs_format::Incompat::FILETYPE),
             },
             unclean,
-            groups: Vec::new(),
+            groups: BTreeMap::new(),
             findings,
             blocks: BlockMap::new(layout),
             inodes: InodeMap::new(&layout),
@@ -210,6 +221,7 @@ impl Check {
             xattr_blocks: BTreeMap::new(),
             value_inodes: Vec::new(),
             orphans: BTreeSet::new(),
+            in_use: None,
             large_file: false,
             inodes_in_use: 0,
             blocks_in_use: 0,
@@ -223,7 +235,7 @@ impl Check {
     fn run(&mut self) -> Result<bool, CheckError> {
         self.check_superblock()?;
         self.check_groups()?;
-        if self.groups.iter().all(Option::is_none) {
+        if self.groups.is_empty() {
             return Ok(false);
         }
         self.find_orphans()?;

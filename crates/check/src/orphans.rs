@@ -44,7 +44,7 @@ impl Check {
     /// Reads an inode by its number; `None` if it or its group is damaged, which another pass says.
     pub(crate) fn read_inode(&self, ino: u32) -> Result<Option<Inode>, CheckError> {
         let Ok(slot) = self.layout.inode_slot(ino) else { return Ok(None) };
-        let Some(Some(desc)) = self.groups.get(slot.group as usize) else { return Ok(None) };
+        let Some(desc) = self.groups.get(&slot.group) else { return Ok(None) };
         let bytes = self.io.block(desc.inode_table + u64::from(slot.table_block))?;
         let bytes = bytes.get(slot.offset as usize..).unwrap_or_default();
         Ok(Inode::parse(bytes, ino, &self.inode_ctx).ok())

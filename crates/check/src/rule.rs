@@ -72,6 +72,8 @@ rules! {
         SignedAndUnsignedHash => "s_flags says that hashes are signed and that they are unsigned",
         OtherVolume => "the copy describes another volume",
         Copy { text: String } => "the copy is damaged: {text}",
+        Mmp { seq: u32, host: String } =>
+            "mmp_seq is {seq:#x}: host '{host}' uses the volume, or has not closed it",
 
         // Groups.
         OutsideGroup { field: &'static str, block: u64, first: u64, end: u64 } =>

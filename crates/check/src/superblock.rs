@@ -1,12 +1,12 @@
 //! The superblock and its copies.
 
-use crate::finding::{Findings, Structure};
+use crate::finding::{Finding, Findings, Structure};
 use crate::rule::Rule;
 use crate::{Check, CheckError};
 use lanefs_device::{AlignedBuf, BlockDevice};
 use lanefs_format::{
-    Compat, Features, FormatError, HashFlags, Incompat, Mmp, RoCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE,
-    Superblock,
+    Compat, EXT4_MMP_SEQ_CLEAN, Features, FormatError, HashFlags, Incompat, Mmp, RoCompat, SUPERBLOCK_OFFSET,
+    SUPERBLOCK_SIZE, Superblock,
 };
 
 /// Features whose structures the check knows.
@@ -124,9 +124,32 @@ impl Check {
             self.findings.add(structure, e);
             return Ok(());
         }
-        if let Err(e) = Mmp::parse(&self.io.block(block)?, block, &self.csum) {
-            self.findings.add(structure, e);
+        match Mmp::parse(&self.io.block(block)?, block, &self.csum) {
+            Ok(mmp) if mmp.seq == EXT4_MMP_SEQ_CLEAN => {}
+            Ok(mmp) => {
+                let rule = Rule::Mmp { seq: mmp.seq, host: shown(&mmp.nodename) };
+                self.findings.unchecked.push(Finding { structure, rule });
+                self.in_use = Some((block, mmp));
+            }
+            Err(e) => self.findings.add(structure, e),
         }
         Ok(())
     }
+
+    /// Looks at the MMP block behind the other passes, if it says that a host uses the volume.
+    ///
+    /// # Errors
+    /// [`CheckError::InUse`]: the block has changed, so findings may be artefacts of changes.
+    pub(crate) fn check_still(&self) -> Result<(), CheckError> {
+        let Some((block, before)) = &self.in_use else { return Ok(()) };
+        match Mmp::parse(&self.io.block(*block)?, *block, &self.csum) {
+            Ok(now) if now == *before => Ok(()),
+            _ => Err(CheckError::InUse { host: shown(&before.nodename), device: shown(&before.bdevname) }),
+        }
+    }
+}
+
+/// Returns a name of the MMP block as text for a line.
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).escape_debug().to_string()
 }

@@ -102,3 +102,74 @@ fn blocks_beyond_the_last_possible_one_are_found() {
     let rule = Rule::Blocks { found: 128, counted: 128 * 5 };
     assert!(report.findings.contains(&Finding { structure: Structure::Inode { ino: 2 }, rule }));
 }
+
+/// A volume of mke2fs whose MMP block says that a host uses it, and the place of that block.
+fn in_use() -> (Vec<u8>, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    let out = std::process::Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-O", "mmp,^metadata_csum"])
+        .arg(&path)
+        .arg("16M")
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let mut bytes = std::fs::read(path).unwrap();
+    let sb = Superblock::parse(&bytes[1024..]).unwrap();
+    let at = sb.raw().s_mmp_block.get() as usize * sb.block_size() as usize;
+    put(&mut bytes, at + 4, &[77]);
+    bytes[at + 16..at + 24].copy_from_slice(b"host\x1b[1m");
+    (bytes, at)
+}
+
+#[test]
+fn a_host_that_may_use_the_volume_is_told() {
+    let (bytes, at) = in_use();
+    let report = checked(&Arc::new(MemDevice::from_bytes(bytes.clone())));
+    assert!(report.is_clean(), "{report:?}");
+    let told = report.unchecked[0].to_string();
+    assert!(told.contains("mmp_seq is 0x4d: host 'host\\u{1b}[1m' uses the volume"), "{told}");
+    let mut closed = bytes;
+    put(&mut closed, at + 4, &[lanefs_format::EXT4_MMP_SEQ_CLEAN]);
+    assert!(checked(&Arc::new(MemDevice::from_bytes(closed))).unchecked.is_empty());
+}
+
+/// A device whose MMP block another host changes after each read.
+#[derive(Debug)]
+struct Changing(MemDevice, u64);
+
+impl BlockDevice for Changing {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
+        self.0.read_at(buf, offset)?;
+        if offset == self.1 {
+            let seq = u32::from_le_bytes([buf[4], buf[5], buf[6], buf[7]]) + 1;
+            self.0.write_at(&seq.to_le_bytes(), offset + 4)?;
+        }
+        Ok(())
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> lanefs_device::Result<()> {
+        self.0.write_at(data, offset)
+    }
+    fn flush(&self) -> lanefs_device::Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> lanefs_device::Result<()> {
+        self.0.discard(offset, len)
+    }
+}
+
+#[test]
+fn a_volume_that_a_host_uses_meanwhile_is_not_judged() {
+    let (bytes, at) = in_use();
+    let device = Changing(MemDevice::from_bytes(bytes), at as u64);
+    match check(Arc::new(device), &Options::default()) {
+        Err(CheckError::InUse { host, .. }) => assert_eq!(host, "host\\u{1b}[1m"),
+        other => panic!("{other:?}"),
+    }
+}

@@ -152,6 +152,15 @@ impl Survey {
         let (layout, csum) = (sb.layout(), sb.checksummer());
         let mut table = Table::default();
         let (mut blocks, mut inodes) = (0, 0);
+        let base = |group| {
+            let (start, len) = (layout.group_first_block(group)?, layout.group_base_meta(group));
+            let inside = layout.check_blocks(start, len.into());
+            if len == 0 || !strict && inside.is_err() {
+                return Ok(None);
+            }
+            inside.map(|()| Some(Entry { start, blocks: len, zone: Zone::Super(group), each: len }))
+        };
+        let mut bases: Vec<Entry> = base(0)?.into_iter().collect();
         each_chunk(device, &layout, |first, bytes| {
             let size = usize::from(layout.desc_size());
             let per_block = layout.descs_per_block() as usize;
@@ -163,20 +172,17 @@ impl Survey {
                     desc => desc?,
                 };
                 table.add_group(&layout, group, &desc);
+                // Of groups with a descriptor: what a volume claims alone takes no memory.
+                if group > 0 {
+                    bases.extend(base(group)?);
+                }
                 blocks += u64::from(desc.free_blocks_count);
                 inodes += u64::from(desc.free_inodes_count);
             }
             Ok(())
         })
         .or_else(|e| if strict { Err(e) } else { Ok(()) })?;
-        for group in 0..layout.group_count() {
-            let (start, len) = (layout.group_first_block(group)?, layout.group_base_meta(group));
-            let inside = layout.check_blocks(start, len.into());
-            if len > 0 && (strict || inside.is_ok()) {
-                inside?;
-                table.entries.push(Entry { start, blocks: len, zone: Zone::Super(group), each: len });
-            }
-        }
+        table.entries.append(&mut bases);
         let runs = log.map(|log| log.runs.as_slice()).unwrap_or_default();
         let log =
             runs.iter().map(|r| Entry { start: r.physical, blocks: r.len, zone: Zone::Journal, each: r.len });

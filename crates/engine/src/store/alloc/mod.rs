@@ -18,6 +18,7 @@ mod orders;
 mod prealloc;
 mod reserve;
 mod space;
+mod table;
 #[cfg(test)]
 mod tests;
 mod trim;
@@ -32,25 +33,27 @@ pub(crate) use reserve::{
 pub(crate) use space::Claim;
 pub(crate) use trim::{discard_freed, trim};
 
+use lanefs_format::Layout;
 use lanefs_journal::Freed;
 use lanefs_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use lanefs_sync::order::{Level, Ordered};
-use lanefs_sync::{Mutex, MutexGuard, OnceLock};
+use lanefs_sync::{Mutex, MutexGuard};
 use orders::Orders;
 use prealloc::Registry;
 use space::Space;
+use table::GroupTable;
 
 /// A group whose mutex is held.
 type Locked<'a> = Ordered<MutexGuard<'a, Group>>;
 
 /// The state of the allocators in core. A group's state is made on first use, so that a volume of
-/// 15 TiB costs memory only for the groups in use.
+/// 15 TiB costs memory only for the groups in use, whatever it claims.
 #[derive(Debug)]
 pub(crate) struct Alloc {
-    groups: Box<[OnceLock<Box<Mutex<Group>>>]>,
+    groups: GroupTable,
     blocks_per_group: u64,
     first_data_block: u64,
     space: Space,
@@ -65,13 +68,16 @@ pub(crate) struct Alloc {
 }
 
 impl Alloc {
-    pub(crate) fn new(layout: &lanefs_format::Layout, free_blocks: u64, free_inodes: u64) -> Self {
+    /// Returns the allocators of a volume with these counts; of one that is `read_only` nothing is
+    /// allocated.
+    pub(crate) fn new(layout: &Layout, (free_blocks, free_inodes): (u64, u64), read_only: bool) -> Self {
+        let searched = if read_only { 0 } else { layout.group_count() };
         Self {
-            groups: (0..layout.group_count()).map(|_| OnceLock::new()).collect(),
+            groups: GroupTable::new(layout.group_count()),
             blocks_per_group: u64::from(layout.blocks_per_group()),
             first_data_block: layout.first_data_block(),
             space: Space::new(free_blocks),
-            orders: Orders::new(layout.group_count()),
+            orders: Orders::new(searched),
             releases: AtomicU64::new(0),
             freeing: AtomicU64::new(0),
             lanes: lane::Lanes::new(),
@@ -125,7 +131,7 @@ impl Alloc {
     }
 
     fn group(&self, group: u32) -> Option<&Mutex<Group>> {
-        Some(self.groups.get(group as usize)?.get_or_init(Default::default))
+        self.groups.get(group)
     }
 
     fn lock_group(&self, group: u32) -> Option<Locked<'_>> {
