@@ -132,6 +132,9 @@ mod tests {
             arg
         };
         assert_eq!(parse(arg(":/x:/y")), inside(&volume, "/x:/y"));
+        let part = |tail: &str| parse(arg(&format!("@root{tail}")));
+        assert_eq!(part(":/x/c:/y"), inside(arg("@root"), "/x/c:/y"));
+        assert_eq!(part(":/"), inside(arg("@root"), "/"));
         let mapped = |name: OsString| ["pmem:".as_ref(), &*name].into_iter().collect::<OsString>();
         assert_eq!(parse(mapped(arg(":/x:/y"))), inside(mapped(volume.clone().into()), "/x:/y"));
         assert_eq!(parse(&volume), Location::Host(volume.clone()));

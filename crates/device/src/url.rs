@@ -134,8 +134,11 @@ fn split(name: &OsStr) -> Option<(&Path, Option<Part<'_>>)> {
     {
         return Some((before(at), Some(parse_range(&bytes[at + 1..])?)));
     }
+    // A `:/` begins a path inside the volume, so no partition is named with one.
+    let is_name = |name: &[u8]| !name.windows(2).any(|two| two == b":/");
     let ats = (1..bytes.len().saturating_sub(1)).rev().filter(|at| bytes[*at] == b'@');
-    let Some(at) = ats.into_iter().find(|at| may_be_disk(before(*at))) else { return whole };
+    let at = ats.into_iter().find(|at| is_name(&bytes[at + 1..]) && may_be_disk(before(*at)));
+    let Some(at) = at else { return whole };
     Some((before(at), Some(Part::Partition(OsStr::from_bytes(&bytes[at + 1..])))))
 }
 
