@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Each installs what it lacks.
 .POSIX:
-.PHONY: bench-all help setup judges build static ports install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount lint docs loom fuzz-short fuzz-night coverage ci
+.PHONY: bench-all bench-images help setup judges build static ports install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount lint docs loom fuzz-short fuzz-night coverage ci
 
 help:
 	@echo "make install      command, C library, manual pages, completions: PREFIX (/usr/local), DESTDIR"
@@ -17,6 +17,7 @@ help:
 	@echo "make judge-mount  the long judges of the mount: databases, stress-ng, fsx, fio, kill -9"
 	@echo "make lint         format, clippy, licences, documentation"
 	@echo "make bench-NAME   one benchmark of bench/src/bin, against its peer in the same run"
+	@echo "make bench-images  images, sizes and hash trees beside tar2ext4, umoci, resize2fs, veritysetup"
 	@echo "make bench-all    all of them, and docs/performance.md from their figures"
 	@echo "make loom         model checks of the concurrent parts"
 	@echo "make fuzz-short   each fuzz target for FUZZ_SECONDS (30)"
@@ -95,10 +96,16 @@ bench-%: judges
 	cargo build --profile bench -p lanefs-cli
 	cargo run --profile bench -p lanefs-bench --bin $* -- $(ARGS)
 
+bench-images: judges
+	@scripts/image-peers.sh
+	cargo build --profile bench -p lanefs-cli
+	cargo run --profile bench -p lanefs-bench --bin images -- $(ARGS)
+
 # Nothing else may run on the machine meanwhile. About half an hour.
 bench-all: judges
+	@scripts/image-peers.sh
 	cargo build --profile bench -p lanefs-cli
-	for bench in foundation write-path mount check journal rangelock; do \
+	for bench in foundation images write-path mount check journal rangelock; do \
 	  cargo run --profile bench -p lanefs-bench --bin $$bench -- $(ARGS) || exit 1; done
 	cargo run --profile bench -p lanefs-bench --bin tables
 

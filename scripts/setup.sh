@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is needed and this machine lacks: what a build and the demo need; with --test, what tests and benchmarks
-# need too; with --long, what the long judges need. Silent when nothing is missing.
+# need too; with --long, what the long judges need; with --images, what bench-images does. Silent when nothing is missing.
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
@@ -52,6 +52,12 @@ if [ -n "${1:-}" ]; then
     [ -x /usr/bin/time ] || packages+=(time)
     # Letters of charts.
     [ -d /usr/share/fonts/truetype ] || packages+=(fonts-dejavu-core)
+fi
+# What only `make bench-images` runs.
+if [ "${1:-}" = --images ]; then
+    need go golang-go
+    need mmdebstrap mmdebstrap
+    need zstd zstd
 fi
 # What only `make judge-mount` runs.
 if [ "${1:-}" = --long ]; then

@@ -2,5 +2,7 @@
 
 pub mod cases;
 pub mod linked_list;
+pub mod process;
 pub mod report;
+pub mod tree;
 pub mod write_path;

@@ -6,13 +6,15 @@
 use clap::Parser;
 use lanefs::{NewAttr, Volume};
 use lanefs_bench::cases::{self, Effort};
+use lanefs_bench::process::{self, Cost};
 use lanefs_bench::report::{Goal, Report};
+use lanefs_bench::tree::make_tree;
 use lanefs_lab::Outcome;
 use lanefs_tests::{LoopMount, mke2fs, require_root, require_tools};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
 
 struct Bench {
@@ -22,12 +24,6 @@ struct Bench {
     names: u32,
     lanefs: PathBuf,
     report: Report,
-}
-
-/// What a finished process took.
-struct Cost {
-    seconds: f64,
-    peak_mib: f64,
 }
 
 /// mkfs, import, export and names against the peers
@@ -66,22 +62,8 @@ impl Bench {
         self.dir.join(name)
     }
 
-    /// Runs a command to its end.
     fn run<S: AsRef<OsStr>>(&self, program: &Path, args: &[S]) -> Outcome<Cost> {
-        let note = self.path("time");
-        let began = Instant::now();
-        let out = Command::new("/usr/bin/time")
-            .args(["-q", "-f", "%M", "-o"])
-            .arg(&note)
-            .arg(program)
-            .args(args)
-            .output()?;
-        let seconds = began.elapsed().as_secs_f64();
-        if !out.status.success() {
-            return Err(format!("{}: {}", program.display(), String::from_utf8_lossy(&out.stderr)).into());
-        }
-        let peak_mib = fs::read_to_string(note)?.trim().parse::<f64>()? / 1024.0;
-        Ok(Cost { seconds, peak_mib })
+        process::run(&self.path("time"), program, args)
     }
 
     /// mkfs of a sparse file of 1 TiB.
@@ -277,30 +259,4 @@ fn kernel_names(image: &Path, names: &[String]) -> Outcome<[f64; 2]> {
     drop(dir);
     mount.unmount();
     Ok([create, unlink])
-}
-
-/// A tree of `files` files in directories of 50, about 51 KiB each on average: 1 GiB for 20,000.
-/// Sizes go from nothing to 1 MiB, most of them small, as in real trees.
-fn make_tree(root: &Path, files: u32) -> Outcome<u64> {
-    let noise: Vec<u8> = (0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let mut bytes = 0;
-    for i in 0..files {
-        let dir = root.join(format!("d{:03}/e{:03}", i / 1000, i / 50 % 20));
-        if i % 50 == 0 {
-            fs::create_dir_all(&dir)?;
-        }
-        let size = match i % 20 {
-            0 => 0,
-            1..=9 => 700 * (i as usize % 13 + 1),
-            10..=15 => 4096 * (i as usize % 11 + 1),
-            16..=18 => 60_000 + 1000 * (i as usize % 71),
-            _ => 400_000 + 4096 * (i as usize % 90),
-        };
-        let at = i as usize * 37 % (noise.len() - size.min(noise.len()) + 1);
-        fs::write(dir.join(format!("file{i:05}.dat")), &noise[at..at + size])?;
-        bytes += size as u64;
-    }
-    // The files are in the page cache now. Syncs, so that no timed run overlaps their writeback.
-    Command::new("sync").status()?;
-    Ok(bytes)
 }

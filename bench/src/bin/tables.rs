@@ -18,8 +18,9 @@ const BEGIN: &str = "<!-- tables: made by `make bench-all` -->\n";
 const END: &str = "<!-- end of tables -->\n";
 
 /// The sections, in the order of the document, and what each begins with.
-const SECTIONS: [(&str, &str); 6] = [
+const SECTIONS: [(&str, &str); 7] = [
     ("foundation", "Volumes and names"),
+    ("images", "Images"),
     ("write-path", "The write path"),
     ("mount", "The mount"),
     ("check", "The check"),
