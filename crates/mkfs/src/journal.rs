@@ -85,7 +85,7 @@ impl Plan {
 }
 
 /// Blocks of the journal of a volume of `blocks` blocks.
-fn default_size(blocks: u64) -> Option<u32> {
+pub(crate) fn default_size(blocks: u64) -> Option<u32> {
     Some(match blocks {
         0..2048 => return None,
         2048..32_768 => 1024,

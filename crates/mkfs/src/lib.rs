@@ -13,6 +13,7 @@ mod options;
 mod orphan_file;
 mod plan;
 mod resize_inode;
+mod room;
 mod shape;
 mod space;
 mod tables;
@@ -23,6 +24,7 @@ mod write;
 pub use create::create;
 pub use error::MkfsError;
 pub use options::{FsType, Options, parse_size};
+pub use room::{Room, fit, room};
 pub use usage::Usage;
 
 use lanefs_device::BlockDevice;
