@@ -61,7 +61,9 @@ pub use mem::MemDevice;
 pub use overlay::Overlay;
 pub use paced::{Pace, PacedDevice};
 pub use page_pool::release_free_memory;
-pub use partition::{Partition, PartitionTable, PartitionType};
+pub use partition::{
+    GPT_BACKUP, LINUX_FILE_SYSTEM, NewPartition, Partition, PartitionTable, PartitionType, write_gpt,
+};
 #[cfg(target_os = "linux")]
 pub use pmem::{Lent, Mapped, Persistence, PmemDevice};
 #[cfg(target_os = "linux")]

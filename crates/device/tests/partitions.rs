@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_device::{
-    BlockDevice, FileDevice, FileOptions, MemDevice, Op, Partition, PartitionTable, Result, VolumeUrl,
-    open_url,
+    BlockDevice, FileDevice, FileOptions, LINUX_FILE_SYSTEM, MemDevice, NewPartition, Op, Partition,
+    PartitionTable, Result, VolumeUrl, open_url, write_gpt,
 };
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -104,6 +104,54 @@ fn a_gpt_of_sgdisk_and_its_backup() {
     assert!(read(&path).unwrap_err().to_string().contains("damaged"));
     let e = open_url(url(&path, "@2"), &FileOptions::new()).unwrap_err();
     assert!((e.op, e.errno()) == (Op::Open, libc::EINVAL) && e.to_string().contains("damaged"), "{e}");
+}
+
+fn new(start: u64, size: u64, name: &str) -> NewPartition {
+    NewPartition { kind: LINUX_FILE_SYSTEM, uuid: [0xAB; 16], start, size, name: name.into() }
+}
+
+#[test]
+fn a_gpt_that_is_written_is_one_of_sgdisk() {
+    let (_dir, path) = disk();
+    let device = FileDevice::open(&path).unwrap();
+    let long = "n".repeat(35) + "\u{1F600}";
+    let partitions = [new(MIB, 8 * MIB, "root"), new(16 * MIB, 47 * MIB, &long)];
+    write_gpt(&device, [0x12; 16], &partitions).unwrap();
+    drop(device);
+    let path_with_sbin = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let mut sgdisk = Command::new("sgdisk");
+    let out = sgdisk.args(["-v", "-p", "-i", "2"]).arg(&path).env("PATH", path_with_sbin).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && said.contains("No problems found"), "{said}");
+    assert!(said.contains("12121212-1212-1212-1212-121212121212"), "{said}");
+    assert!(said.contains("Partition unique GUID: ABABABAB-"), "{said}");
+    let table = read(&path).unwrap().unwrap();
+    assert_eq!(places(&table), [(1, MIB, 8 * MIB), (2, 16 * MIB, 47 * MIB)]);
+    // A character that needs two units has no room for them.
+    assert_eq!(table.partitions[1].name, "n".repeat(35));
+    assert_eq!(table.partitions[0].kind.to_string(), "Linux file system");
+}
+
+#[test]
+fn partitions_without_room_are_not_written() {
+    let disk = MemDevice::new(64 << 20);
+    let end = 64 * MIB - lanefs_device::GPT_BACKUP;
+    write_gpt(&disk, [1; 16], &[new(34 * 512, 512, ""), new(35 * 512, end - 35 * 512, "")]).unwrap();
+    let blank = MemDevice::new(64 << 20);
+    for wrong in [
+        &[new(33 * 512, 512, "")][..],
+        &[new(MIB, end - MIB + 512, "")],
+        &[new(MIB, 0, "")],
+        &[new(MIB, MIB, ""), new(2 * MIB - 512, MIB, "")],
+        &[new(MIB + 1, MIB, "")],
+        &[new(u64::MAX - 511, 512, "")],
+        &vec![new(MIB, 512, ""); 129],
+    ] {
+        let e = write_gpt(&blank, [1; 16], wrong).unwrap_err();
+        assert_eq!((e.op, e.source.kind()), (Op::Write, std::io::ErrorKind::InvalidInput), "{e}");
+    }
+    assert!(write_gpt(&MemDevice::new(4096), [1; 16], &[]).is_err());
+    assert!(PartitionTable::read(&blank).unwrap().is_none());
 }
 
 #[test]

@@ -101,12 +101,16 @@ fn partition(entry: &[u8], number: u32, sector: u64) -> Option<Partition> {
 
 /// Returns a GUID as text: three numbers in little endian, and eight bytes.
 fn guid(bytes: &[u8]) -> String {
-    let order = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
-    super::uuid(order.map(|at: usize| bytes.get(at).copied().unwrap_or(0)))
+    super::uuid(mixed(std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0))))
+}
+
+/// Returns the bytes of a GUID on the disk by those of its text, and the other way round.
+pub(super) fn mixed(guid: [u8; 16]) -> [u8; 16] {
+    [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15].map(|at: usize| guid[at])
 }
 
 /// The CRC of IEEE 802.3, bit by bit: a table has 16 KiB.
-fn crc32(bytes: &[u8]) -> u32 {
+pub(super) fn crc32(bytes: &[u8]) -> u32 {
     let bit = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), bit))
 }

@@ -7,6 +7,9 @@
 mod gpt;
 mod mbr;
 mod types;
+mod write;
+
+pub use write::{GPT_BACKUP, LINUX_FILE_SYSTEM, NewPartition, write_gpt};
 
 use crate::{BlockDevice, Result};
 use std::fmt;
