@@ -8,7 +8,7 @@ use crate::tarball::TarError;
 use std::fmt;
 use std::io;
 
-/// What an import or an export could not do with one name of a tree, and why.
+/// What an import, an export or a build could not do with one name of a tree, and why.
 ///
 /// The text is one line: `cannot create '/etc/passwd': no space left in the volume`. A program that
 /// words its messages itself has the parts: [`action`](Self::action), [`place`](Self::place),
@@ -103,6 +103,8 @@ pub enum Action {
     Import,
     /// Using the target directory of an import.
     ImportInto,
+    /// Making a volume with what a source has.
+    Build,
     /// Taking a name of the volume over into a folder or an archive.
     Export,
 }
@@ -117,6 +119,7 @@ impl fmt::Display for Action {
             Self::SetAttributes => "set the attributes of",
             Self::Import => "import",
             Self::ImportInto => "import into",
+            Self::Build => "build",
             Self::Export => "export",
         })
     }
@@ -237,6 +240,27 @@ pub enum Cause {
     /// Sockets have no form in an archive.
     #[error("tar has no sockets")]
     Socket,
+    /// The size that was asked for is too small for what the source has.
+    #[error("it takes {needed} bytes")]
+    TooSmall {
+        /// Bytes of the smallest volume that will do.
+        needed: u64,
+    },
+    /// More inodes than a volume can have.
+    #[error("{0} inodes are more than a volume can have")]
+    TooManyInodes(u64),
+    /// The source can be read only once, so that nothing says how large its volume has to be.
+    #[error("how much it takes cannot be found out beforehand")]
+    ReadOnce,
+    /// Something is in the place of the file.
+    #[error("it exists already")]
+    TargetExists,
+    /// What is in the place of the file is no regular file.
+    #[error("it is no regular file")]
+    NotAFile,
+    /// The tree of dm-verity could not be made.
+    #[error(transparent)]
+    Verity(lanefs_verity::VerityError),
     /// The thread that reads the source panicked.
     #[error("the reading thread died")]
     ReaderDied,
@@ -251,6 +275,12 @@ impl From<TarError> for Cause {
             TarError::Broken { at, rule } => Self::Archive { at, rule },
             TarError::Io(e) => e.into(),
         }
+    }
+}
+
+impl From<lanefs::mkfs::MkfsError> for Cause {
+    fn from(e: lanefs::mkfs::MkfsError) -> Self {
+        Self::Volume(e.into())
     }
 }
 

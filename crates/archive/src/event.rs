@@ -1,9 +1,9 @@
-//! What an import or an export tells its caller while it runs.
+//! What an import, an export or a build tells its caller while it runs.
 
 use crate::{Action, Cause, Error, Place};
 use std::ops::ControlFlow;
 
-/// A step of an import or an export.
+/// A step of an import, an export or a build.
 ///
 /// The callback that receives it returns whether to go on. [`ControlFlow::Break`] cancels: the call
 /// ends with an error whose [`is_cancelled`](Error::is_cancelled) is true.
@@ -16,6 +16,15 @@ pub enum Event {
     Data(u64),
     /// So many more bytes were read to check the layers of an image, before anything is written.
     Checked(u64),
+    /// One more name was found in the first pass of a build, which writes nothing.
+    Found,
+    /// The size of the volume that a build makes is known, in bytes.
+    Sized(u64),
+    /// So many more bytes were hashed for the tree of dm-verity.
+    Hashed(u64),
+    /// Nothing new: told ten times a second while a source gives nothing, and at the end of a
+    /// build, so that the caller can cancel.
+    Waiting,
     /// A name that is left out, or an attribute of it. The work goes on with the next name.
     Skipped(Error),
 }

@@ -2,9 +2,10 @@
 //! containers, without a mount and without root.
 //!
 //! [`import`] takes a [`Source`] into a directory of a [`lanefs::Volume`], [`export`] takes a
-//! directory of a volume into a [`Target`]. Both run to the end and tell their caller of each step
-//! ([`Event`]); the caller shows progress, decides what a name that cannot be taken over means, and
-//! may cancel. Nothing is printed.
+//! directory of a volume into a [`Target`], and [`build`] makes a volume that fits what it is
+//! filled with. All run to the end and tell their caller of each step ([`Event`]); the caller shows
+//! progress, decides what a name that cannot be taken over means, and may cancel. Nothing is
+//! printed.
 //!
 //! # Example
 //! A file system image out of a root file system in an archive:
@@ -48,6 +49,7 @@
 #![forbid(unsafe_code)]
 
 mod acl_text;
+mod build;
 mod compress;
 pub mod content;
 mod error;
@@ -66,6 +68,7 @@ mod places;
 mod tarball;
 pub mod walk;
 
+pub use build::{BuildOptions, Built, VerityOptions, VolumeSize, VolumeSizeError, build};
 pub use compress::{Compression, program_for};
 pub use error::{Action, Cause, Error, Place};
 pub use event::Event;

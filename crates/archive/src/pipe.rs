@@ -3,8 +3,10 @@
 //! Pieces travel in batches, so that the two threads wake each other a few times a megabyte and
 //! not a few times a file. Batches and their number are bounded: the memory in flight is too.
 
-use crate::Error;
 use crate::member::Member;
+use crate::path::clean;
+use crate::places::PATH_MAX;
+use crate::{Action, Cause, Error, Place};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// The greatest number of data bytes in a piece.
@@ -25,8 +27,50 @@ pub(crate) enum Piece {
     Data { offset: u64, bytes: Vec<u8> },
     /// A name that could not be read. The tree goes on without it.
     Skipped(Error),
+    /// So many more bytes of layers were checked.
+    Checked(u64),
     /// The reader had to stop.
     Failed(Error),
+}
+
+impl Piece {
+    /// Returns a member of an archive with a clean path, or why its path cannot be had.
+    pub(crate) fn of(mut member: Member) -> Self {
+        let cleaned = match member.path.len() {
+            0..=PATH_MAX => clean(&member.path).ok_or(Cause::ParentInPath),
+            len => Err(Cause::PathTooLong(len)),
+        };
+        match cleaned {
+            Ok(path) => {
+                member.path = path;
+                Self::Member(member)
+            }
+            Err(cause) => {
+                let place = Place::Member(shortened(&member.path).to_vec());
+                Self::Skipped(Error::new(Action::Import, place, cause))
+            }
+        }
+    }
+
+    /// Returns about how many bytes of memory it takes.
+    pub(crate) fn memory(&self) -> usize {
+        match self {
+            Self::Layer(label) => label.len(),
+            Self::Data { bytes, .. } => bytes.len(),
+            Self::Member(member) => member.memory(),
+            Self::Skipped(error) | Self::Failed(error) => error.memory(),
+            Self::Checked(_) => 0,
+        }
+    }
+}
+
+/// Returns a path for an error: only its end if it is too long.
+fn shortened(path: &[u8]) -> &[u8] {
+    const MOST: usize = 4096;
+    match path.len() {
+        0..=MOST => path,
+        len => &path[len - 255..],
+    }
 }
 
 /// The other side went away.
@@ -50,12 +94,7 @@ pub(crate) fn pipe() -> (Outlet, Receiver<Vec<Piece>>) {
 impl Outlet {
     /// Sends a piece, sooner or later.
     pub(crate) fn push(&mut self, piece: Piece) -> Result<(), Gone> {
-        self.bytes += match &piece {
-            Piece::Layer(label) => label.len(),
-            Piece::Data { bytes, .. } => bytes.len(),
-            Piece::Member(member) => member.memory(),
-            Piece::Skipped(error) | Piece::Failed(error) => error.memory(),
-        };
+        self.bytes += piece.memory();
         self.batch.push(piece);
         if self.bytes >= BATCH_BYTES || self.batch.len() >= BATCH_PIECES { self.flush() } else { Ok(()) }
     }

@@ -146,6 +146,10 @@ fn volumes() {
     let image = volume();
     let made = image.ok(["mkfs", "--json", "--size", "64M", "new.img"]);
     hold("lanefs mkfs", &[made], &["name_bytes"]);
+    fs::create_dir(image.beside("rootfs")).unwrap();
+    let built = image.ok(["build", "--json", "rootfs", "b.img"]);
+    let disk = image.ok(["build", "--json", "--verity", "--partition-table", "gpt", "rootfs", "b.raw"]);
+    hold("lanefs build", &[built, disk], &["name_bytes", "backups[]"]);
     hold("lanefs df", &[image.ok(["df", "--json", "v.img", "new.img"])], &["[].name_bytes"]);
     let infos = [image.ok(["info", "--json", "v.img"]), image.ok(["info", "--json", "--groups", "new.img"])];
     let unseen = ["name_bytes", "unreadable[]", "unwritable[]", "group_list[].damage"];

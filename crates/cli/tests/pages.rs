@@ -14,7 +14,7 @@ fn pages_and_completions() {
     let completions =
         ["lanefs.bash", "_lanefs", "lanefs.fish"].map(|name| read(&format!("completions/{name}")));
     let first = read("man1/lanefs.1");
-    for command in ["mkfs", "mount", "umount", "cp", "import", "lab"] {
+    for command in ["mkfs", "build", "mount", "umount", "cp", "import", "lab"] {
         let page = read(&format!("man1/lanefs-{command}.1"));
         assert!(page.contains(".SH SYNOPSIS") && page.contains(".SH OPTIONS"), "{command}: {page}");
         for section in ["EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "SEE ALSO"] {

@@ -54,7 +54,7 @@ pub(super) fn write(
                 Piece::Skipped(error) => tell(Event::Skipped(error))?,
                 Piece::Failed(error) => return Err(error),
                 // A volume has none.
-                Piece::Layer(_) => {}
+                Piece::Layer(_) | Piece::Checked(_) => {}
             }
         }
         tar.finish().and_then(|packer| Ok(packer.finish()?)).map_err(failed)

@@ -71,10 +71,15 @@ fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
 }
 
 impl Layer {
+    /// Returns the archive in a file, which is not looked at.
+    pub(crate) fn of_file(path: &Path) -> Self {
+        let name = path.as_os_str().as_encoded_bytes().to_vec();
+        Self { name, blob: Blob::File(path.to_owned()), expected: Expected::default() }
+    }
+
     /// Returns the layer in a file. Looks into it, if it is no pipe.
     pub(crate) fn at(path: &Path) -> Result<Self, Error> {
-        let name = path.as_os_str().as_encoded_bytes().to_vec();
-        let layer = Self { name, blob: Blob::File(path.to_owned()), expected: Expected::default() };
+        let layer = Self::of_file(path);
         let found = path.metadata().map_err(|e| layer.failed(Action::Open, e))?;
         if found.is_dir() {
             return Err(layer.failed(Action::Read, io::Error::from(io::ErrorKind::IsADirectory)));
@@ -83,6 +88,22 @@ impl Layer {
             layer.unpacked()?;
         }
         Ok(layer)
+    }
+
+    /// Returns the names of layers in errors, in their order.
+    pub(crate) fn labels(layers: &[Self]) -> impl Iterator<Item = String> {
+        let label = |(i, layer): (usize, &Self)| {
+            format!("layer {} of {}, {}", i + 1, layers.len(), Place::Host(layer.name.clone()))
+        };
+        layers.iter().enumerate().map(label)
+    }
+
+    /// Returns whether it can be read more than once.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        match &self.blob {
+            Blob::File(path) => path.metadata().is_ok_and(|found| found.is_file()),
+            Blob::Range(..) => true,
+        }
     }
 
     pub(crate) fn failed(&self, action: Action, cause: impl Into<Cause>) -> Error {

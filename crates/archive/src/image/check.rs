@@ -6,6 +6,7 @@
 use super::blob::Layer;
 use super::digest::{Digest, Hasher};
 use super::error::{ImageError, Text};
+use super::in_order::{InOrder, OneLayer};
 use crate::compress::{READ_AHEAD, unpacked};
 use crate::content::{self, Content};
 use crate::limit::Limit;
@@ -20,14 +21,15 @@ use std::sync::{Mutex, PoisonError};
 const THREADS: usize = 4;
 
 /// Checks all layers, which may unpack to what `limit` has left. `tell` hears how many bytes were
-/// read, and returns what ends the work.
+/// read, and returns what ends the work. `members` takes the members of the layers.
 pub(super) fn check(
     layers: &[Layer],
     limit: &Limit,
+    members: Option<&InOrder<'_>>,
     mut tell: impl FnMut(u64) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let (next, ended, alone) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(()));
-    let shared = Shared { layers, limit, next, ended, alone };
+    let shared = Shared { layers, limit, members, next, ended, alone };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(1, THREADS);
     std::thread::scope(|scope| {
         let (done, reports) = channel();
@@ -45,6 +47,7 @@ pub(super) fn check(
             };
             if let Some(found) = found {
                 shared.ended.store(true, Ordering::Relaxed);
+                members.into_iter().for_each(InOrder::end);
                 failed.get_or_insert(found);
             }
         }
@@ -53,9 +56,10 @@ pub(super) fn check(
 }
 
 /// What all threads share.
-struct Shared<'a> {
+struct Shared<'a, 'o> {
     layers: &'a [Layer],
     limit: &'a Limit,
+    members: Option<&'a InOrder<'o>>,
     /// The next layer to be checked.
     next: AtomicUsize,
     /// The work has failed.
@@ -69,18 +73,18 @@ enum Report {
     Failed(usize, Error),
 }
 
-fn work(shared: &Shared<'_>, done: &Sender<Report>) {
+fn work(shared: &Shared<'_, '_>, done: &Sender<Report>) {
     loop {
         let at = shared.next.fetch_add(1, Ordering::Relaxed);
         let Some(layer) = shared.layers.get(at) else { return };
-        if let Err(cause) = check_one(shared, layer, done) {
+        if let Err(cause) = check_one(shared, at, layer, done) {
             // The receiver is there until all senders are gone.
             let _ = done.send(Report::Failed(at, layer.failed(Action::Read, cause)));
         }
     }
 }
 
-fn check_one(shared: &Shared<'_>, layer: &Layer, done: &Sender<Report>) -> Result<(), Cause> {
+fn check_one(shared: &Shared<'_, '_>, at: usize, layer: &Layer, done: &Sender<Report>) -> Result<(), Cause> {
     let open = || -> io::Result<_> { Ok(Watched { shared, done, stream: layer.blob.open()? }) };
     // The digest first: what was unpacked of other bytes means nothing.
     if let Some((digest, size)) = &layer.expected.blob {
@@ -97,13 +101,21 @@ fn check_one(shared: &Shared<'_>, layer: &Layer, done: &Sender<Report>) -> Resul
     let mut head = [0; 8];
     let read = layer.blob.open()?.read(&mut head)?;
     let hungry = matches!(content::of_head(&head[..read]), Some(Content::Compressed("xz" | "zstd")));
+    let mut members = shared.members.map(|members| members.layer(at));
+    // In its turn it is alone: the next layer waits for it.
+    if let (true, Some(members)) = (hungry, &members) {
+        members.wait_for_turn()?;
+    }
     let _alone = hungry.then(|| shared.alone.lock().unwrap_or_else(PoisonError::into_inner));
     let (stream, _) = unpacked(BufReader::with_capacity(READ_AHEAD, open()?))?;
     let diff_id = layer.expected.diff_id.as_ref();
     let mut archive = Hashed { hasher: diff_id.map(Hasher::of), stream: shared.limit.of(stream) };
     let mut tar = TarReader::new(&mut archive);
-    while tar.next()?.is_some() {}
+    while let Some(member) = tar.next()? {
+        members.as_mut().map_or(Ok(()), |members| members.member(member))?;
+    }
     io::copy(&mut archive, &mut io::sink())?;
+    members.map_or(Ok(()), OneLayer::done)?;
     match (diff_id, archive.finish()) {
         (Some(expected), Some(found)) if found != *expected => Err(ImageError::DiffId {
             layer: Text::of(String::from_utf8_lossy(&layer.name)),
@@ -116,13 +128,13 @@ fn check_one(shared: &Shared<'_>, layer: &Layer, done: &Sender<Report>) -> Resul
 }
 
 /// A stream whose reads are told of, and that ends with an error when the work has failed.
-struct Watched<'a, R> {
-    shared: &'a Shared<'a>,
+struct Watched<'a, 'o, R> {
+    shared: &'a Shared<'a, 'o>,
     done: &'a Sender<Report>,
     stream: R,
 }
 
-impl<R: Read> Read for Watched<'_, R> {
+impl<R: Read> Read for Watched<'_, '_, R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.shared.ended.load(Ordering::Relaxed) {
             return Err(io::Error::other("another layer failed"));

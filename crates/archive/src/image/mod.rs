@@ -14,6 +14,7 @@ mod choose;
 mod digest;
 mod documents;
 mod error;
+mod in_order;
 mod platform;
 mod store;
 
@@ -23,7 +24,9 @@ pub use error::{ImageError, Text};
 pub use platform::{Platform, PlatformError};
 
 use crate::limit::Limit;
+use crate::pipe::{Gone, Outlet, Piece};
 use crate::{Action, Cause, Error, Place};
+use in_order::InOrder;
 use std::path::Path;
 
 /// Returns the layers of the image at `path`; `None` if it is no image.
@@ -47,5 +50,15 @@ pub(crate) fn check(
     if layers.iter().all(|layer| layer.expected.diff_id.is_none()) {
         return Ok(());
     }
-    check::check(layers, &Limit::new(max_size), tell)
+    check::check(layers, &Limit::new(max_size), None, tell)
+}
+
+/// Checks what there is to check of layers, and sends their members without data, in the order of
+/// the layers.
+pub(crate) fn check_and_send(layers: &[Layer], max_size: Option<u64>, out: &mut Outlet) -> Result<(), Gone> {
+    let order = InOrder::new(layers, out);
+    let tell = |bytes| order.checked(bytes).map_err(|e| Error::new(Action::Read, Place::Host(Vec::new()), e));
+    let checked = check::check(layers, &Limit::new(max_size), Some(&order), tell);
+    drop(order);
+    checked.or_else(|e| out.push(Piece::Failed(e)))
 }

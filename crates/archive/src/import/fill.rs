@@ -9,13 +9,14 @@ use super::ImportOptions;
 use super::entry::{Made, attributes, disinherit, drop_xattrs, is_lost_found, make_new, node_of};
 use super::late::LateTimes;
 use super::layer::{Layer, Whiteout, remove, whiteout};
+use super::pass::{Pass, Survey};
 use crate::event::{self, Tell};
 use crate::member::{Kind, Member};
 use crate::path::{clean, shown, split};
 use crate::places::DirId;
 use crate::{Action, Cause, Error, Event, Place};
 use lanefs::device::os_name::OsStrExt;
-use lanefs::{Dir, File, NewAttr, SetAttr, SetTime, SetXattr, Timestamp, Volume};
+use lanefs::{Dir, FallocMode, File, Metadata, NewAttr, SetAttr, SetTime, SetXattr, Timestamp, Volume};
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -36,6 +37,7 @@ pub(super) struct Fill<'a> {
     late: LateTimes,
     /// The layer that the members are of, if the source is made of layers.
     layer: Option<Layer>,
+    pass: Pass<'a>,
 }
 
 struct Level {
@@ -59,6 +61,8 @@ struct Current {
     member: Member,
     /// End of the written data.
     end: u64,
+    /// It has no data, whatever the source has.
+    empty: bool,
 }
 
 /// Why a name did not arrive.
@@ -75,6 +79,7 @@ impl<'a> Fill<'a> {
         dir: &Path,
         options: &'a ImportOptions,
         events: &'a mut Tell<'a>,
+        pass: Pass<'a>,
     ) -> Result<Self, Error> {
         let base = dir.as_os_str().as_encoded_bytes().to_vec();
         let failed = |cause| Error::new(Action::ImportInto, Place::Volume(base.clone()), cause);
@@ -94,7 +99,13 @@ impl<'a> Fill<'a> {
             current: None,
             late: LateTimes::default(),
             layer: None,
+            pass,
         })
+    }
+
+    /// Returns the target directory.
+    pub(super) fn place(&self) -> Place {
+        Place::Volume(self.base.clone())
     }
 
     /// Begins a layer, which lies on everything before it.
@@ -131,6 +142,7 @@ impl<'a> Fill<'a> {
     /// Makes the next name.
     pub(super) fn member(&mut self, mut member: Member) -> Result<(), Error> {
         self.finish_file()?;
+        let empty = matches!(member.kind, Kind::File { .. }) && self.pass.file(&member);
         if self.layer.is_some()
             && self.options.whiteouts
             && let Some(whiteout) = whiteout(&member.path)
@@ -147,8 +159,12 @@ impl<'a> Fill<'a> {
         }
         self.options.ownership.apply_to_acls(&mut member.xattrs);
         member.mtime = self.options.newest.map_or(member.mtime, |newest| newest.min(member.mtime));
-        self.tell(Event::Entry)?;
-        let made = self.make(member);
+        if empty {
+            member.kind = Kind::File { size: 0, data: Vec::new() };
+            member.xattrs.clear();
+        }
+        self.tell(if self.pass.is_measure() { Event::Found } else { Event::Entry })?;
+        let made = self.make(member, empty);
         self.settle(made)
     }
 
@@ -156,7 +172,7 @@ impl<'a> Fill<'a> {
     pub(super) fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.tell(Event::Data(bytes.len() as u64))?;
         // Without a file, its making failed and has been told.
-        let Some(current) = &mut self.current else { return Ok(()) };
+        let Some(current) = self.current.as_mut().filter(|current| !current.empty) else { return Ok(()) };
         match current.file.write_at(bytes, offset) {
             Ok(()) => {
                 current.end = offset + bytes.len() as u64;
@@ -174,11 +190,19 @@ impl<'a> Fill<'a> {
     /// Sets what had to wait.
     pub(super) fn finish(mut self) -> Result<(), Error> {
         self.finish_file()?;
+        let unchanged = self.pass.check();
+        unchanged.map_err(|cause| Error::new(Action::Import, Place::Volume(self.base.clone()), cause))?;
         for (path, mtime) in std::mem::take(&mut self.late).into_paths() {
             let done = self.finish_dir(&path, mtime);
             self.settle(done)?;
         }
         Ok(())
+    }
+
+    /// Returns what the names take, if that was to be found out.
+    pub(super) fn into_survey(mut self) -> Result<Option<Survey>, Error> {
+        self.finish_file()?;
+        Ok(self.pass.into_survey())
     }
 
     fn settle(&mut self, done: Result<(), Failed>) -> Result<(), Error> {
@@ -209,14 +233,19 @@ impl<'a> Fill<'a> {
             Err(lanefs::Error::NotFound | lanefs::Error::NotDir) => return Ok(()),
             found => found.cloned(),
         };
+        self.pass.will_remove();
         let removed = dir.and_then(|dir| {
             let names = match name {
                 Some(name) => vec![OsStr::from_bytes(name).to_owned()],
                 None => dir.read_dir()?.into_iter().map(|entry| entry.name).collect(),
             };
             let names = names.into_iter().filter(|name| !is_lost_found(&dir, name)).collect();
-            let (late, layer) = (&mut self.late, self.layer.as_ref());
-            layer.map_or(Ok(()), |layer| layer.take_away(&dir, names, |ino| late.forget(ino)))
+            let (late, pass, layer) = (&mut self.late, &mut self.pass, self.layer.as_ref());
+            let gone = |meta: &Metadata| {
+                late.forget(meta.ino());
+                pass.removed(meta);
+            };
+            layer.map_or(Ok(()), |layer| layer.take_away(&dir, names, gone))
         });
         removed.map_err(|e| self.failed(Action::Import, path, e))
     }
@@ -266,7 +295,7 @@ impl<'a> Fill<'a> {
         Ok(())
     }
 
-    fn make(&mut self, mut member: Member) -> Result<(), Failed> {
+    fn make(&mut self, mut member: Member, empty: bool) -> Result<(), Failed> {
         let (parent, name) = split(&member.path);
         let made = self.make_in(parent, OsStr::from_bytes(name), &member);
         let made = made.map_err(|e| self.failed(Action::Create, &member.path, e))?;
@@ -281,22 +310,26 @@ impl<'a> Fill<'a> {
         }
         let (_, name) = split(&member.path);
         match (made, &member.kind) {
-            (Made::File(file), _) => self.current = Some(Current { file, member, end: 0 }),
+            (Made::File(file), _) => {
+                self.pass.made(file.metadata().ino());
+                self.current = Some(Current { file, member, end: 0, empty });
+            }
             (_, Kind::HardLink(_)) => {}
             (made, kind) => {
-                if *kind == Kind::Dir {
+                let measure = self.pass.is_measure();
+                if *kind == Kind::Dir && !measure {
                     let kept = self.keep_time(name, member.mtime);
                     kept.map_err(|e| self.failed(Action::SetAttributes, &member.path, e))?;
                 }
-                let (name, layered) = (name.to_vec(), self.layer.is_some());
-                let set = attributes(&member);
+                let name = name.to_vec();
+                let set = (!measure).then(|| attributes(&member));
+                let joined = self.layer.is_some() && matches!(made, Made::Joined);
                 let dir = self.dir(split(&member.path).0, false);
                 let set = dir.and_then(|dir| {
-                    let node = node_of(dir, &name)?;
-                    if layered && matches!(made, Made::Joined) {
-                        drop_xattrs(&node, &member)?;
+                    if joined {
+                        drop_xattrs(&node_of(dir, &name)?, &member)?;
                     }
-                    node.set_attr(&set)
+                    set.map_or(Ok(()), |set| node_of(dir, &name)?.set_attr(&set))
                 });
                 set.map_err(|e| self.failed(Action::SetAttributes, &member.path, e))?;
                 for (attr, value) in &member.xattrs {
@@ -354,12 +387,18 @@ impl<'a> Fill<'a> {
     /// Removes an entry that a member replaces: a directory only for a member of a layer, and never
     /// the volume's `lost+found`.
     fn displace(&mut self, dir: &Dir, name: &OsStr) -> lanefs::Result<()> {
+        let there = dir.metadata_of(name)?;
+        self.pass.will_remove();
+        let (late, pass) = (&mut self.late, &mut self.pass);
+        let mut gone = |meta: &Metadata| {
+            late.forget(meta.ino());
+            pass.removed(meta);
+        };
         match dir.remove_file(name) {
             Err(lanefs::Error::IsDir) if self.layer.is_some() && !is_lost_found(dir, name) => {
-                let late = &mut self.late;
-                remove(dir, vec![name.to_owned()], |_, _, _| false, |ino| late.forget(ino))
+                remove(dir, vec![name.to_owned()], |_, _, _| false, gone)
             }
-            removed => removed,
+            removed => removed.map(|()| gone(&there)),
         }
     }
 
@@ -385,15 +424,20 @@ impl<'a> Fill<'a> {
         self.settle(done)
     }
 
-    fn complete(&mut self, Current { file, member, end }: &Current) -> Result<(), Failed> {
+    fn complete(&mut self, Current { file, member, end, .. }: &Current) -> Result<(), Failed> {
         let path = &member.path;
-        if let Kind::File { size, .. } = &member.kind
-            && end < size
-        {
-            file.set_len(*size).map_err(|e| self.failed(Action::Write, path, e))?;
+        if let Kind::File { size, data } = &member.kind {
+            let grown = match self.pass.is_measure() {
+                true => data.iter().try_for_each(|(at, len)| file.fallocate(FallocMode::Allocate, *at, *len)),
+                false if end < size => file.set_len(*size),
+                false => Ok(()),
+            };
+            grown.map_err(|e| self.failed(Action::Write, path, e))?;
         }
-        let set = file.set_attr(&attributes(member));
-        set.map_err(|e| self.failed(Action::SetAttributes, path, e))?;
+        if !self.pass.is_measure() {
+            let set = file.set_attr(&attributes(member));
+            set.map_err(|e| self.failed(Action::SetAttributes, path, e))?;
+        }
         for (attr, value) in &member.xattrs {
             if let Err(e) = file.set_xattr(attr, value) {
                 let failed = self.failed_xattr(path, attr, e);

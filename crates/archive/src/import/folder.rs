@@ -34,12 +34,13 @@ struct Level {
     identity: Identity,
 }
 
-/// Sends the contents of `root`. `name` stands before paths in errors.
-pub(super) fn send(root: OwnedFd, name: &[u8], out: &mut Outlet) -> Result<(), Gone> {
-    let mut sender = Sender { name, out, links: HashMap::new() };
-    let opened = names(&root)
-        .and_then(|names| Ok((names, fs::fstat(&root)?, rustix::io::fcntl_dupfd_cloexec(&root, 0)?)));
-    let (names, stat, first) = match opened {
+/// Sends what is in `root`, with the data of files if `content` is wanted. `name` stands before
+/// paths in errors.
+pub(super) fn send(root: &OwnedFd, name: &[u8], content: bool, out: &mut Outlet) -> Result<(), Gone> {
+    let mut sender = Sender { name, out, content, links: HashMap::new() };
+    let again = || rustix::io::fcntl_dupfd_cloexec(root, 0);
+    let opened = names(root).and_then(|names| Ok((names, fs::fstat(root)?, again()?, again()?)));
+    let (names, stat, first, root) = match opened {
         Ok(opened) => opened,
         Err(e) => {
             return sender.out.push(Piece::Failed(Error::new(
@@ -112,6 +113,8 @@ fn names(dir: &OwnedFd) -> Result<Vec<OsString>, Errno> {
 struct Sender<'a> {
     name: &'a [u8],
     out: &'a mut Outlet,
+    /// The data of files is wanted.
+    content: bool,
     /// The first path of every file with more than one name.
     links: HashMap<(u64, u64), Vec<u8>>,
 }
@@ -182,7 +185,7 @@ impl Sender<'_> {
         };
         let kind = Kind::File { size, data: data.clone() };
         self.out.push(Piece::Member(member_of(path, stat, kind, xattrs)))?;
-        for (start, len) in data {
+        for (start, len) in data.into_iter().filter(|_| self.content) {
             let mut at = start;
             while at < start + len {
                 let want = (start + len - at).min(PIECE as u64) as usize;

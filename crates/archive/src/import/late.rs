@@ -28,7 +28,7 @@ impl LateTimes {
         })
     }
 
-    /// Forgets a directory that was removed, with everything below it.
+    /// Forgets an inode that was removed, if it was a directory, with everything below it.
     pub(super) fn forget(&mut self, ino: u32) {
         if let Some(place) = self.known.remove(&ino) {
             self.times.remove(&place);

@@ -8,7 +8,7 @@
 
 use crate::path::split;
 use crate::walk::{Step, Walk};
-use lanefs::Dir;
+use lanefs::{Dir, Metadata};
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -105,12 +105,12 @@ impl Layer {
     }
 
     /// Takes names of a directory away, each with everything below it, but for what this layer
-    /// brought. `gone` hears of the directories that are removed.
+    /// brought. `gone` hears of what is removed.
     pub(super) fn take_away(
         &self,
         dir: &Dir,
         names: Vec<OsString>,
-        gone: impl FnMut(u32),
+        gone: impl FnMut(&Metadata),
     ) -> lanefs::Result<()> {
         remove(dir, names, |dir, name, ino| self.has(dir, name, ino), gone)
     }
@@ -125,12 +125,12 @@ fn key(dir: u32, name: &OsStr) -> u64 {
 
 /// Removes names of a directory, each with everything below it, but for what `keep` says: it is
 /// asked with the inode of the directory, the name and its inode. What is above a name that is kept
-/// must be kept too. `gone` hears of the directories that are removed.
+/// must be kept too. `gone` hears of what is removed.
 pub(super) fn remove(
     dir: &Dir,
     names: Vec<OsString>,
     keep: impl Fn(u32, &OsStr, u32) -> bool,
-    mut gone: impl FnMut(u32),
+    mut gone: impl FnMut(&Metadata),
 ) -> lanefs::Result<()> {
     let twice = |_| lanefs::Error::Invalid("a directory with a second name");
     let mut walk = Walk::new();
@@ -153,11 +153,13 @@ pub(super) fn remove(
                     walk.fill(names);
                 } else if !kept {
                     above.remove_file(&name)?;
+                    gone(&meta);
                 }
             }
             (Step::Leave((below, name, false)), Some(above)) => {
+                let meta = below.metadata();
                 above.remove_dir(&name)?;
-                gone(below.metadata().ino());
+                gone(&meta);
             }
             _ => {}
         }

@@ -9,18 +9,27 @@ mod fill;
 mod folder;
 mod late;
 mod layer;
+mod pass;
 mod source;
 mod tar;
 
+pub(crate) use pass::{RemovedFiles, Survey};
 pub use source::Source;
 
-use crate::event;
+use crate::event::{self, Tell};
 use crate::pipe::{Piece, pipe};
-use crate::{Action, Cause, Error, Event, Ownership, Place};
+use crate::{Action, Cause, Error, Event, Ownership};
 use fill::Fill;
 use lanefs::{Timestamp, Volume};
+use pass::Pass;
+use source::Wanted;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+/// How often the caller of an import hears that the source is waited for.
+const WAITING: Duration = Duration::from_millis(100);
 
 /// What an import changes. By default it changes nothing.
 ///
@@ -98,8 +107,8 @@ impl ImportOptions {
 /// and whiteouts take away what is below their layer. Those of an image are checked first: unless
 /// all of them have the digests that the image says, nothing is written.
 ///
-/// `events` hears of each step and says whether to go on. A source that gives nothing is waited
-/// for; between two pieces of it a cancelled import ends at once. What was imported by then stays.
+/// `events` hears of each step and says whether to go on; also, ten times a second, while a source
+/// that gives nothing is waited for. What was imported by the time it cancels stays.
 /// Changes are durable after [`Volume::sync`] or [`Volume::close`].
 ///
 /// # Errors
@@ -145,25 +154,75 @@ pub fn import(
     source.check(options.max_size, |bytes| {
         event::tell(&mut events, Event::Checked(bytes), Action::Import, base)
     })?;
-    let mut fill = Fill::new(volume, dir.as_ref(), options, &mut events)?;
-    let failed = |cause: Cause| Error::new(Action::Import, Place::Volume(base.to_vec()), cause);
+    let fill = Fill::new(volume, dir.as_ref(), options, &mut events, Pass::Import)?;
+    fill_from(source, Wanted::Content, options, fill)?.finish()
+}
+
+/// Finds out what a source takes of a volume, by making its names in `scratch`, an empty volume.
+/// Layers are checked meanwhile.
+pub(crate) fn survey(
+    source: Source,
+    scratch: &Volume,
+    options: &ImportOptions,
+    events: &mut Tell<'_>,
+) -> Result<Option<Survey>, Error> {
+    let fill = Fill::new(scratch, Path::new("/"), options, events, Pass::measure(scratch))?;
+    fill_from(source, Wanted::Members, options, fill)?.into_survey()
+}
+
+/// Imports a source, whose layers are checked already, into the root of an empty volume. `removed`
+/// are the files that do not last, if they are known.
+pub(crate) fn write(
+    source: Source,
+    volume: &Volume,
+    options: &ImportOptions,
+    removed: Option<&RemovedFiles>,
+    events: &mut Tell<'_>,
+) -> Result<(), Error> {
+    let pass = removed.map_or(Pass::Import, Pass::write);
+    let fill = Fill::new(volume, Path::new("/"), options, events, pass)?;
+    fill_from(source, Wanted::Content, options, fill)?.finish()
+}
+
+/// Reads a source on a thread of its own, and has `fill` take what it sends.
+fn fill_from<'a>(
+    source: Source,
+    wanted: Wanted,
+    options: &ImportOptions,
+    mut fill: Fill<'a>,
+) -> Result<Fill<'a>, Error> {
+    let place = fill.place();
+    let failed = |cause: Cause| Error::new(Action::Import, place, cause);
     let (mut out, pieces) = pipe();
     let max_size = options.max_size;
     let reader = std::thread::Builder::new().name("import".into());
-    let reader = reader.spawn(move || source.send(max_size, &mut out));
-    let reader = reader.map_err(|e| failed(e.into()))?;
-    for batch in pieces {
+    let reader = match reader.spawn(move || source.send(wanted, max_size, &mut out)) {
+        Ok(reader) => reader,
+        Err(e) => return Err(failed(e.into())),
+    };
+    loop {
+        let batch = match pieces.recv_timeout(WAITING) {
+            Ok(batch) => batch,
+            Err(RecvTimeoutError::Timeout) => {
+                fill.tell(Event::Waiting)?;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
         for piece in batch {
             match piece {
                 Piece::Layer(label) => fill.layer(label)?,
                 Piece::Member(member) => fill.member(member)?,
                 Piece::Data { offset, bytes } => fill.data(offset, &bytes)?,
                 Piece::Skipped(error) => fill.tell(Event::Skipped(error))?,
+                Piece::Checked(bytes) => fill.tell(Event::Checked(bytes))?,
                 Piece::Failed(error) => return Err(error),
             }
         }
     }
     // Its end of the pipe is closed: it has ended, or died.
-    reader.join().map_err(|_| failed(Cause::ReaderDied))?;
-    fill.finish()
+    match reader.join() {
+        Ok(()) => Ok(fill),
+        Err(_) => Err(failed(Cause::ReaderDied)),
+    }
 }

@@ -12,6 +12,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Where an import comes from: a folder, an archive, or layers.
 pub struct Source {
@@ -22,9 +23,20 @@ pub struct Source {
 
 enum Origin {
     #[cfg(target_os = "linux")]
-    Folder(rustix::fd::OwnedFd),
-    Tar(Box<dyn Read + Send>),
-    Layers(Vec<Layer>),
+    Folder(Arc<rustix::fd::OwnedFd>),
+    /// An archive in a file.
+    Archive(Arc<Layer>),
+    Stream(Box<dyn Read + Send>),
+    Layers(Arc<Vec<Layer>>),
+}
+
+/// What is wanted of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Members with their data.
+    Content,
+    /// Members alone. Layers are checked meanwhile.
+    Members,
 }
 
 impl Source {
@@ -44,7 +56,7 @@ impl Source {
         let failed = |e: io::Error| Error::new(Action::Open, Place::Host(name.to_vec()), e);
         path.metadata().map_err(failed)?;
         if let Some(layers) = image::find(path, &ImageChoice::new())? {
-            return Ok(Self { name: name.to_vec(), origin: Origin::Layers(layers), size: None });
+            return Ok(Self::of_layers(name.to_vec(), layers));
         }
         #[cfg(target_os = "linux")]
         if path.metadata().map_err(failed)?.is_dir() {
@@ -52,7 +64,16 @@ impl Source {
         }
         let file = File::open(path).map_err(failed)?;
         let size = file.metadata().ok().map(|m| m.len()).filter(|len| *len != 0);
-        Self::stream(name, file, size)
+        let stream = Self::stream(name, file, size)?;
+        let archive = Layer::of_file(path);
+        if !archive.is_repeatable() {
+            return Ok(stream);
+        }
+        Ok(Self { origin: Origin::Archive(Arc::new(archive)), ..stream })
+    }
+
+    fn of_layers(name: Vec<u8>, layers: Vec<Layer>) -> Self {
+        Self { name, origin: Origin::Layers(Arc::new(layers)), size: None }
     }
 
     /// Opens a folder.
@@ -66,7 +87,7 @@ impl Source {
         let name = path.as_os_str().as_encoded_bytes().to_vec();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(folder) => Ok(Self { name, origin: Origin::Folder(folder), size: None }),
+            Ok(folder) => Ok(Self { name, origin: Origin::Folder(Arc::new(folder)), size: None }),
             Err(e) => Err(Error::new(Action::Open, Place::Host(name), io::Error::from(e))),
         }
     }
@@ -88,7 +109,7 @@ impl Source {
         let (stream, compressed) =
             opened.map_err(|cause| Error::new(Action::Read, Place::Host(name.to_vec()), cause))?;
         let size = size.filter(|_| !compressed);
-        Ok(Self { name: name.to_vec(), origin: Origin::Tar(stream), size })
+        Ok(Self { name: name.to_vec(), origin: Origin::Stream(stream), size })
     }
 
     /// Opens an image, as [`open`](Self::open) does, and chooses one of those that it has.
@@ -99,7 +120,7 @@ impl Source {
         let path = path.as_ref();
         let name = path.as_os_str().as_encoded_bytes().to_vec();
         match image::find(path, choice)? {
-            Some(layers) => Ok(Self { name, origin: Origin::Layers(layers), size: None }),
+            Some(layers) => Ok(Self::of_layers(name, layers)),
             None => Err(Error::new(Action::Read, Place::Host(name), ImageError::NotAnImage)),
         }
     }
@@ -129,7 +150,7 @@ impl Source {
         let layers = paths.into_iter().map(|path| Layer::at(path.as_ref()));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
         let name = layers.first().map(|layer| layer.name.clone()).unwrap_or_default();
-        Ok(Self { name, origin: Origin::Layers(layers), size: None })
+        Ok(Self::of_layers(name, layers))
     }
 
     /// Returns whether it is an image, or layers of one.
@@ -145,26 +166,45 @@ impl Source {
         self.size
     }
 
+    /// Returns the same source again, to be read twice; `None` for a stream or a pipe.
+    pub(crate) fn again(&self) -> Option<Self> {
+        let origin = match &self.origin {
+            #[cfg(target_os = "linux")]
+            Origin::Folder(folder) => Origin::Folder(Arc::clone(folder)),
+            Origin::Archive(archive) => Origin::Archive(Arc::clone(archive)),
+            Origin::Layers(layers) if layers.iter().all(Layer::is_repeatable) => {
+                Origin::Layers(Arc::clone(layers))
+            }
+            _ => return None,
+        };
+        Some(Self { name: self.name.clone(), origin, size: self.size })
+    }
+
     /// Sends all members, and takes at most `max_size` bytes of archives, unpacked.
-    pub(super) fn send(self, max_size: Option<u64>, out: &mut Outlet) {
+    pub(super) fn send(self, wanted: Wanted, max_size: Option<u64>, out: &mut Outlet) {
         let limit = Limit::new(max_size);
+        let content = wanted == Wanted::Content;
         // Either way the reader is done: the other side knows, or is gone.
         let _ = match self.origin {
             #[cfg(target_os = "linux")]
-            Origin::Folder(folder) => folder::send(folder, &self.name, out),
-            Origin::Tar(stream) => tar::send(limit.of(stream), &self.name, out),
-            Origin::Layers(layers) => send_layers(&layers, &limit, out),
+            Origin::Folder(folder) => folder::send(&folder, &self.name, content, out),
+            Origin::Stream(stream) => tar::send(limit.of(stream), &self.name, content, out),
+            Origin::Archive(archive) => match archive.unpacked() {
+                Ok(stream) => tar::send(limit.of(stream), &self.name, content, out),
+                Err(e) => out.push(Piece::Failed(e)),
+            },
+            Origin::Layers(layers) if content => send_layers(&layers, &limit, out),
+            Origin::Layers(layers) => image::check_and_send(&layers, max_size, out),
         };
     }
 }
 
 /// Sends the members of all layers, those of the lowest first.
 fn send_layers(layers: &[Layer], limit: &Limit, out: &mut Outlet) -> Result<(), Gone> {
-    for (i, layer) in layers.iter().enumerate() {
-        let name = Place::Host(layer.name.clone());
-        out.push(Piece::Layer(format!("layer {} of {}, {name}", i + 1, layers.len())))?;
+    for (layer, label) in layers.iter().zip(Layer::labels(layers)) {
+        out.push(Piece::Layer(label))?;
         match layer.unpacked() {
-            Ok(stream) => tar::send(limit.of(stream), &layer.name, out)?,
+            Ok(stream) => tar::send(limit.of(stream), &layer.name, true, out)?,
             Err(e) => return out.push(Piece::Failed(e)),
         }
     }

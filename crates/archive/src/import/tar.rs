@@ -1,16 +1,15 @@
 //! A tar stream as the source of an import.
 
 use crate::member::Kind;
-use crate::path::clean;
 use crate::pipe::{Gone, Outlet, PIECE, Piece};
-use crate::places::PATH_MAX;
 use crate::tarball::{TarError, TarReader};
-use crate::{Action, Cause, Error, Place};
+use crate::{Action, Error, Place};
 use std::io::Read;
 
-/// Sends the members of an archive. `name` is its name in errors.
-pub(super) fn send(stream: impl Read, name: &[u8], out: &mut Outlet) -> Result<(), Gone> {
-    match send_members(TarReader::new(stream), out) {
+/// Sends the members of an archive, with their data if `content` is wanted. `name` is its name in
+/// errors.
+pub(super) fn send(stream: impl Read, name: &[u8], content: bool, out: &mut Outlet) -> Result<(), Gone> {
+    match send_members(TarReader::new(stream), content, out) {
         Ok(()) => Ok(()),
         Err(Stop::Gone(gone)) => Err(gone),
         Err(Stop::Tar(e)) => out.push(Piece::Failed(Error::new(Action::Read, Place::Host(name.to_vec()), e))),
@@ -34,27 +33,16 @@ impl From<TarError> for Stop {
     }
 }
 
-fn send_members(mut tar: TarReader<impl Read>, out: &mut Outlet) -> Result<(), Stop> {
-    while let Some(mut member) = tar.next()? {
-        let cleaned = match member.path.len() {
-            0..=PATH_MAX => clean(&member.path).ok_or(Cause::ParentInPath),
-            len => Err(Cause::PathTooLong(len)),
-        };
-        let path = match cleaned {
-            Ok(path) => path,
-            Err(cause) => {
-                let place = Place::Member(shortened(&member.path).to_vec());
-                out.push(Piece::Skipped(Error::new(Action::Import, place, cause)))?;
-                continue;
-            }
-        };
-        member.path = path;
+fn send_members(mut tar: TarReader<impl Read>, content: bool, out: &mut Outlet) -> Result<(), Stop> {
+    while let Some(member) = tar.next()? {
         let data = match &member.kind {
-            Kind::File { data, .. } => data.clone(),
+            Kind::File { data, .. } if content => data.clone(),
             _ => Vec::new(),
         };
-        out.push(Piece::Member(member))?;
-        for (start, len) in data {
+        let piece = Piece::of(member);
+        let left_out = matches!(piece, Piece::Skipped(_));
+        out.push(piece)?;
+        for (start, len) in data.into_iter().filter(|_| !left_out) {
             let mut at = start;
             while at < start + len {
                 let mut bytes = vec![0; (start + len - at).min(PIECE as u64) as usize];
@@ -66,13 +54,4 @@ fn send_members(mut tar: TarReader<impl Read>, out: &mut Outlet) -> Result<(), S
         }
     }
     Ok(())
-}
-
-/// Returns a path for an error: only its end if it is too long.
-fn shortened(path: &[u8]) -> &[u8] {
-    const MOST: usize = 4096;
-    match path.len() {
-        0..=MOST => path,
-        len => &path[len - 255..],
-    }
 }

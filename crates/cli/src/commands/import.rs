@@ -1,18 +1,17 @@
 //! `lanefs import`: a folder's contents, a tar archive or the layers of an image into a directory
 //! of a volume.
 
-use super::transfer::{Ownership, Told, failure};
+use super::source::SourceArgs;
+use super::transfer::{Told, failure};
 use crate::failure::{Failure, Res};
 use crate::location::Location;
 use crate::output::Out;
 use crate::quote::quoted;
-use crate::size;
 use crate::stats::StatsArg;
 use crate::volumes;
-use lanefs_archive::{Error, ImageChoice, ImportOptions, Platform, Source, import};
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use lanefs_archive::import;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Fill a directory of a volume with the contents of a folder, a tar archive or an image
@@ -34,18 +33,8 @@ pub(crate) struct Args {
     #[arg(value_name = "SRC", required = true)]
     // One list, so that options may stand between the sources and the directory.
     paths: Vec<OsString>,
-    /// Of an image the one for this platform, for example linux/arm64; without it that of this
-    /// machine, or the only one
-    #[arg(long, value_name = "OS/ARCH")]
-    platform: Option<Platform>,
-    /// Keep the whiteouts of layers as files
-    #[arg(long)]
-    no_whiteouts: bool,
-    /// Refuse archives that unpack to more than this, for example 20G
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    max_size: Option<u64>,
     #[command(flatten)]
-    ownership: Ownership,
+    from: SourceArgs,
     #[command(flatten)]
     stats: StatsArg,
 }
@@ -63,16 +52,10 @@ impl Args {
             );
             return Err(Failure::new(text));
         };
-        if self.platform.is_some() && sources.len() > 1 {
-            return Err(Failure::new("--platform chooses from one image, and these are several archives"));
-        }
-        let epoch = volumes::source_date_epoch()?;
-        let source = source(sources, self.platform.as_ref()).map_err(|e| failure(&name, &e))?;
+        let source = self.from.source(sources)?.map_err(|e| failure(&name, &e))?;
+        let options = self.from.options()?;
         // All or nothing is asked for, and a timer would commit at other places each time.
         let volume = volumes::open_with(&name, true, |o| o.commit_interval(Duration::ZERO))?;
-        let options = ImportOptions::new().ownership(self.ownership.into()).whiteouts(!self.no_whiteouts);
-        let options = self.max_size.into_iter().fold(options, ImportOptions::max_size);
-        let options = epoch.into_iter().fold(options, ImportOptions::newest);
         let mut told = Told::new("importing", &name, source.size());
         if let ([folder], false, None) = (sources, source.is_image(), source.size()) {
             told.measure(PathBuf::from(folder));
@@ -85,28 +68,4 @@ impl Args {
         let closed = volume.close().map_err(|e| Failure::cannot("close", name.as_encoded_bytes(), e));
         ran.and(told).and(closed).and(noted.finish())
     }
-}
-
-/// Returns what the arguments mean: one source, or layers.
-fn source(sources: &[OsString], platform: Option<&Platform>) -> Result<Source, Error> {
-    let choice = platform.into_iter().cloned().fold(ImageChoice::new(), ImageChoice::platform);
-    match (sources, platform) {
-        ([one], None) if one == "-" => Source::archive("-", std::io::stdin()),
-        ([one], None) if Path::new(one).exists() => Source::open(one),
-        ([one], _) => match (Path::new(one).exists(), tagged(one)) {
-            (false, Some((image, tag))) => Source::image(image, &choice.tag(tag)),
-            (false, None) => Source::open(one),
-            (true, _) => Source::image(one, &choice),
-        },
-        (layers, _) => Source::layers(layers),
-    }
-}
-
-/// Splits `IMAGE:TAG` at the first colon behind which a tag can begin: what is before it exists.
-fn tagged(arg: &OsStr) -> Option<(&Path, String)> {
-    let bytes = arg.as_bytes();
-    let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':').map(|(at, _)| at);
-    let mut splits = colons.map(|at| (Path::new(OsStr::from_bytes(&bytes[..at])), &bytes[at + 1..]));
-    let (image, tag) = splits.find(|(image, _)| image.exists())?;
-    Some((image, String::from_utf8_lossy(tag).into_owned()))
 }

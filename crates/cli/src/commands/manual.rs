@@ -16,6 +16,18 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         ],
         &["mke2fs(8)", "ext4(5)"],
     ),
+    (
+        "build",
+        &[
+            ("lanefs build rootfs root.img", "Makes a volume of a folder, as small as it can be."),
+            ("lanefs build alpine.tar:3.20 root.img --size fit+20%", "Of an image, with room to write."),
+            (
+                "lanefs build img:app disk.raw --partition-table gpt --label root --verity",
+                "Makes a disk with a verified root partition, and prints its root hash.",
+            ),
+        ],
+        &["lanefs-import(1)", "lanefs-mkfs(1)", "lanefs-verity(1)", "resize2fs(8)", "veritysetup(8)"],
+    ),
     ("info", &[("lanefs info disk.img", "Shows size, features and state.")], &["dumpe2fs(8)"]),
     ("df", &[("lanefs df disk.img", "Shows how much is free.")], &["df(1)"]),
     (

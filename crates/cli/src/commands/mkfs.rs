@@ -124,7 +124,7 @@ fn fs_type(text: &str) -> Result<FsType, String> {
 }
 
 /// Parses a size that fits into a smaller number.
-fn small<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+pub(super) fn small<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(size::parse(text)?).map_err(|_| format!("'{text}' is too large"))
 }
 
@@ -150,7 +150,7 @@ fn journal_size(text: &str) -> Result<u32, String> {
 }
 
 #[derive(Serialize)]
-struct Made {
+pub(super) struct Made {
     #[serde(flatten)]
     volume: JsonName,
     uuid: String,
@@ -162,6 +162,22 @@ struct Made {
     features: Vec<String>,
     /// Blocks that hold copies of the superblock.
     backups: Vec<u64>,
+}
+
+impl Made {
+    pub(super) fn new(name: &OsString, report: Report) -> Self {
+        Self {
+            volume: JsonName::new(name.as_bytes()),
+            uuid: Uuid::from_bytes(report.uuid).to_string(),
+            block_size: report.block_size,
+            blocks: report.blocks_count,
+            inodes: report.inodes_count,
+            groups: report.group_count,
+            journal_blocks: report.journal_blocks,
+            features: report.features.names(),
+            backups: report.backups,
+        }
+    }
 }
 
 impl Args {
@@ -240,36 +256,30 @@ impl Args {
     }
 
     fn say(&self, name: &OsString, report: Report, out: &mut Out) -> Res {
-        let uuid = Uuid::from_bytes(report.uuid).to_string();
         if self.json {
-            return out.json(&Made {
-                volume: JsonName::new(name.as_bytes()),
-                uuid,
-                block_size: report.block_size,
-                blocks: report.blocks_count,
-                inodes: report.inodes_count,
-                groups: report.group_count,
-                journal_blocks: report.journal_blocks,
-                features: report.features.names(),
-                backups: report.backups,
-            });
+            return out.json(&Made::new(name, report));
         }
         if self.quiet {
             return Ok(());
         }
-        let bytes = |blocks: u64| size::human(blocks.saturating_mul(report.block_size.into()));
-        writeln!(
-            out,
-            "{}: {}, {} blocks of {} bytes, {} inodes, journal {}",
-            quoted(name.as_bytes()),
-            bytes(report.blocks_count),
-            report.blocks_count,
-            report.block_size,
-            report.inodes_count,
-            if report.journal_blocks == 0 { "none".into() } else { bytes(report.journal_blocks.into()) },
-        )?;
-        Ok(writeln!(out, "UUID {uuid}")?)
+        describe(name, &report, out)
     }
+}
+
+/// Says in two lines what was made.
+pub(super) fn describe(name: &OsString, report: &Report, out: &mut Out) -> Res {
+    let bytes = |blocks: u64| size::human(blocks.saturating_mul(report.block_size.into()));
+    writeln!(
+        out,
+        "{}: {}, {} blocks of {} bytes, {} inodes, journal {}",
+        quoted(name.as_bytes()),
+        bytes(report.blocks_count),
+        report.blocks_count,
+        report.block_size,
+        report.inodes_count,
+        if report.journal_blocks == 0 { "none".into() } else { bytes(report.journal_blocks.into()) },
+    )?;
+    Ok(writeln!(out, "UUID {}", Uuid::from_bytes(report.uuid))?)
 }
 
 /// Asks on a terminal whether the existing content may be overwritten. Refuses without a terminal.

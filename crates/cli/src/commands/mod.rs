@@ -1,5 +1,6 @@
 //! One file a command. Each has its arguments (`Args`) and `run`.
 
+mod build;
 mod burst;
 mod cat;
 mod check;
@@ -34,6 +35,7 @@ mod recover;
 mod resize;
 mod rm;
 mod run;
+mod source;
 mod stat;
 mod top;
 mod touch;
@@ -54,6 +56,7 @@ use crate::output::Out;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Mkfs(mkfs::Args),
+    Build(build::Args),
     Info(info::Args),
     Df(df::Args),
     Label(label::Args),
@@ -100,6 +103,7 @@ impl Command {
         let mut out = Out::new();
         match self {
             Self::Mkfs(args) => args.run(&mut out)?,
+            Self::Build(args) => args.run(&mut out)?,
             Self::Info(args) => args.run(&mut out)?,
             Self::Df(args) => args.run(&mut out)?,
             Self::Label(args) => args.run(&mut out)?,

@@ -90,9 +90,9 @@ struct Format {
 
 /// Bytes that were written in hexadecimal.
 #[derive(Debug, Clone)]
-struct Bytes(Vec<u8>);
+pub(super) struct Bytes(pub(super) Vec<u8>);
 
-fn bytes(text: &str) -> Result<Bytes, String> {
+pub(super) fn bytes(text: &str) -> Result<Bytes, String> {
     if text == "-" {
         return Ok(Bytes(Vec::new()));
     }
@@ -284,7 +284,7 @@ fn cause(error: VerityError) -> Cause {
     }
 }
 
-fn show(header: &Header, out: &mut Out) -> Res {
+pub(super) fn show(header: &Header, out: &mut Out) -> Res {
     let salt = if header.salt.is_empty() { "-".into() } else { hex(&header.salt) };
     for (name, value) in [
         ("UUID", Uuid::from_bytes(header.uuid).to_string()),

@@ -1,0 +1,138 @@
+//! A tree into a new volume that fits it, in one call.
+//!
+//! A source is read twice: to find out what it takes ([`survey`]), and to fill the volume. What
+//! comes out depends on source and options alone: one thread writes the volume, and none works in
+//! the background.
+
+mod options;
+mod scratch;
+mod seal;
+mod size;
+mod unfinished;
+mod volatile;
+
+pub use options::{BuildOptions, VerityOptions};
+pub use size::{VolumeSize, VolumeSizeError};
+
+use crate::event::Tell;
+use crate::import::{self, Survey, survey};
+use crate::{Action, Cause, Error, Event, ImportOptions, Source};
+use lanefs::OpenOptions;
+use lanefs::format::Incompat;
+use lanefs::mkfs::{self, Options};
+use scratch::Scratch;
+use seal::Parts;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use unfinished::{Unfinished, host};
+use volatile::Volatile;
+
+/// Bytes of the volume's cache while it is filled.
+const CACHE: usize = 64 << 20;
+
+/// What a build made.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Built {
+    /// Bytes of the file.
+    pub file_size: u64,
+    /// The first byte of the volume in the file.
+    pub volume_start: u64,
+    /// The volume as it was made, before it was filled.
+    pub volume: mkfs::Report,
+    /// The tree of dm-verity and its root hash.
+    pub verity: Option<(lanefs_verity::Header, Vec<u8>)>,
+    /// The partition's PARTUUID.
+    pub partition: Option<[u8; 16]>,
+}
+
+/// Makes a volume in a new file, and fills it with `source`.
+///
+/// The tree arrives as by [`import`](crate::import). The file gets its name when it is complete and
+/// durable; after an error or a cancel there is none, unless [`BuildOptions::keep`] is set.
+///
+/// ```
+/// use lanefs_archive::{BuildOptions, Source, build};
+/// use std::ops::ControlFlow;
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let (folder, image) = (dir.path().join("folder"), dir.path().join("disk.img"));
+/// # std::fs::create_dir(&folder)?;
+/// # std::fs::write(folder.join("hostname"), "lane\n")?;
+/// let source = Source::open(&folder)?;
+/// build(source, &image, &BuildOptions::new(), |_| ControlFlow::Continue(()))?;
+/// let volume = lanefs::Volume::open_read_only(&image)?;
+/// assert_eq!(volume.read("/hostname")?, b"lane\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Those of an import; [`Cause::TargetExists`], [`Cause::NotAFile`]; [`Cause::TooSmall`] for a size
+/// that is asked for; [`Cause::ReadOnce`] for a source that cannot be read twice and has no size
+/// asked for; options that cannot be had together. What concerns one name is told by
+/// [`Event::Skipped`], and the build goes on.
+pub fn build(
+    source: Source,
+    path: impl AsRef<Path>,
+    options: &BuildOptions,
+    mut events: impl FnMut(Event) -> ControlFlow<()> + Send,
+) -> Result<Built, Error> {
+    let path = path.as_ref();
+    let failed = |cause| Error::new(Action::Build, host(path), cause);
+    let mut file = Unfinished::new(path, options.overwrite, options.keep)?;
+    let (volume, import) = options.settled();
+    let survey = survey_of(&source, path, &volume, &import, &mut events)?;
+    let volume = match (&survey, options.size) {
+        (Some(survey), size) => size.options(survey, &volume).map_err(failed)?,
+        (None, VolumeSize::Bytes(size)) => Options { size: Some(size), ..volume },
+        (None, _) => return Err(failed(Cause::ReadOnce)),
+    };
+    let parts = Parts::new(options, &volume).map_err(failed)?;
+    if events(Event::Sized(parts.file_size())).is_break() {
+        return Err(failed(Cause::Cancelled));
+    }
+    file.create(parts.file_size()).map_err(failed)?;
+    let device = parts.open(&file).map_err(|e| failed(e.into()))?;
+    let volatile = Arc::new(Volatile(Arc::clone(&device)));
+    let report = mkfs::format(&volatile, &volume).map_err(|e| failed(e.into()))?;
+    let opened = OpenOptions::new().write(true).threads(false).cache_bytes(CACHE);
+    let opened = opened.commit_interval(Duration::ZERO).clock(options.time).open_device(volatile);
+    let filled = opened.map_err(|e| failed(e.into()))?;
+    let removed = survey.as_ref().map(|survey| &survey.removed);
+    let written = import::write(source, &filled, &import, removed, &mut events);
+    // Also after a failure: what is kept then is a volume.
+    let closed = filled.close().and_then(|()| Ok(device.flush()?));
+    drop(device);
+    written.and(closed.map_err(|e| failed(e.into())))?;
+    let verity = parts.make_tree(&file, &mut events).map_err(failed)?;
+    let partition = parts.make_table(&file).map_err(failed)?;
+    if events(Event::Waiting).is_break() {
+        return Err(failed(Cause::Cancelled));
+    }
+    file.finish()?;
+    Ok(Built { file_size: parts.file_size(), volume_start: parts.start(), volume: report, verity, partition })
+}
+
+/// Finds out what a source takes of a volume of these options; `None` if it can be read only once,
+/// or if no space can be given to files without their data.
+fn survey_of(
+    source: &Source,
+    path: &Path,
+    volume: &Options,
+    import: &ImportOptions,
+    events: &mut Tell<'_>,
+) -> Result<Option<Survey>, Error> {
+    let features = volume.features.apply(volume.fs_type.features());
+    let again = source.again().filter(|_| features.incompat.contains(Incompat::EXTENTS));
+    let Some(source) = again else { return Ok(None) };
+    let scratch = Scratch::new(path, volume);
+    let scratch = scratch.map_err(|cause| Error::new(Action::Build, host(path), cause))?;
+    let mut events = |event| match event {
+        // The second pass tells of them.
+        Event::Skipped(_) => ControlFlow::Continue(()),
+        event => events(event),
+    };
+    survey(source, &scratch.volume, import, &mut events)
+}

@@ -1,0 +1,137 @@
+//! The members of layers that are read at the same time, sent in the order of the layers.
+//!
+//! One layer has its turn: the thread that reads it sends. What other threads read waits in memory,
+//! up to a bound; then they wait for their layer's turn.
+//!
+//! Hazard: a thread that waits must not hold what the layer before needs.
+
+use super::blob::Layer;
+use crate::member::Member;
+use crate::pipe::{Outlet, Piece};
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of one layer that wait for its turn.
+const WAITING_MAX: usize = 8 << 20;
+/// Members that a thread gathers before it sends them.
+const GATHERED: usize = 128;
+
+pub(super) struct InOrder<'a> {
+    state: Mutex<State<'a>>,
+    /// The turn has changed, or all has ended.
+    turned: Condvar,
+}
+
+struct State<'a> {
+    out: &'a mut Outlet,
+    turn: usize,
+    ended: bool,
+    waiting: Vec<Waiting>,
+}
+
+/// What was read of a layer before its turn.
+#[derive(Default)]
+struct Waiting {
+    pieces: Vec<Piece>,
+    bytes: usize,
+    /// The layer was read to its end.
+    done: bool,
+}
+
+impl<'a> InOrder<'a> {
+    pub(super) fn new(layers: &[Layer], out: &'a mut Outlet) -> Self {
+        let waiting = Layer::labels(layers)
+            .map(|label| Waiting { pieces: vec![Piece::Layer(label)], ..Waiting::default() });
+        let state = State { out, turn: 0, ended: false, waiting: waiting.collect() };
+        Self { state: Mutex::new(state), turned: Condvar::new() }
+    }
+
+    /// Returns what takes the members of the layer `at`.
+    pub(super) fn layer(&self, at: usize) -> OneLayer<'_, 'a> {
+        OneLayer { all: self, at, gathered: Vec::new() }
+    }
+
+    /// Sends that so many more bytes were checked.
+    pub(super) fn checked(&self, bytes: u64) -> io::Result<()> {
+        self.lock().send([Piece::Checked(bytes)])
+    }
+
+    /// Ends the work of all threads.
+    pub(super) fn end(&self) {
+        self.lock().ended = true;
+        self.turned.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<'a>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `ready` says so of the state.
+    fn wait(&self, ready: impl Fn(&State<'_>) -> bool) -> io::Result<MutexGuard<'_, State<'a>>> {
+        let mut state = self.lock();
+        while !state.ended && !ready(&state) {
+            state = self.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.ended { Err(ended()) } else { Ok(state) }
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the work has ended")
+}
+
+impl State<'_> {
+    fn send(&mut self, pieces: impl IntoIterator<Item = Piece>) -> io::Result<()> {
+        let sent = pieces.into_iter().try_for_each(|piece| self.out.push(piece));
+        self.ended |= sent.is_err();
+        sent.map_err(|_| ended())
+    }
+}
+
+/// One layer's members, from the thread that reads it.
+pub(super) struct OneLayer<'o, 'a> {
+    all: &'o InOrder<'a>,
+    at: usize,
+    gathered: Vec<Piece>,
+}
+
+impl OneLayer<'_, '_> {
+    /// Waits for the layer's turn.
+    pub(super) fn wait_for_turn(&self) -> io::Result<()> {
+        self.all.wait(|state| state.turn == self.at).map(|_| ())
+    }
+
+    pub(super) fn member(&mut self, member: Member) -> io::Result<()> {
+        self.gathered.push(Piece::of(member));
+        if self.gathered.len() < GATHERED { Ok(()) } else { self.pass_on() }
+    }
+
+    fn pass_on(&mut self) -> io::Result<()> {
+        let at = self.at;
+        let mut state = self.all.wait(|state| state.turn == at || state.waiting[at].bytes < WAITING_MAX)?;
+        let pieces = std::mem::take(&mut self.gathered);
+        if state.turn == at {
+            let waiting = std::mem::take(&mut state.waiting[at].pieces);
+            return state.send(waiting.into_iter().chain(pieces));
+        }
+        let waiting = &mut state.waiting[at];
+        waiting.bytes += pieces.iter().map(|piece| size_of::<Piece>() + piece.memory()).sum::<usize>();
+        waiting.pieces.extend(pieces);
+        Ok(())
+    }
+
+    /// Says that the layer was read to its end.
+    pub(super) fn done(mut self) -> io::Result<()> {
+        self.pass_on()?;
+        let mut state = self.all.lock();
+        state.waiting[self.at].done = true;
+        while state.waiting.get(state.turn).is_some_and(|waiting| waiting.done) {
+            let at = state.turn;
+            let waiting = std::mem::take(&mut state.waiting[at].pieces);
+            state.send(waiting)?;
+            state.turn += 1;
+        }
+        self.all.turned.notify_all();
+        Ok(())
+    }
+}

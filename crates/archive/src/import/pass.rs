@@ -1,0 +1,181 @@
+//! What an import is for: itself, or one of the two passes of a build.
+//!
+//! The first pass of a build finds out how much room the tree takes. It makes every name in a
+//! scratch volume, with blocks for data but without the data, by the code that fills the volume
+//! later: so whiteouts, replaced names, refused names, directories with their indexes, attributes
+//! and maps take what they will take.
+//!
+//! A file that a later member removes would need room in the second pass that nothing has in the
+//! end. The first pass finds those files, and the second makes them without data.
+//!
+//! Memory: four bytes for each file of the source.
+
+use crate::Cause;
+use crate::member::Member;
+use lanefs::{FileType, Metadata, Volume};
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+pub(super) enum Pass<'a> {
+    /// An import of its own.
+    Import,
+    Measure(Measure<'a>),
+    Write(Write<'a>),
+}
+
+/// The files of a source, counted, and a hash of their names.
+#[derive(Debug, Default)]
+struct Count {
+    files: usize,
+    hasher: DefaultHasher,
+}
+
+impl Count {
+    /// Counts a file, and returns its number.
+    fn next(&mut self, path: &[u8]) -> usize {
+        path.hash(&mut self.hasher);
+        self.files += 1;
+        self.files - 1
+    }
+}
+
+/// The state of a first pass.
+pub(super) struct Measure<'a> {
+    volume: &'a Volume,
+    count: Count,
+    /// The inode of each file, 0 for a file that could not be made.
+    inodes: Vec<u32>,
+    /// Free blocks and inodes at the start.
+    free: (u64, u64),
+    /// The fewest free inodes when something was removed; `None` if nothing was.
+    fewest: Option<u64>,
+    /// 512-byte sectors of what was removed, regular files left out.
+    removed: u64,
+}
+
+/// The state of a second pass.
+pub(super) struct Write<'a> {
+    count: Count,
+    removed: &'a RemovedFiles,
+}
+
+/// The files of a source that later members remove, by their number.
+#[derive(Debug)]
+pub(crate) struct RemovedFiles {
+    numbers: HashSet<usize>,
+    hash: u64,
+}
+
+/// What a tree takes of a volume.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    /// Blocks of data, maps, directories, links and attributes.
+    pub(crate) blocks: u64,
+    /// Inodes.
+    pub(crate) inodes: u64,
+    pub(crate) removed: RemovedFiles,
+}
+
+impl<'a> Pass<'a> {
+    /// `volume` is empty, and will be filled.
+    pub(super) fn measure(volume: &'a Volume) -> Self {
+        let free = free(volume);
+        let count = Count::default();
+        Self::Measure(Measure { volume, count, inodes: Vec::new(), free, fewest: None, removed: 0 })
+    }
+
+    pub(super) fn write(removed: &'a RemovedFiles) -> Self {
+        Self::Write(Write { count: Count::default(), removed })
+    }
+
+    pub(super) fn is_measure(&self) -> bool {
+        matches!(self, Self::Measure(_))
+    }
+
+    /// Takes the next regular file of the source. Returns whether it is made without data.
+    pub(super) fn file(&mut self, member: &Member) -> bool {
+        match self {
+            Self::Import => false,
+            Self::Measure(measure) => {
+                measure.count.next(&member.path);
+                measure.inodes.push(0);
+                false
+            }
+            Self::Write(write) => write.removed.numbers.contains(&write.count.next(&member.path)),
+        }
+    }
+
+    /// Takes the inode of that file.
+    pub(super) fn made(&mut self, ino: u32) {
+        if let Self::Measure(Measure { inodes, .. }) = self
+            && let Some(last) = inodes.last_mut()
+        {
+            *last = ino;
+        }
+    }
+
+    /// Notes that something will be removed in a moment.
+    pub(super) fn will_remove(&mut self) {
+        if let Self::Measure(measure) = self {
+            let (_, inodes) = free(measure.volume);
+            measure.fewest = Some(measure.fewest.map_or(inodes, |fewest| fewest.min(inodes)));
+        }
+    }
+
+    /// Notes what was removed.
+    pub(super) fn removed(&mut self, meta: &Metadata) {
+        if let Self::Measure(measure) = self
+            && !meta.is_file()
+        {
+            measure.removed += meta.sectors();
+        }
+    }
+
+    /// Returns what a first pass found.
+    pub(super) fn into_survey(self) -> Option<Survey> {
+        let Self::Measure(measure) = self else { return None };
+        let (blocks, inodes) = free(measure.volume);
+        let sectors = u64::from(measure.volume.statfs().block_size / 512);
+        Some(Survey {
+            blocks: measure.free.0.saturating_sub(blocks) + measure.removed.div_ceil(sectors),
+            inodes: measure.free.1.saturating_sub(measure.fewest.map_or(inodes, |few| few.min(inodes))),
+            removed: measure.removed_files(),
+        })
+    }
+
+    /// Checks at the end of a second pass that it saw the files of the first one, if that matters.
+    pub(super) fn check(&self) -> Result<(), Cause> {
+        match self {
+            Self::Write(Write { count, removed })
+                if !removed.numbers.is_empty() && count.hasher.finish() != removed.hash =>
+            {
+                Err(Cause::Changed)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Measure<'_> {
+    fn removed_files(&self) -> RemovedFiles {
+        let (mut numbers, mut seen) = (HashSet::new(), HashSet::new());
+        let is_there = |ino| {
+            let node = self.volume.node_at(ino).and_then(|node| node.file_type());
+            node.is_ok_and(|kind| kind == FileType::Regular)
+        };
+        // From the end: of several files with one inode the last has it.
+        let files = self.inodes.iter().enumerate().rev().filter(|_| self.fewest.is_some());
+        for (number, &ino) in files {
+            if ino != 0 && (!seen.insert(ino) || !is_there(ino)) {
+                numbers.insert(number);
+            }
+        }
+        RemovedFiles { numbers, hash: self.count.hasher.finish() }
+    }
+}
+
+/// Returns the free blocks and inodes.
+fn free(volume: &Volume) -> (u64, u64) {
+    let stat = volume.statfs();
+    (stat.blocks_free, stat.inodes_free)
+}

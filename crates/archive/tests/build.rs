@@ -1,0 +1,244 @@
+//! Volumes that are made of a source and fit it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use lanefs::device::MemDevice;
+use lanefs::{Timestamp, Volume, mkfs};
+use lanefs_archive::{BuildOptions, Built, Cause, Error, Event, Source, VolumeSize, build};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::fs;
+use std::ops::ControlFlow::{Break, Continue};
+use std::path::{Path, PathBuf};
+use support::{Tar, listing, skipped};
+use tempfile::TempDir;
+
+struct Bench(TempDir);
+
+impl Bench {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Names in the folder.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Writes layers; their paths.
+    fn layers(&self, layers: &[Tar]) -> Vec<PathBuf> {
+        let path = |(i, layer): (usize, &Tar)| {
+            let path = self.at(&format!("{i}.tar"));
+            fs::write(&path, layer.clone().end()).unwrap();
+            path
+        };
+        layers.iter().enumerate().map(path).collect()
+    }
+
+    fn build(&self, source: Source, options: &BuildOptions) -> Result<Built, Error> {
+        build(source, self.at("v.img"), options, |event| match event {
+            Event::Skipped(_) | Event::Entry | Event::Found => Continue(()),
+            _ => Continue(()),
+        })
+    }
+}
+
+fn open(path: &Path) -> Volume {
+    Volume::open_read_only(path).unwrap()
+}
+
+/// A file of so many bytes.
+fn big(len: usize) -> String {
+    "b".repeat(len)
+}
+
+#[test]
+fn files_that_upper_layers_remove_take_no_room() {
+    let bench = Bench::new();
+    let lower = Tar::new()
+        .dir("gone")
+        .file("gone/big", &big(3 << 20))
+        .file("replaced", &big(2 << 20))
+        .file("kept-by-its-link", &big(1 << 20))
+        .file("twice", "one")
+        .file("twice", &big(1 << 20));
+    let upper = Tar::new()
+        .empty(".wh.gone")
+        .file("replaced", "new")
+        .link("link", "kept-by-its-link")
+        .empty(".wh.kept-by-its-link")
+        .file("twice", "three");
+    let source = Source::layers(bench.layers(&[lower, upper])).unwrap();
+    let built = bench.build(source, &BuildOptions::new()).unwrap();
+    let volume = open(&bench.at("v.img"));
+    let link = format!("link={}", big(1 << 20));
+    assert_eq!(listing(&volume), [&*link, "replaced=new", "twice=three"]);
+    // One MiB of content, and not eight.
+    assert!(built.file_size < 1400 << 10, "{}", built.file_size);
+}
+
+/// A layer of what a random walk makes.
+fn random_layer(rng: &mut StdRng, at: usize) -> Tar {
+    let path = |rng: &mut StdRng| {
+        let depth = rng.random_range(1..=3);
+        (0..depth).map(|_| ["a", "b", "c"][rng.random_range(0..3)]).collect::<Vec<_>>().join("/")
+    };
+    (0..rng.random_range(4..24)).fold(Tar::new(), |tar, n| {
+        let one = path(rng);
+        match rng.random_range(0..9) {
+            0 | 1 => tar.dir(&one),
+            2 => tar.symlink(&one, &big(rng.random_range(1..90))),
+            3 => tar.link(&one, &path(rng)),
+            4 => {
+                let (dir, name) = one.rsplit_once('/').unwrap_or(("", &one));
+                tar.empty(&format!("{dir}/.wh.{name}"))
+            }
+            5 => tar.empty(&format!("{one}/.wh..wh..opq")),
+            6 => tar.member(b'0', &one, "", b"x", &[("SCHILY.xattr.user.x", &big(700))]),
+            _ => tar.file(&one, &format!("{at}.{n}:{}", big(rng.random_range(0..20_000)))),
+        }
+    })
+}
+
+/// What a build leaves out must be what an import removes: the trees are the same.
+#[test]
+fn a_build_is_an_import_into_a_large_volume() {
+    let bench = Bench::new();
+    for seed in 0..40 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let count = rng.random_range(1..5);
+        let layers: Vec<Tar> = (0..count).map(|at| random_layer(&mut rng, at)).collect();
+        let paths = bench.layers(&layers);
+        let source = || match count {
+            1 => Source::open(&paths[0]).unwrap(),
+            _ => Source::layers(&paths).unwrap(),
+        };
+        let large = support::volume();
+        let want = skipped(source(), &large, &Default::default()).unwrap();
+        let mut said = Vec::new();
+        let options = BuildOptions::new().overwrite(true);
+        build(source(), bench.at("v.img"), &options, |event| {
+            if let Event::Skipped(error) = event {
+                said.push(error.to_string());
+            }
+            Continue(())
+        })
+        .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert_eq!(said, want.iter().map(ToString::to_string).collect::<Vec<_>>(), "seed {seed}");
+        assert_eq!(listing(&open(&bench.at("v.img"))), listing(&large), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_target_is_whole_or_not_there() {
+    let bench = Bench::new();
+    let tar = Tar::new().dir("d").file("d/f", &big(600 << 10)).file("g", "g").end();
+    fs::write(bench.at("t.tar"), tar).unwrap();
+    let source = || Source::open(bench.at("t.tar")).unwrap();
+    let mut steps = 0;
+    build(source(), bench.at("v.img"), &BuildOptions::new(), |_| {
+        steps += 1;
+        Continue(())
+    })
+    .unwrap();
+    assert!(steps > 6, "{steps}");
+    let whole = fs::read(bench.at("v.img")).unwrap();
+    let exists = bench.build(source(), &BuildOptions::new()).unwrap_err();
+    assert!(matches!(exists.cause(), Cause::TargetExists), "{exists}");
+    // Cancelled at each step: what was there stays, and nothing else does. Waiting is told at times
+    // of its own.
+    for (overwrite, before) in [(true, &["t.tar", "v.img"][..]), (false, &["t.tar"])] {
+        for last in 1.. {
+            let mut step = 0;
+            let options = BuildOptions::new().overwrite(overwrite);
+            let built = build(source(), bench.at("v.img"), &options, |event| {
+                step += usize::from(!matches!(event, Event::Waiting));
+                if step == last { Break(()) } else { Continue(()) }
+            });
+            match built {
+                Err(e) => assert!(e.is_cancelled(), "{e}"),
+                Ok(_) => break,
+            }
+            assert_eq!(bench.names(), before, "step {last}");
+            if overwrite {
+                assert!(fs::read(bench.at("v.img")).unwrap() == whole);
+            }
+        }
+        fs::remove_file(bench.at("v.img")).unwrap();
+    }
+    // Kept: a volume with what there was by then.
+    let options = BuildOptions::new().keep(true);
+    let cancelled = build(source(), bench.at("v.img"), &options, |event| match event {
+        Event::Data(_) => Break(()),
+        _ => Continue(()),
+    });
+    assert!(cancelled.unwrap_err().is_cancelled());
+    assert_eq!(bench.names(), ["t.tar", "v.img"]);
+    assert_eq!(listing(&open(&bench.at("v.img"))), ["d/", "d/f="]);
+    // A folder is no file.
+    let e =
+        build(source(), bench.0.path(), &BuildOptions::new().overwrite(true), |_| Continue(())).unwrap_err();
+    assert!(matches!(e.cause(), Cause::NotAFile), "{e}");
+}
+
+#[test]
+fn a_size_that_is_asked_for() {
+    let bench = Bench::new();
+    let tar = Tar::new().file("f", &big(5 << 20)).end();
+    fs::write(bench.at("t.tar"), &tar).unwrap();
+    let source = || Source::open(bench.at("t.tar")).unwrap();
+    let sized = |size| BuildOptions::new().overwrite(true).size(size);
+    let small = bench.build(source(), &sized(VolumeSize::Bytes(4 << 20))).unwrap_err();
+    let Cause::TooSmall { needed } = *small.cause() else { panic!("{small}") };
+    assert_eq!(bench.names(), ["t.tar"]);
+    let least = bench.build(source(), &sized(VolumeSize::Bytes(needed))).unwrap();
+    let fit = bench.build(source(), &sized(VolumeSize::Fit)).unwrap();
+    assert_eq!((least.file_size, fit.file_size), (needed, needed));
+    let more = bench.build(source(), &sized(VolumeSize::FitPercent(50))).unwrap();
+    assert!((needed * 149 / 100..=needed * 3 / 2).contains(&more.file_size), "{}", more.file_size);
+    let more = bench.build(source(), &sized(VolumeSize::FitBytes(32 << 20))).unwrap();
+    assert_eq!(more.file_size, (needed + (32 << 20)) / 4096 * 4096);
+    // A stream is read once.
+    let stream = || Source::archive("t.tar", std::io::Cursor::new(tar.clone())).unwrap();
+    let once = bench.build(stream(), &sized(VolumeSize::Fit)).unwrap_err();
+    assert!(matches!(once.cause(), Cause::ReadOnce), "{once}");
+    bench.build(stream(), &sized(VolumeSize::Bytes(16 << 20))).unwrap();
+    let full = bench.build(stream(), &sized(VolumeSize::Bytes(4 << 20))).unwrap_err();
+    assert!(matches!(full.cause(), Cause::Volume(lanefs::Error::NoSpace)), "{full}");
+}
+
+#[test]
+fn a_disk_with_a_tree_of_dm_verity() {
+    let bench = Bench::new();
+    fs::write(bench.at("t.tar"), Tar::new().file("f", "content").end()).unwrap();
+    let volume = mkfs::Options { label: b"root".to_vec(), uuid: Some([7; 16]), ..Default::default() };
+    let options = BuildOptions::new().volume(volume).gpt(true).verity(Default::default());
+    let options = options.time(Timestamp { sec: 1_000_000_000, nsec: 0 });
+    let source = || Source::open(bench.at("t.tar")).unwrap();
+    let built = bench.build(source(), &options).unwrap();
+    let bytes = fs::read(bench.at("v.img")).unwrap();
+    assert_eq!((built.file_size as usize, built.file_size % (1 << 20)), (bytes.len(), 0));
+    bench.build(source(), &options.clone().overwrite(true)).unwrap();
+    assert!(fs::read(bench.at("v.img")).unwrap() == bytes, "the same bytes twice");
+    let (header, root) = built.verity.unwrap();
+    let whole = MemDevice::from_bytes(bytes);
+    let table = lanefs::device::PartitionTable::read(&whole).unwrap().unwrap();
+    let partition = table.find("root").unwrap();
+    assert_eq!(partition.label.as_deref(), Some("root"));
+    let mut part = vec![0; partition.size as usize];
+    lanefs::device::BlockDevice::read_at(&whole, &mut part, partition.start).unwrap();
+    let part = MemDevice::from_bytes(part);
+    let offset = header.data_size();
+    assert_eq!(lanefs_verity::verify(&part, &part, offset, Some(&root), &|_| true).unwrap(), root);
+    let volume =
+        lanefs::OpenOptions::new().open_url(format!("{}@root", bench.at("v.img").display())).unwrap();
+    assert_eq!(volume.read("/f").unwrap(), b"content");
+}
