@@ -298,6 +298,10 @@ fn a_size_that_is_too_small_is_refused() {
         matches!(e, Error::Resize(ResizeError::Immovable { .. } | ResizeError::InodeInUse { .. })),
         "{e}"
     );
+    for size in [0, 1024, 2048, 64 << 10] {
+        let e = resize.shrink(size).unwrap_err();
+        assert!(matches!(e, Error::Resize(ResizeError::Immovable { .. })), "{size}: {e}");
+    }
     assert!(std::fs::read(&path).unwrap() == before);
 }
 

@@ -6,6 +6,7 @@
 //! map, new descriptors lie in the groups that they describe (`meta_bg`), and the resize inode goes
 //! away.
 
+use super::step::super_place;
 use crate::error::{ResizeError, Result};
 use lanefs_format::{Compat, Incompat, RawSuperblock, Superblock};
 
@@ -27,6 +28,10 @@ pub(super) fn with_blocks(old: &Superblock, blocks: u64, keep_reserve: bool) -> 
     if groups > most {
         let max = first + most * per_group;
         return Err(ResizeError::TooManyInodes { blocks, per_group: ipg, max }.into());
+    }
+    if groups == 0 {
+        let (what, block) = ("the superblock", super_place(old).0);
+        return Err(ResizeError::Immovable { blocks, what, block }.into());
     }
     let mut raw = old.raw().clone();
     (raw.s_free_blocks_count_lo, raw.s_free_blocks_count_hi) = (0.into(), 0.into());
