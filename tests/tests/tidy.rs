@@ -482,3 +482,19 @@ fn no_path_of_one_machine() {
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
+
+/// `set -e` lets a command pass whose status is negated: `! cmp a b` alone never ends a script.
+#[test]
+fn negated_commands_of_scripts_say_what_follows() {
+    let mut found = sources();
+    files(&root(), &|p| p.extension().is_some_and(|e| e == "sh"), &mut found);
+    let mut wrong = Vec::new();
+    for path in found {
+        for (i, line) in text(&path).lines().enumerate() {
+            if line.trim_start().starts_with("! ") && !line.contains("||") {
+                wrong.push(format!("{}:{}: {}", shown(&path), i + 1, line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "these never fail:\n{}", wrong.join("\n"));
+}

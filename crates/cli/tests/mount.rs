@@ -353,7 +353,7 @@ fn a_user_mounts_his_own() {
         user touch m/mine
         findmnt -no VFS-OPTIONS m | grep -q '^rw,nosuid,nodev,'
         # The only ones that a word of his could take away.
-        ! user ./lanefs mount -o remount,suid,dev v.img m
+        ! user ./lanefs mount -o remount,suid,dev v.img m || exit 1
         findmnt -no VFS-OPTIONS m | grep -q '^rw,nosuid,nodev,'
         user ./lanefs umount m
     "#;
