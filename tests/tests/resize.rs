@@ -305,6 +305,136 @@ fn a_size_that_is_too_small_is_refused() {
     assert!(std::fs::read(&path).unwrap() == before);
 }
 
+/// A volume of 1k blocks and three groups whose inodes are nearly all in use, closed.
+fn make_damaged(path: &Path, options: &[&str], commands: &[&str]) -> Vec<u8> {
+    mke2fs(path, 24 << 20, &[&["-b", "1024", "-N", "216", "-J", "size=1"], options].concat());
+    let volume = Volume::open(path).unwrap();
+    for n in 0..20 {
+        volume.write(format!("/file{n}"), &vec![n as u8; 20_000]).unwrap();
+    }
+    volume.close().unwrap();
+    for command in commands {
+        lanefs_tests::debugfs_write(path, command);
+    }
+    std::fs::read(path).unwrap()
+}
+
+/// Returns the failure of `change`, which must not have changed the volume.
+fn refused(path: &Path, change: impl FnOnce(&mut Resize) -> lanefs::Result<()>) -> Error {
+    let mut resize = open(Arc::new(FileOptions::new().open(path).unwrap()));
+    let before = std::fs::read(path).unwrap();
+    let e = change(&mut resize).unwrap_err();
+    drop(resize);
+    assert!(std::fs::read(path).unwrap() == before, "{e}: changed");
+    e
+}
+
+/// Counts of free inodes are not trusted: bitmaps say which ones are in use.
+#[test]
+fn an_inode_in_use_is_not_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    mke2fs(&path, 24 << 20, &["-t", "ext4", "-b", "1024", "-N", "216", "-O", "^has_journal"]);
+    let volume = Volume::open(&path).unwrap();
+    for n in 0..190 {
+        volume.write(format!("/file{n}"), b"").unwrap();
+    }
+    volume.close().unwrap();
+    for command in ["set_bg 2 free_inodes_count 72", "set_bg 2 checksum calc"] {
+        lanefs_tests::debugfs_write(&path, command);
+    }
+    let e = refused(&path, |resize| resize.shrink(16 << 20));
+    assert!(matches!(e, Error::Resize(ResizeError::InodeInUse { .. })), "{e}");
+}
+
+/// The first block of a file.
+fn block_of(path: &Path, file: &str) -> u64 {
+    lanefs_tests::debugfs(path, &format!("bmap {file} 0")).trim().parse().unwrap()
+}
+
+/// Runs of files that the block bitmap has as free could be given to others.
+#[test]
+fn a_file_in_free_blocks_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    make_damaged(&path, &["-t", "ext4"], &[]);
+    let block = block_of(&path, "/file3") + 2;
+    lanefs_tests::debugfs_write(&path, &format!("freeb {block}"));
+    let e = refused(&path, |resize| resize.shrink(20 << 20));
+    assert!(e.to_string().contains(&format!("block {block} ")) && e.to_string().contains("as free"), "{e}");
+}
+
+/// A map that shows more blocks than are in use names some of them more than once.
+#[test]
+fn a_block_of_two_files_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    make_damaged(&path, &["-t", "ext3"], &[]);
+    let block = block_of(&path, "/file3");
+    let file = File::options().write(true).open(&path).unwrap();
+    let itself = (block as u32).to_le_bytes().repeat(256);
+    std::os::unix::fs::FileExt::write_all_at(&file, &itself, block * 1024).unwrap();
+    drop(file);
+    for n in ["IND", "DIND"] {
+        lanefs_tests::debugfs_write(&path, &format!("sif /file3 block[{n}] {block}"));
+    }
+    let e = refused(&path, |resize| resize.shrink(20 << 20));
+    assert!(e.to_string().contains("more blocks than are in use"), "{e}");
+}
+
+#[test]
+fn a_file_in_fixed_structures_or_the_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    make_damaged(&path, &["-t", "ext3"], &[]);
+    let table = lanefs_tests::debugfs(&path, "imap <2>");
+    let table = table.split("block ").nth(2).and_then(|rest| rest.split(',').next()).unwrap().trim();
+    let (table, log): (u64, u64) = (table.parse().unwrap(), block_of(&path, "<8>") + 3);
+    for (block, what) in [(table, "fixed metadata"), (log, "belongs to the journal")] {
+        lanefs_tests::debugfs_write(&path, &format!("sif /file5 block[2] {block}"));
+        let e = refused(&path, |resize| resize.shrink(20 << 20));
+        assert!(e.to_string().contains(what), "{e}");
+    }
+}
+
+/// The double indirect block of the resize inode is written at its place.
+#[test]
+fn a_resize_inode_in_the_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    let mut bytes = make_damaged(&path, &["-t", "ext4"], &[]);
+    let dind = lanefs_tests::debugfs(&path, "stat <7>");
+    let dind = dind.split("(DIND):").nth(1).unwrap().split([',', '\n']).next().unwrap();
+    let dind: usize = dind.trim().parse().unwrap();
+    let log = block_of(&path, "<8>") as usize + 9;
+    bytes.copy_within(dind * 1024..(dind + 1) * 1024, log * 1024);
+    std::fs::write(&path, bytes).unwrap();
+    lanefs_tests::debugfs_write(&path, &format!("sif <7> block[DIND] {log}"));
+    let file = File::options().write(true).open(&path).unwrap();
+    file.set_len(400 << 20).unwrap();
+    let e = refused(&path, |resize| resize.grow(400 << 20, None));
+    assert!(e.to_string().contains("belongs to the journal"), "{e}");
+    let e = refused(&path, |resize| resize.shrink(20 << 20));
+    assert!(e.to_string().contains("belongs to the journal"), "{e}");
+}
+
+/// Bad blocks, and blocks that no file owns, keep a volume from being cut before anything moves.
+#[test]
+fn a_block_without_a_file_is_refused_before_files_move() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    let list = dir.path().join("bad");
+    std::fs::write(&list, "60000\n").unwrap();
+    let options = ["-t", "ext4", "-b", "1024", "-N", "1000", "-l", list.to_str().unwrap()];
+    let digest = make_far(&path, 80, &options);
+    let e = refused(&path, |resize| resize.shrink(50 << 20));
+    assert!(matches!(e, Error::Resize(ResizeError::Immovable { block: 60_000, .. })), "{e}");
+    let least = open(Arc::new(FileOptions::new().open(&path).unwrap())).minimum().unwrap();
+    assert!((60_001 << 10..70_000 << 10).contains(&least), "{least}");
+    shrink(&path, least);
+    judge(&path, digest, "bad blocks");
+}
+
 #[test]
 fn sparse_terabyte() {
     let dir = tempfile::tempdir().unwrap();

@@ -70,6 +70,14 @@ pub enum Corrupt {
         /// Its group.
         group: u32,
     },
+    /// A file owns a block that the bitmap has as free.
+    #[error("block {block} of group {group} belongs to a file, and the block bitmap has it as free")]
+    FreeBlockInUse {
+        /// The block.
+        block: u64,
+        /// Its group.
+        group: u32,
+    },
     /// An inode is freed that the bitmap has as free.
     #[error("inode {ino} of group {group} is freed and its bitmap bit is already clear")]
     InodeDoubleFree {

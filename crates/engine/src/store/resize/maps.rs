@@ -28,10 +28,12 @@ pub(super) trait Visitor {
 pub(super) struct Walk<'a, V> {
     pub(super) device: &'a Blocks,
     pub(super) ctx: &'a InodeContext,
+    pub(super) ino: u32,
     /// Blocks of the volume.
     pub(super) blocks: u64,
-    /// Blocks of a map that may still be read: a damaged one may name itself.
-    pub(super) left: u64,
+    /// Blocks that maps may still show, all of their nodes included: a damaged map may name a block
+    /// more than once, or itself.
+    pub(super) left: &'a mut u64,
     pub(super) visitor: &'a mut V,
 }
 
@@ -122,9 +124,6 @@ impl<V: Visitor> Walk<'_, V> {
         let to = match level {
             0 => self.visitor.data(from, 1, false)?,
             _ => {
-                let rule = "has more indirect blocks than the volume has blocks";
-                let endless = Corrupt::SpecialInode { ino: 0, role: "file", rule };
-                self.left = self.left.checked_sub(1).ok_or(endless)?;
                 let mut bytes = self.device.read(from)?;
                 let mut changed = false;
                 for word in bytes.as_chunks_mut::<4>().0 {
@@ -141,11 +140,15 @@ impl<V: Visitor> Walk<'_, V> {
         Ok(to != from)
     }
 
-    /// Checks that a file can have these blocks at all.
-    fn check(&self, start: u64, len: u32) -> Result<()> {
+    /// Checks that a file can have these blocks at all, before any of them is read.
+    fn check(&mut self, start: u64, len: u32) -> Result<()> {
         match start.checked_add(u64::from(len)) {
-            Some(end) if len > 0 && start > 0 && end <= self.blocks => Ok(()),
-            _ => Err(Corrupt::BlockOutside { block: start, blocks: self.blocks }.into()),
+            Some(end) if len > 0 && start > 0 && end <= self.blocks => {}
+            _ => return Err(Corrupt::BlockOutside { block: start, blocks: self.blocks }.into()),
         }
+        let rule = "has, with those before it, more blocks than are in use";
+        let repeated = Corrupt::SpecialInode { ino: self.ino, role: "file", rule };
+        *self.left = self.left.checked_sub(u64::from(len)).ok_or(repeated)?;
+        Ok(())
     }
 }

@@ -27,6 +27,7 @@ mod shape;
 mod shrink;
 mod step;
 
+use super::zones::{Survey, Zones};
 use super::{log_place, read_super, write_super};
 use crate::error::{Error, ResizeError, Result};
 use lanefs_device::{AlignedBuf, BlockDevice};
@@ -89,6 +90,8 @@ pub(crate) struct Resizing {
     groups: Vec<GroupDesc>,
     /// The bitmaps and inode tables.
     fixed: Taken,
+    /// All structures that no file can own, the log too.
+    zones: Arc<Zones>,
     log: Option<LogConfig>,
     clock: Option<Timestamp>,
 }
@@ -106,10 +109,11 @@ impl Resizing {
             return Err(ResizeError::Unsound { state: state.bits() }.into());
         }
         let log = log_place::find(&device, &superblock)?;
+        let zones = Survey::read(&*device, &superblock, log.as_ref(), true)?.zones;
         let device = Blocks { device, size: superblock.block_size() };
         let groups = read_groups(&device, &superblock)?;
         let fixed = shrink::fixed(&superblock, &groups);
-        Ok(Self { device, superblock, groups, fixed, log, clock })
+        Ok(Self { device, superblock, groups, fixed, zones, log, clock })
     }
 
     /// The superblock, up to date.
@@ -146,6 +150,9 @@ impl Resizing {
         if blocks <= self.superblock.blocks_count() {
             return Ok(());
         }
+        if let Some(block) = self.top_of_reserve()? {
+            self.zones.check(&self.superblock.layout(), block, 1)?;
+        }
         self.under_journal(|volume, journal| {
             while volume.superblock.blocks_count() < blocks {
                 let step = volume.plan(blocks, journal.max_credits())?;
@@ -176,7 +183,10 @@ impl Resizing {
         self.fixed = shrink::fixed(&self.superblock, &self.groups);
         copies::write(&self.device, &self.superblock, &self.groups)?;
         self.device.device.flush()?;
-        Ok(journal.checkpoint()?)
+        journal.checkpoint()?;
+        let (device, log) = (&*self.device.device, self.log.as_ref());
+        self.zones = Survey::read(device, &self.superblock, log, true)?.zones;
+        Ok(())
     }
 
     /// Plans the largest step towards `blocks` that changes at most `credits` blocks at once.

@@ -14,6 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Where runs behind the end go: the first block of each, with the length and the new place.
 pub(super) type Targets = BTreeMap<u64, (u32, u64)>;
 
+/// Runs of free blocks: the first block of each, with the length.
+type FreeRuns = BTreeMap<u64, u64>;
+
 /// The inodes whose attributes lie in a block behind the end.
 type Sharers = BTreeMap<u64, Vec<u32>>;
 
@@ -35,13 +38,20 @@ impl Moves {
     pub(super) fn plan(volume: &Resizing, end: u64) -> Result<Self> {
         let (sb, device) = (&volume.superblock, &volume.device);
         let ctx = sb.inode_context();
-        let mut found = Found { end, runs: Vec::new() };
+        let free = free_runs(volume)?;
+        // No block belongs to two files: together they have no more than the bitmaps have in use.
+        let mut left = sb.blocks_count().saturating_sub(free.values().sum());
+        let mut found = Found { volume, free: &free, end, is_log: false, runs: Vec::new() };
+        if let Some(block) = volume.top_of_reserve()? {
+            found.check(block, 1)?;
+        }
         let mut moves = Self { targets: Targets::new(), files: Vec::new(), xattrs: Sharers::new() };
         let own = [sb.raw().s_journal_inum.get(), sb.raw().s_orphan_file_inum.get()];
         each_inode(volume, |mut inode| {
             let before = found.runs.len();
-            let blocks = sb.blocks_count();
-            Walk { device, ctx: &ctx, blocks, left: blocks, visitor: &mut found }.file(&mut inode)?;
+            let (ino, blocks) = (inode.ino, sb.blocks_count());
+            found.is_log = ino == sb.raw().s_journal_inum.get();
+            Walk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut found }.file(&mut inode)?;
             if let Some(&(block, _)) = found.runs.get(before) {
                 if own.contains(&inode.ino) {
                     let what = "a file of the file system itself";
@@ -49,25 +59,52 @@ impl Moves {
                 }
                 moves.files.push(inode.ino);
             }
+            if inode.file_acl != 0 {
+                found.is_log = false;
+                found.check(inode.file_acl, 1)?;
+            }
             if inode.file_acl >= end {
                 moves.xattrs.entry(inode.file_acl).or_default().push(inode.ino);
             }
             Ok(())
         })?;
         found.runs.extend(moves.xattrs.keys().map(|&block| (block, 1)));
-        moves.targets = targets(volume, end, found.runs)?;
+        moves.targets = targets(volume, end, found.runs, &free)?;
+        volume.check_empty_behind(end, &moves.targets)?;
         Ok(moves)
     }
 }
 
-/// The runs of files behind the end.
-struct Found {
+/// Collects the runs of files behind the end, and checks all runs of files.
+struct Found<'a> {
+    volume: &'a Resizing,
+    free: &'a FreeRuns,
     end: u64,
+    /// Whether the file is the log.
+    is_log: bool,
     runs: Vec<(u64, u32)>,
 }
 
-impl Visitor for Found {
+impl Found<'_> {
+    /// Checks that a run does not meet fixed structures, the log, or blocks that are free.
+    fn check(&self, start: u64, len: u32) -> Result<()> {
+        let layout = self.volume.superblock.layout();
+        if !self.is_log {
+            self.volume.zones.check(&layout, start, len.into())?;
+        }
+        match self.free.range(..start + u64::from(len)).next_back() {
+            Some((&first, &free)) if first + free > start => {
+                let block = first.max(start);
+                Err(Corrupt::FreeBlockInUse { block, group: layout.group_of_block(block)?.0 }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Visitor for Found<'_> {
     fn data(&mut self, start: u64, len: u32, _unwritten: bool) -> Result<u64> {
+        self.check(start, len)?;
         if start + u64::from(len) > self.end {
             self.runs.push((start, len));
         }
@@ -83,14 +120,14 @@ impl Visitor for Found {
     }
 }
 
-/// Finds a free run before `end` for each of `runs`, the longest first.
-fn targets(volume: &Resizing, end: u64, mut runs: Vec<(u64, u32)>) -> Result<Targets> {
-    let mut free: BTreeMap<u64, u64> = BTreeMap::new();
+/// Returns the free runs of the volume.
+fn free_runs(volume: &Resizing) -> Result<FreeRuns> {
+    let mut free = FreeRuns::new();
     let layout = volume.superblock.layout();
-    for group in 0..=layout.group_of_block(end - 1)?.0 {
+    for group in 0..layout.group_count() {
         let map = volume.bitmap_of(group)?;
         let first = layout.group_first_block(group)?;
-        let bits = (end - first).min(layout.group_blocks(group)?.into()) as usize;
+        let bits = layout.group_blocks(group)? as usize;
         let mut at = 0;
         while let Some(run) = bitmap::next_run(&map, at..bits, bits) {
             at = run.end;
@@ -101,8 +138,15 @@ fn targets(volume: &Resizing, end: u64, mut runs: Vec<(u64, u32)>) -> Result<Tar
             }
         }
     }
+    Ok(free)
+}
+
+/// Finds a free run before `end` for each of `runs`, the longest first.
+fn targets(volume: &Resizing, end: u64, mut runs: Vec<(u64, u32)>, free: &FreeRuns) -> Result<Targets> {
+    let layout = volume.superblock.layout();
     // By length and then place, so that the search for the best fit is one look.
-    let mut by_len: BTreeSet<(u64, u64)> = free.into_iter().map(|(start, len)| (len, start)).collect();
+    let before_end = free.range(..end).map(|(&start, &len)| (len.min(end - start), start));
+    let mut by_len: BTreeSet<(u64, u64)> = before_end.collect();
     runs.sort_by_key(|&(start, len)| (std::cmp::Reverse(len), start));
     let mut targets = Targets::new();
     for (start, len) in runs {

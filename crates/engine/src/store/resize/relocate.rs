@@ -5,13 +5,16 @@ use super::moves::{Moves, Targets};
 use super::step::encode_table;
 use super::{Blocks, Resizing};
 use crate::error::{Corrupt, ResizeError, Result, XattrError};
-use lanefs_format::{GroupFlags, Inode, bitmap, xattr};
+use lanefs_format::{GroupFlags, Inode, Layout, bitmap, xattr};
 use lanefs_journal::Journal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Blocks that are copied at a time.
 const COPY: u32 = 256;
+
+/// Blocks that a batch of several files changes at most: all of them are in memory.
+const MAX_BATCH: u32 = 2048;
 
 /// A run that moves: its blocks of before, and the first one from now on.
 type Moved = (Range<u64>, u64);
@@ -21,26 +24,35 @@ type Moved = (Range<u64>, u64);
 struct Batch {
     logged: BTreeMap<u64, Vec<u8>>,
     moved: Vec<Moved>,
+    /// The groups whose bitmaps change, and the blocks of descriptors, for all that was joined.
+    groups: BTreeSet<u32>,
+    tables: BTreeSet<u32>,
 }
 
 impl Batch {
-    /// Returns how many blocks the transaction changes, those of bitmaps and descriptors too.
-    fn cost(&self, volume: &Resizing) -> Result<u32> {
-        let layout = volume.superblock.layout();
-        let mut groups = BTreeSet::new();
+    /// Notes the groups of all runs that move.
+    fn note_groups(&mut self, layout: &Layout) -> Result<()> {
         for (from, to) in &self.moved {
             let len = from.end - from.start;
             for run in [from.clone(), *to..to + len] {
-                groups.extend(layout.group_of_block(run.start)?.0..=layout.group_of_block(run.end - 1)?.0);
+                let groups = layout.group_of_block(run.start)?.0..=layout.group_of_block(run.end - 1)?.0;
+                self.tables.extend(groups.clone().map(|group| group / layout.descs_per_block()));
+                self.groups.extend(groups);
             }
         }
-        let tables: BTreeSet<u32> = groups.iter().map(|group| group / layout.descs_per_block()).collect();
-        Ok((self.logged.len() + groups.len() + tables.len()) as u32)
+        Ok(())
+    }
+
+    /// Returns how many blocks the transaction changes, those of bitmaps and descriptors too.
+    fn cost(&self) -> u32 {
+        (self.logged.len() + self.groups.len() + self.tables.len()) as u32
     }
 
     fn join(&mut self, other: Batch) {
         self.logged.extend(other.logged);
         self.moved.extend(other.moved);
+        self.groups.extend(other.groups);
+        self.tables.extend(other.tables);
     }
 }
 
@@ -96,7 +108,8 @@ impl Moves {
         let device = &volume.device;
         volume.change_inode(batch, &mut one, ino, |inode, one| {
             let mut visitor = Mover { device, targets: &self.targets, batch: one };
-            Walk { device, ctx: &ctx, blocks, left: blocks, visitor: &mut visitor }.file(inode)?;
+            let mut left = blocks;
+            Walk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut visitor }.file(inode)?;
             Ok(())
         })?;
         Ok(one)
@@ -166,12 +179,13 @@ impl Resizing {
     }
 
     /// Adds a file to a batch, which is committed before if it has no room.
-    fn add(&mut self, journal: &Journal, batch: &mut Batch, one: Batch) -> Result<()> {
-        let (need, max) = (one.cost(self)?, journal.max_credits());
+    fn add(&mut self, journal: &Journal, batch: &mut Batch, mut one: Batch) -> Result<()> {
+        one.note_groups(&self.superblock.layout())?;
+        let (need, max) = (one.cost(), journal.max_credits());
         if need > max {
             return Err(ResizeError::LogTooSmall { need, max }.into());
         }
-        if batch.cost(self)? + need > max {
+        if batch.cost() + need > max.min(MAX_BATCH) {
             self.commit_batch(journal, std::mem::take(batch))?;
         }
         batch.join(one);
@@ -183,7 +197,7 @@ impl Resizing {
             return Ok(());
         }
         let layout = self.superblock.layout();
-        let Batch { mut logged, moved } = batch;
+        let Batch { mut logged, moved, .. } = batch;
         let mut changed = BTreeSet::new();
         for (from, to) in moved {
             let len = from.end - from.start;

@@ -7,7 +7,7 @@
 //! in which groups that go away had their structures.
 
 use super::Resizing;
-use super::moves::Moves;
+use super::moves::{Moves, Targets};
 use super::place::{Place, Taken};
 use super::reserve::Reserve;
 use super::shape;
@@ -68,19 +68,27 @@ impl Resizing {
         if let Some((what, run)) = fixed.find(|(_, run)| run.end > blocks) {
             return Err(ResizeError::Immovable { blocks, what, block: run.start }.into());
         }
-        if let Some(group) = go.iter().rposition(|desc| desc.free_inodes_count < layout.inodes_per_group()) {
-            let before = self.superblock.layout();
-            let group = (kept + group) as u32;
-            let map = self.inode_bitmap_of(group)?.unwrap_or_default();
-            let last = (0..before.inodes_per_group()).rev().find(|&n| bitmap::test(&map, n as usize));
-            let ino = before.ino(group, last.unwrap_or(0))?;
-            return Err(ResizeError::InodeInUse { blocks, ino, max: layout.inodes_count() }.into());
+        for (n, desc) in go.iter().enumerate().rev() {
+            self.check_no_inode(blocks, (kept + n) as u32, desc.free_inodes_count, layout.inodes_count())?;
         }
         Moves::plan(self, blocks)
     }
 
+    /// Checks that a group that goes away has no inode in use, by its bitmap and by its count.
+    fn check_no_inode(&self, blocks: u64, group: u32, free: u32, max: u32) -> Result<()> {
+        let before = self.superblock.layout();
+        let ipg = before.inodes_per_group();
+        let map = self.inode_bitmap_of(group)?.unwrap_or_default();
+        if free == ipg && bitmap::next_set(&map, 0..ipg as usize).is_none() {
+            return Ok(());
+        }
+        let last = (0..ipg).rev().find(|&n| bitmap::test(&map, n as usize));
+        let ino = before.ino(group, last.unwrap_or(0))?;
+        Err(ResizeError::InodeInUse { blocks, ino, max }.into())
+    }
+
     /// The double indirect block of the resize inode, if there is one.
-    fn top_of_reserve(&self) -> Result<Option<u64>> {
+    pub(super) fn top_of_reserve(&self) -> Result<Option<u64>> {
         if !self.superblock.has(Compat::RESIZE_INODE) {
             return Ok(None);
         }
@@ -90,7 +98,7 @@ impl Resizing {
 
     /// Plans the transaction that cuts the volume.
     fn plan_cut(&self, blocks: u64, journal: &Journal) -> Result<Step> {
-        self.check_empty_behind(blocks)?;
+        self.check_empty_behind(blocks, &Targets::new())?;
         let max = journal.max_credits();
         let mut need = 0;
         // Without the resize inode the transaction has fewer blocks.
@@ -109,16 +117,26 @@ impl Resizing {
         Err(ResizeError::LogTooSmall { need, max }.into())
     }
 
-    /// Checks that nothing lies behind `end` but fixed structures.
-    fn check_empty_behind(&self, end: u64) -> Result<()> {
+    /// Checks that nothing lies behind `end` but fixed structures and what has a target.
+    pub(super) fn check_empty_behind(&self, end: u64, targets: &Targets) -> Result<()> {
         let layout = self.superblock.layout();
         for group in layout.group_of_block(end)?.0..layout.group_count() {
             let first = layout.group_first_block(group)?;
-            let (map, fixed) = (self.bitmap_of(group)?, self.initial_bitmap(group)?);
-            let bits = end.saturating_sub(first) as usize..layout.group_blocks(group)? as usize;
-            if let Some(bit) =
-                bits.into_iter().find(|&bit| bitmap::test(&map, bit) && !bitmap::test(&fixed, bit))
-            {
+            let group_end = first + u64::from(layout.group_blocks(group)?);
+            let mut map = self.bitmap_of(group)?;
+            let base = first..first + u64::from(layout.group_base_meta(group));
+            // A run may begin in the group before.
+            let earlier = targets.range(..first).next_back();
+            let moved = earlier.into_iter().chain(targets.range(first..group_end));
+            let moved = moved.map(|(&start, &(len, _))| start.max(first)..start + u64::from(len));
+            for run in self.fixed.within(first..group_end).chain([base]).chain(moved) {
+                if run.start < run.end.min(group_end) {
+                    let bits = (run.start - first) as usize..(run.end.min(group_end) - first) as usize;
+                    bitmap::clear(&mut map, bits)?;
+                }
+            }
+            let bits = end.saturating_sub(first) as usize..(group_end - first) as usize;
+            if let Some(bit) = bitmap::next_set(&map, bits) {
                 let (what, block) = ("a block that no file owns", first + bit as u64);
                 return Err(ResizeError::Immovable { blocks: end, what, block }.into());
             }
