@@ -45,6 +45,20 @@ impl FromStr for Owner {
     }
 }
 
+/// Returns the user that a name or a number is, without a group.
+pub(crate) fn user(text: &str) -> Result<u32, String> {
+    let (uid, _) = find_user(text)?;
+    check_owner(Some(uid), None).map_err(|e| e.to_string())?;
+    Ok(uid)
+}
+
+/// Returns the group that a name or a number is.
+pub(crate) fn group(text: &str) -> Result<u32, String> {
+    let gid = find_group(text)?;
+    check_owner(None, Some(gid)).map_err(|e| e.to_string())?;
+    Ok(gid)
+}
+
 fn find_user(name: &str) -> Result<(u32, Option<u32>), String> {
     if let Some(user) = uzers::get_user_by_name(name) {
         return Ok((user.uid(), Some(user.primary_group_id())));

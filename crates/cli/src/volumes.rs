@@ -311,6 +311,12 @@ pub(crate) fn device(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
     open_url(name, &FileOptions::new().read_only(true)).map_err(|e| cannot_open("open", name, e.into(), None))
 }
 
+/// As [`device`], without a lock: another process may write to it meanwhile.
+pub(crate) fn unlocked_device(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
+    let options = FileOptions::new().read_only(true).unlocked(true);
+    open_url(name, &options).map_err(|e| cannot_open("open", name, e.into(), None))
+}
+
 /// Returns the superblock as it is on the medium.
 pub(crate) fn read_superblock(device: &dyn BlockDevice, name: &VolumeName) -> Res<Superblock> {
     let read = || -> lanefs::Result<Superblock> {

@@ -110,3 +110,32 @@ fn with_uid_all_files_have_one_owner() {
         assert_eq!(owner(&format!("/home/me/{name}")), "1000:1001\n", "{name}");
     }
 }
+
+/// A file that is root's on the volume must not run as root at a later mount, whoever filled it.
+#[test]
+fn with_uid_nobody_gives_rights_of_the_owner_on_disk() {
+    let image = volume();
+    as_user(
+        &image,
+        r#"
+        chown 0 v.img
+        ./lanefs mount v.img m
+        cp m/etc/old m/etc/root-id; chmod 6755 m/etc/root-id
+        ./lanefs umount m
+        ./lanefs mount -o uid=65534,gid=65534 v.img m
+        findmnt -no VFS-OPTIONS m | grep -q nosuid,nodev
+        user bash -euxc '
+            cp m/etc/old m/etc/copy; chmod 6755 m/etc/copy; is "$(stat -c %a m/etc/copy)" 755
+            perl -e "use Fcntl; umask 0; sysopen(F, q(m/etc/new), O_CREAT|O_WRONLY, 06755) or die"
+            : <> m/etc/root-id
+            mkdir m/etc/dir; chmod 2755 m/etc/dir
+        '
+        cp m/etc/old m/etc/by-root; chmod 4755 m/etc/by-root
+        ./lanefs umount m
+        "#,
+    );
+    for (name, mode) in [("copy", 755), ("new", 755), ("root-id", 755), ("dir", 2755), ("by-root", 4755)] {
+        let stat = image.ok(["stat", "-c", "%u:%g:%a", &image.at(&format!("/etc/{name}"))]);
+        assert_eq!(stat, format!("0:0:{mode}\n"), "{name}");
+    }
+}

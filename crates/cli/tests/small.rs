@@ -75,10 +75,12 @@ fn find_finds_what_find_finds() {
         &["-maxdepth", "1"],
         &["-mindepth", "3"],
         &["-newer", "etc/a.conf", "-type", "f"],
+        &["-newer", "etc/dangling"],
     ];
     for case in cases {
         let ours = case.iter().map(|word| match *word {
             "etc/a.conf" => "v.img:/etc/a.conf",
+            "etc/dangling" => "v.img:/etc/dangling",
             word => word,
         });
         let ours = image.ok(["find", "v.img"].into_iter().chain(ours));
@@ -93,6 +95,10 @@ fn find_finds_what_find_finds() {
     // A value may look like a condition, and the same words with two hyphens are conditions.
     assert_eq!(image.ok(["find", "v.img", "--name", "-name"]), "");
     assert_eq!(image.ok(["find", "v.img:/deep", "--maxdepth", "0"]), "v.img:/deep\n");
+    for [option, owner] in [["-user", "0:5"], ["-user", ""], ["-group", ""], ["-group", ":0"]] {
+        let out = image.lanefs(["find", "v.img", option, owner]).output().unwrap();
+        assert!(!out.status.success() && out.stdout.is_empty(), "{option} {owner:?}");
+    }
     image.fails(["find", "v.img:/none"], 1, "lanefs: cannot access 'v.img:/none': No such file or directory");
 }
 
@@ -125,6 +131,36 @@ fn readlink_prints_what_readlink_prints() {
     assert_eq!(image.ok(["readlink", "-n", "v.img:/etc/link"]), "conf.d/b.conf");
     let why = "lanefs: cannot read 'v.img:/etc/big': it is not a symbolic link";
     image.fails(["readlink", "v.img:/etc/big"], 1, why);
+}
+
+/// The bytes of a link are those of the volume's author.
+#[test]
+fn readlink_shows_a_terminal_no_escapes() {
+    let image = Image::new();
+    image.ok(["ln", "-s", "\x1b]0;owned\x07", "v.img:/link"]);
+    assert_eq!(image.ok(["readlink", "v.img:/link"]), "\x1b]0;owned\x07\n");
+    for option in ["", "-n", "-f"] {
+        // script(1) gives the command a terminal.
+        let line = format!("{} readlink {option} v.img:/link", env!("CARGO_BIN_EXE_lanefs"));
+        let mut script = tool("script");
+        let out = succeed(script.args(["-qec", &line, "/dev/null"]).current_dir(image.beside(""))).stdout;
+        assert!(!out.contains(&0x1b) && !out.contains(&7), "{option}: {out:?}");
+    }
+}
+
+#[test]
+fn du_bears_sizes_that_no_volume_has() {
+    let image = Image::new();
+    for name in ["a", "b", "c"] {
+        let file = image.at(&format!("/{name}"));
+        image.ok(["touch", &file]);
+        let sif = format!("sif /{name} size 0x7fffffffffffffff");
+        succeed(tool("debugfs").args(["-w", "-R", &sif]).arg(&image.path));
+    }
+    for paths in [&["v.img:/"][..], &["v.img:/a", "v.img:/b", "v.img:/c"]] {
+        let said = image.ok(["du", "-bc"].iter().chain(paths));
+        assert!(said.ends_with("18446744073709551615\ttotal\n"), "{said}");
+    }
 }
 
 #[test]
@@ -280,6 +316,8 @@ fn tune_leaves_what_it_cannot_change_soundly() {
     refused(&["-O", "^has_journal"], "tune2fs");
     refused(&["-m", "51"], "0 to 50");
     refused(&["-e", "shout"], "remount-ro");
+    refused(&["-u", "0:5"], "invalid user");
+    refused(&["-g", ""], "invalid group");
     assert!(std::fs::read(&image.path).unwrap() == before);
     // With the volume open, which is a mount to the superblock.
     refused(&["-U", "random"], "metadata_csum_seed first");
@@ -317,6 +355,10 @@ fn label_prints_and_sets() {
     assert_eq!(text(tool("e2label").arg(&image.path)), "sixteen bytes ok\n");
     let why = "lanefs: cannot label 'v.img': a label has at most 16 bytes, none of them zero";
     image.fails(["label", "v.img", "seventeen bytes !"], 1, why);
+    // flock(1) holds what a writer would hold.
+    let line = format!("{} label v.img", env!("CARGO_BIN_EXE_lanefs"));
+    let in_use = text(tool("flock").args(["-x", "v.img", "-c", &line]).current_dir(image.beside("")));
+    assert_eq!(in_use, "sixteen bytes ok\n");
     image.ok(["label", "v.img", ""]);
     assert_eq!(text(tool("e2label").arg(&image.path)), "\n");
     image.fsck();

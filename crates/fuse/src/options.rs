@@ -146,6 +146,9 @@ impl MountOptions {
             let why = "it would make root of every user that allow_other lets in: leave one of them out";
             return Err(OptionError::new("fakeroot", why));
         }
+        if self.owners != Owners::default() {
+            self.distrust();
+        }
         match &self.of_the_table {
             Some(word) if !self.remount => {
                 let refusal = MountOption::find(word).and_then(MountOption::refusal);
@@ -410,6 +413,10 @@ mod tests {
         assert_eq!(parsed("user,exec").unwrap().flags, quiet);
         assert_eq!(parsed("nouser").unwrap().flags, MountFlags::empty());
         assert_eq!(parsed("untrusted").unwrap().flags, quiet);
+        for owners in ["uid=7", "gid=7", "fakeroot"] {
+            assert_eq!(parsed(owners).unwrap().flags, quiet, "{owners}");
+            assert_eq!(parsed(&format!("suid,{owners}")).unwrap().flags, MountFlags::NODEV, "{owners}");
+        }
         assert_eq!(parsed("untrusted,dev").unwrap().flags, MountFlags::NOSUID);
         assert_eq!(parsed("user,trusted").unwrap().flags, MountFlags::NOEXEC);
         assert_eq!(parsed("trusted").unwrap().only_for_root(), Some("suid"));

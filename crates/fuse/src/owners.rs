@@ -7,6 +7,9 @@ use crate::fault::{Answer, Fault};
 use lanefs::{Metadata, NewAttr, SetAttr};
 use rustix::io::Errno;
 
+const SET_USER_ID: u16 = 0o4000;
+const SET_GROUP_ID: u16 = 0o2000;
+
 /// What the owners on disk become.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Owners {
@@ -25,12 +28,24 @@ impl Owners {
     }
 
     /// Returns what a new file in `dir` gets on disk: where all owners look the same, those of the
-    /// directory.
+    /// directory. The caller's user is that of `attr`.
     pub(crate) fn of_new(self, attr: NewAttr, dir: &Metadata) -> NewAttr {
-        NewAttr {
-            uid: self.uid.map_or(attr.uid, |_| dir.uid()),
-            gid: self.gid.map_or(attr.gid, |_| dir.gid()),
-            ..attr
+        let uid = self.uid.map_or(attr.uid, |_| dir.uid());
+        let gid = self.gid.map_or(attr.gid, |_| dir.gid());
+        let permissions = attr.permissions & !self.foreign_ids(attr.uid, uid, gid);
+        NewAttr { permissions, uid, gid }
+    }
+
+    /// Returns the set-id bits that user `caller` may not set, on a file of `uid`, `gid` on disk.
+    /// The caller is checked as the owner that is shown, and a later mount takes the bits for
+    /// rights of the owner on disk. User 0 may set all, as may the only user of a mount with
+    /// `fakeroot`.
+    pub(crate) fn foreign_ids(self, caller: u32, uid: u32, gid: u32) -> u16 {
+        let bit =
+            |shown: Option<u32>, stored, bit| if shown.is_some_and(|id| id != stored) { bit } else { 0 };
+        match caller == 0 || self.fakeroot {
+            true => 0,
+            false => bit(self.uid, uid, SET_USER_ID) | bit(self.gid, gid, SET_GROUP_ID),
         }
     }
 
@@ -53,6 +68,16 @@ impl Owners {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_gives_rights_of_the_owner_on_disk() {
+        let both = Owners { uid: Some(7), gid: Some(8), fakeroot: false };
+        assert_eq!(both.foreign_ids(7, 0, 0), 0o6000);
+        assert_eq!((both.foreign_ids(7, 7, 0), both.foreign_ids(7, 0, 8)), (0o2000, 0o4000));
+        assert_eq!(Owners { gid: None, ..both }.foreign_ids(7, 0, 0), 0o4000);
+        assert_eq!((both.foreign_ids(0, 0, 0), Owners::default().foreign_ids(7, 0, 0)), (0, 0));
+        assert_eq!(Owners { fakeroot: true, ..both }.foreign_ids(7, 0, 0), 0);
+    }
 
     #[test]
     fn a_chown_to_what_is_shown_changes_nothing() {

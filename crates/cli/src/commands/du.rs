@@ -101,7 +101,9 @@ impl Args {
                 sums.push(bytes);
                 return Ok(());
             }
-            *sums.last_mut().unwrap_or(&mut counted.total) += bytes;
+            let sum = sums.last_mut().unwrap_or(&mut counted.total);
+            // Sizes are the volume's author's.
+            *sum = sum.saturating_add(bytes);
             if self.is_shown(&step) {
                 self.line(shown(side, &step.path), bytes, &mut counted.lines, out)?;
             }

@@ -6,7 +6,7 @@ use crate::glob::Glob;
 use crate::location::Location;
 use crate::mode::ModeChange;
 use crate::output::Out;
-use crate::owner::Owner;
+use crate::owner;
 use crate::quote::quoted;
 use crate::side::{Meta, Side, shown};
 use crate::time::Time;
@@ -39,18 +39,18 @@ pub(crate) struct Args {
     /// It has N units, more (+N) or less (-N): c bytes, k, M, G; else of 512 bytes; rounded up
     #[arg(long, value_name = "[+-]N[ckMG]", value_parser = Size::parse, allow_hyphen_values = true)]
     size: Option<Size>,
-    /// It was changed after that file, VOLUME:/path or a path of the host
+    /// It was changed after that file or link, VOLUME:/path or a path of the host
     #[arg(long, value_name = "FILE")]
     newer: Option<OsString>,
     /// It has that mode, at least those bits (-MODE), or one of them (/MODE)
     #[arg(long, value_name = "[-/]MODE", value_parser = Perm::parse, allow_hyphen_values = true)]
     perm: Option<Perm>,
     /// It belongs to that user, by number or a name of this host
-    #[arg(long, value_name = "USER")]
-    user: Option<Owner>,
+    #[arg(long, value_name = "USER", value_parser = owner::user)]
+    user: Option<u32>,
     /// It belongs to that group
-    #[arg(long, value_name = "GROUP", value_parser = group)]
-    group: Option<Owner>,
+    #[arg(long, value_name = "GROUP", value_parser = owner::group)]
+    group: Option<u32>,
     /// It is a file or a directory with nothing in it
     #[arg(long)]
     empty: bool,
@@ -102,10 +102,6 @@ fn kinds(text: &str) -> Result<Kinds, String> {
         _ => Err(format!("{} is not a type: f, d, l, p, s, b or c", quoted(letter))),
     };
     text.split(',').map(kind).collect::<Result<_, _>>().map(Kinds)
-}
-
-fn group(text: &str) -> Result<Owner, String> {
-    format!(":{text}").parse()
 }
 
 impl Size {
@@ -163,7 +159,7 @@ impl Args {
             None => None,
             Some(file) => {
                 let spot = volumes.spot(Location::parse(file), false)?;
-                let meta = spot.side.metadata(&spot.path, true).or_cannot("access", spot.shown())?;
+                let meta = spot.side.metadata(&spot.path, false).or_cannot("access", spot.shown())?;
                 Some(meta.mtime)
             }
         };
@@ -213,8 +209,8 @@ impl Args {
             && self.size.is_none_or(|size| size.takes(meta))
             && newer.is_none_or(|time| meta.mtime > time)
             && self.perm.is_none_or(|perm| perm.takes(meta))
-            && self.user.is_none_or(|owner| owner.uid == Some(meta.uid))
-            && self.group.is_none_or(|owner| owner.gid == Some(meta.gid))
+            && self.user.is_none_or(|uid| uid == meta.uid)
+            && self.group.is_none_or(|gid| gid == meta.gid)
             && (!self.empty || is_empty(side, step)?))
     }
 }

@@ -114,7 +114,7 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         "run",
         &[
             ("lanefs run disk.img -- ls -l", "Runs a program in the root directory of a volume."),
-            ("lanefs run --rw --chroot root.img -- apt-get update", "Runs a program of the volume on it."),
+            ("lanefs run --rw --chroot root.img -- /bin/sh", "A shell of the volume, which changes it."),
             (
                 "lanefs run --overlay --bind src:/src root.img -- make -C src",
                 "Drops what the program writes.",

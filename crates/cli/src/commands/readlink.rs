@@ -44,7 +44,9 @@ impl Args {
         Volumes::default().for_each(&self.paths, |volumes, path| {
             let spot = volumes.spot(Location::parse_inside(path), false)?;
             let target = self.target(&spot)?;
-            Ok(out.write_all(&[target.as_bytes(), end].concat())?)
+            let target = target.as_bytes();
+            let shown = if self.zero { target.to_vec() } else { out.name(target) };
+            Ok(out.write_all(&[shown.as_slice(), end].concat())?)
         })
     }
 

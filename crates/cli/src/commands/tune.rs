@@ -111,16 +111,15 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 fn user(text: &str) -> Result<u16, String> {
-    small_id(text.parse::<crate::owner::Owner>()?.uid)
+    small_id(crate::owner::user(text)?)
 }
 
 fn group(text: &str) -> Result<u16, String> {
-    small_id(format!(":{text}").parse::<crate::owner::Owner>()?.gid)
+    small_id(crate::owner::group(text)?)
 }
 
 /// Older kernels and e2fsprogs know 16 bits of these.
-fn small_id(id: Option<u32>) -> Result<u16, String> {
-    let id = id.ok_or("one name or number")?;
+fn small_id(id: u32) -> Result<u16, String> {
     u16::try_from(id).map_err(|_| format!("{id} is above 65535"))
 }
 

@@ -33,6 +33,10 @@ impl Filesystem {
         let meta = node.metadata();
         let mut set = attrs.set;
         self.owners.check_chown(&mut set)?;
+        if !meta.is_dir() {
+            let foreign = self.owners.foreign_ids(header.uid, meta.uid(), meta.gid());
+            set.permissions = set.permissions.map(|permissions| permissions & !foreign);
+        }
         if let Some(size) = attrs.size {
             let keeps = Keeps::Told { kill: attrs.kills_ids };
             self.before_change(header, &node, Change::Overwrite, keeps)?;

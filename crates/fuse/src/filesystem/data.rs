@@ -13,7 +13,7 @@ use crate::notifier::Notice;
 use crate::request::{CopyRange, Fallocate, OpenHow, Read, Request, Seek, SeekTo, Write, WriteFrom};
 use crate::wire::{InHeader, LseekOut, OpenFlags, OpenOut, WriteOut, fopen};
 use lanefs::format::InodeFlags;
-use lanefs::{FallocMode, File, Node};
+use lanefs::{FallocMode, File, Modifier, Node};
 
 impl Filesystem {
     pub(super) fn open(&self, header: &InHeader, how: OpenHow, out: &mut Outbox) -> Answer {
@@ -42,7 +42,14 @@ impl Filesystem {
         } else if how.flags.writes() {
             let appends = how.flags.contains(OpenFlags::APPEND);
             let change = if appends { Change::Append } else { Change::Overwrite };
-            check_flags(&node.metadata(), change)?;
+            let meta = node.metadata();
+            check_flags(&meta, change)?;
+            // Bytes written by a mapping drop nothing later.
+            let foreign = self.owners.foreign_ids(header.uid, meta.uid(), meta.gid());
+            if meta.permissions() & foreign != 0 {
+                node.drop_privileges(Modifier::Other)?;
+                self.notifier.tell(Notice::Attributes(self.nodes.id_of(node.ino())));
+            }
         }
         Ok(())
     }

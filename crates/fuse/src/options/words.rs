@@ -92,8 +92,8 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             options.owners.fakeroot = true;
             Ok(())
         },
-        "The user who mounts may do on the volume what root may, whatever its owners, modes and ACLs say. Not \
-         together with `allow_other`.",
+        "The user who mounts may do on the volume what root may, whatever its owners, modes and ACLs say. \
+         Implies `nosuid` and `nodev`. Not together with `allow_other`.",
     ),
     keep(
         &["uid=N"],
@@ -102,7 +102,7 @@ pub const MOUNT_OPTIONS: &[MountOption] = &[
             Ok(())
         },
         "All files seem to belong to that user, and permissions are checked by that. A new file gets the owner of \
-         its directory on the volume.",
+         its directory on the volume. Implies `nosuid` and `nodev`.",
     ),
     keep(
         &["gid=N"],
