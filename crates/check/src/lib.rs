@@ -190,8 +190,8 @@ struct Check {
     /// Inodes that hold a value, and what leads to them.
     value_inodes: Vec<(Structure, u32)>,
     orphans: BTreeSet<u32>,
-    /// The MMP block, and its content when it says that a host uses the volume.
-    in_use: Option<(u64, Mmp)>,
+    /// The MMP block, and its content before the passes.
+    mmp: Option<(u64, Mmp)>,
     /// A file is so large that it needs the feature `large_file`.
     large_file: bool,
     inodes_in_use: u64,
@@ -221,7 +221,7 @@ impl Check {
             xattr_blocks: BTreeMap::new(),
             value_inodes: Vec::new(),
             orphans: BTreeSet::new(),
-            in_use: None,
+            mmp: None,
             large_file: false,
             inodes_in_use: 0,
             blocks_in_use: 0,

@@ -125,27 +125,31 @@ impl Check {
             return Ok(());
         }
         match Mmp::parse(&self.io.block(block)?, block, &self.csum) {
-            Ok(mmp) if mmp.seq == EXT4_MMP_SEQ_CLEAN => {}
             Ok(mmp) => {
-                let rule = Rule::Mmp { seq: mmp.seq, host: shown(&mmp.nodename) };
-                self.findings.unchecked.push(Finding { structure, rule });
-                self.in_use = Some((block, mmp));
+                if mmp.seq != EXT4_MMP_SEQ_CLEAN {
+                    let rule = Rule::Mmp { seq: mmp.seq, host: shown(&mmp.nodename) };
+                    self.findings.unchecked.push(Finding { structure, rule });
+                }
+                self.mmp = Some((block, mmp));
             }
             Err(e) => self.findings.add(structure, e),
         }
         Ok(())
     }
 
-    /// Looks at the MMP block behind the other passes, if it says that a host uses the volume.
+    /// Looks at the MMP block once more, behind the other passes. A volume on a device of this host
+    /// is read through its page cache, which another host's change does not reach.
     ///
     /// # Errors
     /// [`CheckError::InUse`]: the block has changed, so findings may be artefacts of changes.
     pub(crate) fn check_still(&self) -> Result<(), CheckError> {
-        let Some((block, before)) = &self.in_use else { return Ok(()) };
-        match Mmp::parse(&self.io.block(*block)?, *block, &self.csum) {
-            Ok(now) if now == *before => Ok(()),
-            _ => Err(CheckError::InUse { host: shown(&before.nodename), device: shown(&before.bdevname) }),
-        }
+        let Some((block, before)) = &self.mmp else { return Ok(()) };
+        let host = match Mmp::parse(&self.io.block(*block)?, *block, &self.csum) {
+            Ok(now) if now == *before => return Ok(()),
+            Ok(now) => now,
+            Err(_) => before.clone(),
+        };
+        Err(CheckError::InUse { host: shown(&host.nodename), device: shown(&host.bdevname) })
     }
 }
 

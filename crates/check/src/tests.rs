@@ -148,7 +148,7 @@ impl BlockDevice for Changing {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> lanefs_device::Result<()> {
         self.0.read_at(buf, offset)?;
         if offset == self.1 {
-            let seq = u32::from_le_bytes([buf[4], buf[5], buf[6], buf[7]]) + 1;
+            let seq = u32::from_le_bytes([buf[4], buf[5], buf[6], buf[7]]).wrapping_add(1) & 0xff;
             self.0.write_at(&seq.to_le_bytes(), offset + 4)?;
         }
         Ok(())
@@ -166,10 +166,14 @@ impl BlockDevice for Changing {
 
 #[test]
 fn a_volume_that_a_host_uses_meanwhile_is_not_judged() {
-    let (bytes, at) = in_use();
-    let device = Changing(MemDevice::from_bytes(bytes), at as u64);
-    match check(Arc::new(device), &Options::default()) {
-        Err(CheckError::InUse { host, .. }) => assert_eq!(host, "host\\u{1b}[1m"),
-        other => panic!("{other:?}"),
+    let (mut bytes, at) = in_use();
+    // In use before the check, and from its beginning on.
+    for seq in [77, lanefs_format::EXT4_MMP_SEQ_CLEAN] {
+        put(&mut bytes, at + 4, &[seq]);
+        let device = Changing(MemDevice::from_bytes(bytes.clone()), at as u64);
+        match check(Arc::new(device), &Options::default()) {
+            Err(CheckError::InUse { host, .. }) => assert_eq!(host, "host\\u{1b}[1m"),
+            other => panic!("{seq:#x}: {other:?}"),
+        }
     }
 }
