@@ -70,6 +70,8 @@ fn the_program_ends_as_it_ends() {
         exits 125 run --rw --overlay v.img -- true
         exits 125 run --at /none v.img -- true
         exits 125 run --workdir /none v.img -- true
+        # /proc is that of its PID namespace, without --chroot too.
+        is "$(run v.img -- bash -c 'read -d "" name < /proc/$$/cmdline; echo $name')" bash
         # What the program leaves running goes with it.
         run v.img -- sh -c 'sleep 1000 & echo $!' > pid
         "#,
@@ -132,6 +134,10 @@ fn the_volume_is_the_root_directory() {
         run --bind "$PWD/hostdir:/job" v.img -- cat job/file > said; is "$(cat said)" host
         # A link of the volume does not lead out of it.
         run --bind "$PWD/hostdir:/out/job" --chroot v.img -- cat /job/file > said; is "$(cat said)" host
+        # Nor does the volume cover what is shown.
+        mkdir -p at/job; ln -s "$PWD/hostdir" at/link
+        exits 125 run --at at --bind "$PWD/at/job:/job" v.img -- true
+        run --at at --bind "$PWD/at/link:/job" --chroot v.img -- cat /job/file > said; is "$(cat said)" host
         exits 125 run --bind "$PWD/hostdir:/none" v.img -- true
         exits 125 run --bind nothing v.img -- true
         "#,
@@ -147,6 +153,8 @@ fn signals_reach_the_program() {
         r#"
         # Each job has a group of its own, as those of a terminal have.
         set -m
+        mask=$(trap '' HUP INT; ./lanefs run v.img -- sed -n 's/^SigIgn:.//p' /proc/self/status)
+        is $((0x$mask & 3)) 3
         program='trap "echo got; exit 9" TERM INT; echo ready; while :; do sleep 0.05; done'
         for to in command group; do
             : > said

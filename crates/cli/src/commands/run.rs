@@ -16,7 +16,7 @@ use super::mount;
 use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::location::whole_volume;
 use crate::quote::quoted;
-use init::number_in_proc;
+use init::{number_in_proc, split_bind};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getgid, getuid, kill_process, wait};
@@ -25,7 +25,7 @@ use signals::Forwarder;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 /// As env(1) and chroot(1) exit where they fail themselves.
@@ -67,6 +67,9 @@ pub(crate) struct Args {
     /// Be the first process of the PID namespace that the process PROCESS has made
     #[arg(long, hide = true, value_name = "PROCESS")]
     init: Option<u32>,
+    /// HOST of each --bind, as it was before the mount
+    #[arg(long, hide = true, value_name = "HOST")]
+    host: Vec<PathBuf>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -89,12 +92,27 @@ impl Args {
 
     /// Runs the program. Returns its exit status.
     fn start(&self) -> Res<u8> {
+        let hosts = self.hosts()?;
         let alone = enter_namespaces()?;
         // For all processes that are started from here on by this one, Ctrl-C is not for this one.
         let forwarder = Forwarder::new().or_cannot("catch", "signals")?;
         let server = self.mount(alone)?;
-        let outcome = self.in_pids(server.id(), &forwarder);
+        let outcome = self.in_pids(server.id(), &hosts, &forwarder);
         self.end(&server, outcome)
+    }
+
+    /// Returns where HOST of each `--bind` leads to, while the volume does not cover it.
+    fn hosts(&self) -> Res<Vec<PathBuf>> {
+        let host = |bind| {
+            let (host, _) = split_bind(bind)?;
+            let path = Path::new(host).canonicalize().or_cannot("bind", host.as_encoded_bytes())?;
+            if path.starts_with(&self.at) {
+                let why = "the volume is mounted above it; --at names another directory for that";
+                return Err(Failure::cannot("bind", host.as_encoded_bytes(), Cause::text(why)));
+            }
+            Ok(path)
+        };
+        self.bind.iter().map(|bind| host(bind)).collect()
     }
 
     /// Starts the server of the mount, and waits until the mount is there. `alone`: no other owner
@@ -123,11 +141,12 @@ impl Args {
 
     /// Starts init, and waits until it or the server has ended. Returns the exit status of the
     /// program; `None` if the server ended first.
-    fn in_pids(&self, server: u32, forwarder: &Forwarder) -> Res<Option<u8>> {
+    fn in_pids(&self, server: u32, hosts: &[PathBuf], forwarder: &Forwarder) -> Res<Option<u8>> {
         unshare(UnshareFlags::NEWPID).map_err(|e| forbidden("a PID namespace", e))?;
         let own = number_in_proc("Pid:").ok_or_else(|| Failure::new("cannot read /proc"))?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("lanefs").arg("run").arg(format!("--init={own}"));
+        hosts.iter().for_each(|host| _ = command.arg("--host").arg(host));
         let init = command.args(std::env::args_os().skip(2)).spawn().or_cannot("start", "lanefs")?;
         let init = pid_of(init.id()).ok_or_else(|| Failure::new("a process has no number"))?;
         forwarder.pass_to(init);

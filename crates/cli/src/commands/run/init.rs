@@ -61,14 +61,16 @@ impl Args {
         unshare(UnshareFlags::NEWNS).map_err(|e| forbidden("a mount namespace", e))?;
         let shown = self.volume.as_bytes();
         let root = open_in(CWD, self.at.as_os_str(), ResolveFlags::empty()).or_cannot("open", shown)?;
-        for bind in &self.bind {
-            let (host, inside) = split_bind(bind)?;
+        for (bind, host) in self.bind.iter().zip(&self.host) {
+            let (_, inside) = split_bind(bind)?;
             let target =
                 open_in(&root, inside, ResolveFlags::IN_ROOT).or_cannot("bind at", inside.as_bytes())?;
-            mount_bind_recursive(host, path_of(&target)).or_cannot("bind", host.as_bytes())?;
+            mount_bind_recursive(host, path_of(&target)).or_cannot("bind", host.as_os_str().as_bytes())?;
         }
         if self.chroot {
             self.make_root(&root)?;
+        } else {
+            mount_proc("/proc").or_cannot("mount", "/proc")?;
         }
         let dir = self.workdir.as_deref().unwrap_or(if self.chroot { Path::new("/") } else { &self.at });
         chdir(dir).or_cannot("change to directory", dir.as_os_str().as_bytes())
@@ -82,11 +84,7 @@ impl Args {
             }
         }
         if let Ok(target) = open_in(root, "/proc".as_ref(), ResolveFlags::IN_ROOT) {
-            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-            // A container that hides a part of /proc gets no other.
-            mount("proc", path_of(&target), "proc", flags, c"")
-                .or_else(|_| mount_bind_recursive("/proc", path_of(&target)))
-                .or_cannot("mount", "/proc")?;
+            mount_proc(&path_of(&target)).or_cannot("mount", "/proc")?;
         }
         let made = chdir(&self.at)
             .and_then(|()| pivot_root(".", "."))
@@ -96,8 +94,15 @@ impl Args {
     }
 }
 
+/// Mounts the `/proc` of this PID namespace, or binds the old one: a container that hides a part of
+/// its own gets no other.
+fn mount_proc(target: &str) -> rustix::io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", target, "proc", flags, c"").or_else(|_| mount_bind_recursive("/proc", target))
+}
+
 /// `HOST:INSIDE`
-fn split_bind(bind: &OsStr) -> Res<(&OsStr, &OsStr)> {
+pub(super) fn split_bind(bind: &OsStr) -> Res<(&OsStr, &OsStr)> {
     let bytes = bind.as_bytes();
     let at = bytes.iter().rposition(|b| *b == b':').filter(|at| *at > 0 && at + 1 < bytes.len());
     let at = at.ok_or_else(|| Failure::new(format!("{}: write --bind HOST:INSIDE", quoted(bytes))))?;

@@ -29,16 +29,20 @@ impl Forwarder {
     /// The system's.
     pub(super) fn new() -> io::Result<Self> {
         let mut came = Vec::new();
-        for (number, signal) in PASSED_ON {
+        // nohup(1) and jobs of a script ignore some: the program inherits that.
+        let ignored = ignored();
+        let is_caught = |number: i32| ignored >> (number - 1) & 1 == 0;
+        let passed_on = PASSED_ON.into_iter().filter(|(number, _)| is_caught(*number));
+        for (number, signal) in passed_on.clone() {
             let flag = Arc::new(AtomicBool::new(false));
             // Before the bell is rung for it.
             signal_hook::flag::register(number, Arc::clone(&flag))?;
             came.push((signal, flag));
         }
-        for number in [SIGINT, SIGQUIT] {
+        for number in [SIGINT, SIGQUIT].into_iter().filter(|number| is_caught(*number)) {
             signal_hook::flag::register(number, Arc::default())?;
         }
-        let mut bell = Signals::new(&PASSED_ON.map(|(number, _)| number))?;
+        let mut bell = Signals::new(&passed_on.map(|(number, _)| number).collect::<Vec<_>>())?;
         let (process, told) = channel();
         let pass_on = move || {
             let Ok(process) = told.recv() else { return };
@@ -60,4 +64,11 @@ impl Forwarder {
         // The thread waits for it.
         let _ = self.process.send(process);
     }
+}
+
+/// Returns the signals that this process ignores, a bit for each.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
