@@ -3,8 +3,10 @@
 
 use lanefs::{Error, FallocMode, OpenOptions, Resize, ResizeError, SetXattr, Volume};
 use lanefs_check::check;
-use lanefs_device::{BlockDevice, FileOptions};
-use lanefs_sim::{CrashState, DumpFile, Image, Log, RecordingDevice, Seed, Shape, seed_from_env};
+use lanefs_device::{BlockDevice, FileOptions, Op};
+use lanefs_sim::{
+    CrashState, DumpFile, FailingDevice, Image, Log, RecordingDevice, Seed, Shape, seed_from_env,
+};
 use lanefs_tests::{
     LoopMount, dumpe2fs, e2fsck, e2fsck_clean, mke2fs, require_root, require_tools, run, volume_digest,
 };
@@ -433,6 +435,28 @@ fn a_block_without_a_file_is_refused_before_files_move() {
     assert!((60_001 << 10..70_000 << 10).contains(&least), "{least}");
     shrink(&path, least);
     judge(&path, digest, "bad blocks");
+}
+
+/// A write that fails before any transaction leaves a volume that is closed, without a journal too.
+#[test]
+fn a_growth_that_fails_early_leaves_a_closed_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v");
+    for options in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext4", "-b", "1024", "-O", "^has_journal"]] {
+        let digest = make(&path, 20 << 20, options);
+        File::options().write(true).open(&path).unwrap().set_len(100 << 20).unwrap();
+        let device = Arc::new(FailingDevice::new(FileOptions::new().open(&path).unwrap()));
+        let mut resize = open(device.clone());
+        // The first write is that of the superblock, the next one lies behind the old end.
+        device.fail_once(Op::Write, 2, 28);
+        resize.grow(100 << 20, None).unwrap_err();
+        drop((resize, device));
+        assert_eq!(head(&path)["Filesystem state"], "clean", "{options:?}");
+        judge(&path, digest, "not grown");
+        assert_eq!(open(Arc::new(FileOptions::new().open(&path).unwrap())).size(), 20 << 20);
+        grow(&path, 100 << 20);
+        judge(&path, digest, "grown");
+    }
 }
 
 #[test]

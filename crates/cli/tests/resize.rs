@@ -6,7 +6,7 @@ mod support;
 
 use serde_json::Value;
 use std::fs::File;
-use support::Image;
+use support::{Image, succeed, tool};
 
 fn len(v: &Image) -> u64 {
     v.path.metadata().expect("the image").len()
@@ -73,6 +73,50 @@ fn fills_what_it_is_in() {
     );
     assert_eq!(len(&v), 500 << 20);
     v.fsck();
+}
+
+/// A resize that was cut before the file became shorter is finished by the same command.
+#[test]
+fn a_file_that_stayed_longer_becomes_shorter() {
+    let v = Image::new();
+    let longer =
+        || File::options().write(true).open(&v.path).expect("the image").set_len(100 << 20).expect("longer");
+    longer();
+    assert_eq!(v.ok(["resize", "v.img", "64M"]), "'v.img': 64M, as before\n");
+    assert_eq!(len(&v), 64 << 20);
+    v.ok(["resize", "v.img", "min"]);
+    let least = len(&v);
+    longer();
+    v.ok(["resize", "v.img", "min"]);
+    assert_eq!(len(&v), least);
+    longer();
+    v.ok(["resize", "v.img", "+0"]);
+    assert_eq!(len(&v), 100 << 20);
+    v.fsck();
+}
+
+/// A growth for which the disk has no room leaves a file of the length of its volume.
+#[test]
+fn a_disk_that_is_full() {
+    lanefs_tests::private_mounts();
+    let v = Image::new();
+    let small = v.beside("small");
+    std::fs::create_dir(&small).expect("a folder");
+    succeed(tool("mount").args(["-t", "tmpfs", "-o", "size=22m", "small"]).arg(&small));
+    let path = small.join("v.img");
+    for (options, journal) in [(&["-b", "1024"][..], true), (&["-b", "1024", "-O", "^has_journal"], false)] {
+        lanefs_tests::mke2fs(&path, 20 << 20, &[&["-t", "ext4"], options].concat());
+        let out = v.lanefs(["resize", "small/v.img", "800G"]).output().expect("lanefs");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(said.contains("No space left on device"), "{journal}: {said}");
+        let told: Value =
+            serde_json::from_str(&v.ok(["resize", "--json", "small/v.img", "+0"])).expect("JSON");
+        let blocks = told["blocks"].as_u64().expect("blocks");
+        assert_eq!(path.metadata().expect("the image").len(), blocks << 10, "{journal}");
+        lanefs_tests::e2fsck_clean(&path);
+        std::fs::remove_file(&path).expect("the image");
+    }
+    succeed(tool("umount").arg(&small));
 }
 
 /// A refusal leaves the volume and the length of its file.

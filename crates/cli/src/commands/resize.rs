@@ -15,9 +15,9 @@ use std::os::unix::ffi::OsStrExt;
 
 /// Give a volume another size, while no program has it open
 ///
-/// A crash at any moment leaves the volume sound, with its old size or its new one. The file of a
-/// volume becomes longer or shorter; a volume on a device or in a partition can be as large as
-/// that.
+/// A crash at any moment leaves the volume sound, with its old size or its new one, once lanefs or
+/// e2fsck has recovered it: do not let the kernel mount it before. The file of a volume becomes
+/// longer or shorter; a volume on a device or in a partition can be as large as that.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume
@@ -80,7 +80,7 @@ impl Args {
         let before = volume.blocks();
         let wanted = self.wanted(&volume, &name)?;
         let size = volume.fit(wanted).or_cannot("resize", name.as_bytes())?;
-        let volume = match size < volume.size() {
+        let volume = match size < volume.size() || size == volume.size() && self.names_a_size() {
             true => shrink(&name, volume, size)?,
             false => {
                 drop(volume);
@@ -88,6 +88,12 @@ impl Args {
             }
         };
         self.say(&name, before, &volume, out)
+    }
+
+    /// Whether a size was asked for that does not depend on the length of the file, or on the size
+    /// of now. A resize to it that was cut before the file became shorter is finished by another.
+    fn names_a_size(&self) -> bool {
+        matches!(self.size, Some(Target::Bytes(_) | Target::Fit(_)))
     }
 
     /// Returns the bytes that were asked for.
@@ -144,12 +150,11 @@ fn grow(name: &VolumeName, size: u64) -> Res<Resize> {
         volume.grow(size, end).or_cannot("resize", name.as_bytes())?;
         Ok(volume)
     });
-    // A file that was made longer in vain: only its new part is taken away.
+    // A file that was made longer in vain, or than the steps that were done need.
     if let (Err(_), Some(end)) = (&grown, end)
         && let Ok(volume) = open_resize(name)
-        && volume.size() <= end
     {
-        let _ = set_len(name, end);
+        let _ = set_len(name, volume.size().max(end));
     }
     grown
 }
@@ -158,11 +163,7 @@ fn grow(name: &VolumeName, size: u64) -> Res<Resize> {
 fn shrink(name: &VolumeName, mut volume: Resize, size: u64) -> Res<Resize> {
     volume.shrink(size).or_cannot("resize", name.as_bytes())?;
     // While the volume is locked: no other process has made it larger again.
-    let shorter = match is_whole_file(name) {
-        Ok(true) => set_len(name, volume.size()),
-        other => other.map(|_| ()),
-    };
-    shorter.or_cannot("make shorter", name.as_bytes())?;
+    shorten(name, volume.size()).or_cannot("make shorter", name.as_bytes())?;
     Ok(volume)
 }
 
@@ -181,8 +182,19 @@ fn lengthen(name: &VolumeName, size: u64) -> std::io::Result<Option<u64>> {
     if len >= size {
         return Ok(None);
     }
-    set_len(name, size)?;
+    if let Err(e) = set_len(name, size) {
+        let _ = set_len(name, len);
+        return Err(e);
+    }
     Ok(Some(len))
+}
+
+/// Makes the file of a volume `size` bytes long, if it is a longer file.
+fn shorten(name: &VolumeName, size: u64) -> std::io::Result<()> {
+    if is_whole_file(name)? && file_of(name).metadata()?.len() > size {
+        set_len(name, size)?;
+    }
+    Ok(())
 }
 
 fn set_len(name: &VolumeName, size: u64) -> std::io::Result<()> {

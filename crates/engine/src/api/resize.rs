@@ -9,8 +9,9 @@ use std::sync::Arc;
 /// A volume that no program has open, to be given another size.
 ///
 /// A crash at any moment leaves the volume sound: with its size of before, the new one, or, if the
-/// growth takes more than one transaction, one between them. Without a journal a crash leaves a
-/// volume that a check has to repair, as after any other change.
+/// growth takes more than one transaction, one between them. The recovery has to be that of lanefs
+/// or e2fsck: the kernel takes the counts of the superblock before it replays the log. Without a
+/// journal a crash leaves a volume that a check has to repair, as after any other change.
 ///
 /// ```
 /// use lanefs::device::MemDevice;
@@ -112,8 +113,8 @@ impl Resize {
     /// are known to be zero, as in a file that was just made longer, they are not zeroed again.
     ///
     /// # Errors
-    /// [`ResizeError`](crate::ResizeError): the volume is as it was. Those of the journal and the
-    /// device: after its recovery the volume is sound and has one of the sizes between.
+    /// [`ResizeError`](crate::ResizeError): the volume is as it was, or has one of the sizes
+    /// between. Those of the journal and the device: the same, after its recovery.
     pub fn grow(&mut self, size: u64, zeros_from: Option<u64>) -> Result<()> {
         let blocks = self.fit(size)? / u64::from(self.block_size());
         self.volume.grow(blocks, zeros_from.unwrap_or(u64::MAX))

@@ -94,6 +94,8 @@ pub(crate) struct Resizing {
     zones: Arc<Zones>,
     log: Option<LogConfig>,
     clock: Option<Timestamp>,
+    /// Whether a transaction has begun and is not home, with the backups.
+    unfinished: bool,
 }
 
 impl Resizing {
@@ -113,7 +115,7 @@ impl Resizing {
         let device = Blocks { device, size: superblock.block_size() };
         let groups = read_groups(&device, &superblock)?;
         let fixed = shrink::fixed(&superblock, &groups);
-        Ok(Self { device, superblock, groups, fixed, zones, log, clock })
+        Ok(Self { device, superblock, groups, fixed, zones, log, clock, unfinished: false })
     }
 
     /// The superblock, up to date.
@@ -163,27 +165,31 @@ impl Resizing {
         })
     }
 
-    /// Runs a change of the volume with its journal open. A change that is refused has left a
-    /// volume that can be closed; any other failure leaves one that recovery has to look after.
+    /// Runs a change of the volume with its journal open. A change that fails between transactions
+    /// has left a volume that can be closed; any other failure leaves one that recovery, or without
+    /// a journal a check, has to look after.
     fn under_journal(&mut self, change: impl FnOnce(&mut Self, &Journal) -> Result<()>) -> Result<()> {
         let state = self.begin()?;
         let journal = self.open_journal()?;
+        self.unfinished = false;
         let outcome = change(self, &journal);
-        if matches!(outcome, Ok(()) | Err(Error::Resize(_))) {
-            journal.close()?;
-            self.finish(state)?;
+        if self.unfinished {
+            return outcome;
         }
-        outcome
+        let closed = journal.close().map_err(Error::from).and_then(|()| self.finish(state));
+        outcome.and(closed)
     }
 
     /// Commits a step, and makes its result the volume.
     fn take(&mut self, journal: &Journal, step: Step) -> Result<()> {
+        self.unfinished = true;
         self.commit(journal, &step.logged)?;
         (self.superblock, self.groups) = (step.superblock, step.groups);
         self.fixed = shrink::fixed(&self.superblock, &self.groups);
         copies::write(&self.device, &self.superblock, &self.groups)?;
         self.device.device.flush()?;
         journal.checkpoint()?;
+        self.unfinished = false;
         let (device, log) = (&*self.device.device, self.log.as_ref());
         self.zones = Survey::read(device, &self.superblock, log, true)?.zones;
         Ok(())
@@ -197,7 +203,14 @@ impl Resizing {
         loop {
             let shape = shape::with_blocks(&self.superblock, to, keep_reserve)?;
             let more = shape.layout().group_count() - before.group_count();
-            let step = Step::grow(&self.device, (&self.superblock, &self.groups), shape)?;
+            let step = match Step::grow(&self.device, (&self.superblock, &self.groups), shape) {
+                // The resize inode has no room for so many backups.
+                Err(Error::NotSupported(_)) if keep_reserve => {
+                    (keep_reserve, to) = (false, blocks);
+                    continue;
+                }
+                step => step?,
+            };
             let need = step.logged.len() as u32;
             if need <= credits {
                 return Ok(step);

@@ -196,6 +196,7 @@ impl Resizing {
         if batch.moved.is_empty() {
             return Ok(());
         }
+        self.unfinished = true;
         let layout = self.superblock.layout();
         let Batch { mut logged, moved, .. } = batch;
         let mut changed = BTreeSet::new();
@@ -212,7 +213,9 @@ impl Resizing {
             logged.insert(block, bytes);
         }
         self.commit(journal, &logged)?;
-        Ok(journal.checkpoint()?)
+        journal.checkpoint()?;
+        self.unfinished = false;
+        Ok(())
     }
 
     /// Marks a run as used or free, in the bitmaps and descriptors of its groups.

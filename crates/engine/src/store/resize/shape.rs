@@ -84,7 +84,7 @@ fn place_descriptors(old: &Superblock, raw: &mut RawSuperblock, groups: u32, kee
             raw.s_reserved_gdt_blocks = ((reserve - more) as u16).into();
         }
     } else if resize_inode || more > 0 {
-        raw.s_first_meta_bg = have.into();
+        raw.s_first_meta_bg = have.min(need).into();
         raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::META_BG.bits()).into();
         raw.s_feature_compat = (raw.s_feature_compat.get() & !Compat::RESIZE_INODE.bits()).into();
         raw.s_reserved_gdt_blocks = 0.into();

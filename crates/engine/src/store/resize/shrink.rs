@@ -29,7 +29,10 @@ impl Resizing {
         }
         let moves = self.plan_shrink(blocks)?;
         self.under_journal(|volume, journal| {
+            // A log that is too small for the cut is found before anything moves.
+            volume.plan_cut(blocks, journal)?;
             moves.run(volume, journal)?;
+            volume.check_empty_behind(blocks, &Targets::new())?;
             let step = volume.plan_cut(blocks, journal)?;
             volume.take(journal, step)
         })
@@ -98,14 +101,17 @@ impl Resizing {
 
     /// Plans the transaction that cuts the volume.
     fn plan_cut(&self, blocks: u64, journal: &Journal) -> Result<Step> {
-        self.check_empty_behind(blocks, &Targets::new())?;
         let max = journal.max_credits();
         let mut need = 0;
         // Without the resize inode the transaction has fewer blocks.
         for keep_reserve in [true, false] {
             let shape = shape::with_blocks(&self.superblock, blocks, keep_reserve)?;
             let last = self.bitmap_of(shape.layout().group_count() - 1)?;
-            let step = Step::shrink(&self.device, (&self.superblock, &self.groups), shape, last)?;
+            let step = match Step::shrink(&self.device, (&self.superblock, &self.groups), shape, last) {
+                // The resize inode has no room for so many backups.
+                Err(Error::NotSupported(_)) if keep_reserve => continue,
+                step => step?,
+            };
             need = step.logged.len() as u32;
             if need <= max {
                 return Ok(step);
