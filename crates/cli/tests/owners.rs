@@ -53,6 +53,7 @@ fn with_fakeroot_a_user_is_root_on_his_volume() {
         user ./lanefs umount m
         fails user ./lanefs mount -o fakeroot,allow_other v.img m
         fails ./lanefs mount -o fakeroot,allow_other v.img m
+        ./lanefs mount v.img m; setfattr -n trusted.a -v b m/etc/shadow; ./lanefs umount m
         user ./lanefs mount -o fakeroot v.img m
         findmnt -no VFS-OPTIONS m | grep -q nosuid,nodev
         user bash -euxc '
@@ -62,7 +63,10 @@ fn with_fakeroot_a_user_is_root_on_his_volume() {
             chown 33:44 m/etc/made; chmod 4755 m/etc/made; is "$(stat -c %u:%g:%a m/etc/made)" 33:44:4755
             mkdir m/etc/dir; mv m/etc/made m/etc/dir/; ln m/etc/shadow m/etc/link; rm m/etc/old
             touch -d @5 m/etc/shadow; is "$(stat -c %Y m/etc/shadow)" 5; setfattr -n user.a -v b m/etc/shadow
-            fails m/etc/true
+            fails m/etc/true; fails test -x m/etc/shadow; fails test -x m/etc/true; test -x m/locked; test -w m/etc/shadow
+            fails bash -c "getfattr -m - m/etc/shadow | grep trusted"
+            touch m/own; chmod 644 m/own; is "$(stat -c %a m/own)" 644
+            setfacl -m u:5:rwx m/own; is "$(stat -c %a m/own)" 674
             rm m/tmp/of-root
             fails mknod m/etc/null c 1 3; fails chattr +A m/etc/shadow; fails setfattr -n trusted.a -v b m/etc/shadow
         '

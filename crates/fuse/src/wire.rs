@@ -25,7 +25,7 @@ pub(crate) mod op {
         LOOKUP = 1 FORGET = 2 GETATTR = 3 SETATTR = 4 READLINK = 5 SYMLINK = 6 MKNOD = 8 MKDIR = 9
         UNLINK = 10 RMDIR = 11 RENAME = 12 LINK = 13 OPEN = 14 READ = 15 WRITE = 16 STATFS = 17
         RELEASE = 18 FSYNC = 20 SETXATTR = 21 GETXATTR = 22 LISTXATTR = 23 REMOVEXATTR = 24 INIT = 26
-        READDIR = 28 RELEASEDIR = 29 FSYNCDIR = 30 CREATE = 35 DESTROY = 38 IOCTL = 39
+        READDIR = 28 RELEASEDIR = 29 FSYNCDIR = 30 ACCESS = 34 CREATE = 35 DESTROY = 38 IOCTL = 39
         BATCH_FORGET = 42 FALLOCATE = 43 READDIRPLUS = 44 RENAME2 = 45 LSEEK = 46 COPY_FILE_RANGE = 47
         SYNCFS = 50 TMPFILE = 51 STATX = 52
     }
@@ -60,6 +60,7 @@ pub(crate) const WRITE_CACHE: u32 = 0x1;
 pub(crate) const WRITE_LOCKOWNER: u32 = 0x2;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 0x4;
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 0x1;
+pub(crate) const X_OK: u32 = 0x1;
 pub(crate) const FSYNC_FDATASYNC: u32 = 0x1;
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 0x1;
 
@@ -106,6 +107,7 @@ incoming! {
     struct WriteIn { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32, }
     struct FsyncIn { fh: u64, fsync_flags: u32, padding: u32, }
     struct SetxattrIn { size: u32, flags: u32, setxattr_flags: u32, padding: u32, }
+    struct AccessIn { mask: u32, padding: u32, }
     struct GetxattrIn { size: u32, padding: u32, }
     struct FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
     struct LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }

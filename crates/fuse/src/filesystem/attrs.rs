@@ -28,6 +28,14 @@ impl Filesystem {
         out.put(&statx_out(&node.metadata(), self.owners))
     }
 
+    /// Answers access(2) as the kernel does for root, who may anything but execute a file that
+    /// nobody may.
+    pub(super) fn access(&self, id: u64, executes: bool) -> Answer {
+        let meta = self.node(id)?.metadata();
+        let refused = executes && !meta.is_dir() && meta.permissions() & 0o111 == 0;
+        if refused { Err(Fault(Errno::ACCESS)) } else { Ok(()) }
+    }
+
     pub(super) fn setattr(&self, header: &InHeader, attrs: &SetAttrs, out: &mut Outbox) -> Answer {
         let node = self.node(header.nodeid)?;
         let meta = node.metadata();

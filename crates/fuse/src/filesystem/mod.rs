@@ -27,7 +27,7 @@ use crate::notifier::{self, Job, Notice, Notifier};
 use crate::options::{Durably, MountOptions};
 use crate::owners::Owners;
 use crate::remounts::Remounts;
-use crate::request::{Received, Request};
+use crate::request::{NewXattr, Received, Request};
 use crate::table::MountDevice;
 use crate::wire::{ForgetOne, InHeader, OpenFlags, StatfsOut};
 use lanefs::{Atime, Node, Observer, Volume};
@@ -50,6 +50,7 @@ pub(crate) struct Filesystem {
     /// s_def_resgid).
     reserved_for: (u32, u32),
     owners: Owners,
+    kernel_knows_acl: bool,
     /// Asked about callers, where this process is confined.
     broker: Option<Arc<Broker>>,
 }
@@ -102,6 +103,7 @@ impl Filesystem {
             notifier,
             reserved_for,
             owners: options.owners,
+            kernel_knows_acl: options.acl(),
             broker,
         })
     }
@@ -216,6 +218,7 @@ impl Filesystem {
             Request::ReleaseDir => Ok(()),
             Request::StatFs => self.statfs(out),
             Request::SyncFs => Ok(self.volume.sync()?),
+            Request::Access { executes } => self.access(id, executes),
             Request::GetXattr { name, wanted } => self.getxattr(id, name, wanted, out),
             Request::ListXattr { wanted } => self.listxattr(header, wanted, out),
             Request::SetXattr(ref new) => self.setxattr(id, new),
@@ -226,7 +229,15 @@ impl Filesystem {
             Request::Destroy => return Ok(Outcome::Last),
         }?;
         self.settle(id, request)?;
-        Ok(Outcome::Answered)
+        Ok(match *request {
+            // It changes the mode. A kernel that knows of ACLs forgets the mode by itself.
+            Request::SetXattr(NewXattr { name, .. }) | Request::RemoveXattr { name }
+                if !self.kernel_knows_acl && name == "system.posix_acl_access" =>
+            {
+                Outcome::AfterNotice(Notice::Attributes(id))
+            }
+            _ => Outcome::Answered,
+        })
     }
 
     /// Has the notifying thread serve a request that has changed nothing so far, after `notice`.

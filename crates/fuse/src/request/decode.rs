@@ -11,9 +11,9 @@ use super::{
 use crate::attr::unpack;
 use crate::fault::{Answer, Fault};
 use crate::wire::{
-    self, BatchForgetIn, CopyIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, FsXattr, FsyncIn, GetattrIn,
-    GetxattrIn, InHeader, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn, OpenFlags, OpenIn, ReadIn, ReleaseIn,
-    Rename2In, RenameIn, SetattrIn, SetxattrIn, WriteIn, fattr, ioc, op,
+    self, AccessIn, BatchForgetIn, CopyIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, FsXattr, FsyncIn,
+    GetattrIn, GetxattrIn, InHeader, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn, OpenFlags, OpenIn, ReadIn,
+    ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, WriteIn, fattr, ioc, op,
 };
 use lanefs::format::InodeFlags;
 use lanefs::{FallocMode, FileType, NewAttr, NewKind, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp};
@@ -95,14 +95,15 @@ impl<'b> Body<'b> {
             op::RELEASEDIR => Request::ReleaseDir,
             op::STATFS => Request::StatFs,
             op::SYNCFS => Request::SyncFs,
+            op::ACCESS => Request::Access { executes: self.take::<AccessIn>()?.mask & wire::X_OK != 0 },
             op::GETXATTR => self.getxattr()?,
             op::LISTXATTR => Request::ListXattr { wanted: self.wanted()? },
             op::SETXATTR => self.setxattr()?,
             op::REMOVEXATTR => Request::RemoveXattr { name: self.name()? },
             op::IOCTL => Request::Ioctl(self.ioctl()?),
             op::DESTROY => Request::Destroy,
-            // The kernel then sends these requests no more: FLUSH and ACCESS, which have nothing to
-            // do here, OPENDIR, since directories are read by position alone, INTERRUPT, since no
+            // The kernel then sends these requests no more: FLUSH, which has nothing to do here,
+            // OPENDIR, since directories are read by position alone, INTERRUPT, since no
             // request waits long, and locks, which the kernel keeps itself.
             _ => return Err(Fault(Errno::NOSYS)),
         })

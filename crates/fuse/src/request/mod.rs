@@ -86,6 +86,10 @@ pub(crate) enum Request<'b> {
     ReleaseDir,
     StatFs,
     SyncFs,
+    /// Of a mount whose permissions the kernel does not check.
+    Access {
+        executes: bool,
+    },
     GetXattr {
         name: &'b OsStr,
         wanted: Wanted,
@@ -285,6 +289,7 @@ impl Request<'_> {
             | Self::ReadDirPlus(_)
             | Self::ReleaseDir
             | Self::StatFs
+            | Self::Access { .. }
             | Self::GetXattr { .. }
             | Self::ListXattr { .. }
             | Self::SetXattr(_)
