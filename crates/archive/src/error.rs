@@ -258,6 +258,12 @@ pub enum Cause {
     /// What is in the place of the file is no regular file.
     #[error("it is no regular file")]
     NotAFile,
+    /// The file to make is an archive or an image that is read.
+    #[error("it is a source")]
+    TargetIsSource,
+    /// The file to make is in the folder that is read, or below it.
+    #[error("it is inside of the source")]
+    TargetInSource,
     /// The tree of dm-verity could not be made.
     #[error(transparent)]
     Verity(lanefs_verity::VerityError),

@@ -215,6 +215,107 @@ fn a_size_that_is_asked_for() {
     assert!(matches!(full.cause(), Cause::Volume(lanefs::Error::NoSpace)), "{full}");
 }
 
+/// Three files of five blocks leave one of 16 free: the last files get single blocks, and maps.
+#[test]
+fn many_small_files_fit() {
+    let bench = Bench::new();
+    for (count, len, block_size) in [(1500, 20_000, 4096), (1500, 5000, 1024), (400, 24_000, 4096)] {
+        let tar = (0..count).fold(Tar::new(), |tar, i| tar.file(&format!("r{i}"), &big(len)));
+        let path = bench.layers(&[tar]).remove(0);
+        let block_size = Some(block_size);
+        let volume = mkfs::Options { block_size, ..without_journal() };
+        let options = BuildOptions::new().overwrite(true).volume(volume);
+        let mut sizes = 0;
+        build(Source::open(path).unwrap(), bench.at("v.img"), &options, |event| {
+            sizes += usize::from(matches!(event, Event::Sized(_)));
+            Continue(())
+        })
+        .unwrap();
+        assert_eq!(sizes, 1, "{count} of {len}: the first size will do");
+        assert_eq!(open(&bench.at("v.img")).read_dir("/").unwrap().len(), count + 1);
+    }
+}
+
+fn without_journal() -> mkfs::Options {
+    mkfs::Options { features: "^has_journal".parse().unwrap(), ..Default::default() }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_size_that_turns_out_too_small_grows() {
+    let bench = Bench::new();
+    fs::create_dir(bench.at("t")).unwrap();
+    // More than the margin, and less than twice of it; more than any margin.
+    for (more, fills) in [(16 * 4096, true), (16 << 20, false)] {
+        fs::write(bench.at("t/f"), big(1 << 20)).unwrap();
+        let options = BuildOptions::new().overwrite(true).keep(true).volume(without_journal());
+        let mut sizes = Vec::new();
+        let built = build(Source::folder(bench.at("t")).unwrap(), bench.at("v.img"), &options, |event| {
+            if let Event::Sized(size) = event {
+                fs::write(bench.at("t/f"), big((1 << 20) + more)).unwrap();
+                sizes.push(size);
+            }
+            Continue(())
+        });
+        assert!(sizes.is_sorted_by(|a, b| a < b), "{sizes:?}");
+        assert_eq!(sizes.len(), if fills { 2 } else { 4 });
+        match built {
+            Ok(_) => assert!(fills && open(&bench.at("v.img")).read("/f").unwrap().len() == (1 << 20) + more),
+            Err(e) => assert!(!fills && matches!(e.cause(), Cause::Volume(lanefs::Error::NoSpace)), "{e}"),
+        }
+        assert_eq!(bench.names(), ["t", "v.img"]);
+    }
+}
+
+#[test]
+fn more_than_fits_is_more() {
+    let bench = Bench::new();
+    fs::write(bench.at("t.tar"), Tar::new().file("f", &big(7_900_000)).end()).unwrap();
+    let built = |size| {
+        let options = BuildOptions::new().overwrite(true).size(size);
+        let built = bench.build(Source::open(bench.at("t.tar")).unwrap(), &options).unwrap();
+        (built.file_size, open(&bench.at("v.img")).statfs().blocks_free)
+    };
+    let (fit, free) = built(VolumeSize::Fit);
+    for mib in [1, 4, 8, 64] {
+        let (size, more) = built(VolumeSize::FitBytes(mib << 20));
+        assert_eq!(size, fit + (mib << 20));
+        assert!(more >= free + mib * 128, "{mib} MiB: {more} blocks free, {free} before");
+    }
+    for percent in [1, 7] {
+        let (size, more) = built(VolumeSize::FitPercent(percent));
+        assert_eq!(size, (fit + fit * u64::from(percent) / 100) / 4096 * 4096);
+        assert!(more > free);
+    }
+    assert_eq!(built(VolumeSize::Bytes(10_000_001)).0, 10_000_001 / 4096 * 4096);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_target_is_no_part_of_the_source() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.at("t/deep")).unwrap();
+    let paths = bench.layers(&[Tar::new().file("f", "f"), Tar::new().file("g", "g")]);
+    let options = BuildOptions::new().overwrite(true);
+    let refused = |source: Source, target: PathBuf| {
+        let events = |event| panic!("{event:?}");
+        build(source, target, &options, events).unwrap_err()
+    };
+    for target in ["t/v.img", "t/deep/v.img"] {
+        let e = refused(Source::folder(bench.at("t")).unwrap(), bench.at(target));
+        assert!(matches!(e.cause(), Cause::TargetInSource), "{e}");
+    }
+    fs::hard_link(&paths[1], bench.at("hard")).unwrap();
+    std::os::unix::fs::symlink(&paths[1], bench.at("soft")).unwrap();
+    for target in [&paths[1], &bench.at("hard"), &bench.at("soft")] {
+        let e = refused(Source::layers(&paths).unwrap(), target.clone());
+        assert!(matches!(e.cause(), Cause::TargetIsSource), "{e}");
+        let e = refused(Source::open(&paths[1]).unwrap(), target.clone());
+        assert!(matches!(e.cause(), Cause::TargetIsSource), "{e}");
+    }
+    assert_eq!(fs::read(&paths[1]).unwrap(), Tar::new().file("g", "g").end());
+}
+
 #[test]
 fn a_disk_with_a_tree_of_dm_verity() {
     let bench = Bench::new();

@@ -163,6 +163,9 @@ fn volumes_fit_images() {
     );
     let said = bench.fails(&["img:three", "w.img"]);
     assert!(said.contains(" has digest sha256:") && !bench.at("w.img").exists(), "{said}");
+    // Also without a first pass.
+    let said = bench.fails(&["img:three", "w.img", "--size", "64M", "-O", "^extents,^64bit"]);
+    assert!(said.contains(" has digest sha256:") && !bench.at("w.img").exists(), "{said}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod volatile;
 pub use options::{BuildOptions, VerityOptions};
 pub use size::{VolumeSize, VolumeSizeError};
 
-use crate::event::Tell;
+use crate::event::{self, Tell};
 use crate::import::{self, Survey, survey};
 use crate::{Action, Cause, Error, Event, ImportOptions, Source};
 use lanefs::OpenOptions;
@@ -29,6 +29,8 @@ use std::time::Duration;
 use unfinished::{Unfinished, host};
 use volatile::Volatile;
 
+/// The margin of the largest volume that is tried, in usual margins.
+const MOST_MARGINS: u64 = 8;
 /// Bytes of the volume's cache while it is filled.
 const CACHE: usize = 64 << 20;
 
@@ -50,8 +52,10 @@ pub struct Built {
 
 /// Makes a volume in a new file, and fills it with `source`.
 ///
-/// The tree arrives as by [`import`](crate::import). The file gets its name when it is complete and
-/// durable; after an error or a cancel there is none, unless [`BuildOptions::keep`] is set.
+/// The tree arrives as by [`import`](crate::import). If a size that was found turns out too small,
+/// the volume is made again with more room, which [`Event::Sized`] tells. The file gets its name
+/// when it is complete and durable; after an error or a cancel there is none, unless
+/// [`BuildOptions::keep`] is set.
 ///
 /// ```
 /// use lanefs_archive::{BuildOptions, Source, build};
@@ -71,8 +75,8 @@ pub struct Built {
 /// # Errors
 /// Those of an import; [`Cause::TargetExists`], [`Cause::NotAFile`]; [`Cause::TooSmall`] for a size
 /// that is asked for; [`Cause::ReadOnce`] for a source that cannot be read twice and has no size
-/// asked for; options that cannot be had together. What concerns one name is told by
-/// [`Event::Skipped`], and the build goes on.
+/// asked for; [`Cause::TargetIsSource`], [`Cause::TargetInSource`]; options that cannot be had
+/// together. What concerns one name is told by [`Event::Skipped`], and the build goes on.
 pub fn build(
     source: Source,
     path: impl AsRef<Path>,
@@ -81,31 +85,18 @@ pub fn build(
 ) -> Result<Built, Error> {
     let path = path.as_ref();
     let failed = |cause| Error::new(Action::Build, host(path), cause);
-    let mut file = Unfinished::new(path, options.overwrite, options.keep)?;
+    let file = Unfinished::new(path, options.overwrite, options.keep)?;
+    source.refuse_target(file.target()).map_err(failed)?;
     let (volume, import) = options.settled();
     let survey = survey_of(&source, path, &volume, &import, &mut events)?;
-    let volume = match (&survey, options.size) {
-        (Some(survey), size) => size.options(survey, &volume).map_err(failed)?,
-        (None, VolumeSize::Bytes(size)) => Options { size: Some(size), ..volume },
-        (None, _) => return Err(failed(Cause::ReadOnce)),
-    };
-    let parts = Parts::new(options, &volume).map_err(failed)?;
-    if events(Event::Sized(parts.file_size())).is_break() {
-        return Err(failed(Cause::Cancelled));
+    if survey.is_none() {
+        source.check(import.max_size, |bytes| {
+            event::tell(&mut events, Event::Checked(bytes), Action::Import, b"/")
+        })?;
     }
-    file.create(parts.file_size()).map_err(failed)?;
-    let device = parts.open(&file).map_err(|e| failed(e.into()))?;
-    let volatile = Arc::new(Volatile(Arc::clone(&device)));
-    let report = mkfs::format(&volatile, &volume).map_err(|e| failed(e.into()))?;
-    let opened = OpenOptions::new().write(true).threads(false).cache_bytes(CACHE);
-    let opened = opened.commit_interval(Duration::ZERO).clock(options.time).open_device(volatile);
-    let filled = opened.map_err(|e| failed(e.into()))?;
-    let removed = survey.as_ref().map(|survey| &survey.removed);
-    let written = import::write(source, &filled, &import, removed, &mut events);
-    // Also after a failure: what is kept then is a volume.
-    let closed = filled.close().and_then(|()| Ok(device.flush()?));
-    drop(device);
-    written.and(closed.map_err(|e| failed(e.into())))?;
+    let mut filling = Filling { path, options, import, survey, file };
+    let (parts, report) = filling.fill_retrying(source, &volume, &mut events)?;
+    let file = filling.file;
     let verity = parts.make_tree(&file, &mut events).map_err(failed)?;
     let partition = parts.make_table(&file).map_err(failed)?;
     if events(Event::Waiting).is_break() {
@@ -113,6 +104,89 @@ pub fn build(
     }
     file.finish()?;
     Ok(Built { file_size: parts.file_size(), volume_start: parts.start(), volume: report, verity, partition })
+}
+
+/// The second pass of a build.
+struct Filling<'a> {
+    path: &'a Path,
+    options: &'a BuildOptions,
+    import: ImportOptions,
+    survey: Option<Survey>,
+    file: Unfinished,
+}
+
+impl Filling<'_> {
+    fn failed(&self, cause: impl Into<Cause>) -> Error {
+        Error::new(Action::Build, host(self.path), cause)
+    }
+
+    /// Fills a new volume. If a volume whose size was found turns out too small, makes a larger one
+    /// and fills that.
+    fn fill_retrying(
+        &mut self,
+        mut source: Source,
+        options: &Options,
+        events: &mut Tell<'_>,
+    ) -> Result<(Parts, mkfs::Report), Error> {
+        let (mut more, mut told) = (1, 0);
+        loop {
+            let again = match self.options.size {
+                VolumeSize::Bytes(_) => None,
+                _ => source.again().filter(|_| more < MOST_MARGINS),
+            };
+            let mut skipped = 0;
+            let mut events = |event| {
+                if matches!(event, Event::Skipped(_)) {
+                    skipped += 1;
+                    if skipped <= told {
+                        // The volume before told of it.
+                        return ControlFlow::Continue(());
+                    }
+                    told = skipped;
+                }
+                events(event)
+            };
+            match (self.fill(source, options, more, &mut events), again) {
+                (Err(e), Some(again)) if matches!(e.cause(), Cause::Volume(lanefs::Error::NoSpace)) => {
+                    (source, more) = (again, more * 2);
+                }
+                (done, _) => return done,
+            }
+        }
+    }
+
+    /// Fills a new volume, whose size has so many times the usual margin.
+    fn fill(
+        &mut self,
+        source: Source,
+        options: &Options,
+        margins: u64,
+        events: &mut Tell<'_>,
+    ) -> Result<(Parts, mkfs::Report), Error> {
+        let volume = match (&self.survey, self.options.size) {
+            (Some(survey), size) => size.options(survey, margins, options).map_err(|e| self.failed(e))?,
+            (None, VolumeSize::Bytes(size)) => Options { size: Some(size), ..options.clone() },
+            (None, _) => return Err(self.failed(Cause::ReadOnce)),
+        };
+        let parts = Parts::new(self.options, &volume).map_err(|e| self.failed(e))?;
+        let volume = Options { size: Some(parts.volume_size()), ..volume };
+        if events(Event::Sized(parts.file_size())).is_break() {
+            return Err(self.failed(Cause::Cancelled));
+        }
+        self.file.create(parts.file_size()).map_err(|e| self.failed(e))?;
+        let device = parts.open(&self.file).map_err(|e| self.failed(e))?;
+        let volatile = Arc::new(Volatile(Arc::clone(&device)));
+        let report = mkfs::format(&volatile, &volume).map_err(|e| self.failed(e))?;
+        let opened = OpenOptions::new().write(true).threads(false).cache_bytes(CACHE);
+        let opened = opened.commit_interval(Duration::ZERO).clock(self.options.time).open_device(volatile);
+        let filled = opened.map_err(|e| self.failed(e))?;
+        let removed = self.survey.as_ref().map(|survey| &survey.removed);
+        let written = import::write(source, &filled, &self.import, removed, events);
+        // Also after a failure: what is kept then is a volume.
+        let closed = filled.close().and_then(|()| Ok(device.flush()?));
+        written.and(closed.map_err(|e| self.failed(e)))?;
+        Ok((parts, report))
+    }
 }
 
 /// Finds out what a source takes of a volume of these options; `None` if it can be read only once,

@@ -49,6 +49,11 @@ impl Parts {
         Ok(Self { uuid, label, volume: room.size, verity: header, with_tree, gpt: options.gpt })
     }
 
+    /// Returns the bytes of the volume.
+    pub(super) fn volume_size(&self) -> u64 {
+        self.volume
+    }
+
     pub(super) fn file_size(&self) -> u64 {
         match self.gpt {
             true => (MIB + self.with_tree + GPT_BACKUP).next_multiple_of(MIB),

@@ -68,12 +68,12 @@ impl fmt::Display for VolumeSize {
 
 impl VolumeSize {
     /// Returns the options of a volume of this size that holds what was surveyed, with some inodes
-    /// to spare.
+    /// to spare and so many times the usual margin.
     ///
     /// # Errors
     /// [`Cause::TooSmall`]; options that cannot be had together.
-    pub(super) fn options(self, survey: &Survey, options: &Options) -> Result<Options, Cause> {
-        let blocks = survey.blocks + margin(survey.blocks);
+    pub(super) fn options(self, survey: &Survey, margins: u64, options: &Options) -> Result<Options, Cause> {
+        let blocks = survey.blocks + margin(survey).saturating_mul(margins);
         let with_inodes = |inodes: u64| -> Result<Options, Cause> {
             let all = inodes + inodes / 16 + 16 + RESERVED_INODES;
             let inode_count = u32::try_from(all).map_err(|_| Cause::TooManyInodes(inodes))?;
@@ -81,8 +81,14 @@ impl VolumeSize {
         };
         let fitting = || Ok::<_, Cause>(fit(blocks, &with_inodes(survey.inodes)?)?);
         let more = |extra: u64, inodes: u64| {
-            let size = fitting()?.size.unwrap_or(0).saturating_add(extra);
-            Ok(Options { size: Some(size), ..with_inodes(survey.inodes.saturating_add(inodes))? })
+            let fitting = fitting()?;
+            let size = Some(fitting.size.unwrap_or(0).saturating_add(extra));
+            let many = Options { size, ..with_inodes(survey.inodes.saturating_add(inodes))? };
+            // The larger size has its usual journal if half of the extra bytes are left.
+            let half = extra / 2 / u64::from(fitting.block_size.unwrap_or(4096));
+            let as_fit = Options { size, inode_count: many.inode_count, ..fitting.clone() };
+            let larger = [(many, blocks.saturating_add(half)), (as_fit, blocks)];
+            Ok(larger.into_iter().find(|(o, blocks)| holds(o, *blocks, survey)).map_or(fitting, |(o, _)| o))
         };
         match self {
             Self::Fit => fitting(),
@@ -94,16 +100,12 @@ impl VolumeSize {
             Self::Bytes(size) => {
                 let usual = Options { size: Some(size), ..options.clone() };
                 let many = Options { size: Some(size), ..with_inodes(survey.inodes)? };
-                let holds = |options: &Options| {
-                    let room = room(size, options);
-                    room.is_ok_and(|r| r.free_blocks >= blocks && u64::from(r.free_inodes) >= survey.inodes)
-                };
-                if let Some(options) = [usual, many].into_iter().find(holds) {
+                if let Some(options) = [usual, many].into_iter().find(|o| holds(o, blocks, survey)) {
                     return Ok(options);
                 }
                 // With the journal that a volume for this content has.
                 let fitting = Options { size: Some(size), ..fitting()? };
-                match holds(&fitting) {
+                match holds(&fitting, blocks, survey) {
                     true => Ok(fitting),
                     false => match fit(blocks, &fitting)?.size {
                         Some(needed) if needed > size => Err(Cause::TooSmall { needed }),
@@ -116,9 +118,18 @@ impl VolumeSize {
     }
 }
 
-/// Blocks beyond those that a tree takes. Its last files find the free blocks in pieces, which
-/// makes their maps larger; and a file's map has room claimed for the worst case while it is
-/// written.
-fn margin(blocks: u64) -> u64 {
-    10 + blocks / 128
+/// Returns whether a volume of these options has so many free blocks, and enough inodes.
+fn holds(options: &Options, blocks: u64, survey: &Survey) -> bool {
+    let room = room(options.size.unwrap_or(0), options);
+    room.is_ok_and(|r| r.free_blocks >= blocks && u64::from(r.free_inodes) >= survey.inodes)
+}
+
+/// Returns the blocks beyond those that a tree takes.
+///
+/// A file's map has room claimed for the worst case while it is written. And the allocator puts
+/// small files side by side in runs of 16 blocks: three files of five blocks leave one. The last
+/// files get those single blocks, and one of more than four takes a map block: at the worst every
+/// 96th block.
+fn margin(survey: &Survey) -> u64 {
+    10 + survey.blocks / 128 + survey.mapped.min(survey.blocks / 96)
 }

@@ -38,8 +38,16 @@ impl Unfinished {
         Ok(Self { target, made: None, overwrite, keep })
     }
 
-    /// Makes the file, of `size` bytes.
+    /// Returns where the file goes, without a symbolic link at its end.
+    pub(super) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Makes the file, of `size` bytes. One that was made before is removed.
     pub(super) fn create(&mut self, size: u64) -> Result<FileDevice, Cause> {
+        if let Some(before) = self.made.take() {
+            fs::remove_file(before)?;
+        }
         let (path, device) = create_beside(&self.target, size)?;
         self.made = Some(path);
         Ok(device)

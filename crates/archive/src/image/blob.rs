@@ -4,6 +4,8 @@ use super::digest::Digest;
 use crate::compress::{self, READ_AHEAD};
 use crate::{Action, Cause, Error, Place};
 use std::fs::File;
+#[cfg(unix)]
+use std::fs::Metadata;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +37,25 @@ pub(crate) enum Blob {
 }
 
 impl Blob {
+    /// Returns whether it lies in the file at `path`.
+    #[cfg(unix)]
+    pub(crate) fn is_in(&self, path: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let own = match self {
+            Self::File(path) => path.metadata(),
+            Self::Range(file, ..) => file.metadata(),
+        };
+        let identity = |meta: io::Result<Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
+        identity(own).is_some_and(|own| identity(path.metadata()) == Some(own))
+    }
+
+    /// Returns whether it is the file at `path`.
+    #[cfg(not(unix))]
+    pub(crate) fn is_in(&self, path: &Path) -> bool {
+        let Self::File(own) = self else { return false };
+        own.canonicalize().is_ok_and(|own| path.canonicalize().is_ok_and(|path| path == own))
+    }
+
     pub(crate) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         Ok(match self {
             Self::File(path) => Box::new(File::open(path)?),

@@ -46,7 +46,7 @@ pub struct ImportOptions {
     ownership: Ownership,
     newest: Option<Timestamp>,
     whiteouts: bool,
-    max_size: Option<u64>,
+    pub(crate) max_size: Option<u64>,
 }
 
 impl Default for ImportOptions {

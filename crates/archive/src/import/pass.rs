@@ -11,7 +11,7 @@
 //! Memory: four bytes for each file of the source.
 
 use crate::Cause;
-use crate::member::Member;
+use crate::member::{Kind, Member};
 use lanefs::{FileType, Metadata, Volume};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -51,6 +51,8 @@ pub(super) struct Measure<'a> {
     fewest: Option<u64>,
     /// 512-byte sectors of what was removed, regular files left out.
     removed: u64,
+    /// See [`Survey::mapped`].
+    mapped: u64,
 }
 
 /// The state of a second pass.
@@ -73,6 +75,8 @@ pub(crate) struct Survey {
     pub(crate) blocks: u64,
     /// Inodes.
     pub(crate) inodes: u64,
+    /// Files that may lie in too many pieces for a map in their inode.
+    pub(crate) mapped: u64,
     pub(crate) removed: RemovedFiles,
 }
 
@@ -81,7 +85,15 @@ impl<'a> Pass<'a> {
     pub(super) fn measure(volume: &'a Volume) -> Self {
         let free = free(volume);
         let count = Count::default();
-        Self::Measure(Measure { volume, count, inodes: Vec::new(), free, fewest: None, removed: 0 })
+        Self::Measure(Measure {
+            volume,
+            count,
+            inodes: Vec::new(),
+            free,
+            fewest: None,
+            removed: 0,
+            mapped: 0,
+        })
     }
 
     pub(super) fn write(removed: &'a RemovedFiles) -> Self {
@@ -99,6 +111,7 @@ impl<'a> Pass<'a> {
             Self::Measure(measure) => {
                 measure.count.next(&member.path);
                 measure.inodes.push(0);
+                measure.mapped += u64::from(measure.is_mapped(member));
                 false
             }
             Self::Write(write) => write.removed.numbers.contains(&write.count.next(&member.path)),
@@ -139,6 +152,7 @@ impl<'a> Pass<'a> {
         Some(Survey {
             blocks: measure.free.0.saturating_sub(blocks) + measure.removed.div_ceil(sectors),
             inodes: measure.free.1.saturating_sub(measure.fewest.map_or(inodes, |few| few.min(inodes))),
+            mapped: measure.mapped,
             removed: measure.removed_files(),
         })
     }
@@ -157,6 +171,12 @@ impl<'a> Pass<'a> {
 }
 
 impl Measure<'_> {
+    /// Returns whether a file has more blocks than extents fit into its inode.
+    fn is_mapped(&self, member: &Member) -> bool {
+        let inline = 4 * u64::from(self.volume.statfs().block_size);
+        matches!(&member.kind, Kind::File { data, .. } if data.iter().map(|(_, len)| len).sum::<u64>() > inline)
+    }
+
     fn removed_files(&self) -> RemovedFiles {
         let (mut numbers, mut seen) = (HashSet::new(), HashSet::new());
         let is_there = |ino| {

@@ -7,7 +7,7 @@ use crate::compress::{READ_AHEAD, unpacked};
 use crate::image::{self, ImageChoice, Layer};
 use crate::limit::Limit;
 use crate::pipe::{Gone, Outlet, Piece};
-use crate::{Action, Error, ImageError, Place};
+use crate::{Action, Cause, Error, ImageError, Place};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -127,7 +127,7 @@ impl Source {
 
     /// Checks the layers of an image, before anything is written. `tell` hears how many bytes were
     /// read, and returns what ends the work.
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         max_size: Option<u64>,
         tell: impl FnMut(u64) -> Result<(), Error>,
@@ -166,6 +166,21 @@ impl Source {
         self.size
     }
 
+    /// Refuses a new file at `target` that would replace what is read, or be read itself.
+    pub(crate) fn refuse_target(&self, target: &Path) -> Result<(), Cause> {
+        let layers = match &self.origin {
+            #[cfg(target_os = "linux")]
+            Origin::Folder(folder) => return refuse_inside(folder, target),
+            Origin::Archive(archive) => std::slice::from_ref(&**archive),
+            Origin::Stream(_) => return Ok(()),
+            Origin::Layers(layers) => &layers[..],
+        };
+        match target.exists() && layers.iter().any(|layer| layer.blob.is_in(target)) {
+            true => Err(Cause::TargetIsSource),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the same source again, to be read twice; `None` for a stream or a pipe.
     pub(crate) fn again(&self) -> Option<Self> {
         let origin = match &self.origin {
@@ -197,6 +212,23 @@ impl Source {
             Origin::Layers(layers) => image::check_and_send(&layers, max_size, out),
         };
     }
+}
+
+/// Refuses a target in `folder`, or anywhere below it.
+#[cfg(target_os = "linux")]
+fn refuse_inside(folder: &rustix::fd::OwnedFd, target: &Path) -> Result<(), Cause> {
+    use std::os::unix::fs::MetadataExt;
+    let stat = rustix::fs::fstat(folder)?;
+    let above = target.parent().filter(|above| !above.as_os_str().is_empty());
+    // A folder that is not there is told of when the file is made.
+    let Ok(above) = above.unwrap_or(Path::new(".")).canonicalize() else { return Ok(()) };
+    for above in above.ancestors() {
+        let meta = above.metadata()?;
+        if (meta.dev(), meta.ino()) == (stat.st_dev, stat.st_ino) {
+            return Err(Cause::TargetInSource);
+        }
+    }
+    Ok(())
 }
 
 /// Sends the members of all layers, those of the lowest first.
