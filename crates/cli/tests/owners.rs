@@ -115,7 +115,7 @@ fn with_uid_all_files_have_one_owner() {
     }
 }
 
-/// A file that is root's on the volume must not run as root at a later mount, whoever filled it.
+/// A user who fills a file of root's makes no program that a later mount runs as root.
 #[test]
 fn with_uid_nobody_gives_rights_of_the_owner_on_disk() {
     let image = volume();

@@ -1,4 +1,4 @@
-//! `lanefs run` by a user who is not root: what the program sees, how it ends, and what is left.
+//! `lanefs run` by the user `nobody`: the program's view of the volume, its exit status, leftovers.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 

@@ -1,7 +1,7 @@
 //! Whose the files of a mount are to its users: the options `uid`, `gid` and `fakeroot`.
 //!
 //! The kernel checks permissions by the owners that it is told. With `fakeroot` it checks none, and
-//! each caller counts as root: only the user who mounted has such a mount.
+//! each caller counts as root: the kernel lets no process of another user in.
 
 use crate::fault::{Answer, Fault};
 use lanefs::{Metadata, NewAttr, SetAttr};
