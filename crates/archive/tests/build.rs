@@ -316,6 +316,32 @@ fn a_target_is_no_part_of_the_source() {
     assert_eq!(fs::read(&paths[1]).unwrap(), Tar::new().file("g", "g").end());
 }
 
+/// A volume that another opener has is not replaced; the new file has the mode of the old one.
+#[test]
+fn what_is_replaced_is_not_in_use() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::new();
+    fs::write(bench.at("t.tar"), Tar::new().file("f", "content").end()).unwrap();
+    let options = BuildOptions::new().overwrite(true);
+    let target = bench.at("v.img");
+    let make = || {
+        let source = Source::open(bench.at("t.tar")).unwrap();
+        build(source, &target, &options, |_| Continue(()))
+    };
+    make().unwrap();
+    for mode in [0o600, 0o440] {
+        fs::set_permissions(&target, fs::Permissions::from_mode(mode)).unwrap();
+        make().unwrap();
+        assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o7777, mode);
+    }
+    let volume = Volume::open(&target).unwrap();
+    volume.write("/new", b"of the opener").unwrap();
+    let e = make().unwrap_err();
+    assert!(e.to_string().contains("in use"), "{e}");
+    volume.close().unwrap();
+    assert_eq!(Volume::open_read_only(&target).unwrap().read("/new").unwrap(), b"of the opener");
+}
+
 #[test]
 fn a_disk_with_a_tree_of_dm_verity() {
     let bench = Bench::new();

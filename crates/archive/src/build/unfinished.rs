@@ -2,10 +2,11 @@
 //!
 //! Invariants:
 //! - Only a file that was made here is renamed or removed.
-//! - The target's old file is whole until the new one takes its place.
+//! - The target's old file is whole until the new one takes its place, which has its mode. No
+//!   program that locks volumes has it open for writing meanwhile.
 
 use crate::{Action, Cause, Error, Place};
-use lanefs::device::{FileDevice, errno};
+use lanefs::device::{FileDevice, FileOptions, errno};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
@@ -16,13 +17,15 @@ pub(super) struct Unfinished {
     target: PathBuf,
     /// Where it is, once it was made.
     made: Option<PathBuf>,
+    /// The file that it replaces, which is locked, and its mode.
+    old: Option<(FileDevice, fs::Permissions)>,
     overwrite: bool,
     keep: bool,
 }
 
 impl Unfinished {
     /// Checks that a file may be made at `target`: nothing is there, or with `overwrite` a regular
-    /// file. `keep`: it goes there even if it is never finished.
+    /// file that is not in use. `keep`: it goes there even if it is never finished.
     pub(super) fn new(target: &Path, overwrite: bool, keep: bool) -> Result<Self, Error> {
         let refuse = |cause| Err(Error::new(Action::Build, host(target), cause));
         let target = match target.symlink_metadata() {
@@ -35,7 +38,14 @@ impl Unfinished {
                 Err(e) => return refuse(e.into()),
             },
         };
-        Ok(Self { target, made: None, overwrite, keep })
+        let old = match target.metadata() {
+            Ok(meta) => match FileOptions::new().read_only(true).open(&target) {
+                Ok(old) => Some((old, meta.permissions())),
+                Err(e) => return refuse(Cause::Volume(e.into())),
+            },
+            Err(_) => None,
+        };
+        Ok(Self { target, made: None, old, overwrite, keep })
     }
 
     /// Returns where the file goes, without a symbolic link at its end.
@@ -49,7 +59,10 @@ impl Unfinished {
             fs::remove_file(before)?;
         }
         let (path, device) = create_beside(&self.target, size)?;
-        self.made = Some(path);
+        let path = self.made.insert(path);
+        if let Some((_, mode)) = &self.old {
+            fs::set_permissions(path, owner_may_write(mode.clone()))?;
+        }
         Ok(device)
     }
 
@@ -61,7 +74,8 @@ impl Unfinished {
     /// Gives the file its name.
     pub(super) fn finish(mut self) -> Result<(), Error> {
         let Some(made) = self.made.take() else { return Ok(()) };
-        let renamed = rename(&made, &self.target, self.overwrite);
+        let moded = self.old.take().map_or(Ok(()), |(_, mode)| fs::set_permissions(&made, mode));
+        let renamed = moded.and_then(|()| rename(&made, &self.target, self.overwrite));
         renamed.map_err(|e| {
             // The error that is told is that of the name.
             let _ = fs::remove_file(&made);
@@ -83,6 +97,17 @@ impl Drop for Unfinished {
             let _ = fs::remove_file(made);
         }
     }
+}
+
+/// Returns the mode of a file that its owner still writes to.
+fn owner_may_write(mode: fs::Permissions) -> fs::Permissions {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        fs::Permissions::from_mode(mode.mode() | 0o600)
+    }
+    #[cfg(not(unix))]
+    mode
 }
 
 pub(super) fn host(path: &Path) -> Place {
