@@ -175,8 +175,8 @@ mod files {
         Ok(head)
     }
 
-    /// Recognises the content of the file at `path`. Returns `None` too if it cannot be read, and for
-    /// what is neither a regular file nor a block device.
+    /// Recognises the content of the file at `path`. Returns `None` too if it cannot be read, and
+    /// for what is neither a regular file nor a block device.
     #[must_use]
     pub fn of_path(path: &Path) -> Option<Content> {
         let meta = std::fs::metadata(path).ok()?;

@@ -58,8 +58,8 @@ impl Check {
         self.check_blocks(inode, mapped);
         self.check_size(inode, file_type, end, written_end);
         match file_type {
-            // What was removed while it was in use waits for its deletion, which may have begun: its
-            // entries or its target do not count.
+            // What was removed while it was in use waits for its deletion, which may have begun:
+            // its entries or its target do not count.
             Some(FileType::Directory | FileType::Symlink) if inode.links_count == 0 => {}
             Some(FileType::Directory) => {
                 let blocks = inode.size / u64::from(self.layout.block_size());

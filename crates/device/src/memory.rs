@@ -61,8 +61,8 @@ mod system {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
     use std::ptr::NonNull;
 
-    /// Allocates `len` zero bytes, more than none, at a multiple of `align`. `None` where the system
-    /// has no memory.
+    /// Allocates `len` zero bytes, more than none, at a multiple of `align`. `None` where the
+    /// system has no memory.
     pub(crate) fn map(len: usize, align: usize) -> Option<NonNull<u8>> {
         let layout = Layout::from_size_align(len, align).ok().filter(|layout| layout.size() > 0)?;
         // SAFETY: the layout's size is not zero.

@@ -1,7 +1,7 @@
 //! The superblock of a hash area, version 1, and the places of the levels behind it.
 //!
 //! The fields are those of `struct verity_sb` of cryptsetup. Nothing of one that is read is
-//! trusted: [`Header::read`] returns sizes and counts that the rest of the crate can calculate with.
+//! trusted: [`Header::read`] returns sizes and counts that the rest of the crate can compute with.
 
 use crate::error::{Result, VerityError};
 use crate::hash::Algorithm;

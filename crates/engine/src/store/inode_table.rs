@@ -98,7 +98,8 @@ impl TableSlot<'_> {
         Ok(InodeUse::of(bytes.get(self.bytes.clone()).unwrap_or_default())?)
     }
 
-    /// Writes the inode under a handle. Costs [`credits::INODE`](crate::store::txn::credits::INODE).
+    /// Writes the inode under a handle. Costs
+    /// [`credits::INODE`](crate::store::txn::credits::INODE).
     pub(crate) fn write(&self, txn: &Txn<'_>, inode: &Inode) -> Result<()> {
         self.encode(txn, inode, false)
     }

@@ -247,8 +247,8 @@ impl Filesystem {
         Outcome::Silent
     }
 
-    /// Notes the time of the last read, unless the handle was opened with O_NOATIME or the mount has
-    /// become read-only.
+    /// Notes the time of the last read, unless the handle was opened with O_NOATIME or the mount
+    /// has become read-only.
     fn accessed(&self, node: &Node, atime: Atime, flags: OpenFlags) -> Answer {
         let moves = !flags.contains(OpenFlags::NOATIME) && node.is_atime_due(atime);
         if moves && !self.remounts.is_read_only() { Ok(node.accessed(atime)?) } else { Ok(()) }
