@@ -79,7 +79,7 @@ fn meet(a: &Act, b: &Act) -> bool {
 
 /// Returns whether a setting is for schedules: others have threads that the scheduler does not see,
 /// a mapping of the system, or a device whose alignment the scheduler's device has not. A late
-/// write past the page cache extends the file and then writes: its caller keeps others away meanwhile.
+/// write past the page cache extends the file and then writes: its caller keeps others away.
 fn is_under_the_scheduler(setting: &Setting) -> bool {
     let is_plain = !setting.memory && setting.alignment == 1 && !setting.pressure.past;
     is_plain && !setting.pressure.poke && setting.shape().free.is_none()
