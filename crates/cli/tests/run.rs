@@ -168,6 +168,13 @@ fn signals_reach_the_program() {
             esac
             rc=0; wait $command || rc=$?; is $rc 9; is "$(grep -c got said)" 1
         done
+        # Whenever it comes: before the mount is there, while init starts, while the program runs.
+        for n in $(seq 0 2 60); do
+            ./lanefs run v.img -- sleep 20 & command=$!
+            sleep $(printf 0.%03d $n)
+            kill -TERM $command
+            rc=0; wait $command || rc=$?; is $rc 143
+        done
         "#,
     );
 }

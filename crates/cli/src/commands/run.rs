@@ -149,6 +149,7 @@ impl Args {
         hosts.iter().for_each(|host| _ = command.arg("--host").arg(host));
         let init = command.args(std::env::args_os().skip(2)).spawn().or_cannot("start", "lanefs")?;
         let init = pid_of(init.id()).ok_or_else(|| Failure::new("a process has no number"))?;
+        signals::until_heard(init);
         forwarder.pass_to(init);
         let mut served = true;
         loop {

@@ -7,14 +7,19 @@ use crate::watch::Signals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
+use std::time::Duration;
+use std::{fs, io};
 
 const PASSED_ON: [(i32, Signal); 4] =
     [(SIGTERM, Signal::TERM), (SIGHUP, Signal::HUP), (SIGUSR1, Signal::USR1), (SIGUSR2, Signal::USR2)];
+
+/// How often, and how many times, init is looked at while it starts.
+const LOOK: Duration = Duration::from_millis(1);
+const MOST_LOOKS: u32 = 10_000;
 
 /// The thread that passes signals on. A process with a PID namespace for its children can make no
 /// thread any more, so the thread is there before it knows to which process.
@@ -66,9 +71,29 @@ impl Forwarder {
     }
 }
 
+/// Waits until the first process of a PID namespace catches SIGTERM, or ignores it as this one does:
+/// the kernel drops what that process would have to end of. A process that has ended, or that /proc
+/// does not show, is not waited for.
+pub(super) fn until_heard(init: Pid) {
+    for _ in 0..MOST_LOOKS {
+        let Ok(status) = fs::read_to_string(format!("/proc/{}/status", init.as_raw_nonzero())) else {
+            return;
+        };
+        let heard = (mask(&status, "SigCgt:") | mask(&status, "SigIgn:")) >> (SIGTERM - 1) & 1 == 1;
+        if heard || status.contains("State:\tZ") {
+            return;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
 /// Returns the signals that this process ignores, a bit for each.
 fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "SigIgn:")
+}
+
+/// Returns a set of signals of `/proc/PID/status`.
+fn mask(status: &str, field: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix(field));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
