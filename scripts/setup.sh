@@ -30,6 +30,7 @@ if [ -n "${1:-}" ]; then
     need dbench dbench
     need fio fio
     need flock util-linux
+    need fsverity fsverity
     need fuse2fs fuse2fs
     need fusermount3 fuse3
     need git git

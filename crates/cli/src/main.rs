@@ -12,6 +12,7 @@ mod date;
 mod entry;
 mod failure;
 mod glob;
+mod hex_bytes;
 mod location;
 mod mode;
 mod output;

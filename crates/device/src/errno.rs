@@ -13,7 +13,7 @@ macro_rules! numbers {
 numbers! {
     E2BIG EACCES EAGAIN EBADF EBUSY EEXIST EFBIG EINVAL EIO EISDIR ELOOP EMFILE EMLINK ENAMETOOLONG
     ENODATA ENODEV ENOENT ENOMEM ENOSPC ENOTDIR ENOTEMPTY ENXIO EOPNOTSUPP EPERM ERANGE EROFS ESTALE
-    EUCLEAN EXDEV
+    ETXTBSY EUCLEAN EXDEV
 }
 
 /// The number of a system's error: EIO where there is none.
@@ -43,7 +43,7 @@ pub fn kind(errno: i32) -> io::ErrorKind {
 
 /// The first of two numbers with one kind is the one that the kind stands for.
 #[cfg(any(test, not(target_os = "linux")))]
-const KINDS: [(i32, io::ErrorKind); 22] = {
+const KINDS: [(i32, io::ErrorKind); 23] = {
     use io::ErrorKind as Kind;
     [
         (E2BIG, Kind::ArgumentListTooLong),
@@ -65,6 +65,7 @@ const KINDS: [(i32, io::ErrorKind); 22] = {
         (EOPNOTSUPP, Kind::Unsupported),
         (EROFS, Kind::ReadOnlyFilesystem),
         (ESTALE, Kind::StaleNetworkFileHandle),
+        (ETXTBSY, Kind::ExecutableFileBusy),
         (EXDEV, Kind::CrossesDevices),
         (EIO, Kind::Other),
         (EIO, Kind::UnexpectedEof),

@@ -35,8 +35,10 @@ pub use api::{
     At, AtSymlink, Dir, DirEntry, DirEntryRef, Extents, File, FileCursor, FileOptions, Fragmentation,
     FreeRuns, Io, Mapped, Metadata, Node, Observer, Resize, Upkeep, Volume, VolumeInfo,
 };
-pub use error::{Corrupt, DirError, Error, IndirectError, ResizeError, Result, XattrError, Zone};
-pub use fs::data::{FallocMode, FiemapExtent};
+pub use error::{
+    Corrupt, DirError, Error, IndirectError, ResizeError, Result, VerityError, XattrError, Zone,
+};
+pub use fs::data::{FallocMode, FiemapExtent, Verity};
 pub use fs::namei::{Atime, Modifier, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use fs::stats::{CacheUse, Counts, Stats, Times};
 pub use fs::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback};
@@ -44,6 +46,7 @@ pub use fs::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeb
 pub use fs::{WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
 pub use lanefs_device as device;
 pub use lanefs_format as format;
+pub use lanefs_format::verity::VerityHash;
 pub use lanefs_format::{DeviceNumber, FileType, Timestamp};
 pub use lanefs_mkfs as mkfs;
 pub use lanefs_stats::{Bucket, Snapshot};

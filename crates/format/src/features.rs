@@ -104,6 +104,7 @@ pub const WRITABLE: Features = Features {
         .union(RoCompat::DIR_NLINK)
         .union(RoCompat::EXTRA_ISIZE)
         .union(RoCompat::METADATA_CSUM)
+        .union(RoCompat::VERITY)
         .union(RoCompat::ORPHAN_PRESENT),
 };
 

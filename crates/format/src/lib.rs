@@ -25,6 +25,7 @@ mod mmp;
 pub mod orphan_file;
 mod superblock;
 mod time;
+pub mod verity;
 pub mod xattr;
 
 pub use checksum::{Checksummer, ext4_chksum};

@@ -161,7 +161,11 @@ impl Superblock {
                 & !(Incompat::RECOVER | Incompat::EXTENTS).bits())
             .into(),
             s_feature_ro_compat: (r.s_feature_ro_compat.get()
-                & !(RoCompat::ORPHAN_PRESENT | RoCompat::LARGE_FILE | RoCompat::DIR_NLINK).bits())
+                & !(RoCompat::ORPHAN_PRESENT
+                    | RoCompat::LARGE_FILE
+                    | RoCompat::DIR_NLINK
+                    | RoCompat::VERITY)
+                    .bits())
             .into(),
             s_uuid: r.s_uuid,
             s_reserved_gdt_blocks: r.s_reserved_gdt_blocks,
@@ -545,6 +549,11 @@ impl Superblock {
     /// Sets `large_file`, which the first file of 2 GiB needs.
     pub fn set_large_file(&mut self) {
         self.set_ro(RoCompat::LARGE_FILE, true);
+    }
+
+    /// Sets `verity`, which the first file with a hash tree needs.
+    pub fn set_verity(&mut self) {
+        self.set_ro(RoCompat::VERITY, true);
     }
 
     fn set_ro(&mut self, bit: RoCompat, on: bool) {

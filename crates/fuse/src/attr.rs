@@ -82,7 +82,7 @@ pub(crate) fn statx_out(meta: &Metadata, owners: Owners) -> StatxOut {
     const BASIC: u32 = 0x7FF;
     const BTIME: u32 = 0x800;
     // Of both, the bits are those of chattr(1).
-    const ATTRIBUTES: u64 = 0x4 | 0x10 | 0x20 | 0x40 | 0x800;
+    const ATTRIBUTES: u64 = 0x4 | 0x10 | 0x20 | 0x40 | 0x800 | 0x10_0000;
     let btime = meta.crtime();
     let (uid, gid) = owners.shown(meta);
     let device = meta.device();

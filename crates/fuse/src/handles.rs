@@ -120,7 +120,10 @@ impl Handles {
     /// # Errors
     /// An inode without content cannot be opened.
     pub(crate) fn open(&self, node: Node, access: Access, privileged: bool) -> Answer<u64> {
-        let cached = node.open()?;
+        let cached = match access {
+            Access::Reads => node.open_to_read()?,
+            Access::Writes | Access::Appends => node.open_to_write()?,
+        };
         let direct = cached.with_direct(true);
         let mut slots = self.slots.write();
         let inode = Arc::clone(slots.inodes.entry(node.ino()).or_default());

@@ -46,7 +46,8 @@ pub(crate) mod fopen {
 pub(crate) mod ioc {
     codes! {
         GETFLAGS = 0x8008_6601 SETFLAGS = 0x4008_6602 GETVERSION = 0x8008_7601 FSGETXATTR = 0x801C_581F
-        FSSETXATTR = 0x401C_5820 FITRIM = 0xC018_5879
+        FSSETXATTR = 0x401C_5820 FITRIM = 0xC018_5879 ENABLE_VERITY = 0x4080_6685
+        MEASURE_VERITY = 0xC004_6686
     }
 }
 
@@ -182,6 +183,29 @@ pub(crate) struct TrimRange {
     pub(crate) start: u64,
     pub(crate) len: u64,
     pub(crate) minlen: u64,
+}
+
+/// struct fsverity_enable_arg. The kernel sends salt and signature behind it.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct EnableVerity {
+    pub(crate) version: u32,
+    pub(crate) hash_algorithm: u32,
+    pub(crate) block_size: u32,
+    pub(crate) salt_size: u32,
+    pub(crate) salt_ptr: u64,
+    pub(crate) sig_size: u32,
+    pub(crate) reserved1: u32,
+    pub(crate) sig_ptr: u64,
+    pub(crate) reserved2: [u64; 11],
+}
+
+/// struct fsverity_digest, without the digest.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct VerityDigest {
+    pub(crate) digest_algorithm: u16,
+    pub(crate) digest_size: u16,
 }
 
 bitflags::bitflags! {

@@ -30,6 +30,21 @@ impl Algorithm {
         }
     }
 
+    /// Bytes that the hash function takes at a time.
+    pub(crate) fn input_size(self) -> usize {
+        match self {
+            Self::Sha256 => 64,
+            Self::Sha512 => 128,
+        }
+    }
+
+    /// Returns the digest of `bytes`, without a salt.
+    pub fn digest(self, bytes: &[u8]) -> Vec<u8> {
+        let mut digest = vec![0; self.digest_size()];
+        Salted::new(self, &[]).digest_each(bytes, bytes.len(), &mut digest);
+        digest
+    }
+
     /// Returns the algorithm of a name.
     pub fn by_name(name: &str) -> Option<Self> {
         [Self::Sha256, Self::Sha512].into_iter().find(|algorithm| algorithm.name() == name)
@@ -37,7 +52,7 @@ impl Algorithm {
 }
 
 /// A hasher that has read the salt.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) enum Salted {
     Sha256(Sha256),
     Sha512(Sha512),

@@ -136,22 +136,9 @@ impl Header {
     /// Returns the levels of the tree from the bottom, with places for a superblock at `offset`.
     pub(crate) fn levels(&self, offset: u64) -> Result<Vec<Level>> {
         self.check()?;
-        let per_block = self.digests_per_block();
         let size = u64::from(self.hash_block_size);
-        let mut counts = Vec::new();
-        let mut blocks = self.data_blocks;
-        while blocks > 1 {
-            blocks = blocks.div_ceil(per_block);
-            counts.push(blocks);
-        }
-        let mut at = (offset + SIZE as u64).next_multiple_of(size);
-        let mut levels: Vec<Level> = Vec::with_capacity(counts.len());
-        for &blocks in counts.iter().rev() {
-            levels.push(Level { start: at, blocks });
-            at += blocks * size;
-        }
-        levels.reverse();
-        Ok(levels)
+        let start = (offset + SIZE as u64).next_multiple_of(size);
+        Ok(levels(self.data_blocks, self.digests_per_block(), size, start))
     }
 
     /// Returns the size in bytes of a hash area that begins at byte 0.
@@ -163,6 +150,22 @@ impl Header {
         let bottom = self.levels(0)?.first().map(|level| level.start + level.blocks * size);
         Ok(bottom.unwrap_or(size))
     }
+}
+
+/// Returns the levels of the tree of so many blocks, from the bottom; the top lies at byte `at`.
+pub(crate) fn levels(mut blocks: u64, per_block: u64, size: u64, mut at: u64) -> Vec<Level> {
+    let mut counts = Vec::new();
+    while blocks > 1 {
+        blocks = blocks.div_ceil(per_block);
+        counts.push(blocks);
+    }
+    let mut levels = Vec::with_capacity(counts.len());
+    for &blocks in counts.iter().rev() {
+        levels.push(Level { start: at, blocks });
+        at += blocks * size;
+    }
+    levels.reverse();
+    levels
 }
 
 fn field<const N: usize>(bytes: &[u8; SIZE], at: usize) -> [u8; N] {

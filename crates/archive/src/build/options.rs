@@ -2,8 +2,11 @@
 
 use super::size::VolumeSize;
 use crate::ImportOptions;
-use lanefs::Timestamp;
+use crate::import::FsVerity;
+use lanefs::format::{Features, RoCompat};
 use lanefs::mkfs::Options;
+use lanefs::{Timestamp, Verity};
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// What a build makes. By default a volume that fits, without a partition table and without a tree
@@ -31,6 +34,7 @@ pub struct BuildOptions {
     pub(super) verity: Option<VerityOptions>,
     pub(super) overwrite: bool,
     pub(super) keep: bool,
+    fs_verity: Option<FsVerity>,
 }
 
 /// The tree of dm-verity that a build makes: SHA-256, and blocks of 4096 bytes.
@@ -115,6 +119,18 @@ impl BuildOptions {
         self
     }
 
+    /// Gives a hash tree of fs-verity to each regular file whose path, with a slash before it, is
+    /// `wanted`, and the volume the feature `verity`.
+    #[must_use]
+    pub fn fs_verity(
+        mut self,
+        verity: Verity,
+        wanted: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.fs_verity = Some(FsVerity { verity, wanted: Arc::new(wanted) });
+        self
+    }
+
     /// Lets the new file take the place of a regular file.
     #[must_use]
     pub fn overwrite(mut self, yes: bool) -> Self {
@@ -135,8 +151,13 @@ impl BuildOptions {
         volume.uuid.get_or_insert_with(|| Uuid::new_v4().into_bytes());
         volume.block_size.get_or_insert(4096);
         volume.reserved_percent.get_or_insert(0.0);
-        let Some(time) = self.time else { return (volume, self.import.clone()) };
+        if self.fs_verity.is_some() {
+            let verity = Features { ro_compat: RoCompat::VERITY, ..Features::default() };
+            volume.features.on = volume.features.on.union(verity);
+        }
+        let import = self.import.clone().fs_verity(self.fs_verity.clone());
+        let Some(time) = self.time else { return (volume, import) };
         volume.time = Some(time.sec.max(0).unsigned_abs());
-        (volume, self.import.clone().newest(time))
+        (volume, import.newest(time))
     }
 }

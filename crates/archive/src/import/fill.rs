@@ -5,11 +5,11 @@
 //! set after all entries exist. New entries inherit the default ACL of their directory; the import
 //! replaces an inherited ACL by the ACL of the archive.
 
-use super::ImportOptions;
 use super::entry::{Made, attributes, disinherit, drop_xattrs, is_lost_found, make_new, node_of};
 use super::late::LateTimes;
 use super::layer::{Layer, Whiteout, remove, whiteout};
 use super::pass::{Pass, Survey};
+use super::{FsVerity, ImportOptions};
 use crate::event::{self, Tell};
 use crate::member::{Kind, Member};
 use crate::path::{clean, shown, split};
@@ -424,7 +424,8 @@ impl<'a> Fill<'a> {
         self.settle(done)
     }
 
-    fn complete(&mut self, Current { file, member, end, .. }: &Current) -> Result<(), Failed> {
+    fn complete(&mut self, current: &Current) -> Result<(), Failed> {
+        let Current { file, member, end, .. } = current;
         let path = &member.path;
         if let Kind::File { size, data } = &member.kind {
             let grown = match self.pass.is_measure() {
@@ -444,7 +445,23 @@ impl<'a> Fill<'a> {
                 self.note(failed)?;
             }
         }
-        Ok(())
+        self.give_tree(current).map_err(|e| self.failed(Action::Write, path, e))
+    }
+
+    /// Gives a complete file its hash tree, or in a first pass the room for one.
+    fn give_tree(&self, Current { file, member, empty, .. }: &Current) -> lanefs::Result<()> {
+        let Some(FsVerity { verity, wanted }) = &self.options.fs_verity else { return Ok(()) };
+        let path = [b"/", &*member.path].concat();
+        if *empty || !wanted(&path) {
+            return Ok(());
+        }
+        if !self.pass.is_measure() {
+            return file.enable_verity(verity);
+        }
+        let meta = file.metadata();
+        let Kind::File { size, .. } = member.kind else { return Ok(()) };
+        let room = verity.room(size, meta.block_size()).ok_or(lanefs::Error::FileTooBig)?;
+        file.fallocate(FallocMode::KeepSize, room.start, room.end - room.start)
     }
 
     fn finish_dir(&mut self, path: &[u8], mtime: Timestamp) -> Result<(), Failed> {

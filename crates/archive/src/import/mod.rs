@@ -20,11 +20,13 @@ use crate::event::{self, Tell};
 use crate::pipe::{Piece, pipe};
 use crate::{Action, Cause, Error, Event, Ownership};
 use fill::Fill;
-use lanefs::{Timestamp, Volume};
+use lanefs::{Timestamp, Verity, Volume};
 use pass::Pass;
 use source::Wanted;
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
@@ -47,11 +49,30 @@ pub struct ImportOptions {
     newest: Option<Timestamp>,
     whiteouts: bool,
     pub(crate) max_size: Option<u64>,
+    fs_verity: Option<FsVerity>,
 }
 
 impl Default for ImportOptions {
     fn default() -> Self {
-        Self { ownership: Ownership::default(), newest: None, whiteouts: true, max_size: None }
+        let ownership = Ownership::default();
+        Self { ownership, newest: None, whiteouts: true, max_size: None, fs_verity: None }
+    }
+}
+
+/// Says of a path whether it is meant.
+type FileFilter = dyn Fn(&[u8]) -> bool + Send + Sync;
+
+/// Which files get a hash tree, and of what.
+#[derive(Clone)]
+pub(crate) struct FsVerity {
+    pub(crate) verity: Verity,
+    /// Whether a file gets one, by its path with a slash before it.
+    pub(crate) wanted: Arc<FileFilter>,
+}
+
+impl fmt::Debug for FsVerity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.verity.fmt(f)
     }
 }
 
@@ -83,6 +104,12 @@ impl ImportOptions {
     #[must_use]
     pub fn whiteouts(mut self, whiteouts: bool) -> Self {
         self.whiteouts = whiteouts;
+        self
+    }
+
+    /// Gives files hash trees.
+    pub(crate) fn fs_verity(mut self, fs_verity: Option<FsVerity>) -> Self {
+        self.fs_verity = fs_verity;
         self
     }
 

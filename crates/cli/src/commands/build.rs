@@ -1,14 +1,18 @@
 //! `lanefs build`: a new volume that fits what it is filled with.
 
+use super::fsverity;
 use super::mkfs::{Made, describe, small, uuid};
 use super::source::SourceArgs;
 use super::transfer::failure;
-use super::verity::{Bytes, bytes, show};
+use super::verity::show;
 use crate::failure::{self, Failure, Noted, Res};
+use crate::glob::Glob;
+use crate::hex_bytes::{Bytes, bytes};
 use crate::output::Out;
 use crate::progress::Progress;
 use crate::quote::hex;
 use crate::{size, volumes};
+use lanefs::{Verity, VerityHash};
 use lanefs_archive::{BuildOptions, Built, Cause, Error, Event, VerityOptions, VolumeSize, build};
 use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::Options;
@@ -65,6 +69,13 @@ pub(crate) struct Args {
     /// The UUID of the hash tree; follows from the volume's UUID otherwise
     #[arg(long, value_name = "UUID", requires = "verity")]
     verity_uuid: Option<Uuid>,
+    /// Give each regular file a hash tree (fs-verity), or those whose path, from / on, matches GLOB.
+    /// `*` takes slashes too
+    #[arg(long, value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = "*")]
+    fs_verity: Vec<OsString>,
+    /// The hash algorithm of these trees
+    #[arg(long, value_name = "NAME", default_value = "sha256", value_parser = fsverity::hash)]
+    fs_verity_hash: VerityHash,
     /// Make a disk: gpt, with the volume as partition 1, named like its label
     #[arg(long, value_name = "TABLE")]
     partition_table: Option<Table>,
@@ -174,6 +185,15 @@ impl Args {
         let options = BuildOptions::new().volume(volume).size(self.size).import(self.from.options()?);
         let options = volumes::source_date_epoch()?.into_iter().fold(options, BuildOptions::time);
         let options = options.overwrite(self.force).keep(self.keep).gpt(self.partition_table.is_some());
+        let options = match self.fs_verity.is_empty() {
+            true => options,
+            false => {
+                let globs: Vec<Glob> = self.fs_verity.iter().map(|glob| Glob::new(glob.as_bytes())).collect();
+                let mut verity = Verity::default();
+                verity.hash = self.fs_verity_hash;
+                options.fs_verity(verity, move |path| globs.iter().any(|glob| glob.matches(path)))
+            }
+        };
         if !self.verity {
             return Ok(options);
         }

@@ -14,6 +14,7 @@ mod fallocate;
 pub(crate) mod find;
 mod frag;
 mod fstrim;
+mod fsverity;
 mod import;
 mod info;
 #[cfg(feature = "lab")]

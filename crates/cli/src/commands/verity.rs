@@ -3,7 +3,9 @@
 //! Behind a volume the tree begins at the first multiple of 4096 bytes. A file grows by what the
 //! tree needs; a partition or a device must have the room.
 
+use super::fsverity::{Enable, Measure};
 use crate::failure::{Cause, Failure, OrCannot, Res};
+use crate::hex_bytes::{Bytes, bytes};
 use crate::location::{VolumeName, whole_volume};
 use crate::output::Out;
 use crate::progress::Progress;
@@ -23,7 +25,7 @@ use uuid::Uuid;
 /// Where a tree behind a volume begins: a multiple of the largest block.
 const ALIGN: u64 = 4096;
 
-/// Make and verify the hash tree by which dm-verity checks a read-only volume
+/// Make and verify hash trees: of a read-only volume (dm-verity), and of files (fs-verity)
 ///
 /// `veritysetup open` gives the volume to the kernel by its root hash, which the boot chain vouches
 /// for. The tree is byte for byte what `veritysetup format` makes with the same salt and UUID.
@@ -50,6 +52,11 @@ enum Action {
         #[command(flatten)]
         place: Place,
     },
+    /// Give files hash trees (fs-verity): their content cannot change any more, and is verified
+    /// when it is read
+    Enable(Enable),
+    /// Print the fs-verity digests of files, as `fsverity digest` does
+    Measure(Measure),
 }
 
 #[derive(Debug, clap::Args)]
@@ -88,23 +95,6 @@ struct Format {
     force: bool,
 }
 
-/// Bytes that were written in hexadecimal.
-#[derive(Debug, Clone)]
-pub(super) struct Bytes(pub(super) Vec<u8>);
-
-pub(super) fn bytes(text: &str) -> Result<Bytes, String> {
-    if text == "-" {
-        return Ok(Bytes(Vec::new()));
-    }
-    let pairs = text.as_bytes().chunks(2).map(|pair| {
-        let is_hex = pair.len() == 2 && pair.iter().all(u8::is_ascii_hexdigit);
-        let pair = std::str::from_utf8(pair).ok().filter(|_| is_hex)?;
-        u8::from_str_radix(pair, 16).ok()
-    });
-    let bytes: Option<Vec<u8>> = pairs.collect();
-    bytes.filter(|bytes| !bytes.is_empty()).map(Bytes).ok_or_else(|| "not pairs of hexadecimal digits".into())
-}
-
 fn algorithm(text: &str) -> Result<Algorithm, String> {
     Algorithm::by_name(text).ok_or_else(|| "sha256 and sha512 are known".into())
 }
@@ -113,6 +103,8 @@ impl Args {
     pub(crate) fn run(self, out: &mut Out) -> Res {
         match self.action {
             Action::Format(format) => format.run(out),
+            Action::Enable(enable) => enable.run(),
+            Action::Measure(measure) => measure.run(out),
             Action::Verify { place, root_hash } => place.verify(root_hash, out),
             Action::Dump { place } => {
                 let (_, hashes, offset) = place.open()?;

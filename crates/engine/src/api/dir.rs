@@ -95,15 +95,14 @@ impl Dir {
         Ok(Dir { node })
     }
 
-    /// Opens the file `name`, for writing too unless the volume is read-only. Links are not
-    /// followed.
+    /// Opens the file `name`, for writing too unless the volume is read-only or a hash tree fixes
+    /// the content. Links are not followed.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`], [`Error::Loop`] for a symbolic link.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
-        let write = !self.node.fs.is_read_only();
-        File::of_node(self.find(name.as_ref())?, write)
+        File::of_node_as_may(self.find(name.as_ref())?)
     }
 
     /// The target of the symbolic link `name`.

@@ -8,7 +8,7 @@ use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, NewKind, SetAttr, is_dots};
 use crate::store::xattr::SetXattr;
 use lanefs_device::os_name::OsStrExt;
-use lanefs_format::FileType;
+use lanefs_format::{FileType, InodeFlags};
 use lanefs_sync::atomic::{AtomicU32, Ordering};
 use std::ops::Range;
 use std::path::Path;
@@ -25,8 +25,24 @@ pub struct File {
     pub(super) direct: bool,
     /// What each write makes durable before it returns.
     sync: Sync,
+    handle: Arc<Handle>,
+}
+
+/// What all clones of a [`File`] share.
+#[derive(Debug)]
+struct Handle {
     /// The count of the file's writeback failures up to which this handle has reported them.
-    told: Arc<AtomicU32>,
+    told: AtomicU32,
+    /// The file, whose writers this handle is one of.
+    writes: Option<NodeRef>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Some(node) = &self.writes {
+            node.file().remove_writer();
+        }
+    }
 }
 
 /// The value of `told` once this handle has also reported the failure that ended all writing.
@@ -49,8 +65,25 @@ impl File {
             FileType::Symlink => return Err(Error::Loop),
             _ => return Err(Error::Invalid("a device, fifo or socket has no content")),
         }
-        let told = Arc::new(AtomicU32::new(node.file().failures()));
-        Ok(Self { node, read: true, write, append: false, direct: false, sync: Sync::Nothing, told })
+        let mut handle = Handle { told: AtomicU32::new(node.file().failures()), writes: None };
+        if write {
+            node.file().add_writer()?;
+            handle.writes = Some(node.clone());
+            // Counted first: a tree is set only while nobody is.
+            node.check_no_verity()?;
+        }
+        let handle = Arc::new(handle);
+        Ok(Self { node, read: true, write, append: false, direct: false, sync: Sync::Nothing, handle })
+    }
+
+    /// Opens the file of `node` for reading, and for writing unless the volume is read-only or a
+    /// hash tree fixes the content.
+    pub(super) fn of_node_as_may(node: NodeRef) -> Result<Self> {
+        let write = !node.fs.is_read_only() && !node.flags().contains(InodeFlags::VERITY);
+        match Self::of_node(node.clone(), write) {
+            Err(Error::TextBusy | Error::NotPermitted(_)) => Self::of_node(node, false),
+            opened => opened,
+        }
     }
 
     pub(crate) fn node(&self) -> &NodeRef {
@@ -303,7 +336,7 @@ impl File {
         let fs = &self.node.fs;
         if synced.is_err() && fs.journal.has_ended() && !fs.is_closed() {
             let lost = Error::Lost { ino: self.node.ino };
-            return match (self.told.swap(ALL_TOLD, Ordering::AcqRel), synced) {
+            return match (self.handle.told.swap(ALL_TOLD, Ordering::AcqRel), synced) {
                 (ALL_TOLD, _) => Err(Error::ReadOnly),
                 (_, Err(Error::ReadOnly)) => Err(lost),
                 (_, synced) => synced,
@@ -311,12 +344,17 @@ impl File {
         }
         let failures = self.node.file().failures();
         let told = |told: u32| (told != ALL_TOLD).then_some(failures);
-        let before = self.told.fetch_update(Ordering::AcqRel, Ordering::Acquire, told);
+        let before = self.handle.told.fetch_update(Ordering::AcqRel, Ordering::Acquire, told);
         let untold = before.is_ok_and(|before| before != failures);
         match synced {
             Ok(()) if untold => Err(Error::Lost { ino: self.node.ino }),
             synced => synced,
         }
+    }
+
+    /// Returns whether the handle counts as one that writes.
+    pub(super) fn counts_as_writer(&self) -> bool {
+        self.handle.writes.is_some()
     }
 
     pub(super) fn appends(&self) -> bool {

@@ -16,6 +16,7 @@ mod open;
 mod path;
 mod resize;
 mod upkeep;
+mod verity;
 mod volume;
 
 pub use at::At;

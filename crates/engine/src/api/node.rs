@@ -296,13 +296,33 @@ impl Node {
         self.node.remove_xattr(name.as_bytes())
     }
 
-    /// Opens a file, for writing too unless the volume is read-only.
+    /// Opens a file, for writing too unless the volume is read-only or a hash tree fixes the
+    /// content.
     ///
     /// # Errors
     /// [`Error::IsDir`], [`Error::Loop`], [`Error::Invalid`] for what has no content.
     pub fn open(&self) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
-        File::of_node(self.node.clone(), !self.node.fs.is_read_only())
+        File::of_node_as_may(self.node.clone())
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_to_read(&self) -> Result<File> {
+        let _timer = self.node.fs.counters.open.start();
+        File::of_node(self.node.clone(), false)
+    }
+
+    /// Opens a file for reading and writing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`Error::NotPermitted`] for a file with a hash tree,
+    /// [`Error::TextBusy`] for one that gets it.
+    pub fn open_to_write(&self) -> Result<File> {
+        let _timer = self.node.fs.counters.open.start();
+        File::of_node(self.node.clone(), true)
     }
 
     /// Notes that the inode was read: moves the time of the last read, if `atime` says so.

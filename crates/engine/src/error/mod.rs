@@ -8,12 +8,14 @@ mod corrupt;
 mod dir;
 mod indirect;
 mod resize;
+mod verity;
 mod xattr;
 
 pub use corrupt::{Corrupt, Zone};
 pub use dir::DirError;
 pub use indirect::IndirectError;
 pub use resize::ResizeError;
+pub use verity::VerityError;
 pub use xattr::XattrError;
 
 use lanefs_device::{DeviceError, Op};
@@ -71,7 +73,7 @@ pub enum Error {
     /// The volume or the handle is read-only (EROFS).
     #[error("Read-only file system")]
     ReadOnly,
-    /// An immutable or append-only inode (EPERM).
+    /// An immutable or append-only inode, or a file with a hash tree (EPERM).
     #[error("Operation not permitted ({0})")]
     NotPermitted(&'static str),
     /// An attribute that this kind of inode does not have (EACCES).
@@ -121,6 +123,9 @@ pub enum Error {
     /// A directory used as the root, or moved below itself (EBUSY or EINVAL).
     #[error("Device or resource busy")]
     Busy,
+    /// A file that is open for writing, or that gets a hash tree (ETXTBSY).
+    #[error("Text file busy")]
+    TextBusy,
     /// The inode has been deleted (ESTALE).
     #[error("Stale file handle (inode {0})")]
     Stale(u32),
@@ -178,6 +183,9 @@ pub enum Error {
     /// A map of indirect blocks that breaks a rule.
     #[error(transparent)]
     Indirect(#[from] IndirectError),
+    /// A file that is not what its hash tree says, or whose tree breaks a rule (EIO).
+    #[error(transparent)]
+    Verity(#[from] VerityError),
     /// A size that the volume cannot be given (EINVAL).
     #[error(transparent)]
     Resize(#[from] ResizeError),
@@ -226,6 +234,7 @@ impl Error {
             Error::FileTooBig => EFBIG,
             Error::Loop => ELOOP,
             Error::Busy => EBUSY,
+            Error::TextBusy => ETXTBSY,
             Error::Stale(_) => ESTALE,
             Error::NotSupported(_) => EOPNOTSUPP,
             Error::Closed => ENODEV,
@@ -240,7 +249,11 @@ impl Error {
             // Opening failed before anything of the volume was touched: report the system's own
             // error.
             Error::Device(e) if matches!(e.op, Op::Open | Op::Lock) => e.errno(),
-            Error::Journal(_) | Error::Device(_) | Error::Lost { .. } | Error::CutShort { .. } => EIO,
+            Error::Journal(_)
+            | Error::Device(_)
+            | Error::Verity(_)
+            | Error::Lost { .. }
+            | Error::CutShort { .. } => EIO,
         }
     }
 }

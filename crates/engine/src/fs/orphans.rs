@@ -5,6 +5,7 @@ use super::Fs;
 use crate::error::{Error, Result};
 use crate::store::orphan;
 use crate::store::txn::credits;
+use lanefs_format::InodeFlags;
 use std::sync::Arc;
 
 impl Fs {
@@ -30,7 +31,10 @@ impl Fs {
             // This is its only reference: dropping the node deletes the inode.
             return Ok(());
         }
-        node.truncate_tail()?;
+        // The blocks behind i_size are its hash tree.
+        if !node.flags().contains(InodeFlags::VERITY) {
+            node.truncate_tail()?;
+        }
         let prepared = node.prepare()?;
         self.transact(credits::INODE + credits::ORPHAN, |txn| {
             prepared.update(txn, |txn, inode| orphan::settle(txn, inode))

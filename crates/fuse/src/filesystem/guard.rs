@@ -40,7 +40,8 @@ impl Filesystem {
     /// privileges that the change takes from the file.
     ///
     /// # Errors
-    /// EPERM for an immutable file, and for an append-only file unless `change` appends.
+    /// EPERM for an immutable file or one with a hash tree, and for an append-only file unless
+    /// `change` appends.
     pub(super) fn before_change(
         &self,
         header: &InHeader,
@@ -74,11 +75,12 @@ impl Filesystem {
 /// Refuses a change that the inode's flags forbid.
 ///
 /// # Errors
-/// EPERM for an immutable file, and for an append-only file unless `change` appends.
+/// EPERM for an immutable file or one with a hash tree, and for an append-only file unless `change`
+/// appends.
 pub(super) fn check_flags(meta: &Metadata, change: Change) -> Answer {
     let forbids = match change {
-        Change::Overwrite => InodeFlags::IMMUTABLE | InodeFlags::APPEND,
-        Change::Append => InodeFlags::IMMUTABLE,
+        Change::Overwrite => InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::VERITY,
+        Change::Append => InodeFlags::IMMUTABLE | InodeFlags::VERITY,
     };
     if meta.flags().intersects(forbids) { Err(Fault(Errno::PERM)) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! ioctl(2): flags as of chattr(1), projects, trimming. The kernel refuses FIEMAP itself.
+//! ioctl(2): flags as of chattr(1), projects, trimming, fs-verity. The kernel refuses FIEMAP itself.
 //!
 //! Hazard: a program's own commands come by any handle, also of a read-only bind mount. The kernel
 //! takes the exact numbers that change flags for itself, and checks owner, capability and mount. So
@@ -9,10 +9,10 @@ use crate::buffers::Outbox;
 use crate::caller::Capability;
 use crate::fault::{Answer, Fault};
 use crate::notifier::Notice;
-use crate::request::{Command, Ioctl, Request};
-use crate::wire::{FsXattr, InHeader, IoctlOut, TrimRange};
-use lanefs::Metadata;
-use lanefs::format::InodeFlags;
+use crate::request::{Command, Ioctl, Request, VerityArgs};
+use crate::wire::{FsXattr, InHeader, IoctlOut, TrimRange, VerityDigest};
+use lanefs::format::{InodeFlags, RoCompat};
+use lanefs::{Metadata, Node, Verity};
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -50,6 +50,11 @@ impl Filesystem {
                 return reply(&FsXattr { xflags, projid, ..FsXattr::default() }, ioctl, out);
             }
             Command::Trim(range) => return reply(&self.trim(header, range)?, ioctl, out),
+            Command::MeasureVerity => return measure(&node, ioctl, out),
+            Command::EnableVerity(args) => {
+                self.enable_verity(header, &node, args)?;
+                return reply(&[0_u8; 0], ioctl, out);
+            }
             Command::SetFlags(flags) => (flags, None),
             Command::SetXFlags { xflags, project } => {
                 let mut flags = meta.flags() & InodeFlags::USER_VISIBLE;
@@ -85,6 +90,21 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Gives a file a hash tree. Only its owner may, and the volume must have the feature.
+    fn enable_verity(&self, header: &InHeader, node: &Node, args: VerityArgs) -> Answer {
+        if !self.caller(header).owns(&node.metadata()) {
+            return Err(Fault(Errno::ACCESS));
+        }
+        if !self.volume.info().superblock.has_ro(RoCompat::VERITY) {
+            return Err(Fault(Errno::OPNOTSUPP));
+        }
+        let mut verity = Verity::default();
+        (verity.hash, verity.block_size) = (args.hash, Some(args.block_size));
+        verity.salt = args.salt[..args.salt_size].to_vec();
+        node.enable_verity(&verity)?;
+        self.settle_inode(header.nodeid)
+    }
+
     /// Trims free space, within the bounds that ext4 sets.
     fn trim(&self, header: &InHeader, range: TrimRange) -> Answer<TrimRange> {
         if !self.caller(header).has(Capability::SysAdmin) {
@@ -102,6 +122,22 @@ impl Filesystem {
         let len = self.volume.trim(range.start..end, range.minlen)?;
         Ok(TrimRange { len, ..range })
     }
+}
+
+/// Answers with the digest of a file that has a hash tree.
+///
+/// # Errors
+/// EOVERFLOW if there is no room for it.
+fn measure(node: &Node, ioctl: Ioctl, out: &mut Outbox) -> Answer<Outcome> {
+    let (hash, digest) = node.measure_verity()?;
+    let head = VerityDigest { digest_algorithm: u16::from(hash.number()), digest_size: digest.len() as u16 };
+    if size_of_val(&head) + digest.len() > ioctl.room {
+        return Err(Fault(Errno::OVERFLOW));
+    }
+    out.put(&IoctlOut::default())?;
+    out.put(&head)?;
+    out.put_bytes(&digest)?;
+    Ok(Outcome::Answered)
 }
 
 /// Answers a command with as much of `value` as it has room for.

@@ -6,17 +6,20 @@
 
 use super::{
     Command, CopyRange, Fallocate, Ioctl, Listing, MAX_CONTENT, Make, NewFile, NewXattr, OpenHow, Read,
-    Received, Request, Seek, SeekTo, SetAttrs, Wanted, Write, WriteFrom,
+    Received, Request, Seek, SeekTo, SetAttrs, VerityArgs, Wanted, Write, WriteFrom,
 };
 use crate::attr::unpack;
 use crate::fault::{Answer, Fault};
 use crate::wire::{
-    self, AccessIn, BatchForgetIn, CopyIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, FsXattr, FsyncIn,
-    GetattrIn, GetxattrIn, InHeader, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn, OpenFlags, OpenIn, ReadIn,
-    ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, WriteIn, fattr, ioc, op,
+    self, AccessIn, BatchForgetIn, CopyIn, CreateIn, EnableVerity, FallocateIn, ForgetIn, ForgetOne, FsXattr,
+    FsyncIn, GetattrIn, GetxattrIn, InHeader, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn, OpenFlags, OpenIn,
+    ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, WriteIn, fattr, ioc, op,
 };
 use lanefs::format::InodeFlags;
-use lanefs::{FallocMode, FileType, NewAttr, NewKind, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp};
+use lanefs::format::verity::MAX_SALT;
+use lanefs::{
+    FallocMode, FileType, NewAttr, NewKind, RenameFlags, SetAttr, SetTime, SetXattr, Timestamp, VerityHash,
+};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -295,9 +298,34 @@ impl<'b> Body<'b> {
                 Command::SetXFlags { xflags, project }
             }
             ioc::FITRIM => Command::Trim(input.take()?),
+            ioc::ENABLE_VERITY => Command::EnableVerity(input.verity()?),
+            ioc::MEASURE_VERITY => Command::MeasureVerity,
             _ => return Err(Fault(Errno::NOTTY)),
         };
         Ok(Ioctl { command, room: args.out_size as usize })
+    }
+
+    /// # Errors
+    /// EINVAL for fields that the kernel refuses; EOPNOTSUPP for an unknown hash algorithm, and for
+    /// a signature, which needs the kernel's keys.
+    fn verity(&mut self) -> Answer<VerityArgs> {
+        let args: EnableVerity = self.take()?;
+        let salt_size = args.salt_size as usize;
+        let plain = args.version == 1 && args.reserved1 == 0 && args.reserved2 == [0; 11];
+        if !plain || salt_size > MAX_SALT {
+            return Err(INVALID);
+        }
+        let hash = match args.hash_algorithm {
+            1 => VerityHash::Sha256,
+            2 => VerityHash::Sha512,
+            _ => return Err(Fault(Errno::OPNOTSUPP)),
+        };
+        if args.sig_size != 0 {
+            return Err(Fault(Errno::OPNOTSUPP));
+        }
+        let mut salt = [0; MAX_SALT];
+        salt[..salt_size].copy_from_slice(self.bytes(salt_size)?);
+        Ok(VerityArgs { hash, block_size: args.block_size, salt, salt_size })
     }
 }
 

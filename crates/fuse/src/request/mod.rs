@@ -12,7 +12,8 @@ use crate::fault::Answer;
 use crate::scheduling::Cost;
 use crate::wire::{ForgetOne, InHeader, InitIn, OpenFlags, TrimRange};
 use lanefs::format::InodeFlags;
-use lanefs::{FallocMode, NewAttr, NewKind, RenameFlags, SetAttr, SetXattr};
+use lanefs::format::verity::MAX_SALT;
+use lanefs::{FallocMode, NewAttr, NewKind, RenameFlags, SetAttr, SetXattr, VerityHash};
 use std::ffi::OsStr;
 
 /// The most content of one request or answer, in bytes.
@@ -248,6 +249,17 @@ pub(crate) enum Command {
     GetXFlags,
     SetXFlags { xflags: u32, project: u32 },
     Trim(TrimRange),
+    EnableVerity(VerityArgs),
+    MeasureVerity,
+}
+
+/// What the hash tree of a file shall be made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct VerityArgs {
+    pub(crate) hash: VerityHash,
+    pub(crate) block_size: u32,
+    pub(crate) salt: [u8; MAX_SALT],
+    pub(crate) salt_size: usize,
 }
 
 /// Bytes from which on a request has much content.

@@ -291,6 +291,11 @@ fn cases() -> Vec<(u32, Vec<u8>, &'static str)> {
             &[U64(5), U32(0), U32(0xC018_5879), U64(0), U32(24), U32(24), U64(1), U64(2), U64(3)],
             "Ioctl(Ioctl { command: Trim(TrimRange { start: 1, len: 2, minlen: 3 }), room: 24 })",
         ),
+        case(
+            op::IOCTL,
+            &[U64(5), U32(0), U32(0xC004_6686), U64(0), U32(4), U32(36), U32(32 << 16)],
+            "Ioctl(Ioctl { command: MeasureVerity, room: 36 })",
+        ),
         case(op::FORGET, &[U64(3)], "Forget { lookups: 3 }"),
         case(
             op::BATCH_FORGET,

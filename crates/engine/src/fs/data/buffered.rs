@@ -11,6 +11,7 @@
 
 use super::content::{Content, end_of};
 use super::io;
+use super::verity::Expected;
 use crate::error::{Error, Result};
 use crate::fs::file::cache::{FileCache, Segment};
 use crate::fs::file::times::Stamp;
@@ -37,8 +38,9 @@ impl Content<'_> {
             }
             let at = offset + done as u64;
             let missing = self.blocks(at, (offset + len as u64).min(at.saturating_add(SPAN)))?;
+            let expected = self.expected(&missing)?;
             let mut span = pages.span(missing.clone());
-            span.fill(missing, |segments| self.fill(segments))?;
+            span.fill(missing, |segments| self.fill(segments, expected.as_ref()))?;
             // Copies while the span is locked: once it is unlocked, another thread's pages may
             // evict these.
             done += span.copy_out(&mut buf[done..], at);
@@ -55,14 +57,16 @@ impl Content<'_> {
         while at < bytes.end {
             let end = (at + SPAN).min(bytes.end);
             let ahead = self.blocks(at, end)?;
-            pages.span(ahead.clone()).fill(ahead, |segments| self.fill(segments))?;
+            let expected = self.expected(&ahead)?;
+            pages.span(ahead.clone()).fill(ahead, |segments| self.fill(segments, expected.as_ref()))?;
             at = end;
         }
         Ok(())
     }
 
-    /// Reads blocks from the device. Bytes beyond i_size, and holes, become zeros.
-    fn fill(self, segments: &mut [Segment<'_>]) -> Result<()> {
+    /// Reads blocks from the device. Bytes beyond i_size, and holes, become zeros. The blocks must
+    /// have the digests that are `expected`.
+    fn fill(self, segments: &mut [Segment<'_>], expected: Option<&Expected<'_>>) -> Result<()> {
         let fs = self.fs();
         let _timer = fs.counters.load.start();
         let (size, block_size) = (self.file.size(), u64::from(fs.block_size));
@@ -80,11 +84,11 @@ impl Content<'_> {
             })?);
         }
         io::read(fs, ops)?;
-        for segment in segments {
+        for segment in segments.iter_mut() {
             let live = live(segment.lblk, segment.buf.len());
             segment.buf[live..].fill(0);
         }
-        Ok(())
+        expected.map_or(Ok(()), |expected| expected.check(segments, fs.block_size))
     }
 
     /// Reads past this cache, for a caller with its own cache, unless this cache has newer bytes.
@@ -190,7 +194,7 @@ impl Content<'_> {
         self.fs().with_room(|| {
             let mut span = pages.span(wanted.clone());
             for lblk in span.partial(at, bytes.len()) {
-                span.fill(lblk..lblk.saturating_add(1), |segments| self.fill(segments))?;
+                span.fill(lblk..lblk.saturating_add(1), |segments| self.fill(segments, None))?;
             }
             self.claim(&span.clean(wanted.clone()))?;
             span.copy_in(bytes, at);

@@ -66,9 +66,11 @@ impl<'n> Content<'n> {
 
     fn via(self, direct: bool) -> Via {
         match (direct, self.fs().dax) {
+            (false, false) => Via::Cache,
+            // What it reads has to be verified.
+            _ if self.is_verity() => Via::Cache,
             (true, _) => Via::Direct,
             (false, true) => Via::Dax,
-            (false, false) => Via::Cache,
         }
     }
 
@@ -103,7 +105,9 @@ impl<'n> Content<'n> {
     /// The device's; a damaged map.
     pub(crate) fn read_for_cache(self, buf: &mut [u8], offset: u64) -> Result<usize> {
         match self.via(false) {
-            Via::Cache if self.goes_past(offset, buf.len()) => self.read_past(buf, offset),
+            Via::Cache if self.goes_past(offset, buf.len()) && !self.is_verity() => {
+                self.read_past(buf, offset)
+            }
             _ => self.read(buf, offset, false),
         }
     }

@@ -11,7 +11,7 @@
 
 use super::content::{Content, end_of};
 use super::plan::Plan;
-use super::{io, max_size, place};
+use super::{NOT_OVERWRITTEN, io, max_size, place};
 use crate::error::{Error, Result};
 use crate::fs::file::times::Stamp;
 use crate::fs::{IVersion, Overwrite};
@@ -229,7 +229,7 @@ impl Content<'_> {
             self.file.expect_overwrites();
         }
         let state = self.node.state();
-        if state.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        if state.flags.intersects(NOT_OVERWRITTEN) {
             return Ok(None);
         }
         Ok(match map::lookup(fs, &state, lblk)? {
@@ -250,8 +250,10 @@ impl Content<'_> {
         self.check_end(end)
     }
 
-    /// Checks that the map can reach `end`, and that the file may grow to it.
+    /// Checks that the map can reach `end`, that the file may grow to it, and that no hash tree
+    /// fixes its bytes.
     pub(super) fn check_end(self, end: u64) -> Result<()> {
+        self.node.check_no_verity()?;
         if end > self.file.size() {
             self.file.check_growth(self.node.ino)?;
         }
@@ -294,10 +296,20 @@ impl Content<'_> {
 
     /// Writes as many of `bytes` as one handle maps, at least one. Returns how many.
     fn write_batch(self, at: u64, bytes: &[u8]) -> Result<usize> {
-        self.fs().with_room(|| self.plan_batch(at, bytes))
+        self.fs().with_room(|| self.plan_batch(at, bytes, true))
     }
 
-    fn plan_batch(self, mut at: u64, mut bytes: &[u8]) -> Result<usize> {
+    /// Writes whole blocks behind i_size, which stays. The caller has locked all bytes.
+    pub(super) fn write_behind(self, mut bytes: &[u8], mut at: u64) -> Result<()> {
+        while !bytes.is_empty() {
+            let n = bytes.len().min((BATCH - at % BATCH) as usize);
+            let written = self.fs().with_room(|| self.plan_batch(at, &bytes[..n], false))?;
+            (at, bytes) = (at + written as u64, &bytes[written..]);
+        }
+        Ok(())
+    }
+
+    fn plan_batch(self, mut at: u64, mut bytes: &[u8], moves_end: bool) -> Result<usize> {
         let fs = self.fs();
         let (block_size, start) = (fs.block_size as usize, at);
         let mut plan = Plan::new(self);
@@ -327,7 +339,7 @@ impl Content<'_> {
             });
             (at, bytes) = (at + n as u64, later);
         }
-        plan.carry_out(at, || io::write(fs, &writes))?;
+        plan.carry_out(if moves_end { at } else { 0 }, || io::write(fs, &writes))?;
         Ok((at - start) as usize)
     }
 }

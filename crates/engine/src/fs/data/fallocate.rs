@@ -87,6 +87,7 @@ impl Content<'_> {
 
 fn check_flags(node: &Node, mode: FallocMode) -> Result<()> {
     node.check_not_immutable()?;
+    node.check_no_verity()?;
     let appends = matches!(mode, FallocMode::Allocate | FallocMode::KeepSize);
     if !appends && node.state().flags.contains(InodeFlags::APPEND) {
         return Err(Error::NotPermitted("the inode is append-only"));

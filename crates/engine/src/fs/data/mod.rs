@@ -16,6 +16,7 @@ mod combine;
 mod content;
 mod delayed;
 mod direct;
+mod enable_verity;
 mod fallocate;
 mod lend;
 mod nowait;
@@ -28,11 +29,13 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod truncate;
+mod verity;
 mod writeback;
 
 pub(crate) use batch::{Bytes, Request, run as run_batch};
 pub(crate) use combine::Combiner;
 pub(crate) use content::Content;
+pub use enable_verity::Verity;
 pub use fallocate::FallocMode;
 pub use seek::FiemapExtent;
 use writeback::ALL;
@@ -44,10 +47,13 @@ use crate::fs::inode::Node;
 use crate::store::io;
 use crate::store::map::{self, Mapping, max_size, place};
 use crate::store::txn::Txn;
-use lanefs_format::{Inode, RoCompat};
+use lanefs_format::{Inode, InodeFlags, RoCompat};
 
 /// Pages to be written, as pieces with their place on the device.
 type Pieces = Vec<(u64, Vec<cache::Bytes>)>;
+
+/// Flags of a file whose bytes may not be overwritten.
+const NOT_OVERWRITTEN: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND).union(InodeFlags::VERITY);
 
 /// Sets i_size under a handle with a credit for the superblock, which records whether there are
 /// files of 2 GiB.

@@ -1,10 +1,10 @@
 //! Makes snapshots of a file's map ([`Snapshot`](crate::fs::file::snapshot::Snapshot)).
 
+use super::NOT_OVERWRITTEN;
 use super::content::Content;
 use crate::error::Result;
 use crate::fs::file::snapshot::{MAX_RUNS, Run};
 use crate::store::map::{Mapping, lookup, max_blocks};
-use lanefs_format::InodeFlags;
 
 impl Content<'_> {
     /// Counts a lookup that the snapshot could not answer, and makes a new snapshot after enough of
@@ -27,7 +27,7 @@ impl Content<'_> {
         let mut lblk = 0;
         for _ in 0..MAX_RUNS {
             let state = self.node.state();
-            if state.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            if state.flags.intersects(NOT_OVERWRITTEN) {
                 return Ok(Some(Vec::new()));
             }
             let blocks =

@@ -28,6 +28,7 @@ impl Content<'_> {
         fs.check_writable()?;
         let _held = self.lock_from(size)?;
         self.node.check_mutable()?;
+        self.node.check_no_verity()?;
         if size > max_size(fs, self.node.flags()) {
             return Err(Error::FileTooBig);
         }
@@ -58,7 +59,7 @@ impl Content<'_> {
     /// Frees the blocks behind `size`, the new i_size of an orphan, and takes it off the orphan
     /// list. If that fails, the file must not grow until a truncation has freed them: the old
     /// bytes would be back.
-    fn free_cut(self, size: u64) -> Result<()> {
+    pub(super) fn free_cut(self, size: u64) -> Result<()> {
         self.file.set_cut_short(true);
         self.drop_pages(size)?;
         if !map::is_empty(&self.node.state()) {
@@ -80,6 +81,7 @@ impl Content<'_> {
         fs.check_writable()?;
         let (_held, before) = self.lock_end()?;
         self.node.check_not_immutable()?;
+        self.node.check_no_verity()?;
         if size <= before {
             return Ok(());
         }
@@ -143,7 +145,7 @@ impl Node {
 
     /// Zeroes the tail of the last block of the file, frees all blocks behind it, and runs `then`
     /// under the last handle.
-    fn free_behind<'n>(&'n self, then: impl FnOnce(&mut Txn<'n>) -> Result<()>) -> Result<()> {
+    pub(super) fn free_behind<'n>(&'n self, then: impl FnOnce(&mut Txn<'n>) -> Result<()>) -> Result<()> {
         let fs = &*self.fs;
         let size = self.state().size;
         self.zero_tail(size, u64::MAX)?;

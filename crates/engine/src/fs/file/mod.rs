@@ -9,12 +9,14 @@ pub(crate) mod delayed;
 pub(crate) mod lock;
 pub(crate) mod snapshot;
 pub(crate) mod times;
+pub(crate) mod verity;
 
 use cache::{FileCache, PageCache, ReadAhead};
 use delayed::Delayed;
 use lock::DataLock;
 use snapshot::Snapshot;
 use times::Times;
+use verity::Verity;
 
 use crate::error::{Error, Result};
 use crate::fs::Fs;
@@ -25,6 +27,9 @@ use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use lanefs_sync::{Mutex, MutexGuard, OnceLock};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// The number of writers of a file that none may open for writing.
+const NO_WRITERS: u32 = u32::MAX;
 
 /// The state of one file's content.
 #[derive(Debug)]
@@ -47,6 +52,10 @@ pub(crate) struct FileData {
     /// Written blocks lie behind i_size: a truncation failed before it had freed them.
     cut_short: AtomicBool,
     ahead: Mutex<ReadAhead>,
+    /// The hash tree, from the first read on that needed it.
+    pub(crate) verity: OnceLock<Verity>,
+    /// Handles that are open for writing, or [`NO_WRITERS`].
+    writers: AtomicU32,
     /// Blocks that are preallocated.
     pub(crate) alloc: FileAlloc,
 }
@@ -66,8 +75,41 @@ impl FileData {
             failures: AtomicU32::new(0),
             cut_short: AtomicBool::new(false),
             ahead: Mutex::new(ReadAhead::new(fs.options.cache())),
+            verity: OnceLock::new(),
+            writers: AtomicU32::new(0),
             alloc: FileAlloc::new(),
         }
+    }
+
+    /// Counts a handle that is open for writing.
+    ///
+    /// # Errors
+    /// [`Error::TextBusy`] while the file gets a hash tree.
+    pub(crate) fn add_writer(&self) -> Result<()> {
+        let more = |writers: u32| writers.checked_add(1);
+        match self.writers.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::TextBusy),
+        }
+    }
+
+    /// Uncounts a handle.
+    pub(crate) fn remove_writer(&self) {
+        self.writers.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Refuses to open the file for writing, if it has no writers but the `own` ones of the caller.
+    ///
+    /// # Errors
+    /// [`Error::TextBusy`] if it has.
+    pub(crate) fn deny_writers(&self, own: u32) -> Result<()> {
+        let denied = self.writers.compare_exchange(own, NO_WRITERS, Ordering::AcqRel, Ordering::Acquire);
+        denied.map(drop).map_err(|_| Error::TextBusy)
+    }
+
+    /// Lets the file be opened for writing again, as before [`deny_writers`](Self::deny_writers).
+    pub(crate) fn allow_writers(&self, own: u32) {
+        self.writers.store(own, Ordering::Release);
     }
 
     /// i_size.

@@ -215,6 +215,15 @@ impl Node {
     }
 
     /// # Errors
+    /// [`Error::NotPermitted`] for a file whose content a hash tree fixes.
+    pub(crate) fn check_no_verity(&self) -> Result<()> {
+        match self.flags().contains(InodeFlags::VERITY) {
+            true => Err(Error::NotPermitted("the file has a hash tree: fs-verity")),
+            false => Ok(()),
+        }
+    }
+
+    /// # Errors
     /// [`Error::NotPermitted`] for an immutable or append-only inode.
     pub(crate) fn check_mutable(&self) -> Result<()> {
         self.check_not_immutable()?;
