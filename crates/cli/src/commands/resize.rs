@@ -81,13 +81,33 @@ impl Args {
         let wanted = self.wanted(&volume, &name)?;
         let size = volume.fit(wanted).or_cannot("resize", name.as_bytes())?;
         let volume = match size < volume.size() || size == volume.size() && self.names_a_size() {
-            true => shrink(&name, volume, size)?,
+            true => self.shrink(&name, volume, size)?,
             false => {
                 drop(volume);
                 grow(&name, size)?
             }
         };
         self.say(&name, before, &volume, out)
+    }
+
+    /// Shrinks the volume to `size` bytes, and the file that it is alone in.
+    fn shrink(&self, name: &VolumeName, mut volume: Resize, size: u64) -> Res<Resize> {
+        let mut next = size;
+        loop {
+            volume.shrink(next).or_cannot("resize", name.as_bytes())?;
+            let before = volume.size();
+            if self.size != Some(Target::Fit(0)) {
+                break;
+            }
+            // Inode tables of groups that went away may have lain before the end.
+            next = volume.minimum().or_cannot("resize", name.as_bytes())?;
+            if next >= before {
+                break;
+            }
+        }
+        // While the volume is locked: no other process has made it larger again.
+        shorten(name, volume.size()).or_cannot("make shorter", name.as_bytes())?;
+        Ok(volume)
     }
 
     /// Whether a size was asked for that does not depend on the length of the file, or on the size
@@ -157,14 +177,6 @@ fn grow(name: &VolumeName, size: u64) -> Res<Resize> {
         let _ = set_len(name, volume.size().max(end));
     }
     grown
-}
-
-/// Shrinks the volume to `size` bytes, and the file that it is alone in.
-fn shrink(name: &VolumeName, mut volume: Resize, size: u64) -> Res<Resize> {
-    volume.shrink(size).or_cannot("resize", name.as_bytes())?;
-    // While the volume is locked: no other process has made it larger again.
-    shorten(name, volume.size()).or_cannot("make shorter", name.as_bytes())?;
-    Ok(volume)
 }
 
 /// Returns whether the volume is all of a regular file.

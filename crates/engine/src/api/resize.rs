@@ -86,8 +86,9 @@ impl Resize {
         Ok(self.volume.fit(size / block_size)? * block_size)
     }
 
-    /// Returns the fewest bytes that [`shrink`](Self::shrink) can give the volume. Reads all inodes
-    /// and bitmaps, several times.
+    /// Returns the fewest bytes that one [`shrink`](Self::shrink) can give the volume. The result
+    /// may have a smaller minimum: inode tables of groups that went away leave room. Reads all
+    /// inodes and bitmaps.
     ///
     /// # Errors
     /// A damaged volume; the device's.
@@ -96,14 +97,13 @@ impl Resize {
     }
 
     /// Shrinks the volume to `size` bytes, as [`fit`](Self::fit) rounds it; does nothing to a
-    /// volume of that size or less. What lies behind the new end moves before it. Inodes, the log,
-    /// and bitmaps and inode tables of groups that stay do not move, and no extent is split. The
-    /// device keeps its length.
+    /// volume of that size or less. What lies behind the new end moves before it: the log, inodes,
+    /// which get other numbers, and blocks of files. Bitmaps and inode tables of groups that stay
+    /// do not move. The device keeps its length.
     ///
     /// # Errors
-    /// [`ResizeError`](crate::ResizeError): the volume is as it was, or, if the log is too small
-    /// for the map of some file, other files have moved. Those of the journal and the device: after
-    /// its recovery the volume is sound and has its old size or the new one.
+    /// [`ResizeError`](crate::ResizeError): the volume is as it was. Those of the journal and the
+    /// device: after its recovery the volume is sound and has its old size or the new one.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         self.volume.shrink(size / u64::from(self.block_size()))
     }

@@ -32,12 +32,20 @@ pub enum ResizeError {
         /// The most blocks that there can be.
         max: u64,
     },
-    /// A run that has to move finds no place.
-    #[error("{blocks} blocks are too few: no {len} free blocks before it follow each other")]
+    /// A run that has to move finds no place, in pieces either.
+    #[error("{blocks} blocks are too few: not enough free blocks before it for {len} that have to move")]
     NoRun {
         /// Blocks wanted.
         blocks: u64,
         /// Blocks of the run.
+        len: u32,
+    },
+    /// The log finds no place before the wanted end.
+    #[error("{blocks} blocks are too few: the log of {len} blocks finds no room before it")]
+    NoRoomForLog {
+        /// Blocks wanted.
+        blocks: u64,
+        /// Blocks of the log.
         len: u32,
     },
     /// Structures lie behind the wanted end that cannot be moved.
@@ -50,12 +58,23 @@ pub enum ResizeError {
         /// Where it lies.
         block: u64,
     },
-    /// An inode in use has a number that the smaller volume would not have.
-    #[error("{blocks} blocks are too few: inode {ino} is in use, and {max} would be the last one")]
+    /// More inodes are in use than the smaller volume would have.
+    #[error("{blocks} blocks are too few: there would be {max} inodes, {more} fewer than are in use")]
+    TooFewInodes {
+        /// Blocks wanted.
+        blocks: u64,
+        /// Inodes that there would be.
+        max: u32,
+        /// Inodes in use that find no place.
+        more: u32,
+    },
+    /// A reserved inode, or one that the superblock names, has a number that the smaller volume
+    /// would not have.
+    #[error("{blocks} blocks are too few: inode {ino} keeps its number, and {max} would be the last one")]
     InodeInUse {
         /// Blocks wanted.
         blocks: u64,
-        /// The highest inode in use.
+        /// The inode.
         ino: u32,
         /// The last inode that there would be.
         max: u32,
@@ -66,8 +85,8 @@ pub enum ResizeError {
         /// `s_state`.
         state: u16,
     },
-    /// One group more changes more blocks than a transaction of the log can have.
-    #[error("one more group changes {need} blocks at once, and a transaction of this log has at most {max}")]
+    /// A step changes more blocks than a transaction of the log can have.
+    #[error("a step changes {need} blocks at once, and a transaction of this log has at most {max}")]
     LogTooSmall {
         /// Blocks that change together.
         need: u32,

@@ -14,7 +14,7 @@ use super::{Fs, OpenOptions, Recovery};
 use crate::error::{Corrupt, Error, Result};
 use crate::store::{Config, ROOT_INO, Store, Survey, log_place, orphan, read_super, resize, write_super};
 use lanefs_device::{BlockDevice, Overlay};
-use lanefs_format::{Compat, State, Superblock};
+use lanefs_format::{Compat, Incompat, State, Superblock};
 use lanefs_journal::{LogConfig, recovery};
 use lanefs_sync::atomic::{AtomicU64, AtomicUsize};
 use lanefs_sync::time::realtime;
@@ -81,6 +81,9 @@ impl Fs {
         let mut sb = recovered;
         if errno != 0 {
             sb.set_state(sb.state() | State::ERROR_FS);
+        }
+        if log.is_some() && sb.has_in(Incompat::RECOVER) {
+            log_place::renew_copy(&device, &mut sb)?;
         }
         let state = sb.state();
         mark_open(&mut sb, &options, log.is_some());

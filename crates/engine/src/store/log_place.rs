@@ -73,6 +73,20 @@ pub(crate) fn confirm(
     Ok(())
 }
 
+/// Renews the superblock's copy of the log's map. A move of the log that was cut leaves a copy that
+/// leads to where the log would have come.
+///
+/// # Errors
+/// The journal's inode cannot be read.
+pub(crate) fn renew_copy(device: &Arc<dyn BlockDevice>, sb: &mut Superblock) -> Result<()> {
+    let (Some(ino), Some(copy)) = (journal_ino(sb)?, sb.journal_backup()) else { return Ok(()) };
+    let inode = scout(device, sb)?.read_inode(ino)?;
+    if (copy.i_block, copy.size) != (inode.i_block, inode.size) {
+        sb.set_journal_backup(&inode.i_block, inode.size);
+    }
+    Ok(())
+}
+
 /// Returns the number of the journal's inode, `None` without a journal.
 fn journal_ino(sb: &Superblock) -> Result<Option<u32>> {
     if !sb.has(Compat::HAS_JOURNAL) {

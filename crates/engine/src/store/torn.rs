@@ -121,11 +121,11 @@ fn leads_to_log(device: &dyn BlockDevice, sb: &Superblock) -> Result<bool> {
 
 /// Returns the superblock of the log, if it lies where the superblock's copy of the journal's map
 /// says, with a block size, length and UUID that fit this superblock. Its checksum is not checked:
-/// it may be torn too. A map that is not flat leads nowhere.
+/// it may be torn too.
 fn log_of(device: &dyn BlockDevice, sb: &Superblock) -> Result<Option<jbd2::Superblock>> {
     let (Some(inode), block_size) = (sb.journal_backup(), sb.block_size()) else { return Ok(None) };
-    let Some(first) = first_block(&inode) else { return Ok(None) };
     let mut block = AlignedBuf::zeroed(block_size as usize);
+    let Some(first) = first_block(device, sb, &inode, &mut block)? else { return Ok(None) };
     if !read_block(device, sb, first, 0, &mut block)? {
         return Ok(None);
     }
@@ -135,14 +135,31 @@ fn log_of(device: &dyn BlockDevice, sb: &Superblock) -> Result<Option<jbd2::Supe
     Ok(log.ok().filter(|log| log.is_v2() && log.uuid() == sb.raw().s_uuid))
 }
 
-/// Returns the first block of the journal, by a flat map.
-fn first_block(inode: &Inode) -> Option<u64> {
+/// Returns the first block of the journal. The blocks of its map are read into `block`.
+fn first_block(
+    device: &dyn BlockDevice,
+    sb: &Superblock,
+    inode: &Inode,
+    block: &mut [u8],
+) -> Result<Option<u64>> {
     if !inode.flags.contains(InodeFlags::EXTENTS) {
-        return inode.i_block.first_chunk().map(|pointer| u32::from_le_bytes(*pointer).into());
+        return Ok(inode.i_block.first_chunk().map(|pointer| u32::from_le_bytes(*pointer).into()));
     }
-    let root = NodeRef::new(&inode.i_block, At { ino: EXT4_JOURNAL_INO, block: 0 }).ok()?;
-    let first = root.entries.first().filter(|_| root.eh_depth == 0)?.extent();
-    (first.ee_block == 0).then_some(first.ee_start)
+    let (mut node, mut depth) = (inode.i_block.to_vec(), None);
+    loop {
+        let Ok(found) = NodeRef::new(&node, At { ino: EXT4_JOURNAL_INO, block: 0 }) else { return Ok(None) };
+        let Some(first) = found.entries.first().filter(|_| depth.is_none_or(|d| d == found.eh_depth)) else {
+            return Ok(None);
+        };
+        let Some(below) = found.eh_depth.checked_sub(1) else {
+            let first = first.extent();
+            return Ok((first.ee_block == 0).then_some(first.ee_start));
+        };
+        if !read_block(device, sb, first.index().ei_leaf, 0, block)? {
+            return Ok(None);
+        }
+        (node, depth) = (block.to_vec(), Some(below));
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! The maps of files, read and rewritten as they lie on the device.
 //!
-//! A relocation moves whole runs: an extent keeps its length, and a node or an indirect block its
-//! content but for the numbers in it. So no map changes its shape, and none needs another block.
+//! A run that moves whole leaves its extent's length, and a node or an indirect block its content
+//! but for the numbers in it. So the map keeps its shape. A tree whose extents are split is made anew
+//! ([`build_tree`]).
 
 use super::Blocks;
-use crate::error::{Corrupt, Result};
-use lanefs_format::extent::{At, Bounds, Extent, Index, NodeRef, set_checksum, verify_checksum};
+use crate::error::{Corrupt, Error, Result};
+use lanefs_format::extent::{
+    At, Bounds, Entry, Extent, Index, Node, NodeRef, ROOT_SIZE, max_entries, set_checksum, verify_checksum,
+};
 use lanefs_format::{Inode, InodeContext, InodeFlags};
 
 /// The pointers of `i_block` to data, before those to indirect blocks.
@@ -17,11 +20,50 @@ pub(super) trait Visitor {
     /// unwritten run is of no worth.
     fn data(&mut self, start: u64, len: u32, unwritten: bool) -> Result<u64>;
 
+    /// Returns an extent as it is from now on.
+    fn extent(&mut self, extent: Extent) -> Result<Extent> {
+        let ee_start = self.data(extent.ee_start, extent.len, extent.unwritten)?;
+        Ok(Extent { ee_start, ..extent })
+    }
+
     /// Returns the place of a block of the map from now on.
     fn node(&mut self, block: u64) -> Result<u64>;
 
     /// Gets a block of the map whose content or place has changed.
     fn changed(&mut self, from: u64, to: u64, content: Vec<u8>) -> Result<()>;
+}
+
+/// All that a map has.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    /// The extents of a tree, in order.
+    pub(super) extents: Vec<Extent>,
+    /// The runs that content lies in, in order.
+    pub(super) runs: Vec<(u64, u32)>,
+    /// The blocks of the map.
+    pub(super) nodes: Vec<u64>,
+}
+
+impl Visitor for Whole {
+    fn data(&mut self, start: u64, len: u32, _unwritten: bool) -> Result<u64> {
+        self.runs.push((start, len));
+        Ok(start)
+    }
+
+    fn extent(&mut self, extent: Extent) -> Result<Extent> {
+        self.extents.push(extent);
+        self.runs.push((extent.ee_start, extent.len));
+        Ok(extent)
+    }
+
+    fn node(&mut self, block: u64) -> Result<u64> {
+        self.nodes.push(block);
+        Ok(block)
+    }
+
+    fn changed(&mut self, _from: u64, _to: u64, _content: Vec<u8>) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A file whose map is walked.
@@ -82,8 +124,7 @@ impl<V: Visitor> Walk<'_, V> {
 
     fn extent(&mut self, extent: Extent) -> Result<Extent> {
         self.check(extent.ee_start, extent.len)?;
-        let ee_start = self.visitor.data(extent.ee_start, extent.len, extent.unwritten)?;
-        Ok(Extent { ee_start, ..extent })
+        self.visitor.extent(extent)
     }
 
     fn child(&mut self, index: Index, ino: u32, seed: Option<u32>, bounds: &Bounds) -> Result<Index> {
@@ -151,4 +192,91 @@ impl<V: Visitor> Walk<'_, V> {
         *self.left = self.left.checked_sub(u64::from(len)).ok_or(repeated)?;
         Ok(())
     }
+}
+
+/// Returns how many blocks a tree of so many extents has that [`build_tree`] makes.
+pub(super) fn tree_blocks(extents: usize, block_size: u32) -> usize {
+    let (root, room) = (max_entries(ROOT_SIZE), max_entries(block_size as usize));
+    let (mut sum, mut level) = (0, extents);
+    while level > usize::from(root) {
+        level = level.div_ceil(usize::from(room));
+        sum += level;
+    }
+    sum
+}
+
+/// The `i_block` of a map that was made anew, and the map's blocks.
+pub(super) type Built = ([u8; ROOT_SIZE], Vec<(u64, Vec<u8>)>);
+
+/// Makes the tree of `extents`, as full as it can be, with its blocks in `places`.
+///
+/// # Errors
+/// Fewer places than [`tree_blocks`].
+pub(super) fn build_tree(
+    extents: &[Extent],
+    places: &[u64],
+    (ino, seed): (u32, Option<u32>),
+    block_size: u32,
+) -> Result<Built> {
+    let (root, room) = (max_entries(ROOT_SIZE), max_entries(block_size as usize));
+    let mut level: Vec<Entry> = extents.iter().map(|&extent| extent.into()).collect();
+    let (mut eh_depth, mut blocks, mut places) = (0, Vec::new(), places.iter());
+    while level.len() > usize::from(root) {
+        let mut above = Vec::new();
+        for entries in level.chunks(room.into()) {
+            let at = At { ino, block: *places.next().ok_or(Error::NoSpace)? };
+            let mut bytes = vec![0; block_size as usize];
+            Node { eh_depth, eh_max: room, entries: entries.to_vec() }.encode(&mut bytes, at)?;
+            if let Some(seed) = seed {
+                set_checksum(&mut bytes, seed, at)?;
+            }
+            let ei_block = entries.first().map_or(0, Entry::key);
+            above.push(Index { ei_block, ei_leaf: at.block }.into());
+            blocks.push((at.block, bytes));
+        }
+        (level, eh_depth) = (above, eh_depth + 1);
+    }
+    let mut i_block = [0; ROOT_SIZE];
+    Node { eh_depth, eh_max: root, entries: level }.encode(&mut i_block, At { ino, block: 0 })?;
+    Ok((i_block, blocks))
+}
+
+/// Makes the table of indirect blocks for a file without holes whose blocks are `data`. Each
+/// indirect block lies where `place` says.
+///
+/// # Errors
+/// Those of `place`.
+pub(super) fn build_table(
+    data: impl Iterator<Item = u64>,
+    block_size: u32,
+    place: &mut dyn FnMut() -> Result<u64>,
+) -> Result<Built> {
+    let (mut data, mut blocks, mut i_block) = (data.peekable(), Vec::new(), [0; ROOT_SIZE]);
+    for (n, word) in i_block.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let level = (n + 1).saturating_sub(DIRECT) as u32;
+        *word = build_pointer(&mut data, level, block_size, place, &mut blocks)?;
+    }
+    Ok((i_block, blocks))
+}
+
+fn build_pointer(
+    data: &mut std::iter::Peekable<impl Iterator<Item = u64>>,
+    level: u32,
+    block_size: u32,
+    place: &mut dyn FnMut() -> Result<u64>,
+    blocks: &mut Vec<(u64, Vec<u8>)>,
+) -> Result<[u8; 4]> {
+    if level == 0 {
+        return Ok((data.next().unwrap_or(0) as u32).to_le_bytes());
+    }
+    if data.peek().is_none() {
+        return Ok([0; 4]);
+    }
+    let at = place()?;
+    let mut bytes = vec![0; block_size as usize];
+    for word in bytes.as_chunks_mut::<4>().0 {
+        *word = build_pointer(data, level - 1, block_size, place, blocks)?;
+    }
+    blocks.push((at, bytes));
+    Ok((at as u32).to_le_bytes())
 }

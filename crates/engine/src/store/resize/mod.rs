@@ -3,7 +3,7 @@
 //! A [`Resizing`] has the volume for itself: its log is empty when it begins and when it ends.
 //! Growth takes one transaction or several, each of which ([`step`]) leads from a sound volume to
 //! a larger one. A volume shrinks ([`shrink`]) in one, behind others that move what lies behind the
-//! new end ([`moves`]).
+//! new end: the log ([`new_log`]), inodes ([`renumber`]), and blocks of files ([`moves`]).
 //!
 //! Order of a step:
 //! 1. what lies behind the old end, in place;
@@ -20,12 +20,15 @@
 mod copies;
 mod maps;
 mod moves;
+mod new_log;
 mod place;
 mod relocate;
+mod renumber;
 mod reserve;
 mod shape;
 mod shrink;
 mod step;
+mod usage;
 
 use super::zones::{Survey, Zones};
 use super::{log_place, read_super, write_super};
@@ -170,7 +173,7 @@ impl Resizing {
     /// a journal a check, has to look after.
     fn under_journal(&mut self, change: impl FnOnce(&mut Self, &Journal) -> Result<()>) -> Result<()> {
         let state = self.begin()?;
-        let journal = self.open_journal()?;
+        let journal = self.open_journal(self.log.as_ref())?;
         self.unfinished = false;
         let outcome = change(self, &journal);
         if self.unfinished {
@@ -184,6 +187,12 @@ impl Resizing {
     fn take(&mut self, journal: &Journal, step: Step) -> Result<()> {
         self.unfinished = true;
         self.commit(journal, &step.logged)?;
+        let layout = step.superblock.layout();
+        if !(1..layout.group_count()).any(|group| layout.has_super(group)) {
+            // The backups behind the new end stand in for a torn superblock. They must lead to the
+            // log, which may have moved.
+            copies::write(&self.device, &self.superblock, &self.groups)?;
+        }
         (self.superblock, self.groups) = (step.superblock, step.groups);
         self.fixed = shrink::fixed(&self.superblock, &self.groups);
         copies::write(&self.device, &self.superblock, &self.groups)?;
@@ -238,12 +247,13 @@ impl Resizing {
         Ok(journal.commit(tid)?)
     }
 
-    fn open_journal(&self) -> Result<Journal> {
+    /// Opens the journal whose log is `log`. Writes nothing yet.
+    fn open_journal(&self, log: Option<&LogConfig>) -> Result<Journal> {
         Ok(Journal::open(
             Arc::clone(&self.device.device),
             Options {
                 cache_blocks: CACHE_BLOCKS,
-                log: self.log.clone(),
+                log: log.cloned(),
                 commit_interval: Duration::ZERO,
                 threads: false,
                 clock: self.clock.map(|t| Duration::new(t.sec.max(0).unsigned_abs(), t.nsec)),

@@ -1,31 +1,81 @@
-//! Moves what lies behind the new end of a volume to free blocks before it.
+//! Plans what moves when a volume becomes smaller.
 //!
-//! A [`Moves`] is planned as a whole before anything is written: every run behind the end gets one
-//! free run of the same length. Files then move in batches. The copies of a batch are written to
-//! blocks that are free, and one transaction changes the maps and the bitmaps of all its files. So
-//! a crash leaves each file with its old blocks or its new ones.
+//! A [`Moves`] is planned as a whole before anything is written: every run behind the end gets a
+//! free run of the same length, or, if there is none, several that are shorter. Files then move in
+//! batches. The copies of a batch are written to blocks that are free, and one transaction changes
+//! the maps and the bitmaps of all its files. So a crash leaves each file with its old blocks or
+//! its new ones.
 
 use super::Resizing;
-use super::maps::{Visitor, Walk};
-use crate::error::{Corrupt, ResizeError, Result};
-use lanefs_format::{EXT4_RESIZE_INO, Inode, InodeUse, bitmap};
+use super::maps::tree_blocks;
+use super::renumber::Numbers;
+use super::usage::{FreeRuns, Holds, MapSize, Run, Sharers, Usage};
+use crate::error::{ResizeError, Result};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-/// Where runs behind the end go: the first block of each, with the length and the new place.
+/// Where runs behind the end go: the first block of each piece, with the length and the new place.
 pub(super) type Targets = BTreeMap<u64, (u32, u64)>;
 
-/// Runs of free blocks: the first block of each, with the length.
-type FreeRuns = BTreeMap<u64, u64>;
+/// The free runs before an end, by length and then place.
+#[derive(Debug)]
+pub(super) struct Room {
+    end: u64,
+    by_len: BTreeSet<(u64, u64)>,
+}
 
-/// The inodes whose attributes lie in a block behind the end.
-type Sharers = BTreeMap<u64, Vec<u32>>;
+impl Room {
+    pub(super) fn new(free: &FreeRuns, end: u64) -> Self {
+        let runs = free.range(..end).map(|(&start, &len)| (len.min(end - start), start));
+        Self { end, by_len: runs.collect() }
+    }
+
+    /// Takes `len` blocks of the shortest run that has so many.
+    pub(super) fn take(&mut self, len: u32) -> Option<u64> {
+        let wanted = u64::from(len);
+        let &(room, start) = self.by_len.range((wanted, 0)..).next()?;
+        self.by_len.remove(&(room, start));
+        if room > wanted {
+            self.by_len.insert((room - wanted, start + wanted));
+        }
+        Some(start)
+    }
+
+    /// Takes `len` blocks, in one run or in several, the longest first.
+    pub(super) fn take_pieces(&mut self, len: u32) -> Option<Vec<(u64, u32)>> {
+        let (mut pieces, mut left) = (Vec::new(), len);
+        while left > 0 {
+            match self.take(left) {
+                Some(start) => {
+                    pieces.push((start, left));
+                    left = 0;
+                }
+                None => {
+                    // Shorter than what is left, which is a u32.
+                    let (room, start) = self.by_len.pop_last()?;
+                    pieces.push((start, room as u32));
+                    left -= room as u32;
+                }
+            }
+        }
+        Some(pieces)
+    }
+
+    /// Adds the part of a run that lies before the end.
+    pub(super) fn add(&mut self, run: Range<u64>) {
+        let len = run.end.min(self.end).saturating_sub(run.start);
+        if len > 0 {
+            self.by_len.insert((len, run.start));
+        }
+    }
+}
 
 /// A planned relocation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Moves {
     pub(super) targets: Targets,
-    /// The inodes whose maps change.
-    pub(super) files: Vec<u32>,
+    /// The inodes whose maps change, with the blocks of those trees that are made anew.
+    pub(super) files: BTreeMap<u32, Option<Vec<u64>>>,
     pub(super) xattrs: Sharers,
 }
 
@@ -33,164 +83,55 @@ impl Moves {
     /// Plans to empty the blocks from `end` on.
     ///
     /// # Errors
-    /// [`ResizeError`]: something that does not move, or no free run for something that does. A
-    /// damaged volume; the device's.
-    pub(super) fn plan(volume: &Resizing, end: u64) -> Result<Self> {
-        let (sb, device) = (&volume.superblock, &volume.device);
-        let ctx = sb.inode_context();
-        let free = free_runs(volume)?;
-        // No block belongs to two files: together they have no more than the bitmaps have in use.
-        let mut left = sb.blocks_count().saturating_sub(free.values().sum());
-        let mut found = Found { volume, free: &free, end, is_log: false, runs: Vec::new() };
-        if let Some(block) = volume.top_of_reserve()? {
-            found.check(block, 1)?;
+    /// [`ResizeError::NoRun`].
+    pub(super) fn plan(volume: &Resizing, usage: &Usage, end: u64, room: &mut Room) -> Result<Self> {
+        let mut moves = Self::default();
+        let mut extents: BTreeMap<u32, usize> = BTreeMap::new();
+        for run in usage.runs.iter().filter(|run| run.end() > end) {
+            let has_new_tree = extents.contains_key(&run.ino);
+            if run.holds == Holds::Node && has_new_tree {
+                continue;
+            }
+            let pieces = moves.target(run, room);
+            let pieces = pieces.ok_or(ResizeError::NoRun { blocks: end, len: run.len })?;
+            if run.holds == Holds::Attributes {
+                let inos = usage.xattrs.get(&run.start).cloned().unwrap_or_default();
+                moves.xattrs.insert(run.start, inos);
+                continue;
+            }
+            moves.files.entry(run.ino).or_default();
+            if pieces > 1 {
+                let size = usage.files.get(&run.ino).map_or(0, |size: &MapSize| size.extents);
+                *extents.entry(run.ino).or_insert(size) += pieces - 1;
+            }
         }
-        let mut moves = Self { targets: Targets::new(), files: Vec::new(), xattrs: Sharers::new() };
-        let own = [sb.raw().s_journal_inum.get(), sb.raw().s_orphan_file_inum.get()];
-        each_inode(volume, |mut inode| {
-            let before = found.runs.len();
-            let (ino, blocks) = (inode.ino, sb.blocks_count());
-            found.is_log = ino == sb.raw().s_journal_inum.get();
-            Walk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut found }.file(&mut inode)?;
-            if let Some(&(block, _)) = found.runs.get(before) {
-                if own.contains(&inode.ino) {
-                    let what = "a file of the file system itself";
-                    return Err(ResizeError::Immovable { blocks: end, what, block }.into());
-                }
-                moves.files.push(inode.ino);
-            }
-            if inode.file_acl != 0 {
-                found.is_log = false;
-                found.check(inode.file_acl, 1)?;
-            }
-            if inode.file_acl >= end {
-                moves.xattrs.entry(inode.file_acl).or_default().push(inode.ino);
-            }
-            Ok(())
-        })?;
-        found.runs.extend(moves.xattrs.keys().map(|&block| (block, 1)));
-        moves.targets = targets(volume, end, found.runs, &free)?;
-        volume.check_empty_behind(end, &moves.targets)?;
+        for (ino, extents) in extents {
+            let need = tree_blocks(extents, volume.superblock.block_size());
+            let places: Option<Vec<u64>> = (0..need).map(|_| room.take(1)).collect();
+            let places = places.ok_or(ResizeError::NoRun { blocks: end, len: 1 })?;
+            moves.files.insert(ino, Some(places));
+        }
         Ok(moves)
     }
-}
 
-/// Collects the runs of files behind the end, and checks all runs of files.
-struct Found<'a> {
-    volume: &'a Resizing,
-    free: &'a FreeRuns,
-    end: u64,
-    /// Whether the file is the log.
-    is_log: bool,
-    runs: Vec<(u64, u32)>,
-}
-
-impl Found<'_> {
-    /// Checks that a run does not meet fixed structures, the log, or blocks that are free.
-    fn check(&self, start: u64, len: u32) -> Result<()> {
-        let layout = self.volume.superblock.layout();
-        if !self.is_log {
-            self.volume.zones.check(&layout, start, len.into())?;
-        }
-        match self.free.range(..start + u64::from(len)).next_back() {
-            Some((&first, &free)) if first + free > start => {
-                let block = first.max(start);
-                Err(Corrupt::FreeBlockInUse { block, group: layout.group_of_block(block)?.0 }.into())
-            }
-            _ => Ok(()),
+    /// Takes over new numbers of inodes.
+    pub(super) fn renumber(&mut self, numbers: &Numbers) {
+        let new = |ino: u32| numbers.get(&ino).copied().unwrap_or(ino);
+        self.files =
+            std::mem::take(&mut self.files).into_iter().map(|(ino, tree)| (new(ino), tree)).collect();
+        for ino in self.xattrs.values_mut().flatten() {
+            *ino = new(*ino);
         }
     }
-}
 
-impl Visitor for Found<'_> {
-    fn data(&mut self, start: u64, len: u32, _unwritten: bool) -> Result<u64> {
-        self.check(start, len)?;
-        if start + u64::from(len) > self.end {
-            self.runs.push((start, len));
+    /// Gives a run its new place. Returns the number of pieces.
+    fn target(&mut self, run: &Run, room: &mut Room) -> Option<usize> {
+        let pieces = room.take_pieces(run.len)?;
+        let mut at = run.start;
+        for &(to, len) in &pieces {
+            self.targets.insert(at, (len, to));
+            at += u64::from(len);
         }
-        Ok(start)
+        Some(pieces.len())
     }
-
-    fn node(&mut self, block: u64) -> Result<u64> {
-        self.data(block, 1, false)
-    }
-
-    fn changed(&mut self, _from: u64, _to: u64, _content: Vec<u8>) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// Returns the free runs of the volume.
-fn free_runs(volume: &Resizing) -> Result<FreeRuns> {
-    let mut free = FreeRuns::new();
-    let layout = volume.superblock.layout();
-    for group in 0..layout.group_count() {
-        let map = volume.bitmap_of(group)?;
-        let first = layout.group_first_block(group)?;
-        let bits = layout.group_blocks(group)? as usize;
-        let mut at = 0;
-        while let Some(run) = bitmap::next_run(&map, at..bits, bits) {
-            at = run.end;
-            let (start, len) = (first + run.start as u64, run.len() as u64);
-            match free.last_entry().filter(|last| last.key() + last.get() == start) {
-                Some(mut last) => *last.get_mut() += len,
-                None => _ = free.insert(start, len),
-            }
-        }
-    }
-    Ok(free)
-}
-
-/// Finds a free run before `end` for each of `runs`, the longest first.
-fn targets(volume: &Resizing, end: u64, mut runs: Vec<(u64, u32)>, free: &FreeRuns) -> Result<Targets> {
-    let layout = volume.superblock.layout();
-    // By length and then place, so that the search for the best fit is one look.
-    let before_end = free.range(..end).map(|(&start, &len)| (len.min(end - start), start));
-    let mut by_len: BTreeSet<(u64, u64)> = before_end.collect();
-    runs.sort_by_key(|&(start, len)| (std::cmp::Reverse(len), start));
-    let mut targets = Targets::new();
-    for (start, len) in runs {
-        let wanted = u64::from(len);
-        let Some(&(room, to)) = by_len.range((wanted, 0)..).next() else {
-            return Err(ResizeError::NoRun { blocks: end, len }.into());
-        };
-        by_len.remove(&(room, to));
-        if room > wanted {
-            by_len.insert((room - wanted, to + wanted));
-        }
-        if targets.insert(start, (len, to)).is_some() {
-            let group = layout.group_of_block(start)?.0;
-            return Err(Corrupt::DoubleUse { block: start, group }.into());
-        }
-    }
-    Ok(targets)
-}
-
-/// Calls `f` with each inode in use.
-fn each_inode(volume: &Resizing, mut f: impl FnMut(Inode) -> Result<()>) -> Result<()> {
-    let (sb, device) = (&volume.superblock, &volume.device);
-    let (layout, ctx) = (sb.layout(), sb.inode_context());
-    let size = usize::from(layout.inode_size());
-    for (group, desc) in (0..).zip(&volume.groups) {
-        let Some(map) = volume.inode_bitmap_of(group)? else { continue };
-        let mut held: (u64, Vec<u8>) = (0, Vec::new());
-        let mut index = 0;
-        while let Some(bit) = bitmap::next_set(&map, index..layout.inodes_per_group() as usize) {
-            index = bit + 1;
-            let ino = layout.ino(group, bit as u32)?;
-            let slot = layout.inode_slot(ino)?;
-            let block = desc.inode_table + u64::from(slot.table_block);
-            if held.0 != block {
-                held = (block, device.read(block)?);
-            }
-            let at = slot.offset as usize;
-            let bytes = held.1.get(at..at + size).unwrap_or_default();
-            // Reserved inodes without a use are all zero. The blocks of the resize inode are where
-            // the superblocks are.
-            if InodeUse::of(bytes)?.mode != 0 && ino != EXT4_RESIZE_INO {
-                f(Inode::parse(bytes, ino, &ctx)?)?;
-            }
-        }
-    }
-    Ok(())
 }

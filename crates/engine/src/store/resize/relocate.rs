@@ -1,11 +1,12 @@
 //! Runs a planned relocation, in batches of files.
 
-use super::maps::{Visitor, Walk};
+use super::Resizing;
+use super::maps::{Visitor, Walk, Whole, build_tree};
 use super::moves::{Moves, Targets};
-use super::step::encode_table;
-use super::{Blocks, Resizing};
+use super::step::{encode_super, encode_table};
 use crate::error::{Corrupt, ResizeError, Result, XattrError};
-use lanefs_format::{GroupFlags, Inode, Layout, bitmap, xattr};
+use lanefs_format::extent::Extent;
+use lanefs_format::{GroupFlags, Inode, Layout, Superblock, bitmap, xattr};
 use lanefs_journal::Journal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,71 +17,134 @@ const COPY: u32 = 256;
 /// Blocks that a batch of several files changes at most: all of them are in memory.
 const MAX_BATCH: u32 = 2048;
 
-/// A run that moves: its blocks of before, and the first one from now on.
-type Moved = (Range<u64>, u64);
-
 /// What one transaction changes: blocks of maps and inode tables, and runs in the bitmaps.
 #[derive(Debug, Default)]
-struct Batch {
-    logged: BTreeMap<u64, Vec<u8>>,
-    moved: Vec<Moved>,
+pub(super) struct Batch {
+    pub(super) logged: BTreeMap<u64, Vec<u8>>,
+    pub(super) taken: Vec<Range<u64>>,
+    pub(super) freed: Vec<Range<u64>>,
     /// The groups whose bitmaps change, and the blocks of descriptors, for all that was joined.
     groups: BTreeSet<u32>,
     tables: BTreeSet<u32>,
 }
 
 impl Batch {
-    /// Notes the groups of all runs that move.
-    fn note_groups(&mut self, layout: &Layout) -> Result<()> {
-        for (from, to) in &self.moved {
-            let len = from.end - from.start;
-            for run in [from.clone(), *to..to + len] {
-                let groups = layout.group_of_block(run.start)?.0..=layout.group_of_block(run.end - 1)?.0;
-                self.tables.extend(groups.clone().map(|group| group / layout.descs_per_block()));
-                self.groups.extend(groups);
-            }
+    fn moved(&mut self, from: u64, len: u32, to: u64) {
+        self.freed.push(from..from + u64::from(len));
+        self.taken.push(to..to + u64::from(len));
+    }
+
+    /// Notes the groups of all runs that change.
+    pub(super) fn note_groups(&mut self, layout: &Layout) -> Result<()> {
+        for run in self.taken.iter().chain(&self.freed) {
+            let groups = layout.group_of_block(run.start)?.0..=layout.group_of_block(run.end - 1)?.0;
+            self.tables.extend(groups.clone().map(|group| group / layout.descs_per_block()));
+            self.groups.extend(groups);
         }
         Ok(())
     }
 
-    /// Returns how many blocks the transaction changes, those of bitmaps and descriptors too.
-    fn cost(&self) -> u32 {
-        (self.logged.len() + self.groups.len() + self.tables.len()) as u32
+    /// Returns how many blocks the transaction changes, those of bitmaps and descriptors and the
+    /// superblock too.
+    pub(super) fn cost(&self) -> u32 {
+        (self.logged.len() + self.groups.len() + self.tables.len()) as u32 + 1
     }
 
     fn join(&mut self, other: Batch) {
         self.logged.extend(other.logged);
-        self.moved.extend(other.moved);
+        self.taken.extend(other.taken);
+        self.freed.extend(other.freed);
         self.groups.extend(other.groups);
         self.tables.extend(other.tables);
     }
 }
 
 impl Moves {
+    /// Checks that each file's part of the relocation fits into a transaction of `max` blocks, by
+    /// going through all of it without a write.
+    ///
+    /// # Errors
+    /// [`ResizeError::LogTooSmall`]; a damaged map; the device's.
+    pub(super) fn check_credits(&self, volume: &Resizing, max: u32) -> Result<()> {
+        let (nothing, layout) = (Batch::default(), volume.superblock.layout());
+        let check = |mut one: Batch| {
+            one.note_groups(&layout)?;
+            check_credits(one.cost(), max)
+        };
+        let planner = Planner { volume, batch: &nothing, targets: &self.targets, writes: false };
+        for (&block, sharers) in &self.xattrs {
+            check(planner.move_attributes(block, sharers)?)?;
+        }
+        for (&ino, places) in &self.files {
+            check(planner.move_file(ino, places.as_deref())?)?;
+        }
+        Ok(())
+    }
+
     /// Copies all that lies behind the new end, and commits its new places.
     ///
     /// # Errors
-    /// [`ResizeError::LogTooSmall`] for a file whose map has more blocks than a transaction; those
-    /// of the journal and the device. What has not moved is as it was.
+    /// Those of the journal and the device. What has not moved is as it was.
     pub(super) fn run(&self, volume: &mut Resizing, journal: &Journal) -> Result<()> {
         let mut batch = Batch::default();
         for (&block, sharers) in &self.xattrs {
-            let moved = self.move_attributes(volume, &batch, block, sharers)?;
+            let planner = Planner { volume, batch: &batch, targets: &self.targets, writes: true };
+            let moved = planner.move_attributes(block, sharers)?;
             volume.add(journal, &mut batch, moved)?;
         }
-        for &ino in &self.files {
-            let moved = self.move_file(volume, &batch, ino)?;
+        for (&ino, places) in &self.files {
+            let planner = Planner { volume, batch: &batch, targets: &self.targets, writes: true };
+            let moved = planner.move_file(ino, places.as_deref())?;
             volume.add(journal, &mut batch, moved)?;
         }
         volume.commit_batch(journal, batch)
     }
+}
+
+/// Checks that a transaction of `max` blocks has room for `need`.
+///
+/// # Errors
+/// [`ResizeError::LogTooSmall`].
+pub(super) fn check_credits(need: u32, max: u32) -> Result<()> {
+    if need > max {
+        return Err(ResizeError::LogTooSmall { need, max }.into());
+    }
+    Ok(())
+}
+
+/// Makes the change of one file after the other. What is free is written at once, if `writes`.
+struct Planner<'a> {
+    volume: &'a Resizing,
+    /// What was joined and is not committed.
+    batch: &'a Batch,
+    targets: &'a Targets,
+    writes: bool,
+}
+
+impl Planner<'_> {
+    /// Writes a free block.
+    fn write(&self, block: u64, content: &[u8]) -> Result<()> {
+        if self.writes { self.volume.device.write(block, content) } else { Ok(()) }
+    }
+
+    /// Copies a run to free blocks.
+    fn copy(&self, from: u64, len: u32, to: u64) -> Result<()> {
+        let mut done = 0;
+        while done < len && self.writes {
+            let n = COPY.min(len - done);
+            let bytes = self.volume.device.read_run(from + u64::from(done), n)?;
+            self.volume.device.write(to + u64::from(done), &bytes)?;
+            done += n;
+        }
+        Ok(())
+    }
 
     /// Copies a block of attributes. All inodes that share it change together.
-    fn move_attributes(&self, volume: &Resizing, batch: &Batch, from: u64, inos: &[u32]) -> Result<Batch> {
+    fn move_attributes(&self, from: u64, inos: &[u32]) -> Result<Batch> {
         let mut one = Batch::default();
         let Some(&(_, to)) = self.targets.get(&from) else { return Ok(one) };
-        let mut bytes = volume.device.read(from)?;
-        let seed = volume.superblock.checksummer().fs_seed();
+        let mut bytes = self.volume.device.read(from)?;
+        let seed = self.volume.superblock.checksummer().fs_seed();
         if let Some(seed) = seed {
             let ino = inos.first().copied().unwrap_or_default();
             xattr::verify_block(&bytes, from, seed).map_err(|source| XattrError::Block {
@@ -90,101 +154,143 @@ impl Moves {
             })?;
         }
         xattr::seal_block(&mut bytes, to, seed);
-        volume.device.write(to, &bytes)?;
+        self.write(to, &bytes)?;
         for &ino in inos {
-            volume.change_inode(batch, &mut one, ino, |inode, _| {
+            self.change_inode(&mut one, ino, |inode, _| {
                 inode.file_acl = to;
                 Ok(())
             })?;
         }
-        one.moved.push((from..from + 1, to));
+        one.moved(from, 1, to);
         Ok(one)
     }
 
-    /// Copies the runs of a file behind the end.
-    fn move_file(&self, volume: &Resizing, batch: &Batch, ino: u32) -> Result<Batch> {
+    /// Copies the runs of a file behind the end. A tree that is made anew lies in `places`.
+    fn move_file(&self, ino: u32, places: Option<&[u64]>) -> Result<Batch> {
         let mut one = Batch::default();
-        let (ctx, blocks) = (volume.superblock.inode_context(), volume.superblock.blocks_count());
-        let device = &volume.device;
-        volume.change_inode(batch, &mut one, ino, |inode, one| {
-            let mut visitor = Mover { device, targets: &self.targets, batch: one };
+        let (ctx, blocks) = (self.volume.superblock.inode_context(), self.volume.superblock.blocks_count());
+        let device = &self.volume.device;
+        self.change_inode(&mut one, ino, |inode, one| {
             let mut left = blocks;
-            Walk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut visitor }.file(inode)?;
-            Ok(())
+            match places {
+                Some(places) => {
+                    let mut whole = Whole::default();
+                    Walk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut whole }
+                        .file(inode)?;
+                    self.split_file(inode, &whole, places, one)
+                }
+                None => {
+                    let mut visitor = Mover { planner: self, batch: one };
+                    Walk { device, ctx: &ctx, ino, blocks, left: &mut left, visitor: &mut visitor }
+                        .file(inode)?;
+                    Ok(())
+                }
+            }
         })?;
         Ok(one)
     }
-}
 
-/// Moves what has a target.
-struct Mover<'a> {
-    device: &'a Blocks,
-    targets: &'a Targets,
-    batch: &'a mut Batch,
-}
-
-impl Visitor for Mover<'_> {
-    fn data(&mut self, start: u64, len: u32, unwritten: bool) -> Result<u64> {
-        let Some(&(run, to)) = self.targets.get(&start) else { return Ok(start) };
-        debug_assert_eq!(run, len);
-        self.batch.moved.push((start..start + u64::from(len), to));
-        let mut done = 0;
-        while done < len && !unwritten {
-            let n = COPY.min(len - done);
-            let bytes = self.device.read_run(start + u64::from(done), n)?;
-            self.device.write(to + u64::from(done), &bytes)?;
-            done += n;
+    /// Copies the runs of a file whose extents are split, and makes its tree anew.
+    fn split_file(&self, inode: &mut Inode, whole: &Whole, places: &[u64], one: &mut Batch) -> Result<()> {
+        let mut extents = Vec::new();
+        for extent in &whole.extents {
+            let end = extent.ee_start + u64::from(extent.len);
+            let mut stays = true;
+            for (&start, &(len, to)) in self.targets.range(extent.ee_start..end) {
+                if !extent.unwritten {
+                    self.copy(start, len, to)?;
+                }
+                one.moved(start, len, to);
+                let ee_block = extent.ee_block + (start - extent.ee_start) as u32;
+                extents.push(Extent { ee_block, len, ee_start: to, ..*extent });
+                stays = false;
+            }
+            if stays {
+                extents.push(*extent);
+            }
         }
-        Ok(to)
-    }
-
-    fn node(&mut self, block: u64) -> Result<u64> {
-        let Some(&(_, to)) = self.targets.get(&block) else { return Ok(block) };
-        self.batch.moved.push((block..block + 1, to));
-        Ok(to)
-    }
-
-    fn changed(&mut self, from: u64, to: u64, content: Vec<u8>) -> Result<()> {
-        match from == to {
-            true => _ = self.batch.logged.insert(to, content),
-            false => self.device.write(to, &content)?,
+        let (seed, size) = (inode.seed(&self.volume.superblock.checksummer()), self.volume.device.size);
+        let (i_block, nodes) = build_tree(&extents, places, (inode.ino, seed), size)?;
+        for (block, content) in &nodes {
+            self.write(*block, content)?;
         }
+        one.taken.extend(places.iter().map(|&block| block..block + 1));
+        one.freed.extend(whole.nodes.iter().map(|&block| block..block + 1));
+        inode.i_block = i_block;
+        let sectors = u64::from(size / 512);
+        inode.blocks += places.len() as u64 * sectors;
+        inode.blocks = inode.blocks.saturating_sub(whole.nodes.len() as u64 * sectors);
         Ok(())
     }
-}
 
-impl Resizing {
-    /// Changes an inode in `one`, whose slot may have changed in `batch` before.
+    /// Changes an inode in `one`, whose slot may have changed in the batch before.
     fn change_inode(
         &self,
-        batch: &Batch,
         one: &mut Batch,
         ino: u32,
         change: impl FnOnce(&mut Inode, &mut Batch) -> Result<()>,
     ) -> Result<()> {
-        let (layout, ctx) = (self.superblock.layout(), self.superblock.inode_context());
-        let slot = layout.inode_slot(ino)?;
-        let table = self.groups.get(slot.group as usize).map_or(0, |desc| desc.inode_table);
-        let block = table + u64::from(slot.table_block);
-        let mut bytes = match one.logged.get(&block).or_else(|| batch.logged.get(&block)) {
+        let ctx = self.volume.superblock.inode_context();
+        let (block, at) = self.volume.slot_of(ino)?;
+        let mut bytes = match one.logged.get(&block).or_else(|| self.batch.logged.get(&block)) {
             Some(bytes) => bytes.clone(),
-            None => self.device.read(block)?,
+            None => self.volume.device.read(block)?,
         };
-        let at = slot.offset as usize..slot.offset as usize + usize::from(layout.inode_size());
         let mut inode = Inode::parse(bytes.get(at.clone()).unwrap_or_default(), ino, &ctx)?;
         change(&mut inode, one)?;
         inode.encode(bytes.get_mut(at).unwrap_or_default(), &ctx)?;
         one.logged.insert(block, bytes);
         Ok(())
     }
+}
+
+/// Moves what has a target.
+struct Mover<'a> {
+    planner: &'a Planner<'a>,
+    batch: &'a mut Batch,
+}
+
+impl Visitor for Mover<'_> {
+    fn data(&mut self, start: u64, len: u32, unwritten: bool) -> Result<u64> {
+        let Some(&(run, to)) = self.planner.targets.get(&start) else { return Ok(start) };
+        debug_assert_eq!(run, len);
+        self.batch.moved(start, len, to);
+        if !unwritten {
+            self.planner.copy(start, len, to)?;
+        }
+        Ok(to)
+    }
+
+    fn node(&mut self, block: u64) -> Result<u64> {
+        let Some(&(_, to)) = self.planner.targets.get(&block) else { return Ok(block) };
+        self.batch.moved(block, 1, to);
+        Ok(to)
+    }
+
+    fn changed(&mut self, from: u64, to: u64, content: Vec<u8>) -> Result<()> {
+        match from == to {
+            true => _ = self.batch.logged.insert(to, content),
+            false => self.planner.write(to, &content)?,
+        }
+        Ok(())
+    }
+}
+
+impl Resizing {
+    /// The block of an inode's slot, and the bytes there.
+    pub(super) fn slot_of(&self, ino: u32) -> Result<(u64, Range<usize>)> {
+        let layout = self.superblock.layout();
+        let slot = layout.inode_slot(ino)?;
+        let table = self.groups.get(slot.group as usize).map_or(0, |desc| desc.inode_table);
+        let at = slot.offset as usize;
+        Ok((table + u64::from(slot.table_block), at..at + usize::from(layout.inode_size())))
+    }
 
     /// Adds a file to a batch, which is committed before if it has no room.
     fn add(&mut self, journal: &Journal, batch: &mut Batch, mut one: Batch) -> Result<()> {
         one.note_groups(&self.superblock.layout())?;
         let (need, max) = (one.cost(), journal.max_credits());
-        if need > max {
-            return Err(ResizeError::LogTooSmall { need, max }.into());
-        }
+        check_credits(need, max)?;
         if batch.cost() + need > max.min(MAX_BATCH) {
             self.commit_batch(journal, std::mem::take(batch))?;
         }
@@ -193,28 +299,51 @@ impl Resizing {
     }
 
     fn commit_batch(&mut self, journal: &Journal, batch: Batch) -> Result<()> {
-        if batch.moved.is_empty() {
+        if batch.taken.is_empty() {
             return Ok(());
         }
         self.unfinished = true;
-        let layout = self.superblock.layout();
-        let Batch { mut logged, moved, .. } = batch;
+        let (logged, superblock) = self.with_bitmaps(batch)?;
+        self.commit(journal, &logged)?;
+        self.superblock = superblock;
+        journal.checkpoint()?;
+        self.unfinished = false;
+        Ok(())
+    }
+
+    /// Returns the blocks of a batch with those of bitmaps and descriptors, and the superblock,
+    /// which is among them if a count changes.
+    pub(super) fn with_bitmaps(&mut self, batch: Batch) -> Result<(BTreeMap<u64, Vec<u8>>, Superblock)> {
+        let Batch { mut logged, taken, freed, .. } = batch;
+        let sum = |runs: &[Range<u64>]| runs.iter().map(|run| run.end - run.start).sum::<u64>();
+        let (more, less) = (sum(&freed), sum(&taken));
         let mut changed = BTreeSet::new();
-        for (from, to) in moved {
-            let len = from.end - from.start;
-            self.mark(&mut logged, &mut changed, to..to + len, true)?;
-            self.mark(&mut logged, &mut changed, from, false)?;
+        for run in taken {
+            self.mark(&mut logged, &mut changed, run, true)?;
         }
-        let tables: BTreeSet<u32> = changed.iter().map(|group| group / layout.descs_per_block()).collect();
+        for run in freed {
+            self.mark(&mut logged, &mut changed, run, false)?;
+        }
+        self.describe(&mut logged, &changed)?;
+        let mut superblock = self.superblock.clone();
+        if more != less {
+            superblock.set_free_blocks_count((superblock.free_blocks_count() + more).saturating_sub(less));
+            let (block, bytes) = encode_super(&self.device, &superblock)?;
+            logged.insert(block, bytes);
+        }
+        Ok((logged, superblock))
+    }
+
+    /// Logs the descriptors of groups.
+    pub(super) fn describe(&self, logged: &mut BTreeMap<u64, Vec<u8>>, groups: &BTreeSet<u32>) -> Result<()> {
+        let layout = self.superblock.layout();
+        let tables: BTreeSet<u32> = groups.iter().map(|group| group / layout.descs_per_block()).collect();
         for n in tables {
             let block = layout.desc_block(n)?;
             let mut bytes = self.device.read(block)?;
             encode_table(&self.superblock, &self.groups, n, &mut bytes)?;
             logged.insert(block, bytes);
         }
-        self.commit(journal, &logged)?;
-        journal.checkpoint()?;
-        self.unfinished = false;
         Ok(())
     }
 

@@ -1,20 +1,30 @@
 //! A smaller size.
 //!
-//! Fixed structures of groups that stay do not move, nor does the log, nor does any inode: they
-//! bound the size from below. All else behind the new end moves before it ([`Moves`]), in
-//! transactions that each leave a sound volume of the old size. Then one transaction cuts the
-//! volume: superblock, descriptors, the bitmap of the new last group, and the blocks before the end
-//! in which groups that go away had their structures.
+//! Bitmaps and inode tables of groups that stay do not move: they bound the size from below. All
+//! else behind the new end moves before it: the log ([`NewLog`]), inodes ([`Renumber`]), and blocks
+//! of files ([`Moves`]), in transactions that each leave a sound volume of the old size. Then one
+//! transaction cuts the volume: superblock, descriptors, the bitmap of the new last group, and the
+//! blocks before the end in which groups that go away had their structures.
 
 use super::Resizing;
-use super::moves::{Moves, Targets};
+use super::moves::{Moves, Room};
+use super::new_log::NewLog;
 use super::place::{Place, Taken};
+use super::renumber::Renumber;
 use super::reserve::Reserve;
 use super::shape;
 use super::step::Step;
+use super::usage::Usage;
 use crate::error::{Error, ResizeError, Result};
 use lanefs_format::{Compat, GroupFlags, RoCompat, Superblock, bitmap};
-use lanefs_journal::Journal;
+use std::ops::Range;
+
+/// What moves, the inodes excepted.
+#[derive(Debug)]
+struct Plan {
+    log: Option<NewLog>,
+    moves: Moves,
+}
 
 impl Resizing {
     /// Shrinks the volume to `blocks` blocks, as [`fit`](Self::fit) rounds it.
@@ -27,13 +37,23 @@ impl Resizing {
         if blocks >= self.superblock.blocks_count() {
             return Ok(());
         }
-        let moves = self.plan_shrink(blocks)?;
+        let Plan { log, mut moves } = self.plan_shrink(&Usage::read(self, blocks)?, blocks)?;
+        let kept = self.groups_of(blocks)?;
+        let renumber = Renumber::plan(self, blocks, kept)?;
+        // A log that is too small is found before anything moves.
+        let max = self.open_journal(self.log.as_ref())?.max_credits();
+        self.plan_cut(blocks, max)?;
+        renumber.check_credits(max)?;
+        moves.check_credits(self, max)?;
+        if let Some(log) = log {
+            self.move_log(&log, max)?;
+        }
         self.under_journal(|volume, journal| {
-            // A log that is too small for the cut is found before anything moves.
-            volume.plan_cut(blocks, journal)?;
+            renumber.run(volume, journal)?;
+            moves.renumber(&renumber.numbers);
             moves.run(volume, journal)?;
-            volume.check_empty_behind(blocks, &Targets::new())?;
-            let step = volume.plan_cut(blocks, journal)?;
+            volume.check_empty_behind(blocks)?;
+            let step = volume.plan_cut(blocks, journal.max_credits())?;
             volume.take(journal, step)
         })
     }
@@ -43,51 +63,114 @@ impl Resizing {
     /// # Errors
     /// A damaged volume; the device's.
     pub(crate) fn minimum(&self) -> Result<u64> {
-        let layout = self.superblock.layout();
-        let own = layout.group_base_meta(0) + 2 + layout.inode_table_blocks();
-        let (mut low, mut high) = (layout.first_data_block() + u64::from(own), layout.blocks_count());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.fit(middle).and_then(|blocks| self.plan_shrink(blocks).map(|_| blocks)) {
-                Ok(blocks) => high = blocks.max(low),
-                Err(Error::Resize(_)) => low = middle + 1,
-                Err(e) => return Err(e),
+        let mut high = self.superblock.blocks_count();
+        let low = self.least()?.min(high);
+        let usage = Usage::read(self, low)?;
+        let fits = |wanted: u64| match self.fit(wanted) {
+            Ok(blocks) if blocks < low => Ok(None),
+            Ok(blocks) => self.plan_shrink(&usage, blocks).map(|_| Some(blocks)),
+            Err(e) => Err(e),
+        };
+        let fits = |wanted| match fits(wanted) {
+            Err(Error::Resize(_)) => Ok(None),
+            other => other,
+        };
+        let (mut next, mut stride) = (low, 1);
+        let mut below = low;
+        while below < high {
+            match fits(next)? {
+                Some(blocks) => high = blocks,
+                None => below = next + 1,
             }
+            // Beside the bound first, where most volumes have it.
+            stride *= 2;
+            next = (below + stride).min(below + high.saturating_sub(below) / 2);
         }
         Ok(high)
     }
 
-    /// Checks that what does not move lies before `blocks`, and plans the moves of all else.
-    fn plan_shrink(&self, blocks: u64) -> Result<Moves> {
-        let layout = shape::with_blocks(&self.superblock, blocks, true)?.layout();
-        let kept = (layout.group_count() as usize).min(self.groups.len());
-        let (stay, go) = self.groups.split_at(kept);
-        let fixed = stay.iter().flat_map(|desc| Place::of(desc).runs(&layout));
-        let what = "a bitmap or inode table of a group that stays";
-        let log = self.log.iter().flat_map(|log| &log.runs);
-        let log = log.map(|run| ("the log", run.physical..run.physical + u64::from(run.len)));
-        let top = self.top_of_reserve()?.map(|block| ("a block of the resize inode", block..block + 1));
-        let mut fixed = fixed.map(|run| (what, run)).chain(log).chain(top);
-        if let Some((what, run)) = fixed.find(|(_, run)| run.end > blocks) {
-            return Err(ResizeError::Immovable { blocks, what, block: run.start }.into());
+    /// Returns a size that the volume cannot be smaller than, by the counts of its bitmaps.
+    fn least(&self) -> Result<u64> {
+        let layout = self.superblock.layout();
+        let (mut files, mut free) = (Vec::new(), Vec::new());
+        let mut inodes = 0;
+        for group in 0..layout.group_count() {
+            let (first, len) = (layout.group_first_block(group)?, layout.group_blocks(group)?);
+            let used = bitmap::count_set(&self.bitmap_of(group)?, 0..len as usize) as u64;
+            let fixed: u64 =
+                self.fixed.within(first..first + u64::from(len)).map(|run| run.end - run.start).sum();
+            files.push(used.saturating_sub(fixed + u64::from(layout.group_base_meta(group))));
+            free.push(u64::from(len) - used);
+            let map = self.inode_bitmap_of(group)?.unwrap_or_default();
+            if !map.is_empty() {
+                inodes += bitmap::count_set(&map, 0..layout.inodes_per_group() as usize) as u32;
+            }
         }
-        for (n, desc) in go.iter().enumerate().rev() {
-            self.check_no_inode(blocks, (kept + n) as u32, desc.free_inodes_count, layout.inodes_count())?;
+        let fewest = inodes.div_ceil(layout.inodes_per_group()).max(1) - 1;
+        let (mut behind, mut room): (u64, u64) = (files.iter().sum(), 0);
+        let mut least = layout.first_data_block() + 1;
+        for (group, (files, free)) in (0..).zip(files.into_iter().zip(free)) {
+            behind -= files;
+            let own = u64::from(layout.group_base_meta(group));
+            // Blocks of this group that files before and behind the end need.
+            let need = if room + free >= behind { behind.saturating_sub(room).max(own) } else { u64::MAX };
+            if group >= fewest && need != u64::MAX {
+                least = layout.group_first_block(group)? + need.max(1);
+                break;
+            }
+            room += free;
         }
-        Moves::plan(self, blocks)
+        let own = layout.group_base_meta(0) + 2 + layout.inode_table_blocks();
+        Ok(least.max(layout.first_data_block() + u64::from(own)))
     }
 
-    /// Checks that a group that goes away has no inode in use, by its bitmap and by its count.
-    fn check_no_inode(&self, blocks: u64, group: u32, free: u32, max: u32) -> Result<()> {
-        let before = self.superblock.layout();
-        let ipg = before.inodes_per_group();
-        let map = self.inode_bitmap_of(group)?.unwrap_or_default();
-        if free == ipg && bitmap::next_set(&map, 0..ipg as usize).is_none() {
-            return Ok(());
+    /// Groups of the volume with `blocks` blocks.
+    fn groups_of(&self, blocks: u64) -> Result<u32> {
+        Ok(shape::with_blocks(&self.superblock, blocks, true)?.layout().group_count())
+    }
+
+    /// Checks that what does not move lies before `blocks`, and plans the moves of all else.
+    fn plan_shrink(&self, usage: &Usage, blocks: u64) -> Result<Plan> {
+        let layout = self.superblock.layout();
+        let kept = self.groups_of(blocks)?;
+        let stay = self.groups.iter().take(kept as usize);
+        let mut fixed = stay.flat_map(|desc| Place::of(desc).runs(&layout));
+        if let Some(run) = fixed.find(|run| run.end > blocks) {
+            let what = "a bitmap or inode table of a group that stays";
+            return Err(ResizeError::Immovable { blocks, what, block: run.start }.into());
         }
-        let last = (0..ipg).rev().find(|&n| bitmap::test(&map, n as usize));
-        let ino = before.ino(group, last.unwrap_or(0))?;
-        Err(ResizeError::InodeInUse { blocks, ino, max }.into())
+        usage.check(self, blocks)?;
+        self.check_inodes(usage, blocks, kept)?;
+        let mut room = Room::new(&usage.free, blocks);
+        let log = NewLog::plan(self, usage, blocks, &mut room)?;
+        for run in log.iter().flat_map(|log| &log.freed) {
+            room.add(run.clone());
+        }
+        Ok(Plan { log, moves: Moves::plan(self, usage, blocks, &mut room)? })
+    }
+
+    /// Checks that `kept` groups have numbers for all inodes in use, and those that the superblock
+    /// names.
+    fn check_inodes(&self, usage: &Usage, blocks: u64, kept: u32) -> Result<()> {
+        let (raw, per_group) = (self.superblock.raw(), self.superblock.layout().inodes_per_group());
+        let max = kept * per_group;
+        let named = [
+            raw.s_journal_inum,
+            raw.s_orphan_file_inum,
+            raw.s_usr_quota_inum,
+            raw.s_grp_quota_inum,
+            raw.s_prj_quota_inum,
+            raw.s_lpf_ino,
+            raw.s_snapshot_inum,
+        ];
+        let fixed = named.map(|ino| ino.get()).into_iter().chain([self.superblock.first_ino() - 1]);
+        if let Some(ino) = fixed.max().filter(|&ino| ino > max) {
+            return Err(ResizeError::InodeInUse { blocks, ino, max }.into());
+        }
+        match usage.inodes.iter().sum::<u32>().checked_sub(max) {
+            Some(more) if more > 0 => Err(ResizeError::TooFewInodes { blocks, max, more }.into()),
+            _ => Ok(()),
+        }
     }
 
     /// The double indirect block of the resize inode, if there is one.
@@ -99,9 +182,8 @@ impl Resizing {
         Ok(Some(Reserve::read(&self.device, &self.superblock, table)?.top()))
     }
 
-    /// Plans the transaction that cuts the volume.
-    fn plan_cut(&self, blocks: u64, journal: &Journal) -> Result<Step> {
-        let max = journal.max_credits();
+    /// Plans the transaction that cuts the volume, of at most `max` blocks.
+    fn plan_cut(&self, blocks: u64, max: u32) -> Result<Step> {
         let mut need = 0;
         // Without the resize inode the transaction has fewer blocks.
         for keep_reserve in [true, false] {
@@ -123,35 +205,45 @@ impl Resizing {
         Err(ResizeError::LogTooSmall { need, max }.into())
     }
 
-    /// Checks that nothing lies behind `end` but fixed structures and what has a target.
-    pub(super) fn check_empty_behind(&self, end: u64, targets: &Targets) -> Result<()> {
+    /// Checks that nothing lies behind `end` but fixed structures.
+    fn check_empty_behind(&self, end: u64) -> Result<()> {
+        match self.last_stray(end, &[])? {
+            Some(block) => {
+                let what = "a block that no file owns";
+                Err(ResizeError::Immovable { blocks: end, what, block }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the last block in use from `from` on that is neither of fixed structures nor of the
+    /// runs in `owned`, which are sorted.
+    pub(super) fn last_stray(&self, from: u64, owned: &[Range<u64>]) -> Result<Option<u64>> {
         let layout = self.superblock.layout();
-        for group in layout.group_of_block(end)?.0..layout.group_count() {
+        for group in (layout.group_of_block(from)?.0..layout.group_count()).rev() {
             let first = layout.group_first_block(group)?;
-            let group_end = first + u64::from(layout.group_blocks(group)?);
+            let end = first + u64::from(layout.group_blocks(group)?);
             let mut map = self.bitmap_of(group)?;
             let base = first..first + u64::from(layout.group_base_meta(group));
-            // A run may begin in the group before.
-            let earlier = targets.range(..first).next_back();
-            let moved = earlier.into_iter().chain(targets.range(first..group_end));
-            let moved = moved.map(|(&start, &(len, _))| start.max(first)..start + u64::from(len));
-            for run in self.fixed.within(first..group_end).chain([base]).chain(moved) {
-                if run.start < run.end.min(group_end) {
-                    let bits = (run.start - first) as usize..(run.end.min(group_end) - first) as usize;
-                    bitmap::clear(&mut map, bits)?;
+            let owned = owned.get(owned.partition_point(|run| run.end <= first)..).unwrap_or_default();
+            let owned = owned.iter().take_while(|run| run.start < end).cloned();
+            for run in self.fixed.within(first..end).chain([base]).chain(owned) {
+                let (start, end) = (run.start.max(first), run.end.min(end));
+                if start < end {
+                    bitmap::clear(&mut map, (start - first) as usize..(end - first) as usize)?;
                 }
             }
-            let bits = end.saturating_sub(first) as usize..(group_end - first) as usize;
-            if let Some(bit) = bitmap::next_set(&map, bits) {
-                let (what, block) = ("a block that no file owns", first + bit as u64);
-                return Err(ResizeError::Immovable { blocks: end, what, block }.into());
+            let bits = from.saturating_sub(first) as usize..(end - first) as usize;
+            if bitmap::next_set(&map, bits.clone()).is_some() {
+                let last = bits.rev().find(|&bit| bitmap::test(&map, bit));
+                return Ok(last.map(|bit| first + bit as u64));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Whether `flag` says that a bitmap of the group was never written.
-    fn is_unwritten(&self, group: u32, flag: GroupFlags) -> bool {
+    pub(super) fn is_unwritten(&self, group: u32, flag: GroupFlags) -> bool {
         let ro = self.superblock.features().ro_compat;
         ro.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
             && self.groups.get(group as usize).is_some_and(|desc| desc.flags.contains(flag))

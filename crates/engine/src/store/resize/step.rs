@@ -292,11 +292,7 @@ impl Step {
         let inodes = self.groups.iter().map(|desc| desc.free_inodes_count).sum();
         self.superblock.set_free_blocks_count(blocks);
         self.superblock.set_free_inodes_count(inodes);
-        let (block, at) = super_place(&self.superblock);
-        let mut bytes = device.read(block)?;
-        if let Some(slot) = bytes.get_mut(at..at + SUPERBLOCK_SIZE) {
-            slot.copy_from_slice(&self.superblock.encode());
-        }
+        let (block, bytes) = encode_super(device, &self.superblock)?;
         self.logged.insert(block, bytes);
         Ok(())
     }
@@ -353,4 +349,17 @@ pub(super) fn encode_table(sb: &Superblock, groups: &[GroupDesc], n: u32, bytes:
 /// The block of the superblock, and its first byte there.
 pub(super) fn super_place(sb: &Superblock) -> (u64, usize) {
     if sb.block_size() == 1024 { (1, 0) } else { (0, 1024) }
+}
+
+/// The superblock's block, with the new superblock in it.
+///
+/// # Errors
+/// The device's.
+pub(super) fn encode_super(device: &Blocks, sb: &Superblock) -> Result<(u64, Vec<u8>)> {
+    let (block, at) = super_place(sb);
+    let mut bytes = device.read(block)?;
+    if let Some(slot) = bytes.get_mut(at..at + SUPERBLOCK_SIZE) {
+        slot.copy_from_slice(&sb.encode());
+    }
+    Ok((block, bytes))
 }
