@@ -103,8 +103,9 @@ impl FileTree {
         digests
     }
 
-    /// Makes the tree and returns the root hash. `read` fills a buffer with the data from a byte on;
-    /// `write` takes whole blocks of the tree and their first byte in it, always in the same order.
+    /// Makes the tree and returns the root hash. `read` fills a buffer with the data from a byte
+    /// on; `write` takes whole blocks of the tree and their first byte in it, always in the same
+    /// order.
     ///
     /// # Errors
     /// Those of `read` and `write`.

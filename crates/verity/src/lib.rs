@@ -1,5 +1,5 @@
-//! The hash tree of dm-verity: makes it, verifies a volume against it, and reads its superblock. The
-//! hash tree of fs-verity, for one file ([`FileTree`]).
+//! The hash tree of dm-verity: makes it, verifies a volume against it, and reads its superblock.
+//! The hash tree of fs-verity, for one file ([`FileTree`]).
 //!
 //! A hash area is a superblock ([`Header`]) and, from the next block on, the levels of the tree,
 //! the top first. A block of level 0 has the digests of as many data blocks as fit, one of level 1

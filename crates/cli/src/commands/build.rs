@@ -69,8 +69,8 @@ pub(crate) struct Args {
     /// The UUID of the hash tree; follows from the volume's UUID otherwise
     #[arg(long, value_name = "UUID", requires = "verity")]
     verity_uuid: Option<Uuid>,
-    /// Give each regular file a hash tree (fs-verity), or those whose path, from / on, matches GLOB.
-    /// `*` takes slashes too
+    /// Give each regular file a hash tree (fs-verity), or those whose path, from / on, matches
+    /// GLOB. `*` takes slashes too
     #[arg(long, value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = "*")]
     fs_verity: Vec<OsString>,
     /// The hash algorithm of these trees

@@ -1,4 +1,5 @@
-//! ioctl(2): flags as of chattr(1), projects, trimming, fs-verity. The kernel refuses FIEMAP itself.
+//! ioctl(2): flags as of chattr(1), projects, trimming, fs-verity. The kernel itself refuses
+//! FIEMAP.
 //!
 //! Hazard: a program's own commands come by any handle, also of a read-only bind mount. The kernel
 //! takes the exact numbers that change flags for itself, and checks owner, capability and mount. So

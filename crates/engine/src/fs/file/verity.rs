@@ -1,8 +1,10 @@
 //! The hash tree of a file with fs-verity, once its descriptor is read.
 //!
 //! Blocks of the tree are cached as pages of a file of their own, which no program sees: they count
-//! as the volume's pages and are evicted as those are. Invariant: a block of the tree that is cached
-//! has the digest that the block above it says, up to the root hash.
+//! as the volume's pages and are evicted as those are.
+//!
+//! Invariant: a block of the tree that is cached has the digest that the block above it says, up to
+//! the root hash.
 
 use super::cache::{FileCache, PageCache};
 use lanefs_format::verity::{VerityDescriptor, VerityHash};

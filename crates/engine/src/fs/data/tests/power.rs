@@ -169,3 +169,53 @@ fn a_cut_shows_a_file_that_was() {
         assert!(states > 100 && different.len() > 10, "{states} states, {} files", different.len());
     }
 }
+
+/// After a cut the file has its whole tree, or no flag and no block behind i_size, wherever commits
+/// came in between.
+#[test]
+fn a_cut_while_a_file_gets_its_tree() {
+    let size = 300_001_u64;
+    for (seed, kind) in [&["-O", "^orphan_file"], &["-O", "orphan_file"]].into_iter().enumerate() {
+        let image = Image::new("4M", &[KINDS[1], &["-J", "size=1"], kind].concat());
+        let ino = image.file("a");
+        let fs = image.open();
+        write(&fs.node(ino).unwrap(), 0, &vec![7; size as usize]).unwrap();
+        image.close(fs);
+
+        let device = Arc::new(RecordingDevice::new(Medium::from_bytes(std::fs::read(image.path()).unwrap())));
+        let committing = Arc::new(Committing { inner: Arc::clone(&device), fs: OnceLock::new() });
+        let fs = image.open_on(Arc::clone(&committing) as Arc<dyn BlockDevice>);
+        let start = device.mark("start");
+        let node = fs.node(ino).unwrap();
+        committing.fs.set(Arc::downgrade(&fs)).unwrap();
+        BUSY.set(false);
+        node.content().enable_verity(&Verity::default(), 0).unwrap();
+        committing.commit();
+        device.mark("done");
+        drop(node);
+        BUSY.set(true);
+        fs.close().unwrap();
+
+        let log = device.log();
+        let mut seen = [0; 2];
+        for state in log.crash_states(seed as u64, 4).filter(|state| state.cut > start) {
+            let found = Arc::new(state.device());
+            let fs = image.open_on(Arc::clone(&found) as Arc<dyn BlockDevice>);
+            let node = fs.node(ino).unwrap();
+            assert!(all(&node) == vec![7; size as usize], "{state}");
+            let has = node.content().is_verity();
+            let behind = node.content().fiemap(size.next_multiple_of(1024)..u64::MAX, 10).unwrap();
+            assert_eq!(behind.is_empty(), !has, "{state}");
+            assert!(has || !state.marks(&log).any(|(_, mark)| mark == "done"), "{state}");
+            seen[usize::from(has)] += 1;
+            drop(node);
+            fs.close().unwrap();
+            if state.shape == Shape::Ordered {
+                found.image().save(image.path()).unwrap();
+                let (code, text) = run("e2fsck", &["-fn", &image.path()]);
+                assert_eq!(code, 0, "{state}: {text}");
+            }
+        }
+        assert!(seen[0] > 20 && seen[1] > 5, "{seen:?}");
+    }
+}
