@@ -45,6 +45,7 @@ if [ -n "${1:-}" ]; then
     need sgdisk gdisk
     need setfacl acl
     need setfattr attr
+    need simg2img android-sdk-libsparse-utils
     need skopeo skopeo
     need sqlite3 sqlite3
     need umoci umoci

@@ -1,4 +1,4 @@
-//! Compressed archives: reads gzip, zstd, xz and bzip2, and writes gzip.
+//! Compressed archives: reads gzip, zstd, xz and bzip2, and writes gzip and zstd.
 //!
 //! The output depends on the content alone: no time and no name go into the header.
 
@@ -53,30 +53,39 @@ pub enum Compression {
     None,
     /// By gzip, at its usual level.
     Gzip,
+    /// By zstd, at its usual level.
+    #[cfg(feature = "zstd")]
+    Zstd,
 }
 
-/// A stream that is written plain or by gzip.
-#[derive(Debug)]
+/// A stream that is written plain or compressed.
 pub(crate) enum Packer<W: Write> {
     Plain(BufWriter<W>),
     Gzip(GzEncoder<BufWriter<W>>),
+    #[cfg(feature = "zstd")]
+    Zstd(zstd::Encoder<'static, BufWriter<W>>),
 }
 
 impl<W: Write> Packer<W> {
-    pub(crate) fn new(stream: W, compression: Compression) -> Self {
+    pub(crate) fn new(stream: W, compression: Compression) -> io::Result<Self> {
         let stream = BufWriter::with_capacity(WRITE_BEHIND, stream);
-        match compression {
+        Ok(match compression {
             Compression::Gzip => Self::Gzip(GzEncoder::new(stream, flate2::Compression::default())),
             Compression::None => Self::Plain(stream),
-        }
+            #[cfg(feature = "zstd")]
+            Compression::Zstd => Self::Zstd(zstd::Encoder::new(stream, zstd::DEFAULT_COMPRESSION_LEVEL)?),
+        })
     }
 
-    /// Writes what ends the stream.
-    pub(crate) fn finish(self) -> io::Result<()> {
-        match self {
-            Self::Plain(mut stream) => stream.flush(),
-            Self::Gzip(encoder) => encoder.finish()?.flush(),
-        }
+    /// Writes what ends the stream, and gives it back.
+    pub(crate) fn finish(self) -> io::Result<W> {
+        let stream = match self {
+            Self::Plain(stream) => stream,
+            Self::Gzip(encoder) => encoder.finish()?,
+            #[cfg(feature = "zstd")]
+            Self::Zstd(encoder) => encoder.finish()?,
+        };
+        stream.into_inner().map_err(io::IntoInnerError::into_error)
     }
 }
 
@@ -85,6 +94,8 @@ impl<W: Write> Write for Packer<W> {
         match self {
             Self::Plain(stream) => stream.write(buf),
             Self::Gzip(encoder) => encoder.write(buf),
+            #[cfg(feature = "zstd")]
+            Self::Zstd(encoder) => encoder.write(buf),
         }
     }
 

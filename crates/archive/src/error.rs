@@ -107,6 +107,8 @@ pub enum Action {
     Build,
     /// Taking a name of the volume over into a folder or an archive.
     Export,
+    /// Comparing two trees.
+    Compare,
 }
 
 impl fmt::Display for Action {
@@ -121,6 +123,7 @@ impl fmt::Display for Action {
             Self::ImportInto => "import into",
             Self::Build => "build",
             Self::Export => "export",
+            Self::Compare => "compare",
         })
     }
 }
@@ -131,8 +134,10 @@ impl fmt::Display for Action {
 pub enum Place {
     /// A path of this machine, or the name that the caller gave a stream.
     Host(Vec<u8>),
-    /// A path of the volume.
+    /// A path of the volume; of two that are compared, of the old one.
     Volume(Vec<u8>),
+    /// A path of the new one of two volumes that are compared.
+    NewVolume(Vec<u8>),
     /// A name as an archive has it.
     Member(Vec<u8>),
 }
@@ -151,7 +156,7 @@ impl Place {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match self {
-            Self::Host(path) | Self::Volume(path) | Self::Member(path) => path,
+            Self::Host(path) | Self::Volume(path) | Self::NewVolume(path) | Self::Member(path) => path,
         }
     }
 }
@@ -237,6 +242,9 @@ pub enum Cause {
     /// Another thread replaced the name while it was read.
     #[error("it changed meanwhile")]
     Changed,
+    /// The name begins with `.wh.`: in a layer it would take another name away.
+    #[error("a layer has no form for names that begin with .wh.")]
+    WhiteoutName,
     /// Sockets have no form in an archive.
     #[error("tar has no sockets")]
     Socket,
@@ -267,6 +275,12 @@ pub enum Cause {
     /// The tree of dm-verity could not be made.
     #[error(transparent)]
     Verity(lanefs_verity::VerityError),
+    /// The journal of the volume holds changes that its blocks lack.
+    #[error("the volume needs recovery")]
+    NeedsRecovery,
+    /// More blocks than a format counts.
+    #[error("{0} blocks are more than the format counts, 2^32 - 1")]
+    TooManyBlocks(u64),
     /// The thread that reads the source panicked.
     #[error("the reading thread died")]
     ReaderDied,

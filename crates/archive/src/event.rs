@@ -1,18 +1,19 @@
-//! What an import, an export or a build tells its caller while it runs.
+//! What an import, an export, a build or a comparison tells its caller while it runs.
 
+use crate::difference::Difference;
 use crate::{Action, Cause, Error, Place};
 use std::ops::ControlFlow;
 
-/// A step of an import, an export or a build.
+/// A step of an import, an export, a build or a comparison.
 ///
 /// The callback that receives it returns whether to go on. [`ControlFlow::Break`] cancels: the call
 /// ends with an error whose [`is_cancelled`](Error::is_cancelled) is true.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// One more name: a file, a directory, a link or a device.
+    /// One more name: a file, a directory, a link or a device. Of a comparison: one in both trees.
     Entry,
-    /// So many more bytes of file data; holes do not count.
+    /// So many more bytes of file data; holes do not count. Of a comparison: those of one of both.
     Data(u64),
     /// So many more bytes were read to check the layers of an image, before anything is written.
     Checked(u64),
@@ -25,6 +26,8 @@ pub enum Event {
     /// Nothing new: told ten times a second while a source gives nothing, and at the end of a
     /// build, so that the caller can cancel.
     Waiting,
+    /// A name of which two trees that are compared differ.
+    Differs(Difference),
     /// A name that is left out, or an attribute of it. The work goes on with the next name.
     Skipped(Error),
 }

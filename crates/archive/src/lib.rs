@@ -2,8 +2,8 @@
 //! containers, without a mount and without root.
 //!
 //! [`import`] takes a [`Source`] into a directory of a [`lanefs::Volume`], [`export`] takes a
-//! directory of a volume into a [`Target`], and [`build`] makes a volume that fits what it is
-//! filled with. All run to the end and tell their caller of each step ([`Event`]); the caller shows
+//! directory of a volume into a [`Target`], [`build`] makes a volume that fits what it is filled
+//! with, and [`diff`] compares two trees. All run to the end and tell their caller of each step ([`Event`]); the caller shows
 //! progress, decides what a name that cannot be taken over means, and may cancel. Nothing is
 //! printed.
 //!
@@ -49,9 +49,12 @@
 #![forbid(unsafe_code)]
 
 mod acl_text;
+mod android;
 mod build;
 mod compress;
 pub mod content;
+mod diff;
+mod difference;
 mod error;
 mod event;
 mod export;
@@ -66,16 +69,22 @@ mod path;
 mod pipe;
 mod places;
 mod tarball;
+mod unfinished;
 pub mod walk;
+mod zeroing;
 
+pub use android::android_sparse;
 pub use build::{BuildOptions, Built, VerityOptions, VolumeSize, VolumeSizeError, build};
 pub use compress::{Compression, program_for};
+pub use diff::{DiffOptions, diff};
+pub use difference::{Aspect, Change, Difference};
 pub use error::{Action, Cause, Error, Place};
 pub use event::Event;
-pub use export::{ExportOptions, Target, export};
+pub use export::{ExportOptions, ImageOptions, ImageTarget, Target, export, export_image, export_layer};
 #[cfg(target_os = "linux")]
 pub use host::Overwrite;
 pub use ids::{IdRange, IdRangeError, OwnerError, Ownership, check_owner};
 pub use image::{ImageChoice, ImageError, Platform, PlatformError, Text};
 pub use import::{ImportOptions, Source, import};
 pub use places::PATH_MAX;
+pub use zeroing::Zeroing;

@@ -1,4 +1,7 @@
-//! Paths that come from an archive.
+//! Paths that come from an archive, or go into one.
+
+use lanefs::Dir;
+use std::ffi::OsStr;
 
 /// `path` without empty and `.` components; `None` if it holds `..` or NUL, which no member may.
 pub(crate) fn clean(path: &[u8]) -> Option<Vec<u8>> {
@@ -30,6 +33,12 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 /// Returns a path of a tree as messages name it.
 pub(crate) fn shown(path: &[u8]) -> &[u8] {
     if path.is_empty() { b"." } else { path }
+}
+
+/// Returns whether this is the directory of the volume itself for what a check finds.
+pub(crate) fn is_lost_found(dir: &Dir, name: &OsStr) -> bool {
+    const ROOT: u32 = 2;
+    dir.metadata().ino() == ROOT && name == "lost+found"
 }
 
 #[cfg(test)]

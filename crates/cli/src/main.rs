@@ -76,11 +76,11 @@ fn start<A: Parser>(run: impl FnOnce(A) -> failure::Res) -> ExitCode {
     }
 }
 
-/// Returns the exit status after wrong arguments: 2 of ls, 16 of check and 125 of run, as of ls(1),
-/// fsck(8) and env(1), and 1 of all others.
+/// Returns the exit status after wrong arguments: 2 of ls and diff, 16 of check and 125 of run, as
+/// of ls(1), diff(1), fsck(8) and env(1), and 1 of all others.
 fn usage_code() -> u8 {
     match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
-        Some("ls") => 2,
+        Some("diff" | "ls") => 2,
         Some("check") => 16,
         Some("run") => 125,
         _ => 1,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use support::{Image, mount::Mount};
+use support::{Image, mount::Mount, succeed};
 
 /// A field of a table.
 struct Field {
@@ -139,6 +139,25 @@ fn files() {
     ];
     hold("lanefs ls, lanefs tree, lanefs find, lanefs stat", &outputs, &[]);
     hold("lanefs du", &[image.ok(["du", "-ac", "--json", "v.img"])], &[]);
+}
+
+#[test]
+fn differences() {
+    let image = volume();
+    let script = r#"
+        cp v.img new.img; rm d/null d/fifo d/link; mknod d/null c 1 5; touch d/fifo; ln -s g d/link; echo CONTENT > d/f
+        ln d/f d/linked; echo x > "$(printf 'd/b\377')"; chown 1:2 d/f; chmod 600 d/f; echo longer > "$(printf 'd/a\377')"
+        setfattr -n "user.$(printf 'a\377')" -v other d/f
+    "#;
+    succeed(Command::new("bash").args(["-euc", script]).current_dir(image.beside("")));
+    image.ok(["rm", "-r", "v.img:/d"]);
+    image.ok(["import", "d", "v.img:/d"]);
+    let diff = |old, new| {
+        let out = image.lanefs(["diff", "--json", old, new]).output().unwrap();
+        assert_eq!(out.status.code(), Some(1), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    hold("lanefs diff", &[diff("new.img", "v.img"), diff("v.img", "new.img")], &[]);
 }
 
 #[test]

@@ -64,6 +64,7 @@ fn sections_and_references_of_all_pages() {
         "chown",
         "cp",
         "df",
+        "diff",
         "du",
         "dumpe2fs",
         "e2fsck",

@@ -8,7 +8,6 @@ mod options;
 mod scratch;
 mod seal;
 mod size;
-mod unfinished;
 mod volatile;
 
 pub use options::{BuildOptions, VerityOptions};
@@ -16,6 +15,7 @@ pub use size::{VolumeSize, VolumeSizeError};
 
 use crate::event::{self, Tell};
 use crate::import::{self, Survey, survey};
+use crate::unfinished::{Unfinished, host};
 use crate::{Action, Cause, Error, Event, ImportOptions, Source};
 use lanefs::OpenOptions;
 use lanefs::format::Incompat;
@@ -26,7 +26,6 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use unfinished::{Unfinished, host};
 use volatile::Volatile;
 
 /// The margin of the largest volume that is tried, in usual margins.
@@ -85,7 +84,7 @@ pub fn build(
 ) -> Result<Built, Error> {
     let path = path.as_ref();
     let failed = |cause| Error::new(Action::Build, host(path), cause);
-    let file = Unfinished::new(path, options.overwrite, options.keep)?;
+    let file = Unfinished::new(path, Action::Build, options.overwrite, options.keep)?;
     source.refuse_target(file.target()).map_err(failed)?;
     let (volume, import) = options.settled();
     let survey = survey_of(&source, path, &volume, &import, &mut events)?;

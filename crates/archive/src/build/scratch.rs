@@ -1,8 +1,8 @@
 //! The scratch volume of a build's first pass: large, sparse, and never durable.
 
-use super::unfinished::create_beside;
 use super::volatile::Volatile;
 use crate::Cause;
+use crate::unfinished::create_beside;
 use lanefs::device::BlockDevice;
 use lanefs::format::features::FeatureEdit;
 use lanefs::mkfs::{self, Options};

@@ -5,8 +5,8 @@
 //! fixed UUID comes out the same.
 
 use super::options::{BuildOptions, VerityOptions};
-use super::unfinished::Unfinished;
 use crate::event::Tell;
+use crate::unfinished::Unfinished;
 use crate::{Cause, Event};
 use lanefs::device::{
     BlockDevice, FileOptions, GPT_BACKUP, LINUX_FILE_SYSTEM, NewPartition, open_url, write_gpt,

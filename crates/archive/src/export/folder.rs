@@ -15,7 +15,7 @@ use super::ExportOptions;
 use super::tree::{Found, Tree, data_ranges, member_of};
 use crate::event::{Tell, tell};
 use crate::host::{self, Folder, Identity, Object, c_name};
-use crate::member::{Kind, Member};
+use crate::member::{Kind, Member, Ranges};
 use crate::places::{DirId, Places, joined};
 use crate::{Action, Cause, Error, Event, Place};
 use lanefs::Dir;
@@ -297,7 +297,7 @@ fn one(shared: &Shared<'_>, job: &Job, name: &OsString, buf: &mut [u8]) -> Resul
     }
     let path = joined(&job.dir_path, name.as_bytes());
     let member = member_of(&job.from, name, b"", shared.options)?;
-    let (object, bytes) = make(job, name, &member, buf)?;
+    let (object, bytes) = make(job, name, &member, (shared.options.sparse, buf))?;
     finish(shared, &object, &member, &path)?;
     if linked && let Some(first) = lock(&shared.firsts).get_mut(&meta.ino()) {
         first.made = Some(object.identity()?);
@@ -306,14 +306,19 @@ fn one(shared: &Shared<'_>, job: &Job, name: &OsString, buf: &mut [u8]) -> Resul
 }
 
 /// Makes what a name leads to, with its data; how many bytes of data it had.
-fn make(job: &Job, name: &OsString, member: &Member, buf: &mut [u8]) -> Result<(Object, u64), Cause> {
+fn make(
+    job: &Job,
+    name: &OsString,
+    member: &Member,
+    (sparse, buf): (bool, &mut [u8]),
+) -> Result<(Object, u64), Cause> {
     let (into, c_name) = (&*job.into, c_name(name)?);
     let node = |kind: FileType, device| into.mknod(&c_name, kind.as_raw_mode() | 0o600, device);
     let object = match &member.kind {
         Kind::File { size, .. } => {
             let object = into.create(&c_name, 0o600)?;
             let source = job.from.open_file(name)?;
-            let bytes = copy(&source, &object, *size, buf)?;
+            let bytes = copy(&source, &object, data_ranges(&source, *size, sparse)?, *size, buf)?;
             return Ok((object, bytes));
         }
         Kind::Symlink(target) => {
@@ -330,9 +335,9 @@ fn make(job: &Job, name: &OsString, member: &Member, buf: &mut [u8]) -> Result<(
 }
 
 /// Copies the data, and leaves the holes.
-fn copy(from: &lanefs::File, into: &Object, size: u64, buf: &mut [u8]) -> Result<u64, Cause> {
+fn copy(from: &lanefs::File, into: &Object, ranges: Ranges, size: u64, buf: &mut [u8]) -> Result<u64, Cause> {
     let (mut bytes, mut end) = (0, 0);
-    for (start, len) in data_ranges(from, size)? {
+    for (start, len) in ranges {
         let mut at = start;
         while at < start + len {
             let want = (start + len - at).min(buf.len() as u64) as usize;

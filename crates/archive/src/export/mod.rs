@@ -5,15 +5,20 @@
 //! name that could lead out of the folder, a directory that is its own ancestor, a link in the way
 //! are left out with an error, and nothing is written outside.
 
+mod documents;
 #[cfg(target_os = "linux")]
 mod folder;
+mod image;
+mod layer;
 mod tar;
 mod tree;
+
+pub use image::{ImageOptions, ImageTarget, export_image, export_layer};
 
 #[cfg(target_os = "linux")]
 use crate::Overwrite;
 use crate::{Action, Compression, Error, Event, Ownership, Place};
-use lanefs::{Timestamp, Volume};
+use lanefs::{Dir, Timestamp, Volume};
 use std::fmt;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -24,6 +29,7 @@ use std::path::Path;
 pub struct ExportOptions {
     ownership: Ownership,
     newest: Option<Timestamp>,
+    sparse: bool,
     #[cfg(target_os = "linux")]
     overwrite: Overwrite,
 }
@@ -47,6 +53,13 @@ impl ExportOptions {
     #[must_use]
     pub fn newest(mut self, newest: Timestamp) -> Self {
         self.newest = Some(newest);
+        self
+    }
+
+    /// Sets whether blocks of zeros become holes. Holes stay holes in any case.
+    #[must_use]
+    pub fn sparse(mut self, yes: bool) -> Self {
+        self.sparse = yes;
         self
     }
 
@@ -164,8 +177,7 @@ pub fn export(
     mut events: impl FnMut(Event) -> ControlFlow<()> + Send,
 ) -> Result<(), Error> {
     let base = dir.as_ref().as_os_str().as_encoded_bytes();
-    let root = volume.open_dir(dir.as_ref());
-    let root = root.map_err(|e| Error::new(Action::Export, Place::Volume(base.to_vec()), e))?;
+    let root = open_root(volume, dir.as_ref(), Action::Export)?;
     match target.0 {
         #[cfg(target_os = "linux")]
         To::Folder(folder) => folder::write(root, base, folder, options, &mut events),
@@ -187,4 +199,10 @@ pub fn export(
             tar::write(root, base, tar::Sink { name, stream, compression }, options, &mut events)
         }
     }
+}
+
+/// Opens a directory of a volume, for what `action` says.
+fn open_root(volume: &Volume, dir: &Path, action: Action) -> Result<Dir, Error> {
+    let name = || Place::Volume(dir.as_os_str().as_encoded_bytes().to_vec());
+    volume.open_dir(dir).map_err(|e| Error::new(action, name(), e))
 }

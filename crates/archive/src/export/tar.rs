@@ -32,12 +32,27 @@ pub(super) fn write(
     events: &mut Tell<'_>,
 ) -> Result<(), Error> {
     let Sink { name, stream, compression } = sink;
-    let failed = |e: TarError| Error::new(Action::Write, Place::Host(name.clone()), e);
+    let failed = |e: std::io::Error| Error::new(Action::Write, Place::Host(name.clone()), e);
+    let packer = Packer::new(stream, compression).map_err(failed)?;
+    let read = |out| read(root, base, options, out);
+    let packer = archive(read, packer, (&name, base), events)?;
+    packer.finish().and_then(|mut stream| stream.flush()).map_err(failed)
+}
+
+/// Writes what `read` sends, on a thread of its own, as an archive to `stream`, and gives that
+/// back. `name` is the archive in errors, `base` the path of the tree in the volume.
+pub(super) fn archive<W: Write>(
+    read: impl FnOnce(Outlet) + Send,
+    stream: W,
+    (name, base): (&[u8], &[u8]),
+    events: &mut Tell<'_>,
+) -> Result<W, Error> {
+    let failed = |e: TarError| Error::new(Action::Write, Place::Host(name.to_vec()), e);
     let mut tell = |event| tell(events, event, Action::Export, base);
-    let mut tar = TarWriter::new(Packer::new(stream, compression));
+    let mut tar = TarWriter::new(stream);
     std::thread::scope(|scope| {
         let (out, pieces) = pipe();
-        scope.spawn(move || read(root, base, options, out));
+        scope.spawn(move || read(out));
         for piece in pieces.into_iter().flatten() {
             match piece {
                 Piece::Member(member) => {
@@ -52,42 +67,49 @@ pub(super) fn write(
                     tar.data(&bytes).map_err(failed)?;
                 }
                 Piece::Skipped(error) => tell(Event::Skipped(error))?,
+                Piece::Checked(bytes) => tell(Event::Checked(bytes))?,
                 Piece::Failed(error) => return Err(error),
                 // A volume has none.
-                Piece::Layer(_) | Piece::Checked(_) => {}
+                Piece::Layer(_) => {}
             }
         }
-        tar.finish().and_then(|packer| Ok(packer.finish()?)).map_err(failed)
+        tar.finish().map_err(failed)
     })
 }
 
 /// The work of the reading thread. It ends early, without a report, if the writing thread has
 /// ended.
 fn read(root: Dir, base: &[u8], options: &ExportOptions, out: Outlet) {
-    let mut reader = Reader { base, options, out, links: HashMap::new() };
-    let _ = reader.tree(root);
+    let _ = Reader::new(base, options, out).tree(root, |_| Ok(true));
 }
 
-struct Reader<'a> {
-    base: &'a [u8],
-    options: &'a ExportOptions,
-    out: Outlet,
+/// Sends the names of a volume as members, and the data of files.
+pub(super) struct Reader<'a> {
+    pub(super) base: &'a [u8],
+    pub(super) options: &'a ExportOptions,
+    pub(super) out: Outlet,
     /// The first name of every file with more than one.
     links: HashMap<u32, (DirId, OsString)>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    pub(super) fn new(base: &'a [u8], options: &'a ExportOptions, out: Outlet) -> Self {
+        Self { base, options, out, links: HashMap::new() }
+    }
+
     /// Leaves a name out.
-    fn skip(&mut self, path: &[u8], cause: impl Into<Cause>) -> Result<(), Gone> {
+    pub(super) fn skip(&mut self, path: &[u8], cause: impl Into<Cause>) -> Result<(), Gone> {
         let place = Place::in_volume(self.base, path);
         self.out.push(Piece::Skipped(Error::new(Action::Export, place, cause)))
     }
 
-    fn tree(&mut self, root: Dir) -> Result<(), Gone> {
-        match member_of(&root, "".as_ref(), b"", self.options) {
-            Ok(member) => self.out.push(Piece::Member(member))?,
-            Err(e) => self.skip(b"", e)?,
-        }
+    /// Sends everything of `root` that `wanted` wants.
+    pub(super) fn tree(
+        &mut self,
+        root: Dir,
+        wanted: impl Fn(&Found<'_>) -> Result<bool, Cause>,
+    ) -> Result<(), Gone> {
+        self.dir(&root, b"")?;
         let mut walk = match Tree::new(self.base, root) {
             Ok(walk) => walk,
             Err(error) => return self.out.push(Piece::Failed(error)),
@@ -100,7 +122,12 @@ impl Reader<'_> {
                     continue;
                 }
             };
-            match self.name(&step)? {
+            let sent = match wanted(&step) {
+                Ok(true) => self.name(&step)?,
+                Ok(false) => continue,
+                Err(e) => Err(e),
+            };
+            match sent {
                 Ok(None) => {}
                 Ok(Some(dir)) => {
                     let name = step.name;
@@ -114,8 +141,16 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Sends a directory itself.
+    pub(super) fn dir(&mut self, dir: &Dir, path: &[u8]) -> Result<(), Gone> {
+        match member_of(dir, "".as_ref(), path, self.options) {
+            Ok(member) => self.out.push(Piece::Member(member)),
+            Err(e) => self.skip(path, e),
+        }
+    }
+
     /// Sends one name; returns a directory to go down into.
-    fn name(&mut self, step: &Found<'_>) -> Result<Result<Option<Dir>, Cause>, Gone> {
+    pub(super) fn name(&mut self, step: &Found<'_>) -> Result<Result<Option<Dir>, Cause>, Gone> {
         let found = (|| -> Result<_, Cause> {
             let meta = step.dir.metadata_of(&step.name)?;
             let mut member = member_of(step.dir, &step.name, &step.path(), self.options)?;
@@ -130,7 +165,7 @@ impl Reader<'_> {
             match &mut member.kind {
                 Kind::File { size, data } => {
                     let open = step.dir.open_file(&step.name)?;
-                    *data = data_ranges(&open, *size)?;
+                    *data = data_ranges(&open, *size, self.options.sparse)?;
                     file = Some(open);
                 }
                 Kind::Dir => dir = Some(step.dir.open_dir(&step.name)?),

@@ -1,6 +1,7 @@
 //! The names below a directory of a volume, as an export meets them.
 
 use crate::member::{Kind, Member, Ranges};
+use crate::pipe::PIECE;
 use crate::places::{DirId, PATH_MAX, Places, joined};
 use crate::walk::{Step, Walk, is_name};
 use crate::{Action, Cause, Error, ExportOptions, Place};
@@ -120,17 +121,51 @@ pub(super) fn member_of(
     Ok(Member { path: path.to_vec(), kind, mode: meta.permissions(), uid, gid, mtime, xattrs })
 }
 
-/// Returns the data ranges of a file, joined where they touch.
-pub(super) fn data_ranges(file: &lanefs::File, size: u64) -> lanefs::Result<Ranges> {
+/// Returns the data ranges of a file, joined where they touch; with `sparse`, those of blocks that
+/// are not all zeros.
+pub(super) fn data_ranges(file: &lanefs::File, size: u64, sparse: bool) -> lanefs::Result<Ranges> {
     let mut ranges = Ranges::new();
+    let mut add = |start: u64, end: u64| match ranges.last_mut() {
+        Some((first, len)) if *first + *len == start => *len = end - *first,
+        _ => ranges.push((start, end - start)),
+    };
     let mut at = 0;
     while let Some((start, end)) = file.next_data(at)?.filter(|(start, _)| *start < size) {
         let end = end.min(size);
-        match ranges.last_mut() {
-            Some((first, len)) if *first + *len == start => *len = end - *first,
-            _ => ranges.push((start, end - start)),
+        if sparse {
+            without_zeros(file, start, end, &mut add)?;
+        } else {
+            add(start, end);
         }
         at = end;
     }
     Ok(ranges)
+}
+
+/// Calls `add` for each block of a range that has a byte that is not zero.
+fn without_zeros(
+    file: &lanefs::File,
+    start: u64,
+    end: u64,
+    add: &mut impl FnMut(u64, u64),
+) -> lanefs::Result<()> {
+    const BLOCK: usize = 4096;
+    let mut bytes = vec![0; (end - start).min(PIECE as u64) as usize];
+    let mut at = start;
+    while at < end {
+        let len = (end - at).min(bytes.len() as u64) as usize;
+        let n = file.read_at(&mut bytes[..len], at)?;
+        // What another thread cut off meanwhile is told of where the data is read.
+        bytes[n..len].fill(1);
+        let mut block_start = at;
+        for block in bytes[..len].chunks(BLOCK) {
+            let block_end = block_start + block.len() as u64;
+            if block.iter().any(|byte| *byte != 0) {
+                add(block_start, block_end);
+            }
+            block_start = block_end;
+        }
+        at += len as u64;
+    }
+    Ok(())
 }

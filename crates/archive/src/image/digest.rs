@@ -58,6 +58,20 @@ impl fmt::Display for Digest {
     }
 }
 
+impl Digest {
+    /// Returns the digest that these bytes of SHA-256 are.
+    pub(crate) fn of_sha256(bytes: &[u8]) -> Self {
+        Self { algorithm: Algorithm::Sha256, hex: hex(bytes) }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
 /// Computes a digest.
 #[derive(Debug)]
 pub(crate) enum Hasher {
@@ -85,14 +99,8 @@ impl Hasher {
 
     pub(crate) fn finish(self) -> Digest {
         use sha2::Digest as _;
-        let hex = |bytes: &[u8]| {
-            bytes.iter().fold(String::new(), |mut hex, byte| {
-                let _ = write!(hex, "{byte:02x}");
-                hex
-            })
-        };
         match self {
-            Self::Sha256(sha) => Digest { algorithm: Algorithm::Sha256, hex: hex(&sha.finalize()) },
+            Self::Sha256(sha) => Digest::of_sha256(&sha.finalize()),
             Self::Sha512(sha) => Digest { algorithm: Algorithm::Sha512, hex: hex(&sha.finalize()) },
         }
     }

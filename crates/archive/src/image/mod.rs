@@ -20,6 +20,7 @@ mod store;
 
 pub(crate) use blob::Layer;
 pub use choose::ImageChoice;
+pub(crate) use digest::Digest;
 pub use error::{ImageError, Text};
 pub use platform::{Platform, PlatformError};
 

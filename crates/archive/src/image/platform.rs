@@ -40,6 +40,11 @@ impl Platform {
         Self { os: "linux".into(), architecture: architecture.into(), variant: None }
     }
 
+    /// Returns system, architecture and variant.
+    pub(crate) fn parts(&self) -> (&str, &str, Option<&str>) {
+        (&self.os, &self.architecture, self.variant.as_deref())
+    }
+
     /// Returns whether an image that is for `other` fits. Without a variant any fits; arm64 is
     /// arm64/v8.
     pub(super) fn fits(&self, other: &PlatformFields) -> bool {

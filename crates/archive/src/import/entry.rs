@@ -78,9 +78,3 @@ pub(super) fn drop_xattrs(node: &Node, member: &Member) -> lanefs::Result<()> {
     }
     Ok(())
 }
-
-/// Returns whether this is the directory of the volume itself for what a check finds.
-pub(super) fn is_lost_found(dir: &Dir, name: &OsStr) -> bool {
-    const ROOT: u32 = 2;
-    dir.metadata().ino() == ROOT && name == "lost+found"
-}

@@ -5,14 +5,14 @@
 //! set after all entries exist. New entries inherit the default ACL of their directory; the import
 //! replaces an inherited ACL by the ACL of the archive.
 
-use super::entry::{Made, attributes, disinherit, drop_xattrs, is_lost_found, make_new, node_of};
+use super::entry::{Made, attributes, disinherit, drop_xattrs, make_new, node_of};
 use super::late::LateTimes;
 use super::layer::{Layer, Whiteout, remove, whiteout};
 use super::pass::{Pass, Survey};
 use super::{FsVerity, ImportOptions};
 use crate::event::{self, Tell};
 use crate::member::{Kind, Member};
-use crate::path::{clean, shown, split};
+use crate::path::{clean, is_lost_found, shown, split};
 use crate::places::DirId;
 use crate::{Action, Cause, Error, Event, Place};
 use lanefs::device::os_name::OsStrExt;

@@ -3,7 +3,7 @@
 use super::fsverity;
 use super::mkfs::{Made, describe, small, uuid};
 use super::source::SourceArgs;
-use super::transfer::failure;
+use super::transfer::{asked, failure};
 use super::verity::show;
 use crate::failure::{self, Failure, Noted, Res};
 use crate::glob::Glob;
@@ -17,7 +17,6 @@ use lanefs_archive::{BuildOptions, Built, Cause, Error, Event, VerityOptions, Vo
 use lanefs_format::features::FeatureEdit;
 use lanefs_mkfs::Options;
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -201,17 +200,6 @@ impl Args {
         let uuid = self.verity_uuid.map(Uuid::into_bytes);
         Ok(options.verity(uuid.into_iter().fold(verity, VerityOptions::uuid)))
     }
-}
-
-/// Returns the exit code that a signal asks for, which is 0 until one comes.
-fn asked() -> Res<Arc<AtomicUsize>> {
-    let asked = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // The exit code that a shell gives for a process that a signal ended.
-        let code = 128 + usize::try_from(signal).unwrap_or(0);
-        signal_hook::flag::register_usize(signal, Arc::clone(&asked), code)?;
-    }
-    Ok(asked)
 }
 
 /// Shows a bar for each step of a build and says what goes wrong.

@@ -75,6 +75,11 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     ),
     ("fstrim", &[("lanefs fstrim disk.img", "Gives free space back to the host.")], &["fstrim(8)"]),
     (
+        "zero-free",
+        &[("lanefs zero-free disk.img", "Leaves nothing of deleted files, so that the image compresses.")],
+        &["lanefs-fstrim(1)"],
+    ),
+    (
         "verity",
         &[("lanefs verity format root.img", "Makes the hash tree behind the volume.")],
         &["lanefs-verity-dump(1)", "lanefs-verity-format(1)", "lanefs-verity-verify(1)", "veritysetup(8)"],
@@ -138,6 +143,14 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
         &[
             ("lanefs export disk.img:/etc etc", "Copies a directory into a folder."),
             ("lanefs export disk.img:/ rootfs.tar.gz", "Packs a whole volume."),
+            (
+                "lanefs export --oci --tag app disk.img layout",
+                "Makes an OCI image; layout.tar would be an archive.",
+            ),
+            (
+                "lanefs export --oci-layer --since base.img disk.img app.tar.gz",
+                "Only what differs, with whiteouts, as a layer.",
+            ),
             ("lanefs export disk.img:/ - --uid-map 100000:0:65536", "An archive to standard output."),
         ],
         &["lanefs-import(1)", "tar(1)"],
@@ -162,6 +175,17 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
             ("lanefs du -s --apparent-size disk.img:/usr", "Shows the sum of the sizes in a tree."),
         ],
         &["lanefs-df(1)", "du(1)"],
+    ),
+    (
+        "diff",
+        &[
+            ("lanefs diff old.img new.img", "Shows what was added, removed and changed."),
+            (
+                "lanefs diff --no-times a.img:/etc b.img:/etc",
+                "Compares a directory, whenever it was written.",
+            ),
+        ],
+        &["lanefs-cp(1)", "lanefs-export(1)", "diff(1)"],
     ),
     ("stat", &[("lanefs stat disk.img:/etc/passwd", "Shows all that is known of a file.")], &["stat(1)"]),
     (
@@ -325,10 +349,15 @@ fn statuses(command: &str) -> Vec<(&'static str, &'static str)> {
             ]);
             return all;
         }
+        "diff" => {
+            all = vec![("0", "Both are the same."), ("1", "They differ.")];
+            all.push(("2", "Something could not be compared, or wrong arguments."));
+        }
         "ls" => all.push(("2", "A name that was given cannot be listed, or wrong arguments.")),
         "lab compare" => all.push(("2", "Something got worse beyond the noise.")),
         "" => {
             all.push(("2", "Of ls: a name that was given cannot be listed, or wrong arguments."));
+            all.push(("1 and 2", "Of diff: they differ, and something could not be compared."));
             all.push(("4", "Of check: the volume is not consistent."));
             all.push(("8", "Of check: the volume could not be checked."));
             all.push(("16", "Of check: wrong arguments."));

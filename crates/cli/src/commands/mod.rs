@@ -8,6 +8,7 @@ mod chmod;
 mod chown;
 mod cp;
 mod df;
+mod diff;
 mod du;
 mod export;
 mod fallocate;
@@ -46,6 +47,7 @@ mod tune;
 mod umount;
 mod verity;
 mod xattr;
+mod zero_free;
 
 pub(crate) use mount::Helper as MountHelper;
 pub(crate) use umount::Helper as UmountHelper;
@@ -67,6 +69,7 @@ pub(crate) enum Command {
     Check(check::Args),
     Resize(resize::Args),
     Fstrim(fstrim::Args),
+    ZeroFree(zero_free::Args),
     Verity(verity::Args),
     Mount(mount::Args),
     Umount(umount::Args),
@@ -78,6 +81,7 @@ pub(crate) enum Command {
     Tree(tree::Args),
     Find(find::Args),
     Du(du::Args),
+    Diff(diff::Args),
     Stat(stat::Args),
     Readlink(readlink::Args),
     Cat(cat::Args),
@@ -111,6 +115,7 @@ impl Command {
             Self::Tune(args) => args.run()?,
             Self::Find(args) => args.run(&mut out)?,
             Self::Du(args) => args.run(&mut out)?,
+            Self::Diff(args) => args.run(&mut out)?,
             Self::Readlink(args) => args.run(&mut out)?,
             Self::Touch(args) => args.run()?,
             Self::Frag(args) => args.run(&mut out)?,
@@ -118,6 +123,7 @@ impl Command {
             Self::Resize(args) => args.run(&mut out)?,
             Self::Check(args) => args.run(&mut out)?,
             Self::Fstrim(args) => args.run(&mut out)?,
+            Self::ZeroFree(args) => args.run(&mut out)?,
             Self::Mount(args) => args.run()?,
             Self::Umount(args) => args.run()?,
             Self::Run(args) => args.run()?,

@@ -1,16 +1,20 @@
 //! What import and export have in common as commands.
 
-use crate::failure::{self, Failure, Noted};
+use crate::failure::{self, Failure, Noted, Res};
+use crate::location::VolumeName;
 use crate::owner::Owner;
 use crate::progress::Progress;
-use lanefs_archive::{Cause, Error, Event, IdRange, ImageError, Place, host};
-use std::ffi::OsStr;
+use lanefs_archive::{Action, Cause, Error, Event, IdRange, ImageError, Place, host};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// Who owns what arrives.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(super) struct Ownership {
     /// Everything belongs to this user and group: USER, USER:GROUP or :GROUP
     #[arg(long)]
@@ -36,7 +40,7 @@ impl From<Ownership> for lanefs_archive::Ownership {
 /// Converts an error to the command's failure. `volume` is the volume as the user named it.
 pub(super) fn failure(volume: &OsStr, error: &Error) -> Failure {
     let what = match error.place() {
-        Place::Volume(path) => [volume.as_encoded_bytes(), b":", path].concat(),
+        Place::Volume(path) | Place::NewVolume(path) => [volume.as_encoded_bytes(), b":", path].concat(),
         place => place.as_bytes().to_vec(),
     };
     let advice = match error.cause() {
@@ -44,6 +48,8 @@ pub(super) fn failure(volume: &OsStr, error: &Error) -> Failure {
         Cause::Owner(_) => "; --uid-map, --gid-map or --owner says who gets it".into(),
         Cause::Image(ImageError::Compressed(by)) => format!("; {by} -dc FILE > image.tar unpacks it"),
         Cause::Compressed(by) => format!("; {by} -dc FILE | lanefs import - VOLUME:/DIR"),
+        Cause::NeedsRecovery => "; lanefs recover makes it whole".into(),
+        Cause::TargetExists if error.action() == Action::Write => "; --force replaces an archive".into(),
         _ => String::new(),
     };
     let cause = match error.cause() {
@@ -56,18 +62,44 @@ pub(super) fn failure(volume: &OsStr, error: &Error) -> Failure {
     Failure::cannot(&error.action().to_string(), what, failure::Cause::text(cause))
 }
 
+/// Converts an error of work with two volumes, `old` and `new`, to the command's failure.
+pub(super) fn failure_of_two([old, new]: [&OsStr; 2], error: &Error) -> Failure {
+    // The old one is only compared with.
+    let is_old = error.action() == Action::Compare && matches!(error.place(), Place::Volume(_));
+    failure(if is_old { old } else { new }, error)
+}
+
+/// Returns the exit code that a signal asks for, which is 0 until one comes.
+pub(super) fn asked() -> Res<Arc<AtomicUsize>> {
+    let asked = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // The exit code that a shell gives for a process that a signal ended.
+        let code = 128 + usize::try_from(signal).unwrap_or(0);
+        signal_hook::flag::register_usize(signal, Arc::clone(&asked), code)?;
+    }
+    Ok(asked)
+}
+
 /// Shows a bar and says what goes wrong.
 #[derive(Debug)]
 pub(super) struct Told<'a> {
     progress: Progress,
     noted: Noted,
     volume: &'a OsStr,
+    /// The volume that it is compared with, or the same.
+    older: &'a OsStr,
 }
 
 impl<'a> Told<'a> {
     /// `volume` is the volume as the user named it; `total` the bytes to expect.
     pub(super) fn new(what: &'static str, volume: &'a OsStr, total: Option<u64>) -> Self {
-        Self { progress: Progress::new(what, total), noted: Noted::default(), volume }
+        Self { progress: Progress::new(what, total), noted: Noted::default(), volume, older: volume }
+    }
+
+    /// Sets the name of the volume that it is compared with.
+    pub(super) fn older(mut self, older: Option<&'a VolumeName>) -> Self {
+        self.older = older.map_or(self.older, OsString::as_os_str);
+        self
     }
 
     /// Takes a step of an import or an export.
@@ -76,7 +108,9 @@ impl<'a> Told<'a> {
             Event::Entry => self.progress.file(),
             Event::Data(bytes) => self.progress.bytes(bytes),
             // Only a closed standard output is passed on, and nothing is written there here.
-            Event::Skipped(error) => drop(self.noted.note(Err(failure(self.volume, &error)))),
+            Event::Skipped(error) => {
+                drop(self.noted.note(Err(failure_of_two([self.older, self.volume], &error))));
+            }
             _ => {}
         }
         ControlFlow::Continue(())

@@ -8,7 +8,7 @@ use crate::fs::inode::Node;
 use crate::store::alloc;
 use crate::store::map::{self, Mapping};
 use lanefs_device::os_name::OsStrExt;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
 /// The number of extents of one file, or of many.
@@ -80,21 +80,55 @@ impl Volume {
         let fs = &self.fs;
         fs.write_back_all()?;
         let mut sum = Fragmentation::default();
-        let mut run = 0..0;
         for group in 0..fs.layout.group_count() {
             for ino in alloc::used_inodes(fs, group)? {
                 self.add_file(ino, &mut sum)?;
             }
+        }
+        self.free_runs(|run| {
+            sum.add_free(run);
+            ControlFlow::Continue(())
+        })?;
+        Ok(sum)
+    }
+
+    /// Calls `each` with each run of free blocks, in order, until it breaks.
+    ///
+    /// # Errors
+    /// Those of damaged bitmaps.
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// let mut free = 0;
+    /// volume.free_runs(|run| {
+    ///     free += run.end - run.start;
+    ///     std::ops::ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!(free, volume.statfs().blocks_free);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn free_runs(&self, mut each: impl FnMut(Range<u64>) -> ControlFlow<()>) -> Result<()> {
+        let fs = &self.fs;
+        fs.write_back_all()?;
+        let mut run = 0..0;
+        let mut go_on = ControlFlow::Continue(());
+        for group in 0..fs.layout.group_count() {
             alloc::free_runs(fs, group, |free| {
                 // A run may go on across the border of groups.
-                match free.start == run.end {
-                    true => run.end = free.end,
-                    false => sum.add_free(std::mem::replace(&mut run, free)),
+                if free.start == run.end {
+                    run.end = free.end;
+                } else {
+                    let run = std::mem::replace(&mut run, free);
+                    if go_on.is_continue() && !run.is_empty() {
+                        go_on = each(run);
+                    }
                 }
             })?;
         }
-        sum.add_free(run);
-        Ok(sum)
+        if go_on.is_continue() && !run.is_empty() {
+            let _ = each(run);
+        }
+        Ok(())
     }
 
     fn add_file(&self, ino: u32, sum: &mut Fragmentation) -> Result<()> {

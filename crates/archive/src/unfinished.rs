@@ -13,12 +13,14 @@ use std::{fs, io};
 
 /// See the head of the file.
 #[derive(Debug)]
-pub(super) struct Unfinished {
+pub(crate) struct Unfinished {
     target: PathBuf,
     /// Where it is, once it was made.
     made: Option<PathBuf>,
     /// The file that it replaces, which is locked, and its mode.
     old: Option<(FileDevice, fs::Permissions)>,
+    /// What is done, for errors.
+    action: Action,
     overwrite: bool,
     keep: bool,
 }
@@ -26,8 +28,8 @@ pub(super) struct Unfinished {
 impl Unfinished {
     /// Checks that a file may be made at `target`: nothing is there, or with `overwrite` a regular
     /// file that is not in use. `keep`: it goes there even if it is never finished.
-    pub(super) fn new(target: &Path, overwrite: bool, keep: bool) -> Result<Self, Error> {
-        let refuse = |cause| Err(Error::new(Action::Build, host(target), cause));
+    pub(crate) fn new(target: &Path, action: Action, overwrite: bool, keep: bool) -> Result<Self, Error> {
+        let refuse = |cause| Err(Error::new(action, host(target), cause));
         let target = match target.symlink_metadata() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => target.to_owned(),
             Err(e) => return refuse(e.into()),
@@ -45,34 +47,46 @@ impl Unfinished {
             },
             Err(_) => None,
         };
-        Ok(Self { target, made: None, old, overwrite, keep })
+        Ok(Self { target, made: None, old, action, overwrite, keep })
     }
 
     /// Returns where the file goes, without a symbolic link at its end.
-    pub(super) fn target(&self) -> &Path {
+    pub(crate) fn target(&self) -> &Path {
         &self.target
     }
 
     /// Makes the file, of `size` bytes. One that was made before is removed.
-    pub(super) fn create(&mut self, size: u64) -> Result<FileDevice, Cause> {
+    pub(crate) fn create(&mut self, size: u64) -> Result<FileDevice, Cause> {
         if let Some(before) = self.made.take() {
             fs::remove_file(before)?;
         }
         let (path, device) = create_beside(&self.target, size)?;
-        let path = self.made.insert(path);
-        if let Some((_, mode)) = &self.old {
-            fs::set_permissions(path, owner_may_write(mode.clone()))?;
-        }
+        self.made(path)?;
         Ok(device)
     }
 
+    /// Makes the file, to be written front to back.
+    pub(crate) fn create_stream(&mut self) -> Result<fs::File, Cause> {
+        let (path, file) = unnamed_beside(&self.target, |path| fs::File::create_new(path))?;
+        self.made(path)?;
+        Ok(file)
+    }
+
+    fn made(&mut self, path: PathBuf) -> Result<(), Cause> {
+        let path = self.made.insert(path);
+        match &self.old {
+            Some((_, mode)) => Ok(fs::set_permissions(path, owner_may_write(mode.clone()))?),
+            None => Ok(()),
+        }
+    }
+
     /// Returns where the file is now.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.made.as_deref().unwrap_or(&self.target)
     }
 
     /// Gives the file its name.
-    pub(super) fn finish(mut self) -> Result<(), Error> {
+    pub(crate) fn finish(mut self) -> Result<(), Error> {
         let Some(made) = self.made.take() else { return Ok(()) };
         let moded = self.old.take().map_or(Ok(()), |(_, mode)| fs::set_permissions(&made, mode));
         let renamed = moded.and_then(|()| rename(&made, &self.target, self.overwrite));
@@ -83,7 +97,7 @@ impl Unfinished {
                 io::ErrorKind::AlreadyExists => Cause::TargetExists,
                 _ => e.into(),
             };
-            Error::new(Action::Build, host(&self.target), cause)
+            Error::new(self.action, host(&self.target), cause)
         })
     }
 }
@@ -110,22 +124,90 @@ fn owner_may_write(mode: fs::Permissions) -> fs::Permissions {
     mode
 }
 
-pub(super) fn host(path: &Path) -> Place {
+pub(crate) fn host(path: &Path) -> Place {
     Place::Host(path.as_os_str().as_encoded_bytes().to_vec())
 }
 
 /// Makes a file that no other has, in the folder of `target`. An error does not name it.
-pub(super) fn create_beside(target: &Path, size: u64) -> Result<(PathBuf, FileDevice), Cause> {
+pub(crate) fn create_beside(target: &Path, size: u64) -> Result<(PathBuf, FileDevice), Cause> {
+    unnamed_beside(target, |path| {
+        FileDevice::create_new(path, size).map_err(|e| match e.errno() {
+            errno::EEXIST => io::ErrorKind::AlreadyExists.into(),
+            other => io::Error::from_raw_os_error(other),
+        })
+    })
+}
+
+/// Has `make` make something under a name that nothing else has, in the folder of `target`.
+fn unnamed_beside<T>(target: &Path, make: impl Fn(&Path) -> io::Result<T>) -> Result<(PathBuf, T), Cause> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
         let name = format!(".lanefs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = target.with_file_name(name);
-        match FileDevice::create_new(&path, size) {
-            Err(e) if e.errno() == errno::EEXIST => {}
-            Ok(device) => return Ok((path, device)),
-            Err(e) => return Err(io::Error::from_raw_os_error(e.errno()).into()),
+        match make(&path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Ok(made) => return Ok((path, made)),
+            Err(e) => return Err(e.into()),
         }
     }
+}
+
+/// A folder that is being made, under a name of its own beside its target.
+#[derive(Debug)]
+pub(crate) struct UnfinishedFolder {
+    target: PathBuf,
+    made: Option<PathBuf>,
+}
+
+impl UnfinishedFolder {
+    /// Makes the folder. Nothing may be at `target`, or an empty folder.
+    pub(crate) fn new(target: &Path) -> Result<Self, Error> {
+        let refuse = |cause| Err(Error::new(Action::Write, host(target), cause));
+        if target.symlink_metadata().is_ok() && !is_empty_folder(target) {
+            return refuse(Cause::TargetExists);
+        }
+        // `a/` too is `a` beside its neighbours.
+        let target: PathBuf = target.components().collect();
+        match unnamed_beside(&target, |path| fs::create_dir(path)) {
+            Ok((path, ())) => Ok(Self { target, made: Some(path) }),
+            Err(cause) => refuse(cause),
+        }
+    }
+
+    /// Makes a folder for what is only needed meanwhile, beside `target`.
+    pub(crate) fn scratch(target: &Path) -> Result<Self, Error> {
+        match unnamed_beside(target, |path| fs::create_dir(path)) {
+            Ok((path, ())) => Ok(Self { target: target.into(), made: Some(path) }),
+            Err(cause) => Err(Error::new(Action::Write, host(target), cause)),
+        }
+    }
+
+    /// Returns where the folder is now.
+    pub(crate) fn path(&self) -> &Path {
+        self.made.as_deref().unwrap_or(&self.target)
+    }
+
+    /// Gives the folder its name. Nothing that is there is lost: a rename replaces an empty folder
+    /// only.
+    pub(crate) fn finish(mut self) -> Result<(), Error> {
+        let renamed = fs::rename(self.path(), &self.target);
+        renamed.map_err(|e| Error::new(Action::Write, host(&self.target), e))?;
+        self.made = None;
+        Ok(())
+    }
+}
+
+impl Drop for UnfinishedFolder {
+    fn drop(&mut self) {
+        // There is no caller to be told of a failure.
+        if let Some(made) = self.made.take() {
+            let _ = fs::remove_dir_all(made);
+        }
+    }
+}
+
+fn is_empty_folder(path: &Path) -> bool {
+    !path.is_symlink() && fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// Renames a file; over another one only with `overwrite`.

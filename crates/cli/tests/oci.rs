@@ -1,0 +1,241 @@
+//! export --oci and --oci-layer: umoci, skopeo and an import judge images and layers.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
+
+mod support;
+
+use lanefs_tests::{LoopMount, TreeEntry, assert_same_tree, tree_listing};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
+use support::{Image, succeed, tool};
+
+/// A tree with everything that a layer has a form for.
+const OLD: &str = r#"
+    mkdir -p dir/sub etc usr/bin lib opaque/deep tofile/x emptied; echo hello > file; ln file hard
+    ln -s /nowhere soft; mknod null c 1 3; mknod block b 259 70000; mkfifo fifo; chown 5:6 dir; chmod 2775 dir
+    echo root > etc/passwd; chown 123456:7 etc/passwd; chmod 4755 etc/passwd; setfattr -n user.comment -v one file
+    setfattr -n user.d -v d dir; setfattr -n trusted.x -v 0x00ff dir; echo ping > usr/bin/ping
+    setfattr -n security.capability -v 0x0100000200200000000000000000000000000000 usr/bin/ping
+    touch -d '2001-02-03 04:05:06.123456789Z' file; touch -d '1999-12-31 23:59:59.5Z' dir
+    truncate -s 10M hole; head -c 300000 /dev/urandom > big; echo x > $(printf 'n%.0s' $(seq 255))
+    echo gone > gone; echo 1 > opaque/1; echo 2 > opaque/2; echo 3 > opaque/deep/3; echo x > todir; echo y > lib/y
+    echo 4 > emptied/4; echo 1 > one; ln one two; ln one three; echo a > apart; ln apart lib/apart; ln one lib/one
+    echo same > 'odd name'; echo k > lib/kept; touch -d '2002-02-02Z' lib/kept lib
+"#;
+
+/// What an upper layer does to it.
+const NEW: &str = r#"
+    rm -r gone tofile todir opaque/* emptied/*; echo f > tofile; mkdir todir; echo in > todir/in; echo 9 > opaque/9
+    echo new > etc/passwd; rm hard; ln file dir/second; chmod 700 usr/bin; setfattr -x user.d dir
+    setfattr -n user.e -v e dir; printf Z | dd of=big bs=1 seek=270000 conv=notrunc status=none
+    echo more >> three; rm two; echo 1 > two; rm apart; echo apart > apart; mkdir -p new/a/b; echo b > new/a/b/c
+    ln -sfn elsewhere soft; rm null; mknod null c 1 5; printf z | dd of=hole bs=1 seek=5M conv=notrunc status=none
+    touch -d '2003-03-03 03:03:03.000000001Z' 'odd name'; echo z > lib/y; touch -d '2002-02-02Z' lib
+"#;
+
+/// Runs a script on the kernel's mount of an image beside `image`.
+fn on_kernel(image: &Image, name: &str, script: &str) {
+    let mount = LoopMount::new(image.beside(name), "");
+    succeed(tool("bash").args(["-euc", script]).current_dir(mount.path()));
+}
+
+/// `old.img`, and `v.img`, which was made of it.
+fn pair() -> Image {
+    let image = Image::new();
+    on_kernel(&image, "v.img", OLD);
+    fs::copy(&image.path, image.beside("old.img")).unwrap();
+    on_kernel(&image, "v.img", NEW);
+    image
+}
+
+fn sh(image: &Image, script: &str) -> String {
+    let out = succeed(tool("bash").args(["-euc", script]).current_dir(image.beside("")));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// What is below a folder, but for the volume's own and for where holes are: umoci writes them.
+fn below(dir: &Path) -> Vec<TreeEntry> {
+    let own = |path: &Path| path == Path::new("lost+found");
+    let all = tree_listing(dir).into_iter().filter(|entry| !own(&entry.path));
+    let links = |entry: &TreeEntry| if entry.path == Path::new("") { 0 } else { entry.nlink };
+    all.map(|entry| TreeEntry { data: Vec::new(), nlink: links(&entry), ..entry }).collect()
+}
+
+fn mounted(image: &Image, name: &str) -> Vec<TreeEntry> {
+    below(LoopMount::new(image.beside(name), "ro").path())
+}
+
+/// `umoci unpack` of an image must give the tree of a volume.
+fn unpacks_to(image: &Image, oci: &str, volume: &str) {
+    sh(image, &format!("rm -rf bundle; umoci unpack --image {oci} bundle"));
+    let want = mounted(image, volume);
+    assert!(want.len() > 25, "{want:?}");
+    assert_same_tree(&want, &below(&image.beside("bundle/rootfs")));
+}
+
+/// An import of `sources` must give the tree of a volume, by `lanefs diff`.
+fn imports_to(image: &Image, sources: &[&str], volume: &str) {
+    sh(image, "rm -f again.img");
+    image.ok(["mkfs", "-q", "--size", "64M", "again.img"]);
+    image.ok([&["import"], sources, &["again.img:/"]].concat());
+    let out = image.lanefs(["diff", volume, "again.img"]).output().unwrap();
+    assert!(out.status.success(), "{sources:?}: {}", String::from_utf8_lossy(&out.stdout));
+}
+
+#[test]
+fn images_are_taken_by_others() {
+    let image = pair();
+    image.ok(["export", "--oci", "--tag", "app", "old.img", "layout"]);
+    unpacks_to(&image, "layout:app", "old.img");
+    imports_to(&image, &["layout:app"], "old.img");
+    let inspect = |of: &str| sh(&image, &format!("skopeo inspect --config {of}; skopeo inspect --raw {of}"));
+    let said = inspect("oci:layout:app");
+    assert!(
+        said.contains(r#""os": "linux""#) && said.contains("tar+gzip") && !said.contains("created\":"),
+        "{said}"
+    );
+    sh(&image, "skopeo --insecure-policy copy -q oci:layout:app docker-archive:saved:app:1");
+    imports_to(&image, &["saved"], "old.img");
+    // As an archive, and by zstd; to standard output the same.
+    let options = ["export", "--oci", "--compress", "zstd", "--platform", "linux/arm64/v8", "--tag", "app"];
+    image.ok([&options[..], &["old.img:/", "a.tar"]].concat());
+    let said = inspect("oci-archive:a.tar:app");
+    assert!(said.contains(r#""architecture": "arm64""#) && said.contains("tar+zstd"), "{said}");
+    imports_to(&image, &["a.tar:app"], "old.img");
+    let out = succeed(&mut image.lanefs([&options[..], &["old.img", "-"]].concat()));
+    assert!(out.stdout == fs::read(image.beside("a.tar")).unwrap());
+    // A directory of a volume, not compressed.
+    image.ok(["export", "--oci", "--compress", "none", "old.img:/lib", "lib"]);
+    image.ok(["mkdir", "v.img:/sub"]);
+    image.ok(["import", "lib", "v.img:/sub"]);
+    assert_eq!(image.ok(["diff", "--no-times", "old.img:/lib/y", "v.img:/sub/y"]), "");
+}
+
+#[test]
+fn differences_lead_from_the_old_to_the_new() {
+    let image = pair();
+    image.ok(["export", "--oci", "--tag", "app", "--since", "old.img", "v.img", "layout"]);
+    unpacks_to(&image, "layout:app", "v.img");
+    imports_to(&image, &["layout:app"], "v.img");
+    image.ok(["export", "--oci-layer", "old.img", "base.tar.gz"]);
+    image.ok(["export", "--oci-layer", "--since", "old.img", "v.img", "top.tar"]);
+    imports_to(&image, &["base.tar.gz", "top.tar"], "v.img");
+    let names = sh(&image, "tar -tf top.tar");
+    let names: Vec<&str> = names.lines().collect();
+    for name in
+        [".wh.gone", ".wh.hard", "opaque/.wh..wh..opq", "emptied/.wh..wh..opq", "new/a/b/c", "lib/y", "lib/"]
+    {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    // All names of a file whose content changed; none of what stayed the same.
+    for (name, there) in [
+        ("one", true),
+        ("three", true),
+        ("lib/one", true),
+        ("lib/kept", false),
+        ("block", false),
+        ("fifo", false),
+    ] {
+        assert_eq!(names.contains(&name), there, "{name}: {names:?}");
+    }
+    assert!(!names.iter().any(|name| name.contains("lost+found")), "{names:?}");
+    // Nothing but the root where nothing differs.
+    image.ok(["export", "--oci-layer", "--since", "v.img", "v.img", "none.tar"]);
+    assert_eq!(sh(&image, "tar -tf none.tar"), "./\n");
+}
+
+#[test]
+fn the_same_volume_gives_the_same_bytes() {
+    let image = pair();
+    let make = |name: &str, before: &str| {
+        let lanefs = env!("CARGO_BIN_EXE_lanefs");
+        let since = "--since old.img v.img";
+        sh(
+            &image,
+            &format!(
+                "{before}; {lanefs} export --oci --tag t {since} {name}.tar; {lanefs} export --oci {since} {name}"
+            ),
+        );
+        sh(&image, &format!("sha256sum < {name}.tar; cd {name}; find -type f | sort | xargs sha256sum"))
+    };
+    let one = make("one", "export SOURCE_DATE_EPOCH=1000000000");
+    assert_eq!(
+        one,
+        make("two", "export SOURCE_DATE_EPOCH=1000000000 TZ=Asia/Tokyo; umask 077; touch old.img")
+    );
+    let said =
+        sh(&image, "skopeo inspect --config oci-archive:one.tar:t; tar --full-time -tvf one.tar | grep json");
+    assert!(said.contains("2001-09-09T01:46:40Z") && said.contains("2001-09-09 01:46:40"), "{said}");
+    assert_ne!(one, make("three", "export SOURCE_DATE_EPOCH=1000000001"));
+}
+
+#[test]
+fn what_is_there_stays() {
+    let image = pair();
+    fs::write(image.beside("there.tar"), "mine").unwrap();
+    fs::create_dir(image.beside("folder")).unwrap();
+    fs::write(image.beside("folder/mine"), "mine").unwrap();
+    let said =
+        |name: &str| format!("lanefs: cannot write '{name}': it exists already; --force replaces an archive");
+    image.fails(["export", "--oci", "v.img", "there.tar"], 1, &said("there.tar"));
+    image.fails(["export", "--oci-layer", "v.img", "there.tar"], 1, &said("there.tar"));
+    image.fails(["export", "--oci", "v.img", "folder"], 1, &said("folder"));
+    image.fails(["export", "--oci", "--force", "v.img", "folder"], 1, &said("folder"));
+    image.fails(["export", "--oci-layer", "--since", "none.img", "v.img", "l.tar"], 1,
+        "lanefs: cannot open 'none.img': No such file or directory; lanefs mkfs --size 1G VOLUME makes a volume");
+    image.fails(
+        ["export", "--oci-layer", "--since", "old.img:/none", "v.img", "l.tar"],
+        1,
+        "lanefs: cannot compare 'old.img:/none': No such file or directory",
+    );
+    image.fails(
+        ["export", "--since", "old.img", "v.img", "l.tar"],
+        1,
+        "lanefs: --since and --compress are for images: add --oci or --oci-layer",
+    );
+    assert_eq!(sh(&image, "cat there.tar folder/mine; ls -A"), "mineminefolder\nold.img\nthere.tar\nv.img\n");
+    image.ok(["export", "--oci", "--force", "v.img", "there.tar"]);
+    image.ok(["export", "--oci", "v.img", "new/"]);
+    fs::create_dir(image.beside("empty")).unwrap();
+    image.ok(["export", "--oci", "--tag", "latest", "v.img", "empty"]);
+    unpacks_to(&image, "empty", "v.img");
+}
+
+/// Names that would be whiteouts are left out and told of.
+#[test]
+fn whiteouts_that_are_files_have_no_form() {
+    let image = Image::new();
+    on_kernel(&image, "v.img", "touch .wh.a; echo b > b");
+    let out = image.lanefs(["export", "--oci-layer", "v.img", "l.tar"]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(
+        said,
+        "lanefs: cannot export 'v.img:/.wh.a': a layer has no form for names that begin with .wh.\n"
+    );
+    assert_eq!((out.status.code(), sh(&image, "tar -tf l.tar")), (Some(1), "./\nb\n".into()));
+}
+
+/// A signal while the command waits for the reader of its messages: one for each of many sockets.
+#[test]
+fn a_signal_leaves_nothing() {
+    let image = Image::new();
+    let sockets = "python3 -c 'import os
+for i in range(3000): os.mknod(f\"socket{i:060}\", 0o140644)'";
+    on_kernel(&image, "v.img", sockets);
+    for (option, target) in [("--oci", "layout"), ("--oci", "a.tar"), ("--oci-layer", "l.tar")] {
+        let mut command = image.lanefs(["export", option, "v.img", target]);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let begun = || sh(&image, "ls -A").contains(".lanefs-");
+        while !begun() {
+            assert!(child.try_wait().unwrap().is_none());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        sh(&image, &format!("kill -INT {}", child.id()));
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{target}: {said}");
+        assert_eq!(sh(&image, "ls -A"), "v.img\n", "{target}");
+    }
+}
