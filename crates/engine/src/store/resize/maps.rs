@@ -1,8 +1,8 @@
 //! The maps of files, read and rewritten as they lie on the device.
 //!
 //! A run that moves whole leaves its extent's length, and a node or an indirect block its content
-//! but for the numbers in it. So the map keeps its shape. A tree whose extents are split is made anew
-//! ([`build_tree`]).
+//! but for the numbers in it. So the map keeps its shape. A tree whose extents are split is made
+//! anew ([`build_tree`]).
 
 use super::Blocks;
 use crate::error::{Corrupt, Error, Result};
