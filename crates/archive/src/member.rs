@@ -45,14 +45,15 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Returns about how many bytes of memory it takes.
+    /// Returns about how many bytes of memory it takes: what is allocated, whatever is in it.
     pub(crate) fn memory(&self) -> usize {
         let kind = match &self.kind {
-            Kind::File { data, .. } => size_of_val(data.as_slice()),
-            Kind::HardLink(target) | Kind::Symlink(target) => target.len(),
+            Kind::File { data, .. } => data.capacity() * size_of::<(u64, u64)>(),
+            Kind::HardLink(target) | Kind::Symlink(target) => target.capacity(),
             _ => 0,
         };
-        let xattrs: usize = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 48).sum();
-        self.path.len() + kind + xattrs
+        let attributes = self.xattrs.iter().map(|(name, value)| name.capacity() + value.capacity());
+        let list = self.xattrs.capacity() * size_of::<(Vec<u8>, Vec<u8>)>();
+        size_of::<Self>() + self.path.capacity() + kind + list + attributes.sum::<usize>()
     }
 }

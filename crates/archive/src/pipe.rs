@@ -1,13 +1,16 @@
 //! The pipe from the thread that reads a tree to the thread that writes it.
 //!
 //! Pieces travel in batches, so that the two threads wake each other a few times a megabyte and
-//! not a few times a file. Batches and their number are bounded: the memory in flight is too.
+//! not a few times a file. The memory of all pieces that were sent and are not done with is
+//! bounded, unless one piece alone has more.
 
 use crate::member::Member;
 use crate::path::clean;
 use crate::places::PATH_MAX;
 use crate::{Action, Cause, Error, Place};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The greatest number of data bytes in a piece.
 pub(crate) const PIECE: usize = 256 << 10;
@@ -15,6 +18,8 @@ pub(crate) const PIECE: usize = 256 << 10;
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_PIECES: usize = 128;
 const BATCHES: usize = 8;
+/// Bytes in flight.
+const IN_FLIGHT: usize = 8 << 20;
 
 /// A part of a tree.
 #[derive(Debug)]
@@ -77,18 +82,70 @@ fn shortened(path: &[u8]) -> &[u8] {
 #[derive(Debug)]
 pub(crate) struct Gone;
 
+/// Pieces, and the bytes of memory that they take.
+type Batch = (Vec<Piece>, usize);
+
+/// The bytes in flight.
+#[derive(Debug, Default)]
+struct Budget {
+    state: Mutex<InFlight>,
+    freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct InFlight {
+    bytes: usize,
+    /// The receiver is gone: nothing will be freed any more.
+    gone: bool,
+}
+
+impl Budget {
+    fn lock(&self) -> MutexGuard<'_, InFlight> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until so many bytes may be sent.
+    fn take(&self, bytes: usize) {
+        let mut state = self.lock();
+        while state.bytes > 0 && state.bytes + bytes > IN_FLIGHT && !state.gone {
+            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.bytes += bytes;
+    }
+
+    fn free(&self, bytes: usize, gone: bool) {
+        let mut state = self.lock();
+        state.bytes = state.bytes.saturating_sub(bytes);
+        state.gone |= gone;
+        drop(state);
+        self.freed.notify_one();
+    }
+}
+
 /// The reader's end. What it holds is sent when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Outlet {
-    batches: SyncSender<Vec<Piece>>,
+    batches: SyncSender<Batch>,
+    budget: Arc<Budget>,
     batch: Vec<Piece>,
     bytes: usize,
 }
 
+/// The writer's end.
+#[derive(Debug)]
+pub(crate) struct Inlet {
+    batches: Receiver<Batch>,
+    budget: Arc<Budget>,
+    /// Bytes of the batch that was received last, which is done with when the next is asked for.
+    bytes: usize,
+}
+
 /// Both ends.
-pub(crate) fn pipe() -> (Outlet, Receiver<Vec<Piece>>) {
-    let (batches, receiver) = sync_channel(BATCHES);
-    (Outlet { batches, batch: Vec::new(), bytes: 0 }, receiver)
+pub(crate) fn pipe() -> (Outlet, Inlet) {
+    let (sender, receiver) = sync_channel(BATCHES);
+    let budget = Arc::new(Budget::default());
+    let outlet = Outlet { batches: sender, budget: Arc::clone(&budget), batch: Vec::new(), bytes: 0 };
+    (outlet, Inlet { batches: receiver, budget, bytes: 0 })
 }
 
 impl Outlet {
@@ -100,8 +157,9 @@ impl Outlet {
     }
 
     fn flush(&mut self) -> Result<(), Gone> {
-        self.bytes = 0;
-        self.batches.send(std::mem::take(&mut self.batch)).map_err(|_| Gone)
+        let bytes = std::mem::take(&mut self.bytes);
+        self.budget.take(bytes);
+        self.batches.send((std::mem::take(&mut self.batch), bytes)).map_err(|_| Gone)
     }
 }
 
@@ -109,5 +167,35 @@ impl Drop for Outlet {
     fn drop(&mut self) {
         // The last batch of a reader whose other side went away has nowhere to go.
         let _ = self.flush();
+    }
+}
+
+impl Inlet {
+    /// Waits for the next batch. The one before is done with.
+    ///
+    /// # Errors
+    /// None came so soon, or none will come any more.
+    pub(crate) fn recv_timeout(&mut self, timeout: Duration) -> Result<Vec<Piece>, RecvTimeoutError> {
+        self.budget.free(std::mem::take(&mut self.bytes), false);
+        let (pieces, bytes) = self.batches.recv_timeout(timeout)?;
+        self.bytes = bytes;
+        Ok(pieces)
+    }
+}
+
+impl Iterator for Inlet {
+    type Item = Vec<Piece>;
+
+    fn next(&mut self) -> Option<Vec<Piece>> {
+        self.budget.free(std::mem::take(&mut self.bytes), false);
+        let (pieces, bytes) = self.batches.recv().ok()?;
+        self.bytes = bytes;
+        Some(pieces)
+    }
+}
+
+impl Drop for Inlet {
+    fn drop(&mut self) {
+        self.budget.free(0, true);
     }
 }

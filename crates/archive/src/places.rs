@@ -24,12 +24,6 @@ impl Places {
         self.0.len() - 1
     }
 
-    /// Makes the directory `name` in `parent` of a number whose directory is gone.
-    pub(crate) fn reuse(&mut self, place: DirId, parent: DirId, name: &[u8]) -> DirId {
-        self.0[place] = (parent, name.into());
-        place
-    }
-
     /// Returns the path from the root.
     pub(crate) fn path(&self, place: DirId) -> Vec<u8> {
         let mut names: Vec<&[u8]> = Vec::new();

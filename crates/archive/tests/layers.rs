@@ -128,6 +128,40 @@ fn a_directory_has_the_attributes_of_the_last_layer_that_names_it() {
     assert_eq!(xattrs, [("user.both".into(), b"2".to_vec())]);
 }
 
+/// In whatever order the names of an archive are, and whatever upper layers take away.
+#[test]
+fn directories_keep_the_times_that_they_were_given() {
+    let dir = |tar: Tar, path: &str, mtime: &str| tar.member(b'5', path, "", b"", &[("mtime", mtime)]);
+    let first = dir(dir(dir(Tar::new(), "./", "4.5"), "a", "5.25"), "a/sub", "6.75").file("a/sub/old", "");
+    let first = dir(first.file("a/old", "").dir("b").file("b/x", "").file("a/sub/older", ""), "b", "7.5");
+    let first = dir(first.file("c/d/late", ""), "c", "8.5").symlink("a/sub/link", "x");
+    let second = Tar::new().file("a/sub/new", "").empty("a/.wh..wh..opq").link("c/d/hard", "b/x");
+    // A name again, another one in its place, and its number may be used again.
+    let third = dir(Tar::new().empty(".wh.b").file("new", ""), "gone", "9").file("gone", "");
+    let volume = volume();
+    assert_eq!(
+        onto(&volume, &[first, second, third.dir("e").file("e/x", "")], &ImportOptions::new()),
+        [""; 0]
+    );
+    let time = |path: &str| {
+        (volume.metadata(path).unwrap().mtime().sec, volume.metadata(path).unwrap().mtime().nsec)
+    };
+    for (path, want) in [
+        ("/", (4, 500_000_000)),
+        ("/a", (5, 250_000_000)),
+        ("/a/sub", (6, 750_000_000)),
+        ("/c", (8, 500_000_000)),
+        ("/e", (1000, 0)),
+    ] {
+        assert_eq!(time(path), want, "{path}");
+    }
+    assert!(time("/c/d").0 > 1_000_000_000, "of the import itself: nothing gives it one");
+    assert_eq!(
+        listing(&volume),
+        ["a/", "a/sub/", "a/sub/new=", "c/", "c/d/", "c/d/hard=", "c/d/late=", "e/", "e/x=", "gone=", "new="]
+    );
+}
+
 /// What is in the volume before is the lowest layer.
 #[test]
 fn layers_lie_on_what_is_there() {

@@ -53,7 +53,7 @@ pub(super) fn archive<W: Write>(
     std::thread::scope(|scope| {
         let (out, pieces) = pipe();
         scope.spawn(move || read(out));
-        for piece in pieces.into_iter().flatten() {
+        for piece in pieces.flatten() {
             match piece {
                 Piece::Member(member) => {
                     tell(Event::Entry)?;

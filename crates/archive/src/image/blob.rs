@@ -98,6 +98,13 @@ impl Layer {
         Self { name, blob: Blob::File(path.to_owned()), expected: Expected::default() }
     }
 
+    /// Returns the archive in a file that is open.
+    pub(crate) fn in_file(name: &[u8], file: File) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        let blob = Blob::Range(Arc::new(file), 0, len);
+        Ok(Self { name: name.to_vec(), blob, expected: Expected::default() })
+    }
+
     /// Returns the layer in a file. Looks into it, if it is no pipe.
     pub(crate) fn at(path: &Path) -> Result<Self, Error> {
         let layer = Self::of_file(path);

@@ -3,8 +3,8 @@
 use super::blob::{Expected, Layer};
 use super::digest::{Digest, Hasher};
 use super::documents::{
-    CONFIGS, Config, Descriptor, INDEXES, Index, LAYER_ENDS, LAYERS, MANIFESTS, Manifest, PlatformFields,
-    Saved, parse,
+    CONFIGS, Config, Descriptor, INDEXES, Index, LAYER_ENDS, LAYERS, LIST_MAX, MANIFESTS, Manifest,
+    PlatformFields, Saved, parse,
 };
 use super::error::{ImageError, Text};
 use super::platform::{Platform, same, shown};
@@ -12,9 +12,10 @@ use super::store::Store;
 use crate::Cause;
 use std::collections::BTreeSet;
 
-/// Levels of indexes, and descriptors in all of them.
+/// Levels of indexes, which have [`LIST_MAX`] descriptors together.
 const LEVELS: usize = 8;
-const DESCRIPTORS: usize = 10_000;
+/// Bytes of the documents that are read to find the image.
+const DOCUMENTS_MAX: u64 = 128 << 20;
 /// Images in a `manifest.json`.
 const SAVED: usize = 1000;
 /// Bytes of a platform, which is kept of each image until one is chosen.
@@ -47,6 +48,11 @@ impl ImageChoice {
     pub fn platform(mut self, platform: Platform) -> Self {
         self.platform = Some(platform);
         self
+    }
+
+    /// Returns whether it asks for an image, and not for a plain archive.
+    pub(crate) fn is_of_image(&self) -> bool {
+        self.tag.is_some() || self.platform.is_some()
     }
 
     fn is_named(&self, name: &str) -> bool {
@@ -100,38 +106,37 @@ pub(super) fn layers(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, 
 
 fn of_layout(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, Cause> {
     let index: Index = parse("index.json", &store.read("index.json")?)?;
-    let names = |of: &Descriptor| -> Vec<String> {
-        ["io.containerd.image.name", "org.opencontainers.image.ref.name"]
-            .iter()
-            .filter_map(|name| of.annotation(name).map(str::to_owned))
-            .collect()
-    };
     let mut named: Vec<(Vec<String>, Descriptor)> =
-        index.manifests.into_iter().map(|of| (names(&of), of)).collect();
+        index.manifests.into_iter().map(|of| (of.names(), of)).collect();
     // One image may have several names.
     if choice.tag.is_none() && named.windows(2).all(|two| two[0].1.digest == two[1].1.digest) {
         named.truncate(1);
     }
     let mut candidates = Vec::new();
     let roots = choice.by_tag(named)?;
-    let nameless = roots.iter().all(|of| names(of).is_empty());
+    let nameless = roots.iter().all(|of| of.names().is_empty());
     let mut left: Vec<_> = roots.into_iter().enumerate().map(|(root, of)| (of, 0, root)).rev().collect();
-    let (mut seen, mut unknown) = (0, None);
+    let (mut seen, mut bytes, mut unknown) = (0, 0u64, None);
     while let Some((of, level, root)) = left.pop() {
         seen += 1;
-        if level > LEVELS || seen > DESCRIPTORS {
+        if level > LEVELS || seen + left.len() > LIST_MAX || bytes > DOCUMENTS_MAX {
             return Err(ImageError::TooDeep(LEVELS).into());
         }
         if INDEXES.contains(&of.media_type.as_str()) {
             let digest = Digest::parse(&of.digest)?;
             let index: Index = parse(&of.digest, &store.read_checked(&digest, of.size)?)?;
+            bytes += of.size;
             left.extend(index.manifests.into_iter().map(|of| (of, level + 1, root)).rev());
         } else if !MANIFESTS.contains(&of.media_type.as_str()) {
             unknown = Some(of);
-        } else if !is_attestation(&of) {
+        } else if !of.is_attestation() {
             let platform = match &of.platform {
                 Some(platform) => bounded(&of.digest, platform.clone())?,
-                None => bounded(&of.digest, image(store, &of)?.1.platform)?,
+                None => {
+                    let (manifest, config) = image(store, &of)?;
+                    bytes += of.size + manifest.config.size;
+                    bounded(&of.digest, config.platform())?
+                }
             };
             candidates.push((platform, (root, of)));
         }
@@ -196,7 +201,7 @@ fn of_saved(store: &Store, choice: &ImageChoice) -> Result<Vec<Layer>, Cause> {
         return Err(nameless_images().into());
     }
     for one in chosen {
-        candidates.push((bounded(&one.config, saved_config(store, &one.config)?.platform)?, one));
+        candidates.push((bounded(&one.config, saved_config(store, &one.config)?.platform())?, one));
     }
     let one = choice.by_platform(candidates)?;
     let config = saved_config(store, &one.config)?;
@@ -238,12 +243,6 @@ fn diff_ids(config: &Config, layers: usize) -> Result<Vec<Digest>, ImageError> {
         return Err(ImageError::Layers { layers, diff_ids: ids.len() });
     }
     ids.iter().map(|id| Digest::parse(id)).collect()
-}
-
-/// Returns whether a manifest tells of another one's origin (BuildKit), and is no image.
-fn is_attestation(of: &Descriptor) -> bool {
-    of.annotation("vnd.docker.reference.type").is_some()
-        || of.platform.as_ref().is_some_and(|platform| platform.architecture == "unknown")
 }
 
 fn is_layer(of: &Descriptor) -> Result<(), ImageError> {

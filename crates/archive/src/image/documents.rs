@@ -1,14 +1,20 @@
 //! The JSON documents of an image, as far as an import needs them.
 //!
 //! Media types: those of OCI, and those of Docker's second schema, which say the same.
+//!
+//! Memory: what is not needed of a document is not kept, and its lists are bounded. Otherwise four
+//! megabytes of JSON could take hundreds.
 
 use super::error::{ImageError, Text};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::marker::PhantomData;
 
 /// Bytes of a document that are read. Indexes and manifests of the largest images have a tenth.
 pub(super) const DOCUMENT_MAX: u64 = 4 << 20;
+/// Descriptors of a list, names of an image, or digests.
+pub(super) const LIST_MAX: usize = 10_000;
 
 pub(super) const INDEXES: &[&str] =
     &["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
@@ -36,12 +42,31 @@ pub(super) struct Descriptor {
     #[serde(default)]
     pub(super) platform: Option<PlatformFields>,
     #[serde(default)]
-    pub(super) annotations: Option<BTreeMap<String, String>>,
+    annotations: Option<Annotations>,
+}
+
+/// The annotations of a descriptor that mean something here.
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Annotations {
+    #[serde(default, rename = "io.containerd.image.name")]
+    image_name: Option<String>,
+    #[serde(default, rename = "org.opencontainers.image.ref.name")]
+    ref_name: Option<String>,
+    #[serde(default, rename = "vnd.docker.reference.type")]
+    reference_type: Option<String>,
 }
 
 impl Descriptor {
-    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
-        self.annotations.as_ref()?.get(name).map(String::as_str)
+    /// Returns the names of the image.
+    pub(super) fn names(&self) -> Vec<String> {
+        let names = self.annotations.iter().flat_map(|of| [&of.image_name, &of.ref_name]);
+        names.flatten().cloned().collect()
+    }
+
+    /// Returns whether a manifest tells of another one's origin (BuildKit), and is no image.
+    pub(super) fn is_attestation(&self) -> bool {
+        self.annotations.as_ref().is_some_and(|of| of.reference_type.is_some())
+            || self.platform.as_ref().is_some_and(|platform| platform.architecture == "unknown")
     }
 }
 
@@ -58,24 +83,38 @@ pub(super) struct PlatformFields {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Index {
+    #[serde(deserialize_with = "list")]
     pub(super) manifests: Vec<Descriptor>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Manifest {
     pub(super) config: Descriptor,
+    #[serde(deserialize_with = "list")]
     pub(super) layers: Vec<Descriptor>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Config {
-    #[serde(flatten)]
-    pub(super) platform: PlatformFields,
+    // Not flattened: that would collect all other fields of the document.
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    architecture: String,
+    #[serde(default)]
+    variant: Option<String>,
     pub(super) rootfs: RootFs,
+}
+
+impl Config {
+    pub(super) fn platform(self) -> PlatformFields {
+        PlatformFields { os: self.os, architecture: self.architecture, variant: self.variant }
+    }
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct RootFs {
+    #[serde(deserialize_with = "list")]
     pub(super) diff_ids: Vec<String>,
 }
 
@@ -86,6 +125,7 @@ pub(super) struct Saved {
     pub(super) config: String,
     #[serde(default)]
     pub(super) repo_tags: Option<Vec<String>>,
+    #[serde(deserialize_with = "list")]
     pub(super) layers: Vec<String>,
 }
 
@@ -93,4 +133,30 @@ pub(super) struct Saved {
 pub(super) fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, ImageError> {
     serde_json::from_slice(bytes)
         .map_err(|e| ImageError::Document { name: Text::of(name), rule: Text::of(e) })
+}
+
+/// Reads a list of at most [`LIST_MAX`] items.
+fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    struct List<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(item) = items.next_element()? {
+                if all.len() == LIST_MAX {
+                    return Err(A::Error::custom(format!("a list of more than {LIST_MAX} items")));
+                }
+                all.push(item);
+            }
+            Ok(all)
+        }
+    }
+
+    from.deserialize_seq(List(PhantomData))
 }

@@ -11,10 +11,11 @@ use crate::pipe::{Outlet, Piece};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of one layer that wait for its turn.
+/// Bytes of all layers that wait for their turn.
 const WAITING_MAX: usize = 8 << 20;
-/// Members that a thread gathers before it sends them.
+/// Members, or their bytes, that a thread gathers before it sends them.
 const GATHERED: usize = 128;
+const GATHERED_BYTES: usize = 1 << 20;
 
 pub(super) struct InOrder<'a> {
     state: Mutex<State<'a>>,
@@ -27,6 +28,8 @@ struct State<'a> {
     turn: usize,
     ended: bool,
     waiting: Vec<Waiting>,
+    /// Bytes of all that waits.
+    bytes: usize,
 }
 
 /// What was read of a layer before its turn.
@@ -42,13 +45,13 @@ impl<'a> InOrder<'a> {
     pub(super) fn new(layers: &[Layer], out: &'a mut Outlet) -> Self {
         let waiting = Layer::labels(layers)
             .map(|label| Waiting { pieces: vec![Piece::Layer(label)], ..Waiting::default() });
-        let state = State { out, turn: 0, ended: false, waiting: waiting.collect() };
+        let state = State { out, turn: 0, ended: false, waiting: waiting.collect(), bytes: 0 };
         Self { state: Mutex::new(state), turned: Condvar::new() }
     }
 
     /// Returns what takes the members of the layer `at`.
     pub(super) fn layer(&self, at: usize) -> OneLayer<'_, 'a> {
-        OneLayer { all: self, at, gathered: Vec::new() }
+        OneLayer { all: self, at, gathered: Vec::new(), bytes: 0 }
     }
 
     /// Sends that so many more bytes were checked.
@@ -81,6 +84,13 @@ fn ended() -> io::Error {
 }
 
 impl State<'_> {
+    /// Takes what waits of a layer.
+    fn take(&mut self, at: usize) -> Vec<Piece> {
+        let Waiting { pieces, bytes, .. } = &mut self.waiting[at];
+        self.bytes -= std::mem::take(bytes);
+        std::mem::take(pieces)
+    }
+
     fn send(&mut self, pieces: impl IntoIterator<Item = Piece>) -> io::Result<()> {
         let sent = pieces.into_iter().try_for_each(|piece| self.out.push(piece));
         self.ended |= sent.is_err();
@@ -93,6 +103,8 @@ pub(super) struct OneLayer<'o, 'a> {
     all: &'o InOrder<'a>,
     at: usize,
     gathered: Vec<Piece>,
+    /// Bytes of what was gathered.
+    bytes: usize,
 }
 
 impl OneLayer<'_, '_> {
@@ -102,20 +114,25 @@ impl OneLayer<'_, '_> {
     }
 
     pub(super) fn member(&mut self, member: Member) -> io::Result<()> {
-        self.gathered.push(Piece::of(member));
-        if self.gathered.len() < GATHERED { Ok(()) } else { self.pass_on() }
+        let piece = Piece::of(member);
+        self.bytes += size_of::<Piece>() + piece.memory();
+        self.gathered.push(piece);
+        let few = self.gathered.len() < GATHERED && self.bytes < GATHERED_BYTES;
+        if few { Ok(()) } else { self.pass_on() }
     }
 
     fn pass_on(&mut self) -> io::Result<()> {
-        let at = self.at;
-        let mut state = self.all.wait(|state| state.turn == at || state.waiting[at].bytes < WAITING_MAX)?;
+        let (at, bytes) = (self.at, std::mem::take(&mut self.bytes));
+        let mut state = self.all.wait(|state| state.turn == at || state.bytes + bytes <= WAITING_MAX)?;
         let pieces = std::mem::take(&mut self.gathered);
         if state.turn == at {
-            let waiting = std::mem::take(&mut state.waiting[at].pieces);
+            let waiting = state.take(at);
+            self.all.turned.notify_all();
             return state.send(waiting.into_iter().chain(pieces));
         }
+        state.bytes += bytes;
         let waiting = &mut state.waiting[at];
-        waiting.bytes += pieces.iter().map(|piece| size_of::<Piece>() + piece.memory()).sum::<usize>();
+        waiting.bytes += bytes;
         waiting.pieces.extend(pieces);
         Ok(())
     }
@@ -127,7 +144,7 @@ impl OneLayer<'_, '_> {
         state.waiting[self.at].done = true;
         while state.waiting.get(state.turn).is_some_and(|waiting| waiting.done) {
             let at = state.turn;
-            let waiting = std::mem::take(&mut state.waiting[at].pieces);
+            let waiting = state.take(at);
             state.send(waiting)?;
             state.turn += 1;
         }

@@ -28,18 +28,33 @@ use crate::limit::Limit;
 use crate::pipe::{Gone, Outlet, Piece};
 use crate::{Action, Cause, Error, Place};
 use in_order::InOrder;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
+use store::Store;
 
 /// Returns the layers of the image at `path`; `None` if it is no image.
 pub(crate) fn find(path: &Path, choice: &ImageChoice) -> Result<Option<Vec<Layer>>, Error> {
-    let found = || -> Result<_, Cause> {
-        match store::Store::find(path)? {
-            Some(store) => choose::layers(&store, choice).map(Some),
-            None => Ok(None),
-        }
-    };
-    let name = || Place::Host(path.as_os_str().as_encoded_bytes().to_vec());
-    found().map_err(|cause| Error::new(Action::Read, name(), cause))
+    of_store(path.as_os_str().as_encoded_bytes(), Store::find(path), choice)
+}
+
+/// Returns the layers of the image in a file of the name `name`; `None` if it is no image.
+pub(crate) fn find_in(name: &[u8], file: File, choice: &ImageChoice) -> Result<Option<Vec<Layer>>, Error> {
+    of_store(name, Store::in_file(file), choice)
+}
+
+fn of_store(
+    name: &[u8],
+    store: Result<Option<Store>, Cause>,
+    choice: &ImageChoice,
+) -> Result<Option<Vec<Layer>>, Error> {
+    let layers = store.and_then(|store| store.map(|store| choose::layers(&store, choice)).transpose());
+    layers.map_err(|cause| Error::new(Action::Read, Place::Host(name.to_vec()), cause))
+}
+
+/// Returns whether an archive that begins like this may be an image. Reads no more than that takes.
+pub(crate) fn may_begin(stream: impl Read + Send) -> bool {
+    store::may_begin(stream)
 }
 
 /// Checks what an image says of its layers. Layers that came without an image pass.

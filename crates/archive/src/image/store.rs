@@ -10,6 +10,7 @@ use super::error::{ImageError, Text};
 use crate::Cause;
 use crate::compress::{READ_AHEAD, unpacked};
 use crate::content::{self, Content};
+use crate::limit::Limit;
 use crate::member::Kind;
 use crate::path::{clean, split};
 use crate::places::joined;
@@ -22,8 +23,12 @@ use std::sync::Arc;
 
 /// Members that are kept of an archive.
 const MEMBERS_MAX: usize = 100_000;
-/// Bytes of a member's name, or of the target of a link, that an image may have.
-const NAME_MAX: usize = 4096;
+/// Bytes of a member's name, or of the target of a link, that an image may have: twice those of a
+/// blob with a sha512 digest.
+const NAME_MAX: usize = 300;
+/// Bytes of a compressed archive, unpacked, that are read to tell whether it is an image. What has
+/// nothing but names of an image up to there is one.
+const TOLD: u64 = 1 << 30;
 
 /// The files of an image.
 #[derive(Debug)]
@@ -50,31 +55,32 @@ impl Store {
             let has = |name| path.join(name).metadata().is_ok_and(|m| m.is_file());
             return Ok((has("oci-layout") && has("index.json")).then(|| Self::Folder(path.into())));
         }
-        if !meta.is_file() {
-            return Ok(None);
-        }
-        let mut file = File::open(path)?;
+        if meta.is_file() { Self::in_file(File::open(path)?) } else { Ok(None) }
+    }
+
+    /// As [`find`](Self::find), in an archive that is open, from its start on.
+    pub(super) fn in_file(mut file: File) -> Result<Option<Self>, Cause> {
+        let len = file.metadata()?.len();
         let mut head = [0; 8];
+        file.rewind()?;
         let read = file.read(&mut head)?;
         file.rewind()?;
         if let Some(Content::Compressed(by)) = content::of_head(&head[..read]) {
             let Ok((stream, _)) = unpacked(BufReader::with_capacity(READ_AHEAD, file)) else {
                 return Ok(None);
             };
-            let read = |stream: &mut Box<dyn Read + Send>, by: u64| {
-                io::copy(&mut stream.take(by), &mut io::sink()).map(|_| ())
+            let limit = Limit::new(Some(TOLD));
+            let is_image = match members(TarReader::new(limit.of(stream)), u64::MAX, pass_over) {
+                Err(Cause::TooLarge(_)) => true,
+                members => members?.as_ref().is_some_and(is_image),
             };
-            let members = members(TarReader::new(stream), u64::MAX, read)?;
-            return match members.filter(is_image) {
-                Some(_) => Err(ImageError::Compressed(by).into()),
-                None => Ok(None),
-            };
+            return if is_image { Err(ImageError::Compressed(by).into()) } else { Ok(None) };
         }
         let stream = BufReader::new(file.try_clone()?);
         let seek = |stream: &mut BufReader<File>, by: u64| {
             stream.seek_relative(i64::try_from(by).map_err(io::Error::other)?)
         };
-        let members = members(TarReader::new(stream), meta.len(), seek)?;
+        let members = members(TarReader::new(stream), len, seek)?;
         Ok(members.filter(is_image).map(|members| Self::Tar { file: Arc::new(file), members }))
     }
 
@@ -148,6 +154,25 @@ impl Store {
         }
         Ok(bytes)
     }
+}
+
+/// Reads so many bytes of a stream.
+fn pass_over(stream: &mut impl Read, by: u64) -> io::Result<()> {
+    io::copy(&mut stream.take(by), &mut io::sink()).map(drop)
+}
+
+/// Returns whether an archive that begins like this may be an image: its first name is one that an
+/// image has. Reads in small pieces, since a stream may have no more yet.
+pub(super) fn may_begin(stream: impl Read + Send) -> bool {
+    let Ok((stream, _)) = unpacked(BufReader::with_capacity(512, stream)) else { return false };
+    let mut tar = TarReader::new(stream);
+    while let Ok(Some(member)) = tar.next() {
+        match clean(&member.path) {
+            Some(path) if path.is_empty() => {}
+            path => return path.is_some_and(|path| may_be_of_image(&path)),
+        }
+    }
+    false
 }
 
 fn is_image(members: &HashMap<Vec<u8>, Place>) -> bool {

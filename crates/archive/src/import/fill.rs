@@ -2,21 +2,20 @@
 //!
 //! An import writes nothing through a symbolic link: every component of a path below the target
 //! directory must be a directory. New entries change the times of their directory, so its times are
-//! set after all entries exist. New entries inherit the default ACL of their directory; the import
+//! set again when it is left. New entries inherit the default ACL of their directory; the import
 //! replaces an inherited ACL by the ACL of the archive.
 
+use super::dir_times::{DirTimes, set_again};
 use super::entry::{Made, attributes, disinherit, drop_xattrs, make_new, node_of};
-use super::late::LateTimes;
 use super::layer::{Layer, Whiteout, remove, whiteout};
 use super::pass::{Pass, Survey};
 use super::{FsVerity, ImportOptions};
 use crate::event::{self, Tell};
 use crate::member::{Kind, Member};
 use crate::path::{clean, is_lost_found, shown, split};
-use crate::places::DirId;
 use crate::{Action, Cause, Error, Event, Place};
 use lanefs::device::os_name::OsStrExt;
-use lanefs::{Dir, FallocMode, File, Metadata, NewAttr, SetAttr, SetTime, SetXattr, Timestamp, Volume};
+use lanefs::{Dir, FallocMode, File, Metadata, NewAttr, SetXattr, Timestamp, Volume};
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -33,8 +32,8 @@ pub(super) struct Fill<'a> {
     stack: Vec<Level>,
     /// The file that data is for.
     current: Option<Current>,
-    /// The times of directories, which are set last.
-    late: LateTimes,
+    /// The directories that have the times of the source.
+    times: DirTimes,
     /// The layer that the members are of, if the source is made of layers.
     layer: Option<Layer>,
     pass: Pass<'a>,
@@ -45,14 +44,15 @@ struct Level {
     dir: Dir,
     /// It has a default ACL, which new names in it inherit.
     gives_acl: bool,
-    /// Its number among the paths that are kept, once it has one.
-    place: Option<DirId>,
+    /// The time that it must have when it is left.
+    mtime: Option<Timestamp>,
 }
 
 impl Level {
-    fn new(name: &[u8], dir: Dir) -> lanefs::Result<Self> {
+    fn new(name: &[u8], dir: Dir, times: &DirTimes) -> lanefs::Result<Self> {
         let gives_acl = dir.node().xattrs()?.iter().any(|(name, _)| name.as_bytes() == DEFAULT_ACL);
-        Ok(Self { name: name.to_vec(), dir, gives_acl, place: None })
+        let mtime = times.of(&dir);
+        Ok(Self { name: name.to_vec(), dir, gives_acl, mtime })
     }
 }
 
@@ -87,20 +87,11 @@ impl<'a> Fill<'a> {
             Err(lanefs::Error::NotFound) => volume.create_dir_all(dir).and_then(|()| volume.open_dir(dir)),
             opened => opened,
         };
-        let root = root.and_then(|root| Level::new(b"", root));
+        let times = DirTimes::default();
+        let root = root.and_then(|root| Level::new(b"", root, &times));
         let stack = vec![root.map_err(|e| failed(Cause::from(e)))?];
         let parent_owner = options.ownership.apply(0, 0).map_err(|e| failed(e.into()))?;
-        Ok(Self {
-            options,
-            events,
-            base,
-            parent_owner,
-            stack,
-            current: None,
-            late: LateTimes::default(),
-            layer: None,
-            pass,
-        })
+        Ok(Self { options, events, base, parent_owner, stack, current: None, times, layer: None, pass })
     }
 
     /// Returns the target directory.
@@ -192,11 +183,8 @@ impl<'a> Fill<'a> {
         self.finish_file()?;
         let unchanged = self.pass.check();
         unchanged.map_err(|cause| Error::new(Action::Import, Place::Volume(self.base.clone()), cause))?;
-        for (path, mtime) in std::mem::take(&mut self.late).into_paths() {
-            let done = self.finish_dir(&path, mtime);
-            self.settle(done)?;
-        }
-        Ok(())
+        let left = self.leave_to(0).map_err(|e| self.failed(Action::SetAttributes, b"", e));
+        self.settle(left)
     }
 
     /// Returns what the names take, if that was to be found out.
@@ -235,17 +223,9 @@ impl<'a> Fill<'a> {
         };
         self.pass.will_remove();
         let removed = dir.and_then(|dir| {
-            let names = match name {
-                Some(name) => vec![OsStr::from_bytes(name).to_owned()],
-                None => dir.read_dir()?.into_iter().map(|entry| entry.name).collect(),
-            };
-            let names = names.into_iter().filter(|name| !is_lost_found(&dir, name)).collect();
-            let (late, pass, layer) = (&mut self.late, &mut self.pass, self.layer.as_ref());
-            let gone = |meta: &Metadata| {
-                late.forget(meta.ino());
-                pass.removed(meta);
-            };
-            layer.map_or(Ok(()), |layer| layer.take_away(&dir, names, gone))
+            let (times, pass, layer) = (&mut self.times, &mut self.pass, self.layer.as_ref());
+            let gone = |meta: &Metadata| pass.removed(meta);
+            layer.map_or(Ok(()), |layer| layer.take_away(&dir, name.map(OsStr::from_bytes), times, gone))
         });
         removed.map_err(|e| self.failed(Action::Import, path, e))
     }
@@ -261,7 +241,7 @@ impl<'a> Fill<'a> {
         let parts: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
         let same =
             self.stack.iter().skip(1).zip(&parts).take_while(|(level, part)| level.name == **part).count();
-        self.stack.truncate(same + 1);
+        self.leave_to(same + 1)?;
         for part in parts.into_iter().skip(same) {
             let name = OsStr::from_bytes(part);
             let Some(Level { dir: parent, .. }) = self.stack.last() else {
@@ -274,24 +254,18 @@ impl<'a> Fill<'a> {
                 }
                 opened => opened?,
             };
-            self.stack.push(Level::new(part, dir)?);
+            self.stack.push(Level::new(part, dir, &self.times)?);
         }
         self.stack.last().map(|level| &level.dir).ok_or(lanefs::Error::NotFound)
     }
 
-    /// Keeps the time of the directory `name` in the last level of the stack, or of that level
-    /// itself if the name is empty.
-    fn keep_time(&mut self, name: &[u8], mtime: Timestamp) -> lanefs::Result<()> {
-        let mut place = 0;
-        for level in self.stack.iter_mut().skip(1) {
-            let ino = || level.dir.metadata().ino();
-            place = *level.place.get_or_insert_with(|| self.late.place(place, &level.name, ino()));
+    /// Leaves directories of the stack until `depth` are left.
+    fn leave_to(&mut self, depth: usize) -> lanefs::Result<()> {
+        while self.stack.len() > depth {
+            if let Some(level) = self.stack.pop() {
+                set_again(&level.dir, level.mtime)?;
+            }
         }
-        if let (Some(level), false) = (self.stack.last(), name.is_empty()) {
-            let ino = level.dir.metadata_of(OsStr::from_bytes(name))?.ino();
-            place = self.late.place(place, name, ino);
-        }
-        self.late.keep(place, mtime);
         Ok(())
     }
 
@@ -316,22 +290,23 @@ impl<'a> Fill<'a> {
             }
             (_, Kind::HardLink(_)) => {}
             (made, kind) => {
-                let measure = self.pass.is_measure();
-                if *kind == Kind::Dir && !measure {
-                    let kept = self.keep_time(name, member.mtime);
-                    kept.map_err(|e| self.failed(Action::SetAttributes, &member.path, e))?;
-                }
                 let name = name.to_vec();
-                let set = (!measure).then(|| attributes(&member));
+                let set = (!self.pass.is_measure()).then(|| attributes(&member));
                 let joined = self.layer.is_some() && matches!(made, Made::Joined);
                 let dir = self.dir(split(&member.path).0, false);
                 let set = dir.and_then(|dir| {
                     if joined {
                         drop_xattrs(&node_of(dir, &name)?, &member)?;
                     }
-                    set.map_or(Ok(()), |set| node_of(dir, &name)?.set_attr(&set))
+                    let Some(set) = set else { return Ok(None) };
+                    let node = node_of(dir, &name)?;
+                    node.set_attr(&set)?;
+                    Ok(Some(node.ino()))
                 });
-                set.map_err(|e| self.failed(Action::SetAttributes, &member.path, e))?;
+                let set = set.map_err(|e| self.failed(Action::SetAttributes, &member.path, e))?;
+                if let (Some(ino), Kind::Dir) = (set, kind) {
+                    self.times.give(ino);
+                }
                 for (attr, value) in &member.xattrs {
                     let dir = self.dir(split(&member.path).0, false);
                     let set = dir.and_then(|dir| {
@@ -345,6 +320,7 @@ impl<'a> Fill<'a> {
                 // A directory below the target is looked at when it is entered.
                 if let (Some(level), true) = (self.stack.last_mut(), name.is_empty()) {
                     level.gives_acl |= member.xattrs.iter().any(|(attr, _)| attr == DEFAULT_ACL);
+                    level.mtime = self.times.of(&level.dir);
                 }
             }
         }
@@ -389,16 +365,15 @@ impl<'a> Fill<'a> {
     fn displace(&mut self, dir: &Dir, name: &OsStr) -> lanefs::Result<()> {
         let there = dir.metadata_of(name)?;
         self.pass.will_remove();
-        let (late, pass) = (&mut self.late, &mut self.pass);
-        let mut gone = |meta: &Metadata| {
-            late.forget(meta.ino());
-            pass.removed(meta);
-        };
+        let (times, pass) = (&mut self.times, &mut self.pass);
         match dir.remove_file(name) {
             Err(lanefs::Error::IsDir) if self.layer.is_some() && !is_lost_found(dir, name) => {
-                remove(dir, vec![name.to_owned()], |_, _, _| false, gone)
+                remove(dir, Some(name), |_, _, _| false, times, |meta| pass.removed(meta))
             }
-            removed => removed.map(|()| gone(&there)),
+            removed => removed.map(|()| {
+                times.forget(there.ino());
+                pass.removed(&there);
+            }),
         }
     }
 
@@ -462,18 +437,6 @@ impl<'a> Fill<'a> {
         let Kind::File { size, .. } = member.kind else { return Ok(()) };
         let room = verity.room(size, meta.block_size()).ok_or(lanefs::Error::FileTooBig)?;
         file.fallocate(FallocMode::KeepSize, room.start, room.end - room.start)
-    }
-
-    fn finish_dir(&mut self, path: &[u8], mtime: Timestamp) -> Result<(), Failed> {
-        let set = self.dir(path, false).and_then(|dir| {
-            let time = Some(SetTime::At(mtime));
-            dir.node().set_attr(&SetAttr { atime: time, mtime: time, ..SetAttr::default() })
-        });
-        match set {
-            // A later member of an archive may have taken the directory's place.
-            Ok(()) | Err(lanefs::Error::NotFound | lanefs::Error::NotDir) => Ok(()),
-            Err(e) => Err(self.failed(Action::SetAttributes, path, e)),
-        }
     }
 }
 

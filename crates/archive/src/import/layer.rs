@@ -3,18 +3,22 @@
 //! A whiteout takes away what lower layers brought, and what was in the volume before the import.
 //! It never takes away what its own layer brought, wherever in the layer it stands.
 //!
-//! Memory grows with the number of names in the layer, four bytes for most of them: what a layer
-//! makes is known by its inode.
+//! Memory grows with the number of names in the layer, a bit for most of them: what a layer makes
+//! is known by its inode. Of a directory whose names are removed, a thousand are read at once.
 
-use crate::path::split;
-use crate::walk::{Step, Walk};
-use lanefs::{Dir, Metadata};
+use super::dir_times::{DirTimes, set_again};
+use super::number_set::NumberSet;
+use crate::path::{is_lost_found, split};
+use lanefs::{Dir, Metadata, Timestamp};
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::ControlFlow::{Break, Continue};
 
 /// The names of a layer that lead to files of lower layers: as many as are remembered.
 const LINKS_MAX: usize = 1 << 20;
+/// Names of a directory that are read at once.
+const NAMES_MAX: usize = 1000;
 
 /// What a name in a layer says about lower layers.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,14 +59,14 @@ pub(super) struct Layer {
     /// Nothing is below it: its whiteouts have no meaning, and nothing needs to be remembered.
     lowest: bool,
     /// Inodes that it made, and directories that it named or put a name into.
-    inodes: HashSet<u32>,
+    inodes: NumberSet,
     /// Names that it gave to files of lower layers.
     links: HashSet<u64>,
 }
 
 impl Layer {
     pub(super) fn new(label: String, lowest: bool) -> Self {
-        Self { label, lowest, inodes: HashSet::new(), links: HashSet::new() }
+        Self { label, lowest, inodes: NumberSet::default(), links: HashSet::new() }
     }
 
     pub(super) fn is_lowest(&self) -> bool {
@@ -83,14 +87,14 @@ impl Layer {
         }
         let mut last = None;
         for dir in dirs {
-            self.inodes.insert(dir.metadata().ino());
+            self.inodes.insert(dir.metadata().ino().into());
             last = Some(dir);
         }
         let Some(dir) = last.filter(|_| !name.is_empty()) else { return Ok(()) };
         let ino = dir.metadata_of(name)?.ino();
         if !link {
-            self.inodes.insert(ino);
-        } else if !self.inodes.contains(&ino) {
+            self.inodes.insert(ino.into());
+        } else if !self.inodes.contains(ino.into()) {
             if self.links.len() == LINKS_MAX {
                 return Err(lanefs::Error::Invalid("more than a million links to files of lower layers"));
             }
@@ -101,18 +105,19 @@ impl Layer {
 
     /// Returns whether the layer brought a name, or something below it.
     fn has(&self, dir: u32, name: &OsStr, ino: u32) -> bool {
-        self.inodes.contains(&ino) || self.links.contains(&key(dir, name))
+        self.inodes.contains(ino.into()) || self.links.contains(&key(dir, name))
     }
 
-    /// Takes names of a directory away, each with everything below it, but for what this layer
-    /// brought. `gone` hears of what is removed.
+    /// Takes a name of a directory away, or all of them, each with everything below it, but for
+    /// what this layer brought. `gone` hears of what is removed.
     pub(super) fn take_away(
         &self,
         dir: &Dir,
-        names: Vec<OsString>,
+        name: Option<&OsStr>,
+        times: &mut DirTimes,
         gone: impl FnMut(&Metadata),
     ) -> lanefs::Result<()> {
-        remove(dir, names, |dir, name, ino| self.has(dir, name, ino), gone)
+        remove(dir, name, |dir, name, ino| self.has(dir, name, ino), times, gone)
     }
 }
 
@@ -123,45 +128,94 @@ fn key(dir: u32, name: &OsStr) -> u64 {
     hasher.finish()
 }
 
-/// Removes names of a directory, each with everything below it, but for what `keep` says: it is
-/// asked with the inode of the directory, the name and its inode. What is above a name that is kept
-/// must be kept too. `gone` hears of what is removed.
+/// A directory whose names are being removed.
+struct Removal {
+    dir: Dir,
+    /// Its name, and whether it stays.
+    name: OsString,
+    kept: bool,
+    /// The time that it must keep.
+    mtime: Option<Timestamp>,
+    /// The next names, the last first, and the cookie of the entry behind which there may be more.
+    names: Vec<OsString>,
+    cookie: Option<u64>,
+}
+
+impl Removal {
+    fn of_all(dir: Dir, name: OsString, kept: bool, mtime: Option<Timestamp>) -> Self {
+        Self { dir, name, kept, mtime, names: Vec::new(), cookie: Some(0) }
+    }
+
+    fn next(&mut self) -> lanefs::Result<Option<OsString>> {
+        if self.names.is_empty()
+            && let Some(cookie) = self.cookie.take()
+        {
+            let (names, more) = (&mut self.names, &mut self.cookie);
+            let mut last = cookie;
+            self.dir.read_dir_from(cookie, |entry| {
+                if names.len() == NAMES_MAX {
+                    *more = Some(last);
+                    return Break(());
+                }
+                last = entry.cookie;
+                if entry.name != "." && entry.name != ".." {
+                    names.push(entry.name.to_owned());
+                }
+                Continue(())
+            })?;
+            names.sort_by(|one, other| other.cmp(one));
+        }
+        Ok(self.names.pop())
+    }
+}
+
+/// Removes a name of a directory, or all of them, each with everything below it, but for what
+/// `keep` says and for `lost+found`: it is asked with the inode of the directory, the name and its
+/// inode. What is above a name that is kept must be kept too. `gone` hears of what is removed.
 pub(super) fn remove(
     dir: &Dir,
-    names: Vec<OsString>,
+    name: Option<&OsStr>,
     keep: impl Fn(u32, &OsStr, u32) -> bool,
+    times: &mut DirTimes,
     mut gone: impl FnMut(&Metadata),
 ) -> lanefs::Result<()> {
-    let twice = |_| lanefs::Error::Invalid("a directory with a second name");
-    let mut walk = Walk::new();
-    walk.enter(OsStr::new(""), None, (dir.clone(), OsString::new(), true)).map_err(twice)?;
-    walk.fill(names);
-    while let Some(step) = walk.next() {
-        let above = walk.dir().map(|(above, ..)| above.clone());
-        match (step, above) {
-            (Step::Name { name, .. }, Some(above)) => {
-                let meta = match above.metadata_of(&name) {
-                    Err(lanefs::Error::NotFound) => continue,
-                    found => found?,
-                };
-                let kept = keep(above.metadata().ino(), &name, meta.ino());
-                if meta.is_dir() {
-                    let below = above.open_dir(&name)?;
-                    let names = below.read_dir()?.into_iter().map(|entry| entry.name).collect();
-                    walk.enter(&name, Some((0, meta.ino().into())), (below, name.clone(), kept))
-                        .map_err(twice)?;
-                    walk.fill(names);
-                } else if !kept {
-                    above.remove_file(&name)?;
+    let mut root = Removal::of_all(dir.clone(), OsString::new(), true, None);
+    if let Some(name) = name {
+        (root.names, root.cookie) = (vec![name.to_owned()], None);
+    }
+    let (mut left, mut seen) = (vec![root], NumberSet::default());
+    while let Some(at) = left.last_mut() {
+        let Some(name) = at.next()? else {
+            let done = left.pop().filter(|_| !left.is_empty());
+            match (done, left.last()) {
+                (Some(below), _) if below.kept => set_again(&below.dir, below.mtime)?,
+                (Some(below), Some(above)) => {
+                    let meta = below.dir.metadata();
+                    above.dir.remove_dir(&below.name)?;
+                    times.forget(meta.ino());
                     gone(&meta);
                 }
+                _ => {}
             }
-            (Step::Leave((below, name, false)), Some(above)) => {
-                let meta = below.metadata();
-                above.remove_dir(&name)?;
-                gone(&meta);
+            continue;
+        };
+        let meta = match at.dir.metadata_of(&name) {
+            _ if is_lost_found(&at.dir, &name) => continue,
+            Err(lanefs::Error::NotFound) => continue,
+            found => found?,
+        };
+        let kept = keep(at.dir.metadata().ino(), &name, meta.ino());
+        if meta.is_dir() {
+            if !seen.insert(meta.ino().into()) {
+                return Err(lanefs::Error::Invalid("a directory with a second name"));
             }
-            _ => {}
+            let below = at.dir.open_dir(&name)?;
+            let mtime = times.of(&below);
+            left.push(Removal::of_all(below, name, kept, mtime));
+        } else if !kept {
+            at.dir.remove_file(&name)?;
+            times.forget(meta.ino());
+            gone(&meta);
         }
     }
     Ok(())

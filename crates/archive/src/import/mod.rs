@@ -3,12 +3,13 @@
 //! One thread reads the source, the caller's writes the volume, a bounded pipe between them. Names
 //! go in the order of the source and one thread writes, so the same source gives the same volume.
 
+mod dir_times;
 mod entry;
 mod fill;
 #[cfg(target_os = "linux")]
 mod folder;
-mod late;
 mod layer;
+mod number_set;
 mod pass;
 mod source;
 mod tar;
@@ -220,7 +221,7 @@ fn fill_from<'a>(
 ) -> Result<Fill<'a>, Error> {
     let place = fill.place();
     let failed = |cause: Cause| Error::new(Action::Import, place, cause);
-    let (mut out, pieces) = pipe();
+    let (mut out, mut pieces) = pipe();
     let max_size = options.max_size;
     let reader = std::thread::Builder::new().name("import".into());
     let reader = match reader.spawn(move || source.send(wanted, max_size, &mut out)) {

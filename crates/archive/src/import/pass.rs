@@ -10,10 +10,10 @@
 //!
 //! Memory: four bytes for each file of the source.
 
+use super::number_set::NumberSet;
 use crate::Cause;
 use crate::member::{Kind, Member};
 use lanefs::{FileType, Metadata, Volume};
-use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 pub(super) enum Pass<'a> {
@@ -26,13 +26,13 @@ pub(super) enum Pass<'a> {
 /// The files of a source, counted, and a hash of their names.
 #[derive(Debug, Default)]
 struct Count {
-    files: usize,
+    files: u64,
     hasher: DefaultHasher,
 }
 
 impl Count {
     /// Counts a file, and returns its number.
-    fn next(&mut self, path: &[u8]) -> usize {
+    fn next(&mut self, path: &[u8]) -> u64 {
         path.hash(&mut self.hasher);
         self.files += 1;
         self.files - 1
@@ -64,7 +64,7 @@ pub(super) struct Write<'a> {
 /// The files of a source that later members remove, by their number.
 #[derive(Debug)]
 pub(crate) struct RemovedFiles {
-    numbers: HashSet<usize>,
+    numbers: NumberSet,
     hash: u64,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Pass<'a> {
                 measure.mapped += u64::from(measure.is_mapped(member));
                 false
             }
-            Self::Write(write) => write.removed.numbers.contains(&write.count.next(&member.path)),
+            Self::Write(write) => write.removed.numbers.contains(write.count.next(&member.path)),
         }
     }
 
@@ -178,7 +178,7 @@ impl Measure<'_> {
     }
 
     fn removed_files(&self) -> RemovedFiles {
-        let (mut numbers, mut seen) = (HashSet::new(), HashSet::new());
+        let (mut numbers, mut seen) = (NumberSet::default(), NumberSet::default());
         let is_there = |ino| {
             let node = self.volume.node_at(ino).and_then(|node| node.file_type());
             node.is_ok_and(|kind| kind == FileType::Regular)
@@ -186,8 +186,8 @@ impl Measure<'_> {
         // From the end: of several files with one inode the last has it.
         let files = self.inodes.iter().enumerate().rev().filter(|_| self.fewest.is_some());
         for (number, &ino) in files {
-            if ino != 0 && (!seen.insert(ino) || !is_there(ino)) {
-                numbers.insert(number);
+            if ino != 0 && (!seen.insert(ino.into()) || !is_there(ino)) {
+                numbers.insert(number as u64);
             }
         }
         RemovedFiles { numbers, hash: self.count.hasher.finish() }

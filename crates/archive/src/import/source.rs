@@ -10,7 +10,7 @@ use crate::pipe::{Gone, Outlet, Piece};
 use crate::{Action, Cause, Error, ImageError, Place};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -63,12 +63,12 @@ impl Source {
             return Self::folder(path);
         }
         let file = File::open(path).map_err(failed)?;
-        let size = file.metadata().ok().map(|m| m.len()).filter(|len| *len != 0);
-        let stream = Self::stream(name, file, size)?;
         let archive = Layer::of_file(path);
         if !archive.is_repeatable() {
-            return Ok(stream);
+            return Self::reader(name, file, &ImageChoice::new());
         }
+        let size = file.metadata().ok().map(|m| m.len()).filter(|len| *len != 0);
+        let stream = Self::stream(name, file, size)?;
         Ok(Self { origin: Origin::Archive(Arc::new(archive)), ..stream })
     }
 
@@ -94,7 +94,7 @@ impl Source {
 
     /// Reads a tar archive from a stream: ustar, GNU or pax, plain or compressed by gzip, zstd, xz
     /// or bzip2, told by its content. Errors name it by `name`. The start of the stream is read at
-    /// once.
+    /// once. An image is an archive as others here: [`reader`](Self::reader) takes its layers.
     ///
     /// # Errors
     /// It cannot be read; [`Cause::Compressed`]: by a program that this build cannot replace.
@@ -110,6 +110,41 @@ impl Source {
             opened.map_err(|cause| Error::new(Action::Read, Place::Host(name.to_vec()), cause))?;
         let size = size.filter(|_| !compressed);
         Ok(Self { name: name.to_vec(), origin: Origin::Stream(stream), size })
+    }
+
+    /// Reads a tar archive or an image from a stream. What begins with a name that images have is
+    /// copied into a file without a name in [`std::env::temp_dir`] first, because an image is not
+    /// read front to back. A `choice` of a tag or a platform asks for an image.
+    ///
+    /// # Errors
+    /// As of [`archive`](Self::archive) and [`image`](Self::image); the copy cannot be written.
+    pub fn reader(
+        name: impl AsRef<[u8]>,
+        stream: impl Read + Send + 'static,
+        choice: &ImageChoice,
+    ) -> Result<Self, Error> {
+        let name = name.as_ref();
+        let failed = |e: io::Error| Error::new(Action::Read, Place::Host(name.to_vec()), e);
+        let mut recorded = Recorded { stream, head: Vec::new() };
+        let may_be_image = image::may_begin((&mut recorded).take(READ_AHEAD as u64));
+        let Recorded { stream, head } = recorded;
+        if !may_be_image {
+            return match choice.is_of_image() {
+                true => Err(Error::new(Action::Read, Place::Host(name.to_vec()), ImageError::NotAnImage)),
+                false => Self::stream(name, Cursor::new(head).chain(stream), None),
+            };
+        }
+        let file = spooled(head, stream)?;
+        match image::find_in(name, file.try_clone().map_err(failed)?, choice)? {
+            Some(layers) => Ok(Self::of_layers(name.to_vec(), layers)),
+            None if choice.is_of_image() => {
+                Err(Error::new(Action::Read, Place::Host(name.to_vec()), ImageError::NotAnImage))
+            }
+            None => {
+                let archive = Arc::new(Layer::in_file(name, file).map_err(failed)?);
+                Ok(Self { name: name.to_vec(), origin: Origin::Archive(archive), size: None })
+            }
+        }
     }
 
     /// Opens an image, as [`open`](Self::open) does, and chooses one of those that it has.
@@ -229,6 +264,31 @@ fn refuse_inside(folder: &rustix::fd::OwnedFd, target: &Path) -> Result<(), Caus
         }
     }
     Ok(())
+}
+
+/// A stream, and what was read of it.
+struct Recorded<R> {
+    stream: R,
+    head: Vec<u8>,
+}
+
+impl<R: Read> Read for Recorded<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.stream.read(buf)?;
+        self.head.extend_from_slice(&buf[..n]);
+        Ok(n)
+    }
+}
+
+/// Copies a stream, whose first bytes are `head`, into a file without a name.
+fn spooled(head: Vec<u8>, stream: impl Read) -> Result<File, Error> {
+    let copy = || {
+        let mut file = tempfile::tempfile()?;
+        io::copy(&mut Cursor::new(head).chain(stream), &mut file)?;
+        Ok(file)
+    };
+    let folder = || std::env::temp_dir().into_os_string().into_encoded_bytes();
+    copy().map_err(|e: io::Error| Error::new(Action::Write, Place::Host(folder()), e))
 }
 
 /// Sends the members of all layers, those of the lowest first.

@@ -1,21 +1,29 @@
 //! Records of a pax extended header: `LENGTH KEY=VALUE\n`, the length counting itself.
 
-/// Returns the records of a header in their order, `None` if a record is malformed.
-pub(super) fn parse(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
-    let mut records = Vec::new();
-    while !bytes.is_empty() {
+/// Key and value.
+type Record<'a> = (&'a [u8], &'a [u8]);
+
+/// Returns the records of a header in their order, `None` for one that is malformed, which is the
+/// last. They are not collected: a header may have millions of them.
+pub(super) fn parse(mut bytes: &[u8]) -> impl Iterator<Item = Option<Record<'_>>> {
+    std::iter::from_fn(move || {
         // Some programs pad with zeros.
         if bytes.iter().all(|b| *b == 0) {
-            break;
+            return None;
         }
-        let blank = bytes.iter().take(20).position(|b| *b == b' ')?;
-        let len: usize = std::str::from_utf8(&bytes[..blank]).ok()?.parse().ok()?;
-        let record = bytes.get(blank + 1..len)?.strip_suffix(b"\n")?;
-        let equals = record.iter().position(|b| *b == b'=')?;
-        records.push((&record[..equals], &record[equals + 1..]));
-        bytes = bytes.get(len..)?;
-    }
-    Some(records)
+        let first = split_first(bytes);
+        bytes = first.map_or(&[], |(_, rest)| rest);
+        Some(first.map(|(record, _)| record))
+    })
+}
+
+/// Splits the first record off.
+fn split_first(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
+    let blank = bytes.iter().take(20).position(|b| *b == b' ')?;
+    let len: usize = std::str::from_utf8(&bytes[..blank]).ok()?.parse().ok()?;
+    let record = bytes.get(blank + 1..len)?.strip_suffix(b"\n")?;
+    let equals = record.iter().position(|b| *b == b'=')?;
+    Some(((&record[..equals], &record[equals + 1..]), bytes.get(len..)?))
 }
 
 /// Appends a record.
@@ -74,11 +82,12 @@ mod tests {
             let mut out = Vec::new();
             push(&mut out, b"comment", &value);
             push(&mut out, b"k", b"a=b\nc");
-            assert_eq!(parse(&out).unwrap(), [(&b"comment"[..], &value[..]), (b"k", b"a=b\nc")]);
+            let records: Option<Vec<_>> = parse(&out).collect();
+            assert_eq!(records.unwrap(), [(&b"comment"[..], &value[..]), (b"k", b"a=b\nc")]);
         }
-        assert_eq!(parse(b"6 a=b\n\0\0").unwrap().len(), 1);
+        assert_eq!(parse(b"6 a=b\n\0\0").count(), 1);
         for bad in [&b"5 a=b\n"[..], b"99 a=b\n", b"x a=b\n", b"6 aab\n", b"0 ", b"-1 a=b\n", b"2 a=b\n"] {
-            assert!(parse(bad).is_none(), "{bad:?}");
+            assert_eq!(parse(bad).last(), Some(None), "{bad:?}");
         }
     }
 

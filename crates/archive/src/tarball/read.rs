@@ -224,6 +224,7 @@ impl<R: Read> TarReader<R> {
     fn text(&mut self, start: u64, size: u64, budget: &mut u64) -> Result<Vec<u8>, TarError> {
         let mut bytes = self.extended(start, size, budget)?;
         bytes.truncate(bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len()));
+        bytes.shrink_to_fit();
         Ok(bytes)
     }
 
@@ -325,7 +326,8 @@ impl<R: Read> TarReader<R> {
 impl Extended {
     /// Takes over the records of a pax header.
     fn read(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
-        for (key, value) in pax::parse(bytes).ok_or("a pax header that is malformed")? {
+        for record in pax::parse(bytes) {
+            let (key, value) = record.ok_or("a pax header that is malformed")?;
             self.set(key, value).ok_or("a pax header with a value that is malformed")?;
         }
         if self.xattr_names > XATTR_NAMES_MAX {
@@ -367,7 +369,8 @@ impl Extended {
             b"GNU.sparse.map" => {
                 let text = std::str::from_utf8(value).ok()?;
                 let numbers = text.split(',').filter(|n| !n.is_empty()).map(|n| n.parse().ok());
-                self.sparse.numbers = numbers.collect::<Option<_>>()?;
+                // One range more than are accepted, and no more of them.
+                self.sparse.numbers = numbers.take(2 * sparse::RANGES_MAX + 2).collect::<Option<_>>()?;
             }
             _ => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {

@@ -4,7 +4,7 @@ use super::RECORD;
 use crate::member::Ranges;
 
 /// Ranges of a map that are accepted. A map is kept in memory.
-const RANGES_MAX: usize = 1 << 20;
+pub(super) const RANGES_MAX: usize = 1 << 20;
 
 /// Why a map is refused.
 const OVERLONG: &str = "a sparse map of more than a million ranges";
@@ -27,6 +27,7 @@ pub(super) fn check(mut map: Ranges, size: u64, packed: u64) -> Result<Ranges, &
         return Err("a sparse map that does not cover the member's data");
     }
     map.retain(|(_, len)| *len != 0);
+    map.shrink_to_fit();
     Ok(map)
 }
 
@@ -41,12 +42,11 @@ pub(super) fn extend(map: &mut Ranges, more: Ranges) -> Result<(), &'static str>
 
 /// Forms 0.0 and 0.1: numbers in the pax header, offsets and lengths by turns.
 pub(super) fn from_numbers(numbers: &[u64]) -> Result<Ranges, &'static str> {
-    if !numbers.len().is_multiple_of(2) {
-        return Err(MALFORMED);
+    match numbers.as_chunks::<2>() {
+        (pairs, _) if pairs.len() > RANGES_MAX => Err(OVERLONG),
+        (pairs, []) => Ok(pairs.iter().map(|&[offset, len]| (offset, len)).collect()),
+        _ => Err(MALFORMED),
     }
-    let mut map = Vec::new();
-    extend(&mut map, numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())?;
-    Ok(map)
 }
 
 /// Form 1.0: the map stands before the data, as lines of digits in whole records: the number of

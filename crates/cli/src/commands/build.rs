@@ -34,8 +34,8 @@ use uuid::Uuid;
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "lanefs build [OPTIONS] <SRC>... <FILE>")]
 pub(crate) struct Args {
-    /// A folder, a tar archive, an image (IMAGE or IMAGE:TAG), or several archives: layers, the
-    /// lowest first. Last the file to make
+    /// A folder, a tar archive, an image (IMAGE or IMAGE:TAG), `-` for one of both from standard
+    /// input, or several archives: layers, the lowest first. Last the file to make
     #[arg(value_name = "SRC", required = true)]
     // One list, so that options may stand between the sources and the file.
     paths: Vec<OsString>,

@@ -27,9 +27,9 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "lanefs import [OPTIONS] <SRC>... <VOLUME:/DIR>")]
 pub(crate) struct Args {
-    /// A folder, a tar archive (plain, or by gzip, zstd, xz or bzip2), `-` for an archive from
-    /// standard input, an image (IMAGE or IMAGE:TAG), or several archives: layers, the lowest
-    /// first. Last the directory to fill, VOLUME:/DIR; it is made if it does not exist
+    /// A folder, a tar archive (plain, or by gzip, zstd, xz or bzip2), an image (IMAGE or
+    /// IMAGE:TAG), `-` for an archive or an image from standard input, or several archives: layers,
+    /// the lowest first. Last the directory to fill, VOLUME:/DIR; it is made if it does not exist
     #[arg(value_name = "SRC", required = true)]
     // One list, so that options may stand between the sources and the directory.
     paths: Vec<OsString>,

@@ -46,7 +46,7 @@ impl SourceArgs {
 fn source(sources: &[OsString], platform: Option<&Platform>) -> Result<Source, Error> {
     let choice = platform.into_iter().cloned().fold(ImageChoice::new(), ImageChoice::platform);
     match (sources, platform) {
-        ([one], None) if one == "-" => Source::archive("-", std::io::stdin()),
+        ([one], _) if one == "-" => Source::reader("-", std::io::stdin(), &choice),
         ([one], None) if Path::new(one).exists() => Source::open(one),
         ([one], _) => match (Path::new(one).exists(), tagged(one)) {
             (false, Some((image, tag))) => Source::image(image, &choice.tag(tag)),
