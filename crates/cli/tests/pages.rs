@@ -76,6 +76,7 @@ fn sections_and_references_of_all_pages() {
         "fio",
         "fstab",
         "fstrim",
+        "fsverity",
         "getfattr",
         "ln",
         "ls",

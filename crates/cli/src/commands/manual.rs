@@ -82,7 +82,25 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     (
         "verity",
         &[("lanefs verity format root.img", "Makes the hash tree behind the volume.")],
-        &["lanefs-verity-dump(1)", "lanefs-verity-format(1)", "lanefs-verity-verify(1)", "veritysetup(8)"],
+        &[
+            "lanefs-verity-dump(1)",
+            "lanefs-verity-enable(1)",
+            "lanefs-verity-format(1)",
+            "lanefs-verity-measure(1)",
+            "lanefs-verity-verify(1)",
+            "fsverity(1)",
+            "veritysetup(8)",
+        ],
+    ),
+    (
+        "verity enable",
+        &[("lanefs verity enable root.img:/usr/bin/app", "Gives a file a hash tree; it cannot change then.")],
+        &["lanefs-verity(1)", "lanefs-verity-measure(1)", "fsverity(1)"],
+    ),
+    (
+        "verity measure",
+        &[("lanefs verity measure root.img:/usr/bin/app", "Prints the digest that stands for the content.")],
+        &["lanefs-verity(1)", "lanefs-verity-enable(1)", "fsverity(1)"],
     ),
     (
         "verity format",
