@@ -291,6 +291,19 @@ fn the_lab_is_for_the_command_alone() {
     }
 }
 
+/// `make test` leaves these out, so that a test in them would never run.
+#[test]
+fn benchmarks_and_programs_of_the_campaigns_have_no_tests() {
+    let left_out = ["bench/", "tests/src/bin/"];
+    let found: Vec<String> = sources()
+        .iter()
+        .filter(|path| left_out.iter().any(|dir| shown(path).starts_with(dir)))
+        .filter(|path| text(path).contains("#[test]"))
+        .map(|path| shown(path))
+        .collect();
+    assert!(found.is_empty(), "{found:?}");
+}
+
 /// Lines of a source up to its inline tests; 0 for a file that is a test.
 fn product_lines(path: &Path, text: &str) -> usize {
     let is_test = path.components().any(|c| c.as_os_str() == "tests")
