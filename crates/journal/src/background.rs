@@ -75,6 +75,12 @@ impl Background {
         }
     }
 
+    /// Returns whether a commit or a checkpoint is requested.
+    pub(crate) fn has_requests(&self) -> bool {
+        let wanted = self.wanted.lock();
+        wanted.commit.is_some() || wanted.checkpoint
+    }
+
     /// Runs what is requested, and what that requests, in the calling thread: for a journal without
     /// threads.
     pub(crate) fn run_requests(&self, commit: impl Fn(Tid), checkpoint: impl Fn()) {

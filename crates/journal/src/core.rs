@@ -268,21 +268,23 @@ impl Core {
         let _timer = self.counters.start.start();
         self.counters.credits_asked.add(u64::from(credits));
         let mut waiting = None;
-        let entered = self.gate.enter(credits, |why| {
-            if waiting.is_none() {
-                self.counters.waits.add(1);
-                waiting = Some(self.counters.credit_wait.start());
+        loop {
+            let entered = self.gate.enter(credits, |why| {
+                if waiting.is_none() {
+                    self.counters.waits.add(1);
+                    waiting = Some(self.counters.credit_wait.start());
+                }
+                self.request(Some(why));
+                let is_idle = self.threads || !self.background.has_requests();
+                if is_idle && !self.has_ended() { Ok(()) } else { Err(()) }
+            });
+            if let Ok(place) = entered {
+                return Ok(place);
             }
-            if self.has_ended() {
-                return Err(());
-            }
-            self.request(Some(why));
-            if !self.threads {
-                self.background.run_requests(|tid| drop(self.commit_now(tid)), || drop(self.make_room()));
-            }
-            Ok(())
-        });
-        entered.map_err(|()| self.error().unwrap_or(JournalError::Closed))
+            self.check()?;
+            // Outside of the queue: no thread admits this one, whose commit would wait for itself.
+            self.background.run_requests(|tid| drop(self.commit_now(tid)), || drop(self.make_room()));
+        }
     }
 
     /// Requests the commit or checkpoint that makes room for the first thread in the gate's queue.

@@ -166,7 +166,9 @@ impl Gate {
 
     /// Enters the running transaction with `n` credits. Before each wait, calls `refused` with the
     /// reason why the first sleeper waits, so that it can request the commit or checkpoint that
-    /// makes room. `refused` must not wait.
+    /// makes room. `refused` must not wait: another thread may admit the caller meanwhile, and a
+    /// commit would wait for that place. An error of `refused` takes the caller out of the queue
+    /// and is returned, unless the caller was admitted before.
     pub(crate) fn enter<E>(
         &self,
         n: u32,
@@ -189,12 +191,8 @@ impl Gate {
             fence(Ordering::SeqCst);
             if let Some(why) = self.admit(queue)
                 && let Err(error) = refused(why)
+                && self.gives_up(&signal)
             {
-                if !self.gives_up(&signal)
-                    && let Some(place) = signal.wait()
-                {
-                    self.leave(place.slot, n);
-                }
                 return Err(error);
             }
             if let Some(place) = signal.wait() {

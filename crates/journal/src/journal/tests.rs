@@ -3,10 +3,11 @@ mod round;
 
 use super::*;
 use crate::testing::{BLOCK, BLOCKS, LOG_START, config, device_bytes, empty_log, options};
-use crate::{Freed, Handle, Pending, recovery};
+use crate::{Freed, Handle, OnFreed, Pending, recovery};
 use lanefs_device::{MemDevice, Op};
 use lanefs_sim::{Entry, FailingDevice, Image, RecordingDevice};
 use lanefs_sync::Mutex;
+use std::sync::{OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -364,7 +365,7 @@ fn a_panic_in_an_operation_commits_nothing() {
 #[test]
 fn a_panic_in_a_commit_stops_the_journal_and_nobody_waits_for_it() {
     let device = Arc::new(empty_log(1024));
-    let on_freed: crate::OnFreed = Box::new(|_| panic!("on purpose"));
+    let on_freed: OnFreed = Box::new(|_| panic!("on purpose"));
     let journal = Journal::open(device, Options { on_freed: Some(on_freed), ..options(1024) }).unwrap();
     journal.start(1).unwrap().free(20, 1, true).unwrap();
     let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| journal.sync()));
@@ -464,6 +465,32 @@ fn threads_share_a_journal_without_threads() {
     handle.stop();
     entered.recv_timeout(Duration::from_secs(60)).expect("the other thread waits for ever");
     assert_eq!(journal.stats().commits, 1);
+}
+
+/// A thread that waits at the gate commits two transactions, of which the second could admit it: a
+/// commit waits for all that are inside.
+#[test]
+fn a_thread_that_commits_at_the_gate_is_not_inside() {
+    let device = Arc::new(empty_log(1024));
+    let core: Arc<OnceLock<Weak<Core>>> = Arc::default();
+    let known = Arc::clone(&core);
+    // As another thread does whose transaction is long: a request while the first commit runs.
+    let on_freed: OnFreed = Box::new(move |_| {
+        let core = known.get().unwrap().upgrade().unwrap();
+        core.background.want_commit(core.gate.running().tid);
+    });
+    let options = Options { threads: false, on_freed: Some(on_freed), ..options(1024) };
+    let journal = Journal::open(device as _, options).unwrap();
+    core.set(Arc::downgrade(&journal.core)).unwrap();
+    set(&journal, 7, 1);
+    journal.start(3).unwrap().free(20, 1, true).unwrap();
+    let (has_entered, entered) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        journal.start(journal.core.max_credits()).unwrap().stop();
+        has_entered.send(journal.stats().commits).unwrap();
+    });
+    let commits = entered.recv_timeout(Duration::from_secs(60)).expect("the thread waits for itself");
+    assert_eq!(commits, 1);
 }
 
 #[test]

@@ -222,7 +222,7 @@ type Hook = Box<dyn Fn() + Send + Sync>;
 /// A device that runs a hook before each write to the log's superblock.
 struct HookedDevice {
     inner: FailingDevice<MemDevice>,
-    hook: std::sync::OnceLock<Hook>,
+    hook: OnceLock<Hook>,
 }
 
 impl HookedDevice {
