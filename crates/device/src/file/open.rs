@@ -10,7 +10,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 impl FileOptions {
@@ -22,10 +22,13 @@ impl FileOptions {
     /// while another opener or a mount uses it.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileDevice> {
         let path = path.as_ref();
-        let (file, kind) = self.open_existing(path)?;
-        if !(self.unlocked && self.read_only) {
-            lock(path, &file, kind, self.read_only, self.window.as_ref())?;
-        }
+        let is_locked = !(self.unlocked && self.read_only);
+        let (file, kind) = loop {
+            let (file, kind) = self.open_existing(path)?;
+            if !is_locked || lock_named(path, &file, kind, self.read_only, self.window.as_ref())? {
+                break (file, kind);
+            }
+        };
         self.finish(path, file, kind)
     }
 
@@ -54,15 +57,19 @@ impl FileOptions {
         if size == 0 {
             return Err(refuse(libc::EINVAL, "a volume of 0 bytes"));
         }
-        let (file, kind, is_new) = match self.system_open(path, true) {
-            Ok(file) => (file, Kind::Regular, true),
-            Err(e) if over && e.kind() == io::ErrorKind::AlreadyExists => {
-                let (file, kind) = self.open_existing(path)?;
-                (file, kind, false)
+        let (file, kind, is_new) = loop {
+            let (file, kind, is_new) = match self.system_open(path, true) {
+                Ok(file) => (file, Kind::Regular, true),
+                Err(e) if over && e.kind() == io::ErrorKind::AlreadyExists => {
+                    let (file, kind) = self.open_existing(path)?;
+                    (file, kind, false)
+                }
+                Err(e) => return Err(explain(path, e)),
+            };
+            if lock_named(path, &file, kind, self.read_only, None)? {
+                break (file, kind, is_new);
             }
-            Err(e) => return Err(explain(path, e)),
         };
-        lock(path, &file, kind, self.read_only, None)?;
         // `file` has the lock for as long as it is open, whatever becomes of the device.
         let made = file.try_clone().map_err(|e| explain(path, e));
         let made = made.and_then(|device| self.take_size(path, device, kind, size));
@@ -163,12 +170,38 @@ impl FileOptions {
     }
 }
 
-/// Removes a file that was made here and that `_locked` has locked: without the lock it may be
-/// another opener's by now. That it cannot be removed is not the failure to tell of.
-pub(crate) fn remove_new(path: &Path, _locked: &File) {
+/// Locks `file` as [`lock`] does. Returns false if it has no name any more: the opener that had the
+/// lock removed or replaced it, and the caller has to open `path` again. What it would write would
+/// be lost.
+fn lock_named(
+    path: &Path,
+    file: &File,
+    kind: Kind,
+    read_only: bool,
+    window: Option<&Range<u64>>,
+) -> Result<bool> {
+    #[cfg(test)]
+    super::tests::before_lock(path);
+    lock(path, file, kind, read_only, window)?;
+    // Of a file without a name, /proc/self/fd may be the path.
+    Ok(leads_to(path, file) || file.metadata().is_ok_and(|meta| meta.nlink() > 0))
+}
+
+/// Returns whether `path` leads to `file`, and not to another file of that name.
+fn leads_to(path: &Path, file: &File) -> bool {
+    let number = |meta: &Metadata| (meta.dev(), meta.ino());
+    matches!((std::fs::metadata(path), file.metadata()), (Ok(a), Ok(b)) if number(&a) == number(&b))
+}
+
+/// Removes a file that was made here and that `locked` has locked: without the lock it may be
+/// another opener's by now, and another process may have renamed its own over it. That it cannot be
+/// removed is not the failure to tell of.
+pub(crate) fn remove_new(path: &Path, locked: &File) {
     #[cfg(test)]
     super::tests::note_removal(path);
-    let _ = std::fs::remove_file(path);
+    if leads_to(path, locked) {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind> {

@@ -16,11 +16,19 @@ use tempfile::TempDir;
 thread_local! {
     /// Whether other openers were refused when a new file was about to be removed by this thread.
     pub(crate) static LOCKED_AT_REMOVAL: Cell<Option<bool>> = const { Cell::new(None) };
+    /// What another opener does between this thread's next open of a file and its lock.
+    static BEFORE_LOCK: Cell<Option<fn(&Path)>> = const { Cell::new(None) };
 }
 
 /// Notes whether another opener is refused. A lock that a reader gets is none.
 pub(super) fn note_removal(path: &Path) {
     LOCKED_AT_REMOVAL.set(Some(lock::is_locked(&File::open(path).unwrap())));
+}
+
+pub(super) fn before_lock(path: &Path) {
+    if let Some(act) = BEFORE_LOCK.take() {
+        act(path);
+    }
 }
 
 /// Fills with bytes that differ from sector to sector.
@@ -192,6 +200,51 @@ fn create_leaves_nothing_after_failure() {
     assert_eq!(LOCKED_AT_REMOVAL.take(), Some(true), "without the lock it may be another's");
     refused(FileDevice::create(&path, 0), Op::Open, libc::EINVAL, &["0 bytes"]);
     assert!(!path.exists());
+}
+
+/// The opener that had the lock removes its file, or another process renames one over it.
+#[test]
+fn a_file_that_lost_its_name_before_the_lock_is_not_used() {
+    let remove = |path: &Path| std::fs::remove_file(path).unwrap();
+    let replace = |path: &Path| {
+        std::fs::write(path.with_extension("new"), [7; 4096]).unwrap();
+        std::fs::rename(path.with_extension("new"), path).unwrap();
+    };
+    for act in [remove as fn(&Path), replace] {
+        let (_dir, path) = scratch();
+        std::fs::write(&path, [1; 8192]).unwrap();
+        BEFORE_LOCK.set(Some(act));
+        let made = FileDevice::create(&path, 1 << 20).unwrap();
+        made.write_at(&[5], 0).unwrap();
+        drop(made);
+        assert_eq!(std::fs::read(&path).unwrap()[..2], [5, 0]);
+    }
+    let (_dir, path) = scratch();
+    std::fs::write(&path, [1; 8192]).unwrap();
+    BEFORE_LOCK.set(Some(replace));
+    assert_eq!(FileDevice::open(&path).unwrap().size(), 4096);
+    BEFORE_LOCK.set(Some(remove));
+    refused(FileDevice::open(&path), Op::Open, libc::ENOENT, &["no such file"]);
+}
+
+/// What another process has renamed over a new file is not the file that failed.
+#[test]
+fn only_the_file_that_failed_is_removed() {
+    let (_dir, path) = scratch();
+    let failed = File::create(&path).unwrap();
+    std::fs::write(path.with_extension("new"), b"another's").unwrap();
+    std::fs::rename(path.with_extension("new"), &path).unwrap();
+    remove_new(&path, &failed);
+    assert_eq!(std::fs::read(&path).unwrap(), b"another's");
+}
+
+/// A path of this process leads to a file without a name too.
+#[test]
+fn a_file_without_a_name_is_opened_by_its_descriptor() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(4096).unwrap();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    assert_eq!(FileDevice::open(path).unwrap().size(), 4096);
 }
 
 /// Two processes that ask at the same time do not take each other for a mount.
