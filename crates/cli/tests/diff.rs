@@ -103,7 +103,7 @@ fn the_same_is_the_same() {
     assert_eq!(diff(&image, &["--quiet", "v.img:/etc/big", "new.img:/hole"], 1), "");
 }
 
-/// A hole is compared with bytes as zeros, on either side, and so is what is behind the last extent.
+/// A hole is compared with bytes as zeros, on either side, also behind the last extent.
 #[test]
 fn holes_are_zeros() {
     let image = changed("printf x | dd of=hole bs=1 seek=4000001 conv=notrunc status=none");

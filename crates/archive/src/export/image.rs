@@ -166,7 +166,8 @@ impl<'a> ImageOptions<'a> {
 /// let volume = lanefs::Volume::in_memory(16 << 20)?;
 /// volume.write("/hostname", b"lane\n")?;
 /// let options = ImageOptions::new().tag("app");
-/// export_image(&volume, "/", ImageTarget::folder(&layout), &options, |_| ControlFlow::Continue(()))?;
+/// let target = ImageTarget::folder(&layout);
+/// export_image(&volume, "/", target, &options, |_| ControlFlow::Continue(()))?;
 /// assert!(Source::open(&layout)?.is_image());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
