@@ -266,7 +266,7 @@ pub enum Cause {
     /// What is in the place of the file is no regular file.
     #[error("it is no regular file")]
     NotAFile,
-    /// The file to make is an archive or an image that is read.
+    /// The file to make is an archive, an image or a volume that is read.
     #[error("it is a source")]
     TargetIsSource,
     /// The file to make is in the folder that is read, or below it.

@@ -6,7 +6,7 @@
 //!   program that locks volumes has it open for writing meanwhile.
 
 use crate::{Action, Cause, Error, Place};
-use lanefs::device::{FileDevice, FileOptions, errno};
+use lanefs::device::{FileDevice, FileOptions, errno, is_open_here};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
@@ -27,7 +27,7 @@ pub(crate) struct Unfinished {
 
 impl Unfinished {
     /// Checks that a file may be made at `target`: nothing is there, or with `overwrite` a regular
-    /// file that is not in use. `keep`: it goes there even if it is never finished.
+    /// file that is not in use and no volume that this process has open. `keep`: it goes there even if it is never finished.
     pub(crate) fn new(target: &Path, action: Action, overwrite: bool, keep: bool) -> Result<Self, Error> {
         let refuse = |cause| Err(Error::new(action, host(target), cause));
         let target = match target.symlink_metadata() {
@@ -35,6 +35,7 @@ impl Unfinished {
             Err(e) => return refuse(e.into()),
             Ok(_) if !overwrite => return refuse(Cause::TargetExists),
             Ok(_) => match target.canonicalize() {
+                Ok(target) if is_open_here(&target) => return refuse(Cause::TargetIsSource),
                 Ok(target) if target.is_file() => target,
                 Ok(_) => return refuse(Cause::NotAFile),
                 Err(e) => return refuse(e.into()),

@@ -110,6 +110,44 @@ fn a_volume_is_no_target() {
     }
 }
 
+/// With --force too, and by whichever name.
+#[test]
+fn a_volume_that_is_read_is_no_target() {
+    let v = volume_and_outside();
+    v.ok(["mkfs", "-q", "--size", "16M", "old.img"]);
+    fs::hard_link(v.beside("old.img"), v.beside("old.tar")).unwrap();
+    symlink("v.img", v.beside("v.tar")).unwrap();
+    fs::create_dir(v.beside("dir")).unwrap();
+    fs::hard_link(&v.path, v.beside("dir/file")).unwrap();
+    let volumes = || ["v.img", "old.img", "dir/file"].map(|name| fs::read(v.beside(name)).unwrap());
+    let before = volumes();
+    let refused = |args: &[&str], said: &str| {
+        v.fails(args, 1, &format!("lanefs: cannot {said}"));
+        assert!(volumes() == before, "{args:?}");
+    };
+    let since = ["--since", "old.img", "v.img:/"];
+    for target in ["v.img", "v.tar"] {
+        let said = format!("write '{target}': it is a source");
+        refused(&["export", "--force", "--android-sparse", "v.img", target], &said);
+        refused(&["export", "--force", "--oci-layer", "v.img:/", target], &said);
+    }
+    refused(&["export", "--force", "--oci", "v.img:/", "v.tar"], "write 'v.tar': it is a source");
+    refused(
+        &[&["export", "--force", "--oci"], &since[..], &["old.tar"]].concat(),
+        "write 'old.tar': it is a source",
+    );
+    refused(
+        &[&["export", "--force", "--oci-layer"], &since[..], &["old.img"]].concat(),
+        "write 'old.img': it is a source",
+    );
+    let said = |what: &str| format!("{what}: it would replace a volume that is in use here");
+    refused(&["export", "--force", "v.img:/", "v.tar"], &said("write 'v.tar'"));
+    refused(&["export", "--force", "v.img:/t", "dir"], &said("export 'v.img:/t/file'"));
+    refused(&["cp", "--force", "v.img:/t/file", "dir"], &said("create 'dir/file'"));
+    refused(&["cp", "--force", "-a", "v.img:/t/.", "dir"], &said("create 'dir/file'"));
+    assert_eq!(fs::read_dir(v.path.parent().unwrap()).unwrap().count(), 7);
+}
+
 #[test]
 fn a_file_that_another_process_has_locked_is_no_target() {
     let v = volume_and_outside();

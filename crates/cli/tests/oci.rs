@@ -178,7 +178,7 @@ fn what_is_there_stays() {
     fs::create_dir(image.beside("folder")).unwrap();
     fs::write(image.beside("folder/mine"), "mine").unwrap();
     let said =
-        |name: &str| format!("lanefs: cannot write '{name}': it exists already; --force replaces an archive");
+        |name: &str| format!("lanefs: cannot write '{name}': it exists already; --force replaces a file");
     image.fails(["export", "--oci", "v.img", "there.tar"], 1, &said("there.tar"));
     image.fails(["export", "--oci-layer", "v.img", "there.tar"], 1, &said("there.tar"));
     image.fails(["export", "--oci", "v.img", "folder"], 1, &said("folder"));

@@ -96,7 +96,7 @@ fn what_is_no_android_sparse_image() {
     let image = used(&["-b", "4096"]);
     fs::write(image.beside("there"), "mine").unwrap();
     let args = ["export", "--android-sparse", "v.img", "there"];
-    image.fails(args, 1, "lanefs: cannot write 'there': it exists already; --force replaces an archive");
+    image.fails(args, 1, "lanefs: cannot write 'there': it exists already; --force replaces a file");
     assert_eq!(fs::read(image.beside("there")).unwrap(), b"mine");
     let whole = "lanefs: --android-sparse writes a whole volume into a file: VOLUME FILE";
     image.fails(["export", "--android-sparse", "v.img:/d", "o"], 1, whole);

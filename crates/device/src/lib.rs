@@ -29,6 +29,7 @@ mod file_options;
 mod inherited;
 mod mem;
 mod memory;
+mod open_here;
 #[doc(hidden)]
 pub mod os_name;
 mod overlay;
@@ -58,6 +59,7 @@ pub use file_options::{Cached, FileOptions, IoUring};
 #[cfg(target_os = "linux")]
 pub use inherited::inherited_files;
 pub use mem::MemDevice;
+pub use open_here::is_open_here;
 pub use overlay::Overlay;
 pub use paced::{Pace, PacedDevice};
 pub use page_pool::release_free_memory;

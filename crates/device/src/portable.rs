@@ -6,6 +6,7 @@
 
 use crate::block_device::check_range;
 use crate::errno::{EBUSY, EEXIST, EINVAL, EIO, EISDIR, EROFS};
+use crate::open_here::OpenHere;
 use crate::{BlockDevice, Cached, DeviceError, FileOptions, IoUring, Op, Result, errno};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -23,6 +24,7 @@ pub struct FileDevice {
     read_only: bool,
     /// Whether a flush has failed. One runs at a time: a second could miss what the first is told.
     flush_failed: Mutex<bool>,
+    _open_here: OpenHere,
 }
 
 impl FileDevice {
@@ -109,8 +111,9 @@ impl FileOptions {
         if size == 0 {
             return refuse(EINVAL, "is empty (0 bytes), no volume");
         }
+        let open_here = OpenHere::new(&file, path).map_err(explain)?;
         let (path, read_only) = (path.to_owned(), self.read_only);
-        Ok(FileDevice { file, path, size, read_only, flush_failed: Mutex::new(false) })
+        Ok(FileDevice { file, path, size, read_only, flush_failed: Mutex::new(false), _open_here: open_here })
     }
 }
 

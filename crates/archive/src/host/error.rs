@@ -24,6 +24,9 @@ pub enum Error {
     /// The named file is a symbolic link whose target does not exist.
     #[error("it is a symbolic link to what is not there")]
     DanglingLink,
+    /// What is there is a volume that this process has open, which is never overwritten.
+    #[error("it would replace a volume that is in use here")]
+    OpenHere,
     /// What is there is not overwritten unless [`Overwrite::All`](super::Overwrite) says so.
     #[error(transparent)]
     Protected(#[from] Protected),

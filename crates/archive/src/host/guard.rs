@@ -1,14 +1,21 @@
 //! Looks at a file before it is overwritten: a volume is not thrown away by a forgotten slash.
 
-use super::{Object, Overwrite, Protected, Result};
+use super::{Error, Object, Overwrite, Protected, Result};
 use crate::content::{self, Content};
+use lanefs::device::is_open_here;
 use rustix::fs::{self, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 
-/// Refuses a regular file or block device that holds an ext4 volume, or that another process has
-/// locked, and a block device that is in use or holds anything known.
+/// Refuses a volume that this process has open, with any `overwrite`: it is read, or written
+/// already. Refuses a regular file or block device that holds an ext4 volume, or that another
+/// process has locked, and a block device that is in use or holds anything known.
 pub(super) fn check(object: &Object, overwrite: Overwrite) -> Result {
+    check_content(object, overwrite)?;
+    if is_open_here(object.proc_path()) { Err(Error::OpenHere) } else { Ok(()) }
+}
+
+fn check_content(object: &Object, overwrite: Overwrite) -> Result {
     let kind = FileType::from_raw_mode(object.stat()?.st_mode);
     let is_block = kind == FileType::BlockDevice;
     if overwrite == Overwrite::All || !(is_block || kind == FileType::RegularFile) {

@@ -36,7 +36,7 @@ pub enum Overwrite {
     /// Everything but volumes, files that another process has locked, and devices in use.
     #[default]
     NoVolumes,
-    /// Everything.
+    /// Everything but volumes that this process has open.
     All,
 }
 

@@ -49,7 +49,7 @@ pub(super) fn failure(volume: &OsStr, error: &Error) -> Failure {
         Cause::Image(ImageError::Compressed(by)) => format!("; {by} -dc FILE > image.tar unpacks it"),
         Cause::Compressed(by) => format!("; {by} -dc FILE | lanefs import - VOLUME:/DIR"),
         Cause::NeedsRecovery => "; lanefs recover makes it whole".into(),
-        Cause::TargetExists if error.action() == Action::Write => "; --force replaces an archive".into(),
+        Cause::TargetExists if error.action() == Action::Write => "; --force replaces a file".into(),
         _ => String::new(),
     };
     let cause = match error.cause() {

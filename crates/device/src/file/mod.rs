@@ -35,6 +35,7 @@ pub(crate) use open::remove_new;
 pub(crate) use tests::{LOCKED_AT_REMOVAL, exercise};
 
 use crate::block_device::{check_range, zero_by_writing};
+use crate::open_here::OpenHere;
 use crate::{BlockDevice, DeviceError, IoUring, Op, ReadOp, Result, WriteOp};
 use flush::Flusher;
 use rustix::fs::{FallocateFlags, FlockOperation};
@@ -81,6 +82,7 @@ pub struct FileDevice {
     flusher: Flusher,
     io_uring: IoUring,
     rings: ring::Rings,
+    _open_here: OpenHere,
 }
 
 impl FileDevice {

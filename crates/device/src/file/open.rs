@@ -4,6 +4,7 @@
 use super::lock::{is_locked, lock, lock_holders, outlast};
 use super::ring::Rings;
 use super::{FileDevice, Kind};
+use crate::open_here::OpenHere;
 use crate::{AlignedBuf, Cached, DeviceError, FileOptions, IoUring, Op, Result};
 use rustix::fs::{AtFlags, FsWord, OFlags, StatxFlags};
 use std::fs::{File, Metadata, OpenOptions};
@@ -152,6 +153,7 @@ impl FileOptions {
         {
             return refuse(e.raw_os_error().unwrap_or(libc::EIO), format!("by io_uring: {e}"));
         }
+        let open_here = OpenHere::new(&file, path).map_err(|e| explain(path, e))?;
         Ok(FileDevice {
             file,
             path: path.to_owned(),
@@ -166,6 +168,7 @@ impl FileOptions {
             flusher: Default::default(),
             io_uring: self.io_uring,
             rings,
+            _open_here: open_here,
         })
     }
 }

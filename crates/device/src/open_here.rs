@@ -1,0 +1,89 @@
+//! The files that this process has open as devices: no output of the process may replace them.
+//!
+//! A lock does not tell: readers share it, and it does not say which process has it.
+
+use std::fs::File;
+#[cfg(unix)]
+use std::fs::Metadata;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Device and inode number; of a block device, whatever its node, its own number.
+#[cfg(unix)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Id(u64, u64);
+#[cfg(not(unix))]
+type Id = std::path::PathBuf;
+
+static OPEN: Mutex<Vec<Id>> = Mutex::new(Vec::new());
+
+fn open() -> MutexGuard<'static, Vec<Id>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(unix)]
+fn id(meta: &Metadata) -> Id {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    match meta.file_type().is_block_device() {
+        true => Id(u64::MAX, meta.rdev()),
+        false => Id(meta.dev(), meta.ino()),
+    }
+}
+
+/// A file that is open as a device, from its open to its drop.
+#[derive(Debug)]
+pub(crate) struct OpenHere(Id);
+
+impl OpenHere {
+    /// Notes `file`, which was opened by `path`.
+    pub(crate) fn new(file: &File, path: &Path) -> std::io::Result<Self> {
+        #[cfg(unix)]
+        let (id, _) = (id(&file.metadata()?), path);
+        #[cfg(not(unix))]
+        let (id, _) = (path.canonicalize()?, file);
+        open().push(id.clone());
+        Ok(Self(id))
+    }
+}
+
+impl Drop for OpenHere {
+    fn drop(&mut self) {
+        let mut open = open();
+        if let Some(at) = open.iter().position(|id| *id == self.0) {
+            open.swap_remove(at);
+        }
+    }
+}
+
+/// Returns whether this process has the file that `path` leads to open as a device, in any
+/// [`FileDevice`](crate::FileDevice).
+#[must_use]
+pub fn is_open_here(path: impl AsRef<Path>) -> bool {
+    #[cfg(unix)]
+    let found = std::fs::metadata(path).map(|meta| id(&meta));
+    #[cfg(not(unix))]
+    let found = path.as_ref().canonicalize();
+    found.is_ok_and(|id| open().contains(&id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FileDevice;
+
+    #[test]
+    fn a_file_is_open_until_its_last_device_is_dropped() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let [path, other] = ["v.img", "other"].map(|name| dir.path().join(name));
+        std::fs::write(&path, [0; 4096]).expect("write");
+        std::fs::hard_link(&path, &other).expect("a link");
+        assert!(!is_open_here(&path) && !is_open_here(dir.path().join("none")));
+        let first = FileDevice::open_read_only(&path).expect("a device");
+        let second = FileDevice::open_read_only(&path).expect("a device");
+        assert!(is_open_here(&path) && is_open_here(&other));
+        drop(first);
+        assert!(is_open_here(&other));
+        drop(second);
+        assert!(!is_open_here(&path));
+    }
+}
