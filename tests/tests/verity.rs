@@ -108,6 +108,60 @@ fn every_way_to_read_verifies() {
     }
 }
 
+/// The map of a hostile volume makes holes of written blocks, which callers skip unread.
+#[test]
+fn a_hole_is_verified_before_it_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    for (requests, wrong) in [
+        (&["punch /f 20 60"][..], 20),
+        (&["punch /f 20 60", "fallocate /f 20 60"], 20),
+        (&["punch /f 100 170"], 100),
+        (&["punch /f 0 170"], 0),
+    ] {
+        std::fs::write(&path, volume(4096, &Verity::default()).to_bytes()).unwrap();
+        for request in requests {
+            debugfs_write(&path, request);
+        }
+        let volume = open(&Arc::new(MemDevice::from_bytes(std::fs::read(&path).unwrap())));
+        let (file, to) = (volume.open_file("/f").unwrap(), volume.create_file("/to").unwrap());
+        let at = wrong * 4096;
+        assert_eq!(file.next_data(0).ok(), (at > 0).then_some(Some((0, at))), "{requests:?}");
+        let told = [
+            file.next_data(at).map(drop),
+            file.seek_data(at).map(drop),
+            file.seek_hole(0).map(drop),
+            file.copy_range(at, &to, at, 4096).map(drop),
+        ];
+        for told in told {
+            let is_right =
+                matches!(told, Err(Error::Verity(VerityError::Data { block, .. })) if block == wrong);
+            assert!(is_right, "{requests:?}: {told:?}");
+        }
+    }
+}
+
+/// What the tree has as zeros stays a hole: inside of a file, and at its end.
+#[test]
+fn a_hole_of_the_content_stays_one() {
+    for verity in [Verity::default(), sha512()] {
+        let volume = Volume::in_memory(16 << 20).unwrap();
+        let file = volume.create_file("/f").unwrap();
+        file.write_at(&[7; 4096], 0).unwrap();
+        file.write_at(&[7; 4096], 100 << 20).unwrap();
+        file.set_len(SIZE as u64 + (200 << 20)).unwrap();
+        file.enable_verity(&verity).unwrap();
+        // Also from the middle of the hole on, and twice.
+        for at in [4096, 50 << 20, 5000] {
+            assert_eq!(file.next_data(at).unwrap(), Some((100 << 20, (100 << 20) + 4096)));
+            assert_eq!((file.seek_data(at).unwrap(), file.seek_hole(at).unwrap()), (100 << 20, at));
+        }
+        assert_eq!(file.next_data((100 << 20) + 4096).unwrap(), None);
+        assert_eq!(file.seek_hole(100 << 20).unwrap(), (100 << 20) + 4096);
+        assert!(matches!(file.seek_data(150 << 20), Err(Error::NothingThere { .. })));
+    }
+}
+
 #[test]
 fn a_batch_reads_what_is_verified() {
     let device = volume(4096, &Verity::default());

@@ -168,6 +168,33 @@ fn a_build_gives_files_their_trees() {
     assert!(sizes[0] >= sizes[1]);
 }
 
+/// The map says which blocks are holes, and no digest is of the map.
+#[test]
+fn no_copy_has_a_hole_that_the_tree_does_not_have() {
+    for requests in [&["punch /f 2 20"][..], &["punch /f 2 20", "fallocate /f 2 20"]] {
+        let v = Image::mke2fs(&["-b", "4096"], None);
+        file(&v.beside("file"), 300_001);
+        v.ok(["cp", "file", "v.img:/f"]);
+        v.ok(["verity", "enable", "v.img:/f"]);
+        fs::copy(&v.path, v.beside("whole.img")).expect("copy");
+        for request in requests {
+            succeed(tool("debugfs").args(["-w", "-R", request]).arg(&v.path));
+        }
+        for args in [
+            &["cp", "v.img:/f", "out"][..],
+            &["cp", "v.img:/f", "v.img:/copy"],
+            &["export", "v.img:/", "out.dir"],
+            &["export", "v.img:/", "out.tar"],
+            &["export", "--sparse", "v.img:/", "sparse.tar"],
+            &["diff", "whole.img", "v.img"],
+        ] {
+            let out = v.lanefs(args).output().expect("lanefs");
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert!(!out.status.success() && said.contains("hash tree"), "{args:?}: {said}");
+        }
+    }
+}
+
 /// `fsverity enable`, again while the file that was just closed counts as open for writing: the
 /// kernel tells of a close later.
 fn enable(path: &Path, options: &[&str]) {

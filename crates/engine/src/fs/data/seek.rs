@@ -2,6 +2,9 @@
 //!
 //! Dirty pages are written out first, so that the map is complete. Unwritten blocks are holes, and
 //! so is everything behind the end of the file.
+//!
+//! Hazard: the map of a file with a hash tree is not vouched for. A hole is told only once the tree
+//! has the digests of zeros for it.
 
 use super::content::Content;
 use super::{ALL, max_size, place};
@@ -39,14 +42,45 @@ impl Content<'_> {
         }
         let mut at = offset;
         while at < mapped {
-            let (lblk, inner) = place(fs, at)?;
-            let mapping = self.map(lblk)?;
-            if matches!(mapping, Mapping::Mapped { unwritten: false, .. }) == data {
+            let (is_data, end) = self.run(at, mapped)?;
+            if is_data == data {
                 return Ok(at);
             }
-            at = at.saturating_add(u64::from(mapping.len()) * u64::from(fs.block_size) - inner as u64);
+            at = end;
         }
-        if data { Err(nothing) } else { Ok(at.min(size)) }
+        if data { Err(nothing) } else { Ok(at) }
+    }
+
+    /// Returns the first range at or behind `offset` and before i_size that is mapped and written:
+    /// its start and end, in bytes.
+    pub(crate) fn next_data(self, offset: u64) -> Result<Option<(u64, u64)>> {
+        // Dirty pages are allocated by this.
+        self.write_back(ALL)?;
+        let _held = self.share(offset, u64::MAX);
+        let size = self.file.size().min(max_size(self.fs(), self.node.flags()));
+        let mut at = offset;
+        while at < size {
+            let (is_data, end) = self.run(at, size)?;
+            if is_data {
+                return Ok(Some((at, end)));
+            }
+            at = end;
+        }
+        Ok(None)
+    }
+
+    /// Returns whether byte `at` is data, and where the run of such bytes ends: at `end` at the
+    /// latest. A caller skips holes unread, so those of a file with a hash tree are verified here.
+    fn run(self, at: u64, end: u64) -> Result<(bool, u64)> {
+        let (lblk, inner) = place(self.fs(), at)?;
+        let mapping = self.map(lblk)?;
+        let len = u64::from(mapping.len()) * u64::from(self.fs().block_size) - inner as u64;
+        let end = at.saturating_add(len).min(end);
+        let is_data = matches!(mapping, Mapping::Mapped { unwritten: false, .. });
+        if !is_data {
+            self.verify_hole(self.blocks(at, end)?)?;
+        }
+        Ok((is_data, end))
     }
 }
 

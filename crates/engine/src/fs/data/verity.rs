@@ -15,6 +15,9 @@ use lanefs_format::extent::MAX_BLOCKS;
 use lanefs_format::verity::{DESCRIPTOR_SIZE, MAX_DESCRIPTOR, VerityDescriptor, VerityHash, tree_start};
 use std::ops::Range;
 
+/// Blocks of a hole whose digests are collected at a time.
+const HOLE_PIECE: u32 = 4096;
+
 /// The digests that blocks of a file must have.
 pub(super) struct Expected<'v> {
     verity: &'v Verity,
@@ -55,6 +58,29 @@ impl<'n> Content<'n> {
         let mut digests = Vec::new();
         self.collect(verity, 0, first..end, &mut digests)?;
         Ok(Some(Expected { verity, ino: self.node.ino, first, digests }))
+    }
+
+    /// Verifies that `hole`, blocks that the map does not have, is zeros by the hash tree too. Does
+    /// nothing for a file without a tree. The caller has locked no pages.
+    ///
+    /// # Errors
+    /// [`VerityError::Data`]: the first block that is not; those of [`expected`](Self::expected).
+    pub(super) fn verify_hole(self, hole: Range<u32>) -> Result<()> {
+        let Some(verity) = self.verity()? else { return Ok(()) };
+        if verity.is_known_hole(&hole) {
+            return Ok(());
+        }
+        let zeros = verity.tree.digests(&vec![0; verity.tree.block_size() as usize]);
+        let mut at = hole.start;
+        while at < hole.end {
+            let end = at.saturating_add(HOLE_PIECE).min(hole.end);
+            if let Some(expected) = self.expected(&(at..end))? {
+                expected.check_each(std::iter::repeat(&*zeros), 0)?;
+            }
+            at = end;
+        }
+        verity.know_hole(hole);
+        Ok(())
     }
 
     fn verity(self) -> Result<Option<&'n Verity>> {
@@ -170,18 +196,28 @@ impl Expected<'_> {
     /// # Errors
     /// [`VerityError::Data`]: the first block that is wrong.
     pub(super) fn check(&self, segments: &[Segment<'_>], volume_block: u32) -> Result<()> {
-        let Self { verity, ino, first, digests } = self;
-        let (size, digest) = (verity.tree.block_size() as usize, verity.tree.algorithm().digest_size());
+        let tree = &self.verity.tree;
         for segment in segments {
-            let start = u64::from(segment.lblk) * u64::from(volume_block) / size as u64;
-            let made = verity.tree.digests(segment.buf);
-            let skipped = usize::try_from(start.saturating_sub(*first)).unwrap_or(usize::MAX);
-            let expected = digests.chunks_exact(digest).skip(skipped);
-            let wrong = made.chunks_exact(digest).zip(expected).position(|(made, expected)| made != expected);
-            if let Some(at) = wrong {
-                return Err(VerityError::Data { ino: *ino, block: start + at as u64 }.into());
-            }
+            let start = u64::from(segment.lblk) * u64::from(volume_block) / u64::from(tree.block_size());
+            let made = tree.digests(segment.buf);
+            self.check_each(
+                made.chunks_exact(tree.algorithm().digest_size()),
+                start.saturating_sub(self.first),
+            )?;
         }
         Ok(())
+    }
+
+    /// Checks the digests of the blocks from the one with number `skipped` on.
+    fn check_each<'d>(&self, made: impl Iterator<Item = &'d [u8]>, skipped: u64) -> Result<()> {
+        let count = usize::try_from(skipped).unwrap_or(usize::MAX);
+        let expected = self.digests.chunks_exact(self.verity.tree.algorithm().digest_size()).skip(count);
+        match made.zip(expected).position(|(made, expected)| made != expected) {
+            Some(at) => {
+                let block = self.first + skipped + at as u64;
+                Err(VerityError::Data { ino: self.ino, block }.into())
+            }
+            None => Ok(()),
+        }
     }
 }

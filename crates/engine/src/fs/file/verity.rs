@@ -8,7 +8,9 @@
 
 use super::cache::{FileCache, PageCache};
 use lanefs_format::verity::{VerityDescriptor, VerityHash};
+use lanefs_sync::Mutex;
 use lanefs_verity::{Algorithm, FileTree};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The hash tree of a file.
@@ -20,11 +22,25 @@ pub(crate) struct Verity {
     pub(crate) start: u64,
     /// Block `n` of it begins with block `n` of the tree.
     pub(crate) blocks: Arc<FileCache>,
+    /// The hole that was verified last, in blocks of the volume: callers ask for parts of it.
+    hole: Mutex<Range<u32>>,
 }
 
 impl Verity {
     pub(crate) fn new(cache: &Arc<PageCache>, ino: u32, descriptor: VerityDescriptor, start: u64) -> Self {
-        Self { tree: tree_of(&descriptor), descriptor, start, blocks: FileCache::new(cache, ino) }
+        let (tree, blocks) = (tree_of(&descriptor), FileCache::new(cache, ino));
+        Self { tree, descriptor, start, blocks, hole: Mutex::new(0..0) }
+    }
+
+    /// Returns whether `hole` is a part of the one that was verified last.
+    pub(crate) fn is_known_hole(&self, hole: &Range<u32>) -> bool {
+        let known = self.hole.lock();
+        known.start <= hole.start && hole.end <= known.end
+    }
+
+    /// Notes that a hole was verified.
+    pub(crate) fn know_hole(&self, hole: Range<u32>) {
+        *self.hole.lock() = hole;
     }
 }
 
