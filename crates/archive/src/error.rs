@@ -263,6 +263,9 @@ pub enum Cause {
     /// Something is in the place of the file.
     #[error("it exists already")]
     TargetExists,
+    /// What is in the place of the folder is the working directory, or a mount point.
+    #[error("it cannot be replaced: name a new folder in it")]
+    TargetStays,
     /// What is in the place of the file is no regular file.
     #[error("it is no regular file")]
     NotAFile,

@@ -27,7 +27,8 @@ pub(crate) struct Unfinished {
 
 impl Unfinished {
     /// Checks that a file may be made at `target`: nothing is there, or with `overwrite` a regular
-    /// file that is not in use and no volume that this process has open. `keep`: it goes there even if it is never finished.
+    /// file that is not in use and no volume that this process has open. `keep`: it goes there even
+    /// if it is never finished.
     pub(crate) fn new(target: &Path, action: Action, overwrite: bool, keep: bool) -> Result<Self, Error> {
         let refuse = |cause| Err(Error::new(action, host(target), cause));
         let target = match target.symlink_metadata() {
@@ -153,32 +154,40 @@ fn unnamed_beside<T>(target: &Path, make: impl Fn(&Path) -> io::Result<T>) -> Re
     }
 }
 
-/// A folder that is being made, under a name of its own beside its target.
+/// A folder that is being made, under a name of its own beside its target. Only its owner may look
+/// into it until then.
 #[derive(Debug)]
 pub(crate) struct UnfinishedFolder {
     target: PathBuf,
     made: Option<PathBuf>,
+    /// The mode that it gets with its name.
+    mode: Option<fs::Permissions>,
 }
 
 impl UnfinishedFolder {
-    /// Makes the folder. Nothing may be at `target`, or an empty folder.
+    /// Makes the folder. Nothing may be at `target`, or an empty folder, whose mode it gets.
     pub(crate) fn new(target: &Path) -> Result<Self, Error> {
-        let refuse = |cause| Err(Error::new(Action::Write, host(target), cause));
-        if target.symlink_metadata().is_ok() && !is_empty_folder(target) {
-            return refuse(Cause::TargetExists);
+        let failed = |cause| Error::new(Action::Write, host(target), cause);
+        if target.symlink_metadata().is_ok() {
+            if !is_empty_folder(target) {
+                return Err(failed(Cause::TargetExists));
+            }
+            if cannot_be_replaced(target).map_err(|e| failed(e.into()))? {
+                return Err(failed(Cause::TargetStays));
+            }
         }
         // `a/` too is `a` beside its neighbours.
-        let target: PathBuf = target.components().collect();
-        match unnamed_beside(&target, |path| fs::create_dir(path)) {
-            Ok((path, ())) => Ok(Self { target, made: Some(path) }),
-            Err(cause) => refuse(cause),
-        }
+        let beside: PathBuf = target.components().collect();
+        let mode = mode_of(&beside).map_err(failed)?;
+        let mut folder = Self::scratch(&beside)?;
+        folder.mode = Some(mode);
+        Ok(folder)
     }
 
     /// Makes a folder for what is only needed meanwhile, beside `target`.
     pub(crate) fn scratch(target: &Path) -> Result<Self, Error> {
-        match unnamed_beside(target, |path| fs::create_dir(path)) {
-            Ok((path, ())) => Ok(Self { target: target.into(), made: Some(path) }),
+        match unnamed_beside(target, create_private_dir) {
+            Ok((path, ())) => Ok(Self { target: target.into(), made: Some(path), mode: None }),
             Err(cause) => Err(Error::new(Action::Write, host(target), cause)),
         }
     }
@@ -191,7 +200,8 @@ impl UnfinishedFolder {
     /// Gives the folder its name. Nothing that is there is lost: a rename replaces an empty folder
     /// only.
     pub(crate) fn finish(mut self) -> Result<(), Error> {
-        let renamed = fs::rename(self.path(), &self.target);
+        let moded = self.mode.take().map_or(Ok(()), |mode| fs::set_permissions(self.path(), mode));
+        let renamed = moded.and_then(|()| fs::rename(self.path(), &self.target));
         renamed.map_err(|e| Error::new(Action::Write, host(&self.target), e))?;
         self.made = None;
         Ok(())
@@ -205,6 +215,40 @@ impl Drop for UnfinishedFolder {
             let _ = fs::remove_dir_all(made);
         }
     }
+}
+
+/// Makes a folder that only its owner may look into.
+fn create_private_dir(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+/// Returns the mode of the folder at `path`, or that of a new one there.
+fn mode_of(path: &Path) -> Result<fs::Permissions, Cause> {
+    if let Ok(meta) = path.metadata() {
+        return Ok(meta.permissions());
+    }
+    let (made, ()) = unnamed_beside(path, |path| fs::create_dir(path))?;
+    let meta = fs::metadata(&made);
+    fs::remove_dir(made)?;
+    Ok(meta?.permissions())
+}
+
+/// Returns whether no other folder can take the place of the one at `path`: it is a mount point, or
+/// the working directory of this process, which would be left in a folder without a name.
+fn cannot_be_replaced(path: &Path) -> io::Result<bool> {
+    let real = path.canonicalize()?;
+    let Some(parent) = real.parent() else { return Ok(true) };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        if real.metadata()?.dev() != parent.metadata()?.dev() {
+            return Ok(true);
+        }
+    }
+    Ok(path.file_name().is_none() || std::env::current_dir().is_ok_and(|here| here == real))
 }
 
 fn is_empty_folder(path: &Path) -> bool {

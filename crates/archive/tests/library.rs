@@ -3,7 +3,8 @@
 
 use lanefs::{NewAttr, Volume};
 use lanefs_archive::{
-    Action, Cause, Compression, Event, ExportOptions, ImportOptions, Place, Source, Target, export, import,
+    Action, Cause, Compression, DiffOptions, Event, ExportOptions, ImageOptions, ImageTarget, ImportOptions,
+    Place, Source, Target, diff, export, export_image, import,
 };
 use std::io::{Cursor, Write};
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -175,4 +176,42 @@ fn an_error_has_its_parts() {
     assert!(error.to_string().starts_with("cannot read 'junk': byte "), "{error}");
     let error = Source::open("/none/at/all").unwrap_err();
     assert!(matches!((error.action(), error.cause()), (Action::Open, Cause::Io(_))), "{error}");
+}
+
+/// What is being made beside a target is for its owner's eyes.
+#[test]
+fn half_an_image_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (from, mut seen) = (filled(), 0);
+    let mut look = |_| {
+        for entry in std::fs::read_dir(dir.path()).unwrap().flatten().filter(|e| e.path().is_dir()) {
+            assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
+            seen += 1;
+        }
+        Continue(())
+    };
+    let (folder, file) = (dir.path().join("layout"), dir.path().join("image.tar"));
+    export_image(&from, "/", ImageTarget::file(&file), &ImageOptions::new(), &mut look).unwrap();
+    export_image(&from, "/", ImageTarget::folder(&folder), &ImageOptions::new(), &mut look).unwrap();
+    assert!(seen > 2 * MANY, "{seen}");
+}
+
+#[test]
+fn a_file_of_many_names_is_compared_once() {
+    let [old, new] = [(); 2].map(|()| {
+        let volume = volume();
+        volume.write("/0", &[7; 1 << 20]).unwrap();
+        (1..9).for_each(|name| volume.hard_link("/0", format!("/{name}")).unwrap());
+        volume
+    });
+    let mut read = 0;
+    let hear = |event| {
+        if let Event::Data(bytes) = event {
+            read += bytes;
+        }
+        Continue(())
+    };
+    assert!(diff(&old, "/", &new, "/", &DiffOptions::new().times(false), hear).unwrap());
+    assert_eq!(read, 1 << 20);
 }

@@ -203,6 +203,64 @@ fn what_is_there_stays() {
     unpacks_to(&image, "empty", "v.img");
 }
 
+#[test]
+fn a_folder_keeps_its_mode_and_its_place() {
+    let image = pair();
+    sh(&image, "mkdir -m 700 private; mkdir -m 2775 shared; mkdir mnt here");
+    for name in ["private", "shared", "new"] {
+        image.ok(["export", "--oci", "v.img", name]);
+    }
+    let modes =
+        sh(&image, "umask 022; mkdir plain; stat -c %a private shared new; stat -c %a plain; rmdir plain");
+    assert_eq!(modes, "700\n2775\n755\n755\n");
+    let stays =
+        |name: &str| format!("lanefs: cannot write '{name}': it cannot be replaced: name a new folder in it");
+    let lanefs = env!("CARGO_BIN_EXE_lanefs");
+    let said = sh(&image, &format!("cd here; {lanefs} export --oci ../v.img . 2>&1 || true"));
+    assert_eq!(said.trim_end(), stays("."));
+    image.fails(
+        ["export", "--oci", "v.img", "here/.."],
+        1,
+        "lanefs: cannot write 'here/..': it exists already; --force replaces a file",
+    );
+    sh(&image, "mount -t tmpfs none mnt");
+    let out = image.lanefs(["export", "--oci", "v.img", "mnt"]).output().unwrap();
+    sh(&image, "umount mnt");
+    assert_eq!(String::from_utf8_lossy(&out.stderr).trim_end(), stays("mnt"));
+    let by = "is the name of an archive by gzip: an image is a folder or a .tar";
+    for name in ["img.tar.gz", "img.tgz"] {
+        image.fails(["export", "--oci", "v.img", name], 1, &format!("lanefs: '{name}' {by}"));
+    }
+    assert!(!sh(&image, "ls -A").contains("img.t"));
+}
+
+/// What a layer cannot have in the place of what was there before.
+#[test]
+fn nothing_old_is_left_in_the_place_of_what_is_left_out() {
+    let image = Image::new();
+    on_kernel(
+        &image,
+        "v.img",
+        "mkdir sd sub sub/lost+found; echo 1 > sd/f; echo 2 > run; echo 3 > sub/lost+found/f",
+    );
+    fs::copy(&image.path, image.beside("old.img")).unwrap();
+    on_kernel(
+        &image,
+        "v.img",
+        "rm -r sd run; python3 -c 'import os
+for name in (\"sd\", \"run\"): os.mknod(name, 0o140644)'",
+    );
+    let out =
+        image.lanefs(["export", "--oci-layer", "--since", "old.img", "v.img", "l.tar"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(sh(&image, "tar -tf l.tar | sort"), "./\n.wh.run\n.wh.sd\n");
+    // The volume's own is judged on each side.
+    image.ok(["export", "--oci-layer", "--since", "old.img:/sub", "old.img", "up.tar"]);
+    assert_eq!(sh(&image, "tar -tf up.tar | grep -v ^sub | grep lost"), ".wh.lost+found\n");
+    image.ok(["export", "--oci-layer", "--since", "old.img", "old.img:/sub", "down.tar"]);
+    assert_eq!(sh(&image, "tar -tf down.tar | grep lost"), "lost+found/\nlost+found/f\n");
+}
+
 /// Names that would be whiteouts are left out and told of.
 #[test]
 fn whiteouts_that_are_files_have_no_form() {

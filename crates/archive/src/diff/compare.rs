@@ -16,6 +16,8 @@ const PIECE: u64 = 256 << 10;
 pub(crate) struct Links {
     new_of: HashMap<u32, u32>,
     old_of: HashMap<u32, u32>,
+    /// Where the content of an old and a new inode differs, of those with several names.
+    compared: HashMap<(u32, u32), Option<u64>>,
 }
 
 impl Links {
@@ -84,8 +86,32 @@ fn xattrs(old: &Node, new: &Node) -> Result<Vec<Aspect>, Cause> {
 }
 
 /// Returns the first byte that differs between two files of the same size. Ranges that are holes in
-/// both are not read. `tell` hears how many bytes were compared, and returns what ends the work.
+/// both are not read, and files with several names are read once. `tell` hears how many bytes were
+/// compared, and returns what ends the work.
 pub(crate) fn content<E>(
+    old: &Node,
+    new: &Node,
+    links: &mut Links,
+    tell: impl FnMut(u64) -> Result<(), E>,
+) -> Result<Result<Option<u64>, Cause>, E> {
+    let (a, b) = (old.metadata(), new.metadata());
+    let both = (a.ino(), b.ino());
+    if let Some(found) = links.compared.get(&both) {
+        return Ok(Ok(*found));
+    }
+    let compared = match (old.open(), new.open()) {
+        (Ok(old), Ok(new)) => content_of(&old, &new, tell)?,
+        (Err(e), _) | (_, Err(e)) => Err(e.into()),
+    };
+    if let Ok(found) = &compared
+        && a.nlink().max(b.nlink()) > 1
+    {
+        links.compared.insert(both, *found);
+    }
+    Ok(compared)
+}
+
+fn content_of<E>(
     old: &File,
     new: &File,
     mut tell: impl FnMut(u64) -> Result<(), E>,

@@ -12,7 +12,7 @@ use crate::event::{self, Tell};
 use crate::path::is_lost_found;
 use crate::{Action, Cause, Error, Event};
 use compare::Links;
-use lanefs::{Dir, File, Node, Volume};
+use lanefs::{Dir, Node, Volume};
 use merge::{Merge, place_of};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -171,7 +171,9 @@ impl Diff<'_> {
             Err(cause) => return self.skip(path, cause),
         };
         if files {
-            match self.content(old, new)? {
+            let events = &mut *self.events;
+            let tell = |bytes| event::tell(events, Event::Data(bytes), Action::Compare, self.bases[0]);
+            match compare::content(old, new, &mut self.links, tell)? {
                 Ok(differs) => found.extend(differs.map(Aspect::Content)),
                 Err(cause) => return self.skip(path, cause),
             }
@@ -179,14 +181,6 @@ impl Diff<'_> {
         match found.is_empty() {
             true => Ok(()),
             false => self.differs(path, Change::Changed(found)),
-        }
-    }
-
-    fn content(&mut self, old: &Node, new: &Node) -> Result<Result<Option<u64>, Cause>, Error> {
-        let open = || -> lanefs::Result<(File, File)> { Ok((old.open()?, new.open()?)) };
-        match open() {
-            Ok((old, new)) => compare::content(&old, &new, |bytes| self.tell(Event::Data(bytes))),
-            Err(e) => Ok(Err(e.into())),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::path::is_lost_found;
 use crate::pipe::{Gone, Piece};
 use crate::places::{DirId, joined};
 use crate::{Action, Cause, Compression, Error, Place};
-use lanefs::{Dir, Node, Timestamp};
+use lanefs::{Dir, FileType, Node, Timestamp};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -70,9 +70,13 @@ pub(super) fn write(
 
 /// Returns whether a name goes into a layer: the `lost+found` of the volume does not.
 fn wanted(dir: &Dir, name: &OsStr) -> Result<bool, Cause> {
+    has_form(name).map(|()| !is_lost_found(dir, name))
+}
+
+fn has_form(name: &OsStr) -> Result<(), Cause> {
     match name.as_encoded_bytes().starts_with(b".wh.") {
         true => Err(Cause::WhiteoutName),
-        false => Ok(!is_lost_found(dir, name)),
+        false => Ok(()),
     }
 }
 
@@ -113,6 +117,12 @@ impl Difference<'_> {
                 Ok(true) => this.send(pair)?,
                 other => other,
             };
+            let kind = new.metadata().file_type();
+            let other = |old: &Node| old.metadata().file_type() != kind;
+            if (sent.is_err() || kind == FileType::Socket) && pair.nodes[0].as_ref().is_some_and(other) {
+                // The new one is left out: the old one must not stay in its place.
+                this.removed(pair)?;
+            }
             match sent {
                 Ok(sent) => Ok(sent),
                 Err(cause) => this.reader.skip(&pair.path(), cause).map(|()| false),
@@ -152,24 +162,26 @@ impl Difference<'_> {
     ) -> Result<(), Gone> {
         let mut links = Links::default();
         while let Some(step) = merge.next() {
-            let pair = match step {
+            let mut pair = match step {
                 Ok(pair) => pair,
                 Err(error) => {
                     self.reader.out.push(Piece::Skipped(error))?;
                     continue;
                 }
             };
+            for (dir, node) in pair.level.dirs.iter().zip(&mut pair.nodes) {
+                // Neither layer has it.
+                node.take_if(|_| dir.as_ref().is_some_and(|dir| is_lost_found(dir, &pair.name)));
+            }
             while self.above.last().is_some_and(|above| above.place != pair.level.place) {
                 self.above.pop();
             }
-            let dir = pair.level.dirs.iter().flatten().next();
-            match dir.map_or(Ok(false), |dir| wanted(dir, &pair.name)) {
-                Ok(true) => {}
-                Ok(false) => continue,
-                Err(cause) => {
-                    self.reader.skip(&pair.path(), cause)?;
-                    continue;
-                }
+            if pair.nodes.iter().all(Option::is_none) {
+                continue;
+            }
+            if let Err(cause) = has_form(&pair.name) {
+                self.reader.skip(&pair.path(), cause)?;
+                continue;
             }
             let sent = one(self, &pair, &mut links)?;
             let is_dir = |node: &Option<Node>| node.as_ref().is_some_and(|node| node.metadata().is_dir());
@@ -200,11 +212,7 @@ impl Difference<'_> {
         if !files {
             return Ok(Ok(false));
         }
-        let (old, new) = match (old.open(), new.open()) {
-            (Ok(old), Ok(new)) => (old, new),
-            (Err(e), _) | (_, Err(e)) => return Ok(Err(e.into())),
-        };
-        let compared = content(&old, &new, |bytes| self.reader.out.push(Piece::Checked(bytes)))?;
+        let compared = content(old, new, links, |bytes| self.reader.out.push(Piece::Checked(bytes)))?;
         Ok(compared.map(|differs| differs.is_some()))
     }
 

@@ -147,6 +147,7 @@ impl Args {
         let base = self.platform.iter().cloned().fold(base, ImageOptions::platform);
         let asked = asked()?;
         let older = since.as_ref().map(|(.., name)| name);
+        let target = image_target(&self.destination, self.oci)?;
         let mut told = Told::new("exporting", &name, None).older(older);
         let mut hear = |event| match (told.hear(event), asked.load(Ordering::Relaxed)) {
             (go_on, 0) => go_on,
@@ -158,7 +159,6 @@ impl Args {
                 Some((old, path)) => base.since(old, path),
                 None => base,
             };
-            let target = image_target(&self.destination, self.oci);
             match self.oci {
                 true => export_image(new, &path, target, &options, &mut hear),
                 false => export_layer(new, &path, target, &options, &mut hear),
@@ -256,13 +256,18 @@ fn compression_of(name: &[u8]) -> Res<Compression> {
 }
 
 /// Returns where an image or a layer goes.
-fn image_target(arg: &OsStr, is_image: bool) -> ImageTarget<'_> {
+fn image_target(arg: &OsStr, is_image: bool) -> Res<ImageTarget<'_>> {
     let path = Path::new(arg);
-    match arg.as_encoded_bytes() {
-        b"-" => ImageTarget::stream("-", std::io::stdout()),
-        name if is_image && !name.ends_with(b".tar") => ImageTarget::folder(path),
-        _ => ImageTarget::file(path),
+    if arg == "-" {
+        return Ok(ImageTarget::stream("-", std::io::stdout()));
     }
+    let by = program_for(arg.as_encoded_bytes());
+    if let Some(by) = by.filter(|by| is_image && !by.is_empty() && !path.is_dir()) {
+        let name = quoted(arg.as_encoded_bytes());
+        let text = format!("{name} is the name of an archive by {by}: an image is a folder or a .tar");
+        return Err(Failure::new(text));
+    }
+    Ok(if is_image && by != Some("") { ImageTarget::folder(path) } else { ImageTarget::file(path) })
 }
 
 /// Returns what an argument means: `-` is standard output, a name that ends as that of an archive

@@ -76,7 +76,10 @@ const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     ("fstrim", &[("lanefs fstrim disk.img", "Gives free space back to the host.")], &["fstrim(8)"]),
     (
         "zero-free",
-        &[("lanefs zero-free disk.img", "Leaves nothing of deleted files, so that the image compresses.")],
+        &[(
+            "lanefs zero-free disk.img",
+            "Zeros what deleted files have left in free blocks, so that the image compresses.",
+        )],
         &["lanefs-fstrim(1)"],
     ),
     (
