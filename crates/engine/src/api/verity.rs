@@ -11,7 +11,9 @@ impl File {
     /// block is verified when it is read. The volume gets the feature `verity` if it lacks it: the
     /// kernel then mounts it from Linux 5.4 on.
     ///
-    /// The content is read once. After a crash the file has its whole tree, or none.
+    /// The content is read once, and other reads of the file wait for that. After a crash the file
+    /// has its whole tree, or none; on a volume without a journal it may have the flag and a part
+    /// of the tree, and reading it fails.
     ///
     /// # Errors
     /// [`Error::Exists`] if it has one; [`Error::TextBusy`] while another handle has it open for
