@@ -13,5 +13,5 @@ models() {
 }
 models sync tests
 models device lending
-models journal gate baton flush::
+models journal gate:: baton:: flush::
 models rangelock loom
