@@ -269,8 +269,9 @@ pub enum Cause {
     /// What is in the place of the file is no regular file.
     #[error("it is no regular file")]
     NotAFile,
-    /// The file to make is an archive, an image or a volume that is read.
-    #[error("it is a source")]
+    /// The file to make is an archive, an image or a volume that is read, or any volume that this
+    /// program has open.
+    #[error("it is a source, or a volume in use by this program")]
     TargetIsSource,
     /// The file to make is in the folder that is read, or below it.
     #[error("it is inside of the source")]
