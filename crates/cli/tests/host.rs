@@ -127,18 +127,21 @@ fn a_volume_that_is_read_is_no_target() {
     };
     let since = ["--since", "old.img", "v.img:/"];
     for target in ["v.img", "v.tar"] {
-        let said = format!("write '{target}': it is a source");
+        let said = format!("write '{target}': it is a source, or a volume in use by this program");
         refused(&["export", "--force", "--android-sparse", "v.img", target], &said);
         refused(&["export", "--force", "--oci-layer", "v.img:/", target], &said);
     }
-    refused(&["export", "--force", "--oci", "v.img:/", "v.tar"], "write 'v.tar': it is a source");
+    refused(
+        &["export", "--force", "--oci", "v.img:/", "v.tar"],
+        "write 'v.tar': it is a source, or a volume in use by this program",
+    );
     refused(
         &[&["export", "--force", "--oci"], &since[..], &["old.tar"]].concat(),
-        "write 'old.tar': it is a source",
+        "write 'old.tar': it is a source, or a volume in use by this program",
     );
     refused(
         &[&["export", "--force", "--oci-layer"], &since[..], &["old.img"]].concat(),
-        "write 'old.img': it is a source",
+        "write 'old.img': it is a source, or a volume in use by this program",
     );
     let said = |what: &str| format!("{what}: it would replace a volume that is in use here");
     refused(&["export", "--force", "v.img:/", "v.tar"], &said("write 'v.tar'"));
