@@ -324,6 +324,23 @@ fn options_that_cannot_be_leave_a_file_without_a_tree() {
         assert_eq!(verity.room(1, 1024), None);
     }
     assert!(matches!(file.measure_verity(), Err(Error::NoData)));
+    // 16 digests a block, and eight levels.
+    assert!(sha512().room(4 << 40, 4096).is_some() && sha512().room((4 << 40) + 1, 4096).is_none());
+    let dax = volume.create_file("/dax").unwrap();
+    volume
+        .node_at(dax.metadata().ino())
+        .unwrap()
+        .set_flags(dax.metadata().flags() | InodeFlags::DAX)
+        .unwrap();
+    assert!(matches!(dax.enable_verity(&Verity::default()), Err(Error::Invalid(_))));
+    // A hole, whose tree the volume has no room for: no block of it is written.
+    let sparse = volume.create_file("/sparse").unwrap();
+    sparse.set_len(8 << 30).unwrap();
+    let handles = || volume.stats().journal.handles;
+    let before = handles();
+    assert!(matches!(sparse.enable_verity(&Verity::default()), Err(Error::NoSpace)));
+    // To the orphan list and off it: no block was allocated.
+    assert_eq!(handles() - before, 2);
     // Full: the file is as it was, and can be written.
     let full = volume.create_file("/full").unwrap();
     while full.write_at(&[7; 1024], full.metadata().len()).is_ok() {}

@@ -84,6 +84,10 @@ impl BlockDevice for Zeroing {
         self.below.sector_size()
     }
 
+    fn atomic_write(&self) -> usize {
+        self.below.atomic_write()
+    }
+
     fn owner(&self) -> Option<u32> {
         self.below.owner()
     }

@@ -166,6 +166,11 @@ fn a_build_gives_files_their_trees() {
     // As small as it can be: the trees are in the plan.
     let sizes = ["all.img", "some.img"].map(|name| fs::metadata(v.beside(name)).expect("a file").len());
     assert!(sizes[0] >= sizes[1]);
+    // What would do nothing, or not what it says.
+    for args in [&["--fs-verity-hash=sha512"][..], &["--fs-verity", "-O", "^verity"]] {
+        let out = v.lanefs([&["build", "t", "no.img", "-q"], args].concat()).output().expect("run");
+        assert!(!out.status.success() && !v.beside("no.img").exists(), "{args:?}");
+    }
 }
 
 /// The map says which blocks are holes, and no digest is of the map.

@@ -16,6 +16,8 @@ pub const MAX_DESCRIPTOR: usize = 16_384;
 pub const MAX_SALT: usize = 32;
 /// The smallest block of a tree, in bytes.
 pub const MIN_BLOCK_SIZE: u32 = 1024;
+/// The most levels that a tree has.
+pub const MAX_LEVELS: usize = 8;
 
 const ROOT_HASH: usize = 16;
 const ROOT_HASH_MAX: usize = 64;

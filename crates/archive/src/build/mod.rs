@@ -86,7 +86,7 @@ pub fn build(
     let failed = |cause| Error::new(Action::Build, host(path), cause);
     let file = Unfinished::new(path, Action::Build, options.overwrite, options.keep)?;
     source.refuse_target(file.target()).map_err(failed)?;
-    let (volume, import) = options.settled();
+    let (volume, import) = options.settled().map_err(failed)?;
     let survey = survey_of(&source, path, &volume, &import, &mut events)?;
     if survey.is_none() {
         source.check(import.max_size, |bytes| {

@@ -1,8 +1,8 @@
 //! The options of a build.
 
 use super::size::VolumeSize;
-use crate::ImportOptions;
 use crate::import::FsVerity;
+use crate::{Cause, ImportOptions};
 use lanefs::format::{Features, RoCompat};
 use lanefs::mkfs::Options;
 use lanefs::{Timestamp, Verity};
@@ -146,18 +146,21 @@ impl BuildOptions {
     }
 
     /// Returns the options of the volume but for its size, and how the source is taken.
-    pub(super) fn settled(&self) -> (Options, ImportOptions) {
+    pub(super) fn settled(&self) -> Result<(Options, ImportOptions), Cause> {
         let mut volume = self.volume.clone();
         volume.uuid.get_or_insert_with(|| Uuid::new_v4().into_bytes());
         volume.block_size.get_or_insert(4096);
         volume.reserved_percent.get_or_insert(0.0);
         if self.fs_verity.is_some() {
             let verity = Features { ro_compat: RoCompat::VERITY, ..Features::default() };
+            if volume.features.off.ro_compat.contains(RoCompat::VERITY) {
+                return Err(lanefs::Error::Invalid("hash trees of files without the feature verity").into());
+            }
             volume.features.on = volume.features.on.union(verity);
         }
         let import = self.import.clone().fs_verity(self.fs_verity.clone());
-        let Some(time) = self.time else { return (volume, import) };
+        let Some(time) = self.time else { return Ok((volume, import)) };
         volume.time = Some(time.sec.max(0).unsigned_abs());
-        (volume, import.newest(time))
+        Ok((volume, import.newest(time)))
     }
 }

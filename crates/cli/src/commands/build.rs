@@ -73,7 +73,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = "*")]
     fs_verity: Vec<OsString>,
     /// The hash algorithm of these trees
-    #[arg(long, value_name = "NAME", default_value = "sha256", value_parser = fsverity::hash)]
+    #[arg(long, value_name = "NAME", default_value = "sha256", value_parser = fsverity::hash, requires = "fs_verity")]
     fs_verity_hash: VerityHash,
     /// Make a disk: gpt, with the volume as partition 1, named like its label
     #[arg(long, value_name = "TABLE")]

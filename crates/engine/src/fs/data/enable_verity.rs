@@ -14,7 +14,7 @@ use crate::fs::file::verity::tree_of;
 use crate::store::map;
 use crate::store::orphan;
 use crate::store::txn::credits;
-use lanefs_format::verity::{MAX_SALT, MIN_BLOCK_SIZE, VerityDescriptor, VerityHash, tree_start};
+use lanefs_format::verity::{MAX_LEVELS, MAX_SALT, MIN_BLOCK_SIZE, VerityDescriptor, VerityHash, tree_start};
 use lanefs_format::{InodeFlags, RoCompat};
 use std::ops::Range;
 
@@ -44,7 +44,11 @@ impl Verity {
         self.check(volume_block).ok()?;
         let descriptor = self.descriptor(size, volume_block);
         let start = tree_start(size)?;
-        let end = start.checked_add(tree_of(&descriptor).size())?;
+        let tree = tree_of(&descriptor);
+        if tree.depth() > MAX_LEVELS {
+            return None;
+        }
+        let end = start.checked_add(tree.size())?;
         let end = end.checked_next_multiple_of(volume_block.into())?;
         Some(start..end.checked_add(descriptor.encode_blocks(volume_block).len() as u64)?)
     }
@@ -92,6 +96,9 @@ impl Content<'_> {
         }
         self.node.check_mutable()?;
         self.file.check_growth(self.node.ino)?;
+        if self.node.flags().contains(InodeFlags::DAX) {
+            return Err(Error::Invalid("a hash tree of a file with the flag DAX"));
+        }
         if !map::is_tree(&self.node.state()) {
             return Err(Error::NotSupported("only a file of extents can have a hash tree".into()));
         }
@@ -122,6 +129,10 @@ impl Content<'_> {
             let _alone = self.hold_writeback();
             self.file.alloc.discard();
             self.node.free_behind(|_| Ok(()))?;
+        }
+        // Before anything is read, and other threads' writes find no space.
+        if (room.end - room.start) / u64::from(fs.block_size) > fs.alloc.blocks_to_come() {
+            return Err(Error::NoSpace);
         }
         let tree = tree_of(&descriptor);
         descriptor.root_hash = tree.make(

@@ -1,4 +1,4 @@
-//! Whom the blocks of a volume belong to.
+//! Which file or structure has each block of a volume.
 //!
 //! All maps are read once, and checked against bitmaps and fixed structures: a run that its bitmap
 //! has as free, that lies in fixed structures or in the log, or that two files have, is damage. Of
