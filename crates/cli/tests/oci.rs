@@ -262,6 +262,34 @@ for name in (\"sd\", \"run\"): os.mknod(name, 0o140644)'",
 }
 
 /// Names that would be whiteouts are left out and told of.
+/// Files whose content is not what their hash trees say.
+#[test]
+fn nothing_old_stays_where_a_file_cannot_be_compared() {
+    let image = Image::new();
+    let unreadable = |name: &str| {
+        image.ok(["verity", "enable", &format!("{name}:/f")]);
+        sh(&image, &format!("debugfs -w -R 'punch /f 1 3' {name}"));
+    };
+    for (name, content) in [("old.img", "old"), ("new.img", "new")] {
+        sh(
+            &image,
+            &format!(
+                "rm -rf t; mkdir t; (yes | head -c 20000; echo {content}) > t/f; rm -f {name}; touch -d @1 t/f t"
+            ),
+        );
+        image.ok(["build", "t", name, "-q", "--size", "16M", "-O", "verity"]);
+    }
+    sh(&image, "cp new.img good.img");
+    unreadable("old.img");
+    image.ok(["export", "--oci-layer", "--since", "old.img", "good.img", "up.tar"]);
+    assert_eq!(sh(&image, "tar -xOf up.tar f | cmp - t/f && echo same"), "same\n");
+    unreadable("new.img");
+    let out =
+        image.lanefs(["export", "--oci-layer", "--since", "good.img", "new.img", "l.tar"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(sh(&image, "tar -tf l.tar"), "./\n.wh.f\n");
+}
+
 #[test]
 fn whiteouts_that_are_files_have_no_form() {
     let image = Image::new();

@@ -110,16 +110,17 @@ impl Difference<'_> {
             this.empty(pair)?;
             let Some(new) = &pair.nodes[1] else { return this.removed(pair).map(|()| false) };
             let differs = match &pair.nodes[0] {
-                Some(old) if !changed.contains(&new.ino()) => this.differs(old, new, links)?,
-                _ => Ok(true),
+                // What cannot be compared is sent: if the new one cannot be read, that tells it.
+                Some(old) if !changed.contains(&new.ino()) => this.differs(old, new, links)?.unwrap_or(true),
+                _ => true,
             };
-            let sent = match differs {
-                Ok(true) => this.send(pair)?,
-                other => other,
-            };
+            let sent = if differs { this.send(pair)? } else { Ok(false) };
             let kind = new.metadata().file_type();
-            let other = |old: &Node| old.metadata().file_type() != kind;
-            if (sent.is_err() || kind == FileType::Socket) && pair.nodes[0].as_ref().is_some_and(other) {
+            let stale = |old: &Node| match old.metadata().file_type() == kind {
+                true => sent.is_err() && kind != FileType::Directory,
+                false => sent.is_err() || kind == FileType::Socket,
+            };
+            if pair.nodes[0].as_ref().is_some_and(stale) {
                 // The new one is left out: the old one must not stay in its place.
                 this.removed(pair)?;
             }
