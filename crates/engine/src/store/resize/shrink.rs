@@ -63,7 +63,7 @@ impl Resizing {
     /// # Errors
     /// A damaged volume; the device's.
     pub(crate) fn minimum(&self) -> Result<u64> {
-        let mut high = self.superblock.blocks_count();
+        let high = self.superblock.blocks_count();
         let low = self.least()?.min(high);
         let usage = Usage::read(self, low)?;
         let fits = |wanted: u64| match self.fit(wanted) {
@@ -75,18 +75,7 @@ impl Resizing {
             Err(Error::Resize(_)) => Ok(None),
             other => other,
         };
-        let (mut next, mut stride) = (low, 1);
-        let mut below = low;
-        while below < high {
-            match fits(next)? {
-                Some(blocks) => high = blocks,
-                None => below = next + 1,
-            }
-            // Beside the bound first, where most volumes have it.
-            stride *= 2;
-            next = (below + stride).min(below + high.saturating_sub(below) / 2);
-        }
-        Ok(high)
+        search(low, high, fits)
     }
 
     /// Returns a size that the volume cannot be smaller than, by the counts of its bitmaps.
@@ -289,4 +278,43 @@ impl Resizing {
 /// All bitmaps and inode tables.
 pub(super) fn fixed(sb: &Superblock, groups: &[lanefs_format::GroupDesc]) -> Taken {
     Taken::new(&sb.layout(), &groups.iter().map(Place::of).collect::<Vec<_>>())
+}
+
+/// Returns the fewest blocks, from `low` to `high`, that `fits` returns for a number that was
+/// tried: it rounds down, and has `None` for what is too small. `high` fits.
+fn search(low: u64, mut high: u64, mut fits: impl FnMut(u64) -> Result<Option<u64>>) -> Result<u64> {
+    let (mut below, mut next, mut stride) = (low, low, 1_u64);
+    while below < high {
+        match fits(next)? {
+            Some(blocks) => high = blocks,
+            None => below = next + 1,
+        }
+        // Beside the bound first, where most volumes have it.
+        stride = stride.saturating_mul(2);
+        next = below + stride.min(high.saturating_sub(below) / 2);
+    }
+    Ok(high)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panic")]
+mod tests {
+    use super::*;
+
+    /// Volumes of up to 2^64 blocks; a search that takes steps of one would not end.
+    #[test]
+    fn a_minimum_is_found_in_few_steps_in_volumes_of_any_size() {
+        for bits in [0, 1, 4, 31, 32, 33, 48, 63] {
+            let high = (1 << bits) + 5;
+            for least in [1, 2, high / 3, high / 2, high - high / 5, high - 1, high].map(|n: u64| n.max(1)) {
+                let mut tries = 0;
+                let found = search(1, high, |blocks| {
+                    tries += 1;
+                    assert!(tries <= 200, "{tries} tries for {least} of {high}");
+                    Ok((blocks >= least).then_some(blocks))
+                });
+                assert_eq!(found.unwrap(), least, "of {high}");
+            }
+        }
+    }
 }
