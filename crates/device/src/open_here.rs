@@ -21,6 +21,15 @@ fn open() -> MutexGuard<'static, Vec<Id>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns what `file` is known by: its own number, and that of the file behind a loop device.
+#[cfg(unix)]
+fn ids(file: &File) -> std::io::Result<Vec<Id>> {
+    let mut ids = vec![id(&file.metadata()?)];
+    #[cfg(target_os = "linux")]
+    ids.extend(crate::file::backing(file).map(|(device, inode)| Id(device, inode)));
+    Ok(ids)
+}
+
 #[cfg(unix)]
 fn id(meta: &Metadata) -> Id {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -32,38 +41,56 @@ fn id(meta: &Metadata) -> Id {
 
 /// A file that is open as a device, from its open to its drop.
 #[derive(Debug)]
-pub(crate) struct OpenHere(Id);
+pub(crate) struct OpenHere(Vec<Id>);
 
 impl OpenHere {
     /// Notes `file`, which was opened by `path`.
     pub(crate) fn new(file: &File, path: &Path) -> std::io::Result<Self> {
         #[cfg(unix)]
-        let (id, _) = (id(&file.metadata()?), path);
+        let (ids, _) = (ids(file)?, path);
         #[cfg(not(unix))]
-        let (id, _) = (path.canonicalize()?, file);
-        open().push(id.clone());
-        Ok(Self(id))
+        let (ids, _) = (vec![path.canonicalize()?], file);
+        open().extend_from_slice(&ids);
+        Ok(Self(ids))
     }
 }
 
 impl Drop for OpenHere {
     fn drop(&mut self) {
         let mut open = open();
-        if let Some(at) = open.iter().position(|id| *id == self.0) {
-            open.swap_remove(at);
+        for own in &self.0 {
+            if let Some(at) = open.iter().position(|id| id == own) {
+                open.swap_remove(at);
+            }
         }
     }
 }
 
 /// Returns whether this process has the file that `path` leads to open as a device, in any
-/// [`FileDevice`](crate::FileDevice).
+/// [`FileDevice`](crate::FileDevice). A loop device and the file behind it are the same.
 #[must_use]
 pub fn is_open_here(path: impl AsRef<Path>) -> bool {
     #[cfg(unix)]
-    let found = std::fs::metadata(path).map(|meta| id(&meta));
+    let found = ids_at(path.as_ref());
     #[cfg(not(unix))]
-    let found = path.as_ref().canonicalize();
-    found.is_ok_and(|id| open().contains(&id))
+    let found = path.as_ref().canonicalize().map(|id| vec![id]);
+    found.is_ok_and(|ids| {
+        let open = open();
+        ids.iter().any(|id| open.contains(id))
+    })
+}
+
+/// As [`ids`], of the file that `path` leads to. Opens none but a block device, and goes without
+/// the file behind one that the caller may not read.
+#[cfg(unix)]
+fn ids_at(path: &Path) -> std::io::Result<Vec<Id>> {
+    use std::os::unix::fs::FileTypeExt;
+    let meta = path.metadata()?;
+    let opened = match meta.file_type().is_block_device() {
+        true => File::open(path).ok(),
+        false => None,
+    };
+    opened.map_or_else(|| Ok(vec![id(&meta)]), |device| ids(&device))
 }
 
 #[cfg(test)]

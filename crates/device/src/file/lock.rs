@@ -231,7 +231,7 @@ fn mounted_loop_device(file: &File) -> Option<String> {
 }
 
 /// Device and inode number of the file behind a loop device: it has these whatever its path is.
-pub(super) fn backing(device: &File) -> Option<(u64, u64)> {
+pub(crate) fn backing(device: &File) -> Option<(u64, u64)> {
     let info = loop_info::get(device)?;
     // As the kernel encodes device numbers in 32 bits.
     let (major, minor) =

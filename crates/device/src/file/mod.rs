@@ -26,6 +26,7 @@ mod ring;
 mod tests;
 mod vectored;
 
+pub(crate) use lock::backing;
 pub use lock::{claimed_device, lock_holders};
 #[cfg(not(target_pointer_width = "64"))]
 use no_ring as ring;

@@ -750,3 +750,23 @@ fn direct_where_there_is_none() {
     assert!(!mixed().open(&path).unwrap().is_direct());
     drop(mounted);
 }
+
+/// A loop device and the file behind it are one volume, whichever of them is open.
+#[test]
+fn a_loop_device_is_the_file_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let [path, other] = ["v.img", "other"].map(|name| dir.path().join(name));
+    for path in [&path, &other] {
+        drop(FileDevice::create(path, 1 << 20).unwrap());
+    }
+    let device = Loop::attach(&path);
+    let by_device = FileDevice::open_read_only(&device.0).unwrap();
+    assert!(crate::is_open_here(&path) && crate::is_open_here(&device.0));
+    assert!(!crate::is_open_here(&other));
+    drop(by_device);
+    assert!(!crate::is_open_here(&path) && !crate::is_open_here(&device.0));
+    let by_file = FileDevice::open_read_only(&path).unwrap();
+    assert!(crate::is_open_here(&device.0));
+    drop(by_file);
+    assert!(!crate::is_open_here(&device.0));
+}
