@@ -218,7 +218,7 @@ fn grow(bench: &mut Bench) -> Outcome<()> {
 fn shrink(bench: &mut Bench) -> Outcome<()> {
     let (size, files) = if bench.quick { (2048u64, 32) } else { (16_384, 256) };
     let each = size / files;
-    bench.lanefs(&format!("mkfs -q --size {size}M v.img"))?;
+    bench.lanefs(&format!("mkfs -q --force --size {size}M v.img"))?;
     fill(&bench.path("data"), each - each / 16)?;
     let names = |step: usize| (0..files).step_by(step).map(|n| format!(" v.img:/f{n}")).collect::<String>();
     for name in names(1).split_whitespace() {
