@@ -63,10 +63,12 @@ fn blocks_are_not_moved_under_an_overwrite() {
         block.fill(0xAB);
         file.write_at(&block, 8192).unwrap();
         assert_eq!(file.try_write_at(&block, 65_536).unwrap(), 4096);
-        let mut ios = [Io::write(&file, &block, 0)];
-        assert_eq!(File::run_batch(&mut ios)[0].as_ref().unwrap(), &4096);
-        assert_eq!(overwrites() - before, 3);
-        assert_eq!(*device.held.lock().unwrap(), [true; 3], "{locking:?}");
+        // One request alone is no batch.
+        let mut ios = [Io::write(&file, &block, 0), Io::write(&file, &block, 131_072)];
+        let moved: Vec<_> = File::run_batch(&mut ios).into_iter().map(Result::unwrap).collect();
+        assert_eq!(moved, [4096; 2]);
+        assert_eq!(overwrites() - before, 4);
+        assert_eq!(*device.held.lock().unwrap(), [true; 4], "{locking:?}");
         device.file.lock().unwrap().take();
     }
 }
