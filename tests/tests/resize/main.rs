@@ -202,16 +202,23 @@ fn grown_volumes_shrink_again() {
     }
 }
 
-/// Puts files of all kinds behind a large one, and removes that. All inodes are in the first
-/// groups.
-fn fill_far(volume: &Volume, size: u64) {
-    let big = volume.create_file("/big").unwrap();
-    let mut at = 0;
-    while at < size {
-        big.write_at(&vec![3; 1 << 20], at).unwrap();
-        at += 1 << 20;
-    }
-    drop(big);
+/// Fills all blocks with small files, puts files of all kinds where those behind byte `least` were,
+/// and removes the others. All inodes are in the first groups.
+fn fill_far(volume: &Volume, least: u64) {
+    let piece = vec![3; 256 << 10];
+    let names = (0..).map(|n| format!("/piece{n}"));
+    let full = |name: &String| matches!(volume.write(name, &piece), Err(Error::NoSpace));
+    let pieces: Vec<String> = names.take_while(|name| !full(name)).collect();
+    volume.remove_file(format!("/piece{}", pieces.len())).unwrap();
+    volume.sync().unwrap();
+    let is_far = |name: &String| {
+        let extents = volume.open_file(name).unwrap().fiemap(0..u64::MAX, 1).unwrap();
+        extents[0].physical >= least
+    };
+    let (far, near): (Vec<_>, Vec<_>) = pieces.iter().partition(|name| is_far(name));
+    assert!(!far.is_empty() && !near.is_empty(), "{} far, {} near", far.len(), near.len());
+    far.iter().for_each(|name| volume.remove_file(name).unwrap());
+    volume.sync().unwrap();
     for n in 0..30 {
         let name = format!("/file{n}");
         volume.write(&name, &vec![n as u8; 5000 * n + 1]).unwrap();
@@ -236,7 +243,7 @@ fn fill_far(volume: &Volume, size: u64) {
         volume.write(format!("/a-long-name-to-fill-blocks-of-the-directory-{n}"), b"").unwrap();
     }
     volume.sync().unwrap();
-    volume.remove_file("/big").unwrap();
+    near.iter().for_each(|name| volume.remove_file(name).unwrap());
 }
 
 /// A volume of `size` MiB whose files lie far behind. Returns what it holds.
