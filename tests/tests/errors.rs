@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, OpenOptions, SetXattr, Volume};
-use lanefs_device::{BlockDevice, Op as DeviceOp};
+use lanefs_device::{BlockDevice, MemDevice, Op as DeviceOp};
 use lanefs_sim::{DumpFile, FailingDevice, Image, OverlayDevice};
 use lanefs_tests::{
     Host, Kind, Lane, LoopMount, Op, OpenHow, Outcome, RenameHow, Target, e2fsck_clean, mke2fs, open, writing,
@@ -355,5 +355,44 @@ fn an_aborted_journal_is_noted_in_the_volume() {
         let state = volume.info().superblock.state();
         assert!(state.contains(lanefs_format::State::ERROR_FS), "{state:?}");
         volume.close().unwrap();
+    }
+}
+
+/// Each way to a block of a file, where one bit of it is flipped: an error each time that it is
+/// used, not the first time only.
+#[test]
+fn a_flipped_bit_is_an_error_each_time() {
+    let (_dir, path) = volume(8 << 20, EXT4);
+    let volume = open(writing(), &path).unwrap();
+    volume.create_dir("/d").unwrap();
+    volume.write("/d/the-needle", b"").unwrap();
+    volume.write("/a", b"").unwrap();
+    volume.set_xattr("/a", "user.note", &[b'n'; 600], SetXattr::Any).unwrap();
+    let holes = volume.create_file("/holes").unwrap();
+    (0..40).for_each(|n| holes.write_at(b"data", n * 4096).unwrap());
+    drop(holes);
+    volume.close().unwrap();
+    let good = std::fs::read(&path).unwrap();
+    // What a block is told by, and the byte of it that is changed.
+    type Use = fn(&Volume) -> lanefs::Result<()>;
+    let cases: [(&str, &dyn Fn(&[u8]) -> bool, usize, Use); 3] = [
+        ("names", &|block| block.windows(10).any(|w| w == b"the-needle"), 8, |v| v.read_dir("/d").map(drop)),
+        ("attributes", &|block| block.starts_with(&0xEA02_0000u32.to_le_bytes()), 1000, |v| {
+            v.xattr("/a", "user.note").map(drop)
+        }),
+        ("extents", &|block| block.starts_with(&0xF30Au16.to_le_bytes()), 20, |v| {
+            v.open_file("/holes")?.read_at(&mut [0; 4], 39 * 4096).map(drop)
+        }),
+    ];
+    for (what, is_it, byte, used) in cases {
+        let mut image = good.clone();
+        // Copies in the log too.
+        let blocks = image.chunks_exact_mut(1024).filter(|block| is_it(block));
+        assert!(blocks.map(|block| block[byte] ^= 1).count() > 0, "{what}");
+        let volume = OpenOptions::new().open_device(Arc::new(MemDevice::from_bytes(image))).unwrap();
+        for n in 0..3 {
+            let told = used(&volume).map_err(|e| e.to_string());
+            assert!(matches!(&told, Err(e) if e.contains("checksum")), "{what}, use {n}: {told:?}");
+        }
     }
 }
