@@ -373,16 +373,23 @@ fn a_flipped_bit_is_an_error_each_time() {
     drop(holes);
     volume.close().unwrap();
     let good = std::fs::read(&path).unwrap();
-    // What a block is told by, and the byte of it that is changed.
+    // What a block is told by, the byte of it that is changed, and a use of it.
+    type Told = fn(&[u8]) -> bool;
     type Use = fn(&Volume) -> lanefs::Result<()>;
-    let cases: [(&str, &dyn Fn(&[u8]) -> bool, usize, Use); 3] = [
-        ("names", &|block| block.windows(10).any(|w| w == b"the-needle"), 8, |v| v.read_dir("/d").map(drop)),
-        ("attributes", &|block| block.starts_with(&0xEA02_0000u32.to_le_bytes()), 1000, |v| {
-            v.xattr("/a", "user.note").map(drop)
-        }),
-        ("extents", &|block| block.starts_with(&0xF30Au16.to_le_bytes()), 20, |v| {
-            v.open_file("/holes")?.read_at(&mut [0; 4], 39 * 4096).map(drop)
-        }),
+    let cases: [(&str, Told, usize, Use); 3] = [
+        ("names", |block| block.windows(10).any(|w| w == b"the-needle"), 8, |v| v.read_dir("/d").map(drop)),
+        (
+            "attributes",
+            |block| block.starts_with(&0xEA02_0000u32.to_le_bytes()),
+            1000,
+            |v| v.xattr("/a", "user.note").map(drop),
+        ),
+        (
+            "extents",
+            |block| block.starts_with(&0xF30Au16.to_le_bytes()),
+            20,
+            |v| v.open_file("/holes")?.read_at(&mut [0; 4], 39 * 4096).map(drop),
+        ),
     ];
     for (what, is_it, byte, used) in cases {
         let mut image = good.clone();
