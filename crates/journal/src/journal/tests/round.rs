@@ -15,8 +15,8 @@ const CHANGED: usize = 400;
 /// Blocks of the log.
 const LOG: usize = 1024;
 
-/// Runs `rounds` transactions, with or without background threads. Returns the log of their writes to the device, and the blocks after
-/// each.
+/// Runs `rounds` transactions, with or without background threads. Returns the log of their writes
+/// to the device, and the blocks after each.
 fn run(seed: u64, rounds: u32, threads: bool) -> (lanefs_sim::Log, Vec<Vec<u32>>) {
     let base = Image::from_bytes(empty_log(LOG as u32).to_bytes());
     let device = Arc::new(RecordingDevice::new(base));
