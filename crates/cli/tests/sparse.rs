@@ -130,3 +130,16 @@ fn export_makes_holes_of_zeros() {
     image.ok(["import", "holes.tar", "again.img:/"]);
     assert_eq!(image.ok(["diff", "v.img", "again.img"]), "");
 }
+
+/// A bit of its bitmaps is a cluster: nothing is called damaged, and nothing is written.
+#[test]
+fn a_volume_with_bigalloc_is_refused() {
+    let image = Image::mke2fs(&["-O", "bigalloc"], None);
+    for command in [&["export", "--android-sparse", "v.img", "a.simg"][..], &["frag", "v.img"]] {
+        let out = image.lanefs(command).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(said.contains("not supported (free blocks of a volume with bigalloc)"), "{said}");
+    }
+    assert_eq!(sh(&image, "ls -A"), "v.img\n");
+}

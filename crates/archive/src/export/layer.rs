@@ -89,6 +89,14 @@ struct Above {
     emptied: bool,
 }
 
+/// The walks of a difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// Finds the groups of hard links that changed.
+    Compare,
+    Send,
+}
+
 /// The reading thread of a difference.
 struct Difference<'a> {
     reader: Reader<'a>,
@@ -106,7 +114,7 @@ impl Difference<'_> {
         let changed = self.changed_groups(first)?;
         self.reader.dir(&tree.root, b"")?;
         self.above = vec![Above { place: 0, dir: tree.root.clone(), sent: true, emptied: false }];
-        self.walk(second, |this, pair, links| {
+        self.walk(Pass::Send, second, |this, pair, links| {
             this.empty(pair)?;
             let Some(new) = &pair.nodes[1] else { return this.removed(pair).map(|()| false) };
             let differs = match &pair.nodes[0] {
@@ -134,7 +142,7 @@ impl Difference<'_> {
     /// Returns the inodes of the new tree that have several names, one of which is new or changed.
     fn changed_groups(&mut self, merge: Merge<'_>) -> Result<HashSet<u32>, Gone> {
         let mut changed = HashSet::new();
-        self.walk(merge, |this, pair, links| {
+        self.walk(Pass::Compare, merge, |this, pair, links| {
             let Some(new) = &pair.nodes[1] else { return Ok(false) };
             let meta = new.metadata();
             let differs = match &pair.nodes[0] {
@@ -155,9 +163,10 @@ impl Difference<'_> {
     }
 
     /// Runs `one` for each name of either tree, and enters the directories of the new one. `one`
-    /// returns whether it sent the name.
+    /// returns whether it sent the name. What is left out is told by the pass that sends.
     fn walk(
         &mut self,
+        pass: Pass,
         mut merge: Merge<'_>,
         mut one: impl FnMut(&mut Self, &Pair<'_>, &mut Links) -> Result<bool, Gone>,
     ) -> Result<(), Gone> {
@@ -166,7 +175,7 @@ impl Difference<'_> {
             let mut pair = match step {
                 Ok(pair) => pair,
                 Err(error) => {
-                    self.reader.out.push(Piece::Skipped(error))?;
+                    self.skipped(pass, error)?;
                     continue;
                 }
             };
@@ -181,7 +190,9 @@ impl Difference<'_> {
                 continue;
             }
             if let Err(cause) = has_form(&pair.name) {
-                self.reader.skip(&pair.path(), cause)?;
+                if pass == Pass::Send {
+                    self.reader.skip(&pair.path(), cause)?;
+                }
                 continue;
             }
             let sent = one(self, &pair, &mut links)?;
@@ -193,7 +204,7 @@ impl Difference<'_> {
             }
             let name = pair.name;
             if let Err(error) = merge.enter(&name, sides) {
-                self.reader.out.push(Piece::Skipped(error))?;
+                self.skipped(pass, error)?;
             } else if let Some(level) = merge.top()
                 && let Some(dir) = level.dirs[1].clone()
             {
@@ -201,6 +212,13 @@ impl Difference<'_> {
             }
         }
         Ok(())
+    }
+
+    fn skipped(&mut self, pass: Pass, error: Error) -> Result<(), Gone> {
+        match pass {
+            Pass::Compare => Ok(()),
+            Pass::Send => self.reader.out.push(Piece::Skipped(error)),
+        }
     }
 
     /// Returns whether a name of both trees differs.

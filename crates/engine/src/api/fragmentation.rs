@@ -75,7 +75,8 @@ impl Volume {
     /// inode and every bitmap.
     ///
     /// # Errors
-    /// Those of damaged bitmaps, inodes and maps.
+    /// Those of damaged bitmaps, inodes and maps;
+    /// [`Error::NotSupported`](crate::Error::NotSupported) with bigalloc.
     pub fn fragmentation(&self) -> Result<Fragmentation> {
         let fs = &self.fs;
         fs.write_back_all()?;
@@ -95,7 +96,7 @@ impl Volume {
     /// Calls `each` with each run of free blocks, in order, until it breaks.
     ///
     /// # Errors
-    /// Those of damaged bitmaps.
+    /// Those of damaged bitmaps; [`Error::NotSupported`](crate::Error::NotSupported) with bigalloc.
     ///
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;

@@ -255,9 +255,12 @@ pub(crate) fn free_runs(store: &Store, group: u32, mut f: impl FnMut(Range<u64>)
     Ok(())
 }
 
-/// Returns the runs of bits that are free in the bitmap of `group`. The caller holds the group's
-/// mutex.
+/// Returns the runs of blocks that are free in the bitmap of `group`. The caller holds the group's
+/// mutex. With bigalloc a bit is a cluster, which lanefs does not read.
 pub(super) fn disk_runs(store: &Store, group: u32) -> Result<Vec<Range<u32>>> {
+    if store.layout.cluster_bits() > 0 {
+        return Err(Error::NotSupported("free blocks of a volume with bigalloc".into()));
+    }
     let desc = read_desc(store, group)?;
     let blocks = store.layout.group_blocks(group)? as usize;
     let map = match uninit(store, &desc, GroupFlags::BLOCK_UNINIT) {
