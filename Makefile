@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Each installs what it lacks.
 .POSIX:
-.PHONY: bench-all bench-images help setup judges build static ports install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount lint docs loom fuzz-short fuzz-night coverage ci
+.PHONY: bench-all bench-images help setup judges build static ports install uninstall fio-engine deb deb-test demo test torture torture-night schedules mutants judge-mount judge-images lint docs loom fuzz-short fuzz-night coverage ci
 
 help:
 	@echo "make install      command, C library, manual pages, completions: PREFIX (/usr/local), DESTDIR"
@@ -15,6 +15,7 @@ help:
 	@echo "make schedules    threads on one volume under a seeded scheduler, with crashes: without end; goes on where it stopped"
 	@echo "make mutants      breaks the code on purpose, and sees that the tests notice"
 	@echo "make judge-mount  the long judges of the mount: databases, stress-ng, fsx, fio, kill -9"
+	@echo "make judge-images  built images: compared with umoci's trees, and booted in QEMU, with dm-verity too; as root"
 	@echo "make lint         format, clippy, licences, documentation"
 	@echo "make bench-NAME   one benchmark of bench/src/bin, against its peer in the same run"
 	@echo "make bench-images  images, sizes and hash trees beside tar2ext4, umoci, resize2fs, veritysetup"
@@ -82,6 +83,9 @@ mutants: judges
 judge-mount: judges
 	@scripts/setup.sh --long
 	@scripts/test.sh -p lanefs-cli --test judges -- --include-ignored --test-threads=2
+
+judge-images: build
+	@scripts/judge-images.sh
 
 lint: setup
 	cargo fmt --all --check

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is needed and this machine lacks: what a build and the demo need; with --test, what tests and benchmarks
-# need too; with --long, what the long judges need; with --images, what bench-images does. Silent when nothing is missing.
+# need too; with --long, what the long judges need; with --images, what bench-images does; with --boot, what judge-images
+# does. Silent when nothing is missing.
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
@@ -60,6 +61,13 @@ if [ "${1:-}" = --images ]; then
     need go golang-go
     need mmdebstrap mmdebstrap
     need zstd zstd
+fi
+# What only `make judge-images` runs.
+if [ "${1:-}" = --boot ]; then
+    need busybox busybox-static
+    need depmod kmod
+    need mmdebstrap mmdebstrap
+    need qemu-system-x86_64 qemu-system-x86
 fi
 # What only `make judge-mount` runs.
 if [ "${1:-}" = --long ]; then
