@@ -141,7 +141,7 @@ copy_program() {
 # Makes the first program of a guest, $dir/initramfs. It mounts the root, and goes over to the shell that is there.
 make_initramfs() {
     local tree=$dir/initramfs.d version count=100 kind module
-    mkdir -p "$tree/modules" "$tree/dev" "$tree/proc" "$tree/sys" "$tree/run" "$tree/root"
+    mkdir -p "$tree/modules" "$tree/dev" "$tree/proc" "$tree/sys" "$tree/run" "$tree/new"
     copy_program busybox "$tree"
     copy_program veritysetup "$tree"
     version=$(basename "$boot"/tree/lib/modules/*)
@@ -177,12 +177,12 @@ if [ -n "$hash" ]; then
     device=/dev/mapper/verified
     DM_DISABLE_UDEV=1 veritysetup open --hash-offset "$offset" /dev/vda verified /dev/vda "$hash" || exit 1
 fi
-busybox mount -t ext4 -o "$mode" "$device" /root || exit 1
+busybox mount -t ext4 -o "$mode" "$device" /new || exit 1
 check=$(busybox cat /check)
-busybox mount --move /dev /root/dev
-busybox mount --move /proc /root/proc
+busybox mount --move /dev /new/dev
+busybox mount --move /proc /new/proc
 busybox umount /sys
-PATH=/usr/sbin:/usr/bin:/sbin:/bin exec busybox switch_root /root /bin/sh -c "$check" check "$mode"
+PATH=/usr/sbin:/usr/bin:/sbin:/bin exec busybox switch_root /new /bin/sh -c "$check" check "$mode"
 END
     chmod 755 "$tree/init"
     (cd "$tree" && find . | busybox cpio -o -H newc 2>/dev/null) | gzip >"$dir/initramfs"
