@@ -219,6 +219,7 @@ impl Drop for UnfinishedFolder {
 
 /// Makes a folder that only its owner may look into.
 fn create_private_dir(path: &Path) -> io::Result<()> {
+    #[cfg_attr(not(unix), allow(unused_mut, reason = "only Unix has modes"))]
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
@@ -240,6 +241,7 @@ fn mode_of(path: &Path) -> Result<fs::Permissions, Cause> {
 /// the working directory of this process, which would be left in a folder without a name.
 fn cannot_be_replaced(path: &Path) -> io::Result<bool> {
     let real = path.canonicalize()?;
+    #[cfg_attr(not(unix), allow(unused_variables, reason = "only Unix has owners"))]
     let Some(parent) = real.parent() else { return Ok(true) };
     #[cfg(unix)]
     {
