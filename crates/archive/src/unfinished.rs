@@ -241,7 +241,7 @@ fn mode_of(path: &Path) -> Result<fs::Permissions, Cause> {
 /// the working directory of this process, which would be left in a folder without a name.
 fn cannot_be_replaced(path: &Path) -> io::Result<bool> {
     let real = path.canonicalize()?;
-    #[cfg_attr(not(unix), allow(unused_variables, reason = "only Unix has owners"))]
+    #[cfg_attr(not(unix), allow(unused_variables, reason = "only Unix has device numbers"))]
     let Some(parent) = real.parent() else { return Ok(true) };
     #[cfg(unix)]
     {
