@@ -84,7 +84,7 @@ judge-mount: judges
 	@scripts/setup.sh --long
 	@scripts/test.sh -p lanefs-cli --test judges -- --include-ignored --test-threads=2
 
-judge-images: build
+judge-images: judges build
 	@scripts/judge-images.sh
 
 lint: setup

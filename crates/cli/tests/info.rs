@@ -4,6 +4,7 @@
 
 mod support;
 
+use lanefs_tests::LoopMount;
 use support::{Image, field, succeed, tool};
 
 fn json(v: &Image, args: &[&str]) -> serde_json::Value {
@@ -16,6 +17,7 @@ fn info_tells_what_dumpe2fs_tells() {
         &["-b", "4096"][..],
         &["-b", "1024", "-L", "label", "-I", "128"],
         &["-O", "^has_journal,^metadata_csum,^64bit"],
+        &["-O", "bigalloc"],
     ] {
         let v = Image::mke2fs(options, None);
         let info = json(&v, &["info", "-g", "--json", "v.img"]);
@@ -80,4 +82,15 @@ fn info_names_what_is_not_a_volume() {
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(said, "lanefs: cannot open 'text': it holds no ext4 volume but text\n");
     assert_eq!(out.status.code(), Some(1));
+}
+
+/// The counts of such a volume are clusters.
+#[test]
+fn df_of_a_volume_with_bigalloc_is_that_of_the_kernel() {
+    let image = Image::mke2fs(&["-O", "bigalloc"], None);
+    let ours = json(&image, &["df", "--json", "v.img"])[0].clone();
+    let mount = LoopMount::new(&image.path, "");
+    let theirs = rustix::fs::statvfs(mount.path()).unwrap();
+    assert_eq!(ours["size"], theirs.f_blocks * theirs.f_frsize);
+    assert_eq!(ours["free"], theirs.f_bfree * theirs.f_frsize);
 }

@@ -296,7 +296,7 @@ fn whiteouts_that_are_files_have_no_form() {
     sh(&image, "cp v.img old.img");
     on_kernel(&image, "old.img", "echo b > b");
     on_kernel(&image, "v.img", "touch .wh.a; echo c > c; ln c d");
-    for (since, expected) in [(&[][..], "./\nc\nd\n"), (&["--since", "old.img"], ".wh.b\n./\nc\nd\n")] {
+    for (since, expected) in [(&[][..], "./\nc\nd\n"), (&["--since", "old.img"], "./\n.wh.b\nc\nd\n")] {
         let command = ["export", "--oci-layer"].iter().chain(since).chain(&["v.img", "l.tar", "--force"]);
         let out = image.lanefs(command).output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
@@ -305,9 +305,7 @@ fn whiteouts_that_are_files_have_no_form() {
             "lanefs: cannot export 'v.img:/.wh.a': a layer has no form for names that begin with .wh.\n"
         );
         let names = sh(&image, "tar -tf l.tar | LC_ALL=C sort");
-        let mut lines: Vec<_> = expected.lines().collect();
-        lines.sort_unstable();
-        assert_eq!((out.status.code(), names.lines().collect()), (Some(1), lines));
+        assert_eq!((out.status.code(), names.as_str()), (Some(1), expected));
     }
 }
 

@@ -24,7 +24,7 @@ fn open() -> MutexGuard<'static, Vec<Id>> {
 /// Returns what `file` is known by: its own number, and that of the file behind a loop device.
 #[cfg(unix)]
 fn ids(file: &File) -> std::io::Result<Vec<Id>> {
-    #[allow(unused_mut, reason = "only Linux has loop devices")]
+    #[cfg_attr(not(target_os = "linux"), allow(unused_mut, reason = "only Linux has loop devices"))]
     let mut ids = vec![id(&file.metadata()?)];
     #[cfg(target_os = "linux")]
     ids.extend(crate::file::backing(file).map(|(device, inode)| Id(device, inode)));

@@ -96,6 +96,12 @@ impl Layout {
         self.blocks_per_group >> self.cluster_bits
     }
 
+    /// Returns the blocks of so many clusters. Counts of free blocks in descriptors, and
+    /// `s_overhead_clusters`, are clusters.
+    pub fn blocks_of(&self, clusters: u64) -> u64 {
+        clusters.saturating_mul(1 << self.cluster_bits)
+    }
+
     /// Log2 of the blocks in a cluster: 0 without `bigalloc`.
     pub fn cluster_bits(&self) -> u32 {
         self.cluster_bits

@@ -214,6 +214,7 @@ impl Difference<'_> {
         Ok(())
     }
 
+    /// Tells of what cannot be read, once.
     fn skipped(&mut self, pass: Pass, error: Error) -> Result<(), Gone> {
         match pass {
             Pass::Compare => Ok(()),

@@ -55,7 +55,8 @@ enum Action {
     /// Give files hash trees (fs-verity): their content cannot change any more, and is verified
     /// when it is read
     Enable(Enable),
-    /// Print the fs-verity digests of files, as `fsverity digest` does with the same --block-size
+    /// Print the fs-verity digests of files, as `fsverity digest` does for trees of the same
+    /// block size
     Measure(Measure),
 }
 

@@ -26,10 +26,15 @@ pub struct StatFs {
 impl Fs {
     pub(crate) fn statfs(&self) -> StatFs {
         let blocks = self.layout.blocks_count();
-        let free = self.alloc.blocks_to_come();
+        // With bigalloc, read-only, the sum over the descriptors is one of clusters.
+        let free = self.layout.blocks_of(self.alloc.blocks_to_come());
         let overhead = *self.overhead.get_or_init(|| {
             let stored = u64::from(self.sb.lock().raw().s_overhead_clusters.get());
-            if stored != 0 { stored } else { self.layout.overhead().saturating_add(self.journal_blocks) }
+            if stored != 0 {
+                self.layout.blocks_of(stored)
+            } else {
+                self.layout.overhead().saturating_add(self.journal_blocks)
+            }
         });
         StatFs {
             block_size: self.block_size,
