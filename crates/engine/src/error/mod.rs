@@ -24,7 +24,7 @@ use lanefs_journal::JournalError;
 use std::io;
 
 /// Result of an engine operation.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+pub type Result<T> = std::result::Result<T, Error>;
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]

@@ -99,7 +99,7 @@ pub(crate) fn write(store: &Store, writes: &[Write<'_>]) -> Result<()> {
     if align <= 1 || aligned {
         let op = |(w, data): (&Write<'_>, _)| WriteOp { offset: w.offset, data };
         let ops: Vec<WriteOp<'_>> = writes.iter().zip(pieces.iter().map(|p| &p[..])).map(op).collect();
-        return latch(store, device.write_batch(&ops));
+        return latch(store, device.write_batch(&ops).map_err(Error::from));
     }
     latch(store, writes.iter().zip(&pieces).try_for_each(|(w, p)| write_bounced(device, align, w.offset, p)))
 }
@@ -119,7 +119,7 @@ pub(crate) fn write_pieces<'b, B: Deref<Target = [u8]> + 'b>(
         |(offset, data): &(u64, Vec<&[u8]>)| data.iter().all(|piece| is_aligned(align, *offset, piece));
     if align <= 1 || writes.iter().all(aligned) {
         let ops: Vec<_> = writes.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
-        return latch(store, store.device.write_batch(&ops));
+        return latch(store, store.device.write_batch(&ops).map_err(Error::from));
     }
     latch(
         store,
@@ -130,7 +130,7 @@ pub(crate) fn write_pieces<'b, B: Deref<Target = [u8]> + 'b>(
 /// Writes `bytes` at the device's byte `offset`.
 pub(crate) fn write_one(store: &Store, offset: u64, bytes: &[u8]) -> Result<()> {
     if is_straight(store, offset, bytes) {
-        return latch(store, store.device.write_at(bytes, offset));
+        return latch(store, store.device.write_at(bytes, offset).map_err(Error::from));
     }
     write(store, &[Write { offset, head: 0, body: bytes, tail: 0 }])
 }
@@ -148,23 +148,12 @@ pub(crate) fn is_whole(store: &Store, offset: u64, len: usize) -> bool {
 
 /// A failed write of content ends all writing: each later sync reports it, and nothing is lost
 /// silently.
-///
-/// A result without an error is not copied: behind the fence of a write to mapped memory the
-/// processor would wait for all of that write before it read back what it has just stored.
-#[inline]
-pub(crate) fn latch(store: &Store, written: Result<(), impl Into<Error>>) -> Result<()> {
-    match written {
-        Ok(()) => Ok(()),
-        Err(e) => Err(latched(store, e.into())),
-    }
-}
-
-#[cold]
-fn latched(store: &Store, e: Error) -> Error {
-    if !is_lent(store, &e) {
-        store.journal.abort(&format!("content could not be written: {e}"));
-    }
-    e
+pub(crate) fn latch(store: &Store, written: Result<()>) -> Result<()> {
+    written.inspect_err(|e| {
+        if !is_lent(store, e) {
+            store.journal.abort(&format!("content could not be written: {e}"));
+        }
+    })
 }
 
 /// Whether a write was refused because a slice of its bytes is lent.

@@ -9,6 +9,7 @@
 
 use super::content::Content;
 use super::io;
+use crate::error::Error;
 use crate::fs::Fs;
 use crate::fs::file::lock::Kept;
 use crate::fs::file::times::Stamp;
@@ -87,7 +88,7 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
     let out: Vec<WriteOp<'_>> =
         pieces.iter().map(|(offset, data)| WriteOp { offset: *offset, data }).collect();
     let writer = fs.enter();
-    if writer.is_ok() && io::latch(fs, fs.device.write_batch(&out)).is_ok() {
+    if writer.is_ok() && io::latch(fs, fs.device.write_batch(&out).map_err(Error::from)).is_ok() {
         for held in writes {
             held.content.overwritten(held.blocks, Stamp::Now);
             *held.done = Some(held.len);

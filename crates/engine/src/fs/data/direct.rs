@@ -176,11 +176,10 @@ impl Content<'_> {
             let Some((byte, len)) = run else { return Ok(false) };
             let (now, later) = rest.split_at(rest.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
             match io::write_one(fs, byte, now) {
-                Ok(()) => {}
                 // A thread that locks the bytes exclusively waits until no caller has a slice of
                 // them.
                 Err(e) if io::is_lent(fs, &e) => return Ok(false),
-                Err(e) => return Err(e),
+                written => written?,
             }
             (at, rest) = (at + now.len() as u64, later);
         }
