@@ -17,9 +17,15 @@ fn search_path() -> String {
     format!("{path}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
 }
 
-fn command(program: &str) -> Command {
-    let mut command = Command::new(program);
-    command.env("PATH", search_path()).env("LC_ALL", "C");
+/// Returns a command that runs `program`, which may live where only root looks, in the locale C.
+///
+/// The program is named by its path: for a bare name and a PATH of its own the standard library
+/// forks, which copies the page tables of a test that has much memory, instead of `posix_spawn`.
+pub fn tool(program: &str) -> Command {
+    let path = search_path();
+    let found = path.split(':').map(|dir| Path::new(dir).join(program)).find(|file| file.is_file());
+    let mut command = Command::new(found.unwrap_or_else(|| program.into()));
+    command.env("PATH", path).env("LC_ALL", "C");
     command
 }
 
@@ -39,7 +45,7 @@ fn text(out: &Output) -> String {
 /// # Panics
 /// If it is missing or fails, with all that it said.
 pub fn run(program: &str, args: &[impl AsRef<OsStr>]) -> String {
-    let mut command = command(program);
+    let mut command = tool(program);
     let out = output(program, command.args(args));
     assert!(out.status.success(), "{command:?}: {}\n{}", out.status, text(&out));
     String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
@@ -97,7 +103,7 @@ const MADE_AT: i64 = 1_000_000_000;
 /// directory hash and the time are fixed, so that the same arguments make the same bytes.
 pub fn mke2fs_command(args: &[&str]) -> Command {
     let mut extended = format!("hash_seed={UUID}");
-    let mut command = command("mke2fs");
+    let mut command = tool("mke2fs");
     command.env("E2FSPROGS_FAKE_TIME", MADE_AT.to_string()).args(["-q", "-F", "-U", UUID]);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -159,7 +165,7 @@ pub fn memory_of(pid: u32) -> u64 {
 /// # Panics
 /// If there is no such program.
 pub fn e2fsck(path: impl AsRef<Path>, args: &[&str]) -> (i32, String) {
-    let out = output("e2fsck", command("e2fsck").args(args).arg(path.as_ref()));
+    let out = output("e2fsck", tool("e2fsck").args(args).arg(path.as_ref()));
     (out.status.code().unwrap_or(-1), text(&out))
 }
 
@@ -169,7 +175,7 @@ pub fn e2fsck(path: impl AsRef<Path>, args: &[&str]) -> (i32, String) {
 /// # Panics
 /// If there is no such program.
 pub(crate) fn e2fsck_within(limit: Duration, path: impl AsRef<Path>, args: &[&str]) -> (i32, String) {
-    let mut command = command("prlimit");
+    let mut command = tool("prlimit");
     let cpu = format!("--cpu={}", limit.as_secs());
     command.args([&cpu, "--core=0", "e2fsck"]).args(args).arg(path.as_ref());
     let out = output("prlimit", &mut command);
@@ -216,7 +222,7 @@ pub fn debugfs_write(path: impl AsRef<Path>, cmd: &str) -> String {
 }
 
 fn run_debugfs(path: &Path, args: &[&str]) -> String {
-    let mut command = command("debugfs");
+    let mut command = tool("debugfs");
     let out = output("debugfs", command.args(args).arg(path));
     // Its exit code says nothing; the first line of its standard error is its version.
     let stderr = String::from_utf8_lossy(&out.stderr);

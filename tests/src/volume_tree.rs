@@ -1,7 +1,8 @@
 //! A whole volume as one number, to compare states of it.
 
+use foldhash::quality::FixedState;
 use lanefs::{Dir, Volume};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hash};
 use std::path::PathBuf;
 
 /// What a walk of a volume through lanefs sees: a line for each name, sorted. Names, types, modes,
@@ -33,9 +34,7 @@ pub fn volume_digest(volume: &Volume) -> u64 {
 }
 
 fn hash(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+    FixedState::default().hash_one(value)
 }
 
 fn line(dir: &Dir, name: &str, path: &str) -> String {

@@ -1,6 +1,6 @@
 //! The content of a volume as a value: cheap to copy, cheap to change.
 
-use std::collections::HashMap;
+use foldhash::fast::FixedState;
 use std::sync::Arc;
 
 /// Bytes of a page.
@@ -8,25 +8,28 @@ pub(crate) const PAGE: usize = 4096;
 
 pub(crate) type Page = [u8; PAGE];
 
+/// Pages by number. Nobody chooses the numbers to make them collide.
+pub(crate) type Pages = std::collections::HashMap<u64, Arc<Page>, FixedState>;
+
 /// A base that never changes, and the pages that do. A clone shares both until it is written.
 #[derive(Clone)]
 pub struct Image {
     size: u64,
     /// May be shorter than `size`: zeros follow.
     base: Arc<[u8]>,
-    pages: HashMap<u64, Arc<Page>>,
+    pages: Pages,
 }
 
 impl Image {
     /// `size` zero bytes; memory is taken for what is written only.
     pub fn zeroed(size: u64) -> Self {
-        Self { size, base: Arc::from([]), pages: HashMap::new() }
+        Self { size, base: Arc::from([]), pages: Pages::default() }
     }
 
     /// An image that holds `bytes`.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
         let base = bytes.into();
-        Self { size: base.len() as u64, base, pages: HashMap::new() }
+        Self { size: base.len() as u64, base, pages: Pages::default() }
     }
 
     /// Size in bytes.
@@ -75,13 +78,13 @@ impl Image {
     }
 
     /// Pages that differ, or may differ, from the base.
-    pub(crate) fn pages(&self) -> &HashMap<u64, Arc<Page>> {
+    pub(crate) fn pages(&self) -> &Pages {
         &self.pages
     }
 
     /// The base alone: what the image was before anything was written.
     pub(crate) fn without_pages(&self) -> Self {
-        Self { size: self.size, base: Arc::clone(&self.base), pages: HashMap::new() }
+        Self { size: self.size, base: Arc::clone(&self.base), pages: Pages::default() }
     }
 
     /// Fills `page` with what the base holds at page `number`.

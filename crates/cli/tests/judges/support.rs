@@ -61,9 +61,8 @@ impl Image {
 /// A program, with the folders where Debian keeps those of root. It is ended if it takes longer
 /// than `seconds` would be on a machine that has nothing else to do.
 pub(crate) fn bounded(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut command = Command::new("timeout");
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C").env("TZ", "UTC");
+    let mut command = lanefs_tests::tool("timeout");
+    command.env("TZ", "UTC");
     command.args(["-k", "5", &(seconds * SLOWER).to_string()]).arg(program);
     command
 }

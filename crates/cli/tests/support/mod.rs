@@ -86,9 +86,8 @@ impl Image {
 
 /// A command of the system, which may live where only root looks.
 pub(crate) fn tool(name: &str) -> Command {
-    let mut command = Command::new(name);
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C").env("TZ", "UTC");
+    let mut command = lanefs_tests::tool(name);
+    command.env("TZ", "UTC");
     command
 }
 
