@@ -3,7 +3,6 @@
 //!
 //! `LANEFS_SEED` gives each thread the same operations again, not the same order between them.
 //! `LANEFS_ATOMIC_OPS` is the number of operations of each thread (1200).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{File, OpenOptions, Volume};
 use lanefs_sim::seed_from_env;

@@ -4,7 +4,6 @@
 //!
 //! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape
 //! (50), `LANEFS_IMAGE` keeps those whose name contains it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_check::{Options, Rule, check};
 use lanefs_device::MemDevice;

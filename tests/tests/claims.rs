@@ -1,5 +1,7 @@
 //! What a superblock claims takes no memory: a sparse file of many small groups, of which only the
 //! superblock was written, is refused, read and checked in a few MiB.
+//!
+//! A binary of its own: its allocator counts the memory of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::OpenOptions;

@@ -6,6 +6,8 @@
 //! beside the checkout. Without it only the volumes damaged here are run, and the test says so.
 //! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape
 //! (60).
+//!
+//! A binary of its own: its allocator counts the memory of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_device::BlockDevice;

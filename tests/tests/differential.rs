@@ -5,7 +5,6 @@
 //! `LANEFS_SEED` replays a run; a failure prints it, and the seed of the case alone.
 //! `LANEFS_DIFF_SECONDS` is the time for which new cases are started; without it there are as many
 //! on a fast machine as on a slow one. With `LANEFS_DIFF_TRACE` set, every operation is printed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::Volume;
 use lanefs_tests::{

@@ -1,5 +1,4 @@
 //! Large directories between lanefs and the kernel: what one makes and unmakes, the other finds.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, Volume};
 use lanefs_tests::{LoopMount, debugfs, debugfs_write, e2fsck_clean, mke2fs, open, writing};

@@ -1,6 +1,5 @@
 //! Journals that were not closed, both ways: the kernel's recovered by lanefs, lanefs's recovered
 //! by the kernel and by e2fsck. All who recover must see the same tree.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{AtSymlink, NewAttr, OpenOptions, SetXattr, Volume};
 use lanefs_device::MemDevice;

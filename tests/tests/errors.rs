@@ -1,7 +1,6 @@
 //! What fails, fails as the kernel says it, loses nothing, and leaves a volume that e2fsck finds
 //! clean: full volumes, names and paths that cannot be, and devices that fail on any one of their
 //! calls.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, OpenOptions, SetXattr, Volume};
 use lanefs_device::{BlockDevice, MemDevice, Op as DeviceOp};

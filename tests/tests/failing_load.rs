@@ -4,7 +4,6 @@
 //! Every mode; one write or flush that fails, or all from one on. `LANEFS_SEED` gives the same
 //! operations, not the same order between threads. `LANEFS_FAIL_ROUNDS` is how often each way of
 //! failing is tried (1).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, File, Volume};
 use lanefs_device::{BlockDevice, Op};

@@ -2,7 +2,6 @@
 //! lanefs and by the kernel's ext4, on volumes of each kind. Every call must say the same; then
 //! size, content and holes must be the same, also as the kernel reads them on the volume that
 //! lanefs changed.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{FallocMode, File, Volume};
 use lanefs_sim::seed_from_env;

@@ -3,7 +3,6 @@
 //!
 //! `LANEFS_SEED=N` takes the slice of another day; `make torture` takes all of them. A finding ends
 //! with the command that shows it again.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_tests::campaign::{
     Case, Count, FaultDepth, FaultExplorer, Small, day, explore_all, fault_seeds, minimise, settings,

@@ -6,7 +6,6 @@
 //! between the threads; a failure leaves its operations in a file, and `LANEFS_FSX_REPLAY=FILE`
 //! does them again in one thread. `LANEFS_FSX_SECONDS` starts new cases for so long, each of new
 //! seeds (one case of each mode otherwise).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::Volume;
 use lanefs_sim::{Seed, seed_from_env};

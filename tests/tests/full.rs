@@ -2,7 +2,6 @@
 //! full by the time that its blocks are chosen, and what is free can be used.
 //!
 //! `LANEFS_SEED` gives each thread the same operations again, not the same order between them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{AtSymlink, Error, FallocMode, OpenOptions, SetAttr, SetXattr, Volume};
 use lanefs_sim::seed_from_env;

@@ -1,6 +1,5 @@
 //! Operations on a device that fails one read, and on a volume that is almost full: each is done
 //! wholly or not at all, and nothing else changes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{
     AtSymlink, DeviceNumber, Error, FallocMode, FileType, NewAttr, OpenOptions, RenameFlags, SetAttr,

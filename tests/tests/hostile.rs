@@ -3,6 +3,8 @@
 //!
 //! `LANEFS_SEED` replays a run, `LANEFS_DAMAGED` is the number of damaged volumes of each shape
 //! (120), `LANEFS_IMAGE` keeps those whose name contains it.
+//!
+//! A binary of its own: its allocator counts the memory of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_sim::{Image, OverlayDevice, seed_from_env};

@@ -1,6 +1,5 @@
 //! The kernel as judge: the same operations by lanefs and by the kernel's ext4, on volumes with the
 //! same features. Each then reads, and goes on changing, what the other wrote.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::Volume;
 use lanefs_device::FileDevice;

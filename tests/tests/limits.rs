@@ -1,5 +1,4 @@
 //! Bounds of the format that a volume can reach, links of a directory and of a file, and of memory.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, NewAttr, OpenOptions, Volume};
 use lanefs_device::MemDevice;
@@ -81,7 +80,7 @@ const LIMITED: &str = "LANEFS_LIMITED";
 #[test]
 fn a_file_larger_than_memory_is_an_error() {
     if std::env::var_os(LIMITED).is_none() {
-        let name = "a_file_larger_than_memory_is_an_error";
+        let name = "limits::a_file_larger_than_memory_is_an_error";
         let this = std::env::current_exe().unwrap();
         // KiB of addresses.
         let mut shell = std::process::Command::new("sh");

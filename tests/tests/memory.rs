@@ -1,5 +1,7 @@
 //! The page cache keeps to its bound, whatever is read and written: files of a hundred times as
 //! much.
+//!
+//! A binary of its own: its allocator counts the memory of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{File, Volume};

@@ -1,5 +1,7 @@
 //! Metadata keeps to its bound however large the log is, and a volume that nobody uses gives its
 //! memory back.
+//!
+//! A binary of its own: what it measures is the memory of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{OpenOptions, Volume};
@@ -25,7 +27,6 @@ fn level(volume: &Volume, name: &str) -> u64 {
     volume.stats().levels().find(|(known, _)| *known == name).unwrap().1
 }
 
-/// One test in this program: the memory is that of all of it.
 #[test]
 fn a_large_log_is_not_kept_in_memory() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,7 +3,6 @@
 //! the inode tables that all share. (`threads.rs` lets all operations loose on shared names.)
 //!
 //! `LANEFS_LONG` makes each thread do so many times as much.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, Volume};
 use lanefs_sim::{Seed, seed_from_env};

@@ -1,6 +1,5 @@
 //! A volume that is opened with `noacl`: ACLs neither count nor are seen, and those that are stored
 //! stay. The errors are those of the kernel's VFS for a file system without SB_POSIXACL.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, NewAttr, NewKind, Node, SetAttr, SetXattr, Volume};
 use lanefs_format::acl::{Acl, AclEntry, Tag};

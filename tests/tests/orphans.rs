@@ -4,7 +4,6 @@
 //! Whatever is done to such a file, it is an orphan until it is deleted: after the cut recovery
 //! frees its inode and its blocks. On volumes with an orphan list, with an orphan file, and with an
 //! orphan file that is full, so that both are used.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{FallocMode, File, NewAttr, OpenOptions, Volume};
 use lanefs_device::BlockDevice;

@@ -1,6 +1,5 @@
 //! Inodes that the file system itself uses are reached by no name, as on the kernel's ext4; and a
 //! rename leaves a whiteout.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{FileType, RenameFlags, Volume};
 use lanefs_tests::{LoopMount, debugfs, debugfs_write, e2fsck_clean, mke2fs, open, writing};

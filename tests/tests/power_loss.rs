@@ -4,7 +4,6 @@
 //! taken down as a digest. A state after a crash is recovered, judged by e2fsck, and its tree must
 //! be one of those between the last sync that had returned and the operation at the cut: all that
 //! was synced is there, operations are whole, and they are in order.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{AtSymlink, NewAttr, OpenOptions, RenameFlags, SetAttr, SetXattr, Volume};
 use lanefs_sim::{CrashState, DumpFile, Log, RecordingDevice, Seed, seed_from_env};

@@ -8,7 +8,6 @@
 //!
 //! `LANEFS_SEED` gives the same operations, not the same moments of the commits: a failure keeps
 //! the image.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{FallocMode, File, Timestamp, Volume};
 use lanefs_device::BlockDevice;

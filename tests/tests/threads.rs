@@ -3,7 +3,6 @@
 //!
 //! `LANEFS_SEED` gives each thread the same operations again, not the same order between them.
 //! `LANEFS_THREAD_OPS` is the number of operations of each thread (1500).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_sim::seed_from_env;
 use lanefs_tests::{

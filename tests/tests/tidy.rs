@@ -306,7 +306,7 @@ fn benchmarks_and_programs_of_the_campaigns_have_no_tests() {
 
 /// Lines of a source up to its inline tests; 0 for a file that is a test.
 fn product_lines(path: &Path, text: &str) -> usize {
-    let is_test = path.components().any(|c| c.as_os_str() == "tests")
+    let is_test = Path::new(&shown(path)).components().any(|c| c.as_os_str() == "tests")
         || path.file_name().is_some_and(|n| n == "tests.rs" || n == "test.rs");
     if is_test {
         return 0;
@@ -341,6 +341,31 @@ fn every_source_has_a_head() {
         .map(|p| shown(p))
         .collect();
     assert!(bare.is_empty(), "no `//!` head that says what the file is for:\n{}", bare.join("\n"));
+}
+
+/// Where a package names its binaries of tests itself, a file that is in none of them is not
+/// compiled, and its tests do not run.
+#[test]
+fn every_file_of_tests_is_in_a_binary() {
+    let mut manifests = Vec::new();
+    files(&root(), &|p| p.ends_with("Cargo.toml"), &mut manifests);
+    let mut wrong = Vec::new();
+    for manifest in manifests {
+        let listed = text(&manifest);
+        if !listed.contains("autotests = false") {
+            continue;
+        }
+        let folder = manifest.with_file_name("tests");
+        let entries = std::fs::read_dir(folder).expect("tests").map(|e| e.expect("entry").path());
+        let sources: Vec<PathBuf> = entries.filter(|p| p.extension().is_some_and(|e| e == "rs")).collect();
+        let name = |p: &PathBuf| p.file_stem().expect("a name").display().to_string();
+        let (binaries, modules): (Vec<_>, Vec<_>) =
+            sources.iter().partition(|p| listed.contains(&format!("[[test]]\nname = \"{}\"\n", name(p))));
+        let of_binaries: String = binaries.iter().map(|p| text(p)).collect();
+        let is_in_one = |p: &PathBuf| of_binaries.contains(&format!("\nmod {};\n", name(p)));
+        wrong.extend(modules.into_iter().filter(|p| !is_in_one(p)).map(|p| shown(p)));
+    }
+    assert!(wrong.is_empty(), "in no binary of tests:\n{}", wrong.join("\n"));
 }
 
 #[test]

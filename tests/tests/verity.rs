@@ -1,6 +1,5 @@
 //! Files with fs-verity: what a changed bit does, hostile descriptors, what is refused, a power cut
 //! while a file gets its tree.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{Error, FallocMode, File, OpenOptions, Verity, VerityError, VerityHash, Volume};
 use lanefs_device::{BlockDevice, MemDevice, PmemDevice, errno};

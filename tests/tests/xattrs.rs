@@ -1,6 +1,5 @@
 //! Extended attributes and ACLs, against the kernel: what it wrote is read, what it says to an
 //! operation lanefs says too, and what lanefs wrote it reads.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs::{AtSymlink, NewAttr, SetAttr, SetXattr, Volume};
 use lanefs_format::acl::{Acl, AclEntry, Tag};

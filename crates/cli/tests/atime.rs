@@ -1,16 +1,12 @@
 //! The time of the last read, through a mount: which reads move it.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{mount::Mount, tool};
 use lanefs::device::AlignedBuf;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Timespec, Timestamps, openat, readlinkat, utimensat};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use support::{mount::Mount, tool};
 
 /// Sets the time of the last read to `sec`.
 fn set_atime(path: &Path, sec: i64) {

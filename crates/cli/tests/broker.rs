@@ -1,9 +1,7 @@
 //! The broker of a mount, and a server that an attacker has taken over: this test is that server.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support;
+use crate::support::mount::Mount;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -15,7 +13,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Child;
-use support::mount::Mount;
 
 /// Words.
 const MOUNT: u8 = 0;

@@ -1,5 +1,4 @@
 //! `lanefs build`, judged by e2fsck, resize2fs, the kernel, sgdisk, veritysetup and umoci.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_tests::{LoopMount, TreeEntry, assert_same_tree, e2fsck_clean, tree_listing};
 use std::fs;

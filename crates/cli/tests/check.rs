@@ -1,9 +1,7 @@
 //! check: output, JSON and exit status, held against e2fsck's.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::mount::Mount;
+use crate::support::{Image, succeed, tool};
 use lanefs_tests::LoopMount;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -15,8 +13,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::mount::Mount;
-use support::{Image, succeed, tool};
 
 /// Runs check, and returns its exit status and what it printed.
 fn check(v: &Image, args: &[&str]) -> (Option<i32>, String) {

@@ -1,13 +1,9 @@
 //! cp between the host, volumes and the standard streams.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, feed, succeed, tool};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
-use support::{Image, feed, succeed, tool};
 
 /// Bytes that no short cut gets right.
 fn noise(len: usize) -> Vec<u8> {

@@ -1,11 +1,7 @@
 //! Directories that form no tree: walks of a damaged or hostile volume.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use std::time::{Duration, Instant};
-use support::{Image, succeed, tool};
 
 /// A directory that holds its own ancestor, made with debugfs.
 fn looped() -> Image {

@@ -1,12 +1,8 @@
 //! diff: volumes that the kernel changed, and what is said of each change.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use lanefs_tests::LoopMount;
 use serde_json::Value;
-use support::{Image, succeed, tool};
 
 /// Runs a script on the kernel's mount of `name`, an image beside `image`.
 fn on_kernel(image: &Image, name: &str, script: &str) {

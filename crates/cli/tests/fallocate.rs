@@ -1,11 +1,7 @@
 //! fallocate and fstrim against debugfs and e2fsck.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, field};
 use std::os::unix::fs::MetadataExt;
-use support::{Image, field};
 
 #[test]
 fn ranges_are_allocated_punched_zeroed_taken_out_and_put_in() {

@@ -1,12 +1,8 @@
 //! frag against debugfs and e2freefrag.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, feed, succeed, tool};
 use serde_json::Value;
 use std::io::Write;
-use support::{Image, feed, succeed, tool};
 
 fn json(v: &Image, args: &[&str]) -> Value {
     serde_json::from_str(&v.ok(args)).expect("JSON")

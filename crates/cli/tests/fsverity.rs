@@ -1,13 +1,9 @@
 //! Hash trees of files, judged by fsverity, e2fsck and debugfs.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::mount::Mount;
+use crate::support::{Image, succeed, tool};
 use std::fs;
 use std::path::Path;
-use support::mount::Mount;
-use support::{Image, succeed, tool};
 
 /// Of every shape: empty, no tree, one level and two, and a hole.
 const SIZES: [u64; 9] = [0, 1, 4095, 4096, 4097, 1 << 20, (128 << 12) + 1, 20 << 20, 100 << 20];

@@ -1,14 +1,11 @@
 //! A mount whose volume is full: write(2) itself says so.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-mod support;
-
+use crate::support::mount::Mount;
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use support::mount::Mount;
 
 const MIB: u64 = 1 << 20;
 /// What may be promised in vain, as docs/mount.md has it.

@@ -1,16 +1,12 @@
 //! mount.lanefs and umount.lanefs, as mount(8) and umount(8) call them: each option is honoured, or
 //! refused with a line that says what to do.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::mount::{Mount, is_quiet};
 use lanefs_fuse::MOUNT_OPTIONS;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use support::mount::{Mount, is_quiet};
 
 /// Runs a helper in the folder of `m`; its exit status, and what it said.
 fn helper(m: &Mount, name: &str, args: &[&str]) -> (i32, String) {

@@ -1,13 +1,9 @@
 //! Commands write to the host only below the named target, through no link, and over no volume.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use rustix::fs::{FlockOperation, flock};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
-use support::{Image, succeed, tool};
 
 /// A volume with the tree `/t`, and a folder `outside` that nothing may reach.
 fn volume_and_outside() -> Image {

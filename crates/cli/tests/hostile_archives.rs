@@ -1,22 +1,16 @@
 //! Archives and images that were made to do harm: none takes more memory than is promised, and what
 //! is wrong is said of the entry.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
-#[path = "support/peak.rs"]
-mod peak;
-#[path = "support/tar.rs"]
-mod tar;
-
+use crate::support::peak::{Bench, Ran};
+use crate::support::tar::{TarStream, record};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use lanefs_tests::{e2fsck_clean, mke2fs};
-use peak::{Bench, Ran};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use tar::{TarStream, record};
 
 type Members = fn(&mut TarStream<Box<dyn Write>>) -> io::Result<()>;
 

@@ -1,5 +1,4 @@
 //! Images that umoci and skopeo made, compared with what `umoci unpack` makes of them as root.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_tests::{LoopMount, TreeEntry, assert_same_tree, e2fsck_clean, mke2fs, tree_listing};
 use std::path::Path;

@@ -1,11 +1,7 @@
 //! info and df against dumpe2fs and the kernel's arithmetic.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, field, succeed, tool};
 use lanefs_tests::LoopMount;
-use support::{Image, field, succeed, tool};
 
 fn json(v: &Image, args: &[&str]) -> serde_json::Value {
     serde_json::from_str(&v.ok(args)).expect("JSON")

@@ -1,7 +1,5 @@
 //! `make install` and `make uninstall`: uninstall removes exactly the files that install made.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

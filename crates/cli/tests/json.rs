@@ -1,15 +1,11 @@
 //! docs/json.md: the tables have every field of every `--json`, with its type, and no other.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, mount::Mount, succeed};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use support::{Image, mount::Mount, succeed};
 
 /// A field of a table.
 struct Field {

@@ -1,9 +1,6 @@
 //! lab: the command around the experiments: what it keeps, where it runs, and how it ends.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{succeed, tool};
 use lanefs_tests::{LoopDevice, Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
@@ -11,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
-use support::{succeed, tool};
 
 /// `lanefs lab ARGS`, as short as it goes.
 fn lab(args: &[&str], dir: &Path) -> Command {

@@ -1,13 +1,9 @@
 //! The command without descriptors or memory: one line that says so, no panic, a sound volume.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::Image;
+use crate::support::mount::Mount;
 use std::fs;
 use std::process::{Command, Output};
-use support::Image;
-use support::mount::Mount;
 
 /// Runs `lanefs ARGS` with a limit of the shell: `-n` for descriptors, `-v` for KiB of memory.
 fn limited(v: &Image, limit: &str, most: usize, args: &[&str]) -> Output {

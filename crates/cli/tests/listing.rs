@@ -1,15 +1,11 @@
 //! ls, tree, stat and cat, against GNU's own and on hostile names.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::process::Stdio;
-use support::{Image, succeed, tool};
 
 fn sample() -> Image {
     let v = Image::new();

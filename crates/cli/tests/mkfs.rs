@@ -1,11 +1,7 @@
 //! mkfs: its options reach the volume, and a volume is not thrown away by accident.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, field, succeed, tool};
 use std::fs;
-use support::{Image, field, succeed, tool};
 
 fn dump(v: &Image, name: &str) -> String {
     let out = succeed(tool("dumpe2fs").arg("-h").arg(v.beside(name)));

@@ -1,9 +1,7 @@
 //! mount: programs on a mounted volume, how a mount begins and how it ends.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support;
+use crate::support::mount::Mount;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,7 +12,6 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
-use support::mount::Mount;
 
 #[test]
 fn what_programs_write_is_on_the_volume() {

@@ -1,12 +1,8 @@
 //! mkdir, ln, mv, rm, chmod, chown and xattr on images that mke2fs made, judged by debugfs and
 //! e2fsck.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, feed, field};
 use std::fs;
-use support::{Image, feed, field};
 
 #[test]
 fn mkdir_makes_parents_modes_and_says_so() {

@@ -1,15 +1,11 @@
 //! export --oci and --oci-layer: umoci, skopeo and an import judge images and layers.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use lanefs_tests::{LoopMount, TreeEntry, assert_same_tree, tree_listing};
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
-use support::{Image, succeed, tool};
 
 /// A tree with everything that a layer has a form for.
 const OLD: &str = r#"

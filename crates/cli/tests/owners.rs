@@ -1,11 +1,7 @@
 //! Mounts of a user on a volume of other owners: the options fakeroot, uid and gid.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use lanefs_tests::{Watchdog, private_mounts};
-use support::{Image, succeed, tool};
 
 /// A root file system in an image that user 65534 owns.
 fn volume() -> Image {

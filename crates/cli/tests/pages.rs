@@ -1,7 +1,5 @@
 //! Manual pages and completions come out of the arguments.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
-
 use std::process::Command;
 
 #[test]

@@ -1,14 +1,10 @@
 //! Partitions by their names in every command, on disks that sgdisk makes; e2fsck and the kernel
 //! judge what is in them afterwards.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use lanefs_tests::private_mounts;
 use std::path::Path;
 use std::process::Command;
-use support::{Image, succeed, tool};
 
 /// A disk `d.raw` of 96 MiB beside the image: an empty partition, and two with a volume.
 fn disk() -> Image {

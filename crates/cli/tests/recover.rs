@@ -1,12 +1,8 @@
 //! recover: a writer that was killed, judged by e2fsck and by what it had announced.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, feed, succeed, tool};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
-use support::{Image, feed, succeed, tool};
 
 #[test]
 fn a_killed_writer_loses_nothing_that_it_announced() {

@@ -1,12 +1,8 @@
 //! resize: sizes, files, partitions, and what is refused.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use serde_json::Value;
 use std::fs::File;
-use support::{Image, succeed, tool};
 
 fn len(v: &Image) -> u64 {
     v.path.metadata().expect("the image").len()

@@ -1,11 +1,7 @@
 //! `lanefs run` by the user `nobody`: the program's view of the volume, its exit status, leftovers.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use lanefs_tests::{Watchdog, private_mounts};
-use support::{Image, succeed, tool};
 
 /// A small root file system with a shell, tar and dpkg-query, in an image that user 65534 owns.
 fn volume() -> Image {

@@ -1,10 +1,8 @@
 //! The sandbox of a mount's server: which rights it has given up, and that the mount works without
 //! them.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support;
+use crate::support::mount::Mount;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use seccompiler::{SeccompAction, SeccompFilter};
@@ -13,7 +11,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Output};
-use support::mount::Mount;
 
 /// CAP_SYS_NICE, the only capability that a server may keep.
 const SYS_NICE: u64 = 1 << 23;

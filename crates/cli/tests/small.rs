@@ -1,14 +1,10 @@
 //! find, touch, du, readlink, label and tune, against findutils, coreutils and e2fsprogs on the
 //! kernel's mount of the same image.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, field, succeed, tool};
 use lanefs_tests::LoopMount;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{Image, field, succeed, tool};
 
 /// A volume with files of all kinds, owners, modes, times and links; `script` runs on the kernel's
 /// mount of it.

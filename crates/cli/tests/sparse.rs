@@ -1,13 +1,9 @@
 //! Images that take less: zero-free, export --sparse, and Android sparse images by simg2img.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use lanefs_tests::LoopMount;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use support::{Image, succeed, tool};
 
 /// A volume from which the kernel has removed a file of 8 MiB of a word that nothing else has.
 fn used(options: &[&str]) -> Image {

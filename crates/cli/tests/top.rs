@@ -1,10 +1,8 @@
 //! top: what a mount tells of itself, to its owner and to Prometheus, and what no client can do to
 //! it.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::mount::{Mount, ended};
+use crate::support::tool;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -17,8 +15,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
-use support::mount::{Mount, ended};
-use support::tool;
 
 /// Where sockets of root's mounts are.
 const SOCKETS: &str = "/run/lanefs";

@@ -1,5 +1,4 @@
 //! Import and export as commands, judged by the kernel, GNU tar and e2fsck.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use lanefs_tests::{
     LoopMount, TreeEntry, assert_same_tree, debugfs_write, e2fsck_clean, mke2fs, tree_listing,

@@ -1,10 +1,8 @@
 //! umount, signals and remount: they act on the mount that is meant, and on no other mount that has
 //! taken its place or covers it.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::mount::Mount;
+use crate::support::{succeed, tool};
 use lanefs_tests::released;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
@@ -12,8 +10,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use support::mount::Mount;
-use support::{succeed, tool};
 
 /// Mounts a tmpfs with a file in it at `dir`, as another program would.
 fn stranger(dir: &Path) {

@@ -1,11 +1,7 @@
 //! `lanefs verity` against veritysetup.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-
-mod support;
-
+use crate::support::{Image, succeed, tool};
 use std::os::unix::fs::FileExt;
-use support::{Image, succeed, tool};
 
 const SALT: &str = "000102030405060708090a0b0c0d0e0f";
 const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";

@@ -1,8 +1,10 @@
 //! Helpers of the tests of the command: images that mke2fs made, and the programs that judge them.
 
-#![allow(dead_code)] // Each test file is a crate of its own and uses a part of this.
+#![allow(dead_code, reason = "each binary of tests uses a part of this")]
 
 pub(crate) mod mount;
+pub(crate) mod peak;
+pub(crate) mod tar;
 
 use std::ffi::OsStr;
 use std::io::Write;

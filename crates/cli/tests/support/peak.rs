@@ -39,7 +39,6 @@ impl Bench {
     }
 
     /// Runs a script in the folder; it must succeed. What it says.
-    #[allow(dead_code, reason = "not all tests run scripts")]
     pub(crate) fn sh(&self, script: &str) -> String {
         let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
         let mut bash = Command::new("bash");

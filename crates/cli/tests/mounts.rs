@@ -1,0 +1,17 @@
+//! The command where it mounts: a test has a mount of lanefs, and they run one at a time
+//! (`support/mount.rs`). In one binary, which is linked once; each file has its own subject.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+mod atime;
+mod broker;
+mod check;
+mod fsverity;
+mod full;
+mod helpers;
+mod json;
+mod limits;
+mod mount;
+mod sandbox;
+mod support;
+mod top;
+mod unmount;
