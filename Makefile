@@ -44,7 +44,7 @@ install: build
 uninstall:
 	@scripts/uninstall.sh
 
-# For the fio that is installed here. `make install` takes it along if it is there.
+# For the installed fio. `make install` installs the engine if it is there.
 fio-engine: build
 	@scripts/fio-engine.sh "$${CARGO_TARGET_DIR:-target}/release/liblanefs_capi.a" "$${CARGO_TARGET_DIR:-target}/release/liblanefs_fio.so"
 
@@ -62,7 +62,7 @@ judges:
 	@scripts/setup.sh --test
 	@scripts/judges.sh
 
-# The benchmarks have no tests; clippy sees whether they compile.
+# The benchmarks have no tests; clippy checks that they compile.
 test: judges
 	@scripts/test.sh --workspace --exclude lanefs-bench
 
@@ -93,7 +93,7 @@ lint: setup
 	scripts/deny.sh
 	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
 
-# Private items too: the doc comments of the inside are read as much as those of the outside.
+# Private items too: their doc comments are read as much as the public ones.
 docs: setup
 	cargo doc --workspace --no-deps --document-private-items
 
@@ -106,7 +106,7 @@ bench-images: judges
 	cargo build --profile bench -p lanefs-cli
 	cargo run --profile bench -p lanefs-bench --bin images -- $(ARGS)
 
-# Nothing else may run on the machine meanwhile. About half an hour.
+# Takes about half an hour. Nothing else may run on the machine meanwhile.
 bench-all: judges
 	@scripts/image-peers.sh
 	cargo build --profile bench -p lanefs-cli

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Measures the lines of the crates format, journal and engine that hostile volumes reach, and writes the table into docs/testing.md:
-# the folder of damaged images, and LANEFS_DAMAGED (400) volumes of each shape that are damaged here, read and written to
-# (tests/tests/corpus.rs and hostile.rs). Needs llvm-profdata and llvm-cov of LLVM 19 or later.
+# Measures the lines of the crates format, journal and engine that hostile volumes reach, and writes
+# the table into docs/testing.md. The volumes are the folder of damaged images, and LANEFS_DAMAGED
+# (400) volumes of each shape that are damaged here (tests/tests/corpus.rs and hostile.rs).
+# Needs llvm-profdata and llvm-cov of LLVM 19 or later.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=

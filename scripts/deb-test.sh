@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the packages, uses them as a user would, removes them, and looks whether anything is left: scripts/deb-test.sh
-# [PACKAGE...]; without any, they are made of what make test has built. As root.
-# The machine is as it was before, also if it fails.
+# Installs the packages, uses them as a user would, removes them, and checks that nothing is left:
+# scripts/deb-test.sh [PACKAGE...]. Without arguments it makes them from the build of make test.
+# Needs root. Leaves the machine as it was, also after a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=(lanefs liblanefs0 liblanefs-dev)
@@ -42,7 +42,7 @@ for page in man1/lanefs.1 man1/lanefs-mkfs.1 man5/lanefs-mount-options.5 man8/mo
     gzip -dc "/usr/share/man/$page.gz" | grep -q '^\.SH SYNOPSIS'
 done
 bash -n /usr/share/bash-completion/completions/lanefs
-# shellcheck disable=SC2046 # pkg-config's words are several
+# shellcheck disable=SC2046 # pkg-config prints several words
 cc -o notes /usr/share/doc/liblanefs-dev/examples/c/notes.c $(pkg-config --cflags --libs lanefs)
 ./notes disk.img "by the library" | grep -qx "by the library"
 # shellcheck disable=SC2046
@@ -56,7 +56,7 @@ umount mnt
 e2fsck -fn disk.img
 
 cd /
-# What is built with it goes by itself, and the command with its mount needs neither.
+# A program built with the static library needs no package, nor does the command with its mount.
 dpkg -r liblanefs-dev liblanefs0 >"$dir/dpkg.log" 2>&1 || { cat "$dir/dpkg.log" >&2; exit 1; }
 lanefs ls "$dir/disk.img:/" | grep -qx notes
 dpkg -r lanefs >"$dir/dpkg.log" 2>&1 || { cat "$dir/dpkg.log" >&2; exit 1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Debian packages of what was built: scripts/deb.sh PROFILE. Prints their names: the command with its mount (lanefs), the shared
-# library (liblanefs0), and what C programs are built with (liblanefs-dev). What is in them is what scripts/stage.sh has: one list
-# for all, and no tool but dpkg-deb.
+# Makes Debian packages of a build, and prints their names: scripts/deb.sh PROFILE. The packages are
+# the command with its mount (lanefs), the shared library (liblanefs0), and the files to build C
+# programs with (liblanefs-dev). Their files are those of scripts/stage.sh. Needs only dpkg-deb.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -20,9 +20,9 @@ library=$stage/liblanefs${soname##*.}
 dev=$stage/liblanefs-dev
 
 mv "$command/usr/share/zsh/site-functions" "$command/usr/share/zsh/vendor-completions"
-# An engine for one fio of one machine is none of a package.
+# An engine fits one version of fio only, so it is in no package.
 rm -f "$command$libdir/liblanefs_fio.so"
-# What C programs run with, and what they are built with.
+# The files that C programs run with, and those that they are built with.
 mkdir -p "$library$libdir" "$dev$libdir"
 mv "$command$libdir"/liblanefs.so.* "$library$libdir/"
 mv "$command$libdir"/* "$dev$libdir/"
@@ -30,7 +30,7 @@ mv "$command/usr/include" "$dev/usr/include"
 rm -d "$command$libdir" "$command/usr/lib"
 strip --strip-unneeded "$command/usr/bin/lanefs" "$library$libdir"/liblanefs.so.*.*
 strip --strip-debug "$dev$libdir/liblanefs.a"
-# Links stay relative to what they point at, once it is compressed.
+# Links stay relative to their compressed targets.
 for page in "$command"/usr/share/man/man?/*; do
     if [ -L "$page" ]; then
         ln -s "$(readlink "$page").gz" "$page.gz"
@@ -43,10 +43,11 @@ scripts/docs.sh "$command/usr/share/doc/lanefs"
 install -D -m 644 docs/c-library.md "$dev/usr/share/doc/liblanefs-dev/docs/c-library.md"
 install -D -m 644 -t "$dev/usr/share/doc/liblanefs-dev/examples/c" examples/c/*
 
-# The newest version of the C library that anything in a folder asks for.
+# Prints the newest version of the C library that a file of a folder asks for.
 libc() { objdump -T "$@" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1 | sed 's/GLIBC_//'; }
 
-# Makes the package of a folder: pack FOLDER SECTION TEXT, with more lines of its control file on standard input.
+# Makes the package of a folder: pack FOLDER SECTION TEXT, with more lines of its control file on
+# standard input.
 pack() {
     local root=$1 name=${1##*/}
     local doc=$root/usr/share/doc/$name package=$target/debian/${1##*/}_${version}_$arch.deb

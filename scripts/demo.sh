@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The whole story in under a minute: make a volume, fill it from a real tree, look at it, change it, kill the
-# writer in the middle of a burst, recover, and let e2fsck (and, as root, the kernel) judge.
+# Shows lanefs in under a minute: makes a volume, fills it from a real tree, lists and changes it,
+# kills the writer in the middle of a burst, recovers, and has e2fsck (and, as root, the kernel)
+# judge.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -18,7 +19,7 @@ if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
     bold=$'\033[1m' dim=$'\033[2m' green=$'\033[32m' off=$'\033[0m'
 fi
 title() { printf '\n%s%s%s\n' "$bold" "$*" "$off"; }
-# Shows a command as one would type it, and runs it.
+# Prints a command as a user would type it, and runs it.
 run() {
     local word line=
     for word; do
@@ -33,7 +34,7 @@ run() {
 lanefs() { "$bin" "$@"; }
 good() { printf '%s✔ %s%s\n' "$green" "$*" "$off"; }
 
-# A real tree of a few hundred megabytes at most: the first of these that has enough in it.
+# A real tree of a few hundred megabytes at most: the first of these that is large enough.
 tree=
 for candidate in /usr/share /usr/share/doc /usr/include /usr/lib/python3 .; do
     [ -d "$candidate" ] || continue

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Licences, duplicates and sources of all dependencies. Advisories need the network: LANEFS_ADVISORIES=1 asks for them.
+# Checks licences, duplicates and sources of all dependencies. LANEFS_ADVISORIES=1 checks advisories
+# too, which needs the network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v cargo-deny >/dev/null || cargo install --locked cargo-deny

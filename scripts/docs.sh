@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Copies the documents that a package has: scripts/docs.sh FOLDER. A test holds that their links lead to each other.
+# Copies the documents of a package: scripts/docs.sh FOLDER. tests/tests/links.rs checks their
+# links.
 set -euo pipefail
 to=$(realpath -m "$1")
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the engine for the fio that is installed: scripts/fio-engine.sh LIBRARY OUT, where LIBRARY is liblanefs.a (as cargo
-# leaves it: liblanefs_capi.a) and OUT the liblanefs_fio.so to make. The library is inside of it.
+# Builds the engine for the installed fio: scripts/fio-engine.sh LIBRARY OUT. LIBRARY is liblanefs.a
+# (liblanefs_capi.a of cargo), OUT the liblanefs_fio.so to make, which contains the library.
 set -euo pipefail
 library=$(realpath "$1")
 out=$(realpath -m "$2")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The headers of the fio that is installed here, from the distribution's source package, configured: an engine is compiled
-# against them. Prints the folder. Needs no root; fetched once, and kept in the target folder.
+# Fetches the headers of the installed fio from the distribution's source package, configures them,
+# and prints their folder. An engine is compiled against them. Needs no root. Fetches once, and
+# keeps them in the target folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v fio >/dev/null || { echo "fio is not installed: scripts/setup.sh" >&2; exit 1; }
@@ -18,7 +19,8 @@ if [ -e "$into/configured" ]; then
     exit
 fi
 
-# apt with sources of its own: the machine's that offer fio, asked for source packages. Its own lists are left alone.
+# Runs apt with its own lists of source packages, from the machine's sources that offer fio. The
+# machine's lists stay as they are.
 apt=$into.part/apt
 mkdir -p "$apt/sources" "$apt/lists" "$apt/cache"
 own=(-o "Dir::Etc::sourcelist=/dev/null" -o "Dir::Etc::sourceparts=$apt/sources" -o "Dir::State::lists=$apt/lists"

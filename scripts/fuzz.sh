@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs each fuzz target for a while: scripts/fuzz.sh [SECONDS [TARGET...]]. On the stable toolchain: libFuzzer's
-# instrumentation is asked for by hand. A crash leaves its input in fuzz/artifacts and fails the run. An input may take 20 seconds
-# and 1 GiB. With FUZZ_LEDGER=1 a line for each target is appended to fuzz/hours.tsv, with the processor time that it took.
+# Runs each fuzz target for a while: scripts/fuzz.sh [SECONDS [TARGET...]]. Uses the stable
+# toolchain, and passes libFuzzer's instrumentation flags itself. A crash leaves its input in
+# fuzz/artifacts and fails the run. An input may take 20 seconds and 1 GiB. With FUZZ_LEDGER=1 each
+# target appends a line with its processor time to fuzz/hours.tsv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-30}
@@ -24,7 +25,8 @@ else
     mapfile -t targets < <(find fuzz/fuzz_targets -maxdepth 1 -name '*.rs' -exec basename {} .rs \; | sort)
 fi
 
-# Sets `spent` to the seconds of processor time that ended children of this shell have taken. A subshell would count its own.
+# Sets `spent` to the seconds of processor time of this shell's ended children. A subshell would
+# count its own.
 count_spent() {
     times > "$target_dir/times"
     spent=$(awk 'NR == 2 { split($1 "m" $2, t, "[ms]+"); print int(60 * (t[1] + t[3]) + t[2] + t[4]) }' "$target_dir/times")

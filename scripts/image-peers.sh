@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes what bench-images compares with and reads, beside the build: tar2ext4, and a Debian root file system as a tar
-# archive. Both come from the distributions' own servers, as this system is set up for them. Silent when nothing is missing.
+# Makes the peer and the input of bench-images, beside the build: tar2ext4, and a Debian root file
+# system as a tar archive. Both come from the servers that this system is set up for. Silent when
+# both are there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "${CARGO_TARGET_DIR:-target}/judges"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts a built library where C finds it: scripts/install-lib.sh FOLDER, where FOLDER has liblanefs_capi.so and .a.
-# PREFIX, LIBDIR and DESTDIR as ever; nothing outside of DESTDIR is touched.
+# Installs a built library where C finds it: scripts/install-lib.sh FOLDER, where FOLDER has
+# liblanefs_capi.so and .a. Takes PREFIX, LIBDIR and DESTDIR; changes nothing outside of DESTDIR.
 set -euo pipefail
 from=$(realpath "$1")
 cd "$(dirname "$0")/.."

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Installs what was built: scripts/install.sh PROFILE, where PROFILE is a folder of the target folder (release, debug).
-# PREFIX (/usr/local), LIBDIR (PREFIX/lib) and DESTDIR as ever. `mount -t lanefs` looks for its helper in /usr/sbin: PREFIX=/usr.
+# Installs a build: scripts/install.sh PROFILE, where PROFILE is a folder of the target folder
+# (release, debug). Takes PREFIX (/usr/local), LIBDIR (PREFIX/lib) and DESTDIR. `mount -t lanefs`
+# looks for its helper in /usr/sbin: PREFIX=/usr.
 #
-# PREFIX/share/lanefs/installed lists each file (`f PATH`) and each folder that was not there before (`d PATH`), without DESTDIR:
-# scripts/uninstall.sh removes these. What an earlier version installed and this one has not is removed.
+# PREFIX/share/lanefs/installed lists each installed file (`f PATH`) and each new folder (`d PATH`),
+# without DESTDIR: scripts/uninstall.sh removes these. Files of an earlier version that this one
+# lacks are removed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PREFIX=${PREFIX:-/usr/local}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Judges built images with programs of others. A Debian root file system of three layers is built, checked by e2fsck,
-# compared with what `umoci unpack` makes of it as root, and booted by Debian's kernel in QEMU without KVM: written to,
-# and read through dm-verity, which must refuse a changed block. Root, loop devices and an x86-64 Debian are needed.
+# Judges built images with foreign programs. Builds a Debian root file system of three layers,
+# checks it with e2fsck, and compares it with the tree that `umoci unpack` makes as root. Then
+# Debian's kernel boots it in QEMU without KVM, writes to it, and reads it through dm-verity, which
+# must refuse a changed block. Needs root, loop devices and an x86-64 Debian.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -51,11 +52,13 @@ fetch_kernel() {
     mv "$dir/tree" "$boot/tree"
 }
 
-# Archives a folder as a layer, with attributes and with times in nanoseconds. Arguments: layer, folder, options of tar.
+# Archives a folder as a layer, with attributes and with times in nanoseconds. Arguments: layer,
+# folder, options of tar.
 layer() { tar --format=pax --xattrs --xattrs-include='*' --sort=name -C "$2" -cf "$dir/$1.tar" "${@:3}" .; }
 
-# Makes the image $dir/layout:app of two layers that share the root file system between them, and a third with
-# whiteouts, an opaque directory, attributes, a device, a fifo, and hard links to a file of the first layer.
+# Makes the image $dir/layout:app of two layers that share the root file system between them, and a
+# third with whiteouts, an opaque directory, attributes, a device, a fifo, and hard links to a file
+# of the first layer.
 make_image() {
     local root=$dir/root top=$dir/top name
     mkdir "$root" "$top"
@@ -80,7 +83,8 @@ make_image() {
     cp -a "$root/usr/bin/env" "$top/usr/bin/env"
     ln "$top/usr/bin/env" "$top/usr/bin/a-link-to-env"
     ln "$top/usr/bin/env" "$top/usr/bin/env-again"
-    # The archive has the links behind the file, which then goes: they lead to the file of the first layer.
+    # The archive has the links after the file, which is then removed: they lead to the first
+    # layer's.
     tar --format=pax --xattrs --xattrs-include='*' -C "$top" -cf "$dir/top.tar" --no-recursion \
         ./etc-is-kept ./srv ./srv/null ./srv/fifo ./srv/long ./srv/hole ./usr/share/.wh.man ./usr/share/doc \
         ./usr/share/doc/.wh..wh..opq ./usr/share/doc/README ./usr/bin/env ./usr/bin/a-link-to-env ./usr/bin/env-again
@@ -96,7 +100,7 @@ make_image() {
     [ ! -e "$dir/bundle/rootfs/usr/share/man" ] || fail "umoci keeps what a whiteout names"
 }
 
-# Lists all of a tree that a volume has to keep. lost+found is the volume's own.
+# Lists the attributes of a tree that a volume has to keep, without the volume's own lost+found.
 listing() (
     cd "$1"
     everything() { find . -path ./lost+found -prune -o "$@"; }
@@ -109,7 +113,7 @@ listing() (
     everything -type f -print0 | sort -z | xargs -0 sha256sum
 )
 
-# Compares a volume, mounted by the kernel of this machine, with the folder that umoci made.
+# Compares a volume, mounted by this machine's kernel, with the folder that umoci made.
 compare() {
     mkdir -p "$dir/mnt"
     mount -o loop,ro "$1" "$dir/mnt"
@@ -124,8 +128,8 @@ compare() {
 
 e2fsck_clean() { e2fsck -fn "$1" >"$dir/e2fsck" 2>&1 || { cat "$dir/e2fsck" >&2; fail "e2fsck -fn: $2"; }; }
 
-# The digest of the names and contents of all files below the current folder: one text, for this system and the guest.
-# shellcheck disable=SC2016 # The shells that run it expand it.
+# Computes the digest of names and contents of all files below the current folder: one text, for
+# this system and the guest. shellcheck disable=SC2016 # The shells that run it expand it.
 digest='sums=$(find . -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) && printf "%s\n" "$sums" | sha256sum'
 
 # Copies a program of this system and its libraries into a folder.
@@ -138,7 +142,8 @@ copy_program() {
     done
 }
 
-# Makes the first program of a guest, $dir/initramfs. It mounts the root, and goes over to the shell that is there.
+# Makes the first program of a guest, $dir/initramfs. It mounts the root, and continues in the shell
+# there.
 make_initramfs() {
     local tree=$dir/initramfs.d version count=100 kind module
     mkdir -p "$tree/modules" "$tree/dev" "$tree/proc" "$tree/sys" "$tree/run" "$tree/new"
@@ -160,7 +165,8 @@ if [ "\$1" = rw ]; then
 fi
 echo "root is good"
 echo o >/proc/sysrq-trigger
-# The power goes in a moment, the disk before it: nothing is read any more, not even a program that waits.
+# The disk goes away just before the power: nothing can be read any more, not even a waiting
+# program.
 while :; do :; done
 END
     cat >"$tree/init" <<'END'
@@ -188,7 +194,8 @@ END
     (cd "$tree" && find . | busybox cpio -o -H newc 2>/dev/null) | gzip >"$dir/initramfs"
 }
 
-# Boots a volume; what the guest says comes into $dir/serial. Arguments: image, rw or ro, then words for the guest.
+# Boots a volume, with the guest's console in $dir/serial. Arguments: image, rw or ro, then words
+# for the guest.
 run_guest() {
     local readonly=off
     [ "$2" = rw ] || readonly=on
@@ -200,7 +207,8 @@ run_guest() {
     tr -d '\r' <"$dir/serial" >"$dir/said"
 }
 
-# A guest has read every file as umoci unpacked it, and come to its end without a word of the file system.
+# Checks that a guest has read every file as umoci unpacked it, and has ended without a message of
+# the file system.
 guest_is_good() {
     if ! grep -qx "root is good" "$dir/said" || ! grep -qx "digest $content" "$dir/said" ||
         grep -E 'EXT4-fs (error|warning)|EXT4-fs.*recover|I/O error|verity.*corrupted|Call Trace' "$dir/said" >&2; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the judges of the mount that come from crates.io, beside the build. Silent when nothing is missing.
+# Installs the judges of the mount that come from crates.io, beside the build. Silent when nothing
+# is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -7,7 +8,7 @@ judges=$target/judges
 mkdir -p "$judges"
 judges=$(cd "$judges" && pwd)
 
-# Debug builds, without what only a debugger reads: they wait for the file system, and are there sooner.
+# Debug builds without debug information build faster, and their speed does not matter.
 export CARGO_PROFILE_DEV_DEBUG=none
 for crate in pjdfstest@0.2.2 fsx@0.3.2; do
     done=$judges/${crate/@/-}
@@ -18,7 +19,7 @@ for crate in pjdfstest@0.2.2 fsx@0.3.2; do
     touch "$done"
 done
 
-# The C sources of zlib, as a crate carries them: a project to be unpacked and built.
+# Fetches the C sources of zlib from a crate that has them: a project to unpack and build.
 if [ ! -e "$judges/zlib.tar" ]; then
     echo "fetching libz-sys" >&2
     scratch=$(mktemp -d)

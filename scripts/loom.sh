@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Model checks: the concurrent protocols with std's primitives replaced by loom's. Each line names a crate and the tests
-# that are models; others would use loom's types outside of a model.
+# Model checks: runs the concurrent protocols with loom's primitives in place of std's. Each line
+# names a crate and the tests that are models; other tests would use loom's types outside of a
+# model.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom
 export LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-2}
-# Models of which two preemptions would take minutes each.
+# Models that would take minutes each with two preemptions.
 export LOOM_LONG_PREEMPTIONS=${LOOM_LONG_PREEMPTIONS:-1}
 models() {
     echo "loom: lanefs-$1" >&2

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Proves that the tests can fail: scripts/mutants.sh [NAME...]. Each patch of tests/mutants breaks the
-# code in one place. The script applies the patches, one at a time, to a copy of the checkout under
-# target/mutants, and runs the command that has to notice. A patch begins with three lines:
+# Proves that the tests can fail: scripts/mutants.sh [NAME...]. Each patch of tests/mutants breaks
+# the code in one place. The script applies the patches, one at a time, to a copy of the checkout
+# under target/mutants, and runs the command that has to notice. A patch begins with three lines:
 #
-#   # breaks: what is wrong
-#   # killed-by: COMMAND                 cargo run, cargo test or scripts/schedules.sh, built before the
-#                                      time counts
-#   # finds: EXTENDED REGULAR EXPRESSION what COMMAND has to print: a kill for another reason is none
+#   # breaks: the defect
+#   # killed-by: COMMAND
+#   # finds: EXTENDED REGULAR EXPRESSION
+#
+# COMMAND is cargo run, cargo test or scripts/schedules.sh, built before the time counts. Its output
+# must match the expression: a kill for another reason does not count.
 #
 # A mutant survives if its command passes, prints something else, or runs for longer than
-# MUTANT_SECONDS (900). The exit status is 1 if any survives. target/mutants/table.md holds the table
-# of the last run.
+# MUTANT_SECONDS (900). The exit status is 1 if any survives. target/mutants/table.md holds the
+# table of the last run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")/mutants
@@ -18,8 +20,8 @@ copy=$target/source
 mkdir -p "$copy"
 export CARGO_TARGET_DIR=$target/build
 
-# Makes the copy what the checkout is. A file that is the same keeps its time, so that cargo builds
-# again what a patch has changed, and no more.
+# Makes the copy equal to the checkout. An unchanged file keeps its time, so that cargo rebuilds
+# only the files that a patch has changed.
 refresh() {
     git ls-files -co --exclude-standard | while read -r file; do
         if [ -f "$file" ] && ! cmp -s "$file" "$copy/$file"; then
@@ -27,7 +29,7 @@ refresh() {
             cp "$file" "$copy/$file"
         fi
     done
-    # What the checkout has no longer would be built too.
+    # Files that the checkout no longer has would be built too.
     comm -13 <(git ls-files -co --exclude-standard | sort) <(cd "$copy" && find . -type f -printf '%P\n' | sort) |
         while read -r file; do rm "$copy/$file"; done
     rm -rf "$copy/target"
@@ -63,7 +65,7 @@ for patch in tests/mutants/*.patch; do
         echo "$name: breaks, killed-by or finds is missing" >&2
         exit 2
     fi
-    # What does not build kills nothing.
+    # A mutant that does not build is not killed.
     if ! patch -s -F0 -p1 -d "$copy" < "$patch" > "$log" 2>&1 || ! (cd "$copy" && $build) > "$log" 2>&1; then
         echo "$name: does not apply or does not build: $log" >&2
         exit 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `cargo publish` would upload: every crate but those for tests, without a warning.
+# Checks that `cargo publish` would upload every crate but those for tests, without a warning.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 said=$(cargo package --workspace --no-verify --offline --allow-dirty --exclude lanefs-sim --exclude lanefs-tests \

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Draws docs/picture.svg, the terminal at the top of the README, from a real run: scripts/picture.sh [LANEFS]. The commands are
-# run in a folder of their own, and what they print is drawn as it is. Needs e2fsck, and FUSE for the mount.
+# Draws docs/picture.svg, the terminal at the top of the README, from a real run: scripts/picture.sh
+# [LANEFS]. Runs the commands in a folder of their own, and draws their output unchanged. Needs
+# e2fsck, and FUSE for the mount.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 lanefs=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/release/lanefs}")
@@ -31,7 +32,7 @@ for command in "${commands[@]}"; do
     bash -c "$command" >> "$transcript" 2>&1
 done
 
-# Escapes what XML takes for its own, and wraps at the width of the terminal.
+# Escapes XML's special characters, and wraps at the width of the terminal.
 escaped() {
     fold -s -w "$columns" "$transcript" | sed 's/&/\&amp;/g; s/</\&lt;/g; s/>/\&gt;/g'
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Threads of a volume under the seeded scheduler: scripts/schedules.sh [OPTION...]. `--help` lists the
-# options; --build only builds. All crates are built into a folder of their own, with the primitives
-# of crates/sync replaced by the scheduler's, and with the lock order checked.
+# Threads of a volume under the seeded scheduler: scripts/schedules.sh [OPTION...]. `--help` lists
+# the options; --build only builds. All crates are built into a folder of their own, with the
+# primitives of crates/sync replaced by the scheduler's, and with the lock order checked.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTFLAGS="--cfg lanefs_schedule" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/schedule

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is needed and this machine lacks: what a build and the demo need; with --test, what tests and benchmarks
-# need too; with --long, what the long judges need; with --images, what bench-images does; with --boot, what judge-images
-# does. Silent when nothing is missing.
+# Installs the packages that this machine lacks for a build and the demo. --test adds those of tests
+# and benchmarks, --long those of the long judges, --images those of bench-images, --boot those of
+# judge-images. Silent when nothing is missing.
 set -euo pipefail
 
 if ! command -v cargo >/dev/null; then
@@ -24,7 +24,7 @@ need losetup mount
 need mount mount
 need tar tar
 need script bsdutils
-# What judges, and what is compared with.
+# Judges and peers.
 if [ -n "${1:-}" ]; then
     need c++ g++
     need chromium chromium
@@ -53,23 +53,23 @@ if [ -n "${1:-}" ]; then
     need unshare util-linux
     need veritysetup cryptsetup-bin
     [ -x /usr/bin/time ] || packages+=(time)
-    # Letters of charts.
+    # The font of charts.
     [ -d /usr/share/fonts/truetype ] || packages+=(fonts-dejavu-core)
 fi
-# What only `make bench-images` runs.
+# Needed by `make bench-images` only.
 if [ "${1:-}" = --images ]; then
     need go golang-go
     need mmdebstrap mmdebstrap
     need zstd zstd
 fi
-# What only `make judge-images` runs.
+# Needed by `make judge-images` only.
 if [ "${1:-}" = --boot ]; then
     need busybox busybox-static
     need depmod kmod
     need mmdebstrap mmdebstrap
     need qemu-system-x86_64 qemu-system-x86
 fi
-# What only `make judge-mount` runs.
+# Needed by `make judge-mount` only.
 if [ "${1:-}" = --long ]; then
     compgen -G '/usr/lib/postgresql/*/bin/pg_amcheck' >/dev/null || packages+=(postgresql)
     [ -e /usr/include/lmdb.h ] || packages+=(liblmdb-dev)

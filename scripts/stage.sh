@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Puts what was built below DESTDIR: scripts/stage.sh PROFILE, where PROFILE is a folder of the target folder (release, debug).
-# PREFIX (/usr/local) and LIBDIR (PREFIX/lib) as ever. The one list of what is installed, for `make install` and for packages.
+# Copies a build below DESTDIR: scripts/stage.sh PROFILE, where PROFILE is a folder of the target
+# folder (release, debug). Takes PREFIX (/usr/local) and LIBDIR (PREFIX/lib). It is the one list of
+# installed files, for `make install` and for packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 from=$(realpath -m "${CARGO_TARGET_DIR:-target}")/$1
@@ -14,7 +15,7 @@ for helper in mount.lanefs mount.fuse.lanefs umount.lanefs umount.fuse.lanefs; d
     ln -sf ../bin/lanefs "$to/sbin/$helper"
 done
 lib=$from
-# Where cargo test leaves it.
+# The place where cargo test leaves it.
 [ -e "$lib/liblanefs_capi.so" ] || lib=$from/deps
 scripts/install-lib.sh "$lib"
 if [ -e "$from/liblanefs_fio.so" ]; then

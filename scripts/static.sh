@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the command as one static file that runs on any Linux of this processor: musl instead of the system's C library, and
-# without the lab.
+# Builds the command as one static file that runs on any Linux of this processor: with musl in place
+# of the system's C library, and without the lab.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(uname -m)-unknown-linux-musl

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Sums up what `cargo test --no-fail-fast` said on standard input, in about ten lines:
-# scripts/test-summary.sh STATUS SECONDS LEFT, with the exit status of cargo, how long it took, and what was left in TMPDIR.
-# Fails if anything did: a test, a binary that died without a result, cargo itself, or a test that left something behind.
+# Sums up the output of `cargo test --no-fail-fast` on standard input in about ten lines:
+# scripts/test-summary.sh STATUS SECONDS LEFT, with cargo's exit status, the duration, and the files
+# left in TMPDIR. Fails if a test failed, a binary died without a result, cargo failed, or a file
+# was left.
 set -euo pipefail
 exec awk -v status="$1" -v seconds="$2" -v left="$3" '
-    # A binary that begins while another has no result: that one died.
+    # A binary that begins while the one before has no result: the one before died.
     function died() { if (name != "") fail(name ": died without a result") }
     function fail(what) { failed++; failures[failed] = what }
     function took(what, time) { times[++binaries] = time; of[binaries] = what }
@@ -12,7 +13,7 @@ exec awk -v status="$1" -v seconds="$2" -v left="$3" '
     /^ +Running / { died(); name = $2 == "unittests" ? $4 : $2; sub(/.*\/deps\//, "", name); sub(/^\(/, "", name)
         sub(/\)$/, "", name); sub(/-[0-9a-f]+$/, "", name); next }
     /^ +Doc-tests / { died(); name = "doc " $2; next }
-    # The last list of failures has their names only.
+    # The last list of failures has only names.
     /^failures:$/ { listed = 1; known = 0; split("", names); next }
     /^test result: / {
         for (i = 1; i <= NF; i++) {

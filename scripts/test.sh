@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs tests, goes on after a failure, and ends with a summary of about ten lines: scripts/test.sh ARGUMENT..., with the
-# arguments of `cargo test`. All output is kept in target/test.log. Temporary files go into a folder of the run's own; a file
-# that is left there at the end counts as a failure.
+# Runs tests, continues after a failure, and ends with a summary of about ten lines: scripts/test.sh
+# ARGUMENT..., with the arguments of `cargo test`. Keeps all output in target/test.log. Temporary
+# files go into a folder of this run; a file that is left there at the end counts as a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -9,9 +9,9 @@ mkdir -p "$target"
 log=$target/test.log
 TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-test.XXXXXX")
 export TMPDIR
-# Tests run programs as another user, who has to come to their files.
+# Tests run programs as another user, who must be able to reach their files.
 chmod 755 "$TMPDIR"
-# Never beyond a mount: that would be the content of a volume.
+# Removes nothing beyond a mount: that would be the content of a volume.
 trap 'rm -rf --one-file-system "$TMPDIR"' EXIT
 
 began=$SECONDS status=0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Removes what scripts/install.sh has put there, and the folders that it made, if nothing else is in them: scripts/uninstall.sh,
-# with the PREFIX and DESTDIR of then.
+# Removes the files of scripts/install.sh, and the folders that it made, if they are empty then:
+# scripts/uninstall.sh, with the same PREFIX and DESTDIR.
 set -euo pipefail
 to=${DESTDIR:-}
 list=$to${PREFIX:-/usr/local}/share/lanefs/installed
@@ -12,7 +12,7 @@ mapfile -t entries < "$list"
 for entry in "${entries[@]}"; do
     case $entry in "f "*) rm -f "$to${entry#f }" ;; esac
 done
-# Folders below others first.
+# The deepest folders first.
 printf '%s\n' "${entries[@]}" | sed -n 's/^d //p' | sort -r | while IFS= read -r dir; do
     [ ! -d "$to$dir" ] || rmdir --ignore-fail-on-non-empty "$to$dir"
 done
