@@ -1,4 +1,5 @@
-/* Keeps notes in a volume: makes the volume if there is none, adds a line durably, and shows all lines.
+/* Keeps notes in a volume: makes the volume if there is none, adds a line durably, and shows all
+ * lines.
  *
  *     cc -o notes notes.c $(pkg-config --cflags --libs lanefs)
  *     ./notes notes.img "buy milk"
@@ -37,7 +38,7 @@ int main(int argc, char **argv)
     int len = snprintf(line, sizeof line, "%.254s\n", argv[2]);
     if (lanefs_pwrite(file, line, (size_t)len, 0) != len)
         return fail("cannot write");
-    /* Whatever happens from here on, the note is there. */
+    /* From here on the note survives any crash. */
     if (lanefs_fsync(file) != 0)
         return fail("cannot sync");
 

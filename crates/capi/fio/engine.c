@@ -1,13 +1,15 @@
 /* An engine for fio that runs its jobs on a volume of lanefs, inside of fio's own process.
  *
- * A volume has one opener, so it is opened once for all jobs that name it, by the first that is set up, and closed
- * with the last that ends. Jobs must be threads of one process for that.
+ * A volume has one opener. So the first job that is set up opens it for all jobs that name it, and
+ * the last job that ends closes it. Jobs must be threads of one process for that.
  *
- * fio lays files out with open(2) and write(2) of its own; to it the engine is one without a disk (FIO_DISKLESSIO), and lays them
- * out itself, by the same rules, when it is told the sizes (prepopulate_file).
+ * fio lays files out with its own open(2) and write(2). To fio this engine has no disk
+ * (FIO_DISKLESSIO), so it lays them out itself, by the same rules, when fio passes the sizes
+ * (prepopulate_file).
  *
- * Direct reads and writes of a job with a depth wait until fio wants one of them back, which is when it has as many as that: then
- * all go in one call. All other I/O is complete when queue returns.
+ * Direct reads and writes of a job with a depth are queued until fio waits for a result, which it
+ * does when the queue is full: then all go in one call. All other I/O is complete when queue
+ * returns.
  */
 #define _GNU_SOURCE
 #include "fio.h"
@@ -49,7 +51,7 @@ static struct fio_option options[] = {
     },
 };
 
-/* Volumes that jobs have. */
+/* The open volumes. */
 struct volume {
     struct volume *next;
     struct lanefs_volume *handle;
@@ -58,14 +60,15 @@ struct volume {
     char *mount_options;
 };
 
-/* What a job has. */
+/* The state of a job. */
 struct job {
     struct volume *volume;
-    /* Requests that wait, and fio's names for them. */
+    /* Queued requests, and their io_u. */
     struct lanefs_io *ios;
     struct io_u **waiting;
     unsigned int waits;
-    /* Those that are done: `told` of them fio knows of, the last ones as the events from `events` on. */
+    /* Completed requests: fio knows `told` of them, the last ones as the events from `events` on.
+     * */
     struct io_u **done;
     unsigned int dones, told, events;
 };
@@ -87,7 +90,7 @@ static int failed(struct thread_data *td, const char *what, const char *name)
     return error;
 }
 
-/* The volume of a job, opened if no other job has it. */
+/* Returns the volume of a job, and opens it if no other job has. */
 static struct volume *take_volume(struct thread_data *td)
 {
     const struct options *o = td->eo;
@@ -178,7 +181,7 @@ static void engine_cleanup(struct thread_data *td)
     pthread_mutex_unlock(&volumes_lock);
 }
 
-/* Jobs that were set up and never ran are not cleaned up by fio. */
+/* fio does not clean up jobs that were set up and never ran. */
 static void __attribute__((destructor)) close_all(void)
 {
     while (volumes) {
@@ -236,14 +239,14 @@ static int engine_setup(struct thread_data *td)
     return 0;
 }
 
-/* The directories of a path. */
+/* Makes the directories of a path. */
 static void make_dirs(struct thread_data *td, const char *path)
 {
     char *copy = strdup(path), *slash = copy;
 
     while (copy && (slash = strchr(slash + 1, '/'))) {
         *slash = '\0';
-        /* What fails here fails again, and is told, when the file is made. */
+        /* A failure here repeats, and is reported, when the file is made. */
         if (*copy)
             lanefs_mkdir(volume_of(td), copy, 0755);
         *slash = '/';
@@ -276,14 +279,14 @@ static int allocate(struct thread_data *td, struct lanefs_file *file, int64_t si
     }
 }
 
-/* Writes the whole of a file that is to be read or overwritten. */
+/* Writes a whole file that is to be read or overwritten. */
 static int lay_out(struct thread_data *td, struct lanefs_file *file, uint64_t size)
 {
     uint64_t bs = td->o.max_bs[DDIR_WRITE], at;
     char *buf;
     int ret = 0;
 
-    /* Many small writes would take their time, and the content is the same. */
+    /* In large writes: many small ones would be slow, and the content is the same. */
     if (bs < 1 << 20)
         bs = (1 << 20) / bs * bs;
     buf = malloc(bs);
@@ -299,7 +302,7 @@ static int lay_out(struct thread_data *td, struct lanefs_file *file, uint64_t si
     return ret || !td->o.create_fsync ? ret : lanefs_fsync(file);
 }
 
-/* What fio does with files that are smaller than its job wants, before the job runs. */
+/* Lays out files that are smaller than the job wants, before it runs, as fio does. */
 static int engine_prepopulate_file(struct thread_data *td, struct fio_file *f)
 {
     uint64_t size = f->io_size + f->file_offset;
@@ -365,13 +368,13 @@ static int engine_unlink_file(struct thread_data *td, struct fio_file *f)
     return lanefs_unlink(volume_of(td), f->file_name) ? errno : 0;
 }
 
-/* Nothing to drop: pages that are clean stay with the volume. direct=1 goes past them. */
+/* Drops nothing: clean pages stay with the volume. direct=1 goes past them. */
 static int engine_invalidate(struct thread_data *td, struct fio_file *f)
 {
     return 0;
 }
 
-/* Carries out what waits. */
+/* Submits the queued requests. */
 static void run(struct job *job)
 {
     unsigned int i;
@@ -414,7 +417,7 @@ static struct io_u *engine_event(struct thread_data *td, int event)
     return job->done[job->events + (unsigned int)event];
 }
 
-/* Whether it may wait for others. */
+/* Returns whether a request may be queued. */
 static int waits(struct thread_data *td, struct io_u *io_u)
 {
     return td->o.iodepth > 1 && td->o.odirect && (io_u->ddir == DDIR_READ || io_u->ddir == DDIR_WRITE);
@@ -441,7 +444,7 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
         job->waiting[job->waits++] = io_u;
         return FIO_Q_QUEUED;
     }
-    /* What was given before comes first. */
+    /* Earlier requests come first. */
     if (job->waits)
         run(job);
     switch (io_u->ddir) {

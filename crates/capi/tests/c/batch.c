@@ -1,4 +1,4 @@
-/* Reads and writes that are given together: batch VOLUME. */
+/* Reads and writes in one call: batch VOLUME. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -18,7 +18,7 @@ static void blocks(struct lanefs_volume *vol, int flags)
 
     CHECK((file = lanefs_open(vol, "/blocks", O_RDWR | O_CREAT | flags, 0644)));
     CHECK(posix_memalign((void **)&memory, BLOCK, COUNT * BLOCK) == 0);
-    /* Into holes, and then over what is there. */
+    /* Into holes, and then over existing blocks. */
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < COUNT; i++) {
             memset(memory + i * BLOCK, 'A' + i + round, BLOCK);

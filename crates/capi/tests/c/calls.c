@@ -1,4 +1,5 @@
-/* Each call of lanefs.h, and each of its failures that can be had: calls VOLUME, a path where no file is yet. */
+/* Each call of lanefs.h, and each of its reachable failures: calls VOLUME. VOLUME is a path without
+ * a file. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dirent.h>
@@ -504,7 +505,7 @@ static void endings(void)
     OK(lanefs_close(f));
     OK(lanefs_close_volume(vol));
 
-    /* What is no volume. */
+    /* Not a volume. */
     OK(truncate(other, 0));
     OK(truncate(other, 1 << 20));
     FAILS(EUCLEAN, lanefs_open_volume(other, ""));

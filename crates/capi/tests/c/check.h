@@ -1,4 +1,4 @@
-/* What the C tests share: a check that says where it failed, and with what. */
+/* Checks for the C tests that report the place and value of a failure. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -1,4 +1,5 @@
-/* Calls on paths that begin at an open directory, and their failures: relative VOLUME, a path where no file is yet. */
+/* Calls on paths that begin at an open directory, and their failures: relative VOLUME. VOLUME is a
+ * path without a file. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -10,7 +11,7 @@ static struct lanefs_volume *vol;
 static struct lanefs_dir *root, *dir;
 static struct lanefs_dir *const no_dir = NULL;
 
-/* The same place, whatever its directory is called by now. */
+/* The same place, although its directory was renamed. */
 static void places(void)
 {
     struct lanefs_file *f;
@@ -97,7 +98,7 @@ static void names(void)
     FAILS(EBADF, lanefs_unlinkat(no_dir, "f", 0));
     OK(lanefs_unlinkat(dir, "pipe", 0));
     OK(lanefs_unlinkat(dir, "sub", AT_REMOVEDIR));
-    /* In a directory that is gone, nothing can be made or found. */
+    /* In a removed directory, no name can be made or found. */
     FAILS(ENOENT, lanefs_openat(sub, "late", O_RDWR | O_CREAT, 0600));
     FAILS(ENOENT, lanefs_mkdirat(sub, "late", 0700));
     FAILS(ENOENT, lanefs_fstatat(sub, "linked", &st, 0));

@@ -8,7 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Returns the signals that a thread has blocked, as /proc has them; 0 for a thread that has ended. */
+/* Returns the signals that a thread has blocked, as /proc has them; 0 for a thread that has ended.
+ * */
 static unsigned long long blocked(const char *task)
 {
     char path[300], line[200];
@@ -28,7 +29,8 @@ static unsigned long long bit(int signal)
     return 1ULL << (signal - 1);
 }
 
-/* As blocked(), of a thread that runs: the C library blocks all signals while a thread starts or ends. */
+/* As blocked(), of a thread that runs: the C library blocks all signals while a thread starts or
+ * ends. */
 static unsigned long long settled(const char *task)
 {
     unsigned long long mask = blocked(task);

@@ -1,5 +1,6 @@
-/* Many threads on one volume and on one file: threads VOLUME. Records are written and read whole, errno and messages belong
- * to the thread, and a handle that one thread closes under the others is EBADF to them and nothing worse. */
+/* Many threads on one volume and on one file: threads VOLUME. Records are written and read whole,
+ * errno and messages belong to the thread, and a handle that one thread closes under the others is
+ * EBADF to them. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

@@ -1,9 +1,11 @@
-/* Random operations on one file through system calls, against a copy of it in memory.
+/* Compares random operations on one file through system calls with a copy of the file in memory.
  *
- * exercise FILE SEED OPERATIONS KERNEL: KERNEL is 1 on the kernel's ext4. It is 0 on FUSE, whose kernel half refuses to collapse
- * and to insert ranges, and answers a direct read behind the i_size that its server knows so far with nothing; there a
- * sync comes before each of those. All ways to the same bytes are mixed: read, write, append, O_DIRECT, shared and private maps, copy_file_range.
- * Any difference ends it with the last operations. */
+ * exercise FILE SEED OPERATIONS KERNEL: KERNEL is 1 on the kernel's ext4, and 0 on FUSE. The kernel
+ * half of FUSE refuses to collapse and to insert ranges, and returns nothing for a direct read
+ * behind the i_size that its server knows; so a sync precedes each of those there.
+ *
+ * All ways to the same bytes are mixed: read, write, append, O_DIRECT, shared and private maps,
+ * copy_file_range. At a difference the program ends and prints the last operations. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +24,7 @@ enum { MAX = 768 << 10, BLOCK = 4096, LOG = 24 };
 static uint8_t good[MAX * 2], *buf;
 static size_t size;
 static int plain, append, direct;
-/* Whether direct reads see i_size as cached writes moved it. */
+/* Whether direct reads see the i_size that cached writes have moved. */
 static int trusting;
 static const char *path;
 static char logged[LOG][160];
@@ -96,7 +98,7 @@ static void wrote(size_t at, size_t len) {
 static void check_all(void) {
     need(pread(plain, buf, MAX, 0) == (ssize_t)size, "read of everything");
     same(buf, 0, size, "content");
-    /* What is not in a data range reads as zeros; data ends within the file. */
+    /* Bytes outside of a data range read as zeros; data ends within the file. */
     off_t at = 0;
     while ((size_t)at < size) {
         off_t data = lseek(plain, at, SEEK_DATA);
@@ -144,7 +146,7 @@ static void map_access(int writes) {
     } else {
         same(map + (at - base), at, len, "map");
         if (!shared)
-            memset(map, 0xee, span); /* nobody else's */
+            memset(map, 0xee, span); /* no other process has it */
         /* Behind the end of the file, the last page is zeros. */
         size_t tail = (size + BLOCK - 1) / BLOCK * BLOCK;
         if (shared && at + len == size)
@@ -282,6 +284,6 @@ int main(int argc, char **argv) {
     }
     check_all();
     close_all();
-    /* What the caller compares after a new mount. */
+    /* The caller compares it after a new mount. */
     return fwrite(good, 1, size, stdout) == size ? 0 : 2;
 }

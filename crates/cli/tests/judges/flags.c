@@ -1,7 +1,9 @@
-/* What the flags of chattr(1) allow and forbid, by path, by open handle and by map.
+/* Tries the operations that the flags of chattr(1) allow and forbid, by path, by open handle and by
+ * map.
  *
- * flags FOLDER KERNEL: prints a line for each step; the caller compares what it prints on two file systems. KERNEL is 1 on the
- * kernel's ext4, where a step is named differently that FUSE can only refuse later (see docs/mount.md). */
+ * flags FOLDER KERNEL: prints a line for each step; the caller compares the lines of two file
+ * systems. KERNEL is 1 on the kernel's ext4, where a step that FUSE can only refuse later has
+ * another name (see docs/mount.md). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -75,7 +77,8 @@ static int map_write(int fd) {
     return result;
 }
 
-/* Each flag alone, on a file and a folder. What lanefs refuses by name is left out: j, e, F and the dead bit 0x400000. */
+/* Each flag alone, on a file and a folder, without those that lanefs refuses: j, e, F and the
+ * unused bit 0x400000. */
 static void bits(const char *path) {
     int had = flags_of(path);
     for (int bit = 0; bit < 32; bit++) {
@@ -147,7 +150,7 @@ static void append_only(void) {
     need(fd >= 0, "append");
     tell("append", write(fd, "next\n", 5));
     show("log");
-    /* FUSE lets O_APPEND go, and refuses the write; the kernel's ext4 keeps O_APPEND. */
+    /* FUSE drops O_APPEND, and refuses the write; the kernel's ext4 keeps O_APPEND. */
     int dropped = fcntl(fd, F_SETFL, 0);
     tell("write at 0", dropped ? -1 : pwrite(fd, "FORGED", 6, 0));
     int fell = fcntl(fd, F_SETFL, O_DIRECT);
@@ -156,7 +159,7 @@ static void append_only(void) {
     need(!fcntl(fd, F_SETFL, O_APPEND), "append again");
     int mapped = map_write(fd);
     printf("map: %s\n", mapped ? "refused" : "done");
-    /* The kernel may keep the page of a write-back that was refused until it is told otherwise. */
+    /* The kernel may keep the page of a refused writeback until the server has it forget. */
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     show("log");
     tell("ftruncate", ftruncate(fd, 3));
@@ -178,14 +181,14 @@ static void immutable(void) {
     char *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     need(map != MAP_FAILED, "map");
     memcpy(map, "MAPPED", 6);
-    /* What was written before is there. */
+    /* Earlier writes are there. */
     chattr("fixed", FS_IMMUTABLE_FL, 0);
     puts("immutable");
     show("fixed");
     tell("open to write", open("fixed", O_WRONLY));
     static char block[4096] __attribute__((aligned(4096)));
     tell("direct write", pwrite(direct, block, 4096, 0));
-    /* FUSE takes a cached write, and refuses it when it is written out. */
+    /* FUSE accepts a cached write, and refuses its writeback. */
     int written = pwrite(fd, "FORGED", 6, 0) < 0 || fsync(fd);
     printf("write: %s\n", written ? "refused" : "done");
     if (!on_kernel) {
@@ -212,14 +215,15 @@ static void immutable(void) {
     show("fixed");
 }
 
-/* Times that were kept since before the flag are stored, whatever closes the file; times of a program's wish are not. */
+/* Times that the kernel kept from before the flag are stored, whichever call closes the file. Times
+ * that a program sets are refused. */
 static void late_times(const char *path, int flag, int how) {
     struct stat before, after;
     int fd = open(path, O_WRONLY | O_CREAT, 0644);
     need(fd >= 0 && write(fd, "content", 7) == 7 && !close(fd) && !touch(path, 5, 5), "late times");
     fd = open(path, how);
     need(fd >= 0 && ((how & O_ACCMODE) == O_RDONLY || write(fd, "more", 4) == 4), "late times");
-    /* So that the flag is not of the same tick. */
+    /* The flag must not fall into the same tick. */
     usleep(20000);
     need(!fstat(fd, &before), "late times");
     chattr(path, flag, 0);

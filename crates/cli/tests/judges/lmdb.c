@@ -1,7 +1,8 @@
 /* A writer and a checker of an LMDB, whose pages are a map of the file.
  *
- * lmdb write FOLDER FLAGS FROM: commits transactions FROM + 1, FROM + 2, ... and prints each number once LMDB has acknowledged
- * it. lmdb check FOLDER FLAGS: checks each record, and prints the last transaction. FLAGS: 0, or w for MDB_WRITEMAP. */
+ * lmdb write FOLDER FLAGS FROM: commits transactions FROM + 1, FROM + 2, ... and prints each number
+ * once LMDB has acknowledged it. lmdb check FOLDER FLAGS: checks each record, and prints the last
+ * transaction. FLAGS: 0, or w for MDB_WRITEMAP. */
 #include <lmdb.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 
 enum { SLOTS = 64, LONGEST = 6000 };
-/* The keys: transactions from 1 on, then what is written again and again. */
+/* The keys: transactions from 1 on, then records that are overwritten repeatedly. */
 static const uint64_t SLOT = 1ull << 40, LAST = 1ull << 41;
 
 static void need(int code, const char *what) {
@@ -24,7 +25,7 @@ static void wrong(const char *what, uint64_t key) {
     exit(1);
 }
 
-/* The content that transaction n writes. */
+/* The content of transaction n. */
 static MDB_val content(uint64_t n) {
     static uint64_t words[LONGEST / 8];
     uint64_t x = n * 0x9e3779b97f4a7c15ull + 1;

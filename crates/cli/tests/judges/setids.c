@@ -1,7 +1,8 @@
-/* What a change of a file leaves of its mode and of its capabilities, by who makes it.
+/* Prints the mode and capabilities that are left after a change of a file, for several callers.
  *
- * setids FOLDER STEP: prints a line for each caller, operation and mode (every STEP-th of the modes with set-user-id or
- * set-group-id). The caller compares what it prints on two file systems. The file belongs to user 1000 and group 2000. */
+ * setids FOLDER STEP: prints a line for each caller, operation and mode (every STEP-th of the modes
+ * with set-user-id or set-group-id). The caller compares the lines of two file systems. The file
+ * belongs to user 1000 and group 2000. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -76,7 +77,7 @@ static int change(int operation, int fd, int direct) {
         close(from);
         return n == 100 ? 0 : -1;
     }
-    /* Not fchown(fd, -1, -1), of which the kernel tells a file system behind FUSE nothing. */
+    /* Not fchown(fd, -1, -1): the kernel does not pass it on to a server of FUSE. */
     case 7: return fchown(fd, -1, GROUP);
     case 8: return fchown(fd, OWNER, -1);
     case 9: {

@@ -1,9 +1,9 @@
-/* What a file system that serves the kernel's requests may hang at.
+/* Operations at which a file system that serves the kernel's requests may hang.
  *
- * waits fault FILE: touches the last page of a map of an O_DIRECT descriptor, whose end is not a page's.
- * waits seek FOLDER THREADS, waits read FOLDER THREADS: so many threads at once ask for data of files that the kernel has
- * dirty content of; "read" does it by O_DIRECT.
- * waits mix FILE ROUNDS: each direct write is seen by the buffered read behind it, while another thread reads. */
+ * waits fault FILE: touches the last page of a map of an O_DIRECT descriptor, whose end is not a
+ * page's. waits seek FOLDER THREADS, waits read FOLDER THREADS: THREADS threads at once seek data
+ * in files, or read them by O_DIRECT, while the kernel has dirty pages of them. waits mix FILE
+ * ROUNDS: each direct write is seen by the buffered read after it, while another thread reads. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
