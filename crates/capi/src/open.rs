@@ -15,7 +15,7 @@ pub struct lanefs_file {
 
 static FILES: Table<File> = Table::new(2);
 
-/// The file behind a handle.
+/// Returns the file behind a handle.
 pub(crate) fn file(handle: *mut lanefs_file) -> Result<Open<'static, File>> {
     FILES.get(handle.addr()).ok_or_else(not_open)
 }
@@ -29,7 +29,7 @@ pub(crate) fn new_attr(mode: mode_t) -> NewAttr {
     NewAttr { permissions: permissions(mode), uid: 0, gid: 0 }
 }
 
-/// The low 12 bits of a mode.
+/// Returns the low 12 bits of a mode.
 pub(crate) fn permissions(mode: mode_t) -> u16 {
     (mode & 0o7777) as u16
 }
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn lanefs_open(
     })
 }
 
-/// A handle for a file.
+/// Makes a handle for a file.
 pub(crate) fn keep_file(file: File) -> Result<*mut lanefs_file> {
     let full = |_| Failure::new(libc::EMFILE, "too many open files");
     Ok(std::ptr::without_provenance_mut(FILES.insert(file).map_err(full)?))

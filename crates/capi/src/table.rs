@@ -52,13 +52,13 @@ struct Held<T> {
 pub(crate) type Open<'t, T> = MappedRecursiveRwLockReadGuard<'t, T>;
 
 impl<T> Table<T> {
-    /// An empty table.
+    /// Returns an empty table.
     pub(crate) const fn new(kind: usize) -> Self {
         let free = Mutex::new(Free { again: Vec::new(), next: 0 });
         Self { kind, chunks: [const { OnceLock::new() }; CHUNKS], free }
     }
 
-    /// A handle for `value`. The value comes back if the table is full.
+    /// Makes a handle for `value`. The value comes back if the table is full.
     pub(crate) fn insert(&self, value: T) -> Result<usize, T> {
         let index = {
             let mut free = self.free.lock();

@@ -14,7 +14,7 @@ pub struct lanefs_volume {
 
 static VOLUMES: Table<Volume> = Table::new(1);
 
-/// The volume behind a handle.
+/// Returns the volume behind a handle.
 pub(crate) fn volume(handle: *mut lanefs_volume) -> Result<Open<'static, Volume>> {
     VOLUMES.get(handle.addr()).ok_or_else(not_open)
 }
@@ -45,7 +45,7 @@ pub struct lanefs_statfs {
     pub f_uuid: [u8; 16],
 }
 
-/// The version of the library that runs, such as "0.1.0".
+/// Returns the version of the library that runs, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -27,7 +27,7 @@ impl Failure {
         Self::Message { text: text.into(), code: 1 }
     }
 
-    /// `cannot VERB 'WHAT': CAUSE`
+    /// Returns the failure `cannot VERB 'WHAT': CAUSE`.
     pub(crate) fn cannot(verb: &str, what: impl AsRef<[u8]>, cause: impl Into<Cause>) -> Self {
         Self::new(format!("cannot {verb} {}: {}", quoted(what), cause.into()))
     }

@@ -62,7 +62,7 @@ impl<'a> Walk<'a> {
         noted.finish()
     }
 
-    /// Does not go into the directory that the last step entered; no step leaves it either.
+    /// Keeps the walk out of the directory that the last step entered; no step leaves it either.
     pub(crate) fn stay_out(&mut self) {
         if std::mem::take(&mut self.unread) {
             self.walk.leave();

@@ -19,7 +19,7 @@ pub enum Cached {
     Nothing,
 }
 
-/// When batches go by io_uring.
+/// When batches of requests use io_uring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IoUring {
     /// Where the kernel has it and it is faster than a loop of calls: several runs of direct I/O.
@@ -44,29 +44,29 @@ pub struct FileOptions {
 }
 
 impl FileOptions {
-    /// Reading and writing, through the page cache.
+    /// Returns the defaults: reading and writing, through the page cache.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Open for reading: writes fail, and other readers may share.
+    /// Opens for reading only: writes fail, and other readers may share the file.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self
     }
 
-    /// Go past the page cache (O_DIRECT).
+    /// Bypasses the page cache (O_DIRECT).
     pub fn direct(self, yes: bool) -> Self {
         self.cached(if yes { Cached::Nothing } else { Cached::All })
     }
 
-    /// The I/O that uses the kernel's page cache: all by default.
+    /// Sets which I/O uses the kernel's page cache. The default is all of it.
     pub fn cached(mut self, what: Cached) -> Self {
         self.cached = what;
         self
     }
 
-    /// When batches go by io_uring: where it pays, unless told otherwise.
+    /// Sets when batches use io_uring. The default is where it is faster than single calls.
     pub fn io_uring(mut self, when: IoUring) -> Self {
         self.io_uring = when;
         self
@@ -86,7 +86,7 @@ impl FileOptions {
         self
     }
 
-    /// The bytes that will be used: they alone are locked, and direct I/O must fit them.
+    /// Limits the device to these bytes: they alone are locked, and direct I/O must fit them.
     pub(crate) fn window(mut self, bytes: Option<Range<u64>>) -> Self {
         self.window = bytes;
         self
@@ -124,7 +124,7 @@ impl FileDevice {
         FileOptions::new().create(path, size)
     }
 
-    /// Makes a sparse file of `size` bytes that was not there before. See
+    /// Creates a new sparse file of `size` bytes. Fails if the file exists. See
     /// [`FileOptions::create_new`].
     ///
     /// # Errors

@@ -28,7 +28,7 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// The path that it was opened by.
+    /// Returns the path by which the device was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -78,7 +78,7 @@ impl<'a> VolumeUrl<'a> {
         Ok(Self { medium, part })
     }
 
-    /// The file that it is in; none for memory.
+    /// Returns the path of the volume's file, `None` for memory.
     pub fn path(&self) -> Option<&'a Path> {
         match self.medium {
             Medium::File(path) | Medium::Pmem(path) => Some(path),
@@ -240,8 +240,8 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
     })
 }
 
-/// Memory of a size that a user may have mistyped: more than there is ends the open, not the
-/// process.
+/// Makes a device in memory of a size that a user may have mistyped: more than there is fails the
+/// open and does not end the process.
 fn memory(name: &OsStr, size: u64) -> Result<MemDevice> {
     let too_large = || DeviceError::at_path(Op::Open, Path::new(name), ENOMEM, "is more than there is");
     let len = usize::try_from(size).map_err(|_| too_large())?;

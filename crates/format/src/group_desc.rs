@@ -188,7 +188,7 @@ impl GroupDesc {
     }
 }
 
-/// The checksum of the first `bits` bits, cut to what the descriptor can hold.
+/// Returns the checksum of the first `bits` bits, cut to what the descriptor can hold.
 fn bitmap_csum(map: &[u8], bits: u32, layout: &Layout, csum: &Checksummer) -> Result<Option<u32>> {
     let Some(seed) = csum.fs_seed() else { return Ok(None) };
     let need = (bits / 8) as usize;

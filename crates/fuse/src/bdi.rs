@@ -1,4 +1,4 @@
-//! What the kernel keeps in its cache of a mount: the files of `/sys/class/bdi/MAJOR:MINOR`.
+//! Limits of the kernel's cache of a mount: the files of `/sys/class/bdi/MAJOR:MINOR`.
 //!
 //! They are opened when the mount is made, before any program can reach it. Only root may write to
 //! them; the mount of another user keeps the kernel's own values. A confined server does not have

@@ -140,7 +140,8 @@ struct Status {
 }
 
 impl Status {
-    /// `None` if the thread is not known or gone, or its number means one of another user.
+    /// Looks the calling thread up. `None` if the thread is not known or gone, or its number means
+    /// one of another user.
     fn of(caller: &Caller<'_>) -> Option<Self> {
         if !caller.is_known() {
             return None;

@@ -121,7 +121,7 @@ impl Mounted {
         self.end_connection().map_err(failed)
     }
 
-    /// As [`abort`](Self::abort), with the bare error.
+    /// Ends the connection as [`abort`](Self::abort) does, and returns the bare error.
     pub(crate) fn end_connection(&self) -> rustix::io::Result<()> {
         match &self.by {
             By::Broker(broker) => broker.abort(),
@@ -149,7 +149,7 @@ pub(crate) fn mount(source: &OsStr, dir: &Path, options: &MountOptions) -> Resul
 }
 
 impl NewMount {
-    /// Has the broker mount.
+    /// Asks the broker to mount.
     ///
     /// # Errors
     /// What the broker says, and where it has gone.

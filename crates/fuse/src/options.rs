@@ -240,7 +240,7 @@ impl MountOptions {
         self.open.clone().write(!self.read_only).confined(self.sandbox != SandboxMode::Off)
     }
 
-    /// When a read moves times of the last read of files.
+    /// Returns when a read updates atime.
     pub(crate) fn atime(&self) -> Atime {
         self.atime
     }

@@ -1,4 +1,4 @@
-//! Whose the files of a mount are to its users: the options `uid`, `gid` and `fakeroot`.
+//! The owners that files of a mount seem to have: the options `uid`, `gid` and `fakeroot`.
 //!
 //! The kernel checks permissions by the owners that it is told. With `fakeroot` it checks none, and
 //! each caller counts as root: the kernel lets no process of another user in.

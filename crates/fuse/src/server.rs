@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Instant;
 
-/// What the threads of a mount share.
+/// The state that the threads of a mount share.
 #[derive(Debug)]
 pub(crate) struct Server {
     channel: Channel,
@@ -108,8 +108,8 @@ impl Server {
         }
     }
 
-    /// As [`Unmounter::unmount`](crate::Unmounter::unmount), called while the mount cannot be
-    /// closed.
+    /// Unmounts as [`Unmounter::unmount`](crate::Unmounter::unmount) does, called while the mount
+    /// cannot be closed.
     pub(crate) fn end(&self, mounted: &Mounted) -> Result<(), MountError> {
         if !self.channel.is_connected() {
             return Ok(());

@@ -227,7 +227,8 @@ impl Gate {
         why
     }
 
-    /// As [`admit`](Self::admit), but takes the lock only if a thread sleeps in the queue.
+    /// Admits as [`admit`](Self::admit) does, but takes the lock only if a thread sleeps in the
+    /// queue.
     fn admit_any(&self) -> Option<Refused> {
         if self.sleepers.load(Ordering::Acquire) == 0 { None } else { self.admit(self.queue.lock()) }
     }

@@ -33,7 +33,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options with 64 MiB of memory, no log, a commit every five seconds.
+    /// Returns options with 64 MiB of memory, no log, a commit every five seconds.
     pub fn new(block_size: u32) -> Self {
         Self {
             block_size,

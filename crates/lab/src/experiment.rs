@@ -10,10 +10,10 @@ use std::time::Duration;
 
 /// A question, and the cases that answer it.
 pub trait Experiment {
-    /// As on the command line.
+    /// Returns the name, as on the command line.
     fn name(&self) -> &'static str;
 
-    /// In a sentence that ends with a question mark.
+    /// Returns the question, a sentence that ends with a question mark.
     fn question(&self) -> &'static str;
 
     /// Returns the cases to run.
@@ -118,7 +118,7 @@ impl Entry {
         Self { name, device: None, peer: None, set_up: Box::new(set_up) }
     }
 
-    /// Something of others.
+    /// Returns an entry of another program.
     pub fn peer(
         peer: Peer,
         name: &'static str,

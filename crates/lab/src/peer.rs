@@ -18,7 +18,7 @@ impl Peer {
     /// All there are.
     pub const ALL: [Self; 3] = [Self::KernelExt4, Self::KernelXfs, Self::Raw];
 
-    /// As on the command line.
+    /// Returns the name, as on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::KernelExt4 => "kernel-ext4",

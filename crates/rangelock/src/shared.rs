@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// The lane of this thread, if there are enough.
+    /// Returns the lane of this thread, if there are enough.
     #[inline]
     pub(crate) fn lane(&self) -> Option<&Lane> {
         self.lanes.get(crate::thread_index::get())
@@ -174,7 +174,7 @@ impl Lane {
         self.word.compare_exchange(ticket.0, moved, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// How often a range was published here.
+    /// Returns how often a range was published here.
     pub(crate) fn count(&self) -> u64 {
         self.word.load(Ordering::Relaxed) / COUNT
     }

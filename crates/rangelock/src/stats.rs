@@ -38,9 +38,9 @@ pub struct Stats {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// Of what.
+    /// The range that it holds or waits for.
     pub range: Range,
-    /// How.
+    /// Whether it reads or writes.
     pub mode: Mode,
     /// How many holders and waiters are in its way; 0 for a holder.
     pub blockers: usize,

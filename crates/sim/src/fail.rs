@@ -76,7 +76,7 @@ fn index(op: Op) -> usize {
 }
 
 impl<D: BlockDevice> FailingDevice<D> {
-    /// A device that does not fail yet.
+    /// Returns a device that does not fail yet.
     pub fn new(inner: D) -> Self {
         Self { inner, state: Mutex::default(), notify: None }
     }
@@ -95,7 +95,7 @@ impl<D: BlockDevice> FailingDevice<D> {
         self
     }
 
-    /// The device below.
+    /// Returns the device below.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -147,7 +147,7 @@ impl<D: BlockDevice> FailingDevice<D> {
         self.state.lock().failures
     }
 
-    /// The first call that was made to fail.
+    /// Returns the first call that was made to fail.
     pub fn first_failure(&self) -> Option<Hit> {
         self.state.lock().first.clone()
     }

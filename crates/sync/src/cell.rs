@@ -6,12 +6,12 @@
 pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {
-    /// A cell with `value` in it.
+    /// Returns a cell with `value` in it.
     pub const fn new(value: T) -> Self {
         Self(core::cell::UnsafeCell::new(value))
     }
 
-    /// A pointer to write through; while it lives, no other may.
+    /// Returns a pointer to write through; while it lives, no other may.
     #[inline]
     pub fn get_mut(&self) -> MutPtr<T> {
         MutPtr(self.0.get())

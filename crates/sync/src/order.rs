@@ -54,7 +54,7 @@ impl<G> Ordered<G> {
         Self { guard: lock(), _note: note }
     }
 
-    /// As [`take`](Self::take), of a lock that may be held by another thread: `lock` then gives
+    /// Takes as [`take`](Self::take) does, a lock that another thread may hold: `lock` then gives
     /// `None`.
     ///
     /// # Panics
@@ -131,7 +131,7 @@ mod note {
     pub struct Note;
 
     impl Note {
-        /// Nothing, in a release build.
+        /// Does nothing, in a release build.
         #[inline(always)]
         pub fn new(_: Level, _: u64) -> Self {
             Self

@@ -176,7 +176,7 @@ impl Target {
         Ok(Self { spot, is_dir, written: written.into() })
     }
 
-    /// Several things need a directory.
+    /// Checks that the target of several sources is a directory.
     pub(super) fn check(&self, sources: usize) -> Res {
         if sources > 1 && !self.is_dir {
             return Err(Failure::new(format!(

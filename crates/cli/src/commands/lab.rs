@@ -175,7 +175,7 @@ impl Args {
     }
 }
 
-/// Those of `all` that are named. `none` names none.
+/// Returns the items of `all` that `names` names. `none` names none.
 fn chosen<T: Copy>(names: &[String], what: &str, all: &[T], name_of: fn(&T) -> &'static str) -> Res<Vec<T>> {
     let known = |name: &String| {
         all.iter().copied().find(|one| name_of(one) == name).ok_or_else(|| {
@@ -284,7 +284,7 @@ impl Watch for Screen<'_> {
     }
 }
 
-/// `lanefs lab compare`.
+/// Runs `lanefs lab compare`.
 fn held_together(before: &Path, after: &Path, out: &mut Out) -> Res {
     let changes = compare(&read(before)?, &read(after)?);
     if changes.is_empty() {

@@ -434,7 +434,7 @@ fn entry(out: &mut String, term: &str, text: &str) {
     let _ = writeln!(out, ".TP\n\\fB{}\\fR\n{}", escaped(term), escaped(text));
 }
 
-/// `name(1)` with the name in bold.
+/// Returns `name(1)` with the name in bold.
 fn reference(page: &str) -> String {
     let (name, section) = page.split_once('(').unwrap_or((page, ""));
     format!("\\fB{}\\fR({section}", escaped(name))

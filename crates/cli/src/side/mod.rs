@@ -101,7 +101,7 @@ pub(crate) trait Side {
     /// the same place.
     fn place(&self) -> Option<u64>;
     fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta>;
-    /// Names but `.` and `..`, sorted by byte.
+    /// Returns the names but `.` and `..`, sorted by byte.
     fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>>;
     fn read_link(&self, path: &Path) -> Outcome<OsString>;
     /// Returns the path that `path` leads to, if it is a link.

@@ -1,4 +1,4 @@
-//! What a mount said of itself at one time.
+//! One sample of a mount's statistics.
 
 use crate::watch::{Refusal, ask};
 use lanefs_stats::hist::Hist;

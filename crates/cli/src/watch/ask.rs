@@ -59,7 +59,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Has the device of the mount behind `socket` held. Waits for a commit and a checkpoint that
+    /// Asks the mount behind `socket` to hold its device. Waits for a commit and a checkpoint that
     /// are under way there.
     ///
     /// # Errors

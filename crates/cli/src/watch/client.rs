@@ -76,7 +76,7 @@ pub(crate) enum Wants {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// `stream` does not block.
+    /// Returns a client on `stream`, which does not block.
     pub(crate) fn new(stream: S) -> Self {
         let deadline = Instant::now() + PATIENCE;
         Self { stream, deadline, asked: Vec::new(), answer: None, written: 0 }

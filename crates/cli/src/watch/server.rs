@@ -36,7 +36,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Has these signals arrive in the pipe from now on.
+    /// Directs these signals into the pipe from now on.
     pub(crate) fn new(signals: &[i32]) -> io::Result<Self> {
         let (out, into) = UnixStream::pair()?;
         out.set_nonblocking(true)?;

@@ -213,7 +213,7 @@ pub fn claimed_device(file: &File) -> Option<String> {
     is_claimed(&name, &sys).then_some(name)
 }
 
-/// The name of a loop device that is backed by `file` and claimed by a mount.
+/// Returns the name of a loop device that is backed by `file` and claimed by a mount.
 fn mounted_loop_device(file: &File) -> Option<String> {
     let ours = file.metadata().ok()?;
     let ours = (ours.dev(), ours.ino());
@@ -230,7 +230,7 @@ fn mounted_loop_device(file: &File) -> Option<String> {
     })
 }
 
-/// Device and inode number of the file behind a loop device: it has these whatever its path is.
+/// Returns the device and inode number of the file behind a loop device: the same by any path.
 pub(crate) fn backing(device: &File) -> Option<(u64, u64)> {
     let info = loop_info::get(device)?;
     // As the kernel encodes device numbers in 32 bits.

@@ -277,7 +277,7 @@ fn keeps_in_step(file: &File, kind: Kind) -> bool {
     kind == Kind::Regular && rustix::fs::fstatfs(file).is_ok_and(known)
 }
 
-/// The same file once more, to read through the page cache.
+/// Opens the same file once more, to read through the page cache.
 fn reopen(file: &File) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }

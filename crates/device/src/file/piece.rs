@@ -56,7 +56,7 @@ impl<B> Piece<B> {
         Some(Self(iovec { iov_base: self.0.iov_base.wrapping_byte_add(len), iov_len: rest }, PhantomData))
     }
 
-    /// As the kernel wants them.
+    /// Returns the pieces as the kernel takes them.
     pub(super) fn raw(pieces: &[Self]) -> *const iovec {
         pieces.as_ptr().cast()
     }

@@ -90,7 +90,8 @@ impl Rings {
         })
     }
 
-    /// `entry` makes entries whose memory lives, and is not used otherwise, until this returns.
+    /// Runs the entries that `entry` makes. Their memory lives, and is not used otherwise, until
+    /// this returns.
     fn run<R>(
         &self,
         file: &File,
@@ -186,7 +187,7 @@ fn make_restricted(file: &File) -> std::io::Result<Ring> {
     Ok(ring)
 }
 
-/// A ring with `file` registered as number 0.
+/// Makes a ring with `file` registered as number 0.
 fn make(file: &File) -> std::io::Result<Ring> {
     let ring = Ring::builder()
         .setup_coop_taskrun()

@@ -239,7 +239,7 @@ mod x86 {
 mod portable {
     use std::sync::atomic::{AtomicU8, Ordering, fence};
 
-    /// As its namesake for x86-64.
+    /// Copies into the medium as its namesake for x86-64 does.
     ///
     /// # Safety
     /// As there.
@@ -252,7 +252,7 @@ mod portable {
         fence(Ordering::SeqCst);
     }
 
-    /// As its namesake for x86-64.
+    /// Copies from the medium as its namesake for x86-64 does.
     ///
     /// # Safety
     /// As there.

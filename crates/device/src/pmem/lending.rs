@@ -130,7 +130,8 @@ impl Lending {
     }
 }
 
-/// For the model only, which knows the one order of all SeqCst accesses only where fences make it.
+/// Does nothing but in the model, which knows the one order of all SeqCst accesses only where
+/// fences make it.
 #[inline]
 fn total_order() {
     #[cfg(loom)]
@@ -161,7 +162,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// A number of this thread, small and dense.
+/// Returns a number of this thread, small and dense.
 fn lane_of_thread() -> usize {
     use std::cell::Cell;
     use std::sync::atomic::{AtomicUsize, Ordering};

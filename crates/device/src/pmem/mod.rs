@@ -96,7 +96,7 @@ impl BlockDevice for PmemDevice {
         self.mapped.device().sector_size()
     }
 
-    /// The bytes that one store of the processor writes atomically.
+    /// Returns how many bytes one store of the processor writes atomically.
     fn atomic_write(&self) -> usize {
         8
     }

@@ -36,7 +36,7 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// The time in a commit block.
+    /// Returns the time in a commit block.
     pub fn time(block: &[u8]) -> Duration {
         let nanos = get_u32(block, COMMIT_NSEC).unwrap_or(0).min(999_999_999);
         Duration::new(get_u64(block, COMMIT_SEC).unwrap_or(0), nanos)

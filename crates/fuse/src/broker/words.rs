@@ -1,4 +1,4 @@
-//! What a server says to its broker, as bytes.
+//! The messages between a server and its broker, as bytes.
 //!
 //! Hazard: the broker runs with the rights that the server gave up. Each word here is a right of a
 //! server that an attacker has taken over.

@@ -212,7 +212,7 @@ impl Workers {
         }
     }
 
-    /// Has another thread wait for requests, or watch, if none does: wakes a resting thread, or
+    /// Makes another thread wait for requests, or watch, if none does: wakes a resting thread, or
     /// returns that the caller makes one.
     fn call(&self, state: &mut State) -> First {
         if state.waiting > 0 || state.watched || state.ended {

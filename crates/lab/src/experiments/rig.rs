@@ -60,7 +60,7 @@ impl Work {
         Entry::own(contender.name, move |ground| work.rig(contender.set_up(ground.backing()?)?, ground))
     }
 
-    /// Something of others on the backing file.
+    /// Returns an entry of another program, on the backing file.
     pub(super) fn peer(&self, peer: Peer, contender: Contender) -> Entry {
         Entry { peer: Some(peer), ..self.own(contender) }
     }

@@ -19,9 +19,9 @@ pub struct Beside {
     pub read: Snapshot,
 }
 
-/// So many threads that read 4 KiB at random places of the first half of a file through `direct`,
-/// and as many that write 4 KiB at random places of its other half through `cached`, which may be a
-/// hole. The file has `size` bytes.
+/// Runs `each` threads that read 4 KiB at random places of the first half of a file through
+/// `direct`, and as many that write 4 KiB at random places of its other half through `cached`,
+/// which may be a hole. The file has `size` bytes.
 ///
 /// # Errors
 /// Those of reading and writing.

@@ -6,7 +6,8 @@ use crate::{Outcome, Random};
 use lanefs_device::AlignedBuf;
 use std::time::Duration;
 
-/// Random reads and writes of 4 KiB of a file of `size` bytes by threads. Operations a second.
+/// Reads and writes 4 KiB at random places of a file of `size` bytes by threads. Returns operations
+/// a second.
 ///
 /// # Errors
 /// Those of reading and writing.

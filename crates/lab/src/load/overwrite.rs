@@ -6,7 +6,7 @@ use crate::{Outcome, Random};
 use lanefs_device::AlignedBuf;
 use std::time::Duration;
 
-/// 4 KiB at random places of random files of `size` bytes. Writes a second.
+/// Writes 4 KiB at random places of random files of `size` bytes. Returns writes a second.
 ///
 /// # Errors
 /// Those of writing.

@@ -5,7 +5,8 @@ use crate::store::Handle;
 use crate::{Outcome, Random};
 use std::time::Duration;
 
-/// One thread that writes `bytes` at random places of a file of `size` bytes. Writes a second.
+/// Writes `bytes` at random places of a file of `size` bytes by one thread. Returns writes a
+/// second.
 ///
 /// # Errors
 /// Those of writing.

@@ -77,7 +77,7 @@ fn nice(value: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-/// Whether the chart is drawn as bars, which name their series themselves.
+/// Returns whether the chart is drawn as bars, which name their series themselves.
 pub(super) fn has_names(chart: &Chart) -> bool {
     bars::fit(chart)
 }

@@ -54,7 +54,7 @@ pub fn write_png(results: &Results, dir: &Path) -> Outcome<Option<&'static str>>
     Ok(None)
 }
 
-/// As this was built, there is none.
+/// Returns that there is none: this build cannot draw it.
 ///
 /// # Errors
 /// None.

@@ -22,7 +22,7 @@ pub(super) struct Painter {
 }
 
 impl Painter {
-    /// With a font of this system. `None`: it has none.
+    /// Returns a renderer with a font of this system, `None` if it has none.
     pub(super) fn new() -> Option<Self> {
         let mut fonts = Database::new();
         fonts.load_system_fonts();

@@ -23,7 +23,7 @@ use std::io;
 
 /// A place that has files, by number.
 pub trait Store: Sync {
-    /// File `number`, which is made if there is none; `size` is what it will hold at most.
+    /// Opens file `number`, and makes it if there is none; `size` is what it will hold at most.
     ///
     /// # Errors
     /// Those of opening.

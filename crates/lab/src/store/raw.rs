@@ -59,7 +59,7 @@ pub fn open_raw(backing: &Backing) -> io::Result<File> {
         .open(backing.path())
 }
 
-/// Direct I/O on the backing file, each file a part of it.
+/// Returns direct I/O on the backing file, each file a part of it.
 pub fn raw() -> Contender {
     Contender::new("raw", |backing| Ok(Box::new(Raw(Arc::new(open_raw(backing)?)))))
 }

@@ -295,7 +295,7 @@ impl State {
         }
     }
 
-    /// What each thread does, for a report.
+    /// Describes what each thread does, for a report.
     fn describe(&self) -> String {
         let mut text = String::new();
         for (number, thread) in self.threads.iter().enumerate() {
@@ -477,7 +477,7 @@ impl Scheduler {
     }
 }
 
-/// The moment `patience` from now; far away if that is no number.
+/// Returns the moment `patience` from now; far away if that is no number.
 pub(super) fn after(now: u64, patience: Duration) -> u64 {
     now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX))
 }

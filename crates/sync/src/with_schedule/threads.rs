@@ -49,7 +49,7 @@ pub mod thread {
     }
 
     impl Builder {
-        /// A thread without a name.
+        /// Returns a thread without a name.
         pub fn new() -> Self {
             Self::default()
         }
@@ -104,7 +104,7 @@ pub mod thread {
             self.inner.join()
         }
 
-        /// The thread.
+        /// Returns the thread.
         pub fn thread(&self) -> &Thread {
             self.inner.thread()
         }
@@ -118,7 +118,7 @@ pub mod thread {
         }
     }
 
-    /// As [`std::thread::spawn`].
+    /// Spawns a thread as [`std::thread::spawn`] does.
     ///
     /// # Panics
     /// If the system gives no thread.

@@ -101,7 +101,7 @@ fn mount_proc(target: &str) -> rustix::io::Result<()> {
     mount("proc", target, "proc", flags, c"").or_else(|_| mount_bind_recursive("/proc", target))
 }
 
-/// `HOST:INSIDE`
+/// Splits `HOST:INSIDE`.
 pub(super) fn split_bind(bind: &OsStr) -> Res<(&OsStr, &OsStr)> {
     let bytes = bind.as_bytes();
     let at = bytes.iter().rposition(|b| *b == b':').filter(|at| *at > 0 && at + 1 < bytes.len());
