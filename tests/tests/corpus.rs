@@ -44,7 +44,7 @@ fn alone() -> MutexGuard<'static, ()> {
     guard
 }
 
-/// How many volumes met which end.
+/// The number of volumes that met each end.
 #[derive(Debug, Default)]
 struct Tally {
     volumes: usize,

@@ -39,9 +39,9 @@ impl From<lanefs::Error> for Failure {
     }
 }
 
-/// What a function of the header returns.
+/// A type that a function of the header returns.
 pub(crate) trait Answer {
-    /// What says that the call failed.
+    /// The value that says that the call failed.
     const FAILED: Self;
 }
 

@@ -36,7 +36,7 @@ pub(crate) unsafe fn bytes<'a>(at: *const c_char) -> Result<&'a [u8]> {
 /// Returns a path that must be there.
 ///
 /// # Safety
-/// As [`bytes`].
+/// `at` must be valid for [`bytes`].
 pub(crate) unsafe fn path<'a>(at: *const c_char) -> Result<&'a Path> {
     // SAFETY: the caller's word.
     Ok(Path::new(unsafe { os(at) }?))
@@ -45,7 +45,7 @@ pub(crate) unsafe fn path<'a>(at: *const c_char) -> Result<&'a Path> {
 /// Returns a name that must be there.
 ///
 /// # Safety
-/// As [`bytes`].
+/// `at` must be valid for [`bytes`].
 pub(crate) unsafe fn os<'a>(at: *const c_char) -> Result<&'a OsStr> {
     // SAFETY: the caller's word.
     Ok(OsStr::from_bytes(unsafe { bytes(at) }?))
@@ -54,7 +54,7 @@ pub(crate) unsafe fn os<'a>(at: *const c_char) -> Result<&'a OsStr> {
 /// Returns a list of options, which may be missing.
 ///
 /// # Safety
-/// As [`bytes`].
+/// `at` must be valid for [`bytes`].
 pub(crate) unsafe fn options<'a>(at: *const c_char) -> Result<&'a str> {
     if at.is_null() {
         return Ok("");

@@ -7,7 +7,7 @@ use crate::volume::{lanefs_volume, volume};
 use lanefs::{AtSymlink, Metadata, SetAttr, SetTime, Timestamp};
 use libc::{c_char, c_int, gid_t, mode_t, timespec, uid_t};
 
-/// What there is to know of an inode. The names are those of stat(2).
+/// Attributes of an inode. The names are those of stat(2).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct lanefs_stat {

@@ -23,7 +23,7 @@ fn not_open() -> Failure {
     Failure::new(libc::EBADF, "no open volume")
 }
 
-/// How full a volume is, as statfs(2) has it.
+/// Space and inodes of a volume, as statfs(2) has them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct lanefs_statfs {

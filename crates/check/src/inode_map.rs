@@ -3,7 +3,7 @@
 use lanefs_format::{FileType, Layout};
 use std::collections::BTreeMap;
 
-/// What the check knows of one inode.
+/// The facts that the check keeps of one inode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InodeNote {
     /// The type of an inode in use.

@@ -15,7 +15,7 @@ const DIRECT: usize = 12;
 /// Root of an extent tree, or of an indirect map, in messages.
 const ROOT: u64 = 0;
 
-/// Receives what a map holds.
+/// A receiver of the runs and errors of a map.
 pub(crate) trait Visit {
     /// Visits a block of the map itself, inside the volume. Returns whether to read it and go
     /// below.

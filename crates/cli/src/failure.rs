@@ -12,7 +12,7 @@ use std::io;
 /// Result of a command or of a part of it.
 pub(crate) type Res<T = ()> = Result<T, Failure>;
 
-/// Why a command ends early.
+/// The reason why a command ends early.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A line for standard error.
@@ -63,7 +63,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What the system or the engine gave as the reason.
+/// The reason that the system or the engine gave.
 #[derive(Debug, Clone)]
 pub(crate) struct Cause {
     pub(crate) errno: Option<Errno>,

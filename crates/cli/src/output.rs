@@ -57,7 +57,7 @@ impl Out {
     /// Writes out the buffered bytes.
     ///
     /// # Errors
-    /// Those of writing.
+    /// The errors of writing.
     pub(crate) fn finish(mut self) -> Res {
         Ok(self.stream.flush()?)
     }

@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Where the walk stands.
+/// A step of a walk.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) path: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct Step {
     pub(crate) last: bool,
 }
 
-/// Before or after the entries of a directory.
+/// The moment of a step: before or after the entries of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     /// A file, or a directory before its entries.

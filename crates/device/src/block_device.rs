@@ -89,7 +89,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Runs all `ops`, in any order. On an error any of them may have been done.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at).
+    /// The errors of [`read_at`](Self::read_at).
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
         ops.iter_mut().try_for_each(|op| self.read_at(op.buf, op.offset))
     }
@@ -97,7 +97,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Runs all `ops`, in any order. On an error any of them may have been done.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at).
+    /// The errors of [`write_at`](Self::write_at).
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         for op in ops {
             let mut at = op.offset;
@@ -124,7 +124,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Makes a range read as zeros, by the cheapest way that the medium has.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at).
+    /// The errors of [`write_at`](Self::write_at).
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         zero_by_writing(self, offset, len)
     }

@@ -96,8 +96,8 @@ impl DeviceError {
     }
 }
 
-/// Why a path was not opened. The number is kept beside the words, because `io::Error` has room for
-/// one.
+/// The reason why a path was not opened. The number is kept beside the words, because `io::Error`
+/// has room for one.
 #[derive(Debug)]
 struct Refused {
     path: PathBuf,

@@ -31,8 +31,7 @@ pub enum IoUring {
     On,
 }
 
-/// How to open a [`FileDevice`]: for reading and writing through the page cache, unless told
-/// otherwise.
+/// Options to open a [`FileDevice`]. The default is reading and writing through the page cache.
 #[derive(Debug, Clone, Default)]
 pub struct FileOptions {
     pub(crate) read_only: bool,
@@ -103,7 +102,7 @@ impl FileDevice {
     /// Opens `path` for reading and writing. See [`FileOptions::open`].
     ///
     /// # Errors
-    /// As [`FileOptions::open`].
+    /// The errors of [`FileOptions::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         FileOptions::new().open(path)
     }
@@ -111,7 +110,7 @@ impl FileDevice {
     /// Opens `path` for reading, beside any number of other readers.
     ///
     /// # Errors
-    /// As [`FileOptions::open`].
+    /// The errors of [`FileOptions::open`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         FileOptions::new().read_only(true).open(path)
     }
@@ -119,7 +118,7 @@ impl FileDevice {
     /// Makes a sparse file of `size` bytes. See [`FileOptions::create`].
     ///
     /// # Errors
-    /// As [`FileOptions::create`].
+    /// The errors of [`FileOptions::create`].
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         FileOptions::new().create(path, size)
     }
@@ -128,7 +127,7 @@ impl FileDevice {
     /// [`FileOptions::create_new`].
     ///
     /// # Errors
-    /// As [`FileOptions::create_new`].
+    /// The errors of [`FileOptions::create_new`].
     pub fn create_new(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         FileOptions::new().create_new(path, size)
     }

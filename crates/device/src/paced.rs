@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How fast a [`PacedDevice`] is.
+/// The speed of a [`PacedDevice`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// Of each read and write, or of a batch of them, which go side by side.

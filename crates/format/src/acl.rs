@@ -14,7 +14,7 @@ const DISK_VERSION: u32 = 1;
 const XATTR_VERSION: u32 = 2;
 const UNDEFINED_ID: u32 = u32::MAX;
 
-/// Why bytes are no ACL.
+/// The reason why bytes are no ACL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]

@@ -76,7 +76,7 @@ pub fn set(map: &mut [u8], range: Range<usize>) -> Result<()> {
 /// Clears all bits of `range`.
 ///
 /// # Errors
-/// As [`set`].
+/// The errors of [`set`].
 pub fn clear(map: &mut [u8], range: Range<usize>) -> Result<()> {
     fill(map, range, false)
 }

@@ -21,7 +21,7 @@ pub fn crc16(crc: u16, bytes: &[u8]) -> u16 {
 /// Offset of `bg_checksum` in a group descriptor.
 pub(crate) const BG_CHECKSUM: usize = 0x1E;
 
-/// What the checksums of one volume are made with. Cheap to copy; from
+/// The checksum algorithm and seed of one volume. Cheap to copy; from
 /// [`Superblock::checksummer`](crate::Superblock::checksummer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checksummer {

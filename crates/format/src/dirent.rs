@@ -61,7 +61,7 @@ pub enum DirentError {
     NameLen { len: usize, bound: usize },
 }
 
-/// What a volume says about its directory blocks.
+/// The properties of a volume on which the layout of its directory blocks depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirLayout {
     /// Bytes of a block.

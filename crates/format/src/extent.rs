@@ -32,7 +32,7 @@ pub const ROOT_SIZE: usize = 60;
 const HEADER_SIZE: usize = 12;
 const ENTRY_SIZE: usize = 12;
 
-/// Where a node lies, for messages.
+/// The place of a node, for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct At {
     /// The inode that owns the tree.

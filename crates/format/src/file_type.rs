@@ -1,6 +1,6 @@
 //! File types: the high bits of `i_mode`, and the numbers of device files.
 
-/// What a file is.
+/// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum FileType {

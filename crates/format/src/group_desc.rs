@@ -159,7 +159,7 @@ impl GroupDesc {
     /// Checks the inode bitmap of `group` (a block's bytes) against this descriptor.
     ///
     /// # Errors
-    /// As [`verify_block_bitmap`](Self::verify_block_bitmap).
+    /// The errors of [`verify_block_bitmap`](Self::verify_block_bitmap).
     pub fn verify_inode_bitmap(&self, map: &[u8], group: u32, l: &Layout, csum: &Checksummer) -> Result<()> {
         let expected = bitmap_csum(map, l.inodes_per_group(), l, csum)?;
         verify("inode", group, self.inode_bitmap_csum, expected)

@@ -93,7 +93,7 @@ pub struct DxRootInfo {
     pub parent: u32,
 }
 
-/// Which of the two kinds of index block.
+/// The kind of an index block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DxKind {
     /// Block 0.

@@ -368,7 +368,7 @@ impl Inode {
     /// Writes a new inode into a slot whose old bytes mean nothing.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// The errors of [`encode`](Self::encode).
     pub fn encode_new(&self, slot: &mut [u8], ctx: &InodeContext) -> Result<()> {
         let len = slot.len();
         slot.get_mut(..ctx.inode_size.into()).ok_or(truncated(len, ctx))?.fill(0);

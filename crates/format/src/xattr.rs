@@ -152,7 +152,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Where a value is.
+/// The place of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
     /// In the same area.

@@ -131,11 +131,11 @@ impl<'h> Caller<'h> {
     }
 }
 
-/// What `/proc/THREAD/status` tells.
+/// The facts that `/proc/THREAD/status` tells of a thread.
 #[derive(Debug, PartialEq, Eq)]
 struct Status {
     groups: Vec<u32>,
-    /// Those in force, a bit for each.
+    /// The capabilities in force, a bit for each.
     capabilities: u64,
 }
 

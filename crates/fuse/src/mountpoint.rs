@@ -37,7 +37,7 @@ pub(crate) struct Mounted {
     by: By,
 }
 
-/// How the server identifies its mount, and ends it.
+/// The means by which the server identifies its mount, and ends it.
 #[derive(Debug, Clone)]
 enum By {
     /// The broker, where this process is confined.
@@ -115,7 +115,7 @@ impl Mounted {
     /// Ends the connection: the server gets ENODEV, and a mount that is left somewhere is dead.
     ///
     /// # Errors
-    /// As [`Connection::abort`].
+    /// The errors of [`Connection::abort`].
     pub(crate) fn abort(&self) -> Result<(), MountError> {
         let failed = |errno| MountError::System { call: "abort", dir: self.dir.clone(), errno };
         self.end_connection().map_err(failed)

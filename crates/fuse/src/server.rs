@@ -34,7 +34,7 @@ pub(crate) struct Server {
     requests: Counter,
 }
 
-/// What a mount has counted, and what it has open now.
+/// Counters of a mount, and what it has open now.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct MountStats {
@@ -66,7 +66,7 @@ impl Server {
     /// Closes the volume.
     ///
     /// # Errors
-    /// Those of [`Volume::close`](lanefs::Volume::close).
+    /// The errors of [`Volume::close`](lanefs::Volume::close).
     pub(crate) fn close(self) -> lanefs::Result<()> {
         self.filesystem.close()
     }

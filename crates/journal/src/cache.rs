@@ -10,7 +10,7 @@ use lanefs_sync::{IntMap, Mutex};
 use std::collections::VecDeque;
 
 const SHARDS: usize = 16;
-/// How many buffers an insertion looks at to find room.
+/// The number of buffers that an insertion looks at to find room.
 const SWEEP: usize = 32;
 
 #[derive(Debug)]

@@ -97,7 +97,7 @@ pub(crate) struct Inside {
     pub(crate) waiting: u64,
 }
 
-/// Why a thread could not enter.
+/// The reason why a thread could not enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The transaction is closing; the next one will open.

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Called after a commit with all block runs that it freed. Must not call the journal.
 pub type OnFreed = Box<dyn Fn(&[Freed]) + Send + Sync>;
 
-/// How to open a [`Journal`](crate::Journal).
+/// Options to open a [`Journal`](crate::Journal).
 pub struct Options {
     /// Bytes of a block: 1024 to 65536.
     pub block_size: u32,

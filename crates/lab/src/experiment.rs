@@ -51,7 +51,7 @@ pub struct Case {
     pub published: Vec<(usize, Series)>,
 }
 
-/// Something that a run gives.
+/// A quantity that a run measures.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     /// Unique in its case.
@@ -79,7 +79,7 @@ impl Ground {
     /// Makes the backing file, if it is to have any bytes.
     ///
     /// # Errors
-    /// Those of writing it.
+    /// The errors of writing it.
     pub fn new(plan: &Plan, dir: PathBuf, memory: PathBuf, backing: u64) -> Outcome<Self> {
         let backing = match (&plan.device, backing) {
             (_, 0) => None,
@@ -138,7 +138,7 @@ pub trait Rig {
     /// Runs for `time` at a point of the axis.
     ///
     /// # Errors
-    /// Those of the system or the volume.
+    /// The errors of the system or the volume.
     fn run(&self, point: u64, time: Duration) -> Outcome<Shot>;
 
     /// Unmounts or closes.

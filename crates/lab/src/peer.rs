@@ -3,7 +3,7 @@
 use crate::store::{missing_tools, run_tool};
 use std::path::Path;
 
-/// What lanefs is compared with.
+/// A program that lanefs is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
     /// The kernel's ext4 on a loop device.

@@ -63,7 +63,7 @@ pub struct CaseResult {
     pub verdicts: Vec<Verdict>,
 }
 
-/// Which side is good.
+/// The good side of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -90,7 +90,7 @@ pub struct Chart {
     pub series: Vec<Series>,
 }
 
-/// Where figures are from.
+/// The origin of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {

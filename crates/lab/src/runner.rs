@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Origin, Point, Series, Verdict};
 use crate::{Outcome, stop};
 
-/// Receives the progress of a run.
+/// A receiver of the progress of a run.
 pub trait Watch {
     /// Is called when an experiment begins; it will take `steps` steps.
     fn begins(&mut self, name: &str, question: &str, steps: usize);

@@ -35,7 +35,7 @@ pub struct RangeLock {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<RangeLock>() <= 256);
 
-/// Where the record of a guard is.
+/// The place of a guard's record.
 pub(crate) enum Place<'a> {
     /// In one leaf: in this slot, if the leaf's version is still this.
     Slot { leaf: &'a Leaf, version: u64, slot: usize },

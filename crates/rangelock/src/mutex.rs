@@ -29,7 +29,7 @@ pub struct MutexRangeLock {
     held: Mutex<Held>,
 }
 
-/// By first point and then by arrival.
+/// The order of records: by first point and then by arrival.
 type Key = (u64, u64);
 
 #[derive(Default)]

@@ -12,7 +12,7 @@ pub struct Range {
     pub(crate) last: u64,
 }
 
-/// Why two numbers are not a range.
+/// The reason why two numbers are not a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// No point lies in it.
@@ -137,7 +137,7 @@ impl fmt::Debug for Range {
     }
 }
 
-/// How a range is held.
+/// The mode in which a range is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Together with other readers.

@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     pub(crate) closed: AtomicU64,
 }
 
-/// On cache lines of its own: two, since processors fetch them in pairs.
+/// A lane, on cache lines of its own: two, since processors fetch them in pairs.
 #[repr(align(128))]
 pub(crate) struct Lane {
     word: AtomicU64,

@@ -12,7 +12,7 @@ use std::fmt;
 pub struct Stats {
     /// Requests that were granted or are queued.
     pub acquired: u64,
-    /// Those of `acquired` that published their range, without a write to a shared cache line.
+    /// Requests of `acquired` that published their range, without a write to a shared cache line.
     pub published: u64,
     /// Requests that met a conflict and waited.
     pub waited: u64,

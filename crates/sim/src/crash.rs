@@ -31,7 +31,7 @@ use std::fmt;
 use std::ops::Range;
 use std::vec::IntoIter;
 
-/// How the state of an epoch came about.
+/// The origin of an epoch's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// Every write, in order.
@@ -126,12 +126,12 @@ impl Log {
     }
 }
 
-/// Which states of an epoch are made.
+/// The states of an epoch that are made.
 #[derive(Debug, Clone, Copy)]
 enum Plan {
-    /// The ordered one, and this many random ones.
+    /// The ordered state, and this many random states.
     Random(usize),
-    /// Those of the small losses, this many beside the prefixes.
+    /// The prefixes, and this many states of small losses.
     Small(usize),
 }
 
@@ -259,7 +259,7 @@ impl Iterator for CrashStates<'_> {
     }
 }
 
-/// What became of a write.
+/// The fate of a write.
 #[derive(Clone, Copy)]
 enum Fate {
     Whole,

@@ -49,7 +49,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// What happened to a device, from a known image on. An entry's index is its sequence number.
+/// The calls that changed a device, from a known image on. An entry's index is its sequence number.
 #[derive(Debug, Clone)]
 pub struct Log {
     /// What the device held at first.

@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Counts values in buckets that are at most a quarter wide ([`Snapshot`]). Where the values are
-/// times, they are nanoseconds.
+/// A histogram whose buckets are at most a quarter wide ([`Snapshot`]). Values that are times are
+/// nanoseconds.
 #[derive(Default)]
 pub struct Histogram {
     /// One in `every` runs is timed; 0 and 1: all.

@@ -42,7 +42,7 @@ pub struct Bucket {
     pub count: u64,
 }
 
-/// What a [`Histogram`](crate::Histogram) held.
+/// The content of a [`Histogram`](crate::Histogram) at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// What happened: every value recorded, and every run of a sampled histogram whether it was

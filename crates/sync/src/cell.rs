@@ -1,7 +1,6 @@
 //! Memory that a lock of the caller's own guards.
 
-/// As [`core::cell::UnsafeCell`], but with the interface of loom's, which tracks every pointer into
-/// it.
+/// A [`core::cell::UnsafeCell`] with the interface of loom's, which tracks every pointer into it.
 #[derive(Debug, Default)]
 pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 

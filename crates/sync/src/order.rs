@@ -7,7 +7,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// What a lock guards, from the outermost inwards.
+/// The data that a lock guards, from the outermost inwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// The shape of the directory tree: renames between directories.
@@ -58,7 +58,7 @@ impl<G> Ordered<G> {
     /// `None`.
     ///
     /// # Panics
-    /// As [`take`](Self::take).
+    /// Panics as [`take`](Self::take) does.
     pub fn try_take(level: Level, key: u64, lock: impl FnOnce() -> Option<G>) -> Option<Self> {
         let note = Note::new(level, key);
         lock().map(|guard| Self { guard, _note: note })
@@ -126,7 +126,7 @@ mod note {
 mod note {
     use super::Level;
 
-    /// Nothing, in a release build.
+    /// An empty note, in a release build.
     #[derive(Debug)]
     pub struct Note;
 

@@ -70,7 +70,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 pub struct Condvar(loom::sync::Condvar);
 
-/// How a timed wait ended.
+/// The result of a timed wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitTimeoutResult(());
 

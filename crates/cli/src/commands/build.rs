@@ -202,7 +202,7 @@ impl Args {
     }
 }
 
-/// Shows a bar for each step of a build and says what goes wrong.
+/// A watcher of a build: shows a bar for each step and reports notes.
 struct Told<'a> {
     progress: Progress,
     step: &'static str,

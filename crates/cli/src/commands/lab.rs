@@ -221,7 +221,7 @@ fn options(plan: &Plan) -> BTreeMap<String, String> {
     .into()
 }
 
-/// Shows an experiment as it goes.
+/// A watcher of a run that shows its progress.
 struct Screen<'a> {
     out: &'a mut Out,
     silent: bool,

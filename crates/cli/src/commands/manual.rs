@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// A command line, and what it does.
 type Example = (&'static str, &'static str);
 
-/// By command: its examples, and pages of other programs that tell more.
+/// The examples of each command, and pages of other programs that tell more.
 const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     (
         "mkfs",

@@ -80,7 +80,7 @@ pub(super) fn asked() -> Res<Arc<AtomicUsize>> {
     Ok(asked)
 }
 
-/// Shows a bar and says what goes wrong.
+/// A watcher of a transfer: shows a bar and reports notes.
 #[derive(Debug)]
 pub(super) struct Told<'a> {
     progress: Progress,

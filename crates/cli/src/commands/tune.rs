@@ -65,7 +65,7 @@ struct Settings {
     extended: Vec<Extended>,
 }
 
-/// What -E can say.
+/// A setting of -E.
 #[derive(Debug, Clone)]
 enum Extended {
     MountOptions(String),

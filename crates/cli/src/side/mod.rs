@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Result of an operation on a side.
 pub(crate) type Outcome<T = ()> = Result<T, Cause>;
 
-/// What stat says of a file.
+/// Attributes of a file, as stat(2) has them.
 #[derive(Debug, Clone)]
 pub(crate) struct Meta {
     pub(crate) ino: u64,
@@ -93,7 +93,7 @@ pub(crate) trait Sink: Node {
     fn set_len(&self, len: u64) -> Outcome;
 }
 
-/// Where files are.
+/// A place of files: a volume or the host.
 pub(crate) trait Side {
     /// Returns the prefix of paths of this side in messages: `x.img:`, or nothing.
     fn label(&self) -> &OsString;

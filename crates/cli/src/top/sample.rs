@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// See the head of the file; the names are those of the JSON.
+/// A sample of a mount's statistics; the names are those of the JSON.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Sample {
     pub(crate) volume: String,

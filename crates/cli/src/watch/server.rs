@@ -61,7 +61,7 @@ impl Signals {
     }
 }
 
-/// See the head of the file.
+/// The server of a mount's socket and metrics.
 #[derive(Debug)]
 pub(crate) struct Server {
     ended: Arc<AtomicBool>,

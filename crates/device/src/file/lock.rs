@@ -21,7 +21,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the lock of a process that has died may last.
+/// The time that the lock of a process that has died may last.
 const AFTERLIFE: Duration = Duration::from_secs(5);
 
 /// Locks `file`, which was opened by `path`, or the bytes of `window` in it, until it is closed.
@@ -239,8 +239,8 @@ pub(crate) fn backing(device: &File) -> Option<(u64, u64)> {
     Some((rustix::fs::makedev(major as u32, minor as u32), info.inode))
 }
 
-/// How often a device that is claimed is asked again: another process may claim it for the moment
-/// in which it asks the same.
+/// How often a claimed device is asked again: another process may claim it for the moment in which
+/// it asks the same.
 const ASKED: usize = 20;
 
 /// Asks by `open`, which claims a device exclusively, whether it stays claimed. `None` where the

@@ -18,9 +18,9 @@ pub(super) const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
 #[repr(transparent)]
 pub(super) struct Piece<B>(iovec, PhantomData<B>);
 
-/// To be written.
+/// A piece to be written.
 pub(super) type Source<'a> = Piece<&'a [u8]>;
-/// To be filled.
+/// A piece to be filled.
 pub(super) type Target<'a> = Piece<&'a mut [u8]>;
 
 impl<'a> From<&'a [u8]> for Source<'a> {

@@ -35,7 +35,7 @@ pub(super) struct Rings {
     refused: AtomicBool,
 }
 
-/// What came of a run: the kernel's answer (bytes, or a negative errno), `None` if it was not
+/// The answers to a run: the kernel's answer (bytes, or a negative errno), `None` if it was not
 /// asked.
 pub(super) type Answers = Vec<Option<i32>>;
 

@@ -26,7 +26,7 @@ mod x86 {
     /// Below this length, starting a string move costs more than a loop.
     const SHORT: usize = 256;
 
-    /// How this processor streams, and writes a cache line back.
+    /// The instructions by which this processor streams, and writes a cache line back.
     #[derive(Clone, Copy)]
     struct Ways {
         avx: bool,

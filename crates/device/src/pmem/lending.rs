@@ -30,7 +30,7 @@ use std::{
 const LANES: usize = if cfg!(loom) { 1 } else { 16 };
 /// Ranges that can be lent at once: bits of a word.
 const SLOTS: u32 = 64;
-/// How often a lender looks at a lane that is not empty.
+/// How often a lender looks at a lane that is not empty before it sleeps.
 const PATIENCE: u32 = if cfg!(loom) { 3 } else { 2000 };
 
 /// One lane: writers under way. A cache line pair of its own.

@@ -2,7 +2,7 @@
 
 use super::{TAIL_LEN, get_u32, put_u32};
 
-/// Which checksums a log carries.
+/// The kind of checksums that a log carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksum {
     /// None.
@@ -15,7 +15,7 @@ pub enum Checksum {
     V3,
 }
 
-/// How the blocks of one log look: from the features and UUID of its superblock.
+/// The layout of the blocks of one log: from the features and UUID of its superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// The checksums.

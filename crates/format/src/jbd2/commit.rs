@@ -15,7 +15,7 @@ const LEN: usize = 0x3C;
 const CRC32: u8 = 1;
 const CRC32_SIZE: u8 = 4;
 
-/// What the checksum of a commit block says.
+/// The result of the check of a commit block's checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitCheck {
     /// Right, or there is none.

@@ -18,7 +18,7 @@ bitflags! {
     }
 }
 
-/// Where one copy belongs.
+/// The tag of one copy: where it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
     /// The block's home on the volume.

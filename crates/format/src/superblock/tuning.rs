@@ -40,7 +40,7 @@ pub struct Tuning {
     pub hash_version: Option<HashVersion>,
 }
 
-/// Which bits of a word change: `clear` is taken away first.
+/// A change of bits of a word: `clear` is taken away first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BitEdit {
     /// Bits that become 0.
@@ -60,7 +60,7 @@ pub enum ErrorBehavior {
     Panic = 3,
 }
 
-/// Why a superblock is not changed.
+/// The reason why a superblock is not changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuningError {

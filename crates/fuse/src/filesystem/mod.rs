@@ -69,7 +69,7 @@ pub(crate) enum Outcome {
     AfterNotice(Notice),
 }
 
-/// How far a request has come.
+/// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// It was just received.
@@ -82,7 +82,7 @@ impl Filesystem {
     /// Returns the file system of `volume`.
     ///
     /// # Errors
-    /// Those of a root directory that is damaged.
+    /// The errors of a root directory that is damaged.
     pub(crate) fn new(
         volume: Volume,
         options: &MountOptions,
@@ -153,7 +153,7 @@ impl Filesystem {
     /// Drops all inodes that the kernel knew, and closes the volume.
     ///
     /// # Errors
-    /// Those of [`Volume::close`].
+    /// The errors of [`Volume::close`].
     pub(crate) fn close(self) -> lanefs::Result<()> {
         let Self { volume, nodes, handles, .. } = self;
         // The last use of a file without a name deletes it, for which the volume must be open.

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Open files of a store, by number.
 pub(super) type Files = Vec<Box<dyn Handle>>;
 
-/// What a loop gave: values, and what it timed itself.
+/// The result of a loop: values, and its own timings.
 #[derive(Debug, Default)]
 pub(super) struct Ran {
     pub(super) values: Vec<Option<f64>>,

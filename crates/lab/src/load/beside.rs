@@ -8,7 +8,7 @@ use lanefs_stats::{Histogram, Snapshot};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What both came to.
+/// The result of both kinds of threads.
 #[derive(Debug, Clone)]
 pub struct Beside {
     /// Reads a second.
@@ -24,7 +24,7 @@ pub struct Beside {
 /// which may be a hole. The file has `size` bytes.
 ///
 /// # Errors
-/// Those of reading and writing.
+/// The errors of reading and writing.
 pub fn beside(
     direct: &dyn Handle,
     cached: &dyn Handle,

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// a second.
 ///
 /// # Errors
-/// Those of reading and writing.
+/// The errors of reading and writing.
 pub fn mixed(file: &dyn Handle, size: u64, threads: usize, time: Duration) -> Outcome<f64> {
     run(threads, time, |worker| {
         let mut page = AlignedBuf::zeroed(PAGE as usize);

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Writes 4 KiB at random places of random files of `size` bytes. Returns writes a second.
 ///
 /// # Errors
-/// Those of writing.
+/// The errors of writing.
 pub fn random_overwrites(
     files: &[Box<dyn Handle>],
     size: u64,

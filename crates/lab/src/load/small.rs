@@ -9,7 +9,7 @@ use std::time::Duration;
 /// second.
 ///
 /// # Errors
-/// Those of writing.
+/// The errors of writing.
 pub fn small_writes(file: &dyn Handle, size: u64, bytes: usize, time: Duration) -> Outcome<f64> {
     run(1, time, |worker| {
         let data = vec![1; bytes];

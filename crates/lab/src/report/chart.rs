@@ -30,7 +30,7 @@ pub(super) fn dashes(origin: Origin) -> &'static str {
     }
 }
 
-/// Where a figure is on the paper.
+/// A scale from figures to places on the paper.
 struct Scale {
     log: bool,
     low: f64,
@@ -146,7 +146,7 @@ fn open(chart: &Chart, height: f64) -> String {
     )
 }
 
-/// Where the places of an axis are on the paper: at the distances of their logarithms.
+/// An axis: its places stand on the paper at the distances of their logarithms.
 struct Axis {
     places: Vec<u64>,
 }

@@ -16,7 +16,7 @@ const SCALE: f32 = 2.0;
 const FACES: [&str; 8] =
     ["DejaVu Sans", "Noto Sans", "Liberation Sans", "Ubuntu", "Cantarell", "FreeSans", "Arial", "Helvetica"];
 
-/// Draws charts.
+/// A renderer of charts as PNG.
 pub(super) struct Painter {
     options: Options<'static>,
 }

@@ -70,7 +70,7 @@ pub fn lanefs(
 /// Returns lanefs on a mapped file of `size` bytes.
 ///
 /// # Errors
-/// Those of making and opening a volume.
+/// The errors of making and opening a volume.
 pub fn mapped(path: &Path, size: u64, options: OpenOptions) -> Outcome<Box<dyn Store>> {
     let device = PmemDevice::create(path, size)?;
     format(&device, 64)?;
@@ -80,7 +80,7 @@ pub fn mapped(path: &Path, size: u64, options: OpenOptions) -> Outcome<Box<dyn S
 /// Returns lanefs on a simulated device of `size` bytes, in memory.
 ///
 /// # Errors
-/// Those of making and opening a volume; no memory.
+/// The errors of making and opening a volume; no memory.
 pub fn simulated(pace: Pace, size: u64, journal: u32, options: OpenOptions) -> Outcome<Box<dyn Store>> {
     let memory = open_url(format!("mem:{size}"), &FileOptions::new())?;
     format(&memory, journal)?;

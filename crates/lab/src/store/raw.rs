@@ -50,7 +50,7 @@ impl Handle for Region {
 /// Opens the backing file for direct I/O.
 ///
 /// # Errors
-/// Those of opening.
+/// The errors of opening.
 pub fn open_raw(backing: &Backing) -> io::Result<File> {
     File::options()
         .read(true)

@@ -8,10 +8,10 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Of x86 and of most others, in bytes.
+/// The size of a huge page on x86 and most other processors, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
-/// From this size on, in bytes, a pool grows by huge pages: then that is at most a quarter more
-/// than it needs.
+/// The size, in bytes, from which on a pool grows by huge pages: they are then at most a quarter
+/// more than it needs.
 const LARGE: usize = 4 * HUGE_PAGE;
 
 /// Nodes in the first chunk.

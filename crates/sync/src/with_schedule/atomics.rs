@@ -3,7 +3,7 @@
 //! Threads run one at a time, so that every operation is sequentially consistent. What weaker
 //! orders allow, loom tries.
 
-/// In the shape of [`std::sync::atomic`].
+/// Atomics with the interface of [`std::sync::atomic`].
 pub mod atomic {
     use crate::with_schedule::scheduler::point;
     use std::sync::atomic as real;
@@ -131,14 +131,14 @@ pub mod atomic {
     integer!(AtomicU64, u64);
     integer!(AtomicUsize, usize);
 
-    /// As that of [`std::sync::atomic`].
+    /// An atomic with the interface of that of [`std::sync::atomic`].
     #[derive(Debug, Default)]
     #[repr(transparent)]
     pub struct AtomicBool(real::AtomicBool);
     common!(AtomicBool, real::AtomicBool, bool);
     fetches!(AtomicBool, bool, fetch_and, fetch_or, fetch_xor);
 
-    /// As that of [`std::sync::atomic`].
+    /// An atomic with the interface of that of [`std::sync::atomic`].
     #[derive(Debug)]
     #[repr(transparent)]
     pub struct AtomicPtr<T>(real::AtomicPtr<T>);

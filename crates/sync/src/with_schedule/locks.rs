@@ -122,7 +122,7 @@ pub struct Condvar {
     outside: parking_lot::Condvar,
 }
 
-/// How a timed wait ended.
+/// The result of a timed wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 

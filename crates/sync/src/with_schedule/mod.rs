@@ -28,7 +28,7 @@ pub use locks::{
 pub use std::sync::{Arc, Weak};
 pub use threads::thread;
 
-/// What a spinning thread calls.
+/// Calls of a spinning thread.
 pub mod hint {
     /// Goes on with another thread, if there is one.
     pub fn spin_loop() {

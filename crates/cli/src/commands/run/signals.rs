@@ -17,7 +17,7 @@ use std::{fs, io};
 const PASSED_ON: [(i32, Signal); 4] =
     [(SIGTERM, Signal::TERM), (SIGHUP, Signal::HUP), (SIGUSR1, Signal::USR1), (SIGUSR2, Signal::USR2)];
 
-/// How often, and how many times, init is looked at while it starts.
+/// The interval at which init is looked at while it starts, and how many times.
 const LOOK: Duration = Duration::from_millis(1);
 const MOST_LOOKS: u32 = 10_000;
 
