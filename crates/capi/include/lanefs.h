@@ -91,7 +91,7 @@ struct lanefs_file;
 // An open volume.
 struct lanefs_volume;
 
-// What there is to know of an inode. The names are those of stat(2).
+// Attributes of an inode. The names are those of stat(2).
 struct lanefs_stat {
   // Inode number.
   uint64_t st_ino;
@@ -162,7 +162,7 @@ struct lanefs_dirent {
   char d_name[256];
 };
 
-// How full a volume is, as statfs(2) has it.
+// Space and inodes of a volume, as statfs(2) has them.
 struct lanefs_statfs {
   // Bytes of a block.
   uint64_t f_bsize;
@@ -506,8 +506,8 @@ int lanefs_mknod(struct lanefs_volume *volume, const char *path, mode_t mode, de
 // and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned,
 // too, and copies them then.
 //
-// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. Nobody is
-// asked whether the caller may: whoever has the volume has all of it.
+// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. No
+// permission is checked: a caller that has the volume has all of it.
 //
 // Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable),
 // EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE,

@@ -1,4 +1,4 @@
-//! Names: what is made, removed, renamed and linked.
+//! Names: making, removing, renaming and linking them.
 
 use crate::answer::{Failure, Result, call};
 use crate::args;

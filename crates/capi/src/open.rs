@@ -1,4 +1,4 @@
-//! From the flags of open(2) to an open file.
+//! Opens a file by the flags of open(2).
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
@@ -42,8 +42,8 @@ pub(crate) fn permissions(mode: mode_t) -> u16 {
 /// and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned,
 /// too, and copies them then.
 ///
-/// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. Nobody is
-/// asked whether the caller may: whoever has the volume has all of it.
+/// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. No
+/// permission is checked: a caller that has the volume has all of it.
 ///
 /// Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable),
 /// EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE,

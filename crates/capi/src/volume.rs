@@ -1,4 +1,4 @@
-//! Volumes: open, close, sync, how full, what it counted.
+//! Volumes: open, close, sync, free space, statistics.
 
 use crate::answer::{Failure, Result, call};
 use crate::args;

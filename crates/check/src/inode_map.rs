@@ -1,4 +1,5 @@
-//! What the check knows of each inode: its type, its links, and how many entries lead to it.
+//! The facts that the check keeps of each inode: its type, its links, and how many entries lead to
+//! it.
 
 use lanefs_format::{FileType, Layout};
 use std::collections::BTreeMap;

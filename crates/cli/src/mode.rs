@@ -48,7 +48,7 @@ pub(crate) enum ModeChange {
     Symbolic(Vec<Clause>),
 }
 
-/// `who op perm` of one clause.
+/// A clause: `[ugoa]`, an operator and permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Clause {
     /// Bits of u, g, o that the clause may touch, special bits included.

@@ -1,4 +1,4 @@
-//! How a file is opened as a device, on every system.
+//! Options to open a file as a device, on every system.
 
 use crate::{FileDevice, Result};
 use std::ops::Range;

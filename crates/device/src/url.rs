@@ -90,8 +90,8 @@ impl<'a> VolumeUrl<'a> {
     /// partition table, without a lock.
     ///
     /// # Errors
-    /// The errors of [`FileOptions::open`]; no such partition (ENOENT): the message lists those there; a
-    /// partition table that is missing or damaged, and bytes beyond the end (EINVAL).
+    /// The errors of [`FileOptions::open`]; no such partition (ENOENT): the message lists those
+    /// there; a partition table that is missing or damaged, and bytes beyond the end (EINVAL).
     pub fn window(&self) -> Result<Option<Range<u64>>> {
         let (Some(path), Some(part)) = (self.path(), self.part) else { return Ok(None) };
         let refuse = |errno, why: String| DeviceError::at_path(Op::Open, path, errno, why);
@@ -191,7 +191,8 @@ fn parse_size(text: &[u8]) -> Option<u64> {
 /// special file is claimed whole by a writer.
 ///
 /// # Errors
-/// The errors of [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`] and [`PmemDevice::open`].
+/// The errors of [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`] and
+/// [`PmemDevice::open`].
 ///
 /// ```
 /// use lanefs_device::{BlockDevice, FileOptions, open_url};
@@ -219,8 +220,8 @@ pub fn open_url(name: impl AsRef<OsStr>, options: &FileOptions) -> Result<Arc<dy
 /// file must exist and have at least `size` bytes, and keeps its content.
 ///
 /// # Errors
-/// The errors of [`open_url`] and [`FileOptions::create`]; a part that is smaller (ENOSPC); a `mem:` of
-/// another size (EINVAL).
+/// The errors of [`open_url`] and [`FileOptions::create`]; a part that is smaller (ENOSPC); a
+/// `mem:` of another size (EINVAL).
 pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
     let name = name.as_ref();
     let refuse = |errno, own| {

@@ -4,9 +4,10 @@
 //! and four zero bytes end the names.
 //!
 //! ```text
-//! inode   [magic 4][entry][entry]...[0000]   free   [value]...[value]   offsets count from the first entry
-//! block   [header 32][entry][entry]...[0000] free   [value]...[value]   offsets count from the block
-//! entry   e_name_len 1, e_name_index 1, e_value_offs 2, e_value_inum 4, e_value_size 4, e_hash 4, e_name, padding to 4
+//! inode  [magic 4][entry]...[0000]    free   [value]...[value]   offsets from the first entry
+//! block  [header 32][entry]...[0000]  free   [value]...[value]   offsets from the block
+//! entry  e_name_len 1, e_name_index 1, e_value_offs 2, e_value_inum 4, e_value_size 4, e_hash 4,
+//!        e_name, padding to 4
 //! ```
 //!
 //! Parsing borrows names and values, so that a lookup copies nothing; a change parses, edits the

@@ -1,4 +1,4 @@
-//! Why a mount cannot be made, changed, served or ended.
+//! The errors of making, changing, serving and ending a mount.
 
 use rustix::io::Errno;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! How a journal is opened.
+//! Options of a journal.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a volume counted while something ran on it.
+//! The counters that a volume moved during a run.
 
 use crate::Outcome;
 use crate::hist::Hist;

@@ -1,4 +1,4 @@
-//! What lanefs is compared with, and whether this machine can run it.
+//! The programs that lanefs is compared with, and whether this machine can run them.
 
 use crate::store::{missing_tools, run_tool};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Why a volume cannot be made.
+//! The errors of making a volume.
 
 use lanefs_device::DeviceError;
 use lanefs_format::FormatError;

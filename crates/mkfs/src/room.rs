@@ -1,4 +1,4 @@
-//! How large a volume has to be for the files that it will hold.
+//! The smallest volume with room for given files.
 //!
 //! The answer is computed by planning: nothing is written.
 

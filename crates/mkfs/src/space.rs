@@ -1,4 +1,4 @@
-//! Which blocks are taken: ranges, merged, so that a volume of any size stays small.
+//! The taken blocks as merged ranges, so that a volume of any size needs little memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

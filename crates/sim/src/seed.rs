@@ -1,4 +1,4 @@
-//! Randomness that can be had again.
+//! Randomness that can be replayed.
 
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};

@@ -1,4 +1,4 @@
-//! How values, mostly times, are spread.
+//! The distribution of values, mostly times.
 
 use crate::lane::{self, LANES};
 use crate::snapshot::{BUCKETS, Snapshot, bucket_of};

@@ -1,4 +1,4 @@
-//! Which lane a thread counts in.
+//! The lane that a thread counts in.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What a histogram held at one time, and the buckets that it counts in.
+//! A copy of a histogram at one time, and the buckets that it counts in.
 //!
 //! Buckets are logarithmic with four steps to each power of two: 0, 1, 2, 3, then 4, 5, 6, 7, then
 //! 8..=9, 10..=11, 12..=13, 14..=15, and so on to the end of 64 bits. A bucket is at most a quarter

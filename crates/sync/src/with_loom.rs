@@ -1,4 +1,4 @@
-//! What a model gets: loom's primitives in the shape of parking_lot's.
+//! The primitives of a model: loom's, with the interface of parking_lot's.
 //!
 //! loom never poisons a lock that the model still runs with: a panic ends the model.
 

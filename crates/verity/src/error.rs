@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of hash trees.
 
 use lanefs_device::DeviceError;
 

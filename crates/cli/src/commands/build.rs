@@ -1,4 +1,4 @@
-//! `lanefs build`: a new volume that fits what it is filled with.
+//! `lanefs build`: a new volume of the size that its content needs.
 
 use super::fsverity;
 use super::mkfs::{Made, describe, small, uuid};

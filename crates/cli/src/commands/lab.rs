@@ -44,7 +44,8 @@ pub(crate) struct Args {
     /// Yes, the content of the device that --volume names may be lost
     #[arg(long, requires = "volume")]
     erase: bool,
-    /// Who runs beside lanefs: kernel-ext4, kernel-xfs, raw, or none. Without it: whoever can
+    /// Peers to run beside lanefs: kernel-ext4, kernel-xfs, raw, or none. Without it: all that this
+    /// machine can run
     #[arg(long, value_name = "PEER,...", value_delimiter = ',')]
     peers: Option<Vec<String>>,
     /// Devices that are played, for the storm: nvme, cloud (a volume of 64k IOPS), disk, or none.

@@ -1,4 +1,4 @@
-//! Where an import or a build takes its tree from.
+//! The source of the tree of an import or a build.
 
 use super::transfer::Ownership;
 use crate::failure::{Failure, Res};

@@ -1,4 +1,4 @@
-//! One face over the two places where files are: a volume, and the host.
+//! One interface to the two places of files: a volume, and the host.
 //!
 //! [`Side`] is what cp, mv and the walks need, so that each is written once for every pair of
 //! places. Paths are absolute inside a volume. Nothing here follows a link unless it says so.

@@ -1,4 +1,4 @@
-//! Asking a mount, by its socket.
+//! Requests to a mount, by its socket.
 
 use super::hold::LIMIT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -37,7 +37,8 @@ impl FileOptions {
     /// block special file must have at least `size` bytes and keeps its content.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open), and where the file system cannot hold a file of that size.
+    /// The errors of [`open`](Self::open), and where the file system cannot hold a file of that
+    /// size.
     pub fn create(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
         self.create_at(path.as_ref(), size, true)
     }
@@ -45,7 +46,8 @@ impl FileOptions {
     /// Makes a sparse file of `size` zero bytes that was not there before.
     ///
     /// # Errors
-    /// EEXIST if the path is taken: what it leads to is left alone. Also the errors of [`create`](Self::create).
+    /// EEXIST if the path is taken: what it leads to is left alone. Also the errors of
+    /// [`create`](Self::create).
     pub fn create_new(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
         self.create_at(path.as_ref(), size, false)
     }

@@ -32,8 +32,8 @@ impl PmemDevice {
     /// Maps a file that exists, for reading and writing.
     ///
     /// # Errors
-    /// The errors of [`FileOptions::open`], and where the file has holes that the host has no room for, or
-    /// cannot be mapped.
+    /// The errors of [`FileOptions::open`], and where the file has holes that the host has no room
+    /// for, or cannot be mapped.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::over(Arc::new(FileDevice::open(path)?))
     }

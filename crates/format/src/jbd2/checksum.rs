@@ -1,4 +1,4 @@
-//! The checksums of a log, and what else decides how its blocks look.
+//! The checksums of a log, and the features that decide the layout of its blocks.
 
 use super::{TAIL_LEN, get_u32, put_u32};
 

@@ -1,4 +1,4 @@
-//! From a block of the log to its block on the volume.
+//! The map of the log: from a block of the log to its block on the volume.
 
 use super::torn;
 use crate::{JournalError, LogConfig, LogRun, Result};

@@ -1,4 +1,4 @@
-//! The loops: what threads do to the files of a [`Store`](crate::store::Store).
+//! The loads: the operations of threads on the files of a [`Store`](crate::store::Store).
 
 mod beside;
 mod mixed;

@@ -1,4 +1,4 @@
-//! The backing file itself: what no file system can be faster than.
+//! The backing file itself: the upper bound for every file system.
 
 use super::{Backing, Contender, Handle, Store};
 use crate::Outcome;

@@ -71,9 +71,9 @@ impl Forwarder {
     }
 }
 
-/// Waits until the first process of a PID namespace catches SIGTERM, or ignores it as this one does:
-/// the kernel drops what that process would have to end of. A process that has ended, or that /proc
-/// does not show, is not waited for.
+/// Waits until the first process of a PID namespace catches SIGTERM, or ignores it as this one
+/// does: the kernel drops any signal that would have to end that process. Does not wait for a
+/// process that has ended, or that /proc does not show.
 pub(super) fn until_heard(init: Pid) {
     for _ in 0..MOST_LOOKS {
         let Ok(status) = fs::read_to_string(format!("/proc/{}/status", init.as_raw_nonzero())) else {
