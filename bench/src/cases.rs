@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// A part of a benchmark that can be run alone, and its name.
 pub type Case<B> = (&'static str, fn(&mut B) -> Outcome<()>);
 
-/// How much is run.
+/// The number and length of runs.
 #[derive(Debug, clap::Args)]
 pub struct Effort {
     /// A short form, once

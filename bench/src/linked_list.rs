@@ -28,7 +28,7 @@ struct Node {
 /// A held range.
 pub struct Guard(*const Node);
 
-/// What a walk to a place found.
+/// The result of a walk to a place.
 enum Outcome {
     In(*const Node),
     Again,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// What a finished process took.
+/// The resources that a finished process took.
 #[derive(Debug)]
 pub struct Cost {
     /// From its start to its end.

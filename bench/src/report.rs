@@ -26,7 +26,7 @@ struct Row {
     unit: &'static str,
 }
 
-/// Which side of the goal is good.
+/// The good side of a goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// The figure must not be above it.

@@ -9,7 +9,7 @@ use std::process::Command;
 /// Sizes go from nothing to 1 MiB, most of them small, as in real trees.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn make_tree(root: &Path, files: u32) -> Outcome<u64> {
     let noise: Vec<u8> = (0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let mut bytes = 0;

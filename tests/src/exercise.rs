@@ -26,7 +26,7 @@ impl Default for Walk {
     }
 }
 
-/// What came of a volume.
+/// The verdict on a volume.
 #[derive(Debug)]
 pub enum Verdict {
     /// It was not opened.

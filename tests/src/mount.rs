@@ -24,10 +24,10 @@ impl LoopMount {
         Self::with_type(image, "ext4", options)
     }
 
-    /// As [`new`](Self::new), as a file system of another type.
+    /// Mounts as [`new`](Self::new) does, as a file system of another type.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// Panics as [`new`](Self::new) does.
     pub fn with_type(image: impl AsRef<Path>, kind: &str, options: &str) -> Self {
         Self::try_with_type(image, kind, options, false).unwrap_or_else(|said| panic!("{said}"))
     }

@@ -122,10 +122,10 @@ impl Mounted {
         &self.image
     }
 
-    /// [`LoopMount::keep_unwritten`], where it is the kernel's.
+    /// Calls [`LoopMount::keep_unwritten`], where the mount is the kernel's.
     ///
     /// # Panics
-    /// As there.
+    /// If the kernel has no such setting.
     pub fn keep_unwritten(&self) {
         if let By::Kernel(mount) = &self.by {
             mount.keep_unwritten();
@@ -165,10 +165,10 @@ impl Mounted {
         e2fsck_clean(image);
     }
 
-    /// As [`unmount`](Self::unmount), without a judgement.
+    /// Unmounts as [`unmount`](Self::unmount) does, without e2fsck.
     ///
     /// # Panics
-    /// As [`unmount`](Self::unmount).
+    /// If the unmount fails.
     pub fn unmount_only(mut self) {
         match std::mem::replace(&mut self.by, By::Nobody) {
             By::Kernel(mount) => mount.unmount(),

@@ -43,7 +43,7 @@ pub fn writing() -> OpenOptions {
 /// if `LANEFS_POWER` is set.
 ///
 /// # Errors
-/// As [`OpenOptions::open`].
+/// The errors of [`OpenOptions::open`].
 pub fn open(options: OpenOptions, path: impl AsRef<Path>) -> lanefs::Result<Volume> {
     let path = path.as_ref();
     if std::env::var_os("LANEFS_POWER").is_none() {

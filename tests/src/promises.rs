@@ -19,8 +19,8 @@ struct Moment {
     settles: Settles,
 }
 
-/// What of a content an operation sets under its own transaction, and not when its pages are
-/// written out.
+/// The parts of a content that an operation sets under its own transaction, and not when its pages
+/// are written out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settles {
     /// The size.
@@ -31,7 +31,7 @@ pub struct Settles {
     pub moved: Option<(usize, usize)>,
 }
 
-/// What is known of the moment of a crash, in numbers of operations.
+/// The facts known of the moment of a crash, in numbers of operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Known {
     /// All of the file up to this one was synced.

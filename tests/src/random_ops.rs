@@ -13,7 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Draws operations.
+/// A generator of operations.
 #[derive(Debug)]
 pub struct RandomOps {
     rng: StdRng,

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// run for ever, and then there is no second opinion.
 const MOST: Duration = Duration::from_secs(30);
 
-/// What both say of one volume.
+/// The verdicts of both on one volume.
 #[derive(Debug)]
 pub struct Opinions {
     /// Of lanefs.

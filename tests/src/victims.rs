@@ -16,7 +16,8 @@ pub fn large_victim(args: &[&str], dirty: bool) -> Victim {
     victim(24 << 20, args, &specimen(), dirty)
 }
 
-/// As [`large_victim`], a few files on a volume of `size` bytes: quick to use.
+/// Returns a victim as [`large_victim`] does, of a few files on a volume of `size` bytes: quick to
+/// use.
 ///
 /// # Panics
 /// If the volume is not a good one.

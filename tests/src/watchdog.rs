@@ -10,7 +10,7 @@ const NAP: Duration = Duration::from_secs(1);
 /// them.
 const NAPS: u32 = 300;
 
-/// Ends the process if it is not dropped in time.
+/// A guard that ends the process if it is not dropped in time.
 #[derive(Debug)]
 pub struct Watchdog {
     _alive: Sender<()>,
@@ -34,7 +34,7 @@ impl Watchdog {
 /// Receives what is sent before patience ends.
 ///
 /// # Errors
-/// As [`Receiver::recv_timeout`].
+/// The errors of [`Receiver::recv_timeout`].
 pub fn patiently<T>(inbox: &Receiver<T>) -> Result<T, RecvTimeoutError> {
     let naps = (1..NAPS).map(|_| inbox.recv_timeout(NAP));
     let mut news = naps.filter(|news| !matches!(news, Err(RecvTimeoutError::Timeout)));

@@ -29,7 +29,7 @@ fn options(mode: &Mode) -> OpenOptions {
     mode.options().commit_interval(Duration::from_millis(30))
 }
 
-/// What one thread did to each of the files.
+/// The changes of one thread to each of the files.
 type Notes = Vec<(Vec<Change>, Vec<Look>)>;
 
 fn some_words(rng: &mut StdRng, len: u64) -> Range<u64> {

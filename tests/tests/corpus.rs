@@ -44,7 +44,7 @@ fn alone() -> MutexGuard<'static, ()> {
     guard
 }
 
-/// How many volumes met which end.
+/// The number of volumes that met each end.
 #[derive(Debug, Default)]
 struct Tally {
     volumes: usize,
@@ -170,7 +170,8 @@ fn volumes_damaged_here() {
     tally.judge();
 }
 
-/// Whoever has the volume elsewhere may write anything into the block of multiple-mount protection.
+/// Another host that uses the volume may write anything into the block of multiple-mount
+/// protection.
 #[test]
 fn the_block_of_multiple_mount_protection() {
     let _alone = alone();

@@ -1,5 +1,5 @@
 //! Journals that were not closed, both ways: the kernel's recovered by lanefs, lanefs's recovered
-//! by the kernel and by e2fsck. All who recover must see the same tree.
+//! by the kernel and by e2fsck. Each recovery (lanefs, the kernel, e2fsck) must give the same tree.
 
 use lanefs::{AtSymlink, NewAttr, OpenOptions, SetXattr, Volume};
 use lanefs_device::MemDevice;

@@ -198,7 +198,7 @@ fn no_inodes_left() {
     e2fsck_clean(&by_lanefs);
 }
 
-/// What was written and then made durable, so that it must be there for ever.
+/// Content that was written and then made durable, so that it must be there for ever.
 type Promises = Vec<(PathBuf, Vec<u8>)>;
 
 /// A program that goes on whatever fails. Everything that it was promised, and the errors it met.

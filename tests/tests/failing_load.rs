@@ -31,7 +31,7 @@ fn path(thread: usize) -> String {
     format!("/file{thread}")
 }
 
-/// What a thread did to its file, and up to which operation that is promised.
+/// The operations of a thread on its file, and up to which operation they are promised.
 struct Story {
     tracked: Tracked,
     op: usize,
@@ -116,7 +116,7 @@ impl<'v> Writer<'v> {
     }
 }
 
-/// What fails, and when, counted from its calls when the threads begin.
+/// The call that fails, counted from its calls when the threads begin.
 #[derive(Debug, Clone, Copy)]
 struct Fault {
     op: Op,

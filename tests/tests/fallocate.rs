@@ -92,7 +92,7 @@ fn by_lanefs(file: &File, call: Call) -> Result<(), i32> {
     done.map_err(|e| e.errno())
 }
 
-/// What there is to see of a file: where its data lies, and all of it.
+/// The visible state of a file: where its data lies, and all of it.
 #[derive(PartialEq, Eq)]
 struct Seen {
     data: Vec<(u64, u64)>,

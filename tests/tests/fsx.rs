@@ -45,7 +45,7 @@ const SHAPES: &[Shape] = &[
     Shape { name: "no-journal", block: 2048, args: &["-t", "ext4", "-b", "2048", "-O", "^has_journal"] },
 ];
 
-/// What was done, as far as it was, in the order in which it began.
+/// The operations of a round, as far as they were done, in the order in which they began.
 struct Log {
     shape: &'static str,
     mode: String,

@@ -113,7 +113,7 @@ const fn op(name: &'static str, run: fn(&Volume) -> Result<()>) -> Operation {
     Operation { name, run, gathers: true }
 }
 
-/// As [`op`], of an operation that reads more of a map while it changes it.
+/// Returns an operation as [`op`] does, which reads more of a map while it changes it.
 const fn reads(name: &'static str, run: fn(&Volume) -> Result<()>) -> Operation {
     Operation { name, run, gathers: false }
 }
@@ -183,7 +183,7 @@ const OPERATIONS: &[Operation] = &[
     }),
 ];
 
-/// What came of an operation.
+/// The result of an operation.
 struct Outcome {
     result: Result<()>,
     /// The journal was aborted.

@@ -76,7 +76,7 @@ fn a_file_of_65000_names() {
 /// Set in a process of this test that has little memory.
 const LIMITED: &str = "LANEFS_LIMITED";
 
-/// A sparse file costs a volume nothing, and whoever reads it whole all memory.
+/// A sparse file takes no blocks of the volume, but reading all of it takes all memory.
 #[test]
 fn a_file_larger_than_memory_is_an_error() {
     if std::env::var_os(LIMITED).is_none() {

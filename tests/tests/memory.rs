@@ -11,12 +11,12 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Of the page cache.
+/// The bound of the page cache in bytes.
 const BOUND: u64 = 1 << 20;
 
 const SIZE: u64 = 100 * BOUND;
 
-/// What a call reads or writes.
+/// The bytes of a read or write.
 const PIECE: usize = 64 << 10;
 
 /// For the heap: the bound, cached metadata, the allocator's maps, and what all threads have on its

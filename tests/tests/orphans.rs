@@ -21,7 +21,7 @@ const KINDS: [(&[&str], usize); 3] = [
 
 const LEN: u64 = 100_000;
 
-/// What is done to a file, in order.
+/// A step of a file's script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Unlink,

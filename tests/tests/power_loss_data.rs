@@ -33,7 +33,7 @@ fn target(i: usize) -> String {
     format!("/target{i}")
 }
 
-/// What was done, and what it made.
+/// The operations that were done, and the states that they made.
 struct History {
     log: Log,
     files: Vec<Tracked>,
@@ -335,7 +335,7 @@ fn history(base: &Image, mode: &Mode, block: usize, rng: StdRng, ops: usize) -> 
     History { log, ..history }
 }
 
-/// What was promised at the cut: of everything, the last operation that is synced.
+/// The promises at the cut: of everything, the last operation that is synced.
 #[derive(Default)]
 struct Promised {
     begun: usize,

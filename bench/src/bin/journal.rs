@@ -25,7 +25,7 @@ const BLOCKS: u64 = 2048;
 const HOT: u64 = 64;
 const CREDITS: u32 = 12;
 
-/// What a thread does, over and over.
+/// The operation that a thread repeats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Work {
     /// A handle, and its commit: an fsync.

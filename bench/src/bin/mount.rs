@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Of the backing file.
+/// Size of the backing file in bytes.
 const SIZE: u64 = 2 << 30;
 /// A turn that takes longer is killed.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -445,7 +445,7 @@ fn sandbox(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// Of the file that direct reads are from.
+/// Size of the file that direct reads are from, in bytes.
 const SANDBOX_FILE: usize = 128 * MIB;
 
 /// Requests of each kind that a server has the most of: names, cached writes, reads of the device.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// Counts allocated bytes, to check the lock's own report of its memory.
+/// An allocator that counts bytes, to check the lock's own report of its memory.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);

@@ -21,7 +21,7 @@ struct Ground {
 /// The blocks of the first `count` files of the volume in `backing`.
 ///
 /// # Errors
-/// Those of opening, and of the maps.
+/// The errors of opening, and of the maps.
 pub fn ground(backing: &Backing, volume: &Volume, count: usize, size: u64) -> Outcome<Vec<Box<dyn Handle>>> {
     let raw = Arc::new(open_raw(backing)?);
     (0..count)

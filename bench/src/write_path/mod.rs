@@ -26,7 +26,7 @@ pub const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Slices of a loop beside its limit.
 const SLICES: u32 = 5;
 
-/// What all cases share.
+/// The state that all cases share.
 #[derive(Debug)]
 pub struct Bench {
     /// Where the backing file is made.

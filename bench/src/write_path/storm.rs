@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const SIZE: u64 = 4 << 20;
 
-/// What a run gave: writes a second, and quantiles of fsync in milliseconds.
+/// The result of a run: writes a second, and quantiles of fsync in milliseconds.
 struct Storm {
     rate: f64,
     half: f64,

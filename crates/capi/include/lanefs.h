@@ -91,7 +91,7 @@ struct lanefs_file;
 // An open volume.
 struct lanefs_volume;
 
-// What there is to know of an inode. The names are those of stat(2).
+// Attributes of an inode. The names are those of stat(2).
 struct lanefs_stat {
   // Inode number.
   uint64_t st_ino;
@@ -162,7 +162,7 @@ struct lanefs_dirent {
   char d_name[256];
 };
 
-// How full a volume is, as statfs(2) has it.
+// Space and inodes of a volume, as statfs(2) has them.
 struct lanefs_statfs {
   // Bytes of a block.
   uint64_t f_bsize;
@@ -186,54 +186,57 @@ struct lanefs_statfs {
 extern "C" {
 #endif // __cplusplus
 
-// What the last call of this thread that failed says for people, in English: more than
+// Describes the last failed call of this thread for people, in English. It says more than
 // strerror(errno), such as which structure of the volume breaks which rule. Never NULL; empty if
-// none has failed. Valid until the next call of this thread that fails, or the thread's end. Does
-// not change errno.
+// no call has failed. Valid until the next call of this thread that fails, or the thread's end.
+// Does not change errno.
 const char *lanefs_last_error(void);
 
-// As lanefs_open, from a directory on.
+// Opens a file as lanefs_open does. `path` starts at the directory `dir`.
 //
 // Errors: as lanefs_open.
 struct lanefs_file *lanefs_openat(struct lanefs_dir *dir, const char *path, int flags, mode_t mode);
 
-// As lanefs_opendir, from a directory on.
+// Opens a directory as lanefs_opendir does. `path` starts at the directory `dir`.
 //
 // Errors: as lanefs_opendir.
 struct lanefs_dir *lanefs_opendirat(struct lanefs_dir *dir, const char *path);
 
-// As lanefs_stat, from a directory on. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
+// Reads attributes as lanefs_stat does. `path` starts at the directory `dir`; `flags` is 0 or
+// AT_SYMLINK_NOFOLLOW of <fcntl.h>.
 //
 // Errors: as lanefs_stat; EINVAL (flags).
 int lanefs_fstatat(struct lanefs_dir *dir, const char *path, struct lanefs_stat *out, int flags);
 
-// As lanefs_chmod, from a directory on. `flags` is 0.
+// Changes the permissions as lanefs_chmod does. `path` starts at the directory `dir`; `flags` is
+// 0.
 //
 // Errors: as lanefs_chmod; EINVAL (flags).
 int lanefs_fchmodat(struct lanefs_dir *dir, const char *path, mode_t mode, int flags);
 
-// As lanefs_chown, from a directory on. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
+// Changes the owner as lanefs_chown does. `path` starts at the directory `dir`; `flags` is 0 or
+// AT_SYMLINK_NOFOLLOW of <fcntl.h>.
 //
 // Errors: as lanefs_chown; EINVAL (flags).
 int lanefs_fchownat(struct lanefs_dir *dir, const char *path, uid_t uid, gid_t gid, int flags);
 
-// As lanefs_utimens, from a directory on.
+// Sets times as lanefs_utimens does. `path` starts at the directory `dir`.
 //
 // Errors: as lanefs_utimens.
 int lanefs_utimensat(struct lanefs_dir *dir, const char *path, const struct timespec *times, int flags);
 
-// As lanefs_mkdir, from a directory on.
+// Makes a directory as lanefs_mkdir does. `path` starts at the directory `dir`.
 //
 // Errors: as lanefs_mkdir.
 int lanefs_mkdirat(struct lanefs_dir *dir, const char *path, mode_t mode);
 
-// As lanefs_unlink, from a directory on, or as lanefs_rmdir if `flags` is AT_REMOVEDIR of
-// <fcntl.h>.
+// Removes a name as lanefs_unlink does, or as lanefs_rmdir does if `flags` is AT_REMOVEDIR of
+// <fcntl.h>. `path` starts at the directory `dir`.
 //
 // Errors: as lanefs_unlink and lanefs_rmdir; EINVAL (flags).
 int lanefs_unlinkat(struct lanefs_dir *dir, const char *path, int flags);
 
-// As lanefs_rename, each path from a directory on.
+// Renames as lanefs_rename does. Each path starts at its own directory.
 //
 // Errors: as lanefs_rename; EXDEV (directories of two volumes).
 int lanefs_renameat(struct lanefs_dir *from_dir,
@@ -242,22 +245,22 @@ int lanefs_renameat(struct lanefs_dir *from_dir,
                     const char *to,
                     unsigned int flags);
 
-// As lanefs_link, each path from a directory on. `flags` is 0.
+// Makes a hard link as lanefs_link does. Each path starts at its own directory; `flags` is 0.
 //
 // Errors: as lanefs_link; EXDEV (directories of two volumes); EINVAL (flags).
 int lanefs_linkat(struct lanefs_dir *from_dir, const char *from, struct lanefs_dir *to_dir, const char *to, int flags);
 
-// As lanefs_symlink, `path` from a directory on.
+// Makes a symbolic link as lanefs_symlink does. `path` starts at the directory `dir`.
 //
 // Errors: as lanefs_symlink.
 int lanefs_symlinkat(const char *target, struct lanefs_dir *dir, const char *path);
 
-// As lanefs_readlink, from a directory on.
+// Reads a symbolic link as lanefs_readlink does. `path` starts at the directory `dir`.
 //
 // Errors: as lanefs_readlink.
 ssize_t lanefs_readlinkat(struct lanefs_dir *dir, const char *path, char *buf, size_t size);
 
-// As lanefs_mknod, from a directory on.
+// Makes a special file as lanefs_mknod does. `path` starts at the directory `dir`.
 //
 // Errors: as lanefs_mknod.
 int lanefs_mknodat(struct lanefs_dir *dir, const char *path, mode_t mode, dev_t dev);
@@ -268,7 +271,7 @@ int lanefs_mknodat(struct lanefs_dir *dir, const char *path, mode_t mode, dev_t 
 // Errors: ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EUCLEAN, EIO, ENODEV, EBADF, EFAULT.
 int lanefs_stat(struct lanefs_volume *volume, const char *path, struct lanefs_stat *out);
 
-// As lanefs_stat, but a symbolic link at the end is not followed.
+// Reads attributes as lanefs_stat does, without following a symbolic link at the end.
 //
 // Errors: as lanefs_stat.
 int lanefs_lstat(struct lanefs_volume *volume, const char *path, struct lanefs_stat *out);
@@ -296,7 +299,7 @@ int lanefs_fchmod(struct lanefs_file *file, mode_t mode);
 // Errors: as lanefs_chmod.
 int lanefs_chown(struct lanefs_volume *volume, const char *path, uid_t uid, gid_t gid);
 
-// As lanefs_chown, but a symbolic link at the end is not followed.
+// Changes the owner as lanefs_chown does, without following a symbolic link at the end.
 //
 // Errors: as lanefs_chmod.
 int lanefs_lchown(struct lanefs_volume *volume, const char *path, uid_t uid, gid_t gid);
@@ -313,7 +316,7 @@ int lanefs_fchown(struct lanefs_file *file, uid_t uid, gid_t gid);
 // Errors: as lanefs_chmod; EINVAL (nanoseconds, flags).
 int lanefs_utimens(struct lanefs_volume *volume, const char *path, const struct timespec *times, int flags);
 
-// As lanefs_utimens, of an open file.
+// Sets the times of an open file as lanefs_utimens does.
 //
 // Errors: as lanefs_fchmod; EINVAL (nanoseconds).
 int lanefs_futimens(struct lanefs_file *file, const struct timespec *times);
@@ -364,14 +367,14 @@ ssize_t lanefs_pread(struct lanefs_file *file, void *buf, size_t count, int64_t 
 // EROFS, EINVAL (offset), EUCLEAN, EIO, ENODEV, EFAULT.
 ssize_t lanefs_pwrite(struct lanefs_file *file, const void *buf, size_t count, int64_t offset);
 
-// As lanefs_pread into `count` segments, at most 1024, as one read. More than one are copied once
-// more.
+// Reads as lanefs_pread does into `count` segments, at most 1024, as one read. More than one are
+// copied once more.
 //
 // Errors: as lanefs_pread; EINVAL (segments), ENOMEM.
 ssize_t lanefs_preadv(struct lanefs_file *file, const struct iovec *segments, int count, int64_t offset);
 
-// As lanefs_pwrite from `count` segments, at most 1024, as one write. More than one are copied
-// once more.
+// Writes as lanefs_pwrite does from `count` segments, at most 1024, as one write. More than one
+// are copied once more.
 //
 // Errors: as lanefs_pwrite; EINVAL (segments), ENOMEM.
 ssize_t lanefs_pwritev(struct lanefs_file *file, const struct iovec *segments, int count, int64_t offset);
@@ -405,7 +408,7 @@ int lanefs_fdatasync(struct lanefs_file *file);
 // without extents), EBADF, EPERM, EFBIG, ENOSPC (a part may have been done), EROFS, EIO, ENODEV.
 int lanefs_fallocate(struct lanefs_file *file, int mode, int64_t offset, int64_t len);
 
-// The first byte at or behind `offset` that is data (LANEFS_SEEK_DATA) or in a hole
+// Finds the first byte at or behind `offset` that is data (LANEFS_SEEK_DATA) or in a hole
 // (LANEFS_SEEK_HOLE: the end of the file at the latest). A file has no position: nothing moves.
 //
 // Errors: ENXIO (nothing more; `offset` is at or behind the end), EINVAL (`whence`), EBADF,
@@ -503,8 +506,8 @@ int lanefs_mknod(struct lanefs_volume *volume, const char *path, mode_t mode, de
 // and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned,
 // too, and copies them then.
 //
-// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. Nobody is
-// asked whether the caller may: whoever has the volume has all of it.
+// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. No
+// permission is checked: a caller that has the volume has all of it.
 //
 // Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable),
 // EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE,
@@ -517,7 +520,7 @@ struct lanefs_file *lanefs_open(struct lanefs_volume *volume, const char *path, 
 // Errors: EBADF, also for a file that was closed before.
 int lanefs_close(struct lanefs_file *file);
 
-// The version of the library that runs, such as "0.1.0".
+// Returns the version of the library that runs, such as "0.1.0".
 const char *lanefs_version(void);
 
 // Opens a volume for reading and writing, recovers it if it was not closed, and locks it against

@@ -39,9 +39,9 @@ impl From<lanefs::Error> for Failure {
     }
 }
 
-/// What a function of the header returns.
+/// A type that a function of the header returns.
 pub(crate) trait Answer {
-    /// What says that the call failed.
+    /// The value that says that the call failed.
     const FAILED: Self;
 }
 
@@ -95,10 +95,10 @@ fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// What the last call of this thread that failed says for people, in English: more than
+/// Describes the last failed call of this thread for people, in English. It says more than
 /// strerror(errno), such as which structure of the volume breaks which rule. Never NULL; empty if
-/// none has failed. Valid until the next call of this thread that fails, or the thread's end. Does
-/// not change errno.
+/// no call has failed. Valid until the next call of this thread that fails, or the thread's end.
+/// Does not change errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_last_error() -> *const c_char {
     const NOTHING: &std::ffi::CStr = c"";

@@ -21,7 +21,7 @@ fn fault() -> Failure {
     Failure::new(libc::EFAULT, "a null pointer")
 }
 
-/// A string that must be there.
+/// Returns a string that must be there.
 ///
 /// # Safety
 /// `at` is null or points at a string with its NUL, which no thread changes while `'a` lasts.
@@ -33,28 +33,28 @@ pub(crate) unsafe fn bytes<'a>(at: *const c_char) -> Result<&'a [u8]> {
     Ok(unsafe { CStr::from_ptr(at) }.to_bytes())
 }
 
-/// A path that must be there.
+/// Returns a path that must be there.
 ///
 /// # Safety
-/// As [`bytes`].
+/// `at` must be valid for [`bytes`].
 pub(crate) unsafe fn path<'a>(at: *const c_char) -> Result<&'a Path> {
     // SAFETY: the caller's word.
     Ok(Path::new(unsafe { os(at) }?))
 }
 
-/// A name that must be there.
+/// Returns a name that must be there.
 ///
 /// # Safety
-/// As [`bytes`].
+/// `at` must be valid for [`bytes`].
 pub(crate) unsafe fn os<'a>(at: *const c_char) -> Result<&'a OsStr> {
     // SAFETY: the caller's word.
     Ok(OsStr::from_bytes(unsafe { bytes(at) }?))
 }
 
-/// A list of options, which may be missing.
+/// Returns a list of options, which may be missing.
 ///
 /// # Safety
-/// As [`bytes`].
+/// `at` must be valid for [`bytes`].
 pub(crate) unsafe fn options<'a>(at: *const c_char) -> Result<&'a str> {
     if at.is_null() {
         return Ok("");
@@ -64,7 +64,7 @@ pub(crate) unsafe fn options<'a>(at: *const c_char) -> Result<&'a str> {
     std::str::from_utf8(bytes).map_err(|_| Failure::invalid("the options are not UTF-8"))
 }
 
-/// Memory to read from.
+/// Returns memory to read from.
 ///
 /// # Safety
 /// `at` is null or points at `len` bytes that no thread changes while `'a` lasts.
@@ -77,7 +77,7 @@ pub(crate) unsafe fn memory<'a>(at: *const c_void, len: usize) -> Result<&'a [u8
     }
 }
 
-/// Memory to write to.
+/// Returns memory to write to.
 ///
 /// # Safety
 /// `at` is null or points at `len` bytes that no other thread uses while `'a` lasts.
@@ -103,7 +103,7 @@ pub(crate) unsafe fn give<T>(at: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
-/// The segments of a preadv or pwritev, and how many bytes they have together.
+/// Returns the segments of a preadv or pwritev, and how many bytes they have together.
 ///
 /// # Safety
 /// `at` is null or points at `count` segments that no thread changes while `'a` lasts.
@@ -123,7 +123,7 @@ pub(crate) unsafe fn segments<'a>(at: *const iovec, count: i32) -> Result<(&'a [
     Ok((segments, total.ok_or_else(|| Failure::invalid("more bytes than memory can have"))?.min(MOST)))
 }
 
-/// A list that is read and written.
+/// Returns a list that is read and written.
 ///
 /// # Safety
 /// `at` is null or points at `count` values that no other thread uses while `'a` lasts.
@@ -136,12 +136,12 @@ pub(crate) unsafe fn list<'a, T>(at: *mut T, count: i32) -> Result<&'a mut [T]> 
     }
 }
 
-/// A place in a file.
+/// Returns a checked place in a file.
 pub(crate) fn offset(offset: i64) -> Result<u64> {
     u64::try_from(offset).map_err(|_| Failure::invalid(format!("a negative place in a file: {offset}")))
 }
 
-/// Memory of `len` zeros, or ENOMEM.
+/// Returns `len` zero bytes, or ENOMEM.
 pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes

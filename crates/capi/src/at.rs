@@ -10,7 +10,7 @@ use crate::open::{keep_file, lanefs_file, new_attr, open, permissions};
 use lanefs::{AtSymlink, DeviceNumber, SetAttr};
 use libc::{c_char, c_int, c_uint, dev_t, gid_t, mode_t, ssize_t, timespec, uid_t};
 
-/// As lanefs_open, from a directory on.
+/// Opens a file as lanefs_open does. `path` starts at the directory `dir`.
 ///
 /// Errors: as lanefs_open.
 #[unsafe(no_mangle)]
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn lanefs_openat(
     })
 }
 
-/// As lanefs_opendir, from a directory on.
+/// Opens a directory as lanefs_opendir does. `path` starts at the directory `dir`.
 ///
 /// Errors: as lanefs_opendir.
 #[unsafe(no_mangle)]
@@ -39,7 +39,8 @@ pub unsafe extern "C" fn lanefs_opendirat(dir: *mut lanefs_dir, path: *const c_c
     })
 }
 
-/// As lanefs_stat, from a directory on. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
+/// Reads attributes as lanefs_stat does. `path` starts at the directory `dir`; `flags` is 0 or
+/// AT_SYMLINK_NOFOLLOW of <fcntl.h>.
 ///
 /// Errors: as lanefs_stat; EINVAL (flags).
 #[unsafe(no_mangle)]
@@ -59,7 +60,8 @@ pub unsafe extern "C" fn lanefs_fstatat(
     })
 }
 
-/// As lanefs_chmod, from a directory on. `flags` is 0.
+/// Changes the permissions as lanefs_chmod does. `path` starts at the directory `dir`; `flags` is
+/// 0.
 ///
 /// Errors: as lanefs_chmod; EINVAL (flags).
 #[unsafe(no_mangle)]
@@ -74,7 +76,8 @@ pub unsafe extern "C" fn lanefs_fchmodat(
     unsafe { set_at(dir, path, set, Ok(AtSymlink::Follow)) }
 }
 
-/// As lanefs_chown, from a directory on. `flags` is 0 or AT_SYMLINK_NOFOLLOW of <fcntl.h>.
+/// Changes the owner as lanefs_chown does. `path` starts at the directory `dir`; `flags` is 0 or
+/// AT_SYMLINK_NOFOLLOW of <fcntl.h>.
 ///
 /// Errors: as lanefs_chown; EINVAL (flags).
 #[unsafe(no_mangle)]
@@ -89,7 +92,7 @@ pub unsafe extern "C" fn lanefs_fchownat(
     unsafe { set_at(dir, path, Ok(owner(uid, gid)), at_symlink(flags)) }
 }
 
-/// As lanefs_utimens, from a directory on.
+/// Sets times as lanefs_utimens does. `path` starts at the directory `dir`.
 ///
 /// Errors: as lanefs_utimens.
 #[unsafe(no_mangle)]
@@ -103,7 +106,7 @@ pub unsafe extern "C" fn lanefs_utimensat(
     unsafe { set_at(dir, path, times_of(times), at_symlink(flags)) }
 }
 
-/// As lanefs_mkdir, from a directory on.
+/// Makes a directory as lanefs_mkdir does. `path` starts at the directory `dir`.
 ///
 /// Errors: as lanefs_mkdir.
 #[unsafe(no_mangle)]
@@ -116,8 +119,8 @@ pub unsafe extern "C" fn lanefs_mkdirat(dir: *mut lanefs_dir, path: *const c_cha
     })
 }
 
-/// As lanefs_unlink, from a directory on, or as lanefs_rmdir if `flags` is AT_REMOVEDIR of
-/// <fcntl.h>.
+/// Removes a name as lanefs_unlink does, or as lanefs_rmdir does if `flags` is AT_REMOVEDIR of
+/// <fcntl.h>. `path` starts at the directory `dir`.
 ///
 /// Errors: as lanefs_unlink and lanefs_rmdir; EINVAL (flags).
 #[unsafe(no_mangle)]
@@ -134,7 +137,7 @@ pub unsafe extern "C" fn lanefs_unlinkat(dir: *mut lanefs_dir, path: *const c_ch
     })
 }
 
-/// As lanefs_rename, each path from a directory on.
+/// Renames as lanefs_rename does. Each path starts at its own directory.
 ///
 /// Errors: as lanefs_rename; EXDEV (directories of two volumes).
 #[unsafe(no_mangle)]
@@ -154,7 +157,7 @@ pub unsafe extern "C" fn lanefs_renameat(
     })
 }
 
-/// As lanefs_link, each path from a directory on. `flags` is 0.
+/// Makes a hard link as lanefs_link does. Each path starts at its own directory; `flags` is 0.
 ///
 /// Errors: as lanefs_link; EXDEV (directories of two volumes); EINVAL (flags).
 #[unsafe(no_mangle)]
@@ -175,7 +178,7 @@ pub unsafe extern "C" fn lanefs_linkat(
     })
 }
 
-/// As lanefs_symlink, `path` from a directory on.
+/// Makes a symbolic link as lanefs_symlink does. `path` starts at the directory `dir`.
 ///
 /// Errors: as lanefs_symlink.
 #[unsafe(no_mangle)]
@@ -193,7 +196,7 @@ pub unsafe extern "C" fn lanefs_symlinkat(
     })
 }
 
-/// As lanefs_readlink, from a directory on.
+/// Reads a symbolic link as lanefs_readlink does. `path` starts at the directory `dir`.
 ///
 /// Errors: as lanefs_readlink.
 #[unsafe(no_mangle)]
@@ -211,7 +214,7 @@ pub unsafe extern "C" fn lanefs_readlinkat(
     })
 }
 
-/// As lanefs_mknod, from a directory on.
+/// Makes a special file as lanefs_mknod does. `path` starts at the directory `dir`.
 ///
 /// Errors: as lanefs_mknod.
 #[unsafe(no_mangle)]
@@ -231,7 +234,7 @@ pub unsafe extern "C" fn lanefs_mknodat(
     })
 }
 
-/// Whether a symbolic link at the end is followed.
+/// Returns whether a symbolic link at the end is followed.
 fn at_symlink(flags: c_int) -> Result<AtSymlink> {
     match flags {
         libc::AT_SYMLINK_NOFOLLOW => Ok(AtSymlink::NoFollow),

@@ -7,7 +7,7 @@ use crate::volume::{lanefs_volume, volume};
 use lanefs::{AtSymlink, Metadata, SetAttr, SetTime, Timestamp};
 use libc::{c_char, c_int, gid_t, mode_t, timespec, uid_t};
 
-/// What there is to know of an inode. The names are those of stat(2).
+/// Attributes of an inode. The names are those of stat(2).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct lanefs_stat {
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn lanefs_stat(
     unsafe { stat_at(volume, path, AtSymlink::Follow, out) }
 }
 
-/// As lanefs_stat, but a symbolic link at the end is not followed.
+/// Reads attributes as lanefs_stat does, without following a symbolic link at the end.
 ///
 /// Errors: as lanefs_stat.
 #[unsafe(no_mangle)]
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn lanefs_chown(
     unsafe { set_at(volume, path, Ok(owner(uid, gid)), AtSymlink::Follow) }
 }
 
-/// As lanefs_chown, but a symbolic link at the end is not followed.
+/// Changes the owner as lanefs_chown does, without following a symbolic link at the end.
 ///
 /// Errors: as lanefs_chmod.
 #[unsafe(no_mangle)]
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn lanefs_utimens(
     unsafe { set_at(volume, path, set, at_end) }
 }
 
-/// As lanefs_utimens, of an open file.
+/// Sets the times of an open file as lanefs_utimens does.
 ///
 /// Errors: as lanefs_fchmod; EINVAL (nanoseconds).
 #[unsafe(no_mangle)]
@@ -234,6 +234,8 @@ pub unsafe extern "C" fn lanefs_futimens(file: *mut lanefs_file, times: *const t
     set_of(file, unsafe { times_of(times) })
 }
 
+/// Decodes the two times of a utimens.
+///
 /// # Safety
 /// `times` is null or points at two of them.
 pub(crate) unsafe fn times_of(times: *const timespec) -> Result<SetAttr> {

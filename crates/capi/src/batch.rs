@@ -31,7 +31,7 @@ pub struct lanefs_io {
     pub done: ssize_t,
 }
 
-/// What a request asks for, as far as it makes sense.
+/// Decodes and checks a request.
 ///
 /// # Safety
 /// Its memory is as the header says while `'a` lasts.

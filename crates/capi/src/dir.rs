@@ -40,12 +40,12 @@ fn listing(handle: *mut lanefs_dir) -> Result<Open<'static, Listing>> {
     DIRS.get(handle.addr()).ok_or_else(not_open)
 }
 
-/// The directory of a handle.
+/// Returns the directory of a handle.
 pub(crate) fn dir(handle: *mut lanefs_dir) -> Result<Dir> {
     Ok(listing(handle)?.dir.clone())
 }
 
-/// A handle for a directory.
+/// Makes a handle for a directory.
 pub(crate) fn keep_dir(dir: Dir) -> Result<*mut lanefs_dir> {
     let full = |_| Failure::new(libc::EMFILE, "too many open directories");
     let handle = DIRS.insert(Listing { dir, at: Mutex::default() }).map_err(full)?;

@@ -65,8 +65,8 @@ pub unsafe extern "C" fn lanefs_pwrite(
     })
 }
 
-/// As lanefs_pread into `count` segments, at most 1024, as one read. More than one are copied once
-/// more.
+/// Reads as lanefs_pread does into `count` segments, at most 1024, as one read. More than one are
+/// copied once more.
 ///
 /// Errors: as lanefs_pread; EINVAL (segments), ENOMEM.
 #[unsafe(no_mangle)]
@@ -99,8 +99,8 @@ pub unsafe extern "C" fn lanefs_preadv(
     })
 }
 
-/// As lanefs_pwrite from `count` segments, at most 1024, as one write. More than one are copied
-/// once more.
+/// Writes as lanefs_pwrite does from `count` segments, at most 1024, as one write. More than one
+/// are copied once more.
 ///
 /// Errors: as lanefs_pwrite; EINVAL (segments), ENOMEM.
 #[unsafe(no_mangle)]
@@ -216,7 +216,7 @@ fn falloc_mode(mode: c_int) -> Result<FallocMode> {
     })
 }
 
-/// The first byte at or behind `offset` that is data (LANEFS_SEEK_DATA) or in a hole
+/// Finds the first byte at or behind `offset` that is data (LANEFS_SEEK_DATA) or in a hole
 /// (LANEFS_SEEK_HOLE: the end of the file at the latest). A file has no position: nothing moves.
 ///
 /// Errors: ENXIO (nothing more; `offset` is at or behind the end), EINVAL (`whence`), EBADF,

@@ -1,4 +1,4 @@
-//! Names: what is made, removed, renamed and linked.
+//! Names: making, removing, renaming and linking them.
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
@@ -193,7 +193,7 @@ pub(crate) fn rename_flags(flags: c_uint) -> Result<RenameFlags> {
     }
 }
 
-/// The type in a mode; none is a file.
+/// Decodes the file type of a mode; without one it is a regular file.
 pub(crate) fn new_type(mode: mode_t) -> Result<FileType> {
     let file_type = match mode & libc::S_IFMT {
         0 => Some(FileType::Regular),

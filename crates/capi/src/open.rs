@@ -1,4 +1,4 @@
-//! From the flags of open(2) to an open file.
+//! Opens a file by the flags of open(2).
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
@@ -15,7 +15,7 @@ pub struct lanefs_file {
 
 static FILES: Table<File> = Table::new(2);
 
-/// The file behind a handle.
+/// Returns the file behind a handle.
 pub(crate) fn file(handle: *mut lanefs_file) -> Result<Open<'static, File>> {
     FILES.get(handle.addr()).ok_or_else(not_open)
 }
@@ -29,7 +29,7 @@ pub(crate) fn new_attr(mode: mode_t) -> NewAttr {
     NewAttr { permissions: permissions(mode), uid: 0, gid: 0 }
 }
 
-/// The low 12 bits of a mode.
+/// Returns the low 12 bits of a mode.
 pub(crate) fn permissions(mode: mode_t) -> u16 {
     (mode & 0o7777) as u16
 }
@@ -42,8 +42,8 @@ pub(crate) fn permissions(mode: mode_t) -> u16 {
 /// and O_LARGEFILE change nothing. O_DIRECT takes memory, places and lengths that are not aligned,
 /// too, and copies them then.
 ///
-/// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. Nobody is
-/// asked whether the caller may: whoever has the volume has all of it.
+/// `mode` is that of a file that is made; no umask is applied, and its owner is 0:0. No
+/// permission is checked: a caller that has the volume has all of it.
 ///
 /// Errors: ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG, EROFS, ENOSPC, EPERM (immutable),
 /// EUCLEAN, EIO, ENODEV (the volume was closed), EINVAL (flags; a device, fifo or socket), EMFILE,
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn lanefs_open(
     })
 }
 
-/// A handle for a file.
+/// Makes a handle for a file.
 pub(crate) fn keep_file(file: File) -> Result<*mut lanefs_file> {
     let full = |_| Failure::new(libc::EMFILE, "too many open files");
     Ok(std::ptr::without_provenance_mut(FILES.insert(file).map_err(full)?))

@@ -19,7 +19,7 @@ const KIND_BITS: u32 = 4;
 const INDEX_BITS: u32 = (CHUNK * CHUNKS).ilog2();
 const GENERATION_SHIFT: u32 = KIND_BITS + INDEX_BITS;
 
-/// What is open of one kind.
+/// A table of the open objects of one kind.
 pub(crate) struct Table<T> {
     /// In each handle, so that a file is not taken for a directory. Not 0: no handle is null.
     kind: usize,
@@ -35,7 +35,8 @@ struct Free {
     next: usize,
 }
 
-/// On cache lines of its own: threads that use different files do not meet.
+/// A place of the table, on cache lines of its own: threads that use different files do not share
+/// one.
 #[repr(align(128))]
 struct Slot<T> {
     /// The handle that calls may use now. 0: none.
@@ -48,17 +49,17 @@ struct Held<T> {
     value: Option<T>,
 }
 
-/// What a handle stands for. It stays open while this lives.
+/// A reference to the object behind a handle, which stays open while this lives.
 pub(crate) type Open<'t, T> = MappedRecursiveRwLockReadGuard<'t, T>;
 
 impl<T> Table<T> {
-    /// An empty table.
+    /// Returns an empty table.
     pub(crate) const fn new(kind: usize) -> Self {
         let free = Mutex::new(Free { again: Vec::new(), next: 0 });
         Self { kind, chunks: [const { OnceLock::new() }; CHUNKS], free }
     }
 
-    /// A handle for `value`. The value comes back if the table is full.
+    /// Makes a handle for `value`. The value comes back if the table is full.
     pub(crate) fn insert(&self, value: T) -> Result<usize, T> {
         let index = {
             let mut free = self.free.lock();

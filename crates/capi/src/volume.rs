@@ -1,4 +1,4 @@
-//! Volumes: open, close, sync, how full, what it counted.
+//! Volumes: open, close, sync, free space, statistics.
 
 use crate::answer::{Failure, Result, call};
 use crate::args;
@@ -14,7 +14,7 @@ pub struct lanefs_volume {
 
 static VOLUMES: Table<Volume> = Table::new(1);
 
-/// The volume behind a handle.
+/// Returns the volume behind a handle.
 pub(crate) fn volume(handle: *mut lanefs_volume) -> Result<Open<'static, Volume>> {
     VOLUMES.get(handle.addr()).ok_or_else(not_open)
 }
@@ -23,7 +23,7 @@ fn not_open() -> Failure {
     Failure::new(libc::EBADF, "no open volume")
 }
 
-/// How full a volume is, as statfs(2) has it.
+/// Space and inodes of a volume, as statfs(2) has them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct lanefs_statfs {
@@ -45,7 +45,7 @@ pub struct lanefs_statfs {
     pub f_uuid: [u8; 16],
 }
 
-/// The version of the library that runs, such as "0.1.0".
+/// Returns the version of the library that runs, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn lanefs_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

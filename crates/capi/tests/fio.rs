@@ -170,7 +170,7 @@ fn what_cannot_be_is_refused_in_words() {
     e2fsck_clean(&disk.volume);
 }
 
-/// What makes a job small and short.
+/// Options that make a job small and short.
 const SMALL: [(&str, &str); 9] = [
     ("size=16G", "size=8m"),
     ("size=2g", "size=2m"),

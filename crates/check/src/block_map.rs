@@ -1,4 +1,4 @@
-//! Which blocks are in use, counted up while the volume is walked.
+//! The blocks in use, marked while the volume is walked.
 //!
 //! One bit for each cluster, in a bitmap for each group that is made when the first of its blocks
 //! is claimed: the memory is bounded by the bitmaps of the volume itself.

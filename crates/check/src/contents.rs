@@ -166,7 +166,7 @@ impl Check {
     }
 }
 
-/// Claims the blocks of one inode.
+/// The claims of the blocks of one inode.
 #[derive(Debug)]
 struct Claims<'a> {
     ino: u32,
@@ -178,7 +178,7 @@ struct Claims<'a> {
     shared: bool,
     /// Whether the runs are wanted.
     keep: bool,
-    /// Those of which no block was claimed before, in order.
+    /// The runs of which no block was claimed before, in order.
     runs: Vec<Extent>,
     /// Blocks of whole clusters.
     mapped: u64,

@@ -23,7 +23,7 @@ pub(crate) struct Dir {
     pub(crate) dotdot: u32,
 }
 
-/// What the entries of a directory are checked by.
+/// The facts by which the entries of a directory are checked.
 #[derive(Debug)]
 pub(crate) struct DirBody {
     pub(crate) ino: u32,
@@ -36,7 +36,7 @@ pub(crate) struct DirBody {
     content: Content,
 }
 
-/// Where the entries of a directory are.
+/// The place of the entries of a directory.
 #[derive(Debug)]
 pub(crate) enum Content {
     /// In runs of blocks, sorted by logical block; `blocks` by the size.
@@ -61,7 +61,7 @@ impl DirBody {
     }
 }
 
-/// What the blocks of one directory have in common.
+/// The state that the checks of a directory's blocks share.
 #[derive(Debug)]
 struct Names<'a> {
     dir: &'a DirBody,

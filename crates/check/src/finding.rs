@@ -181,7 +181,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Collects findings up to a bound, and counts the rest.
+/// Findings, collected up to a bound, and a count of the rest.
 #[derive(Debug)]
 pub(crate) struct Findings {
     pub(crate) kept: Vec<Finding>,

@@ -1,9 +1,10 @@
-//! What the check knows of each inode: its type, its links, and how many entries lead to it.
+//! The facts that the check keeps of each inode: its type, its links, and how many entries lead to
+//! it.
 
 use lanefs_format::{FileType, Layout};
 use std::collections::BTreeMap;
 
-/// What the check knows of one inode.
+/// The facts that the check keeps of one inode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InodeNote {
     /// The type of an inode in use.

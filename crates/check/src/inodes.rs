@@ -51,7 +51,7 @@ impl Check {
         Ok(())
     }
 
-    /// Inodes at the start of a group's table that were ever used.
+    /// Returns how many inodes at the start of a group's table were ever used.
     pub(crate) fn used_inodes(&self, group: u32) -> u32 {
         let all = self.layout.inodes_per_group();
         match self.groups.get(&group) {

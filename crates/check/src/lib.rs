@@ -57,7 +57,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xattrs::XattrUse;
 
-/// How to check.
+/// Options of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
@@ -79,7 +79,7 @@ impl Options {
     }
 }
 
-/// Why a volume cannot be checked.
+/// The reason why a volume cannot be checked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
@@ -105,7 +105,7 @@ pub enum CheckError {
     Log(String),
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Report {

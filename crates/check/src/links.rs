@@ -10,7 +10,7 @@ use lanefs_format::{EXT4_ROOT_INO, FileType, RoCompat};
 /// Links from which on a directory may count 1, for "more than fit" (`dir_nlink`).
 const EXT4_LINK_MAX: u32 = 65000;
 
-/// Whether the root is reached by the parents of a directory.
+/// The result of a walk from a directory to the root by its parents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Unknown,

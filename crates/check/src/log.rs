@@ -40,7 +40,7 @@ pub(crate) struct Opened {
 /// to check.
 ///
 /// # Errors
-/// Those of [`check`](crate::check).
+/// The errors of [`check`](crate::check).
 pub(crate) fn open(
     device: Arc<dyn BlockDevice>,
     findings: &mut Findings,

@@ -15,14 +15,14 @@ const DIRECT: usize = 12;
 /// Root of an extent tree, or of an indirect map, in messages.
 const ROOT: u64 = 0;
 
-/// Receives what a map holds.
+/// A receiver of the runs and errors of a map.
 pub(crate) trait Visit {
     /// Visits a block of the map itself, inside the volume. Returns whether to read it and go
     /// below.
     fn node(&mut self, block: u64) -> bool;
-    /// A run of blocks, inside the volume. An indirect map has runs of any length.
+    /// Takes a run of blocks, inside the volume. An indirect map has runs of any length.
     fn data(&mut self, run: Extent);
-    /// A rule that the map breaks. What lies below is not visited.
+    /// Takes a rule that the map breaks. The entries below it are not visited.
     fn broken(&mut self, structure: Structure, rule: Rule);
 }
 

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// Bytes copied at a time.
 const CHUNK: usize = 1 << 20;
 
-/// What a copy keeps.
+/// The attributes that a copy keeps.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Options {
     pub(crate) recursive: bool,
@@ -338,7 +338,7 @@ struct Copied {
     is_new: bool,
 }
 
-/// Whether a copy can be made.
+/// The way in which a copy can be made.
 #[derive(Debug, PartialEq, Eq)]
 enum Way {
     Free,

@@ -62,7 +62,7 @@ fn stamp(text: &str, now: Time) -> Option<Time> {
     Some(Time { sec: time.sec + leap, ..time })
 }
 
-/// `@SECONDS[.FRACTION]`, of any size that a volume can store.
+/// Parses `@SECONDS[.FRACTION]`, of any size that a volume can store.
 fn seconds(text: &str) -> Option<Time> {
     let text = text.strip_prefix('@')?;
     let (whole, fraction) = text.split_once(['.', ',']).unwrap_or((text, "0"));
@@ -78,7 +78,7 @@ fn seconds(text: &str) -> Option<Time> {
     })
 }
 
-/// `now`, `today`, `yesterday`, `tomorrow`, `2 days`, `3 hours ago`.
+/// Parses `now`, `today`, `yesterday`, `tomorrow`, `2 days`, `3 hours ago`.
 fn in_words(text: &str, now: Time) -> Option<Timestamp> {
     let now = zoned(now)?;
     let text = text.to_ascii_lowercase();
@@ -109,7 +109,7 @@ fn of_unit(count: i64, unit: &str) -> Option<Span> {
     .ok()
 }
 
-/// A date with or without time and zone, as ISO 8601 and as stat(1) shows it.
+/// Parses a date with or without time and zone, as ISO 8601 and stat(1) write it.
 fn absolute(text: &str) -> Option<Timestamp> {
     let (civil, zone) = split_zone(text);
     let civil = civil.trim_end();
@@ -140,7 +140,7 @@ fn zoned(time: Time) -> Option<Zoned> {
     Some(Timestamp::new(time.sec, nsec).ok()?.to_zoned(TimeZone::system()))
 }
 
-/// The nanoseconds of a time are counted forward, also before 1970.
+/// Converts a timestamp. The nanoseconds of a time are counted forward, also before 1970.
 fn of(timestamp: Timestamp) -> Time {
     let nanoseconds = timestamp.as_nanosecond();
     let (sec, nsec) = (nanoseconds.div_euclid(1_000_000_000), nanoseconds.rem_euclid(1_000_000_000));

@@ -12,7 +12,7 @@ use std::io;
 /// Result of a command or of a part of it.
 pub(crate) type Res<T = ()> = Result<T, Failure>;
 
-/// Why a command ends early.
+/// The reason why a command ends early.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A line for standard error.
@@ -27,7 +27,7 @@ impl Failure {
         Self::Message { text: text.into(), code: 1 }
     }
 
-    /// `cannot VERB 'WHAT': CAUSE`
+    /// Returns the failure `cannot VERB 'WHAT': CAUSE`.
     pub(crate) fn cannot(verb: &str, what: impl AsRef<[u8]>, cause: impl Into<Cause>) -> Self {
         Self::new(format!("cannot {verb} {}: {}", quoted(what), cause.into()))
     }
@@ -63,7 +63,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What the system or the engine gave as the reason.
+/// The reason that the system or the engine gave.
 #[derive(Debug, Clone)]
 pub(crate) struct Cause {
     pub(crate) errno: Option<Errno>,

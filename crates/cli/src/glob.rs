@@ -3,7 +3,7 @@
 //! A name is a row of characters; a byte that is not UTF-8 is a character of its own. `*` and `?`
 //! take slashes and leading dots too, as those of find(1) do.
 
-/// What stands for the byte `b` that is not UTF-8: `NOT_UTF8 + b`, above any code point.
+/// The code of a byte `b` that is not UTF-8: `NOT_UTF8 + b`, above any code point.
 const NOT_UTF8: u32 = 0x11_0000;
 
 /// A parsed pattern.

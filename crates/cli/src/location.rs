@@ -81,7 +81,8 @@ pub(crate) fn forgotten_slash(arg: &OsStr) -> Option<OsString> {
         .then(|| OsString::from_vec([&bytes[..at], b":/", &bytes[at + 1..]].concat()))
 }
 
-/// `nbd://host/export` and `pmem:/dev/shm/v` have a `:/` that splits nothing.
+/// Returns whether the `:/` behind `before` belongs to a scheme: that of `nbd://host/export` and
+/// `pmem:/dev/shm/v` separates no path.
 fn is_scheme(before: &[u8], from: &[u8]) -> bool {
     before == b"pmem" || from.starts_with(b"://") && matches!(before, b"nbd" | b"nbd+unix" | b"nbds")
 }

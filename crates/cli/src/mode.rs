@@ -16,7 +16,7 @@ const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const STICKY: u32 = 0o1000;
 
-/// `-rwxr-xr-x`, ten characters.
+/// Formats a mode as ten characters: `-rwxr-xr-x`.
 pub(crate) fn shown(mode: u32) -> String {
     let kind = TYPES.iter().find(|t| t.0 == mode & 0o170000).map_or('?', |t| t.1);
     let mut out = String::from(kind);
@@ -34,7 +34,7 @@ pub(crate) fn shown(mode: u32) -> String {
     out
 }
 
-/// "regular file", "directory", ...
+/// Names the type of a file: "regular file", "directory", ...
 pub(crate) fn kind(mode: u32) -> &'static str {
     TYPES.iter().find(|t| t.0 == mode & 0o170000).map_or("weird file", |t| t.2)
 }
@@ -48,7 +48,7 @@ pub(crate) enum ModeChange {
     Symbolic(Vec<Clause>),
 }
 
-/// `who op perm` of one clause.
+/// A clause: `[ugoa]`, an operator and permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Clause {
     /// Bits of u, g, o that the clause may touch, special bits included.
@@ -85,7 +85,7 @@ impl std::str::FromStr for ModeChange {
     }
 }
 
-/// `[ugoa]*([-+=]([rwxXst]*|[ugo]))+`
+/// Parses `[ugoa]*([-+=]([rwxXst]*|[ugo]))+`.
 fn parse_clause(part: &str, clauses: &mut Vec<Clause>) -> Option<()> {
     let ops = part.find(['-', '+', '='])?;
     let (names, mut rest) = part.split_at(ops);

@@ -31,7 +31,7 @@ impl Out {
         if self.terminal { quote::listed(name).into_bytes() } else { name.to_vec() }
     }
 
-    /// `text` in `style`, if colours are wanted.
+    /// Returns `text` in `style`, if colours are wanted.
     pub(crate) fn styled(&self, text: Vec<u8>, style: owo_colors::Style) -> Vec<u8> {
         if !self.color || style.is_plain() {
             return text;
@@ -42,7 +42,7 @@ impl Out {
         out
     }
 
-    /// Text in `style`, if colours are wanted.
+    /// Returns `text` in `style`, if colours are wanted.
     pub(crate) fn paint(&self, text: &str, style: owo_colors::Style) -> String {
         if self.color { style.style(text).to_string() } else { text.to_owned() }
     }
@@ -57,7 +57,7 @@ impl Out {
     /// Writes out the buffered bytes.
     ///
     /// # Errors
-    /// Those of writing.
+    /// The errors of writing.
     pub(crate) fn finish(mut self) -> Res {
         Ok(self.stream.flush()?)
     }

@@ -9,7 +9,7 @@ use lanefs_archive::check_owner;
 use std::collections::HashMap;
 use std::str::FromStr;
 
-/// What to change; `None` is left as it is.
+/// The owner and group to set; `None` is left as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Owner {
     pub(crate) uid: Option<u32>,

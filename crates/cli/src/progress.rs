@@ -19,7 +19,7 @@ fn style(template: &str) -> ProgressStyle {
         .progress_chars("=> ")
 }
 
-/// What a command has done so far.
+/// The progress of a command.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,

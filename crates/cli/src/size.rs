@@ -28,7 +28,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     u64::pow(base, power).checked_mul(number).ok_or_else(|| format!("'{text}' is larger than 2^64 bytes"))
 }
 
-/// As `ls -h` and `df -h` write it: up to 9.9 with one digit, rounded up, powers of 1024.
+/// Formats bytes as `ls -h` and `df -h` do: up to 9.9 with one digit, rounded up, powers of 1024.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
     let mut unit = 0;

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Res};
 use lanefs::Volume;
 
-/// Where the time went.
+/// The argument that shows where the time went.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct StatsArg {
     /// When done, print where the time went to standard error: a table, or --stats=json

@@ -16,7 +16,8 @@ impl Time {
         Some(Timestamp::new(self.sec, nsec).ok()?.to_zoned(TimeZone::system()))
     }
 
-    /// `2026-11-21 19:44:42.123456789 +0000`; seconds since 1970 if no calendar has the time.
+    /// Formats `2026-11-21 19:44:42.123456789 +0000`; seconds since 1970 if no calendar has the
+    /// time.
     pub(crate) fn full(self) -> String {
         match self.zoned() {
             Some(z) => z.strftime("%Y-%m-%d %H:%M:%S.%9f %z").to_string(),
@@ -24,13 +25,13 @@ impl Time {
         }
     }
 
-    /// `2026-11-21 19:44:42 +0000`, for times that have no fraction.
+    /// Formats `2026-11-21 19:44:42 +0000`, for times that have no fraction.
     pub(crate) fn seconds(self) -> String {
         self.zoned().map_or_else(|| self.sec.to_string(), |z| z.strftime("%Y-%m-%d %H:%M:%S %z").to_string())
     }
 
-    /// `Nov 21 19:44`, or `Nov 21  2025` if it is more than half a year away from `now` or in its
-    /// future.
+    /// Formats `Nov 21 19:44`, or `Nov 21  2025` if it is more than half a year away from `now` or
+    /// in its future.
     pub(crate) fn short(self, now: Time) -> String {
         const HALF_A_YEAR: i64 = 31_556_952 / 2;
         let Some(z) = self.zoned() else { return self.sec.to_string() };
@@ -38,7 +39,7 @@ impl Time {
         z.strftime(if recent { "%b %e %H:%M" } else { "%b %e  %Y" }).to_string()
     }
 
-    /// `2026-11-21T19:44:42.123456789Z`, for machines.
+    /// Formats `2026-11-21T19:44:42.123456789Z`, for machines.
     pub(crate) fn iso(self) -> String {
         match i32::try_from(self.nsec).ok().and_then(|n| Timestamp::new(self.sec, n).ok()) {
             Some(t) => t.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string(),

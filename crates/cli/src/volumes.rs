@@ -145,7 +145,7 @@ pub(crate) fn open(name: &VolumeName, write: bool) -> Res<Volume> {
     open_with(name, write, |options| options)
 }
 
-/// As [`open`], with other options besides.
+/// Opens as [`open`] does, with the options that `change` adds.
 pub(crate) fn open_with(
     name: &VolumeName,
     write: bool,
@@ -156,13 +156,14 @@ pub(crate) fn open_with(
     open_by(name, write, change(cached.write(write)))
 }
 
-/// As [`open`], by these options, which must agree with `write`.
+/// Opens as [`open`] does, with these options, which must agree with `write`.
 pub(crate) fn open_by(name: &VolumeName, write: bool, options: OpenOptions) -> Res<Volume> {
     open_device(name, write, options.write(write), Ok)
 }
 
-/// As [`open_by`], but `look` sees the device, opened and locked, before anything of it is read,
-/// and returns the one to read. `write` is for the first, `options` for the second.
+/// Opens as [`open_by`] does, but calls `look` with the device, opened and locked, before anything
+/// of it is read. `look` returns the device to read. `write` is for the first, `options` for the
+/// second.
 pub(crate) fn open_device(
     name: &VolumeName,
     write: bool,
@@ -311,7 +312,7 @@ pub(crate) fn device(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
     open_url(name, &FileOptions::new().read_only(true)).map_err(|e| cannot_open("open", name, e.into(), None))
 }
 
-/// As [`device`], without a lock: another process may write to it meanwhile.
+/// Opens as [`device`] does, without a lock: another process may write to it meanwhile.
 pub(crate) fn unlocked_device(name: &VolumeName) -> Res<Arc<dyn BlockDevice>> {
     let options = FileOptions::new().read_only(true).unlocked(true);
     open_url(name, &options).map_err(|e| cannot_open("open", name, e.into(), None))

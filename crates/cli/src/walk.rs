@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Where the walk stands.
+/// A step of a walk.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) path: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct Step {
     pub(crate) last: bool,
 }
 
-/// Before or after the entries of a directory.
+/// The moment of a step: before or after the entries of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     /// A file, or a directory before its entries.
@@ -62,7 +62,7 @@ impl<'a> Walk<'a> {
         noted.finish()
     }
 
-    /// Does not go into the directory that the last step entered; no step leaves it either.
+    /// Keeps the walk out of the directory that the last step entered; no step leaves it either.
     pub(crate) fn stay_out(&mut self) {
         if std::mem::take(&mut self.unread) {
             self.walk.leave();

@@ -31,7 +31,7 @@ struct Broker {
     questions: UnixStream,
 }
 
-/// What a broker passes when it has mounted.
+/// The values that a broker passes when it has mounted.
 struct New {
     device: (u32, u32),
     connection: OwnedFd,

@@ -161,7 +161,7 @@ fn index(layout: &Path, manifests: &[Value]) {
     fs::write(layout.join("index.json"), json!({"manifests": manifests}).to_string()).unwrap();
 }
 
-/// Passes bytes on and hashes them.
+/// A writer that passes bytes on and hashes them.
 struct Hashed<W>(W, Sha256);
 
 impl<W: Write> Write for Hashed<W> {

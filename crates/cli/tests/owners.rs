@@ -111,7 +111,7 @@ fn with_uid_all_files_have_one_owner() {
     }
 }
 
-/// A user who fills a file of root's makes no program that a later mount runs as root.
+/// A file of root that another user fills gets no set-id bit that a later mount would honour.
 #[test]
 fn with_uid_nobody_gives_rights_of_the_owner_on_disk() {
     let image = volume();

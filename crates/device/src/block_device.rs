@@ -23,7 +23,7 @@ pub struct WriteOp<'a> {
 }
 
 impl WriteOp<'_> {
-    /// Length of the write in bytes.
+    /// Returns the length of the write in bytes.
     pub fn len(&self) -> u64 {
         self.data.iter().map(|d| d.len() as u64).sum()
     }
@@ -39,24 +39,25 @@ impl WriteOp<'_> {
 /// Reads and writes are whole or an error. Two calls that overlap in time and range may
 /// interleave in any way; callers keep them apart.
 pub trait BlockDevice: Send + Sync + Debug {
-    /// Size in bytes.
+    /// Returns the size in bytes.
     fn size(&self) -> u64;
 
     /// Returns whether writes are refused.
     fn read_only(&self) -> bool;
 
-    /// The required alignment of offsets, lengths and memory addresses: 1 except for O_DIRECT.
+    /// Returns the alignment that offsets, lengths and memory addresses need: 1 except for
+    /// O_DIRECT.
     fn alignment(&self) -> usize {
         1
     }
 
-    /// The logical sector in bytes, in which a partition table of the medium counts.
+    /// Returns the logical sector in bytes: the unit of a partition table of the medium.
     fn sector_size(&self) -> u64 {
         512
     }
 
-    /// The unit in bytes, a power of two, of which a power cut leaves each aligned one whole or
-    /// absent.
+    /// Returns the unit in bytes, a power of two, that a power cut does not tear: each aligned unit
+    /// is written whole or not at all.
     fn atomic_write(&self) -> usize {
         512
     }
@@ -68,7 +69,7 @@ pub trait BlockDevice: Send + Sync + Debug {
         None
     }
 
-    /// The memory that the medium is, where it is memory.
+    /// Returns the mapping of a medium that is memory, `None` for any other.
     fn mapped(&self) -> Option<&Mapped> {
         None
     }
@@ -88,7 +89,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Runs all `ops`, in any order. On an error any of them may have been done.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at).
+    /// The errors of [`read_at`](Self::read_at).
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
         ops.iter_mut().try_for_each(|op| self.read_at(op.buf, op.offset))
     }
@@ -96,7 +97,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Runs all `ops`, in any order. On an error any of them may have been done.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at).
+    /// The errors of [`write_at`](Self::write_at).
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
         for op in ops {
             let mut at = op.offset;
@@ -114,7 +115,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// The medium's failure. Writes since the last successful flush may then be lost.
     fn flush(&self) -> Result<()>;
 
-    /// Tells the medium that a range holds nothing of worth; it reads as anything afterwards.
+    /// Discards a range: the medium may drop its content. Reads return any bytes afterwards.
     ///
     /// # Errors
     /// A range beyond the end, a read-only device, or the medium's failure.
@@ -123,13 +124,13 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Makes a range read as zeros, by the cheapest way that the medium has.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at).
+    /// The errors of [`write_at`](Self::write_at).
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         zero_by_writing(self, offset, len)
     }
 }
 
-/// A shared device is a device, so that a test can keep hold of one that it hands on.
+/// A shared device is a device, so that a caller can pass one on and keep a reference.
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn size(&self) -> u64 {
         (**self).size()

@@ -72,9 +72,9 @@ impl AlignedBuf {
         Self { ptr, len, home: Home::Page(pool) }
     }
 
-    /// `count` buffers of `len` zero bytes each, a multiple of 4096, one behind the other out of
-    /// one allocation: allocated one by one they would waste up to a page each. The memory is freed
-    /// when the last of them goes. What is [`HUGE`](Self::HUGE) or more comes in huge pages, where
+    /// Allocates `count` buffers of `len` zero bytes each, a multiple of 4096, consecutively in one
+    /// allocation: single allocations would waste up to a page each. The memory is freed when the
+    /// last of them is dropped. An allocation of [`HUGE`](Self::HUGE) or more has huge pages, where
     /// the kernel has some.
     ///
     /// # Panics
@@ -117,7 +117,7 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    /// `len` zero bytes, more than none and a multiple of 4096.
+    /// Allocates `len` zero bytes, more than none and a multiple of 4096.
     fn new(len: usize) -> Self {
         let align = Self::align(len);
         let Some(ptr) = memory::map(len, align) else { handle_alloc_error(AlignedBuf::layout(len)) };
@@ -128,7 +128,7 @@ impl Slab {
         Self { ptr, len }
     }
 
-    /// For huge pages a slab begins at a multiple of their size.
+    /// Returns the alignment of a slab. For huge pages it begins at a multiple of their size.
     fn align(len: usize) -> usize {
         if len >= AlignedBuf::HUGE { AlignedBuf::HUGE } else { AlignedBuf::ALIGN }
     }

@@ -16,26 +16,26 @@ numbers! {
     ETXTBSY EUCLEAN EXDEV
 }
 
-/// The number of a system's error: EIO where there is none.
+/// Returns the errno of a system's error, `None` if it has none.
 #[cfg(target_os = "linux")]
 pub fn of(e: &io::Error) -> Option<i32> {
     e.raw_os_error()
 }
 
-/// The number of a system's error: EIO where Linux has none for it.
+/// Returns the errno of a system's error, `None` if Linux has none of this kind.
 #[cfg(not(target_os = "linux"))]
 pub fn of(e: &io::Error) -> Option<i32> {
     e.raw_os_error()?;
     KINDS.iter().find(|(_, kind)| *kind == e.kind()).map(|(errno, _)| *errno)
 }
 
-/// The kind of error that a number stands for.
+/// Returns the kind of error of an errno.
 #[cfg(target_os = "linux")]
 pub fn kind(errno: i32) -> io::ErrorKind {
     io::Error::from_raw_os_error(errno).kind()
 }
 
-/// The kind of error that a number stands for.
+/// Returns the kind of error of an errno.
 #[cfg(not(target_os = "linux"))]
 pub fn kind(errno: i32) -> io::ErrorKind {
     KINDS.iter().find(|(number, _)| *number == errno).map_or(io::ErrorKind::Other, |(_, kind)| *kind)

@@ -70,33 +70,34 @@ impl std::error::Error for DeviceError {
 }
 
 impl DeviceError {
-    /// A failure of `op` on `len` bytes at `offset`.
+    /// Returns a failure of `op` on `len` bytes at `offset`.
     pub fn new(op: Op, offset: u64, len: u64, source: io::Error) -> Self {
         Self { op, offset, len, source }
     }
 
-    /// A range that does not lie inside a device of `size` bytes.
+    /// Returns the failure of a range that does not lie inside a device of `size` bytes.
     pub fn out_of_range(op: Op, offset: u64, len: u64, size: u64) -> Self {
         let msg = format!("beyond the end of the device ({size} bytes)");
         Self::new(op, offset, len, io::Error::new(io::ErrorKind::UnexpectedEof, msg))
     }
 
-    /// A refused open or lock of `path`: `reason` follows the path in the message.
+    /// Returns the failure of a refused open or lock of `path`: `reason` follows the path in the
+    /// message.
     pub(crate) fn at_path(op: Op, path: &Path, errno: i32, reason: impl Into<String>) -> Self {
         let kind = errno::kind(errno);
         let refused = Refused { path: path.to_owned(), reason: reason.into(), errno };
         Self::new(op, 0, 0, io::Error::new(kind, refused))
     }
 
-    /// The number that a system call of Linux would have failed with (EIO where there is none).
+    /// Returns the errno with which a system call of Linux would have failed, EIO if there is none.
     pub fn errno(&self) -> i32 {
         let refused = || self.source.get_ref()?.downcast_ref::<Refused>().map(|r| r.errno);
         errno::of(&self.source).or_else(refused).unwrap_or(errno::EIO)
     }
 }
 
-/// Why a path was not opened. The number is kept beside the words, because `io::Error` has room for
-/// one.
+/// The reason why a path was not opened. The number is kept beside the words, because `io::Error`
+/// has room for one.
 #[derive(Debug)]
 struct Refused {
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! How a file is opened as a device, on every system.
+//! Options to open a file as a device, on every system.
 
 use crate::{FileDevice, Result};
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub enum Cached {
     Nothing,
 }
 
-/// When batches go by io_uring.
+/// When batches of requests use io_uring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IoUring {
     /// Where the kernel has it and it is faster than a loop of calls: several runs of direct I/O.
@@ -31,8 +31,7 @@ pub enum IoUring {
     On,
 }
 
-/// How to open a [`FileDevice`]: for reading and writing through the page cache, unless told
-/// otherwise.
+/// Options to open a [`FileDevice`]. The default is reading and writing through the page cache.
 #[derive(Debug, Clone, Default)]
 pub struct FileOptions {
     pub(crate) read_only: bool,
@@ -44,29 +43,29 @@ pub struct FileOptions {
 }
 
 impl FileOptions {
-    /// Reading and writing, through the page cache.
+    /// Returns the defaults: reading and writing, through the page cache.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Open for reading: writes fail, and other readers may share.
+    /// Opens for reading only: writes fail, and other readers may share the file.
     pub fn read_only(mut self, yes: bool) -> Self {
         self.read_only = yes;
         self
     }
 
-    /// Go past the page cache (O_DIRECT).
+    /// Bypasses the page cache (O_DIRECT).
     pub fn direct(self, yes: bool) -> Self {
         self.cached(if yes { Cached::Nothing } else { Cached::All })
     }
 
-    /// The I/O that uses the kernel's page cache: all by default.
+    /// Sets which I/O uses the kernel's page cache. The default is all of it.
     pub fn cached(mut self, what: Cached) -> Self {
         self.cached = what;
         self
     }
 
-    /// When batches go by io_uring: where it pays, unless told otherwise.
+    /// Sets when batches use io_uring. The default is where it is faster than single calls.
     pub fn io_uring(mut self, when: IoUring) -> Self {
         self.io_uring = when;
         self
@@ -86,7 +85,7 @@ impl FileOptions {
         self
     }
 
-    /// The bytes that will be used: they alone are locked, and direct I/O must fit them.
+    /// Limits the device to these bytes: they alone are locked, and direct I/O must fit them.
     pub(crate) fn window(mut self, bytes: Option<Range<u64>>) -> Self {
         self.window = bytes;
         self
@@ -103,7 +102,7 @@ impl FileDevice {
     /// Opens `path` for reading and writing. See [`FileOptions::open`].
     ///
     /// # Errors
-    /// As [`FileOptions::open`].
+    /// The errors of [`FileOptions::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         FileOptions::new().open(path)
     }
@@ -111,7 +110,7 @@ impl FileDevice {
     /// Opens `path` for reading, beside any number of other readers.
     ///
     /// # Errors
-    /// As [`FileOptions::open`].
+    /// The errors of [`FileOptions::open`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         FileOptions::new().read_only(true).open(path)
     }
@@ -119,16 +118,16 @@ impl FileDevice {
     /// Makes a sparse file of `size` bytes. See [`FileOptions::create`].
     ///
     /// # Errors
-    /// As [`FileOptions::create`].
+    /// The errors of [`FileOptions::create`].
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         FileOptions::new().create(path, size)
     }
 
-    /// Makes a sparse file of `size` bytes that was not there before. See
+    /// Creates a new sparse file of `size` bytes. Fails if the file exists. See
     /// [`FileOptions::create_new`].
     ///
     /// # Errors
-    /// As [`FileOptions::create_new`].
+    /// The errors of [`FileOptions::create_new`].
     pub fn create_new(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         FileOptions::new().create_new(path, size)
     }

@@ -12,17 +12,17 @@ pub struct MemDevice {
 }
 
 impl MemDevice {
-    /// A device of `size` zero bytes.
+    /// Returns a device of `size` zero bytes.
     pub fn new(size: usize) -> Self {
         Self::from_bytes(vec![0; size])
     }
 
-    /// A device that starts with `bytes`.
+    /// Returns a device that starts with `bytes`.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { size: bytes.len() as u64, bytes: RwLock::new(bytes) }
     }
 
-    /// A copy of all bytes as they are now.
+    /// Returns a copy of all bytes as they are now.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.read().clone()
     }

@@ -81,8 +81,8 @@ pub fn is_open_here(path: impl AsRef<Path>) -> bool {
     })
 }
 
-/// As [`ids`], of the file that `path` leads to. Opens none but a block device, and goes without
-/// the file behind one that the caller may not read.
+/// Returns the ids, as [`ids`] does, of the file that `path` leads to. Opens none but a block
+/// device, and leaves out the file behind one that the caller may not read.
 #[cfg(unix)]
 fn ids_at(path: &Path) -> std::io::Result<Vec<Id>> {
     use std::os::unix::fs::FileTypeExt;

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How fast a [`PacedDevice`] is.
+/// The speed of a [`PacedDevice`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// Of each read and write, or of a batch of them, which go side by side.
@@ -46,7 +46,7 @@ impl Pace {
         flush: Duration::from_millis(12),
     };
 
-    /// How long a request keeps the device from the next one.
+    /// Returns how long a request keeps the device from the next one.
     fn service(&self, len: u64) -> Duration {
         let operations = len.div_ceil(256 << 10).max(1) as f64;
         let seconds = (operations / f64::from(self.iops.max(1))).max(len as f64 / self.bytes.max(1) as f64);
@@ -114,7 +114,7 @@ impl<D: BlockDevice> BlockDevice for PacedDevice<D> {
         self.below.atomic_write()
     }
 
-    /// It is no memory, whatever is below.
+    /// Returns `None`: it is no memory, whatever is below.
     fn mapped(&self) -> Option<&Mapped> {
         None
     }

@@ -7,7 +7,7 @@
 use rustix::thread::Pid;
 use std::io;
 
-/// Has a thread, the caller for `None`, run only while its processor has nothing else to do
+/// Makes a thread, the caller for `None`, run only while its processor has nothing else to do
 /// (SCHED_IDLE), or again as all others do (SCHED_OTHER).
 ///
 /// # Errors

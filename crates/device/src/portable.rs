@@ -28,7 +28,7 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// The path that it was opened by.
+    /// Returns the path by which the device was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -57,7 +57,8 @@ impl FileOptions {
     /// Creates a sparse file of `size` zero bytes, and drops the old content of an existing file.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and where the file system cannot hold a file of that size.
+    /// The errors of [`open`](Self::open), and where the file system cannot hold a file of that
+    /// size.
     pub fn create(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
         let path = path.as_ref();
         match self.create_new(path, size) {
@@ -72,7 +73,8 @@ impl FileOptions {
     /// Makes a sparse file of `size` zero bytes that was not there before.
     ///
     /// # Errors
-    /// EEXIST if the path is taken: what it leads to is left alone. As [`create`](Self::create).
+    /// EEXIST if the path is taken: what it leads to is left alone. Also the errors of
+    /// [`create`](Self::create).
     pub fn create_new(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
         let path = path.as_ref();
         let refuse = |why: &str| Err(DeviceError::at_path(Op::Open, path, EINVAL, why));

@@ -43,12 +43,12 @@ pub enum Persistence {
 }
 
 impl Mapped {
-    /// The failures that a completed write survives.
+    /// Returns which failures a completed write survives.
     pub fn persistence(&self) -> Persistence {
         match self.0 {}
     }
 
-    /// A range as a slice.
+    /// Lends a range as a slice.
     pub fn lend(&self, _offset: u64, _len: usize) -> Option<Lent> {
         match self.0 {}
     }

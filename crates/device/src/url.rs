@@ -78,7 +78,7 @@ impl<'a> VolumeUrl<'a> {
         Ok(Self { medium, part })
     }
 
-    /// The file that it is in; none for memory.
+    /// Returns the path of the volume's file, `None` for memory.
     pub fn path(&self) -> Option<&'a Path> {
         match self.medium {
             Medium::File(path) | Medium::Pmem(path) => Some(path),
@@ -90,8 +90,8 @@ impl<'a> VolumeUrl<'a> {
     /// partition table, without a lock.
     ///
     /// # Errors
-    /// As [`FileOptions::open`]; no such partition (ENOENT): the message lists those there; a
-    /// partition table that is missing or damaged, and bytes beyond the end (EINVAL).
+    /// The errors of [`FileOptions::open`]; no such partition (ENOENT): the message lists those
+    /// there; a partition table that is missing or damaged, and bytes beyond the end (EINVAL).
     pub fn window(&self) -> Result<Option<Range<u64>>> {
         let (Some(path), Some(part)) = (self.path(), self.part) else { return Ok(None) };
         let refuse = |errno, why: String| DeviceError::at_path(Op::Open, path, errno, why);
@@ -191,7 +191,8 @@ fn parse_size(text: &[u8]) -> Option<u64> {
 /// special file is claimed whole by a writer.
 ///
 /// # Errors
-/// As [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`] and [`PmemDevice::open`].
+/// The errors of [`VolumeUrl::parse`], [`VolumeUrl::window`], [`FileOptions::open`] and
+/// [`PmemDevice::open`].
 ///
 /// ```
 /// use lanefs_device::{BlockDevice, FileOptions, open_url};
@@ -219,8 +220,8 @@ pub fn open_url(name: impl AsRef<OsStr>, options: &FileOptions) -> Result<Arc<dy
 /// file must exist and have at least `size` bytes, and keeps its content.
 ///
 /// # Errors
-/// As [`open_url`] and [`FileOptions::create`]; a part that is smaller (ENOSPC); a `mem:` of
-/// another size (EINVAL).
+/// The errors of [`open_url`] and [`FileOptions::create`]; a part that is smaller (ENOSPC); a
+/// `mem:` of another size (EINVAL).
 pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> Result<Arc<dyn BlockDevice>> {
     let name = name.as_ref();
     let refuse = |errno, own| {
@@ -240,8 +241,8 @@ pub fn create_url(name: impl AsRef<OsStr>, size: u64, options: &FileOptions) -> 
     })
 }
 
-/// Memory of a size that a user may have mistyped: more than there is ends the open, not the
-/// process.
+/// Makes a device in memory of a size that a user may have mistyped: more than there is fails the
+/// open and does not end the process.
 fn memory(name: &OsStr, size: u64) -> Result<MemDevice> {
     let too_large = || DeviceError::at_path(Op::Open, Path::new(name), ENOMEM, "is more than there is");
     let len = usize::try_from(size).map_err(|_| too_large())?;

@@ -56,7 +56,7 @@ impl<D: BlockDevice> BlockDevice for Window<D> {
         self.below.sector_size()
     }
 
-    /// The unit of the device below, if the window begins with one.
+    /// Returns the unit of the device below, if the window begins with one.
     fn atomic_write(&self) -> usize {
         let unit = self.below.atomic_write();
         let shift = self.start.trailing_zeros().min(usize::BITS - 1);

@@ -14,7 +14,7 @@ const DISK_VERSION: u32 = 1;
 const XATTR_VERSION: u32 = 2;
 const UNDEFINED_ID: u32 = u32::MAX;
 
-/// Why bytes are no ACL.
+/// The reason why bytes are no ACL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -109,7 +109,7 @@ impl Acl {
         Self { entries: vec![entry(Tag::UserObj, 6), entry(Tag::GroupObj, 3), entry(Tag::Other, 0)] }
     }
 
-    /// The list in the value of an attribute as it is on disk.
+    /// Parses the value of an attribute as it is on disk.
     ///
     /// # Errors
     /// Bytes that are no list; its order is not checked.
@@ -117,7 +117,7 @@ impl Acl {
         Self::parse(bytes, DISK_VERSION)
     }
 
-    /// The list in the value that a program gives for `system.posix_acl_*`.
+    /// Parses the value that a program gives for `system.posix_acl_*`.
     ///
     /// # Errors
     /// Bytes that are no list, or a list that is not valid.
@@ -180,7 +180,7 @@ impl Acl {
         if stage == 4 { Ok(()) } else { Err(AclError::Incomplete) }
     }
 
-    /// The value of the attribute on disk.
+    /// Returns the value of the attribute on disk.
     pub fn to_disk(&self) -> Vec<u8> {
         let mut bytes = DISK_VERSION.to_le_bytes().to_vec();
         for entry in &self.entries {
@@ -192,7 +192,7 @@ impl Acl {
         bytes
     }
 
-    /// The value of `system.posix_acl_*` that a program sees.
+    /// Returns the value of `system.posix_acl_*` that a program sees.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut bytes = XATTR_VERSION.to_le_bytes().to_vec();
         for entry in &self.entries {
@@ -213,8 +213,8 @@ impl Acl {
         self.entries.iter().any(|e| matches!(e.tag, Tag::User(_) | Tag::Group(_) | Tag::Mask))
     }
 
-    /// The nine mode bits of a file with this access list: the mask, if there is one, stands for
-    /// the group.
+    /// Returns the nine mode bits of a file with this access list. The mask, if there is one,
+    /// stands for the group.
     pub fn mode_bits(&self) -> u16 {
         let bits = |perm: Option<u8>, shift: u32| u16::from(perm.unwrap_or(0)) << shift;
         let group = self.perm(Tag::Mask).or(self.perm(Tag::GroupObj));

@@ -6,7 +6,7 @@
 use crate::{FormatError, Result};
 use std::ops::Range;
 
-/// The 64 bits from bit `word * 64` on; bytes beyond the end are zero.
+/// Returns the 64 bits from bit `word * 64` on; bytes beyond the end are zero.
 fn word(map: &[u8], word: usize) -> u64 {
     let Some(rest) = map.get(word.saturating_mul(8)..) else { return 0 };
     match rest.first_chunk::<8>() {
@@ -34,17 +34,17 @@ pub fn test(map: &[u8], n: usize) -> bool {
     map.get(n / 8).is_some_and(|b| b >> (n % 8) & 1 == 1)
 }
 
-/// The first clear bit in `range`.
+/// Returns the first clear bit in `range`.
 pub fn next_zero(map: &[u8], range: Range<usize>) -> Option<usize> {
     find(map, range, !0)
 }
 
-/// The first set bit in `range`.
+/// Returns the first set bit in `range`.
 pub fn next_set(map: &[u8], range: Range<usize>) -> Option<usize> {
     find(map, range, 0)
 }
 
-/// The first run of clear bits in `range`, cut at `max` bits: at least one bit long.
+/// Returns the first run of clear bits in `range`, cut at `max` bits: at least one bit long.
 pub fn next_run(map: &[u8], range: Range<usize>, max: usize) -> Option<Range<usize>> {
     let end = range.end.min(map.len().saturating_mul(8));
     let start = next_zero(map, range.start..end)?;
@@ -52,7 +52,7 @@ pub fn next_run(map: &[u8], range: Range<usize>, max: usize) -> Option<Range<usi
     Some(start..next_set(map, start..limit).unwrap_or(limit))
 }
 
-/// The number of set bits in `range`.
+/// Returns the number of set bits in `range`.
 pub fn count_set(map: &[u8], range: Range<usize>) -> usize {
     let end = range.end.min(map.len().saturating_mul(8));
     let (mut at, mut count) = (range.start, 0);
@@ -76,7 +76,7 @@ pub fn set(map: &mut [u8], range: Range<usize>) -> Result<()> {
 /// Clears all bits of `range`.
 ///
 /// # Errors
-/// As [`set`].
+/// The errors of [`set`].
 pub fn clear(map: &mut [u8], range: Range<usize>) -> Result<()> {
     fill(map, range, false)
 }

@@ -5,12 +5,13 @@
 //! an inode adds the inode's number and generation, so that a block that strayed from one file to
 //! another is noticed.
 
-/// crc32c of `bytes`, continued from `seed`, as the kernel's function of this name computes it.
+/// Returns the crc32c of `bytes`, continued from `seed`, as the kernel's function of this name
+/// does.
 pub fn ext4_chksum(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// crc16 (polynomial 0x8005, reflected) of `bytes`, continued from `crc`.
+/// Returns the crc16 (polynomial 0x8005, reflected) of `bytes`, continued from `crc`.
 pub fn crc16(crc: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(crc, |crc, &byte| {
         (0..8).fold(crc ^ u16::from(byte), |crc, _| (crc >> 1) ^ if crc & 1 == 1 { 0xA001 } else { 0 })
@@ -20,7 +21,7 @@ pub fn crc16(crc: u16, bytes: &[u8]) -> u16 {
 /// Offset of `bg_checksum` in a group descriptor.
 pub(crate) const BG_CHECKSUM: usize = 0x1E;
 
-/// What the checksums of one volume are made with. Cheap to copy; from
+/// The checksum algorithm and seed of one volume. Cheap to copy; from
 /// [`Superblock::checksummer`](crate::Superblock::checksummer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checksummer {
@@ -38,17 +39,17 @@ impl Checksummer {
     /// No structure carries a checksum.
     pub const NONE: Self = Self { kind: Kind::None };
 
-    /// Only group descriptors carry one (`uninit_bg`).
+    /// Returns a checksummer for group descriptors only (`uninit_bg`).
     pub fn gdt_csum(uuid: [u8; 16]) -> Self {
         Self { kind: Kind::GdtCsum { uuid } }
     }
 
-    /// Every metadata block carries one; `seed` is the volume's.
+    /// Returns a checksummer for every metadata block; `seed` is the volume's.
     pub fn metadata_csum(seed: u32) -> Self {
         Self { kind: Kind::MetadataCsum { seed } }
     }
 
-    /// The volume's seed, `None` without `metadata_csum`.
+    /// Returns the volume's seed, `None` without `metadata_csum`.
     pub fn fs_seed(&self) -> Option<u32> {
         match self.kind {
             Kind::MetadataCsum { seed } => Some(seed),
@@ -56,13 +57,14 @@ impl Checksummer {
         }
     }
 
-    /// The seed for an inode and all blocks that belong to it, `None` without `metadata_csum`.
+    /// Returns the seed for an inode and all blocks that belong to it, `None` without
+    /// `metadata_csum`.
     pub fn inode_seed(&self, ino: u32, generation: u32) -> Option<u32> {
         let seed = ext4_chksum(self.fs_seed()?, &ino.to_le_bytes());
         Some(ext4_chksum(seed, &generation.to_le_bytes()))
     }
 
-    /// `bg_checksum` of the descriptor `desc` of `group`, `None` if the volume has none.
+    /// Returns `bg_checksum` of the descriptor `desc` of `group`, `None` if the volume has none.
     pub fn group_desc(&self, group: u32, desc: &[u8]) -> Option<u16> {
         let (head, rest) = desc.split_at_checked(BG_CHECKSUM)?;
         let tail = rest.get(2..)?;

@@ -61,7 +61,7 @@ pub enum DirentError {
     NameLen { len: usize, bound: usize },
 }
 
-/// What a volume says about its directory blocks.
+/// The properties of a volume on which the layout of its directory blocks depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirLayout {
     /// Bytes of a block.
@@ -75,12 +75,13 @@ pub struct DirLayout {
 }
 
 impl DirLayout {
-    /// Where entries end: at the tail, or at the end of the block.
+    /// Returns where entries end: at the tail, or at the end of the block.
     pub fn end(&self) -> usize {
         self.block_size - if self.checksums { TAIL_LEN } else { 0 }
     }
 
-    /// A stored `rec_len` in bytes. 64 KiB does not fit in its 16 bits and has codes of its own.
+    /// Decodes a stored `rec_len` into bytes. 64 KiB does not fit in its 16 bits and has codes of
+    /// its own.
     #[inline]
     pub fn decode_rec_len(&self, raw: u16) -> usize {
         if self.block_size < 1 << 16 {
@@ -92,14 +93,14 @@ impl DirLayout {
         }
     }
 
-    /// How `len`, a multiple of 4 up to the block size, is stored.
+    /// Encodes `len`, a multiple of 4 up to the block size, as it is stored.
     #[inline]
     pub fn encode_rec_len(&self, len: usize) -> u16 {
         u16::try_from(len).unwrap_or(u16::MAX)
     }
 }
 
-/// Bytes that an entry of a name of `name_len` bytes takes at least.
+/// Returns the least number of bytes that an entry takes for a name of `name_len` bytes.
 #[inline]
 pub const fn rec_len(name_len: usize) -> usize {
     (HEADER_LEN + name_len + 3) & !3
@@ -121,7 +122,7 @@ pub struct Dirent<'a> {
 }
 
 impl<'a> Dirent<'a> {
-    /// The entry at `offset` of `block`, checked against every rule.
+    /// Parses the entry at `offset` of `block`, and checks every rule.
     ///
     /// # Errors
     /// The rule that it breaks.
@@ -131,8 +132,8 @@ impl<'a> Dirent<'a> {
         Ok(entry)
     }
 
-    /// As [`parse`](Self::parse), but only the rules that keep readers inside the block: for
-    /// blocks that are known to be good.
+    /// Parses as [`parse`](Self::parse) does, and checks only the rules that keep readers inside
+    /// the block: for blocks that are known to be good.
     ///
     /// # Errors
     /// The rule that it breaks.
@@ -185,20 +186,20 @@ impl<'a> Dirent<'a> {
         }
     }
 
-    /// Bytes of the entry that its own name does not need.
+    /// Returns how many bytes of the entry its own name does not need.
     #[inline]
     pub fn slack(&self) -> usize {
         if self.inode == 0 { self.rec_len } else { self.rec_len - rec_len(self.name.len()) }
     }
 
-    /// Where the next entry starts.
+    /// Returns where the next entry starts.
     #[inline]
     pub fn next(&self) -> usize {
         self.offset + self.rec_len
     }
 }
 
-/// All entries of a block in order, free ones too. Ends after the first error.
+/// Returns all entries of a block in order, free ones too. Ends after the first error.
 pub fn entries<'a>(block: &'a [u8], layout: &DirLayout) -> Entries<'a> {
     Entries { block, at: 0, layout: *layout }
 }

@@ -32,7 +32,7 @@ pub const ROOT_SIZE: usize = 60;
 const HEADER_SIZE: usize = 12;
 const ENTRY_SIZE: usize = 12;
 
-/// Where a node lies, for messages.
+/// The place of a node, for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct At {
     /// The inode that owns the tree.
@@ -101,17 +101,17 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The logical block behind the last, wider than the format allows so that it never wraps.
+    /// Returns the logical block behind the last, in a type wide enough that it never wraps.
     pub fn end(&self) -> u64 {
         u64::from(self.ee_block) + u64::from(self.len)
     }
 
-    /// The longest extent of this one's state.
+    /// Returns the length of the longest extent in this one's state.
     pub fn max_len(&self) -> u32 {
         if self.unwritten { MAX_UNWRITTEN_LEN } else { MAX_LEN }
     }
 
-    /// The extent that covers `self` and then `next`, if one can.
+    /// Returns the extent that covers `self` and then `next`, if one can.
     pub fn join(&self, next: &Self) -> Option<Self> {
         let len = self.len + next.len;
         (self.unwritten == next.unwritten
@@ -121,7 +121,7 @@ impl Extent {
         .then_some(Self { len, ..*self })
     }
 
-    /// The part of this extent inside `range` of logical blocks, if there is one.
+    /// Returns the part of this extent inside `range` of logical blocks, if there is one.
     pub fn part(&self, range: Range<u32>) -> Option<Self> {
         let from = range.start.max(self.ee_block);
         let to = u64::from(range.end).min(self.end());
@@ -158,12 +158,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// First logical block: `ee_block` or `ei_block`.
+    /// Returns the first logical block: `ee_block` or `ei_block`.
     pub fn key(&self) -> u32 {
         self.key.get()
     }
 
-    /// The entry of a leaf.
+    /// Decodes the entry of a leaf.
     pub fn extent(&self) -> Extent {
         let [ee_len, hi, lo0, lo1] = self.rest.map(U16::get);
         let len = u32::from(ee_len);
@@ -176,7 +176,7 @@ impl Entry {
         }
     }
 
-    /// The entry of an index node.
+    /// Decodes the entry of an index node.
     pub fn index(&self) -> Index {
         let [lo0, lo1, hi, _unused] = self.rest.map(U16::get);
         Index { ei_block: self.key(), ei_leaf: join48(hi, lo1, lo0) }
@@ -212,7 +212,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// Entries that have room in a node of `size` bytes.
+/// Returns how many entries have room in a node of `size` bytes.
 pub const fn max_entries(size: usize) -> u16 {
     let n = size.saturating_sub(HEADER_SIZE) / ENTRY_SIZE;
     if n > u16::MAX as usize { u16::MAX } else { n as u16 }
@@ -230,12 +230,13 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of a root.
+    /// Returns the bounds of a root.
     pub fn root(blocks: Range<u64>) -> Self {
         Self { depth: None, logical: 0..MAX_BLOCKS, blocks }
     }
 
-    /// The bounds of the child at entry `n` of an index node of depth `eh_depth` inside these.
+    /// Returns the bounds of the child at entry `n` of an index node of depth `eh_depth` inside
+    /// these.
     pub fn child(&self, eh_depth: u16, entries: &[Entry], n: usize) -> Self {
         let key = |n: usize| entries.get(n).map(Entry::key);
         let (from, to) = (self.logical.start, self.logical.end);
@@ -345,13 +346,13 @@ impl<'a> NodeRef<'a> {
         Ok(())
     }
 
-    /// A copy that can be changed.
+    /// Returns a copy that can be changed.
     pub fn to_node(&self) -> Node {
         Node { eh_depth: self.eh_depth, eh_max: self.eh_max, entries: self.entries.to_vec() }
     }
 }
 
-/// The last of the sorted `entries` that starts at or before `lblk`.
+/// Returns the last of the sorted `entries` that starts at or before `lblk`.
 pub fn find(entries: &[Entry], lblk: u32) -> Option<usize> {
     entries.partition_point(|e| e.key() <= lblk).checked_sub(1)
 }
@@ -368,7 +369,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node without entries for `size` bytes.
+    /// Returns a node without entries for `size` bytes.
     pub fn new(eh_depth: u16, size: usize) -> Self {
         Self { eh_depth, eh_max: max_entries(size), entries: Vec::new() }
     }
@@ -412,7 +413,7 @@ pub fn empty_root() -> [u8; ROOT_SIZE] {
     bytes
 }
 
-/// The byte of the checksum in a node block, from its `eh_max`.
+/// Splits a node block at its checksum, which lies behind the last of `eh_max` entries.
 fn tail(bytes: &[u8]) -> Option<(&[u8], &[u8; 4])> {
     let (header, _) = RawHeader::ref_from_prefix(bytes).ok()?;
     let offset = HEADER_SIZE + ENTRY_SIZE * usize::from(header.eh_max.get());

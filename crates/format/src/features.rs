@@ -194,12 +194,12 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 impl Features {
-    /// All three sets as plain words: compat, incompat, ro_compat.
+    /// Returns all three sets as plain words: compat, incompat, ro_compat.
     pub fn words(&self) -> [u32; 3] {
         [self.compat.bits(), self.incompat.bits(), self.ro_compat.bits()]
     }
 
-    /// From the words of a superblock. Unknown bits are kept.
+    /// Returns the features of a superblock's words. Unknown bits are kept.
     pub fn from_words([compat, incompat, ro_compat]: [u32; 3]) -> Self {
         Self {
             compat: Compat::from_bits_retain(compat),
@@ -208,7 +208,7 @@ impl Features {
         }
     }
 
-    /// The features of both.
+    /// Returns the features that either has.
     pub fn union(&self, other: Features) -> Self {
         Self {
             compat: self.compat | other.compat,
@@ -217,7 +217,7 @@ impl Features {
         }
     }
 
-    /// The features of `self` that are not in `other`.
+    /// Returns the features of `self` that are not in `other`.
     pub fn minus(&self, other: Features) -> Self {
         Self {
             compat: self.compat.difference(other.compat),
@@ -231,8 +231,9 @@ impl Features {
         self.words() == [0; 3]
     }
 
-    /// Names in the order of the bits: compat, then incompat, then ro_compat. A bit without a
-    /// name is called as e2fsprogs calls it: `FEATURE_C31`, `FEATURE_I20`, `FEATURE_R17`.
+    /// Returns the names in the order of the bits: compat, then incompat, then ro_compat. A bit
+    /// without a name has the name that e2fsprogs gives it: `FEATURE_C31`, `FEATURE_I20`,
+    /// `FEATURE_R17`.
     pub fn names(&self) -> Vec<String> {
         let mut names = Vec::new();
         for (set, word) in self.words().into_iter().enumerate() {
@@ -249,7 +250,7 @@ impl Features {
         names
     }
 
-    /// The one feature of this name, also by the other spellings of `mke2fs -O`.
+    /// Returns the one feature of this name, also by the other spellings of `mke2fs -O`.
     pub fn by_name(name: &str) -> Option<Self> {
         let name = ALIASES.iter().find(|a| a.0 == name).map_or(name, |a| a.1);
         let &(set, bit, _) = NAMES.iter().find(|n| n.2 == name)?;
@@ -295,7 +296,7 @@ pub struct FeatureEdit {
 }
 
 impl FeatureEdit {
-    /// `base` with the edit done.
+    /// Returns `base` with the edit applied.
     pub fn apply(&self, base: Features) -> Features {
         let base = if self.clear { Features::default() } else { base };
         base.minus(self.off).union(self.on)

@@ -1,6 +1,6 @@
 //! File types: the high bits of `i_mode`, and the numbers of device files.
 
-/// What a file is.
+/// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum FileType {
@@ -17,7 +17,7 @@ pub enum FileType {
 pub const S_IFMT: u16 = 0o170_000;
 
 impl FileType {
-    /// From `i_mode`; `None` if the bits mean nothing.
+    /// Decodes `i_mode`; `None` if the bits mean nothing.
     pub fn from_mode(mode: u16) -> Option<Self> {
         Some(match mode & S_IFMT {
             0o010_000 => Self::Fifo,
@@ -31,7 +31,7 @@ impl FileType {
         })
     }
 
-    /// The bits for `i_mode`.
+    /// Returns the bits for `i_mode`.
     pub fn mode_bits(self) -> u16 {
         match self {
             Self::Fifo => 0o010_000,
@@ -44,7 +44,7 @@ impl FileType {
         }
     }
 
-    /// The type in a directory entry (`EXT4_FT_*`).
+    /// Returns the type in a directory entry (`EXT4_FT_*`).
     pub fn dirent_type(self) -> u8 {
         match self {
             Self::Regular => 1,
@@ -57,7 +57,8 @@ impl FileType {
         }
     }
 
-    /// From the type in a directory entry; `None` for 0 (not known there) and what has no meaning.
+    /// Decodes the type in a directory entry; `None` for 0 (not known there) and for undefined
+    /// values.
     pub fn from_dirent_type(value: u8) -> Option<Self> {
         Some(match value {
             1 => Self::Regular,
@@ -82,8 +83,8 @@ pub struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// From the first two words of `i_block`: the old form of 8 and 8 bits in the first, or the
-    /// new one in the second.
+    /// Decodes the first two words of `i_block`: the old form of 8 and 8 bits in the first, or the
+    /// new form in the second.
     pub(crate) fn decode(old: u32, new: u32) -> Self {
         if old != 0 {
             return Self { major: old >> 8 & 0xFF, minor: old & 0xFF };
@@ -91,7 +92,7 @@ impl DeviceNumber {
         Self { major: new >> 8 & 0xFFF, minor: new & 0xFF | new >> 12 & 0xF_FF00 }
     }
 
-    /// The first two words of `i_block`, in the old form where the number fits.
+    /// Encodes the first two words of `i_block`, in the old form where the number fits.
     pub(crate) fn encode(self) -> (u32, u32) {
         let (major, minor) = (self.major & 0xFFF, self.minor & 0xF_FFFF);
         if major < 256 && minor < 256 {

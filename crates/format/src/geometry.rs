@@ -71,22 +71,22 @@ impl Layout {
         }
     }
 
-    /// Bytes in a block.
+    /// Returns the number of bytes in a block.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// Blocks of the volume; block numbers are below it.
+    /// Returns the number of blocks of the volume; block numbers are below it.
     pub fn blocks_count(&self) -> u64 {
         self.blocks_count
     }
 
-    /// The first block of group 0.
+    /// Returns the first block of group 0.
     pub fn first_data_block(&self) -> u64 {
         self.first_data_block.into()
     }
 
-    /// Blocks in a group but the last.
+    /// Returns the number of blocks in every group but the last.
     pub fn blocks_per_group(&self) -> u32 {
         self.blocks_per_group
     }
@@ -102,47 +102,47 @@ impl Layout {
         clusters.saturating_mul(1 << self.cluster_bits)
     }
 
-    /// Log2 of the blocks in a cluster: 0 without `bigalloc`.
+    /// Returns log2 of the blocks in a cluster: 0 without `bigalloc`.
     pub fn cluster_bits(&self) -> u32 {
         self.cluster_bits
     }
 
-    /// Inodes in every group.
+    /// Returns the number of inodes in every group.
     pub fn inodes_per_group(&self) -> u32 {
         self.inodes_per_group
     }
 
-    /// Inodes of the volume.
+    /// Returns the number of inodes of the volume.
     pub fn inodes_count(&self) -> u32 {
         self.inodes_count
     }
 
-    /// Bytes in an inode.
+    /// Returns the number of bytes in an inode.
     pub fn inode_size(&self) -> u16 {
         self.inode_size
     }
 
-    /// Bytes in a group descriptor.
+    /// Returns the number of bytes in a group descriptor.
     pub fn desc_size(&self) -> u16 {
         self.desc_size
     }
 
-    /// Groups of the volume.
+    /// Returns the number of groups of the volume.
     pub fn group_count(&self) -> u32 {
         self.group_count
     }
 
-    /// Blocks of a group's inode table.
+    /// Returns the number of blocks of a group's inode table.
     pub fn inode_table_blocks(&self) -> u32 {
         self.inodes_per_group.div_ceil(self.inodes_per_block())
     }
 
-    /// Inodes in a block.
+    /// Returns the number of inodes in a block.
     pub fn inodes_per_block(&self) -> u32 {
         self.block_size / u32::from(self.inode_size)
     }
 
-    /// Groups that keep their bitmaps and inode tables together: 1 without `flex_bg`.
+    /// Returns how many groups keep their bitmaps and inode tables together: 1 without `flex_bg`.
     pub fn groups_per_flex(&self) -> u32 {
         1 << self.log_flex
     }
@@ -158,7 +158,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The first block of a group.
+    /// Returns the first block of a group.
     ///
     /// # Errors
     /// [`FormatError::GroupRange`].
@@ -171,7 +171,7 @@ impl Layout {
         u64::from(group) * u64::from(self.blocks_per_group) + u64::from(self.first_data_block)
     }
 
-    /// Blocks in a group; the last may be short.
+    /// Returns the number of blocks in a group; the last may be short.
     ///
     /// # Errors
     /// [`FormatError::GroupRange`].
@@ -200,7 +200,7 @@ impl Layout {
         }
     }
 
-    /// The group that a block is in, and its place there, both from 0.
+    /// Returns the group that a block is in, and its place there, both from 0.
     ///
     /// # Errors
     /// [`FormatError::BlockRange`].
@@ -211,7 +211,7 @@ impl Layout {
         Ok(((at / per_group) as u32, (at % per_group) as u32))
     }
 
-    /// The place of an inode; numbers start at 1.
+    /// Returns the place of an inode; numbers start at 1.
     ///
     /// # Errors
     /// [`FormatError::InodeRange`].
@@ -229,7 +229,7 @@ impl Layout {
         })
     }
 
-    /// The number of the inode at `index` of `group`.
+    /// Returns the number of the inode at `index` of `group`.
     ///
     /// # Errors
     /// [`FormatError::GroupRange`], [`FormatError::InodeRange`].
@@ -257,12 +257,12 @@ impl Layout {
         self.block_size / u32::from(self.desc_size)
     }
 
-    /// Blocks that the descriptors of all groups take.
+    /// Returns how many blocks the descriptors of all groups take.
     pub fn desc_blocks(&self) -> u32 {
         self.group_count.div_ceil(self.descs_per_block())
     }
 
-    /// Blocks of descriptors that `group` holds, be they the first copy or a backup.
+    /// Returns how many blocks of descriptors `group` holds, be they the first copy or a backup.
     pub fn group_desc_blocks(&self, group: u32) -> u32 {
         let per_block = self.descs_per_block();
         if group / per_block >= self.first_meta_bg {
@@ -272,18 +272,19 @@ impl Layout {
         if self.has_super(group) { self.desc_blocks().min(self.first_meta_bg) } else { 0 }
     }
 
-    /// Blocks that `group` keeps free behind its descriptors, for more of them.
+    /// Returns how many blocks `group` keeps free behind its descriptors, for more of them.
     pub fn group_reserved_gdt(&self, group: u32) -> u32 {
         let meta_bg = group / self.descs_per_block() >= self.first_meta_bg;
         if self.has_super(group) && !meta_bg { self.reserved_gdt_blocks.into() } else { 0 }
     }
 
-    /// Blocks at the start of `group` that hold the superblock, descriptors and their reserve.
+    /// Returns how many blocks at the start of `group` hold the superblock, descriptors and their
+    /// reserve.
     pub fn group_base_meta(&self, group: u32) -> u32 {
         u32::from(self.has_super(group)) + self.group_desc_blocks(group) + self.group_reserved_gdt(group)
     }
 
-    /// The block that a group's descriptor is in, and the byte there.
+    /// Returns the block that a group's descriptor is in, and the byte there.
     ///
     /// # Errors
     /// [`FormatError::GroupRange`].
@@ -294,7 +295,7 @@ impl Layout {
         Ok((block, group % per_block * u32::from(self.desc_size)))
     }
 
-    /// Where the `n`th block of descriptors lies (the first copy).
+    /// Returns where the `n`th block of descriptors lies (the first copy).
     ///
     /// # Errors
     /// [`FormatError::GroupRange`], [`FormatError::BlockRange`] if a volume is too small for it.
@@ -310,7 +311,7 @@ impl Layout {
         Ok(block)
     }
 
-    /// The block in which `group` holds the superblock or a copy of it.
+    /// Returns the block in which `group` holds the superblock or a copy of it.
     pub fn super_location(&self, group: u32) -> Option<u64> {
         if group >= self.group_count || !self.has_super(group) {
             return None;
@@ -318,7 +319,8 @@ impl Layout {
         Some(if group == 0 { self.super_block } else { self.first_block(group) })
     }
 
-    /// Groups below `end` that hold the superblock or a copy, without a look at each group.
+    /// Counts the groups below `end` that hold the superblock or a copy, without a look at each
+    /// group.
     fn supers_below(&self, end: u64) -> u64 {
         let groups = u64::from(self.group_count).min(end);
         if let Some([a, b]) = self.backup_bgs {
@@ -339,8 +341,8 @@ impl Layout {
         groups.min(2) + [3, 5, 7].map(powers).iter().sum::<usize>() as u64
     }
 
-    /// Blocks that files can never have: superblocks, descriptors and their reserve, bitmaps and
-    /// inode tables. In `s_overhead_clusters` the journal comes on top of it.
+    /// Counts the blocks that files can never have: superblocks, descriptors and their reserve,
+    /// bitmaps and inode tables. `s_overhead_clusters` adds the journal.
     pub fn overhead(&self) -> u64 {
         let groups = u64::from(self.group_count);
         let per_block = u64::from(self.descs_per_block());

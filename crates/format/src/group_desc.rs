@@ -159,7 +159,7 @@ impl GroupDesc {
     /// Checks the inode bitmap of `group` (a block's bytes) against this descriptor.
     ///
     /// # Errors
-    /// As [`verify_block_bitmap`](Self::verify_block_bitmap).
+    /// The errors of [`verify_block_bitmap`](Self::verify_block_bitmap).
     pub fn verify_inode_bitmap(&self, map: &[u8], group: u32, l: &Layout, csum: &Checksummer) -> Result<()> {
         let expected = bitmap_csum(map, l.inodes_per_group(), l, csum)?;
         verify("inode", group, self.inode_bitmap_csum, expected)
@@ -188,7 +188,7 @@ impl GroupDesc {
     }
 }
 
-/// The checksum of the first `bits` bits, cut to what the descriptor can hold.
+/// Returns the checksum of the first `bits` bits, cut to what the descriptor can hold.
 fn bitmap_csum(map: &[u8], bits: u32, layout: &Layout, csum: &Checksummer) -> Result<Option<u32>> {
     let Some(seed) = csum.fs_seed() else { return Ok(None) };
     let need = (bits / 8) as usize;

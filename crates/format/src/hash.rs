@@ -24,8 +24,8 @@ pub enum HashVersion {
 }
 
 impl HashVersion {
-    /// The version of a stored number. 3 to 5 are the unsigned forms of 0 to 2, which only
-    /// memory should hold; 6 is SipHash, of directories both encrypted and case-folded.
+    /// Decodes a stored version. 3 to 5 are the unsigned forms of 0 to 2, which only memory should
+    /// hold; 6 is SipHash, of directories both encrypted and case-folded.
     pub fn from_raw(raw: u8) -> Option<Self> {
         match raw {
             0 => Some(Self::Legacy),
@@ -35,7 +35,7 @@ impl HashVersion {
         }
     }
 
-    /// The number that is stored.
+    /// Returns the number that is stored.
     pub fn to_raw(self) -> u8 {
         match self {
             Self::Legacy => 0,
@@ -63,18 +63,19 @@ pub struct NameHasher {
 }
 
 impl NameHasher {
-    /// `unsigned` as in `s_flags`; `seed` is `s_hash_seed`, where all zeros mean MD4's own start.
+    /// Returns the hash of these parameters: `unsigned` as in `s_flags`; `seed` is `s_hash_seed`,
+    /// where all zeros mean MD4's own start.
     pub fn new(version: HashVersion, unsigned: bool, seed: [u32; 4]) -> Self {
         let seed = if seed == [0; 4] { [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476] } else { seed };
         Self { version, unsigned, seed }
     }
 
-    /// The function.
+    /// Returns the hash function.
     pub fn version(&self) -> HashVersion {
         self.version
     }
 
-    /// The same parameters with another function: an index names its own.
+    /// Returns the same parameters with another function: an index names its own.
     #[must_use]
     pub fn with_version(self, version: HashVersion) -> Self {
         Self { version, ..self }
@@ -91,7 +92,7 @@ impl NameHasher {
         NameHash { major: if major == EOF_HASH { EOF_HASH - 2 } else { major }, minor }
     }
 
-    /// One byte as the `int` that C would make of it.
+    /// Returns one byte as the `int` that C would make of it.
     fn widen(&self, byte: u8) -> u32 {
         if self.unsigned { u32::from(byte) } else { i32::from(byte.cast_signed()).cast_unsigned() }
     }
@@ -128,8 +129,8 @@ impl NameHasher {
         (state[0], state[1])
     }
 
-    /// The first `4 * N` bytes of `rest` as big-endian words. What is missing is filled with the
-    /// length of `rest`, so that names that differ in trailing zeros differ in hash.
+    /// Returns the first `4 * N` bytes of `rest` as big-endian words. Missing bytes are filled with
+    /// the length of `rest`, so that names that differ in trailing zeros differ in hash.
     fn words<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
         let pad = (rest.len() as u32 & 0xff).wrapping_mul(0x0101_0101);
         let mut words = [pad; N];
@@ -153,7 +154,8 @@ fn half_md4_block(state: &mut [u32; 4], words: &[u32; 8]) {
     }
 }
 
-/// Eight steps; each changes one word of the state from the other three, in the order a, d, c, b.
+/// Runs eight steps. Each changes one word of the state from the other three, in the order a, d, c,
+/// b.
 #[inline(always)]
 fn round(
     v: &mut [u32; 4],

@@ -93,7 +93,7 @@ pub struct DxRootInfo {
     pub parent: u32,
 }
 
-/// Which of the two kinds of index block.
+/// The kind of an index block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DxKind {
     /// Block 0.
@@ -103,7 +103,7 @@ pub enum DxKind {
 }
 
 impl DxKind {
-    /// Byte where the entries start.
+    /// Returns the byte where the entries start.
     pub fn entries_offset(self) -> usize {
         match self {
             Self::Root => ROOT_ENTRIES,
@@ -111,7 +111,7 @@ impl DxKind {
         }
     }
 
-    /// How many entries fit.
+    /// Returns how many entries fit.
     pub fn limit(self, layout: &DirLayout) -> usize {
         let tail = usize::from(layout.checksums);
         layout.block_size.saturating_sub(self.entries_offset()) / ENTRY_LEN - tail
@@ -132,17 +132,17 @@ impl<'a> DxView<'a> {
         Self { block, kind }
     }
 
-    /// Entries in use.
+    /// Returns the number of entries in use.
     pub fn count(&self) -> usize {
         usize::from(u16_at(self.block, self.kind.entries_offset() + 2))
     }
 
-    /// Entries that fit.
+    /// Returns how many entries fit.
     pub fn limit(&self) -> usize {
         usize::from(u16_at(self.block, self.kind.entries_offset()))
     }
 
-    /// Entry `i`, if there is one.
+    /// Returns entry `i`, if there is one.
     pub fn get(&self, i: usize) -> Option<DxEntry> {
         (i < self.count()).then(|| self.at(i))
     }
@@ -155,7 +155,7 @@ impl<'a> DxView<'a> {
         }
     }
 
-    /// The last entry whose hash is not above `hash`: the first block that can hold it.
+    /// Returns the last entry whose hash is not above `hash`: the first block that can hold it.
     pub fn search(&self, hash: u32) -> usize {
         let (mut low, mut high) = (1, self.count());
         while low < high {
@@ -301,12 +301,12 @@ fn verify_entries(
     Ok(())
 }
 
-/// Byte of the tail: right behind the last entry that fits.
+/// Returns the byte of the tail: right behind the last entry that fits.
 fn tail(kind: DxKind, limit: usize) -> usize {
     kind.entries_offset() + limit * ENTRY_LEN
 }
 
-/// Over everything up to the last entry in use, then over the tail with its checksum as zero.
+/// Sums everything up to the last entry in use, then the tail with its checksum as zero.
 fn checksum(block: &[u8], kind: DxKind, seed: Option<u32>) -> u32 {
     let view = DxView::new(block, kind);
     let used = kind.entries_offset() + view.count() * ENTRY_LEN;
@@ -375,7 +375,7 @@ pub fn insert(block: &mut [u8], kind: DxKind, at: usize, entry: DxEntry) -> Resu
     Ok(())
 }
 
-/// Entries `from..` of `src`, to be [appended](extend) elsewhere.
+/// Returns the entries `from..` of `src`, to be [appended](extend) elsewhere.
 ///
 /// # Errors
 /// There is no entry `from`.

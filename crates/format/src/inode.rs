@@ -202,7 +202,7 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// A new inode with all else zero: no size, no links, no blocks.
+    /// Returns a new inode with all else zero: no size, no links, no blocks.
     pub fn new(ino: u32, mode: u16, ctx: &InodeContext) -> Self {
         let area = usize::from(ctx.inode_size) - GOOD_OLD_INODE_SIZE - usize::from(ctx.want_extra_isize);
         Self {
@@ -368,7 +368,7 @@ impl Inode {
     /// Writes a new inode into a slot whose old bytes mean nothing.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// The errors of [`encode`](Self::encode).
     pub fn encode_new(&self, slot: &mut [u8], ctx: &InodeContext) -> Result<()> {
         let len = slot.len();
         slot.get_mut(..ctx.inode_size.into()).ok_or(truncated(len, ctx))?.fill(0);
@@ -398,7 +398,7 @@ impl Inode {
         }
     }
 
-    /// `i_blocks` as it goes to disk, and whether it counts file-system blocks.
+    /// Returns `i_blocks` as it goes to disk, and whether it counts file-system blocks.
     fn encode_blocks(&self, ctx: &InodeContext) -> Result<(u64, bool)> {
         let max = match ctx.huge_file {
             true => BLOCKS_MAX.saturating_mul(u64::from(ctx.block_size / 512)),
@@ -419,7 +419,7 @@ impl Inode {
         csum.inode_seed(self.ino, self.generation)
     }
 
-    /// What the file is.
+    /// Returns the type of the file.
     ///
     /// # Errors
     /// [`FormatError::FileMode`] if the inode is not in use.
@@ -442,7 +442,8 @@ impl Inode {
         FileType::from_mode(self.mode) == Some(FileType::Symlink)
     }
 
-    /// The target of a symlink that lies in `i_block`: one without blocks but that of its xattrs.
+    /// Returns the target of a symlink that lies in `i_block`: a symlink whose only block, if any,
+    /// is that of its xattrs.
     pub fn fast_symlink(&self, ctx: &InodeContext) -> Option<&[u8]> {
         let other = InodeFlags::INLINE_DATA | InodeFlags::EA_INODE | InodeFlags::EXTENTS;
         let own = self.blocks.saturating_sub(match self.file_acl {
@@ -455,7 +456,7 @@ impl Inode {
         self.i_block.get(..self.size as usize)
     }
 
-    /// The device that a device file stands for.
+    /// Returns the device that a device file stands for.
     pub fn device(&self) -> Option<DeviceNumber> {
         match FileType::from_mode(self.mode)? {
             FileType::CharDevice | FileType::BlockDevice => {
@@ -493,13 +494,13 @@ fn truncated(len: usize, ctx: &InodeContext) -> FormatError {
     FormatError::Truncated { what: "inode", len, need: usize::from(ctx.inode_size).max(GOOD_OLD_INODE_SIZE) }
 }
 
-/// The bytes of exactly one inode: at least 128.
+/// Returns the bytes of exactly one inode: at least 128.
 fn whole<'a>(slot: &'a [u8], ctx: &InodeContext) -> Result<&'a [u8]> {
     let b = slot.get(..ctx.inode_size.into()).filter(|b| b.len() >= GOOD_OLD_INODE_SIZE);
     b.ok_or(truncated(slot.len(), ctx))
 }
 
-/// The checksum of a slot as its fields can hold it: 16 bits where there is no high half.
+/// Returns the checksum of a slot as its fields can hold it: 16 bits where there is no high half.
 /// `b` must be whole.
 fn checksum(b: &[u8], ino: u32, ctx: &InodeContext) -> Option<u32> {
     let seed = ctx.csum.inode_seed(ino, u32_at(b, 0x64))?;

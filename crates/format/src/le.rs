@@ -26,7 +26,7 @@ pub(crate) fn put_u32(b: &mut [u8], at: usize, v: u32) {
     put(b, at, &v.to_le_bytes());
 }
 
-/// The low and the high half of a split 64-bit field.
+/// Joins the low and the high half of a split 64-bit field.
 pub(crate) fn join(lo: u32, hi: u32) -> u64 {
     u64::from(hi) << 32 | u64::from(lo)
 }

@@ -17,12 +17,12 @@ pub struct OrphanFile {
 }
 
 impl OrphanFile {
-    /// The file of `inode`.
+    /// Returns the file of `inode`.
     pub fn new(inode: &Inode, csum: &Checksummer) -> Self {
         Self { seed: inode.seed(csum) }
     }
 
-    /// Inode numbers that fit in a block of `block_size` bytes.
+    /// Returns how many inode numbers fit in a block of `block_size` bytes.
     pub fn entries_per_block(block_size: u32) -> u32 {
         block_size.saturating_sub(TAIL as u32) / 4
     }
@@ -64,7 +64,7 @@ impl OrphanFile {
     }
 }
 
-/// Where the tail of the block starts.
+/// Returns where the tail of the block starts.
 fn tail(bytes: &[u8]) -> Result<usize> {
     let need = 1024;
     if bytes.len() < need {
@@ -73,7 +73,7 @@ fn tail(bytes: &[u8]) -> Result<usize> {
     Ok(bytes.len() - TAIL)
 }
 
-/// The inode numbers of a verified block, free places (0) included.
+/// Returns the inode numbers of a verified block, free places (0) included.
 pub fn entries(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     let end = bytes.len().saturating_sub(TAIL);
     bytes.get(..end).unwrap_or_default().chunks_exact(4).map(|c| u32_at(c, 0))

@@ -96,8 +96,8 @@ impl Superblock {
         Ok(sb)
     }
 
-    /// As [`parse`](Self::parse), but whatever the checksum says: for a superblock that may have
-    /// been torn, whose caller looks for other evidence.
+    /// Parses as [`parse`](Self::parse) does, without a check of the checksum: for a superblock
+    /// that may have been torn, whose caller looks for other evidence.
     ///
     /// # Errors
     /// The first rule that the fields break.
@@ -140,7 +140,7 @@ impl Superblock {
         self.constant_part().as_bytes() == other.constant_part().as_bytes()
     }
 
-    /// The fields that mkfs and tune2fs set, all others zero.
+    /// Returns the fields that mkfs and tune2fs set, all others zero.
     fn constant_part(&self) -> RawSuperblock {
         let r = &self.raw;
         RawSuperblock {
@@ -182,12 +182,12 @@ impl Superblock {
         }
     }
 
-    /// The bytes for the primary place, with the checksum made.
+    /// Encodes the primary superblock, with its checksum.
     pub fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
         self.encode_for(self.raw.s_block_group_nr.get())
     }
 
-    /// The bytes for the copy in `group`; groups beyond 65535 keep the low 16 bits, as mke2fs does.
+    /// Encodes the copy in `group`; groups beyond 65535 keep the low 16 bits, as mke2fs does.
     pub fn encode_backup(&self, group: u32) -> [u8; SUPERBLOCK_SIZE] {
         self.encode_for(group as u16)
     }
@@ -240,7 +240,7 @@ impl Superblock {
         self.check_counts()
     }
 
-    /// Blocks, clusters and groups.
+    /// Checks blocks, clusters and groups.
     fn check_groups(&self) -> Result<()> {
         let r = &self.raw;
         let bigalloc = self.has_ro(RoCompat::BIGALLOC);
@@ -364,7 +364,7 @@ impl Superblock {
         &self.raw
     }
 
-    /// The feature bits.
+    /// Returns the feature bits.
     pub fn features(&self) -> Features {
         let r = &self.raw;
         Features::from_words([
@@ -424,22 +424,22 @@ impl Superblock {
         Layout::new(self)
     }
 
-    /// Bytes in a block: 1024 to 65536.
+    /// Returns the number of bytes in a block: 1024 to 65536.
     pub fn block_size(&self) -> u32 {
         1024 << self.raw.s_log_block_size.get()
     }
 
-    /// Blocks of the volume.
+    /// Returns the number of blocks of the volume.
     pub fn blocks_count(&self) -> u64 {
         self.wide(self.raw.s_blocks_count_lo.get(), self.raw.s_blocks_count_hi.get())
     }
 
-    /// Blocks that only the privileged may take.
+    /// Returns how many blocks only privileged users may take.
     pub fn reserved_blocks_count(&self) -> u64 {
         self.wide(self.raw.s_r_blocks_count_lo.get(), self.raw.s_r_blocks_count_hi.get())
     }
 
-    /// Free blocks, with `bigalloc` too.
+    /// Returns the number of free blocks, with `bigalloc` too.
     pub fn free_blocks_count(&self) -> u64 {
         self.wide(self.raw.s_free_blocks_count_lo.get(), self.raw.s_free_blocks_count_hi.get())
     }
@@ -448,58 +448,59 @@ impl Superblock {
         join(lo, if self.has_in(Incompat::BIT64) { hi } else { 0 })
     }
 
-    /// Inodes of the volume.
+    /// Returns the number of inodes of the volume.
     pub fn inodes_count(&self) -> u32 {
         self.raw.s_inodes_count.get()
     }
 
-    /// Free inodes.
+    /// Returns the number of free inodes.
     pub fn free_inodes_count(&self) -> u32 {
         self.raw.s_free_inodes_count.get()
     }
 
-    /// Bytes in an inode: 128 in revision 0.
+    /// Returns the number of bytes in an inode: 128 in revision 0.
     pub fn inode_size(&self) -> u16 {
         if self.raw.s_rev_level == 0 { 128 } else { self.raw.s_inode_size.get() }
     }
 
-    /// The first inode that is not reserved.
+    /// Returns the first inode that is not reserved.
     pub fn first_ino(&self) -> u32 {
         if self.raw.s_rev_level == 0 { 11 } else { self.raw.s_first_ino.get() }
     }
 
-    /// Bytes in a group descriptor: 32 without `64bit`.
+    /// Returns the number of bytes in a group descriptor: 32 without `64bit`.
     pub fn desc_size(&self) -> u16 {
         if self.has_in(Incompat::BIT64) { self.raw.s_desc_size.get() } else { 32 }
     }
 
-    /// `s_state`.
+    /// Returns `s_state`.
     pub fn state(&self) -> State {
         State::from_bits_retain(self.raw.s_state.get())
     }
 
-    /// `s_flags`.
+    /// Returns `s_flags`.
     pub fn flags(&self) -> HashFlags {
         HashFlags::from_bits_retain(self.raw.s_flags.get())
     }
 
-    /// `s_hash_seed` as the directory hash takes it.
+    /// Returns `s_hash_seed` as the directory hash takes it.
     pub fn hash_seed(&self) -> [u32; 4] {
         self.raw.s_hash_seed.map(|w| w.get())
     }
 
-    /// `s_volume_name` up to its first zero byte.
+    /// Returns `s_volume_name` up to its first zero byte.
     pub fn label(&self) -> &[u8] {
         let name = &self.raw.s_volume_name;
         name.split(|&b| b == 0).next().unwrap_or(name)
     }
 
-    /// The first inode of the orphan list, 0 if it is empty.
+    /// Returns the first inode of the orphan list, 0 if it is empty.
     pub fn last_orphan(&self) -> u32 {
         self.raw.s_last_orphan.get()
     }
 
-    /// Seconds since 1970 of the last mount, the last write, the making and the last check.
+    /// Returns the times of the last mount, the last write, the making and the last check, in
+    /// seconds since 1970.
     pub fn times(&self) -> [u64; 4] {
         let r = &self.raw;
         [

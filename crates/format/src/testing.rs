@@ -29,7 +29,7 @@ pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// A volume of mke2fs.
+/// Makes a volume by mke2fs.
 pub(crate) fn mke2fs(size: &str, args: &[&str]) -> Image {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -41,7 +41,7 @@ pub(crate) fn mke2fs(size: &str, args: &[&str]) -> Image {
     image
 }
 
-/// The value of one line of `dumpe2fs -h`.
+/// Returns the value of one line of `dumpe2fs -h`.
 pub(crate) fn dumpe2fs_field(image: &Image, name: &str) -> String {
     let out = run("dumpe2fs", &["-h", image.0.to_str().unwrap()]);
     let line = out.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));

@@ -23,26 +23,26 @@ impl Timestamp {
     /// The last that can be kept without it.
     pub const MAX_SHORT: Self = Self { sec: i32::MAX as i64, nsec: 0 };
 
-    /// Whole seconds.
+    /// Returns a time of whole seconds.
     pub fn from_sec(sec: i64) -> Self {
         Self { sec, nsec: 0 }
     }
 
-    /// From the fields on disk; `extra` is `None` where the inode has no room for it.
+    /// Decodes the fields on disk; `extra` is `None` where the inode has no room for it.
     pub(crate) fn decode(low: u32, extra: Option<u32>) -> Self {
         let (epoch, nsec) = extra.map_or((0, 0), |e| (i64::from(e & 3), e >> 2));
         Self { sec: i64::from(low as i32) + (epoch << 32), nsec: nsec.min(NSEC_MAX) }
     }
 
-    /// The fields on disk.
+    /// Encodes the fields on disk.
     pub(crate) fn encode(self, has_extra: bool) -> (u32, u32) {
         let t = self.clamped(has_extra);
         let epoch = (t.sec - i64::from(t.sec as i32)) >> 32;
         (t.sec as u32, (epoch as u32 & 3) | t.nsec << 2)
     }
 
-    /// The nearest time that an inode can keep: what will be read back. The first and the last
-    /// second have no parts, as the kernel clamps.
+    /// Returns the nearest time that an inode can keep: the one that will be read back. The first
+    /// and the last second have no parts, as the kernel clamps.
     pub fn clamped(self, has_extra: bool) -> Self {
         if has_extra {
             let whole = self.sec <= Self::MIN.sec || self.sec >= Self::MAX.sec;

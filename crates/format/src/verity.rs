@@ -6,7 +6,7 @@
 
 use crate::le::{put_u32, u32_at};
 
-/// What the place of the tree is a multiple of, in bytes.
+/// The alignment of the tree in bytes.
 pub const TREE_ALIGN: u64 = 65_536;
 /// Bytes of a descriptor without its signature.
 pub const DESCRIPTOR_SIZE: usize = 256;

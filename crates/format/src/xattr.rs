@@ -4,9 +4,10 @@
 //! and four zero bytes end the names.
 //!
 //! ```text
-//! inode   [magic 4][entry][entry]...[0000]   free   [value]...[value]   offsets count from the first entry
-//! block   [header 32][entry][entry]...[0000] free   [value]...[value]   offsets count from the block
-//! entry   e_name_len 1, e_name_index 1, e_value_offs 2, e_value_inum 4, e_value_size 4, e_hash 4, e_name, padding to 4
+//! inode  [magic 4][entry]...[0000]    free   [value]...[value]   offsets from the first entry
+//! block  [header 32][entry]...[0000]  free   [value]...[value]   offsets from the block
+//! entry  e_name_len 1, e_name_index 1, e_value_offs 2, e_value_inum 4, e_value_size 4, e_hash 4,
+//!        e_name, padding to 4
 //! ```
 //!
 //! Parsing borrows names and values, so that a lookup copies nothing; a change parses, edits the
@@ -142,7 +143,7 @@ impl<'a> Name<'a> {
         Err(NameError::Prefix)
     }
 
-    /// The whole name, `None` for an index that programs do not see.
+    /// Returns the whole name, `None` for an index that programs do not see.
     pub fn full(&self) -> Option<Vec<u8>> {
         if let Some((_, name)) = WHOLE.iter().find(|(index, _)| *index == self.index) {
             return self.rest.is_empty().then(|| name.to_vec());
@@ -152,7 +153,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Where a value is.
+/// The place of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
     /// In the same area.
@@ -178,12 +179,12 @@ pub struct Attr<'a> {
 }
 
 impl<'a> Attr<'a> {
-    /// An attribute with its value beside it.
+    /// Returns an attribute with its value beside it.
     pub fn new(name: Name<'a>, value: &'a [u8]) -> Self {
         Self { name, value: Value::Bytes(value), hash: 0 }
     }
 
-    /// Same name and value; `e_hash` is derived and not compared.
+    /// Returns whether name and value are the same; `e_hash` is derived and not compared.
     pub fn same(&self, other: &Attr<'_>) -> bool {
         self.name.index == other.name.index
             && self.name.rest == other.name.rest
@@ -205,13 +206,13 @@ impl<'a> Attr<'a> {
         }
     }
 
-    /// The order of the entries of a block.
+    /// Returns the key by which the entries of a block are sorted.
     fn order(&self) -> (u8, usize, &'a [u8]) {
         (self.name.index, self.name.rest.len(), self.name.rest)
     }
 }
 
-/// `e_hash` of a name and its value. Volumes exist whose names were hashed as signed bytes.
+/// Returns `e_hash` of a name and its value. Volumes exist whose names were hashed as signed bytes.
 fn entry_hash(name: &[u8], value: &[u8], signed: bool) -> u32 {
     let hash = name.iter().fold(0u32, |hash, &byte| {
         let byte = if signed { i32::from(byte.cast_signed()).cast_unsigned() } else { u32::from(byte) };
@@ -224,7 +225,7 @@ fn entry_hash(name: &[u8], value: &[u8], signed: bool) -> u32 {
     })
 }
 
-/// Bytes that `attrs` need behind a header: entries, the end mark, values.
+/// Returns how many bytes `attrs` need behind a header: entries, the end mark, values.
 fn size_of(attrs: &[Attr<'_>]) -> usize {
     attrs.iter().map(|a| a.size_of_entry() + a.size_of_value()).sum::<usize>() + 4
 }
@@ -234,7 +235,7 @@ pub fn fits(attrs: &[Attr<'_>], len: usize, header: usize) -> bool {
     size_of(attrs).checked_add(header).is_some_and(|need| need <= len)
 }
 
-/// The entries of `area` from `first` on, whose value offsets count from `base`.
+/// Parses the entries of `area` from `first` on, whose value offsets count from `base`.
 fn entries(area: &[u8], first: usize, base: usize) -> Result<Vec<Attr<'_>>, XattrError> {
     let end = area.len();
     let mut found: Vec<(usize, Attr<'_>)> = Vec::new();
@@ -324,8 +325,8 @@ fn lay_out(area: &mut [u8], first: usize, base: usize, attrs: &[Attr<'_>], hashe
     if shareable { whole } else { 0 }
 }
 
-/// The attributes in an inode's area: the bytes from the end of its extra fields to its own end.
-/// Empty if the area has no magic.
+/// Parses the attributes in an inode's area: the bytes from the end of its extra fields to its own
+/// end. Empty if the area has no magic.
 ///
 /// # Errors
 /// A rule that the area breaks.
@@ -363,7 +364,7 @@ pub struct BlockHeader {
 }
 
 impl BlockHeader {
-    /// The header of a block.
+    /// Parses the header of a block.
     ///
     /// # Errors
     /// A rule that it breaks.
@@ -386,7 +387,7 @@ impl BlockHeader {
     }
 }
 
-/// The checksum of an attribute block at block `nr`, by the volume's seed.
+/// Returns the checksum of an attribute block at block `nr`, by the volume's seed.
 fn block_checksum(block: &[u8], nr: u64, seed: u32) -> u32 {
     let crc = ext4_chksum(seed, &nr.to_le_bytes());
     let (head, rest) = block.split_at_checked(H_CHECKSUM).unwrap_or((block, &[]));
@@ -403,7 +404,7 @@ pub fn verify_block(block: &[u8], nr: u64, seed: u32) -> Result<(), XattrError> 
     if found == expected { Ok(()) } else { Err(XattrError::Checksum { found, expected }) }
 }
 
-/// The attributes of a block, in their order.
+/// Parses the attributes of a block, in their order.
 ///
 /// # Errors
 /// A rule that the block breaks; its checksum is the work of [`verify_block`].

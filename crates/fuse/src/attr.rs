@@ -47,8 +47,8 @@ fn attr(meta: &Metadata, owners: Owners) -> Attr {
     }
 }
 
-/// Seconds for which the attributes are right. The kernel does not know of bits of the mode that a
-/// write takes away.
+/// Returns for how many seconds the kernel may cache the attributes. It does not know of the bits
+/// of the mode that a write takes away.
 fn valid(meta: &Metadata) -> u64 {
     if meta.is_file() && meta.permissions() & 0o6000 != 0 { 0 } else { VALID }
 }

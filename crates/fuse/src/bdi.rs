@@ -1,4 +1,4 @@
-//! What the kernel keeps in its cache of a mount: the files of `/sys/class/bdi/MAJOR:MINOR`.
+//! Limits of the kernel's cache of a mount: the files of `/sys/class/bdi/MAJOR:MINOR`.
 //!
 //! They are opened when the mount is made, before any program can reach it. Only root may write to
 //! them; the mount of another user keeps the kernel's own values. A confined server does not have
@@ -21,7 +21,7 @@ pub(crate) const DIRTY_PERCENT: u32 = 2;
 /// processors may go somewhat above it.
 const DIRTY_WHEN_TIGHT: u64 = 32 << 20;
 
-/// How much the kernel may keep of a mount.
+/// The bound of the kernel's cache of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CacheRule {
     /// As long as there is room on the volume.
@@ -30,7 +30,7 @@ pub(crate) enum CacheRule {
     Tight,
 }
 
-/// See the head of the file.
+/// The backing device info of a mount in sysfs.
 #[derive(Debug)]
 pub(crate) enum Bdi {
     /// The files, as far as they could be opened.

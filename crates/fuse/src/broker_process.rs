@@ -30,7 +30,7 @@ const STACK: usize = 256 << 10;
 /// when the socket is to be removed.
 ///
 /// # Errors
-/// Those of the system before there is anything to do. All others are told to the server.
+/// The errors of the system before there is anything to do. All others are told to the server.
 pub fn run_broker<Kept>(
     source: &OsStr,
     dir: &Path,

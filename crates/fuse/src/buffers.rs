@@ -14,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 use zerocopy::{Immutable, IntoBytes};
 
 const PAGE: usize = 4096;
-/// Where a request begins in its buffer, so that the content of a write begins at a page.
+/// The place of a request in its buffer, so that the content of a write begins at a page.
 const LEAD: usize = PAGE - size_of::<InHeader>() - size_of::<WriteIn>();
 
 /// Bytes of a buffer.
@@ -104,7 +104,7 @@ pub(crate) struct Outbox {
     len: usize,
 }
 
-/// Where content begins. The header lies before it, at the end of a page.
+/// The place where content begins. The header lies before it, at the end of a page.
 const CONTENT: usize = PAGE;
 const HEADER: usize = CONTENT - size_of::<OutHeader>();
 

@@ -131,16 +131,17 @@ impl<'h> Caller<'h> {
     }
 }
 
-/// What `/proc/THREAD/status` tells.
+/// The facts that `/proc/THREAD/status` tells of a thread.
 #[derive(Debug, PartialEq, Eq)]
 struct Status {
     groups: Vec<u32>,
-    /// Those in force, a bit for each.
+    /// The capabilities in force, a bit for each.
     capabilities: u64,
 }
 
 impl Status {
-    /// `None` if the thread is not known or gone, or its number means one of another user.
+    /// Looks the calling thread up. `None` if the thread is not known or gone, or its number means
+    /// one of another user.
     fn of(caller: &Caller<'_>) -> Option<Self> {
         if !caller.is_known() {
             return None;

@@ -1,9 +1,9 @@
-//! Why a mount cannot be made, changed, served or ended.
+//! The errors of making, changing, serving and ending a mount.
 
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// Why something cannot be mounted or unmounted.
+/// The reason why something cannot be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
@@ -65,7 +65,7 @@ pub enum MountError {
     },
 }
 
-/// Why a mount cannot be, or ended badly.
+/// The reason why a mount cannot be made, or ended badly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {

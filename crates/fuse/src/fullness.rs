@@ -20,7 +20,7 @@ const ROOMY: u8 = 0;
 const TIGHT: u8 = 1;
 const FULL: u8 = 2;
 
-/// How full the volume is, and which files have had a write refused.
+/// The fullness of the volume, and the files of which a write was refused.
 ///
 /// The kernel caches what programs write without asking the server. A dirty page that finds no
 /// space then fails at writeback, long after write(2) has returned. So, as the volume fills up:

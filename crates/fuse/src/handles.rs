@@ -27,7 +27,7 @@ impl Open {
     }
 }
 
-/// What a program may do by a handle.
+/// The operations that a program may do by a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Reads,
@@ -89,7 +89,7 @@ impl OpenInode {
     }
 }
 
-/// See the head of the file. A handle is a place in `open`, which is taken again when it is free.
+/// The table of open handles. A handle is a place in `open`, which is taken again when it is free.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     slots: RwLock<Slots>,

@@ -1,4 +1,4 @@
-//! What kernel and file system agree on when they first speak.
+//! The FUSE_INIT handshake: the features that kernel and file system agree on.
 
 use crate::request::MAX_CONTENT;
 use crate::wire::{InitFlags, InitIn, InitOut, MAJOR, MINOR};

@@ -1,4 +1,4 @@
-//! What a mount is doing, for a reader on another thread.
+//! The activity of a mount, for a reader on another thread.
 //!
 //! A [`Monitor`] never keeps a volume open: [`Link::cut`] waits for readers that are in the mount,
 //! and no reader finds the mount after that.

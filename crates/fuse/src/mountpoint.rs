@@ -37,7 +37,7 @@ pub(crate) struct Mounted {
     by: By,
 }
 
-/// How the server identifies its mount, and ends it.
+/// The means by which the server identifies its mount, and ends it.
 #[derive(Debug, Clone)]
 enum By {
     /// The broker, where this process is confined.
@@ -115,13 +115,13 @@ impl Mounted {
     /// Ends the connection: the server gets ENODEV, and a mount that is left somewhere is dead.
     ///
     /// # Errors
-    /// As [`Connection::abort`].
+    /// The errors of [`Connection::abort`].
     pub(crate) fn abort(&self) -> Result<(), MountError> {
         let failed = |errno| MountError::System { call: "abort", dir: self.dir.clone(), errno };
         self.end_connection().map_err(failed)
     }
 
-    /// As [`abort`](Self::abort), with the bare error.
+    /// Ends the connection as [`abort`](Self::abort) does, and returns the bare error.
     pub(crate) fn end_connection(&self) -> rustix::io::Result<()> {
         match &self.by {
             By::Broker(broker) => broker.abort(),
@@ -149,7 +149,7 @@ pub(crate) fn mount(source: &OsStr, dir: &Path, options: &MountOptions) -> Resul
 }
 
 impl NewMount {
-    /// Has the broker mount.
+    /// Asks the broker to mount.
     ///
     /// # Errors
     /// What the broker says, and where it has gone.

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::mem::size_of;
 use zerocopy::IntoBytes;
 
-/// What the kernel has to forget.
+/// A notice of what the kernel has to forget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// The cached attributes of a node.

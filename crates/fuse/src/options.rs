@@ -25,7 +25,7 @@ const CACHE: usize = 256 << 20;
 /// Threads that serve: more would not keep a device busier.
 const MOST_THREADS: usize = 64;
 
-/// Whether the process that serves a mount is confined.
+/// The confinement of the process that serves a mount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SandboxMode {
     /// By all that the kernel has for it.
@@ -37,7 +37,7 @@ pub enum SandboxMode {
     Off,
 }
 
-/// Which changes of a volume are durable when their request is answered.
+/// The changes of a volume that are durable when their request is answered.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Durably {
     /// All changes.
@@ -46,7 +46,7 @@ pub(crate) struct Durably {
     pub(crate) dirs: bool,
 }
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
     /// The volume is not written.
@@ -240,7 +240,7 @@ impl MountOptions {
         self.open.clone().write(!self.read_only).confined(self.sandbox != SandboxMode::Off)
     }
 
-    /// When a read moves times of the last read of files.
+    /// Returns when a read updates atime.
     pub(crate) fn atime(&self) -> Atime {
         self.atime
     }

@@ -1,4 +1,4 @@
-//! Whose the files of a mount are to its users: the options `uid`, `gid` and `fakeroot`.
+//! The owners that files of a mount seem to have: the options `uid`, `gid` and `fakeroot`.
 //!
 //! The kernel checks permissions by the owners that it is told. With `fakeroot` it checks none, and
 //! each caller counts as root: the kernel lets no process of another user in.
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 const SET_USER_ID: u16 = 0o4000;
 const SET_GROUP_ID: u16 = 0o2000;
 
-/// What the owners on disk become.
+/// A map from owners on disk to the owners that programs see.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Owners {
     /// The user that all files seem to belong to.

@@ -1,4 +1,4 @@
-//! Passing open files to another process over a socket, with one byte.
+//! Passes open files to another process over a socket, with one byte.
 
 use rustix::io::Errno;
 use rustix::net::{

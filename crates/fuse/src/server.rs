@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Instant;
 
-/// What the threads of a mount share.
+/// The state that the threads of a mount share.
 #[derive(Debug)]
 pub(crate) struct Server {
     channel: Channel,
@@ -34,7 +34,7 @@ pub(crate) struct Server {
     requests: Counter,
 }
 
-/// What a mount has counted, and what it has open now.
+/// Counters of a mount, and what it has open now.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct MountStats {
@@ -66,7 +66,7 @@ impl Server {
     /// Closes the volume.
     ///
     /// # Errors
-    /// Those of [`Volume::close`](lanefs::Volume::close).
+    /// The errors of [`Volume::close`](lanefs::Volume::close).
     pub(crate) fn close(self) -> lanefs::Result<()> {
         self.filesystem.close()
     }
@@ -108,8 +108,8 @@ impl Server {
         }
     }
 
-    /// As [`Unmounter::unmount`](crate::Unmounter::unmount), called while the mount cannot be
-    /// closed.
+    /// Unmounts as [`Unmounter::unmount`](crate::Unmounter::unmount) does, called while the mount
+    /// cannot be closed.
     pub(crate) fn end(&self, mounted: &Mounted) -> Result<(), MountError> {
         if !self.channel.is_connected() {
             return Ok(());

@@ -23,7 +23,7 @@ pub struct Session {
     mounted: Mounted,
 }
 
-/// Ends a mount from another thread.
+/// A handle that ends a mount from another thread.
 #[derive(Debug, Clone)]
 pub struct Unmounter {
     mounted: Mounted,

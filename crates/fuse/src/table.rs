@@ -91,7 +91,7 @@ impl Entry {
         self.kind == FS_TYPE.as_bytes()
     }
 
-    /// Its type, as `/proc/mounts` has it.
+    /// Returns its type, as `/proc/mounts` has it.
     pub(crate) fn kind(&self) -> String {
         String::from_utf8_lossy(&self.kind).into_owned()
     }

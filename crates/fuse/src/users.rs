@@ -17,7 +17,7 @@ pub struct User {
     pub by: UsedBy,
 }
 
-/// How a process keeps a mount in use.
+/// The way in which a process keeps a mount in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsedBy {
     /// The mount is in the mount namespace of this process, which is not that of the caller.

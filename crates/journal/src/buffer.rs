@@ -54,7 +54,7 @@ pub struct ReadGuard<'a>(RwLockReadGuard<'a, Content>);
 pub struct WriteGuard<'a>(RwLockWriteGuard<'a, Content>);
 
 impl Buffer {
-    /// A buffer without content.
+    /// Returns a buffer without content.
     pub(crate) fn empty(block: u64) -> Self {
         Self(Arc::new(Inner {
             block,
@@ -67,12 +67,12 @@ impl Buffer {
         }))
     }
 
-    /// The block's number on the volume.
+    /// Returns the block's number on the volume.
     pub fn block(&self) -> u64 {
         self.0.block
     }
 
-    /// The bytes as they are now. Waits while a writer holds the block.
+    /// Returns the bytes as they are now. Waits while a writer holds the block.
     pub fn read(&self) -> ReadGuard<'_> {
         ReadGuard(self.0.data.read())
     }
@@ -156,7 +156,8 @@ impl Buffer {
         }
     }
 
-    /// The content as the closed transaction `tid` left it; `None` if the block was freed by it.
+    /// Returns the content as the closed transaction `tid` left it; `None` if the block was freed
+    /// by it.
     pub(crate) fn snapshot(&self, tid: Tid) -> Option<Content> {
         let mut owner = self.0.owner.lock();
         if owner.tid == Some(tid) {

@@ -10,7 +10,7 @@ use lanefs_sync::{IntMap, Mutex};
 use std::collections::VecDeque;
 
 const SHARDS: usize = 16;
-/// How many buffers an insertion looks at to find room.
+/// The number of buffers that an insertion looks at to find room.
 const SWEEP: usize = 32;
 
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Cache {
         self.shard(block).lock().buffers.remove(&block)
     }
 
-    /// The blocks of a range that are in the cache.
+    /// Returns the blocks of a range that are in the cache.
     pub(crate) fn blocks_in(&self, start: u64, len: u64) -> Vec<u64> {
         let end = start.saturating_add(len);
         if len <= 1024 {
@@ -71,7 +71,7 @@ impl Cache {
         self.shards.iter().flat_map(in_range).collect()
     }
 
-    /// Number of buffers.
+    /// Returns the number of buffers.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().buffers.len()).sum()
     }

@@ -39,12 +39,12 @@ pub(crate) struct Uncheckpointed {
 }
 
 impl Committed {
-    /// The newest committed content of a block that is not home.
+    /// Returns the newest committed content of a block that is not checkpointed.
     pub(crate) fn get(&self, block: u64) -> Option<Content> {
         self.state.lock().contents.get(&block).map(|(_, content)| Content::clone(content))
     }
 
-    /// Number of blocks that are not home.
+    /// Returns the number of blocks that are not checkpointed.
     pub(crate) fn len(&self) -> usize {
         self.state.lock().contents.len()
     }

@@ -53,7 +53,8 @@ impl Core {
         self.commit_with(tid, true)
     }
 
-    /// As [`commit`](Self::commit), but does not gather other threads that may want a commit too.
+    /// Commits as [`commit`](Self::commit) does, without gathering other threads that may want a
+    /// commit too.
     pub(crate) fn commit_now(&self, tid: Tid) -> Result<bool> {
         self.commit_with(tid, false)
     }

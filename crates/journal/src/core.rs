@@ -195,7 +195,7 @@ impl Core {
         Ok(buffer)
     }
 
-    /// A buffer that is about to be filled with zeros.
+    /// Returns a buffer that is about to be filled with zeros.
     pub(crate) fn blank(&self, block: u64) -> Result<Buffer> {
         self.offset(block)?;
         self.note_use();
@@ -330,7 +330,7 @@ impl Core {
         Tid(self.committed.load(Ordering::Acquire))
     }
 
-    /// Only the leader of the commit calls it.
+    /// Marks `tid` as committed. Only the leader of the commit calls it.
     pub(crate) fn set_committed(&self, tid: Tid) {
         self.committed.store(tid.0, Ordering::Release);
     }

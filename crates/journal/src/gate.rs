@@ -97,7 +97,7 @@ pub(crate) struct Inside {
     pub(crate) waiting: u64,
 }
 
-/// Why a thread could not enter.
+/// The reason why a thread could not enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The transaction is closing; the next one will open.
@@ -227,7 +227,8 @@ impl Gate {
         why
     }
 
-    /// As [`admit`](Self::admit), but takes the lock only if a thread sleeps in the queue.
+    /// Admits as [`admit`](Self::admit) does, but takes the lock only if a thread sleeps in the
+    /// queue.
     fn admit_any(&self) -> Option<Refused> {
         if self.sleepers.load(Ordering::Acquire) == 0 { None } else { self.admit(self.queue.lock()) }
     }

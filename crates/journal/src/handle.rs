@@ -53,7 +53,7 @@ impl<'j> Handle<'j> {
         self.credits.get()
     }
 
-    /// The journal.
+    /// Returns the journal.
     pub fn journal(&self) -> &'j Journal {
         self.journal
     }

@@ -63,7 +63,7 @@ impl Journal {
         Ok(Handle::new(self, self.core.enter(credits)?, credits))
     }
 
-    /// The most credits that a handle can have.
+    /// Returns the most credits that a handle can have.
     pub fn max_credits(&self) -> u32 {
         self.core.max_credits()
     }
@@ -73,7 +73,7 @@ impl Journal {
         self.core.log.as_ref().map_or(u32::MAX, |log| log.revokes_per_block())
     }
 
-    /// The transaction that a handle started now would join.
+    /// Returns the transaction that a handle started now would join.
     pub fn running(&self) -> Tid {
         self.core.gate.running().tid
     }
@@ -175,7 +175,7 @@ impl Journal {
         self.core.has_ended()
     }
 
-    /// Why the journal was aborted, or that it is closed.
+    /// Returns why the journal was aborted, or that it is closed.
     pub fn error(&self) -> Option<JournalError> {
         self.core.error()
     }
@@ -197,12 +197,12 @@ impl Journal {
         self.core.release();
     }
 
-    /// Bytes of metadata blocks in memory.
+    /// Returns how many bytes of metadata blocks are in memory.
     pub fn memory(&self) -> u64 {
         self.core.blocks_in_memory() as u64 * u64::from(self.core.block_size)
     }
 
-    /// Counters and times, at any moment.
+    /// Returns counters and times, at any moment.
     pub fn stats(&self) -> Stats {
         self.core.counters.read(self.core.flush.count(), self.core.levels())
     }

@@ -1,11 +1,11 @@
-//! How a journal is opened.
+//! Options of a journal.
 
 use std::time::Duration;
 
 /// Called after a commit with all block runs that it freed. Must not call the journal.
 pub type OnFreed = Box<dyn Fn(&[Freed]) + Send + Sync>;
 
-/// How to open a [`Journal`](crate::Journal).
+/// Options to open a [`Journal`](crate::Journal).
 pub struct Options {
     /// Bytes of a block: 1024 to 65536.
     pub block_size: u32,
@@ -33,7 +33,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options with 64 MiB of memory, no log, a commit every five seconds.
+    /// Returns options with 64 MiB of memory, no log, a commit every five seconds.
     pub fn new(block_size: u32) -> Self {
         Self {
             block_size,

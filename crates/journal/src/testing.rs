@@ -23,19 +23,19 @@ pub(crate) fn config(blocks: u32) -> LogConfig {
     }
 }
 
-/// No commits but those asked for.
+/// Returns options without commits but those asked for.
 pub(crate) fn options(log_blocks: u32) -> Options {
     Options { log: Some(config(log_blocks)), commit_interval: Duration::ZERO, ..Options::new(BLOCK) }
 }
 
-/// A log of version 3 checksums and wide numbers.
+/// Returns a log of version 3 checksums and wide numbers.
 pub(crate) fn log_superblock(blocks: u32) -> Superblock {
     let mut sb = Superblock::new(BLOCK, blocks, [3; 16]);
     sb.set_features(Compat::empty(), Incompat::CSUM_V3 | Incompat::BIT64);
     sb
 }
 
-/// A volume of zeros with an empty log without checksums.
+/// Returns a volume of zeros with an empty log without checksums.
 pub(crate) fn empty_log(blocks: u32) -> MemDevice {
     with_log(&Superblock::new(BLOCK, blocks, [3; 16]))
 }

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Tid(pub u32);
 
 impl Tid {
-    /// The transaction after this one.
+    /// Returns the transaction after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.wrapping_add(1))

@@ -54,7 +54,7 @@ impl Transaction {
         first
     }
 
-    /// The closed transaction as it goes to the log.
+    /// Returns the closed transaction as it goes to the log.
     pub(crate) fn snapshot(&self, tid: Tid) -> Snapshot {
         let content = |buffer: &Buffer| Some((buffer.block(), buffer.snapshot(tid)?));
         let mut blocks: Vec<_> = self.buffers.iter().filter_map(content).collect();

@@ -12,7 +12,7 @@ use crate::results::{Better, Chart, Origin, Point, Results, median};
 const DRAWS: usize = 2000;
 const LEAST: f64 = 0.05;
 
-/// How one figure changed.
+/// The change of one figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     /// Of the chart.
@@ -31,7 +31,7 @@ pub struct Change {
     pub kind: Kind,
 }
 
-/// What a change means.
+/// The meaning of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Within the noise.

@@ -1,4 +1,4 @@
-//! What a volume counted while something ran on it.
+//! The counters that a volume moved during a run.
 
 use crate::Outcome;
 use crate::hist::Hist;
@@ -26,7 +26,7 @@ impl Reading {
 /// nothing.
 ///
 /// # Errors
-/// Those of `f`.
+/// The errors of `f`.
 pub(crate) fn counted<T>(store: &dyn Store, f: impl FnOnce() -> Outcome<T>) -> Outcome<(T, Detail)> {
     let before = Reading::of(store);
     let began = Instant::now();

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 /// A question, and the cases that answer it.
 pub trait Experiment {
-    /// As on the command line.
+    /// Returns the name, as on the command line.
     fn name(&self) -> &'static str;
 
-    /// In a sentence that ends with a question mark.
+    /// Returns the question, a sentence that ends with a question mark.
     fn question(&self) -> &'static str;
 
     /// Returns the cases to run.
@@ -51,7 +51,7 @@ pub struct Case {
     pub published: Vec<(usize, Series)>,
 }
 
-/// Something that a run gives.
+/// A quantity that a run measures.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     /// Unique in its case.
@@ -79,7 +79,7 @@ impl Ground {
     /// Makes the backing file, if it is to have any bytes.
     ///
     /// # Errors
-    /// Those of writing it.
+    /// The errors of writing it.
     pub fn new(plan: &Plan, dir: PathBuf, memory: PathBuf, backing: u64) -> Outcome<Self> {
         let backing = match (&plan.device, backing) {
             (_, 0) => None,
@@ -118,7 +118,7 @@ impl Entry {
         Self { name, device: None, peer: None, set_up: Box::new(set_up) }
     }
 
-    /// Something of others.
+    /// Returns an entry of another program.
     pub fn peer(
         peer: Peer,
         name: &'static str,
@@ -138,7 +138,7 @@ pub trait Rig {
     /// Runs for `time` at a point of the axis.
     ///
     /// # Errors
-    /// Those of the system or the volume.
+    /// The errors of the system or the volume.
     fn run(&self, point: u64, time: Duration) -> Outcome<Shot>;
 
     /// Unmounts or closes.

@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! The machine on which the figures were measured.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -19,7 +19,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// Returns the description of this machine.
     pub fn this() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpus = read("/proc/cpuinfo");
@@ -35,7 +35,7 @@ impl Machine {
         }
     }
 
-    /// In one line.
+    /// Returns the description in one line.
     pub fn line(&self) -> String {
         let memory = self.memory as f64 / (1_u64 << 30) as f64;
         format!("{}, {} cores, {memory:.0} GiB, Linux {}", self.cpu, self.cores, self.kernel)

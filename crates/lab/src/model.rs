@@ -32,7 +32,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// From operations a second of one core and of two.
+    /// Fits the law to the operations a second of one core and of two.
     fn through(one: f64, two: f64) -> Self {
         let alone = 1.0 / one;
         Self { alone, serial: (2.0 / two - alone).max(0.0) }
@@ -175,7 +175,7 @@ impl Found {
         self.case(shared.name, shared.title, "cores", shared.unit, all);
     }
 
-    /// The law with the costs of a source's first two points, against its others.
+    /// Draws the law with the costs of a source's first two points, beside its other points.
     fn curve(&mut self, theirs: &Series, all: &mut Vec<Series>) {
         let (Some(one), Some(two)) = (theirs.at(1), theirs.at(2)) else { return };
         let law = Shared::through(one.median, two.median);

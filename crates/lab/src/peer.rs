@@ -1,9 +1,9 @@
-//! What lanefs is compared with, and whether this machine can run it.
+//! The programs that lanefs is compared with, and whether this machine can run them.
 
 use crate::store::{missing_tools, run_tool};
 use std::path::Path;
 
-/// What lanefs is compared with.
+/// A program that lanefs is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
     /// The kernel's ext4 on a loop device.
@@ -18,7 +18,7 @@ impl Peer {
     /// All there are.
     pub const ALL: [Self; 3] = [Self::KernelExt4, Self::KernelXfs, Self::Raw];
 
-    /// As on the command line.
+    /// Returns the name, as on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::KernelExt4 => "kernel-ext4",

@@ -76,7 +76,8 @@ impl Plan {
         }
     }
 
-    /// At the sizes of the sources, as far as a machine of today has time for them.
+    /// Returns the plan at the sizes of the sources, as far as a machine of today has time for
+    /// them.
     pub fn full(dir: &Path) -> Self {
         Self {
             rounds: 7,
@@ -87,7 +88,7 @@ impl Plan {
         }
     }
 
-    /// For tests: everything once or twice, and too short to measure anything.
+    /// Returns a plan for tests: everything once or twice, and too short to measure anything.
     pub fn tiny(dir: &Path) -> Self {
         Self {
             rounds: 2,
@@ -102,8 +103,8 @@ impl Plan {
         }
     }
 
-    /// MiB of a log that an experiment wants to have so many. None is smaller than the format
-    /// allows.
+    /// Returns the size of a log, in MiB, for an experiment that wants `mib`. None is smaller than
+    /// the format allows.
     pub fn log(&self, mib: u32) -> u32 {
         if self.small_logs { (mib / 16).max(4) } else { mib }
     }

@@ -46,7 +46,7 @@ pub const FSYNC_STORM: Source = Source {
 };
 
 impl Source {
-    /// In one line.
+    /// Returns the source in one line.
     pub fn line(&self) -> String {
         format!("source {}: {}; {}", self.name, self.by, self.machine)
     }
@@ -71,7 +71,7 @@ pub fn overwrite() -> Vec<Series> {
     ]
 }
 
-/// KB/s by bytes of a write: the one size that was told.
+/// Returns KB/s by bytes of a write: the one size that the source gives.
 pub fn i_version() -> Vec<Series> {
     vec![
         I_VERSION.series("only if queried", &[1], &[211.0]),
@@ -103,7 +103,7 @@ pub fn range_lock_worst() -> Vec<Series> {
     vec![RANGE_LOCK.series("OLC btree", &CORES, &worst)]
 }
 
-/// Direct reads and writes of one file a second by processes; each of both came to the same.
+/// Returns direct reads and writes of one file a second by processes; reads and writes were equal.
 pub fn range_lock_io() -> Vec<Series> {
     let both = |thousands: [f64; 5]| thousands.map(|v| v * 2000.0);
     vec![

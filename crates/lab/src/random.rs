@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Different for each thread.
+    /// Returns a generator that differs for each thread.
     pub fn new(seed: u64) -> Self {
         Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }

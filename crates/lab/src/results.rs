@@ -63,7 +63,7 @@ pub struct CaseResult {
     pub verdicts: Vec<Verdict>,
 }
 
-/// Which side is good.
+/// The good side of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -90,7 +90,7 @@ pub struct Chart {
     pub series: Vec<Series>,
 }
 
-/// Where figures are from.
+/// The origin of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -134,7 +134,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Of some samples, one at least.
+    /// Returns the point of some samples, one at least.
     pub fn new(at: u64, samples: Vec<f64>) -> Self {
         let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
         let max = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -185,7 +185,7 @@ impl Detail {
         self.counters.get(name).copied().unwrap_or(0)
     }
 
-    /// Seconds that threads spent on something.
+    /// Returns the seconds that threads spent on something.
     pub fn spent(&self, histogram: &str) -> f64 {
         self.histograms.get(histogram).map_or(0.0, Hist::total) / 1e9
     }
@@ -258,7 +258,7 @@ impl Results {
         Ok(results)
     }
 
-    /// As indented JSON with a line's end.
+    /// Returns indented JSON with a line's end.
     ///
     /// # Errors
     /// None that can happen: figures are finite.

@@ -7,15 +7,15 @@ use crate::plan::Plan;
 use crate::results::{CaseResult, Chart, Detail, ExperimentResult, Origin, Point, Series, Verdict};
 use crate::{Outcome, stop};
 
-/// Receives the progress of a run.
+/// A receiver of the progress of a run.
 pub trait Watch {
-    /// An experiment begins; it will take so many steps.
+    /// Is called when an experiment begins; it will take `steps` steps.
     fn begins(&mut self, name: &str, question: &str, steps: usize);
-    /// The next step is taken.
+    /// Is called when the next step is taken.
     fn step(&mut self, what: &str);
-    /// All rounds of a case are over.
+    /// Is called when all rounds of a case are over.
     fn case_done(&mut self, case: &CaseResult);
-    /// The experiment is over.
+    /// Is called when the experiment is over.
     fn ends(&mut self, result: &ExperimentResult);
 }
 
@@ -120,7 +120,7 @@ fn run_case(
     Ok(result(experiment, &case, tallies))
 }
 
-/// One contender's turn of a round.
+/// Runs one contender's turn of a round.
 fn turn(
     case: &Case,
     entry: &Entry,

@@ -1,4 +1,4 @@
-//! Devices that are played, in memory: so that what a source saw on its own can be looked at on any
+//! Simulated devices, in memory: what a source saw on its own device can be looked at on any
 //! machine.
 
 use lanefs_device::Pace;

@@ -33,6 +33,8 @@ impl fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
+/// Fails if the run is to stop.
+///
 /// # Errors
 /// [`Stopped`].
 pub(crate) fn check() -> Outcome<()> {

@@ -1,11 +1,11 @@
-//! Why a volume cannot be made.
+//! The errors of making a volume.
 
 use lanefs_device::DeviceError;
 use lanefs_format::FormatError;
 use lanefs_format::dirent::DirentError;
 use lanefs_format::extent::ExtentError;
 
-/// Why a volume cannot be made.
+/// The reason why a volume cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]

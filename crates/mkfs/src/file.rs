@@ -151,7 +151,7 @@ impl IndirectMap<'_> {
         u32::try_from(block).map_err(|_| NO_ROOM)
     }
 
-    /// The next block of data, 0 behind the last.
+    /// Takes the next block of data, 0 behind the last.
     fn data(&mut self) -> Result<u32, MkfsError> {
         if self.left == 0 {
             return Ok(0);
@@ -165,7 +165,7 @@ impl IndirectMap<'_> {
         Ok(block)
     }
 
-    /// An indirect block with all below it, 0 behind the last block of data.
+    /// Takes an indirect block with all below it, 0 behind the last block of data.
     fn branch(&mut self, level: u32) -> Result<u32, MkfsError> {
         if self.left == 0 {
             return Ok(0);

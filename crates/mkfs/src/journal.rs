@@ -59,7 +59,7 @@ impl Plan {
         Ok(Some(blocks))
     }
 
-    /// The emptiest group near the middle, in a large volume at the start of a flex group.
+    /// Returns the emptiest group near the middle, in a large volume at the start of a flex group.
     fn journal_goal(&self) -> Result<u64, MkfsError> {
         let layout = self.layout;
         let (count, flex) = (layout.group_count(), layout.groups_per_flex());
@@ -84,7 +84,7 @@ impl Plan {
     }
 }
 
-/// Blocks of the journal of a volume of `blocks` blocks.
+/// Returns the blocks of the journal of a volume of `blocks` blocks.
 pub(crate) fn default_size(blocks: u64) -> Option<u32> {
     Some(match blocks {
         0..2048 => return None,

@@ -15,7 +15,7 @@ pub enum FsType {
 }
 
 impl FsType {
-    /// The features of a volume of this type if nothing else is asked for.
+    /// Returns the features of a volume of this type if nothing else is asked for.
     pub fn features(self) -> Features {
         let mut f = Features {
             compat: Compat::RESIZE_INODE | Compat::DIR_INDEX | Compat::EXT_ATTR,
@@ -74,8 +74,8 @@ pub struct Options {
     pub keep: bool,
 }
 
-/// Bytes of a size as mke2fs writes it: a number, then nothing for bytes, or one of K, M, G, T
-/// and P, small or large.
+/// Parses a size as mke2fs does: a number, then nothing for bytes, or one of K, M, G, T and P,
+/// small or large.
 ///
 /// # Errors
 /// [`MkfsError::Size`] if it is none, or beyond 64 bits.

@@ -80,7 +80,7 @@ impl Plan {
         ro.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
 
-    /// Blocks of a group's own bitmaps and inode table.
+    /// Returns the number of blocks of a group's own bitmaps and inode table.
     pub(crate) fn table_blocks(&self) -> u32 {
         2 + self.layout.inode_table_blocks()
     }
@@ -135,7 +135,7 @@ impl Plan {
         Ok(run.start)
     }
 
-    /// Where to look for the first block of an inode's data: at its flex group.
+    /// Returns where to look for the first block of an inode's data: at its flex group.
     pub(crate) fn goal(&self, ino: u32) -> Result<u64, MkfsError> {
         let group = self.layout.inode_slot(ino)?.group;
         let flex = self.layout.groups_per_flex();
@@ -159,7 +159,7 @@ impl Plan {
         Ok(())
     }
 
-    /// A new inode with all times now.
+    /// Returns a new inode with all times now.
     pub(crate) fn new_inode(&self, ino: u32, mode: u16, links_count: u16) -> Inode {
         let mut inode = Inode::new(ino, mode, &self.ctx);
         inode.links_count = links_count;
@@ -167,7 +167,7 @@ impl Plan {
         inode
     }
 
-    /// A block of zeros.
+    /// Returns a block of zeros.
     pub(crate) fn zero_block(&self) -> Vec<u8> {
         vec![0; self.layout.block_size() as usize]
     }

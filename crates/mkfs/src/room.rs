@@ -1,4 +1,4 @@
-//! How large a volume has to be for the files that it will hold.
+//! The smallest volume with room for given files.
 //!
 //! The answer is computed by planning: nothing is written.
 
@@ -12,7 +12,7 @@ const BLOCK_SIZE: u32 = 4096;
 /// No volume has more blocks.
 const MOST_BLOCKS: u64 = 1 << 48;
 
-/// What a new volume has for files.
+/// The room that a new volume has for files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Bytes of the volume, without an end that is too short for a group of blocks.

@@ -11,8 +11,8 @@ use lanefs_format::{Compat, Features, Incompat, RawSuperblock, RoCompat, Superbl
 const LOG_GROUPS_PER_FLEX: u8 = 4;
 const FIRST_INO: u32 = 11;
 
-/// The superblock for `device` bytes, complete but for what is placed: counts of free blocks
-/// and inodes, journal, orphan file.
+/// Returns the superblock for `device` bytes, complete but for what is placed: counts of free
+/// blocks and inodes, journal, orphan file.
 pub(crate) fn shape(device: u64, options: &Options) -> Result<Superblock, MkfsError> {
     let size = options.size.unwrap_or(device);
     if size > device {
@@ -86,7 +86,7 @@ fn features(options: &Options) -> Result<Features, MkfsError> {
     Ok(f)
 }
 
-/// Name, UUID, times and defaults.
+/// Sets name, UUID, times and defaults.
 fn identity(raw: &mut RawSuperblock, options: &Options) {
     let now = options.time.unwrap_or_else(now);
     raw.s_uuid = options.uuid.unwrap_or_else(|| uuid::Uuid::new_v4().into_bytes());
@@ -118,7 +118,7 @@ fn derived_seed(uuid: &[u8; 16]) -> [u8; 16] {
     seed
 }
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |d| d.as_secs())
@@ -154,7 +154,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Inodes asked for, by number or ratio.
+    /// Returns the number of inodes asked for, by number or ratio.
     fn inodes(&self, options: &Options) -> Result<u32, MkfsError> {
         let bytes = self.blocks.saturating_mul(u64::from(self.block_size));
         let inodes = match options.inode_count {
@@ -171,7 +171,7 @@ impl Shape {
         Ok((inodes as u32).max(FIRST_INO + 1))
     }
 
-    /// All fields that do not depend on the number of groups.
+    /// Returns all fields that do not depend on the number of groups.
     fn raw(&self) -> RawSuperblock {
         let mut r = RawSuperblock::zeroed();
         let f = self.features;
@@ -275,7 +275,7 @@ impl Shape {
         }
     }
 
-    /// Inodes in a group: whole blocks of the table, a multiple of 8.
+    /// Returns the number of inodes in a group: whole blocks of the table, a multiple of 8.
     fn inodes_per_group(&self, wanted: u32, groups: u32) -> Option<u32> {
         let per_block = self.block_size / u32::from(self.inode_size);
         let mut wanted = wanted.min(65536 - per_block);
@@ -288,8 +288,8 @@ impl Shape {
         }
     }
 
-    /// Blocks kept for more descriptors: enough for a volume 1024 times as large, as far as
-    /// 32-bit block numbers reach and one indirect block has room.
+    /// Sets the blocks kept for more descriptors: enough for a volume 1024 times as large, as far
+    /// as 32-bit block numbers reach and one indirect block has room.
     fn descriptors(&self, raw: &mut RawSuperblock, groups: u32, blocks: u64, per_group: u32) {
         let per_block = self.block_size / if self.has(Incompat::BIT64) { 64 } else { 32 };
         let desc_blocks = groups.div_ceil(per_block);
@@ -312,7 +312,7 @@ impl Shape {
         raw.s_reserved_gdt_blocks = reserved.into();
     }
 
-    /// The two groups of copies with sparse_super2: the second and the last.
+    /// Sets the two groups of copies with sparse_super2: the second and the last.
     fn backups(&self, raw: &mut RawSuperblock, groups: u32) {
         if self.features.compat.contains(Compat::SPARSE_SUPER2) {
             let last = groups - 1;

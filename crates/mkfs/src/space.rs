@@ -1,4 +1,4 @@
-//! Which blocks are taken: ranges, merged, so that a volume of any size stays small.
+//! The taken blocks as merged ranges, so that a volume of any size needs little memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,7 +35,7 @@ impl Space {
         self.taken.insert(start, end);
     }
 
-    /// The first free run at or behind `from`, up to the end of the volume.
+    /// Returns the first free run at or behind `from`, up to the end of the volume.
     pub(crate) fn next_run(&self, from: u64) -> Option<Range<u64>> {
         let mut start = from.max(self.bounds.start);
         if let Some((_, &end)) = self.taken.range(..=start).next_back() {
@@ -45,7 +45,8 @@ impl Space {
         (start < end).then_some(start..end)
     }
 
-    /// As [`next_run`](Self::next_run), from the start of the volume if there is none behind.
+    /// Finds a run as [`next_run`](Self::next_run) does, from the start of the volume if there is
+    /// none behind.
     pub(crate) fn next_run_wrapped(&self, from: u64) -> Option<Range<u64>> {
         self.next_run(from).or_else(|| self.next_run(self.bounds.start))
     }
@@ -55,7 +56,8 @@ impl Space {
             && self.next_run(range.start).is_some_and(|run| run.start == range.start && run.end >= range.end)
     }
 
-    /// The first place in `within` from which `len` blocks are free; the run may end behind it.
+    /// Returns the first place in `within` from which `len` blocks are free; the run may end behind
+    /// it.
     pub(crate) fn find(&self, within: Range<u64>, len: u64) -> Option<u64> {
         let mut at = within.start;
         while let Some(run) = self.next_run(at) {
@@ -70,7 +72,7 @@ impl Space {
         None
     }
 
-    /// The taken ranges in `within`, cut to it.
+    /// Returns the taken ranges in `within`, cut to it.
     pub(crate) fn taken(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let before = self.taken.range(..within.start).next_back().map(|(&s, &e)| s..e);
         let inside = self.taken.range(within.clone()).map(|(&s, &e)| s..e);

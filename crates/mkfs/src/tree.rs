@@ -34,7 +34,8 @@ impl Plan {
         Ok(())
     }
 
-    /// An inode in use without anything in it, not even the fields beyond the first 128 bytes.
+    /// Returns an inode in use without anything in it, not even the fields beyond the first 128
+    /// bytes.
     fn blank_inode(&self, ino: u32) -> Inode {
         let mut inode = Inode::new(ino, 0, &self.ctx);
         inode.xattr_area.resize(inode.xattr_area.len() + usize::from(inode.extra_isize), 0);

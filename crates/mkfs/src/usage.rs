@@ -20,7 +20,7 @@ pub enum Usage {
 }
 
 impl Usage {
-    /// The type for a volume of `blocks` blocks of `block_size` bytes.
+    /// Returns the type for a volume of `blocks` blocks of `block_size` bytes.
     pub(crate) fn by_size(blocks: u64, block_size: u32) -> Self {
         let meg = (1 << 20) / u64::from(block_size);
         match blocks {
@@ -32,7 +32,7 @@ impl Usage {
         }
     }
 
-    /// Bytes in a block.
+    /// Returns the number of bytes in a block.
     pub(crate) fn block_size(self) -> u32 {
         match self {
             Self::Floppy | Self::Small => 1024,
@@ -40,7 +40,7 @@ impl Usage {
         }
     }
 
-    /// Bytes for every inode.
+    /// Returns how many bytes there are for every inode.
     pub(crate) fn inode_ratio(self) -> u32 {
         match self {
             Self::Floppy => 8192,

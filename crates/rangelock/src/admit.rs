@@ -325,7 +325,7 @@ impl RangeLock {
     }
 }
 
-/// The claims that touch a leaf.
+/// Returns the claims that touch a leaf.
 fn under<'a>(leaf: &'a LeafGuard<'_>, claims: &'a [Claim]) -> impl Iterator<Item = Claim> + 'a {
     claims.iter().copied().filter(|c| leaf.touches(c.range))
 }

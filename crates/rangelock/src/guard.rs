@@ -87,7 +87,7 @@ pub struct WriteGuard<'a>(pub(crate) Held<'a>);
 macro_rules! guard {
     ($guard:ident) => {
         impl $guard<'_> {
-            /// What is held.
+            /// Returns the held range.
             pub fn range(&self) -> Range {
                 self.0.claim.range
             }
@@ -97,8 +97,8 @@ macro_rules! guard {
                 self.0.shrink(part)
             }
 
-            /// Two guards, for the points before `point` and from there on; the range is held all
-            /// the while. The guard comes back if one of the two would have no point.
+            /// Splits into guards before `point` and from there on. The range is held all the
+            /// while. Returns the guard if one of the two would have no point.
             pub fn split_at(self, point: u64) -> Result<(Self, Self), Self> {
                 self.0.split_at(point).map(|(left, right)| (Self(left), Self(right))).map_err(Self)
             }

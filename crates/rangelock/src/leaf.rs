@@ -110,7 +110,7 @@ pub(crate) enum Advice {
 }
 
 impl Leaf {
-    /// A leaf that answers for no point.
+    /// Returns a leaf that answers for no point.
     pub(crate) fn unused() -> Self {
         Self {
             word: AtomicU64::new(0),
@@ -130,7 +130,7 @@ impl Leaf {
         }
     }
 
-    /// A leaf that answers for every point.
+    /// Returns a leaf that answers for every point.
     pub(crate) fn whole() -> Self {
         let leaf = Self::unused();
         {
@@ -169,17 +169,17 @@ impl Leaf {
         self.acquire().then(|| self.guard(false))
     }
 
-    /// No load first: it would fetch the line as shared, and the write would have to ask for it
-    /// again. (So do not keep the result: x86 has one instruction that sets and tests a bit, and a
-    /// loop with a load for all else.)
+    /// Tries to take the leaf. No load first: it would fetch the line as shared, and the write
+    /// would have to ask for it again. (So do not keep the result: x86 has one instruction that
+    /// sets and tests a bit, and a loop with a load for all else.)
     #[cfg(not(loom))]
     #[inline]
     fn acquire(&self) -> bool {
         self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
     }
 
-    /// loom takes it that the holder's store may come before our write of what we read before it.
-    /// So no write here if the leaf is locked.
+    /// Tries to take the leaf. Writes nothing if the leaf is locked: loom takes it that the
+    /// holder's store may come before our write of what we read before it.
     #[cfg(loom)]
     fn acquire(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);
@@ -315,7 +315,7 @@ impl Body {
         self.writes != 0 || self.has_queue()
     }
 
-    /// The slots whose records overlap `range`, as bits.
+    /// Returns the slots whose records overlap `range`, as bits.
     #[inline(always)]
     fn hits(&self, range: Range) -> u16 {
         let mut hits = 0;
@@ -326,7 +326,7 @@ impl Body {
         hits & self.used
     }
 
-    /// One above the highest slot in use.
+    /// Returns one above the highest slot in use.
     #[inline]
     fn top(&self) -> usize {
         ((u16::BITS - self.used.leading_zeros()) as usize).min(SLOTS)
@@ -340,8 +340,8 @@ impl Body {
         (if claim.mode == Mode::Read { hits & self.writes } else { hits }) != 0
     }
 
-    /// The middle of the places where records are or were of late, with `point` among them. None if
-    /// there is but one.
+    /// Returns the middle of the places where records are or were of late, with `point` among them.
+    /// `None` if there is but one.
     #[cold]
     fn middle(&self, point: u64) -> Option<u64> {
         let slots = self.slots.iter().map(|range| range.first).filter(|&first| self.has(first));
@@ -390,14 +390,14 @@ impl Body {
         if self.writes & (1 << slot) != 0 { Mode::Write } else { Mode::Read }
     }
 
-    /// The records in slots.
+    /// Returns the records in slots.
     pub(crate) fn holders(&self) -> impl Iterator<Item = (usize, Claim)> {
         (0..self.top())
             .filter(|i| self.used & (1 << i) != 0)
             .map(|i| (i, Claim { range: self.slots[i], mode: self.mode(i) }))
     }
 
-    /// The records in the queue, in order of arrival.
+    /// Returns the records in the queue, in order of arrival.
     pub(crate) fn queue(&self) -> &[Entry] {
         self.queue.as_deref().map_or(&[], Vec::as_slice)
     }
@@ -407,7 +407,7 @@ impl Body {
         a.overlaps(&b) && self.has(a.first.max(b.first))
     }
 
-    /// How many records here are in the way of `claim`.
+    /// Returns how many records here are in the way of `claim`.
     pub(crate) fn blockers(&self, claim: Claim) -> usize {
         let counts = |other: Claim| other.conflicts(&claim) && self.meet_here(other.range, claim.range);
         self.holders().filter(|&(_, c)| counts(c)).count()
@@ -454,13 +454,13 @@ impl Body {
         }
     }
 
-    /// How many slots are free.
+    /// Returns how many slots are free.
     pub(crate) fn room(&self) -> usize {
         SLOTS - self.used.count_ones() as usize
     }
 
-    /// A point to split at so that `claims`, which find no room here, are nearer to finding it;
-    /// None if there is none, because everything lies over everything.
+    /// Returns a point to split at so that `claims`, which find no room here, are nearer to finding
+    /// it; `None` if there is none, because everything overlaps everything.
     pub(crate) fn pivot(&self, claims: &[Claim]) -> Option<u64> {
         let mut all: Vec<Range> = self.holders().map(|(_, c)| c.range).collect();
         let new = claims.iter().map(|c| c.range).filter(|&r| self.touches(r));

@@ -35,7 +35,7 @@ pub struct RangeLock {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<RangeLock>() <= 256);
 
-/// Where the record of a guard is.
+/// The place of a guard's record.
 pub(crate) enum Place<'a> {
     /// In one leaf: in this slot, if the leaf's version is still this.
     Slot { leaf: &'a Leaf, version: u64, slot: usize },
@@ -106,14 +106,14 @@ impl RangeLock {
         self.try_acquire(Claim { range, mode: Mode::Write }).map(WriteGuard)
     }
 
-    /// As [`read`](Self::read), but gives up after `patience`.
+    /// Waits as [`read`](Self::read) does, and returns `None` after `patience`.
     pub fn read_timeout(&self, range: Range, patience: Duration) -> Option<ReadGuard<'_>> {
         self.read_now(range).or_else(|| {
             self.acquire_timeout(Claim { range, mode: Mode::Read }, Some(patience)).map(ReadGuard)
         })
     }
 
-    /// As [`write`](Self::write), but gives up after `patience`.
+    /// Waits as [`write`](Self::write) does, and returns `None` after `patience`.
     pub fn write_timeout(&self, range: Range, patience: Duration) -> Option<WriteGuard<'_>> {
         self.acquire_timeout(Claim { range, mode: Mode::Write }, Some(patience)).map(WriteGuard)
     }
@@ -140,7 +140,7 @@ impl RangeLock {
         }
     }
 
-    /// As [`lock_many`](Self::lock_many), but does not wait: returns `None` if any range has a
+    /// Locks as [`lock_many`](Self::lock_many) does, without waiting: `None` if any range has a
     /// conflicting holder or waiter.
     pub fn try_lock_many(&self, ranges: &[(Range, Mode)]) -> Option<ManyGuard<'_>> {
         let claims = claims(ranges);
@@ -150,7 +150,8 @@ impl RangeLock {
         }
     }
 
-    /// As [`lock_many`](Self::lock_many), but gives up after `patience`, on all of them.
+    /// Waits as [`lock_many`](Self::lock_many) does, and returns `None` after `patience`, with none
+    /// of the ranges locked.
     pub fn lock_many_timeout(&self, ranges: &[(Range, Mode)], patience: Duration) -> Option<ManyGuard<'_>> {
         let claims = claims(ranges);
         match self.admit(&claims, true) {
@@ -204,7 +205,7 @@ impl RangeLock {
         if lane.free(ticket) { None } else { Some(Place::Leaves) }
     }
 
-    /// The short way.
+    /// Takes the fast path: one slot of one leaf. Returns `None` if the slow path is needed.
     #[inline(always)]
     fn go(&self, claim: Claim) -> Option<Place<'_>> {
         let (leaf, mut guard) = match self.tree() {

@@ -29,7 +29,7 @@ pub struct MutexRangeLock {
     held: Mutex<Held>,
 }
 
-/// By first point and then by arrival.
+/// The order of records: by first point and then by arrival.
 type Key = (u64, u64);
 
 #[derive(Default)]
@@ -112,12 +112,12 @@ impl MutexRangeLock {
         self.try_acquire(Claim { range, mode: Mode::Write })
     }
 
-    /// As [`read`](Self::read), but gives up after `patience`.
+    /// Waits as [`read`](Self::read) does, and returns `None` after `patience`.
     pub fn read_timeout(&self, range: Range, patience: Duration) -> Option<MutexRangeGuard<'_>> {
         self.acquire_timeout(Claim { range, mode: Mode::Read }, Some(patience))
     }
 
-    /// As [`write`](Self::write), but gives up after `patience`.
+    /// Waits as [`write`](Self::write) does, and returns `None` after `patience`.
     pub fn write_timeout(&self, range: Range, patience: Duration) -> Option<MutexRangeGuard<'_>> {
         self.acquire_timeout(Claim { range, mode: Mode::Write }, Some(patience))
     }
@@ -174,7 +174,7 @@ pub struct MutexRangeGuard<'a> {
 }
 
 impl MutexRangeGuard<'_> {
-    /// What is held.
+    /// Returns the held range.
     pub fn range(&self) -> Range {
         self.claim.range
     }

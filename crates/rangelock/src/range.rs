@@ -12,7 +12,7 @@ pub struct Range {
     pub(crate) last: u64,
 }
 
-/// Why two numbers are not a range.
+/// The reason why two numbers are not a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// No point lies in it.
@@ -43,7 +43,7 @@ impl Range {
     /// All points.
     pub const ALL: Self = Self { first: 0, last: u64::MAX };
 
-    /// From `start` up to `end`, without `end` itself.
+    /// Returns the points from `start` up to `end`, without `end` itself.
     pub const fn new(start: u64, end: u64) -> Result<Self, RangeError> {
         if start < end {
             Ok(Self { first: start, last: end - 1 })
@@ -54,7 +54,7 @@ impl Range {
         }
     }
 
-    /// From `first` to `last`, both in it.
+    /// Returns the points from `first` to `last`, both included.
     pub const fn inclusive(first: u64, last: u64) -> Result<Self, RangeError> {
         if first <= last {
             Ok(Self { first, last })
@@ -63,7 +63,7 @@ impl Range {
         }
     }
 
-    /// `len` points from `start` on.
+    /// Returns the `len` points from `start` on.
     pub const fn with_len(start: u64, len: u64) -> Result<Self, RangeError> {
         if len == 0 {
             return Err(RangeError::Empty { at: start });
@@ -74,17 +74,17 @@ impl Range {
         }
     }
 
-    /// From `start` to the end.
+    /// Returns all points from `start` on.
     pub const fn starting_at(start: u64) -> Self {
         Self { first: start, last: u64::MAX }
     }
 
-    /// The first point in it.
+    /// Returns the first point of the range.
     pub const fn first(&self) -> u64 {
         self.first
     }
 
-    /// The last point in it.
+    /// Returns the last point of the range.
     pub const fn last(&self) -> u64 {
         self.last
     }
@@ -137,7 +137,7 @@ impl fmt::Debug for Range {
     }
 }
 
-/// How a range is held.
+/// The mode in which a range is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Together with other readers.

@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     pub(crate) closed: AtomicU64,
 }
 
-/// On cache lines of its own: two, since processors fetch them in pairs.
+/// A lane, on cache lines of its own: two, since processors fetch them in pairs.
 #[repr(align(128))]
 pub(crate) struct Lane {
     word: AtomicU64,
@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// The lane of this thread, if there are enough.
+    /// Returns the lane of this thread, if there are enough.
     #[inline]
     pub(crate) fn lane(&self) -> Option<&Lane> {
         self.lanes.get(crate::thread_index::get())
@@ -174,7 +174,7 @@ impl Lane {
         self.word.compare_exchange(ticket.0, moved, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// How often a range was published here.
+    /// Returns how often a range was published here.
     pub(crate) fn count(&self) -> u64 {
         self.word.load(Ordering::Relaxed) / COUNT
     }

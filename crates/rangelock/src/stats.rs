@@ -12,7 +12,7 @@ use std::fmt;
 pub struct Stats {
     /// Requests that were granted or are queued.
     pub acquired: u64,
-    /// Those of `acquired` that published their range, without a write to a shared cache line.
+    /// Requests of `acquired` that published their range, without a write to a shared cache line.
     pub published: u64,
     /// Requests that met a conflict and waited.
     pub waited: u64,
@@ -38,9 +38,9 @@ pub struct Stats {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record {
-    /// Of what.
+    /// The range that it holds or waits for.
     pub range: Range,
-    /// How.
+    /// Whether it reads or writes.
     pub mode: Mode,
     /// How many holders and waiters are in its way; 0 for a holder.
     pub blockers: usize,

@@ -39,7 +39,7 @@ mod imp {
         static HERE: u8 = const { 0 };
     }
 
-    /// From the place of the thread's own memory.
+    /// Hashes the address of the thread's own memory.
     #[inline]
     pub(crate) fn mark() -> u8 {
         let here = HERE.with(|here| std::ptr::from_ref(here).addr());

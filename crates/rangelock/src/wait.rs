@@ -32,7 +32,8 @@ impl Request {
         self.blockers.load(Ordering::Acquire)
     }
 
-    /// `now` records stand where `before` stood. True if that was the last of them: wake it.
+    /// Records that `now` records stand where `before` stood. True if that was the last of them:
+    /// wake it.
     pub(crate) fn recount(&self, before: usize, now: usize) -> bool {
         if now > before {
             self.blockers.fetch_add(now - before, Ordering::Relaxed);

@@ -272,7 +272,7 @@ fn filters(arch: TargetArch) -> Result<[BpfProgram; 3], BackendError> {
 /// Returns whether the kernel, and this crate for this processor, have seccomp filters.
 ///
 /// # Errors
-/// Those of a seccomp that is there.
+/// The errors of a seccomp that is there.
 pub(crate) fn confine() -> Result<bool, Error> {
     let Ok(arch) = TargetArch::try_from(std::env::consts::ARCH) else { return Ok(false) };
     for program in filters(arch)? {

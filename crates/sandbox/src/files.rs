@@ -15,7 +15,7 @@ const NEWEST: ABI = ABI::V10;
 /// Returns whether the kernel has Landlock.
 ///
 /// # Errors
-/// Those of a Landlock that is there.
+/// The errors of a Landlock that is there.
 pub(crate) fn confine() -> Result<bool, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?

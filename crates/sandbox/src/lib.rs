@@ -23,7 +23,7 @@ mod privileges;
 
 use rustix::io::Errno;
 
-/// What the kernel did not have.
+/// The parts of the sandbox that the kernel lacks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Missing {
     /// There is no Landlock: files that the user may read can be opened for reading.
@@ -44,7 +44,7 @@ impl Missing {
     }
 }
 
-/// Why a process cannot be confined.
+/// The reason why a process cannot be confined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

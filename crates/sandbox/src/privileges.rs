@@ -14,7 +14,7 @@ use rustix::thread::{
 /// RLIMIT_NICE of a thread that may take the nice value 0: 20 less the value.
 const NICE_0: u64 = 20;
 
-/// See the head of the file.
+/// Drops all privileges: see the head of the file.
 ///
 /// # Errors
 /// The system's.

@@ -31,7 +31,7 @@ use std::fmt;
 use std::ops::Range;
 use std::vec::IntoIter;
 
-/// How the state of an epoch came about.
+/// The origin of an epoch's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// Every write, in order.
@@ -65,7 +65,7 @@ pub struct CrashState {
 }
 
 impl CrashState {
-    /// A device that holds this state, to run recovery on.
+    /// Returns a device that holds this state, to run recovery on.
     pub fn device(&self) -> OverlayDevice {
         OverlayDevice::new(self.image.clone()).with_atomic_write(self.atomic_write)
     }
@@ -87,21 +87,21 @@ impl fmt::Display for CrashState {
 }
 
 impl Log {
-    /// Every epoch's ordered state and `random_per_epoch` random ones, from the first epoch to the
-    /// last.
+    /// Returns every epoch's ordered state and `random_per_epoch` random ones, from the first epoch
+    /// to the last.
     pub fn crash_states(&self, seed: u64, random_per_epoch: usize) -> CrashStates<'_> {
         CrashStates::new(self, seed, Plan::Random(random_per_epoch))
     }
 
-    /// Every epoch's prefixes, and up to `limit` states in which a single write of it was lost,
-    /// torn or alone, from the first epoch to the last, the simplest of an epoch first. An epoch
-    /// with more of them is sampled by `seed`. Of states with the same content and the same marks
-    /// comes the first one only.
+    /// Returns every epoch's prefixes, and up to `limit` states in which a single write of it was
+    /// lost, torn or alone, from the first epoch to the last, the simplest of an epoch first. An
+    /// epoch with more of them is sampled by `seed`. Of states with the same content and the same
+    /// marks only the first comes.
     pub fn small_states(&self, seed: u64, limit: usize) -> CrashStates<'_> {
         CrashStates::new(self, seed, Plan::Small(limit))
     }
 
-    /// The one state that [`crash_states`](Self::crash_states) or
+    /// Returns the one state that [`crash_states`](Self::crash_states) or
     /// [`small_states`](Self::small_states) made of these numbers.
     pub fn crash_state(&self, seed: u64, epoch: usize, shape: Shape) -> Option<CrashState> {
         let mut states = self.crash_states(seed, 0);
@@ -126,12 +126,12 @@ impl Log {
     }
 }
 
-/// Which states of an epoch are made.
+/// The states of an epoch that are made.
 #[derive(Debug, Clone, Copy)]
 enum Plan {
-    /// The ordered one, and this many random ones.
+    /// The ordered state, and this many random states.
     Random(usize),
-    /// Those of the small losses, this many beside the prefixes.
+    /// The prefixes, and this many states of small losses.
     Small(usize),
 }
 
@@ -233,7 +233,8 @@ impl<'a> CrashStates<'a> {
         CrashState { cut, durable: start, epoch, shape, seed, fingerprint, image, atomic_write }
     }
 
-    /// Whether a small state is another than all before: in content, or in what had been promised.
+    /// Returns whether a small state is another than all before: in content, or in what had been
+    /// promised.
     fn is_new(&mut self, state: &CrashState) -> bool {
         matches!(self.plan, Plan::Random(_))
             || self.seen.insert((state.fingerprint, state.marks(self.log).count()))
@@ -258,7 +259,7 @@ impl Iterator for CrashStates<'_> {
     }
 }
 
-/// What became of a write.
+/// The fate of a write.
 #[derive(Clone, Copy)]
 enum Fate {
     Whole,

@@ -29,7 +29,7 @@ impl DumpFile {
         Ok(dump)
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

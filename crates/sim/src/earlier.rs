@@ -1,4 +1,4 @@
-//! What sectors held before they were written last.
+//! The earlier content of sectors: what they held before their last write.
 
 use lanefs_device::{BlockDevice, Result};
 use std::collections::HashMap;

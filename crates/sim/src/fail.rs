@@ -5,7 +5,7 @@ use lanefs_device::{BlockDevice, DeviceError, Op, ReadOp, Result, WriteOp};
 use parking_lot::Mutex;
 use std::io;
 
-/// How a call fails.
+/// The way in which a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// An error; the call does nothing.
@@ -33,7 +33,7 @@ pub struct Hit {
 
 type Notify = Box<dyn Fn() + Send + Sync>;
 
-/// Passes calls on to another device, until it is told to fail.
+/// A device that passes calls on to another one, until it is told to fail.
 ///
 /// Every op of a batch counts as one read or write, and a write of zeros as one write, so that the
 /// Nth can fall inside a batch, with those before it done.
@@ -76,7 +76,7 @@ fn index(op: Op) -> usize {
 }
 
 impl<D: BlockDevice> FailingDevice<D> {
-    /// A device that does not fail yet.
+    /// Returns a device that does not fail yet.
     pub fn new(inner: D) -> Self {
         Self { inner, state: Mutex::default(), notify: None }
     }
@@ -95,7 +95,7 @@ impl<D: BlockDevice> FailingDevice<D> {
         self
     }
 
-    /// The device below.
+    /// Returns the device below.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -147,7 +147,7 @@ impl<D: BlockDevice> FailingDevice<D> {
         self.state.lock().failures
     }
 
-    /// The first call that was made to fail.
+    /// Returns the first call that was made to fail.
     pub fn first_failure(&self) -> Option<Hit> {
         self.state.lock().first.clone()
     }

@@ -21,18 +21,18 @@ pub struct Image {
 }
 
 impl Image {
-    /// `size` zero bytes; memory is taken for what is written only.
+    /// Returns `size` zero bytes. Only written bytes take memory.
     pub fn zeroed(size: u64) -> Self {
         Self { size, base: Arc::from([]), pages: Pages::default() }
     }
 
-    /// An image that holds `bytes`.
+    /// Returns an image that holds `bytes`.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
         let base = bytes.into();
         Self { size: base.len() as u64, base, pages: Pages::default() }
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -70,7 +70,7 @@ impl Image {
         }
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size as usize];
         self.read(0, &mut bytes);
@@ -82,7 +82,7 @@ impl Image {
         &self.pages
     }
 
-    /// The base alone: what the image was before anything was written.
+    /// Returns the base alone: the image before anything was written.
     pub(crate) fn without_pages(&self) -> Self {
         Self { size: self.size, base: Arc::clone(&self.base), pages: Pages::default() }
     }
@@ -110,7 +110,7 @@ impl Image {
     }
 }
 
-/// What a base has of a range; the rest is zeros.
+/// Returns what a base has of a range; the rest is zeros.
 fn base_part(base: &[u8], offset: u64, len: usize) -> &[u8] {
     let start = base.len().min(offset as usize);
     let end = base.len().min(start + len);

@@ -14,7 +14,7 @@ pub struct RecordingMemory {
 }
 
 impl RecordingMemory {
-    /// A device that starts with `base`, in a new file at `path`: in memory, if the folder is
+    /// Makes a device that starts with `base`, in a new file at `path`: in memory, if the folder is
     /// (tmpfs). Its crash states are torn at `atomic_write` bytes.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl RecordingMemory {
         Ok(Self { memory, record: Arc::new(record) })
     }
 
-    /// The log, and marks in it.
+    /// Returns the log, and marks in it.
     pub fn record(&self) -> &Arc<RecordingDevice> {
         &self.record
     }

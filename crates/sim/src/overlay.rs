@@ -14,7 +14,7 @@ pub struct OverlayDevice {
 }
 
 impl OverlayDevice {
-    /// A device that starts with `image`.
+    /// Returns a device that starts with `image`.
     pub fn new(image: Image) -> Self {
         Self { size: image.size(), atomic_write: 512, alignment: 1, image: RwLock::new(image) }
     }
@@ -32,7 +32,7 @@ impl OverlayDevice {
         Self { alignment, ..self }
     }
 
-    /// What it holds now.
+    /// Returns what it holds now.
     pub fn image(&self) -> Image {
         self.image.read().clone()
     }

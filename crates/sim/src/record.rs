@@ -49,7 +49,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// What happened to a device, from a known image on. An entry's index is its sequence number.
+/// The calls that changed a device, from a known image on. An entry's index is its sequence number.
 #[derive(Debug, Clone)]
 pub struct Log {
     /// What the device held at first.
@@ -61,8 +61,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// What a medium holds that has of the entries those for which `keep` returns true, by sequence
-    /// number.
+    /// Returns what a medium holds that has of the entries only those for which `keep` returns
+    /// true, by sequence number.
     pub fn image_of(&self, keep: impl Fn(usize) -> bool) -> Image {
         let mut image = self.base.clone();
         self.entries
@@ -94,7 +94,7 @@ struct State {
 }
 
 impl RecordingDevice {
-    /// A device that starts with `base` and an empty log.
+    /// Returns a device that starts with `base` and an empty log.
     pub fn new(base: Image) -> Self {
         let size = base.size();
         let state = State { now: base.clone(), base, entries: Vec::new() };
@@ -129,19 +129,19 @@ impl RecordingDevice {
         self.append(Entry::Mark(label.into()))
     }
 
-    /// The number of entries so far.
+    /// Returns the number of entries so far.
     pub fn sequence(&self) -> usize {
         self.state.lock().entries.len()
     }
 
-    /// The log as it is now.
+    /// Returns the log as it is now.
     pub fn log(&self) -> Log {
         let state = self.state.lock();
         let (base, entries) = (state.base.clone(), state.entries.clone());
         Log { base, entries, atomic_write: self.atomic_write }
     }
 
-    /// What the device holds now.
+    /// Returns what the device holds now.
     pub fn image(&self) -> Image {
         self.state.lock().now.clone()
     }
@@ -155,7 +155,7 @@ impl RecordingDevice {
 }
 
 impl Entry {
-    /// The bytes of the device that it changes; `None` for what changes nothing.
+    /// Returns the bytes of the device that the entry changes, `None` if it changes nothing.
     pub(crate) fn range(&self) -> Option<Range<u64>> {
         match self {
             Entry::Write { offset, data } => Some(*offset..offset + data.len() as u64),
@@ -164,7 +164,7 @@ impl Entry {
         }
     }
 
-    /// Does to an image what was done to a part of the entry's range.
+    /// Applies a part of the entry's range to an image.
     pub(crate) fn apply_part(&self, part: Range<u64>, image: &mut Image) {
         match self {
             Entry::Write { offset, data } => {
@@ -176,7 +176,7 @@ impl Entry {
         }
     }
 
-    /// Does to an image what was done to the device. A discarded range becomes zero.
+    /// Applies the entry to an image. A discarded range becomes zero.
     pub(crate) fn apply(&self, image: &mut Image) {
         match self {
             Entry::Write { offset, data } => image.write(*offset, data),

@@ -1,4 +1,4 @@
-//! Randomness that can be had again.
+//! Randomness that can be replayed.
 
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
@@ -10,12 +10,12 @@ pub struct Seed {
     value: u64,
 }
 
-/// The seed when nobody names one: a run that judges a change judges the change, not the day's
+/// The seed of a run that names none: such a run judges a change, not the day's
 /// luck.
 const DEFAULT: u64 = 0x001a_9ef5;
 
-/// The seed in the environment variable `var`: decimal, hexadecimal after `0x`, or `random` for a
-/// new one, as campaigns want. The same one every time if it is not set.
+/// Reads the seed of the environment variable `var`: decimal, hexadecimal after `0x`, or `random`
+/// for a new one, as campaigns want. The same one every time if it is not set.
 ///
 /// Keep the result to the end of the test: dropped by a panic, it prints how to replay.
 ///
@@ -40,12 +40,12 @@ fn parse(text: &str) -> Option<u64> {
 }
 
 impl Seed {
-    /// The number.
+    /// Returns the number.
     pub fn value(&self) -> u64 {
         self.value
     }
 
-    /// A generator of its own for each `stream`: what one draws does not shift the others.
+    /// Returns a generator of its own for each `stream`: what one draws does not shift the others.
     pub fn rng(&self, stream: u64) -> StdRng {
         rng(&[self.value, stream])
     }
@@ -59,7 +59,7 @@ impl Drop for Seed {
     }
 }
 
-/// A generator that depends on every one of `keys`.
+/// Returns a generator that depends on every one of `keys`.
 pub(crate) fn rng(keys: &[u64]) -> StdRng {
     // The finalizer of splitmix64, folded over the keys.
     let mixed = keys.iter().fold(0_u64, |acc, key| {

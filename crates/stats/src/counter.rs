@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter([Padded<AtomicU64>; LANES]);
 
 impl Counter {
-    /// A counter at zero.
+    /// Returns a counter at zero.
     pub const fn new() -> Self {
         Self([const { Padded(AtomicU64::new(0)) }; LANES])
     }
@@ -20,7 +20,7 @@ impl Counter {
         self.0[lane::lane()].0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The sum of what was added.
+    /// Returns the sum of what was added.
     pub fn get(&self) -> u64 {
         self.0.iter().fold(0, |sum, lane| sum.wrapping_add(lane.0.load(Ordering::Relaxed)))
     }

@@ -28,7 +28,7 @@ impl From<&Snapshot> for Hist {
 }
 
 impl Hist {
-    /// From buckets alone; values are taken to lie in the middle of theirs.
+    /// Sums a histogram up from buckets alone; values are taken to lie in the middle of theirs.
     pub fn of_buckets(buckets: &[(u64, u64, u64)]) -> Self {
         let buckets: Vec<_> = buckets.iter().copied().filter(|b| b.2 > 0).collect();
         let count = buckets.iter().map(|b| b.2).sum();

@@ -1,4 +1,4 @@
-//! How values, mostly times, are spread.
+//! The distribution of values, mostly times.
 
 use crate::lane::{self, LANES};
 use crate::snapshot::{BUCKETS, Snapshot, bucket_of};
@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Counts values in buckets that are at most a quarter wide ([`Snapshot`]). Where the values are
-/// times, they are nanoseconds.
+/// A histogram whose buckets are at most a quarter wide ([`Snapshot`]). Values that are times are
+/// nanoseconds.
 #[derive(Default)]
 pub struct Histogram {
     /// One in `every` runs is timed; 0 and 1: all.
@@ -58,13 +58,14 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Histogram {
-    /// An empty histogram that times every run.
+    /// Returns an empty histogram that times every run.
     pub const fn new() -> Self {
         Self::sampled(1)
     }
 
-    /// An empty histogram that counts every run and times the first of each `every` in a lane: for
-    /// what takes less than a microsecond, where reading the clock twice (about 50 ns) would show.
+    /// Returns an empty histogram that counts every run and times the first of each `every` in a
+    /// lane: for runs of less than a microsecond, where reading the clock twice (about 50 ns) would
+    /// show.
     pub const fn sampled(every: u32) -> Self {
         Self { every, lanes: [const { OnceLock::new() }; LANES] }
     }
@@ -109,7 +110,7 @@ impl Histogram {
         Timer { histogram: self, since: timed.then(Instant::now) }
     }
 
-    /// What has been recorded so far.
+    /// Returns what has been recorded so far.
     pub fn snapshot(&self) -> Snapshot {
         let mut all = Snapshot { buckets: vec![0; BUCKETS], ..Snapshot::default() };
         for lane in self.lanes.iter().filter_map(OnceLock::get) {

@@ -1,12 +1,12 @@
-//! Which lane a thread counts in.
+//! The lane that a thread counts in.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many lanes a counter has: a power of two.
+/// The number of lanes of a counter: a power of two.
 pub const LANES: usize = 16;
 
-/// Given to the next thread that counts. Round robin spreads any number of threads evenly.
+/// The number of the next thread that counts. Round robin spreads any number of threads evenly.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {

@@ -1,4 +1,4 @@
-//! What a histogram held at one time, and the buckets that it counts in.
+//! A copy of a histogram at one time, and the buckets that it counts in.
 //!
 //! Buckets are logarithmic with four steps to each power of two: 0, 1, 2, 3, then 4, 5, 6, 7, then
 //! 8..=9, 10..=11, 12..=13, 14..=15, and so on to the end of 64 bits. A bucket is at most a quarter
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Buckets that cover 64 bits.
 pub(crate) const BUCKETS: usize = 252;
 
-/// The bucket that `value` is counted in.
+/// Returns the bucket that `value` is counted in.
 #[inline]
 pub(crate) fn bucket_of(value: u64) -> usize {
     if value < 4 {
@@ -22,7 +22,7 @@ pub(crate) fn bucket_of(value: u64) -> usize {
     (power as usize - 1) * 4 + step as usize
 }
 
-/// The values that bucket `index` counts.
+/// Returns the values that bucket `index` counts.
 fn values_of(index: usize) -> RangeInclusive<u64> {
     let index = index as u64;
     if index < 4 {
@@ -42,7 +42,7 @@ pub struct Bucket {
     pub count: u64,
 }
 
-/// What a [`Histogram`](crate::Histogram) held.
+/// The content of a [`Histogram`](crate::Histogram) at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// What happened: every value recorded, and every run of a sampled histogram whether it was
@@ -61,14 +61,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The mean of the recorded values; 0 without any.
+    /// Returns the mean of the recorded values; 0 without any.
     pub fn mean(&self) -> u64 {
         self.sum.checked_div(self.timed).unwrap_or(0)
     }
 
-    /// A value that at least the share `q` (0.0 to 1.0) of the recorded values does not exceed: the
-    /// end of the bucket that the true quantile lies in, so not below it and at most a quarter
-    /// above. 0 without any values.
+    /// Returns a value that at least the share `q` (0.0 to 1.0) of the recorded values does not
+    /// exceed: the end of the bucket that the true quantile lies in, so not below it and at most a
+    /// quarter above. 0 without any values.
     pub fn quantile(&self, q: f64) -> u64 {
         // As floats go: a count beyond 2^53 is rounded, which no quantile shows.
         let rank = (q.clamp(0.0, 1.0) * self.timed as f64).ceil().max(1.0) as u64;
@@ -82,7 +82,7 @@ impl Snapshot {
         self.max
     }
 
-    /// The buckets that counted something, smallest values first.
+    /// Returns the buckets that counted something, smallest values first.
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
         let filled = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(index, &count)| Bucket { values: values_of(index), count })

@@ -1,17 +1,16 @@
 //! Memory that a lock of the caller's own guards.
 
-/// As [`core::cell::UnsafeCell`], but with the interface of loom's, which tracks every pointer into
-/// it.
+/// A [`core::cell::UnsafeCell`] with the interface of loom's, which tracks every pointer into it.
 #[derive(Debug, Default)]
 pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {
-    /// A cell with `value` in it.
+    /// Returns a cell with `value` in it.
     pub const fn new(value: T) -> Self {
         Self(core::cell::UnsafeCell::new(value))
     }
 
-    /// A pointer to write through; while it lives, no other may.
+    /// Returns a pointer to write through; while it lives, no other may.
     #[inline]
     pub fn get_mut(&self) -> MutPtr<T> {
         MutPtr(self.0.get())

@@ -7,7 +7,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// What a lock guards, from the outermost inwards.
+/// The data that a lock guards, from the outermost inwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// The shape of the directory tree: renames between directories.
@@ -54,11 +54,11 @@ impl<G> Ordered<G> {
         Self { guard: lock(), _note: note }
     }
 
-    /// As [`take`](Self::take), of a lock that may be held by another thread: `lock` then gives
+    /// Takes as [`take`](Self::take) does, a lock that another thread may hold: `lock` then gives
     /// `None`.
     ///
     /// # Panics
-    /// As [`take`](Self::take).
+    /// Panics as [`take`](Self::take) does.
     pub fn try_take(level: Level, key: u64, lock: impl FnOnce() -> Option<G>) -> Option<Self> {
         let note = Note::new(level, key);
         lock().map(|guard| Self { guard, _note: note })
@@ -126,12 +126,12 @@ mod note {
 mod note {
     use super::Level;
 
-    /// Nothing, in a release build.
+    /// An empty note, in a release build.
     #[derive(Debug)]
     pub struct Note;
 
     impl Note {
-        /// Nothing, in a release build.
+        /// Does nothing, in a release build.
         #[inline(always)]
         pub fn new(_: Level, _: u64) -> Self {
             Self

@@ -1,4 +1,4 @@
-//! What a model gets: loom's primitives in the shape of parking_lot's.
+//! The primitives of a model: loom's, with the interface of parking_lot's.
 //!
 //! loom never poisons a lock that the model still runs with: a panic ends the model.
 
@@ -25,7 +25,7 @@ pub struct Mutex<T>(loom::sync::Mutex<T>);
 pub struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
 
 impl<T> Mutex<T> {
-    /// An unlocked mutex.
+    /// Returns an unlocked mutex.
     pub fn new(value: T) -> Self {
         Self(loom::sync::Mutex::new(value))
     }
@@ -35,7 +35,7 @@ impl<T> Mutex<T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// The lock, if it is free.
+    /// Takes the lock, if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
     }
@@ -70,19 +70,19 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 pub struct Condvar(loom::sync::Condvar);
 
-/// How a timed wait ended.
+/// The result of a timed wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitTimeoutResult(());
 
 impl WaitTimeoutResult {
-    /// Never: time does not pass in a model.
+    /// Returns false: time does not pass in a model.
     pub fn timed_out(&self) -> bool {
         false
     }
 }
 
 impl Condvar {
-    /// A condition variable with no waiters.
+    /// Returns a condition variable with no waiters.
     pub fn new() -> Self {
         Self::default()
     }
@@ -94,13 +94,13 @@ impl Condvar {
         }
     }
 
-    /// As [`wait`](Self::wait).
+    /// Waits as [`wait`](Self::wait) does: time does not pass in a model.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _patience: Duration) -> WaitTimeoutResult {
         self.wait(guard);
         WaitTimeoutResult(())
     }
 
-    /// As [`wait`](Self::wait).
+    /// Waits as [`wait`](Self::wait) does: time does not pass in a model.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _until: time::Instant) -> WaitTimeoutResult {
         self.wait(guard);
         WaitTimeoutResult(())
@@ -124,7 +124,7 @@ pub struct RwLock<T>(loom::sync::RwLock<T>);
 pub use loom::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 impl<T> RwLock<T> {
-    /// An unlocked lock.
+    /// Returns an unlocked lock.
     pub fn new(value: T) -> Self {
         Self(loom::sync::RwLock::new(value))
     }

@@ -1,4 +1,4 @@
-//! What a program gets: parking_lot's locks, std's atomics, threads and clocks.
+//! The primitives of a program: parking_lot's locks, std's atomics, threads and clocks.
 
 pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,

@@ -1,11 +1,11 @@
-//! What can go wrong.
+//! The errors of hash trees.
 
 use lanefs_device::DeviceError;
 
 /// Result of this crate.
 pub(crate) type Result<T> = std::result::Result<T, VerityError>;
 
-/// Why a tree is not made, or does not vouch for its data.
+/// The reason why a tree is not made, or does not vouch for its data.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerityError {

@@ -108,7 +108,7 @@ impl FileTree {
     /// order.
     ///
     /// # Errors
-    /// Those of `read` and `write`.
+    /// The errors of `read` and `write`.
     pub fn make<E>(
         &self,
         mut read: impl FnMut(&mut [u8], u64) -> Result<(), E>,

@@ -14,7 +14,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Its name in the superblock.
+    /// Returns its name in the superblock.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",
@@ -22,7 +22,8 @@ impl Algorithm {
         }
     }
 
-    /// Length of a digest in bytes: a power of two, so that a block of the tree has no gaps.
+    /// Returns the length of a digest in bytes: a power of two, so that a block of the tree has no
+    /// gaps.
     pub fn digest_size(self) -> usize {
         match self {
             Self::Sha256 => 32,
@@ -30,7 +31,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes that the hash function takes at a time.
+    /// Returns how many bytes the hash function takes at a time.
     pub(crate) fn input_size(self) -> usize {
         match self {
             Self::Sha256 => 64,

@@ -33,7 +33,7 @@ pub struct Header {
 }
 
 impl Default for Header {
-    /// SHA-256, blocks of 4096 bytes, no salt, no data.
+    /// Returns SHA-256, blocks of 4096 bytes, no salt, no data.
     fn default() -> Self {
         Self {
             algorithm: Algorithm::default(),

@@ -97,7 +97,7 @@ impl Work<'_> {
         }
     }
 
-    /// How many blocks of this level a piece is.
+    /// Returns how many blocks of this level a piece is.
     fn piece(&self) -> u64 {
         (PIECE / (self.per_block * self.below.block_size as u64)).max(1)
     }

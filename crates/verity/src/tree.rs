@@ -109,7 +109,7 @@ impl<'a> Tree<'a> {
         Ok(Self { header, data, hashes, levels, salted, progress })
     }
 
-    /// The blocks that a level has the digests of.
+    /// Returns the blocks that a level has the digests of.
     fn below(&self, level: usize) -> Below<'a> {
         match level.checked_sub(1) {
             Some(below) => self.hashes_of(below),

@@ -201,7 +201,7 @@ impl Small {
             return None;
         }
         let (tails, operations) = (self.tails.len(), self.operations.len());
-        // Those of one operation come first.
+        // Workloads of one operation come first.
         let before = number.checked_sub(self.ones());
         let at = usize::try_from(before.unwrap_or(number)).ok()?;
         let (tail, last, at) = (at % tails, at / tails % operations, at / tails / operations);

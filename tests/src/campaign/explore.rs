@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How much of a case is tried.
+/// The depth to which a case is tried.
 #[derive(Debug, Clone, Copy)]
 pub struct Depth {
     /// States of an epoch beside its prefixes.
@@ -59,7 +59,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Counts over many cases.
+/// The counts of many cases.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
     /// Cases.
@@ -74,7 +74,7 @@ pub struct Count {
     pub e2fsck: u64,
 }
 
-/// Tries cases, one after the other.
+/// An explorer, which tries cases one after the other.
 pub trait Explore {
     /// Tries one case, up to the first thing that is wrong.
     ///
@@ -102,7 +102,7 @@ impl Count {
     }
 }
 
-/// Cuts the power in cases, one after the other.
+/// An explorer that cuts the power in cases, one after the other.
 #[derive(Debug)]
 pub struct Explorer {
     depth: Depth,
@@ -279,7 +279,7 @@ pub(crate) fn check_volume(device: Arc<dyn BlockDevice>) -> Result<(), String> {
     if report.is_clean() { Ok(()) } else { Err(findings.join("\n")) }
 }
 
-/// How the error of a panic begins.
+/// The beginning of a panic's error.
 pub(super) const PANIC: &str = "panic";
 
 /// Runs `f`; a panic is an error like others.

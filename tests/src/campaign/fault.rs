@@ -5,7 +5,7 @@ use lanefs_sim::Failure;
 use std::fmt;
 use std::str::FromStr;
 
-/// How a call fails.
+/// The way in which a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// EIO, once.

@@ -30,7 +30,7 @@ use rand::seq::IteratorRandom;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// How much of a case is tried.
+/// The depth to which a case is tried.
 #[derive(Debug, Clone, Copy)]
 pub struct FaultDepth {
     /// At most so many faults of a case, drawn from all.
@@ -52,7 +52,7 @@ fn calls(device: &Device) -> Calls {
     OPS.map(|op| device.count(op))
 }
 
-/// Fails calls of the device in cases, one after the other.
+/// An explorer that fails calls of the device in cases, one after the other.
 #[derive(Debug)]
 pub struct FaultExplorer {
     depth: FaultDepth,
@@ -62,7 +62,7 @@ pub struct FaultExplorer {
     opened: HashSet<&'static str>,
 }
 
-/// What a run was, and what it ran on.
+/// A run and the devices that it ran on.
 struct Attempt {
     device: Arc<Device>,
     /// Calls up to the first step.

@@ -11,7 +11,7 @@ use super::setting::RUN_AT;
 use crate::promises::Known;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What had been promised at a cut.
+/// The promises in force at a cut.
 #[derive(Debug, Default)]
 struct Promised {
     begun: usize,

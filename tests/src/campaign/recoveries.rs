@@ -9,8 +9,8 @@ use super::observed::Observed;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What names the content of a state: the shape of the volume, the fingerprint of the state, the
-/// unit that its device writes whole, and the alignment that it asks for.
+/// The key of a state's content: the shape of the volume, the fingerprint of the state, the unit
+/// that its device writes whole, and the alignment that it asks for.
 pub(super) type StateKey = (&'static str, u64, usize, usize);
 
 /// States of each of the two generations that are remembered.

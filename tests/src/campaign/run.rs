@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What holds from some moment on.
+/// A promise that holds from some moment on.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Promise {
     /// Step `n` has begun.
@@ -32,7 +32,7 @@ pub(super) enum Promise {
     Stamped(Id),
 }
 
-/// What a workload did.
+/// The record of a workload's run.
 #[derive(Debug)]
 pub(super) struct Run {
     /// What reached the device.
@@ -81,7 +81,7 @@ pub(super) fn run(case: &Case) -> Result<Run, String> {
     runner.end()
 }
 
-/// Where a crash tears writes to memory, in bytes.
+/// The unit in which a crash tears writes to memory, in bytes.
 const TEAR: usize = 8;
 
 /// Returns a device for the volume, and what records it.
@@ -139,7 +139,7 @@ impl<'c> Runner<'c> {
     /// Opens the volume of a setting on `shared`, which is `device` or lies above it.
     ///
     /// # Errors
-    /// Those of opening, and of what the setting has done before the first step.
+    /// The errors of opening, and of what the setting has done before the first step.
     pub(super) fn open(
         setting: &'c Setting,
         options: OpenOptions,
@@ -319,7 +319,7 @@ impl<'c> Runner<'c> {
     /// Opens the files that have a name and are closed.
     ///
     /// # Errors
-    /// Those of opening.
+    /// The errors of opening.
     pub(super) fn open_named(&mut self) -> lanefs::Result<()> {
         for (slot, id) in self.story.model.slots.clone() {
             if let Some(path) = self.story.model.names.path_of(id)

@@ -30,7 +30,7 @@ pub struct Pressure {
     pub poke: bool,
 }
 
-/// Where workloads run.
+/// The setting of workloads.
 #[derive(Debug)]
 pub struct Setting {
     /// Its name, as a case begins with it.

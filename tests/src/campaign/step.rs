@@ -32,7 +32,7 @@ pub enum Flag {
     Immutable,
 }
 
-/// How bytes come to a file.
+/// The way in which bytes come to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Way {
     /// Through the page cache.
@@ -181,7 +181,7 @@ const MODES: &[(&str, FallocMode)] = &[
     ("insert", FallocMode::InsertRange),
 ];
 
-/// Makes a step of a path.
+/// A function that makes a step of a path.
 type OfPath = fn(String) -> Step;
 
 /// Steps of one path.

@@ -10,7 +10,7 @@ use lanefs_device::{BlockDevice, MemDevice};
 use lanefs_sim::Image;
 use std::sync::{Arc, OnceLock};
 
-/// How a volume is made.
+/// The shape of a volume.
 #[derive(Debug)]
 pub(super) struct Shape {
     /// Its name.

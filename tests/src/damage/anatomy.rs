@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What a structure is.
+/// The kind of a structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum RegionKind {

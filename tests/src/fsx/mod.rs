@@ -81,7 +81,7 @@ pub const FALLOCATES: [FallocMode; 7] = [
     FallocMode::InsertRange,
 ];
 
-/// Through which of its handles a file is used.
+/// The handle by which a file is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Way {

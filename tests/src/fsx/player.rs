@@ -6,8 +6,8 @@ use lanefs::format::InodeFlags;
 use lanefs::{Error, FallocMode, File, Volume};
 use std::ops::Range;
 
-/// What a file must hold. Either all of a file, or one lot of a file that others share: then
-/// nothing is known of the rest, and the file's size stays as it is.
+/// The content that a file must have. Either all of a file, or one lot of a file that others share:
+/// then nothing is known of the rest, and the file's size stays as it is.
 #[derive(Debug, Clone)]
 pub struct Model {
     path: String,

@@ -19,7 +19,7 @@ impl Target for Lane {
 }
 
 impl Lane {
-    /// As [`Target::apply`], with all that lanefs says of a failure.
+    /// Applies `op` as [`Target::apply`] does, and returns the whole error of lanefs.
     ///
     /// # Errors
     /// The operation's.

@@ -77,7 +77,7 @@ pub enum XattrHow {
     Replace,
 }
 
-/// What a call that went well has shown.
+/// The observation of a successful call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
     /// It shows nothing.
@@ -136,10 +136,10 @@ impl PartialEq for Sectors {
 
 impl Eq for Sectors {}
 
-/// What a call shows, or its errno.
+/// The observation of a call, or its errno.
 pub type Outcome = Result<Seen, i32>;
 
-/// Something that operations can be done on.
+/// A target of operations.
 pub trait Target {
     /// Does one.
     fn apply(&self, op: &Op) -> Outcome;

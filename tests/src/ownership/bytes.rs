@@ -8,7 +8,7 @@ use lanefs_format::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// What fixed metadata a block is.
+/// The kind of fixed metadata in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// The superblock that is in use.

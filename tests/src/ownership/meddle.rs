@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Paths that an operation chooses from.
 const PATHS: usize = 64;
 
-/// What came of a script.
+/// The result of a script.
 #[derive(Debug)]
 pub enum Meddled {
     /// The volume was not opened.

@@ -1,4 +1,4 @@
-//! `lanefs build`: a new volume that fits what it is filled with.
+//! `lanefs build`: a new volume of the size that its content needs.
 
 use super::fsverity;
 use super::mkfs::{Made, describe, small, uuid};
@@ -202,7 +202,7 @@ impl Args {
     }
 }
 
-/// Shows a bar for each step of a build and says what goes wrong.
+/// A watcher of a build: shows a bar for each step and reports notes.
 struct Told<'a> {
     progress: Progress,
     step: &'static str,

@@ -59,7 +59,7 @@ fn name(n: u64) -> String {
     format!("file-{n:06}")
 }
 
-/// Up to 40 KB that no other file has.
+/// Makes up to 40 KB that no other file has.
 fn content(n: u64) -> Vec<u8> {
     format!("{n:015}\n").repeat(1 + (n * 613 % 2500) as usize).into_bytes()
 }

@@ -154,7 +154,7 @@ pub(super) fn umask() -> u32 {
     mask.bits()
 }
 
-/// Where cp, mv and ln put things: a new name, or a directory to put them into.
+/// The target of cp, mv and ln: a new name, or a directory to put files into.
 pub(super) struct Target {
     pub(super) spot: Spot,
     pub(super) is_dir: bool,
@@ -176,7 +176,7 @@ impl Target {
         Ok(Self { spot, is_dir, written: written.into() })
     }
 
-    /// Several things need a directory.
+    /// Checks that the target of several sources is a directory.
     pub(super) fn check(&self, sources: usize) -> Res {
         if sources > 1 && !self.is_dir {
             return Err(Failure::new(format!(

@@ -62,7 +62,7 @@ struct JsonDifference {
     first_byte: Option<u64>,
 }
 
-/// What one side has where they differ.
+/// The values of one side where they differ.
 #[derive(Debug, Default, Serialize)]
 struct Values {
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
@@ -136,7 +136,7 @@ fn named(arg: &OsStr) -> Res<(OsString, PathBuf)> {
     }
 }
 
-/// Writes differences, shows a bar and says what goes wrong.
+/// A watcher of a diff: writes differences, shows a bar and reports notes.
 struct Told<'a> {
     args: &'a Args,
     names: [&'a OsStr; 2],

@@ -59,7 +59,7 @@ struct Line {
     size: u64,
 }
 
-/// What was counted so far.
+/// The sums that were counted so far.
 #[derive(Default)]
 struct Counted {
     /// Inodes with several names, and directories, by device and number.

@@ -1,4 +1,4 @@
-//! `lanefs find`: the names below a directory that fulfil all conditions, with the words of find(1).
+//! `lanefs find`: the names below a directory that fulfil all conditions, in find(1)'s words.
 
 use crate::entry::Entry;
 use crate::failure::{OrCannot, Res};

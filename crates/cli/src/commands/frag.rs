@@ -103,7 +103,7 @@ impl Args {
         noted.finish()
     }
 
-    /// Each file at and below `path`.
+    /// Adds a row for each file at and below `path`.
     fn below(
         &self,
         side: &VolumeSide,

@@ -1,4 +1,4 @@
-//! `lanefs fstrim`: tell the device what no file has.
+//! `lanefs fstrim`: discards free space on the device.
 
 use crate::failure::{OrCannot, Res};
 use crate::location::whole_volume;

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 /// Fill a directory of a volume with the contents of a folder, a tar archive or an image
 ///
-/// Owners, modes, times, attributes, ACLs, links, devices and holes arrive as they are, whoever
-/// runs this. A name that is there already is replaced, directories are joined. With
+/// Owners, modes, times, attributes, ACLs, links, devices and holes arrive as they are, for every
+/// user that runs this. A name that is there already is replaced, directories are joined. With
 /// SOURCE_DATE_EPOCH no time is later than that, and the same source gives the same bytes.
 ///
 /// An image is an OCI layout, as a folder or in a tar archive, or what docker save wrote; its

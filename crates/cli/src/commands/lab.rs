@@ -44,7 +44,8 @@ pub(crate) struct Args {
     /// Yes, the content of the device that --volume names may be lost
     #[arg(long, requires = "volume")]
     erase: bool,
-    /// Who runs beside lanefs: kernel-ext4, kernel-xfs, raw, or none. Without it: whoever can
+    /// Peers to run beside lanefs: kernel-ext4, kernel-xfs, raw, or none. Without it: all that this
+    /// machine can run
     #[arg(long, value_name = "PEER,...", value_delimiter = ',')]
     peers: Option<Vec<String>>,
     /// Devices that are played, for the storm: nvme, cloud (a volume of 64k IOPS), disk, or none.
@@ -175,7 +176,7 @@ impl Args {
     }
 }
 
-/// Those of `all` that are named. `none` names none.
+/// Returns the items of `all` that `names` names. `none` names none.
 fn chosen<T: Copy>(names: &[String], what: &str, all: &[T], name_of: fn(&T) -> &'static str) -> Res<Vec<T>> {
     let known = |name: &String| {
         all.iter().copied().find(|one| name_of(one) == name).ok_or_else(|| {
@@ -221,7 +222,7 @@ fn options(plan: &Plan) -> BTreeMap<String, String> {
     .into()
 }
 
-/// Shows an experiment as it goes.
+/// A watcher of a run that shows its progress.
 struct Screen<'a> {
     out: &'a mut Out,
     silent: bool,
@@ -284,7 +285,7 @@ impl Watch for Screen<'_> {
     }
 }
 
-/// `lanefs lab compare`.
+/// Runs `lanefs lab compare`.
 fn held_together(before: &Path, after: &Path, out: &mut Out) -> Res {
     let changes = compare(&read(before)?, &read(after)?);
     if changes.is_empty() {

@@ -60,8 +60,8 @@ impl Args {
         self.replace(new, || old.side.hard_link(&old.path, &new.path), "hard link", &old.shown(), out)
     }
 
-    /// `VOLUME:/path` of the link's own volume means the path; anything else is kept as it is
-    /// written.
+    /// Makes a symbolic link. A target `VOLUME:/path` of the link's own volume means the path; any
+    /// other is kept as it is written.
     fn symbolic(&self, target: &OsString, place: &Target, out: &mut Out) -> Res {
         let text = match Location::parse(target) {
             Location::Volume { volume, path } if *place.spot.side.label() == label(volume.clone()) => path,

@@ -240,7 +240,7 @@ impl Args {
         }
     }
 
-    /// `[inode ][blocks ]name[type]`
+    /// Formats `[inode ][blocks ]name[type]`.
     fn cell(&self, item: &Item, out: &Out) -> columns::Cell {
         let mut front = String::new();
         if self.inode {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// A command line, and what it does.
 type Example = (&'static str, &'static str);
 
-/// By command: its examples, and pages of other programs that tell more.
+/// The examples of each command, and pages of other programs that tell more.
 const COMMANDS: &[(&str, &[Example], &[&str])] = &[
     (
         "mkfs",
@@ -434,7 +434,7 @@ fn entry(out: &mut String, term: &str, text: &str) {
     let _ = writeln!(out, ".TP\n\\fB{}\\fR\n{}", escaped(term), escaped(text));
 }
 
-/// `name(1)` with the name in bold.
+/// Returns `name(1)` with the name in bold.
 fn reference(page: &str) -> String {
     let (name, section) = page.split_once('(').unwrap_or((page, ""));
     format!("\\fB{}\\fR({section}", escaped(name))

@@ -73,7 +73,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What -E can say.
+/// A setting of -E.
 #[derive(Debug, Clone, Default)]
 struct Extended {
     hash_seed: Option<Uuid>,

@@ -252,7 +252,7 @@ impl Args {
         }
     }
 
-    /// Is the broker of the process `server`, which has started this one, until it has ended.
+    /// Runs as the broker of the process `server`, which has started this one, until it has ended.
     fn run_broker(&self, server: u32, mut options: MountOptions) -> Res {
         let failed = |e: std::io::Error| not_mounted(&self.volume, &self.dir, e.to_string()).code(SYSTEM);
         // The signals that end a server may reach the broker too, which ends with the server.
@@ -294,7 +294,7 @@ pub(super) fn started(command: &mut Command) -> Res<Child> {
     }
 }
 
-/// Has this process get SIGTERM when the process `parent`, which has started it, has ended.
+/// Asks the kernel for SIGTERM when the process `parent`, which has started this one, ends.
 fn end_with(parent: u32) -> std::io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // It may have ended before.

@@ -110,8 +110,9 @@ impl Args {
         Ok(volume)
     }
 
-    /// Whether a size was asked for that does not depend on the length of the file, or on the size
-    /// of now. A resize to it that was cut before the file became shorter is finished by another.
+    /// Returns whether the user gave a size that depends neither on the length of the file nor on
+    /// the present size. If the process was killed before it made the file shorter, another resize
+    /// to that size finishes.
     fn names_a_size(&self) -> bool {
         matches!(self.size, Some(Target::Bytes(_) | Target::Fit(_)))
     }

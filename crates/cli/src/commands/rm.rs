@@ -1,4 +1,4 @@
-//! `lanefs rm`: files and trees away.
+//! `lanefs rm`: removes files and trees.
 
 use crate::failure::{Cause, Failure, OrCannot, Res};
 use crate::output::Out;

@@ -28,7 +28,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-/// As env(1) and chroot(1) exit where they fail themselves.
+/// The exit code of a failure of the command itself, as for env(1) and chroot(1).
 const FAILED: u8 = 125;
 
 /// Users that a whole system has numbers for.

@@ -1,4 +1,4 @@
-//! Where an import or a build takes its tree from.
+//! The source of the tree of an import or a build.
 
 use super::transfer::Ownership;
 use crate::failure::{Failure, Res};
@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How sources are taken.
+/// Arguments that say how sources are read.
 #[derive(Debug, clap::Args)]
 pub(super) struct SourceArgs {
     /// Of an image the one for this platform, for example linux/arm64; without it that of this

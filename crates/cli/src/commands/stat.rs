@@ -108,7 +108,7 @@ fn whole(spot: &Spot, meta: &Meta, names: &mut Names) -> String {
     text
 }
 
-/// `format` with each `%x` replaced.
+/// Formats `format`: replaces each `%x`.
 fn formatted(format: &str, spot: &Spot, meta: &Meta, names: &mut Names) -> Res<String> {
     let mut text = String::new();
     let mut chars = format.chars();

@@ -1,4 +1,4 @@
-//! `lanefs top`: what a mount is doing.
+//! `lanefs top`: shows the activity of a mount.
 
 use crate::failure::{Failure, Res};
 use crate::location::whole_volume;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Show what a mount is doing: rates, latencies, who waits for what, the journal, memory
+/// Show what a mount is doing: rates, latencies, waiting threads, the journal, memory
 ///
 /// On a terminal the picture is drawn again and again, until q is pressed. Into a pipe each is a
 /// block of lines.

@@ -1,4 +1,4 @@
-//! What import and export have in common as commands.
+//! Arguments, messages and progress that the commands import and export share.
 
 use crate::failure::{self, Failure, Noted, Res};
 use crate::location::VolumeName;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// Who owns what arrives.
+/// The owners that imported and exported files get.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct Ownership {
     /// Everything belongs to this user and group: USER, USER:GROUP or :GROUP
@@ -80,7 +80,7 @@ pub(super) fn asked() -> Res<Arc<AtomicUsize>> {
     Ok(asked)
 }
 
-/// Shows a bar and says what goes wrong.
+/// A watcher of a transfer: shows a bar and reports notes.
 #[derive(Debug)]
 pub(super) struct Told<'a> {
     progress: Progress,
@@ -91,7 +91,8 @@ pub(super) struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// `volume` is the volume as the user named it; `total` the bytes to expect.
+    /// Starts to report on `volume`, as the user named it; `total` is the number of bytes to
+    /// expect.
     pub(super) fn new(what: &'static str, volume: &'a OsStr, total: Option<u64>) -> Self {
         Self { progress: Progress::new(what, total), noted: Noted::default(), volume, older: volume }
     }

@@ -65,7 +65,7 @@ struct Settings {
     extended: Vec<Extended>,
 }
 
-/// What -E can say.
+/// A setting of -E.
 #[derive(Debug, Clone)]
 enum Extended {
     MountOptions(String),
@@ -118,7 +118,7 @@ fn group(text: &str) -> Result<u16, String> {
     small_id(crate::owner::group(text)?)
 }
 
-/// Older kernels and e2fsprogs know 16 bits of these.
+/// Checks that a user or group number fits in 16 bits: older kernels and e2fsprogs know no more.
 fn small_id(id: u32) -> Result<u16, String> {
     u16::try_from(id).map_err(|_| format!("{id} is above 65535"))
 }

@@ -82,7 +82,7 @@ fn make_read_only(mount: &MountPoint) -> Result<(), MountError> {
     mount.remount(&options)
 }
 
-/// How long a volume may take to be closed, in all, and until it is said why that lasts.
+/// The time that a volume may take to be closed, in all, and until the command says why it waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_secs(2);
 

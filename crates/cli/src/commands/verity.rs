@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use uuid::Uuid;
 
-/// Where a tree behind a volume begins: a multiple of the largest block.
+/// The alignment of a tree behind a volume: a multiple of the largest block.
 const ALIGN: u64 = 4096;
 
 /// Make and verify hash trees: of a read-only volume (dm-verity), and of files (fs-verity)

@@ -175,7 +175,7 @@ fn as_json((spot, found): Found) -> Attributes {
     Attributes { path: spot.path.to_string_lossy().into_owned(), attributes }
 }
 
-/// As getfattr -d shows them.
+/// Shows attributes as getfattr -d does.
 fn show((spot, found): Found, out: &mut Out) -> Res {
     if found.is_empty() {
         return Ok(());
@@ -206,7 +206,7 @@ fn no_attribute(name: &OsString, verb: &str, spot: &Spot, cause: Cause) -> Failu
     Failure::cannot(&format!("{verb} attribute {} of", quoted(name.as_bytes())), spot.shown(), cause)
 }
 
-/// Text, `0x...`, or standard input.
+/// Reads a value: text, `0x...`, or standard input.
 fn read_value(value: &OsString) -> Res<Vec<u8>> {
     let bytes = value.as_bytes();
     if bytes == b"-" {

@@ -1,4 +1,4 @@
-//! `lanefs zero-free`: zeros in all that no file has.
+//! `lanefs zero-free`: writes zeros to all blocks that no file has.
 
 use crate::failure::{Failure, OrCannot, Res};
 use crate::location::whole_volume;

@@ -142,7 +142,8 @@ impl Side for HostSide {
         None
     }
 
-    /// Does not follow a link below the path that the user named, whatever `follow` says.
+    /// Reads attributes. Does not follow a link below the path that the user named, whatever
+    /// `follow` says.
     fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta> {
         let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         if follow && self.is_named(path) {

@@ -1,4 +1,4 @@
-//! One face over the two places where files are: a volume, and the host.
+//! One interface to the two places of files: a volume, and the host.
 //!
 //! [`Side`] is what cp, mv and the walks need, so that each is written once for every pair of
 //! places. Paths are absolute inside a volume. Nothing here follows a link unless it says so.
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Result of an operation on a side.
 pub(crate) type Outcome<T = ()> = Result<T, Cause>;
 
-/// What stat says of a file.
+/// Attributes of a file, as stat(2) has them.
 #[derive(Debug, Clone)]
 pub(crate) struct Meta {
     pub(crate) ino: u64,
@@ -93,7 +93,7 @@ pub(crate) trait Sink: Node {
     fn set_len(&self, len: u64) -> Outcome;
 }
 
-/// Where files are.
+/// A place of files: a volume or the host.
 pub(crate) trait Side {
     /// Returns the prefix of paths of this side in messages: `x.img:`, or nothing.
     fn label(&self) -> &OsString;
@@ -101,7 +101,7 @@ pub(crate) trait Side {
     /// the same place.
     fn place(&self) -> Option<u64>;
     fn metadata(&self, path: &Path, follow: bool) -> Outcome<Meta>;
-    /// Names but `.` and `..`, sorted by byte.
+    /// Returns the names but `.` and `..`, sorted by byte.
     fn read_dir(&self, path: &Path) -> Outcome<Vec<OsString>>;
     fn read_link(&self, path: &Path) -> Outcome<OsString>;
     /// Returns the path that `path` leads to, if it is a link.

@@ -21,7 +21,7 @@ pub(crate) struct VolumeSide {
 }
 
 impl VolumeSide {
-    /// `place` tells the volumes of one command apart.
+    /// Returns the side of a volume. `place` tells the volumes of one command apart.
     pub(crate) fn new(volume: Volume, name: &VolumeName, place: u64) -> Self {
         let mut label = name.clone();
         label.push(":");

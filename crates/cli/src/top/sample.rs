@@ -1,4 +1,4 @@
-//! What a mount said of itself at one time.
+//! One sample of a mount's statistics.
 
 use crate::watch::{Refusal, ask};
 use lanefs_stats::hist::Hist;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// See the head of the file; the names are those of the JSON.
+/// A sample of a mount's statistics; the names are those of the JSON.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Sample {
     pub(crate) volume: String,

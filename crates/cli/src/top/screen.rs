@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// See the head of the file. Dropped, it puts the terminal back.
+/// The screen of a terminal. Dropped, it puts the terminal back.
 pub(crate) struct Screen {
     stdin: io::Stdin,
     out: io::Stdout,

@@ -11,7 +11,7 @@ use lanefs_stats::hist::Hist;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What programs ask for, by the names of the histograms and in words.
+/// Kinds of requests, by the names of the histograms and in words.
 const WORK: [(&str, &str); 8] = [
     ("open", "open"),
     ("read", "read"),
@@ -23,7 +23,7 @@ const WORK: [(&str, &str); 8] = [
     ("journal_start", "start a handle"),
 ];
 
-/// What threads wait for.
+/// Events that threads wait for.
 const WAITS: [(&str, &str); 9] = [
     ("credit_wait", "credits of the journal"),
     ("commit_wait", "a commit"),
@@ -36,7 +36,7 @@ const WAITS: [(&str, &str); 9] = [
     ("commit_block", "a commit block, durable"),
 ];
 
-/// What happened between two samples.
+/// The difference between two samples.
 pub(crate) struct View<'a> {
     before: &'a Sample,
     now: &'a Sample,

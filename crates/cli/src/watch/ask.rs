@@ -1,4 +1,4 @@
-//! Asking a mount, by its socket.
+//! Requests to a mount, by its socket.
 
 use super::hold::LIMIT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,13 +10,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the server of a mount may take to answer: longer than another client can occupy it.
+/// The time that the server of a mount may take to answer: longer than another client can occupy
+/// it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The greatest length of an answer, in bytes.
 const LONGEST: usize = 16 << 20;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     /// No process listens on the socket: its mount is gone.
@@ -59,7 +60,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Has the device of the mount behind `socket` held. Waits for a commit and a checkpoint that
+    /// Asks the mount behind `socket` to hold its device. Waits for a commit and a checkpoint that
     /// are under way there.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// The greatest length of a request in bytes, headers included.
 const LONGEST: usize = 4096;
 
-/// How long a connection may last, from the first byte to the last.
+/// The time that a connection may last, from the first byte to the last.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A status line and a body.
@@ -54,7 +54,7 @@ impl From<Reply> for Found {
     }
 }
 
-/// See the head of the file.
+/// A connection of a client.
 #[derive(Debug)]
 pub(crate) struct Client<S> {
     pub(crate) stream: S,
@@ -64,7 +64,7 @@ pub(crate) struct Client<S> {
     written: usize,
 }
 
-/// What a client is to wait for.
+/// The event that a client waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants {
     Read,
@@ -76,7 +76,7 @@ pub(crate) enum Wants {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// `stream` does not block.
+    /// Returns a client on `stream`, which does not block.
     pub(crate) fn new(stream: S) -> Self {
         let deadline = Instant::now() + PATIENCE;
         Self { stream, deadline, asked: Vec::new(), answer: None, written: 0 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long programs on the mount wait for a client at most.
+/// The time that programs on the mount wait for a client at most.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// Why a volume in use without a journal has no state to look at.

@@ -103,7 +103,7 @@ fn words(name: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_ascii_uppercase().to_string() + letters.as_str())
 }
 
-/// Nanoseconds, exactly.
+/// Formats nanoseconds as seconds, exactly.
 fn seconds(nanos: u64) -> String {
     let text = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

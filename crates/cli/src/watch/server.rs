@@ -36,7 +36,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Has these signals arrive in the pipe from now on.
+    /// Directs these signals into the pipe from now on.
     pub(crate) fn new(signals: &[i32]) -> io::Result<Self> {
         let (out, into) = UnixStream::pair()?;
         out.set_nonblocking(true)?;
@@ -61,7 +61,7 @@ impl Signals {
     }
 }
 
-/// See the head of the file.
+/// The server of a mount's socket and metrics.
 #[derive(Debug)]
 pub(crate) struct Server {
     ended: Arc<AtomicBool>,

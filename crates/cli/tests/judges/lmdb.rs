@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Where a database lies, and how it is opened: `0`, or `w` for MDB_WRITEMAP.
+/// The place of a database, and how it is opened: `0`, or `w` for MDB_WRITEMAP.
 struct Database<'a> {
     program: &'a Path,
     flags: &'a str,

@@ -10,7 +10,7 @@ const BOUND_MIB: u64 = 256;
 /// A folder of a test.
 pub(crate) struct Bench(tempfile::TempDir);
 
-/// What a run of the command gave.
+/// The result of a run of the command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,

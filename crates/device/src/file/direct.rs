@@ -78,7 +78,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// The sectors around the first part, at most [`BOUNCE`] bytes, of a range.
+    /// Returns the sectors around the first part, at most [`BOUNCE`] bytes, of a range.
     ///
     /// The size of the device is a multiple of the alignment, so a window never passes its end.
     fn window(&self, offset: u64, len: u64) -> Window {

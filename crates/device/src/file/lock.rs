@@ -21,7 +21,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the lock of a process that has died may last.
+/// The time that the lock of a process that has died may last.
 const AFTERLIFE: Duration = Duration::from_secs(5);
 
 /// Locks `file`, which was opened by `path`, or the bytes of `window` in it, until it is closed.
@@ -213,7 +213,7 @@ pub fn claimed_device(file: &File) -> Option<String> {
     is_claimed(&name, &sys).then_some(name)
 }
 
-/// The name of a loop device that is backed by `file` and claimed by a mount.
+/// Returns the name of a loop device that is backed by `file` and claimed by a mount.
 fn mounted_loop_device(file: &File) -> Option<String> {
     let ours = file.metadata().ok()?;
     let ours = (ours.dev(), ours.ino());
@@ -230,7 +230,7 @@ fn mounted_loop_device(file: &File) -> Option<String> {
     })
 }
 
-/// Device and inode number of the file behind a loop device: it has these whatever its path is.
+/// Returns the device and inode number of the file behind a loop device: the same by any path.
 pub(crate) fn backing(device: &File) -> Option<(u64, u64)> {
     let info = loop_info::get(device)?;
     // As the kernel encodes device numbers in 32 bits.
@@ -239,8 +239,8 @@ pub(crate) fn backing(device: &File) -> Option<(u64, u64)> {
     Some((rustix::fs::makedev(major as u32, minor as u32), info.inode))
 }
 
-/// How often a device that is claimed is asked again: another process may claim it for the moment
-/// in which it asks the same.
+/// How often a claimed device is asked again: another process may claim it for the moment in which
+/// it asks the same.
 const ASKED: usize = 20;
 
 /// Asks by `open`, which claims a device exclusively, whether it stays claimed. `None` where the

@@ -62,14 +62,15 @@ fn set(file: &File, kind: libc::c_int, window: Option<&Range<u64>>) -> io::Resul
     }
 }
 
-/// As fcntl(2).
+/// Sets the lock by fcntl(2).
 #[cfg(not(all(target_env = "gnu", any(target_arch = "x86", target_arch = "arm"))))]
 fn set_once(file: &File, lock: &Lock) -> libc::c_int {
     // SAFETY: the kernel only reads `lock`, which outlives the call.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const *lock) }
 }
 
-/// As fcntl(2), whose offsets have 32 bits here: BASE is beyond them. The kernel's call has 64.
+/// Sets the lock by the kernel's call, whose offsets have 64 bits. Those of fcntl(2) have 32 here,
+/// and BASE is beyond them.
 #[cfg(all(target_env = "gnu", any(target_arch = "x86", target_arch = "arm")))]
 fn set_once(file: &File, lock: &Lock) -> libc::c_long {
     // SAFETY: the kernel only reads `lock`, which outlives the call.

@@ -87,7 +87,7 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// The path that it was opened by.
+    /// Returns the path by which the device was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -102,7 +102,7 @@ impl FileDevice {
         self.align > 1
     }
 
-    /// The file by which a read of `len` bytes goes through the page cache, if it does.
+    /// Returns the file by which a read of `len` bytes goes through the page cache, if it does.
     fn reads_cached(&self, len: u64) -> Option<&File> {
         if self.is_direct() {
             self.for_small_reads.as_ref().filter(|_| len < LARGE)
@@ -111,7 +111,7 @@ impl FileDevice {
         }
     }
 
-    /// For what else wants to map it.
+    /// Returns the file, for other code that maps it.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -264,7 +264,7 @@ fn unsupported(e: Errno) -> bool {
     matches!(e, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)
 }
 
-/// BLKDISCARD: gives sectors of a block special file back.
+/// Discards sectors of a block special file (BLKDISCARD).
 #[allow(unsafe_code)]
 fn blkdiscard(file: &File, offset: u64, len: u64) -> rustix::io::Result<()> {
     const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);

@@ -8,7 +8,7 @@ use std::io;
 #[derive(Debug, Default)]
 pub(super) struct Rings;
 
-/// What came of a run: nothing was asked.
+/// The answers to a run: nothing was asked.
 pub(super) type Answers = Vec<Option<i32>>;
 
 impl Rings {

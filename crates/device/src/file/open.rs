@@ -37,7 +37,8 @@ impl FileOptions {
     /// block special file must have at least `size` bytes and keeps its content.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and where the file system cannot hold a file of that size.
+    /// The errors of [`open`](Self::open), and where the file system cannot hold a file of that
+    /// size.
     pub fn create(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
         self.create_at(path.as_ref(), size, true)
     }
@@ -45,7 +46,8 @@ impl FileOptions {
     /// Makes a sparse file of `size` zero bytes that was not there before.
     ///
     /// # Errors
-    /// EEXIST if the path is taken: what it leads to is left alone. As [`create`](Self::create).
+    /// EEXIST if the path is taken: what it leads to is left alone. Also the errors of
+    /// [`create`](Self::create).
     pub fn create_new(&self, path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
         self.create_at(path.as_ref(), size, false)
     }
@@ -221,7 +223,7 @@ fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind> {
     Err(DeviceError::at_path(Op::Open, path, errno, why))
 }
 
-/// What EMFILE is about, and the remedy: a number alone does not say it.
+/// The meaning of EMFILE, and the remedy: a number alone does not say it.
 pub const IN_THIS_PROCESS: &str = "in this process (`ulimit -n` is the limit)";
 
 /// Explains a failed open in one line, with a remedy.
@@ -277,7 +279,7 @@ fn keeps_in_step(file: &File, kind: Kind) -> bool {
     kind == Kind::Regular && rustix::fs::fstatfs(file).is_ok_and(known)
 }
 
-/// The same file once more, to read through the page cache.
+/// Opens the same file once more, to read through the page cache.
 fn reopen(file: &File) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }

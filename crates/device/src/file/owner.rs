@@ -29,7 +29,7 @@ pub(super) fn owner(file: &File) -> io::Result<u32> {
     }
 }
 
-/// `None` if it cannot be told.
+/// Returns the user ID of the owner of the file behind a device, `None` if it cannot be told.
 fn behind(file: &File, deepest: u32) -> Option<u32> {
     let meta = file.metadata().ok()?;
     if !meta.file_type().is_block_device() || meta.uid() != 0 {

@@ -18,9 +18,9 @@ pub(super) const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
 #[repr(transparent)]
 pub(super) struct Piece<B>(iovec, PhantomData<B>);
 
-/// To be written.
+/// A piece to be written.
 pub(super) type Source<'a> = Piece<&'a [u8]>;
-/// To be filled.
+/// A piece to be filled.
 pub(super) type Target<'a> = Piece<&'a mut [u8]>;
 
 impl<'a> From<&'a [u8]> for Source<'a> {
@@ -56,7 +56,7 @@ impl<B> Piece<B> {
         Some(Self(iovec { iov_base: self.0.iov_base.wrapping_byte_add(len), iov_len: rest }, PhantomData))
     }
 
-    /// As the kernel wants them.
+    /// Returns the pieces as the kernel takes them.
     pub(super) fn raw(pieces: &[Self]) -> *const iovec {
         pieces.as_ptr().cast()
     }

@@ -35,7 +35,7 @@ pub(super) struct Rings {
     refused: AtomicBool,
 }
 
-/// What came of a run: the kernel's answer (bytes, or a negative errno), `None` if it was not
+/// The answers to a run: the kernel's answer (bytes, or a negative errno), `None` if it was not
 /// asked.
 pub(super) type Answers = Vec<Option<i32>>;
 
@@ -90,7 +90,8 @@ impl Rings {
         })
     }
 
-    /// `entry` makes entries whose memory lives, and is not used otherwise, until this returns.
+    /// Runs the entries that `entry` makes. Their memory lives, and is not used otherwise, until
+    /// this returns.
     fn run<R>(
         &self,
         file: &File,
@@ -186,7 +187,7 @@ fn make_restricted(file: &File) -> std::io::Result<Ring> {
     Ok(ring)
 }
 
-/// A ring with `file` registered as number 0.
+/// Makes a ring with `file` registered as number 0.
 fn make(file: &File) -> std::io::Result<Ring> {
     let ring = Ring::builder()
         .setup_coop_taskrun()

@@ -109,7 +109,7 @@ pub(super) fn mixed(guid: [u8; 16]) -> [u8; 16] {
     [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15].map(|at: usize| guid[at])
 }
 
-/// The CRC of IEEE 802.3, bit by bit: a table has 16 KiB.
+/// Returns the CRC of IEEE 802.3, computed bit by bit: a table has 16 KiB.
 pub(super) fn crc32(bytes: &[u8]) -> u32 {
     let bit = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), bit))

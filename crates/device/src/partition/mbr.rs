@@ -31,7 +31,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// In a link of a chain this is enough for a number.
+    /// Returns whether it has sectors. In a link of a chain this is enough for a number.
     fn has_sectors(self) -> bool {
         self.sectors != 0
     }

@@ -72,7 +72,7 @@ pub fn write_gpt(device: &dyn BlockDevice, disk: [u8; 16], partitions: &[NewPart
     device.write_at(&protective(sectors), 0)
 }
 
-/// The sectors that partitions may have.
+/// Returns the sectors that partitions may have.
 fn usable(sectors: u64) -> Range<u64> {
     2 + TABLE..sectors.saturating_sub(1 + TABLE)
 }

@@ -26,7 +26,7 @@ mod x86 {
     /// Below this length, starting a string move costs more than a loop.
     const SHORT: usize = 256;
 
-    /// How this processor streams, and writes a cache line back.
+    /// The instructions by which this processor streams, and writes a cache line back.
     #[derive(Clone, Copy)]
     struct Ways {
         avx: bool,
@@ -239,7 +239,7 @@ mod x86 {
 mod portable {
     use std::sync::atomic::{AtomicU8, Ordering, fence};
 
-    /// As its namesake for x86-64.
+    /// Copies into the medium as its namesake for x86-64 does.
     ///
     /// # Safety
     /// As there.
@@ -252,7 +252,7 @@ mod portable {
         fence(Ordering::SeqCst);
     }
 
-    /// As its namesake for x86-64.
+    /// Copies from the medium as its namesake for x86-64 does.
     ///
     /// # Safety
     /// As there.

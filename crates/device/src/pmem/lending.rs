@@ -30,7 +30,7 @@ use std::{
 const LANES: usize = if cfg!(loom) { 1 } else { 16 };
 /// Ranges that can be lent at once: bits of a word.
 const SLOTS: u32 = 64;
-/// How often a lender looks at a lane that is not empty.
+/// How often a lender looks at a lane that is not empty before it sleeps.
 const PATIENCE: u32 = if cfg!(loom) { 3 } else { 2000 };
 
 /// One lane: writers under way. A cache line pair of its own.
@@ -130,7 +130,8 @@ impl Lending {
     }
 }
 
-/// For the model only, which knows the one order of all SeqCst accesses only where fences make it.
+/// Does nothing but in the model, which knows the one order of all SeqCst accesses only where
+/// fences make it.
 #[inline]
 fn total_order() {
     #[cfg(loom)]
@@ -161,7 +162,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// A number of this thread, small and dense.
+/// Returns a number of this thread, small and dense.
 fn lane_of_thread() -> usize {
     use std::cell::Cell;
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -80,12 +80,12 @@ impl Mapped {
         &self.0.device
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn size(&self) -> u64 {
         self.0.len as u64
     }
 
-    /// The failures that a completed write survives.
+    /// Returns which failures a completed write survives.
     pub fn persistence(&self) -> Persistence {
         self.0.persistence
     }
@@ -119,7 +119,7 @@ impl Mapped {
         })
     }
 
-    /// Copies pieces one behind the other to `offset`.
+    /// Copies the pieces consecutively to `offset`.
     pub(super) fn gather_in(&self, offset: u64, len: usize, pieces: &[&[u8]]) -> Result<()> {
         self.write(offset, len, |to| {
             let mut at = 0;
@@ -149,8 +149,8 @@ impl Mapped {
         Ok(())
     }
 
-    /// A range as a slice, without a copy. Until it is dropped, writes that overlap fail with
-    /// EBUSY, so its bytes do not change; others are not held up.
+    /// Lends a range as a slice, without a copy. Until it is dropped, writes that overlap fail with
+    /// EBUSY, so its bytes do not change; other writes do not wait.
     ///
     /// `None` for a range beyond the end, and where it is not to be had at the moment: while 64
     /// others are lent, or where writers keep at it so that for about a millisecond there is no
@@ -163,7 +163,7 @@ impl Mapped {
 }
 
 impl Region {
-    /// The address of a range.
+    /// Returns the address of a range.
     #[inline]
     fn at(&self, op: Op, offset: u64, len: usize) -> Result<*mut u8> {
         check_range(op, self.len as u64, offset, len as u64)?;

@@ -32,8 +32,8 @@ impl PmemDevice {
     /// Maps a file that exists, for reading and writing.
     ///
     /// # Errors
-    /// As [`FileOptions::open`], and where the file has holes that the host has no room for, or
-    /// cannot be mapped.
+    /// The errors of [`FileOptions::open`], and where the file has holes that the host has no room
+    /// for, or cannot be mapped.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::over(Arc::new(FileDevice::open(path)?))
     }
@@ -41,7 +41,7 @@ impl PmemDevice {
     /// Maps a file that exists, for reading, beside any number of other readers.
     ///
     /// # Errors
-    /// As [`FileOptions::open`].
+    /// The errors of [`FileOptions::open`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         Self::over(Arc::new(FileDevice::open_read_only(path)?))
     }
@@ -49,7 +49,7 @@ impl PmemDevice {
     /// Makes a file of `size` zero bytes, none of them a hole, and maps it.
     ///
     /// # Errors
-    /// As [`FileOptions::create`] and [`open`](Self::open).
+    /// The errors of [`FileOptions::create`] and [`open`](Self::open).
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         let path = path.as_ref();
         let (device, is_new) = match FileDevice::create_new(path, size) {
@@ -96,7 +96,7 @@ impl BlockDevice for PmemDevice {
         self.mapped.device().sector_size()
     }
 
-    /// The bytes that one store of the processor writes atomically.
+    /// Returns how many bytes one store of the processor writes atomically.
     fn atomic_write(&self) -> usize {
         8
     }

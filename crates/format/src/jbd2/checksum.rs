@@ -1,8 +1,8 @@
-//! The checksums of a log, and what else decides how its blocks look.
+//! The checksums of a log, and the features that decide the layout of its blocks.
 
 use super::{TAIL_LEN, get_u32, put_u32};
 
-/// Which checksums a log carries.
+/// The kind of checksums that a log carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksum {
     /// None.
@@ -15,7 +15,7 @@ pub enum Checksum {
     V3,
 }
 
-/// How the blocks of one log look: from the features and UUID of its superblock.
+/// The layout of the blocks of one log: from the features and UUID of its superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// The checksums.
@@ -27,13 +27,13 @@ pub struct Layout {
     pub(crate) seed: u32,
 }
 
-/// crc32c with the raw register, as the kernel chains it.
+/// Returns the crc32c with the raw register, as the kernel chains it.
 pub(crate) fn crc(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
 impl Layout {
-    /// The layout for these features.
+    /// Returns the layout for these features.
     pub fn new(checksum: Checksum, is_64bit: bool, uuid: [u8; 16]) -> Self {
         Self { checksum, is_64bit, uuid, seed: crc(!0, &uuid) }
     }
@@ -43,13 +43,13 @@ impl Layout {
         matches!(self.checksum, Checksum::V2 | Checksum::V3)
     }
 
-    /// Bytes at the end of descriptor and revoke blocks that the checksum takes.
+    /// Returns how many bytes the checksum takes at the end of descriptor and revoke blocks.
     pub(crate) fn tail_len(&self) -> usize {
         if self.has_tails() { TAIL_LEN } else { 0 }
     }
 
-    /// Length of a tag without the UUID that may follow. 10 and 14 with V2: a slip of the kernel
-    /// that became the format.
+    /// Returns the length of a tag without the UUID that may follow. 10 and 14 with V2: a slip of
+    /// the kernel that became the format.
     pub(crate) fn tag_len(&self) -> usize {
         match self.checksum {
             Checksum::V3 => 16,
@@ -58,20 +58,21 @@ impl Layout {
         }
     }
 
-    /// How many tags a descriptor block holds.
+    /// Returns how many tags a descriptor block holds.
     pub fn tags_per_block(&self, block_size: usize) -> usize {
         // The first tag is followed by the UUID, and room for one more is always left.
         let room = block_size.saturating_sub(super::HEADER_LEN + self.tail_len() + 16);
         room / self.tag_len()
     }
 
-    /// How many revoke records a revoke block holds.
+    /// Returns how many revoke records a revoke block holds.
     pub fn revokes_per_block(&self, block_size: usize) -> usize {
         let room = block_size.saturating_sub(super::revoke::REVOKE_HEADER_LEN + self.tail_len());
         room / if self.is_64bit { 8 } else { 4 }
     }
 
-    /// Checksum of a copy, as it lies in the log (escaped), for its tag. 0 without V2 and V3.
+    /// Returns the checksum of a copy, as it lies in the log (escaped), for its tag. 0 without V2
+    /// and V3.
     pub fn copy_checksum(&self, sequence: u32, copy: &[u8]) -> u32 {
         let whole = || crc(crc(self.seed, &sequence.to_be_bytes()), copy);
         match self.checksum {
@@ -139,7 +140,7 @@ impl Crc32Be {
         });
     }
 
-    /// The sum so far.
+    /// Returns the sum so far.
     pub fn value(self) -> u32 {
         self.0
     }

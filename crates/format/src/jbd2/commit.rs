@@ -15,7 +15,7 @@ const LEN: usize = 0x3C;
 const CRC32: u8 = 1;
 const CRC32_SIZE: u8 = 4;
 
-/// What the checksum of a commit block says.
+/// The result of the check of a commit block's checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitCheck {
     /// Right, or there is none.
@@ -36,7 +36,7 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// The time in a commit block.
+    /// Returns the time in a commit block.
     pub fn time(block: &[u8]) -> Duration {
         let nanos = get_u32(block, COMMIT_NSEC).unwrap_or(0).min(999_999_999);
         Duration::new(get_u64(block, COMMIT_SEC).unwrap_or(0), nanos)

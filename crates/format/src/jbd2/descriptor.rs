@@ -12,8 +12,8 @@ pub struct Tags<'a> {
     done: bool,
 }
 
-/// The tags of the descriptor `block`, whose header and [tail](Layout::verify_tail) the caller has
-/// looked at.
+/// Returns the tags of the descriptor `block`. The caller has checked its header and
+/// [tail](Layout::verify_tail).
 pub fn parse_tags<'a>(layout: &Layout, block: &'a [u8]) -> Tags<'a> {
     let end = block.len().saturating_sub(layout.tail_len());
     Tags { layout: *layout, body: block.get(..end).unwrap_or_default(), at: HEADER_LEN, done: false }
@@ -51,7 +51,7 @@ pub struct Descriptor<'a> {
 }
 
 impl<'a> Descriptor<'a> {
-    /// An empty descriptor of transaction `sequence` in `block`, which is overwritten.
+    /// Starts an empty descriptor of transaction `sequence` in `block`, which is overwritten.
     pub fn new(layout: &Layout, block: &'a mut [u8], sequence: u32) -> Self {
         Self { layout: *layout, block, sequence, tags: Vec::new() }
     }

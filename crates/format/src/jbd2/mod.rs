@@ -69,7 +69,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of `block`; `None` if the block does not start with the magic.
+    /// Parses the header of `block`; `None` if the block does not start with the magic.
     pub fn parse(block: &[u8]) -> Option<Self> {
         if get_u32(block, 0)? != MAGIC {
             return None;

@@ -5,8 +5,8 @@ use super::{BlockType, Header, Jbd2Error, Layout, get_u32, get_u64, put_u32, put
 /// Header and `r_count`.
 pub(crate) const REVOKE_HEADER_LEN: usize = 16;
 
-/// The blocks that a revoke block names, whose header and [tail](Layout::verify_tail) the caller
-/// has looked at.
+/// Returns the blocks that a revoke block names. The caller has checked its header and
+/// [tail](Layout::verify_tail).
 ///
 /// # Errors
 /// `r_count` is not inside the block.

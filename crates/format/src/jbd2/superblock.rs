@@ -127,7 +127,8 @@ impl Superblock {
         Ok(())
     }
 
-    /// A new, empty log of `maxlen` blocks, version 2, no features; the first transaction is 1.
+    /// Returns a new, empty log of `maxlen` blocks, version 2, no features; the first transaction
+    /// is 1.
     pub fn new(block_size: u32, maxlen: u32, uuid: [u8; 16]) -> Self {
         let mut sb = Self { raw: [0; Self::LEN] };
         Header::put(&mut sb.raw, BlockType::SuperblockV2, 0);
@@ -140,7 +141,7 @@ impl Superblock {
         sb
     }
 
-    /// The bytes, with a fresh checksum if the log has checksums.
+    /// Encodes the superblock, with a fresh checksum if the log has checksums.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = self.raw;
         if self.has_checksum() {
@@ -181,22 +182,23 @@ impl Superblock {
         }
     }
 
-    /// `s_maxlen`: blocks of the log with its superblock and fast-commit area.
+    /// Returns `s_maxlen`: blocks of the log with its superblock and fast-commit area.
     pub fn maxlen(&self) -> u32 {
         self.get(MAXLEN)
     }
 
-    /// `s_first`: the first block of the ring.
+    /// Returns `s_first`: the first block of the ring.
     pub fn first(&self) -> u32 {
         self.get(FIRST)
     }
 
-    /// The block behind the last of the ring.
+    /// Returns the block behind the last of the ring.
     pub fn end(&self) -> u32 {
         self.maxlen().saturating_sub(self.fast_commit_blocks())
     }
 
-    /// Blocks at the end of the log that belong to fast commits; 0 without that feature.
+    /// Returns how many blocks at the end of the log belong to fast commits; 0 without that
+    /// feature.
     pub fn fast_commit_blocks(&self) -> u32 {
         if !self.incompat().contains(Incompat::FAST_COMMIT) {
             return 0;
@@ -207,12 +209,12 @@ impl Superblock {
         }
     }
 
-    /// `s_sequence`: the first transaction that the log may hold.
+    /// Returns `s_sequence`: the first transaction that the log may hold.
     pub fn sequence(&self) -> u32 {
         self.get(SEQUENCE)
     }
 
-    /// `s_start`: where transaction `s_sequence` starts; 0: the log is empty.
+    /// Returns `s_start`: where transaction `s_sequence` starts; 0: the log is empty.
     pub fn start(&self) -> u32 {
         self.get(START)
     }
@@ -223,7 +225,7 @@ impl Superblock {
         self.set(START, start);
     }
 
-    /// `s_head`: where an empty log goes on, if the value lies inside the ring.
+    /// Returns `s_head`: where an empty log goes on, if the value lies inside the ring.
     pub fn head(&self) -> Option<u32> {
         let head = if self.is_v2() { self.get(HEAD) } else { 0 };
         (self.first()..self.end()).contains(&head).then_some(head)
@@ -236,7 +238,7 @@ impl Superblock {
         }
     }
 
-    /// `s_errno`: the error (negative errno) that aborted the journal before, 0 for none.
+    /// Returns `s_errno`: the error (negative errno) that aborted the journal before, 0 for none.
     pub fn errno(&self) -> i32 {
         self.get(ERRNO) as i32
     }
@@ -246,12 +248,12 @@ impl Superblock {
         self.set(ERRNO, errno as u32);
     }
 
-    /// `s_feature_compat`.
+    /// Returns `s_feature_compat`.
     pub fn compat(&self) -> Compat {
         Compat::from_bits_retain(if self.is_v2() { self.get(FEATURE_COMPAT) } else { 0 })
     }
 
-    /// `s_feature_incompat`.
+    /// Returns `s_feature_incompat`.
     pub fn incompat(&self) -> Incompat {
         Incompat::from_bits_retain(if self.is_v2() { self.get(FEATURE_INCOMPAT) } else { 0 })
     }
@@ -265,7 +267,7 @@ impl Superblock {
         self.set(CHECKSUM, 0);
     }
 
-    /// `s_uuid`.
+    /// Returns `s_uuid`.
     pub fn uuid(&self) -> [u8; 16] {
         let mut uuid = [0; 16];
         if self.is_v2() {
@@ -274,7 +276,7 @@ impl Superblock {
         uuid
     }
 
-    /// How the blocks of this log look.
+    /// Returns the layout of the blocks of this log.
     pub fn layout(&self) -> Layout {
         let incompat = self.incompat();
         let checksum = if incompat.contains(Incompat::CSUM_V3) {

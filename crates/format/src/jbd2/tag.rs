@@ -18,7 +18,7 @@ bitflags! {
     }
 }
 
-/// Where one copy belongs.
+/// The tag of one copy: where it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
     /// The block's home on the volume.
@@ -35,7 +35,7 @@ impl Tag {
         !layout.has_tails() || layout.copy_checksum(sequence, copy) == self.checksum
     }
 
-    /// The tag at `at`; `None` beyond the end of `body`.
+    /// Parses the tag at `at`; `None` beyond the end of `body`.
     pub(crate) fn parse(layout: &Layout, body: &[u8], at: usize) -> Option<Self> {
         let tag = body.get(at..at.checked_add(layout.tag_len())?)?;
         let low = u64::from(get_u32(tag, 0)?);

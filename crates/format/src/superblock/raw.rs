@@ -120,7 +120,7 @@ pub struct RawSuperblock {
 const _: () = assert!(size_of::<RawSuperblock>() == super::SUPERBLOCK_SIZE);
 
 impl RawSuperblock {
-    /// All fields zero, to be filled in by mkfs.
+    /// Returns a superblock with all fields zero, to be filled in by mkfs.
     pub fn zeroed() -> Self {
         Self::new_zeroed()
     }

@@ -40,7 +40,7 @@ pub struct Tuning {
     pub hash_version: Option<HashVersion>,
 }
 
-/// Which bits of a word change: `clear` is taken away first.
+/// A change of bits of a word: `clear` is taken away first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BitEdit {
     /// Bits that become 0.
@@ -60,7 +60,7 @@ pub enum ErrorBehavior {
     Panic = 3,
 }
 
-/// Why a superblock is not changed.
+/// The reason why a superblock is not changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuningError {
@@ -117,7 +117,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Label, mount options, and the UUID with what depends on it.
+    /// Changes label, mount options, and the UUID with what depends on it.
     fn tune_names(&mut self, tuning: &Tuning) -> Result<(), TuningError> {
         if let Some(label) = &tuning.label {
             fits(label, LABEL_MAX).ok_or(TuningError::Label)?;
@@ -169,7 +169,7 @@ impl Superblock {
         self.raw.s_feature_incompat = bits.bits().into();
     }
 
-    /// Nothing that is stored depends on the UUID.
+    /// Checks that no stored checksum depends on the UUID.
     fn check_uuid_is_free(&self) -> Result<(), TuningError> {
         if self.has(Compat::STABLE_INODES) {
             return Err(TuningError::UuidIsStable);

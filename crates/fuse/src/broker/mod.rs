@@ -1,6 +1,6 @@
 //! The server's side of its broker, the process that does what a confined server cannot do itself.
 //!
-//! Hazard: a server that an attacker has taken over says these words too. It must gain no more by
+//! Hazard: a server that an attacker controls can send these messages too. It must gain no more by
 //! them than to end its own mount.
 
 mod words;
@@ -81,19 +81,20 @@ impl Broker {
         self.socket.lock().take().unwrap_or_else(|| Err("there is no mount".into()))
     }
 
-    /// Has the mount stay when this process ends. Until then it goes with this process.
+    /// Asks the broker to keep the mount when this process ends. Until then it goes with this
+    /// process.
     pub fn keep_mount(&self) {
         // Without a broker it stays in any case.
         let _ = self.say(Word::Keep);
     }
 
-    /// Has the socket of the mount removed.
+    /// Asks the broker to remove the socket of the mount.
     pub fn remove_socket(&self) {
         // A broker that has ended has removed it.
         let _ = self.say(Word::RemoveSocket);
     }
 
-    /// Has the broker mount. Returns the connection, the directory and the device number.
+    /// Asks the broker to mount. Returns the connection, the directory and the device number.
     ///
     /// # Errors
     /// What the broker says, and where it has gone.
@@ -118,7 +119,7 @@ impl Broker {
         Ok((connection, dir, MountDevice { major, minor }))
     }
 
-    /// Has the broker unmount: see [`Mounted::unmount`](crate::mountpoint::Mounted::unmount).
+    /// Asks the broker to unmount: see [`Mounted::unmount`](crate::mountpoint::Mounted::unmount).
     ///
     /// # Errors
     /// What the broker says, and where it has gone.
@@ -154,7 +155,7 @@ impl Broker {
         self.ask(Question::InGroup, caller).is_ok_and(|answer| answer == 1)
     }
 
-    /// Has the connection ended.
+    /// Asks the broker to end the connection.
     ///
     /// # Errors
     /// The system's, and EPIPE if the broker has ended.
@@ -171,9 +172,9 @@ impl Broker {
         let _ = self.ask(Question::SetCache, [0, 0, 0, rule]);
     }
 
-    /// Has a thread of this process be scheduled as all others, some time from now. Does not wait
-    /// for the broker: the caller holds up all requests, and a busy machine may run the broker only
-    /// milliseconds later.
+    /// Asks the broker to give a thread of this process the normal scheduling policy, some time
+    /// from now. Does not wait for the broker: the caller holds up all requests, and a busy machine
+    /// may run the broker only milliseconds later.
     pub(crate) fn release_thread(&self, thread: Pid) {
         let fields = [0, 0, thread.as_raw_pid().cast_unsigned(), 0];
         // Without a broker the thread does that itself, with the next request that it serves.

@@ -1,9 +1,9 @@
-//! What a server says to its broker, as bytes.
+//! The messages between a server and its broker, as bytes.
 //!
 //! Hazard: the broker runs with the rights that the server gave up. Each word here is a right of a
 //! server that an attacker has taken over.
 
-/// What the server asks the broker to do.
+/// A request of the server to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Word {
@@ -27,7 +27,7 @@ impl Word {
     }
 }
 
-/// What a thread that serves asks the broker. Answered by one i32, but for [`Self::Release`].
+/// A question of a serving thread to the broker. Answered by one i32, but for [`Self::Release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Question {

@@ -28,8 +28,8 @@ impl Filesystem {
         out.put(&statx_out(&node.metadata(), self.owners))
     }
 
-    /// Answers access(2) as the kernel does for root, to whom it refuses only the execution of a
-    /// file without an execute bit.
+    /// Answers access(2) as the kernel does for root: it refuses only the execution of a file
+    /// without an execute bit.
     pub(super) fn access(&self, id: u64, executes: bool) -> Answer {
         let meta = self.node(id)?.metadata();
         let refused = executes && !meta.is_dir() && meta.permissions() & 0o111 == 0;

@@ -1,6 +1,6 @@
 //! The content of files.
 //!
-//! The kernel opens for writing what it may have to read (a page that is written in part), and
+//! The kernel also reads from files opened for writing (to fill a page written in part), and
 //! writes through any open handle what it has cached: so each handle does both, and the kernel has
 //! checked which the program may.
 
@@ -166,7 +166,7 @@ fn way(open: &Open, flags: OpenFlags) -> &File {
     if flags.contains(OpenFlags::DIRECT) { &open.direct } else { &open.cached }
 }
 
-/// Has the kernel write out what it has cached from there on.
+/// Returns the notice that makes the kernel write out what it has cached from there on.
 fn written_out(header: &InHeader, offset: u64) -> Notice {
     Notice::Content { node: header.nodeid, offset, len: 0 }
 }

@@ -17,7 +17,7 @@ const SET_IDS: u16 = 0o6000;
 const SET_GROUP_ID: u16 = 0o2000;
 const GROUP_EXECUTES: u16 = 0o010;
 
-/// How content is to change.
+/// A change of content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     /// Bytes of the file may change.

@@ -69,7 +69,7 @@ pub(crate) enum Outcome {
     AfterNotice(Notice),
 }
 
-/// How far a request has come.
+/// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// It was just received.
@@ -79,8 +79,10 @@ pub(crate) enum Stage {
 }
 
 impl Filesystem {
+    /// Returns the file system of `volume`.
+    ///
     /// # Errors
-    /// Those of a root directory that is damaged.
+    /// The errors of a root directory that is damaged.
     pub(crate) fn new(
         volume: Volume,
         options: &MountOptions,
@@ -140,7 +142,7 @@ impl Filesystem {
         self.nodes.len()
     }
 
-    /// Has the kernel write back the dirty pages of all open files. Closed files have none. The
+    /// Makes the kernel write back the dirty pages of all open files. Closed files have none. The
     /// pages arrive as requests, so a serving thread must not call this.
     pub(crate) fn write_out(&self, channel: &Channel) {
         for ino in self.handles.written() {
@@ -151,7 +153,7 @@ impl Filesystem {
     /// Drops all inodes that the kernel knew, and closes the volume.
     ///
     /// # Errors
-    /// Those of [`Volume::close`].
+    /// The errors of [`Volume::close`].
     pub(crate) fn close(self) -> lanefs::Result<()> {
         let Self { volume, nodes, handles, .. } = self;
         // The last use of a file without a name deletes it, for which the volume must be open.
@@ -240,7 +242,8 @@ impl Filesystem {
         })
     }
 
-    /// Has the notifying thread serve a request that has changed nothing so far, after `notice`.
+    /// Returns the outcome that makes the notifying thread serve a request, which has changed
+    /// nothing so far, after `notice`.
     fn notice_first(&self, notice: Notice, header: &InHeader, request: Request<'static>) -> Outcome {
         let received = Received { header: *header, request: Ok(request) };
         self.notifier.hand_over(Job::Serve { notice, received });
@@ -254,7 +257,7 @@ impl Filesystem {
         if moves && !self.remounts.is_read_only() { Ok(node.accessed(atime)?) } else { Ok(()) }
     }
 
-    /// Has remounts looked for in the mount namespace of the calling thread.
+    /// Starts to look for remounts in the mount namespace of the calling thread.
     pub(crate) fn mounted_as(&mut self, device: MountDevice) {
         self.remounts = Remounts::of(device);
     }

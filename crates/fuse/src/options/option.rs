@@ -14,7 +14,7 @@ pub struct MountOption {
     pub(super) action: Action,
 }
 
-/// What the server does with an option.
+/// The effect of an option in the server.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Action {
     /// It sets flags of mount(2).

@@ -386,6 +386,8 @@ impl MountOption {
     }
 }
 
+/// Returns what the mount option `word` asks for.
+///
 /// # Errors
 /// Of a word that is of no option, or is refused.
 pub(super) fn action_of(word: &str) -> Result<Action, OptionError> {

@@ -112,7 +112,7 @@ impl<'b> Body<'b> {
         })
     }
 
-    /// Malformed, it forgets nothing: the kernel takes no answer to it.
+    /// Decodes FORGET. A malformed one forgets nothing: the kernel takes no answer to it.
     fn forget(&mut self) -> Request<'b> {
         match self.take::<ForgetIn>() {
             Ok(args) => Request::Forget { lookups: args.nlookup },
@@ -120,7 +120,7 @@ impl<'b> Body<'b> {
         }
     }
 
-    /// As long as its count says, or as its message is.
+    /// Decodes BATCH_FORGET, as long as its count says, or as its message is.
     fn batch_forget(&mut self) -> Request<'b> {
         let count = self.take::<BatchForgetIn>().map_or(0, |args| args.count as usize);
         let count = count.min(self.rest.len() / size_of::<ForgetOne>());
@@ -223,6 +223,8 @@ impl<'b> Body<'b> {
         Ok(Request::Fsync { handle: args.fh, data_only: args.fsync_flags & wire::FSYNC_FDATASYNC != 0 })
     }
 
+    /// Decodes FALLOCATE.
+    ///
     /// # Errors
     /// EOPNOTSUPP for a mode that ext4 does not have either.
     fn fallocate(&mut self) -> Answer<Request<'b>> {
@@ -283,6 +285,8 @@ impl<'b> Body<'b> {
         Ok(Request::SetXattr(NewXattr { name, value, how, kills_group_id }))
     }
 
+    /// Decodes IOCTL.
+    ///
     /// # Errors
     /// ENOTTY for a command that ext4 does not have, or lanefs does not.
     fn ioctl(&mut self) -> Answer<Ioctl> {
@@ -305,6 +309,8 @@ impl<'b> Body<'b> {
         Ok(Ioctl { command, room: args.out_size as usize })
     }
 
+    /// Decodes the argument of FS_IOC_ENABLE_VERITY.
+    ///
     /// # Errors
     /// EINVAL for fields that the kernel refuses; EOPNOTSUPP for an unknown hash algorithm, and for
     /// a signature, which needs the kernel's keys.

@@ -27,7 +27,7 @@ pub(crate) struct Received<'b> {
     pub(crate) request: Answer<Request<'b>>,
 }
 
-/// What the kernel asks for, of the node that the header names.
+/// A request of the kernel, of the node that the header names.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Request<'b> {
     Init(InitIn),
@@ -120,7 +120,7 @@ pub(crate) struct SetAttrs {
     pub(crate) times_alone: bool,
 }
 
-/// How a file is opened.
+/// Flags of the open of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OpenHow {
     pub(crate) flags: OpenFlags,
@@ -166,7 +166,7 @@ pub(crate) struct Write<'b> {
     pub(crate) from: WriteFrom,
 }
 
-/// Where the bytes of a write come from.
+/// The source of the bytes of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteFrom {
     /// The kernel's cache: writeback.
@@ -226,7 +226,7 @@ pub(crate) struct Listing {
     pub(crate) flags: OpenFlags,
 }
 
-/// What an answer about extended attributes has.
+/// The kind of answer about extended attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Length,
@@ -253,7 +253,7 @@ pub(crate) enum Command {
     MeasureVerity,
 }
 
-/// What the hash tree of a file shall be made of.
+/// The parameters of a file's hash tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VerityArgs {
     pub(crate) hash: VerityHash,

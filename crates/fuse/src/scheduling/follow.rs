@@ -29,7 +29,7 @@ const TERM: u32 = 512;
 /// How long after a thread was held up it takes SCHED_IDLE only while it answers.
 const CROWDED: Duration = Duration::from_millis(250);
 
-/// How a thread wants to take requests from now on.
+/// A thread's preferred way to take requests from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Preference {
     /// As before.
@@ -40,7 +40,7 @@ pub(crate) enum Preference {
     Together,
 }
 
-/// Whether threads of a mount may follow, and how.
+/// The rule by which threads of a mount follow programs, if they may.
 ///
 /// A request costs two wake-ups: of the serving thread, and of the program that waits for the
 /// answer. On one processor each is a context switch. Between two, the waiting processor halts and
@@ -130,7 +130,7 @@ pub(crate) fn release(thread: Option<Pid>, home: &CpuSet) {
     let _ = sched_setaffinity(thread, home);
 }
 
-/// What one thread knows of the program that it follows, or may come to follow.
+/// The state of one thread that follows a program, or may come to follow one.
 #[derive(Debug)]
 pub(crate) struct Follow<'f> {
     following: &'f Following,

@@ -66,7 +66,7 @@ struct Alone {
     turns: u64,
 }
 
-/// How long a request may last.
+/// The time that a request may last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cost {
     /// No longer than to wake another thread.
@@ -79,7 +79,7 @@ pub(crate) enum Cost {
     Bulk,
 }
 
-/// How a thread waits for a request.
+/// The way in which a thread waits for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// As one of several threads.
@@ -88,7 +88,7 @@ pub(crate) enum Turn {
     Alone,
 }
 
-/// What a thread that took a request does first.
+/// The first duty of a thread that took a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum First {
     /// Nothing.
@@ -212,7 +212,7 @@ impl Workers {
         }
     }
 
-    /// Has another thread wait for requests, or watch, if none does: wakes a resting thread, or
+    /// Makes another thread wait for requests, or watch, if none does: wakes a resting thread, or
     /// returns that the caller makes one.
     fn call(&self, state: &mut State) -> First {
         if state.waiting > 0 || state.watched || state.ended {

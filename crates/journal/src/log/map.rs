@@ -1,4 +1,4 @@
-//! From a block of the log to its block on the volume.
+//! The map of the log: from a block of the log to its block on the volume.
 
 use super::torn;
 use crate::{JournalError, LogConfig, LogRun, Result};
@@ -48,7 +48,7 @@ impl LogMap {
         self.block_size as usize
     }
 
-    /// Blocks of the journal inode.
+    /// Returns the number of blocks of the journal inode.
     pub(crate) fn blocks(&self) -> u64 {
         self.runs.last().map_or(0, |run| u64::from(run.logical) + u64::from(run.len))
     }
@@ -60,8 +60,8 @@ impl LogMap {
         last.is_some_and(|place| block < place.end)
     }
 
-    /// Byte offset on the volume of log block `at`, and how many of `n` blocks follow there in one
-    /// piece.
+    /// Returns the byte offset on the volume of log block `at`, and how many of `n` blocks follow
+    /// there contiguously.
     pub(crate) fn locate(&self, at: u32, n: u32) -> Result<(u64, u32)> {
         let index = self.runs.partition_point(|run| run.logical <= at);
         let run = index.checked_sub(1).and_then(|i| self.runs.get(i));

@@ -1,4 +1,4 @@
-//! Where the log lies: its blocks on the volume, and the ring that they form.
+//! The place of the log: its blocks on the volume, and the ring that they form.
 
 mod map;
 mod ring;

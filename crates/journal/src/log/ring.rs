@@ -10,28 +10,28 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// The ring of a checked superblock, so `first < end`.
+    /// Returns the ring of a checked superblock, so `first < end`.
     pub(crate) fn new(sb: &Superblock) -> Self {
         Self { first: sb.first(), end: sb.end() }
     }
 
-    /// Blocks of the ring.
+    /// Returns the number of blocks of the ring.
     pub(crate) fn len(self) -> u32 {
         self.end - self.first
     }
 
-    /// The first block.
+    /// Returns the first block.
     pub(crate) fn first(self) -> u32 {
         self.first
     }
 
-    /// The position `n` blocks after `at`.
+    /// Returns the position `n` blocks after `at`.
     pub(crate) fn advance(self, at: u32, n: u32) -> u32 {
         let from = u64::from(at - self.first) + u64::from(n);
         self.first + (from % u64::from(self.len())) as u32
     }
 
-    /// How many of `n` blocks from `at` come before the wrap.
+    /// Returns how many of `n` blocks from `at` come before the wrap.
     pub(crate) fn contiguous(self, at: u32, n: u32) -> u32 {
         n.min(self.end - at)
     }

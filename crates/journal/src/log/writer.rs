@@ -80,12 +80,12 @@ impl LogWriter {
         Ok((writer, first, head))
     }
 
-    /// Blocks of the ring.
+    /// Returns the number of blocks of the ring.
     pub(crate) fn len(&self) -> u32 {
         self.ring.len()
     }
 
-    /// The most credits that one transaction gets.
+    /// Returns the most credits that one transaction gets.
     pub(crate) fn max_credits(&self) -> u32 {
         self.credits_for(self.len() / 4)
     }
@@ -94,19 +94,20 @@ impl LogWriter {
         self.revokes_per_block
     }
 
-    /// How many copies fit into `space` blocks of log, with their descriptors and the commit block.
+    /// Returns how many copies fit into `space` blocks of log, with their descriptors and the
+    /// commit block.
     fn blocks_for(&self, space: u32) -> u32 {
         let tags = u64::from(self.tags_per_block);
         let groups = u64::from(space.saturating_sub(2)) * tags / (tags + 1);
         groups as u32
     }
 
-    /// How many credits can be given for `space` blocks of log.
+    /// Returns how many credits can be given for `space` blocks of log.
     pub(crate) fn credits_for(&self, space: u32) -> u32 {
         self.blocks_for(space).saturating_sub(self.slack)
     }
 
-    /// Blocks of log that a transaction takes.
+    /// Returns how many blocks of log a transaction takes.
     pub(crate) fn size_of(&self, blocks: usize, revokes: usize) -> u32 {
         let blocks = blocks as u64;
         let descriptors = blocks.div_ceil(u64::from(self.tags_per_block));
@@ -114,7 +115,7 @@ impl LogWriter {
         u32::try_from(blocks + descriptors + revokes + 1).unwrap_or(u32::MAX)
     }
 
-    /// The position `n` blocks after `at`.
+    /// Returns the position `n` blocks after `at`.
     pub(crate) fn advance(&self, at: u32, n: u32) -> u32 {
         self.ring.advance(at, n)
     }
@@ -177,7 +178,8 @@ impl LogWriter {
         self.map.write_superblock(device, &sb)
     }
 
-    /// An empty log gets its start with its first transaction; revokes need their feature.
+    /// Prepares the superblock of the log: an empty log gets its start with its first transaction,
+    /// revokes need their feature.
     fn prepare_superblock(&self, device: &dyn BlockDevice, txn: &Snapshot, head: u32) -> Result<()> {
         let mut sb = self.sb.lock();
         let revoke = !txn.revokes.is_empty() && !sb.incompat().contains(Incompat::REVOKE);
@@ -249,8 +251,8 @@ impl LogWriter {
     }
 }
 
-/// The features that the kernel sets when it mounts: v3 checksums with metadata_csum, wide numbers
-/// with 64bit. Checksums of another version stay.
+/// Sets the features that the kernel sets when it mounts: v3 checksums with metadata_csum, wide
+/// numbers with 64bit. Checksums of another version stay.
 fn set_features(sb: &mut Superblock, config: &LogConfig) {
     if !config.metadata_csum && !config.is_64bit {
         return;

@@ -136,7 +136,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Scan, revoke, and the verifying half of replay.
+    /// Runs scan, revoke, and the verifying half of replay.
     fn make(device: &dyn BlockDevice, map: &LogMap, sb: &Superblock) -> Result<Self> {
         let layout = sb.layout();
         let scan = Scan::run(device, map, Ring::new(sb), &layout, sb.start(), Tid(sb.sequence()))?;

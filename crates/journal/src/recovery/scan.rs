@@ -76,7 +76,7 @@ impl Scan {
 }
 
 impl Scanner<'_> {
-    /// The next block of the log, `None` if all have been passed.
+    /// Returns the next block of the log, `None` if all have been passed.
     fn next(&mut self) -> Result<Option<(u32, AlignedBuf)>> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         let at = self.at;
@@ -93,7 +93,7 @@ impl Scanner<'_> {
         Some(at)
     }
 
-    /// Transaction `tid` if it is here and committed.
+    /// Reads transaction `tid` if it is here and committed.
     fn transaction(&mut self, tid: Tid) -> Result<Option<Open>> {
         let mut open = Open::default();
         loop {
@@ -126,7 +126,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// `false`: the copies run around the ring, so this is no transaction.
+    /// Reads a descriptor. Returns `false` if the copies run around the ring, so that this is no
+    /// transaction.
     fn descriptor(&mut self, open: &mut Open, tid: Tid, at: u32, block: &[u8]) -> Result<bool> {
         self.verify(open, at, block);
         open.crc.update(if self.layout.checksum == Checksum::V1 { block } else { &[] });

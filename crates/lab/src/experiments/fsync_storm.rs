@@ -62,7 +62,7 @@ const METRICS: [Metric; 4] = [
     Metric { name: "credits", title: "time in waiting for credits", unit: "%", better: Better::Lower },
 ];
 
-/// Bytes of each thread's file.
+/// Returns the size of each thread's file in bytes.
 fn size(plan: &Plan) -> u64 {
     if plan.small_logs { 1 << 20 } else { 4 << 20 }
 }
@@ -96,7 +96,7 @@ fn figures(storm: &Storm) -> Ran {
     }
 }
 
-/// As it is: on the disk that is measured.
+/// Returns the case on the disk that is measured.
 fn modes(plan: &Plan) -> Case {
     let size = size(plan);
     let most = plan.storm.iter().copied().max().unwrap_or(0);
@@ -145,7 +145,7 @@ fn modes(plan: &Plan) -> Case {
     }
 }
 
-/// On a device that is played, such as the source's volume.
+/// Returns the case on a simulated device, such as the source's volume.
 fn played(plan: &Plan, device: Simulated) -> Case {
     let size = size(plan).min(1 << 20);
     let most = plan.storm.iter().copied().max().unwrap_or(0);

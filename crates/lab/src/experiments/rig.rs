@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Open files of a store, by number.
 pub(super) type Files = Vec<Box<dyn Handle>>;
 
-/// What a loop gave: values, and what it timed itself.
+/// The result of a loop: values, and its own timings.
 #[derive(Debug, Default)]
 pub(super) struct Ran {
     pub(super) values: Vec<Option<f64>>,
@@ -60,7 +60,7 @@ impl Work {
         Entry::own(contender.name, move |ground| work.rig(contender.set_up(ground.backing()?)?, ground))
     }
 
-    /// Something of others on the backing file.
+    /// Returns an entry of another program, on the backing file.
     pub(super) fn peer(&self, peer: Peer, contender: Contender) -> Entry {
         Entry { peer: Some(peer), ..self.own(contender) }
     }

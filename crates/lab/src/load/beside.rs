@@ -8,7 +8,7 @@ use lanefs_stats::{Histogram, Snapshot};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What both came to.
+/// The result of both kinds of threads.
 #[derive(Debug, Clone)]
 pub struct Beside {
     /// Reads a second.
@@ -19,12 +19,12 @@ pub struct Beside {
     pub read: Snapshot,
 }
 
-/// So many threads that read 4 KiB at random places of the first half of a file through `direct`,
-/// and as many that write 4 KiB at random places of its other half through `cached`, which may be a
-/// hole. The file has `size` bytes.
+/// Runs `each` threads that read 4 KiB at random places of the first half of a file through
+/// `direct`, and as many that write 4 KiB at random places of its other half through `cached`,
+/// which may be a hole. The file has `size` bytes.
 ///
 /// # Errors
-/// Those of reading and writing.
+/// The errors of reading and writing.
 pub fn beside(
     direct: &dyn Handle,
     cached: &dyn Handle,

@@ -6,10 +6,11 @@ use crate::{Outcome, Random};
 use lanefs_device::AlignedBuf;
 use std::time::Duration;
 
-/// Random reads and writes of 4 KiB of a file of `size` bytes by threads. Operations a second.
+/// Reads and writes 4 KiB at random places of a file of `size` bytes by threads. Returns operations
+/// a second.
 ///
 /// # Errors
-/// Those of reading and writing.
+/// The errors of reading and writing.
 pub fn mixed(file: &dyn Handle, size: u64, threads: usize, time: Duration) -> Outcome<f64> {
     run(threads, time, |worker| {
         let mut page = AlignedBuf::zeroed(PAGE as usize);

@@ -1,4 +1,4 @@
-//! The loops: what threads do to the files of a [`Store`](crate::store::Store).
+//! The loads: the operations of threads on the files of a [`Store`](crate::store::Store).
 
 mod beside;
 mod mixed;
@@ -16,5 +16,5 @@ pub use small::small_writes;
 pub use storm::{Storm, bare_storm, more_open_files, sparse_files, storm};
 pub use work::{Worker, run};
 
-/// What most of them read and write.
+/// The size of most reads and writes in bytes.
 const PAGE: u64 = 4096;

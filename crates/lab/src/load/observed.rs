@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Time between two looks of an observer: that of a client that polls for changes.
 const EVERY: Duration = Duration::from_micros(200);
 
-/// What a writer did and observers saw.
+/// The work of a writer, and what observers saw.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed {
     /// Writes a second.
@@ -28,7 +28,7 @@ pub struct Observed {
 /// threads that look at its i_version.
 ///
 /// # Errors
-/// Those of writing; a file whose i_version cannot be seen.
+/// The errors of writing; a file whose i_version cannot be seen.
 pub fn observed(
     file: &dyn Handle,
     size: u64,

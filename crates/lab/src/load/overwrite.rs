@@ -6,10 +6,10 @@ use crate::{Outcome, Random};
 use lanefs_device::AlignedBuf;
 use std::time::Duration;
 
-/// 4 KiB at random places of random files of `size` bytes. Writes a second.
+/// Writes 4 KiB at random places of random files of `size` bytes. Returns writes a second.
 ///
 /// # Errors
-/// Those of writing.
+/// The errors of writing.
 pub fn random_overwrites(
     files: &[Box<dyn Handle>],
     size: u64,

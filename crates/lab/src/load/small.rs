@@ -5,10 +5,11 @@ use crate::store::Handle;
 use crate::{Outcome, Random};
 use std::time::Duration;
 
-/// One thread that writes `bytes` at random places of a file of `size` bytes. Writes a second.
+/// Writes `bytes` at random places of a file of `size` bytes by one thread. Returns writes a
+/// second.
 ///
 /// # Errors
-/// Those of writing.
+/// The errors of writing.
 pub fn small_writes(file: &dyn Handle, size: u64, bytes: usize, time: Duration) -> Outcome<f64> {
     run(1, time, |worker| {
         let data = vec![1; bytes];

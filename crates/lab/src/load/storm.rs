@@ -34,7 +34,7 @@ pub struct Storm {
 /// long each open took.
 ///
 /// # Errors
-/// Those of opening.
+/// The errors of opening.
 pub fn sparse_files(
     store: &dyn Store,
     count: usize,
@@ -56,7 +56,7 @@ pub fn sparse_files(
 /// Runs the storm: each thread has one of `files`, of `size` bytes.
 ///
 /// # Errors
-/// Those of writing and syncing.
+/// The errors of writing and syncing.
 pub fn storm(files: &[Box<dyn Handle>], size: u64, time: Duration) -> Outcome<Storm> {
     let (write, fsync) = (Histogram::new(), Histogram::new());
     let rate = run(files.len(), time, |worker| {
@@ -77,7 +77,7 @@ pub fn storm(files: &[Box<dyn Handle>], size: u64, time: Duration) -> Outcome<St
 /// Runs the limit, on a file of `whole` bytes that takes direct I/O.
 ///
 /// # Errors
-/// Those of writing and flushing.
+/// The errors of writing and flushing.
 pub fn bare_storm(file: &File, whole: u64, threads: usize, size: u64, time: Duration) -> Outcome<Storm> {
     let shared = SharedFlush { file, log: whole - LOG, state: Mutex::default(), ended: Condvar::new() };
     let (write, fsync) = (Histogram::new(), Histogram::new());

@@ -1,4 +1,4 @@
-//! The subject.
+//! The range lock of lanefs, the subject of the comparison.
 
 use super::{Range, Variant};
 use lanefs_rangelock::{RangeLock, ReadGuard, WriteGuard};

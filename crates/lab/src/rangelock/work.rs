@@ -13,7 +13,7 @@ pub const LEN: u64 = 4096;
 /// Points of the file that the file system's loop works on.
 pub const SPACE: u64 = 1 << 30;
 
-/// Which ranges a thread takes.
+/// The ranges that a thread takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regions {
     /// A region for each thread: the best case of an optimistic tree.

@@ -44,7 +44,7 @@ fn groups(chart: &Chart) -> Vec<Group<'_>> {
     groups
 }
 
-/// Whether bars show the chart better than lines.
+/// Returns whether bars show the chart better than lines.
 pub(super) fn fit(chart: &Chart) -> bool {
     let own = chart.series.iter().filter(|s| s.origin != Origin::Published);
     let places: BTreeSet<u64> = own.flat_map(|s| &s.points).map(|p| p.at).collect();

@@ -30,7 +30,7 @@ pub(super) fn dashes(origin: Origin) -> &'static str {
     }
 }
 
-/// Where a figure is on the paper.
+/// A scale from figures to places on the paper.
 struct Scale {
     log: bool,
     low: f64,
@@ -77,7 +77,7 @@ fn nice(value: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-/// Whether the chart is drawn as bars, which name their series themselves.
+/// Returns whether the chart is drawn as bars, which name their series themselves.
 pub(super) fn has_names(chart: &Chart) -> bool {
     bars::fit(chart)
 }
@@ -146,7 +146,7 @@ fn open(chart: &Chart, height: f64) -> String {
     )
 }
 
-/// Where the places of an axis are on the paper: at the distances of their logarithms.
+/// An axis: its places stand on the paper at the distances of their logarithms.
 struct Axis {
     places: Vec<u64>,
 }

@@ -22,7 +22,7 @@ use std::path::Path;
 /// Writes `results.json`, `report.html`, and `EXPERIMENT-CASE-METRIC.svg` for each chart.
 ///
 /// # Errors
-/// Those of writing.
+/// The errors of writing.
 pub fn write(results: &Results, dir: &Path) -> Outcome<()> {
     let file = |name: &str, text: String| {
         fs::write(dir.join(name), text).map_err(|e| format!("{}: {e}", dir.join(name).display()))
@@ -40,7 +40,7 @@ pub fn write(results: &Results, dir: &Path) -> Outcome<()> {
 /// Writes `EXPERIMENT-CASE-METRIC.png` for each chart. Why there is none, if so.
 ///
 /// # Errors
-/// Those of drawing and writing.
+/// The errors of drawing and writing.
 #[cfg(feature = "png")]
 pub fn write_png(results: &Results, dir: &Path) -> Outcome<Option<&'static str>> {
     let Some(painter) = png::Painter::new() else { return Ok(Some("this system has no font")) };
@@ -54,7 +54,7 @@ pub fn write_png(results: &Results, dir: &Path) -> Outcome<Option<&'static str>>
     Ok(None)
 }
 
-/// As this was built, there is none.
+/// Returns that there is none: this build cannot draw it.
 ///
 /// # Errors
 /// None.

@@ -59,7 +59,7 @@ pub fn html(results: &Results) -> String {
     page + "</main>\n</body>\n</html>\n"
 }
 
-/// An experiment: its answers, the first chart of each case, and all else on demand.
+/// Writes an experiment: its answers, the first chart of each case, and all else on demand.
 fn section(page: &mut String, experiment: &ExperimentResult, palette: &Palette) {
     let _ = writeln!(page, "<section id=\"{0}\"><h2>{0}</h2>", Text(&experiment.name));
     list(page, "answers", &experiment.answers);
@@ -91,7 +91,7 @@ fn section(page: &mut String, experiment: &ExperimentResult, palette: &Palette) 
     page.push_str("</details></section>\n");
 }
 
-/// Whether one or two lines have the same figure everywhere: then a sentence says as much.
+/// Returns whether one or two lines have the same figure everywhere. A sentence then says as much.
 fn is_flat(chart: &Chart) -> bool {
     let flat = |series: &Series| {
         let medians = || series.points.iter().map(|p| p.median);
@@ -232,7 +232,7 @@ fn verdicts(page: &mut String, case: &CaseResult) {
     page.push_str("</table></div></details>\n");
 }
 
-/// What volumes counted where most threads were.
+/// Writes the counters of volumes at the highest thread count.
 fn counters(page: &mut String, case: &CaseResult) {
     let most = case.details.iter().map(|d| d.at).max().unwrap_or(0);
     let details: Vec<&Detail> =
@@ -256,8 +256,8 @@ fn counters(page: &mut String, case: &CaseResult) {
     page.push_str("</table></div></details>\n");
 }
 
-/// Seconds since 1970 as a date and time: years by their days, from March on, so that leap days
-/// come last.
+/// Formats seconds since 1970 as a date and time: years by their days, from March on, so that leap
+/// days come last.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let days = days + 719_468;

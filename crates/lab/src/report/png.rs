@@ -16,13 +16,13 @@ const SCALE: f32 = 2.0;
 const FACES: [&str; 8] =
     ["DejaVu Sans", "Noto Sans", "Liberation Sans", "Ubuntu", "Cantarell", "FreeSans", "Arial", "Helvetica"];
 
-/// Draws charts.
+/// A renderer of charts as PNG.
 pub(super) struct Painter {
     options: Options<'static>,
 }
 
 impl Painter {
-    /// With a font of this system. `None`: it has none.
+    /// Returns a renderer with a font of this system, `None` if it has none.
     pub(super) fn new() -> Option<Self> {
         let mut fonts = Database::new();
         fonts.load_system_fonts();

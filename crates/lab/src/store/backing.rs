@@ -21,7 +21,7 @@ impl Backing {
     /// Makes a file of `size` bytes in `dir`, without holes.
     ///
     /// # Errors
-    /// Those of writing; a file system that takes no direct I/O.
+    /// The errors of writing; a file system that takes no direct I/O.
     pub fn new(dir: &Path, size: u64) -> Outcome<Self> {
         let backing = Self { path: dir.join("lanefs-lab.img"), size, remove: true };
         let device = FileOptions::new().direct(true).create(&backing.path, size)?;
@@ -41,7 +41,7 @@ impl Backing {
     /// Uses a block device. Its content is lost.
     ///
     /// # Errors
-    /// Those of opening it; less than `size` bytes.
+    /// The errors of opening it; less than `size` bytes.
     pub fn on_device(path: &Path, size: u64) -> Outcome<Self> {
         let has = FileOptions::new().direct(true).open(path)?.size();
         if has < size {
@@ -63,7 +63,7 @@ impl Backing {
     /// Makes a volume by lanefs' mkfs, with a journal of `journal` MiB.
     ///
     /// # Errors
-    /// Those of `mkfs`.
+    /// The errors of `mkfs`.
     pub fn make_volume(&self, journal: u32) -> Outcome<()> {
         let device = Solid(FileDevice::open(&self.path)?);
         format(&device, journal)?;
@@ -74,7 +74,7 @@ impl Backing {
     /// Makes a volume by mke2fs, with a journal of `journal` MiB.
     ///
     /// # Errors
-    /// Those of mke2fs.
+    /// The errors of mke2fs.
     pub fn make_ext4(&self, journal: u32) -> Outcome<()> {
         let journal = format!("size={journal}");
         let extended = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
@@ -86,7 +86,7 @@ impl Backing {
     /// Makes an XFS by mkfs.xfs.
     ///
     /// # Errors
-    /// Those of mkfs.xfs.
+    /// The errors of mkfs.xfs.
     pub fn make_xfs(&self) -> Outcome<()> {
         run_tool("mkfs.xfs", &["-q", "-f", "-K", &self.path.to_string_lossy()])?;
         Ok(())
@@ -104,7 +104,7 @@ impl Drop for Backing {
 /// Makes a volume on a device, with a journal of so many MiB.
 ///
 /// # Errors
-/// Those of `mkfs`.
+/// The errors of `mkfs`.
 pub fn format(device: &dyn BlockDevice, journal: u32) -> Outcome<()> {
     let options = mkfs::Options {
         journal_size: Some(journal),

@@ -53,8 +53,8 @@ impl Handle for ::lanefs::File {
     }
 }
 
-/// lanefs on the backing file by direct I/O, with a journal of so many MiB and options of one's
-/// choice.
+/// Returns lanefs on the backing file by direct I/O, with a journal of `journal` MiB and the
+/// options that `change` makes.
 pub fn lanefs(
     name: &'static str,
     journal: u32,
@@ -67,20 +67,20 @@ pub fn lanefs(
     })
 }
 
-/// lanefs on a mapped file of `size` bytes.
+/// Returns lanefs on a mapped file of `size` bytes.
 ///
 /// # Errors
-/// Those of making and opening a volume.
+/// The errors of making and opening a volume.
 pub fn mapped(path: &Path, size: u64, options: OpenOptions) -> Outcome<Box<dyn Store>> {
     let device = PmemDevice::create(path, size)?;
     format(&device, 64)?;
     Ok(Box::new(Lanefs(options.write(true).open_device(Arc::new(device))?)))
 }
 
-/// lanefs on a simulated device of `size` bytes, in memory.
+/// Returns lanefs on a simulated device of `size` bytes, in memory.
 ///
 /// # Errors
-/// Those of making and opening a volume; no memory.
+/// The errors of making and opening a volume; no memory.
 pub fn simulated(pace: Pace, size: u64, journal: u32, options: OpenOptions) -> Outcome<Box<dyn Store>> {
     let memory = open_url(format!("mem:{size}"), &FileOptions::new())?;
     format(&memory, journal)?;

@@ -61,7 +61,8 @@ impl LoopMount {
         Ok(())
     }
 
-    /// The kernel detaches a moment after the unmount; until then the image has a user.
+    /// Waits until the kernel detaches, a moment after the unmount: until then the image has a
+    /// user.
     fn wait_for_detach(&self) {
         let name = self.device.trim_start_matches("/dev/");
         let backing = Path::new("/sys/block").join(name).join("loop/backing_file");

@@ -23,10 +23,10 @@ use std::io;
 
 /// A place that has files, by number.
 pub trait Store: Sync {
-    /// File `number`, which is made if there is none; `size` is what it will hold at most.
+    /// Opens file `number`, and makes it if there is none; `size` is what it will hold at most.
     ///
     /// # Errors
-    /// Those of opening.
+    /// The errors of opening.
     fn file(&self, number: usize, size: u64, direct: bool) -> Outcome<Box<dyn Handle>>;
 
     /// Returns the volume, if this store is a volume of lanefs.
@@ -58,7 +58,7 @@ pub trait Handle: Send + Sync {
 /// Opens `count` files and writes each full of something, `size` bytes.
 ///
 /// # Errors
-/// Those of opening and writing.
+/// The errors of opening and writing.
 pub fn filled(store: &dyn Store, count: usize, size: u64, direct: bool) -> Outcome<Vec<Box<dyn Handle>>> {
     let mut page = AlignedBuf::zeroed(1 << 20);
     page.fill(0x5a);
@@ -96,7 +96,7 @@ impl Contender {
     /// Sets up the store in place of the last content of the file.
     ///
     /// # Errors
-    /// Those of making and opening a volume.
+    /// The errors of making and opening a volume.
     pub fn set_up(&self, backing: &Backing) -> Outcome<Box<dyn Store>> {
         (self.set_up)(backing)
     }

@@ -1,4 +1,4 @@
-//! The backing file itself: what no file system can be faster than.
+//! The backing file itself: the upper bound for every file system.
 
 use super::{Backing, Contender, Handle, Store};
 use crate::Outcome;
@@ -50,7 +50,7 @@ impl Handle for Region {
 /// Opens the backing file for direct I/O.
 ///
 /// # Errors
-/// Those of opening.
+/// The errors of opening.
 pub fn open_raw(backing: &Backing) -> io::Result<File> {
     File::options()
         .read(true)
@@ -59,7 +59,7 @@ pub fn open_raw(backing: &Backing) -> io::Result<File> {
         .open(backing.path())
 }
 
-/// Direct I/O on the backing file, each file a part of it.
+/// Returns direct I/O on the backing file, each file a part of it.
 pub fn raw() -> Contender {
     Contender::new("raw", |backing| Ok(Box::new(Raw(Arc::new(open_raw(backing)?)))))
 }

@@ -28,7 +28,7 @@ pub fn run_tool(program: &str, args: &[&str]) -> Outcome<String> {
     Err(format!("{program} {}: {}: {said}{}", args.join(" "), out.status, errors.trim_end()).into())
 }
 
-/// Those of `programs` that this system lacks.
+/// Returns the `programs` that this system lacks.
 pub fn missing_tools<'a>(programs: &[&'a str]) -> Vec<&'a str> {
     let path = search_path();
     let there = |program: &str| path.split(':').any(|dir| Path::new(dir).join(program).is_file());

@@ -39,7 +39,7 @@ impl Inner {
         }
     }
 
-    /// The child for `point`; None if the node was being written.
+    /// Returns the child for `point`; None if the node was being written.
     #[inline]
     pub(crate) fn find(&self, point: u64) -> Option<Link> {
         let word = self.word.load(Ordering::Acquire);
@@ -52,9 +52,9 @@ impl Inner {
         (self.word.load(Ordering::Relaxed) == word).then_some(link)
     }
 
-    /// How many keys are not above `point`. In two steps of loads that do not wait for each other,
-    /// where a binary search takes five that do: they are misses of the cache in a tree that is
-    /// large, and a chain of latencies in one that is not.
+    /// Returns how many keys are not above `point`. Takes two steps of loads that do not wait for
+    /// each other, where a binary search takes five that do: they are misses of the cache in a tree
+    /// that is large, and a chain of latencies in one that is not.
     #[inline]
     fn search(&self, point: u64) -> usize {
         let below = |at: usize| usize::from(self.keys[at].load(Ordering::Relaxed) <= point);
@@ -65,7 +65,7 @@ impl Inner {
         at.min(self.len())
     }
 
-    /// How many keys it has; one less than children.
+    /// Returns how many keys it has; one less than children.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed).min(KEYS)

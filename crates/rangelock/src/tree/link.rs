@@ -35,6 +35,8 @@ impl Link {
         self.0
     }
 
+    /// Returns the node that the link leads to.
+    ///
     /// # Safety
     ///
     /// The link was made from a node of a pool that lives at least as long as `'a`.

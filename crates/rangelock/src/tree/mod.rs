@@ -92,8 +92,8 @@ impl Tree {
         unsafe { link.follow() }
     }
 
-    /// The leaf that answers for `point`, or did a moment ago. None if a node on the way was being
-    /// written.
+    /// Returns the leaf that answers for `point`, or did a moment ago. `None` if a node on the way
+    /// was being written.
     #[inline]
     pub(crate) fn find(&self, point: u64) -> Option<&Leaf> {
         let mut link = Link::from_raw(self.root.load(Ordering::Acquire));

@@ -8,10 +8,10 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Of x86 and of most others, in bytes.
+/// The size of a huge page on x86 and most other processors, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
-/// From this size on, in bytes, a pool grows by huge pages: then that is at most a quarter more
-/// than it needs.
+/// The size, in bytes, from which on a pool grows by huge pages: they are then at most a quarter
+/// more than it needs.
 const LARGE: usize = 4 * HUGE_PAGE;
 
 /// Nodes in the first chunk.
@@ -41,23 +41,23 @@ impl<T> Pool<T> {
         self.total
     }
 
-    /// Bytes.
+    /// Returns the size of the pool in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.total * size_of::<Aligned<T>>() + self.free.capacity() * size_of::<*const T>()
     }
 
-    /// Free nodes.
+    /// Returns the number of free nodes.
     pub(crate) fn spare(&self) -> usize {
         self.free.len()
     }
 
-    /// How many nodes the next growth makes.
+    /// Returns how many nodes the next growth makes.
     pub(crate) fn step(&self) -> usize {
         let (step, size) = (FIRST.max(self.total / 16), size_of::<Aligned<T>>());
         if self.total * size < LARGE { step } else { (step * size).next_multiple_of(HUGE_PAGE) / size }
     }
 
-    /// A free node, still as it was left. `'a` must not outlive the pool.
+    /// Takes a free node, still as it was left. `'a` must not outlive the pool.
     ///
     /// # Safety
     ///
@@ -97,13 +97,13 @@ impl<T> Pool<T> {
         self.free.extend((0..step).rev().map(|i| node(chunk, i)));
     }
 
-    /// All nodes, in use or not.
+    /// Returns all nodes, in use or not.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = *const T> {
         self.chunks.iter().flat_map(|&chunk| (0..chunk.len()).map(move |i| node(chunk, i)))
     }
 }
 
-/// Of a chunk of so many nodes.
+/// Returns the layout of a chunk of `nodes` nodes.
 fn layout<T>(nodes: usize) -> Layout {
     let aligned = Layout::array::<Aligned<T>>(nodes).and_then(|layout| {
         layout.align_to(if layout.size() >= HUGE_PAGE { HUGE_PAGE } else { layout.align() })
@@ -114,7 +114,8 @@ fn layout<T>(nodes: usize) -> Layout {
     }
 }
 
-/// It is only a wish: with small pages all works as well, if slower.
+/// Asks the kernel for huge pages. Nothing depends on them: with small pages all works as well, if
+/// slower.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn advise_huge(memory: NonNull<u8>, size: usize) {
     use rustix::mm::{Advice, madvise};
@@ -125,7 +126,7 @@ fn advise_huge(memory: NonNull<u8>, size: usize) {
 #[cfg(any(not(target_os = "linux"), miri))]
 fn advise_huge(_: NonNull<u8>, _: usize) {}
 
-/// A node of a chunk: the first, and only, thing in its place.
+/// Returns a node of a chunk: the first, and only, thing in its place.
 fn node<T>(chunk: NonNull<[Aligned<T>]>, i: usize) -> *const T {
     chunk.as_ptr().cast::<Aligned<T>>().wrapping_add(i).cast_const().cast()
 }

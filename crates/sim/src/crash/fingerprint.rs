@@ -50,8 +50,8 @@ fn page_print(image: &Image, number: u64) -> u64 {
     if base == **page { 0 } else { hash(number, &page[..]) }
 }
 
-/// Four multiplications side by side for each 32 bytes: states are many, and this is most of what
-/// tells them apart.
+/// Hashes a page with four multiplications side by side for each 32 bytes: states are many, and
+/// most of their comparison is this.
 fn hash(number: u64, page: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut lanes = [number ^ ODD, number.rotate_left(16) ^ 1, number.rotate_left(32) ^ 2, !number];

@@ -10,7 +10,7 @@ use rand::seq::index::sample;
 use std::fmt;
 use std::ops::Range;
 
-/// What a torn write has left on the medium.
+/// The part of a torn write that is left on the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tear {
     /// The sectors of its first half.
@@ -23,7 +23,7 @@ pub enum Tear {
     LastSector,
 }
 
-/// Which writes of an epoch a power cut has left on the medium. Writes count from 0 within the
+/// The writes of an epoch that a power cut has left on the medium. Writes count from 0 within the
 /// epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Loss {

@@ -3,14 +3,14 @@
 //! Threads run one at a time, so that every operation is sequentially consistent. What weaker
 //! orders allow, loom tries.
 
-/// In the shape of [`std::sync::atomic`].
+/// Atomics with the interface of [`std::sync::atomic`].
 pub mod atomic {
     use crate::with_schedule::scheduler::point;
     use std::sync::atomic as real;
 
     pub use std::sync::atomic::Ordering;
 
-    /// As [`std::sync::atomic::fence`].
+    /// Orders accesses as [`std::sync::atomic::fence`] does.
     pub fn fence(order: Ordering) {
         point();
         real::fence(order);
@@ -19,30 +19,30 @@ pub mod atomic {
     macro_rules! common {
         ($name:ident, $real:ty, $value:ty $(, $of:ident)?) => {
             impl$(<$of>)? $name$(<$of>)? {
-                /// With `value` in it.
+                /// Returns an atomic that holds `value`.
                 pub const fn new(value: $value) -> Self {
                     Self(<$real>::new(value))
                 }
 
-                /// As that of std.
+                /// Loads as the atomic of std does.
                 pub fn load(&self, order: Ordering) -> $value {
                     point();
                     self.0.load(order)
                 }
 
-                /// As that of std.
+                /// Stores as the atomic of std does.
                 pub fn store(&self, value: $value, order: Ordering) {
                     point();
                     self.0.store(value, order);
                 }
 
-                /// As that of std.
+                /// Swaps as the atomic of std does.
                 pub fn swap(&self, value: $value, order: Ordering) -> $value {
                     point();
                     self.0.swap(value, order)
                 }
 
-                /// As that of std.
+                /// Compares and exchanges as the atomic of std does.
                 ///
                 /// # Errors
                 /// The value, if it is another.
@@ -57,7 +57,7 @@ pub mod atomic {
                     self.0.compare_exchange(current, new, success, failure)
                 }
 
-                /// As that of std.
+                /// Compares and exchanges as the atomic of std does.
                 ///
                 /// # Errors
                 /// The value, if it is another.
@@ -71,7 +71,7 @@ pub mod atomic {
                     self.compare_exchange(current, new, success, failure)
                 }
 
-                /// As that of std.
+                /// Updates as the atomic of std does.
                 ///
                 /// # Errors
                 /// The value, if `f` gives none for it.
@@ -85,12 +85,12 @@ pub mod atomic {
                     self.0.fetch_update(set, fetch, f)
                 }
 
-                /// As that of std.
+                /// Borrows the value as the atomic of std does.
                 pub fn get_mut(&mut self) -> &mut $value {
                     self.0.get_mut()
                 }
 
-                /// As that of std.
+                /// Returns the value as the atomic of std does.
                 pub fn into_inner(self) -> $value {
                     self.0.into_inner()
                 }
@@ -131,14 +131,14 @@ pub mod atomic {
     integer!(AtomicU64, u64);
     integer!(AtomicUsize, usize);
 
-    /// As that of [`std::sync::atomic`].
+    /// An atomic with the interface of that of [`std::sync::atomic`].
     #[derive(Debug, Default)]
     #[repr(transparent)]
     pub struct AtomicBool(real::AtomicBool);
     common!(AtomicBool, real::AtomicBool, bool);
     fetches!(AtomicBool, bool, fetch_and, fetch_or, fetch_xor);
 
-    /// As that of [`std::sync::atomic`].
+    /// An atomic with the interface of that of [`std::sync::atomic`].
     #[derive(Debug)]
     #[repr(transparent)]
     pub struct AtomicPtr<T>(real::AtomicPtr<T>);

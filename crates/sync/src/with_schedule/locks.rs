@@ -46,12 +46,12 @@ pub struct MutexGuard<'a, T: ?Sized> {
 }
 
 impl<T> Mutex<T> {
-    /// An unlocked mutex.
+    /// Returns an unlocked mutex.
     pub const fn new(value: T) -> Self {
         Self(parking_lot::Mutex::new(value))
     }
 
-    /// What it guarded.
+    /// Returns the guarded value.
     pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
@@ -65,13 +65,13 @@ impl<T: ?Sized> Mutex<T> {
         MutexGuard { lock: self, inner: Some(inner) }
     }
 
-    /// The lock, if it is free.
+    /// Takes the lock, if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         point();
         self.0.try_lock().map(|inner| MutexGuard { lock: self, inner: Some(inner) })
     }
 
-    /// What it guards: no other thread has the mutex.
+    /// Borrows the guarded value: no other thread has the mutex.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
@@ -122,7 +122,7 @@ pub struct Condvar {
     outside: parking_lot::Condvar,
 }
 
-/// How a timed wait ended.
+/// The result of a timed wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
@@ -134,7 +134,7 @@ impl WaitTimeoutResult {
 }
 
 impl Condvar {
-    /// A condition variable with no waiters.
+    /// Returns a condition variable with no waiters.
     pub const fn new() -> Self {
         Self { outside: parking_lot::Condvar::new() }
     }
@@ -179,13 +179,13 @@ impl Condvar {
         self.wait_at(guard, None, Location::caller());
     }
 
-    /// As [`wait`](Self::wait), but not beyond `until`.
+    /// Waits as [`wait`](Self::wait) does, but not beyond `until`.
     #[track_caller]
     pub fn wait_until<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> WaitTimeoutResult {
         self.wait_at(guard, Some(until), Location::caller())
     }
 
-    /// As [`wait`](Self::wait), but no longer than `patience`.
+    /// Waits as [`wait`](Self::wait) does, but no longer than `patience`.
     #[track_caller]
     pub fn wait_for<T: ?Sized>(
         &self,
@@ -232,12 +232,12 @@ pub struct RwLockWriteGuard<'a, T: ?Sized> {
 }
 
 impl<T> RwLock<T> {
-    /// An unlocked lock.
+    /// Returns an unlocked lock.
     pub const fn new(value: T) -> Self {
         Self { writers: AtomicUsize::new(0), inner: parking_lot::RwLock::new(value) }
     }
 
-    /// What it guarded.
+    /// Returns the guarded value.
     pub fn into_inner(self) -> T {
         self.inner.into_inner()
     }
@@ -289,7 +289,7 @@ impl<T: ?Sized> RwLock<T> {
         self.inner.try_write().map(|inner| RwLockWriteGuard { lock: self, inner: Some(inner) })
     }
 
-    /// What it guards: no other thread has the lock.
+    /// Borrows the guarded value: no other thread has the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
@@ -353,18 +353,18 @@ impl<T> Default for OnceLock<T> {
 }
 
 impl<T> OnceLock<T> {
-    /// A cell without a value.
+    /// Returns a cell without a value.
     pub const fn new() -> Self {
         Self { value: std::sync::OnceLock::new(), turn: Mutex::new(()) }
     }
 
-    /// The value, if it is set.
+    /// Returns the value, if it is set.
     pub fn get(&self) -> Option<&T> {
         point();
         self.value.get()
     }
 
-    /// The value, if it is set: no other thread has the cell.
+    /// Returns the value, if it is set: no other thread has the cell.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.value.get_mut()
     }
@@ -379,7 +379,7 @@ impl<T> OnceLock<T> {
         self.value.set(value)
     }
 
-    /// The value; `make` makes it if it is not set.
+    /// Returns the value; `make` makes it if it is not set.
     #[track_caller]
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {
@@ -395,7 +395,7 @@ impl<T> OnceLock<T> {
         }
     }
 
-    /// The value, if it was set.
+    /// Returns the value, if it was set.
     pub fn into_inner(self) -> Option<T> {
         self.value.into_inner()
     }

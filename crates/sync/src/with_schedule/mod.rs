@@ -7,7 +7,7 @@
 //!
 //! Each lock wraps the real one and takes it by trying. A thread that does not get it is blocked in
 //! the scheduler, never in the system: so the scheduler knows of each thread what it waits for, and
-//! tells a deadlock.
+//! reports a deadlock.
 //!
 //! Hazard: what the scheduler does not see must not wait for a thread that is not running. A lock
 //! of another crate is safe if no scheduling point lies within its critical sections.
@@ -28,7 +28,7 @@ pub use locks::{
 pub use std::sync::{Arc, Weak};
 pub use threads::thread;
 
-/// What a spinning thread calls.
+/// Calls of a spinning thread.
 pub mod hint {
     /// Goes on with another thread, if there is one.
     pub fn spin_loop() {

@@ -5,7 +5,7 @@ use super::scheduler::{Scheduler, point as scheduler_point, with};
 use super::threads::{panic_text, unwinding};
 use std::sync::Arc;
 
-/// What a session did.
+/// The result of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Scheduling points.

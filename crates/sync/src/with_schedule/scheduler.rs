@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a blocked thread waits for.
+/// The event that a blocked thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     /// A lock or a condition variable at this address.
@@ -42,7 +42,7 @@ pub(super) struct Wait {
     pub(super) until: Option<u64>,
 }
 
-/// What ended a session before its program did.
+/// The reason why a session ended before its program did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// A thread panicked: its name and what it said.
@@ -53,7 +53,7 @@ pub enum Failure {
     Endless(String),
 }
 
-/// How the next thread is chosen.
+/// The way in which the next thread is chosen.
 #[derive(Debug)]
 enum Policy {
     /// At one point of so many, any other thread.
@@ -105,7 +105,7 @@ struct State {
 /// Nanoseconds by which time moves at each point.
 const TICK: u64 = 500;
 
-/// Where time begins: far enough from zero that programs can subtract.
+/// The first moment, in nanoseconds: far enough from zero that programs can subtract.
 pub(super) const BEGINNING: u64 = 1 << 50;
 
 /// A leap that outlasts every timer of the engine.
@@ -295,7 +295,7 @@ impl State {
         }
     }
 
-    /// What each thread does, for a report.
+    /// Describes what each thread does, for a report.
     fn describe(&self) -> String {
         let mut text = String::new();
         for (number, thread) in self.threads.iter().enumerate() {
@@ -477,7 +477,7 @@ impl Scheduler {
     }
 }
 
-/// The moment `patience` from now; far away if that is no number.
+/// Returns the moment `patience` from now; far away if that is no number.
 pub(super) fn after(now: u64, patience: Duration) -> u64 {
     now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX))
 }

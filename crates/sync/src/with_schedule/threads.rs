@@ -27,7 +27,7 @@ pub(super) fn block(
     with(|session, me| session.block(me, Wait { key, what, at, until }))
 }
 
-/// In the shape of [`std::thread`].
+/// Threads with the interface of [`std::thread`].
 pub mod thread {
     use super::{Arc, Duration, Key, Location, Scheduler, block, panic_text, resume_unwind, unwinding, with};
     use crate::with_schedule::scheduler;
@@ -35,13 +35,13 @@ pub mod thread {
 
     pub use std::thread::{Result, Thread, ThreadId, available_parallelism, current, panicking};
 
-    /// As [`std::thread::Builder`].
+    /// A builder with the interface of [`std::thread::Builder`].
     #[derive(Debug, Default)]
     pub struct Builder {
         name: Option<String>,
     }
 
-    /// As [`std::thread::JoinHandle`].
+    /// A handle with the interface of [`std::thread::JoinHandle`].
     #[derive(Debug)]
     pub struct JoinHandle<T> {
         inner: std::thread::JoinHandle<T>,
@@ -49,7 +49,7 @@ pub mod thread {
     }
 
     impl Builder {
-        /// A thread without a name.
+        /// Returns a thread without a name.
         pub fn new() -> Self {
             Self::default()
         }
@@ -104,7 +104,7 @@ pub mod thread {
             self.inner.join()
         }
 
-        /// The thread.
+        /// Returns the thread.
         pub fn thread(&self) -> &Thread {
             self.inner.thread()
         }
@@ -118,7 +118,7 @@ pub mod thread {
         }
     }
 
-    /// As [`std::thread::spawn`].
+    /// Spawns a thread as [`std::thread::spawn`] does.
     ///
     /// # Panics
     /// If the system gives no thread.

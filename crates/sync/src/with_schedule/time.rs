@@ -13,19 +13,19 @@ pub struct Instant(u64);
 /// 2017-07-14, when sessions begin.
 const EPOCH: u64 = 1_500_000_000_000_000_000;
 
-/// Nanoseconds since 1970.
+/// Returns nanoseconds since 1970.
 pub fn realtime() -> u64 {
     let passed = with(|session, _| session.now() - scheduler::BEGINNING);
     passed.map_or_else(real_time::realtime, |passed| EPOCH + passed)
 }
 
-/// Nanoseconds since 1970 at the kernel's last tick: in a session, of a millisecond.
+/// Returns nanoseconds since 1970 at the kernel's last tick: in a session, of a millisecond.
 pub fn realtime_coarse() -> u64 {
     let passed = with(|session, _| session.now() - scheduler::BEGINNING);
     passed.map_or_else(real_time::realtime_coarse, |passed| EPOCH + passed / 1_000_000 * 1_000_000)
 }
 
-/// Nanoseconds since the first call.
+/// Returns nanoseconds since the first call.
 fn outside() -> u64 {
     static BEGAN: OnceLock<std::time::Instant> = OnceLock::new();
     let passed = BEGAN.get_or_init(std::time::Instant::now).elapsed();
@@ -33,7 +33,7 @@ fn outside() -> u64 {
 }
 
 impl Instant {
-    /// The moment that it is.
+    /// Returns the present moment.
     pub fn now() -> Self {
         Self(with(|session, _| session.now()).unwrap_or_else(outside))
     }
@@ -42,32 +42,33 @@ impl Instant {
         self.0
     }
 
-    /// The time since then.
+    /// Returns the time since then.
     pub fn elapsed(self) -> Duration {
         Self::now().saturating_duration_since(self)
     }
 
-    /// The time since `earlier`; none if that is later.
+    /// Returns the time since `earlier`, zero if that is later.
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// As [`saturating_duration_since`](Self::saturating_duration_since).
+    /// Returns the time since `earlier` as
+    /// [`saturating_duration_since`](Self::saturating_duration_since) does.
     pub fn duration_since(self, earlier: Self) -> Duration {
         self.saturating_duration_since(earlier)
     }
 
-    /// The time since `earlier`, unless that is later.
+    /// Returns the time since `earlier`, unless that is later.
     pub fn checked_duration_since(self, earlier: Self) -> Option<Duration> {
         self.0.checked_sub(earlier.0).map(Duration::from_nanos)
     }
 
-    /// The moment `by` later, if there is one.
+    /// Returns the moment `by` later, if there is one.
     pub fn checked_add(self, by: Duration) -> Option<Self> {
         self.0.checked_add(u64::try_from(by.as_nanos()).ok()?).map(Self)
     }
 
-    /// The moment `by` earlier, if there is one.
+    /// Returns the moment `by` earlier, if there is one.
     pub fn checked_sub(self, by: Duration) -> Option<Self> {
         self.0.checked_sub(u64::try_from(by.as_nanos()).ok()?).map(Self)
     }

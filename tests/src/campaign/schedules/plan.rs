@@ -26,7 +26,7 @@ pub enum Act {
     Close,
 }
 
-/// What is done, where.
+/// The operations of each thread, and their setting.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The volume, and how it is written.

@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::Arc;
 
-/// Why nothing changes the volume.
+/// The reason why nothing changes the volume.
 pub(super) enum Still {
     /// A mount of lanefs waits.
     Held(Held),

@@ -51,7 +51,7 @@ pub(super) fn show(args: &Args, items: &[Item], out: &mut Out, noted: &mut Noted
     Ok(())
 }
 
-/// Inode, blocks, mode, links, user, group, size, time.
+/// Formats the columns: inode, blocks, mode, links, user, group, size, time.
 fn row(args: &Args, item: &Item, now: Time, names: &mut Names) -> [String; COLUMNS] {
     let meta = &item.meta;
     let name_or = |name: Option<&str>, id: u32| match name {

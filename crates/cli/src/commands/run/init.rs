@@ -20,10 +20,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Of this machine, where the volume has a directory for it.
+/// Directories of this machine, bound where the volume has a directory for them.
 const OF_THE_MACHINE: [&str; 2] = ["/dev", "/sys"];
 
-/// As a shell exits for a program that is not there, or is no program.
+/// The exit codes of a shell for a program that is missing, or is no program.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
@@ -101,7 +101,7 @@ fn mount_proc(target: &str) -> rustix::io::Result<()> {
     mount("proc", target, "proc", flags, c"").or_else(|_| mount_bind_recursive("/proc", target))
 }
 
-/// `HOST:INSIDE`
+/// Splits `HOST:INSIDE`.
 pub(super) fn split_bind(bind: &OsStr) -> Res<(&OsStr, &OsStr)> {
     let bytes = bind.as_bytes();
     let at = bytes.iter().rposition(|b| *b == b':').filter(|at| *at > 0 && at + 1 < bytes.len());

@@ -17,7 +17,7 @@ use std::{fs, io};
 const PASSED_ON: [(i32, Signal); 4] =
     [(SIGTERM, Signal::TERM), (SIGHUP, Signal::HUP), (SIGUSR1, Signal::USR1), (SIGUSR2, Signal::USR2)];
 
-/// How often, and how many times, init is looked at while it starts.
+/// The interval at which init is looked at while it starts, and how many times.
 const LOOK: Duration = Duration::from_millis(1);
 const MOST_LOOKS: u32 = 10_000;
 
@@ -71,9 +71,9 @@ impl Forwarder {
     }
 }
 
-/// Waits until the first process of a PID namespace catches SIGTERM, or ignores it as this one does:
-/// the kernel drops what that process would have to end of. A process that has ended, or that /proc
-/// does not show, is not waited for.
+/// Waits until the first process of a PID namespace catches SIGTERM, or ignores it as this one
+/// does: the kernel drops any signal that would have to end that process. Does not wait for a
+/// process that has ended, or that /proc does not show.
 pub(super) fn until_heard(init: Pid) {
     for _ in 0..MOST_LOOKS {
         let Ok(status) = fs::read_to_string(format!("/proc/{}/status", init.as_raw_nonzero())) else {
