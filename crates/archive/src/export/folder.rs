@@ -283,7 +283,7 @@ fn work(shared: &Shared<'_>, queue: &Mutex<Receiver<Job>>) {
 
 /// Makes one name that is no directory; how many bytes of data it had.
 fn one(shared: &Shared<'_>, job: &Job, name: &OsString, buf: &mut [u8]) -> Result<u64, Cause> {
-    let meta = job.from.metadata_of(name)?;
+    let meta = job.from.symlink_metadata(name)?;
     let linked = meta.nlink() > 1;
     if linked {
         let mut firsts = lock(&shared.firsts);

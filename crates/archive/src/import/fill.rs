@@ -349,7 +349,9 @@ impl<'a> Fill<'a> {
             return if member.kind == Kind::Dir { Ok(Made::Joined) } else { Err(lanefs::Error::IsDir) };
         }
         match make_new(&dir, name, member) {
-            Err(lanefs::Error::Exists) if member.kind == Kind::Dir && dir.metadata_of(name)?.is_dir() => {
+            Err(lanefs::Error::Exists)
+                if member.kind == Kind::Dir && dir.symlink_metadata(name)?.is_dir() =>
+            {
                 Ok(Made::Joined)
             }
             Err(lanefs::Error::Exists) => {
@@ -363,7 +365,7 @@ impl<'a> Fill<'a> {
     /// Removes an entry that a member replaces: a directory only for a member of a layer, and never
     /// the volume's `lost+found`.
     fn displace(&mut self, dir: &Dir, name: &OsStr) -> lanefs::Result<()> {
-        let there = dir.metadata_of(name)?;
+        let there = dir.symlink_metadata(name)?;
         self.pass.will_remove();
         let (times, pass) = (&mut self.times, &mut self.pass);
         match dir.remove_file(name) {
@@ -415,7 +417,7 @@ impl<'a> Fill<'a> {
             set.map_err(|e| self.failed(Action::SetAttributes, path, e))?;
         }
         for (attr, value) in &member.xattrs {
-            if let Err(e) = file.set_xattr(attr, value) {
+            if let Err(e) = file.set_xattr(OsStr::from_bytes(attr), value, SetXattr::Any) {
                 let failed = self.failed_xattr(path, attr, e);
                 self.note(failed)?;
             }

@@ -241,7 +241,7 @@ impl Node for lanefs::File {
     }
 
     fn set_xattr(&self, name: &OsStr, value: &[u8]) -> Outcome {
-        Ok(lanefs::File::set_xattr(self, name.as_encoded_bytes(), value)?)
+        Ok(lanefs::File::set_xattr(self, name, value, SetXattr::Any)?)
     }
 }
 

@@ -209,7 +209,7 @@ impl<'d> At<'d> {
     /// a file that was removed.
     pub fn link_file(self, file: &File, to: impl AsRef<Path>) -> Result<()> {
         let look = || self.new_place(bytes(&to));
-        Place::make_at(look, |at| file.node().link(&at.dir, &at.name))
+        Place::make_at(look, |at| file.inode().link(&at.dir, &at.name))
     }
 
     /// Makes a symbolic link, as [`Volume::symlink`](crate::Volume::symlink) does for paths from

@@ -3,12 +3,13 @@
 use super::{File, Metadata, Node};
 use crate::error::{Error, Result};
 use crate::fs::inode::NodeRef;
-use crate::fs::namei::{NewAttr, NewKind, link_found};
+use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, link_found};
 use crate::store::dir::Entry;
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 /// An open directory of a volume. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -77,11 +78,19 @@ impl Dir {
         Metadata::of(&self.node)
     }
 
+    /// Sets mode, owner or times of the directory itself.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::NotPermitted`].
+    pub fn set_attr(&self, set: &SetAttr) -> Result<()> {
+        self.node.set_attr(set)
+    }
+
     /// Returns the attributes of `name`; does not follow a symbolic link.
     ///
     /// # Errors
     /// [`Error::NotFound`] and those of a damaged volume.
-    pub fn metadata_of(&self, name: impl AsRef<OsStr>) -> Result<Metadata> {
+    pub fn symlink_metadata(&self, name: impl AsRef<OsStr>) -> Result<Metadata> {
         Ok(Metadata::of(&*self.find(name.as_ref())?))
     }
 
@@ -109,9 +118,9 @@ impl Dir {
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is none.
-    pub fn read_link(&self, name: impl AsRef<OsStr>) -> Result<OsString> {
+    pub fn read_link(&self, name: impl AsRef<OsStr>) -> Result<PathBuf> {
         let node = self.find(name.as_ref())?;
-        Ok(OsString::from_vec(node.read_link()?))
+        Ok(PathBuf::from(OsString::from_vec(node.read_link()?)))
     }
 
     /// Makes a new, empty file.
@@ -190,7 +199,7 @@ impl Dir {
     /// # Errors
     /// As [`hard_link`](Self::hard_link).
     pub fn link_file(&self, file: &File, name: impl AsRef<OsStr>) -> Result<()> {
-        file.node().link(&self.node, name.as_ref().as_bytes())
+        file.inode().link(&self.node, name.as_ref().as_bytes())
     }
 
     /// Removes the name of anything but a directory.
@@ -207,6 +216,34 @@ impl Dir {
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`].
     pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> Result<()> {
         self.node.rmdir(name.as_ref().as_bytes()).map(drop)
+    }
+
+    /// Renames `name` in this directory to `new` in `dir`; `flags` say what happens to a file or
+    /// directory of that name.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Exists`] or [`Error::NotEmpty`] for what is at `new`;
+    /// [`Error::OtherVolume`]; otherwise the errors of renameat2(2).
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// use lanefs::RenameFlags;
+    /// volume.create_dir("/done")?;
+    /// volume.write("/job", b"")?;
+    /// let (jobs, done) = (volume.open_dir("/")?, volume.open_dir("/done")?);
+    /// jobs.rename("job", &done, "job-1", RenameFlags::NoReplace)?;
+    /// assert!(volume.exists("/done/job-1")?);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn rename(
+        &self,
+        name: impl AsRef<OsStr>,
+        dir: &Dir,
+        new: impl AsRef<OsStr>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (name, new) = (name.as_ref().as_bytes(), new.as_ref().as_bytes());
+        self.node.rename(name, &dir.node, new, flags).map(drop)
     }
 
     /// All entries but "." and "..", in the order of the directory.

@@ -33,7 +33,7 @@ impl File {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn enable_verity(&self, verity: &Verity) -> Result<()> {
-        enable(self.node(), verity, u32::from(self.counts_as_writer()))
+        enable(self.inode(), verity, u32::from(self.counts_as_writer()))
     }
 
     /// Returns the hash algorithm of the file's hash tree, and the digest that stands for its
@@ -43,7 +43,7 @@ impl File {
     /// [`Error::NoData`] for a file without a tree; [`Error::Verity`] for a damaged one; the
     /// device's.
     pub fn measure_verity(&self) -> Result<(VerityHash, Vec<u8>)> {
-        self.node().content().measure_verity()
+        self.inode().content().measure_verity()
     }
 }
 

@@ -3,16 +3,13 @@
 use super::at::{At, bytes};
 use super::{AtSymlink, Dir, DirEntry, File, FileOptions, Metadata};
 use crate::error::{Error, Result};
-use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, RenameFlags, SetAttr};
 use crate::fs::stats::Stats;
 use crate::fs::{Fs, OpenOptions, Recovery, StatFs};
 use crate::store::alloc;
-use crate::store::xattr::SetXattr;
 use lanefs_device::BlockDevice;
-use lanefs_device::os_name::OsStrExt;
 use lanefs_format::{DeviceNumber, FileType, Superblock};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,12 +36,6 @@ pub struct VolumeInfo {
 }
 
 const DEFAULT_DIR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
-
-/// Checks the length of an attribute's name, before the path is looked up.
-fn attr_name(name: &impl AsRef<OsStr>) -> Result<&[u8]> {
-    let name = name.as_ref().as_bytes();
-    if (1..=255).contains(&name.len()) { Ok(name) } else { Err(Error::Range) }
-}
 
 impl Drop for Volume {
     fn drop(&mut self) {
@@ -321,7 +312,7 @@ impl Volume {
             stack.push((dir.clone(), true));
             let open = self.open_dir(&dir)?;
             for entry in open.read_dir()? {
-                if open.metadata_of(&entry.name)?.is_dir() {
+                if open.symlink_metadata(&entry.name)?.is_dir() {
                     stack.push((dir.join(&entry.name), false));
                 } else {
                     open.remove_file(&entry.name)?;
@@ -451,61 +442,6 @@ impl Volume {
         self.at().set_attr(path, set, at_end)
     }
 
-    /// The value of an extended attribute, by its full name ("user.mime"). Symbolic links are
-    /// not followed, here and in the other calls on attributes.
-    ///
-    /// `system.lanefs.i_version` is [`Metadata::version`] in decimal digits, for programs that can
-    /// only read attributes by a path. It is not listed and cannot be set.
-    ///
-    /// # Errors
-    /// [`Error::NoData`] if there is none of that name.
-    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {
-        let name = attr_name(&name)?;
-        self.node(&path)?.xattr(name)
-    }
-
-    /// Names and values of all extended attributes.
-    ///
-    /// # Errors
-    /// Those of damaged attributes.
-    pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<(OsString, Vec<u8>)>> {
-        self.node(&path)?.xattrs()
-    }
-
-    /// Sets an extended attribute.
-    ///
-    /// # Errors
-    /// [`Error::XattrsTooLarge`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] if
-    /// `how` asks for it.
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// use lanefs::SetXattr;
-    /// volume.write("/file", b"")?;
-    /// volume.set_xattr("/file", "user.mime", b"text/plain", SetXattr::Any)?;
-    /// assert_eq!(volume.xattr("/file", "user.mime")?, b"text/plain");
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn set_xattr(
-        &self,
-        path: impl AsRef<Path>,
-        name: impl AsRef<OsStr>,
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<()> {
-        let name = attr_name(&name)?;
-        self.node(&path)?.set_xattr(name, value, how)
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// [`Error::NoData`] if there is none of that name.
-    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
-        let name = attr_name(&name)?;
-        self.node(&path)?.remove_xattr(name)
-    }
-
     /// Runs `f` for an unprivileged user: without the blocks reserved for root
     /// (`s_r_blocks_count`). While `f` runs, this thread finds no space, on any volume, where only
     /// reserved blocks are left. A volume that was opened without [`OpenOptions::use_reserved`]
@@ -596,9 +532,5 @@ impl Volume {
     /// The journal's or the device's: the volume then needs recovery.
     pub fn close(self) -> Result<()> {
         self.fs.close()
-    }
-
-    fn node(&self, path: &impl AsRef<Path>) -> Result<NodeRef> {
-        self.at().node(bytes(path), AtSymlink::NoFollow)
     }
 }
