@@ -233,7 +233,7 @@ impl Walker<'_, '_> {
             let folder = self.root.beneath_as(&path, self.made[step.place].identity)?;
             self.here = (step.place, Arc::new(folder));
         }
-        let dir = match step.dir.open_dir(&step.name) {
+        let dir = match step.dir.open_dir(&step.name).map_err(lanefs::Error::into_kind) {
             Err(lanefs::Error::NotDir) => return Ok(None),
             opened => opened?,
         };

@@ -199,7 +199,7 @@ pub(super) fn remove(
             }
             continue;
         };
-        let meta = match at.dir.symlink_metadata(&name) {
+        let meta = match at.dir.symlink_metadata(&name).map_err(lanefs::Error::into_kind) {
             _ if is_lost_found(&at.dir, &name) => continue,
             Err(lanefs::Error::NotFound) => continue,
             found => found?,

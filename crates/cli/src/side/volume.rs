@@ -54,8 +54,10 @@ impl VolumeSide {
     }
 }
 
+/// Leaves out the operation and the path that the error names: the message says them itself.
 impl From<lanefs::Error> for Cause {
     fn from(e: lanefs::Error) -> Self {
+        let e = e.into_kind();
         let errno = Errno::from_raw_os_error(e.errno());
         let foreign = matches!(e, lanefs::Error::Format(lanefs::format::FormatError::BadMagic { .. }));
         let mut cause = match errno {

@@ -3,7 +3,7 @@
 use super::file::{Access, WriteDurability};
 use super::path::{self, AtSymlink};
 use super::{At, Dir, File};
-use crate::error::{Error, Result};
+use crate::error::{Error, OrCannot, Result};
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, NewKind, is_dots};
 use lanefs_device::os_name::OsStrExt;
@@ -108,7 +108,10 @@ impl<'v> FileOptions<'v> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Exists`], [`Error::IsDir`], [`Error::ReadOnly`], ...
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
-        let path = path.as_ref().as_os_str().as_bytes();
+        self.open_bytes(path.as_ref().as_os_str().as_bytes()).or_cannot("open", path)
+    }
+
+    fn open_bytes(&self, path: &[u8]) -> Result<File> {
         let fs = self.at.fs;
         let _timer = fs.counters.open.start();
         if self.access.write || self.truncate || self.create || self.create_new {

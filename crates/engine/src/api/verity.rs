@@ -29,7 +29,7 @@ impl File {
     /// file.enable_verity(&Verity::default())?;
     /// let (hash, digest) = file.measure_verity()?;
     /// assert_eq!((hash, digest.len()), (VerityHash::Sha256, 32));
-    /// assert!(matches!(volume.write("/app", b"other"), Err(Error::NotPermitted(_))));
+    /// assert!(matches!(volume.write("/app", b"other").unwrap_err().kind(), Error::NotPermitted(_)));
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn enable_verity(&self, verity: &Verity) -> Result<()> {

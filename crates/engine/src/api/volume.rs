@@ -2,7 +2,7 @@
 
 use super::at::{At, bytes};
 use super::{AtSymlink, Dir, DirEntry, File, FileOptions, Metadata};
-use crate::error::{Error, Result};
+use crate::error::{Error, OrCannot, Result};
 use crate::fs::namei::{NewAttr, RenameFlags, SetAttr};
 use crate::fs::stats::Stats;
 use crate::fs::{Fs, OpenOptions, Recovery, StatFs};
@@ -20,6 +20,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Volume {
     pub(super) fs: Arc<Fs>,
+    /// The path of the volume, where it was opened by one.
+    name: Option<PathBuf>,
 }
 
 /// What the superblock and the journal report of an open volume.
@@ -48,7 +50,21 @@ impl Drop for Volume {
 
 impl Volume {
     pub(crate) fn new(fs: Arc<Fs>) -> Self {
-        Self { fs }
+        Self { fs, name: None }
+    }
+
+    pub(super) fn named(self, name: &Path) -> Self {
+        let mut volume = self;
+        volume.name = Some(name.to_owned());
+        volume
+    }
+
+    /// Names the volume in a failure of an operation on all of it.
+    pub(super) fn whole<T>(&self, operation: &'static str, done: Result<T>) -> Result<T> {
+        match &self.name {
+            Some(name) => done.or_cannot(operation, name),
+            None => done,
+        }
     }
 
     /// Opens the volume in a file or block device for reading and writing, recovers it if it was
@@ -124,19 +140,8 @@ impl Volume {
     /// As [`open_file`](Self::open_file) and [`File::read_at`]; [`Error::NoMemory`] for a file that
     /// is larger than memory, as a sparse one may be.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        let file = self.open_file(path)?;
-        let mut content = Vec::new();
-        let mut piece = vec![0; 1 << 20];
-        // Not by i_size: that comes from the volume, and a hostile one can claim any size with
-        // holes.
-        loop {
-            let n = file.read_at(&mut piece, content.len() as u64)?;
-            content.try_reserve(n).map_err(|_| Error::NoMemory { bytes: content.len() + n })?;
-            content.extend_from_slice(piece.get(..n).unwrap_or_default());
-            if n < piece.len() {
-                return Ok(content);
-            }
-        }
+        let file = self.open_file(&path)?;
+        read_all(&file).or_cannot("read", path)
     }
 
     /// Makes or replaces a file with this content.
@@ -151,7 +156,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn write(&self, path: impl AsRef<Path>, content: &[u8]) -> Result<()> {
-        self.create_file(path)?.write_at(content, 0)
+        self.create_file(&path)?.write_at(content, 0).or_cannot("write", path)
     }
 
     /// Returns the attributes of the inode at `path`; a symbolic link at the end is followed.
@@ -187,7 +192,7 @@ impl Volume {
         match self.at().node(bytes(&path), AtSymlink::Follow) {
             Ok(_) => Ok(true),
             Err(Error::NotFound) => Ok(false),
-            Err(e) => Err(e),
+            Err(e) => Err(e).or_cannot("look up", path),
         }
     }
 
@@ -226,7 +231,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
-        self.open_dir(path)?.read_dir()
+        self.open_dir(&path)?.read_dir().or_cannot("read directory", path)
     }
 
     /// Makes a directory, mode 0755, owner 0:0.
@@ -237,7 +242,7 @@ impl Volume {
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.create_dir("/home")?;
-    /// assert!(matches!(volume.create_dir("/home"), Err(lanefs::Error::Exists)));
+    /// assert!(matches!(volume.create_dir("/home").unwrap_err().kind(), lanefs::Error::Exists));
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
@@ -261,9 +266,11 @@ impl Volume {
         for part in path.as_ref() {
             at.push(part);
             match self.create_dir(&at) {
-                Err(Error::Exists) if self.metadata(&at)?.is_dir() => {}
-                Err(Error::Exists) => return Err(Error::NotDir),
-                made => made?,
+                Err(e) if !matches!(e.kind(), Error::Exists) => return Err(e),
+                Err(_) if !self.metadata(&at)?.is_dir() => {
+                    return Err(Error::NotDir).or_cannot("create directory", &at);
+                }
+                Ok(()) | Err(_) => {}
             }
         }
         Ok(())
@@ -481,7 +488,8 @@ impl Volume {
     pub fn trim(&self, range: std::ops::Range<u64>, least: u64) -> Result<u64> {
         let size = u64::from(self.fs.block_size);
         let blocks = range.start.div_ceil(size)..range.end / size;
-        Ok(alloc::trim(&self.fs, blocks, least.div_ceil(size))? * size)
+        let trimmed = alloc::trim(&self.fs, blocks, least.div_ceil(size));
+        Ok(self.whole("trim", trimmed)? * size)
     }
 
     /// Returns what the superblock and the journal report.
@@ -522,7 +530,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn sync(&self) -> Result<()> {
-        self.fs.sync()
+        self.whole("sync", self.fs.sync())
     }
 
     /// Makes everything durable, empties the journal and marks the volume as clean. Files and
@@ -531,6 +539,21 @@ impl Volume {
     /// # Errors
     /// The journal's or the device's: the volume then needs recovery.
     pub fn close(self) -> Result<()> {
-        self.fs.close()
+        self.whole("close", self.fs.close())
+    }
+}
+
+fn read_all(file: &File) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let mut piece = vec![0; 1 << 20];
+    // Not by i_size: that comes from the volume, and a hostile one can claim any size with
+    // holes.
+    loop {
+        let n = file.read_at(&mut piece, content.len() as u64)?;
+        content.try_reserve(n).map_err(|_| Error::NoMemory { bytes: content.len() + n })?;
+        content.extend_from_slice(piece.get(..n).unwrap_or_default());
+        if n < piece.len() {
+            return Ok(content);
+        }
     }
 }

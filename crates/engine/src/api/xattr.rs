@@ -6,7 +6,7 @@
 
 use super::at::bytes;
 use super::{At, AtSymlink, File, Node, Volume};
-use crate::error::{Error, Result};
+use crate::error::{Error, OrCannot, Result};
 use crate::store::xattr::SetXattr;
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
 use lanefs_format::xattr::XATTR_NAME_MAX;
@@ -97,8 +97,8 @@ impl At<'_> {
     /// [`Error::NoData`] if there is none of that name; [`Error::Range`] for a name of no byte or
     /// more than 255.
     pub fn xattr(self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {
-        checked(&name)?;
-        self.link_node(&path)?.xattr(name)
+        let found = checked(&name).and_then(|_| self.link_node(&path)?.xattr(&name));
+        found.or_cannot("read an attribute of", path)
     }
 
     /// Returns names and values of all extended attributes, as [`Volume::xattrs`] does for paths
@@ -107,7 +107,7 @@ impl At<'_> {
     /// # Errors
     /// The errors of damaged attributes.
     pub fn xattrs(self, path: impl AsRef<Path>) -> Result<Vec<(OsString, Vec<u8>)>> {
-        self.link_node(&path)?.xattrs()
+        self.link_node(&path).and_then(|node| node.xattrs()).or_cannot("read the attributes of", path)
     }
 
     /// Returns the names of all extended attributes, as [`Volume::xattr_names`] does for paths from
@@ -116,7 +116,7 @@ impl At<'_> {
     /// # Errors
     /// The errors of damaged attributes.
     pub fn xattr_names(self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
-        self.link_node(&path)?.xattr_names()
+        self.link_node(&path).and_then(|node| node.xattr_names()).or_cannot("list the attributes of", path)
     }
 
     /// Sets an extended attribute, as [`Volume::set_xattr`] does for paths from the root.
@@ -131,8 +131,8 @@ impl At<'_> {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        checked(&name)?;
-        self.link_node(&path)?.set_xattr(name, value, how)
+        let set = checked(&name).and_then(|_| self.link_node(&path)?.set_xattr(&name, value, how));
+        set.or_cannot("set an attribute of", path)
     }
 
     /// Removes an extended attribute, as [`Volume::remove_xattr`] does for paths from the root.
@@ -141,8 +141,8 @@ impl At<'_> {
     /// [`Error::NoData`] if there is none of that name; [`Error::Range`] for a name of no byte or
     /// more than 255.
     pub fn remove_xattr(self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
-        checked(&name)?;
-        self.link_node(&path)?.remove_xattr(name)
+        let removed = checked(&name).and_then(|_| self.link_node(&path)?.remove_xattr(&name));
+        removed.or_cannot("remove an attribute of", path)
     }
 }
 

@@ -147,7 +147,7 @@ fn a_want_of_inodes_writes_no_file_out() {
     let fs = &other.inode().fs;
     let dirty = fs.pages.dirty_bytes();
     let e = (0..).find_map(|n| volume.create_file(format!("/{n}")).err()).unwrap();
-    assert!(matches!(e, Error::NoInodes) && e.errno() == 28, "{e}");
+    assert!(matches!(e.kind(), Error::NoInodes) && e.errno() == 28, "{e}");
     assert!(volume.create_dir("/dir").is_err() && volume.symlink("x", "/link").is_err());
     assert_eq!(volume.stats().counts.space_retries, 0);
     assert!(
