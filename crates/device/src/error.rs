@@ -50,16 +50,24 @@ pub struct DeviceError {
     pub len: u64,
     /// The system's reason.
     pub source: io::Error,
+    /// The path of the device, where it has one. A failure to open or lock has it in `source`.
+    pub device: Option<Box<Path>>,
 }
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { op, offset, len, source } = self;
-        match op {
-            Op::Open | Op::Lock => write!(f, "{source}"),
-            Op::Flush => write!(f, "flush: {source}"),
-            Op::Read | Op::Write | Op::Discard => write!(f, "{op} of {len} bytes at byte {offset}: {source}"),
+        let Self { op, offset, len, source, device } = self;
+        if matches!(op, Op::Open | Op::Lock) {
+            return write!(f, "{source}");
         }
+        write!(f, "{op}")?;
+        if *op != Op::Flush {
+            write!(f, " of {len} bytes at byte {offset}")?;
+        }
+        if let Some(device) = device {
+            write!(f, " of {}", device.display())?;
+        }
+        write!(f, ": {source}")
     }
 }
 
@@ -70,25 +78,31 @@ impl std::error::Error for DeviceError {
 }
 
 impl DeviceError {
-    /// A failure of `op` on `len` bytes at `offset`.
+    /// Makes a failure of `op` on `len` bytes at `offset`.
     pub fn new(op: Op, offset: u64, len: u64, source: io::Error) -> Self {
-        Self { op, offset, len, source }
+        Self { op, offset, len, source, device: None }
     }
 
-    /// A range that does not lie inside a device of `size` bytes.
+    /// Names the device.
+    #[must_use]
+    pub fn of(self, device: &Path) -> Self {
+        Self { device: Some(device.into()), ..self }
+    }
+
+    /// Makes the failure of a range that does not lie inside a device of `size` bytes.
     pub fn out_of_range(op: Op, offset: u64, len: u64, size: u64) -> Self {
         let msg = format!("beyond the end of the device ({size} bytes)");
         Self::new(op, offset, len, io::Error::new(io::ErrorKind::UnexpectedEof, msg))
     }
 
-    /// A refused open or lock of `path`: `reason` follows the path in the message.
+    /// Makes the failure of a refused open or lock of `path`: `reason` follows the path in the message.
     pub(crate) fn at_path(op: Op, path: &Path, errno: i32, reason: impl Into<String>) -> Self {
         let kind = errno::kind(errno);
         let refused = Refused { path: path.to_owned(), reason: reason.into(), errno };
         Self::new(op, 0, 0, io::Error::new(kind, refused))
     }
 
-    /// The number that a system call of Linux would have failed with (EIO where there is none).
+    /// Returns the number that a system call of Linux would have failed with (EIO where there is none).
     pub fn errno(&self) -> i32 {
         let refused = || self.source.get_ref()?.downcast_ref::<Refused>().map(|r| r.errno);
         errno::of(&self.source).or_else(refused).unwrap_or(errno::EIO)

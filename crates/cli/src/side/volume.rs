@@ -54,10 +54,14 @@ impl VolumeSide {
     }
 }
 
-/// Leaves out the operation and the path that the error names: the message says them itself.
+/// Leaves out the operation, the path and the device that the error names: the message says them
+/// itself.
 impl From<lanefs::Error> for Cause {
     fn from(e: lanefs::Error) -> Self {
-        let e = e.into_kind();
+        let mut e = e.into_kind();
+        if let lanefs::Error::Device(e) = &mut e {
+            e.device = None;
+        }
         let errno = Errno::from_raw_os_error(e.errno());
         let foreign = matches!(e, lanefs::Error::Format(lanefs::format::FormatError::BadMagic { .. }));
         let mut cause = match errno {
