@@ -99,7 +99,7 @@ pub fn walk(volume: &Volume) -> Walk {
             }
             entries -= 1;
             let name: &OsStr = &entry.name;
-            let Some(meta) = met.note(dir.metadata_of(name)) else { continue };
+            let Some(meta) = met.note(dir.symlink_metadata(name)) else { continue };
             met.note(dir.lookup(name).and_then(|node| node.xattrs()));
             match meta.file_type() {
                 // A path that gets too long is a circle.

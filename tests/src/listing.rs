@@ -20,7 +20,7 @@ pub fn volume_listing(volume: &Volume) -> lanefs::Result<Vec<TreeEntry>> {
         found.push(entry(volume, dir.clone(), &open.metadata())?);
         for e in open.read_dir()? {
             let path = dir.join(&e.name);
-            let meta = open.metadata_of(&e.name)?;
+            let meta = open.symlink_metadata(&e.name)?;
             match meta.is_dir() {
                 true => dirs.push(path),
                 false => found.push(entry(volume, path, &meta)?),

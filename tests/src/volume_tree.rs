@@ -19,7 +19,7 @@ pub fn volume_lines(volume: &Volume) -> Vec<String> {
             let full = path.join(&entry.name);
             let name = entry.name.to_str().expect("test names are ASCII");
             lines.push(line(&dir, name, &full.display().to_string()));
-            if dir.metadata_of(name).expect("listed").is_dir() {
+            if dir.symlink_metadata(name).expect("listed").is_dir() {
                 stack.push((full, dir.open_dir(name).expect("listed")));
             }
         }

@@ -254,7 +254,7 @@ fn names_and_attributes_take_what_was_freed() {
                 fill.sync_all().unwrap();
             })
             .collect();
-        assert!(matches!(op(), Err(Error::NoSpace)), "{what} takes a block");
+        assert!(matches!(op().map_err(Error::into_kind), Err(Error::NoSpace)), "{what} takes a block");
         names.iter().for_each(|name| volume.remove_file(name).unwrap());
         op().unwrap_or_else(|e| panic!("{what}: {e}"));
         spare += 1;

@@ -49,8 +49,8 @@ fn without_dir_nlink_the_bound_is_an_error() {
     lanefs_tests::debugfs_write(&image, "set_inode_field /d links_count 64999");
     let volume = open(writing(), &image).unwrap();
     volume.create_dir("/d/last").unwrap();
-    assert!(matches!(volume.create_dir("/d/beyond"), Err(Error::TooManyLinks)));
-    assert!(matches!(volume.rename("/lost+found", "/d/beyond"), Err(Error::TooManyLinks)));
+    assert!(matches!(volume.create_dir("/d/beyond").unwrap_err().kind(), Error::TooManyLinks));
+    assert!(matches!(volume.rename("/lost+found", "/d/beyond").unwrap_err().kind(), Error::TooManyLinks));
     assert_eq!(volume.metadata("/d").unwrap().nlink(), 65_000);
 }
 
@@ -66,7 +66,7 @@ fn a_file_of_65000_names() {
     for i in 1..LINK_MAX {
         root.hard_link("file", &names, format!("{i}")).unwrap();
     }
-    assert!(matches!(root.hard_link("file", &names, "beyond"), Err(Error::TooManyLinks)));
+    assert!(matches!(root.hard_link("file", &names, "beyond").unwrap_err().kind(), Error::TooManyLinks));
     assert_eq!(u32::from(volume.metadata("/file").unwrap().nlink()), LINK_MAX);
     drop((root, names));
     volume.close().unwrap();
@@ -95,6 +95,6 @@ fn a_file_larger_than_memory_is_an_error() {
     let volume = OpenOptions::new().write(true).cache_bytes(1 << 20).open_device(Arc::new(device)).unwrap();
     volume.create_file("/sparse").unwrap().set_len(1 << 40).unwrap();
     let e = volume.read("/sparse").unwrap_err();
-    assert!(matches!(e, Error::NoMemory { .. }) && e.errno() == libc::ENOMEM, "{e}");
+    assert!(matches!(e.kind(), Error::NoMemory { .. }) && e.errno() == libc::ENOMEM, "{e}");
     volume.close().unwrap();
 }

@@ -24,7 +24,7 @@ fn own_step(volume: &Volume, root: &str, model: &mut BTreeMap<String, Vec<u8>>, 
         assert_eq!(removed, model.remove(&name).is_some(), "{name}");
     } else {
         let content = vec![rng.random(); rng.random_range(0..9000)];
-        match volume.write(&name, &content) {
+        match volume.write(&name, &content).map_err(Error::into_kind) {
             Ok(()) => drop(model.insert(name, content)),
             Err(Error::NoSpace) => {
                 let _ = volume.remove_file(&name);

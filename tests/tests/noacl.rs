@@ -24,7 +24,7 @@ fn node(volume: &Volume, path: &str) -> Node {
 
 fn names(volume: &Volume, path: &str) -> Vec<String> {
     let all = node(volume, path).xattr_names().unwrap();
-    all.into_iter().map(|name| String::from_utf8(name).unwrap()).collect()
+    all.into_iter().map(|name| name.into_string().unwrap()).collect()
 }
 
 #[test]

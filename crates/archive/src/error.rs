@@ -177,7 +177,7 @@ impl fmt::Display for Place {
 pub enum Cause {
     /// The volume refused it.
     #[error(transparent)]
-    Volume(#[from] lanefs::Error),
+    Volume(lanefs::Error),
     /// This machine refused it.
     #[cfg(target_os = "linux")]
     #[error(transparent)]
@@ -291,6 +291,13 @@ pub enum Cause {
     /// The caller ended the work.
     #[error("cancelled")]
     Cancelled,
+}
+
+/// Leaves out the path that an error of the volume names: [`Error::place`] has it.
+impl From<lanefs::Error> for Cause {
+    fn from(e: lanefs::Error) -> Self {
+        Self::Volume(e.into_kind())
+    }
 }
 
 impl From<TarError> for Cause {

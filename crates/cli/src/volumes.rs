@@ -237,7 +237,7 @@ fn cannot_open(verb: &str, name: &VolumeName, error: lanefs::Error, content: Opt
         return slip;
     }
     let file = file_of(name);
-    let foreign = matches!(error, lanefs::Error::Format(lanefs_format::FormatError::BadMagic { .. }));
+    let foreign = matches!(error.kind(), lanefs::Error::Format(lanefs_format::FormatError::BadMagic { .. }));
     let cause = Cause::from(error).without(&format!("{}: ", file.display()));
     let cause = match std::fs::metadata(file).map_err(Cause::from) {
         Err(_) if !names_file(name) => cause,

@@ -50,16 +50,24 @@ pub struct DeviceError {
     pub len: u64,
     /// The system's reason.
     pub source: io::Error,
+    /// The path of the device, where it has one. A failure to open or lock has it in `source`.
+    pub device: Option<Box<Path>>,
 }
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { op, offset, len, source } = self;
-        match op {
-            Op::Open | Op::Lock => write!(f, "{source}"),
-            Op::Flush => write!(f, "flush: {source}"),
-            Op::Read | Op::Write | Op::Discard => write!(f, "{op} of {len} bytes at byte {offset}: {source}"),
+        let Self { op, offset, len, source, device } = self;
+        if matches!(op, Op::Open | Op::Lock) {
+            return write!(f, "{source}");
         }
+        write!(f, "{op}")?;
+        if *op != Op::Flush {
+            write!(f, " of {len} bytes at byte {offset}")?;
+        }
+        if let Some(device) = device {
+            write!(f, " of {}", device.display())?;
+        }
+        write!(f, ": {source}")
     }
 }
 
@@ -72,7 +80,13 @@ impl std::error::Error for DeviceError {
 impl DeviceError {
     /// Returns a failure of `op` on `len` bytes at `offset`.
     pub fn new(op: Op, offset: u64, len: u64, source: io::Error) -> Self {
-        Self { op, offset, len, source }
+        Self { op, offset, len, source, device: None }
+    }
+
+    /// Names the device.
+    #[must_use]
+    pub fn of(self, device: &Path) -> Self {
+        Self { device: Some(device.into()), ..self }
     }
 
     /// Returns the failure of a range that does not lie inside a device of `size` bytes.

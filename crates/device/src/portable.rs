@@ -150,13 +150,15 @@ impl BlockDevice for FileDevice {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
         check_range(Op::Read, self.size, offset, len)?;
-        read_exact_at(&self.file, buf, offset).map_err(|e| DeviceError::new(Op::Read, offset, len, e))
+        read_exact_at(&self.file, buf, offset)
+            .map_err(|e| DeviceError::new(Op::Read, offset, len, e).of(&self.path))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let len = data.len() as u64;
         self.check_change(Op::Write, offset, len)?;
-        write_all_at(&self.file, data, offset).map_err(|e| DeviceError::new(Op::Write, offset, len, e))
+        write_all_at(&self.file, data, offset)
+            .map_err(|e| DeviceError::new(Op::Write, offset, len, e).of(&self.path))
     }
 
     fn flush(&self) -> Result<()> {
@@ -169,7 +171,7 @@ impl BlockDevice for FileDevice {
             false => self.file.sync_data(),
         };
         *failed = flushed.is_err();
-        flushed.map_err(|e| DeviceError::new(Op::Flush, 0, 0, e))
+        flushed.map_err(|e| DeviceError::new(Op::Flush, 0, 0, e).of(&self.path))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -29,7 +29,7 @@ fn list(dir: &Dir, path: &Path, depth: usize, left: &mut usize) -> usize {
         }
         *left -= 1;
         let path = path.join(&entry.name);
-        let meta = match dir.metadata_of(&entry.name) {
+        let meta = match dir.symlink_metadata(&entry.name) {
             Ok(meta) => meta,
             Err(e) => {
                 damaged += complain(&path, &e);

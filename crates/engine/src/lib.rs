@@ -36,7 +36,8 @@ pub use api::{
     FreeRuns, Io, Mapped, Metadata, Node, Observer, Resize, Upkeep, Volume, VolumeInfo,
 };
 pub use error::{
-    Corrupt, DirError, Error, IndirectError, ResizeError, Result, VerityError, XattrError, Zone,
+    Corrupt, DirError, Error, IndirectError, OperationError, ResizeError, Result, VerityError, XattrError,
+    Zone,
 };
 pub use fs::data::{FallocMode, FiemapExtent, Verity};
 pub use fs::namei::{Atime, Modifier, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};

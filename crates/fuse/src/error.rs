@@ -74,11 +74,18 @@ pub enum SessionError {
     Mount(#[from] MountError),
     /// The volume failed.
     #[error(transparent)]
-    Volume(#[from] lanefs::Error),
+    Volume(lanefs::Error),
     /// `/dev/fuse` failed.
     #[error("/dev/fuse: {0}")]
     Device(#[from] std::io::Error),
     /// The kernel's protocol is not spoken here.
     #[error("the kernel speaks version {0}.{1} of FUSE, which lanefs does not know")]
     Version(u32, u32),
+}
+
+/// Leaves out the path of the volume: the caller knows which volume it mounts.
+impl From<lanefs::Error> for SessionError {
+    fn from(e: lanefs::Error) -> Self {
+        Self::Volume(e.into_kind())
+    }
 }

@@ -73,7 +73,7 @@ impl Hands<'_> {
                 if !found.is_dir() {
                     return Err(Error::NotDir);
                 }
-                volume.node_at(found.ino())?.sync()
+                volume.node_at(found.ino())?.sync_all()
             }
             Step::Sync => volume.sync(),
             Step::Commit => volume.upkeep(Upkeep::Commit),

@@ -131,7 +131,7 @@ impl Runner<'_> {
         let hurt = self.hurt.as_ref().ok_or_else(|| e.to_string())?;
         // A file that could not be opened again behind a sweep.
         let is_closed = self.story.model.slots.keys().any(|slot| !self.files.contains_key(slot));
-        if is_closed && matches!(e, Error::NotFound) {
+        if is_closed && matches!(e.kind(), Error::NotFound) {
             return Ok(());
         }
         // A file that an earlier step should have created may be missing.

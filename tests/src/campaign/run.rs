@@ -248,7 +248,7 @@ impl<'c> Runner<'c> {
     fn may_refuse(&self, step: &Step, e: &Error) -> bool {
         let inodes = &self.story.model.names.inodes;
         let is_late = matches!(step, Step::Write { way: Way::Late, .. });
-        match e {
+        match e.kind() {
             Error::NoSpace => self.hurt.is_some() || self.setting.shape().free.is_some(),
             Error::NotPermitted(_) => {
                 let protects = |flag| matches!(flag, &Flag::Append | &Flag::Immutable);

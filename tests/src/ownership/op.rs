@@ -137,7 +137,7 @@ impl Op {
         file.drop_privileges(Modifier::Other)?;
         file.accessed(Atime::Strict)?;
         let other = OsStr::new("other");
-        file.hard_link(&made, other)?;
+        made.link_file(&file, other)?;
         made.rename(name, &made, other, RenameFlags::Replace)?;
         let mut names = Vec::new();
         made.read_dir_from(0, |entry| {
@@ -148,7 +148,7 @@ impl Op {
             made.lookup(name)?;
             made.remove_file(name)?;
         }
-        file.sync()?;
+        file.sync_all()?;
         if self.kind == 34 { dir.remove_dir(name).map(drop) } else { made.set_len(0) }
     }
 

@@ -207,7 +207,8 @@ fn grown_volumes_shrink_again() {
 fn fill_far(volume: &Volume, least: u64) {
     let piece = vec![3; 256 << 10];
     let names = (0..).map(|n| format!("/piece{n}"));
-    let full = |name: &String| matches!(volume.write(name, &piece), Err(Error::NoSpace));
+    let full =
+        |name: &String| matches!(volume.write(name, &piece).map_err(Error::into_kind), Err(Error::NoSpace));
     let pieces: Vec<String> = names.take_while(|name| !full(name)).collect();
     volume.remove_file(format!("/piece{}", pieces.len())).unwrap();
     volume.sync().unwrap();

@@ -55,7 +55,8 @@ pub(crate) fn attributes(
     match kind {
         FileType::Regular => add(a.len() != b.len(), Aspect::Size(a.len(), b.len())),
         FileType::Symlink => {
-            let [a, b] = [old.read_link()?, new.read_link()?].map(|to| to.into_encoded_bytes());
+            let [a, b] =
+                [old.read_link()?, new.read_link()?].map(|to| to.into_os_string().into_encoded_bytes());
             add(a != b, Aspect::Target(a, b));
         }
         FileType::CharDevice | FileType::BlockDevice => {

@@ -84,7 +84,7 @@ impl<'a> Merge<'a> {
                 let place = place_of(side, self.bases, &self.walk.path_of(&name));
                 Some(Err(Error::new(Action::Compare, place, cause)))
             };
-            match dir.as_ref().map(|dir| dir.lookup(&name)) {
+            match dir.as_ref().map(|dir| dir.lookup(&name).map_err(lanefs::Error::into_kind)) {
                 None | Some(Err(lanefs::Error::NotFound)) => {}
                 Some(_) if !is_name(&name) => return failed(Cause::BadName),
                 Some(Err(e)) => return failed(e.into()),

@@ -233,7 +233,7 @@ impl Walker<'_, '_> {
             let folder = self.root.beneath_as(&path, self.made[step.place].identity)?;
             self.here = (step.place, Arc::new(folder));
         }
-        let dir = match step.dir.open_dir(&step.name) {
+        let dir = match step.dir.open_dir(&step.name).map_err(lanefs::Error::into_kind) {
             Err(lanefs::Error::NotDir) => return Ok(None),
             opened => opened?,
         };
@@ -283,7 +283,7 @@ fn work(shared: &Shared<'_>, queue: &Mutex<Receiver<Job>>) {
 
 /// Makes one name that is no directory; how many bytes of data it had.
 fn one(shared: &Shared<'_>, job: &Job, name: &OsString, buf: &mut [u8]) -> Result<u64, Cause> {
-    let meta = job.from.metadata_of(name)?;
+    let meta = job.from.symlink_metadata(name)?;
     let linked = meta.nlink() > 1;
     if linked {
         let mut firsts = lock(&shared.firsts);

@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
     /// Sends one name; returns a directory to go down into.
     pub(super) fn name(&mut self, step: &Found<'_>) -> Result<Result<Option<Dir>, Cause>, Gone> {
         let found = (|| -> Result<_, Cause> {
-            let meta = step.dir.metadata_of(&step.name)?;
+            let meta = step.dir.symlink_metadata(&step.name)?;
             let mut member = member_of(step.dir, &step.name, &step.path(), self.options)?;
             // A socket is no member: tar has none.
             let linked = meta.nlink() > 1 && !meta.is_dir() && member.kind != Kind::Socket;

@@ -105,7 +105,7 @@ pub(super) fn member_of(
     let device = || meta.device().map_or((0, 0), |d| (d.major, d.minor));
     let kind = match meta.file_type() {
         FileType::Directory => Kind::Dir,
-        FileType::Symlink => Kind::Symlink(node.read_link()?.into_encoded_bytes()),
+        FileType::Symlink => Kind::Symlink(node.read_link()?.into_os_string().into_encoded_bytes()),
         FileType::CharDevice => Kind::CharDevice(device().0, device().1),
         FileType::BlockDevice => Kind::BlockDevice(device().0, device().1),
         FileType::Fifo => Kind::Fifo,

@@ -83,7 +83,7 @@ impl<'a> Fill<'a> {
     ) -> Result<Self, Error> {
         let base = dir.as_os_str().as_encoded_bytes().to_vec();
         let failed = |cause| Error::new(Action::ImportInto, Place::Volume(base.clone()), cause);
-        let root = match volume.open_dir(dir) {
+        let root = match volume.open_dir(dir).map_err(lanefs::Error::into_kind) {
             Err(lanefs::Error::NotFound) => volume.create_dir_all(dir).and_then(|()| volume.open_dir(dir)),
             opened => opened,
         };
@@ -231,7 +231,7 @@ impl<'a> Fill<'a> {
     }
 
     fn failed(&self, action: Action, path: &[u8], e: lanefs::Error) -> Failed {
-        let all = ends(&e) || matches!(e, lanefs::Error::NoSpace | lanefs::Error::NoInodes);
+        let all = ends(&e) || matches!(e.kind(), lanefs::Error::NoSpace | lanefs::Error::NoInodes);
         let error = Error::new(action, Place::in_volume(&self.base, shown(path)), e);
         if all { Failed::All(error) } else { Failed::Name(error) }
     }
@@ -247,7 +247,7 @@ impl<'a> Fill<'a> {
             let Some(Level { dir: parent, .. }) = self.stack.last() else {
                 return Err(lanefs::Error::NotFound);
             };
-            let dir = match parent.open_dir(name) {
+            let dir = match parent.open_dir(name).map_err(lanefs::Error::into_kind) {
                 Err(lanefs::Error::NotFound) if make => {
                     let (uid, gid) = self.parent_owner;
                     parent.create_dir(name, NewAttr { permissions: 0o755, uid, gid })?
@@ -335,7 +335,7 @@ impl<'a> Fill<'a> {
             let from = self.dir(target_parent, false)?.clone();
             let dir = self.dir(parent, true)?.clone();
             let link = || from.hard_link(OsStr::from_bytes(target_name), &dir, name);
-            return match link() {
+            return match link().map_err(lanefs::Error::into_kind) {
                 Err(lanefs::Error::Exists) if member.path == target => Ok(Made::New),
                 Err(lanefs::Error::Exists) => {
                     self.displace(&dir, name).and_then(|()| link()).map(|()| Made::New)
@@ -348,8 +348,10 @@ impl<'a> Fill<'a> {
             // The target directory itself.
             return if member.kind == Kind::Dir { Ok(Made::Joined) } else { Err(lanefs::Error::IsDir) };
         }
-        match make_new(&dir, name, member) {
-            Err(lanefs::Error::Exists) if member.kind == Kind::Dir && dir.metadata_of(name)?.is_dir() => {
+        match make_new(&dir, name, member).map_err(lanefs::Error::into_kind) {
+            Err(lanefs::Error::Exists)
+                if member.kind == Kind::Dir && dir.symlink_metadata(name)?.is_dir() =>
+            {
                 Ok(Made::Joined)
             }
             Err(lanefs::Error::Exists) => {
@@ -363,10 +365,10 @@ impl<'a> Fill<'a> {
     /// Removes an entry that a member replaces: a directory only for a member of a layer, and never
     /// the volume's `lost+found`.
     fn displace(&mut self, dir: &Dir, name: &OsStr) -> lanefs::Result<()> {
-        let there = dir.metadata_of(name)?;
+        let there = dir.symlink_metadata(name)?;
         self.pass.will_remove();
         let (times, pass) = (&mut self.times, &mut self.pass);
-        match dir.remove_file(name) {
+        match dir.remove_file(name).map_err(lanefs::Error::into_kind) {
             Err(lanefs::Error::IsDir) if self.layer.is_some() && !is_lost_found(dir, name) => {
                 remove(dir, Some(name), |_, _, _| false, times, |meta| pass.removed(meta))
             }
@@ -415,7 +417,7 @@ impl<'a> Fill<'a> {
             set.map_err(|e| self.failed(Action::SetAttributes, path, e))?;
         }
         for (attr, value) in &member.xattrs {
-            if let Err(e) = file.set_xattr(attr, value) {
+            if let Err(e) = file.set_xattr(OsStr::from_bytes(attr), value, SetXattr::Any) {
                 let failed = self.failed_xattr(path, attr, e);
                 self.note(failed)?;
             }
@@ -443,5 +445,5 @@ impl<'a> Fill<'a> {
 /// Returns whether the volume cannot be written any more.
 fn ends(e: &lanefs::Error) -> bool {
     use lanefs::Error::{Closed, Device, Journal, ReadOnly};
-    matches!(e, ReadOnly | Closed | Journal(_) | Device(_))
+    matches!(e.kind(), ReadOnly | Closed | Journal(_) | Device(_))
 }

@@ -91,7 +91,7 @@ impl Layer {
             last = Some(dir);
         }
         let Some(dir) = last.filter(|_| !name.is_empty()) else { return Ok(()) };
-        let ino = dir.metadata_of(name)?.ino();
+        let ino = dir.symlink_metadata(name)?.ino();
         if !link {
             self.inodes.insert(ino.into());
         } else if !self.inodes.contains(ino.into()) {
@@ -199,7 +199,7 @@ pub(super) fn remove(
             }
             continue;
         };
-        let meta = match at.dir.metadata_of(&name) {
+        let meta = match at.dir.symlink_metadata(&name).map_err(lanefs::Error::into_kind) {
             _ if is_lost_found(&at.dir, &name) => continue,
             Err(lanefs::Error::NotFound) => continue,
             found => found?,

@@ -36,7 +36,7 @@ static void *worker(void *arg)
         char path[32];
         snprintf(path, sizeof path, me % 2 ? "/none-%d" : "/own-%d/below", me);
         FAILS(me % 2 ? ENOENT : ENOTDIR, lanefs_open(vol, path, O_RDONLY, 0));
-        CHECK(strcmp(lanefs_last_error(), me % 2 ? "No such file or directory" : "Not a directory") == 0);
+        CHECK(strstr(lanefs_last_error(), me % 2 ? "No such file or directory" : "Not a directory"));
 
         /* All use the handle of the round; all try to close it, and one does. */
         struct lanefs_stat st;

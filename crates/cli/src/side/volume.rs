@@ -54,8 +54,14 @@ impl VolumeSide {
     }
 }
 
+/// Leaves out the operation, the path and the device that the error names: the message says them
+/// itself.
 impl From<lanefs::Error> for Cause {
     fn from(e: lanefs::Error) -> Self {
+        let mut e = e.into_kind();
+        if let lanefs::Error::Device(e) = &mut e {
+            e.device = None;
+        }
         let errno = Errno::from_raw_os_error(e.errno());
         let foreign = matches!(e, lanefs::Error::Format(lanefs::format::FormatError::BadMagic { .. }));
         let mut cause = match errno {
@@ -241,7 +247,7 @@ impl Node for lanefs::File {
     }
 
     fn set_xattr(&self, name: &OsStr, value: &[u8]) -> Outcome {
-        Ok(lanefs::File::set_xattr(self, name.as_encoded_bytes(), value)?)
+        Ok(lanefs::File::set_xattr(self, name, value, SetXattr::Any)?)
     }
 }
 

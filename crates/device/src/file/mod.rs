@@ -119,7 +119,9 @@ impl FileDevice {
     /// Checks that a range may be changed.
     pub(crate) fn check_change(&self, op: Op, offset: u64, len: u64) -> Result<()> {
         if self.read_only {
-            return Err(DeviceError::new(op, offset, len, io::Error::from_raw_os_error(libc::EROFS)));
+            return Err(
+                DeviceError::new(op, offset, len, io::Error::from_raw_os_error(libc::EROFS)).of(&self.path)
+            );
         }
         check_range(op, self.size, offset, len)
     }
@@ -167,7 +169,7 @@ impl BlockDevice for FileDevice {
             Some(file) => file.read_exact_at(buf, offset),
             None => self.read_direct(offset, buf),
         };
-        done.map_err(|e| DeviceError::new(Op::Read, offset, len, e))
+        done.map_err(|e| DeviceError::new(Op::Read, offset, len, e).of(&self.path))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
@@ -178,15 +180,15 @@ impl BlockDevice for FileDevice {
         } else {
             self.file.write_all_at(data, offset)
         };
-        done.map_err(|e| DeviceError::new(Op::Write, offset, len, e))
+        done.map_err(|e| DeviceError::new(Op::Write, offset, len, e).of(&self.path))
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> Result<()> {
-        self.read_vectored(ops)
+        self.read_vectored(ops).map_err(|e| e.of(&self.path))
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> Result<()> {
-        self.write_vectored(ops)
+        self.write_vectored(ops).map_err(|e| e.of(&self.path))
     }
 
     fn flush(&self) -> Result<()> {
@@ -195,7 +197,7 @@ impl BlockDevice for FileDevice {
         }
         self.flusher
             .flush(|| retry_on_intr(|| rustix::fs::fdatasync(&self.file)))
-            .map_err(|e| DeviceError::new(Op::Flush, 0, 0, e.into()))
+            .map_err(|e| DeviceError::new(Op::Flush, 0, 0, e.into()).of(&self.path))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
@@ -208,7 +210,9 @@ impl BlockDevice for FileDevice {
             Kind::Block { sector } => self.discard_sectors(sector, offset, len),
         };
         match done {
-            Err(e) if !unsupported(e) => Err(DeviceError::new(Op::Discard, offset, len, e.into())),
+            Err(e) if !unsupported(e) => {
+                Err(DeviceError::new(Op::Discard, offset, len, e.into()).of(&self.path))
+            }
             _ => Ok(()),
         }
     }
@@ -230,7 +234,7 @@ impl BlockDevice for FileDevice {
             match self.fallocate(mode, offset, len) {
                 Ok(()) => return Ok(()),
                 Err(e) if unsupported(e) => {}
-                Err(e) => return Err(DeviceError::new(Op::Write, offset, len, e.into())),
+                Err(e) => return Err(DeviceError::new(Op::Write, offset, len, e.into()).of(&self.path)),
             }
         }
         zero_by_writing(self, offset, len)

@@ -1,9 +1,10 @@
 //! Operations on paths that begin at a directory, as openat(2) and its family have them. Those of a
 //! volume begin at its root.
 
+use super::dir::special;
 use super::path::{self, Place};
 use super::{AtSymlink, Dir, File, FileOptions, Metadata};
-use crate::error::{Error, Result};
+use crate::error::{Error, OrCannot, Result};
 use crate::fs::Fs;
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, check_target, is_dots, link_found};
@@ -84,7 +85,8 @@ impl<'d> At<'d> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::Loop`].
     pub fn metadata(self, path: impl AsRef<Path>, at_end: AtSymlink) -> Result<Metadata> {
-        Ok(Metadata::of(&*self.node(bytes(&path), at_end)?))
+        let node = self.node(bytes(&path), at_end).or_cannot("read the attributes of", path)?;
+        Ok(Metadata::of(&*node))
     }
 
     /// Opens a directory, as [`Volume::open_dir`](crate::Volume::open_dir) does for paths from the
@@ -93,9 +95,12 @@ impl<'d> At<'d> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`].
     pub fn open_dir(self, path: impl AsRef<Path>) -> Result<Dir> {
-        let node = self.node(bytes(&path), AtSymlink::Follow)?;
-        node.check_dir()?;
-        Ok(Dir { node })
+        let find = || {
+            let node = self.node(bytes(&path), AtSymlink::Follow)?;
+            node.check_dir()?;
+            Ok(Dir { node })
+        };
+        find().or_cannot("open directory", &path)
     }
 
     /// Makes a directory, as [`Volume::create_dir_with`](crate::Volume::create_dir_with) does for
@@ -109,6 +114,7 @@ impl<'d> At<'d> {
             place => place,
         };
         Place::make_at(look, |at| at.dir.create(&at.name, NewKind::Dir, attr).map(|_| ()))
+            .or_cannot("create directory", &path)
     }
 
     /// Removes a name of anything but a directory, as
@@ -117,7 +123,11 @@ impl<'d> At<'d> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
     pub fn remove_file(self, path: impl AsRef<Path>) -> Result<()> {
-        match self.place(bytes(&path)) {
+        self.unlink(bytes(&path)).or_cannot("remove", path)
+    }
+
+    fn unlink(self, path: &[u8]) -> Result<()> {
+        match self.place(path) {
             Ok(Place { dir, name, must_be_dir: false }) => dir.unlink(&name).map(drop),
             Ok(Place { dir, name, .. }) => {
                 dir.lookup(&name)?.check_dir()?;
@@ -134,8 +144,8 @@ impl<'d> At<'d> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Busy`] for the root.
     pub fn remove_dir(self, path: impl AsRef<Path>) -> Result<()> {
-        let Place { dir, name, .. } = self.place(bytes(&path))?;
-        dir.rmdir(&name).map(drop)
+        let removed = self.place(bytes(&path)).and_then(|Place { dir, name, .. }| dir.rmdir(&name));
+        removed.map(drop).or_cannot("remove directory", path)
     }
 
     /// Renames as [`Volume::rename_with`](crate::Volume::rename_with) does, to a path that begins
@@ -150,12 +160,16 @@ impl<'d> At<'d> {
         target: impl AsRef<Path>,
         flags: RenameFlags,
     ) -> Result<()> {
+        self.rename_bytes(bytes(&source), there, bytes(&target), flags).or_cannot_to("rename", source, target)
+    }
+
+    fn rename_bytes(self, source: &[u8], there: At<'_>, target: &[u8], flags: RenameFlags) -> Result<()> {
         if !Arc::ptr_eq(self.fs, there.fs) {
             return Err(Error::OtherVolume);
         }
         loop {
             // That a path is the root, which cannot be renamed, is reported last.
-            let (from, to) = match (self.place(bytes(&source)), there.place(bytes(&target))) {
+            let (from, to) = match (self.place(source), there.place(target)) {
                 (Ok(from), Ok(to)) => (from, to),
                 (Err(Error::Busy), Ok(_) | Err(Error::Busy)) => return Err(Error::Busy),
                 (Ok(from), Err(Error::Busy)) if flags.keeps_target() && !is_dots(&from.name) => {
@@ -165,7 +179,7 @@ impl<'d> At<'d> {
             };
             self.check_slashes(&from, &to, flags)?;
             match from.dir.rename(&from.name, &to.dir, &to.name, flags) {
-                Err(Error::NotFound) if to.is_stale(|| there.place(bytes(&target)))? => {}
+                Err(Error::NotFound) if to.is_stale(|| there.place(target))? => {}
                 done => return done.map(drop),
             }
         }
@@ -199,6 +213,7 @@ impl<'d> At<'d> {
         link_found(find, |node| {
             Place::make_at(|| there.new_place(bytes(&to)), |at| node.link(&at.dir, &at.name))
         })
+        .or_cannot_to("link", from, &to)
     }
 
     /// Gives an open file a name, as [`Volume::link_file`](crate::Volume::link_file) does for paths
@@ -209,7 +224,7 @@ impl<'d> At<'d> {
     /// a file that was removed.
     pub fn link_file(self, file: &File, to: impl AsRef<Path>) -> Result<()> {
         let look = || self.new_place(bytes(&to));
-        Place::make_at(look, |at| file.node().link(&at.dir, &at.name))
+        Place::make_at(look, |at| file.inode().link(&at.dir, &at.name)).or_cannot("create link", &to)
     }
 
     /// Makes a symbolic link, as [`Volume::symlink`](crate::Volume::symlink) does for paths from
@@ -220,9 +235,11 @@ impl<'d> At<'d> {
     pub fn symlink(self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> Result<()> {
         let attr = NewAttr { permissions: 0o777, uid: 0, gid: 0 };
         let target = target.as_ref().as_bytes();
-        check_target(target)?;
         let make = |at: &Place| at.dir.create(&at.name, NewKind::Symlink(target), attr);
-        Place::make_at(|| self.new_place(bytes(&path)), make).map(|_| ())
+        check_target(target)
+            .and_then(|()| Place::make_at(|| self.new_place(bytes(&path)), make))
+            .map(drop)
+            .or_cannot("create symbolic link", &path)
     }
 
     /// Makes a device file, fifo, socket or empty file, as [`Volume::mknod`](crate::Volume::mknod)
@@ -237,10 +254,8 @@ impl<'d> At<'d> {
         device: DeviceNumber,
         attr: NewAttr,
     ) -> Result<()> {
-        let make = |at: &Place| {
-            Dir { node: at.dir.clone() }.mknod(OsStr::from_bytes(&at.name), file_type, device, attr)
-        };
-        Place::make_at(|| self.new_place(bytes(&path)), make).map(|_| ())
+        let make = |at: &Place| special(&at.dir, &at.name, (file_type, device), attr);
+        Place::make_at(|| self.new_place(bytes(&path)), make).map(drop).or_cannot("create", &path)
     }
 
     /// Returns the target of a symbolic link, as [`Volume::read_link`](crate::Volume::read_link)
@@ -249,8 +264,8 @@ impl<'d> At<'d> {
     /// # Errors
     /// [`Error::Invalid`] if it is none.
     pub fn read_link(self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let node = self.node(bytes(&path), AtSymlink::NoFollow)?;
-        Ok(PathBuf::from(OsString::from_vec(node.read_link()?)))
+        let find = || self.node(bytes(&path), AtSymlink::NoFollow)?.read_link();
+        Ok(OsString::from_vec(find().or_cannot("read symbolic link", &path)?).into())
     }
 
     /// Sets attributes, as [`Volume::set_attr`](crate::Volume::set_attr) does for paths from the
@@ -259,6 +274,7 @@ impl<'d> At<'d> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotPermitted`].
     pub fn set_attr(self, path: impl AsRef<Path>, set: &SetAttr, at_end: AtSymlink) -> Result<()> {
-        self.node(bytes(&path), at_end)?.set_attr(set)
+        let node = self.node(bytes(&path), at_end);
+        node.and_then(|node| node.set_attr(set)).or_cannot("set the attributes of", path)
     }
 }

@@ -1,6 +1,7 @@
 //! Batches of reads and writes.
 
 use super::File;
+use super::file::Access;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::data::{self, Bytes};
@@ -27,12 +28,12 @@ impl<'a> Io<'a> {
 
     /// Returns the volume, if the request may go to the device in a batch.
     fn goes_along(&self) -> Option<&'a Arc<Fs>> {
-        let File { direct, append, .. } = *self.file;
+        let Access { direct, append, .. } = self.file.access;
         let may = match self.bytes {
             Bytes::Read(_) => self.file.check_read(),
             Bytes::Write(_) => self.file.check_write(),
         };
-        (direct && !append && may.is_ok()).then_some(&self.file.node().fs)
+        (direct && !append && may.is_ok()).then_some(&self.file.inode().fs)
     }
 
     fn run_alone(&mut self) -> Result<usize> {
@@ -75,7 +76,7 @@ impl File {
                     Bytes::Read(buf) => Bytes::Read(buf),
                     Bytes::Write(bytes) => Bytes::Write(bytes),
                 };
-                Some(data::Request { content: io.file.node().content(), offset: io.offset, bytes, done })
+                Some(data::Request { content: io.file.inode().content(), offset: io.offset, bytes, done })
             });
             data::run_batch(&fs, requests);
         }

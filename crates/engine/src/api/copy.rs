@@ -30,12 +30,12 @@ impl File {
         if to.appends() {
             return Err(Error::BadHandle("open for appending"));
         }
-        if to_offset >= crate::store::map::max_size(&to.node().fs, to.node().flags()) {
+        if to_offset >= crate::store::map::max_size(&to.inode().fs, to.inode().flags()) {
             return Err(Error::FileTooBig);
         }
-        let len = len.min(self.node().file().size().saturating_sub(offset));
+        let len = len.min(self.inode().file().size().saturating_sub(offset));
         let to_end = to_offset.checked_add(len).ok_or(Error::FileTooBig)?;
-        let same = std::ptr::eq(&**self.node(), &**to.node());
+        let same = std::ptr::eq(&**self.inode(), &**to.inode());
         if same && offset < to_end && to_offset < offset.saturating_add(len) {
             return Err(Error::Invalid("ranges that overlap"));
         }
@@ -56,15 +56,15 @@ impl File {
     pub(crate) fn copy_some(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
         let data = self.next_data(offset)?;
         // Another thread may have cut this file meanwhile: behind its end there is no hole.
-        let left = self.node().file().size().saturating_sub(offset);
+        let left = self.inode().file().size().saturating_sub(offset);
         let hole = data.map_or(left, |(start, _)| start - offset).min(left).min(len);
         if hole > 0 {
-            let before = to.node().file().size().saturating_sub(to_offset);
+            let before = to.inode().file().size().saturating_sub(to_offset);
             if before > 0 {
                 to.check_write()?;
-                to.node().content().fallocate(FallocMode::PunchHole, to_offset, hole.min(before))?;
+                to.inode().content().fallocate(FallocMode::PunchHole, to_offset, hole.min(before))?;
             }
-            to.node().content().extend(to_offset + hole)?;
+            to.inode().content().extend(to_offset + hole)?;
             to.after_write()?;
             return Ok(hole);
         }

@@ -59,7 +59,7 @@ impl<F: Borrow<File>> Write for FileCursor<F> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let from = self.file.borrow().write_from(self.at, bytes)?;
+        let from = self.file.borrow().write_from(bytes, self.at)?;
         Ok(self.moved(from, bytes.len())?)
     }
 

@@ -1,14 +1,15 @@
 //! An open directory: operations on names in it, without looking up its path each time.
 
 use super::{File, Metadata, Node};
-use crate::error::{Error, Result};
+use crate::error::{Error, OrCannot, Result};
 use crate::fs::inode::NodeRef;
-use crate::fs::namei::{NewAttr, NewKind, link_found};
+use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, link_found};
 use crate::store::dir::Entry;
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 /// An open directory of a volume. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -69,7 +70,7 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`] and those of a damaged volume.
     pub fn lookup(&self, name: impl AsRef<OsStr>) -> Result<Node> {
-        Ok(Node { node: self.find(name.as_ref())? })
+        Ok(Node { node: self.find(name.as_ref()).or_cannot("look up", name.as_ref())? })
     }
 
     /// Returns the attributes of the directory itself.
@@ -77,12 +78,21 @@ impl Dir {
         Metadata::of(&self.node)
     }
 
+    /// Sets mode, owner or times of the directory itself.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::NotPermitted`].
+    pub fn set_attr(&self, set: &SetAttr) -> Result<()> {
+        self.node.set_attr(set)
+    }
+
     /// Returns the attributes of `name`; does not follow a symbolic link.
     ///
     /// # Errors
     /// [`Error::NotFound`] and those of a damaged volume.
-    pub fn metadata_of(&self, name: impl AsRef<OsStr>) -> Result<Metadata> {
-        Ok(Metadata::of(&*self.find(name.as_ref())?))
+    pub fn symlink_metadata(&self, name: impl AsRef<OsStr>) -> Result<Metadata> {
+        let node = self.find(name.as_ref()).or_cannot("read the attributes of", name.as_ref())?;
+        Ok(Metadata::of(&*node))
     }
 
     /// Opens the subdirectory `name`.
@@ -90,9 +100,12 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`].
     pub fn open_dir(&self, name: impl AsRef<OsStr>) -> Result<Dir> {
-        let node = self.find(name.as_ref())?;
-        node.check_dir()?;
-        Ok(Dir { node })
+        let find = || {
+            let node = self.find(name.as_ref())?;
+            node.check_dir()?;
+            Ok(Dir { node })
+        };
+        find().or_cannot("open directory", name.as_ref())
     }
 
     /// Opens the file `name`, for writing too unless the volume is read-only or a hash tree fixes
@@ -102,16 +115,16 @@ impl Dir {
     /// [`Error::NotFound`], [`Error::IsDir`], [`Error::Loop`] for a symbolic link.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
-        File::of_node_as_may(self.find(name.as_ref())?)
+        self.find(name.as_ref()).and_then(File::of_node_as_may).or_cannot("open", name.as_ref())
     }
 
     /// The target of the symbolic link `name`.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is none.
-    pub fn read_link(&self, name: impl AsRef<OsStr>) -> Result<OsString> {
-        let node = self.find(name.as_ref())?;
-        Ok(OsString::from_vec(node.read_link()?))
+    pub fn read_link(&self, name: impl AsRef<OsStr>) -> Result<PathBuf> {
+        let read = || self.find(name.as_ref())?.read_link();
+        Ok(OsString::from_vec(read().or_cannot("read symbolic link", name.as_ref())?).into())
     }
 
     /// Makes a new, empty file.
@@ -120,7 +133,8 @@ impl Dir {
     /// [`Error::Exists`], [`Error::NoSpace`], ...
     pub fn create_file(&self, name: impl AsRef<OsStr>, attr: NewAttr) -> Result<File> {
         let _timer = self.node.fs.counters.open.start();
-        File::of_node(self.create(name.as_ref(), NewKind::File, attr)?, true)
+        let made = self.create(name.as_ref(), NewKind::File, attr);
+        made.and_then(|node| File::of_node(node, true)).or_cannot("create", name.as_ref())
     }
 
     /// Makes a new, empty directory.
@@ -128,7 +142,8 @@ impl Dir {
     /// # Errors
     /// As [`create_file`](Self::create_file); [`Error::TooManyLinks`].
     pub fn create_dir(&self, name: impl AsRef<OsStr>, attr: NewAttr) -> Result<Dir> {
-        Ok(Dir { node: self.create(name.as_ref(), NewKind::Dir, attr)? })
+        let made = self.create(name.as_ref(), NewKind::Dir, attr);
+        Ok(Dir { node: made.or_cannot("create directory", name.as_ref())? })
     }
 
     /// Makes a symbolic link to `target`.
@@ -142,7 +157,8 @@ impl Dir {
         attr: NewAttr,
     ) -> Result<Metadata> {
         let kind = NewKind::Symlink(target.as_ref().as_bytes());
-        Ok(Metadata::of(&*self.create(name.as_ref(), kind, attr)?))
+        let made = self.create(name.as_ref(), kind, attr);
+        Ok(Metadata::of(&*made.or_cannot("create symbolic link", name.as_ref())?))
     }
 
     /// Makes a device file, fifo or socket.
@@ -156,16 +172,9 @@ impl Dir {
         device: DeviceNumber,
         attr: NewAttr,
     ) -> Result<Metadata> {
-        let kind = match file_type {
-            FileType::Regular => NewKind::File,
-            FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {
-                NewKind::Special { file_type, device }
-            }
-            FileType::Directory | FileType::Symlink => {
-                return Err(Error::Invalid("not a type that mknod makes"));
-            }
-        };
-        Ok(Metadata::of(&*self.create(name.as_ref(), kind, attr)?))
+        let name = name.as_ref();
+        let made = special(&self.node, name.as_bytes(), (file_type, device), attr);
+        Ok(Metadata::of(&*made.or_cannot("create", name)?))
     }
 
     /// Gives the inode that `from` names here the name `to` in `dir` too.
@@ -173,7 +182,9 @@ impl Dir {
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
     pub fn hard_link(&self, from: impl AsRef<OsStr>, dir: &Dir, to: impl AsRef<OsStr>) -> Result<()> {
-        link_found(|| self.find(from.as_ref()), |node| node.link(&dir.node, to.as_ref().as_bytes()))
+        let (from, to) = (from.as_ref(), to.as_ref());
+        link_found(|| self.find(from), |node| node.link(&dir.node, to.as_bytes()))
+            .or_cannot_to("link", from, to)
     }
 
     /// Makes a file without a name (O_TMPFILE). It is deleted with its last user, unless
@@ -190,7 +201,8 @@ impl Dir {
     /// # Errors
     /// As [`hard_link`](Self::hard_link).
     pub fn link_file(&self, file: &File, name: impl AsRef<OsStr>) -> Result<()> {
-        file.node().link(&self.node, name.as_ref().as_bytes())
+        let linked = file.inode().link(&self.node, name.as_ref().as_bytes());
+        linked.or_cannot("create link", name.as_ref())
     }
 
     /// Removes the name of anything but a directory.
@@ -198,7 +210,7 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Result<()> {
-        self.node.unlink(name.as_ref().as_bytes()).map(drop)
+        self.node.unlink(name.as_ref().as_bytes()).map(drop).or_cannot("remove", name.as_ref())
     }
 
     /// Removes an empty directory.
@@ -206,7 +218,36 @@ impl Dir {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`].
     pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> Result<()> {
-        self.node.rmdir(name.as_ref().as_bytes()).map(drop)
+        self.node.rmdir(name.as_ref().as_bytes()).map(drop).or_cannot("remove directory", name.as_ref())
+    }
+
+    /// Renames `name` in this directory to `new` in `dir`; `flags` say what happens to a file or
+    /// directory of that name.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Exists`] or [`Error::NotEmpty`] for what is at `new`;
+    /// [`Error::OtherVolume`]; otherwise the errors of renameat2(2).
+    ///
+    /// ```
+    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+    /// use lanefs::RenameFlags;
+    /// volume.create_dir("/done")?;
+    /// volume.write("/job", b"")?;
+    /// let (jobs, done) = (volume.open_dir("/")?, volume.open_dir("/done")?);
+    /// jobs.rename("job", &done, "job-1", RenameFlags::NoReplace)?;
+    /// assert!(volume.exists("/done/job-1")?);
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn rename(
+        &self,
+        name: impl AsRef<OsStr>,
+        dir: &Dir,
+        new: impl AsRef<OsStr>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (name, new) = (name.as_ref(), new.as_ref());
+        let renamed = self.node.rename(name.as_bytes(), &dir.node, new.as_bytes(), flags);
+        renamed.map(drop).or_cannot_to("rename", name, new)
     }
 
     /// All entries but "." and "..", in the order of the directory.
@@ -250,4 +291,23 @@ impl Dir {
     fn create(&self, name: &OsStr, kind: NewKind<'_>, attr: NewAttr) -> Result<NodeRef> {
         self.node.create(name.as_bytes(), kind, attr)
     }
+}
+
+/// Makes what mknod(2) makes: a device file, fifo, socket or empty file.
+pub(super) fn special(
+    dir: &NodeRef,
+    name: &[u8],
+    (file_type, device): (FileType, DeviceNumber),
+    attr: NewAttr,
+) -> Result<NodeRef> {
+    let kind = match file_type {
+        FileType::Regular => NewKind::File,
+        FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {
+            NewKind::Special { file_type, device }
+        }
+        FileType::Directory | FileType::Symlink => {
+            return Err(Error::Invalid("not a type that mknod makes"));
+        }
+    };
+    dir.create(name, kind, attr)
 }

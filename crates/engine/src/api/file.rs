@@ -1,17 +1,13 @@
-//! An open file.
+//! An open file: reads and writes at offsets, and what makes them durable.
 
-use super::path::{self, AtSymlink};
-use super::{At, Dir, Mapped, Metadata};
+use super::{Mapped, Metadata, Node};
 use crate::error::{Error, Result};
 use crate::fs::data::{FallocMode, FiemapExtent};
 use crate::fs::inode::NodeRef;
-use crate::fs::namei::{NewAttr, NewKind, SetAttr, is_dots};
-use crate::store::xattr::SetXattr;
-use lanefs_device::os_name::OsStrExt;
+use crate::fs::namei::SetAttr;
 use lanefs_format::{FileType, InodeFlags};
 use lanefs_sync::atomic::{AtomicU32, Ordering};
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 /// An open file of a volume. Many threads may call it at once: a read sees all of a write or none
@@ -19,12 +15,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct File {
     node: NodeRef,
-    read: bool,
-    write: bool,
-    pub(super) append: bool,
-    pub(super) direct: bool,
-    /// What each write makes durable before it returns.
-    sync: Sync,
+    pub(super) access: Access,
     handle: Arc<Handle>,
 }
 
@@ -32,7 +23,7 @@ pub struct File {
 #[derive(Debug)]
 struct Handle {
     /// The count of the file's writeback failures up to which this handle has reported them.
-    told: AtomicU32,
+    reported: AtomicU32,
     /// The file, whose writers this handle is one of.
     writes: Option<NodeRef>,
 }
@@ -45,14 +36,32 @@ impl Drop for Handle {
     }
 }
 
-/// The value of `told` once this handle has also reported the failure that ended all writing.
-const ALL_TOLD: u32 = u32::MAX;
+/// The value of `reported` once this handle has also reported the failure that ended all writing.
+const ALL_REPORTED: u32 = u32::MAX;
 
-/// What a write makes durable before it returns.
+/// What a handle may do with its file, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sync {
-    Nothing,
+pub(super) struct Access {
+    pub(super) read: bool,
+    pub(super) write: bool,
+    pub(super) append: bool,
+    pub(super) direct: bool,
+    pub(super) durability: WriteDurability,
+}
+
+impl Access {
+    pub(super) const NONE: Self =
+        Self { read: false, write: false, append: false, direct: false, durability: WriteDurability::None };
+}
+
+/// What each write through a handle makes durable before it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WriteDurability {
+    /// Nothing: a later sync does.
+    None,
+    /// The content and the size (O_DSYNC).
     Data,
+    /// The content and all attributes (O_SYNC).
     All,
 }
 
@@ -65,15 +74,14 @@ impl File {
             FileType::Symlink => return Err(Error::Loop),
             _ => return Err(Error::Invalid("a device, fifo or socket has no content")),
         }
-        let mut handle = Handle { told: AtomicU32::new(node.file().failures()), writes: None };
+        let mut handle = Handle { reported: AtomicU32::new(node.file().failures()), writes: None };
         if write {
             node.file().add_writer()?;
             handle.writes = Some(node.clone());
-            // Counted first: a tree is set only while nobody is.
             node.check_no_verity()?;
         }
         let handle = Arc::new(handle);
-        Ok(Self { node, read: true, write, append: false, direct: false, sync: Sync::Nothing, handle })
+        Ok(Self { node, access: Access { read: true, write, ..Access::NONE }, handle })
     }
 
     /// Opens the file of `node` for reading, and for writing unless the volume is read-only or a
@@ -86,14 +94,23 @@ impl File {
         }
     }
 
-    pub(crate) fn node(&self) -> &NodeRef {
+    /// Returns the inode of the file, to look at it or to change it.
+    pub fn node(&self) -> Node {
+        Node { node: self.node.clone() }
+    }
+
+    pub(crate) fn inode(&self) -> &NodeRef {
         &self.node
+    }
+
+    pub(super) fn with_access(self, access: Access) -> File {
+        Self { access, ..self }
     }
 
     /// Returns the same open file, past the page cache (O_DIRECT) or through it. The two handles
     /// share their record of reported failures.
     pub fn with_direct(&self, direct: bool) -> File {
-        Self { direct, ..self.clone() }
+        self.clone().with_access(Access { direct, ..self.access })
     }
 
     /// Reads from `offset` on into `buf`. Returns how many bytes there were: fewer than asked for
@@ -103,7 +120,7 @@ impl File {
     /// [`Error::BadHandle`] if not open for reading; the device's; a damaged block map.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
-        self.node.content().read(buf, offset, self.direct)
+        self.node.content().read(buf, offset, self.access.direct)
     }
 
     /// Reads as [`read_at`](Self::read_at) does, for a caller with a cache of its own (the kernel,
@@ -125,7 +142,7 @@ impl File {
     /// [`Error::WouldBlock`] if it had to wait for the first byte; those of `read_at`.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.check_read()?;
-        self.node.content().try_read(buf, offset, self.direct)
+        self.node.content().try_read(buf, offset, self.access.direct)
     }
 
     /// Returns `len` bytes from `offset` on as a slice, without a copy. Only for a volume on a
@@ -162,16 +179,16 @@ impl File {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooBig`]: a part may have been written.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.write_from(offset, bytes).map(drop)
+        self.write_from(bytes, offset).map(drop)
     }
 
     /// Writes as [`write_at`](Self::write_at), and returns where.
-    pub(super) fn write_from(&self, offset: u64, bytes: &[u8]) -> Result<u64> {
+    pub(super) fn write_from(&self, bytes: &[u8], offset: u64) -> Result<u64> {
         self.check_write()?;
         let content = self.node.content();
-        let at = match self.append {
-            true => content.append(bytes, self.direct)?,
-            false => content.write(bytes, offset, self.direct).map(|()| offset)?,
+        let at = match self.access.append {
+            true => content.append(bytes, self.access.direct)?,
+            false => content.write(bytes, offset, self.access.direct).map(|()| offset)?,
         };
         self.after_write()?;
         Ok(at)
@@ -208,8 +225,8 @@ impl File {
     /// ```
     pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         self.check_write()?;
-        let offset = (!self.append).then_some(offset);
-        let done = self.node.content().try_write(bytes, offset, self.direct)?;
+        let offset = (!self.access.append).then_some(offset);
+        let done = self.node.content().try_write(bytes, offset, self.access.direct)?;
         self.after_write()?;
         Ok(done)
     }
@@ -298,7 +315,7 @@ impl File {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn sync_all(&self) -> Result<()> {
-        self.tell_failures(self.node.sync_all())
+        self.report_failures(self.node.sync_all())
     }
 
     /// Makes the content and the size durable.
@@ -306,7 +323,7 @@ impl File {
     /// # Errors
     /// As [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Result<()> {
-        self.tell_failures(self.node.sync_data())
+        self.report_failures(self.node.sync_data())
     }
 
     /// Returns the attributes of the file.
@@ -322,32 +339,25 @@ impl File {
         self.node.set_attr(set)
     }
 
-    /// Sets an extended attribute.
-    ///
-    /// # Errors
-    /// [`Error::XattrsTooLarge`] if it fits nowhere, ...
-    pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
-        self.node.set_xattr(name, value, SetXattr::Any)
-    }
-
-    /// Reports a failure of writeback in the background once through each handle. So it does with a
-    /// failure that ended all writing: from then on a sync says that the volume is read-only.
-    fn tell_failures(&self, synced: Result<()>) -> Result<()> {
+    /// Returns the result of a sync, or a failure of background writeback that this handle has not
+    /// reported yet. Each handle reports a failure once, also one that ended all writing: later
+    /// syncs fail with [`Error::ReadOnly`].
+    fn report_failures(&self, synced: Result<()>) -> Result<()> {
         let fs = &self.node.fs;
         if synced.is_err() && fs.journal.has_ended() && !fs.is_closed() {
             let lost = Error::Lost { ino: self.node.ino };
-            return match (self.handle.told.swap(ALL_TOLD, Ordering::AcqRel), synced) {
-                (ALL_TOLD, _) => Err(Error::ReadOnly),
+            return match (self.handle.reported.swap(ALL_REPORTED, Ordering::AcqRel), synced) {
+                (ALL_REPORTED, _) => Err(Error::ReadOnly),
                 (_, Err(Error::ReadOnly)) => Err(lost),
                 (_, synced) => synced,
             };
         }
         let failures = self.node.file().failures();
-        let told = |told: u32| (told != ALL_TOLD).then_some(failures);
-        let before = self.handle.told.fetch_update(Ordering::AcqRel, Ordering::Acquire, told);
-        let untold = before.is_ok_and(|before| before != failures);
+        let report = |reported: u32| (reported != ALL_REPORTED).then_some(failures);
+        let before = self.handle.reported.fetch_update(Ordering::AcqRel, Ordering::Acquire, report);
+        let unreported = before.is_ok_and(|before| before != failures);
         match synced {
-            Ok(()) if untold => Err(Error::Lost { ino: self.node.ino }),
+            Ok(()) if unreported => Err(Error::Lost { ino: self.node.ino }),
             synced => synced,
         }
     }
@@ -358,196 +368,26 @@ impl File {
     }
 
     pub(super) fn appends(&self) -> bool {
-        self.append
+        self.access.append
     }
 
     pub(super) fn check_read(&self) -> Result<()> {
-        if self.read { Ok(()) } else { Err(Error::BadHandle("not open for reading")) }
+        if self.access.read { Ok(()) } else { Err(Error::BadHandle("not open for reading")) }
     }
 
     pub(super) fn after_write(&self) -> Result<()> {
-        match self.sync {
-            Sync::Nothing => Ok(()),
-            Sync::Data => self.sync_data(),
-            Sync::All => self.sync_all(),
+        match self.access.durability {
+            WriteDurability::None => Ok(()),
+            WriteDurability::Data => self.sync_data(),
+            WriteDurability::All => self.sync_all(),
         }
     }
 
     pub(super) fn check_write(&self) -> Result<()> {
-        if self.write { self.node.fs.check_writable() } else { Err(Error::BadHandle("not open for writing")) }
-    }
-}
-
-/// How to open a file, shaped like [`std::fs::OpenOptions`].
-#[derive(Debug, Clone)]
-pub struct FileOptions<'v> {
-    at: At<'v>,
-    read: bool,
-    write: bool,
-    append: bool,
-    truncate: bool,
-    create: bool,
-    create_new: bool,
-    at_end: AtSymlink,
-    direct: bool,
-    sync: Sync,
-    attr: NewAttr,
-}
-
-impl<'v> FileOptions<'v> {
-    pub(super) fn new(at: At<'v>) -> Self {
-        let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
-        Self {
-            at,
-            read: false,
-            write: false,
-            append: false,
-            truncate: false,
-            create: false,
-            create_new: false,
-            at_end: AtSymlink::Follow,
-            direct: false,
-            sync: Sync::Nothing,
-            attr,
+        if self.access.write {
+            self.node.fs.check_writable()
+        } else {
+            Err(Error::BadHandle("not open for writing"))
         }
-    }
-
-    /// Opens for reading.
-    pub fn read(mut self, yes: bool) -> Self {
-        self.read = yes;
-        self
-    }
-
-    /// Opens for writing.
-    pub fn write(mut self, yes: bool) -> Self {
-        self.write = yes;
-        self
-    }
-
-    /// Opens for writing, always at the end.
-    pub fn append(mut self, yes: bool) -> Self {
-        self.append = yes;
-        self.write |= yes;
-        self
-    }
-
-    /// Cuts the file to nothing.
-    pub fn truncate(mut self, yes: bool) -> Self {
-        self.truncate = yes;
-        self
-    }
-
-    /// Makes the file if there is none.
-    pub fn create(mut self, yes: bool) -> Self {
-        self.create = yes;
-        self
-    }
-
-    /// Makes the file; one that exists is an error.
-    pub fn create_new(mut self, yes: bool) -> Self {
-        self.create_new = yes;
-        self
-    }
-
-    /// Whether a symbolic link at the end of the path is followed: yes, unless said otherwise.
-    pub fn follow(mut self, yes: bool) -> Self {
-        self.at_end = if yes { AtSymlink::Follow } else { AtSymlink::NoFollow };
-        self
-    }
-
-    /// Goes past the page cache (O_DIRECT): no, unless said otherwise. Memory and offset may have
-    /// any alignment; whole sectors in aligned memory go straight to the device.
-    pub fn direct(mut self, yes: bool) -> Self {
-        self.direct = yes;
-        self
-    }
-
-    /// Each write is durable with all attributes before it returns (O_SYNC).
-    pub fn sync(mut self, yes: bool) -> Self {
-        self.sync = if yes { Sync::All } else { Sync::Nothing };
-        self
-    }
-
-    /// Each write is durable before it returns (O_DSYNC).
-    pub fn dsync(mut self, yes: bool) -> Self {
-        self.sync = if yes { Sync::Data } else { Sync::Nothing };
-        self
-    }
-
-    /// Sets mode and owner of a file that is made: 0644, 0:0 unless said otherwise.
-    pub fn attr(mut self, attr: NewAttr) -> Self {
-        self.attr = attr;
-        self
-    }
-
-    /// Opens the file.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::Exists`], [`Error::IsDir`], [`Error::ReadOnly`], ...
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
-        let path = path.as_ref().as_os_str().as_bytes();
-        let fs = self.at.fs;
-        let _timer = fs.counters.open.start();
-        if self.write || self.truncate || self.create || self.create_new {
-            fs.check_writable()?;
-        }
-        let node = self.find_or_make(path)?;
-        let file = self.with_access(File::of_node(node, self.write)?);
-        if self.truncate {
-            file.set_len(0)?;
-        }
-        Ok(file)
-    }
-
-    /// Makes a file without a name in `dir` (O_TMPFILE), and opens it.
-    ///
-    /// # Errors
-    /// As [`Dir::create_nameless`].
-    pub fn open_nameless(&self, dir: &Dir) -> Result<File> {
-        Ok(self.with_access(dir.create_nameless(self.attr)?))
-    }
-
-    fn with_access(&self, file: File) -> File {
-        let (read, write, append, direct, sync) =
-            (self.read, self.write, self.append, self.direct, self.sync);
-        File { read, write, append, direct, sync, ..file }
-    }
-
-    fn find_or_make(&self, path: &[u8]) -> Result<NodeRef> {
-        let mut base = self.at.base()?;
-        if !self.create && !self.create_new {
-            return path::resolve(&base, path, self.at_end);
-        }
-        let is_dir = || if self.create_new { Error::Exists } else { Error::IsDir };
-        let mut path = path.to_vec();
-        // A link at the end is followed to the place where the file is, or is to be made.
-        for _ in 0..=path::MAX_LINKS {
-            let look = || path::place(&base, &path);
-            let at = match look() {
-                Err(Error::Busy) => return Err(is_dir()),
-                place => place?,
-            };
-            if is_dots(&at.name) {
-                return Err(is_dir());
-            }
-            if at.must_be_dir {
-                return Err(Error::IsDir);
-            }
-            match at.dir.lookup(&at.name) {
-                Err(Error::NotFound) => match at.dir.create(&at.name, NewKind::File, self.attr) {
-                    // Made by another thread meanwhile.
-                    Err(Error::Exists) => {}
-                    Err(Error::NotFound) if at.is_stale(look)? => {}
-                    made => return made,
-                },
-                Ok(_) if self.create_new => return Err(Error::Exists),
-                Ok(node) if self.at_end == AtSymlink::Follow && node.state().is_symlink() => {
-                    path = node.read_link()?;
-                    base = at.dir;
-                }
-                found => return found,
-            }
-        }
-        Err(Error::Loop)
     }
 }

@@ -1,13 +1,13 @@
 //! How fragmented files and free space are.
 
 use super::Volume;
-use super::path::{self, AtSymlink};
-use crate::error::Result;
+use super::at::bytes;
+use super::path::AtSymlink;
+use crate::error::{OrCannot, Result};
 use crate::fs::Fs;
 use crate::fs::inode::Node;
 use crate::store::alloc;
 use crate::store::map::{self, Mapping};
-use lanefs_device::os_name::OsStrExt;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
@@ -64,11 +64,13 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn extents(&self, path: impl AsRef<Path>) -> Result<Extents> {
-        let node =
-            path::resolve(&self.fs.root()?, path.as_ref().as_os_str().as_bytes(), AtSymlink::NoFollow)?;
-        // Dirty pages are allocated by this.
-        node.write_out()?;
-        extents_of(&node)
+        let count = || {
+            let node = self.at().node(bytes(&path), AtSymlink::NoFollow)?;
+            // Dirty pages are allocated by this.
+            node.write_out()?;
+            extents_of(&node)
+        };
+        count().or_cannot("count the extents of", &path)
     }
 
     /// Returns how fragmented all files and the free space are, from the metadata: reads every

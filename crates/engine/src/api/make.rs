@@ -1,7 +1,7 @@
 //! Making a volume, naming and tuning it.
 
 use super::Volume;
-use crate::error::{Error, Result};
+use crate::error::{Error, OrCannot, Result};
 use crate::fs::OpenOptions;
 use crate::store::txn::credits;
 use lanefs_device::{BlockDevice, FileDevice, MemDevice};
@@ -41,7 +41,7 @@ impl Volume {
             // Still locked: no other process has it.
             let _ = std::fs::remove_file(path);
         }
-        made
+        Ok(made.or_cannot("create", path)?.named(path))
     }
 
     /// Makes a volume of `size` bytes in memory, and opens it for writing: for tests and examples.
@@ -98,6 +98,10 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn tune(&self, tuning: &Tuning) -> Result<()> {
+        self.whole("tune", self.write_tuning(tuning))
+    }
+
+    fn write_tuning(&self, tuning: &Tuning) -> Result<()> {
         let before = self.fs.sb.lock().clone();
         before.clone().tune(tuning)?;
         // It was possible a moment ago, and no other call takes that away.
@@ -137,12 +141,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.img");
         let too_small = Volume::create(&path, 4096, &Options::default());
-        assert!(matches!(too_small, Err(Error::Mkfs(_))), "{too_small:?}");
+        assert!(matches!(too_small.as_ref().unwrap_err().kind(), Error::Mkfs(_)), "{too_small:?}");
         assert!(!path.exists());
         let volume = Volume::create(&path, 16 << 20, &Options::default()).unwrap();
         volume.set_label(b"sixteen bytes ok").unwrap();
-        assert!(matches!(volume.set_label(b"seventeen bytes !"), Err(Error::Tuning(_))));
-        assert!(matches!(volume.set_label(b"a\0b"), Err(Error::Tuning(_))));
+        assert!(matches!(volume.set_label(b"seventeen bytes !").unwrap_err().kind(), Error::Tuning(_)));
+        assert!(matches!(volume.set_label(b"a\0b").unwrap_err().kind(), Error::Tuning(_)));
         volume.close().unwrap();
         let before = std::fs::read(&path).unwrap();
         let taken = Volume::create(&path, 16 << 20, &Options::default()).unwrap_err();
@@ -150,6 +154,6 @@ mod tests {
         assert!(std::fs::read(&path).unwrap() == before);
         let volume = Volume::open_read_only(&path).unwrap();
         assert_eq!(volume.label(), b"sixteen bytes ok");
-        assert!(matches!(volume.set_label(b"x"), Err(Error::ReadOnly)));
+        assert!(matches!(volume.set_label(b"x").unwrap_err().kind(), Error::ReadOnly));
     }
 }

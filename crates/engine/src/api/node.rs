@@ -9,11 +9,11 @@ use crate::error::{Corrupt, Error, Result};
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::Atime;
 use crate::fs::namei::{Modifier, NewAttr, NewKind, RenameFlags, SetAttr};
-use crate::store::xattr::SetXattr;
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
 use lanefs_format::{FileType, InodeFlags};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 /// An inode in use. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -84,8 +84,8 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`].
-    pub fn lookup(&self, name: &OsStr) -> Result<Node> {
-        Ok(Node { node: self.node.lookup(name.as_bytes())? })
+    pub fn lookup(&self, name: impl AsRef<OsStr>) -> Result<Node> {
+        Ok(Node { node: self.node.lookup(name.as_ref().as_bytes())? })
     }
 
     /// Makes an inode with the name `name` in this directory. `umask` counts where the directory
@@ -93,9 +93,15 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoSpace`], [`Error::TooManyLinks`], ...
-    pub fn create(&self, name: &OsStr, kind: NewKind<'_>, attr: NewAttr, umask: u16) -> Result<Node> {
+    pub fn create(
+        &self,
+        name: impl AsRef<OsStr>,
+        kind: NewKind<'_>,
+        attr: NewAttr,
+        umask: u16,
+    ) -> Result<Node> {
         let attr = self.masked(attr, umask)?;
-        Ok(Node { node: self.node.create(name.as_bytes(), kind, attr)? })
+        Ok(Node { node: self.node.create(name.as_ref().as_bytes(), kind, attr)? })
     }
 
     /// Makes a file without a name (O_TMPFILE), as a child of this directory would be.
@@ -128,12 +134,13 @@ impl Node {
         }
     }
 
-    /// Gives the inode the name `name` in `dir` too.
+    /// Gives the inode `file`, of any type but a directory, the name `name` in this directory.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`].
-    pub fn hard_link(&self, dir: &Node, name: &OsStr) -> Result<()> {
-        self.node.link(&dir.node, name.as_bytes())
+    /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`];
+    /// [`Error::NotFound`] for an inode that was removed.
+    pub fn link_file(&self, file: &Node, name: impl AsRef<OsStr>) -> Result<()> {
+        file.node.link(&self.node, name.as_ref().as_bytes())
     }
 
     /// Removes the name of something that is no directory. Returns its inode: without another name
@@ -141,16 +148,16 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDir`].
-    pub fn remove_file(&self, name: &OsStr) -> Result<Node> {
-        Ok(Node { node: self.node.unlink(name.as_bytes())? })
+    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Result<Node> {
+        Ok(Node { node: self.node.unlink(name.as_ref().as_bytes())? })
     }
 
     /// Removes an empty directory. Returns its inode, which goes with the last `Node` of it.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`].
-    pub fn remove_dir(&self, name: &OsStr) -> Result<Node> {
-        Ok(Node { node: self.node.rmdir(name.as_bytes())? })
+    pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> Result<Node> {
+        Ok(Node { node: self.node.rmdir(name.as_ref().as_bytes())? })
     }
 
     /// Renames `name` in this directory to `new` in `dir`. Returns the inode whose name was taken:
@@ -158,8 +165,15 @@ impl Node {
     ///
     /// # Errors
     /// Those of renameat2(2).
-    pub fn rename(&self, name: &OsStr, dir: &Node, new: &OsStr, flags: RenameFlags) -> Result<Option<Node>> {
-        let replaced = self.node.rename(name.as_bytes(), &dir.node, new.as_bytes(), flags)?;
+    pub fn rename(
+        &self,
+        name: impl AsRef<OsStr>,
+        dir: &Node,
+        new: impl AsRef<OsStr>,
+        flags: RenameFlags,
+    ) -> Result<Option<Node>> {
+        let replaced =
+            self.node.rename(name.as_ref().as_bytes(), &dir.node, new.as_ref().as_bytes(), flags)?;
         Ok(replaced.map(|node| Node { node }))
     }
 
@@ -180,8 +194,8 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is none.
-    pub fn read_link(&self) -> Result<OsString> {
-        Ok(OsString::from_vec(self.node.read_link()?))
+    pub fn read_link(&self) -> Result<PathBuf> {
+        Ok(PathBuf::from(OsString::from_vec(self.node.read_link()?)))
     }
 
     /// Sets attributes.
@@ -255,47 +269,6 @@ impl Node {
         self.node.set_file_attr(flags, project)
     }
 
-    /// The value of an extended attribute, by its full name.
-    ///
-    /// # Errors
-    /// [`Error::NoData`] if there is none of that name.
-    pub fn xattr(&self, name: &OsStr) -> Result<Vec<u8>> {
-        self.node.xattr(name.as_bytes())
-    }
-
-    /// The names of all extended attributes.
-    ///
-    /// # Errors
-    /// Those of damaged attributes.
-    pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
-        crate::store::xattr::list(&self.node.fs, &self.node.state())
-    }
-
-    /// Returns all extended attributes with their values.
-    ///
-    /// # Errors
-    /// Those of damaged attributes.
-    pub fn xattrs(&self) -> Result<Vec<(OsString, Vec<u8>)>> {
-        self.node.xattrs()
-    }
-
-    /// Sets an extended attribute.
-    ///
-    /// # Errors
-    /// [`Error::XattrsTooLarge`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] by
-    /// `how`.
-    pub fn set_xattr(&self, name: &OsStr, value: &[u8], how: SetXattr) -> Result<()> {
-        self.node.set_xattr(name.as_bytes(), value, how)
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// [`Error::NoData`] if there is none of that name.
-    pub fn remove_xattr(&self, name: &OsStr) -> Result<()> {
-        self.node.remove_xattr(name.as_bytes())
-    }
-
     /// Opens a file, for writing too unless the volume is read-only or a hash tree fixes the
     /// content.
     ///
@@ -343,7 +316,7 @@ impl Node {
     ///
     /// # Errors
     /// The journal's or the device's.
-    pub fn sync(&self) -> Result<()> {
+    pub fn sync_all(&self) -> Result<()> {
         self.node.sync_all()
     }
 }

@@ -1,7 +1,7 @@
 //! Opening a volume with options.
 
 use super::Volume;
-use crate::error::Result;
+use crate::error::{OrCannot, Result};
 use crate::fs::{Fs, OpenOptions};
 use lanefs_device::{BlockDevice, open_url};
 use std::ffi::OsStr;
@@ -15,8 +15,9 @@ impl OpenOptions {
     /// A file that cannot be opened or is in use; a volume that breaks a rule of the format or
     /// needs a feature that lanefs does not have.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Volume> {
-        let device = self.file_options().open(path.as_ref())?;
-        self.open_device(Arc::new(device))
+        let path = path.as_ref();
+        let device = self.file_options().open(path)?;
+        Ok(self.open_device(Arc::new(device)).or_cannot("open", path)?.named(path))
     }
 
     /// Opens the volume with this name: a path as for [`open`](Self::open), or `pmem:FILE`, which
@@ -25,8 +26,9 @@ impl OpenOptions {
     /// # Errors
     /// As [`open`](Self::open); a name that is none.
     pub fn open_url(self, name: impl AsRef<OsStr>) -> Result<Volume> {
-        let device = self.device(name)?;
-        self.open_device(device)
+        let name = Path::new(&name);
+        let opened = self.device(name).and_then(|device| self.open_device(device));
+        Ok(opened.or_cannot("open", name)?.named(name))
     }
 
     /// Opens and locks the device of the volume with this name, without reading it.

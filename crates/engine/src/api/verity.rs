@@ -29,11 +29,11 @@ impl File {
     /// file.enable_verity(&Verity::default())?;
     /// let (hash, digest) = file.measure_verity()?;
     /// assert_eq!((hash, digest.len()), (VerityHash::Sha256, 32));
-    /// assert!(matches!(volume.write("/app", b"other"), Err(Error::NotPermitted(_))));
+    /// assert!(matches!(volume.write("/app", b"other").unwrap_err().kind(), Error::NotPermitted(_)));
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn enable_verity(&self, verity: &Verity) -> Result<()> {
-        enable(self.node(), verity, u32::from(self.counts_as_writer()))
+        enable(self.inode(), verity, u32::from(self.counts_as_writer()))
     }
 
     /// Returns the hash algorithm of the file's hash tree, and the digest that stands for its
@@ -43,7 +43,7 @@ impl File {
     /// [`Error::NoData`] for a file without a tree; [`Error::Verity`] for a damaged one; the
     /// device's.
     pub fn measure_verity(&self) -> Result<(VerityHash, Vec<u8>)> {
-        self.node().content().measure_verity()
+        self.inode().content().measure_verity()
     }
 }
 

@@ -2,17 +2,14 @@
 
 use super::at::{At, bytes};
 use super::{AtSymlink, Dir, DirEntry, File, FileOptions, Metadata};
-use crate::error::{Error, Result};
-use crate::fs::inode::NodeRef;
+use crate::error::{Error, OrCannot, Result};
 use crate::fs::namei::{NewAttr, RenameFlags, SetAttr};
 use crate::fs::stats::Stats;
 use crate::fs::{Fs, OpenOptions, Recovery, StatFs};
 use crate::store::alloc;
-use crate::store::xattr::SetXattr;
 use lanefs_device::BlockDevice;
-use lanefs_device::os_name::OsStrExt;
 use lanefs_format::{DeviceNumber, FileType, Superblock};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,6 +20,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Volume {
     pub(super) fs: Arc<Fs>,
+    /// The path of the volume, where it was opened by one.
+    name: Option<PathBuf>,
 }
 
 /// What the superblock and the journal report of an open volume.
@@ -40,12 +39,6 @@ pub struct VolumeInfo {
 
 const DEFAULT_DIR: NewAttr = NewAttr { permissions: 0o755, uid: 0, gid: 0 };
 
-/// Checks the length of an attribute's name, before the path is looked up.
-fn attr_name(name: &impl AsRef<OsStr>) -> Result<&[u8]> {
-    let name = name.as_ref().as_bytes();
-    if (1..=255).contains(&name.len()) { Ok(name) } else { Err(Error::Range) }
-}
-
 impl Drop for Volume {
     fn drop(&mut self) {
         // Files that are still open keep it open.
@@ -57,7 +50,21 @@ impl Drop for Volume {
 
 impl Volume {
     pub(crate) fn new(fs: Arc<Fs>) -> Self {
-        Self { fs }
+        Self { fs, name: None }
+    }
+
+    pub(super) fn named(self, name: &Path) -> Self {
+        let mut volume = self;
+        volume.name = Some(name.to_owned());
+        volume
+    }
+
+    /// Names the volume in a failure of an operation on all of it.
+    pub(super) fn whole<T>(&self, operation: &'static str, done: Result<T>) -> Result<T> {
+        match &self.name {
+            Some(name) => done.or_cannot(operation, name),
+            None => done,
+        }
     }
 
     /// Opens the volume in a file or block device for reading and writing, recovers it if it was
@@ -133,19 +140,8 @@ impl Volume {
     /// As [`open_file`](Self::open_file) and [`File::read_at`]; [`Error::NoMemory`] for a file that
     /// is larger than memory, as a sparse one may be.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        let file = self.open_file(path)?;
-        let mut content = Vec::new();
-        let mut piece = vec![0; 1 << 20];
-        // Not by i_size: that comes from the volume, and a hostile one can claim any size with
-        // holes.
-        loop {
-            let n = file.read_at(&mut piece, content.len() as u64)?;
-            content.try_reserve(n).map_err(|_| Error::NoMemory { bytes: content.len() + n })?;
-            content.extend_from_slice(piece.get(..n).unwrap_or_default());
-            if n < piece.len() {
-                return Ok(content);
-            }
-        }
+        let file = self.open_file(&path)?;
+        read_all(&file).or_cannot("read", path)
     }
 
     /// Makes or replaces a file with this content.
@@ -160,7 +156,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn write(&self, path: impl AsRef<Path>, content: &[u8]) -> Result<()> {
-        self.create_file(path)?.write_at(content, 0)
+        self.create_file(&path)?.write_at(content, 0).or_cannot("write", path)
     }
 
     /// Returns the attributes of the inode at `path`; a symbolic link at the end is followed.
@@ -196,7 +192,7 @@ impl Volume {
         match self.at().node(bytes(&path), AtSymlink::Follow) {
             Ok(_) => Ok(true),
             Err(Error::NotFound) => Ok(false),
-            Err(e) => Err(e),
+            Err(e) => Err(e).or_cannot("look up", path),
         }
     }
 
@@ -235,7 +231,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
-        self.open_dir(path)?.read_dir()
+        self.open_dir(&path)?.read_dir().or_cannot("read directory", path)
     }
 
     /// Makes a directory, mode 0755, owner 0:0.
@@ -246,7 +242,7 @@ impl Volume {
     /// ```
     /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
     /// volume.create_dir("/home")?;
-    /// assert!(matches!(volume.create_dir("/home"), Err(lanefs::Error::Exists)));
+    /// assert!(matches!(volume.create_dir("/home").unwrap_err().kind(), lanefs::Error::Exists));
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
@@ -270,9 +266,11 @@ impl Volume {
         for part in path.as_ref() {
             at.push(part);
             match self.create_dir(&at) {
-                Err(Error::Exists) if self.metadata(&at)?.is_dir() => {}
-                Err(Error::Exists) => return Err(Error::NotDir),
-                made => made?,
+                Err(e) if !matches!(e.kind(), Error::Exists) => return Err(e),
+                Err(_) if !self.metadata(&at)?.is_dir() => {
+                    return Err(Error::NotDir).or_cannot("create directory", &at);
+                }
+                Ok(()) | Err(_) => {}
             }
         }
         Ok(())
@@ -321,7 +319,7 @@ impl Volume {
             stack.push((dir.clone(), true));
             let open = self.open_dir(&dir)?;
             for entry in open.read_dir()? {
-                if open.metadata_of(&entry.name)?.is_dir() {
+                if open.symlink_metadata(&entry.name)?.is_dir() {
                     stack.push((dir.join(&entry.name), false));
                 } else {
                     open.remove_file(&entry.name)?;
@@ -451,61 +449,6 @@ impl Volume {
         self.at().set_attr(path, set, at_end)
     }
 
-    /// The value of an extended attribute, by its full name ("user.mime"). Symbolic links are
-    /// not followed, here and in the other calls on attributes.
-    ///
-    /// `system.lanefs.i_version` is [`Metadata::version`] in decimal digits, for programs that can
-    /// only read attributes by a path. It is not listed and cannot be set.
-    ///
-    /// # Errors
-    /// [`Error::NoData`] if there is none of that name.
-    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {
-        let name = attr_name(&name)?;
-        self.node(&path)?.xattr(name)
-    }
-
-    /// Names and values of all extended attributes.
-    ///
-    /// # Errors
-    /// Those of damaged attributes.
-    pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<(OsString, Vec<u8>)>> {
-        self.node(&path)?.xattrs()
-    }
-
-    /// Sets an extended attribute.
-    ///
-    /// # Errors
-    /// [`Error::XattrsTooLarge`] if it fits nowhere; [`Error::Exists`] or [`Error::NoData`] if
-    /// `how` asks for it.
-    ///
-    /// ```
-    /// # let volume = lanefs::Volume::in_memory(16 << 20)?;
-    /// use lanefs::SetXattr;
-    /// volume.write("/file", b"")?;
-    /// volume.set_xattr("/file", "user.mime", b"text/plain", SetXattr::Any)?;
-    /// assert_eq!(volume.xattr("/file", "user.mime")?, b"text/plain");
-    /// # Ok::<(), lanefs::Error>(())
-    /// ```
-    pub fn set_xattr(
-        &self,
-        path: impl AsRef<Path>,
-        name: impl AsRef<OsStr>,
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<()> {
-        let name = attr_name(&name)?;
-        self.node(&path)?.set_xattr(name, value, how)
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// [`Error::NoData`] if there is none of that name.
-    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
-        let name = attr_name(&name)?;
-        self.node(&path)?.remove_xattr(name)
-    }
-
     /// Runs `f` for an unprivileged user: without the blocks reserved for root
     /// (`s_r_blocks_count`). While `f` runs, this thread finds no space, on any volume, where only
     /// reserved blocks are left. A volume that was opened without [`OpenOptions::use_reserved`]
@@ -545,7 +488,8 @@ impl Volume {
     pub fn trim(&self, range: std::ops::Range<u64>, least: u64) -> Result<u64> {
         let size = u64::from(self.fs.block_size);
         let blocks = range.start.div_ceil(size)..range.end / size;
-        Ok(alloc::trim(&self.fs, blocks, least.div_ceil(size))? * size)
+        let trimmed = alloc::trim(&self.fs, blocks, least.div_ceil(size));
+        Ok(self.whole("trim", trimmed)? * size)
     }
 
     /// Returns what the superblock and the journal report.
@@ -586,7 +530,7 @@ impl Volume {
     /// # Ok::<(), lanefs::Error>(())
     /// ```
     pub fn sync(&self) -> Result<()> {
-        self.fs.sync()
+        self.whole("sync", self.fs.sync())
     }
 
     /// Makes everything durable, empties the journal and marks the volume as clean. Files and
@@ -595,10 +539,21 @@ impl Volume {
     /// # Errors
     /// The journal's or the device's: the volume then needs recovery.
     pub fn close(self) -> Result<()> {
-        self.fs.close()
+        self.whole("close", self.fs.close())
     }
+}
 
-    fn node(&self, path: &impl AsRef<Path>) -> Result<NodeRef> {
-        self.at().node(bytes(path), AtSymlink::NoFollow)
+fn read_all(file: &File) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let mut piece = vec![0; 1 << 20];
+    // Not by i_size: that comes from the volume, and a hostile one can claim any size with
+    // holes.
+    loop {
+        let n = file.read_at(&mut piece, content.len() as u64)?;
+        content.try_reserve(n).map_err(|_| Error::NoMemory { bytes: content.len() + n })?;
+        content.extend_from_slice(piece.get(..n).unwrap_or_default());
+        if n < piece.len() {
+            return Ok(content);
+        }
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! Three families: the request cannot be met (`NotFound`, `Exists`, ...), the volume is not valid
 //! ext4 (`Format`, `Corrupt`, ...: with structure, number and rule), or the medium failed
-//! (`Device`, `Journal`). [`Error::errno`] returns the number that the kernel's ext4 returns.
+//! (`Device`, `Journal`). Operations on paths wrap these in [`OperationError`], which names the
+//! path; those on open files and inodes return them bare. [`Error::errno`] returns the number that
+//! the kernel's ext4 returns.
 
 mod corrupt;
 mod dir;
 mod indirect;
+mod operation;
 mod resize;
 mod verity;
 mod xattr;
@@ -14,6 +17,8 @@ mod xattr;
 pub use corrupt::{Corrupt, Zone};
 pub use dir::DirError;
 pub use indirect::IndirectError;
+pub use operation::OperationError;
+pub(crate) use operation::OrCannot;
 pub use resize::ResizeError;
 pub use verity::VerityError;
 pub use xattr::XattrError;
@@ -27,9 +32,25 @@ use std::io;
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A failed operation.
+///
+/// An operation on a path fails with [`Error::Operation`], which names the path. Match on
+/// [`kind`](Self::kind), which is the same whether or not there was a path:
+///
+/// ```
+/// use lanefs::Error;
+/// # let volume = lanefs::Volume::in_memory(16 << 20)?;
+/// match volume.create_dir("/spool").map_err(Error::into_kind) {
+///     Ok(()) | Err(Error::Exists) => {}
+///     Err(e) => return Err(e),
+/// }
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// An operation on a path failed.
+    #[error(transparent)]
+    Operation(Box<OperationError>),
     /// No such name (ENOENT).
     #[error("No such file or directory")]
     NotFound,
@@ -210,7 +231,8 @@ impl Error {
     /// The errno that the kernel's ext4 gives for this failure: Linux's number, on every system.
     pub fn errno(&self) -> i32 {
         use lanefs_device::errno::*;
-        match self {
+        match self.kind() {
+            Error::Operation(_) => EIO,
             Error::NotFound => ENOENT,
             Error::Exists => EEXIST,
             Error::NotDir => ENOTDIR,

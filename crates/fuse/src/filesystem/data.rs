@@ -37,7 +37,7 @@ impl Filesystem {
             self.before_change(header, node, Change::Overwrite, keeps)?;
             node.set_len(0)?;
             if self.is_durable(node) {
-                node.sync()?;
+                node.sync_all()?;
             }
         } else if how.flags.writes() {
             let appends = how.flags.contains(OpenFlags::APPEND);

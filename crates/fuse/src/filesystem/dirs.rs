@@ -68,7 +68,7 @@ impl Filesystem {
     }
 
     pub(super) fn fsyncdir(&self, id: u64) -> Answer {
-        Ok(self.node(id)?.sync()?)
+        Ok(self.node(id)?.sync_all()?)
     }
 }
 

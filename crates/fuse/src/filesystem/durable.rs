@@ -69,13 +69,13 @@ impl Filesystem {
         let (dir, other) = (self.node(id)?, self.node(other)?);
         if self.is_durable_dir(&dir) || self.is_durable_dir(&other) {
             // One transaction has both directories and the new inode.
-            dir.sync()?;
+            dir.sync_all()?;
         }
         Ok(())
     }
 
     pub(super) fn settle_inode(&self, id: u64) -> Answer {
         let node = self.node(id)?;
-        if self.is_durable(&node) { Ok(node.sync()?) } else { Ok(()) }
+        if self.is_durable(&node) { Ok(node.sync_all()?) } else { Ok(()) }
     }
 }

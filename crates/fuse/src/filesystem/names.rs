@@ -99,13 +99,13 @@ impl Filesystem {
 
     pub(super) fn link(&self, dir: u64, id: u64, name: &OsStr, out: &mut Outbox) -> Answer {
         let node = self.node(id)?;
-        node.hard_link(&self.node(dir)?, name)?;
+        self.node(dir)?.link_file(&node, name)?;
         self.tell(node, out)
     }
 
     pub(super) fn readlink(&self, id: u64, out: &mut Outbox) -> Answer {
         let node = self.node(id)?;
-        out.put_bytes(node.read_link()?.as_bytes())?;
+        out.put_bytes(node.read_link()?.as_os_str().as_bytes())?;
         self.accessed(&node, self.atime, OpenFlags::empty())
     }
 }

@@ -8,7 +8,8 @@ use crate::owners::Owners;
 use crate::request::{NewXattr, Wanted};
 use crate::wire::{GetxattrOut, InHeader};
 use rustix::io::Errno;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
 impl Filesystem {
     pub(super) fn getxattr(&self, id: u64, name: &OsStr, wanted: Wanted, out: &mut Outbox) -> Answer {
@@ -18,12 +19,12 @@ impl Filesystem {
     pub(super) fn listxattr(&self, header: &InHeader, wanted: Wanted, out: &mut Outbox) -> Answer {
         let names = self.node(header.nodeid)?.xattr_names()?;
         let mut list = Vec::new();
-        let is_trusted = |name: &&Vec<u8>| name.starts_with(b"trusted.");
+        let is_trusted = |name: &&OsString| name.as_bytes().starts_with(b"trusted.");
         // The kernel checks the real capability before it asks for a value, with fakeroot too.
         let caller = Caller::of(header, Owners::default(), self.broker.as_deref());
         let shows_trusted = names.iter().any(|name| is_trusted(&name)) && caller.has(Capability::SysAdmin);
         for name in names.iter().filter(|name| shows_trusted || !is_trusted(name)) {
-            list.extend_from_slice(name);
+            list.extend_from_slice(name.as_bytes());
             list.push(0);
         }
         tell(wanted, &list, out)

@@ -33,6 +33,7 @@ pub(super) enum Gave {
 
 /// Sorts an error.
 pub(super) fn refusal(error: &Error) -> Gave {
+    let error = error.kind();
     let said = error.to_string();
     match error {
         Error::NoSpace | Error::NotPermitted(_) | Error::NotSupported(_) => Gave::Limited(said),

@@ -145,7 +145,7 @@ impl Shared {
             let pressure = self.plan.setting.pressure;
             let tasks = [(pressure.commit, Upkeep::Commit), (pressure.sweep, Upkeep::Sweep)];
             for (_, task) in tasks.into_iter().filter(|(wanted, _)| *wanted) {
-                match self.of_volume(|volume| volume.upkeep(task)) {
+                match self.of_volume(|volume| volume.upkeep(task)).map_err(Error::into_kind) {
                     Ok(()) | Err(Error::Closed) => {}
                     Err(e) => return Err(format!("{task:?}: {e}")),
                 }

@@ -526,7 +526,7 @@ mod tests {
         for i in 0..4 {
             file.fallocate(FallocMode::Allocate, i * 100 * 4096, 4096).unwrap();
         }
-        let node = file.node();
+        let node = file.inode();
         let mut plan = Plan::new(node.content());
         plan.place(350, 1).unwrap().unwrap();
         plan.claim = None;

@@ -53,12 +53,12 @@ fn a_sync_covers_what_was_written_before_the_node_was_evicted() {
         let file = volume.create_file("/f").unwrap();
         file.write_at(&[1; 4096], 0).unwrap();
         volume.sync().unwrap();
-        let (ino, fs) = (file.node().ino, Arc::clone(&file.node().fs));
+        let (ino, fs) = (file.inode().ino, Arc::clone(&file.inode().fs));
         // The time is written into the inode and committed; the page is written out after that.
         file.write_at(&[2; 4096], 0).unwrap();
         file.set_attr(&SetAttr { uid: Some(7), ..SetAttr::default() }).unwrap();
         fs.journal.sync().unwrap();
-        file.node().write_out().unwrap();
+        file.inode().write_out().unwrap();
         drop(file);
         assert!(device.unflushed.load(Ordering::SeqCst) > 0);
         fs.nodes.sweep_but(0);
@@ -80,8 +80,8 @@ fn a_node_without_a_name_is_left_to_its_deleter() {
     let (_, volume) = volume();
     let before = volume.statfs().inodes_free;
     let file = volume.create_file("/f").unwrap();
-    let fs = Arc::clone(&file.node().fs);
-    let node = fs.known_node(file.node().ino).unwrap();
+    let fs = Arc::clone(&file.inode().fs);
+    let node = fs.known_node(file.inode().ino).unwrap();
     volume.remove_file("/f").unwrap();
     drop(file);
     assert_eq!(node.refs.swap(0, Ordering::AcqRel), 1);
@@ -97,7 +97,7 @@ fn a_node_without_a_name_is_left_to_its_deleter() {
 fn files_whose_times_are_pending_are_noted_once_and_not_without_bound() {
     let (_, volume) = volume();
     let file = volume.create_file("/f").unwrap();
-    let fs = Arc::clone(&file.node().fs);
+    let fs = Arc::clone(&file.inode().fs);
     for _ in 0..100 {
         file.write_at(b"x", 0).unwrap();
         file.sync_all().unwrap();

@@ -11,6 +11,7 @@ use crate::store::dir;
 use crate::store::txn::{Txn, credits};
 use lanefs_format::{DeviceNumber, FileType};
 use lanefs_sync::order::{Level, Ordered};
+use std::sync::Arc;
 
 /// How a rename treats an existing name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,7 +64,7 @@ impl Node {
     /// `new`. It is deleted with its last name and its last user.
     ///
     /// # Errors
-    /// Those of rename(2).
+    /// The errors of renameat2(2); [`Error::OtherVolume`].
     pub(crate) fn rename(
         &self,
         old: &[u8],
@@ -71,6 +72,9 @@ impl Node {
         new: &[u8],
         flags: RenameFlags,
     ) -> Result<Option<NodeRef>> {
+        if !Arc::ptr_eq(&self.fs, &to.fs) {
+            return Err(Error::OtherVolume);
+        }
         self.fs.with_room(|| self.rename_once(old, to, new, flags))
     }
 

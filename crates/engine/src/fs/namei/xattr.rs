@@ -4,8 +4,6 @@ use crate::error::{Error, Result};
 use crate::fs::inode::Node;
 use crate::store::txn::credits;
 use crate::store::xattr::{self, SetXattr};
-use lanefs_device::os_name::OsStringExt;
-use std::ffi::OsString;
 
 /// A virtual attribute: i_version in decimal. Reading it marks the version as seen. It is not
 /// listed.
@@ -25,7 +23,7 @@ fn refuse_virtual(name: &[u8]) -> Result<()> {
 }
 
 impl Node {
-    /// The value of the attribute `name`.
+    /// Returns the value of the attribute `name`.
     pub(crate) fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         if name == I_VERSION {
             return Ok(self.attributes().version.to_string().into_bytes());
@@ -33,19 +31,25 @@ impl Node {
         xattr::get(&self.fs, &self.state(), name)
     }
 
-    /// All attributes with their values.
+    /// Returns names and values of all attributes.
     ///
     /// # Errors
-    /// [`Error::XattrsTooLarge`] for more than [`ALL_MAX`] bytes; those of a damaged volume.
-    pub(crate) fn xattrs(&self) -> Result<Vec<(OsString, Vec<u8>)>> {
+    /// [`Error::XattrsTooLarge`] for more than [`ALL_MAX`] bytes; the errors of a damaged
+    /// volume.
+    pub(crate) fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let inode = self.state();
         let mut left = ALL_MAX;
         let with_value = |name: Vec<u8>| {
             let value = xattr::get(&self.fs, &inode, &name)?;
             left = left.checked_sub(name.len() + value.len()).ok_or(Error::XattrsTooLarge)?;
-            Ok((OsString::from_vec(name), value))
+            Ok((name, value))
         };
         xattr::list(&self.fs, &inode)?.into_iter().map(with_value).collect()
+    }
+
+    /// Returns the names of all attributes.
+    pub(crate) fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
+        xattr::list(&self.fs, &self.state())
     }
 
     /// Sets the attribute `name`.

@@ -82,7 +82,7 @@ fn who_has_to_wait_for_a_range_is_timed() {
     for locking in [Locking::Inode, Locking::RangeMutex, Locking::Range] {
         let volume = volume(OpenOptions::new().locking(locking));
         let file = written(&volume);
-        let node = file.node();
+        let node = file.inode();
         let mut patience = Duration::from_millis(20);
         // A reader that comes too late does not wait. It is tried again with a longer delay.
         let waits = loop {
@@ -130,9 +130,9 @@ fn attributes_that_do_not_fit_write_no_other_file_out() {
     let volume = volume(OpenOptions::new());
     volume.write("/other", &[7; 1 << 20]).unwrap();
     let file = volume.create_file("/file").unwrap();
-    let fs = &file.node().fs;
+    let fs = &file.inode().fs;
     let dirty = fs.pages.dirty_bytes();
-    let e = file.set_xattr(b"user.large", &[7; 8192]).unwrap_err();
+    let e = file.set_xattr("user.large", &[7; 8192], crate::SetXattr::Any).unwrap_err();
     let after = fs.pages.dirty_bytes();
     assert_eq!((e.errno(), volume.stats().counts.space_retries), (28, 0), "{e}");
     assert!(dirty > 0 && after == dirty, "{dirty} bytes, {after} afterwards");
@@ -144,10 +144,10 @@ fn a_want_of_inodes_writes_no_file_out() {
     let volume = made(mkfs, OpenOptions::new());
     volume.write("/other", &[7; 1 << 20]).unwrap();
     let other = volume.open_options().read(true).open("/other").unwrap();
-    let fs = &other.node().fs;
+    let fs = &other.inode().fs;
     let dirty = fs.pages.dirty_bytes();
     let e = (0..).find_map(|n| volume.create_file(format!("/{n}")).err()).unwrap();
-    assert!(matches!(e, Error::NoInodes) && e.errno() == 28, "{e}");
+    assert!(matches!(e.kind(), Error::NoInodes) && e.errno() == 28, "{e}");
     assert!(volume.create_dir("/dir").is_err() && volume.symlink("x", "/link").is_err());
     assert_eq!(volume.stats().counts.space_retries, 0);
     assert!(

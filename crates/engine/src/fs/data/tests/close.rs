@@ -80,9 +80,9 @@ fn open(device: &Arc<Waiting>) -> Volume {
 type Change = fn(&File) -> Result<()>;
 const CHANGES: [(&str, Change); 9] = [
     ("write", |file| file.write_at(&[1; 5000], 10)),
-    ("append", |file| file.node().content().append(&[1; 5000], false).map(drop)),
+    ("append", |file| file.inode().content().append(&[1; 5000], false).map(drop)),
     ("direct write", |file| file.with_direct(true).write_at(&[1; 4096], 0)),
-    ("direct append", |file| file.node().content().append(&[1; 4096], true).map(drop)),
+    ("direct append", |file| file.inode().content().append(&[1; 4096], true).map(drop)),
     ("late write", |file| file.write_late(&[1; 256 << 10], 0)),
     ("write without waiting", |file| file.try_write_at(&[1; 4096], 0).map(drop)),
     ("batch", |file| File::run_batch(&mut [Io::write(file, &[1; 4096], 0)]).remove(0).map(drop)),
@@ -149,7 +149,7 @@ fn a_change_that_is_accepted_beside_a_close_is_there() {
 fn close_beside(device: &Arc<Waiting>, place: &Mutex<Option<Stop>>, name: &str, change: Change) {
     let volume = open(device);
     let file = volume.open_options().read(true).write(true).open("/f").unwrap();
-    let fs = Arc::clone(&file.node().fs);
+    let fs = Arc::clone(&file.inode().fs);
     let (has_begun, let_go) = stop_in(place);
     let done = thread::scope(|scope| {
         let writer = scope.spawn(|| change(&file));

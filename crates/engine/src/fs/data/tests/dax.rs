@@ -52,7 +52,7 @@ fn random_writes_without_a_page_cache_and_with_one() {
         for dax in [true, false, true] {
             let volume = open(&path, OpenOptions::new().dax(dax));
             let f = file(&volume, "/f", false);
-            churn(f.node(), &mut model, &mut rng, 60, 2_000_000);
+            churn(f.inode(), &mut model, &mut rng, 60, 2_000_000);
             f.sync_all().unwrap();
             let stats = volume.stats();
             assert_eq!(stats.cache.used == 0, dax);
@@ -171,7 +171,7 @@ fn what_can_be_mapped_is_what_is_there() {
         let all: Vec<bool> =
             (0..99).map(|i| two[0].map(i * BLOCK as u64, 2 * BLOCK).unwrap().is_some()).collect();
         for (i, mapped) in all.into_iter().enumerate() {
-            let place = |i| two[0].node().content().mapping(i).unwrap();
+            let place = |i| two[0].inode().content().mapping(i).unwrap();
             let (a, b) = (place(i as u32), place(i as u32 + 1));
             let side_by_side = matches!((a, b), (
                 crate::store::map::Mapping::Mapped { block: a, .. },
@@ -264,7 +264,7 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
                 let name = format!("/{dax}{}", flag.bits());
                 let file = file(&volume, &name, false);
                 file.write_late(&[b'a'; 2 * BLOCK], 0).unwrap();
-                file.node().set_file_attr(Some(flag | InodeFlags::EXTENTS), None).unwrap();
+                file.inode().set_file_attr(Some(flag | InodeFlags::EXTENTS), None).unwrap();
                 // In the middle, over the end, and behind a hole.
                 for (at, len) in [(512, 512), (2 * BLOCK - 1, 7), (5 * BLOCK, 1)] {
                     assert!(matches!(
@@ -276,7 +276,7 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
                 }
                 let end = u64::from(u32::MAX) * BLOCK as u64;
                 assert!(matches!(file.write_late(b"x", end), Err(Error::FileTooBig)));
-                file.node().set_file_attr(Some(InodeFlags::EXTENTS), None).unwrap();
+                file.inode().set_file_attr(Some(InodeFlags::EXTENTS), None).unwrap();
             }
             volume.close().unwrap();
             fsck(&path);

@@ -19,7 +19,7 @@ fn volume() -> Volume {
 /// Gives an inode an i_size that no call would.
 fn set_size_on_disk(volume: &Volume, path: &str, size: u64) -> File {
     let file = volume.open_options().read(true).write(true).open(path).unwrap();
-    let node = file.node();
+    let node = file.inode();
     let update = |txn: &mut Txn<'_>| {
         node.prepare()?.update(txn, |_, inode| {
             inode.size = size;
@@ -97,7 +97,7 @@ fn no_commit_interval_is_too_long() {
     let file = volume.create_file("/f").unwrap();
     file.write_at(b"content", 0).unwrap();
     // Its flusher has a round with a dirty page.
-    file.node().fs.flusher.wake();
+    file.inode().fs.flusher.wake();
     drop(file);
     let close = std::thread::spawn(move || done.send(volume.close().is_ok()));
     assert_eq!(is_done.recv_timeout(Duration::from_secs(60)), Ok(true));
@@ -137,7 +137,7 @@ impl BlockDevice for Dropping {
     }
     fn flush(&self) -> lanefs_device::Result<()> {
         let mut file = self.file.lock().unwrap();
-        if file.as_ref().is_some_and(|file| file.node().fs.is_closed()) {
+        if file.as_ref().is_some_and(|file| file.inode().fs.is_closed()) {
             // In another thread, because this one holds locks.
             let file = file.take();
             std::thread::scope(|scope| _ = scope.spawn(move || drop(file)).join());

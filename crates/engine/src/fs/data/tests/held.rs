@@ -30,7 +30,7 @@ impl BlockDevice for Looking {
             && let Some(file) = &*self.file.lock().unwrap()
         {
             // In another thread, because this one holds locks.
-            let look = || file.node().content().try_lock_to_write(0, 1 << 20).is_err();
+            let look = || file.inode().content().try_lock_to_write(0, 1 << 20).is_err();
             let held = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
             self.held.lock().unwrap().push(held);
         }

@@ -96,7 +96,7 @@ fn what_was_allowed_comes_down_whatever_the_flags_are() {
     let volume = open(&image);
     let file = volume.create_file("/f").unwrap();
     file.write_at(&[1; MIB], 0).unwrap();
-    file.node().set_file_attr(Some(InodeFlags::IMMUTABLE | InodeFlags::EXTENTS), None).unwrap();
+    file.inode().set_file_attr(Some(InodeFlags::IMMUTABLE | InodeFlags::EXTENTS), None).unwrap();
     for at in [0, MIB as u64, 5 * MIB as u64] {
         assert!(matches!(file.write_at(&[2; MIB], at), Err(Error::NotPermitted(_))));
         file.write_late(&[2; MIB], at).unwrap();
@@ -177,7 +177,7 @@ fn a_late_write_that_fails_leaves_i_disksize_where_it_was() {
     }
     file.sync_all().unwrap();
     let size = |volume: &Volume| volume.metadata("/f").unwrap().len();
-    assert_eq!((size(&volume), file.node().state().size), (4 * MIB as u64, MIB as u64));
+    assert_eq!((size(&volume), file.inode().state().size), (4 * MIB as u64, MIB as u64));
     let content = volume.read("/f").unwrap();
     assert!(content[..MIB] == [1; MIB] && content[MIB..].iter().all(|byte| *byte == 0));
     // Once there is space, the caller writes the rest again, in any order.

@@ -18,7 +18,7 @@ fn who_waits_for_a_leader_that_panics_is_told() {
         let volume = options.open_device(Arc::new(device)).unwrap();
         let files: Vec<_> = (0..THREADS).map(|i| volume.create_file(format!("/{i}")).unwrap()).collect();
         volume.sync().unwrap();
-        let combiner = &files[0].node().fs.combiner;
+        let combiner = &files[0].inode().fs.combiner;
         combiner.panics.store(true, Ordering::Relaxed);
         combiner.gathers.store(THREADS, Ordering::Relaxed);
         let synced: Vec<_> = thread::scope(|scope| {

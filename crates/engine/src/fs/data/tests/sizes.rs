@@ -211,7 +211,7 @@ fn what_was_cut_off_does_not_come_back_with_a_larger_size() {
         f.set_len(cut as u64).unwrap();
         grow(&f, grown as u64);
         // The sizes are committed, and the page is not written out.
-        f.node().fs.journal.sync().unwrap();
+        f.inode().fs.journal.sync().unwrap();
         let fs = image.open_on(Arc::new(lanefs_device::MemDevice::from_bytes(device.image().to_bytes())));
         let found = all(&fs.root().unwrap().lookup(b"f").unwrap());
         assert_eq!(found.len(), grown);

@@ -37,7 +37,7 @@ fn those_who_sync_together_share_handle_and_commit_and_all_are_woken() {
     let volume = volume();
     let files: Vec<_> = (0..THREADS).map(|i| volume.create_file(format!("/{i}")).unwrap()).collect();
     volume.sync().unwrap();
-    let combiner = &files[0].node().fs.combiner;
+    let combiner = &files[0].inode().fs.combiner;
     for round in 0..3_u8 {
         let counts = || {
             let journal = volume.stats().journal;
@@ -59,7 +59,7 @@ fn those_who_sync_together_share_handle_and_commit_and_all_are_woken() {
         for (at, file) in files.iter().enumerate() {
             let mut bytes = [0; 10_000];
             // From the device.
-            file.node().file().drop_pages(0..u32::MAX);
+            file.inode().file().drop_pages(0..u32::MAX);
             assert_eq!(file.read_at(&mut bytes, u64::from(round) << 16).unwrap(), bytes.len());
             assert!(bytes.iter().all(|b| *b == at as u8 + round));
         }

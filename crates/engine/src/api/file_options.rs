@@ -1,0 +1,173 @@
+//! How a file is opened: options, shaped like [`std::fs::OpenOptions`].
+
+use super::file::{Access, WriteDurability};
+use super::path::{self, AtSymlink};
+use super::{At, Dir, File};
+use crate::error::{Error, OrCannot, Result};
+use crate::fs::inode::NodeRef;
+use crate::fs::namei::{NewAttr, NewKind, is_dots};
+use lanefs_device::os_name::OsStrExt;
+use std::path::Path;
+
+/// How to open a file, shaped like [`std::fs::OpenOptions`].
+#[derive(Debug, Clone)]
+pub struct FileOptions<'v> {
+    at: At<'v>,
+    access: Access,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    at_end: AtSymlink,
+    attr: NewAttr,
+}
+
+impl<'v> FileOptions<'v> {
+    pub(super) fn new(at: At<'v>) -> Self {
+        let attr = NewAttr { permissions: 0o644, uid: 0, gid: 0 };
+        Self {
+            at,
+            access: Access::NONE,
+            truncate: false,
+            create: false,
+            create_new: false,
+            at_end: AtSymlink::Follow,
+            attr,
+        }
+    }
+
+    /// Opens for reading.
+    pub fn read(mut self, yes: bool) -> Self {
+        self.access.read = yes;
+        self
+    }
+
+    /// Opens for writing.
+    pub fn write(mut self, yes: bool) -> Self {
+        self.access.write = yes;
+        self
+    }
+
+    /// Opens for writing, always at the end.
+    pub fn append(mut self, yes: bool) -> Self {
+        self.access.append = yes;
+        self.access.write |= yes;
+        self
+    }
+
+    /// Cuts the file to nothing.
+    pub fn truncate(mut self, yes: bool) -> Self {
+        self.truncate = yes;
+        self
+    }
+
+    /// Makes the file if there is none.
+    pub fn create(mut self, yes: bool) -> Self {
+        self.create = yes;
+        self
+    }
+
+    /// Makes the file; one that exists is an error.
+    pub fn create_new(mut self, yes: bool) -> Self {
+        self.create_new = yes;
+        self
+    }
+
+    /// Whether a symbolic link at the end of the path is followed: yes, unless said otherwise.
+    pub fn follow(mut self, yes: bool) -> Self {
+        self.at_end = if yes { AtSymlink::Follow } else { AtSymlink::NoFollow };
+        self
+    }
+
+    /// Goes past the page cache (O_DIRECT): no, unless said otherwise. Memory and offset may have
+    /// any alignment; whole sectors in aligned memory go straight to the device.
+    pub fn direct(mut self, yes: bool) -> Self {
+        self.access.direct = yes;
+        self
+    }
+
+    /// Each write is durable with all attributes before it returns (O_SYNC).
+    pub fn sync(mut self, yes: bool) -> Self {
+        self.access.durability = if yes { WriteDurability::All } else { WriteDurability::None };
+        self
+    }
+
+    /// Each write is durable before it returns (O_DSYNC).
+    pub fn dsync(mut self, yes: bool) -> Self {
+        self.access.durability = if yes { WriteDurability::Data } else { WriteDurability::None };
+        self
+    }
+
+    /// Sets mode and owner of a file that is made: 0644, 0:0 unless said otherwise.
+    pub fn attr(mut self, attr: NewAttr) -> Self {
+        self.attr = attr;
+        self
+    }
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Exists`], [`Error::IsDir`], [`Error::ReadOnly`], ...
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_bytes(path.as_ref().as_os_str().as_bytes()).or_cannot("open", path)
+    }
+
+    fn open_bytes(&self, path: &[u8]) -> Result<File> {
+        let fs = self.at.fs;
+        let _timer = fs.counters.open.start();
+        if self.access.write || self.truncate || self.create || self.create_new {
+            fs.check_writable()?;
+        }
+        let node = self.find_or_make(path)?;
+        let file = File::of_node(node, self.access.write)?.with_access(self.access);
+        if self.truncate {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+
+    /// Makes a file without a name in `dir` (O_TMPFILE), and opens it.
+    ///
+    /// # Errors
+    /// As [`Dir::create_nameless`].
+    pub fn open_nameless(&self, dir: &Dir) -> Result<File> {
+        Ok(dir.create_nameless(self.attr)?.with_access(self.access))
+    }
+
+    fn find_or_make(&self, path: &[u8]) -> Result<NodeRef> {
+        let mut base = self.at.base()?;
+        if !self.create && !self.create_new {
+            return path::resolve(&base, path, self.at_end);
+        }
+        let is_dir = || if self.create_new { Error::Exists } else { Error::IsDir };
+        let mut path = path.to_vec();
+        // A link at the end is followed to the place where the file is, or is to be made.
+        for _ in 0..=path::MAX_LINKS {
+            let look = || path::place(&base, &path);
+            let at = match look() {
+                Err(Error::Busy) => return Err(is_dir()),
+                place => place?,
+            };
+            if is_dots(&at.name) {
+                return Err(is_dir());
+            }
+            if at.must_be_dir {
+                return Err(Error::IsDir);
+            }
+            match at.dir.lookup(&at.name) {
+                Err(Error::NotFound) => match at.dir.create(&at.name, NewKind::File, self.attr) {
+                    // Made by another thread meanwhile.
+                    Err(Error::Exists) => {}
+                    Err(Error::NotFound) if at.is_stale(look)? => {}
+                    made => return made,
+                },
+                Ok(_) if self.create_new => return Err(Error::Exists),
+                Ok(node) if self.at_end == AtSymlink::Follow && node.state().is_symlink() => {
+                    path = node.read_link()?;
+                    base = at.dir;
+                }
+                found => return found,
+            }
+        }
+        Err(Error::Loop)
+    }
+}
