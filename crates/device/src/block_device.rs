@@ -34,13 +34,23 @@ impl WriteOp<'_> {
     }
 }
 
-/// A medium of fixed size, addressed by byte. Shared between threads: every call takes `&self`.
+/// A medium, addressed by byte, whose size changes only by [`measure`](BlockDevice::measure). Shared between threads: every call takes `&self`.
 ///
 /// Reads and writes are whole or an error. Two calls that overlap in time and range may
 /// interleave in any way; callers keep them apart.
 pub trait BlockDevice: Send + Sync + Debug {
     /// Returns the size in bytes.
     fn size(&self) -> u64;
+
+    /// Looks again how large the medium is, and returns that: [`size`](Self::size) from now on. A
+    /// medium that has become smaller keeps its size, and so does one that cannot grow while it is
+    /// open.
+    ///
+    /// # Errors
+    /// The size cannot be read.
+    fn measure(&self) -> Result<u64> {
+        Ok(self.size())
+    }
 
     /// Returns whether writes are refused.
     fn read_only(&self) -> bool;
@@ -134,6 +144,10 @@ pub trait BlockDevice: Send + Sync + Debug {
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn size(&self) -> u64 {
         (**self).size()
+    }
+
+    fn measure(&self) -> Result<u64> {
+        (**self).measure()
     }
 
     fn read_only(&self) -> bool {

@@ -98,6 +98,10 @@ impl<D: BlockDevice> BlockDevice for PacedDevice<D> {
         self.below.size()
     }
 
+    fn measure(&self) -> Result<u64> {
+        self.below.measure()
+    }
+
     fn read_only(&self) -> bool {
         self.below.read_only()
     }

@@ -36,7 +36,7 @@ const BATCH: usize = 1024;
 
 /// Aborts the journal if a commit or a checkpoint panics: a partial one must not be read as a
 /// complete one.
-struct Unfinished<'a>(&'a Core);
+pub(crate) struct Unfinished<'a>(pub(crate) &'a Core);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
@@ -154,7 +154,7 @@ impl Core {
     }
 
     /// Closes the running transaction, waits for its handles, and takes their changes.
-    fn close_running(&self) -> (Place, Transaction) {
+    pub(crate) fn close_running(&self) -> (Place, Transaction) {
         let place = self.gate.close();
         let txn = std::mem::take(&mut *self.transactions[place.slot].lock());
         (place, txn)
@@ -162,7 +162,7 @@ impl Core {
 
     /// Makes a closed transaction durable. Returns the time spent on flushes. If that fails, its
     /// buffers stay in memory, so that threads that still read see the last changes.
-    fn write_out(&self, place: Place, mut txn: Transaction, began: Instant) -> Result<Duration> {
+    pub(crate) fn write_out(&self, place: Place, mut txn: Transaction, began: Instant) -> Result<Duration> {
         let written = self.try_write_out(place.tid, &mut txn, began);
         if written.is_err() {
             self.transactions[place.slot].lock().buffers.append(&mut txn.buffers);
@@ -260,7 +260,7 @@ impl Core {
         }
     }
 
-    fn report_freed(&self, freed: &[Freed]) {
+    pub(crate) fn report_freed(&self, freed: &[Freed]) {
         if let (Some(on_freed), false) = (&self.on_freed, freed.is_empty()) {
             on_freed(freed);
         }
@@ -294,7 +294,7 @@ impl Core {
         checkpoint().inspect_err(|error| self.abort(error))
     }
 
-    fn try_checkpoint(&self, blocks: u32) -> Result<()> {
+    pub(crate) fn try_checkpoint(&self, blocks: u32) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let (last, used_before) = {
             let state = self.state.lock();

@@ -19,7 +19,7 @@ use crate::transaction::Transaction;
 use crate::{Buffer, Freed, JournalError, Options, Result, Tid};
 use lanefs_device::{AlignedBuf, BlockDevice};
 use lanefs_sync::Mutex;
-use lanefs_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use lanefs_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use lanefs_sync::time::Instant;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -75,7 +75,8 @@ impl Shares {
 pub(crate) struct Core {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) block_size: u32,
-    blocks: u64,
+    /// Blocks of the device.
+    blocks: AtomicU64,
     cache: Cache,
     pub(crate) shares: Shares,
     pub(crate) gate: Gate,
@@ -120,7 +121,7 @@ impl Core {
         Ok(Self {
             device,
             block_size,
-            blocks,
+            blocks: AtomicU64::new(blocks),
             cache: Cache::new(shares.clean),
             shares,
             gate: Gate::new(first, max_credits),
@@ -171,10 +172,17 @@ impl Core {
     }
 
     fn offset(&self, block: u64) -> Result<u64> {
-        if block >= self.blocks {
-            return Err(JournalError::BlockOutOfRange { block, blocks: self.blocks });
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        if block >= blocks {
+            return Err(JournalError::BlockOutOfRange { block, blocks });
         }
         Ok(block * u64::from(self.block_size))
+    }
+
+    /// Learns that the device has become larger.
+    pub(crate) fn measure_device(&self) {
+        let blocks = self.device.size().checked_div(u64::from(self.block_size)).unwrap_or(0);
+        self.blocks.store(blocks, Ordering::Relaxed);
     }
 
     // ---- buffers
@@ -211,6 +219,12 @@ impl Core {
                 buffer.disown(tid);
             }
         }
+    }
+
+    /// Drops the cached content of a block that no transaction has, because it was written past the
+    /// journal.
+    pub(crate) fn forget(&self, block: u64) {
+        drop(self.cache.remove(block));
     }
 
     // ---- rest

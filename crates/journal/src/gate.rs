@@ -325,6 +325,25 @@ impl Gate {
         }
     }
 
+    /// Makes transaction `tid` the running one, after [`close`](Self::close), and keeps it closed to
+    /// all handles but those of [`enter_closed`](Self::enter_closed). [`reopen`](Self::reopen) opens
+    /// it.
+    pub(crate) fn step_closed(&self, tid: Tid, limit: u32) {
+        let next = 1 - self.current.load(Ordering::Acquire);
+        let slot = self.slot(next);
+        slot.tid.store(tid.0, Ordering::Release);
+        slot.limit.store(limit, Ordering::Release);
+        self.current.store(next, Ordering::Release);
+    }
+
+    /// Enters the closed transaction with `n` credits, whatever its limit is. Only the committer
+    /// calls it, after [`close`](Self::close); a later `close` waits until it has left.
+    pub(crate) fn enter_closed(&self, n: u32) -> Place {
+        let place = self.running();
+        self.slot(place.slot).word.fetch_add(HANDLE + u64::from(n), Ordering::AcqRel);
+        place
+    }
+
     /// Raises the credit limit of the running transaction. Must not run while another thread opens
     /// a transaction. Returns why the first sleeper, if there is one, still waits.
     pub(crate) fn raise_limit(&self, limit: u32) -> Option<Refused> {

@@ -1,5 +1,6 @@
 //! The public interface of the journal.
 
+use crate::alone::{self, Alone};
 use crate::core::Core;
 use crate::{Buffer, Handle, JournalError, Options, Result, Stats, Ticket, Tid};
 use lanefs_device::BlockDevice;
@@ -151,6 +152,28 @@ impl Journal {
     /// An aborted or closed journal.
     pub fn hold<T>(&self, look: impl FnOnce() -> T) -> Result<Option<T>> {
         self.core.hold(look)
+    }
+
+    /// Runs `work` while no handle of another thread is open, none can start, and every committed
+    /// block is home: `work` may read a consistent volume block by block, and change it in
+    /// transactions of its own ([`Alone`]). They are home too before the next handle starts.
+    /// Threads that start a handle or request a commit meanwhile wait.
+    ///
+    /// The caller may not hold a handle, nor anything that another thread needs to end its own.
+    ///
+    /// # Errors
+    /// A read-only, closed or aborted journal; the failure that aborts it; that of `work`. Behind a
+    /// commit of its own an error of `work` aborts the journal.
+    pub fn alone<T, E: From<JournalError> + fmt::Display>(
+        &self,
+        work: impl FnOnce(&Alone<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        alone::run(self, work)
+    }
+
+    /// Learns that the device has become larger.
+    pub fn measure_device(&self) {
+        self.core.measure_device();
     }
 
     /// Commits and checkpoints everything and marks the log empty. Waits for open handles. A handle

@@ -5,6 +5,7 @@
 //! All that one handle did becomes durable together or not at all.
 #![forbid(unsafe_code)]
 
+mod alone;
 mod background;
 mod baton;
 mod buffer;
@@ -29,6 +30,7 @@ mod testing;
 mod tid;
 mod transaction;
 
+pub use alone::Alone;
 pub use buffer::{Buffer, ReadGuard, WriteGuard};
 pub use error::{JournalError, Result};
 pub use flush::Ticket;

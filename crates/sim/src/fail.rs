@@ -207,6 +207,10 @@ impl<D: BlockDevice> BlockDevice for FailingDevice<D> {
         self.inner.size()
     }
 
+    fn measure(&self) -> Result<u64> {
+        self.inner.measure()
+    }
+
     fn read_only(&self) -> bool {
         self.inner.read_only()
     }

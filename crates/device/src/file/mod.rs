@@ -1,7 +1,7 @@
 //! A block device in a regular file or a block special file.
 //!
-//! - The size is read once, at open. If the file shrinks later, reads fail; the file is never
-//!   extended.
+//! - The size is read at open, and again by `measure`, which sees that another process has made the
+//!   file longer. If the file shrinks later, reads fail; the file is never extended here.
 //! - From open to drop it holds a lock on the file (see `lock`): one writer alone, or readers; or
 //!   the same for the bytes that it uses of the file, a partition.
 //! - After a failed flush, every later flush fails: the kernel drops pages that it could not write,
@@ -39,12 +39,13 @@ use crate::block_device::{check_range, zero_by_writing};
 use crate::open_here::OpenHere;
 use crate::{BlockDevice, DeviceError, IoUring, Op, ReadOp, Result, WriteOp};
 use flush::Flusher;
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, os::unix::fs::FileExt};
 
 /// Bytes from which on a read is large.
@@ -70,7 +71,7 @@ pub struct FileDevice {
     kind: Kind,
     /// The user that owned the file, or the file behind the device, at open.
     owner: u32,
-    size: u64,
+    size: AtomicU64,
     read_only: bool,
     /// It holds a lock of bytes beside that of the file.
     locks_bytes: bool,
@@ -123,7 +124,7 @@ impl FileDevice {
                 DeviceError::new(op, offset, len, io::Error::from_raw_os_error(libc::EROFS)).of(&self.path)
             );
         }
-        check_range(op, self.size, offset, len)
+        check_range(op, self.size(), offset, len)
     }
 
     fn fallocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> rustix::io::Result<()> {
@@ -140,7 +141,15 @@ impl FileDevice {
 
 impl BlockDevice for FileDevice {
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Of a file that is used by direct I/O, whole units count.
+    fn measure(&self) -> Result<u64> {
+        let seek = || rustix::fs::seek(&self.file, SeekFrom::End(0));
+        let end = retry_on_intr(seek).map_err(|e| DeviceError::new(Op::Open, 0, 0, e.into()))?;
+        let whole = end / self.align as u64 * self.align as u64;
+        Ok(self.size.fetch_max(whole, Ordering::Relaxed).max(whole))
     }
 
     fn read_only(&self) -> bool {
@@ -164,7 +173,7 @@ impl BlockDevice for FileDevice {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
-        check_range(Op::Read, self.size, offset, len)?;
+        check_range(Op::Read, self.size(), offset, len)?;
         let done = match self.reads_cached(len) {
             Some(file) => file.read_exact_at(buf, offset),
             None => self.read_direct(offset, buf),
@@ -256,7 +265,7 @@ impl fmt::Debug for FileDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileDevice")
             .field("path", &self.path)
-            .field("size", &self.size)
+            .field("size", &self.size())
             .field("read_only", &self.read_only)
             .field("align", &self.align)
             .finish_non_exhaustive()

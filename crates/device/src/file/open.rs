@@ -5,7 +5,7 @@ use super::lock::{is_locked, lock, lock_holders, outlast};
 use super::ring::Rings;
 use super::{FileDevice, Kind};
 use crate::open_here::OpenHere;
-use crate::{AlignedBuf, Cached, DeviceError, FileOptions, IoUring, Op, Result};
+use crate::{AlignedBuf, BlockDevice, Cached, DeviceError, FileOptions, IoUring, Op, Result};
 use rustix::fs::{AtFlags, FsWord, OFlags, StatxFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -91,8 +91,8 @@ impl FileOptions {
             resized.map_err(|e| explain(path, e))?;
         }
         let device = self.finish(path, file, kind)?;
-        if device.size < size {
-            let why = format!("has {} bytes, {size} are asked for", device.size);
+        if device.size() < size {
+            let why = format!("has {} bytes, {size} are asked for", device.size());
             return Err(DeviceError::at_path(Op::Open, path, libc::ENOSPC, why));
         }
         Ok(device)
@@ -161,7 +161,7 @@ impl FileOptions {
             path: path.to_owned(),
             kind,
             owner,
-            size,
+            size: size.into(),
             read_only: self.read_only,
             locks_bytes: self.read_only || self.window.is_some(),
             align,

@@ -117,7 +117,7 @@ impl FileDevice {
             return self.read_at(op.buf, op.offset);
         }
         for op in ops.iter() {
-            check_range(Op::Read, self.size, op.offset, op.buf.len() as u64)?;
+            check_range(Op::Read, self.size(), op.offset, op.buf.len() as u64)?;
         }
         let mut order: Vec<&mut ReadOp<'_>> = ops.iter_mut().filter(|op| !op.buf.is_empty()).collect();
         order.sort_by_key(|op| op.offset);

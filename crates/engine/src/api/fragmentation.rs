@@ -83,7 +83,7 @@ impl Volume {
         let fs = &self.fs;
         fs.write_back_all()?;
         let mut sum = Fragmentation::default();
-        for group in 0..fs.layout.group_count() {
+        for group in 0..fs.layout().group_count() {
             for ino in alloc::used_inodes(fs, group)? {
                 self.add_file(ino, &mut sum)?;
             }
@@ -115,7 +115,7 @@ impl Volume {
         fs.write_back_all()?;
         let mut run = 0..0;
         let mut go_on = ControlFlow::Continue(());
-        for group in 0..fs.layout.group_count() {
+        for group in 0..fs.layout().group_count() {
             alloc::free_runs(fs, group, |free| {
                 // A run may go on across the border of groups.
                 if free.start == run.end {

@@ -102,13 +102,15 @@ impl Volume {
     }
 
     fn write_tuning(&self, tuning: &Tuning) -> Result<()> {
+        // A growth writes the copies anew.
+        let _one = self.fs.resizing.lock();
         let before = self.fs.sb.lock().clone();
         before.clone().tune(tuning)?;
         // It was possible a moment ago, and no other call takes that away.
         let change = |sb: &mut Superblock| {
             let _ = sb.tune(tuning);
         };
-        let layout = &self.fs.layout;
+        let layout = self.fs.layout();
         let groups: Vec<u32> = (0..layout.group_count()).filter(|group| layout.has_super(*group)).collect();
         for groups in groups.chunks(COPIES) {
             self.fs.transact(credits::SUPER * COPIES as u32, |txn| {

@@ -1,5 +1,6 @@
 //! Changing the size of a volume.
 
+use super::Volume;
 use crate::error::Result;
 use crate::fs::{Fs, OpenOptions};
 use crate::store::resize::Resizing;
@@ -118,5 +119,43 @@ impl Resize {
     pub fn grow(&mut self, size: u64, zeros_from: Option<u64>) -> Result<()> {
         let blocks = self.fit(size)? / u64::from(self.block_size());
         self.volume.grow(blocks, zeros_from.unwrap_or(u64::MAX))
+    }
+}
+
+impl Volume {
+    /// Grows the volume to `size` bytes while it is open, beside threads that use it, without a last
+    /// group that is too short for its own structures. Returns the bytes that it has then. The
+    /// device must have the bytes already; a file that another process has made longer is looked at
+    /// again. Threads that change metadata wait twice, for about the time of a commit.
+    ///
+    /// A crash at any moment leaves the volume sound: with its size of before, the new one, or, if
+    /// the growth takes more than one transaction, one between them. Without a journal a check has
+    /// to repair it, as after any other change.
+    ///
+    /// # Errors
+    /// [`ResizeError`](crate::ResizeError): the volume has its size of before, or one of those
+    /// between. [`Error::ReadOnly`](crate::Error::ReadOnly). Those of the journal and the device:
+    /// behind its recovery the volume has one of these sizes.
+    ///
+    /// ```
+    /// use lanefs::device::MemDevice;
+    /// use lanefs::{Volume, mkfs};
+    /// use std::sync::Arc;
+    ///
+    /// let device = Arc::new(MemDevice::new(64 << 20));
+    /// let options = mkfs::Options { size: Some(16 << 20), ..mkfs::Options::default() };
+    /// mkfs::format(&*device, &options)?;
+    ///
+    /// let volume = Volume::open_device(device)?;
+    /// let file = volume.create_file("/open")?;
+    /// assert_eq!(volume.grow(64 << 20)?, 64 << 20);
+    /// file.write_at(&[7; 40 << 20], 0)?;
+    /// # Ok::<(), lanefs::Error>(())
+    /// ```
+    pub fn grow(&self, size: u64) -> Result<u64> {
+        self.fs.check_writable()?;
+        let block_size = u64::from(self.fs.block_size);
+        self.fs.grow(size / block_size)?;
+        Ok(self.fs.layout().blocks_count() * block_size)
     }
 }

@@ -14,6 +14,14 @@ pub enum ResizeError {
         /// Bytes of the device.
         device: u64,
     },
+    /// A volume that is open does not shrink.
+    #[error("{blocks} blocks are fewer than the {before} of now: a volume shrinks only while it is closed")]
+    OnlyGrows {
+        /// Blocks wanted.
+        blocks: u64,
+        /// Blocks of now.
+        before: u64,
+    },
     /// Block numbers of 32 bits do not reach so far.
     #[error("{blocks} blocks: without the feature 64bit a volume has at most {max}")]
     Needs64Bit {

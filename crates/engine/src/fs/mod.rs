@@ -34,8 +34,8 @@ use flusher::Flusher;
 use inode::NodeTable;
 use lanefs_format::State;
 use lanefs_journal::Ticket;
+use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use lanefs_sync::{Mutex, OnceLock};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,6 @@ pub(crate) struct Fs {
     store: Store,
     pub(crate) nodes: NodeTable,
     pub(crate) options: OpenOptions,
-    overhead: OnceLock<u64>,
     /// Held by a rename between directories, which may change the tree's shape.
     pub(crate) topology: Mutex<()>,
     state_at_open: State,

@@ -16,9 +16,9 @@ use crate::store::{Config, ROOT_INO, Store, Survey, log_place, orphan, read_supe
 use lanefs_device::{BlockDevice, Overlay};
 use lanefs_format::{Compat, Incompat, State, Superblock};
 use lanefs_journal::{LogConfig, recovery};
+use lanefs_sync::Mutex;
 use lanefs_sync::atomic::{AtomicU64, AtomicUsize};
 use lanefs_sync::time::realtime;
-use lanefs_sync::{Mutex, OnceLock};
 use std::sync::Arc;
 
 impl Fs {
@@ -129,7 +129,6 @@ impl Fs {
         let store = Store::assemble(device, sb, log, survey, config)?;
         Ok(Self {
             nodes: NodeTable::new(),
-            overhead: OnceLock::new(),
             topology: Mutex::new(()),
             state_at_open: state,
             recovery: Recovery::default(),

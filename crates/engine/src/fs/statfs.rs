@@ -25,23 +25,15 @@ pub struct StatFs {
 
 impl Fs {
     pub(crate) fn statfs(&self) -> StatFs {
-        let blocks = self.layout.blocks_count();
+        let layout = self.layout();
         // With bigalloc, read-only, the sum over the descriptors is one of clusters.
-        let free = self.layout.blocks_of(self.alloc.blocks_to_come());
-        let overhead = *self.overhead.get_or_init(|| {
-            let stored = u64::from(self.sb.lock().raw().s_overhead_clusters.get());
-            if stored != 0 {
-                self.layout.blocks_of(stored)
-            } else {
-                self.layout.overhead().saturating_add(self.journal_blocks)
-            }
-        });
+        let free = layout.blocks_of(self.alloc.blocks_to_come());
         StatFs {
             block_size: self.block_size,
-            blocks: blocks.saturating_sub(overhead),
+            blocks: layout.blocks_count().saturating_sub(self.overhead()),
             blocks_free: free,
-            blocks_available: free.saturating_sub(self.reserved_blocks),
-            inodes: u64::from(self.layout.inodes_count()),
+            blocks_available: free.saturating_sub(self.reserved_blocks()),
+            inodes: u64::from(layout.inodes_count()),
             inodes_free: self.alloc.free_inodes(),
             name_max: lanefs_format::dirent::NAME_MAX as u32,
             uuid: self.sb.lock().raw().s_uuid,

@@ -1,7 +1,7 @@
 //! Assembles a store from a superblock, a log and a survey of the volume.
 
 use super::alloc::{Alloc, discard_freed};
-use super::dir::DirParams;
+use super::dimensions::{Dimensions, History};
 use super::inode_table::own_inodes;
 use super::orphan::Orphans;
 use super::xattr::Sharing;
@@ -81,6 +81,7 @@ impl Store {
             },
         )?;
         let runs = log.map(|l| l.runs.as_slice()).unwrap_or_default();
+        let journal_blocks = runs.iter().map(|r| u64::from(r.len)).sum();
         Ok(Self {
             checksummer: sb.checksummer(),
             block_size,
@@ -88,12 +89,11 @@ impl Store {
             first_ino: sb.first_ino(),
             own_inodes: own_inodes(&sb),
             features: sb.features(),
-            reserved_blocks: sb.reserved_blocks_count(),
             use_reserved: config.use_reserved,
-            journal_blocks: runs.iter().map(|r| u64::from(r.len)).sum(),
-            dirs: DirParams::new(&sb),
+            journal_blocks,
+            dimensions: History::new(Dimensions::new(&sb, Arc::clone(&survey.zones), journal_blocks)),
+            resizing: Mutex::new(()),
             xattr_sharing: Sharing::default(),
-            zones: Arc::clone(&survey.zones),
             orphans: Orphans::default(),
             generation: AtomicU32::new(first_generation(&sb, config.clock)),
             clock: Clock::new(config.clock, config.tick_times, sb.inode_context().inode_size == 128),
@@ -106,7 +106,6 @@ impl Store {
             closed: AtomicBool::new(false),
             error: Mutex::new(None),
             device,
-            layout,
             journal,
             alloc,
             read_only: config.read_only,

@@ -40,7 +40,7 @@ impl Store {
     /// # Errors
     /// [`Corrupt::InodeNumber`] outside of the volume, [`Corrupt::SpecialInode`].
     pub(crate) fn check_named(&self, ino: u32) -> Result<()> {
-        let count = self.layout.inodes_count();
+        let count = self.layout().inodes_count();
         if ino == 0 || ino > count {
             return Err(Corrupt::InodeNumber { ino, by: "a directory entry", count }.into());
         }
@@ -57,10 +57,10 @@ impl Store {
     /// # Errors
     /// A number that the volume does not have; the device's.
     pub(crate) fn table_slot(&self, ino: u32) -> Result<TableSlot<'_>> {
-        let slot = self.layout.inode_slot(ino).map_err(|_| Corrupt::InodeNumber {
+        let slot = self.layout().inode_slot(ino).map_err(|_| Corrupt::InodeNumber {
             ino,
             by: "a directory or list",
-            count: self.layout.inodes_count(),
+            count: self.layout().inodes_count(),
         })?;
         let block = read_desc(self, slot.group)?.inode_table + u64::from(slot.table_block);
         self.table_slot_in(ino, self.journal.read(block)?)
@@ -68,7 +68,7 @@ impl Store {
 
     /// The slot of `ino` in `buffer`, the block of the table that holds it.
     pub(crate) fn table_slot_in(&self, ino: u32, buffer: Buffer) -> Result<TableSlot<'_>> {
-        let start = self.layout.inode_slot(ino)?.offset as usize;
+        let start = self.layout().inode_slot(ino)?.offset as usize;
         let bytes = start..start + usize::from(self.inode_ctx.inode_size);
         let len = self.block_size as usize;
         if bytes.end > len {

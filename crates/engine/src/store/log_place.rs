@@ -117,7 +117,7 @@ fn runs(store: &Store, inode: &Inode) -> Result<Vec<LogRun>> {
     }
     let blocks = inode.size / u64::from(store.block_size);
     let blocks = u32::try_from(blocks).map_err(|_| damaged("has more than 2^32 blocks"))?;
-    if u64::from(blocks) > store.layout.blocks_count() {
+    if u64::from(blocks) > store.layout().blocks_count() {
         return Err(damaged("is larger than the volume").into());
     }
     let mut runs: Vec<LogRun> = Vec::new();

@@ -8,6 +8,7 @@ pub(crate) mod alloc;
 mod assemble;
 mod clock;
 mod counters;
+mod dimensions;
 pub(crate) mod dir;
 mod inode_table;
 pub(crate) mod io;
@@ -30,6 +31,7 @@ pub(crate) use zones::Survey;
 
 use crate::error::{Error, Result};
 use alloc::Alloc;
+use dimensions::{Dimensions, History};
 use dir::DirParams;
 use lanefs_device::BlockDevice;
 use lanefs_format::{
@@ -62,7 +64,7 @@ pub(crate) mod kind {
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) device: Arc<dyn BlockDevice>,
-    pub(crate) layout: Layout,
+    dimensions: History,
     pub(crate) checksummer: Checksummer,
     pub(crate) block_size: u32,
     pub(crate) inode_ctx: InodeContext,
@@ -76,14 +78,13 @@ pub(crate) struct Store {
     /// The block of the superblock.
     super_buffer: OnceLock<Buffer>,
     features: Features,
-    pub(crate) reserved_blocks: u64,
     /// Whether every caller may use the reserved blocks.
     use_reserved: bool,
     /// Blocks of the log.
     pub(crate) journal_blocks: u64,
-    pub(crate) dirs: DirParams,
     pub(crate) xattr_sharing: Sharing,
-    pub(crate) zones: Arc<Zones>,
+    /// Held by the thread that changes the volume's size, or the copies of its superblock.
+    pub(crate) resizing: Mutex<()>,
     read_only: bool,
     closed: AtomicBool,
     generation: AtomicU32,
@@ -100,6 +101,35 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// What depends on the volume's size, as it is now.
+    fn dimensions(&self) -> &Dimensions {
+        self.dimensions.newest()
+    }
+
+    /// The geometry of the volume as it is now: a growth changes it between two calls.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.dimensions().layout
+    }
+
+    /// The fixed metadata of the volume as it is now.
+    pub(crate) fn zones(&self) -> &Zones {
+        &self.dimensions().zones
+    }
+
+    pub(crate) fn dirs(&self) -> &DirParams {
+        &self.dimensions().dirs
+    }
+
+    /// Blocks that only root may use.
+    pub(crate) fn reserved_blocks(&self) -> u64 {
+        self.dimensions().reserved_blocks
+    }
+
+    /// Blocks that files can never have.
+    pub(crate) fn overhead(&self) -> u64 {
+        self.dimensions().overhead
+    }
+
     /// Whether the volume was closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
@@ -188,7 +218,8 @@ impl Store {
 
     /// Checks that a file can own `len` blocks from `start` on. Fails as [`Zones::check`] does.
     pub(crate) fn check_data_range(&self, start: u64, len: u64) -> Result<()> {
-        self.zones.check(&self.layout, start, len)
+        let Dimensions { zones, layout, .. } = self.dimensions();
+        zones.check(layout, start, len)
     }
 
     /// The device's byte at which a block begins.
@@ -198,6 +229,6 @@ impl Store {
 
     /// Parses the bytes of a group descriptor.
     pub(crate) fn parse_desc(&self, group: u32, bytes: &[u8]) -> Result<GroupDesc> {
-        Ok(GroupDesc::parse(bytes, group, &self.layout, &self.checksummer)?)
+        Ok(GroupDesc::parse(bytes, group, self.layout(), &self.checksummer)?)
     }
 }

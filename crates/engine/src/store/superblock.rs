@@ -69,7 +69,7 @@ impl Store {
         (group, before): (u32, &Superblock),
         change: impl FnOnce(&mut Superblock),
     ) -> Result<()> {
-        let Some(block) = self.layout.super_location(group) else { return Ok(()) };
+        let Some(block) = self.layout().super_location(group) else { return Ok(()) };
         let buffer = self.journal.read(block)?;
         let copy = Superblock::parse(&buffer.read()).ok();
         let Some(mut copy) = copy.filter(|copy| copy.same_volume(before)) else { return Ok(()) };

@@ -24,7 +24,7 @@ use std::sync::Arc;
 const CHUNK: usize = 256 << 10;
 
 /// Structures of one kind, of one group or of several adjacent ones.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     start: u64,
     blocks: u32,
@@ -106,6 +106,24 @@ impl Zones {
         })
     }
 
+    /// Returns the zones of a volume that has grown to `layout` and `groups`: with the log of
+    /// `before`, which is returned if nothing else has changed either.
+    ///
+    /// # Errors
+    /// Zones that overlap.
+    pub(super) fn grown(before: &Arc<Self>, layout: &Layout, groups: &[GroupDesc]) -> Result<Arc<Self>> {
+        let mut table = Table::default();
+        for (group, desc) in (0..layout.group_count()).zip(groups) {
+            table.add_group(layout, group, desc);
+        }
+        for group in 0..layout.group_count() {
+            table.entries.extend(base(layout, group, true)?);
+        }
+        table.entries.extend(before.entries.iter().filter(|entry| entry.zone == Zone::Journal));
+        let zones = Self::new(table.entries, true)?;
+        Ok(if zones.entries == before.entries { Arc::clone(before) } else { Arc::new(zones) })
+    }
+
     /// Sorts the entries. If two overlap, that is an error if `strict`; else the earlier one wins.
     fn new(mut entries: Vec<Entry>, strict: bool) -> Result<Self> {
         entries.sort_by_key(|e| e.start);
@@ -127,6 +145,18 @@ impl Zones {
             None => Ok(Self { entries: entries.into() }),
         }
     }
+}
+
+/// The superblock and the descriptors in a group; of a group whose copy lies outside of the volume,
+/// none or, if `strict`, an error.
+fn base(layout: &Layout, group: u32, strict: bool) -> Result<Option<Entry>> {
+    let (start, len) = (layout.group_first_block(group)?, layout.group_base_meta(group));
+    let inside = layout.check_blocks(start, len.into());
+    if len == 0 || !strict && inside.is_err() {
+        return Ok(None);
+    }
+    inside?;
+    Ok(Some(Entry { start, blocks: len, zone: Zone::Super(group), each: len }))
 }
 
 /// The data that all group descriptors together give.
@@ -152,14 +182,7 @@ impl Survey {
         let (layout, csum) = (sb.layout(), sb.checksummer());
         let mut table = Table::default();
         let (mut blocks, mut inodes) = (0, 0);
-        let base = |group| {
-            let (start, len) = (layout.group_first_block(group)?, layout.group_base_meta(group));
-            let inside = layout.check_blocks(start, len.into());
-            if len == 0 || !strict && inside.is_err() {
-                return Ok(None);
-            }
-            inside.map(|()| Some(Entry { start, blocks: len, zone: Zone::Super(group), each: len }))
-        };
+        let base = |group| base(&layout, group, strict);
         let mut bases: Vec<Entry> = base(0)?.into_iter().collect();
         each_chunk(device, &layout, |first, bytes| {
             let size = usize::from(layout.desc_size());

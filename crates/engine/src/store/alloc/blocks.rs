@@ -86,8 +86,8 @@ pub(crate) fn hold_for_free(store: &Store, start: u64, len: u32) -> Result<impl 
 
 /// The group of a run of blocks, and its bits there.
 fn locate(store: &Store, start: u64, len: u32) -> Result<(u32, Range<usize>)> {
-    let (group, bit) = store.layout.group_of_block(start)?;
-    if len > store.layout.group_blocks(group)?.saturating_sub(bit) {
+    let (group, bit) = store.layout().group_of_block(start)?;
+    if len > store.layout().group_blocks(group)?.saturating_sub(bit) {
         return Err(Error::Invalid("a run of blocks that leaves its group"));
     }
     Ok((group, bit as usize..bit as usize + len as usize))
@@ -126,7 +126,7 @@ impl Bits {
             Map::Unwritten(bytes) => find(bytes, bits.clone(), used),
         };
         if let Some(bit) = clash {
-            let block = store.layout.group_first_block(group)? + bit as u64;
+            let block = store.layout().group_first_block(group)? + bit as u64;
             return Err(match used {
                 true => Corrupt::DoubleUse { block, group }.into(),
                 false => Corrupt::DoubleFree { block, group }.into(),
@@ -140,7 +140,7 @@ impl Bits {
     fn change(mut self, txn: &mut Txn<'_>) -> Result<()> {
         let store = txn.store();
         let (n, desc) = (self.bits.len() as u32, &mut self.desc.desc);
-        let total = store.layout.group_blocks(self.group)?;
+        let total = store.layout().group_blocks(self.group)?;
         let buffer = match self.map {
             Map::Read(buffer) => buffer,
             Map::Unwritten(bytes) => {
@@ -158,7 +158,7 @@ impl Bits {
             bitmap::clear(&mut map, self.bits)?;
             desc.free_blocks_count = (desc.free_blocks_count + n).min(total);
         }
-        desc.sum_block_bitmap(&map, &store.layout, &store.checksummer)?;
+        desc.sum_block_bitmap(&map, store.layout(), &store.checksummer)?;
         drop(map);
         self.desc.write(txn)
     }

@@ -73,6 +73,15 @@ impl Buddy {
         buddy
     }
 
+    /// The same free blocks in a group of more blocks.
+    pub(super) fn lengthened(&self, blocks: u32) -> Self {
+        let mut longer = Self::full(blocks);
+        for run in self.runs() {
+            longer.release(run);
+        }
+        longer
+    }
+
     /// Blocks of the group.
     pub(super) fn blocks(&self) -> u32 {
         self.blocks

@@ -75,7 +75,7 @@ impl Group {
     }
 
     fn read(&mut self, store: &Store, group: u32, desc: &GroupDesc) -> Result<()> {
-        let blocks = store.layout.group_blocks(group)?;
+        let blocks = store.layout().group_blocks(group)?;
         let buddy = if uninit(store, desc, GroupFlags::BLOCK_UNINIT) {
             Buddy::new(&initial_block_bitmap(store, group)?, blocks)
         } else {
@@ -181,6 +181,16 @@ impl Group {
         self.next
     }
 
+    /// Makes the group `blocks` blocks long; those that come are used. A group whose bitmap was never
+    /// read learns its length from it.
+    pub(super) fn lengthen(&mut self, blocks: u32) {
+        match &mut self.blocks {
+            Blocks::Full(before) => *before = blocks.max(*before),
+            Blocks::Some(buddy) if buddy.blocks() < blocks => **buddy = buddy.lengthened(blocks),
+            Blocks::Some(_) | Blocks::Unread | Blocks::Lost => {}
+        }
+    }
+
     /// Frees blocks. A group whose bitmap was never read has nothing to update.
     pub(super) fn release(&mut self, bit: u32, len: u32) {
         if let Blocks::Full(blocks) = self.blocks {
@@ -215,7 +225,7 @@ pub(super) struct HeldDesc {
 
 impl HeldDesc {
     pub(super) fn read(store: &Store, group: u32) -> Result<Self> {
-        let (block, offset) = store.layout.desc_location(group)?;
+        let (block, offset) = store.layout().desc_location(group)?;
         let (buffer, offset) = (store.journal.read(block)?, offset as usize);
         let desc = store.parse_desc(group, buffer.read().get(offset..).unwrap_or_default())?;
         Ok(Self { desc, group, buffer, offset })
@@ -226,7 +236,7 @@ impl HeldDesc {
         let store = txn.store();
         let mut bytes = txn.write(&self.buffer)?;
         let slot = bytes.get_mut(self.offset..).unwrap_or_default();
-        Ok(self.desc.encode(slot, self.group, &store.layout, &store.checksummer)?)
+        Ok(self.desc.encode(slot, self.group, store.layout(), &store.checksummer)?)
     }
 }
 
@@ -239,7 +249,7 @@ pub(crate) fn read_desc(store: &Store, group: u32) -> Result<GroupDesc> {
 pub(super) fn read_block_bitmap(store: &Store, group: u32, desc: &GroupDesc) -> Result<Buffer> {
     let buffer = store.journal.read(desc.block_bitmap)?;
     if !buffer.verified(kind::BLOCK_BITMAP) {
-        desc.verify_block_bitmap(&buffer.read(), group, &store.layout, &store.checksummer)?;
+        desc.verify_block_bitmap(&buffer.read(), group, store.layout(), &store.checksummer)?;
         buffer.set_verified(kind::BLOCK_BITMAP);
     }
     Ok(buffer)
@@ -248,7 +258,7 @@ pub(super) fn read_block_bitmap(store: &Store, group: u32, desc: &GroupDesc) -> 
 /// Calls `f` with each run of blocks that are free in the bitmap of `group`.
 pub(crate) fn free_runs(store: &Store, group: u32, mut f: impl FnMut(Range<u64>)) -> Result<()> {
     let _state = store.alloc.lock_group(group);
-    let first = store.layout.group_first_block(group)?;
+    let first = store.layout().group_first_block(group)?;
     for run in disk_runs(store, group)? {
         f(first + u64::from(run.start)..first + u64::from(run.end));
     }
@@ -258,11 +268,11 @@ pub(crate) fn free_runs(store: &Store, group: u32, mut f: impl FnMut(Range<u64>)
 /// Returns the runs of blocks that are free in the bitmap of `group`. The caller holds the group's
 /// mutex. With bigalloc a bit is a cluster, which lanefs does not read.
 pub(super) fn disk_runs(store: &Store, group: u32) -> Result<Vec<Range<u32>>> {
-    if store.layout.cluster_bits() > 0 {
+    if store.layout().cluster_bits() > 0 {
         return Err(Error::NotSupported("free blocks of a volume with bigalloc".into()));
     }
     let desc = read_desc(store, group)?;
-    let blocks = store.layout.group_blocks(group)? as usize;
+    let blocks = store.layout().group_blocks(group)? as usize;
     let map = match uninit(store, &desc, GroupFlags::BLOCK_UNINIT) {
         true => initial_block_bitmap(store, group)?,
         false => read_block_bitmap(store, group, &desc)?.read().to_vec(),
@@ -284,26 +294,26 @@ pub(super) fn initial_block_bitmap(store: &Store, group: u32) -> Result<Vec<u8>>
     for (bits, _) in zones_of(store, group)? {
         bitmap::set(&mut map, bits)?;
     }
-    let blocks = store.layout.group_blocks(group)? as usize;
+    let blocks = store.layout().group_blocks(group)? as usize;
     bitmap::set(&mut map, blocks..store.block_size as usize * 8)?;
     Ok(map)
 }
 
 /// The fixed metadata that lies in `group`, as bits of its bitmap.
 fn zones_of(store: &Store, group: u32) -> Result<impl Iterator<Item = (Range<usize>, Zone)> + '_> {
-    let first = store.layout.group_first_block(group)?;
-    let end = first + u64::from(store.layout.group_blocks(group)?);
+    let first = store.layout().group_first_block(group)?;
+    let end = first + u64::from(store.layout().group_blocks(group)?);
     let bit = move |block: u64| (block - first) as usize;
-    Ok(store.zones.within(first..end).map(move |(run, zone)| (bit(run.start)..bit(run.end), zone)))
+    Ok(store.zones().within(first..end).map(move |(run, zone)| (bit(run.start)..bit(run.end), zone)))
 }
 
 /// Checks that `map`, the bitmap of `group`, marks all fixed metadata in the group as used.
 fn check_zones(store: &Store, group: u32, map: &[u8]) -> Result<()> {
-    let first = store.layout.group_first_block(group)?;
+    let first = store.layout().group_first_block(group)?;
     for (bits, _) in zones_of(store, group)? {
         if let Some(bit) = bitmap::next_zero(map, bits) {
             let block = first + bit as u64;
-            if let Some((_, zone)) = store.zones.within(block..block + 1).next() {
+            if let Some((_, zone)) = store.zones().within(block..block + 1).next() {
                 return Err(Corrupt::BitmapMissesMetadata { group, block, zone }.into());
             }
         }

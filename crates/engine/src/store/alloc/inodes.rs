@@ -41,11 +41,11 @@ pub(crate) fn alloc_inode<'f>(txn: &mut Txn<'f>, hint: InodeHint) -> Result<(u32
     }
     let is_dir = !matches!(hint, InodeHint::File { .. });
     let first = match hint {
-        InodeHint::File { parent } => store.layout.inode_slot(parent)?.group,
-        InodeHint::Dir { parent } => near_parent(store, store.layout.inode_slot(parent)?.group)?,
+        InodeHint::File { parent } => store.layout().inode_slot(parent)?.group,
+        InodeHint::Dir { parent } => near_parent(store, store.layout().inode_slot(parent)?.group)?,
         InodeHint::TopDir { spread } => least_crowded(store, spread)?,
     };
-    let groups = store.layout.group_count();
+    let groups = store.layout().group_count();
     for i in 0..groups {
         let group = ((u64::from(first) + u64::from(i)) % u64::from(groups)) as u32;
         match take_in(txn, group, is_dir) {
@@ -70,17 +70,17 @@ pub(crate) fn alloc_inode<'f>(txn: &mut Txn<'f>, hint: InodeHint) -> Result<(u32
 /// An inode that the bitmap has as free; the device's. Nothing is changed.
 pub(crate) fn free_inode(txn: &mut Txn<'_>, ino: u32, was_dir: bool) -> Result<()> {
     let store = txn.store();
-    let InodeSlot { group, index, .. } = store.layout.inode_slot(ino)?;
+    let InodeSlot { group, index, .. } = store.layout().inode_slot(ino)?;
     let Some(mut state) = store.alloc.lock_group(group) else { return Ok(()) };
     let (mut held, buffer) = read_used(store, ino, group, index)?;
     let mut map = txn.write(&buffer)?;
     bitmap::clear(&mut map, index as usize..index as usize + 1)?;
     let desc = &mut held.desc;
-    desc.free_inodes_count = (desc.free_inodes_count + 1).min(store.layout.inodes_per_group());
+    desc.free_inodes_count = (desc.free_inodes_count + 1).min(store.layout().inodes_per_group());
     if was_dir {
         desc.used_dirs_count = desc.used_dirs_count.saturating_sub(1);
     }
-    desc.sum_inode_bitmap(&map, &store.layout, &store.checksummer)?;
+    desc.sum_inode_bitmap(&map, store.layout(), &store.checksummer)?;
     drop(map);
     held.write(txn)?;
     state.inode_hint = state.inode_hint.min(index);
@@ -94,7 +94,7 @@ pub(crate) fn free_inode(txn: &mut Txn<'_>, ino: u32, was_dir: bool) -> Result<(
 /// # Errors
 /// An inode that the bitmap has as free; the device's.
 pub(crate) fn hold_inode(store: &Store, ino: u32) -> Result<impl Sized + use<>> {
-    let InodeSlot { group, index, .. } = store.layout.inode_slot(ino)?;
+    let InodeSlot { group, index, .. } = store.layout().inode_slot(ino)?;
     let _state = store.alloc.lock_group(group);
     read_used(store, ino, group, index)
 }
@@ -132,7 +132,7 @@ fn take_in<'f>(txn: &mut Txn<'f>, group: u32, is_dir: bool) -> Result<Option<(u3
         return Ok(None);
     };
     let mut held = HeldDesc::read(store, group)?;
-    let per_group = store.layout.inodes_per_group();
+    let per_group = store.layout().inodes_per_group();
     let reserved = (store.first_ino.saturating_sub(1)).saturating_sub(group.saturating_mul(per_group));
     check_counts(store, group, &held.desc)?;
     let from = state.inode_hint.max(reserved).min(per_group);
@@ -148,7 +148,7 @@ fn take_in<'f>(txn: &mut Txn<'f>, group: u32, is_dir: bool) -> Result<Option<(u3
         state.inode_hint = per_group;
         return Ok(None);
     };
-    let ino = store.layout.ino(group, index as u32)?;
+    let ino = store.layout().ino(group, index as u32)?;
     let table = TableBlock::read(store, &held.desc, ino, index as u32)?;
     check_unused(store, &held.desc, ino, &table)?;
 
@@ -163,7 +163,7 @@ fn take_in<'f>(txn: &mut Txn<'f>, group: u32, is_dir: bool) -> Result<Option<(u3
     if is_dir {
         desc.used_dirs_count = (desc.used_dirs_count + 1).min(per_group);
     }
-    desc.sum_inode_bitmap(&map, &store.layout, &store.checksummer)?;
+    desc.sum_inode_bitmap(&map, store.layout(), &store.checksummer)?;
     drop(map);
     let table = table.open(txn, desc, index as u32)?;
     held.write(txn)?;
@@ -180,9 +180,9 @@ enum TableBlock {
 
 impl TableBlock {
     fn read(store: &Store, desc: &GroupDesc, ino: u32, index: u32) -> Result<Self> {
-        let block = desc.inode_table + u64::from(store.layout.inode_slot(ino)?.table_block);
+        let block = desc.inode_table + u64::from(store.layout().inode_slot(ino)?.table_block);
         let fresh = store.has_group_checksums()
-            && index - index % store.layout.inodes_per_block() >= used_slots(store, desc);
+            && index - index % store.layout().inodes_per_block() >= used_slots(store, desc);
         Ok(if fresh { Self::Fresh(block) } else { Self::Read(store.journal.read(block)?) })
     }
 
@@ -190,7 +190,7 @@ impl TableBlock {
     fn open(self, txn: &Txn<'_>, desc: &mut GroupDesc, index: u32) -> Result<Buffer> {
         let store = txn.store();
         if store.has_group_checksums() && index >= used_slots(store, desc) {
-            desc.itable_unused = store.layout.inodes_per_group() - (index + 1);
+            desc.itable_unused = store.layout().inodes_per_group() - (index + 1);
         }
         match self {
             Self::Read(buffer) => Ok(buffer),
@@ -207,7 +207,7 @@ fn check_counts(store: &Store, group: u32, desc: &GroupDesc) -> Result<()> {
     if !store.has_group_checksums() {
         return Ok(());
     }
-    let unused = store.layout.inodes_per_group().saturating_sub(used_slots(store, desc));
+    let unused = store.layout().inodes_per_group().saturating_sub(used_slots(store, desc));
     let free = desc.free_inodes_count;
     if unused > free { Err(Corrupt::UnusedInodes { group, unused, free }.into()) } else { Ok(()) }
 }
@@ -218,7 +218,7 @@ fn check_counts(store: &Store, group: u32, desc: &GroupDesc) -> Result<()> {
 /// # Errors
 /// [`Corrupt::InodeInUse`]: the bitmap is wrong.
 fn check_unused(store: &Store, desc: &GroupDesc, ino: u32, table: &TableBlock) -> Result<()> {
-    let InodeSlot { group, index, .. } = store.layout.inode_slot(ino)?;
+    let InodeSlot { group, index, .. } = store.layout().inode_slot(ino)?;
     let TableBlock::Read(buffer) = table else { return Ok(()) };
     if store.has_group_checksums() && index >= used_slots(store, desc) {
         return Ok(());
@@ -235,10 +235,10 @@ fn check_unused(store: &Store, desc: &GroupDesc, ino: u32, table: &TableBlock) -
 /// How many slots of a group's table may hold an inode; the others were never used.
 fn used_slots(store: &Store, desc: &GroupDesc) -> u32 {
     let unused = match uninit(store, desc, GroupFlags::INODE_UNINIT) {
-        true => store.layout.inodes_per_group(),
+        true => store.layout().inodes_per_group(),
         false => desc.itable_unused,
     };
-    store.layout.inodes_per_group().saturating_sub(unused)
+    store.layout().inodes_per_group().saturating_sub(unused)
 }
 
 /// Makes the inode bitmap of a group whose bitmap was never written. The caller writes the
@@ -246,10 +246,10 @@ fn used_slots(store: &Store, desc: &GroupDesc) -> u32 {
 fn create_bitmap(txn: &Txn<'_>, desc: &mut GroupDesc) -> Result<Buffer> {
     let store = txn.store();
     let buffer = txn.create(desc.inode_bitmap)?;
-    let padding = store.layout.inodes_per_group() as usize..store.block_size as usize * 8;
+    let padding = store.layout().inodes_per_group() as usize..store.block_size as usize * 8;
     bitmap::set(&mut txn.write(&buffer)?, padding)?;
     desc.flags -= GroupFlags::INODE_UNINIT;
-    desc.itable_unused = store.layout.inodes_per_group();
+    desc.itable_unused = store.layout().inodes_per_group();
     buffer.set_verified(kind::INODE_BITMAP);
     Ok(buffer)
 }
@@ -257,7 +257,7 @@ fn create_bitmap(txn: &Txn<'_>, desc: &mut GroupDesc) -> Result<Buffer> {
 fn read_inode_bitmap(store: &Store, group: u32, desc: &GroupDesc) -> Result<Buffer> {
     let buffer = store.journal.read(desc.inode_bitmap)?;
     if !buffer.verified(kind::INODE_BITMAP) {
-        desc.verify_inode_bitmap(&buffer.read(), group, &store.layout, &store.checksummer)?;
+        desc.verify_inode_bitmap(&buffer.read(), group, store.layout(), &store.checksummer)?;
         buffer.set_verified(kind::INODE_BITMAP);
     }
     Ok(buffer)
@@ -273,10 +273,10 @@ pub(crate) fn used_inodes(store: &Store, group: u32) -> Result<Vec<u32>> {
     }
     let buffer = read_inode_bitmap(store, group, &desc)?;
     let map = buffer.read();
-    let per_group = store.layout.inodes_per_group();
+    let per_group = store.layout().inodes_per_group();
     let mut at = 0;
     while let Some(index) = bitmap::next_set(&map, at..per_group as usize) {
-        used.push(store.layout.ino(group, index as u32)?);
+        used.push(store.layout().ino(group, index as u32)?);
         at = index + 1;
     }
     Ok(used)
@@ -285,9 +285,9 @@ pub(crate) fn used_inodes(store: &Store, group: u32) -> Result<Vec<u32>> {
 /// Returns the first group, the free inodes, the free blocks and the directories of the flex group
 /// of `group`.
 fn crowd(store: &Store, group: u32) -> Result<(u32, u64, u64, u64)> {
-    let flex = store.layout.groups_per_flex().max(1);
+    let flex = store.layout().groups_per_flex().max(1);
     let first = group - group % flex;
-    let end = first.saturating_add(flex).min(store.layout.group_count());
+    let end = first.saturating_add(flex).min(store.layout().group_count());
     let (mut inodes, mut blocks, mut dirs) = (0, 0, 0);
     for g in first..end {
         let desc = match read_desc(store, g) {
@@ -304,7 +304,7 @@ fn crowd(store: &Store, group: u32) -> Result<(u32, u64, u64, u64)> {
 /// Orlov for a directory of the root: the flex group with the fewest directories among those
 /// with at least the average of free inodes and blocks.
 fn least_crowded(store: &Store, spread: u32) -> Result<u32> {
-    let (groups, flex) = (store.layout.group_count(), store.layout.groups_per_flex().max(1));
+    let (groups, flex) = (store.layout().group_count(), store.layout().groups_per_flex().max(1));
     let flexes = groups.div_ceil(flex);
     let (free_inodes, free_blocks) = averages(store);
     let start = spread % flexes;
@@ -323,12 +323,12 @@ fn least_crowded(store: &Store, spread: u32) -> Result<u32> {
 /// Orlov for other directories: the parent's flex group unless it is crowded, else the next one
 /// that is not.
 fn near_parent(store: &Store, parent: u32) -> Result<u32> {
-    let (groups, flex) = (store.layout.group_count(), store.layout.groups_per_flex().max(1));
-    let per_flex = u64::from(store.layout.inodes_per_group()) * u64::from(flex);
+    let (groups, flex) = (store.layout().group_count(), store.layout().groups_per_flex().max(1));
+    let per_flex = u64::from(store.layout().inodes_per_group()) * u64::from(flex);
     let (free_inodes, free_blocks) = averages(store);
     let least_inodes = free_inodes.saturating_sub(per_flex / 4).max(1);
     let least_blocks =
-        free_blocks.saturating_sub(u64::from(store.layout.blocks_per_group()) * u64::from(flex) / 4);
+        free_blocks.saturating_sub(u64::from(store.layout().blocks_per_group()) * u64::from(flex) / 4);
     let most_dirs = per_flex.saturating_sub(free_inodes) + per_flex / 16;
     let flexes = groups.div_ceil(flex);
     for i in 0..flexes.min(WINDOW.div_ceil(flex)) {
@@ -343,6 +343,6 @@ fn near_parent(store: &Store, parent: u32) -> Result<u32> {
 
 /// Free inodes and blocks of an average flex group.
 fn averages(store: &Store) -> (u64, u64) {
-    let flexes = u64::from(store.layout.group_count().div_ceil(store.layout.groups_per_flex().max(1)));
+    let flexes = u64::from(store.layout().group_count().div_ceil(store.layout().groups_per_flex().max(1)));
     (store.alloc.free_inodes() / flexes, store.alloc.free_blocks() / flexes)
 }

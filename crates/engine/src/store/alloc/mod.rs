@@ -33,6 +33,8 @@ pub(crate) use reserve::{
 pub(crate) use space::Claim;
 pub(crate) use trim::{discard_freed, trim};
 
+use crate::error::Result;
+use crate::store::Store;
 use lanefs_format::Layout;
 use lanefs_journal::Freed;
 use lanefs_sync::atomic::{
@@ -44,6 +46,8 @@ use lanefs_sync::{Mutex, MutexGuard};
 use orders::Orders;
 use prealloc::Registry;
 use space::Space;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use table::GroupTable;
 
 /// A group whose mutex is held.
@@ -169,6 +173,40 @@ impl Alloc {
             self.space.freed(e.len);
             let _ = self.freeing.fetch_update(Release, Relaxed, |f| Some(f.saturating_sub(e.len)));
         }
+    }
+
+    /// Makes the blocks and inodes available that a committed growth to `layout` has brought:
+    /// `freed` blocks of groups that there were before, and `new` blocks and inodes of others.
+    pub(crate) fn grow(&self, layout: &Layout, before: u32, freed: &[Range<u64>], new: (u64, u64)) {
+        self.groups.grow(layout.group_count());
+        let last = before.saturating_sub(1);
+        if let (Some(mut state), Ok(blocks)) = (self.lock_group(last), layout.group_blocks(last)) {
+            state.lengthen(blocks);
+        }
+        let mut blocks = new.0;
+        for run in freed {
+            self.release(run.start, run.end - run.start);
+            blocks += run.end - run.start;
+        }
+        self.orders.grow(layout.group_count());
+        self.space.freed(blocks);
+        self.free_inodes.fetch_add(new.1, Relaxed);
+        self.releases.fetch_add(1, Release);
+    }
+
+    /// Holds the states of groups, loaded, so that nothing is allocated there. `groups` are in
+    /// order.
+    ///
+    /// # Errors
+    /// Those of a journal that has ended.
+    pub(crate) fn hold_groups(&self, store: &Store, groups: &BTreeSet<u32>) -> Result<impl Sized> {
+        let mut held = Vec::new();
+        for &group in groups {
+            let Some(mut state) = self.lock_group(group) else { continue };
+            state.load(store, group)?;
+            held.push(state);
+        }
+        Ok(held)
     }
 
     /// Clears blocks in the busy maps, across group borders. The caller updates the counts.

@@ -3,24 +3,69 @@
 //! For each order it has a bit for each group, set unless the group is known to have no free run of
 //! that order. Groups are unknown until a search reads them. A group's bits change only under its
 //! mutex, so they never hide a free run. Reading them takes no lock.
+//!
+//! The index of a volume that grows gets further segments, each at least as large as all before it.
 
 use super::buddy::ORDERS;
-use lanefs_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use lanefs_sync::OnceLock;
+use lanefs_sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 #[derive(Debug)]
 pub(super) struct Orders {
+    segments: [OnceLock<Segment>; 32],
+    groups: AtomicU32,
+}
+
+/// The bits of the groups from `first` on.
+#[derive(Debug)]
+struct Segment {
+    /// A multiple of 64.
+    first: u32,
+    /// Words of an order.
+    each: u32,
     words: Box<[AtomicU64]>,
-    groups: u32,
+}
+
+impl Segment {
+    fn new(first: u32, groups: u32) -> Self {
+        let each = groups.div_ceil(64);
+        let words = each as usize * ORDERS;
+        Self { first, each, words: (0..words).map(|_| AtomicU64::new(!0)).collect() }
+    }
+
+    fn end(&self) -> u32 {
+        self.first.saturating_add(self.each.saturating_mul(64))
+    }
+
+    fn word(&self, order: u32, group: u32) -> Option<&AtomicU64> {
+        self.words.get((order * self.each + (group - self.first) / 64) as usize)
+    }
 }
 
 impl Orders {
     pub(super) fn new(groups: u32) -> Self {
-        let words = groups.div_ceil(64) as usize * ORDERS;
-        Self { words: (0..words).map(|_| AtomicU64::new(!0)).collect(), groups }
+        let segments: [_; 32] = std::array::from_fn(|_| OnceLock::new());
+        let orders = Self { segments, groups: AtomicU32::new(0) };
+        orders.grow(groups);
+        orders
     }
 
-    fn word(&self, order: u32, group: u32) -> Option<&AtomicU64> {
-        self.words.get((order * self.groups.div_ceil(64) + group / 64) as usize)
+    /// Gives a volume that has grown `groups` groups; of the new ones nothing is known.
+    pub(super) fn grow(&self, groups: u32) {
+        for segment in &self.segments {
+            let end = self.segments().last().map_or(0, Segment::end);
+            if end < groups {
+                segment.get_or_init(|| Segment::new(end, (groups - end).max(end)));
+            }
+        }
+        self.groups.fetch_max(groups, Release);
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().map_while(OnceLock::get)
     }
 
     /// Notes that the largest order of `group` is `now`, and was `before`.
@@ -28,8 +73,9 @@ impl Orders {
         let orders = |top: Option<u32>| top.map_or(0, |top| top + 1);
         let (before, now) = (orders(before), orders(now));
         let bit = 1 << (group % 64);
+        let Some(segment) = self.segments().find(|segment| group < segment.end()) else { return };
         for order in before.min(now)..before.max(now) {
-            let Some(word) = self.word(order, group) else { continue };
+            let Some(word) = segment.word(order, group) else { continue };
             match now > before {
                 true => word.fetch_or(bit, Relaxed),
                 false => word.fetch_and(!bit, Relaxed),
@@ -39,14 +85,17 @@ impl Orders {
 
     /// Returns the first group of `from..to` that may have a free run of `order`.
     pub(super) fn next(&self, order: u32, from: u32, to: u32) -> Option<u32> {
-        let to = to.min(self.groups);
+        let to = to.min(self.groups.load(Acquire));
         let mut at = from;
-        while at < to {
-            let bits = self.word(order, at)?.load(Relaxed) >> (at % 64);
-            if bits != 0 {
-                return Some(at + bits.trailing_zeros()).filter(|group| *group < to);
+        for segment in self.segments() {
+            let end = to.min(segment.end());
+            while at < end {
+                let bits = segment.word(order, at)?.load(Relaxed) >> (at % 64);
+                if bits != 0 {
+                    return Some(at + bits.trailing_zeros()).filter(|group| *group < to);
+                }
+                at = (at / 64 + 1) * 64;
             }
-            at = (at / 64 + 1) * 64;
         }
         None
     }
@@ -70,5 +119,23 @@ mod tests {
         assert_eq!(orders.next(8, 0, 200), None);
         orders.set(7, None, Some(9));
         assert_eq!((orders.next(9, 0, 200), orders.next(10, 0, 200)), (Some(7), None));
+    }
+
+    #[test]
+    fn groups_that_come_later_are_found_too() {
+        let orders = Orders::new(70);
+        (0..70).for_each(|group| orders.set(group, Some(15), None));
+        assert_eq!(orders.next(0, 0, u32::MAX), None);
+        for (before, groups) in [(70, 100), (100, 129), (129, 5000), (5000, 5001)] {
+            orders.grow(groups);
+            assert_eq!(orders.next(15, 0, u32::MAX), Some(before));
+            for group in before..groups {
+                assert_eq!(orders.next(7, 0, u32::MAX), Some(group));
+                orders.set(group, Some(15), Some(3));
+            }
+            assert_eq!((orders.next(4, 0, u32::MAX), orders.next(3, 0, u32::MAX)), (None, Some(70)));
+            assert_eq!(orders.next(3, groups - 1, u32::MAX), Some(groups - 1));
+        }
+        assert!(orders.segments().count() < 8);
     }
 }

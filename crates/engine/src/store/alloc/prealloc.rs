@@ -276,16 +276,16 @@ fn window_of(spot: &Spot, want: u32, block_size: u32) -> Range<u32> {
 fn goal_for(store: &Store, spot: &Spot, lblk: u32, near: Option<(u32, u64)>) -> Result<Goal> {
     let near = near.or(spot.goal.map(|goal| (spot.hole.start, goal)));
     if let Some((at, block)) = near
-        && let Ok((group, _)) = store.layout.group_of_block(block)
+        && let Ok((group, _)) = store.layout().group_of_block(block)
     {
         let goal = match lblk.checked_sub(at) {
             Some(behind) => block.checked_add(behind.into()),
             None => block.checked_sub((at - lblk).into()),
         };
         // A large hole is no reason to allocate far away.
-        let close = at.abs_diff(lblk) < store.layout.blocks_per_group();
-        let goal = goal.filter(|_| close).and_then(|goal| store.layout.group_of_block(goal).ok());
+        let close = at.abs_diff(lblk) < store.layout().blocks_per_group();
+        let goal = goal.filter(|_| close).and_then(|goal| store.layout().group_of_block(goal).ok());
         return Ok(goal.map_or(Goal::Group(group), |(group, bit)| Goal::At(group, bit)));
     }
-    Ok(Goal::stream(store, store.layout.inode_slot(spot.ino)?.group))
+    Ok(Goal::stream(store, store.layout().inode_slot(spot.ino)?.group))
 }

@@ -150,7 +150,7 @@ pub(crate) fn keeping_reserved<T>(f: impl FnOnce() -> T) -> T {
 
 /// Blocks that this thread must leave, because its user may not use them.
 pub(super) fn keep(store: &Store) -> u64 {
-    if store.use_reserved && !KEEPS.get() { 0 } else { store.reserved_blocks }
+    if store.use_reserved && !KEEPS.get() { 0 } else { store.reserved_blocks() }
 }
 
 /// Blocks that this thread can take now.
@@ -170,15 +170,15 @@ pub(super) enum Goal {
 impl Goal {
     /// At `block`, or anywhere if there is no such block.
     pub(super) fn at(store: &Store, block: u64) -> Self {
-        store.layout.group_of_block(block).map_or(Goal::Group(0), |(group, bit)| Goal::At(group, bit))
+        store.layout().group_of_block(block).map_or(Goal::Group(0), |(group, bit)| Goal::At(group, bit))
     }
 
     /// Where this thread begins a file whose inode is in `group`: each thread has a group of its
     /// own, near the inode's.
     pub(super) fn stream(store: &Store, group: u32) -> Self {
-        let near = store.layout.groups_per_flex().max(8);
+        let near = store.layout().groups_per_flex().max(8);
         let base = group / near * near;
-        let near = near.min(store.layout.group_count().saturating_sub(base)).max(1);
+        let near = near.min(store.layout().group_count().saturating_sub(base)).max(1);
         let lane = store.alloc.lanes.mine() % near;
         Goal::Group(base + ((group - base) % near + lane) % near)
     }
@@ -202,7 +202,7 @@ fn search(store: &Store, goal: Goal, want: u32, hold: &mut dyn FnMut(u64) -> u64
         return Err(Error::NoSpace);
     }
     let _timer = store.counters.reserve.start();
-    let want = want.min(store.layout.blocks_per_group().min(32768));
+    let want = want.min(store.layout().blocks_per_group().min(32768));
     let (home, bit) = match goal {
         Goal::At(group, bit) => (group, Some(bit)),
         Goal::Group(group) => (group, None),
@@ -291,7 +291,7 @@ impl Search<'_, '_> {
     }
 
     fn take(&mut self, group: u32, mut state: Locked<'_>, run: Range<u32>) -> Result<Reserved> {
-        let first = self.store.layout.group_first_block(group)?;
+        let first = self.store.layout().group_first_block(group)?;
         let len = (self.hold)(run.len() as u64) as u32;
         if len == 0 {
             return Err(Error::NoSpace);

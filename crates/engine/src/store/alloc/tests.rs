@@ -34,7 +34,7 @@ fn free_in_core(fs: &Fs) -> u64 {
         state.load(fs, group).unwrap();
         u64::from(state.free())
     };
-    (0..fs.layout.group_count()).map(free).sum()
+    (0..fs.layout().group_count()).map(free).sum()
 }
 
 /// Whether no two runs have a block in common.
@@ -79,7 +79,7 @@ fn sixteen_threads_take_the_last_block_and_claims_are_kept() {
         let mut runs = Vec::new();
         start.wait();
         loop {
-            let goal = rng.random_range(0..fs.layout.blocks_count());
+            let goal = rng.random_range(0..fs.layout().blocks_count());
             let want = rng.random_range(1..200);
             match rng.random_range(0..4) {
                 0 => match reserve(&fs, goal, want) {
@@ -147,14 +147,14 @@ fn blocks_reserved_for_root_are_kept_back() {
         .unwrap();
     let fs = Fs::open(device, OpenOptions::new().write(true).use_reserved(false)).unwrap();
     let all = fs.alloc.free_blocks();
-    assert!(fs.reserved_blocks > 100);
-    assert!(matches!(claim(&fs, all - fs.reserved_blocks + 1), Err(Error::NoSpace)));
+    assert!(fs.reserved_blocks() > 100);
+    assert!(matches!(claim(&fs, all - fs.reserved_blocks() + 1), Err(Error::NoSpace)));
     let promise = claim(&fs, 1000).unwrap();
     let mut runs = Vec::new();
     while let Ok(run) = reserve(&fs, 0, 1000) {
         runs.push(run);
     }
-    assert_eq!(blocks(&runs), all - fs.reserved_blocks - 1000);
+    assert_eq!(blocks(&runs), all - fs.reserved_blocks() - 1000);
     drop(promise);
     assert_eq!(reserve(&fs, 0, 5000).unwrap().len(), 1000);
 }
@@ -180,7 +180,7 @@ fn the_best_run_is_found_wherever_it_is() {
     let fs = volume(128);
     let mut kept = fragment(&fs);
     // 100 blocks in the middle of the last group but one.
-    let first = fs.layout.group_first_block(fs.layout.group_count() - 2).unwrap() + 3001;
+    let first = fs.layout().group_first_block(fs.layout().group_count() - 2).unwrap() + 3001;
     kept.retain(|run| !(first..first + 100).contains(&run.start()));
     let run = reserve(&fs, 0, 90).unwrap();
     assert!(run.len() == 90 && (first - 1..first + 100).contains(&run.start()), "{run:?}");
@@ -197,10 +197,10 @@ fn a_search_does_not_read_every_bitmap() {
     lanefs_mkfs::format(&*device, &options).unwrap();
     let open = || Fs::open(Arc::clone(&device) as _, OpenOptions::new().write(true)).unwrap();
     let fs = open();
-    let groups = fs.layout.group_count();
-    let last = fs.layout.group_first_block(groups - 1).unwrap() + 5000;
+    let groups = fs.layout().group_count();
+    let last = fs.layout().group_first_block(groups - 1).unwrap() + 5000;
     let mut used = BTreeSet::new();
-    for block in (1..fs.layout.blocks_count()).step_by(64).filter(|b| !(last..last + 2000).contains(b)) {
+    for block in (1..fs.layout().blocks_count()).step_by(64).filter(|b| !(last..last + 2000).contains(b)) {
         let mut run = reserve(&fs, block, 1).unwrap();
         used.insert(run.start());
         fs.transact(4, |txn| txn.take_reserved(&mut run)).unwrap();
@@ -232,8 +232,8 @@ fn a_search_does_not_read_every_bitmap() {
 #[test]
 fn a_busy_group_is_passed_by_unless_it_is_the_last() {
     let fs = volume(32);
-    let in_group = |group| fs.layout.group_first_block(group).unwrap() + 4000;
-    assert_eq!(fs.layout.group_of_block(reserve(&fs, in_group(1), 1).unwrap().start()).unwrap().0, 1);
+    let in_group = |group| fs.layout().group_first_block(group).unwrap() + 4000;
+    assert_eq!(fs.layout().group_of_block(reserve(&fs, in_group(1), 1).unwrap().start()).unwrap().0, 1);
     let locked = Barrier::new(2);
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -244,14 +244,14 @@ fn a_busy_group_is_passed_by_unless_it_is_the_last() {
         locked.wait();
         let run = reserve::take_free(&fs, reserve::Goal::Group(1), 8).unwrap();
         locked.wait();
-        assert_ne!(fs.layout.group_of_block(run.start()).unwrap().0, 1);
+        assert_ne!(fs.layout().group_of_block(run.start()).unwrap().0, 1);
     });
     // All the others are full.
     let mut runs = Vec::new();
     while let Ok(run) = reserve(&fs, in_group(2), 1 << 15) {
         runs.push(run);
     }
-    runs.retain(|run| fs.layout.group_of_block(run.start()).unwrap().0 != 1);
+    runs.retain(|run| fs.layout().group_of_block(run.start()).unwrap().0 != 1);
     std::thread::scope(|s| {
         s.spawn(|| {
             let _one = fs.alloc.lock_group(1).unwrap();
@@ -260,7 +260,7 @@ fn a_busy_group_is_passed_by_unless_it_is_the_last() {
         });
         locked.wait();
         let run = reserve::take_free(&fs, reserve::Goal::Group(0), 8).unwrap();
-        assert_eq!(fs.layout.group_of_block(run.start()).unwrap().0, 1);
+        assert_eq!(fs.layout().group_of_block(run.start()).unwrap().0, 1);
     });
 }
 
@@ -574,10 +574,10 @@ fn damaged(blocks: bool) -> (Arc<MemDevice>, u32) {
     lanefs_mkfs::format(&*device, &options).unwrap();
     let fs = open(Arc::clone(&device));
     // So that none of its bitmaps is one that was never written.
-    let in_group = fs.layout.group_first_block(2).unwrap() + 5000;
+    let in_group = fs.layout().group_first_block(2).unwrap() + 5000;
     fs.transact(20, |txn| txn.alloc_run(in_group, 1)).unwrap();
     let alloc = |txn: &mut Txn<'_>| Ok(alloc_inode(txn, InodeHint::TopDir { spread: 2 })?.0);
-    while fs.layout.inode_slot(fs.transact(20, alloc).unwrap()).unwrap().group != 2 {}
+    while fs.layout().inode_slot(fs.transact(20, alloc).unwrap()).unwrap().group != 2 {}
     fs.close().unwrap();
     let desc = read_desc(&fs, 2).unwrap();
     let at = 1024 * if blocks { desc.block_bitmap } else { desc.inode_bitmap } + 40;
@@ -592,14 +592,16 @@ fn a_group_with_a_damaged_block_bitmap_is_passed_by() {
     let (device, lost) = damaged(true);
     let fs = open(Arc::clone(&device));
     let all = fs.alloc.free_blocks();
-    let in_group = fs.layout.group_first_block(2).unwrap() + 100;
+    let in_group = fs.layout().group_first_block(2).unwrap() + 100;
     let mut runs = vec![reserve(&fs, in_group, 8).unwrap()];
     assert_eq!(fs.alloc.free_blocks(), all - u64::from(lost) - 8);
     while let Ok(run) = reserve(&fs, in_group, 1 << 15) {
         runs.push(run);
     }
     assert_eq!((blocks(&runs), fs.alloc.free_blocks()), (all - u64::from(lost), 0));
-    assert!(!runs.iter().any(|run| fs.layout.group_of_block(run.start()).unwrap().0 == 2) && disjoint(&runs));
+    assert!(
+        !runs.iter().any(|run| fs.layout().group_of_block(run.start()).unwrap().0 == 2) && disjoint(&runs)
+    );
     assert!(matches!(claim(&fs, 1), Err(Error::NoSpace)));
     // Blocks freed there are not allocated again, and the operation that frees them goes on.
     fs.transact(20, |txn| txn.free(in_group + 4900, 1, BlockKind::Data)).unwrap();
@@ -620,7 +622,7 @@ fn space_of_a_damaged_bitmap_comes_back_when_it_is_right_again() {
     let (device, lost) = damaged(true);
     let fs = open(Arc::clone(&device));
     let all = fs.alloc.free_on_disk();
-    drop(reserve(&fs, fs.layout.group_first_block(2).unwrap() + 100, 8).unwrap());
+    drop(reserve(&fs, fs.layout().group_first_block(2).unwrap() + 100, 8).unwrap());
     assert_eq!(fs.alloc.free_on_disk(), all - u64::from(lost));
     let at = 1024 * read_desc(&fs, 2).unwrap().block_bitmap + 40;
     fs.close().unwrap();
@@ -640,7 +642,7 @@ fn a_group_with_a_damaged_inode_bitmap_is_passed_by() {
         let hint =
             if taken % 2 == 0 { InodeHint::TopDir { spread: 2 } } else { InodeHint::File { parent: 2 } };
         match fs.transact(20, |txn| Ok(alloc_inode(txn, hint)?.0)) {
-            Ok(ino) => assert_ne!(fs.layout.inode_slot(ino).unwrap().group, 2),
+            Ok(ino) => assert_ne!(fs.layout().inode_slot(ino).unwrap().group, 2),
             Err(e) => break e,
         }
         taken += 1;

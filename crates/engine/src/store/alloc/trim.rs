@@ -16,9 +16,9 @@ use std::ops::Range;
 pub(crate) fn trim(store: &Store, blocks: Range<u64>, least: u64) -> Result<u64> {
     store.check_writable()?;
     let mut trimmed = 0;
-    for group in 0..store.layout.group_count() {
-        let first = store.layout.group_first_block(group)?;
-        let bits = u64::from(store.layout.group_blocks(group)?);
+    for group in 0..store.layout().group_count() {
+        let first = store.layout().group_first_block(group)?;
+        let bits = u64::from(store.layout().group_blocks(group)?);
         let clip = |block: u64| (block.clamp(first, first + bits) - first) as u32;
         let wanted = clip(blocks.start)..clip(blocks.end);
         let Some(mut state) = store.alloc.lock_group(group).filter(|_| !wanted.is_empty()) else { continue };

@@ -37,7 +37,7 @@ impl<'a> Dir<'a> {
     pub(super) fn new(store: &'a Store, inode: &'a Inode) -> Result<Self> {
         Self::check_supported(inode)?;
         let block_size = store.block_size;
-        let max = store.dirs.max_size();
+        let max = store.dirs().max_size();
         let size = inode.size;
         if size == 0 || !size.is_multiple_of(u64::from(block_size)) || size > max {
             return Err(DirError::Size { ino: inode.ino, size, block_size, max }.into());
@@ -61,11 +61,11 @@ impl<'a> Dir<'a> {
     }
 
     pub(super) fn params(&self) -> &'a DirParams {
-        &self.store.dirs
+        self.store.dirs()
     }
 
     pub(super) fn layout(&self) -> &'a DirLayout {
-        &self.store.dirs.layout
+        &self.store.dirs().layout
     }
 
     /// Whether names are found through an index.
@@ -174,7 +174,7 @@ pub(super) fn append(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<(u32, Buffe
     let store = txn.store();
     let block_size = u64::from(store.block_size);
     let lblk = inode.size / block_size;
-    if inode.size.saturating_add(block_size) > store.dirs.max_size() {
+    if inode.size.saturating_add(block_size) > store.dirs().max_size() {
         return Err(Error::DirFull);
     }
     let lblk = lblk as u32;

@@ -61,7 +61,7 @@ impl Slot {
         if self.room.is_some() {
             return 1;
         }
-        let levels = u32::from(store.dirs.max_levels);
+        let levels = u32::from(store.dirs().max_levels);
         // Each of these adds a block: a new level, an index block on each level, a leaf.
         let added = (levels + 2) * (1 + credits::RUN);
         let path = levels + 2;
@@ -147,7 +147,7 @@ pub(crate) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, slot: Slot, new: &New
         block::claim(txn, inode, 1)?;
         linear::grow(txn, inode, new)?;
     }
-    if !indexed && !txn.store().dirs.index {
+    if !indexed && !txn.store().dirs().index {
         // Without dir_index the directory is changed as a linear one: an old index lacks the new
         // name.
         inode.flags.remove(lanefs_format::InodeFlags::INDEX);

@@ -68,7 +68,7 @@ impl ReadBlocks for Store {
     }
 
     fn limits(&self) -> Range<u64> {
-        self.layout.first_data_block()..self.layout.blocks_count()
+        self.layout().first_data_block()..self.layout().blocks_count()
     }
 
     fn view<R>(
@@ -135,7 +135,7 @@ impl ChangeBlocks for Txn<'_> {
     }
 
     fn group_start(&self, block: u64) -> u64 {
-        let layout = &self.store().layout;
+        let layout = self.store().layout();
         let start = layout.group_of_block(block).and_then(|(group, _)| layout.group_first_block(group));
         // Freeing a block that is in no group fails.
         start.unwrap_or(block)
@@ -175,7 +175,7 @@ mod tests {
             let device = MemDevice::new(16 << 20);
             lanefs_mkfs::format(&device, &lanefs_mkfs::Options::default()).unwrap();
             let store = Fs::open(Arc::new(device), OpenOptions::new().write(true)).unwrap();
-            let block = store.layout.blocks_count() - 1;
+            let block = store.layout().blocks_count() - 1;
             let changed = store.transact(8, |txn| txn.change(block, kind::EXTENT_NODE, false, |_| done()));
             assert_eq!(changed.is_ok(), done().is_ok());
             let verify = |_: &[u8]| Err(Error::Invalid("not verified"));

@@ -285,8 +285,8 @@ pub(crate) fn goal(store: &Store, inode: &Inode, lblk: u32) -> Result<u64> {
     {
         return Ok(block.saturating_add(1));
     }
-    let group = store.layout.inode_slot(inode.ino)?.group;
-    Ok(store.layout.group_first_block(group)?)
+    let group = store.layout().inode_slot(inode.ino)?.group;
+    Ok(store.layout().group_first_block(group)?)
 }
 
 /// Blocks for the map itself that an [`insert`] of `len` blocks at `lblk` may take, after `before`

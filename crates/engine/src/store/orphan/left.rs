@@ -16,7 +16,7 @@ fn read_list(store: &Store) -> Result<Vec<u32>> {
     let mut ino = store.sb.lock().last_orphan();
     while ino != 0 {
         let place = list.len() as u32;
-        if ino < store.first_ino || ino > store.layout.inodes_count() {
+        if ino < store.first_ino || ino > store.layout().inodes_count() {
             return Err(Corrupt::OrphanList { ino, place, rule: "is no inode that can be an orphan" }.into());
         }
         if !seen.insert(ino) {
@@ -35,7 +35,7 @@ fn read_file(store: &Store) -> Result<Option<(OrphanFile, Vec<u32>)>> {
     let ino = store.sb.lock().raw().s_orphan_file_inum.get();
     let (file, found) = OrphanFile::load(store, ino)?;
     for (place, &ino) in found.iter().enumerate() {
-        if ino < store.first_ino || ino > store.layout.inodes_count() {
+        if ino < store.first_ino || ino > store.layout().inodes_count() {
             let rule = "is no inode that can be an orphan";
             return Err(Corrupt::OrphanList { ino, place: place as u32, rule }.into());
         }

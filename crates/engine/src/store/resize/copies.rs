@@ -13,6 +13,19 @@ use lanefs_format::{GroupDesc, SUPERBLOCK_SIZE, State, Superblock};
 /// # Errors
 /// The device's.
 pub(super) fn write(device: &Blocks, sb: &Superblock, groups: &[GroupDesc]) -> Result<()> {
+    write_grown(device, (sb, groups), 0)
+}
+
+/// Writes the backups of a volume that had `before` groups and has grown: all of the superblock, and
+/// of descriptors those blocks that are not in an old backup already.
+///
+/// # Errors
+/// The device's.
+pub(super) fn write_grown(
+    device: &Blocks,
+    (sb, groups): (&Superblock, &[GroupDesc]),
+    before: u32,
+) -> Result<()> {
     let layout = sb.layout();
     let (size, per_block) = (layout.block_size() as usize, layout.descs_per_block());
     let mut backup = sb.clone();
@@ -24,6 +37,7 @@ pub(super) fn write(device: &Blocks, sb: &Superblock, groups: &[GroupDesc]) -> R
         true => sb.raw().s_first_meta_bg.get(),
         false => u32::MAX,
     };
+    let first_new = before.saturating_sub(1) / per_block;
     for group in 1..layout.group_count() {
         let copy = layout.super_location(group);
         if let Some(block) = copy {
@@ -41,7 +55,13 @@ pub(super) fn write(device: &Blocks, sb: &Superblock, groups: &[GroupDesc]) -> R
             true => n..n + count,
             false => 0..count,
         };
-        let at = copy.map_or(layout.group_first_block(group)?, |block| block + 1);
+        let mut at = copy.map_or(layout.group_first_block(group)?, |block| block + 1);
+        let kept = if group < before { tables.start.max(first_new).min(tables.end) } else { tables.start };
+        at += u64::from(kept - tables.start);
+        let tables = kept..tables.end;
+        if tables.is_empty() {
+            continue;
+        }
         let mut bytes = vec![0; tables.len() * size];
         for (n, table) in tables.zip(bytes.chunks_exact_mut(size)) {
             encode_table(sb, groups, n, table)?;

@@ -1,6 +1,7 @@
-//! Changes the size of a closed volume.
+//! Changes the size of a volume.
 //!
-//! A [`Resizing`] has the volume for itself: its log is empty when it begins and when it ends.
+//! A [`Resizing`] has a closed volume for itself: its log is empty when it begins and when it ends.
+//! A volume that is open grows by the same steps, each while no other handle is open ([`online`]).
 //! Growth takes one transaction or several, each of which ([`step`]) leads from a sound volume to
 //! a larger one. A volume shrinks ([`shrink`]) in one, behind others that move what lies behind the
 //! new end: the log ([`new_log`]), inodes ([`renumber`]), and blocks of files ([`moves`]).
@@ -10,7 +11,7 @@
 //! 2. the transaction: superblock, descriptors, bitmaps and the resize inode, all below the old
 //!    end. Its commit block follows a flush that covers 1;
 //! 3. the backups, in place, and a flush;
-//! 4. the checkpoint.
+//! 4. the checkpoint: before a transaction refers to what lies behind the old end.
 //!
 //! Invariant: the superblock on the medium is never newer than the backups, unless the log holds a
 //! copy of it. So a superblock that is torn on its way home is replaced by the log's, and a later
@@ -21,12 +22,15 @@ mod copies;
 mod maps;
 mod moves;
 mod new_log;
+mod online;
 mod place;
+mod plan;
 mod relocate;
 mod renumber;
 mod reserve;
 mod shape;
 mod shrink;
+mod source;
 mod step;
 mod usage;
 
@@ -34,10 +38,11 @@ use super::zones::{Survey, Zones};
 use super::{log_place, read_super, write_super};
 use crate::error::{Error, ResizeError, Result};
 use lanefs_device::{AlignedBuf, BlockDevice};
-use lanefs_format::{Compat, GroupDesc, State, Superblock, Timestamp};
+use lanefs_format::{GroupDesc, State, Superblock, Timestamp};
 use lanefs_journal::{Journal, LogConfig, Options};
 use lanefs_sync::time::realtime;
 use place::Taken;
+use source::read_groups;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -160,7 +165,8 @@ impl Resizing {
         }
         self.under_journal(|volume, journal| {
             while volume.superblock.blocks_count() < blocks {
-                let step = volume.plan(blocks, journal.max_credits())?;
+                let of = (&volume.superblock, &*volume.groups);
+                let step = plan::plan(&volume.device, of, blocks, journal.max_credits())?;
                 step.write_new_groups(&volume.device, zeros_from)?;
                 volume.take(journal, step)?;
             }
@@ -202,37 +208,6 @@ impl Resizing {
         let (device, log) = (&*self.device.device, self.log.as_ref());
         self.zones = Survey::read(device, &self.superblock, log, true)?.zones;
         Ok(())
-    }
-
-    /// Plans the largest step towards `blocks` that changes at most `credits` blocks at once.
-    fn plan(&self, blocks: u64, credits: u32) -> Result<Step> {
-        let before = self.superblock.layout();
-        let mut keep_reserve = true;
-        let mut to = shape::reach(&self.superblock, blocks);
-        loop {
-            let shape = shape::with_blocks(&self.superblock, to, keep_reserve)?;
-            let more = shape.layout().group_count() - before.group_count();
-            let step = match Step::grow(&self.device, (&self.superblock, &self.groups), shape) {
-                // The resize inode has no room for so many backups.
-                Err(Error::NotSupported(_)) if keep_reserve => {
-                    (keep_reserve, to) = (false, blocks);
-                    continue;
-                }
-                step => step?,
-            };
-            let need = step.logged.len() as u32;
-            if need <= credits {
-                return Ok(step);
-            }
-            if more > 1 {
-                let groups = u64::from(before.group_count() + more / 2);
-                to = before.first_data_block() + groups * u64::from(before.blocks_per_group());
-            } else if keep_reserve && self.superblock.has(Compat::RESIZE_INODE) {
-                (keep_reserve, to) = (false, blocks);
-            } else {
-                return Err(ResizeError::LogTooSmall { need, max: credits }.into());
-            }
-        }
     }
 
     /// Commits the new content of blocks as one transaction.
@@ -307,20 +282,4 @@ pub(crate) fn renew_copies(
     let groups = read_groups(&blocks(recovered), superblock)?;
     copies::write(&blocks(device), superblock, &groups)?;
     Ok(device.flush()?)
-}
-
-/// Reads all descriptors.
-fn read_groups(device: &Blocks, sb: &Superblock) -> Result<Vec<GroupDesc>> {
-    let (layout, csum) = (sb.layout(), sb.checksummer());
-    let mut groups = Vec::new();
-    for n in 0..layout.desc_blocks() {
-        let bytes = device.read(layout.desc_block(n)?)?;
-        let first = n * layout.descs_per_block();
-        let slots =
-            bytes.chunks_exact(usize::from(layout.desc_size())).take(layout.descs_per_block() as usize);
-        for (group, slot) in (first..layout.group_count()).zip(slots) {
-            groups.push(GroupDesc::parse(slot, group, &layout, &csum)?);
-        }
-    }
-    Ok(groups)
 }

@@ -4,7 +4,7 @@
 //! will have among the blocks of descriptors (modulo the entries of a block). Each of these is an
 //! indirect block that names the blocks in the same place of every backup, in the order of groups.
 
-use super::Blocks;
+use super::source::Source;
 use crate::error::{Corrupt, Error, Result};
 use lanefs_format::{EXT4_RESIZE_INO, Inode, Layout, Superblock};
 use std::collections::BTreeMap;
@@ -29,16 +29,16 @@ impl Reserve {
     ///
     /// # Errors
     /// An inode that is damaged or does not own the reserved blocks; the device's.
-    pub(super) fn read(device: &Blocks, sb: &Superblock, table: u64) -> Result<Self> {
+    pub(super) fn read(source: &dyn Source, sb: &Superblock, table: u64) -> Result<Self> {
         let before = sb.layout();
         let place = before.inode_slot(EXT4_RESIZE_INO)?;
         let slot = (table + u64::from(place.table_block), place.offset as usize);
-        let table_block = device.read(slot.0)?;
+        let table_block = source.read(slot.0)?;
         let bytes = table_block.get(slot.1..).unwrap_or_default();
         let inode = Inode::parse(bytes, EXT4_RESIZE_INO, &sb.inode_context())?;
         let dind = u64::from(word(&inode.i_block, DIND));
         before.check_blocks(dind, 1).map_err(|_| damaged("has no double indirect block"))?;
-        let top = device.read(dind)?;
+        let top = source.read(dind)?;
         let entries = before.block_size() as usize / 4;
         for (n, block) in reserved(&before)? {
             if u64::from(word(&top, n as usize % entries)) != block {

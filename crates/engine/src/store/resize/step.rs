@@ -1,6 +1,6 @@
 //! One step of growth: a transaction between two sound volumes.
 //!
-//! The plan of a step is made from the closed volume: the new superblock and descriptors, and the
+//! The plan of a step is made while nothing else changes the volume: the new superblock and descriptors, and the
 //! full new content of each block below the old end that changes. What lies behind the old end is
 //! no part of the old volume; it is written in place and flushed before the transaction. So a
 //! replay never writes behind the end that the superblock had before, and a crash leaves the old
@@ -9,6 +9,7 @@
 use super::Blocks;
 use super::place::{Place, Taken, places};
 use super::reserve::Reserve;
+use super::source::Source;
 use crate::error::{Corrupt, Result};
 use lanefs_format::{
     Checksummer, Compat, GroupDesc, GroupFlags, Layout, RoCompat, SUPERBLOCK_SIZE, Superblock, bitmap,
@@ -23,6 +24,8 @@ pub(super) struct Step {
     pub(super) superblock: Superblock,
     pub(super) groups: Vec<GroupDesc>,
     taken: Taken,
+    /// Blocks of old groups that become free, each run inside of one group.
+    pub(super) freed: Vec<Range<u64>>,
     /// New content of blocks below the old end.
     pub(super) logged: BTreeMap<u64, Vec<u8>>,
 }
@@ -34,7 +37,7 @@ impl Step {
     /// # Errors
     /// Structures that contradict each other; the device's.
     pub(super) fn grow(
-        device: &Blocks,
+        source: &dyn Source,
         (sb, groups): (&Superblock, &[GroupDesc]),
         superblock: Superblock,
     ) -> Result<Self> {
@@ -43,6 +46,7 @@ impl Step {
         let mut step = Self {
             taken: Taken::new(&layout, &places),
             groups: groups.to_vec(),
+            freed: Vec::new(),
             logged: BTreeMap::new(),
             before,
             superblock,
@@ -59,12 +63,12 @@ impl Step {
         }
         let mut freed = step.left_behind()?;
         freed.push(step.extension()?);
-        freed.extend(step.change_reserve(device, sb)?);
-        let mut changed = step.free(device, sb, freed)?;
+        freed.extend(step.change_reserve(source, sb)?);
+        let mut changed = step.free(source, sb, freed)?;
         changed.extend(before.group_count()..layout.group_count());
         step.sum_new_bitmaps()?;
-        step.describe(device, changed)?;
-        step.log_superblock(device)?;
+        step.describe(source, changed)?;
+        step.log_superblock(source)?;
         Ok(step)
     }
 
@@ -75,7 +79,7 @@ impl Step {
     /// # Errors
     /// Structures that contradict each other; the device's.
     pub(super) fn shrink(
-        device: &Blocks,
+        source: &dyn Source,
         (sb, groups): (&Superblock, &[GroupDesc]),
         superblock: Superblock,
         last: Vec<u8>,
@@ -86,6 +90,7 @@ impl Step {
         let mut step = Self {
             taken: Taken::default(),
             groups: stay.to_vec(),
+            freed: Vec::new(),
             logged: BTreeMap::new(),
             before,
             superblock,
@@ -101,12 +106,12 @@ impl Step {
             let first = layout.group_first_block(group)?;
             freed.extend(gone.within(first..first + u64::from(layout.group_blocks(group)?)));
         }
-        freed.extend(step.change_reserve(device, sb)?);
-        let mut changed = step.free(device, sb, freed)?;
+        freed.extend(step.change_reserve(source, sb)?);
+        let mut changed = step.free(source, sb, freed)?;
         step.cut(end)?;
         changed.insert(end);
-        step.describe(device, changed)?;
-        step.log_superblock(device)?;
+        step.describe(source, changed)?;
+        step.log_superblock(source)?;
         Ok(step)
     }
 
@@ -182,12 +187,12 @@ impl Step {
     }
 
     /// Logs the resize inode of the new shape. Returns its double indirect block if it goes away.
-    fn change_reserve(&mut self, device: &Blocks, sb: &Superblock) -> Result<Option<Range<u64>>> {
+    fn change_reserve(&mut self, source: &dyn Source, sb: &Superblock) -> Result<Option<Range<u64>>> {
         if !sb.has(Compat::RESIZE_INODE) {
             return Ok(None);
         }
         let table = self.groups.first().map_or(0, |desc| desc.inode_table);
-        let reserve = Reserve::read(device, sb, table)?;
+        let reserve = Reserve::read(source, sb, table)?;
         match self.superblock.has(Compat::RESIZE_INODE) {
             true => reserve.resized(&self.superblock, &mut self.logged).map(|()| None),
             false => Ok(Some(reserve.removed(&mut self.logged))),
@@ -196,10 +201,16 @@ impl Step {
 
     /// Frees runs of blocks in old groups, each inside of one group: in the bitmap, if it is a
     /// written one, and in the descriptor. Returns the groups.
-    fn free(&mut self, device: &Blocks, sb: &Superblock, runs: Vec<Range<u64>>) -> Result<BTreeSet<u32>> {
+    fn free(
+        &mut self,
+        source: &dyn Source,
+        sb: &Superblock,
+        mut runs: Vec<Range<u64>>,
+    ) -> Result<BTreeSet<u32>> {
         let (layout, csum, flags) = (self.superblock.layout(), self.csum(), self.has_flags());
         let mut changed = BTreeSet::new();
-        for run in runs.into_iter().filter(|run| !run.is_empty()) {
+        runs.retain(|run| !run.is_empty());
+        for run in &runs {
             let (group, bit) = layout.group_of_block(run.start)?;
             let (bit, len) = (bit as usize, (run.end - run.start) as usize);
             let Some(desc) = self.groups.get_mut(group as usize) else { continue };
@@ -210,7 +221,7 @@ impl Step {
             }
             let held = self.logged.remove(&desc.block_bitmap);
             let was_read = held.is_none();
-            let mut map = held.map_or_else(|| device.read(desc.block_bitmap), Ok)?;
+            let mut map = held.map_or_else(|| source.read(desc.block_bitmap), Ok)?;
             if first && was_read {
                 desc.verify_block_bitmap(&map, group, &sb.layout(), &csum)?;
             }
@@ -222,6 +233,7 @@ impl Step {
             desc.sum_block_bitmap(&map, &layout, &csum)?;
             self.logged.insert(desc.block_bitmap, map);
         }
+        self.freed = runs;
         Ok(changed)
     }
 
@@ -264,14 +276,14 @@ impl Step {
     }
 
     /// Logs the descriptors of the groups that changed, those behind the old end excepted.
-    fn describe(&mut self, device: &Blocks, changed: BTreeSet<u32>) -> Result<()> {
+    fn describe(&mut self, source: &dyn Source, changed: BTreeSet<u32>) -> Result<()> {
         let layout = self.superblock.layout();
         let tables: BTreeSet<u32> = changed.iter().map(|group| group / layout.descs_per_block()).collect();
         for n in tables {
             let block = layout.desc_block(n)?;
             if block < self.before.blocks_count() {
                 let base = match n < self.before.desc_blocks() {
-                    true => device.read(block)?,
+                    true => source.read(block)?,
                     false => vec![0; layout.block_size() as usize],
                 };
                 let bytes = self.encode_table(n, base)?;
@@ -287,12 +299,12 @@ impl Step {
         Ok(bytes)
     }
 
-    fn log_superblock(&mut self, device: &Blocks) -> Result<()> {
+    fn log_superblock(&mut self, source: &dyn Source) -> Result<()> {
         let blocks = self.groups.iter().map(|desc| u64::from(desc.free_blocks_count)).sum();
         let inodes = self.groups.iter().map(|desc| desc.free_inodes_count).sum();
         self.superblock.set_free_blocks_count(blocks);
         self.superblock.set_free_inodes_count(inodes);
-        let (block, bytes) = encode_super(device, &self.superblock)?;
+        let (block, bytes) = encode_super(source, &self.superblock)?;
         self.logged.insert(block, bytes);
         Ok(())
     }
@@ -355,9 +367,9 @@ pub(super) fn super_place(sb: &Superblock) -> (u64, usize) {
 ///
 /// # Errors
 /// The device's.
-pub(super) fn encode_super(device: &Blocks, sb: &Superblock) -> Result<(u64, Vec<u8>)> {
+pub(super) fn encode_super(source: &dyn Source, sb: &Superblock) -> Result<(u64, Vec<u8>)> {
     let (block, at) = super_place(sb);
-    let mut bytes = device.read(block)?;
+    let mut bytes = source.read(block)?;
     if let Some(slot) = bytes.get_mut(at..at + SUPERBLOCK_SIZE) {
         slot.copy_from_slice(&sb.encode());
     }

@@ -93,7 +93,7 @@ pub(super) fn replace(txn: &mut Txn<'_>, inode: &mut Inode, content: Option<Vec<
             twin.block()
         }
         (Some(content), None) => {
-            let goal = store.layout.group_first_block(store.layout.inode_slot(ino)?.group)?;
+            let goal = store.layout().group_first_block(store.layout().inode_slot(ino)?.group)?;
             let block = txn.alloc_meta(goal)?;
             let buffer = txn.create(block)?;
             write(txn, &buffer, |bytes| bytes.copy_from_slice(content))?;

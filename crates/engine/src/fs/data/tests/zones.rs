@@ -173,7 +173,7 @@ fn a_descriptor_that_has_live_inodes_as_never_used() {
         {
             let root = fs.node(crate::store::ROOT_INO).unwrap();
             let file = root.create(b"beside", NewKind::File, ATTR).unwrap();
-            assert!(fs.layout.inode_slot(file.ino).unwrap().group > 0, "{field}: inode {}", file.ino);
+            assert!(fs.layout().inode_slot(file.ino).unwrap().group > 0, "{field}: inode {}", file.ino);
         }
         assert!((11..=12).map(|ino| fs.read_inode(ino).unwrap()).eq(before), "{field}");
         close_with_errors(&image, fs);
@@ -197,12 +197,12 @@ fn an_inode_bitmap_that_has_live_inodes_as_free() {
         {
             let root = fs.node(crate::store::ROOT_INO).unwrap();
             let file = root.create(b"beside", NewKind::File, ATTR).unwrap();
-            assert!(fs.layout.inode_slot(file.ino).unwrap().group > 0, "inode {}", file.ino);
+            assert!(fs.layout().inode_slot(file.ino).unwrap().group > 0, "inode {}", file.ino);
             for n in 0..20 {
                 let dir = root.create(format!("d{n}").as_bytes(), NewKind::Dir, ATTR).unwrap();
                 let file = dir.create(b"f", NewKind::File, ATTR).unwrap();
-                assert!(fs.layout.inode_slot(dir.ino).unwrap().group > 0, "inode {}", dir.ino);
-                assert!(fs.layout.inode_slot(file.ino).unwrap().group > 0, "inode {}", file.ino);
+                assert!(fs.layout().inode_slot(dir.ino).unwrap().group > 0, "inode {}", dir.ino);
+                assert!(fs.layout().inode_slot(file.ino).unwrap().group > 0, "inode {}", file.ino);
             }
         }
         fs.journal.sync().unwrap();
