@@ -1,6 +1,6 @@
 /*
- * lanefs: ext4 in user space. A program opens a volume by its name, and uses its files through calls
- * that are shaped like those of POSIX, on handles in place of descriptors.
+ * lanefs: ext4 in user space. A program opens a volume by its name, and uses its files through
+ * calls that are shaped like those of POSIX, on handles in place of descriptors.
  *
  * Failure. A call that fails returns -1, or NULL where it returns a handle, and sets errno of the
  * calling thread; lanefs_last_error says more, in words. A call that succeeds may leave any errno.
@@ -17,8 +17,8 @@
  *
  * Rights. No permission is checked: a program that can open the volume can use all of it.
  *
- * Units. Sizes, places and lengths are bytes. Paths are inside the volume, from its root on, at most
- * 4095 bytes; symbolic links are followed within the volume. Strings end with a NUL.
+ * Units. Sizes, places and lengths are bytes. Paths are inside the volume, from its root on, at
+ * most 4095 bytes; symbolic links are followed within the volume. Strings end with a NUL.
  *
  * Constants of <fcntl.h> and <sys/stat.h> (O_*, AT_SYMLINK_NOFOLLOW, S_IF*, UTIME_*) are the
  * system's.
