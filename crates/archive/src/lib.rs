@@ -3,9 +3,9 @@
 //!
 //! [`import`] takes a [`Source`] into a directory of a [`lanefs::Volume`], [`export`] takes a
 //! directory of a volume into a [`Target`], [`build`] makes a volume that fits what it is filled
-//! with, [`export_image`] makes an image for containers, and [`diff`] compares two trees. All run to
-//! the end and tell their caller of each step ([`Event`]); the caller shows progress, decides what a
-//! name that cannot be taken over means, and may cancel. Nothing is printed.
+//! with, [`export_image`] makes an image for containers, and [`diff`] compares two trees. All run
+//! to the end and tell their caller of each step ([`Event`]); the caller shows progress, decides
+//! what a name that cannot be taken over means, and may cancel. Nothing is printed.
 //!
 //! # Example
 //! A file system image out of a root file system in an archive:

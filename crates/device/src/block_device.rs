@@ -34,7 +34,8 @@ impl WriteOp<'_> {
     }
 }
 
-/// A medium, addressed by byte, whose size changes only by [`measure`](BlockDevice::measure). Shared between threads: every call takes `&self`.
+/// A medium, addressed by byte, whose size changes only by [`measure`](BlockDevice::measure).
+/// Shared between threads: every call takes `&self`.
 ///
 /// Reads and writes are whole or an error. Two calls that overlap in time and range may
 /// interleave in any way; callers keep them apart.

@@ -325,9 +325,9 @@ impl Gate {
         }
     }
 
-    /// Makes transaction `tid` the running one, after [`close`](Self::close), and keeps it closed to
-    /// all handles but those of [`enter_closed`](Self::enter_closed). [`reopen`](Self::reopen) opens
-    /// it.
+    /// Makes transaction `tid` the running one, after [`close`](Self::close), and keeps it closed
+    /// to all handles but those of [`enter_closed`](Self::enter_closed). [`reopen`](Self::reopen)
+    /// opens it.
     pub(crate) fn step_closed(&self, tid: Tid, limit: u32) {
         let next = 1 - self.current.load(Ordering::Acquire);
         let slot = self.slot(next);

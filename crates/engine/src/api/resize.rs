@@ -123,8 +123,8 @@ impl Resize {
 }
 
 impl Volume {
-    /// Grows the volume to `size` bytes while it is open, beside threads that use it, without a last
-    /// group that is too short for its own structures. Returns the bytes that it has then. The
+    /// Grows the volume to `size` bytes while it is open, beside threads that use it, without a
+    /// last group that is too short for its own structures. Returns the bytes that it has then. The
     /// device must have the bytes already; a file that another process has made longer is looked at
     /// again. Threads that change metadata wait twice, for about the time of a commit.
     ///

@@ -181,8 +181,8 @@ impl Group {
         self.next
     }
 
-    /// Makes the group `blocks` blocks long; those that come are used. A group whose bitmap was never
-    /// read learns its length from it.
+    /// Makes the group `blocks` blocks long; those that come are used. A group whose bitmap was
+    /// never read learns its length from it.
     pub(super) fn lengthen(&mut self, blocks: u32) {
         match &mut self.blocks {
             Blocks::Full(before) => *before = blocks.max(*before),

@@ -16,8 +16,8 @@ pub(super) fn write(device: &Blocks, sb: &Superblock, groups: &[GroupDesc]) -> R
     write_grown(device, (sb, groups), 0)
 }
 
-/// Writes the backups of a volume that had `before` groups and has grown: all of the superblock, and
-/// of descriptors those blocks that are not in an old backup already.
+/// Writes the backups of a volume that had `before` groups and has grown: all of the superblock,
+/// and of descriptors those blocks that are not in an old backup already.
 ///
 /// # Errors
 /// The device's.

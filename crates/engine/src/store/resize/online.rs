@@ -1,8 +1,9 @@
 //! Growth of a volume that is open, beside threads that use it.
 //!
-//! A step is planned, and later taken, while no handle is open ([`Journal::alone`]): nothing changes
-//! the metadata below the old end meanwhile, and it is all home. What lies behind the old end is
-//! written between the two, beside other threads. So they wait twice for about the time of a commit.
+//! A step is planned, and later taken, while no handle is open ([`Journal::alone`]): nothing
+//! changes the metadata below the old end meanwhile, and it is all home. What lies behind the old
+//! end is written between the two, beside other threads. So they wait twice for about the time of a
+//! commit.
 //!
 //! Threads without a handle go on, and may see each moment of a step:
 //! 1. Groups whose bitmaps change are read and locked, so that no block is allocated there that is
@@ -39,9 +40,9 @@ impl Store {
     /// that another thread needs to end its own.
     ///
     /// # Errors
-    /// [`ResizeError`], with nothing changed or behind some of the steps; [`Error::ReadOnly`](crate::Error::ReadOnly); those
-    /// of the journal and the device, behind which recovery leaves a volume with its old size, the
-    /// new one, or one between them.
+    /// [`ResizeError`], with nothing changed or behind some of the steps;
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly); those of the journal and the device, behind
+    /// which recovery leaves a volume with its old size, the new one, or one between them.
     pub(crate) fn grow(&self, blocks: u64) -> Result<()> {
         let _one = self.resizing.lock();
         self.check_writable()?;

@@ -1,10 +1,10 @@
 //! One step of growth: a transaction between two sound volumes.
 //!
-//! The plan of a step is made while nothing else changes the volume: the new superblock and descriptors, and the
-//! full new content of each block below the old end that changes. What lies behind the old end is
-//! no part of the old volume; it is written in place and flushed before the transaction. So a
-//! replay never writes behind the end that the superblock had before, and a crash leaves the old
-//! volume or the new one.
+//! The plan of a step is made while nothing else changes the volume: the new superblock and
+//! descriptors, and the full new content of each block below the old end that changes. What lies
+//! behind the old end is no part of the old volume; it is written in place and flushed before the
+//! transaction. So a replay never writes behind the end that the superblock had before, and a crash
+//! leaves the old volume or the new one.
 
 use super::Blocks;
 use super::place::{Place, Taken, places};
