@@ -1,5 +1,5 @@
-//! What no compiler checks: which crate may know which, how long a file may be, where `unsafe` may
-//! live.
+//! What no compiler checks: which crate may know which, how long a file and a line of prose may be,
+//! where `unsafe` may live.
 //!
 //! Everything here reads the sources of this checkout. A new crate gets a line in [`LAYERS`].
 
@@ -328,6 +328,100 @@ fn files_are_short() {
     }
     long.retain(|(n, _)| *n > TOO_LONG);
     assert!(long.is_empty(), "longer than {TOO_LONG} lines without tests: {long:?}");
+}
+
+/// Columns of prose.
+const COLUMNS: usize = 100;
+
+/// The lines of a document that are prose, with their numbers: no blocks of code, no rows of
+/// tables.
+fn lines_of_document(text: &str) -> Vec<(usize, &str)> {
+    let mut code = false;
+    let lines = text.lines().enumerate().filter(|(_, line)| {
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        !code && !fence && !line.starts_with('|')
+    });
+    lines.collect()
+}
+
+/// The lines of a source that are comments, with their numbers: in doc comments, no blocks of code
+/// and no rows of tables. A comment begins its line with one of `marks`.
+fn lines_of_comments<'t>(text: &'t str, marks: &[&str]) -> Vec<(usize, &'t str)> {
+    let mut code = false;
+    let lines = text.lines().enumerate().filter(|(_, line)| {
+        let Some(said) = marks.iter().find_map(|mark| line.trim_start().strip_prefix(mark)) else {
+            code = false;
+            return false;
+        };
+        let said = said.trim_start_matches(['/', '!', ' ']);
+        let fence = said.starts_with("```");
+        code ^= fence;
+        !code && !fence && !said.starts_with('|')
+    });
+    lines.collect()
+}
+
+/// The lines of prose in a file, with their numbers; empty for a file of another kind.
+fn lines_of_prose<'t>(path: &Path, text: &'t str) -> Vec<(usize, &'t str)> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("md") => lines_of_document(text),
+        Some("rs") => lines_of_comments(text, &["//"]),
+        Some("c" | "h") => lines_of_comments(text, &["//", "/*", "* "]),
+        Some("sh" | "py" | "toml" | "fio") => lines_of_comments(text, &["#"]),
+        _ if name == "Makefile" || name == "run" => lines_of_comments(text, &["#"]),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a line is longer than it may be. A single word, such as a link, has no place to wrap.
+fn is_too_wide(line: &str) -> bool {
+    let is_mark = |word: &&str| word.chars().all(|c| !c.is_alphanumeric());
+    let is_one_link = || {
+        let said =
+            line.trim().trim_start_matches(['-', '/', '!', '#', '*', ' ']).trim_end_matches(['.', ',']);
+        let words = said.split_whitespace().filter(|word| !is_mark(word)).count();
+        words <= 1 || said.starts_with('[') && said.ends_with(')') && said.matches("](").count() == 1
+    };
+    line.chars().count() > COLUMNS && !is_one_link()
+}
+
+#[test]
+fn prose_has_100_columns() {
+    let mut found = Vec::new();
+    files(&root(), &|_| true, &mut found);
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for path in found {
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        for (at, line) in lines_of_prose(&path, &text) {
+            seen += 1;
+            if is_too_wide(line) {
+                wrong.push(format!("{}:{}: {} columns", shown(&path), at + 1, line.chars().count()));
+            }
+        }
+    }
+    assert!(seen > 10_000, "only {seen} lines of prose found");
+    assert!(wrong.is_empty(), "more than {COLUMNS} columns:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn wide_prose_is_found() {
+    let long = "word ".repeat(21);
+    let wide = |name: &str, text: &str| -> Vec<usize> {
+        let lines = lines_of_prose(Path::new(name), text).into_iter();
+        lines.filter(|(_, line)| is_too_wide(line)).map(|(at, _)| at).collect()
+    };
+    let link = format!("[a document with a long name](https://example.org/{})", "a".repeat(90));
+    let document = format!("{long}\n- {long}\n```\n{long}\n```\n| {long} |\n{link}\n- {link}.\nsee {link}\n");
+    assert_eq!(wide("a.md", &document), [0, 1, 8]);
+    let source = format!("/// {long}\n/// ```\n/// {long}\n/// ```\nlet a = \"{long}\";\n    // {long}\n");
+    assert_eq!(wide("a.rs", &source), [0, 5]);
+    assert_eq!(wide("a.c", &format!("/* {long}\n * {long} */\nint a; // {long}\n")), [0, 1]);
+    assert_eq!(wide("a.sh", &format!("# {long}\necho {long}\n")), [0]);
+    assert_eq!(wide("Makefile", &format!("# {long}\n\techo {long}\n")), [0]);
+    assert_eq!(wide("a.svg", &format!("# {long}\n")), [0_usize; 0]);
 }
 
 #[test]
