@@ -3,7 +3,7 @@
 
 use super::{Bench, Outcome};
 use crate::report::{Goal, Report};
-use lanefs::Writeback;
+use lanefs::WritebackMode;
 use lanefs_journal::Times;
 use lanefs_lab::load::{self, bare_storm, more_open_files, sparse_files};
 use lanefs_lab::store::{Backing, Contender, ext4, lanefs, open_raw, xfs};
@@ -54,8 +54,8 @@ pub fn storm(bench: &mut Bench) -> Outcome<()> {
     let backing = Backing::new(&bench.dir, most as u64 * SIZE + (2 << 30))?;
     let variants = [
         lanefs("mapafter", 128, |o| o),
-        lanefs("lanefs lock", 128, |o| o.writeback(Writeback::DioreadLock)),
-        lanefs("lanefs nolock", 128, |o| o.writeback(Writeback::DioreadNolock)),
+        lanefs("lanefs lock", 128, |o| o.writeback(WritebackMode::DioreadLock)),
+        lanefs("lanefs nolock", 128, |o| o.writeback(WritebackMode::DioreadNolock)),
         lanefs("mapafter, log 16M", 16, |o| o),
         lanefs("mapafter, cache 512M", 128, |o| o.cache_bytes(512 << 20)),
         ext4("ext4 lock", 128, "dioread_lock"),

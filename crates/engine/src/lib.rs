@@ -42,7 +42,7 @@ pub use error::{
 pub use fs::data::{FallocMode, FiemapExtent, Verity};
 pub use fs::namei::{Atime, Modifier, NewAttr, NewKind, RenameFlags, SetAttr, SetTime};
 pub use fs::stats::{CacheUse, Counts, Stats, Times};
-pub use fs::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, Writeback};
+pub use fs::{IVersion, Locking, OpenOptions, Overwrite, Recovery, StatFs, WritebackMode};
 #[doc(hidden)]
 pub use fs::{WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
 pub use lanefs_device as device;

@@ -2,7 +2,7 @@
 //! volume begin at its root.
 
 use super::dir::special;
-use super::path::{self, Place};
+use super::path::{self, NamePlace};
 use super::{AtSymlink, Dir, File, FileOptions, Metadata};
 use crate::error::{Error, OrCannot, Result};
 use crate::fs::Fs;
@@ -57,16 +57,16 @@ impl<'d> At<'d> {
         path::resolve(&self.base()?, path, at_end)
     }
 
-    fn place(self, path: &[u8]) -> Result<Place> {
+    fn place(self, path: &[u8]) -> Result<NamePlace> {
         path::place(&self.base()?, path)
     }
 
     /// Returns the place for a new name that will not be a directory: the root exists already, and
     /// a name with a slash behind it names a directory.
-    fn new_place(self, path: &[u8]) -> Result<Place> {
+    fn new_place(self, path: &[u8]) -> Result<NamePlace> {
         match self.place(path) {
             Err(Error::Busy) => Err(Error::Exists),
-            Ok(Place { dir, name, must_be_dir: true }) => match dir.lookup(&name) {
+            Ok(NamePlace { dir, name, must_be_dir: true }) => match dir.lookup(&name) {
                 Ok(_) => Err(Error::Exists),
                 Err(e) => Err(e),
             },
@@ -113,7 +113,7 @@ impl<'d> At<'d> {
             Err(Error::Busy) => Err(Error::Exists),
             place => place,
         };
-        Place::make_at(look, |at| at.dir.create(&at.name, NewKind::Dir, attr).map(|_| ()))
+        NamePlace::make_at(look, |at| at.dir.create(&at.name, NewKind::Dir, attr).map(|_| ()))
             .or_cannot("create directory", &path)
     }
 
@@ -128,8 +128,8 @@ impl<'d> At<'d> {
 
     fn unlink(self, path: &[u8]) -> Result<()> {
         match self.place(path) {
-            Ok(Place { dir, name, must_be_dir: false }) => dir.unlink(&name).map(drop),
-            Ok(Place { dir, name, .. }) => {
+            Ok(NamePlace { dir, name, must_be_dir: false }) => dir.unlink(&name).map(drop),
+            Ok(NamePlace { dir, name, .. }) => {
                 dir.lookup(&name)?.check_dir()?;
                 Err(Error::IsDir)
             }
@@ -144,7 +144,7 @@ impl<'d> At<'d> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDir`], [`Error::NotEmpty`], [`Error::Busy`] for the root.
     pub fn remove_dir(self, path: impl AsRef<Path>) -> Result<()> {
-        let removed = self.place(bytes(&path)).and_then(|Place { dir, name, .. }| dir.rmdir(&name));
+        let removed = self.place(bytes(&path)).and_then(|NamePlace { dir, name, .. }| dir.rmdir(&name));
         removed.map(drop).or_cannot("remove directory", path)
     }
 
@@ -186,7 +186,7 @@ impl<'d> At<'d> {
     }
 
     /// Checks a rename of a name with a slash behind it: only a directory may have one.
-    fn check_slashes(self, from: &Place, to: &Place, flags: RenameFlags) -> Result<()> {
+    fn check_slashes(self, from: &NamePlace, to: &NamePlace, flags: RenameFlags) -> Result<()> {
         if !from.must_be_dir && !to.must_be_dir || is_dots(&from.name) || is_dots(&to.name) {
             return Ok(());
         }
@@ -211,7 +211,7 @@ impl<'d> At<'d> {
     pub fn hard_link(self, from: impl AsRef<Path>, there: At<'_>, to: impl AsRef<Path>) -> Result<()> {
         let find = || self.node(bytes(&from), AtSymlink::NoFollow);
         link_found(find, |node| {
-            Place::make_at(|| there.new_place(bytes(&to)), |at| node.link(&at.dir, &at.name))
+            NamePlace::make_at(|| there.new_place(bytes(&to)), |at| node.link(&at.dir, &at.name))
         })
         .or_cannot_to("link", from, &to)
     }
@@ -224,7 +224,7 @@ impl<'d> At<'d> {
     /// a file that was removed.
     pub fn link_file(self, file: &File, to: impl AsRef<Path>) -> Result<()> {
         let look = || self.new_place(bytes(&to));
-        Place::make_at(look, |at| file.inode().link(&at.dir, &at.name)).or_cannot("create link", &to)
+        NamePlace::make_at(look, |at| file.inode().link(&at.dir, &at.name)).or_cannot("create link", &to)
     }
 
     /// Makes a symbolic link, as [`Volume::symlink`](crate::Volume::symlink) does for paths from
@@ -235,9 +235,9 @@ impl<'d> At<'d> {
     pub fn symlink(self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> Result<()> {
         let attr = NewAttr { permissions: 0o777, uid: 0, gid: 0 };
         let target = target.as_ref().as_bytes();
-        let make = |at: &Place| at.dir.create(&at.name, NewKind::Symlink(target), attr);
+        let make = |at: &NamePlace| at.dir.create(&at.name, NewKind::Symlink(target), attr);
         check_target(target)
-            .and_then(|()| Place::make_at(|| self.new_place(bytes(&path)), make))
+            .and_then(|()| NamePlace::make_at(|| self.new_place(bytes(&path)), make))
             .map(drop)
             .or_cannot("create symbolic link", &path)
     }
@@ -254,8 +254,8 @@ impl<'d> At<'d> {
         device: DeviceNumber,
         attr: NewAttr,
     ) -> Result<()> {
-        let make = |at: &Place| special(&at.dir, &at.name, (file_type, device), attr);
-        Place::make_at(|| self.new_place(bytes(&path)), make).map(drop).or_cannot("create", &path)
+        let make = |at: &NamePlace| special(&at.dir, &at.name, (file_type, device), attr);
+        NamePlace::make_at(|| self.new_place(bytes(&path)), make).map(drop).or_cannot("create", &path)
     }
 
     /// Returns the target of a symbolic link, as [`Volume::read_link`](crate::Volume::read_link)

@@ -4,7 +4,7 @@ use super::{File, Metadata, Node};
 use crate::error::{Error, OrCannot, Result};
 use crate::fs::inode::NodeRef;
 use crate::fs::namei::{NewAttr, NewKind, RenameFlags, SetAttr, link_found};
-use crate::store::dir::Entry;
+use crate::store::dir::ListedEntry;
 use lanefs_device::os_name::{OsStrExt, OsStringExt};
 use lanefs_format::{DeviceNumber, FileType};
 use std::ffi::{OsStr, OsString};
@@ -43,8 +43,8 @@ pub struct DirEntryRef<'a> {
     pub cookie: u64,
 }
 
-impl<'a> From<Entry<'a>> for DirEntryRef<'a> {
-    fn from(entry: Entry<'a>) -> Self {
+impl<'a> From<ListedEntry<'a>> for DirEntryRef<'a> {
+    fn from(entry: ListedEntry<'a>) -> Self {
         let name = OsStr::from_bytes(entry.name);
         Self { name, ino: entry.ino, file_type: entry.file_type, cookie: entry.cookie }
     }

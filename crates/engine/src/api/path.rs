@@ -21,25 +21,25 @@ pub(super) const MAX_LINKS: u32 = 40;
 const PATH_MAX: usize = 4096;
 
 /// A directory and a name in it that may or may not exist.
-pub(super) struct Place {
+pub(super) struct NamePlace {
     pub(super) dir: NodeRef,
     pub(super) name: Vec<u8>,
     /// The path ended in a slash or ".": only a directory will do.
     pub(super) must_be_dir: bool,
 }
 
-impl Place {
+impl NamePlace {
     /// Returns whether another thread has removed the directory since, and `look` now finds another
     /// one. The path has led to a directory all the time, so the operation that failed is repeated
     /// there.
-    pub(super) fn is_stale(&self, look: impl Fn() -> Result<Place>) -> Result<bool> {
+    pub(super) fn is_stale(&self, look: impl Fn() -> Result<NamePlace>) -> Result<bool> {
         Ok(self.dir.is_nameless() && look()?.dir.ino != self.dir.ino)
     }
 
     /// Runs `make` at the place that `look` finds, and again if that place was stale.
     pub(super) fn make_at<T>(
-        look: impl Fn() -> Result<Place>,
-        make: impl Fn(&Place) -> Result<T>,
+        look: impl Fn() -> Result<NamePlace>,
+        make: impl Fn(&NamePlace) -> Result<T>,
     ) -> Result<T> {
         loop {
             let place = look()?;
@@ -122,7 +122,7 @@ pub(super) fn resolve(base: &NodeRef, path: &[u8], at_end: AtSymlink) -> Result<
 ///
 /// # Errors
 /// [`Error::Busy`] for the root, which has no name.
-pub(super) fn place(base: &NodeRef, path: &[u8]) -> Result<Place> {
+pub(super) fn place(base: &NodeRef, path: &[u8]) -> Result<NamePlace> {
     let root = base.fs.root()?;
     let mut walk = Walk::new(path)?;
     // "a/." names the directory itself by a name that cannot be made or removed.
@@ -141,7 +141,7 @@ pub(super) fn place(base: &NodeRef, path: &[u8]) -> Result<Place> {
         }
     }
     at.check_dir()?;
-    Ok(Place { dir: at, name, must_be_dir })
+    Ok(NamePlace { dir: at, name, must_be_dir })
 }
 
 fn step(dir: &NodeRef, part: &[u8]) -> Result<NodeRef> {

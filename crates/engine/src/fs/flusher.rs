@@ -32,14 +32,14 @@ pub(crate) struct Flusher {
 
 #[derive(Debug, Default)]
 struct Control {
-    state: Mutex<State>,
+    state: Mutex<FlusherState>,
     changed: Condvar,
     /// The flusher asks to be woken when there is something to do.
     stir: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FlusherState {
     stop: bool,
     paused: bool,
     wanted: bool,

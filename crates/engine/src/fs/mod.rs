@@ -20,7 +20,7 @@ mod statfs;
 pub(crate) mod stats;
 mod writers;
 
-pub use modes::{IVersion, Locking, Overwrite, Writeback};
+pub use modes::{IVersion, Locking, Overwrite, WritebackMode};
 pub use mount_options::{WORDS_OF_DEFAULTS, WORDS_OF_HINTS, mount_words};
 pub use options::OpenOptions;
 pub use statfs::StatFs;

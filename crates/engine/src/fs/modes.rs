@@ -36,7 +36,7 @@ pub enum IVersion {
 
 /// The order in which blocks are mapped and written when a hole is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Writeback {
+pub enum WritebackMode {
     /// Data first; then one handle maps the blocks as written.
     #[default]
     MapAfter,
@@ -54,7 +54,7 @@ pub(crate) struct Modes {
     pub(crate) locking: Locking,
     pub(crate) overwrite: Overwrite,
     pub(crate) i_version: IVersion,
-    pub(crate) writeback: Writeback,
+    pub(crate) writeback: WritebackMode,
     /// Whether blocks are chosen when pages are written out, and not when they become dirty.
     pub(crate) delalloc: bool,
     /// Whether freed blocks are discarded on the device.
@@ -71,7 +71,7 @@ impl Default for Modes {
             locking: Locking::default(),
             overwrite: Overwrite::default(),
             i_version: IVersion::default(),
-            writeback: Writeback::default(),
+            writeback: WritebackMode::default(),
             delalloc: true,
             discard: false,
             dax: true,
@@ -91,9 +91,9 @@ impl Modes {
             "overwrite=nojournal" => self.overwrite = Overwrite::NoJournal,
             "i_version=always" => self.i_version = IVersion::Always,
             "i_version=queried" => self.i_version = IVersion::Queried,
-            "mapafter" => self.writeback = Writeback::MapAfter,
-            "dioread_lock" => self.writeback = Writeback::DioreadLock,
-            "dioread_nolock" => self.writeback = Writeback::DioreadNolock,
+            "mapafter" => self.writeback = WritebackMode::MapAfter,
+            "dioread_lock" => self.writeback = WritebackMode::DioreadLock,
+            "dioread_nolock" => self.writeback = WritebackMode::DioreadNolock,
             "delalloc" => self.delalloc = true,
             "nodelalloc" => self.delalloc = false,
             "discard" => self.discard = true,
@@ -130,7 +130,7 @@ mod tests {
             locking: Locking::Inode,
             overwrite: Overwrite::Journal,
             i_version: IVersion::Always,
-            writeback: Writeback::DioreadLock,
+            writeback: WritebackMode::DioreadLock,
             delalloc: false,
             discard: false,
             dax: false,

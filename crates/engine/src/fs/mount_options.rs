@@ -188,7 +188,7 @@ fn size(word: &str, value: &str) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{IVersion, Locking, Overwrite, Writeback};
+    use crate::{IVersion, Locking, Overwrite, WritebackMode};
     use lanefs_device::MemDevice;
     use std::sync::Arc;
 
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(options.io_uring, IoUring::Off);
         let modes = options.modes;
         assert_eq!((modes.locking, modes.overwrite), (Locking::Inode, Overwrite::Journal));
-        assert_eq!((modes.i_version, modes.writeback), (IVersion::Always, Writeback::DioreadLock));
+        assert_eq!((modes.i_version, modes.writeback), (IVersion::Always, WritebackMode::DioreadLock));
         assert!(!modes.delalloc && modes.discard && !modes.dax);
 
         let back = options.mount_options("ro,load,commit=0,io=mixed,io_uring=on").unwrap();

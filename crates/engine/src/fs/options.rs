@@ -1,6 +1,6 @@
 //! How a volume is opened.
 
-use super::modes::{IVersion, Locking, Modes, Overwrite, Writeback};
+use super::modes::{IVersion, Locking, Modes, Overwrite, WritebackMode};
 use lanefs_device::{Cached, FileOptions, IoUring};
 use lanefs_format::Timestamp;
 use std::time::Duration;
@@ -181,7 +181,7 @@ impl OpenOptions {
     }
 
     /// How holes are filled (`mapafter`, `dioread_lock`, `dioread_nolock`).
-    pub fn writeback(mut self, writeback: Writeback) -> Self {
+    pub fn writeback(mut self, writeback: WritebackMode) -> Self {
         self.modes.writeback = writeback;
         self
     }

@@ -25,7 +25,7 @@ const CHUNK: usize = 256 << 10;
 
 /// Structures of one kind, of one group or of several adjacent ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct ZoneEntry {
     start: u64,
     blocks: u32,
     /// The first one.
@@ -34,7 +34,7 @@ struct Entry {
     each: u32,
 }
 
-impl Entry {
+impl ZoneEntry {
     fn end(&self) -> u64 {
         self.start.saturating_add(self.blocks.into())
     }
@@ -46,7 +46,7 @@ impl Entry {
     }
 
     /// Appends the structure of the next group, if it lies right behind.
-    fn extend(&mut self, next: &Entry) -> bool {
+    fn extend(&mut self, next: &ZoneEntry) -> bool {
         let nth = self.blocks / self.each.max(1);
         let follows = self.end() == next.start
             && self.each == next.each
@@ -76,7 +76,7 @@ fn nth_after(zone: Zone, n: u32) -> Zone {
 #[derive(Debug, Default)]
 pub(crate) struct Zones {
     /// Sorted, without overlap.
-    entries: Box<[Entry]>,
+    entries: Box<[ZoneEntry]>,
 }
 
 impl Zones {
@@ -125,12 +125,12 @@ impl Zones {
     }
 
     /// Sorts the entries. If two overlap, that is an error if `strict`; else the earlier one wins.
-    fn new(mut entries: Vec<Entry>, strict: bool) -> Result<Self> {
+    fn new(mut entries: Vec<ZoneEntry>, strict: bool) -> Result<Self> {
         entries.sort_by_key(|e| e.start);
-        let mut last: Option<Entry> = None;
+        let mut last: Option<ZoneEntry> = None;
         let mut overlap = None;
         entries.retain_mut(|entry| {
-            let taken = last.as_ref().map_or(0, Entry::end);
+            let taken = last.as_ref().map_or(0, ZoneEntry::end);
             if let Some(last) = last.filter(|_| entry.start < taken) {
                 let (first, second) = (last.zone_at(entry.start), entry.zone);
                 overlap.get_or_insert(Corrupt::ZonesOverlap { block: entry.start, first, second });
@@ -149,14 +149,14 @@ impl Zones {
 
 /// The superblock and the descriptors in a group; of a group whose copy lies outside of the volume,
 /// none or, if `strict`, an error.
-fn base(layout: &Layout, group: u32, strict: bool) -> Result<Option<Entry>> {
+fn base(layout: &Layout, group: u32, strict: bool) -> Result<Option<ZoneEntry>> {
     let (start, len) = (layout.group_first_block(group)?, layout.group_base_meta(group));
     let inside = layout.check_blocks(start, len.into());
     if len == 0 || !strict && inside.is_err() {
         return Ok(None);
     }
     inside?;
-    Ok(Some(Entry { start, blocks: len, zone: Zone::Super(group), each: len }))
+    Ok(Some(ZoneEntry { start, blocks: len, zone: Zone::Super(group), each: len }))
 }
 
 /// The data that all group descriptors together give.
@@ -183,7 +183,7 @@ impl Survey {
         let mut table = Table::default();
         let (mut blocks, mut inodes) = (0, 0);
         let base = |group| base(&layout, group, strict);
-        let mut bases: Vec<Entry> = base(0)?.into_iter().collect();
+        let mut bases: Vec<ZoneEntry> = base(0)?.into_iter().collect();
         each_chunk(device, &layout, |first, bytes| {
             let size = usize::from(layout.desc_size());
             let per_block = layout.descs_per_block() as usize;
@@ -207,8 +207,12 @@ impl Survey {
         .or_else(|e| if strict { Err(e) } else { Ok(()) })?;
         table.entries.append(&mut bases);
         let runs = log.map(|log| log.runs.as_slice()).unwrap_or_default();
-        let log =
-            runs.iter().map(|r| Entry { start: r.physical, blocks: r.len, zone: Zone::Journal, each: r.len });
+        let log = runs.iter().map(|r| ZoneEntry {
+            start: r.physical,
+            blocks: r.len,
+            zone: Zone::Journal,
+            each: r.len,
+        });
         table.entries.extend(log);
         Ok(Self { zones: Arc::new(Zones::new(table.entries, strict)?), free: (blocks, inodes) })
     }
@@ -217,7 +221,7 @@ impl Survey {
 /// The entries while they are collected.
 #[derive(Debug, Default)]
 struct Table {
-    entries: Vec<Entry>,
+    entries: Vec<ZoneEntry>,
     /// The last entry of each kind that a descriptor has.
     last: [Option<usize>; 3],
 }
@@ -230,7 +234,7 @@ impl Table {
             (desc.inode_table, layout.inode_table_blocks(), Zone::InodeTable(group)),
         ];
         for (last, (start, blocks, zone)) in self.last.iter_mut().zip(parts) {
-            let entry = Entry { start, blocks, zone, each: blocks };
+            let entry = ZoneEntry { start, blocks, zone, each: blocks };
             let before = last.and_then(|at| self.entries.get_mut(at));
             if !before.is_some_and(|before| before.extend(&entry)) {
                 *last = Some(self.entries.len());
@@ -269,8 +273,8 @@ fn each_chunk(
 mod tests {
     use super::*;
 
-    fn entry(start: u64, blocks: u32, zone: Zone) -> Entry {
-        Entry { start, blocks, zone, each: blocks }
+    fn entry(start: u64, blocks: u32, zone: Zone) -> ZoneEntry {
+        ZoneEntry { start, blocks, zone, each: blocks }
     }
 
     #[test]

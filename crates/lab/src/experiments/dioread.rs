@@ -8,7 +8,7 @@ use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::results::{Better, CaseResult};
 use crate::store::{ext4, filled, lanefs, xfs};
-use ::lanefs::Writeback;
+use ::lanefs::WritebackMode;
 
 /// Readers and writers of one file.
 #[derive(Debug)]
@@ -63,8 +63,8 @@ impl Experiment for DioRead {
             patience: 1,
             contenders: vec![
                 work.own(lanefs("mapafter", log, |o| o)),
-                work.own(lanefs("dioread_nolock", log, |o| o.writeback(Writeback::DioreadNolock))),
-                work.own(lanefs("dioread_lock", log, |o| o.writeback(Writeback::DioreadLock))),
+                work.own(lanefs("dioread_nolock", log, |o| o.writeback(WritebackMode::DioreadNolock))),
+                work.own(lanefs("dioread_lock", log, |o| o.writeback(WritebackMode::DioreadLock))),
                 work.peer(Peer::KernelExt4, ext4("ext4 dioread_nolock", log, "dioread_nolock")),
                 work.peer(Peer::KernelExt4, ext4("ext4 dioread_lock", log, "dioread_lock")),
                 work.peer(Peer::KernelXfs, xfs()),

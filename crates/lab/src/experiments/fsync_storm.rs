@@ -10,7 +10,7 @@ use crate::published;
 use crate::results::{Better, CaseResult, Detail};
 use crate::store::{ext4, lanefs, open_raw, simulated, xfs};
 use crate::{Outcome, Simulated};
-use ::lanefs::{OpenOptions, Writeback};
+use ::lanefs::{OpenOptions, WritebackMode};
 use lanefs_stats::Histogram;
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -116,15 +116,15 @@ fn modes(plan: &Plan) -> Case {
         contenders: vec![
             work.own(lanefs(NEW, log, |o| o)),
             work.own(lanefs("mapafter, log 16M", small, |o| o)),
-            work.own(lanefs(LOCK, log, |o| o.writeback(Writeback::DioreadLock))),
-            work.own(lanefs(NOLOCK, log, |o| o.writeback(Writeback::DioreadNolock))),
-            work.own(lanefs("dioread_nolock, log 1G", large, |o| o.writeback(Writeback::DioreadNolock))),
+            work.own(lanefs(LOCK, log, |o| o.writeback(WritebackMode::DioreadLock))),
+            work.own(lanefs(NOLOCK, log, |o| o.writeback(WritebackMode::DioreadNolock))),
+            work.own(lanefs("dioread_nolock, log 1G", large, |o| o.writeback(WritebackMode::DioreadNolock))),
             work.own(lanefs("mapafter, nodelalloc", log, |o| o.delalloc(false))),
             work.own(lanefs("dioread_lock, nodelalloc", log, |o| {
-                o.writeback(Writeback::DioreadLock).delalloc(false)
+                o.writeback(WritebackMode::DioreadLock).delalloc(false)
             })),
             work.own(lanefs("dioread_nolock, nodelalloc", log, |o| {
-                o.writeback(Writeback::DioreadNolock).delalloc(false)
+                o.writeback(WritebackMode::DioreadNolock).delalloc(false)
             })),
             work.peer(Peer::KernelExt4, ext4("ext4 dioread_lock", log, "dioread_lock")),
             work.peer(Peer::KernelExt4, ext4("ext4 dioread_nolock", log, "dioread_nolock")),
@@ -153,7 +153,7 @@ fn played(plan: &Plan, device: Simulated) -> Case {
     let (log, large) = (plan.log(128), plan.log(1024));
     // A log may take at most half of the free space.
     let whole = most * size + 3 * (u64::from(large) << 20);
-    let on = |name, log, mode: Writeback, delalloc| {
+    let on = |name, log, mode: WritebackMode, delalloc| {
         let options = OpenOptions::new().writeback(mode).delalloc(delalloc);
         let open = move |_: &Ground| simulated(device.pace, whole, log, options.clone());
         work.elsewhere(name, open).simulated(device.title)
@@ -168,11 +168,11 @@ fn played(plan: &Plan, device: Simulated) -> Case {
         fresh: true,
         patience: plan.patience * device.patience,
         contenders: vec![
-            on(NEW, log, Writeback::MapAfter, true),
-            on(LOCK, log, Writeback::DioreadLock, true),
-            on(NOLOCK, log, Writeback::DioreadNolock, true),
-            on("dioread_nolock, log 1G", large, Writeback::DioreadNolock, true),
-            on("dioread_nolock, nodelalloc", log, Writeback::DioreadNolock, false),
+            on(NEW, log, WritebackMode::MapAfter, true),
+            on(LOCK, log, WritebackMode::DioreadLock, true),
+            on(NOLOCK, log, WritebackMode::DioreadNolock, true),
+            on("dioread_nolock, log 1G", large, WritebackMode::DioreadNolock, true),
+            on("dioread_nolock, nodelalloc", log, WritebackMode::DioreadNolock, false),
         ],
         gain: GAIN,
         versus: vec![(NEW, NOLOCK), (NEW, LOCK), (LOCK, NOLOCK)],

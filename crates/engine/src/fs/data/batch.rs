@@ -35,7 +35,7 @@ pub(crate) struct Request<'b> {
 }
 
 /// A request of the batch, with its bytes locked.
-struct Held<'b> {
+struct LockedRequest<'b> {
     content: Content<'b>,
     blocks: Range<u32>,
     len: usize,
@@ -105,12 +105,12 @@ pub(crate) fn run<'a>(fs: &Fs, requests: impl Iterator<Item = Request<'a>>) {
 impl<'b> Content<'b> {
     /// Locks the bytes of a request, up to the end of the file, shared. `None` if that would have
     /// to wait, or if the cache holds newer bytes.
-    fn hold(self, offset: u64, len: usize, done: &'b mut Option<usize>) -> Option<Held<'b>> {
+    fn hold(self, offset: u64, len: usize, done: &'b mut Option<usize>) -> Option<LockedRequest<'b>> {
         let end = offset.checked_add(len as u64).filter(|_| len > 0)?;
         let kept = self.try_share(offset, end)?.kept();
         let len = self.before_end(offset, len);
         let blocks = self.blocks(offset, offset + len as u64).ok().filter(|_| len > 0)?;
         let busy = self.is_busy(blocks.clone());
-        (!busy).then_some(Held { content: self, blocks, len, done, _kept: kept })
+        (!busy).then_some(LockedRequest { content: self, blocks, len, done, _kept: kept })
     }
 }

@@ -13,13 +13,13 @@
 //! - A leader holds no lock that a follower's work takes: inodes are locked one at a time, under
 //!   the handle.
 //! - A leader that panics ends the journal, and each thread whose work it had taken gets an error
-//!   ([`Turn`]).
+//!   ([`LeaderRound`]).
 
 use super::io;
 use super::plan::Work;
 use crate::error::{Error, Result};
 use crate::fs::inode::Node;
-use crate::fs::{Fs, Writeback};
+use crate::fs::{Fs, WritebackMode};
 use crate::store::txn::credits;
 use lanefs_journal::{JournalError, Tid};
 #[cfg(test)]
@@ -45,7 +45,7 @@ pub(crate) struct Combiner {
 
 #[derive(Debug, Default)]
 struct Queue {
-    jobs: VecDeque<Arc<Job>>,
+    jobs: VecDeque<Arc<SyncJob>>,
     /// Threads that lead, or were asked to lead.
     leaders: usize,
 }
@@ -58,48 +58,48 @@ impl Queue {
 }
 
 /// A job that has run, and its result.
-type Outcome = (Arc<Job>, Work, Result<()>);
+type Outcome = (Arc<SyncJob>, Work, Result<()>);
 
 /// One file's work, and the thread that waits for its result.
 #[derive(Debug)]
-struct Job {
+struct SyncJob {
     node: Arc<Node>,
-    state: Mutex<State>,
+    state: Mutex<JobState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-enum State {
+enum JobState {
     Waiting(Work),
     /// The waiting thread is asked to lead. Its work is still in the queue.
     Lead(Work),
     Running,
     /// The result. The thread that takes it wakes the waiting thread of the other job.
-    Done(Work, Result<()>, Option<Arc<Job>>),
+    Done(Work, Result<()>, Option<Arc<SyncJob>>),
 }
 
 /// Reports to each job how its work went. The waiting threads wake each other, a few at a time: if
 /// all ran at once, the leader or the committing thread would be scheduled behind all of them, each
 /// time that it has waited for the device.
 fn finish(jobs: Vec<Outcome>) {
-    let list: Vec<Arc<Job>> = jobs.iter().map(|(job, ..)| Arc::clone(job)).collect();
+    let list: Vec<Arc<SyncJob>> = jobs.iter().map(|(job, ..)| Arc::clone(job)).collect();
     for (at, (job, work, outcome)) in jobs.into_iter().enumerate() {
         let next = list.get(at + AWAKE).map(Arc::clone);
-        *job.state.lock() = State::Done(work, outcome, next);
+        *job.state.lock() = JobState::Done(work, outcome, next);
     }
     for job in list.iter().take(AWAKE) {
         job.changed.notify_one();
     }
 }
 
-impl Job {
+impl SyncJob {
     /// Takes the work, unless a leader has it already. Also returns whether the waiting thread was
     /// asked to lead and has not begun to.
     fn take(&self) -> Option<(Work, bool)> {
         let mut state = self.state.lock();
-        match std::mem::replace(&mut *state, State::Running) {
-            State::Waiting(work) => Some((work, false)),
-            State::Lead(work) => Some((work, true)),
+        match std::mem::replace(&mut *state, JobState::Running) {
+            JobState::Waiting(work) => Some((work, false)),
+            JobState::Lead(work) => Some((work, true)),
             other => {
                 *state = other;
                 None
@@ -110,9 +110,9 @@ impl Job {
     /// Reports an error for work of a leader that panicked: no thread knows whether it was done.
     fn give_up(&self) {
         let mut state = self.state.lock();
-        if matches!(*state, State::Running) {
+        if matches!(*state, JobState::Running) {
             let lost = JournalError::Aborted(PANIC.into());
-            *state = State::Done(Work::default(), Err(lost.into()), None);
+            *state = JobState::Done(Work::default(), Err(lost.into()), None);
             self.changed.notify_one();
         }
     }
@@ -120,8 +120,8 @@ impl Job {
     /// Asks the waiting thread to lead; `false` if it has been asked already.
     fn ask_to_lead(&self) -> bool {
         let mut state = self.state.lock();
-        let (asked, next) = match std::mem::replace(&mut *state, State::Running) {
-            State::Waiting(work) => (true, State::Lead(work)),
+        let (asked, next) = match std::mem::replace(&mut *state, JobState::Running) {
+            JobState::Waiting(work) => (true, JobState::Lead(work)),
             other => (false, other),
         };
         *state = next;
@@ -133,16 +133,16 @@ impl Job {
     fn wait(&self) -> Option<(Work, Result<()>)> {
         let mut state = self.state.lock();
         loop {
-            match std::mem::replace(&mut *state, State::Running) {
-                State::Done(work, outcome, next) => {
+            match std::mem::replace(&mut *state, JobState::Running) {
+                JobState::Done(work, outcome, next) => {
                     drop(state);
                     if let Some(next) = next {
                         next.changed.notify_one();
                     }
                     return Some((work, outcome));
                 }
-                State::Lead(work) => {
-                    *state = State::Waiting(work);
+                JobState::Lead(work) => {
+                    *state = JobState::Waiting(work);
                     return None;
                 }
                 other => *state = other,
@@ -172,16 +172,16 @@ const PANIC: &str = "a panic while inodes were told of what was written";
 
 /// One round of a leader. Dropped before its end, by a panic, it ends the journal and fails every
 /// job that it had taken, so that no thread waits for ever.
-struct Turn<'t> {
+struct LeaderRound<'t> {
     fs: &'t Fs,
-    own: &'t Arc<Job>,
+    own: &'t Arc<SyncJob>,
     /// The jobs whose work it has taken.
-    jobs: Vec<Arc<Job>>,
+    jobs: Vec<Arc<SyncJob>>,
     /// This thread has not handed the lead on yet.
     leads: bool,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for LeaderRound<'_> {
     fn drop(&mut self) {
         if self.jobs.is_empty() && !self.leads {
             return;
@@ -201,9 +201,10 @@ impl Fs {
     /// the work with the unused part of its claim.
     pub(super) fn combine(&self, node: &Node, work: Work) -> (Work, Result<()>) {
         // In the older writeback modes, each job has a handle of its own.
-        let old = self.options.modes.writeback != Writeback::MapAfter;
+        let old = self.options.modes.writeback != WritebackMode::MapAfter;
         let Some(node) = node.shared().filter(|_| !old) else { return self.run_alone(node, work) };
-        let job = Arc::new(Job { node, state: Mutex::new(State::Waiting(work)), changed: Condvar::new() });
+        let job =
+            Arc::new(SyncJob { node, state: Mutex::new(JobState::Waiting(work)), changed: Condvar::new() });
         {
             let mut queue = self.combiner.queue.lock();
             queue.jobs.push_back(Arc::clone(&job));
@@ -222,8 +223,8 @@ impl Fs {
 
     /// Runs the jobs at the front of the queue, with `own` unless another leader has taken it, and
     /// hands the lead on meanwhile.
-    fn lead(&self, own: &Arc<Job>) {
-        let mut turn = Turn { fs: self, own, jobs: Vec::new(), leads: true };
+    fn lead(&self, own: &Arc<SyncJob>) {
+        let mut turn = LeaderRound { fs: self, own, jobs: Vec::new(), leads: true };
         #[cfg(test)]
         while self.combiner.queue.lock().jobs.len() < self.combiner.gathers.load(Ordering::Relaxed) {
             lanefs_sync::thread::yield_now();
@@ -251,7 +252,7 @@ impl Fs {
     }
 
     /// Takes the jobs of one round from the queue.
-    fn take_batch(&self) -> Vec<(Arc<Job>, Work)> {
+    fn take_batch(&self) -> Vec<(Arc<SyncJob>, Work)> {
         let mut queue = self.combiner.queue.lock();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < MOST_JOBS && bytes < MOST_BYTES {
@@ -287,9 +288,9 @@ impl Fs {
 
     /// Fails every job of `batch`, because pages could not be written and the journal has ended.
     /// `own` gets that error, the other jobs get an error that says so.
-    fn refuse(&self, batch: Vec<(Arc<Job>, Work)>, own: &Arc<Job>, why: Error) -> Vec<Outcome> {
+    fn refuse(&self, batch: Vec<(Arc<SyncJob>, Work)>, own: &Arc<SyncJob>, why: Error) -> Vec<Outcome> {
         let mut why = Some(why);
-        let told = |(job, work): (Arc<Job>, Work)| {
+        let told = |(job, work): (Arc<SyncJob>, Work)| {
             let ended = || JournalError::Aborted("content could not be written".into()).into();
             let own = if Arc::ptr_eq(&job, own) { why.take() } else { None };
             let error = own.unwrap_or_else(ended);
@@ -300,7 +301,7 @@ impl Fs {
 
     /// Runs all of `batch` under one handle. Returns its transaction, if it started, and each
     /// result.
-    fn run_batch(&self, batch: Vec<(Arc<Job>, Work)>) -> (Option<Tid>, Vec<Outcome>) {
+    fn run_batch(&self, batch: Vec<(Arc<SyncJob>, Work)>) -> (Option<Tid>, Vec<Outcome>) {
         // Each job may change many blocks, but most change few, and often the same ones. So the
         // handle reserves a few credits for each job, and enough for the worst case of the next
         // one.
@@ -314,7 +315,7 @@ impl Fs {
         let ran = self.transact(few.min(self.journal.max_credits() / 4) + most, |txn| {
             #[cfg(test)]
             assert!(!self.combiner.panics.load(Ordering::Relaxed), "on purpose");
-            let run = |(job, mut work): (Arc<Job>, Work)| {
+            let run = |(job, mut work): (Arc<SyncJob>, Work)| {
                 let outcome = txn.ensure(need(&work)).and_then(|()| work.run(txn, &job.node));
                 (job, work, txn.settle(outcome))
             };
@@ -325,7 +326,7 @@ impl Fs {
             Ok((tid, done)) => (Some(tid), done),
             // The handle did not start: each job runs alone, and gets its own result.
             Err(_) => {
-                let run = |(job, work): (Arc<Job>, Work)| {
+                let run = |(job, work): (Arc<SyncJob>, Work)| {
                     let (work, outcome) = self.run_alone(&job.node, work);
                     (job, work, outcome)
                 };

@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::fs::file::FileData;
 use crate::fs::file::cache::FileCache;
-use crate::fs::file::lock::Held;
+use crate::fs::file::lock::LockedBytes;
 use crate::fs::file::times::Stamp;
 use crate::fs::inode::Node;
 use crate::fs::{Fs, Writer};
@@ -38,7 +38,7 @@ pub(super) enum Via {
 #[derive(Debug)]
 pub(crate) struct Changing<'n> {
     _writer: Writer<'n>,
-    _held: Held<'n>,
+    _held: LockedBytes<'n>,
 }
 
 impl Node {
@@ -214,17 +214,17 @@ impl<'n> Content<'n> {
     }
 
     /// Locks bytes `offset..end`, which are not empty, shared.
-    pub(super) fn share(self, offset: u64, end: u64) -> Held<'n> {
+    pub(super) fn share(self, offset: u64, end: u64) -> LockedBytes<'n> {
         self.file.lock.read(self.node.ino, between(offset, end), &self.fs().counters.range_wait)
     }
 
     /// Locks as [`share`](Self::share) does; `None` if it would have to wait.
-    pub(super) fn try_share(self, offset: u64, end: u64) -> Option<Held<'n>> {
+    pub(super) fn try_share(self, offset: u64, end: u64) -> Option<LockedBytes<'n>> {
         self.file.lock.try_read(self.node.ino, between(offset, end))
     }
 
     /// Begins a change under the lock of its bytes.
-    fn change(self, held: Held<'n>) -> Result<Changing<'n>> {
+    fn change(self, held: LockedBytes<'n>) -> Result<Changing<'n>> {
         Ok(Changing { _writer: self.fs().enter()?, _held: held })
     }
 

@@ -4,13 +4,13 @@
 //! to its blocks. It locks its bytes shared, which keeps threads away that move blocks. It starts
 //! no handle, allocates nothing, and writes no memory that other writers of the file write, except
 //! the time stamp once a tick. Every other write locks its blocks exclusively, is planned
-//! ([`Plan`]), and ends with a handle.
+//! ([`WritePlan`]), and ends with a handle.
 //!
 //! Overwrites that overlap in time leave a mixture in the blocks, as in the kernel: a program that
 //! needs an order between its direct writes waits for one before it issues the next.
 
 use super::content::{Content, end_of};
-use super::plan::Plan;
+use super::plan::WritePlan;
 use super::{NOT_OVERWRITTEN, io, max_size, place};
 use crate::error::{Error, Result};
 use crate::fs::file::times::Stamp;
@@ -312,7 +312,7 @@ impl Content<'_> {
     fn plan_batch(self, mut at: u64, mut bytes: &[u8], moves_end: bool) -> Result<usize> {
         let fs = self.fs();
         let (block_size, start) = (fs.block_size as usize, at);
-        let mut plan = Plan::new(self);
+        let mut plan = WritePlan::new(self);
         let mut writes = Vec::new();
         while !bytes.is_empty() {
             let (lblk, inner) = place(fs, at)?;

@@ -9,7 +9,7 @@
 //! shift had reached.
 
 use super::content::Content;
-use super::plan::Plan;
+use super::plan::WritePlan;
 use super::truncate::touch;
 use super::{max_size, set_size};
 use crate::error::{Error, Result};
@@ -71,7 +71,7 @@ impl Content<'_> {
         if mode != FallocMode::PunchHole && !map::is_tree(&node.state()) {
             return Err(Error::NotSupported("only a file of extents can be changed so".into()));
         }
-        let job = Job { content: self, offset, end };
+        let job = FallocRange { content: self, offset, end };
         match mode {
             FallocMode::Allocate => job.allocate(end),
             FallocMode::KeepSize => job.allocate(0),
@@ -96,14 +96,14 @@ fn check_flags(node: &Node, mode: FallocMode) -> Result<()> {
 }
 
 /// A range of bytes of a file. The bytes from its start to the end are locked.
-struct Job<'n> {
+struct FallocRange<'n> {
     content: Content<'n>,
     offset: u64,
     end: u64,
 }
 
 /// A range belongs to a file.
-impl<'n> Deref for Job<'n> {
+impl<'n> Deref for FallocRange<'n> {
     type Target = Content<'n>;
 
     fn deref(&self) -> &Content<'n> {
@@ -111,7 +111,7 @@ impl<'n> Deref for Job<'n> {
     }
 }
 
-impl Job<'_> {
+impl FallocRange<'_> {
     fn block_size(&self) -> u64 {
         self.fs().block_size.into()
     }
@@ -332,7 +332,7 @@ impl Job<'_> {
 
     /// Fills as many holes as one handle can. Returns where the next one may be.
     fn fill_some(&self, blocks: Range<u32>) -> Result<u32> {
-        let (mut plan, mut at) = (Plan::new(self.content), blocks.start);
+        let (mut plan, mut at) = (WritePlan::new(self.content), blocks.start);
         while at < blocks.end {
             let mapping = self.map(at)?;
             let len = mapping.len().min(blocks.end - at);

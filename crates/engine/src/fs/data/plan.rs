@@ -2,7 +2,7 @@
 //!
 //! A plan finds the blocks of a range: mapped ones in the map, and new ones, reserved in core, for
 //! its holes. Then its data is written and its handle maps the new ones, in the order of the
-//! volume's mode ([`Writeback`]). The thread that plans holds the lock of the range, or the file's
+//! volume's mode ([`WritebackMode`]). The thread that plans holds the lock of the range, or the file's
 //! writeback lock, so no other thread maps the range meanwhile.
 
 use super::content::Content;
@@ -10,7 +10,7 @@ use super::{Pieces, max_size, set_size};
 use crate::error::{Error, Result};
 use crate::fs::file::delayed::join;
 use crate::fs::inode::Node;
-use crate::fs::{Fs, Overwrite, Writeback};
+use crate::fs::{Fs, Overwrite, WritebackMode};
 use crate::store::alloc::{self, Claim, Reserved, Spot};
 use crate::store::io;
 use crate::store::map::{self, Mapping};
@@ -23,7 +23,7 @@ use std::ops::Range;
 
 /// Blocks of the volume for blocks of a file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct PlannedRun {
     /// The first block.
     pub(super) block: u64,
     /// How many.
@@ -41,7 +41,7 @@ enum Change {
 /// The changes of one handle. A plan for dirty pages takes their claims from the file. Dropping it
 /// gives the claims of pages that it has not mapped back to the file: those pages stay dirty.
 #[derive(Debug)]
-pub(super) struct Plan<'f> {
+pub(super) struct WritePlan<'f> {
     content: Content<'f>,
     changes: Vec<Change>,
     credits: u32,
@@ -59,7 +59,7 @@ pub(super) struct Plan<'f> {
     pages: Pieces,
 }
 
-impl Drop for Plan<'_> {
+impl Drop for WritePlan<'_> {
     fn drop(&mut self) {
         if !self.of_pages {
             return;
@@ -75,7 +75,7 @@ impl Drop for Plan<'_> {
     }
 }
 
-impl<'f> Plan<'f> {
+impl<'f> WritePlan<'f> {
     /// Makes an empty plan for a file.
     pub(super) fn new(content: Content<'f>) -> Self {
         Self {
@@ -114,14 +114,14 @@ impl<'f> Plan<'f> {
     ///
     /// # Errors
     /// [`Error::NoSpace`]: the plan so far stays valid.
-    pub(super) fn place(&mut self, lblk: u32, blocks: u32) -> Result<Option<Piece>> {
+    pub(super) fn place(&mut self, lblk: u32, blocks: u32) -> Result<Option<PlannedRun>> {
         let Content { node, .. } = self.content;
         let fs = self.content.fs();
         let state = node.state();
         let mapping = map::lookup(fs, &state, lblk)?;
         let len = mapping.len().min(blocks);
         if let Mapping::Mapped { block, unwritten: false, .. } = mapping {
-            return Ok(Some(Piece { block, blocks: len, fresh: false }));
+            return Ok(Some(PlannedRun { block, blocks: len, fresh: false }));
         }
         let Some(len) = self.fit(&state, len.min(map::max_run(fs, &state))) else { return Ok(None) };
         let (block, blocks, change) = match mapping {
@@ -140,7 +140,7 @@ impl<'f> Plan<'f> {
         };
         self.credits += cost(fs, &state, blocks);
         self.changes.push(change);
-        Ok(Some(Piece { block, blocks, fresh: true }))
+        Ok(Some(PlannedRun { block, blocks, fresh: true }))
     }
 
     /// Returns how many of `len` blocks the handle has credits for. A plan takes half of a
@@ -267,7 +267,7 @@ impl<'f> Plan<'f> {
     pub(super) fn carry_out_pages(mut self, end: u64, pages: Pieces) -> Result<()> {
         let content = self.content;
         let fs = content.fs();
-        let mapped_after = fs.options.modes.writeback == Writeback::MapAfter;
+        let mapped_after = fs.options.modes.writeback == WritebackMode::MapAfter;
         if self.synced && mapped_after && !self.changes.is_empty() {
             self.pages = pages;
             return self.carry_out(end, || Ok(()));
@@ -299,17 +299,17 @@ impl<'f> Plan<'f> {
             };
         }
         let mapped_first = match fs.options.modes.writeback {
-            Writeback::DioreadNolock if !node.state().flags.contains(InodeFlags::EXTENTS) => {
-                Writeback::DioreadLock
+            WritebackMode::DioreadNolock if !node.state().flags.contains(InodeFlags::EXTENTS) => {
+                WritebackMode::DioreadLock
             }
             mode => mode,
         };
         match mapped_first {
-            Writeback::MapAfter => {
+            WritebackMode::MapAfter => {
                 write()?;
                 self.map(end, false, None)
             }
-            Writeback::DioreadLock => {
+            WritebackMode::DioreadLock => {
                 let pending = Pending::new();
                 self.map(end, false, Some(&pending))?;
                 let written = write();
@@ -317,7 +317,7 @@ impl<'f> Plan<'f> {
                     .done(written.as_ref().copied().map_err(|e| JournalError::Aborted(e.to_string().into())));
                 written
             }
-            Writeback::DioreadNolock => {
+            WritebackMode::DioreadNolock => {
                 let mapped = self.changes.iter().map(|change| Change::Convert(change.range())).collect();
                 self.map(0, true, None)?;
                 self.changes = mapped;
@@ -519,7 +519,7 @@ mod tests {
         let device = MemDevice::new(16 << 20);
         let options = lanefs_mkfs::Options { block_size: Some(4096), ..Default::default() };
         lanefs_mkfs::format(&device, &options).unwrap();
-        let options = OpenOptions::new().write(true).writeback(Writeback::DioreadLock);
+        let options = OpenOptions::new().write(true).writeback(WritebackMode::DioreadLock);
         let volume: Volume = options.use_reserved(true).open_device(Arc::new(device)).unwrap();
         let file = volume.create_file("/f").unwrap();
         // As many extents as the inode has room for.
@@ -527,7 +527,7 @@ mod tests {
             file.fallocate(FallocMode::Allocate, i * 100 * 4096, 4096).unwrap();
         }
         let node = file.inode();
-        let mut plan = Plan::new(node.content());
+        let mut plan = WritePlan::new(node.content());
         plan.place(350, 1).unwrap().unwrap();
         plan.claim = None;
         let rest: Vec<_> = std::iter::from_fn(|| alloc::reserve(&node.fs, 0, u32::MAX).ok()).collect();

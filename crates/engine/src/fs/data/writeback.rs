@@ -14,10 +14,10 @@
 
 use super::Pieces;
 use super::content::Content;
-use super::plan::Plan;
+use super::plan::WritePlan;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
-use crate::fs::file::cache::{Background, FileCache, Item, Pressure, Writeback};
+use crate::fs::file::cache::{Background, FileCache, Item, Pressure, WritebackBatch};
 use crate::fs::inode::Node;
 use lanefs_device::release_free_memory;
 use lanefs_sync::time::Instant;
@@ -122,7 +122,7 @@ impl Content<'_> {
 
     /// Writes out pages that were taken when i_size was `size`. On failure, the plan gives the
     /// claim for pages that are not mapped back to the file.
-    fn write_taken(self, taken: &Writeback, size: u64, synced: bool) -> Result<()> {
+    fn write_taken(self, taken: &WritebackBatch, size: u64, synced: bool) -> Result<()> {
         let mut batch = Batch::new(self);
         for run in taken.runs() {
             let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
@@ -143,7 +143,7 @@ impl Content<'_> {
 }
 
 struct Batch<'f> {
-    plan: Plan<'f>,
+    plan: WritePlan<'f>,
     writes: Pieces,
     /// The end of the bytes that are written, in the file.
     end: u64,
@@ -151,7 +151,7 @@ struct Batch<'f> {
 
 impl<'f> Batch<'f> {
     fn new(content: Content<'f>) -> Self {
-        Self { plan: Plan::of_pages(content), writes: Vec::new(), end: 0 }
+        Self { plan: WritePlan::of_pages(content), writes: Vec::new(), end: 0 }
     }
 
     /// Finds blocks for a contiguous run from `lblk` on. Returns the block where the batch was

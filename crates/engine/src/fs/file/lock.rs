@@ -21,7 +21,7 @@ pub(crate) enum DataLock {
 
 /// Locked bytes. The fields are never read, only dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct LockedBytes<'a> {
     _guard: Guard<'a>,
     _note: Note,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Kept<'a> {
     _guard: Guard<'a>,
 }
 
-impl<'a> Held<'a> {
+impl<'a> LockedBytes<'a> {
     /// Takes the lock out of the check of the lock order.
     pub(crate) fn kept(self) -> Kept<'a> {
         Kept { _guard: self._guard }
@@ -59,19 +59,19 @@ impl DataLock {
     }
 
     /// Locks `range` of the content of `ino`, shared. Counts the time of a wait in `waits`.
-    pub(crate) fn read(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
+    pub(crate) fn read(&self, ino: u32, range: Range, waits: &Histogram) -> LockedBytes<'_> {
         self.try_read(ino, range).unwrap_or_else(|| waits.time(|| self.wait_to_read(ino, range)))
     }
 
     #[cold]
-    fn wait_to_read(&self, ino: u32, range: Range) -> Held<'_> {
+    fn wait_to_read(&self, ino: u32, range: Range) -> LockedBytes<'_> {
         let note = Note::new(Level::Range, ino.into());
         let guard = match self {
             Self::Inode(lock) => Guard::InodeRead(lock.read()),
             Self::Mutexed(lock) => Guard::Mutexed(lock.read(range)),
             Self::Range(lock) => Guard::Read(lock.read(range)),
         };
-        Held { _guard: guard, _note: note }
+        LockedBytes { _guard: guard, _note: note }
     }
 
     /// Prepares for direct overwrites, which share the lock.
@@ -82,40 +82,40 @@ impl DataLock {
     }
 
     /// Locks `range` of the content of `ino`, exclusively. Counts the time of a wait in `waits`.
-    pub(crate) fn write(&self, ino: u32, range: Range, waits: &Histogram) -> Held<'_> {
+    pub(crate) fn write(&self, ino: u32, range: Range, waits: &Histogram) -> LockedBytes<'_> {
         self.try_write(ino, range).unwrap_or_else(|| waits.time(|| self.wait_to_write(ino, range)))
     }
 
     #[cold]
-    fn wait_to_write(&self, ino: u32, range: Range) -> Held<'_> {
+    fn wait_to_write(&self, ino: u32, range: Range) -> LockedBytes<'_> {
         let note = Note::new(Level::Range, ino.into());
         let guard = match self {
             Self::Inode(lock) => Guard::InodeWrite(lock.write()),
             Self::Mutexed(lock) => Guard::Mutexed(lock.write(range)),
             Self::Range(lock) => Guard::Write(lock.write(range)),
         };
-        Held { _guard: guard, _note: note }
+        LockedBytes { _guard: guard, _note: note }
     }
 
     /// Locks as [`read`](Self::read) does; `None` if it would have to wait.
-    pub(crate) fn try_read(&self, ino: u32, range: Range) -> Option<Held<'_>> {
+    pub(crate) fn try_read(&self, ino: u32, range: Range) -> Option<LockedBytes<'_>> {
         let note = Note::new(Level::Range, ino.into());
         let guard = match self {
             Self::Inode(lock) => Guard::InodeRead(lock.try_read()?),
             Self::Mutexed(lock) => Guard::Mutexed(lock.try_read(range)?),
             Self::Range(lock) => Guard::Read(lock.try_read(range)?),
         };
-        Some(Held { _guard: guard, _note: note })
+        Some(LockedBytes { _guard: guard, _note: note })
     }
 
     /// Locks as [`write`](Self::write) does; `None` if it would have to wait.
-    pub(crate) fn try_write(&self, ino: u32, range: Range) -> Option<Held<'_>> {
+    pub(crate) fn try_write(&self, ino: u32, range: Range) -> Option<LockedBytes<'_>> {
         let note = Note::new(Level::Range, ino.into());
         let guard = match self {
             Self::Inode(lock) => Guard::InodeWrite(lock.try_write()?),
             Self::Mutexed(lock) => Guard::Mutexed(lock.try_write(range)?),
             Self::Range(lock) => Guard::Write(lock.try_write(range)?),
         };
-        Some(Held { _guard: guard, _note: note })
+        Some(LockedBytes { _guard: guard, _note: note })
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Corrupt, Error, Result};
 use crate::fs::Fs;
 use crate::fs::inode::{Node, NodeRef};
 use crate::store::ROOT_INO;
-use crate::store::dir::{self, Entry};
+use crate::store::dir::{self, ListedEntry};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Node {
     pub(crate) fn read_dir(
         &self,
         cookie: u64,
-        each: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
+        each: &mut dyn FnMut(ListedEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let _shared = self.share();
         let state = self.state();
@@ -57,7 +57,7 @@ impl Node {
 }
 
 /// Looks up a name that is to be made. The caller holds the directory's lock.
-pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<dir::Place> {
+pub(super) fn find_name(dir: &Node, name: &[u8]) -> Result<dir::Lookup> {
     let state = dir.state();
     if !state.is_dir() {
         return Err(Error::NotDir);
@@ -71,7 +71,7 @@ pub(super) fn find(dir: &Node, name: &[u8]) -> Result<Option<u32>> {
 }
 
 /// Returns the entry of `name`, its inode number checked. The caller holds the directory's lock.
-pub(super) fn find_entry(dir: &Node, name: &[u8]) -> Result<Option<dir::Found>> {
+pub(super) fn find_entry(dir: &Node, name: &[u8]) -> Result<Option<dir::FoundEntry>> {
     let state = dir.state();
     if !state.is_dir() {
         return Err(Error::NotDir);

@@ -91,7 +91,7 @@ fn remove_name(
     txn: &mut Txn<'_>,
     dir: &Node,
     prepared: &Prepared<'_>,
-    found: &dir::Found,
+    found: &dir::FoundEntry,
     name: &[u8],
 ) -> Result<()> {
     let now = dir.fs.now();

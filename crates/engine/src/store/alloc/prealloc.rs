@@ -36,19 +36,19 @@ pub(crate) struct FileAlloc {
 #[derive(Debug, Default)]
 struct Pieces {
     /// Sorted by logical block, not overlapping.
-    list: Vec<Piece>,
+    list: Vec<PreallocRun>,
     /// Whether the registry has a reference to it. Cleared by a discard.
     registered: bool,
 }
 
 /// Reserved blocks for the logical ones from `lblk` on.
 #[derive(Debug)]
-struct Piece {
+struct PreallocRun {
     lblk: u32,
     run: Reserved,
 }
 
-impl Piece {
+impl PreallocRun {
     fn new(lblk: u32, run: Reserved) -> Self {
         run.space().add_spare(run.len());
         Self { lblk, run }
@@ -66,7 +66,7 @@ impl Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for PreallocRun {
     fn drop(&mut self) {
         self.run.space().sub_spare(self.run.len());
     }
@@ -117,7 +117,7 @@ impl Pieces {
         let before = lblk.checked_sub(piece.lblk)?;
         let mut run = piece.cut(before);
         let behind = run.split_off(want);
-        let rest = (behind.len() > 0).then(|| Piece::new(lblk.saturating_add(want), behind));
+        let rest = (behind.len() > 0).then(|| PreallocRun::new(lblk.saturating_add(want), behind));
         match (before > 0, rest) {
             (true, Some(rest)) => self.list.insert(at + 1, rest),
             (true, None) => {}
@@ -130,7 +130,7 @@ impl Pieces {
     /// Cuts `window` at the pieces around `lblk`. No piece has `lblk` itself.
     fn clip(&self, window: Range<u32>, lblk: u32) -> Range<u32> {
         let at = self.list.partition_point(|p| p.end() <= lblk);
-        let start = at.checked_sub(1).and_then(|at| self.list.get(at)).map_or(0, Piece::end);
+        let start = at.checked_sub(1).and_then(|at| self.list.get(at)).map_or(0, PreallocRun::end);
         let end = self.list.get(at).map_or(u32::MAX, |p| p.lblk);
         window.start.max(start)..window.end.min(end)
     }
@@ -143,7 +143,7 @@ impl Pieces {
         Some((piece.lblk, piece.run.start()))
     }
 
-    fn insert(&mut self, piece: Piece) {
+    fn insert(&mut self, piece: PreallocRun) {
         let at = self.list.partition_point(|p| p.lblk < piece.lblk);
         self.list.insert(at, piece);
     }
@@ -252,7 +252,7 @@ fn from_window(store: &Store, file: &FileAlloc, spot: &Spot, want: u32) -> Resul
     let whole = lblk.saturating_add(want) - window.start <= run.len();
     let start = if whole { window.start } else { lblk };
     drop(run.split_off(window.end - start));
-    pieces.insert(Piece::new(start, run));
+    pieces.insert(PreallocRun::new(start, run));
     Ok(pieces.take(lblk, want))
 }
 

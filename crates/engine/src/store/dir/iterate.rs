@@ -13,7 +13,7 @@
 //! Callbacks run without the lock of any buffer.
 
 use super::block::Dir;
-use super::htree::Path;
+use super::htree::IndexPath;
 use super::is_gone;
 use crate::error::{DirError, Result};
 use crate::store::Store;
@@ -24,7 +24,7 @@ use std::ops::ControlFlow;
 
 /// A name, as [`read_dir`] shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct ListedEntry<'a> {
     /// Its inode.
     pub(crate) ino: u32,
     /// The recorded type, if there is one.
@@ -39,7 +39,7 @@ pub(crate) struct Entry<'a> {
 const DOT: u64 = 0;
 const DOTDOT: u64 = 1;
 
-type Each<'a> = dyn FnMut(Entry<'_>) -> ControlFlow<()> + 'a;
+type Each<'a> = dyn FnMut(ListedEntry<'_>) -> ControlFlow<()> + 'a;
 
 /// Calls `each` for the entries from `cookie` on (0 is the start) until it breaks.
 ///
@@ -78,7 +78,7 @@ pub(crate) fn is_empty(store: &Store, inode: &Inode) -> Result<bool> {
     };
     if dir.indexed() {
         let (root, info) = dir.root()?;
-        let mut path = Path::to(&dir, root, info, 0)?;
+        let mut path = IndexPath::to(&dir, root, info, 0)?;
         loop {
             if names_in(path.leaf, 0)? {
                 return Ok(false);
@@ -126,7 +126,7 @@ fn by_offset(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlF
             let next = entry.next();
             let next = if next == dir.layout().end() { dir.layout().block_size } else { next };
             let Dirent { inode: ino, file_type, name, .. } = entry;
-            let flow = each(Entry { ino, file_type, name, cookie: base + next as u64 });
+            let flow = each(ListedEntry { ino, file_type, name, cookie: base + next as u64 });
             if flow.is_break() {
                 return Ok(flow);
             }
@@ -157,7 +157,7 @@ fn by_index(dir: &Dir<'_>, cookie: u64, each: &mut Each<'_>) -> Result<ControlFl
         let file_type = Some(FileType::Directory).filter(|_| dir.layout().file_types);
         batch.push_at(&Dirent { offset: 0, inode: ino, rec_len: 0, file_type, name }, position);
     }
-    let mut path = Path::to(dir, root, info, batch.hash_of(cookie))?;
+    let mut path = IndexPath::to(dir, root, info, batch.hash_of(cookie))?;
     loop {
         let copy = dir.leaf(path.leaf)?.read().to_vec();
         for entry in entries(&copy, dir.layout()).flatten().filter(|e| e.inode != 0) {
@@ -247,7 +247,7 @@ impl Batch {
                 continue;
             }
             let Item { ino, file_type, .. } = item;
-            flow = each(Entry { ino, file_type, name: name_of(&item), cookie: self.next });
+            flow = each(ListedEntry { ino, file_type, name: name_of(&item), cookie: self.next });
             if flow.is_break() {
                 break;
             }

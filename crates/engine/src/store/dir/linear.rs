@@ -1,21 +1,21 @@
 //! Linear directories: every block holds entries, in no order.
 
 use super::block::{Dir, Role, append};
-use super::{NewEntry, Place, Slot, find_in_leaf};
+use super::{Lookup, NewEntry, Slot, find_in_leaf};
 use crate::error::Result;
 use crate::store::txn::Txn;
 use lanefs_format::Inode;
 use lanefs_format::dirent;
 
 /// Looks for `name` in block after block.
-pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Place> {
+pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Lookup> {
     let mut room = None;
     for lblk in 0..dir.blocks {
         if let Some(found) = find_in_leaf(dir, lblk, name, &mut room)? {
-            return Ok(Place::Found(found));
+            return Ok(Lookup::Found(found));
         }
     }
-    Ok(Place::Vacant(Slot { room }))
+    Ok(Lookup::Vacant(Slot { room }))
 }
 
 /// Adds a block for a name that no block has room for.

@@ -9,7 +9,7 @@
 //! it: a directory that grows claims all blocks that it will need before it takes the first.
 //!
 //! Hazards:
-//! - [`Slot`] and [`Found`] remember a place in a block. They are valid while the namespace lock
+//! - [`Slot`] and [`FoundEntry`] remember a place in a block. They are valid while the namespace lock
 //!   under which they were made is held and the directory has not changed since.
 //! - No thread locks a buffer while it holds the lock of another: in a hostile index that names one
 //!   block twice, it would wait for itself.
@@ -21,7 +21,7 @@ mod leaf;
 mod linear;
 mod params;
 
-pub(crate) use iterate::{Entry, is_empty, read_dir};
+pub(crate) use iterate::{ListedEntry, is_empty, read_dir};
 pub(crate) use params::DirParams;
 
 use crate::error::{DirError, Error, Result};
@@ -40,7 +40,7 @@ pub(crate) const CREDITS_REMOVE: u32 = 1;
 
 /// A name in a directory.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundEntry {
     /// The inode: at least 1, at most s_inodes_count.
     pub(crate) ino: u32,
     buffer: Buffer,
@@ -72,14 +72,14 @@ impl Slot {
 
 /// The result of [`find`].
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Lookup {
     /// The name is there.
-    Found(Found),
+    Found(FoundEntry),
     /// The name is not there.
     Vacant(Slot),
 }
 
-impl Place {
+impl Lookup {
     /// # Errors
     /// [`Error::Exists`] if the name is there.
     pub(crate) fn vacant(self) -> Result<Slot> {
@@ -91,7 +91,7 @@ impl Place {
 
     /// # Errors
     /// [`Error::NotFound`] if the name is not there.
-    pub(crate) fn found(self) -> Result<Found> {
+    pub(crate) fn found(self) -> Result<FoundEntry> {
         match self {
             Self::Found(found) => Ok(found),
             Self::Vacant(_) => Err(Error::NotFound),
@@ -103,9 +103,9 @@ impl Place {
 ///
 /// # Errors
 /// A damaged directory ([`DirError`]), or one with a feature that lanefs does not read.
-pub(crate) fn find(store: &Store, inode: &Inode, name: &[u8]) -> Result<Place> {
+pub(crate) fn find(store: &Store, inode: &Inode, name: &[u8]) -> Result<Lookup> {
     if is_gone(inode) {
-        return Ok(Place::Vacant(Slot { room: None }));
+        return Ok(Lookup::Vacant(Slot { room: None }));
     }
     let dir = Dir::new(store, inode)?;
     if dir.indexed() { htree::find(&dir, name) } else { linear::find(&dir, name) }
@@ -115,10 +115,10 @@ pub(crate) fn find(store: &Store, inode: &Inode, name: &[u8]) -> Result<Place> {
 ///
 /// # Errors
 /// Those of [`find`].
-pub(crate) fn lookup(store: &Store, inode: &Inode, name: &[u8]) -> Result<Option<Found>> {
+pub(crate) fn lookup(store: &Store, inode: &Inode, name: &[u8]) -> Result<Option<FoundEntry>> {
     match find(store, inode, name)? {
-        Place::Found(found) => Ok(Some(found)),
-        Place::Vacant(_) => Ok(None),
+        Lookup::Found(found) => Ok(Some(found)),
+        Lookup::Vacant(_) => Ok(None),
     }
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, slot: Slot, new: &New
 ///
 /// # Errors
 /// [`Error::NotFound`]; a damaged directory.
-pub(crate) fn remove(txn: &mut Txn<'_>, inode: &Inode, name: &[u8]) -> Result<Found> {
+pub(crate) fn remove(txn: &mut Txn<'_>, inode: &Inode, name: &[u8]) -> Result<FoundEntry> {
     let found = find(txn.store(), inode, name)?.found()?;
     remove_at(txn, inode, &found, name)?;
     Ok(found)
@@ -169,7 +169,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, inode: &Inode, name: &[u8]) -> Result<Fo
 ///
 /// # Errors
 /// [`DirError::Moved`] if it is not there any more.
-pub(crate) fn remove_at(txn: &mut Txn<'_>, inode: &Inode, found: &Found, name: &[u8]) -> Result<()> {
+pub(crate) fn remove_at(txn: &mut Txn<'_>, inode: &Inode, found: &FoundEntry, name: &[u8]) -> Result<()> {
     let dir = Dir::new(txn.store(), inode)?;
     if found.role != Role::Leaf {
         return Err(Error::Invalid("the dots of a directory stay"));
@@ -256,11 +256,11 @@ fn find_in_leaf(
     lblk: u32,
     name: &[u8],
     room: &mut Option<(Buffer, usize)>,
-) -> Result<Option<Found>> {
+) -> Result<Option<FoundEntry>> {
     let buffer = dir.leaf(lblk)?;
     let scan = dir.scan(lblk, &buffer, name)?;
     if let Some(hit) = scan.hit {
-        return Ok(Some(Found { ino: hit.inode, buffer, role: Role::Leaf, hit }));
+        return Ok(Some(FoundEntry { ino: hit.inode, buffer, role: Role::Leaf, hit }));
     }
     if let (None, Some(offset)) = (&room, scan.room) {
         *room = Some((buffer, offset));
@@ -284,16 +284,16 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn check_place(dir: &Dir<'_>, bytes: &[u8], found: &Found, name: &[u8]) -> Result<()> {
+fn check_place(dir: &Dir<'_>, bytes: &[u8], found: &FoundEntry, name: &[u8]) -> Result<()> {
     if leaf::holds(bytes, dir.layout(), &found.hit, name) { Ok(()) } else { Err(moved(dir, found)) }
 }
 
-fn moved(dir: &Dir<'_>, found: &Found) -> Error {
+fn moved(dir: &Dir<'_>, found: &FoundEntry) -> Error {
     DirError::Moved { ino: dir.inode.ino, block: found.buffer.block(), offset: found.hit.offset }.into()
 }
 
 /// Looks up "." or ".." of an indexed directory, which only its root block holds.
-fn find_dot(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
+fn find_dot(dir: &Dir<'_>, name: &[u8]) -> Result<Option<FoundEntry>> {
     let offset = match name {
         b"." => 0,
         b".." => format_htree::DOTDOT,
@@ -302,7 +302,7 @@ fn find_dot(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     let (buffer, info) = dir.root()?;
     let ino = if offset == 0 { info.own } else { info.parent };
     let hit = Hit { offset, before: None, inode: ino };
-    Ok(Some(Found { ino, buffer, role: Role::Index(DxKind::Root), hit }))
+    Ok(Some(FoundEntry { ino, buffer, role: Role::Index(DxKind::Root), hit }))
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ fn what_could_not_be_written_out_keeps_its_space() {
         let image =
             Image::new("40M", &["-t", "ext4", "-b", "1024", "-O", "^uninit_bg,^metadata_csum,^flex_bg"]);
         let options = match nolock {
-            true => OpenOptions::new().writeback(crate::Writeback::DioreadNolock),
+            true => OpenOptions::new().writeback(crate::WritebackMode::DioreadNolock),
             false => OpenOptions::new(),
         };
         let (device, _, fs, [a, b]) =

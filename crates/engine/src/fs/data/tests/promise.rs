@@ -204,7 +204,11 @@ fn writes_into_many_full_index_nodes_that_were_taken_are_written_out() {
 /// refused.
 #[test]
 fn nothing_is_claimed_when_all_is_written_out() {
-    let ways = [crate::Writeback::MapAfter, crate::Writeback::DioreadLock, crate::Writeback::DioreadNolock];
+    let ways = [
+        crate::WritebackMode::MapAfter,
+        crate::WritebackMode::DioreadLock,
+        crate::WritebackMode::DioreadNolock,
+    ];
     for (kind, way) in [1, 3].into_iter().flat_map(|kind| ways.map(|way| (kind, way))) {
         let image = Image::new("8M", KINDS[kind]);
         let inos = [image.file("a"), image.file("b")];

@@ -8,7 +8,7 @@
 //! This file does no I/O and has no thread: the flusher's thread asks for the next job, does it,
 //! and asks again. When there is no job, it sleeps.
 
-use super::dirty::Turn;
+use super::dirty::DirtyTurn;
 use super::{FileCache, PageCache, Pressure};
 use lanefs_sync::time::Instant;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// A part of a file to write out.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct WriteOutJob {
     /// The file.
     pub(crate) file: Arc<FileCache>,
     /// Its blocks that are to be written out.
@@ -32,7 +32,7 @@ pub(crate) struct Background {
     /// The age at which a file is written out without any pressure; `None`: never.
     expire: Option<Duration>,
     /// The turn of the file of the last job: the search for the next one begins behind it.
-    last: Option<Turn>,
+    last: Option<DirtyTurn>,
     /// The last job was a stream: other files come first now.
     streamed: bool,
     /// There was pressure, and it has not ended yet.
@@ -54,13 +54,13 @@ impl Background {
 
     /// Returns the next job at `now`, if there is one: streams, files that have expired, and any
     /// file while there is pressure.
-    pub(crate) fn next(&mut self, cache: &PageCache, now: Instant) -> Option<Job> {
+    pub(crate) fn next(&mut self, cache: &PageCache, now: Instant) -> Option<WriteOutJob> {
         let others_first = std::mem::take(&mut self.streamed);
         let job = if others_first { self.next_file(cache, now) } else { None };
         let job = job.or_else(|| {
             let (file, end) = cache.streams.take()?;
             self.streamed = true;
-            Some(Job { blocks: 0..cache.geo.first_block(end), file, max: Self::STREAM })
+            Some(WriteOutJob { blocks: 0..cache.geo.first_block(end), file, max: Self::STREAM })
         });
         match others_first {
             true => job,
@@ -68,7 +68,7 @@ impl Background {
         }
     }
 
-    fn next_file(&mut self, cache: &PageCache, now: Instant) -> Option<Job> {
+    fn next_file(&mut self, cache: &PageCache, now: Instant) -> Option<WriteOutJob> {
         let dirty = cache.dirty_bytes();
         self.pressed = cache.pressure() >= Pressure::Background
             || self.pressed && dirty > cache.dirty.limits.background / 2;
@@ -80,7 +80,7 @@ impl Background {
             (self.pressed || old).then_some((turn, file))
         })?;
         self.last = Some(turn);
-        Some(Job { file, blocks: 0..u32::MAX, max: Self::PIECE })
+        Some(WriteOutJob { file, blocks: 0..u32::MAX, max: Self::PIECE })
     }
 
     /// Returns how long to sleep from `now` on when there is no job. Pressure wakes the thread

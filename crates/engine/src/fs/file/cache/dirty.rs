@@ -53,13 +53,13 @@ pub(crate) enum Pressure {
 }
 
 /// The place of a file in the list: counts up in time.
-pub(super) type Turn = u64;
+pub(super) type DirtyTurn = u64;
 
 #[derive(Debug, Default)]
 struct Files {
     /// The last turn that was given. No file has turn 0.
-    last: Turn,
-    list: BTreeMap<Turn, (Instant, Weak<FileCache>)>,
+    last: DirtyTurn,
+    list: BTreeMap<DirtyTurn, (Instant, Weak<FileCache>)>,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +96,7 @@ impl Dirty {
         }
     }
 
-    fn add(&self, file: Weak<FileCache>) -> Turn {
+    fn add(&self, file: Weak<FileCache>) -> DirtyTurn {
         let mut files = self.files.lock();
         files.last += 1;
         let turn = files.last;
@@ -104,7 +104,7 @@ impl Dirty {
         turn
     }
 
-    fn remove(&self, turn: Turn) {
+    fn remove(&self, turn: DirtyTurn) {
         let gone = self.files.lock().list.remove(&turn);
         drop(gone);
     }
@@ -115,7 +115,7 @@ impl Dirty {
     }
 
     /// Returns the file that has been dirty longest of those behind `after`, and since when.
-    pub(super) fn oldest(&self, after: Option<Turn>) -> Option<(Turn, Instant, Arc<FileCache>)> {
+    pub(super) fn oldest(&self, after: Option<DirtyTurn>) -> Option<(DirtyTurn, Instant, Arc<FileCache>)> {
         let files = self.files.lock();
         let behind = files.list.range(after.map_or(0, |turn| turn + 1)..);
         behind.into_iter().find_map(|(turn, (since, file))| Some((*turn, *since, file.upgrade()?)))
@@ -126,7 +126,7 @@ impl Dirty {
 #[derive(Debug, Default)]
 pub(super) struct DirtyChunks {
     chunks: BTreeSet<u32>,
-    turn: Turn,
+    turn: DirtyTurn,
     /// Writebacks that have taken blocks of the file. If they fail, the blocks are dirty again.
     writebacks: u32,
     pub(super) stream: Stream,

@@ -5,7 +5,7 @@ use super::chunk::Chunk;
 use super::file::FileCache;
 use super::geometry::{Geometry, PAGES};
 use super::index::Slot;
-use super::pool::Entry;
+use super::pool::PoolEntry;
 use lanefs_sync::RwLockWriteGuard;
 use lanefs_sync::order::{Level, Ordered};
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl Drop for Locked<'_> {
                 chunk.listed = true;
                 // Pages that were written out, and not used since, go to the passing queue.
                 let passing = if self.busy > 0 && !chunk.is_referenced() { pages } else { 0 };
-                cache.pool.list(file.shard(no), Entry { file: file.weak(), chunk: no, passing });
+                cache.pool.list(file.shard(no), PoolEntry { file: file.weak(), chunk: no, passing });
             }
         }
     }

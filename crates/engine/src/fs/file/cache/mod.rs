@@ -50,7 +50,7 @@ pub(crate) use dirty::Pressure;
 pub(crate) use file::FileCache;
 pub(crate) use read_ahead::ReadAhead;
 pub(crate) use span::Segment;
-pub(crate) use writeback::{Bytes, Item, Writeback};
+pub(crate) use writeback::{Bytes, Item, WritebackBatch};
 
 use dirty::Dirty;
 use geometry::Geometry;

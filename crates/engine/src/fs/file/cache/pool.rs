@@ -41,7 +41,7 @@ const PASSING: u64 = 256 << 20;
 
 /// A chunk that is in a queue: `listed` is set in it.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct PoolEntry {
     pub(super) file: Weak<FileCache>,
     pub(super) chunk: u32,
     /// Its passing pages when it was listed; 0: the chunk is in the clock.
@@ -49,13 +49,13 @@ pub(super) struct Entry {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     /// Pages that are not in the free list: in chunks, or held by a writeback alone.
     used: usize,
     free: Vec<Page>,
-    clock: VecDeque<Entry>,
+    clock: VecDeque<PoolEntry>,
     /// Chunks with passing pages, in order of time.
-    passing: VecDeque<Entry>,
+    passing: VecDeque<PoolEntry>,
     /// About how many pages those chunks have.
     passing_pages: usize,
     /// About how many entries belong to chunks that have no page any more.
@@ -64,7 +64,7 @@ struct State {
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard(Mutex<State>);
+struct Shard(Mutex<PoolState>);
 
 /// The memory of all pages of a volume. See the head of the file.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ impl Pool {
     }
 
     /// Puts a chunk into its queue.
-    pub(super) fn list(&self, shard: usize, entry: Entry) {
+    pub(super) fn list(&self, shard: usize, entry: PoolEntry) {
         self.shards[shard].0.lock().list(entry);
     }
 
@@ -230,34 +230,34 @@ impl Pool {
     /// Entries of all queues.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
-        let entries = |state: &State| state.clock.len() + state.passing.len();
+        let entries = |state: &PoolState| state.clock.len() + state.passing.len();
         self.shards.iter().map(|shard| entries(&shard.0.lock())).sum()
     }
 
     /// Makes room for `n` pages as far as possible: from passing pages above their quota, then from
     /// the clock, then from the other passing pages.
-    fn sweep(&self, state: &mut State, n: usize, quota: usize, dead: &mut Vec<FileCache>) {
+    fn sweep(&self, state: &mut PoolState, n: usize, quota: usize, dead: &mut Vec<FileCache>) {
         let before = state.used;
         let few = self.passing_quota(quota);
-        let full = |state: &State| state.used + n > quota;
+        let full = |state: &PoolState| state.used + n > quota;
         let steps = state.passing.len();
-        let much = |state: &State| state.passing_pages > few && state.free.len() < n;
-        self.turn(state, steps, State::next_passing, much, dead);
+        let much = |state: &PoolState| state.passing_pages > few && state.free.len() < n;
+        self.turn(state, steps, PoolState::next_passing, much, dead);
         // The first round may only clear the references.
         let steps = 2 * state.clock.len();
         self.turn(state, steps, |state| state.clock.pop_front(), full, dead);
         let steps = state.passing.len();
-        self.turn(state, steps, State::next_passing, full, dead);
+        self.turn(state, steps, PoolState::next_passing, full, dead);
         self.evicted.add((before - state.used) as u64);
     }
 
     /// Moves a hand by at most `steps`, while `wanted`.
     fn turn(
         &self,
-        state: &mut State,
+        state: &mut PoolState,
         steps: usize,
-        next: impl Fn(&mut State) -> Option<Entry>,
-        wanted: impl Fn(&State) -> bool,
+        next: impl Fn(&mut PoolState) -> Option<PoolEntry>,
+        wanted: impl Fn(&PoolState) -> bool,
         dead: &mut Vec<FileCache>,
     ) {
         for _ in 0..steps {
@@ -272,7 +272,7 @@ impl Pool {
     /// Visits each entry of both queues once.
     fn step_all(
         &self,
-        state: &mut State,
+        state: &mut PoolState,
         dead: &mut Vec<FileCache>,
         choose: impl Fn(&mut Chunk, u16) -> u16,
     ) {
@@ -288,8 +288,8 @@ impl Pool {
     /// held.
     fn step(
         &self,
-        state: &mut State,
-        mut entry: Entry,
+        state: &mut PoolState,
+        mut entry: PoolEntry,
         dead: &mut Vec<FileCache>,
         choose: impl FnOnce(&mut Chunk, u16) -> u16,
     ) {
@@ -323,9 +323,9 @@ impl Pool {
     }
 }
 
-impl State {
+impl PoolState {
     /// Puts a chunk at the end of its queue.
-    fn list(&mut self, entry: Entry) {
+    fn list(&mut self, entry: PoolEntry) {
         self.passing_pages += entry.passing;
         match entry.passing {
             0 => self.clock.push_back(entry),
@@ -334,7 +334,7 @@ impl State {
     }
 
     /// Takes out the oldest chunk of the passing queue.
-    fn next_passing(&mut self) -> Option<Entry> {
+    fn next_passing(&mut self) -> Option<PoolEntry> {
         let entry = self.passing.pop_front()?;
         self.passing_pages -= entry.passing;
         Some(entry)

@@ -64,7 +64,7 @@ impl Item {
 /// but not evictable, until [`done`](Self::done) or [`failed`](Self::failed) is called. Dropping it
 /// is a failure.
 #[derive(Debug)]
-pub(crate) struct Writeback {
+pub(crate) struct WritebackBatch {
     file: Arc<FileCache>,
     items: Vec<Item>,
     /// Chunks, and their blocks that were taken.
@@ -76,7 +76,7 @@ impl FileCache {
     /// Takes dirty blocks of `blocks` to be written out, in order of position: as many as fit in
     /// `max` bytes, and at least one. Returns `None` if no block is dirty, or if all dirty blocks
     /// are in writeback already.
-    pub(crate) fn take_dirty(&self, blocks: Range<u32>, max: u64) -> Option<Writeback> {
+    pub(crate) fn take_dirty(&self, blocks: Range<u32>, max: u64) -> Option<WritebackBatch> {
         let geo = self.geo();
         let (mut items, mut taken) = (Vec::new(), Vec::new());
         let mut left = (max / geo.block_size() as u64).max(1);
@@ -112,7 +112,7 @@ impl FileCache {
         }
         let file = self.weak().upgrade().filter(|_| !taken.is_empty());
         match file {
-            Some(file) => Some(Writeback { file, items, taken, ended: false }),
+            Some(file) => Some(WritebackBatch { file, items, taken, ended: false }),
             None => {
                 self.writeback_ends();
                 None
@@ -121,7 +121,7 @@ impl FileCache {
     }
 }
 
-impl Writeback {
+impl WritebackBatch {
     /// The file of the blocks.
     #[cfg(test)]
     pub(crate) fn file(&self) -> &Arc<FileCache> {
@@ -183,7 +183,7 @@ impl Writeback {
     }
 }
 
-impl Drop for Writeback {
+impl Drop for WritebackBatch {
     fn drop(&mut self) {
         self.finish(0..u32::MAX);
     }

@@ -4,7 +4,7 @@
 //! takes one new block and leaves a consistent directory. So on a full volume the insertion stops
 //! between two steps, and nothing is lost.
 
-use super::lookup::Path;
+use super::lookup::IndexPath;
 use super::split;
 use crate::error::DirError;
 use crate::error::{Error, Result};
@@ -29,7 +29,7 @@ pub(in crate::store::dir) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, new: &
         let (root, info) = dir.root()?;
         let hasher = dir.params().hasher.with_version(info.hash_version);
         let hash = hasher.hash(new.name).major;
-        let path = Path::to(&dir, root, info, hash)?;
+        let path = IndexPath::to(&dir, root, info, hash)?;
         lblk = path.leaf;
         let buffer = dir.leaf(lblk)?;
         let scan = dir.scan(path.leaf, &buffer, new.name)?;
@@ -57,7 +57,7 @@ pub(in crate::store::dir) fn insert(txn: &mut Txn<'_>, inode: &mut Inode, new: &
 pub(in crate::store::dir) fn growth(dir: &Dir<'_>, name: &[u8]) -> Result<u32> {
     let (root, info) = dir.root()?;
     let hash = dir.params().hasher.with_version(info.hash_version).hash(name).major;
-    let path = Path::to(dir, root, info, hash)?;
+    let path = IndexPath::to(dir, root, info, hash)?;
     let buffer = dir.leaf(path.leaf)?;
     let live = leaf::live_bytes(&buffer.read(), dir.layout());
     if live + rec_len(name.len()) <= dir.layout().end() {
@@ -72,7 +72,7 @@ pub(in crate::store::dir) fn growth(dir: &Dir<'_>, name: &[u8]) -> Result<u32> {
 }
 
 /// Counts the full index blocks on the path, from the leaf upwards without a gap.
-fn full_frames(path: &Path) -> usize {
+fn full_frames(path: &IndexPath) -> usize {
     let full = |bytes: &[u8], kind| {
         let view = DxView::new(bytes, kind);
         view.count() >= view.limit()

@@ -3,7 +3,7 @@
 use crate::error::DirError;
 use crate::error::Result;
 use crate::store::dir::block::Dir;
-use crate::store::dir::{Place, Slot, find_dot, find_in_leaf};
+use crate::store::dir::{Lookup, Slot, find_dot, find_in_leaf};
 use lanefs_format::htree::{DxEntry, DxKind, DxRootInfo, DxView};
 use lanefs_journal::Buffer;
 
@@ -20,7 +20,7 @@ pub(super) struct Frame {
 
 /// A leaf and the path to it.
 #[derive(Debug)]
-pub(in crate::store::dir) struct Path {
+pub(in crate::store::dir) struct IndexPath {
     /// From the root down; at least one.
     pub(super) frames: Vec<Frame>,
     /// Block of the directory.
@@ -40,7 +40,7 @@ enum Pick {
     Hash(u32),
 }
 
-impl Path {
+impl IndexPath {
     /// The first leaf that may hold `hash`, below the root that [`Dir::root`] gave.
     pub(in crate::store::dir) fn to(
         dir: &Dir<'_>,
@@ -139,20 +139,20 @@ impl Path {
 }
 
 /// Looks up `name` in the leaves that may hold its hash.
-pub(in crate::store::dir) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Place> {
+pub(in crate::store::dir) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Lookup> {
     if let Some(dot) = find_dot(dir, name)? {
-        return Ok(Place::Found(dot));
+        return Ok(Lookup::Found(dot));
     }
     let (root, info) = dir.root()?;
     let hash = dir.params().hasher.with_version(info.hash_version).hash(name).major;
-    let mut path = Path::to(dir, root, info, hash)?;
+    let mut path = IndexPath::to(dir, root, info, hash)?;
     let mut room = None;
     loop {
         if let Some(found) = find_in_leaf(dir, path.leaf, name, &mut room)? {
-            return Ok(Place::Found(found));
+            return Ok(Lookup::Found(found));
         }
         if !path.goes_on(hash) || !path.next(dir)? {
-            return Ok(Place::Vacant(Slot { room }));
+            return Ok(Lookup::Vacant(Slot { room }));
         }
     }
 }

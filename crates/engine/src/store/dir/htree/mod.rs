@@ -9,5 +9,5 @@ mod lookup;
 mod split;
 
 pub(super) use insert::{growth, insert};
-pub(super) use lookup::{Path, find};
+pub(super) use lookup::{IndexPath, find};
 pub(super) use split::convert;

@@ -2,7 +2,7 @@
 //!
 //! The old block is copied first, and both blocks are written from the copy, one lock at a time.
 
-use super::lookup::Path;
+use super::lookup::IndexPath;
 use crate::error::DirError;
 use crate::error::Result;
 use crate::store::dir::block::{Dir, Role, append};
@@ -15,7 +15,7 @@ use lanefs_journal::Buffer;
 
 /// Moves the upper half of a leaf, by hash, to a new block, and puts `new` into its half. The
 /// caller has made room in the leaf's index block.
-pub(super) fn leaf(txn: &mut Txn<'_>, inode: &mut Inode, path: &Path, new: &NewEntry<'_>) -> Result<()> {
+pub(super) fn leaf(txn: &mut Txn<'_>, inode: &mut Inode, path: &IndexPath, new: &NewEntry<'_>) -> Result<()> {
     let (upper_lblk, upper) = append(txn, inode)?;
     let dir = Dir::new(txn.store(), inode)?;
     let lower = dir.leaf(path.leaf)?;
@@ -96,7 +96,7 @@ pub(super) fn pack(
 
 /// Moves the upper half of the topmost of `full` full index blocks to a new one. The block above it
 /// has room.
-pub(super) fn node(txn: &mut Txn<'_>, inode: &mut Inode, path: &Path, full: usize) -> Result<()> {
+pub(super) fn node(txn: &mut Txn<'_>, inode: &mut Inode, path: &IndexPath, full: usize) -> Result<()> {
     let below = path.frames.len() - full;
     let (Some(parent), Some(frame)) = (path.frames.get(below.wrapping_sub(1)), path.frames.get(below)) else {
         return Ok(());
@@ -124,7 +124,7 @@ pub(super) fn node(txn: &mut Txn<'_>, inode: &mut Inode, path: &Path, full: usiz
 }
 
 /// Moves all entries of the root to a new node, and so adds a level.
-pub(super) fn root(txn: &mut Txn<'_>, inode: &mut Inode, path: &Path) -> Result<()> {
+pub(super) fn root(txn: &mut Txn<'_>, inode: &mut Inode, path: &IndexPath) -> Result<()> {
     let Some(frame) = path.frames.first() else { return Ok(()) };
     let (lblk, buffer) = append(txn, inode)?;
     let dir = Dir::new(txn.store(), inode)?;

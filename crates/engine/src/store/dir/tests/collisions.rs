@@ -62,7 +62,7 @@ fn one_hash_goes_on_over_many_leaves() {
     let state = filled.dir.state().clone();
     let dir = Dir::new(&volume.fs, &state).unwrap();
     let (root, info) = dir.root().unwrap();
-    let mut path = htree::Path::to(&dir, root, info, hash).unwrap();
+    let mut path = htree::IndexPath::to(&dir, root, info, hash).unwrap();
     let mut leaves = 1;
     while path.goes_on(hash) && path.next(&dir).unwrap() {
         leaves += 1;

@@ -63,7 +63,7 @@ impl Sample {
                         let _ = remove(txn, inode, name);
                     }
                     let new = format!("a new name, {i}, of some length").into_bytes();
-                    if let Ok(Place::Vacant(slot)) = find(&fs, inode, &new) {
+                    if let Ok(Lookup::Vacant(slot)) = find(&fs, inode, &new) {
                         let entry = NewEntry { name: &new, child: self.child, file_type: FileType::Regular };
                         let _ = insert(txn, inode, slot, &entry);
                     }

@@ -42,7 +42,7 @@ struct Level {
     at: usize,
 }
 
-type Path = Vec<Level>;
+type ExtentPath = Vec<Level>;
 
 /// A tree that is being changed inside one transaction.
 pub(crate) struct Tree<'t, B> {
@@ -226,7 +226,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     }
 
     /// Frees the part of `range` that the leaf of `path` maps, from the end on.
-    fn remove_from_leaf(&mut self, mut path: Path, range: Range<u32>) -> Result<Progress> {
+    fn remove_from_leaf(&mut self, mut path: ExtentPath, range: Range<u32>) -> Result<Progress> {
         let cost = remove_credits(path.len().saturating_sub(1) as u16);
         let Some(leaf) = path.last_mut() else { return Ok(Progress::Done) };
         let old = std::mem::take(&mut leaf.node.entries);
@@ -291,11 +291,11 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     }
 
     /// Returns the nodes from the root to the leaf for `lblk`.
-    fn descend(&self, lblk: u32) -> Result<Path> {
+    fn descend(&self, lblk: u32) -> Result<ExtentPath> {
         let mut bounds = Bounds::root(self.blocks.limits());
         let root = NodeRef::new(&self.root[..], At { ino: self.owner.ino, block: 0 })?;
         root.check(&bounds)?;
-        let mut path = Path::new();
+        let mut path = ExtentPath::new();
         let (mut block, mut node) = (0, root.to_node());
         while node.eh_depth > 0 {
             let at = find(&node.entries, lblk).unwrap_or(0);
@@ -310,7 +310,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
 
     /// Allocates the blocks that `put` will need for `path` with `len` entries in its leaf: all or
     /// none.
-    fn reserve(&mut self, path: &Path, len: usize, goal: u64) -> Result<Vec<u64>> {
+    fn reserve(&mut self, path: &ExtentPath, len: usize, goal: u64) -> Result<Vec<u64>> {
         let mut need = 0;
         for (n, level) in path.iter().enumerate().rev() {
             // A node that splits adds an entry to its parent.
@@ -346,7 +346,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
     /// Writes the changed leaf of `path` and updates the nodes above it. `pos` is the place of the
     /// change in the leaf: a leaf that grows at one end is split there, so that files written in
     /// order have full leaves. `spare` comes from `reserve`.
-    fn put(&mut self, mut path: Path, mut pos: usize, spare: &mut Vec<u64>) -> Result<()> {
+    fn put(&mut self, mut path: ExtentPath, mut pos: usize, spare: &mut Vec<u64>) -> Result<()> {
         while let Some(mut level) = path.pop() {
             let Some(parent) = path.last_mut() else {
                 self.put_root(level.node, spare)?;
@@ -440,7 +440,7 @@ impl<'t, B: ChangeBlocks> Tree<'t, B> {
 }
 
 /// Credits to move the entries of a leaf, and one for the inode.
-fn shift_credits(path: &Path) -> u32 {
+fn shift_credits(path: &ExtentPath) -> u32 {
     insert_credits(path.len().saturating_sub(1) as u16) + 1
 }
 
@@ -450,7 +450,7 @@ fn moved(entry: &Entry, to: Option<u32>) -> Option<Extent> {
 }
 
 /// Returns the end of the logical range of the path's leaf: the next key to the right.
-fn next_key(path: &Path) -> u32 {
+fn next_key(path: &ExtentPath) -> u32 {
     let right = path.iter().rev().skip(1).find_map(|l| l.node.entries.get(l.at + 1));
     right.map_or(MAX_BLOCKS, Entry::key)
 }

@@ -13,7 +13,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 /// Checks the invariants that hold while no thread uses the cache. `files` are all files of it.
-fn check(cache: &PageCache, files: &[&Arc<FileCache>], in_flight: &[&Writeback]) {
+fn check(cache: &PageCache, files: &[&Arc<FileCache>], in_flight: &[&WritebackBatch]) {
     let (mut pages, mut busy) = (Vec::new(), 0);
     for file in files {
         let mut any_dirty = false;

@@ -69,7 +69,7 @@ struct World {
     file: Arc<FileCache>,
     noise: Arc<FileCache>,
     noise_at: u32,
-    out: Option<Writeback>,
+    out: Option<WritebackBatch>,
     /// Whether a cut came while a block was in writeback: then the block must not reach the device.
     cancelled: bool,
     device: Vec<u8>,
