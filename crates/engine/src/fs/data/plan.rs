@@ -2,8 +2,8 @@
 //!
 //! A plan finds the blocks of a range: mapped ones in the map, and new ones, reserved in core, for
 //! its holes. Then its data is written and its handle maps the new ones, in the order of the
-//! volume's mode ([`WritebackMode`]). The thread that plans holds the lock of the range, or the file's
-//! writeback lock, so no other thread maps the range meanwhile.
+//! volume's mode ([`WritebackMode`]). The thread that plans holds the lock of the range, or the
+//! file's writeback lock, so no other thread maps the range meanwhile.
 
 use super::content::Content;
 use super::{Pieces, max_size, set_size};

@@ -9,8 +9,8 @@
 //! it: a directory that grows claims all blocks that it will need before it takes the first.
 //!
 //! Hazards:
-//! - [`Slot`] and [`FoundEntry`] remember a place in a block. They are valid while the namespace lock
-//!   under which they were made is held and the directory has not changed since.
+//! - [`Slot`] and [`FoundEntry`] remember a place in a block. They are valid while the namespace
+//!   lock under which they were made is held and the directory has not changed since.
 //! - No thread locks a buffer while it holds the lock of another: in a hostile index that names one
 //!   block twice, it would wait for itself.
 
